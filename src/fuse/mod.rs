@@ -1,0 +1,1 @@
+//! The FUSE adapter: every method is call, match, reply.

@@ -1,0 +1,1 @@
+//! Identities, rosters and slots. PURE.

@@ -1,0 +1,110 @@
+//! What the vault's operations take and give: nodes, attributes, callers, handles.
+
+use crate::backing::{Kind, SetTime, Timestamp};
+
+/// Number of a node of an open vault. The root is [`ROOT`]; a number is never used again while the vault is open.
+pub type NodeId = u64;
+
+/// The node of the vault's root directory.
+pub const ROOT: NodeId = 1;
+
+/// Number of an open file or directory.
+pub type Handle = u64;
+
+/// On whose behalf an operation is done: decides who owns what is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// File mode creation mask, `0o777`; already applied to `perm` by the kernel where it says so.
+    pub umask: u32,
+}
+
+/// What `stat` says of a node, in plain terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// The node.
+    pub node: NodeId,
+    /// Inode number to show (that of the store).
+    pub ino: u64,
+    /// Type.
+    pub kind: Kind,
+    /// Permission bits with suid, sgid and sticky.
+    pub perm: u32,
+    /// Number of hard links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node.
+    pub rdev: u64,
+    /// Plain size in bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes that the ciphertext takes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the contents.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+}
+
+/// What `setattr` changes; `None` and [`SetTime::Omit`] leave a thing as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub perm: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Plain size.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: SetTime,
+    /// Last change of the contents.
+    pub mtime: SetTime,
+    /// Clear suid and (where group-executable) sgid as a write by an ordinary user does.
+    pub kill_suid_sgid: bool,
+}
+
+impl Default for SetAttr {
+    fn default() -> Self {
+        SetAttr { perm: None, uid: None, gid: None, size: None, atime: SetTime::Omit, mtime: SetTime::Omit, kill_suid_sgid: false }
+    }
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct OpenFlags {
+    /// Bytes will be read.
+    pub read: bool,
+    /// Bytes will be written.
+    pub write: bool,
+    /// Cut to zero bytes first.
+    pub truncate: bool,
+    /// Each write goes to the end.
+    pub append: bool,
+    /// Each write is durable when it returns (`O_SYNC`, `O_DSYNC`).
+    pub sync: bool,
+}
+
+/// One entry of a directory listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Plain name.
+    pub name: Box<[u8]>,
+    /// Inode number to show.
+    pub ino: u64,
+    /// Type, where it is known without a `stat`.
+    pub kind: Option<Kind>,
+    /// Cookie of the position after this entry.
+    pub next: i64,
+}
+
+/// How `rename` treats an existing target.
+pub use crate::backing::RenameMode;
