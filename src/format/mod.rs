@@ -1,1 +1,17 @@
-//! Bytes to types and back. PURE.
+//! Bytes to types and back: everything that stands on the disk. PURE: no system calls, no clocks, no randomness of its own.
+//!
+//! Rules that hold here
+//! * Integers are little-endian. Unknown versions, suites, flags, and bytes after the end are errors.
+//! * Lengths are checked before anything is decrypted; memory is bounded by what the caller handed in.
+
+pub mod cursor;
+pub mod error;
+pub mod header;
+pub mod journal;
+pub mod layout;
+pub mod name;
+pub mod record;
+pub mod table;
+
+pub use error::{FormatError, FormatErrorKind};
+pub use layout::Layout;
