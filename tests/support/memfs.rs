@@ -76,7 +76,7 @@ impl State {
         Ok(())
     }
 
-    fn make(&mut self, caller: &Caller, parent: NodeId, name: &[u8], kind: Kind, perm: u32, rdev: u64, data: Vec<u8>) -> Result<Attr> {
+    fn make(&mut self, caller: &Caller, parent: NodeId, name: &[u8], kind: Kind, perm: u32, data: Vec<u8>) -> Result<Attr> {
         if name.len() > 255 {
             return Err(no(libc::ENAMETOOLONG));
         }
@@ -86,7 +86,7 @@ impl State {
         self.last += 1;
         let node = self.last;
         let mut inode = inode(node, kind, perm & !caller.umask, parent);
-        (inode.attr.uid, inode.attr.gid, inode.attr.rdev, inode.attr.size) = (caller.uid, caller.gid, rdev, data.len() as u64);
+        (inode.attr.uid, inode.attr.gid, inode.attr.size) = (caller.uid, caller.gid, data.len() as u64);
         inode.data = data;
         inode.lookups = 1;
         let attr = inode.attr;
@@ -186,7 +186,7 @@ impl MemFs {
     pub fn plant(&self, name: &[u8], data: &[u8]) -> NodeId {
         let caller = Caller { uid: 0, gid: 0, umask: 0 };
         let mut state = self.state();
-        let attr = state.make(&caller, ROOT, name, Kind::File, 0o644, 0, data.to_vec()).expect("planting");
+        let attr = state.make(&caller, ROOT, name, Kind::File, 0o644, data.to_vec()).expect("planting");
         state.node(attr.node).expect("just made").lookups = 0;
         attr.node
     }
@@ -249,11 +249,15 @@ impl Operations for MemFs {
 
     fn mknod(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
         let kind = kind_of_mode(mode).ok_or(Errno::EINVAL)?;
-        self.state().make(caller, parent, name, kind, mode & 0o7777, rdev, Vec::new())
+        let mut state = self.state();
+        let attr = state.make(caller, parent, name, kind, mode & 0o7777, Vec::new())?;
+        let inode = state.node(attr.node)?;
+        inode.attr.rdev = rdev;
+        Ok(inode.attr)
     }
 
     fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Result<Attr> {
-        self.state().make(caller, parent, name, Kind::Dir, perm, 0, Vec::new())
+        self.state().make(caller, parent, name, Kind::Dir, perm, Vec::new())
     }
 
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
@@ -265,7 +269,7 @@ impl Operations for MemFs {
     }
 
     fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Attr> {
-        self.state().make(caller, parent, name, Kind::Symlink, 0o777, 0, target.to_vec())
+        self.state().make(caller, parent, name, Kind::Symlink, 0o777, target.to_vec())
     }
 
     fn rename(&self, parent: NodeId, name: &[u8], new_parent: NodeId, new_name: &[u8], mode: RenameMode) -> Result<()> {
@@ -319,7 +323,7 @@ impl Operations for MemFs {
 
     fn create(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, _request: OpenRequest) -> Result<(Attr, Opened)> {
         let mut state = self.state();
-        let attr = state.make(caller, parent, name, Kind::File, perm, 0, Vec::new())?;
+        let attr = state.make(caller, parent, name, Kind::File, perm, Vec::new())?;
         Ok((attr, Opened { handle: state.open(attr.node)?, keep_cache: true }))
     }
 
