@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, MutexGuard};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kithfs::backing::{Kind, Seek, SetTime, Space, Timestamp};
 use kithfs::fuse::ops::{
@@ -37,7 +37,10 @@ struct State {
 }
 
 /// The filesystem.
-pub struct MemFs(Mutex<State>);
+pub struct MemFs {
+    state: Mutex<State>,
+    closed: Condvar,
+}
 
 fn no(number: i32) -> Errno {
     Errno::new(number)
@@ -165,11 +168,11 @@ impl MemFs {
     /// An empty one, owned by root, that everybody may use.
     pub fn new() -> MemFs {
         let inodes = HashMap::from([(ROOT, inode(ROOT, Kind::Dir, 0o777, ROOT))]);
-        MemFs(Mutex::new(State { inodes, handles: HashMap::new(), last: ROOT }))
+        MemFs { state: Mutex::new(State { inodes, handles: HashMap::new(), last: ROOT }), closed: Condvar::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("no operation panics")
+        self.state.lock().expect("no operation panics")
     }
 
     /// Lookups that were counted and not forgotten, of all nodes together.
@@ -177,9 +180,10 @@ impl MemFs {
         self.state().inodes.values().map(|inode| inode.lookups).sum()
     }
 
-    /// Files and directories that are open.
-    pub fn handles(&self) -> usize {
-        self.state().handles.len()
+    /// Waits until no file or directory is open, which the kernel says some time after the last close(2); false after ten seconds.
+    pub fn wait_until_closed(&self) -> bool {
+        let wait = self.closed.wait_timeout_while(self.state(), Duration::from_secs(10), |state| !state.handles.is_empty());
+        !wait.expect("no operation panics").1.timed_out()
     }
 
     /// Makes an entry without the kernel's knowledge.
@@ -355,7 +359,9 @@ impl Operations for MemFs {
     }
 
     fn release(&self, handle: Handle) -> Result<()> {
-        self.state().close(handle)
+        self.state().close(handle)?;
+        self.closed.notify_all();
+        Ok(())
     }
 
     fn fsync(&self, handle: Handle, _data_only: bool) -> Result<()> {
@@ -393,7 +399,7 @@ impl Operations for MemFs {
     }
 
     fn releasedir(&self, handle: Handle) {
-        self.state().close(handle).expect("only what was opened is closed");
+        self.release(handle).expect("only what was opened is closed");
     }
 
     fn fsyncdir(&self, handle: Handle, _data_only: bool) -> Result<()> {
