@@ -71,7 +71,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         // Asked before unmounting: what the kernel has still to release then, it gives up.
-        let closed = std::thread::panicking() || self.ops.wait_until_closed();
+        let closed = std::thread::panicking() || self.serving.is_none() || self.ops.wait_until_closed();
         if self.mounted.is_mounted()
             && let Err(error) = self.mounted.unmount(false)
         {
