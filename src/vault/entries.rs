@@ -572,3 +572,24 @@ impl Core {
 pub(crate) fn shown(stored: &[u8]) -> String {
     String::from_utf8_lossy(stored).into_owned()
 }
+
+impl Folder<'_> {
+    /// Target of the link `stored`.
+    pub fn read_target(&self, stored: &[u8]) -> Inner<Vec<u8>> {
+        self.core.read_target(&*self.dir, stored)
+    }
+
+    /// The store's file `stored`.
+    pub fn open_file(&self, stored: &[u8], access: crate::backing::Access) -> Inner<std::sync::Arc<dyn crate::backing::File>> {
+        Ok(self.dir.open_file(stored, access)?)
+    }
+
+    /// Stored name of `name`, which need not be there.
+    pub fn stored(&self, name: &[u8]) -> Inner<Vec<u8>> {
+        match self.find(name) {
+            Ok((stored, _)) => Ok(stored),
+            Err(fault) if fault.errno() == libc::ENOENT => Ok(self.encode(name)?.entry().to_vec()),
+            Err(fault) => Err(fault),
+        }
+    }
+}

@@ -36,12 +36,11 @@ pub(crate) struct ShareKeys {
 }
 
 impl ShareKeys {
-    /// From the folder keys of all epochs, first one first (`folder_keys[i]` is that of epoch `i + 1`).
-    pub fn new(share: [u8; 32], suite: Suite, layout: Layout, folder_keys: &[FolderKey]) -> Arc<Self> {
+    /// From the folder keys of all epochs with their numbers, first one first.
+    pub fn new(share: [u8; 32], suite: Suite, layout: Layout, folder_keys: &[(u32, &FolderKey)]) -> Arc<Self> {
         let epochs = folder_keys
             .iter()
-            .zip(1..)
-            .map(|(folder, number)| {
+            .map(|&(number, folder)| {
                 let keys = EpochKeys::derive(folder, &share, number, suite);
                 Epoch {
                     number,
@@ -54,7 +53,7 @@ impl ShareKeys {
                 }
             })
             .collect();
-        Arc::new(ShareKeys { share, suite, layout, directories: directory_key(&folder_keys[0], &share), epochs })
+        Arc::new(ShareKeys { share, suite, layout, directories: directory_key(folder_keys[0].1, &share), epochs })
     }
 
     /// The epoch under which new bytes are sealed.
@@ -64,8 +63,7 @@ impl ShareKeys {
 
     /// An epoch by number.
     pub fn epoch(&self, number: u32) -> Inner<&Epoch> {
-        let index = (number as usize).checked_sub(1);
-        index.and_then(|i| self.epochs.get(i)).ok_or(Fault::Corrupt("is sealed under an epoch that this share does not have"))
+        self.epochs.iter().rev().find(|e| e.number == number).ok_or(Fault::Corrupt("is sealed under an epoch that this share does not have"))
     }
 
     /// Keys of a file's chunks under an epoch.
