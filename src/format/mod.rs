@@ -7,11 +7,17 @@
 pub mod cursor;
 pub mod error;
 pub mod header;
+pub mod identity;
 pub mod journal;
 pub mod layout;
+pub mod manifest;
+pub mod members;
 pub mod name;
 pub mod record;
+pub mod share;
+pub mod slots;
 pub mod table;
 
+pub use cursor::{Reader, Writer};
 pub use error::{FormatError, FormatErrorKind};
 pub use layout::Layout;
