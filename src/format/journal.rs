@@ -161,7 +161,8 @@ impl JournalRecord {
             patches.push(Patch { offset, bytes: r.bytes(len)?.to_vec() });
         }
         r.finish()?;
-        if mtime.1 >= 1_000_000_000 || patches.iter().any(|p| p.offset.checked_add(p.bytes.len() as u64).is_none_or(|end| end > cipher_len)) {
+        if mtime.1 >= 1_000_000_000 || patches.iter().any(|p| p.offset.checked_add(p.bytes.len() as u64).is_none_or(|end| end > cipher_len))
+        {
             return Err(FormatError::new(WHAT_RECORD, FormatErrorKind::Range));
         }
         Ok(JournalRecord { path, file_id, base, result, cipher_len, mtime, patches })
@@ -178,7 +179,13 @@ pub fn record_head(bytes: &[u8; RECORD_HEAD]) -> Option<(u64, u64, usize)> {
 }
 
 /// Opens the sealed part of a record.
-pub fn open_record(head: &JournalHead, cipher: &RecordCipher, generation: u64, sequence: u64, sealed: &[u8]) -> Result<JournalRecord, FormatError> {
+pub fn open_record(
+    head: &JournalHead,
+    cipher: &RecordCipher,
+    generation: u64,
+    sequence: u64,
+    sealed: &[u8],
+) -> Result<JournalRecord, FormatError> {
     let body: Zeroizing<Vec<u8>> = cipher
         .open_record(&aad(head, generation, sequence), sealed)
         .map_err(|_| FormatError::new(WHAT_RECORD, FormatErrorKind::Unauthentic))?;

@@ -92,7 +92,11 @@ impl<'a> NameCipher<'a> {
         if name.len() > SHORT_MAX {
             let hash = long_name_hash(self.key, self.directory, name);
             let text = Base64UrlUnpadded::encode_string(&hash);
-            return Some(StoredName::Long { entry: [&[LONG], text.as_bytes()].concat(), sidecar: [SIDECAR, text.as_bytes()].concat(), hash });
+            return Some(StoredName::Long {
+                entry: [&[LONG], text.as_bytes()].concat(),
+                sidecar: [SIDECAR, text.as_bytes()].concat(),
+                hash,
+            });
         }
         let mut buf = name.to_vec();
         buf.resize((name.len() + ZEROS).max(16), 0);

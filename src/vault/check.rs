@@ -63,13 +63,7 @@ struct Check<'a> {
 
 impl Core {
     /// Checks the entry at `start` (its node and both paths) and everything below it.
-    pub fn check(
-        &self,
-        start: NodeId,
-        plain: &[u8],
-        cipher: &[u8],
-        progress: &mut dyn FnMut(&CheckProgress),
-    ) -> Inner<CheckReport> {
+    pub fn check(&self, start: NodeId, plain: &[u8], cipher: &[u8], progress: &mut dyn FnMut(&CheckProgress)) -> Inner<CheckReport> {
         let mut check = Check { core: self, report: CheckReport::default(), progress, buf: zeroize::Zeroizing::new(vec![0; 1 << 20]) };
         if start == ROOT {
             check.directory(start, plain, cipher);

@@ -165,7 +165,11 @@ impl Committer<'_> {
                 file.write_at(&block.bytes, block.offset)?;
             }
             // A record is worth nothing where the file that it amends, or its name, may be lost.
-            if state.needs_sync { self.sync_all(state, file)? } else { file.sync_data()? }
+            if state.needs_sync {
+                self.sync_all(state, file)?
+            } else {
+                file.sync_data()?
+            }
             state.unsynced = false;
         }
         for block in blocks.iter().filter(|b| guarded(b) || !flush_fresh) {

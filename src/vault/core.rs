@@ -419,4 +419,3 @@ pub(crate) fn list(dir: &dyn Dir) -> Inner<Vec<crate::backing::DirEntry>> {
         all.extend(entries);
     }
 }
-

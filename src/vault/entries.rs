@@ -176,13 +176,7 @@ impl Core {
     }
 
     /// Makes an entry by `make`, which is told its stored name.
-    fn make(
-        &self,
-        caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
-        make: impl FnOnce(&Folder, &[u8]) -> Inner<()>,
-    ) -> Inner<Attr> {
+    fn make(&self, caller: &Caller, parent: NodeId, name: &[u8], make: impl FnOnce(&Folder, &[u8]) -> Inner<()>) -> Inner<Attr> {
         self.check_writable()?;
         let _names = self.names.read();
         let folder = self.folder(parent)?;
@@ -552,7 +546,10 @@ impl Core {
                 if let Some(name) = folder.decode(&entry.name)? {
                     entries.push(Entry { name: name.into(), ino: entry.ino, kind: entry.kind, next: entry.next });
                 } else if !is_control(&entry.name) {
-                    tracing::warn!("{}: not a name of its directory, passed over", self.shown_path(node).join(shown(&entry.name)).display());
+                    tracing::warn!(
+                        "{}: not a name of its directory, passed over",
+                        self.shown_path(node).join(shown(&entry.name)).display()
+                    );
                 }
             }
             if !entries.is_empty() {

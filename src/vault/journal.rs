@@ -196,10 +196,6 @@ impl Journal {
     }
 
     /// Flushes every file that has records, and frees the space.
-    pub fn checkpoint(&self) -> Inner<()> {
-        self.checkpoint_locked(&mut self.state.lock())
-    }
-
     fn checkpoint_locked(&self, state: &mut parking_lot::MutexGuard<State>) -> Inner<()> {
         while state.draining {
             self.changed.wait(state);

@@ -63,7 +63,11 @@ impl ShareKeys {
 
     /// An epoch by number.
     pub fn epoch(&self, number: u32) -> Inner<&Epoch> {
-        self.epochs.iter().rev().find(|e| e.number == number).ok_or(Fault::Corrupt("is sealed under an epoch that this share does not have"))
+        self.epochs
+            .iter()
+            .rev()
+            .find(|e| e.number == number)
+            .ok_or(Fault::Corrupt("is sealed under an epoch that this share does not have"))
     }
 
     /// Keys of a file's chunks under an epoch.

@@ -404,7 +404,9 @@ impl Vault {
 
     /// Makes and opens a regular file; counts one. `EEXIST` where the name is taken.
     pub fn create_file(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, flags: OpenFlags) -> Result<(Attr, Opened)> {
-        self.on_node("create in", parent, |core| core.create_file(caller, parent, name, perm, flags).map(|(attr, handle)| (attr, Opened { handle, keep_cache: true })))
+        self.on_node("create in", parent, |core| {
+            core.create_file(caller, parent, name, perm, flags).map(|(attr, handle)| (attr, Opened { handle, keep_cache: true }))
+        })
     }
 
     /// Reads up to `buf.len()` bytes; fewer only at the end of the file.

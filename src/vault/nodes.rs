@@ -6,7 +6,6 @@
 //! * An inode number alone is no identity: birth time and type are compared, and an object that was replaced gets a new node.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -66,8 +65,7 @@ impl Nodes {
     pub fn new(root: &Stat, directory: DirectoryId) -> Self {
         let node =
             Node { key: Key::of(root), kind: Kind::Dir, links: Vec::new(), lookups: 1, children: 0, opens: 0, directory: Some(directory) };
-        let inside =
-            Inside { by_key: HashMap::from([(node.key, ROOT)]), nodes: HashMap::from([(ROOT, node)]), next: ROOT + 1 };
+        let inside = Inside { by_key: HashMap::from([(node.key, ROOT)]), nodes: HashMap::from([(ROOT, node)]), next: ROOT + 1 };
         Nodes { inside: Mutex::new(inside) }
     }
 
@@ -280,6 +278,3 @@ impl Inside {
         }
     }
 }
-
-/// Shared with the handle table.
-pub(crate) type SharedNodes = Arc<Nodes>;
