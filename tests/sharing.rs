@@ -15,7 +15,8 @@ use kithfs::format::manifest::{BlockRef, Manifest};
 use kithfs::format::share::ShareDescriptor;
 use kithfs::format::slots::{self, BlockError, SlotHeader};
 use kithfs::sharing::{
-    Change, FolderKeys, FoundParams, Founded, Identity, Inventory, Member, Members, Role, Roster, RosterError, VerifiedRoster, found,
+    Acting, Change, FolderKeys, FoundParams, Founded, Identity, Inventory, Member, Members, Role, Roster, RosterError, VerifiedRoster,
+    found,
 };
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
@@ -101,18 +102,22 @@ impl Store {
 
     fn add(&mut self, by: &Identity, new: &[Member], random: &Counter) {
         let (roster, keys, members) = self.as_admin(by);
-        self.put(&roster.add_members(by, &keys, &members, new, random, NOW).unwrap());
+        self.put(&roster.add_members(&acting(by, &keys, &members, random), new).unwrap());
     }
 
     fn remove(&mut self, by: &Identity, gone: &Identity, random: &Counter) {
         let (roster, keys, members) = self.as_admin(by);
-        self.put(&roster.remove_members(by, &keys, &members, &[sign_key(gone)], None, random, NOW).unwrap());
+        self.put(&roster.remove_members(&acting(by, &keys, &members, random), &[sign_key(gone)], None).unwrap());
     }
 
     fn rekey(&mut self, by: &Identity, random: &Counter) {
         let (roster, keys, members) = self.as_admin(by);
-        self.put(&roster.rekey(by, &keys, &members, random, NOW).unwrap());
+        self.put(&roster.rekey(&acting(by, &keys, &members, random)).unwrap());
     }
+}
+
+fn acting<'a>(by: &'a Identity, keys: &'a FolderKeys, members: &'a Members, random: &'a Counter) -> Acting<'a> {
+    Acting { by, keys, members, random, now: NOW }
 }
 
 fn params(suite: Suite, signed: bool) -> FoundParams<'static> {
@@ -363,7 +368,7 @@ fn attack_folder_key_of_the_attackers_own() {
     assert!(unauthentic(&planted.open(&ann).err().unwrap()));
     // An admin names a block whose key is another than the one that he commits to.
     let (roster, keys, members) = store.as_admin(&bob);
-    let rekeyed = roster.rekey(&bob, &keys, &members, &random, NOW).unwrap();
+    let rekeyed = roster.rekey(&acting(&bob, &keys, &members, &random)).unwrap();
     let mut lying = store.clone();
     lying.put(&rekeyed);
     let last = lying.manifests.pop().unwrap();
@@ -442,7 +447,7 @@ fn attack_weak_key_as_a_recipient() {
     let (roster, keys, members) = store.as_admin(&ann);
     let mut weak = member(&person(7), Role::Reader, "Weak");
     weak.public.exchange = [0; 32];
-    assert!(matches!(roster.add_members(&ann, &keys, &members, &[weak], &random, NOW), Err(RosterError::WeakKey(_))));
+    assert!(matches!(roster.add_members(&acting(&ann, &keys, &members, &random), &[weak]), Err(RosterError::WeakKey(_))));
 }
 
 #[test]
@@ -462,7 +467,7 @@ fn attack_removed_admins_rival_manifest() {
     rival.manifests.push(late);
     assert!(matches!(verify(&rival), Err(RosterError::SignerNotAdmin(4))));
     // Beside the removal he can always sign a rival: a fork to who has seen neither, nothing to who has seen the removal.
-    let beside = before.remove_members(&bob, &bobs_keys, &bobs_members, &[sign_key(&ann)], None, &random, NOW).unwrap();
+    let beside = before.remove_members(&acting(&bob, &bobs_keys, &bobs_members, &random), &[sign_key(&ann)], None).unwrap();
     // He may even claim that it settles the chain in which he was removed.
     let settling = forge(&beside.manifest, &bob, |m| m.second_parent = pin.hash);
     for rival in [beside.manifest, settling] {
@@ -532,9 +537,9 @@ fn two_admins_who_change_the_membership_apart_make_a_fork_and_one_settles_it() {
     }
     let (roster, keys, members) = anns.as_admin(&ann);
     let (lost, lost_keys, _) = bobs.as_admin(&ann);
-    let settle = |by: &Identity| roster.settle(by, &keys, &members, &lost, &lost_keys, &[sign_key(&cem)], &random, NOW);
+    let settle = |by: &Identity| roster.settle(&acting(by, &keys, &members, &random), &lost, &lost_keys, &[sign_key(&cem)]);
     assert!(matches!(settle(&dan), Err(RosterError::NotAdmin)));
-    assert!(matches!(roster.settle(&ann, &keys, &members, &roster, &keys, &[], &random, NOW), Err(RosterError::NoFork)));
+    assert!(matches!(roster.settle(&acting(&ann, &keys, &members, &random), &roster, &keys, &[]), Err(RosterError::NoFork)));
     let settled = settle(&ann).unwrap();
     both.put(&settled);
     anns.put(&settled);
@@ -556,7 +561,7 @@ fn an_unsigned_share_has_one_owner_for_ever() {
     let bob = [member(&person(2), Role::Reader, "Bob")];
     let mut store = Store::new(&found(&ann, &params(Suite::Aes256Gcm, false), &random, NOW).unwrap());
     let (roster, keys, members) = store.as_admin(&ann);
-    assert!(matches!(roster.add_members(&ann, &keys, &members, &bob, &random, NOW), Err(RosterError::OwnerOnly)));
+    assert!(matches!(roster.add_members(&acting(&ann, &keys, &members, &random), &bob), Err(RosterError::OwnerOnly)));
     let with_others = FoundParams { others: &bob, ..params(Suite::Aes256Gcm, false) };
     assert!(matches!(found(&ann, &with_others, &random, NOW), Err(RosterError::OwnerOnly)));
     let isolated = FoundParams { isolated: true, ..params(Suite::Aes256Gcm, false) };
@@ -576,7 +581,7 @@ fn operations_that_make_no_sense_are_refused() {
     let random = random(1);
     let (mut store, ann, bob, cem) = three(&random);
     let (roster, keys, members) = store.as_admin(&ann);
-    let add = |by: &Identity, new: &[Member]| roster.add_members(by, &keys, &members, new, &random, NOW);
+    let add = |by: &Identity, new: &[Member]| roster.add_members(&acting(by, &keys, &members, &random), new);
     assert!(matches!(add(&ann, &[member(&cem, Role::Writer, "Cem")]), Err(RosterError::AlreadyMember(name)) if name == "Cem"));
     let mut twin = member(&person(8), Role::Reader, "Twin");
     twin.public.exchange = cem.public().exchange;
@@ -585,17 +590,17 @@ fn operations_that_make_no_sense_are_refused() {
     assert!(matches!(add(&ann, &[]), Err(RosterError::NoSuchMember)));
     assert!(matches!(add(&cem, &[member(&person(8), Role::Reader, "Eve")]), Err(RosterError::NotAdmin)));
     let all_admins = [sign_key(&ann), sign_key(&bob)];
-    let removed = roster.remove_members(&ann, &keys, &members, &all_admins, None, &random, NOW);
+    let removed = roster.remove_members(&acting(&ann, &keys, &members, &random), &all_admins, None);
     assert!(matches!(removed, Err(RosterError::NoAdmin)));
-    let removed = roster.remove_members(&ann, &keys, &members, &[[9; 32]], None, &random, NOW);
+    let removed = roster.remove_members(&acting(&ann, &keys, &members, &random), &[[9; 32]], None);
     assert!(matches!(removed, Err(RosterError::NoSuchMember)));
     let inventory = Some(Inventory { root: [1; 32], file: [2; 32] });
-    let demoted = roster.set_role(&ann, &keys, &members, &sign_key(&bob), Role::Reader, inventory, &random, NOW).unwrap();
+    let demoted = roster.set_role(&acting(&ann, &keys, &members, &random), &sign_key(&bob), Role::Reader, inventory).unwrap();
     store.put(&demoted);
     assert_eq!((store.roster().manifest().inventory_root, store.roster().manifest().inventory_file), ([1; 32], [2; 32]));
     assert!(!store.roster().is_admin(&sign_key(&bob)) && store.open(&bob).is_ok());
     // Keys and members of the head before are not used at the new one.
-    assert!(matches!(store.roster().rekey(&ann, &keys, &members, &random, NOW), Err(RosterError::Stale)));
+    assert!(matches!(store.roster().rekey(&acting(&ann, &keys, &members, &random)), Err(RosterError::Stale)));
 }
 
 #[test]
