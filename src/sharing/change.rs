@@ -317,8 +317,8 @@ impl VerifiedRoster {
         self.finish(draft, acting)
     }
 
-    /// Changes a member's role, in the same epoch: he keeps what he may read. `inventory` commits to what he signed before, where he loses the
-    /// right to write.
+    /// Changes a member's role, in the same epoch: he keeps what he may read. `inventory` commits to what he signed before, where he
+    /// loses the right to write.
     ///
     /// # Errors
     /// As [`VerifiedRoster::remove_members`].
