@@ -7,6 +7,7 @@
 //! * Every deferred write ends by restoring the modification time that the program set or saw.
 //! * A failure latches: the file gives its errno until its last close.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::error::{Fault, Inner};
@@ -16,6 +17,9 @@ use super::tree::{Chunk, PlannedBlock, Root, plan};
 use crate::backing::{Allocate, File, SetTime};
 use crate::format::journal::{JournalRecord, Patch, header_hash};
 use crate::format::table::HOLE;
+
+/// Patches that are written with one call.
+const RUN_MAX: usize = 256;
 
 /// How durable a commit has to be when it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,12 +158,6 @@ impl Committer<'_> {
         // Where fresh bytes have to be flushed anyway, fresh blocks go with them; else a few ride in the record, for one flush in all.
         let flush_fresh = state.unsynced || state.needs_sync || fresh > RIDE_MAX;
         let guarded = |b: &PlannedBlock| b.live || b.offset < guarded_end;
-        let mut patches = Vec::new();
-        for (k, chunk) in &state.dirty {
-            for (s, sealed) in &chunk.pending {
-                patches.push(Patch { offset: layout.segment_offset(*k, *s), bytes: sealed.to_vec() });
-            }
-        }
         if flush_fresh {
             for block in blocks.iter().filter(|b| !guarded(b)) {
                 file.write_at(&block.bytes, block.offset)?;
@@ -172,10 +170,17 @@ impl Committer<'_> {
             }
             state.unsynced = false;
         }
-        for block in blocks.iter().filter(|b| guarded(b) || !flush_fresh) {
-            patches.push(Patch { offset: block.offset, bytes: block.bytes.clone() });
+        let dirty = std::mem::take(&mut state.dirty);
+        let mut patches = Vec::new();
+        for (k, chunk) in &dirty {
+            for (s, sealed) in &chunk.pending {
+                patches.push(Patch { offset: layout.segment_offset(*k, *s), bytes: Cow::Borrowed(sealed) });
+            }
         }
-        patches.push(Patch { offset: 0, bytes: header.to_vec() });
+        for block in blocks.iter().filter(|b| guarded(b) || !flush_fresh) {
+            patches.push(Patch { offset: block.offset, bytes: Cow::Borrowed(&block.bytes) });
+        }
+        patches.push(Patch { offset: 0, bytes: Cow::Borrowed(header) });
         let mtime = state.mtime.unwrap_or(file.stat()?.mtime);
         let record = JournalRecord {
             path,
@@ -186,15 +191,27 @@ impl Committer<'_> {
             mtime: (mtime.secs, mtime.nanos),
             patches,
         };
-        let ticket = self.journal.append(&record, file)?;
-        let applied = (|| {
-            for patch in &record.patches {
-                file.write_at(&patch.bytes, patch.offset)?;
-                state.backing_len = state.backing_len.max(patch.offset + patch.bytes.len() as u64);
-            }
-            self.finish_in_place(state, file, cipher_len, blocks)
-        })();
-        self.journal.applied(ticket, applied.is_ok());
+        let appended = self.journal.append(&record, file);
+        let applied = appended.and_then(|ticket| {
+            let applied = (|| {
+                // Neighbouring segments go with one call.
+                let mut rest = &record.patches[..];
+                while let Some(first) = rest.first() {
+                    let mut end = first.offset;
+                    let run = rest.iter().take(RUN_MAX).take_while(|p| (p.offset == end, end += p.bytes.len() as u64).0).count();
+                    let slices: Vec<&[u8]> = rest[..run].iter().map(|p| &*p.bytes).collect();
+                    let written: usize = slices.iter().map(|s| s.len()).sum();
+                    file.write_vectored_at(&slices, first.offset)?;
+                    state.backing_len = state.backing_len.max(first.offset + written as u64);
+                    rest = &rest[run..];
+                }
+                self.finish_in_place(state, file, cipher_len, blocks)
+            })();
+            self.journal.applied(ticket, applied.is_ok());
+            applied
+        });
+        drop(record);
+        state.dirty = dirty;
         applied
     }
 
