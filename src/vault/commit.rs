@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::error::{Fault, Inner};
-use super::file::{Committed, FileState, RIDE_MAX, Tools};
+use super::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools};
 use super::journal::Journal;
 use super::tree::{Chunk, PlannedBlock, Root, plan};
 use crate::backing::{Allocate, File, SetTime};
@@ -39,16 +39,10 @@ pub(crate) struct Committer<'a> {
 }
 
 impl Committer<'_> {
-    /// Commits `state` of `file`. `path` gives the stored path, `None` where the file has no name any more.
-    pub fn commit(
-        &self,
-        state: &mut FileState,
-        file: &Arc<dyn File>,
-        path: &dyn Fn() -> Option<Vec<u8>>,
-        durability: Durability,
-    ) -> Inner<()> {
+    /// Commits `state` of `open`. `path` gives the stored path, `None` where the file has no name any more.
+    pub fn commit(&self, state: &mut FileState, open: &OpenFile, path: &dyn Fn() -> Option<Vec<u8>>, durability: Durability) -> Inner<()> {
         state.check_latched()?;
-        let result = self.commit_unlatched(state, file, path, durability);
+        let result = self.commit_unlatched(state, open, path, durability);
         if let Err(fault) = &result {
             state.latched = Some(fault.errno());
         }
@@ -58,10 +52,11 @@ impl Committer<'_> {
     fn commit_unlatched(
         &self,
         state: &mut FileState,
-        file: &Arc<dyn File>,
+        open: &OpenFile,
         path: &dyn Fn() -> Option<Vec<u8>>,
         durability: Durability,
     ) -> Inner<()> {
+        let file = &open.file;
         if !state.changed {
             if durability == Durability::Synced && (!state.durable || state.needs_sync) {
                 self.sync_all(state, file)?;
@@ -81,7 +76,7 @@ impl Committer<'_> {
         let cipher_len = layout.cipher_len(state.size);
 
         match path().filter(|_| state.durable) {
-            Some(path) => self.journaled(state, file, path, &planned.blocks, &header_bytes, cipher_len)?,
+            Some(path) => self.journaled(state, open, path, &planned.blocks, &header_bytes, cipher_len)?,
             None => {
                 self.straight(state, file, &planned.blocks, &header_bytes, cipher_len)?;
                 if durability == Durability::Synced {
@@ -144,12 +139,13 @@ impl Committer<'_> {
     fn journaled(
         &self,
         state: &mut FileState,
-        file: &Arc<dyn File>,
+        open: &OpenFile,
         path: Vec<u8>,
         blocks: &[PlannedBlock],
         header: &[u8],
         cipher_len: u64,
     ) -> Inner<()> {
+        let file = &open.file;
         let layout = self.tools.keys.layout;
         let Some((base, guarded_end)) = state.committed.as_ref().map(|c| (c.hash, c.end)) else {
             return Err(Fault::Corrupt("is durable but has no header"));
@@ -191,7 +187,7 @@ impl Committer<'_> {
             mtime: (mtime.secs, mtime.nanos),
             patches,
         };
-        let appended = self.journal.append(&record, file);
+        let appended = self.journal.append(&record, open.inode, file);
         let applied = appended.and_then(|ticket| {
             let applied = (|| {
                 // Neighbouring segments go with one call.

@@ -46,8 +46,8 @@ struct State {
     syncing: bool,
     /// Appended but not yet applied in place.
     unapplied: usize,
-    /// Files with records that no checkpoint has flushed yet, by the address of their handle.
-    unflushed: HashMap<usize, Arc<dyn File>>,
+    /// Files with records that no checkpoint has flushed yet, by device and inode number.
+    unflushed: HashMap<(u64, u64), Arc<dyn File>>,
     /// Counts abandoned journals, so that those who wait for a flush see that it will not come.
     failures: u64,
     last_append: Instant,
@@ -128,7 +128,7 @@ impl Journal {
     }
 
     /// Appends a record for `file` and returns once it is durable. The caller applies it and then says so.
-    pub fn append(&self, record: &JournalRecord<'_>, file: &Arc<dyn File>) -> Inner<Ticket> {
+    pub fn append(&self, record: &JournalRecord<'_>, inode: (u64, u64), file: &Arc<dyn File>) -> Inner<Ticket> {
         let mut state = self.state.lock();
         while state.draining {
             self.changed.wait(&mut state);
@@ -160,7 +160,7 @@ impl Journal {
         state.last_append = Instant::now();
         let (mine, failures) = (state.appended, state.failures);
         state.unapplied += 1;
-        state.unflushed.insert(Arc::as_ptr(file).cast::<()>() as usize, file.clone());
+        state.unflushed.insert(inode, file.clone());
         while state.synced < mine && state.failures == failures {
             if state.syncing {
                 self.changed.wait(&mut state);
@@ -223,11 +223,11 @@ impl Journal {
         Ok(result?)
     }
 
-    /// Checkpoints where a record names `file`, or any file when `None`: before its name changes.
-    pub fn settle(&self, file: Option<&Arc<dyn File>>) -> Inner<()> {
+    /// Checkpoints where a record names the inode, or any inode when `None`: before its path changes.
+    pub fn settle(&self, inode: Option<(u64, u64)>) -> Inner<()> {
         let mut state = self.state.lock();
-        let concerned = match file {
-            Some(file) => state.unflushed.contains_key(&(Arc::as_ptr(file).cast::<()>() as usize)),
+        let concerned = match inode {
+            Some(inode) => state.unflushed.contains_key(&inode),
             None => !state.unflushed.is_empty(),
         };
         if concerned { self.checkpoint_locked(&mut state) } else { Ok(()) }
