@@ -1,1 +1,23 @@
 //! The FUSE adapter: every method is call, match, reply.
+//!
+//! * [`ops`]: the operations of a filesystem in plain types; whatever is mounted implements [`Operations`].
+//! * [`dev`]: `fuser` as the transport under it; [`wire`] encodes the replies that `fuser` cannot, [`listing`] fills directory
+//!   replies for any transport.
+//! * [`serve`]: threads on the device, until the filesystem is unmounted; [`notify`]: pushing changes out of the kernel's caches.
+//! * [`mount`], [`options`], [`mounts`]: our own mounting and unmounting.
+
+pub mod dev;
+pub mod listing;
+pub mod mount;
+pub mod mounts;
+pub mod notify;
+pub mod ops;
+pub mod options;
+pub mod serve;
+pub mod wire;
+
+pub use mount::{MountError, Mounted, mount};
+pub use notify::Notifier;
+pub use ops::{Errno, Operations};
+pub use options::{MountOptions, View};
+pub use serve::{ServeOptions, Serving, serve};

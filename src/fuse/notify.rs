@@ -1,0 +1,39 @@
+//! Pushing changes out of the kernel's caches.
+//!
+//! Rules that hold here
+//! * Never from a thread that serves requests, and never under a lock that an operation takes: the kernel may wait for an operation
+//!   that is under way on the same directory or inode before it returns.
+
+use std::io;
+
+use super::ops::NodeId;
+use super::wire::{Device, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE};
+
+/// Tells the kernel what has changed beneath it. Cheap to clone; usable from any thread that serves no request.
+#[derive(Clone, Debug)]
+pub struct Notifier(Device);
+
+impl Notifier {
+    pub(super) fn new(device: Device) -> Notifier {
+        Notifier(device)
+    }
+
+    /// Forgets that `parent` has (or has not) an entry `name`. It is no error if the kernel did not know of it.
+    pub fn inval_entry(&self, parent: NodeId, name: &[u8]) -> io::Result<()> {
+        let len = u32::try_from(name.len()).map_err(|_| io::Error::from_raw_os_error(libc::ENAMETOOLONG))?;
+        self.send(NOTIFY_INVAL_ENTRY, &[&parent.to_ne_bytes(), &len.to_ne_bytes(), &0u32.to_ne_bytes(), name, &[0]])
+    }
+
+    /// Forgets the attributes of `node` and its pages from `offset` on (`len` 0: to the end); with a negative `offset` the attributes
+    /// alone. Under the writeback cache the kernel writes dirty pages of the range first and keeps its own size.
+    pub fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> io::Result<()> {
+        self.send(NOTIFY_INVAL_INODE, &[&node.to_ne_bytes(), &offset.to_ne_bytes(), &len.to_ne_bytes()])
+    }
+
+    fn send(&self, code: i32, parts: &[&[u8]]) -> io::Result<()> {
+        match self.0.notify(code, parts) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            result => result,
+        }
+    }
+}

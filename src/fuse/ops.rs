@@ -1,0 +1,265 @@
+//! The operations of a mounted filesystem, free of any transport.
+//!
+//! Rules that hold here
+//! * No type of a FUSE library appears: `fuser` is one transport over this trait and FUSE over io_uring can be another.
+//! * Lookup counts: each [`Attr`] that `lookup`, `lookup_entry`, `mknod`, `mkdir`, `symlink`, `link` or `create` returns adds one to
+//!   the count of its node; `forget` takes back. A transport whose reply did not reach the kernel takes back at once.
+//! * Methods may be called from several threads at the same time and may block.
+
+use std::io;
+
+use crate::backing::{Seek, Space};
+pub use crate::vault::{Attr, Caller, Entry, Handle, NodeId, OpenFlags, RenameMode, SetAttr};
+
+/// What an operation answers when it fails: a positive `errno`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Errno(i32);
+
+impl Errno {
+    /// Input or output error; also what stands for a number that is no `errno`.
+    pub const EIO: Errno = Errno(libc::EIO);
+    /// No such entry.
+    pub const ENOENT: Errno = Errno(libc::ENOENT);
+    /// The transport is told never to ask again.
+    pub const ENOSYS: Errno = Errno(libc::ENOSYS);
+    /// Not supported by this filesystem.
+    pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
+    /// Malformed argument.
+    pub const EINVAL: Errno = Errno(libc::EINVAL);
+    /// The value does not fit the caller's buffer.
+    pub const ERANGE: Errno = Errno(libc::ERANGE);
+    /// The name is taken.
+    pub const EEXIST: Errno = Errno(libc::EEXIST);
+
+    /// The `errno` with this number; numbers that the kernel would not take as an error (it knows 1 to 4095) become [`Errno::EIO`].
+    pub fn new(number: i32) -> Errno {
+        if (1..4096).contains(&number) { Errno(number) } else { Errno::EIO }
+    }
+
+    /// The positive number.
+    pub fn get(self) -> i32 {
+        self.0
+    }
+}
+
+impl From<io::Error> for Errno {
+    fn from(error: io::Error) -> Errno {
+        error.raw_os_error().map_or(Errno::EIO, Errno::new)
+    }
+}
+
+/// Result of an operation.
+pub type Result<T> = std::result::Result<T, Errno>;
+
+/// A file that was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// What later operations name.
+    pub handle: Handle,
+    /// The contents are those of the last time that it was open: the kernel may keep its pages.
+    pub keep_cache: bool,
+}
+
+/// How a file is opened, as the system call said it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenRequest {
+    /// In plain terms.
+    pub flags: OpenFlags,
+    /// `O_EXCL`: a file that exists is an error of `create`.
+    pub exclusive: bool,
+    /// With `flags.truncate`: clear suid and sgid as a write by an ordinary user does.
+    pub kill_suid_sgid: bool,
+}
+
+impl OpenRequest {
+    /// From the flags of open(2) and whether the caller may keep suid and sgid (root may).
+    pub fn from_flags(flags: i32, privileged: bool) -> OpenRequest {
+        let access = flags & libc::O_ACCMODE;
+        let truncate = flags & libc::O_TRUNC != 0;
+        OpenRequest {
+            flags: OpenFlags {
+                read: access != libc::O_WRONLY,
+                write: access != libc::O_RDONLY,
+                truncate,
+                append: flags & libc::O_APPEND != 0,
+                sync: flags & libc::O_DSYNC != 0,
+            },
+            exclusive: flags & libc::O_EXCL != 0,
+            kill_suid_sgid: truncate && !privileged,
+        }
+    }
+}
+
+/// How `setxattr` treats what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Make or replace.
+    Any,
+    /// Fail with `EEXIST` where it exists.
+    Create,
+    /// Fail with `ENODATA` where it does not.
+    Replace,
+}
+
+impl XattrMode {
+    /// From the flags of setxattr(2).
+    pub fn from_flags(flags: i32) -> Result<XattrMode> {
+        match flags {
+            0 => Ok(XattrMode::Any),
+            libc::XATTR_CREATE => Ok(XattrMode::Create),
+            libc::XATTR_REPLACE => Ok(XattrMode::Replace),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+}
+
+/// How `fallocate` changes a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// Reserve space; the size grows unless it is kept.
+    Allocate {
+        /// Leave the size as it is.
+        keep_size: bool,
+    },
+    /// The range reads as zeros and takes no space; the size stays.
+    PunchHole,
+    /// The range reads as zeros; the size grows unless it is kept.
+    ZeroRange {
+        /// Leave the size as it is.
+        keep_size: bool,
+    },
+}
+
+impl AllocateMode {
+    /// From the mode of fallocate(2).
+    pub fn from_mode(mode: i32) -> Result<AllocateMode> {
+        const KEEP_AND_PUNCH: i32 = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE;
+        const KEEP_AND_ZERO: i32 = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_ZERO_RANGE;
+        match mode {
+            0 => Ok(AllocateMode::Allocate { keep_size: false }),
+            libc::FALLOC_FL_KEEP_SIZE => Ok(AllocateMode::Allocate { keep_size: true }),
+            KEEP_AND_PUNCH => Ok(AllocateMode::PunchHole),
+            libc::FALLOC_FL_ZERO_RANGE => Ok(AllocateMode::ZeroRange { keep_size: false }),
+            KEEP_AND_ZERO => Ok(AllocateMode::ZeroRange { keep_size: true }),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+}
+
+/// `rename` mode from the flags of renameat2(2).
+pub fn rename_mode(flags: u32) -> Result<RenameMode> {
+    match flags {
+        0 => Ok(RenameMode::Replace),
+        libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
+        libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// What a mounted filesystem does. Names are single path components; errors are what the system call returns.
+pub trait Operations: Send + Sync + 'static {
+    /// The entry `name`; counts one. `ENOENT` where there is none.
+    fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr>;
+    /// The kernel gives back `count` lookups of `node`.
+    fn forget(&self, node: NodeId, count: u64);
+    /// `stat`.
+    fn getattr(&self, node: NodeId) -> Result<Attr>;
+    /// Changes what `set` names, in one step. `set.kill_suid_sgid` on a directory means nothing: directories keep theirs.
+    fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr>;
+    /// What a symbolic link holds.
+    fn readlink(&self, node: NodeId) -> Result<Vec<u8>>;
+    /// Makes a file of any kind but directory and symbolic link; `mode` has the type bits. Counts one.
+    fn mknod(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32, rdev: u64) -> Result<Attr>;
+    /// Makes a directory; counts one.
+    fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Result<Attr>;
+    /// Removes a name that is not a directory.
+    fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()>;
+    /// Removes an empty directory.
+    fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()>;
+    /// Makes a symbolic link; counts one.
+    fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Attr>;
+    /// Renames.
+    fn rename(&self, parent: NodeId, name: &[u8], new_parent: NodeId, new_name: &[u8], mode: RenameMode) -> Result<()>;
+    /// Gives `node` another name; counts one.
+    fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr>;
+    /// Opens a file.
+    fn open(&self, node: NodeId, request: OpenRequest) -> Result<Opened>;
+    /// Makes and opens a file; counts one. Without `request.exclusive` a file that exists is opened instead.
+    fn create(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, request: OpenRequest) -> Result<(Attr, Opened)>;
+    /// Reads into `buf`, whose bytes on entry mean nothing; fewer than asked only at the end of the file. May be asked of a
+    /// handle that was opened for writing only: the kernel's writeback fills up partial pages.
+    fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
+    /// Writes all of `data`. `kill_suid_sgid`: clear suid and (where group-executable) sgid first.
+    fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()>;
+    /// close(2) of one descriptor: the last chance to report an error of a write.
+    fn flush(&self, handle: Handle) -> Result<()>;
+    /// The last descriptor and mapping are gone. Nobody sees the error.
+    fn release(&self, handle: Handle) -> Result<()>;
+    /// Makes contents (and, unless `data_only`, the inode) durable.
+    fn fsync(&self, handle: Handle, data_only: bool) -> Result<()>;
+    /// Opens a directory.
+    fn opendir(&self, node: NodeId) -> Result<Handle>;
+    /// Entries after the position `cookie` (0 is the beginning), without `.` and `..`: about `limit` bytes of names at most, at
+    /// least one entry if there is one. Empty is the end.
+    fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>>;
+    /// The node of an entry that `readdir` gave; counts one. `None` where listing it should not make a node, as in a directory
+    /// too large to keep them all.
+    fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Result<Option<Attr>>;
+    /// The directory that holds the directory `node`; that of the root is the root.
+    fn parent(&self, node: NodeId) -> NodeId;
+    /// Closes a directory.
+    fn releasedir(&self, handle: Handle);
+    /// Makes the entries of a directory durable.
+    fn fsyncdir(&self, handle: Handle, data_only: bool) -> Result<()>;
+    /// Free and used space.
+    fn statfs(&self) -> Result<Space>;
+    /// Sets an extended attribute.
+    fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+    /// An extended attribute; `ENODATA` where there is none.
+    fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>>;
+    /// The names of the extended attributes.
+    fn listxattr(&self, node: NodeId) -> Result<Vec<Vec<u8>>>;
+    /// Removes an extended attribute; `ENODATA` where there is none.
+    fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()>;
+    /// access(2) on a mount without `default_permissions`; with it the kernel decides. `ENOSYS` allows all.
+    fn access(&self, caller: &Caller, node: NodeId, mask: i32) -> Result<()>;
+    /// Changes the space of a range.
+    fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: AllocateMode) -> Result<()>;
+    /// The next data or hole at or after `offset`; `ENXIO` beyond the end.
+    fn lseek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64>;
+    /// Copies a range between two files and returns how much.
+    fn copy_file_range(&self, from: Handle, from_offset: u64, to: Handle, to_offset: u64, len: u64) -> Result<u64>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_no_errno_become_eio() {
+        assert_eq!(Errno::new(0), Errno::EIO);
+        assert_eq!(Errno::new(-2), Errno::EIO);
+        assert_eq!(Errno::new(4096), Errno::EIO);
+        assert_eq!(Errno::new(libc::EEXIST), Errno::EEXIST);
+        assert_eq!(Errno::from(io::Error::from_raw_os_error(libc::ENOENT)), Errno::ENOENT);
+        assert_eq!(Errno::from(io::Error::other("no number")), Errno::EIO);
+    }
+
+    #[test]
+    fn flags_that_are_not_known_are_refused() {
+        assert_eq!(rename_mode(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE), Err(Errno::EINVAL));
+        assert_eq!(rename_mode(libc::RENAME_WHITEOUT), Err(Errno::EINVAL));
+        assert_eq!(AllocateMode::from_mode(libc::FALLOC_FL_PUNCH_HOLE), Err(Errno::EOPNOTSUPP));
+        assert_eq!(AllocateMode::from_mode(libc::FALLOC_FL_COLLAPSE_RANGE), Err(Errno::EOPNOTSUPP));
+        assert_eq!(XattrMode::from_flags(3), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn only_an_unprivileged_truncate_kills_suid() {
+        assert!(OpenRequest::from_flags(libc::O_WRONLY | libc::O_TRUNC, false).kill_suid_sgid);
+        assert!(!OpenRequest::from_flags(libc::O_WRONLY | libc::O_TRUNC, true).kill_suid_sgid);
+        assert!(!OpenRequest::from_flags(libc::O_WRONLY, false).kill_suid_sgid);
+        let both = OpenRequest::from_flags(libc::O_RDWR | libc::O_SYNC | libc::O_APPEND, false).flags;
+        assert_eq!(both, OpenFlags { read: true, write: true, truncate: false, append: true, sync: true });
+    }
+}

@@ -1,0 +1,114 @@
+//! Threads on the FUSE device, until the filesystem is unmounted.
+//!
+//! Rules that hold here
+//! * `fuser` never mounts or unmounts: it is handed the descriptor of a filesystem that is mounted already.
+//! * All threads read from the one descriptor. Clones of it (`FUSE_DEV_IOC_CLONE`) would each want their replies back on themselves,
+//!   and `fuser` does not tell on which clone a request came; what they save is a spinlock.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use fuser::{BackgroundSession, Config, Session, SessionACL};
+
+use super::dev::Adapter;
+use super::notify::Notifier;
+use super::ops::Operations;
+use super::wire::Device;
+
+/// How a filesystem is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServeOptions {
+    /// Threads that serve requests; at least 2, since one may wait for what another must do.
+    pub threads: usize,
+    /// How long the kernel may keep that a name means a node.
+    pub entry_ttl: Duration,
+    /// How long the kernel may keep attributes; zero also keeps it from caching symbolic links.
+    pub attr_ttl: Duration,
+    /// How long the kernel may keep that there is no such name; zero: not at all.
+    pub negative_ttl: Duration,
+    /// The kernel collects small writes in its page cache.
+    pub writeback: bool,
+    /// Largest WRITE in bytes.
+    pub max_write: u32,
+    /// Largest readahead in bytes.
+    pub max_readahead: u32,
+    /// Requests that the kernel may have under way in the background, such as readahead.
+    pub max_background: u16,
+}
+
+impl Default for ServeOptions {
+    /// For a vault that nobody else changes: everything is cached for an hour.
+    fn default() -> ServeOptions {
+        const LONG: Duration = Duration::from_secs(3600);
+        ServeOptions {
+            threads: thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 4)),
+            entry_ttl: LONG,
+            attr_ttl: LONG,
+            negative_ttl: LONG,
+            writeback: true,
+            max_write: 1 << 20,
+            max_readahead: 1 << 20,
+            max_background: 64,
+        }
+    }
+}
+
+impl ServeOptions {
+    /// For a vault that others change at the same time: the kernel asks each time.
+    pub fn shared() -> ServeOptions {
+        ServeOptions {
+            entry_ttl: Duration::ZERO,
+            attr_ttl: Duration::ZERO,
+            negative_ttl: Duration::ZERO,
+            writeback: false,
+            ..ServeOptions::default()
+        }
+    }
+}
+
+/// A filesystem that is being served. Dropping it changes nothing: the threads go on until the filesystem is unmounted.
+#[derive(Debug)]
+pub struct Serving {
+    session: BackgroundSession,
+    lent: RawFd,
+    device: Device,
+}
+
+/// Serves `ops` on the descriptor that [`mount`](super::mount::mount) gave. Returns once the kernel and we have agreed on the terms of
+/// the session, so that the mount can be used.
+pub fn serve(fd: OwnedFd, ops: Arc<dyn Operations>, options: &ServeOptions) -> io::Result<Serving> {
+    let duplicate = fd.try_clone()?;
+    let lent = duplicate.as_raw_fd();
+    let device = Device::new(fd);
+    let mut config = Config::default();
+    config.n_threads = Some(options.threads.max(2));
+    // Who may use the mount at all is the kernel's business (allow_other), so fuser's own check lets everybody through.
+    let session = Session::from_fd(Adapter::new(ops, device.clone(), *options), duplicate, SessionACL::All, config)?;
+    let session = session.spawn()?;
+    // The replies that Adapter forgets keep fuser's descriptor open for ever, unless there was none. This makes it certain.
+    mem::forget(session.notifier());
+    Ok(Serving { session, lent, device })
+}
+
+impl Serving {
+    /// Pushes changes out of the kernel's caches.
+    pub fn notifier(&self) -> Notifier {
+        Notifier::new(self.device.clone())
+    }
+
+    /// Waits until the filesystem is unmounted and every request is answered; the operations are dropped before it returns.
+    pub fn join(self) -> io::Result<()> {
+        let result = self.session.join();
+        // After an error fuser may have left threads behind that still read from its descriptor; then it stays open.
+        if result.is_ok() {
+            // SAFETY: `lent` is open and ours alone: the session that used it has ended with all its threads, and it cannot have
+            // been closed by fuser, which counts the reference that `serve` forgot.
+            drop(unsafe { OwnedFd::from_raw_fd(self.lent) });
+        }
+        result
+    }
+}
