@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::size;
-use crate::crypto::Suite;
 
 /// An encrypted filesystem for people who share.
 ///
@@ -187,15 +186,6 @@ pub enum Cipher {
     Chacha,
 }
 
-impl From<Cipher> for Suite {
-    fn from(cipher: Cipher) -> Suite {
-        match cipher {
-            Cipher::Aes => Suite::Aes256Gcm,
-            Cipher::Chacha => Suite::ChaCha20Poly1305,
-        }
-    }
-}
-
 /// `mount`
 #[derive(Args, Debug)]
 pub struct Mount {
@@ -207,9 +197,9 @@ pub struct Mount {
     pub foreground: bool,
     /// Options of the mount, separated by commas
     ///
-    /// ro, rw, allow_other, allow_root, default_permissions, dev, nodev, suid, nosuid, exec, noexec, noatime, fsname=NAME, uid=N, gid=N,
-    /// umask=OCTAL, and for fstab: passphrase_file=F, key_file=F, identity=F, cache_size=SIZE, log_level=LEVEL. Device nodes and
-    /// set-user-id bits do not work unless `dev` and `suid` are given.
+    /// ro, rw, allow_other, no_default_permissions, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, noatime, nodiratime,
+    /// nonempty, fsname=NAME, subtype=NAME, uid=N, gid=N, umask=OCTAL. Device nodes and set-user-id bits do not work unless `dev` and
+    /// `suid` are given. A comma in a value is written `\,`.
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub options: Vec<String>,
     /// Allow no writes

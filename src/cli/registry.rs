@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::display::JsonPath;
-use super::mountinfo::{self, Mount};
 use super::process::ProcessId;
+use crate::fuse::mounts::{self, MountEntry};
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,10 +83,10 @@ impl Registry {
 
     /// The mounts that live now, oldest first. Stale entries are removed on the way.
     pub fn live(&self) -> io::Result<Vec<Entry>> {
-        self.live_among(&mountinfo::read()?)
+        self.live_among(&mounts::mounts()?)
     }
 
-    fn live_among(&self, mounts: &[Mount]) -> io::Result<Vec<Entry>> {
+    fn live_among(&self, mounts: &[MountEntry]) -> io::Result<Vec<Entry>> {
         let mut live = Vec::new();
         for item in std::fs::read_dir(&self.dir)? {
             let path = item?.path();
@@ -110,8 +110,8 @@ impl Registry {
 }
 
 /// The mount is there and its process runs.
-fn is_live(entry: &Entry, mounts: &[Mount]) -> bool {
-    let mounted = mounts.iter().any(|mount| mount.mountpoint == entry.mountpoint.0 && mount.fstype == mountinfo::FSTYPE);
+fn is_live(entry: &Entry, mounts: &[MountEntry]) -> bool {
+    let mounted = mounts.iter().any(|mount| mount.mountpoint == entry.mountpoint.0 && mount.is_kithfs());
     mounted && entry.process.is_running()
 }
 
@@ -164,15 +164,16 @@ mod tests {
         Entry { vault: JsonPath("/v".into()), mountpoint: JsonPath(mountpoint.into()), process, since: 5, read_only: false }
     }
 
-    fn mount(at: &str, fstype: &str) -> Mount {
-        Mount { device: "0:9".into(), mountpoint: at.into(), fstype: fstype.into(), source: "v".into() }
+    fn mount(at: &str, fstype: &str) -> MountEntry {
+        let device = mounts::DeviceId { major: 0, minor: 9 };
+        MountEntry { device, mountpoint: at.into(), fstype: fstype.into(), source: "v".into(), options: String::new() }
     }
 
     #[test]
     fn a_live_mount_is_listed_until_it_is_dropped() {
         let (_dir, registry) = registry();
         let entry = entry("/m", ProcessId::current().unwrap());
-        let mounts = [mount("/m", mountinfo::FSTYPE)];
+        let mounts = [mount("/m", "fuse.kithfs")];
         let registered = registry.add(&entry).unwrap();
         assert_eq!(registry.live_among(&mounts).unwrap(), [entry]);
         drop(registered);
@@ -183,7 +184,7 @@ mod tests {
     fn an_entry_needs_its_process_and_its_mount() {
         let (_dir, registry) = registry();
         let me = ProcessId::current().unwrap();
-        let mounts = [mount("/m", mountinfo::FSTYPE), mount("/other", "ext4")];
+        let mounts = [mount("/m", "fuse.kithfs"), mount("/other", "ext4")];
         let kept = registry.add(&entry("/other", me)).unwrap();
         assert_eq!(registry.live_among(&mounts).unwrap(), [], "another filesystem is there");
         assert!(kept.path.exists(), "its process still runs");
