@@ -1,1 +1,43 @@
 //! Ciphers, key derivation and keys. PURE: bytes in, bytes out; randomness is passed in.
+//!
+//! Rules of the room:
+//! * One type per key ([`keys`]): zeroized on drop, without `Debug`, `Clone` or `Copy`.
+//! * Every label of a derivation, MAC, hash or signature stands in [`labels`], and nowhere else.
+//! * A failed decryption leaves zeros behind, never unauthenticated plaintext.
+//! * Secrets and tags are compared with [`equal`] or inside the primitive, in constant time.
+//!
+//! The primitives come from `ring` and the RustCrypto and dalek crates. Written here are HCTR2 ([`hctr2`]) and the sub-key step of
+//! XAES-256-GCM ([`xaes`]); both are held against the official vectors in `tests/crypto_vectors`.
+
+pub mod aead;
+pub mod exchange;
+pub mod hctr2;
+pub mod hierarchy;
+pub mod kdf;
+pub mod keys;
+pub mod labels;
+pub mod password;
+pub mod polyhash;
+pub mod random;
+pub mod record;
+pub mod segment;
+pub mod signature;
+pub mod suite;
+pub mod xaes;
+pub mod xctr;
+
+pub use aead::Aead;
+pub use exchange::{ExchangeSecret, ZeroShared};
+pub use hctr2::{Hctr2, TooShort, Tweak};
+pub use hierarchy::{EpochKeys, directory_id, directory_key, file_key, long_name_hash, root_directory_id};
+pub use kdf::{expand, extract, hmac};
+pub use keys::{
+    ContentKey, DirectoryKey, FileKey, FolderKey, HeaderKey, HistoryKey, IdentitySeed, JournalKey, NamesKey, RecordsKey, SlotKey, equal,
+};
+pub use labels::Label;
+pub use password::{Argon2Params, PasswordError, stretch};
+pub use random::Random;
+pub use record::{RECORD_OVERHEAD, RecordCipher};
+pub use segment::{ChunkKeys, SegmentKey};
+pub use signature::{BadSignature, SigningKey, verify};
+pub use suite::{Suite, Unauthentic};

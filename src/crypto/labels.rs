@@ -1,0 +1,153 @@
+//! Every label under which something is derived, hashed, sealed or signed. A label stands here or nowhere.
+//!
+//! All begin with `kithfs v1 ` and end with a zero byte that none has inside, so that none is a prefix of another, and an input
+//! that begins with one can be parsed in one way only. A label never changes its meaning; a new purpose gets a new label.
+
+/// A label: the first bytes of the `info` of a derivation, or of what is hashed, MACed, signed or bound as associated data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Label(&'static [u8]);
+
+impl Label {
+    /// Its bytes, with the zero byte at the end.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &'static [u8] {
+        self.0
+    }
+}
+
+macro_rules! labels {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)+) => {
+        $($(#[$doc])* pub const $name: Label = Label(concat!("kithfs v1 ", $text, "\0").as_bytes());)+
+
+        /// All labels, by the name of their constant.
+        pub const ALL: &[(&str, Label)] = &[$((stringify!($name), $name)),+];
+    };
+}
+
+labels! {
+    // From a folder key, by epoch and suite.
+
+    /// Key of names: HCTR2.
+    NAMES = "names";
+    /// Key that file keys come from.
+    CONTENT = "content";
+    /// Key that seals file headers.
+    HEADERS = "headers";
+    /// Key that seals records: directory records, sidecars, symlink targets, xattrs.
+    RECORDS = "records";
+    /// Key that encrypts the folder key of the epoch before.
+    HISTORY = "history";
+    /// What a manifest shows of a folder key, to prove that a slot held the right one.
+    COMMITMENT = "commitment";
+    /// Key that encrypts the member list of a manifest.
+    MEMBERS = "members";
+
+    // From a folder key of the first epoch, for ever.
+
+    /// Key that directory ids come from.
+    DIRECTORIES = "directories";
+
+    // Under derived keys.
+
+    /// Key of a file, from the content key.
+    FILE = "file";
+    /// Id of the root directory of a share.
+    ROOT_DIRECTORY = "root directory";
+    /// Id of a directory by its parent and name.
+    DIRECTORY = "directory";
+    /// Hash by which a long name is stored.
+    LONG_NAME = "long name";
+
+    // Identities.
+
+    /// Ed25519 seed of an identity.
+    IDENTITY_SIGNING = "identity signing";
+    /// X25519 secret of an identity.
+    IDENTITY_EXCHANGE = "identity exchange";
+    /// Key of an identity's journals.
+    IDENTITY_JOURNAL = "identity journal";
+    /// Key that authenticates an identity file as a whole.
+    IDENTITY_FILE = "identity file";
+    /// Associated data of the slots of an identity.
+    IDENTITY_SLOT = "identity slot";
+    /// Slot key of a recovery code.
+    RECOVERY_CODE = "recovery code";
+    /// Slot key of a key file.
+    KEY_FILE = "key file";
+
+    // Shares and rosters.
+
+    /// Id of a share: hash of the fixed part of its first manifest.
+    SHARE_ID = "share id";
+    /// Secrets of a roster slot, from the exchange with its recipient.
+    ROSTER_SLOT = "roster slot";
+    /// Lookup tag of a roster slot.
+    ROSTER_SLOT_TAG = "roster slot tag";
+    /// Key of a roster slot.
+    ROSTER_SLOT_KEY = "roster slot key";
+    /// Hash of a block of slots.
+    SLOT_BLOCK = "slot block";
+    /// Hash of a manifest.
+    MANIFEST_HASH = "manifest hash";
+    /// Signature of a manifest.
+    MANIFEST_SIGNATURE = "manifest signature";
+    /// Signature of a junction record.
+    JUNCTION_SIGNATURE = "junction signature";
+    /// Hash of an inventory of headers.
+    INVENTORY_HASH = "inventory hash";
+
+    // Files, directories and journals: associated data, hashes, signatures.
+
+    /// Associated data of a file header.
+    FILE_HEADER = "file header";
+    /// Signature of a file header.
+    FILE_SIGNATURE = "file signature";
+    /// Hash of a file header.
+    FILE_HEADER_HASH = "file header hash";
+    /// Associated data of an index block.
+    INDEX_BLOCK = "index block";
+    /// Associated data of a chunk's table.
+    CHUNK_TABLE = "chunk table";
+    /// Associated data of a segment.
+    SEGMENT = "segment";
+    /// Associated data of a directory record.
+    DIRECTORY_RECORD = "directory record";
+    /// Signature of a directory record.
+    DIRECTORY_SIGNATURE = "directory signature";
+    /// Associated data of the sidecar of a long name.
+    LONG_NAME_RECORD = "long name record";
+    /// Signature of the sidecar of a long name.
+    LONG_NAME_SIGNATURE = "long name signature";
+    /// Associated data of a symlink target.
+    SYMLINK_TARGET = "symlink target";
+    /// Signature of a symlink target.
+    SYMLINK_SIGNATURE = "symlink signature";
+    /// Associated data of the xattrs of an inode.
+    XATTRS = "xattrs";
+    /// Associated data of a junction record.
+    JUNCTION_RECORD = "junction record";
+    /// Associated data of a journal record.
+    JOURNAL_RECORD = "journal record";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_distinct_and_none_is_a_prefix_of_another() {
+        for (i, (name, label)) in ALL.iter().enumerate() {
+            for (other_name, other) in ALL.iter().skip(i + 1) {
+                assert!(!label.0.starts_with(other.0) && !other.0.starts_with(label.0), "{name} and {other_name}");
+            }
+        }
+    }
+
+    #[test]
+    fn labels_have_their_form() {
+        for (name, label) in ALL {
+            let text = label.0.strip_prefix(b"kithfs v1 ").and_then(|rest| rest.strip_suffix(b"\0")).unwrap_or_else(|| panic!("{name}"));
+            assert!(!text.is_empty() && text.iter().all(|byte| byte.is_ascii_lowercase() || *byte == b' '), "{name}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Which ciphers a vault uses. The suite is chosen at `init`, stands in every header and goes into the derivation of every key.
+
+/// A cipher suite. The discriminant is the byte that stands in the formats.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Suite {
+    /// AES-256-GCM under the sub-keys of XAES-256-GCM (C2SP); XAES-256-GCM for records.
+    Aes256Gcm = 1,
+    /// ChaCha20-Poly1305 under the sub-keys of HChaCha20; XChaCha20-Poly1305 for records.
+    ChaCha20Poly1305 = 2,
+}
+
+impl Suite {
+    /// All suites, in the order of their bytes.
+    pub const ALL: [Suite; 2] = [Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
+
+    /// The suite that a byte of a format stands for, `None` when unknown.
+    #[must_use]
+    pub fn from_byte(byte: u8) -> Option<Suite> {
+        Suite::ALL.into_iter().find(|suite| suite.as_byte() == byte)
+    }
+
+    /// The byte that stands for the suite in the formats.
+    #[must_use]
+    pub const fn as_byte(self) -> u8 {
+        self as u8
+    }
+
+    /// The name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Suite::Aes256Gcm => "aes",
+            Suite::ChaCha20Poly1305 => "chacha",
+        }
+    }
+
+    /// The suite with this name on the command line, `None` when unknown.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Suite> {
+        Suite::ALL.into_iter().find(|suite| suite.name() == name)
+    }
+
+    /// The suite for a new vault. In software AES is slow, or leaks its key through the cache.
+    #[must_use]
+    pub const fn preferred(aes_hw: bool) -> Suite {
+        if aes_hw { Suite::Aes256Gcm } else { Suite::ChaCha20Poly1305 }
+    }
+}
+
+/// Whether this processor has AES and carry-less multiplication in hardware.
+#[must_use]
+pub fn aes_in_hardware() -> bool {
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes") && std::arch::is_aarch64_feature_detected!("pmull");
+    #[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
+    return false;
+}
+
+/// A ciphertext was changed, or is opened under another key, nonce or context than it was sealed under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot be authenticated")]
+pub struct Unauthentic;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_names_stand_for_one_suite_each() {
+        let known: Vec<u8> = (0..=255).filter(|byte| Suite::from_byte(*byte).is_some()).collect();
+        assert_eq!(known, [1, 2]);
+        for suite in Suite::ALL {
+            assert_eq!(Suite::from_byte(suite.as_byte()), Some(suite));
+            assert_eq!(Suite::from_name(suite.name()), Some(suite));
+        }
+        assert_eq!(Suite::from_name("AES"), None);
+        assert_eq!((Suite::preferred(true), Suite::preferred(false)), (Suite::Aes256Gcm, Suite::ChaCha20Poly1305));
+    }
+}
