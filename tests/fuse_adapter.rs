@@ -70,6 +70,8 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        // Asked before unmounting: what the kernel has still to release then, it gives up.
+        let closed = std::thread::panicking() || self.serving.is_none() || self.ops.wait_until_closed();
         if self.mounted.is_mounted()
             && let Err(error) = self.mounted.unmount(false)
         {
@@ -81,7 +83,7 @@ impl Drop for Mount {
             let ended = serving.join();
             if !std::thread::panicking() {
                 ended.expect("the session ends without an error");
-                assert_eq!(self.ops.handles(), 0, "every handle was released");
+                assert!(closed, "every handle is released");
             }
         }
     }

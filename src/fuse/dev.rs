@@ -4,7 +4,7 @@
 //! * No decision about files is taken here; what a method does beyond calling is to translate the terms of the protocol.
 //! * Replies that carry attributes are encoded by [`super::wire`] and sent on our own duplicate of the device; `fuser`'s reply object
 //!   is then *forgotten*, because dropping it would answer a second time. What that leaks is a reference to `fuser`'s descriptor,
-//!   which [`super::serve`] takes back when the session has ended.
+//!   which [`mod@super::serve`] takes back when the session has ended.
 //! * Where such a reply did not reach the kernel (the caller was killed), what it counted or opened is given back.
 //! * A panic of an operation is answered with `EIO` and costs no thread.
 

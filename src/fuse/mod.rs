@@ -3,8 +3,8 @@
 //! * [`ops`]: the operations of a filesystem in plain types; whatever is mounted implements [`Operations`].
 //! * [`dev`]: `fuser` as the transport under it; [`wire`] encodes the replies that `fuser` cannot, [`listing`] fills directory
 //!   replies for any transport.
-//! * [`serve`]: threads on the device, until the filesystem is unmounted; [`notify`]: pushing changes out of the kernel's caches.
-//! * [`mount`], [`options`], [`mounts`]: our own mounting and unmounting.
+//! * [`mod@serve`]: threads on the device, until the filesystem is unmounted; [`notify`]: pushing changes out of the kernel's caches.
+//! * [`mod@mount`], [`options`], [`mounts`]: our own mounting and unmounting.
 
 pub mod dev;
 pub mod listing;

@@ -2,7 +2,7 @@
 //!
 //! Rules that hold here
 //! * The mount point is resolved once and that place is what is mounted on, named in errors and found in the mount table.
-//! * A mounted filesystem hangs everybody who touches it until it is served: between [`mount`] and [`serve`](super::serve::serve)
+//! * A mounted filesystem hangs everybody who touches it until it is served: between [`mount()`] and [`serve`](super::serve::serve)
 //!   nothing here touches it, and whoever fails in between unmounts it.
 
 use std::ffi::{CString, OsString};

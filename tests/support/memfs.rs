@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, MutexGuard};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kithfs::backing::{Kind, Seek, SetTime, Space, Timestamp};
 use kithfs::fuse::ops::{
@@ -37,7 +37,10 @@ struct State {
 }
 
 /// The filesystem.
-pub struct MemFs(Mutex<State>);
+pub struct MemFs {
+    state: Mutex<State>,
+    closed: Condvar,
+}
 
 fn no(number: i32) -> Errno {
     Errno::new(number)
@@ -76,7 +79,7 @@ impl State {
         Ok(())
     }
 
-    fn make(&mut self, caller: &Caller, parent: NodeId, name: &[u8], kind: Kind, perm: u32, rdev: u64, data: Vec<u8>) -> Result<Attr> {
+    fn make(&mut self, caller: &Caller, parent: NodeId, name: &[u8], kind: Kind, perm: u32, data: Vec<u8>) -> Result<Attr> {
         if name.len() > 255 {
             return Err(no(libc::ENAMETOOLONG));
         }
@@ -86,7 +89,7 @@ impl State {
         self.last += 1;
         let node = self.last;
         let mut inode = inode(node, kind, perm & !caller.umask, parent);
-        (inode.attr.uid, inode.attr.gid, inode.attr.rdev, inode.attr.size) = (caller.uid, caller.gid, rdev, data.len() as u64);
+        (inode.attr.uid, inode.attr.gid, inode.attr.size) = (caller.uid, caller.gid, data.len() as u64);
         inode.data = data;
         inode.lookups = 1;
         let attr = inode.attr;
@@ -165,11 +168,11 @@ impl MemFs {
     /// An empty one, owned by root, that everybody may use.
     pub fn new() -> MemFs {
         let inodes = HashMap::from([(ROOT, inode(ROOT, Kind::Dir, 0o777, ROOT))]);
-        MemFs(Mutex::new(State { inodes, handles: HashMap::new(), last: ROOT }))
+        MemFs { state: Mutex::new(State { inodes, handles: HashMap::new(), last: ROOT }), closed: Condvar::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("no operation panics")
+        self.state.lock().expect("no operation panics")
     }
 
     /// Lookups that were counted and not forgotten, of all nodes together.
@@ -177,16 +180,17 @@ impl MemFs {
         self.state().inodes.values().map(|inode| inode.lookups).sum()
     }
 
-    /// Files and directories that are open.
-    pub fn handles(&self) -> usize {
-        self.state().handles.len()
+    /// Waits until no file or directory is open, which the kernel says some time after the last close(2); false after ten seconds.
+    pub fn wait_until_closed(&self) -> bool {
+        let wait = self.closed.wait_timeout_while(self.state(), Duration::from_secs(10), |state| !state.handles.is_empty());
+        !wait.expect("no operation panics").1.timed_out()
     }
 
     /// Makes an entry without the kernel's knowledge.
     pub fn plant(&self, name: &[u8], data: &[u8]) -> NodeId {
         let caller = Caller { uid: 0, gid: 0, umask: 0 };
         let mut state = self.state();
-        let attr = state.make(&caller, ROOT, name, Kind::File, 0o644, 0, data.to_vec()).expect("planting");
+        let attr = state.make(&caller, ROOT, name, Kind::File, 0o644, data.to_vec()).expect("planting");
         state.node(attr.node).expect("just made").lookups = 0;
         attr.node
     }
@@ -249,11 +253,15 @@ impl Operations for MemFs {
 
     fn mknod(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
         let kind = kind_of_mode(mode).ok_or(Errno::EINVAL)?;
-        self.state().make(caller, parent, name, kind, mode & 0o7777, rdev, Vec::new())
+        let mut state = self.state();
+        let attr = state.make(caller, parent, name, kind, mode & 0o7777, Vec::new())?;
+        let inode = state.node(attr.node)?;
+        inode.attr.rdev = rdev;
+        Ok(inode.attr)
     }
 
     fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Result<Attr> {
-        self.state().make(caller, parent, name, Kind::Dir, perm, 0, Vec::new())
+        self.state().make(caller, parent, name, Kind::Dir, perm, Vec::new())
     }
 
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
@@ -265,7 +273,7 @@ impl Operations for MemFs {
     }
 
     fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Attr> {
-        self.state().make(caller, parent, name, Kind::Symlink, 0o777, 0, target.to_vec())
+        self.state().make(caller, parent, name, Kind::Symlink, 0o777, target.to_vec())
     }
 
     fn rename(&self, parent: NodeId, name: &[u8], new_parent: NodeId, new_name: &[u8], mode: RenameMode) -> Result<()> {
@@ -319,7 +327,7 @@ impl Operations for MemFs {
 
     fn create(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, _request: OpenRequest) -> Result<(Attr, Opened)> {
         let mut state = self.state();
-        let attr = state.make(caller, parent, name, Kind::File, perm, 0, Vec::new())?;
+        let attr = state.make(caller, parent, name, Kind::File, perm, Vec::new())?;
         Ok((attr, Opened { handle: state.open(attr.node)?, keep_cache: true }))
     }
 
@@ -351,7 +359,9 @@ impl Operations for MemFs {
     }
 
     fn release(&self, handle: Handle) -> Result<()> {
-        self.state().close(handle)
+        self.state().close(handle)?;
+        self.closed.notify_all();
+        Ok(())
     }
 
     fn fsync(&self, handle: Handle, _data_only: bool) -> Result<()> {
@@ -389,7 +399,7 @@ impl Operations for MemFs {
     }
 
     fn releasedir(&self, handle: Handle) {
-        self.state().close(handle).expect("only what was opened is closed");
+        self.release(handle).expect("only what was opened is closed");
     }
 
     fn fsyncdir(&self, handle: Handle, _data_only: bool) -> Result<()> {

@@ -1,0 +1,45 @@
+//! The one place where an error of the vault becomes a number for the kernel.
+//!
+//! Rules that hold here
+//! * What is wrong with the vault itself (a file that cannot be authenticated, a store that fails) is logged as an error; what any
+//!   program may provoke (no such file, not empty) is not. The text of an error may hold a plain path: debug level only.
+
+use super::ops::Errno;
+use crate::vault::Error;
+
+/// Numbers that ordinary programs cause and expect.
+const ORDINARY: &[i32] = &[
+    libc::EACCES,
+    libc::EBADF,
+    libc::EBUSY,
+    libc::EEXIST,
+    libc::EFBIG,
+    libc::EINVAL,
+    libc::EISDIR,
+    libc::ELOOP,
+    libc::EMLINK,
+    libc::ENAMETOOLONG,
+    libc::ENODATA,
+    libc::ENOENT,
+    libc::ENOTDIR,
+    libc::ENOTEMPTY,
+    libc::ENXIO,
+    libc::EOPNOTSUPP,
+    libc::EPERM,
+    libc::ERANGE,
+    libc::EROFS,
+    libc::EXDEV,
+];
+
+impl From<Error> for Errno {
+    fn from(error: Error) -> Errno {
+        let errno = Errno::new(error.errno());
+        if errno == Errno::EIO {
+            tracing::error!("an operation failed: input/output error, or a file that cannot be authenticated");
+        } else if !ORDINARY.contains(&errno.get()) {
+            tracing::warn!(errno = errno.get(), "an operation failed");
+        }
+        tracing::debug!(errno = errno.get(), %error, "an operation failed");
+        errno
+    }
+}

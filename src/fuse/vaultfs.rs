@@ -1,0 +1,256 @@
+//! A vault as [`Operations`]: call the vault, show what it says.
+//!
+//! Rules that hold here
+//! * With the kernel's writeback cache READ comes on handles that were opened for writing only, and it is the kernel that puts appended
+//!   bytes at the end. So a file is always opened for reading too and never for appending.
+//! * `uid=`, `gid=` and `umask=` change what is shown, never what is stored.
+//! * A listing hands out nodes for the first [`NODES_PER_LISTING`] entries of a directory handle; of larger directories the rest is looked
+//!   up when it is asked for, so that listing a million files does not keep a million nodes.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use super::ops::{
+    AllocateMode, Attr, Caller, Entry, Errno, NodeId, OpenRequest, Opened, Operations, RenameMode, Result, SetAttr, XattrMode,
+};
+use super::options::View;
+use super::wire::kind_of_mode;
+use crate::backing::{Kind, Seek, Space};
+use crate::vault::{Fallocate, Handle, OpenFlags, SetXattr, Vault};
+
+/// Entries of one directory handle for which a listing hands out nodes.
+const NODES_PER_LISTING: u32 = 10_000;
+
+/// A mounted vault.
+pub struct VaultFs {
+    vault: Vault,
+    view: View,
+    /// Nodes handed out by each open directory.
+    listed: Mutex<HashMap<Handle, u32>>,
+}
+
+impl VaultFs {
+    /// Shows `vault` as `view` says.
+    pub fn new(vault: Vault, view: View) -> VaultFs {
+        VaultFs { vault, view, listed: Mutex::new(HashMap::new()) }
+    }
+
+    fn show(&self, mut attr: Attr) -> Attr {
+        attr.uid = self.view.uid.unwrap_or(attr.uid);
+        attr.gid = self.view.gid.unwrap_or(attr.gid);
+        attr.perm &= !self.view.umask;
+        attr
+    }
+
+    fn file(opened: crate::vault::Opened) -> Opened {
+        Opened { handle: opened.handle, keep_cache: opened.keep_cache }
+    }
+
+    /// The flags for the vault, by the first rule above.
+    fn flags(request: &OpenRequest) -> OpenFlags {
+        OpenFlags { read: true, append: false, ..request.flags }
+    }
+
+    /// `set` as the vault should do it. Where owners are shown as someone they are not, a change of them means nothing and is
+    /// passed over as if it were done, as FAT and NTFS mounts do with `quiet`.
+    fn settable(&self, node: NodeId, set: &SetAttr) -> Result<SetAttr> {
+        let mut set = *set;
+        if self.view.uid.is_some() {
+            set.uid = None;
+        }
+        if self.view.gid.is_some() {
+            set.gid = None;
+        }
+        let asked_by_chown = set.kill_suid_sgid && set.size.is_none();
+        if asked_by_chown && (set.uid.is_none() && set.gid.is_none() || self.vault.getattr(node)?.kind == Kind::Dir) {
+            set.kill_suid_sgid = false;
+        }
+        Ok(set)
+    }
+
+    /// Opens a file that somebody made between the kernel's last look and its CREATE.
+    fn open_existing(&self, parent: NodeId, name: &[u8], request: OpenRequest) -> Result<(Attr, Opened)> {
+        let attr = self.vault.lookup(parent, name)?;
+        let opened = if attr.kind == Kind::File { Operations::open(self, attr.node, request) } else { Err(Errno::EEXIST) };
+        match opened {
+            Ok(opened) => Ok((self.show(if request.flags.truncate { self.vault.getattr(attr.node)? } else { attr }), opened)),
+            Err(error) => {
+                self.vault.forget(attr.node, 1);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Operations for VaultFs {
+    fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
+        Ok(self.show(self.vault.lookup(parent, name)?))
+    }
+
+    fn forget(&self, node: NodeId, count: u64) {
+        self.vault.forget(node, count);
+    }
+
+    fn getattr(&self, node: NodeId) -> Result<Attr> {
+        Ok(self.show(self.vault.getattr(node)?))
+    }
+
+    fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
+        let set = self.settable(node, set)?;
+        let attr = if set == SetAttr::default() { self.vault.getattr(node)? } else { self.vault.setattr(node, &set)? };
+        Ok(self.show(attr))
+    }
+
+    fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
+        Ok(self.vault.readlink(node)?)
+    }
+
+    fn mknod(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
+        let kind = kind_of_mode(mode).filter(|kind| !matches!(kind, Kind::Dir | Kind::Symlink)).ok_or(Errno::EINVAL)?;
+        Ok(self.show(self.vault.mknod(caller, parent, name, kind, mode & 0o7777, rdev)?))
+    }
+
+    fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Result<Attr> {
+        Ok(self.show(self.vault.mkdir(caller, parent, name, perm)?))
+    }
+
+    fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        Ok(self.vault.unlink(parent, name)?)
+    }
+
+    fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        Ok(self.vault.rmdir(parent, name)?)
+    }
+
+    fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Attr> {
+        Ok(self.show(self.vault.symlink(caller, parent, name, target)?))
+    }
+
+    fn rename(&self, parent: NodeId, name: &[u8], new_parent: NodeId, new_name: &[u8], mode: RenameMode) -> Result<()> {
+        Ok(self.vault.rename(parent, name, new_parent, new_name, mode)?)
+    }
+
+    fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr> {
+        Ok(self.show(self.vault.link(node, new_parent, new_name)?))
+    }
+
+    fn open(&self, node: NodeId, request: OpenRequest) -> Result<Opened> {
+        let opened = self.vault.open_file(node, Self::flags(&request))?;
+        if request.kill_suid_sgid
+            && let Err(error) = self.vault.setattr(node, &SetAttr { kill_suid_sgid: true, ..SetAttr::default() })
+        {
+            let _ = self.vault.release(opened.handle);
+            return Err(error.into());
+        }
+        Ok(Self::file(opened))
+    }
+
+    fn create(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, request: OpenRequest) -> Result<(Attr, Opened)> {
+        match self.vault.create_file(caller, parent, name, perm, Self::flags(&request)) {
+            Ok((attr, opened)) => Ok((self.show(attr), Self::file(opened))),
+            Err(error) if error.errno() == libc::EEXIST && !request.exclusive => self.open_existing(parent, name, request),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Ok(self.vault.read(handle, offset, buf)?)
+    }
+
+    fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
+        Ok(self.vault.write(handle, offset, data, kill_suid_sgid)?)
+    }
+
+    fn flush(&self, handle: Handle) -> Result<()> {
+        Ok(self.vault.flush(handle)?)
+    }
+
+    fn release(&self, handle: Handle) -> Result<()> {
+        Ok(self.vault.release(handle)?)
+    }
+
+    fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
+        Ok(self.vault.fsync(handle, data_only)?)
+    }
+
+    fn opendir(&self, node: NodeId) -> Result<Handle> {
+        Ok(self.vault.open_dir(node)?)
+    }
+
+    fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>> {
+        Ok(self.vault.read_dir(handle, cookie, limit)?)
+    }
+
+    fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Result<Option<Attr>> {
+        {
+            let mut listed = self.listed.lock();
+            let handed_out = listed.entry(handle).or_insert(0);
+            if *handed_out >= NODES_PER_LISTING {
+                return Ok(None);
+            }
+            *handed_out += 1;
+        }
+        Ok(Some(self.show(self.vault.lookup_entry(handle, entry)?)))
+    }
+
+    fn parent(&self, node: NodeId) -> NodeId {
+        self.vault.parent(node)
+    }
+
+    fn releasedir(&self, handle: Handle) {
+        self.listed.lock().remove(&handle);
+        self.vault.release_dir(handle);
+    }
+
+    fn fsyncdir(&self, handle: Handle, _data_only: bool) -> Result<()> {
+        Ok(self.vault.sync_dir(handle)?)
+    }
+
+    fn statfs(&self) -> Result<Space> {
+        Ok(self.vault.space()?)
+    }
+
+    fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        let mode = match mode {
+            XattrMode::Any => SetXattr::Any,
+            XattrMode::Create => SetXattr::Create,
+            XattrMode::Replace => SetXattr::Replace,
+        };
+        Ok(self.vault.set_xattr(node, name, value, mode)?)
+    }
+
+    fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(self.vault.get_xattr(node, name)?)
+    }
+
+    fn listxattr(&self, node: NodeId) -> Result<Vec<Vec<u8>>> {
+        Ok(self.vault.list_xattr(node)?)
+    }
+
+    fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
+        Ok(self.vault.remove_xattr(node, name)?)
+    }
+
+    fn access(&self, _caller: &Caller, _node: NodeId, _mask: i32) -> Result<()> {
+        // Asked only without default_permissions, which is the wish that nothing be checked.
+        Err(Errno::ENOSYS)
+    }
+
+    fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
+        let mode = match mode {
+            AllocateMode::Allocate { keep_size } => Fallocate::Allocate { keep_size },
+            AllocateMode::PunchHole => Fallocate::PunchHole,
+            AllocateMode::ZeroRange { keep_size } => Fallocate::ZeroRange { keep_size },
+        };
+        Ok(self.vault.fallocate(handle, offset, len, mode)?)
+    }
+
+    fn lseek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
+        Ok(self.vault.seek_data_hole(handle, offset, what)?)
+    }
+
+    fn copy_file_range(&self, from: Handle, from_offset: u64, to: Handle, to_offset: u64, len: u64) -> Result<u64> {
+        Ok(self.vault.copy_range(from, from_offset, to, to_offset, len)?)
+    }
+}

@@ -1,0 +1,105 @@
+//! mount-helper/mount.kithfs and install.sh: what mount(8) gives is translated to a call of kithfs, recorded by a fake one on PATH.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("mount-helper").join(name)
+}
+
+/// A directory with a `kithfs` that prints one argument a line and ends with `code`.
+fn fake(code: i32) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("kithfs");
+    fs::write(&program, format!("#!/bin/sh\nprintf '%s\\n' \"$@\"\nexit {code}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    dir
+}
+
+fn run(fake: &TempDir, arguments: &[&str]) -> Output {
+    let path = format!("{}:/usr/bin:/bin", fake.path().display());
+    Command::new("sh").arg(script("mount.kithfs")).args(arguments).env("PATH", path).output().unwrap()
+}
+
+fn called(arguments: &[&str]) -> Vec<String> {
+    let output = run(&fake(0), arguments);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_plain_mount() {
+    assert_eq!(called(&["/vault", "/mnt"]), ["mount", "-o", "fsname=/vault", "--", "/vault", "/mnt"]);
+    assert_eq!(called(&["/vault", "/mnt", "-o", "rw"]), ["mount", "-o", "fsname=/vault", "--", "/vault", "/mnt"]);
+}
+
+#[test]
+fn secrets_and_read_only_become_options_of_the_command() {
+    let options = "ro,passphrase_file=/etc/a b,identity=/id,passphrase_command=pass show x=y,log_level=debug";
+    let expected = ["mount", "--read-only", "--passphrase-file", "/etc/a b", "--identity", "/id", "--passphrase-command"];
+    let rest = ["pass show x=y", "--log-level", "debug", "-o", "fsname=/v", "--", "/v", "/m"];
+    assert_eq!(called(&["/v", "/m", "-o", options]), [&expected[..], &rest[..]].concat());
+}
+
+#[test]
+fn what_concerns_only_mount_and_fstab_is_dropped_and_the_rest_goes_on() {
+    let options = "defaults,noauto,nofail,_netdev,users,user=me,x-systemd.automount,x-gvfs-name=a,comment=b,relatime";
+    assert_eq!(called(&["/v", "/m", "-o", options]), ["mount", "-o", "fsname=/v", "--", "/v", "/m"]);
+    let options = "allow_other,nodev,nosuid,noexec,uid=1000,made_up";
+    let list = "allow_other,nodev,nosuid,noexec,uid=1000,made_up,fsname=/v";
+    assert_eq!(called(&["/v", "/m", "-o", options]), ["mount", "-o", list, "--", "/v", "/m"]);
+}
+
+#[test]
+fn several_lists_and_flags_in_any_place() {
+    let expected = ["mount", "--read-only", "-o", "nodev,uid=1,fsname=/v", "--", "/v", "/m"];
+    assert_eq!(called(&["-n", "/v", "-onodev", "/m", "-sr", "-o", "uid=1", "-t", "fuse.kithfs", "-N", "/ns"]), expected);
+}
+
+#[test]
+fn commas_backslashes_and_blanks_stay_in_their_values() {
+    assert_eq!(called(&[r"/v,allow_other\", "/m n"]), ["mount", "-o", r"fsname=/v\,allow_other\\", "--", r"/v,allow_other\", "/m n"]);
+    let expected = ["mount", "--passphrase-file", r"/a,b\", "--read-only", "-o", r"fsname=x\,y\\", "--", "/v", "/m"];
+    assert_eq!(called(&["/v", "/m", "-o", r"passphrase_file=/a\,b\\,ro,fsname=x\,y\\"]), expected);
+    let expected = ["mount", "--identity", "$(touch x) * `y`", "-o", "fsname=/v", "--", "/v", "/m"];
+    assert_eq!(called(&["/v", "/m", "-o", "identity=$(touch x) * `y`"]), expected);
+}
+
+#[test]
+fn exit_codes_are_those_of_mount() {
+    assert_eq!(run(&fake(7), &["/v", "/m"]).status.code(), Some(32));
+    for wrong in [&["/v"][..], &[], &["/v", "/m", "/x"], &["/v", "/m", "-o"], &["/v", "/m", "-z"]] {
+        assert_eq!(run(&fake(0), wrong).status.code(), Some(1), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_fake_mount_calls_nothing_and_a_verbose_one_says_what_it_calls() {
+    let output = run(&fake(9), &["/v", "/m", "-fv"]);
+    assert!(output.status.success() && output.stdout.is_empty());
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "kithfs mount -o fsname=/v -- /v /m\n");
+}
+
+#[test]
+fn installing_and_removing() {
+    let dest = tempfile::tempdir().unwrap();
+    let install = |arguments: &[&str]| {
+        let output = Command::new("sh").arg(script("install.sh")).args(arguments).env("DESTDIR", dest.path()).env_remove("PREFIX").output();
+        assert!(output.unwrap().status.success());
+    };
+    let sbin = dest.path().join("usr/sbin");
+    install(&["--prefix", "/usr"]);
+    install(&["--prefix=/usr"]);
+    assert_eq!(fs::read(sbin.join("mount.kithfs")).unwrap(), fs::read(script("mount.kithfs")).unwrap());
+    assert_eq!(fs::metadata(sbin.join("mount.kithfs")).unwrap().permissions().mode() & 0o777, 0o755);
+    assert_eq!(fs::read_link(sbin.join("mount.fuse.kithfs")).unwrap(), Path::new("mount.kithfs"));
+    assert_eq!(fs::read_dir(&sbin).unwrap().count(), 2);
+    install(&["--uninstall", "--prefix", "/usr"]);
+    assert_eq!(fs::read_dir(&sbin).unwrap().count(), 0);
+    install(&[]);
+    assert!(dest.path().join("sbin/mount.kithfs").exists());
+}
