@@ -13,6 +13,11 @@ pub mod fault;
 pub mod mem;
 pub mod os;
 
+mod name;
+
+#[cfg(test)]
+mod conformance;
+
 use std::io;
 use std::sync::Arc;
 

@@ -1,1 +1,417 @@
-//! See [`crate::backing`].
+//! The ciphertext store in a directory of the operating system.
+//!
+//! Rules that hold here
+//! * Only the vault's root is opened by a path. Everything else is one component relative to a directory's descriptor,
+//!   opened beneath it and through no symbolic link (`openat2`; `openat` with `O_NOFOLLOW` on kernels before 5.6, which is
+//!   as good for a single component).
+//! * What is opened as a file is a regular file: a FIFO, socket or device that somebody planted neither blocks nor acts.
+//! * Modes are exact whatever the umask. A process that has called [`clear_umask`] saves a system call with each file.
+//! * A mode that keeps the owner out does not keep us out (see `os/grant.rs`).
+
+mod attr;
+mod file;
+mod grant;
+mod listing;
+mod sys;
+
+use std::any::Any;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, RawMode, RenameFlags, StatVfsMountFlags};
+use rustix::io::{Errno, Result, retry_on_intr};
+
+use self::file::OsFile;
+use self::grant::{CHANGE_ENTRIES, Grants, steady};
+use self::listing::Listing;
+use super::{Access, Dir, DirEntry, File, Kind, RenameMode, SetTime, Space, Stat, name};
+
+static UMASK_IS_CLEAR: AtomicBool = AtomicBool::new(false);
+
+/// Sets the process's file mode creation mask to 0, for good, and lets this room rely on it: `create_file` and `mknod` then
+/// need no second system call to give exactly the permission bits that were asked for.
+///
+/// From then on a directory's default ACL (which replaces the umask) is left to the kernel; before, the bits that were
+/// asked for are set whatever such an ACL says.
+pub fn clear_umask() {
+    rustix::process::umask(Mode::empty());
+    UMASK_IS_CLEAR.store(true, Ordering::Release);
+}
+
+/// An open directory.
+pub struct OsDir {
+    /// Opened for reading; only by `O_PATH` where we may search it but neither read nor own it.
+    fd: OwnedFd,
+    listing: Mutex<Listing>,
+}
+
+const FILE_FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
+const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const DIR_PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+impl OsDir {
+    /// Opens the root of a vault. Symbolic links in `path` are followed, here and nowhere else.
+    ///
+    /// # Errors
+    /// Those of `open(2)` with `O_DIRECTORY`.
+    pub fn open(path: &Path) -> io::Result<Arc<dyn Dir>> {
+        let fd = match fs::open(path, DIR_FLAGS, Mode::empty()) {
+            Err(Errno::ACCESS) => Self::open_granted(fs::open(path, DIR_PATH_FLAGS, Mode::empty())?)?,
+            other => other?,
+        };
+        Ok(Self::from_fd(fd))
+    }
+
+    fn from_fd(fd: OwnedFd) -> Arc<dyn Dir> {
+        Arc::new(OsDir { fd, listing: Mutex::default() })
+    }
+
+    /// Opens for reading the directory that `path` designates, as its owner; else what was given must do.
+    fn open_granted(path: OwnedFd) -> Result<OwnedFd> {
+        let grants = Grants::begin();
+        let opened = {
+            let _dir = grants.owner(path.as_fd(), 0o500)?;
+            sys::open(path.as_fd(), b".", DIR_FLAGS, Mode::empty())
+        };
+        match opened {
+            Err(Errno::ACCESS) => Ok(path),
+            other => other,
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Does `op` in this directory, and once more as its owner where its mode forbids it.
+    fn attempt<T>(&self, op: impl Fn() -> Result<T>) -> io::Result<T> {
+        match retry_on_intr(&op) {
+            Err(Errno::ACCESS) => self.granted(op),
+            other => Ok(other?),
+        }
+    }
+
+    /// Like [`OsDir::attempt`], for what reads or sets a mode.
+    fn attempt_steady<T>(&self, op: impl Fn() -> Result<T>) -> io::Result<T> {
+        let first = {
+            let _steady = steady();
+            retry_on_intr(&op)
+        };
+        match first {
+            Err(Errno::ACCESS) => self.granted(op),
+            other => Ok(other?),
+        }
+    }
+
+    fn granted<T>(&self, op: impl Fn() -> Result<T>) -> io::Result<T> {
+        let grants = Grants::begin();
+        let _dir = grants.owner(self.fd(), CHANGE_ENTRIES)?;
+        Ok(retry_on_intr(op)?)
+    }
+
+    /// Like [`OsDir::attempt`], for what needs the bits `needed` of the entry `name` too.
+    fn attempt_entry<T>(&self, name: &[u8], needed: RawMode, op: impl Fn() -> Result<T>) -> io::Result<T> {
+        match retry_on_intr(&op) {
+            Err(Errno::ACCESS) => {
+                let grants = Grants::begin();
+                let _dir = grants.owner(self.fd(), CHANGE_ENTRIES)?;
+                let entry = sys::open_path(self.fd(), name)?;
+                let _entry = grants.owner(entry.as_fd(), needed)?;
+                Ok(retry_on_intr(op)?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Like [`OsDir::attempt`], for what changes two directories.
+    fn attempt_both<T>(&self, other: &OsDir, op: impl Fn() -> Result<T>) -> io::Result<T> {
+        match retry_on_intr(&op) {
+            Err(Errno::ACCESS) => {
+                let grants = Grants::begin();
+                let _this = grants.owner(self.fd(), CHANGE_ENTRIES)?;
+                let _other = grants.owner(other.fd(), CHANGE_ENTRIES)?;
+                Ok(retry_on_intr(op)?)
+            }
+            result => Ok(result?),
+        }
+    }
+
+    /// Like [`OsDir::attempt`], for what needs the bits `needed` of this directory's own mode.
+    fn attempt_self<T>(&self, needed: RawMode, op: impl Fn() -> Result<T>) -> io::Result<T> {
+        match retry_on_intr(&op) {
+            Err(Errno::ACCESS) => {
+                let grants = Grants::begin();
+                let _dir = grants.owner(self.fd(), needed)?;
+                Ok(retry_on_intr(op)?)
+            }
+            // The descriptor only designates the directory because we may neither read nor own it.
+            Err(Errno::BADF) => Err(Errno::ACCESS.into()),
+            other => Ok(other?),
+        }
+    }
+
+    /// Gives a new file exactly `perm` where the umask may have taken something from it.
+    fn settle_file(file: BorrowedFd<'_>, perm: u32) -> Result<()> {
+        if !UMASK_IS_CLEAR.load(Ordering::Acquire) && fs::fstat(file)?.st_mode & 0o7777 != perm {
+            fs::fchmod(file, Mode::from_raw_mode(perm))?;
+        }
+        Ok(())
+    }
+
+    /// Gives a new entry exactly `perm`. `mkdir` drops suid and sgid, and a parent with sgid adds it.
+    fn settle_entry(&self, name: &[u8], perm: u32) -> io::Result<()> {
+        let is = self.stat(name)?.perm;
+        let exact = if UMASK_IS_CLEAR.load(Ordering::Acquire) { (is & 0o777) | (perm & 0o7000) } else { perm };
+        if is != exact { self.chmod(name, exact) } else { Ok(()) }
+    }
+}
+
+fn of_this_kind(dir: &dyn Dir) -> Result<&OsDir> {
+    dir.as_any().downcast_ref().ok_or(Errno::XDEV)
+}
+
+impl Dir for OsDir {
+    fn open_dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
+        name::check(name)?;
+        let fd = match retry_on_intr(|| sys::open(self.fd(), name, DIR_FLAGS, Mode::empty())) {
+            Err(Errno::ACCESS) => {
+                let path = self.attempt(|| sys::open(self.fd(), name, DIR_PATH_FLAGS, Mode::empty()))?;
+                Self::open_granted(path)?
+            }
+            other => other?,
+        };
+        Ok(Self::from_fd(fd))
+    }
+
+    fn reopen(&self) -> io::Result<Arc<dyn Dir>> {
+        let fd = match retry_on_intr(|| sys::open(self.fd(), b".", DIR_FLAGS, Mode::empty())) {
+            Err(Errno::ACCESS) => Self::open_granted(rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)?)?,
+            other => other?,
+        };
+        Ok(Self::from_fd(fd))
+    }
+
+    fn open_file(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
+        name::check(name)?;
+        let (mode, needed) = match access {
+            Access::Read => (OFlags::RDONLY, 0o400),
+            Access::ReadWrite => (OFlags::RDWR, 0o600),
+        };
+        let fd = self.attempt_entry(name, needed, || sys::open(self.fd(), name, mode | FILE_FLAGS, Mode::empty()))?;
+        match FileType::from_raw_mode(fs::fstat(&fd)?.st_mode) {
+            FileType::RegularFile => Ok(Arc::new(OsFile { fd })),
+            FileType::Directory => Err(Errno::ISDIR.into()),
+            _ => Err(Errno::NXIO.into()),
+        }
+    }
+
+    fn create_file(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>> {
+        name::check(name)?;
+        let perm = perm & 0o7777;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | FILE_FLAGS;
+        let fd = self.attempt(|| sys::open(self.fd(), name, flags, Mode::from_raw_mode(perm)))?;
+        if let Err(error) = Self::settle_file(fd.as_fd(), perm) {
+            self.unlink(name)?;
+            return Err(error.into());
+        }
+        Ok(Arc::new(OsFile { fd }))
+    }
+
+    fn create_unnamed(&self, perm: u32) -> io::Result<Arc<dyn File>> {
+        let perm = perm & 0o7777;
+        let flags = OFlags::RDWR | OFlags::TMPFILE | FILE_FLAGS;
+        let fd = self.attempt(|| match sys::open(self.fd(), b".", flags, Mode::from_raw_mode(perm)) {
+            // What a filesystem's or kernel's ignorance of O_TMPFILE looks like: a directory opened for writing.
+            Err(Errno::ISDIR) => Err(Errno::OPNOTSUPP),
+            other => other,
+        })?;
+        Self::settle_file(fd.as_fd(), perm)?;
+        Ok(Arc::new(OsFile { fd }))
+    }
+
+    fn link_unnamed(&self, file: &dyn File, name: &[u8]) -> io::Result<()> {
+        name::check(name)?;
+        let file = file.as_any().downcast_ref::<OsFile>().ok_or(Errno::XDEV)?;
+        self.attempt(|| match fs::linkat(&file.fd, c"", self.fd(), name, AtFlags::EMPTY_PATH) {
+            // Kernels before 6.10 want a capability for the empty path.
+            Err(Errno::NOENT) => fs::linkat(CWD, sys::proc_path(file.fd.as_fd()), self.fd(), name, AtFlags::SYMLINK_FOLLOW),
+            other => other,
+        })
+    }
+
+    fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()> {
+        name::check(name)?;
+        let perm = perm & 0o7777;
+        self.attempt(|| fs::mkdirat(self.fd(), name, Mode::from_raw_mode(perm)))?;
+        self.settle_entry(name, perm).inspect_err(|_| drop(self.rmdir(name)))
+    }
+
+    fn mknod(&self, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> io::Result<()> {
+        name::check(name)?;
+        let perm = perm & 0o7777;
+        let (file_type, rdev) = match kind {
+            Kind::Fifo => (FileType::Fifo, 0),
+            Kind::Socket => (FileType::Socket, 0),
+            Kind::BlockDevice => (FileType::BlockDevice, rdev),
+            Kind::CharDevice => (FileType::CharacterDevice, rdev),
+            Kind::File | Kind::Dir | Kind::Symlink => return Err(Errno::INVAL.into()),
+        };
+        self.attempt(|| fs::mknodat(self.fd(), name, file_type, Mode::from_raw_mode(perm), rdev))?;
+        if UMASK_IS_CLEAR.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.settle_entry(name, perm).inspect_err(|_| drop(self.unlink(name)))
+    }
+
+    fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()> {
+        name::check(name)?;
+        self.attempt(|| fs::symlinkat(target, self.fd(), name))
+    }
+
+    fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>> {
+        name::check(name)?;
+        Ok(self.attempt(|| fs::readlinkat(self.fd(), name, Vec::new()))?.into_bytes())
+    }
+
+    fn link(&self, name: &[u8], new_dir: &dyn Dir, new_name: &[u8]) -> io::Result<()> {
+        name::check(name)?;
+        name::check(new_name)?;
+        let new_dir = of_this_kind(new_dir)?;
+        self.attempt_both(new_dir, || fs::linkat(self.fd(), name, new_dir.fd(), new_name, AtFlags::empty()))
+    }
+
+    fn unlink(&self, name: &[u8]) -> io::Result<()> {
+        name::check(name)?;
+        self.attempt(|| fs::unlinkat(self.fd(), name, AtFlags::empty()))
+    }
+
+    fn rmdir(&self, name: &[u8]) -> io::Result<()> {
+        name::check(name)?;
+        self.attempt(|| fs::unlinkat(self.fd(), name, AtFlags::REMOVEDIR))
+    }
+
+    fn rename(&self, name: &[u8], new_dir: &dyn Dir, new_name: &[u8], mode: RenameMode) -> io::Result<()> {
+        name::check(name)?;
+        name::check(new_name)?;
+        let new_dir = of_this_kind(new_dir)?;
+        let flags = match mode {
+            RenameMode::Replace => RenameFlags::empty(),
+            RenameMode::NoReplace => RenameFlags::NOREPLACE,
+            RenameMode::Exchange => RenameFlags::EXCHANGE,
+        };
+        self.attempt_both(new_dir, || fs::renameat_with(self.fd(), name, new_dir.fd(), new_name, flags))
+    }
+
+    fn stat(&self, name: &[u8]) -> io::Result<Stat> {
+        name::check(name)?;
+        self.attempt_steady(|| attr::stat(self.fd(), name))
+    }
+
+    fn stat_self(&self) -> io::Result<Stat> {
+        let _steady = steady();
+        Ok(attr::stat_fd(self.fd())?)
+    }
+
+    fn chmod(&self, name: &[u8], perm: u32) -> io::Result<()> {
+        name::check(name)?;
+        self.attempt_steady(|| sys::chmod(self.fd(), name, Mode::from_raw_mode(perm & 0o7777)))
+    }
+
+    fn chown(&self, name: &[u8], uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
+        name::check(name)?;
+        let (uid, gid) = attr::owner(uid, gid)?;
+        self.attempt_steady(|| fs::chownat(self.fd(), name, uid, gid, AtFlags::SYMLINK_NOFOLLOW))
+    }
+
+    fn set_times(&self, name: &[u8], atime: SetTime, mtime: SetTime) -> io::Result<()> {
+        name::check(name)?;
+        let times = attr::timestamps(atime, mtime)?;
+        self.attempt(|| fs::utimensat(self.fd(), name, &times, AtFlags::SYMLINK_NOFOLLOW))
+    }
+
+    fn chmod_self(&self, perm: u32) -> io::Result<()> {
+        let _steady = steady();
+        Ok(sys::chmod_path(self.fd(), Mode::from_raw_mode(perm & 0o7777))?)
+    }
+
+    fn chown_self(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
+        let (uid, gid) = attr::owner(uid, gid)?;
+        let _steady = steady();
+        Ok(fs::chownat(self.fd(), c"", uid, gid, AtFlags::EMPTY_PATH)?)
+    }
+
+    fn set_times_self(&self, atime: SetTime, mtime: SetTime) -> io::Result<()> {
+        let times = attr::timestamps(atime, mtime)?;
+        self.attempt_self(0o200, || fs::futimens(&self.fd, &times))
+    }
+
+    fn get_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        name::check(name)?;
+        self.attempt_entry(name, 0o400, || sys::get_xattr(self.fd(), name, key))
+    }
+
+    fn set_xattr(&self, name: &[u8], key: &[u8], value: &[u8]) -> io::Result<()> {
+        name::check(name)?;
+        self.attempt_entry(name, 0o200, || sys::set_xattr(self.fd(), name, key, value))
+    }
+
+    fn remove_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<bool> {
+        name::check(name)?;
+        self.attempt_entry(name, 0o200, || sys::remove_xattr(self.fd(), name, key))
+    }
+
+    fn get_xattr_self(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.attempt_self(0o400, || sys::get_xattr_fd(self.fd(), key))
+    }
+
+    fn set_xattr_self(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.attempt_self(0o200, || sys::set_xattr_fd(self.fd(), key, value))
+    }
+
+    fn remove_xattr_self(&self, key: &[u8]) -> io::Result<bool> {
+        self.attempt_self(0o200, || sys::remove_xattr_fd(self.fd(), key))
+    }
+
+    fn read(&self, cookie: i64, limit: usize) -> io::Result<Vec<DirEntry>> {
+        match self.listing.lock().read(self.fd(), cookie, limit) {
+            Err(Errno::BADF) => Err(Errno::ACCESS.into()),
+            other => Ok(other?),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.attempt_self(0, || match fs::fsync(&self.fd) {
+            // Some network filesystems have no fsync of a directory; all that is left is to flush the filesystem.
+            Err(Errno::INVAL) => fs::syncfs(&self.fd),
+            other => other,
+        })
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let space = fs::fstatvfs(&self.fd)?;
+        Ok(Space {
+            block_size: space.f_frsize,
+            blocks: space.f_blocks,
+            free: space.f_bfree,
+            available: space.f_bavail,
+            files: space.f_files,
+            files_free: space.f_ffree,
+            name_max: space.f_namemax,
+        })
+    }
+
+    fn is_read_only(&self) -> io::Result<bool> {
+        Ok(fs::fstatvfs(&self.fd)?.f_flag.contains(StatVfsMountFlags::RDONLY))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests;
