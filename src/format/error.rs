@@ -1,0 +1,91 @@
+//! The one error of every parser in this room.
+//!
+//! Rules: a parser says *which* structure was wrong (`what`) and *how* (`kind`), never more; it holds no plaintext and no secret.
+
+use std::fmt;
+
+/// How a structure failed to parse. Golden vectors name the kind that they expect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FormatErrorKind {
+    /// The bytes end before the structure does.
+    Truncated,
+    /// Bytes are left over after the structure.
+    Trailing,
+    /// The first bytes are not those of this kind of structure.
+    Magic,
+    /// A format version that this program does not know.
+    Version(u16),
+    /// A cipher suite that this program does not know.
+    Suite(u8),
+    /// A flag bit that this program does not know, or a combination that is not allowed.
+    Flags(u32),
+    /// A number or length outside of its allowed range.
+    Range,
+    /// A list that must be sorted is not, or names something twice.
+    Order,
+    /// Text or bytes that have a second spelling, or are not valid text where text is required.
+    Encoding,
+    /// The structure was sealed, and what it holds cannot be authenticated.
+    Unauthentic,
+}
+
+impl FormatErrorKind {
+    /// A stable word for the kind, as the golden vectors spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Truncated => "truncated",
+            Self::Trailing => "trailing",
+            Self::Magic => "magic",
+            Self::Version(_) => "version",
+            Self::Suite(_) => "suite",
+            Self::Flags(_) => "flags",
+            Self::Range => "range",
+            Self::Order => "order",
+            Self::Encoding => "encoding",
+            Self::Unauthentic => "unauthentic",
+        }
+    }
+}
+
+impl fmt::Display for FormatErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated => f.write_str("ends too early"),
+            Self::Trailing => f.write_str("has bytes after its end"),
+            Self::Magic => f.write_str("is not one: wrong first bytes"),
+            Self::Version(v) => write!(f, "has format version {v}, which is not known"),
+            Self::Suite(s) => write!(f, "has cipher suite {s}, which is not known"),
+            Self::Flags(bits) => write!(f, "has flags {bits:#x}, which are not known or not allowed"),
+            Self::Range => f.write_str("has a field out of range"),
+            Self::Order => f.write_str("has entries out of order or twice"),
+            Self::Encoding => f.write_str("has a field that is not in its one allowed spelling"),
+            Self::Unauthentic => f.write_str("cannot be authenticated"),
+        }
+    }
+}
+
+/// A structure that could not be parsed: `what` it should have been and in which way it is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {kind}")]
+pub struct FormatError {
+    what: &'static str,
+    kind: FormatErrorKind,
+}
+
+impl FormatError {
+    /// `what` is the structure's name in lower case ("file header", "slot block").
+    pub const fn new(what: &'static str, kind: FormatErrorKind) -> Self {
+        Self { what, kind }
+    }
+
+    /// The structure that was expected.
+    pub fn what(&self) -> &'static str {
+        self.what
+    }
+
+    /// How it failed.
+    pub fn kind(&self) -> FormatErrorKind {
+        self.kind
+    }
+}
