@@ -119,18 +119,15 @@ pub struct PassphraseArgs {
     pub key_file: Option<PathBuf>,
 }
 
-/// How an identity is unlocked.
+/// A secret that opens something which exists.
 #[derive(Args, Debug, Default)]
-pub struct UnlockArgs {
+pub struct PresentSecret {
     /// Passphrase or key file.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
     /// Read a recovery code from a file (at a prompt it can be typed in place of the passphrase)
     #[arg(long, value_name = "FILE", group = "secret", help_heading = "Secret")]
     pub recovery_code_file: Option<PathBuf>,
-    /// Use this identity instead of the vault's own one
-    #[arg(long, value_name = "FILE", help_heading = "Secret")]
-    pub identity: Option<PathBuf>,
 }
 
 /// How a vault is opened.
@@ -138,7 +135,10 @@ pub struct UnlockArgs {
 pub struct OpenArgs {
     /// The secret.
     #[command(flatten)]
-    pub unlock: UnlockArgs,
+    pub secret: PresentSecret,
+    /// Use this identity instead of the vault's own one
+    #[arg(long, value_name = "FILE", help_heading = "Secret")]
+    pub identity: Option<PathBuf>,
     /// Limit of the caches in memory
     #[arg(long, value_name = "SIZE", value_parser = size::parse_cache)]
     pub cache_size: Option<usize>,
@@ -255,17 +255,6 @@ pub struct SlotsOf {
     pub identity: Option<PathBuf>,
 }
 
-/// The present secret, which allows a change of slots.
-#[derive(Args, Debug, Default)]
-pub struct PresentSecret {
-    /// Passphrase or key file.
-    #[command(flatten)]
-    pub passphrase: PassphraseArgs,
-    /// Read a recovery code from a file (at a prompt it can be typed in place of the passphrase)
-    #[arg(long, value_name = "FILE", group = "secret", help_heading = "Secret")]
-    pub recovery_code_file: Option<PathBuf>,
-}
-
 /// Where the new passphrase comes from.
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "New secret")]
@@ -318,7 +307,7 @@ pub struct PassphraseChange {
     pub new: NewSecret,
     /// The slot to replace, as `list` numbers them; default is the passphrase that was given, or the only one that there is
     #[arg(long, value_name = "N")]
-    pub slot: Option<usize>,
+    pub slot: Option<u16>,
     /// Its costs.
     #[command(flatten)]
     pub kdf: KdfArgs,
@@ -335,7 +324,7 @@ pub struct PassphraseRemove {
     pub present: PresentSecret,
     /// The slot, as `list` numbers them
     #[arg(long, value_name = "N")]
-    pub slot: usize,
+    pub slot: u16,
 }
 
 /// `passphrase list`

@@ -97,14 +97,6 @@ pub enum Error {
     /// The background process ended before the mount could be used.
     #[error("mount: the background process ended: {0}")]
     DaemonEnded(String),
-    /// The daemon of an ended mount has not ended in time.
-    #[error("umount {}: unmounted, but process {pid} still writes", shown(mountpoint))]
-    StillWriting {
-        /// Where it was mounted.
-        mountpoint: PathBuf,
-        /// The daemon.
-        pid: u32,
-    },
     /// There is no slot that the secret opens.
     #[error("unlock {}: {}", shown(path), if *by_code { "the recovery code does not fit" } else { "wrong passphrase or key file" })]
     WrongSecret {
@@ -148,6 +140,9 @@ pub enum Error {
     /// What was written does not read back as it should; the old file is in place.
     #[error("write {}: the new file does not open with the new secret; nothing was changed", shown(.0))]
     NotVerified(PathBuf),
+    /// Whoever read standard output has gone.
+    #[error("nobody reads standard output any more")]
+    NobodyReads,
     /// Some of many files failed; each was reported.
     #[error("{op}: {count} of the files failed")]
     SomeFailed {

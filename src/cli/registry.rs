@@ -37,6 +37,9 @@ pub struct Entry {
 /// Longest entry that is read: two paths of the greatest length in hexadecimal, and some.
 const ENTRY_MAX: u64 = 32 * 1024;
 
+/// Extension of the file in which a daemon leaves word that its last writes failed.
+const FAILED: &str = "failed";
+
 /// The directory of the entries.
 pub struct Registry {
     dir: PathBuf,
@@ -45,6 +48,13 @@ pub struct Registry {
 /// An entry of a mount that this process serves; removed on drop.
 pub struct Registered {
     path: PathBuf,
+}
+
+impl Registered {
+    /// Leaves word for whoever waits for the end of this process that not all was written.
+    pub fn leave_failure(&self, message: &str) -> io::Result<()> {
+        std::fs::write(self.path.with_extension(FAILED), message)
+    }
 }
 
 impl Drop for Registered {
@@ -74,11 +84,50 @@ impl Registry {
 
     /// Adds an entry for a mount of this process.
     pub fn add(&self, entry: &Entry) -> io::Result<Registered> {
-        let path = self.dir.join(format!("{}-{}.json", entry.process.pid, entry.process.start_ticks));
+        let path = self.path_of(entry.process);
         let mut file = tempfile::NamedTempFile::new_in(&self.dir)?;
         file.write_all(&serde_json::to_vec(entry)?)?;
         file.persist(&path).map_err(|error| error.error)?;
         Ok(Registered { path })
+    }
+
+    fn path_of(&self, process: ProcessId) -> PathBuf {
+        self.dir.join(format!("{}-{}.json", process.pid, process.start_ticks))
+    }
+
+    /// The entry of `mountpoint` whose process runs, whether it is mounted still or only writes what is left; the latest of several.
+    pub fn serving(&self, mountpoint: &Path) -> io::Result<Option<Entry>> {
+        let mut entries = self.entries()?;
+        entries.retain(|entry| entry.mountpoint.0 == mountpoint && entry.process.is_running());
+        Ok(entries.into_iter().max_by_key(|entry| (entry.since, entry.process.start_ticks)))
+    }
+
+    /// What a process that has ended could not do, once.
+    pub fn take_failure(&self, process: ProcessId) -> Option<String> {
+        let path = self.path_of(process).with_extension(FAILED);
+        let message = read_bounded(&path).ok()??;
+        let _ = std::fs::remove_file(&path);
+        Some(String::from_utf8_lossy(&message).into_owned())
+    }
+
+    /// All entries, among them stale ones; what is no entry, and entries of processes that have ended, are removed on the way.
+    fn entries(&self) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for item in std::fs::read_dir(&self.dir)? {
+            let path = item?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            match read_entry(&path) {
+                Ok(Some(entry)) if entry.process.is_running() => entries.push(entry),
+                Ok(_) => {
+                    let _ = std::fs::remove_file(&path);
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(entries)
     }
 
     /// The mounts that live now, oldest first. Stale entries are removed on the way.
@@ -87,40 +136,25 @@ impl Registry {
     }
 
     fn live_among(&self, mounts: &[MountEntry]) -> io::Result<Vec<Entry>> {
-        let mut live = Vec::new();
-        for item in std::fs::read_dir(&self.dir)? {
-            let path = item?.path();
-            if path.extension().is_none_or(|extension| extension != "json") {
-                continue;
-            }
-            match read_entry(&path) {
-                Ok(Some(entry)) if is_live(&entry, mounts) => live.push(entry),
-                // a daemon that has unmounted and still writes keeps its entry, so that `umount` can be asked again to wait for it
-                Ok(Some(entry)) if entry.process.is_running() => {}
-                Ok(_) => {
-                    let _ = std::fs::remove_file(&path);
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let mut live = self.entries()?;
+        // a daemon that has unmounted and still writes keeps its entry, so that `umount` can be asked again to wait for it
+        live.retain(|entry| mounts.iter().any(|mount| mount.mountpoint == entry.mountpoint.0 && mount.is_kithfs()));
         live.sort_by(|a, b| (a.since, a.process.pid).cmp(&(b.since, b.process.pid)));
         Ok(live)
     }
 }
 
-/// The mount is there and its process runs.
-fn is_live(entry: &Entry, mounts: &[MountEntry]) -> bool {
-    let mounted = mounts.iter().any(|mount| mount.mountpoint == entry.mountpoint.0 && mount.is_kithfs());
-    mounted && entry.process.is_running()
-}
-
 /// Reads an entry; `None` where it is none.
 fn read_entry(path: &Path) -> io::Result<Option<Entry>> {
+    Ok(read_bounded(path)?.and_then(|text| serde_json::from_slice(&text).ok()))
+}
+
+/// Reads a small file, `None` where it is not small. Never follows a link, never waits for a FIFO.
+fn read_bounded(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     let mut text = Vec::new();
     file.take(ENTRY_MAX + 1).read_to_end(&mut text)?;
-    Ok(if text.len() as u64 > ENTRY_MAX { None } else { serde_json::from_slice(&text).ok() })
+    Ok((text.len() as u64 <= ENTRY_MAX).then_some(text))
 }
 
 /// Where the registry of a user lies.
@@ -191,6 +225,20 @@ mod tests {
         let stale = registry.add(&entry("/m", ProcessId { start_ticks: me.start_ticks + 1, ..me })).unwrap();
         assert_eq!(registry.live_among(&mounts).unwrap(), [], "the number was used again");
         assert!(!stale.path.exists(), "it was removed");
+    }
+
+    #[test]
+    fn a_daemon_that_still_writes_is_found_and_leaves_word() {
+        let (_dir, registry) = registry();
+        let me = ProcessId::current().unwrap();
+        let registered = registry.add(&entry("/m", me)).unwrap();
+        assert_eq!(registry.serving(Path::new("/m")).unwrap(), Some(entry("/m", me)), "mounted or not");
+        assert_eq!(registry.serving(Path::new("/n")).unwrap(), None);
+        assert_eq!(registry.take_failure(me), None);
+        registered.leave_failure("disk full").unwrap();
+        drop(registered);
+        assert_eq!(registry.take_failure(me).as_deref(), Some("disk full"));
+        assert_eq!(registry.take_failure(me), None, "it is told once");
     }
 
     #[test]

@@ -5,6 +5,11 @@
 //! * The line is `kithfs: <operation> <path>: <reason>`, the hint stands on a line of its own.
 
 mod fuse;
+mod identity;
+mod vault;
+
+pub use self::identity::of_identity;
+pub use self::vault::in_vault;
 
 use std::fmt::Display;
 use std::io;
@@ -21,12 +26,14 @@ pub struct Failure {
     pub message: String,
     /// What can be done about it.
     pub hint: Option<String>,
+    /// Nothing is printed: there is nobody who wants to know.
+    pub is_silent: bool,
 }
 
 impl Failure {
     /// A failure without advice.
     pub fn new(exit: Exit, message: impl Display) -> Failure {
-        Failure { exit, message: message.to_string(), hint: None }
+        Failure { exit, message: message.to_string(), hint: None, is_silent: false }
     }
 
     /// With advice.
@@ -42,6 +49,9 @@ impl Failure {
     /// Writes it to stderr. A stderr that is closed is no reason to fail in another way.
     pub fn print(&self) {
         use std::io::Write;
+        if self.is_silent {
+            return;
+        }
         let mut err = io::stderr().lock();
         let _ = writeln!(err, "kithfs: {}", self.message);
         if let Some(hint) = &self.hint {
@@ -88,13 +98,13 @@ impl From<Error> for Failure {
             Error::NoFuseDevice(_) | Error::NoFusermount => Exit::NoFuse,
             Error::AlreadyMounted { .. } => Exit::InUse,
             Error::NoSuchSlot { .. } => Exit::NotFound,
-            Error::StillWriting { .. } => Exit::Busy,
             Error::WhichSlot { .. } | Error::NotAPassphraseSlot { .. } => Exit::Usage,
             Error::Io { source, .. } => exit_of_io(source),
-            Error::Os { .. } | Error::DaemonEnded(_) | Error::LastSlot(_) | Error::NotVerified(_) | Error::SomeFailed { .. } => Exit::Failure,
+            Error::Os { .. } | Error::NobodyReads | Error::DaemonEnded(_) | Error::LastSlot(_) | Error::NotVerified(_) | Error::SomeFailed { .. } => Exit::Failure,
         };
         let hint = hint(&error);
-        Failure { exit, message: error.to_string(), hint }
+        let is_silent = matches!(error, Error::NobodyReads);
+        Failure { exit, message: error.to_string(), hint, is_silent }
     }
 }
 
@@ -132,7 +142,6 @@ fn hint(error: &Error) -> Option<String> {
             let place = super::display::path(mountpoint);
             format!("use the files in {place}, or unmount first: kithfs umount {place}")
         }
-        Error::StillWriting { pid, .. } => format!("do not take the disk away before process {pid} has ended"),
         Error::NoSuchSlot { .. } | Error::NotAPassphraseSlot { .. } => "`kithfs passphrase list` shows the slots".to_owned(),
         Error::WhichSlot { .. } => "name it with --slot; `kithfs passphrase list` shows the slots".to_owned(),
         Error::LastSlot(_) => "add another way in first: kithfs passphrase add".to_owned(),

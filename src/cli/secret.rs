@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 
 use zeroize::{Zeroize, Zeroizing};
 
-use super::args::{NewSecret, PassphraseArgs, UnlockArgs};
+use super::args::{NewSecret, PassphraseArgs, PresentSecret};
 use super::error::Error;
 
 /// Longest passphrase or key file.
@@ -33,6 +33,11 @@ impl SecretBytes {
     /// The bytes.
     pub fn expose(&self) -> &[u8] {
         &self.0
+    }
+
+    /// The bytes, still wiped on drop.
+    pub fn into_inner(self) -> Zeroizing<Vec<u8>> {
+        self.0
     }
 }
 
@@ -109,7 +114,7 @@ impl Source {
     }
 
     /// The source for the secret of something that exists.
-    pub fn choose_unlock(args: &UnlockArgs, environment: &Environment) -> Source {
+    pub fn choose_present(args: &PresentSecret, environment: &Environment) -> Source {
         match &args.recovery_code_file {
             Some(file) => Source::RecoveryCodeFile(file.clone()),
             None => Source::choose(&args.passphrase, environment),
@@ -341,25 +346,25 @@ mod tests {
     fn options_go_before_variable_before_credential_before_terminal() {
         let dir = tempfile::tempdir().unwrap();
         let credential = dir.path().join(CREDENTIAL);
-        let none = UnlockArgs::default();
+        let none = PresentSecret::default();
         let mut environment = Environment::default();
-        assert_eq!(Source::choose_unlock(&none, &environment), Source::Terminal);
+        assert_eq!(Source::choose_present(&none, &environment), Source::Terminal);
         environment.credentials_directory = Some(dir.path().into());
-        assert_eq!(Source::choose_unlock(&none, &environment), Source::Terminal, "the directory holds no such credential");
+        assert_eq!(Source::choose_present(&none, &environment), Source::Terminal, "the directory holds no such credential");
         std::fs::write(&credential, "secret").unwrap();
-        assert_eq!(Source::choose_unlock(&none, &environment), Source::File(credential.clone()));
+        assert_eq!(Source::choose_present(&none, &environment), Source::File(credential.clone()));
         assert_eq!(passphrase(&Source::File(credential)).unwrap(), b"secret");
         environment.passphrase_file = Some("/v".into());
-        assert_eq!(Source::choose_unlock(&none, &environment), Source::File("/v".into()));
-        let passphrase = |passphrase| UnlockArgs { passphrase, ..UnlockArgs::default() };
+        assert_eq!(Source::choose_present(&none, &environment), Source::File("/v".into()));
+        let passphrase = |passphrase| PresentSecret { passphrase, ..PresentSecret::default() };
         let args = passphrase(PassphraseArgs { passphrase_fd: Some(3), ..PassphraseArgs::default() });
-        assert_eq!(Source::choose_unlock(&args, &environment), Source::Descriptor(3));
+        assert_eq!(Source::choose_present(&args, &environment), Source::Descriptor(3));
         let args = passphrase(PassphraseArgs { passphrase_command: Some("c".into()), ..PassphraseArgs::default() });
-        assert_eq!(Source::choose_unlock(&args, &environment), Source::Command("c".into()));
+        assert_eq!(Source::choose_present(&args, &environment), Source::Command("c".into()));
         let args = passphrase(PassphraseArgs { key_file: Some("k".into()), ..PassphraseArgs::default() });
-        assert_eq!(Source::choose_unlock(&args, &environment), Source::KeyFile("k".into()));
-        let args = UnlockArgs { recovery_code_file: Some("r".into()), ..UnlockArgs::default() };
-        assert_eq!(Source::choose_unlock(&args, &environment), Source::RecoveryCodeFile("r".into()));
+        assert_eq!(Source::choose_present(&args, &environment), Source::KeyFile("k".into()));
+        let args = PresentSecret { recovery_code_file: Some("r".into()), ..PresentSecret::default() };
+        assert_eq!(Source::choose_present(&args, &environment), Source::RecoveryCodeFile("r".into()));
     }
 
     #[test]
