@@ -136,6 +136,7 @@ fn a_file_of_three_gibibytes_and_a_sparse_one_of_a_tebibyte() {
     sparse.seek(SeekFrom::Start(77 << 30)).unwrap();
     sparse.read_exact(&mut zeros).unwrap();
     assert_eq!(zeros, [0; 4096]);
+    drop((big, sparse));
     mount.unmount();
 }
 
@@ -251,7 +252,7 @@ fn each_mistake_has_its_line_its_hint_and_its_code() {
     said(scratch.kithfs("mount").arg(scratch.path().join("nowhere")).arg(&point), 4, &["nowhere"]);
     let empty = scratch.path().join("empty");
     fs::create_dir(&empty).unwrap();
-    said(scratch.kithfs("mount").arg(&empty).arg(&point), 5, &["not a vault"]);
+    said(scratch.kithfs("mount").arg(&empty).arg(&point), 5, &["not a kithfs vault"]);
     let newer = scratch.path().join("newer");
     shell(scratch.path(), "cp -r vault newer");
     let mut bytes = fs::read(newer.join("+share")).unwrap();

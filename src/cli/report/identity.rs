@@ -14,7 +14,7 @@ use crate::sharing::{IdentityError, RecoveryTextError};
 pub fn of_identity(error: IdentityError, path: &Path) -> Failure {
     let named = |exit| Failure::new(exit, format_args!("identity {}: {error}", shown(path)));
     match error {
-        IdentityError::Format(ref format) => match format.kind {
+        IdentityError::Format(ref format) => match format.kind() {
             FormatErrorKind::Version(_) => named(Exit::NewerVersion).hint("update kithfs on this machine"),
             _ => named(Exit::Corrupt).hint("restore the file from a backup; a copy that another machine has synced is as good"),
         },
