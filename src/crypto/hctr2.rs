@@ -66,7 +66,7 @@ impl Hctr2 {
     #[must_use]
     pub fn tweak(&self, tweak: &[u8]) -> Tweak {
         let twice_bits = 16 * tweak.len() as u128;
-        let hash = |length_block: u128| self.poly.hash(self.poly.hash(0, &length_block.to_le_bytes(), None), tweak, None);
+        let hash = |length_block: u128| self.poly.hash(0, &[&length_block.to_le_bytes(), tweak].concat(), None);
         Tweak { whole: hash(twice_bits + 2), partial: hash(twice_bits + 3) }
     }
 
