@@ -75,6 +75,11 @@ labels! {
     /// Slot key of a key file.
     KEY_FILE = "key file";
 
+    /// Checksum of a recovery code.
+    RECOVERY_CHECK = "recovery check";
+    /// Fingerprint of a public identity.
+    FINGERPRINT = "fingerprint";
+
     // Shares and rosters.
 
     /// Id of a share: hash of the fixed part of its first manifest.
@@ -87,6 +92,12 @@ labels! {
     ROSTER_SLOT_KEY = "roster slot key";
     /// Hash of a block of slots.
     SLOT_BLOCK = "slot block";
+    /// Hash of a page of slots.
+    SLOT_PAGE = "slot page";
+    /// Hash of two nodes of the tree over the pages.
+    SLOT_NODE = "slot node";
+    /// Hash of a sealed member list.
+    MEMBER_LIST_HASH = "member list hash";
     /// Hash of a manifest.
     MANIFEST_HASH = "manifest hash";
     /// Signature of a manifest.

@@ -10,6 +10,7 @@
 //! XAES-256-GCM ([`xaes`]); both are held against the official vectors in `tests/crypto_vectors`.
 
 pub mod aead;
+pub mod digest;
 pub mod exchange;
 pub mod hctr2;
 pub mod hierarchy;
@@ -27,6 +28,7 @@ pub mod xaes;
 pub mod xctr;
 
 pub use aead::Aead;
+pub use digest::digest;
 pub use exchange::{ExchangeSecret, ZeroShared};
 pub use hctr2::{Hctr2, TooShort, Tweak};
 pub use hierarchy::{EpochKeys, directory_id, directory_key, file_key, long_name_hash, root_directory_id};

@@ -1,1 +1,29 @@
-//! Identities, rosters and slots. PURE.
+//! Identities, rosters and slots. PURE: bytes in, bytes out; randomness and the time are passed in.
+//!
+//! Rules of the room:
+//! * What a roster says is used only through [`VerifiedRoster`], which nothing but verification makes.
+//! * A folder key is used only after it was compared with the commitment that a verified manifest holds, so [`FolderKeys`] comes from
+//!   [`VerifiedRoster::open`] (or from founding a share) alone.
+//! * Every operation on a roster gives a *new* manifest and a *new* slot block; none is ever rewritten.
+
+pub mod base32;
+pub mod change;
+pub mod error;
+pub mod identity;
+pub mod identity_file;
+pub mod keys;
+pub mod public;
+pub mod recovery;
+pub mod roster;
+pub mod slots;
+
+pub use crate::format::identity::PublicIdentity;
+pub use crate::format::members::{Member, Role};
+pub use change::{Acting, Change, FoundParams, Founded, Inventory, found};
+pub use error::{IdentityError, RosterError};
+pub use identity::Identity;
+pub use identity_file::{IdentityFile, NewSlot, Secret, SlotInfo};
+pub use keys::{EpochKey, FolderKeys, Members};
+pub use public::PublicTextError;
+pub use recovery::{RecoveryCode, RecoveryTextError};
+pub use roster::{Pin, Roster, Standing, VerifiedRoster};
