@@ -13,10 +13,13 @@ pub mod fault;
 pub mod mem;
 pub mod os;
 
+mod call;
 mod name;
 
 #[cfg(test)]
 mod conformance;
+
+pub use call::Call;
 
 use std::io;
 use std::sync::Arc;
