@@ -7,6 +7,7 @@
 //! * [`mod@mount`], [`options`], [`mounts`]: our own mounting and unmounting.
 
 pub mod dev;
+pub mod errno;
 pub mod listing;
 pub mod mount;
 pub mod mounts;
@@ -14,6 +15,7 @@ pub mod notify;
 pub mod ops;
 pub mod options;
 pub mod serve;
+pub mod vaultfs;
 pub mod wire;
 
 pub use mount::{MountError, Mounted, mount};

@@ -108,3 +108,40 @@ pub struct Entry {
 
 /// How `rename` treats an existing target.
 pub use crate::backing::RenameMode;
+
+/// An open file or directory and what the kernel may do with its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Number for the operations on it.
+    pub handle: Handle,
+    /// Pages that the kernel has of this node are still right.
+    pub keep_cache: bool,
+}
+
+/// What `fallocate` does with a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Reserves space.
+    Allocate {
+        /// The size stays even where the range goes beyond it.
+        keep_size: bool,
+    },
+    /// Makes a hole; the size stays.
+    PunchHole,
+    /// Makes zeros.
+    ZeroRange {
+        /// The size stays even where the range goes beyond it.
+        keep_size: bool,
+    },
+}
+
+/// How `setxattr` treats an attribute that is there, or is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetXattr {
+    /// Sets it in both cases.
+    Any,
+    /// Fails with `EEXIST` where it is there.
+    Create,
+    /// Fails with `ENODATA` where it is not.
+    Replace,
+}

@@ -1,0 +1,202 @@
+//! The header of a ciphertext file: who the file is, how large, and the root of the tree that authenticates its chunks.
+//!
+//! Rules that hold here
+//! * The first [`PUBLIC`] bytes stand in clear and are authenticated as associated data; the body is sealed as one record.
+//! * A small file (at most one segment) is sealed *with* its header: one read opens it, one write makes it.
+//! * Unknown versions, suites, flags, types and reserved bytes that are not zero are refused before anything is decrypted.
+//!
+//! ```text
+//! 0    magic "kithfile"     8
+//! 8    version              2
+//! 10   suite                1
+//! 11   flags                1   bit 0 signed, bit 1 small
+//! 12   type                 1   1 = regular file
+//! 13   log2 of chunk size   1
+//! 14   length of the data   2   small form; else 0
+//! 16   epoch                4
+//! 20   commitment of the epoch's folder key, first 8 bytes
+//! 28   file id             32
+//! 60   nonce               24
+//! 84   reserved            12
+//! 96   tag                 16
+//! 112  (signed shares: author 32, signer 32, signature 64)
+//!      body               400   sealed
+//!      data                     sealed, small form only
+//! ```
+
+use zeroize::Zeroizing;
+
+use super::cursor::{Reader, Writer};
+use super::error::{FormatError, FormatErrorKind};
+use super::layout::{Layout, SIZE_MAX, SMALL_MAX};
+use super::table::Hash;
+use crate::crypto::{Random, RecordCipher, Suite};
+
+/// First bytes of every file header.
+pub const MAGIC: &[u8; 8] = b"kithfile";
+/// Format version that this program reads and writes.
+pub const VERSION: u16 = 1;
+/// Bytes that stand in clear.
+pub const PUBLIC: usize = 96;
+/// Where the tag stands.
+pub const TAG_AT: usize = PUBLIC;
+/// Where the sealed part begins in an unsigned share.
+pub const BODY_AT: usize = TAG_AT + 16;
+/// Bytes of the body.
+pub const BODY: usize = 400;
+/// Longest name.
+pub const NAME_MAX: usize = 255;
+
+const FLAG_SIGNED: u8 = 1;
+const FLAG_SMALL: u8 = 2;
+const TYPE_FILE: u8 = 1;
+const WHAT: &str = "file header";
+
+const _: () = assert!(BODY_AT + BODY == super::layout::HEADER);
+
+/// Where a file stood when it was last committed: advice to a check that rebuilds a lost directory record, never trusted for access.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hint {
+    /// Id of the directory.
+    pub directory: [u8; 32],
+    /// Plain name, 1 to 255 bytes; empty where it is not known.
+    pub name: Vec<u8>,
+}
+
+/// What stands in clear and can be read without a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublicHeader {
+    /// Cipher suite.
+    pub suite: Suite,
+    /// Length of the data in the small form, `None` in the large one. It stands in clear because what a crash leaves behind the data is no
+    /// part of the file, and must not keep it from being opened.
+    pub small: Option<u16>,
+    /// Epoch under which the header is sealed.
+    pub epoch: u32,
+    /// First 8 bytes of the commitment to that epoch's folder key.
+    pub commitment: [u8; 8],
+    /// Random id of the file, from which its key derives.
+    pub file_id: [u8; 32],
+}
+
+/// A header, opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What stands in clear.
+    pub public: PublicHeader,
+    /// Plain size in bytes.
+    pub size: u64,
+    /// Counts the commits of this file.
+    pub version: u64,
+    /// Hash of the table (one chunk) or of the topmost index block; [`super::table::HOLE`] where nothing was written, and in the small form.
+    pub root: Hash,
+    /// Oldest epoch under which a chunk of the file may still be sealed.
+    pub oldest_epoch: u32,
+    /// Where the file stood.
+    pub hint: Hint,
+}
+
+/// What headers of one share and epoch have in common.
+pub struct HeaderContext<'a> {
+    /// Share id.
+    pub share: &'a [u8; 32],
+    /// Arithmetic of the share.
+    pub layout: Layout,
+    /// Cipher under the epoch's header key.
+    pub cipher: &'a RecordCipher,
+}
+
+impl PublicHeader {
+    /// Reads what stands in clear; `layout` is the share's. `bytes` may be longer.
+    pub fn decode(layout: &Layout, bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut r = Reader::named(WHAT, bytes);
+        r.magic(MAGIC)?;
+        r.version(VERSION)?;
+        let suite = r.u8()?;
+        let suite = Suite::from_byte(suite).ok_or(r.error(FormatErrorKind::Suite(suite)))?;
+        let flags = r.u8()?;
+        if flags & !(FLAG_SIGNED | FLAG_SMALL) != 0 || (flags & FLAG_SIGNED != 0) != layout.signed() {
+            return Err(r.error(FormatErrorKind::Flags(flags as u32)));
+        }
+        if r.u8()? != TYPE_FILE || r.u8()? != layout.chunk_log2() {
+            return Err(r.error(FormatErrorKind::Range));
+        }
+        let small_len = r.u16()?;
+        if small_len as u64 > SMALL_MAX || (flags & FLAG_SMALL == 0 && small_len != 0) {
+            return Err(r.error(FormatErrorKind::Range));
+        }
+        let epoch = r.u32()?;
+        let commitment = r.array()?;
+        let file_id = r.array()?;
+        r.bytes(24)?;
+        r.zeros(12)?;
+        Ok(PublicHeader { suite, small: (flags & FLAG_SMALL != 0).then_some(small_len), epoch, commitment, file_id })
+    }
+
+    fn encode(&self, layout: &Layout, nonce: &[u8; 24]) -> Vec<u8> {
+        let flags = if layout.signed() { FLAG_SIGNED } else { 0 } | if self.small.is_some() { FLAG_SMALL } else { 0 };
+        let mut w = Writer::with_capacity(layout.header() + SMALL_MAX as usize);
+        w.bytes(MAGIC).u16(VERSION).u8(self.suite.as_byte()).u8(flags).u8(TYPE_FILE).u8(layout.chunk_log2()).u16(self.small.unwrap_or(0));
+        w.u32(self.epoch).bytes(&self.commitment).bytes(&self.file_id).bytes(nonce).zeros(12);
+        w.into_vec()
+    }
+}
+
+fn aad(share: &[u8; 32], public: &[u8]) -> [u8; 4 + 32 + PUBLIC] {
+    let mut aad = [0; 4 + 32 + PUBLIC];
+    aad[..4].copy_from_slice(b"KHDR");
+    aad[4..36].copy_from_slice(share);
+    aad[36..].copy_from_slice(public);
+    aad
+}
+
+impl Header {
+    /// Seals the header, in the small form with `data` (whose length is `size`), with a fresh nonce. Gives `header + data` bytes.
+    pub fn seal(&self, context: &HeaderContext, data: &[u8], random: &dyn Random) -> Vec<u8> {
+        debug_assert_eq!(data.len(), self.public.small.unwrap_or(0) as usize);
+        let mut nonce = [0; 24];
+        random.fill(&mut nonce);
+        let mut out = self.public.encode(&context.layout, &nonce);
+        let aad = aad(context.share, &out);
+        let mut w = Writer::with_capacity(BODY + data.len());
+        w.u64(self.size).u64(self.version).bytes(&self.root).u32(self.oldest_epoch).zeros(12);
+        w.bytes(&self.hint.directory).u8(self.hint.name.len() as u8).bytes(&self.hint.name);
+        w.zeros(BODY - w.len()).bytes(data);
+        let mut body = w.into_vec();
+        let tag = context.cipher.seal(&nonce, &aad, &mut body);
+        out.extend_from_slice(&tag);
+        out.extend_from_slice(&body);
+        out
+    }
+
+    /// Opens a header. `bytes` begin at the start of the file and hold at least the header and in the small form the data; what
+    /// follows is ignored. Gives the data of a small file.
+    pub fn open(context: &HeaderContext, bytes: &[u8]) -> Result<(Header, Zeroizing<Vec<u8>>), FormatError> {
+        let public = PublicHeader::decode(&context.layout, bytes)?;
+        let fail = |kind| Err(FormatError::new(WHAT, kind));
+        let Some(sealed) = bytes.get(BODY_AT..) else { return fail(FormatErrorKind::Truncated) };
+        let nonce: &[u8; 24] = bytes[60..84].try_into().expect("24 bytes");
+        let tag: &[u8; 16] = bytes[TAG_AT..BODY_AT].try_into().expect("16 bytes");
+        let Some(sealed) = sealed.get(..BODY + public.small.unwrap_or(0) as usize) else { return fail(FormatErrorKind::Truncated) };
+        let mut body = Zeroizing::new(sealed.to_vec());
+        if context.cipher.open(nonce, &aad(context.share, &bytes[..PUBLIC]), &mut body, tag).is_err() {
+            return fail(FormatErrorKind::Unauthentic);
+        }
+        let mut r = Reader::named(WHAT, &body[..BODY]);
+        let size = r.u64()?;
+        let version = r.u64()?;
+        let root = r.array()?;
+        let oldest_epoch = r.u32()?;
+        r.zeros(12)?;
+        let directory = r.array()?;
+        let name_len = r.u8()? as usize;
+        let name = r.bytes(name_len)?.to_vec();
+        r.zeros(r.remaining())?;
+        let data = body[BODY..].to_vec();
+        let fits = if public.small.is_some() { size == data.len() as u64 } else { (SMALL_MAX + 1..=SIZE_MAX).contains(&size) };
+        if !fits {
+            return fail(FormatErrorKind::Range);
+        }
+        Ok((Header { public, size, version, root, oldest_epoch, hint: Hint { directory, name } }, Zeroizing::new(data)))
+    }
+}

@@ -1,0 +1,195 @@
+//! Names of entries: plain bytes to the stored name and back.
+//!
+//! Rules that hold here
+//! * A stored name is base64url (no padding) of HCTR2(plain ‖ zero bytes), tweaked by the directory's id: at least 8 zero bytes, at
+//!   least 16 bytes in all. The zero bytes make a changed name visible.
+//! * A name of more than [`SHORT_MAX`] bytes is stored as `=` and the base64url of its keyed hash; the sealed name stands beside it.
+//! * A name that begins with a byte outside base64url is a control file, but for `=`.
+//! * A sync tool's conflict copy is shown with its suffix, never hidden; only the grammars of known tools count.
+
+use base64ct::{Base64UrlUnpadded, Encoding};
+
+use crate::crypto::{Hctr2, NamesKey, Tweak, long_name_hash};
+
+/// Longest plain name.
+pub const NAME_MAX: usize = 255;
+/// Longest plain name that is stored in the entry itself: base64url of 191 bytes is 255.
+pub const SHORT_MAX: usize = 183;
+/// Zero bytes behind a name.
+pub const ZEROS: usize = 8;
+/// First byte of a long-named entry.
+pub const LONG: u8 = b'=';
+/// First bytes of the sidecar of a long-named entry.
+pub const SIDECAR: &[u8] = b"+name-";
+/// The record of a directory that was renamed.
+pub const DIRECTORY_RECORD: &[u8] = b"+dir";
+const HASH_TEXT: usize = 43;
+
+/// How a plain name is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoredName {
+    /// In the entry itself.
+    Short(Vec<u8>),
+    /// As a hash, with the sealed name in a sidecar.
+    Long {
+        /// Name of the entry.
+        entry: Vec<u8>,
+        /// Name of the control file that holds the sealed name.
+        sidecar: Vec<u8>,
+        /// The keyed hash, which the sidecar's seal binds.
+        hash: [u8; 32],
+    },
+}
+
+impl StoredName {
+    /// Name of the entry.
+    pub fn entry(&self) -> &[u8] {
+        match self {
+            StoredName::Short(entry) | StoredName::Long { entry, .. } => entry,
+        }
+    }
+}
+
+/// What a stored name is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// A name, with a conflict suffix if it has one.
+    Plain(Vec<u8>),
+    /// A long-named entry: the plain name stands in the sidecar.
+    Long {
+        /// Name of the sidecar.
+        sidecar: Vec<u8>,
+        /// The hash that the entry holds.
+        hash: [u8; 32],
+        /// Conflict suffix, often empty.
+        suffix: Vec<u8>,
+    },
+    /// A control file of kithfs.
+    Control,
+    /// Not a name of this directory under this key.
+    Foreign,
+}
+
+/// The names of one directory under one epoch's key.
+pub struct NameCipher<'a> {
+    hctr2: &'a Hctr2,
+    key: &'a NamesKey,
+    directory: &'a [u8; 32],
+    tweak: Tweak,
+}
+
+impl<'a> NameCipher<'a> {
+    /// Names of the directory with the id `directory`.
+    pub fn new(hctr2: &'a Hctr2, key: &'a NamesKey, directory: &'a [u8; 32]) -> Self {
+        NameCipher { hctr2, key, directory, tweak: hctr2.tweak(directory) }
+    }
+
+    /// The stored name; `None` where `name` is empty, too long, `.`, `..` or holds `/` or NUL.
+    pub fn encode(&self, name: &[u8]) -> Option<StoredName> {
+        if !is_valid(name) {
+            return None;
+        }
+        if name.len() > SHORT_MAX {
+            let hash = long_name_hash(self.key, self.directory, name);
+            let text = Base64UrlUnpadded::encode_string(&hash);
+            return Some(StoredName::Long {
+                entry: [&[LONG], text.as_bytes()].concat(),
+                sidecar: [SIDECAR, text.as_bytes()].concat(),
+                hash,
+            });
+        }
+        let mut buf = name.to_vec();
+        buf.resize((name.len() + ZEROS).max(16), 0);
+        self.hctr2.encrypt(&self.tweak, &mut buf).expect("16 bytes or more");
+        Some(StoredName::Short(Base64UrlUnpadded::encode_string(&buf).into_bytes()))
+    }
+
+    /// What `stored` is in this directory.
+    pub fn decode(&self, stored: &[u8]) -> Decoded {
+        match stored.first() {
+            None => return Decoded::Foreign,
+            Some(&LONG) => {
+                let Some((text, suffix)) = stored[1..].split_at_checked(HASH_TEXT) else { return Decoded::Foreign };
+                let mut hash = [0; 32];
+                let decoded = Base64UrlUnpadded::decode(text, &mut hash).is_ok_and(|h| h.len() == 32);
+                if !decoded || !(suffix.is_empty() || is_conflict_suffix(suffix)) {
+                    return Decoded::Foreign;
+                }
+                return Decoded::Long { sidecar: [SIDECAR, text].concat(), hash, suffix: suffix.to_vec() };
+            }
+            Some(b) if !is_alphabet(*b) => return Decoded::Control,
+            _ => {}
+        }
+        if let Some(plain) = self.decode_text(stored) {
+            return Decoded::Plain(plain);
+        }
+        for at in conflict_splits(stored) {
+            let (text, suffix) = stored.split_at(at);
+            if let Some(mut plain) = self.decode_text(text)
+                && plain.len() + suffix.len() <= NAME_MAX
+            {
+                plain.extend_from_slice(suffix);
+                return Decoded::Plain(plain);
+            }
+        }
+        Decoded::Foreign
+    }
+
+    fn decode_text(&self, text: &[u8]) -> Option<Vec<u8>> {
+        let mut buf = Base64UrlUnpadded::decode_vec(std::str::from_utf8(text).ok()?).ok()?;
+        if buf.len() < 16 || buf.len() > SHORT_MAX + ZEROS {
+            return None;
+        }
+        self.hctr2.decrypt(&self.tweak, &mut buf).ok()?;
+        let end = buf.iter().rposition(|b| *b != 0)? + 1;
+        let zeros = buf.len() - end;
+        // One name has one stored form: more than 8 zero bytes only where 16 bytes ask for them.
+        if zeros < ZEROS || (buf.len() > 16 && zeros != ZEROS) || !is_valid(&buf[..end]) {
+            return None;
+        }
+        buf.truncate(end);
+        Some(buf)
+    }
+
+    /// Stored names under which a conflict copy of the plain name `name` may stand: the prefix encoded, the suffix as it is. Empty for a
+    /// name that does not look like one.
+    pub fn conflict_candidates(&self, name: &[u8]) -> Vec<Vec<u8>> {
+        let mut candidates = Vec::new();
+        for at in conflict_splits(name) {
+            if let Some(stored) = self.encode(&name[..at]) {
+                candidates.push([stored.entry(), &name[at..]].concat());
+            }
+        }
+        candidates
+    }
+}
+
+/// True for what may be the name of an entry.
+pub fn is_valid(name: &[u8]) -> bool {
+    !name.is_empty() && name.len() <= NAME_MAX && name != b"." && name != b".." && !name.iter().any(|b| *b == b'/' || *b == 0)
+}
+
+/// True for a stored name that is a control file.
+pub fn is_control(stored: &[u8]) -> bool {
+    stored.first().is_some_and(|b| !is_alphabet(*b) && *b != LONG)
+}
+
+fn is_alphabet(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
+}
+
+/// Grammars of conflict suffixes: Syncthing's `.sync-conflict-...`, Dropbox's, Nextcloud's and others' ` (... conflict...)`, and the plain
+/// ` (2)` of copies.
+fn is_conflict_suffix(suffix: &[u8]) -> bool {
+    if suffix.starts_with(b".sync-conflict-") {
+        return true;
+    }
+    let Some(inner) = suffix.strip_prefix(b" (").and_then(|s| s.strip_suffix(b")")) else { return false };
+    let lower = inner.to_ascii_lowercase();
+    lower.windows(8).any(|w| w == b"conflict") || (!inner.is_empty() && inner.iter().all(u8::is_ascii_digit))
+}
+
+/// Places at which `name` may be split into a prefix and a conflict suffix, first one first.
+fn conflict_splits(name: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    (1..name.len()).filter(|at| matches!(name[*at], b'.' | b' ') && is_conflict_suffix(&name[*at..]))
+}

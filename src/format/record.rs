@@ -1,0 +1,229 @@
+//! The sealed records of entries: symbolic links, extended attributes, directory records, sidecars of long names.
+//!
+//! Rules that hold here
+//! * Each record begins in clear with version, suite, flags (none is known yet), epoch and 16 random bytes, its id; all of that and the
+//!   share, the kind and what the record is bound to are associated data.
+//! * Symbolic links and attributes are bound to their own id, not to a place, so that link and rename need not touch them.
+//! * Directory records and sidecars are bound to their directory.
+
+use base64ct::{Base64UrlUnpadded, Encoding};
+use zeroize::Zeroizing;
+
+use super::cursor::{Reader, Writer};
+use super::error::{FormatError, FormatErrorKind};
+use super::name::is_valid;
+use crate::crypto::{RECORD_OVERHEAD, Random, RecordCipher, Suite};
+
+/// Record version that this program reads and writes.
+pub const VERSION: u8 = 1;
+/// Bytes in clear before the sealed part: version, suite, flags, reserved, epoch, id.
+pub const CLEAR: usize = 4 + 4 + 16;
+/// Bytes that a record is longer than what it holds.
+pub const OVERHEAD: usize = CLEAR + RECORD_OVERHEAD;
+/// Longest symbolic link target.
+pub const TARGET_MAX: usize = 4095;
+/// Longest target whose record fits the store's own link; a longer one stands in a control file.
+pub const TARGET_INLINE_MAX: usize = 4095 / 4 * 3 - OVERHEAD;
+/// First byte of a link text that refers to a control file.
+pub const OVERFLOW: u8 = b'+';
+/// Longest blob of attributes (the kernel's limit for one value).
+pub const XATTRS_MAX: usize = 65536 - OVERHEAD;
+
+/// The four kinds of record; the word is part of the associated data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// Target of a symbolic link.
+    Symlink,
+    /// Target of a symbolic link that stands in a control file.
+    LongSymlink,
+    /// Extended attributes of an inode.
+    Xattrs,
+    /// Id and place of a directory that was renamed.
+    Directory,
+    /// Plain name of a long-named entry.
+    Name,
+}
+
+impl RecordKind {
+    fn word(self) -> &'static [u8; 4] {
+        match self {
+            RecordKind::Symlink => b"KSYM",
+            RecordKind::LongSymlink => b"KLSY",
+            RecordKind::Xattrs => b"KXAT",
+            RecordKind::Directory => b"KDIR",
+            RecordKind::Name => b"KNAM",
+        }
+    }
+
+    fn what(self) -> &'static str {
+        match self {
+            RecordKind::Symlink | RecordKind::LongSymlink => "symbolic link",
+            RecordKind::Xattrs => "extended attributes",
+            RecordKind::Directory => "directory record",
+            RecordKind::Name => "long name",
+        }
+    }
+}
+
+/// What the records of one share and epoch have in common.
+pub struct RecordContext<'a> {
+    /// Share id.
+    pub share: &'a [u8; 32],
+    /// Suite under which new records are sealed.
+    pub suite: Suite,
+    /// Epoch of `cipher`.
+    pub epoch: u32,
+    /// Cipher under the epoch's records key.
+    pub cipher: &'a RecordCipher,
+}
+
+fn aad(share: &[u8; 32], kind: RecordKind, clear: &[u8], bound: &[u8]) -> Vec<u8> {
+    [kind.word(), &share[..], clear, bound].concat()
+}
+
+/// Epoch of a record, to choose the key with.
+pub fn epoch_of(kind: RecordKind, bytes: &[u8]) -> Result<u32, FormatError> {
+    let mut r = Reader::named(kind.what(), bytes);
+    let version = r.u8()?;
+    if version != VERSION {
+        return Err(r.error(FormatErrorKind::Version(version as u16)));
+    }
+    let suite = r.u8()?;
+    if Suite::from_byte(suite).is_none() {
+        return Err(r.error(FormatErrorKind::Suite(suite)));
+    }
+    let flags = r.u8()?;
+    if flags != 0 {
+        return Err(r.error(FormatErrorKind::Flags(flags as u32)));
+    }
+    r.zeros(1)?;
+    r.u32()
+}
+
+impl RecordContext<'_> {
+    /// Seals `plain` as a record of `kind`, bound to `bound`, under a fresh id and nonce.
+    pub fn seal(&self, kind: RecordKind, bound: &[u8], plain: &[u8], random: &dyn Random) -> Vec<u8> {
+        let mut id = [0; 16];
+        random.fill(&mut id);
+        let mut w = Writer::with_capacity(OVERHEAD + plain.len());
+        w.u8(VERSION).u8(self.suite.as_byte()).u8(0).u8(0).u32(self.epoch).bytes(&id);
+        let sealed = self.cipher.seal_record(random, &aad(self.share, kind, w.as_slice(), bound), plain);
+        w.bytes(&sealed);
+        w.into_vec()
+    }
+
+    /// Opens a record.
+    pub fn open(&self, kind: RecordKind, bound: &[u8], bytes: &[u8]) -> Result<Zeroizing<Vec<u8>>, FormatError> {
+        let fail = |kind_| FormatError::new(kind.what(), kind_);
+        let epoch = epoch_of(kind, bytes)?;
+        if epoch != self.epoch || bytes[1] != self.suite.as_byte() {
+            return Err(fail(FormatErrorKind::Unauthentic));
+        }
+        let (clear, sealed) = bytes.split_at_checked(CLEAR).ok_or(fail(FormatErrorKind::Truncated))?;
+        self.cipher.open_record(&aad(self.share, kind, clear, bound), sealed).map_err(|_| fail(FormatErrorKind::Unauthentic))
+    }
+}
+
+/// The text of the store's link for a sealed target.
+pub fn link_text(record: &[u8]) -> Vec<u8> {
+    Base64UrlUnpadded::encode_string(record).into_bytes()
+}
+
+/// The record in the text of the store's link.
+pub fn link_record(text: &[u8]) -> Result<Vec<u8>, FormatError> {
+    let fail = FormatError::new("symbolic link", FormatErrorKind::Encoding);
+    Base64UrlUnpadded::decode_vec(std::str::from_utf8(text).map_err(|_| fail)?).map_err(|_| fail)
+}
+
+/// Length of the target whose link text is `len` bytes long; only for a text that is not an overflow.
+pub fn link_target_len(len: u64) -> u64 {
+    (len * 3 / 4).saturating_sub(OVERHEAD as u64)
+}
+
+/// Extended attributes of an inode: names with their namespace, and values, sorted by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Xattrs(pub std::collections::BTreeMap<Vec<u8>, Vec<u8>>);
+
+impl Xattrs {
+    /// u16 length of the name, u32 length of the value, name, value; for each.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        for (name, value) in &self.0 {
+            w.u16(name.len() as u16).u32(value.len() as u32).bytes(name).bytes(value);
+        }
+        w.into_vec()
+    }
+
+    /// Reads what [`Xattrs::encode`] writes; names must ascend.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut r = Reader::named("extended attributes", bytes);
+        let mut map = std::collections::BTreeMap::new();
+        while r.remaining() > 0 {
+            let name_len = r.u16()? as usize;
+            let value_len = r.u32()? as usize;
+            let name = r.bytes(name_len)?.to_vec();
+            let value = r.bytes(value_len)?.to_vec();
+            if map.last_key_value().is_some_and(|(last, _)| *last >= name) {
+                return Err(r.error(FormatErrorKind::Order));
+            }
+            map.insert(name, value);
+        }
+        Ok(Xattrs(map))
+    }
+}
+
+/// Where a directory stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Id of the parent.
+    pub parent: [u8; 32],
+    /// Plain name in it.
+    pub name: Vec<u8>,
+}
+
+/// The record inside a directory that was renamed: its id, and the two places at which it is valid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryRecord {
+    /// Id of the directory.
+    pub id: [u8; 32],
+    /// Where it stands, or is about to.
+    pub place: Place,
+    /// Where it stood before; the same as `place` once the rename is done.
+    pub previous: Place,
+}
+
+impl DirectoryRecord {
+    /// The bytes that are sealed: always the same length, so that they tell nothing of the names.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(32 + 2 * (32 + 256));
+        w.bytes(&self.id);
+        for place in [&self.place, &self.previous] {
+            w.bytes(&place.parent).u8(place.name.len() as u8).bytes(&place.name).zeros(255 - place.name.len());
+        }
+        w.into_vec()
+    }
+
+    /// Reads what [`DirectoryRecord::encode`] writes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut r = Reader::named("directory record", bytes);
+        let id = r.array()?;
+        let mut place = || -> Result<Place, FormatError> {
+            let parent = r.array()?;
+            let len = r.u8()? as usize;
+            let name = r.bytes(len)?.to_vec();
+            r.zeros(255 - len)?;
+            if !is_valid(&name) {
+                return Err(r.error(FormatErrorKind::Range));
+            }
+            Ok(Place { parent, name })
+        };
+        let (now, previous) = (place()?, place()?);
+        r.finish()?;
+        Ok(DirectoryRecord { id, place: now, previous })
+    }
+
+    /// Whether the record is valid for a directory that stands at (`parent`, `name`).
+    pub fn is_at(&self, parent: &[u8; 32], name: &[u8]) -> bool {
+        [&self.place, &self.previous].iter().any(|p| p.parent == *parent && p.name == name)
+    }
+}

@@ -1,0 +1,188 @@
+//! The table of a chunk, and the hashes that bind tables to the header.
+//!
+//! Rules that hold here
+//! * A table stands in clear: salt, epoch, and of each segment nonce, tag and sealed length. What authenticates it is its hash,
+//!   which stands in the index, and so in the end the header's seal.
+//! * The hash covers [`Layout::table_used`] bytes; padding behind them is no part of the format and is never read.
+//! * A sealed length of 0 is a hole: its nonce and tag must be zero too. Bytes of a segment behind its sealed length read as zeros.
+
+use super::cursor::Reader;
+use super::error::{FormatError, FormatErrorKind};
+use super::layout::{FANOUT, HASH, INDEX_BLOCK, Layout, SEGMENT, TABLE_HEAD};
+use crate::crypto::Suite;
+
+/// A hash of a table or an index block; all zero stands for a hole (a chunk or a subtree that was never written).
+pub type Hash = [u8; HASH];
+
+/// The hash of a hole.
+pub const HOLE: Hash = [0; HASH];
+
+const WHAT: &str = "chunk table";
+/// Seals after which a chunk must be given a new salt (SPEC: advisory, far below what AES-GCM allows for one key).
+pub const SEALS_MAX: u32 = 1 << 20;
+
+/// What a table says of one segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Nonce under which it is sealed.
+    pub nonce: [u8; 12],
+    /// Its tag.
+    pub tag: [u8; 16],
+    /// Sealed bytes, `0..=4096`; 0 is a hole.
+    pub len: u16,
+}
+
+impl Segment {
+    /// A segment that was never written.
+    pub const HOLE: Segment = Segment { nonce: [0; 12], tag: [0; 16], len: 0 };
+}
+
+/// The table of one chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// From which the chunk's sub-key comes (AES uses the first 12 bytes, the rest is zero).
+    pub salt: [u8; 16],
+    /// Epoch of the folder key under which the chunk is sealed.
+    pub epoch: u32,
+    /// Segments sealed under this salt so far (advisory).
+    pub seals: u32,
+    /// One for each segment of the chunk.
+    pub segments: Box<[Segment]>,
+}
+
+impl Table {
+    /// A table of holes.
+    pub fn empty(layout: &Layout, salt: [u8; 16], epoch: u32) -> Self {
+        Table { salt, epoch, seals: 0, segments: vec![Segment::HOLE; layout.segments()].into() }
+    }
+
+    /// True where no segment holds anything.
+    pub fn is_hole(&self) -> bool {
+        self.segments.iter().all(|s| s.len == 0)
+    }
+
+    /// The [`Layout::table_used`] bytes of the table (unsigned shares).
+    pub fn encode(&self, layout: &Layout) -> Vec<u8> {
+        let mut out = Vec::with_capacity(layout.table_used());
+        out.extend_from_slice(&self.salt);
+        out.extend_from_slice(&self.epoch.to_le_bytes());
+        out.extend_from_slice(&self.seals.to_le_bytes());
+        out.resize(TABLE_HEAD, 0);
+        for segment in &self.segments {
+            out.extend_from_slice(&segment.nonce);
+            out.extend_from_slice(&segment.tag);
+            out.extend_from_slice(&segment.len.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads a table of an unsigned share whose hash was checked before.
+    pub fn decode(layout: &Layout, suite: Suite, bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut r = Reader::named(WHAT, bytes);
+        let salt: [u8; 16] = r.array()?;
+        if suite == Suite::Aes256Gcm && salt[12..] != [0; 4] {
+            return Err(r.error(FormatErrorKind::Range));
+        }
+        let epoch = r.u32()?;
+        let seals = r.u32()?;
+        r.zeros(TABLE_HEAD - 24)?;
+        let mut segments = Vec::with_capacity(layout.segments());
+        for _ in 0..layout.segments() {
+            let segment = Segment { nonce: r.array()?, tag: r.array()?, len: r.u16()? };
+            if segment.len as usize > SEGMENT || (segment.len == 0 && segment != Segment::HOLE) {
+                return Err(r.error(FormatErrorKind::Range));
+            }
+            segments.push(segment);
+        }
+        r.finish()?;
+        Ok(Table { salt, epoch, seals, segments: segments.into() })
+    }
+}
+
+/// Hash of a table's used bytes.
+pub fn table_hash(used: &[u8]) -> Hash {
+    tree_hash(0, used)
+}
+
+/// Hash of an index block of `level` (1 and up).
+pub fn index_hash(level: u8, block: &[u8]) -> Hash {
+    tree_hash(level, block)
+}
+
+/// BLAKE3 over a domain word, the level and the block.
+fn tree_hash(level: u8, block: &[u8]) -> Hash {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(b"kithfs1");
+    hasher.update(&[level]);
+    hasher.update(block);
+    *hasher.finalize().as_bytes()
+}
+
+/// An index block: the hashes of [`FANOUT`] children.
+#[derive(Clone, PartialEq, Eq)]
+pub struct IndexBlock(pub Box<[Hash; FANOUT as usize]>);
+
+impl IndexBlock {
+    /// A block of holes.
+    pub fn empty() -> Self {
+        IndexBlock(Box::new([HOLE; FANOUT as usize]))
+    }
+
+    /// The [`INDEX_BLOCK`] bytes of the block.
+    pub fn encode(&self) -> Vec<u8> {
+        self.0.as_flattened().to_vec()
+    }
+
+    /// Reads a block.
+    pub fn decode(bytes: &[u8; INDEX_BLOCK]) -> Self {
+        let mut block = Self::empty();
+        block.0.as_flattened_mut().copy_from_slice(bytes);
+        block
+    }
+
+    /// True where every child is a hole.
+    pub fn is_hole(&self) -> bool {
+        self.0.iter().all(|h| *h == HOLE)
+    }
+}
+
+/// AAD of a segment: share, file, chunk, segment, sealed length, epoch, suite.
+pub fn segment_aad(share: &[u8; 32], file: &[u8; 32], chunk: u64, segment: u32, len: u16, epoch: u32, suite: Suite) -> [u8; 88] {
+    let mut aad = [0; 88];
+    aad[..4].copy_from_slice(b"KSEG");
+    aad[4..36].copy_from_slice(share);
+    aad[36..68].copy_from_slice(file);
+    aad[68..76].copy_from_slice(&chunk.to_le_bytes());
+    aad[76..80].copy_from_slice(&segment.to_le_bytes());
+    aad[80..82].copy_from_slice(&len.to_le_bytes());
+    aad[82..86].copy_from_slice(&epoch.to_le_bytes());
+    aad[86] = suite.as_byte();
+    aad
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_reads_back_and_every_stray_byte_is_refused() {
+        let layout = Layout::new(14, false).unwrap();
+        let mut table = Table::empty(&layout, [0; 16], 7);
+        table.segments[2] = Segment { nonce: [1; 12], tag: [2; 16], len: 4096 };
+        let bytes = table.encode(&layout);
+        assert_eq!(bytes.len(), layout.table_used());
+        assert_eq!(Table::decode(&layout, Suite::Aes256Gcm, &bytes).unwrap(), table);
+        assert!(Table::decode(&layout, Suite::Aes256Gcm, &bytes[1..]).is_err());
+        for (at, what) in [(13, "salt tail"), (30, "reserved"), (64, "nonce of a hole"), (64 + 2 * 30 + 29, "length over 4096")] {
+            let mut bad = bytes.clone();
+            bad[at] ^= 0x80;
+            assert!(Table::decode(&layout, Suite::Aes256Gcm, &bad).is_err(), "{what}");
+        }
+    }
+
+    #[test]
+    fn hashes_differ_by_level() {
+        assert_ne!(index_hash(1, &[0; 4096]), index_hash(2, &[0; 4096]));
+        assert_ne!(table_hash(&[0; 4096]), index_hash(1, &[0; 4096]));
+    }
+}

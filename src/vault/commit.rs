@@ -1,0 +1,250 @@
+//! The commit: the one place through which headers, tables and index blocks reach the store, and the one that knows the order.
+//!
+//! Rules that hold here
+//! * A file that was never durable is written straight, header last: a crash may leave it unreadable, and no program was promised it.
+//! * Of any other file nothing that its last durable header refers to is overwritten before the redo record is durable: fresh bytes,
+//!   `fdatasync`; record, `fdatasync` of the journal; then in place, header last; the checkpoint flushes that later.
+//! * Every deferred write ends by restoring the modification time that the program set or saw.
+//! * A failure latches: the file gives its errno until its last close.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::error::{Fault, Inner};
+use super::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools};
+use super::journal::Journal;
+use super::tree::{Chunk, PlannedBlock, Root, plan};
+use crate::backing::{Allocate, File, SetTime};
+use crate::format::journal::{JournalRecord, Patch, header_hash};
+use crate::format::table::HOLE;
+
+/// Patches that are written with one call.
+const RUN_MAX: usize = 256;
+
+/// How durable a commit has to be when it returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// Ordered, so that a crash leaves the old or the new state of a durable file; a fresh file may wait in the cache.
+    Ordered,
+    /// On the disk.
+    Synced,
+}
+
+/// What the commit needs besides the file.
+pub(crate) struct Committer<'a> {
+    pub tools: Tools<'a>,
+    pub journal: &'a Journal,
+    /// Number for the blocks of a file that was shortened: the old ones are never found again.
+    pub next_serial: &'a dyn Fn() -> u64,
+}
+
+impl Committer<'_> {
+    /// Commits `state` of `open`. `path` gives the stored path, `None` where the file has no name any more.
+    pub fn commit(&self, state: &mut FileState, open: &OpenFile, path: &dyn Fn() -> Option<Vec<u8>>, durability: Durability) -> Inner<()> {
+        state.check_latched()?;
+        let result = self.commit_unlatched(state, open, path, durability);
+        if let Err(fault) = &result {
+            state.latched = Some(fault.errno());
+        }
+        result
+    }
+
+    fn commit_unlatched(
+        &self,
+        state: &mut FileState,
+        open: &OpenFile,
+        path: &dyn Fn() -> Option<Vec<u8>>,
+        durability: Durability,
+    ) -> Inner<()> {
+        let file = &open.file;
+        if !state.changed {
+            if durability == Durability::Synced && (!state.durable || state.needs_sync) {
+                self.sync_all(state, file)?;
+            }
+            return Ok(());
+        }
+        let layout = self.tools.keys.layout;
+        let chunks = state.chunks(&layout);
+        let shorter = chunks < state.root.chunks;
+        let tables = state.dirty.iter().map(|(k, d)| (*k, &d.table)).collect();
+        let planned = plan(&state.tree(&**file, &self.tools), chunks, &tables)?;
+        drop(tables);
+        let header = state.header(&self.tools, planned.root);
+        let context = self.tools.keys.header_context(self.tools.keys.current());
+        let data: &[u8] = state.small.as_ref().map_or(&[], |d| d);
+        let header_bytes = header.seal(&context, data, self.tools.random);
+        let cipher_len = layout.cipher_len(state.size);
+
+        match path().filter(|_| state.durable) {
+            Some(path) => self.journaled(state, open, path, &planned.blocks, &header_bytes, cipher_len)?,
+            None => {
+                self.straight(state, file, &planned.blocks, &header_bytes, cipher_len)?;
+                if durability == Durability::Synced {
+                    self.sync_all(state, file)?;
+                }
+            }
+        }
+        self.settle(state, planned.root, planned.index, &header_bytes, cipher_len, shorter);
+        Ok(())
+    }
+
+    /// A real flush of the inode: contents, times, mode, and on the usual stores its name.
+    fn sync_all(&self, state: &mut FileState, file: &Arc<dyn File>) -> Inner<()> {
+        file.sync_all()?;
+        state.durable = true;
+        state.needs_sync = false;
+        state.unsynced = false;
+        Ok(())
+    }
+
+    /// Everything in place, header last, nothing promised.
+    fn straight(&self, state: &mut FileState, file: &Arc<dyn File>, blocks: &[PlannedBlock], header: &[u8], cipher_len: u64) -> Inner<()> {
+        for (k, chunk) in &state.dirty {
+            for (s, sealed) in &chunk.pending {
+                file.write_at(sealed, self.tools.keys.layout.segment_offset(*k, *s))?;
+            }
+        }
+        for block in blocks {
+            file.write_at(&block.bytes, block.offset)?;
+        }
+        file.write_at(header, 0)?;
+        self.finish_in_place(state, file, cipher_len, blocks)
+    }
+
+    /// What follows the bytes in both ways: length, holes, time.
+    fn finish_in_place(&self, state: &mut FileState, file: &Arc<dyn File>, cipher_len: u64, blocks: &[PlannedBlock]) -> Inner<()> {
+        // Blocks that were written may have lengthened the file; the length is set where it can differ.
+        let reached = blocks.iter().map(|b| b.offset + b.bytes.len() as u64).max().unwrap_or(0);
+        let header_end = if state.small.is_some() { cipher_len } else { self.tools.keys.layout.header() as u64 };
+        if state.backing_len.max(reached).max(header_end) != cipher_len {
+            file.set_len(cipher_len)?;
+        }
+        for (offset, len) in state.punch.drain(..) {
+            let end = (offset + len).min(cipher_len);
+            if offset < end {
+                match file.allocate(Allocate::PunchHole, offset, end - offset) {
+                    // A store without holes keeps the blocks: nothing is lost but space.
+                    Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+                    other => other?,
+                }
+            }
+        }
+        if let Some(mtime) = state.mtime {
+            file.set_times(SetTime::Omit, SetTime::At(mtime))?;
+        }
+        Ok(())
+    }
+
+    /// Redo record first, then in place.
+    fn journaled(
+        &self,
+        state: &mut FileState,
+        open: &OpenFile,
+        path: Vec<u8>,
+        blocks: &[PlannedBlock],
+        header: &[u8],
+        cipher_len: u64,
+    ) -> Inner<()> {
+        let file = &open.file;
+        let layout = self.tools.keys.layout;
+        let Some((base, guarded_end)) = state.committed.as_ref().map(|c| (c.hash, c.end)) else {
+            return Err(Fault::Corrupt("is durable but has no header"));
+        };
+        let fresh: usize = blocks.iter().filter(|b| !b.live).map(|b| b.bytes.len()).sum();
+        // Where fresh bytes have to be flushed anyway, fresh blocks go with them; else a few ride in the record, for one flush in all.
+        let flush_fresh = state.unsynced || state.needs_sync || fresh > RIDE_MAX;
+        let guarded = |b: &PlannedBlock| b.live || b.offset < guarded_end;
+        if flush_fresh {
+            for block in blocks.iter().filter(|b| !guarded(b)) {
+                file.write_at(&block.bytes, block.offset)?;
+            }
+            // A record is worth nothing where the file that it amends, or its name, may be lost.
+            if state.needs_sync {
+                self.sync_all(state, file)?
+            } else {
+                file.sync_data()?
+            }
+            state.unsynced = false;
+        }
+        let dirty = std::mem::take(&mut state.dirty);
+        let mut patches = Vec::new();
+        for (k, chunk) in &dirty {
+            for (s, sealed) in &chunk.pending {
+                patches.push(Patch { offset: layout.segment_offset(*k, *s), bytes: Cow::Borrowed(sealed) });
+            }
+        }
+        for block in blocks.iter().filter(|b| guarded(b) || !flush_fresh) {
+            patches.push(Patch { offset: block.offset, bytes: Cow::Borrowed(&block.bytes) });
+        }
+        patches.push(Patch { offset: 0, bytes: Cow::Borrowed(header) });
+        let mtime = state.mtime.unwrap_or(file.stat()?.mtime);
+        let record = JournalRecord {
+            path,
+            file_id: state.file_id,
+            base,
+            result: header_hash(&header[..layout.header()]),
+            cipher_len,
+            mtime: (mtime.secs, mtime.nanos),
+            patches,
+        };
+        let appended = self.journal.append(&record, open.inode, file);
+        let applied = appended.and_then(|ticket| {
+            let applied = (|| {
+                // Neighbouring segments go with one call.
+                let mut rest = &record.patches[..];
+                while let Some(first) = rest.first() {
+                    let mut end = first.offset;
+                    let run = rest.iter().take(RUN_MAX).take_while(|p| (p.offset == end, end += p.bytes.len() as u64).0).count();
+                    let slices: Vec<&[u8]> = rest[..run].iter().map(|p| &*p.bytes).collect();
+                    let written: usize = slices.iter().map(|s| s.len()).sum();
+                    file.write_vectored_at(&slices, first.offset)?;
+                    state.backing_len = state.backing_len.max(first.offset + written as u64);
+                    rest = &rest[run..];
+                }
+                self.finish_in_place(state, file, cipher_len, blocks)
+            })();
+            self.journal.applied(ticket, applied.is_ok());
+            applied
+        });
+        drop(record);
+        state.dirty = dirty;
+        applied
+    }
+
+    /// The committed state becomes the one to which the next changes refer.
+    fn settle(
+        &self,
+        state: &mut FileState,
+        root: Root,
+        index: Vec<(u8, u64, Arc<crate::format::table::IndexBlock>)>,
+        header: &[u8],
+        cipher_len: u64,
+        shorter: bool,
+    ) {
+        if shorter {
+            state.serial = (self.next_serial)();
+        }
+        state.root = root;
+        state.version += 1;
+        state.committed = Some(Committed {
+            hash: header_hash(&header[..self.tools.keys.layout.header()]),
+            end: if state.small.is_some() { cipher_len } else { self.tools.keys.layout.header() as u64 },
+        });
+        for (level, j, block) in index {
+            self.tools.cache.put_block(state.serial, level, j, block);
+        }
+        for (k, chunk) in std::mem::take(&mut state.dirty) {
+            if chunk.table.is_hole() || k >= root.chunks {
+                self.tools.cache.drop_chunk(state.serial, k);
+            } else {
+                self.tools.cache.put_chunk(state.serial, k, Arc::new(Chunk { table: chunk.table, key: chunk.key }));
+            }
+        }
+        debug_assert!(root.chunks != 0 || root.hash == HOLE);
+        state.changed = false;
+        state.pending_bytes = 0;
+        state.riding_bytes = 0;
+        state.backing_len = cipher_len;
+        state.dirty_since = None;
+    }
+}

@@ -1,0 +1,418 @@
+//! What an open vault consists of, and how its parts find each other.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use lru::LruCache;
+use parking_lot::{Mutex, RwLock};
+
+use super::cache::BlockCache;
+use super::commit::{Committer, Durability};
+use super::error::{Error, Fault, Inner};
+use super::file::{FileState, OpenFile, Tools};
+use super::journal::Journal;
+use super::keys::{DirectoryId, ShareKeys};
+use super::nodes::Nodes;
+use super::types::{Attr, Handle, NodeId, OpenFlags, ROOT};
+use crate::backing::{Access, Dir, Kind, Stat, Timestamp};
+use crate::crypto::Random;
+use crate::format::name::DIRECTORY_RECORD;
+use crate::format::record::{self, DirectoryRecord, RecordKind};
+
+/// Directory handles of the store that are kept open.
+const DIRS_MAX: usize = 512;
+
+/// What a handle stands for.
+#[derive(Clone)]
+pub(crate) enum Open {
+    File { file: Arc<OpenFile>, flags: OpenFlags },
+    Dir { node: NodeId, dir: Arc<dyn Dir>, directory: DirectoryId },
+}
+
+/// An open file and how many handles it has.
+pub(crate) struct Shared {
+    pub file: Arc<OpenFile>,
+    pub handles: usize,
+    pub writers: usize,
+}
+
+/// An open vault.
+pub(crate) struct Core {
+    pub root: Arc<dyn Dir>,
+    pub keys: Arc<ShareKeys>,
+    pub random: Arc<dyn Random>,
+    pub cache: BlockCache,
+    pub nodes: Nodes,
+    pub journal: Journal,
+    dirs: Mutex<LruCache<NodeId, Arc<dyn Dir>>>,
+    pub files: Mutex<HashMap<NodeId, Shared>>,
+    pub handles: RwLock<HashMap<Handle, Open>>,
+    next_handle: AtomicU64,
+    next_serial: AtomicU64,
+    /// Names: taken for reading by what adds or removes one name, for writing by what must see a directory stand still.
+    pub names: RwLock<()>,
+    /// Stored paths: held for reading by a commit from the moment it puts a path into a journal record until the record is applied, for
+    /// writing by what changes a path. Taken after a file's lock, and no file's lock is taken while it is held for writing.
+    pub paths: RwLock<()>,
+    pub read_only: bool,
+    /// Holds the vault's lock as long as it lives.
+    pub lock: Mutex<Option<super::lock::VaultLock>>,
+    /// The store's clock when the vault was opened: an inode that changed since may not be on the disk.
+    pub opened_at: Timestamp,
+    pub is_root_user: bool,
+    pub closed: AtomicBool,
+}
+
+/// The parts from which [`Core::new`] puts a vault together.
+pub(crate) struct Parts {
+    pub root: Arc<dyn Dir>,
+    pub keys: Arc<ShareKeys>,
+    pub random: Arc<dyn Random>,
+    pub journal: Journal,
+    pub cache_bytes: usize,
+    pub read_only: bool,
+    pub lock: Option<super::lock::VaultLock>,
+    pub opened_at: Timestamp,
+}
+
+impl Core {
+    pub fn new(parts: Parts) -> Inner<Self> {
+        let directory = parts.keys.root_directory();
+        let nodes = Nodes::new(&parts.root.stat_self()?, directory);
+        Ok(Core {
+            nodes,
+            root: parts.root,
+            keys: parts.keys,
+            random: parts.random,
+            cache: BlockCache::new(parts.cache_bytes),
+            journal: parts.journal,
+            dirs: Mutex::new(LruCache::new(NonZeroUsize::new(DIRS_MAX).expect("not zero"))),
+            files: Mutex::new(HashMap::new()),
+            handles: RwLock::new(HashMap::new()),
+            next_handle: AtomicU64::new(1),
+            next_serial: AtomicU64::new(1),
+            names: RwLock::new(()),
+            paths: RwLock::new(()),
+            read_only: parts.read_only,
+            lock: Mutex::new(parts.lock),
+            opened_at: parts.opened_at,
+            is_root_user: rustix::process::geteuid().is_root(),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    pub fn tools(&self) -> Tools<'_> {
+        Tools { keys: &self.keys, cache: &self.cache, random: &*self.random }
+    }
+
+    pub fn next_serial(&self) -> u64 {
+        self.next_serial.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Turns a fault into an error about `node`.
+    pub fn explain(&self, op: &'static str, node: NodeId, fault: Fault) -> Error {
+        fault.at(op, || self.shown_path(node))
+    }
+
+    /// Stored path of a node, for errors and logs: it tells nothing in plain.
+    pub fn shown_path(&self, node: NodeId) -> PathBuf {
+        let path = self.nodes.stored_path(node).unwrap_or_else(|| b"(unlinked)".to_vec());
+        PathBuf::from(std::ffi::OsString::from_vec(if path.is_empty() { b".".to_vec() } else { path }))
+    }
+
+    pub fn check_writable(&self) -> Inner<()> {
+        if self.read_only { Err(Fault::Os(libc::EROFS)) } else { Ok(()) }
+    }
+
+    // ---- directories
+
+    /// An open handle of the store for a directory.
+    pub fn dir(&self, node: NodeId) -> Inner<Arc<dyn Dir>> {
+        if node == ROOT {
+            return Ok(self.root.clone());
+        }
+        if let Some(dir) = self.dirs.lock().get(&node) {
+            return Ok(dir.clone());
+        }
+        let link = self.nodes.link(node)?;
+        let dir = self.dir(link.parent)?.open_dir(&link.stored)?;
+        if !self.nodes.is(node, &dir.stat_self()?) {
+            return Err(Fault::Os(libc::ESTALE));
+        }
+        self.dirs.lock().put(node, dir.clone());
+        Ok(dir)
+    }
+
+    pub fn forget_dir(&self, node: NodeId) {
+        self.dirs.lock().pop(&node);
+    }
+
+    /// Id of a directory: the recorded one where it has been renamed, else the one that follows from its place.
+    pub fn directory_id(&self, node: NodeId) -> Inner<DirectoryId> {
+        if let Some(id) = self.nodes.directory(node) {
+            return Ok(id);
+        }
+        let link = self.nodes.link(node)?;
+        let parent = self.directory_id(link.parent)?;
+        let id = self.identify(&*self.dir(node)?, &parent, &link.name)?.0;
+        self.nodes.set_directory(node, Some(id));
+        Ok(id)
+    }
+
+    /// Id of the directory `dir` that stands at (`parent`, `name`), and its record if it has one.
+    pub fn identify(&self, dir: &dyn Dir, parent: &DirectoryId, name: &[u8]) -> Inner<(DirectoryId, Option<DirectoryRecord>)> {
+        let Some(bytes) = read_control(dir, DIRECTORY_RECORD, 4096)? else {
+            return Ok((self.keys.derived_directory(parent, name), None));
+        };
+        let plain = self.keys.open_record(RecordKind::Directory, b"", &bytes)?;
+        let record = DirectoryRecord::decode(&plain)?;
+        if !record.is_at(parent, name) {
+            return Err(Fault::Corrupt("is a directory that was moved here by somebody without the key"));
+        }
+        Ok((record.id, Some(record)))
+    }
+
+    // ---- attributes
+
+    /// Attributes of an object of the store as node `node`.
+    pub fn attr(&self, node: NodeId, stat: &Stat, dir: Option<(&dyn Dir, &[u8])>) -> Inner<Attr> {
+        let mut attr = Attr {
+            node,
+            ino: stat.ino,
+            kind: stat.kind,
+            perm: stat.perm,
+            nlink: stat.nlink,
+            uid: stat.uid,
+            gid: stat.gid,
+            rdev: stat.rdev,
+            size: stat.size,
+            blocks: stat.blocks,
+            atime: stat.atime,
+            mtime: stat.mtime,
+            ctime: stat.ctime,
+        };
+        match stat.kind {
+            Kind::File => {
+                attr.size = self.keys.layout.plain_size(stat.size);
+                let open = self.files.lock().get(&node).map(|s| s.file.clone());
+                if let Some(open) = open {
+                    let state = open.state.read();
+                    attr.size = state.size;
+                    if let Some(mtime) = state.mtime {
+                        attr.mtime = mtime;
+                        attr.ctime = attr.ctime.max(mtime);
+                    }
+                }
+            }
+            Kind::Symlink => attr.size = self.symlink_size(stat, dir),
+            _ => {}
+        }
+        Ok(attr)
+    }
+
+    /// Plain size of a link from the length of its text; one that overflows into a control file tells it inside.
+    fn symlink_size(&self, stat: &Stat, dir: Option<(&dyn Dir, &[u8])>) -> u64 {
+        if stat.size == super::symlink::overflow_text_len()
+            && let Some((dir, stored)) = dir
+            && let Ok(target) = self.read_target(dir, stored)
+        {
+            return target.len() as u64;
+        }
+        record::link_target_len(stat.size)
+    }
+
+    /// `stat` of a node by one of its names, or by its open file where it has none.
+    pub fn stat(&self, node: NodeId) -> Inner<Attr> {
+        if node == ROOT {
+            return self.attr(node, &self.root.stat_self()?, None);
+        }
+        match self.nodes.link(node) {
+            Ok(link) => {
+                let dir = self.dir(link.parent)?;
+                let stat = dir.stat(&link.stored)?;
+                if !self.nodes.is(node, &stat) {
+                    return Err(Fault::Os(libc::ESTALE));
+                }
+                self.attr(node, &stat, Some((&*dir, &link.stored)))
+            }
+            Err(fault) => {
+                let open = self.files.lock().get(&node).map(|s| s.file.clone());
+                match open {
+                    Some(open) => self.attr(node, &open.file.stat()?, None),
+                    None => match self.dirs.lock().get(&node).cloned() {
+                        Some(dir) => self.attr(node, &dir.stat_self()?, None),
+                        None => Err(fault),
+                    },
+                }
+            }
+        }
+    }
+
+    // ---- open files
+
+    pub fn put_handle(&self, open: Open) -> Handle {
+        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        self.handles.write().insert(handle, open);
+        handle
+    }
+
+    pub fn handle(&self, handle: Handle) -> Inner<Open> {
+        self.handles.read().get(&handle).cloned().ok_or(Fault::Os(libc::EBADF))
+    }
+
+    pub fn file_handle(&self, handle: Handle) -> Inner<(Arc<OpenFile>, OpenFlags)> {
+        match self.handle(handle)? {
+            Open::File { file, flags } => Ok((file, flags)),
+            Open::Dir { .. } => Err(Fault::Os(libc::EISDIR)),
+        }
+    }
+
+    /// The open file of a node, opened now if it is not, with one more handle.
+    pub fn acquire(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
+        let mut files = self.files.lock();
+        if let Some(shared) = files.get_mut(&node) {
+            shared.handles += 1;
+            shared.writers += usize::from(flags.write);
+            return Ok(shared.file.clone());
+        }
+        let link = self.nodes.link(node)?;
+        let dir = self.dir(link.parent)?;
+        // Read-write even for readers: the kernel's cache reads on write-only handles, and a writer may come later.
+        let file = match dir.open_file(&link.stored, if self.read_only { Access::Read } else { Access::ReadWrite }) {
+            Err(e) if !flags.write && matches!(e.raw_os_error(), Some(libc::EACCES | libc::EROFS | libc::EPERM)) => {
+                dir.open_file(&link.stored, Access::Read)?
+            }
+            other => other?,
+        };
+        if !self.nodes.is(node, &file.stat()?) {
+            return Err(Fault::Os(libc::ESTALE));
+        }
+        let file = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate, self.opened_at)?;
+        self.insert_open(&mut files, node, file.clone(), flags);
+        Ok(file)
+    }
+
+    /// Enters a file that was just opened or created.
+    pub fn insert_open(&self, files: &mut HashMap<NodeId, Shared>, node: NodeId, file: Arc<OpenFile>, flags: OpenFlags) {
+        self.nodes.opened(node);
+        files.insert(node, Shared { file, handles: 1, writers: usize::from(flags.write) });
+    }
+
+    /// Commits a file.
+    pub fn commit(&self, open: &OpenFile, durability: Durability) -> Inner<()> {
+        self.commit_state(open, &mut open.state.write(), durability)
+    }
+
+    /// Commits a file whose lock is held.
+    pub fn commit_state(&self, open: &OpenFile, state: &mut FileState, durability: Durability) -> Inner<()> {
+        if state.changed
+            && let Ok(link) = self.nodes.link(open.node)
+            && let Some(directory) = self.nodes.directory(link.parent)
+        {
+            state.hint.directory = directory;
+            state.hint.name.clear();
+            state.hint.name.extend_from_slice(&link.name);
+        }
+        let next_serial = || self.next_serial();
+        let committer = Committer { tools: self.tools(), journal: &self.journal, next_serial: &next_serial };
+        let _paths = self.paths.read();
+        committer.commit(state, open, &|| self.nodes.stored_path(open.node), durability)
+    }
+
+    /// Lets go of one handle of an open file; the last one commits, unless the file has no name any more.
+    pub fn release(&self, open: &Arc<OpenFile>, flags: OpenFlags) -> Inner<()> {
+        let mut committed = None;
+        loop {
+            let mut files = self.files.lock();
+            let Some(shared) = files.get_mut(&open.node) else { break };
+            if shared.handles == 1 && committed.is_none() && !self.read_only && self.nodes.link(open.node).is_ok() {
+                // Committed while still in the table, so that a lookup in between sees the right size.
+                drop(files);
+                committed = Some(self.commit(open, Durability::Ordered));
+                continue;
+            }
+            shared.handles -= 1;
+            shared.writers -= usize::from(flags.write);
+            if shared.handles == 0 {
+                files.remove(&open.node);
+                drop(files);
+                self.nodes.closed(open.node);
+            }
+            break;
+        }
+        committed.unwrap_or(Ok(()))
+    }
+
+    /// Commits every open file that has been dirty for `age`.
+    pub fn commit_due(&self, age: std::time::Duration) {
+        let files: Vec<_> = self.files.lock().values().map(|s| s.file.clone()).collect();
+        for open in files {
+            let due = open.state.try_read().is_some_and(|s| s.changed && s.dirty_since.is_some_and(|since| since.elapsed() >= age));
+            if due && let Err(fault) = self.commit(&open, Durability::Ordered) {
+                // The error stays with the file: whoever writes, flushes or closes it is told.
+                tracing::error!(path = %self.shown_path(open.node).display(), errno = fault.errno(), "deferred commit failed");
+            }
+        }
+    }
+
+    /// Notes that the inode of a node has changed in a way that only a real flush makes durable.
+    pub fn inode_changed(&self, node: NodeId) {
+        let open = self.files.lock().get(&node).map(|s| s.file.clone());
+        if let Some(open) = open {
+            open.state.write().needs_sync = true;
+        }
+    }
+}
+
+/// Reads a control file of at most `limit` bytes; `None` where there is none.
+pub(crate) fn read_control(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Option<Vec<u8>>> {
+    let file = match dir.open_file(name, Access::Read) {
+        Ok(file) => file,
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+        Err(e) => return Err(e.into()),
+    };
+    let size = file.stat()?.size;
+    if size > limit as u64 {
+        return Err(Fault::Corrupt("has a control file that is too large"));
+    }
+    let mut bytes = vec![0; size as usize];
+    let read = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(read);
+    Ok(Some(bytes))
+}
+
+/// Writes a control file under a temporary name, flushes it and renames it into its place: it is there whole or not at all.
+pub(crate) fn write_control(dir: &dyn Dir, random: &dyn Random, name: &[u8], bytes: &[u8]) -> Inner<()> {
+    let mut suffix = [0; 6];
+    random.fill(&mut suffix);
+    let hex: String = suffix.iter().map(|b| format!("{b:02x}")).collect();
+    let temporary = [b"+tmp-", hex.as_bytes()].concat();
+    let file = dir.create_file(&temporary, 0o600)?;
+    let written = (|| {
+        file.write_at(bytes, 0)?;
+        file.sync_all()?;
+        dir.rename(&temporary, dir, name, crate::backing::RenameMode::Replace)
+    })();
+    if let Err(e) = written {
+        let _ = dir.unlink(&temporary);
+        return Err(e.into());
+    }
+    Ok(())
+}
+
+/// Lists all of a directory's entries.
+pub(crate) fn list(dir: &dyn Dir) -> Inner<Vec<crate::backing::DirEntry>> {
+    let dir = dir.reopen()?;
+    let mut all = Vec::new();
+    let mut cookie = 0;
+    loop {
+        let entries = dir.read(cookie, 1 << 16)?;
+        let Some(last) = entries.last() else { return Ok(all) };
+        cookie = last.next;
+        all.extend(entries);
+    }
+}

@@ -1,0 +1,784 @@
+//! Open files: one lock and one header state for each inode, whatever the number of handles.
+//!
+//! Rules that hold here
+//! * Nothing that the last durable header refers to is overwritten here: such segments wait in memory, sealed, for the commit. Fresh
+//!   places (holes, bytes beyond the end, files that were never durable) are written at once.
+//! * A table entry changes only after its bytes are where they belong, so that a failed write leaves the old contents readable.
+//! * Plain text of a small file lives here, zeroized; larger files are never held in plain text.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::{Instant, SystemTime};
+
+use parking_lot::RwLock;
+use zeroize::Zeroizing;
+
+use super::cache::BlockCache;
+use super::error::{Fault, Inner};
+use super::keys::ShareKeys;
+use super::tree::{Chunk, Root, Tree};
+use super::types::NodeId;
+use crate::backing::{File, Seek, Timestamp};
+use crate::crypto::{ChunkKeys, Random, SegmentKey};
+use crate::format::header::{Header, Hint, PublicHeader};
+use crate::format::journal::header_hash;
+use crate::format::layout::{Layout, SEGMENT, SIZE_MAX, SMALL_MAX};
+use crate::format::table::{HOLE, SEALS_MAX, Segment, Table, segment_aad};
+
+/// Sealed bytes of live segments that one file may hold before it commits.
+pub(crate) const PENDING_MAX: usize = 8 << 20;
+/// Fresh bytes that ride in a journal record instead of being flushed on their own.
+pub(crate) const RIDE_MAX: usize = 64 << 10;
+/// Changed chunks that one file may hold before it commits.
+pub(crate) const DIRTY_CHUNKS_MAX: usize = 512;
+
+/// What the operations on a file need of the vault.
+pub(crate) struct Tools<'a> {
+    pub keys: &'a ShareKeys,
+    pub cache: &'a BlockCache,
+    pub random: &'a dyn Random,
+}
+
+/// A chunk that has changed since the last commit.
+pub(crate) struct DirtyChunk {
+    pub table: Table,
+    pub key: SegmentKey,
+    /// Segments to which the last durable header refers.
+    pub live: Box<[bool]>,
+    /// Sealed segments that are not in their place yet.
+    pub pending: BTreeMap<usize, Box<[u8]>>,
+}
+
+/// The header that stands in the store.
+pub(crate) struct Committed {
+    /// BLAKE3 of its bytes.
+    pub hash: [u8; 32],
+    /// End of the bytes that it seals itself: the header, in the small form with the data.
+    pub end: u64,
+}
+
+/// Everything of an open file that its lock guards.
+pub(crate) struct FileState {
+    /// Key of the file's blocks in the cache.
+    pub serial: u64,
+    pub file_id: [u8; 32],
+    /// Keys of the chunks under the current epoch.
+    chunk_keys: OnceLock<ChunkKeys>,
+    /// `None` while nothing was committed yet.
+    pub committed: Option<Committed>,
+    pub root: Root,
+    pub version: u64,
+    pub oldest_epoch: u32,
+    pub hint: Hint,
+    /// Whether a crash may leave the committed header behind, so that what it refers to must not be touched.
+    pub durable: bool,
+    /// Name, mode or contents may have changed since the inode was last flushed for good.
+    pub needs_sync: bool,
+    /// Plain size.
+    pub size: u64,
+    /// Contents in the small form.
+    pub small: Option<Zeroizing<Vec<u8>>>,
+    pub dirty: BTreeMap<u64, DirtyChunk>,
+    /// The header has to be written.
+    pub changed: bool,
+    pub pending_bytes: usize,
+    /// Those of the pending bytes whose place is fresh.
+    pub riding_bytes: usize,
+    /// Fresh bytes were written since the last flush of the file.
+    pub unsynced: bool,
+    /// Length of the file in the store.
+    pub backing_len: u64,
+    /// Modification time to show, and to restore after every deferred write.
+    pub mtime: Option<Timestamp>,
+    pub dirty_since: Option<Instant>,
+    /// errno of a failure that stays until the last close.
+    pub latched: Option<i32>,
+    /// Ciphertext ranges that become holes once the commit stands.
+    pub punch: Vec<(u64, u64)>,
+}
+
+/// An open file.
+pub(crate) struct OpenFile {
+    pub node: NodeId,
+    pub file: Arc<dyn File>,
+    /// Device and inode number in the store.
+    pub inode: (u64, u64),
+    pub state: RwLock<FileState>,
+}
+
+/// The present time, to the nanosecond.
+pub(crate) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }
+}
+
+impl OpenFile {
+    /// A file that was just created and holds nothing, not even a header.
+    pub fn fresh(node: NodeId, file: Arc<dyn File>, inode: (u64, u64), tools: &Tools, serial: u64, hint: Hint) -> Arc<Self> {
+        let mut file_id = [0; 32];
+        tools.random.fill(&mut file_id);
+        let state = FileState {
+            serial,
+            file_id,
+            chunk_keys: OnceLock::new(),
+            committed: None,
+            root: Root { hash: HOLE, chunks: 0 },
+            version: 0,
+            oldest_epoch: tools.keys.current().number,
+            hint,
+            durable: false,
+            needs_sync: true,
+            size: 0,
+            small: Some(Zeroizing::new(Vec::new())),
+            dirty: BTreeMap::new(),
+            changed: true,
+            pending_bytes: 0,
+            riding_bytes: 0,
+            unsynced: false,
+            backing_len: 0,
+            mtime: None,
+            dirty_since: Some(Instant::now()),
+            latched: None,
+            punch: Vec::new(),
+        };
+        Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) })
+    }
+
+    /// Opens what stands in the store: one read of header and small data. A file of no bytes was never committed and cannot be read;
+    /// with `empty` (it is about to be truncated) it counts as empty. An inode that changed at or after `settled_before`, by the store's
+    /// clock, may not be on the disk yet.
+    pub fn load(node: NodeId, file: Arc<dyn File>, tools: &Tools, serial: u64, empty: bool, settled_before: Timestamp) -> Inner<Arc<Self>> {
+        let layout = tools.keys.layout;
+        let mut bytes = vec![0; layout.header() + SMALL_MAX as usize];
+        let read = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(read);
+        let stat = file.stat()?;
+        let backing_len = stat.size;
+        let inode = (stat.dev, stat.ino);
+        if empty {
+            // A file whose contents nobody will see again need not be authentic to be replaced.
+            let open = Self::fresh(node, file, inode, tools, serial, Hint { directory: [0; 32], name: Vec::new() });
+            let mut state = open.state.write();
+            state.backing_len = backing_len;
+            drop(state);
+            return Ok(open);
+        }
+        if read == 0 {
+            return Err(Fault::Corrupt("is empty: it was never committed"));
+        }
+        let public = PublicHeader::decode(&layout, &bytes)?;
+        let epoch = tools.keys.epoch(public.epoch)?;
+        if public.suite != tools.keys.suite || public.commitment != epoch.commitment {
+            return Err(Fault::Corrupt("names another key than this share has"));
+        }
+        let context = tools.keys.header_context(epoch);
+        let (header, data) = Header::open(&context, &bytes)?;
+        if backing_len < layout.cipher_len(header.size) {
+            return Err(Fault::Corrupt("is shorter than its header says"));
+        }
+        let chunks = if public.small.is_some() { 0 } else { layout.chunks(header.size) };
+        let end = layout.header() as u64 + public.small.unwrap_or(0) as u64;
+        let state = FileState {
+            serial,
+            file_id: public.file_id,
+            chunk_keys: OnceLock::new(),
+            committed: Some(Committed { hash: header_hash(&bytes[..layout.header()]), end }),
+            root: Root { hash: header.root, chunks },
+            version: header.version,
+            oldest_epoch: header.oldest_epoch,
+            hint: header.hint,
+            durable: true,
+            needs_sync: stat.ctime >= settled_before,
+            size: header.size,
+            small: public.small.map(|_| data),
+            dirty: BTreeMap::new(),
+            changed: false,
+            pending_bytes: 0,
+            riding_bytes: 0,
+            unsynced: false,
+            backing_len,
+            mtime: None,
+            dirty_since: None,
+            latched: None,
+            punch: Vec::new(),
+        };
+        Ok(Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) }))
+    }
+
+    /// Reads up to `buf.len()` plain bytes at `offset`; fewer only at the end of the file.
+    pub fn read(&self, tools: &Tools, offset: u64, buf: &mut [u8]) -> Inner<usize> {
+        self.state.read().read(&*self.file, tools, offset, buf)
+    }
+}
+
+impl FileState {
+    pub fn tree<'a>(&self, file: &'a dyn File, tools: &Tools<'a>) -> Tree<'a> {
+        Tree { layout: tools.keys.layout, suite: tools.keys.suite, file, root: self.root, serial: self.serial, cache: tools.cache }
+    }
+
+    /// Fails with the errno of a failure that happened earlier.
+    pub fn check_latched(&self) -> Inner<()> {
+        match self.latched {
+            Some(errno) => Err(Fault::Os(errno)),
+            None => Ok(()),
+        }
+    }
+
+    fn segment_key(&self, tools: &Tools, table: &Table) -> Inner<SegmentKey> {
+        if table.epoch != tools.keys.current().number {
+            return Ok(tools.keys.chunk_keys(table.epoch, &self.file_id)?.derive(&table.salt));
+        }
+        if self.chunk_keys.get().is_none() {
+            let _ = self.chunk_keys.set(tools.keys.chunk_keys(table.epoch, &self.file_id)?);
+        }
+        Ok(self.chunk_keys.get().expect("set above").derive(&table.salt))
+    }
+
+    fn committed_chunk(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<Option<Arc<Chunk>>> {
+        self.tree(file, tools).chunk(k, |table| self.segment_key(tools, table))
+    }
+
+    /// Reads plain bytes; see [`OpenFile::read`].
+    pub fn read(&self, file: &dyn File, tools: &Tools, offset: u64, buf: &mut [u8]) -> Inner<usize> {
+        if offset >= self.size {
+            return Ok(0);
+        }
+        let len = buf.len().min((self.size - offset).min(usize::MAX as u64) as usize);
+        let buf = &mut buf[..len];
+        if let Some(small) = &self.small {
+            buf.copy_from_slice(&small[offset as usize..offset as usize + len]);
+            return Ok(len);
+        }
+        let chunk_size = tools.keys.layout.chunk();
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let k = at / chunk_size;
+            let within = (at % chunk_size) as usize;
+            let part = (chunk_size as usize - within).min(len - done);
+            self.read_chunk(file, tools, k, within, &mut buf[done..done + part])?;
+            done += part;
+        }
+        Ok(len)
+    }
+
+    fn read_chunk(&self, file: &dyn File, tools: &Tools, k: u64, within: usize, buf: &mut [u8]) -> Inner<()> {
+        if let Some(dirty) = self.dirty.get(&k) {
+            return self.open_segments(file, tools, k, &dirty.table, &dirty.key, Some(&dirty.pending), within, buf);
+        }
+        match self.committed_chunk(file, tools, k)? {
+            Some(chunk) => self.open_segments(file, tools, k, &chunk.table, &chunk.key, None, within, buf),
+            None => {
+                buf.fill(0);
+                Ok(())
+            }
+        }
+    }
+
+    /// Opens the segments of a chunk that cover `buf.len()` bytes from byte `within`, runs of segments with one read each.
+    #[allow(clippy::too_many_arguments)]
+    fn open_segments(
+        &self,
+        file: &dyn File,
+        tools: &Tools,
+        k: u64,
+        table: &Table,
+        key: &SegmentKey,
+        pending: Option<&BTreeMap<usize, Box<[u8]>>>,
+        within: usize,
+        buf: &mut [u8],
+    ) -> Inner<()> {
+        let layout = &tools.keys.layout;
+        let end = within + buf.len();
+        let mut s = within / SEGMENT;
+        while s * SEGMENT < end {
+            let whole = s * SEGMENT >= within && (s + 1) * SEGMENT <= end;
+            let waits = pending.and_then(|p| p.get(&s));
+            if !whole || waits.is_some() || table.segments[s].len as usize != SEGMENT {
+                // Part of a segment, or one that is not at its place or not full: through a buffer of its own.
+                let mut plain = Zeroizing::new([0; SEGMENT]);
+                self.open_one(file, tools, k, s, table, key, waits, &mut plain)?;
+                let (from, to) = (within.max(s * SEGMENT), end.min((s + 1) * SEGMENT));
+                buf[from - within..to - within].copy_from_slice(&plain[from - s * SEGMENT..to - s * SEGMENT]);
+                s += 1;
+                continue;
+            }
+            let in_run = |t: usize| {
+                (t + 1) * SEGMENT <= end && table.segments[t].len as usize == SEGMENT && pending.is_none_or(|p| !p.contains_key(&t))
+            };
+            let mut run = s + 1;
+            while run < table.segments.len() && in_run(run) {
+                run += 1;
+            }
+            let part = &mut buf[s * SEGMENT - within..run * SEGMENT - within];
+            if file.read_at(part, layout.segment_offset(k, s))? != part.len() {
+                return Err(Fault::Corrupt("is shorter than its header says"));
+            }
+            for (sealed, t) in part.chunks_exact_mut(SEGMENT).zip(s..) {
+                self.open_in_place(tools, k, t, table, key, sealed)?;
+            }
+            s = run;
+        }
+        Ok(())
+    }
+
+    fn open_in_place(&self, tools: &Tools, k: u64, s: usize, table: &Table, key: &SegmentKey, sealed: &mut [u8]) -> Inner<()> {
+        let segment = &table.segments[s];
+        let aad = segment_aad(&tools.keys.share, &self.file_id, k, s as u32, segment.len, table.epoch, tools.keys.suite);
+        key.open(&segment.nonce, &aad, sealed, &segment.tag).map_err(|_| Fault::Corrupt("has a segment that cannot be authenticated"))
+    }
+
+    /// Opens one segment into `plain`, zeros behind its sealed length.
+    #[allow(clippy::too_many_arguments)]
+    fn open_one(
+        &self,
+        file: &dyn File,
+        tools: &Tools,
+        k: u64,
+        s: usize,
+        table: &Table,
+        key: &SegmentKey,
+        waits: Option<&Box<[u8]>>,
+        plain: &mut [u8; SEGMENT],
+    ) -> Inner<()> {
+        let len = table.segments[s].len as usize;
+        if len == 0 {
+            return Ok(());
+        }
+        match waits {
+            Some(sealed) => plain[..len].copy_from_slice(sealed),
+            None => {
+                if file.read_at(&mut plain[..len], tools.keys.layout.segment_offset(k, s))? != len {
+                    return Err(Fault::Corrupt("is shorter than its header says"));
+                }
+            }
+        }
+        self.open_in_place(tools, k, s, table, key, &mut plain[..len])
+    }
+
+    fn new_salt(tools: &Tools) -> [u8; 16] {
+        let mut salt = [0; 16];
+        match tools.keys.suite {
+            crate::crypto::Suite::Aes256Gcm => tools.random.fill(&mut salt[..12]),
+            crate::crypto::Suite::ChaCha20Poly1305 => tools.random.fill(&mut salt),
+        }
+        salt
+    }
+
+    fn empty_chunk(&self, tools: &Tools, live: Box<[bool]>) -> Inner<DirtyChunk> {
+        let table = Table::empty(&tools.keys.layout, Self::new_salt(tools), tools.keys.current().number);
+        let key = self.segment_key(tools, &table)?;
+        Ok(DirtyChunk { table, key, live, pending: BTreeMap::new() })
+    }
+
+    /// Which segments of chunk `k` the last durable header refers to.
+    fn live_segments(&self, tools: &Tools, committed: Option<&Chunk>) -> Box<[bool]> {
+        match committed {
+            Some(chunk) if self.durable => chunk.table.segments.iter().map(|s| s.len != 0).collect(),
+            _ => vec![false; tools.keys.layout.segments()].into(),
+        }
+    }
+
+    /// Takes chunk `k` into the dirty ones, ready for new segments under its present salt, or sealed anew where the salt is worn out or
+    /// of an older epoch.
+    fn make_dirty(&mut self, file: &dyn File, tools: &Tools, k: u64) -> Inner<()> {
+        if let Some(dirty) = self.dirty.get(&k)
+            && dirty.table.seals < SEALS_MAX
+        {
+            return Ok(());
+        }
+        if !self.dirty.contains_key(&k) {
+            let committed = self.committed_chunk(file, tools, k)?;
+            let live = self.live_segments(tools, committed.as_deref());
+            let fits = |t: &Table| t.epoch == tools.keys.current().number && t.seals < SEALS_MAX;
+            match committed {
+                None => {
+                    let chunk = self.empty_chunk(tools, live)?;
+                    self.dirty.insert(k, chunk);
+                    return Ok(());
+                }
+                Some(chunk) if fits(&chunk.table) => {
+                    let key = self.segment_key(tools, &chunk.table)?;
+                    self.dirty.insert(k, DirtyChunk { table: chunk.table.clone(), key, live, pending: BTreeMap::new() });
+                    return Ok(());
+                }
+                Some(_) => {}
+            }
+        }
+        // No new bytes under an old epoch or a worn-out salt: the whole chunk is sealed anew.
+        let mut plain = Zeroizing::new(vec![0; tools.keys.layout.chunk() as usize]);
+        self.read_chunk(file, tools, k, 0, &mut plain)?;
+        let lens: Vec<u16> = match self.dirty.get(&k) {
+            Some(dirty) => dirty.table.segments.iter().map(|s| s.len).collect(),
+            None => self.committed_chunk(file, tools, k)?.map_or(Vec::new(), |c| c.table.segments.iter().map(|s| s.len).collect()),
+        };
+        let live = match self.dirty.get(&k) {
+            Some(dirty) => dirty.live.clone(),
+            None => self.live_segments(tools, self.committed_chunk(file, tools, k)?.as_deref()),
+        };
+        let mut chunk = self.empty_chunk(tools, live)?;
+        for (s, len) in lens.into_iter().enumerate().filter(|(_, len)| *len > 0) {
+            let at = s * SEGMENT;
+            self.seal_into(file, tools, k, &mut chunk, s, &mut plain[at..at + len as usize])?;
+        }
+        self.replace_dirty(k, chunk);
+        Ok(())
+    }
+
+    fn replace_dirty(&mut self, k: u64, chunk: DirtyChunk) {
+        if let Some(old) = self.dirty.insert(k, chunk) {
+            self.pending_bytes -= old.pending.values().map(|b| b.len()).sum::<usize>().min(self.pending_bytes);
+        }
+    }
+
+    /// Seals `plain` (whole segments, the last one may be short) from segment `first` on in place, and puts the sealed segments where
+    /// they belong: into the store where their place is fresh, into the chunk's pending ones where it is live.
+    fn seal_into(&mut self, file: &dyn File, tools: &Tools, k: u64, chunk: &mut DirtyChunk, first: usize, plain: &mut [u8]) -> Inner<()> {
+        let layout = &tools.keys.layout;
+        let count = plain.len().div_ceil(SEGMENT);
+        let mut nonces = vec![[0u8; 12]; count];
+        tools.random.fill(nonces.as_flattened_mut());
+        let mut entries = Vec::with_capacity(count);
+        for ((sealed, nonce), s) in plain.chunks_mut(SEGMENT).zip(&nonces).zip(first..) {
+            let len = sealed.len() as u16;
+            let aad = segment_aad(&tools.keys.share, &self.file_id, k, s as u32, len, chunk.table.epoch, tools.keys.suite);
+            let tag = chunk.key.seal(nonce, &aad, sealed);
+            entries.push(Segment { nonce: *nonce, tag, len });
+        }
+        chunk.table.seals = chunk.table.seals.saturating_add(count as u32);
+        let guarded_end = if self.durable { self.committed.as_ref().map_or(0, |c| c.end) } else { 0 };
+        let rides = self.durable && self.riding_bytes + plain.len() <= RIDE_MAX;
+        let waits = |s: usize| chunk.live[s] || layout.segment_offset(k, s) < guarded_end;
+        let mut s = first;
+        while s < first + count {
+            let at = (s - first) * SEGMENT;
+            if waits(s) || rides {
+                let sealed: Box<[u8]> = plain[at..plain.len().min(at + SEGMENT)].into();
+                if !waits(s) {
+                    self.riding_bytes += sealed.len();
+                }
+                self.pending_bytes += sealed.len();
+                if let Some(old) = chunk.pending.insert(s, sealed) {
+                    self.pending_bytes -= old.len();
+                }
+                chunk.table.segments[s] = entries[s - first];
+                s += 1;
+                continue;
+            }
+            let mut run = s + 1;
+            while run < first + count && !waits(run) {
+                run += 1;
+            }
+            let part = &plain[at..plain.len().min((run - first) * SEGMENT)];
+            let offset = layout.segment_offset(k, s);
+            file.write_at(part, offset)?;
+            self.backing_len = self.backing_len.max(offset + part.len() as u64);
+            self.unsynced = true;
+            for t in s..run {
+                if let Some(old) = chunk.pending.remove(&t) {
+                    self.pending_bytes -= old.len();
+                }
+                chunk.table.segments[t] = entries[t - first];
+            }
+            s = run;
+        }
+        Ok(())
+    }
+
+    /// Leaves the small form: what it holds becomes segment 0 of chunk 0.
+    fn grow_out_of_small(&mut self, file: &dyn File, tools: &Tools) -> Inner<()> {
+        let Some(mut small) = self.small.take() else { return Ok(()) };
+        let live = vec![false; tools.keys.layout.segments()].into();
+        let mut chunk = self.empty_chunk(tools, live)?;
+        if !small.is_empty() {
+            // The plain text stays until it is sealed for good: a failure must not lose it.
+            let keep = small.clone();
+            if let Err(fault) = self.seal_into(file, tools, 0, &mut chunk, 0, &mut small) {
+                self.small = Some(keep);
+                return Err(fault);
+            }
+        }
+        self.replace_dirty(0, chunk);
+        Ok(())
+    }
+
+    /// Writes `data` at `offset`.
+    pub fn write(&mut self, file: &dyn File, tools: &Tools, offset: u64, data: &[u8]) -> Inner<()> {
+        self.check_latched()?;
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= SIZE_MAX).ok_or(Fault::Os(libc::EFBIG))?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        if let Some(small) = &mut self.small
+            && end <= SMALL_MAX
+        {
+            if small.len() < end as usize {
+                resize_zeroizing(small, end as usize);
+            }
+            small[offset as usize..end as usize].copy_from_slice(data);
+            self.size = small.len() as u64;
+            self.touch();
+            return Ok(());
+        }
+        self.grow_out_of_small(file, tools)?;
+        let chunk_size = tools.keys.layout.chunk();
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let within = (at % chunk_size) as usize;
+            let part = (chunk_size as usize - within).min(data.len() - done);
+            let result = self.write_chunk(file, tools, at / chunk_size, within, &data[done..done + part]);
+            if let Err(fault) = result {
+                // What was written before the failure counts: the program may be told of a short write, never of lost bytes.
+                self.size = self.size.max(at);
+                self.touch();
+                return Err(fault);
+            }
+            done += part;
+            self.size = self.size.max(at + part as u64);
+        }
+        self.touch();
+        Ok(())
+    }
+
+    fn write_chunk(&mut self, file: &dyn File, tools: &Tools, k: u64, within: usize, data: &[u8]) -> Inner<()> {
+        let chunk_start = k * tools.keys.layout.chunk();
+        let end = within + data.len();
+        let covers_all = within == 0 && chunk_start + end as u64 >= self.size.min(chunk_start + tools.keys.layout.chunk());
+        if covers_all {
+            // Every byte of the chunk is new: a new salt, and no need to read what was there.
+            let live = match self.dirty.get(&k) {
+                Some(dirty) => dirty.live.clone(),
+                None => self.live_segments(tools, self.committed_chunk(file, tools, k)?.as_deref()),
+            };
+            let mut chunk = self.empty_chunk(tools, live)?;
+            let mut plain = Zeroizing::new(data.to_vec());
+            self.seal_into(file, tools, k, &mut chunk, 0, &mut plain)?;
+            self.replace_dirty(k, chunk);
+            return Ok(());
+        }
+        self.make_dirty(file, tools, k)?;
+        let (first, last) = (within / SEGMENT, (end - 1) / SEGMENT);
+        let dirty = &self.dirty[&k];
+        let old_tail = dirty.table.segments[last].len as usize;
+        let tail = (end - last * SEGMENT).max(old_tail);
+        let mut plain = Zeroizing::new(vec![0; (last - first) * SEGMENT + tail]);
+        let starts_inside = !within.is_multiple_of(SEGMENT);
+        let ends_inside = end - last * SEGMENT < old_tail;
+        let mut old = Zeroizing::new([0; SEGMENT]);
+        for (s, wanted) in [(first, starts_inside), (last, ends_inside && (first != last || !starts_inside))] {
+            if wanted {
+                old.fill(0);
+                self.open_one(file, tools, k, s, &dirty.table, &dirty.key, dirty.pending.get(&s), &mut old)?;
+                let at = (s - first) * SEGMENT;
+                let len = (plain.len() - at).min(SEGMENT);
+                plain[at..at + len].copy_from_slice(&old[..len]);
+            }
+        }
+        let at = within - first * SEGMENT;
+        plain[at..at + data.len()].copy_from_slice(data);
+        let mut chunk = self.dirty.remove(&k).expect("made dirty above");
+        let result = self.seal_into(file, tools, k, &mut chunk, first, &mut plain);
+        self.dirty.insert(k, chunk);
+        result
+    }
+
+    /// Notes a change of the contents.
+    pub fn touch(&mut self) {
+        self.mtime = Some(now());
+        self.mark();
+    }
+
+    /// Notes that a commit is due.
+    pub fn mark(&mut self) {
+        self.changed = true;
+        self.dirty_since.get_or_insert_with(Instant::now);
+    }
+
+    /// Lengthens the file with a hole.
+    pub fn extend(&mut self, file: &dyn File, tools: &Tools, size: u64) -> Inner<()> {
+        debug_assert!(size >= self.size);
+        if size > SIZE_MAX {
+            return Err(Fault::Os(libc::EFBIG));
+        }
+        match &mut self.small {
+            Some(small) if size <= SMALL_MAX => resize_zeroizing(small, size as usize),
+            Some(_) => self.grow_out_of_small(file, tools)?,
+            None => {}
+        }
+        self.size = size;
+        self.touch();
+        Ok(())
+    }
+
+    /// Shortens the file in memory. The caller commits at once: only a commit makes the bytes beyond the end free.
+    pub fn shorten(&mut self, file: &dyn File, tools: &Tools, size: u64) -> Inner<()> {
+        debug_assert!(size < self.size);
+        if let Some(small) = &mut self.small {
+            small.truncate(size as usize);
+        } else if size <= SMALL_MAX {
+            let mut data = Zeroizing::new(vec![0; size as usize]);
+            self.read(file, tools, 0, &mut data)?;
+            self.small = Some(data);
+            self.drop_dirty_from(0);
+        } else {
+            let (last, s) = tools.keys.layout.locate(size - 1);
+            let len = ((size - 1) % SEGMENT as u64 + 1) as usize;
+            self.make_dirty(file, tools, last)?;
+            let mut chunk = self.dirty.remove(&last).expect("made dirty above");
+            let result = self.shorten_chunk(file, tools, last, &mut chunk, s, len);
+            self.dirty.insert(last, chunk);
+            result?;
+            self.drop_dirty_from(last + 1);
+        }
+        self.size = size;
+        self.touch();
+        Ok(())
+    }
+
+    fn shorten_chunk(&mut self, file: &dyn File, tools: &Tools, k: u64, chunk: &mut DirtyChunk, s: usize, len: usize) -> Inner<()> {
+        if chunk.table.segments[s].len as usize > len {
+            let mut plain = Zeroizing::new([0; SEGMENT]);
+            self.open_one(file, tools, k, s, &chunk.table, &chunk.key, chunk.pending.get(&s), &mut plain)?;
+            self.seal_into(file, tools, k, chunk, s, &mut plain[..len])?;
+        }
+        for t in s + 1..chunk.table.segments.len() {
+            self.clear_segment(chunk, t);
+        }
+        Ok(())
+    }
+
+    fn clear_segment(&mut self, chunk: &mut DirtyChunk, s: usize) {
+        chunk.table.segments[s] = Segment::HOLE;
+        if let Some(old) = chunk.pending.remove(&s) {
+            self.pending_bytes -= old.len();
+        }
+    }
+
+    fn drop_dirty_from(&mut self, k: u64) {
+        for (_, chunk) in self.dirty.split_off(&k) {
+            self.pending_bytes -= chunk.pending.values().map(|b| b.len()).sum::<usize>();
+        }
+    }
+
+    /// Makes a hole of the bytes `offset..end` (`end` at most the size): whole segments leave the store, the rest becomes zeros.
+    pub fn punch(&mut self, file: &dyn File, tools: &Tools, offset: u64, end: u64) -> Inner<()> {
+        let end = end.min(self.size);
+        if offset >= end {
+            return Ok(());
+        }
+        if let Some(small) = &mut self.small {
+            small[offset as usize..end as usize].fill(0);
+            self.touch();
+            return Ok(());
+        }
+        const S: u64 = SEGMENT as u64;
+        // Behind the end of the file the last segment has nothing, so a range that reaches the end covers it whole.
+        let (whole_from, whole_to) = (offset.next_multiple_of(S), if end == self.size { end.next_multiple_of(S) } else { end / S * S });
+        if whole_from >= whole_to {
+            return self.write(file, tools, offset, &vec![0; (end - offset) as usize]);
+        }
+        if offset < whole_from {
+            self.write(file, tools, offset, &vec![0; (whole_from - offset) as usize])?;
+        }
+        if whole_to < end {
+            self.write(file, tools, whole_to, &vec![0; (end - whole_to) as usize])?;
+        }
+        let chunk_size = tools.keys.layout.chunk();
+        let mut at = whole_from;
+        while at < whole_to {
+            let k = at / chunk_size;
+            let until = ((k + 1) * chunk_size).min(whole_to);
+            if self.dirty.contains_key(&k) || self.committed_chunk(file, tools, k)?.is_some() {
+                self.make_dirty(file, tools, k)?;
+                let mut chunk = self.dirty.remove(&k).expect("made dirty above");
+                let segments = ((at % chunk_size) / S) as usize..((until - k * chunk_size).div_ceil(S)) as usize;
+                self.punch.push((tools.keys.layout.segment_offset(k, segments.start), segments.len() as u64 * S));
+                for s in segments {
+                    self.clear_segment(&mut chunk, s);
+                }
+                self.dirty.insert(k, chunk);
+            }
+            at = until;
+        }
+        self.touch();
+        Ok(())
+    }
+
+    /// The next data or hole at or after `offset`, by whole segments.
+    pub fn seek(&self, file: &dyn File, tools: &Tools, offset: u64, what: Seek) -> Inner<u64> {
+        if offset >= self.size {
+            return Err(Fault::Os(libc::ENXIO));
+        }
+        let layout = &tools.keys.layout;
+        let mut at = offset;
+        while at < self.size {
+            if self.small.is_some() {
+                return Ok(if what == Seek::Data { at } else { self.size });
+            }
+            let (k, mut s) = layout.locate(at);
+            let committed;
+            let table = match self.dirty.get(&k) {
+                Some(dirty) => Some(&dirty.table),
+                None => {
+                    committed = self.committed_chunk(file, tools, k)?;
+                    committed.as_ref().map(|c| &c.table)
+                }
+            };
+            let Some(table) = table else {
+                if what == Seek::Hole {
+                    return Ok(at);
+                }
+                at = (k + 1) * layout.chunk();
+                continue;
+            };
+            while s < table.segments.len() && at < self.size {
+                if (table.segments[s].len != 0) == (what == Seek::Data) {
+                    return Ok(at);
+                }
+                s += 1;
+                at = k * layout.chunk() + (s * SEGMENT) as u64;
+            }
+        }
+        if what == Seek::Data { Err(Fault::Os(libc::ENXIO)) } else { Ok(self.size) }
+    }
+
+    /// Whether a commit is needed before more is taken in.
+    pub fn is_full(&self) -> bool {
+        self.pending_bytes > PENDING_MAX || self.dirty.len() > DIRTY_CHUNKS_MAX
+    }
+
+    /// What the header in the store will say.
+    pub fn header(&self, tools: &Tools, root: Root) -> Header {
+        let epoch = tools.keys.current();
+        Header {
+            public: PublicHeader {
+                suite: tools.keys.suite,
+                small: self.small.as_ref().map(|data| data.len() as u16),
+                epoch: epoch.number,
+                commitment: epoch.commitment,
+                file_id: self.file_id,
+            },
+            size: self.size,
+            version: self.version + 1,
+            root: root.hash,
+            oldest_epoch: self.oldest_epoch,
+            hint: self.hint.clone(),
+        }
+    }
+
+    /// Chunks of the file as it is now.
+    pub fn chunks(&self, layout: &Layout) -> u64 {
+        if self.small.is_some() { 0 } else { layout.chunks(self.size) }
+    }
+}
+
+/// Changes the length without leaving a copy of the old contents behind in freed memory.
+fn resize_zeroizing(small: &mut Zeroizing<Vec<u8>>, len: usize) {
+    if small.capacity() < len {
+        let mut larger = Zeroizing::new(Vec::with_capacity(SMALL_MAX as usize));
+        larger.extend_from_slice(small);
+        *small = larger;
+    }
+    small.resize(len, 0);
+}

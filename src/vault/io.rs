@@ -1,0 +1,294 @@
+//! Handles: reading, writing, lengths, durability and attributes of open files.
+
+use std::sync::Arc;
+
+use super::commit::Durability;
+use super::core::{Core, Open};
+use super::error::{Fault, Inner};
+use super::file::{FileState, OpenFile};
+use super::types::{Attr, Fallocate, Handle, NodeId, OpenFlags, Opened, SetAttr};
+use crate::backing::{Allocate, Kind, Seek, SetTime};
+use crate::format::layout::SIZE_MAX;
+
+/// Bytes that `copy_range` holds in plain text at a time.
+const COPY_PART: usize = 1 << 20;
+
+impl Core {
+    pub fn open_file(&self, node: NodeId, flags: OpenFlags) -> Inner<Opened> {
+        match self.nodes.kind(node)? {
+            Kind::File => {}
+            Kind::Dir => return Err(Fault::Os(libc::EISDIR)),
+            _ => return Err(Fault::Os(libc::ENXIO)),
+        }
+        if flags.write || flags.truncate {
+            self.check_writable()?;
+        }
+        let file = self.acquire(node, flags)?;
+        if flags.truncate {
+            let truncated = self.truncate(&file, 0);
+            if let Err(fault) = truncated {
+                let _ = self.release(&file, flags);
+                return Err(fault);
+            }
+        }
+        let handle = self.put_handle(Open::File { file, flags });
+        Ok(Opened { handle, keep_cache: !flags.truncate })
+    }
+
+    pub fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Inner<usize> {
+        let (file, _) = self.file_handle(handle)?;
+        file.read(&self.tools(), offset, buf)
+    }
+
+    pub fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Inner<()> {
+        let (open, flags) = self.file_handle(handle)?;
+        self.check_writable()?;
+        if kill_suid_sgid {
+            kill_suid_sgid_bits(&open)?;
+        }
+        let mut state = open.state.write();
+        let offset = if flags.append { state.size } else { offset };
+        state.write(&*open.file, &self.tools(), offset, data)?;
+        if flags.sync {
+            self.commit_state(&open, &mut state, Durability::Synced)?;
+        } else if state.is_full() {
+            self.commit_state(&open, &mut state, Durability::Ordered)?;
+        }
+        Ok(())
+    }
+
+    pub fn flush(&self, handle: Handle) -> Inner<()> {
+        let (open, _) = self.file_handle(handle)?;
+        let state = open.state.read();
+        state.check_latched()
+    }
+
+    pub fn fsync(&self, handle: Handle, _data_only: bool) -> Inner<()> {
+        let (open, _) = self.file_handle(handle)?;
+        if self.read_only {
+            return Ok(());
+        }
+        self.commit(&open, Durability::Synced)
+    }
+
+    pub fn release_handle(&self, handle: Handle) -> Inner<()> {
+        let removed = self.handles.write().remove(&handle);
+        match removed {
+            Some(Open::File { file, flags }) => self.release(&file, flags),
+            Some(Open::Dir { node, .. }) => {
+                self.nodes.closed(node);
+                Ok(())
+            }
+            None => Err(Fault::Os(libc::EBADF)),
+        }
+    }
+
+    /// Sets the size of an open file.
+    fn truncate(&self, open: &Arc<OpenFile>, size: u64) -> Inner<()> {
+        let mut guard = open.state.write();
+        let state = &mut *guard;
+        state.check_latched()?;
+        if size > SIZE_MAX {
+            return Err(Fault::Os(libc::EFBIG));
+        }
+        if size > state.size {
+            return state.extend(&*open.file, &self.tools(), size);
+        }
+        if size == state.size && !(size == 0 && state.committed.is_none()) {
+            state.touch();
+            return Ok(());
+        }
+        if size == 0 {
+            // Nothing of the old contents is promised to anybody any more: straight, and only then is the space free.
+            let was_durable = std::mem::replace(&mut state.durable, false);
+            let dropped = self.shorten(open, state, 0);
+            if dropped.is_err() {
+                state.durable = was_durable;
+            }
+            return dropped;
+        }
+        self.shorten(open, state, size)
+    }
+
+    fn shorten(&self, open: &Arc<OpenFile>, state: &mut FileState, size: u64) -> Inner<()> {
+        if size < state.size {
+            state.shorten(&*open.file, &self.tools(), size)?;
+        }
+        state.touch();
+        self.commit_state(open, state, Durability::Ordered)
+    }
+
+    pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Inner<Attr> {
+        self.check_writable()?;
+        if let Some(size) = set.size {
+            if self.nodes.kind(node)? != Kind::File {
+                return Err(Fault::Os(if self.nodes.kind(node)? == Kind::Dir { libc::EISDIR } else { libc::EINVAL }));
+            }
+            let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
+            let open = self.acquire(node, flags)?;
+            let result = self.truncate(&open, size);
+            let released = self.release(&open, flags);
+            result?;
+            released?;
+        }
+        let open = self.files.lock().get(&node).map(|s| s.file.clone());
+        let link = self.nodes.link(node);
+        if set.kill_suid_sgid
+            && let Some(open) = &open
+        {
+            kill_suid_sgid_bits(open)?;
+        } else if set.kill_suid_sgid
+            && let Ok(link) = &link
+        {
+            let dir = self.dir(link.parent)?;
+            let perm = dir.stat(&link.stored)?.perm;
+            if let Some(perm) = without_suid_sgid(perm) {
+                dir.chmod(&link.stored, perm)?;
+            }
+        }
+        let owner = set.uid.is_some() || set.gid.is_some();
+        let times = set.atime != SetTime::Omit || set.mtime != SetTime::Omit;
+        if node == super::types::ROOT {
+            if owner {
+                self.root.chown_self(set.uid, set.gid)?;
+            }
+            if let Some(perm) = set.perm {
+                self.root.chmod_self(perm)?;
+            }
+            if times {
+                self.root.set_times_self(set.atime, set.mtime)?;
+            }
+            return self.stat(node);
+        }
+        if owner || times || set.perm.is_some() {
+            // By the open file where there is one: it may have no name any more.
+            match (&open, &link) {
+                (Some(open), _) => {
+                    if owner {
+                        open.file.chown(set.uid, set.gid)?;
+                    }
+                    if let Some(perm) = set.perm {
+                        open.file.chmod(perm)?;
+                    }
+                    if times {
+                        let mut state = open.state.write();
+                        open.file.set_times(set.atime, set.mtime)?;
+                        match set.mtime {
+                            SetTime::Omit => {}
+                            SetTime::At(time) => state.mtime = Some(time),
+                            SetTime::Now => state.mtime = Some(open.file.stat()?.mtime),
+                        }
+                    }
+                    open.state.write().needs_sync = true;
+                }
+                (None, Ok(link)) => {
+                    let dir = self.dir(link.parent)?;
+                    if owner {
+                        dir.chown(&link.stored, set.uid, set.gid)?;
+                    }
+                    if let Some(perm) = set.perm {
+                        dir.chmod(&link.stored, perm)?;
+                    }
+                    if times {
+                        dir.set_times(&link.stored, set.atime, set.mtime)?;
+                    }
+                }
+                (None, Err(_)) => return Err(Fault::Os(libc::ENOENT)),
+            }
+        }
+        self.stat(node)
+    }
+
+    pub fn seek_data_hole(&self, handle: Handle, offset: u64, what: Seek) -> Inner<u64> {
+        let (open, _) = self.file_handle(handle)?;
+        let has_writers = self.files.lock().get(&open.node).is_some_and(|s| s.writers > 0);
+        let state = open.state.read();
+        if has_writers {
+            // The kernel may hold pages that we have not seen yet: where somebody may write, there is only data.
+            return match what {
+                _ if offset >= state.size => Err(Fault::Os(libc::ENXIO)),
+                Seek::Data => Ok(offset),
+                Seek::Hole => Ok(state.size),
+            };
+        }
+        state.seek(&*open.file, &self.tools(), offset, what)
+    }
+
+    pub fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Inner<()> {
+        self.check_writable()?;
+        let (open, flags) = self.file_handle(handle)?;
+        if !flags.write {
+            return Err(Fault::Os(libc::EBADF));
+        }
+        if len == 0 {
+            return Err(Fault::Os(libc::EINVAL));
+        }
+        let end = offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Fault::Os(libc::EFBIG))?;
+        let mut state = open.state.write();
+        state.check_latched()?;
+        let tools = self.tools();
+        let lengthens = |keep_size: bool, state: &FileState| !keep_size && end > state.size;
+        match mode {
+            Fallocate::Allocate { keep_size } => {
+                let layout = self.keys.layout;
+                let (from, to) = (layout.cipher_len(offset.min(SIZE_MAX)), layout.cipher_len(end));
+                open.file.allocate(Allocate::KeepSize, from, to - from)?;
+                if lengthens(keep_size, &state) {
+                    state.extend(&*open.file, &tools, end)?;
+                }
+            }
+            Fallocate::PunchHole => state.punch(&*open.file, &tools, offset, end)?,
+            Fallocate::ZeroRange { keep_size } => {
+                state.punch(&*open.file, &tools, offset, end)?;
+                if lengthens(keep_size, &state) {
+                    state.extend(&*open.file, &tools, end)?;
+                }
+            }
+        }
+        state.needs_sync = true;
+        if state.is_full() || !state.punch.is_empty() {
+            self.commit_state(&open, &mut state, Durability::Ordered)?;
+        }
+        Ok(())
+    }
+
+    pub fn copy_range(&self, from: Handle, from_offset: u64, to: Handle, to_offset: u64, len: u64) -> Inner<u64> {
+        let (source, _) = self.file_handle(from)?;
+        let mut buf = zeroize::Zeroizing::new(vec![0; COPY_PART.min(len as usize)]);
+        let mut done = 0;
+        while done < len {
+            let part = (len - done).min(buf.len() as u64) as usize;
+            let read = source.read(&self.tools(), from_offset + done, &mut buf[..part])?;
+            if read == 0 {
+                break;
+            }
+            self.write(to, to_offset + done, &buf[..read], false)?;
+            done += read as u64;
+        }
+        Ok(done)
+    }
+
+    pub fn sync_dir(&self, handle: Handle) -> Inner<()> {
+        let Open::Dir { dir, .. } = self.handle(handle)? else { return Err(Fault::Os(libc::ENOTDIR)) };
+        if self.read_only {
+            return Ok(());
+        }
+        Ok(dir.sync()?)
+    }
+}
+
+/// The permission bits without suid, and without sgid where the group may execute; `None` where nothing changes.
+fn without_suid_sgid(perm: u32) -> Option<u32> {
+    let mut new = perm & !0o4000;
+    if perm & 0o010 != 0 {
+        new &= !0o2000;
+    }
+    (new != perm).then_some(new)
+}
+
+fn kill_suid_sgid_bits(open: &OpenFile) -> Inner<()> {
+    if let Some(perm) = without_suid_sgid(open.file.stat()?.perm) {
+        open.file.chmod(perm)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,280 @@
+//! The table of nodes: numbers that stand for inodes of the store, as long as somebody counts on them.
+//!
+//! Rules that hold here
+//! * A node has no descriptor of its own. It knows the names under which it was seen; a directory has exactly one.
+//! * A node stays while the kernel (or a caller) counts on it, while it has children in the table, or while it is open.
+//! * An inode number alone is no identity: birth time and type are compared, and an object that was replaced gets a new node.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use super::error::{Fault, Inner};
+use super::keys::DirectoryId;
+use super::types::{NodeId, ROOT};
+use crate::backing::{Kind, Stat, Timestamp};
+
+/// A name under which a node was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub parent: NodeId,
+    pub stored: Box<[u8]>,
+    pub name: Box<[u8]>,
+}
+
+struct Node {
+    key: Key,
+    kind: Kind,
+    links: Vec<Link>,
+    lookups: u64,
+    children: u64,
+    opens: u64,
+    directory: Option<DirectoryId>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    dev: u64,
+    ino: u64,
+    btime: Option<(i64, u32)>,
+    kind: Kind,
+}
+
+impl Key {
+    fn of(stat: &Stat) -> Self {
+        Key { dev: stat.dev, ino: stat.ino, btime: stat.btime.map(|Timestamp { secs, nanos }| (secs, nanos)), kind: stat.kind }
+    }
+}
+
+struct Inside {
+    nodes: HashMap<NodeId, Node>,
+    by_key: HashMap<Key, NodeId>,
+    next: NodeId,
+}
+
+/// See the module.
+pub(crate) struct Nodes {
+    inside: Mutex<Inside>,
+}
+
+/// Names that a node remembers; more hard links than this are found again by their own lookups.
+const LINKS_MAX: usize = 16;
+
+impl Nodes {
+    /// A table that holds the root.
+    pub fn new(root: &Stat, directory: DirectoryId) -> Self {
+        let node =
+            Node { key: Key::of(root), kind: Kind::Dir, links: Vec::new(), lookups: 1, children: 0, opens: 0, directory: Some(directory) };
+        let inside = Inside { by_key: HashMap::from([(node.key, ROOT)]), nodes: HashMap::from([(ROOT, node)]), next: ROOT + 1 };
+        Nodes { inside: Mutex::new(inside) }
+    }
+
+    /// The node of an object that was just seen at `link`, counted once.
+    pub fn seen(&self, stat: &Stat, link: Link) -> NodeId {
+        let key = Key::of(stat);
+        let mut guard = self.inside.lock();
+        let inside = &mut *guard;
+        let id = match inside.by_key.get(&key) {
+            Some(id) => *id,
+            None => {
+                let id = inside.next;
+                inside.next += 1;
+                inside.by_key.insert(key, id);
+                inside
+                    .nodes
+                    .insert(id, Node { key, kind: stat.kind, links: Vec::new(), lookups: 0, children: 0, opens: 0, directory: None });
+                id
+            }
+        };
+        inside.nodes.get_mut(&id).expect("found or inserted").lookups += 1;
+        inside.add_link(id, link);
+        id
+    }
+
+    /// Another name of a node.
+    pub fn add_link(&self, id: NodeId, link: Link) {
+        self.inside.lock().add_link(id, link);
+    }
+
+    /// The name (`parent`, `stored`) is no longer one of the object; gives its node, if it has one.
+    pub fn remove_link(&self, stat: &Stat, parent: NodeId, stored: &[u8]) -> Option<NodeId> {
+        self.inside.lock().remove_link(&Key::of(stat), parent, stored)
+    }
+
+    /// The node of an object, if it has one.
+    pub fn find(&self, stat: &Stat) -> Option<NodeId> {
+        self.inside.lock().by_key.get(&Key::of(stat)).copied()
+    }
+
+    /// Lets go of `count` lookups.
+    pub fn forget(&self, id: NodeId, count: u64) {
+        let mut inside = self.inside.lock();
+        if let Some(node) = inside.nodes.get_mut(&id) {
+            node.lookups = node.lookups.saturating_sub(count);
+        }
+        inside.collect(id);
+    }
+
+    /// Keeps a node while it is open.
+    pub fn opened(&self, id: NodeId) {
+        if let Some(node) = self.inside.lock().nodes.get_mut(&id) {
+            node.opens += 1;
+        }
+    }
+
+    /// The counterpart of [`Nodes::opened`].
+    pub fn closed(&self, id: NodeId) {
+        let mut inside = self.inside.lock();
+        if let Some(node) = inside.nodes.get_mut(&id) {
+            node.opens = node.opens.saturating_sub(1);
+        }
+        inside.collect(id);
+    }
+
+    /// Type of a node.
+    pub fn kind(&self, id: NodeId) -> Inner<Kind> {
+        self.inside.lock().nodes.get(&id).map(|n| n.kind).ok_or(Fault::Os(libc::ESTALE))
+    }
+
+    /// A name of a node; `ENOENT` where it has none any more.
+    pub fn link(&self, id: NodeId) -> Inner<Link> {
+        let inside = self.inside.lock();
+        let node = inside.nodes.get(&id).ok_or(Fault::Os(libc::ESTALE))?;
+        node.links.last().cloned().ok_or(Fault::Os(libc::ENOENT))
+    }
+
+    /// Id of a directory, where it was worked out before.
+    pub fn directory(&self, id: NodeId) -> Option<DirectoryId> {
+        self.inside.lock().nodes.get(&id).and_then(|n| n.directory)
+    }
+
+    /// Notes or forgets the id of a directory.
+    pub fn set_directory(&self, id: NodeId, directory: Option<DirectoryId>) {
+        if let Some(node) = self.inside.lock().nodes.get_mut(&id) {
+            node.directory = directory;
+        }
+    }
+
+    /// True where `stat` is of the object that the node stands for.
+    pub fn is(&self, id: NodeId, stat: &Stat) -> bool {
+        self.inside.lock().nodes.get(&id).is_some_and(|n| n.key == Key::of(stat))
+    }
+
+    /// Stored path from the root, components joined by `/`; `None` where a name on the way is gone.
+    pub fn stored_path(&self, id: NodeId) -> Option<Vec<u8>> {
+        self.path(id, |link| &link.stored)
+    }
+
+    fn path(&self, mut id: NodeId, part: impl Fn(&Link) -> &[u8]) -> Option<Vec<u8>> {
+        let inside = self.inside.lock();
+        let mut parts: Vec<&[u8]> = Vec::new();
+        while id != ROOT {
+            let link = inside.nodes.get(&id)?.links.last()?;
+            parts.push(part(link));
+            id = link.parent;
+            if parts.len() > 4096 {
+                return None;
+            }
+        }
+        parts.reverse();
+        Some(parts.join(&b'/'))
+    }
+
+    /// Whether `id` is `ancestor` or stands below it.
+    pub fn is_below(&self, mut id: NodeId, ancestor: NodeId) -> bool {
+        let inside = self.inside.lock();
+        for _ in 0..4096 {
+            if id == ancestor {
+                return true;
+            }
+            match inside.nodes.get(&id).and_then(|n| n.links.last()) {
+                Some(link) => id = link.parent,
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// Number of nodes in the table.
+    pub fn len(&self) -> usize {
+        self.inside.lock().nodes.len()
+    }
+}
+
+impl Inside {
+    fn add_link(&mut self, id: NodeId, link: Link) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if id == ROOT {
+            return;
+        }
+        if let Some(at) = node.links.iter().position(|l| l.parent == link.parent && l.stored == link.stored) {
+            // The name that was used last is the one most likely to be there still.
+            let last = node.links.len() - 1;
+            node.links.swap(at, last);
+            return;
+        }
+        let mut gone = None;
+        if node.kind == Kind::Dir && !node.links.is_empty() {
+            // It was moved beneath us: its id follows from the new place or its record.
+            gone = node.links.pop();
+            node.directory = None;
+        } else if node.links.len() >= LINKS_MAX {
+            gone = Some(node.links.remove(0));
+        }
+        let parent = link.parent;
+        node.links.push(link);
+        if let Some(parent) = self.nodes.get_mut(&parent) {
+            parent.children += 1;
+        }
+        if let Some(gone) = gone {
+            self.release_parent(gone.parent);
+        }
+    }
+
+    fn remove_link(&mut self, key: &Key, parent: NodeId, stored: &[u8]) -> Option<NodeId> {
+        let id = *self.by_key.get(key)?;
+        let node = self.nodes.get_mut(&id)?;
+        if !node.links.iter().any(|l| l.parent == parent && *l.stored == *stored) {
+            return Some(id);
+        }
+        node.links.retain(|l| !(l.parent == parent && *l.stored == *stored));
+        if node.links.is_empty() && node.opens == 0 {
+            // The store may give the inode number to another object now; an open node still holds it.
+            self.by_key.remove(key);
+        }
+        self.release_parent(parent);
+        self.collect(id);
+        Some(id)
+    }
+
+    fn release_parent(&mut self, parent: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&parent) {
+            node.children = node.children.saturating_sub(1);
+        }
+        self.collect(parent);
+    }
+
+    /// Drops the node, and those above it that were kept by it alone, where nothing counts on it.
+    fn collect(&mut self, mut id: NodeId) {
+        while id != ROOT {
+            let Some(node) = self.nodes.get(&id) else { return };
+            if node.lookups > 0 || node.children > 0 || node.opens > 0 {
+                return;
+            }
+            let node = self.nodes.remove(&id).expect("found above");
+            if self.by_key.get(&node.key) == Some(&id) {
+                self.by_key.remove(&node.key);
+            }
+            let mut parents = node.links.into_iter().map(|l| l.parent);
+            let first = parents.next();
+            for parent in parents {
+                self.release_parent(parent);
+            }
+            let Some(parent) = first else { return };
+            if let Some(node) = self.nodes.get_mut(&parent) {
+                node.children = node.children.saturating_sub(1);
+            }
+            id = parent;
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Symbolic links: the store's own links, whose text is the sealed target.
+//!
+//! A target whose record does not fit a link (more than 3,007 bytes) stands in a control file at the share's root, and the link's text
+//! is `+` and a sealed reference. The reference is the link's random id, so that link and rename need not touch it.
+
+use super::core::{Core, read_control, write_control};
+use super::error::{Fault, Inner};
+use crate::backing::Dir;
+use crate::format::record::{OVERFLOW, OVERHEAD, RecordKind, TARGET_INLINE_MAX, TARGET_MAX, link_record, link_text};
+
+const OVERFLOW_FILE: &[u8] = b"+link-";
+const ID: usize = 16;
+
+/// Length of the text of a link that overflows.
+pub(crate) fn overflow_text_len() -> u64 {
+    1 + ((OVERHEAD + ID) * 4).div_ceil(3) as u64
+}
+
+fn overflow_file(id: &[u8]) -> Vec<u8> {
+    let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
+    [OVERFLOW_FILE, hex.as_bytes()].concat()
+}
+
+impl Core {
+    /// The text of a link to `target`; writes the control file of a long one.
+    pub fn seal_target(&self, target: &[u8]) -> Inner<Vec<u8>> {
+        if target.is_empty() {
+            return Err(Fault::Os(libc::ENOENT));
+        }
+        if target.len() > TARGET_MAX {
+            return Err(Fault::Os(libc::ENAMETOOLONG));
+        }
+        let records = self.keys.record_context();
+        if target.len() <= TARGET_INLINE_MAX {
+            return Ok(link_text(&records.seal(RecordKind::Symlink, b"", target, &*self.random)));
+        }
+        let mut id = [0; ID];
+        self.random.fill(&mut id);
+        write_control(&*self.root, &*self.random, &overflow_file(&id), &records.seal(RecordKind::LongSymlink, &id, target, &*self.random))?;
+        self.root.sync()?;
+        let text = link_text(&records.seal(RecordKind::Symlink, b"+", &id, &*self.random));
+        Ok([&[OVERFLOW], text.as_slice()].concat())
+    }
+
+    /// The target of the link `stored`.
+    pub fn read_target(&self, dir: &dyn Dir, stored: &[u8]) -> Inner<Vec<u8>> {
+        let text = dir.readlink(stored)?;
+        match self.overflow_id(&text)? {
+            None => Ok(self.keys.open_record(RecordKind::Symlink, b"", &link_record(&text)?)?.to_vec()),
+            Some(id) => {
+                let bytes = read_control(&*self.root, &overflow_file(&id), OVERHEAD + TARGET_MAX)?;
+                let bytes = bytes.ok_or(Fault::Corrupt("is a symbolic link whose target is missing"))?;
+                Ok(self.keys.open_record(RecordKind::LongSymlink, &id, &bytes)?.to_vec())
+            }
+        }
+    }
+
+    fn overflow_id(&self, text: &[u8]) -> Inner<Option<Vec<u8>>> {
+        match text.split_first() {
+            Some((&OVERFLOW, rest)) => {
+                let id = self.keys.open_record(RecordKind::Symlink, b"+", &link_record(rest)?)?.to_vec();
+                if id.len() == ID { Ok(Some(id)) } else { Err(Fault::Corrupt("is a symbolic link with a reference of the wrong length")) }
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Removes what a link that is about to lose its last name has at the root.
+    pub fn drop_target(&self, text: &[u8]) -> Inner<()> {
+        if let Some(id) = self.overflow_id(text)? {
+            match self.root.unlink(&overflow_file(&id)) {
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+}
