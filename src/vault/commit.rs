@@ -166,6 +166,11 @@ impl Committer<'_> {
             }
             state.unsynced = false;
         }
+        let mtime = match state.mtime {
+            Some(mtime) => mtime,
+            None => file.stat()?.mtime,
+        };
+        // Taken out while the record borrows from it; nothing returns before it is put back.
         let dirty = std::mem::take(&mut state.dirty);
         let mut patches = Vec::new();
         for (k, chunk) in &dirty {
@@ -177,7 +182,6 @@ impl Committer<'_> {
             patches.push(Patch { offset: block.offset, bytes: Cow::Borrowed(&block.bytes) });
         }
         patches.push(Patch { offset: 0, bytes: Cow::Borrowed(header) });
-        let mtime = state.mtime.unwrap_or(file.stat()?.mtime);
         let record = JournalRecord {
             path,
             file_id: state.file_id,

@@ -323,13 +323,13 @@ impl Core {
         committer.commit(state, open, &|| self.nodes.stored_path(open.node), durability)
     }
 
-    /// Lets go of one handle of an open file; the last one commits, unless the file has no name any more.
+    /// Lets go of one handle of an open file; the last one commits, unless no name leads to the file any more.
     pub fn release(&self, open: &Arc<OpenFile>, flags: OpenFlags) -> Inner<()> {
         let mut committed = None;
         loop {
             let mut files = self.files.lock();
             let Some(shared) = files.get_mut(&open.node) else { break };
-            if shared.handles == 1 && committed.is_none() && !self.read_only && self.nodes.link(open.node).is_ok() {
+            if shared.handles == 1 && committed.is_none() && !self.read_only && self.has_name(open) {
                 // Committed while still in the table, so that a lookup in between sees the right size.
                 drop(files);
                 committed = Some(self.commit(open, Durability::Ordered));
@@ -345,6 +345,11 @@ impl Core {
             break;
         }
         committed.unwrap_or(Ok(()))
+    }
+
+    /// Whether a name leads to the file: one that is known here, or a hard link that nobody has looked up yet.
+    pub fn has_name(&self, open: &OpenFile) -> bool {
+        self.nodes.link(open.node).is_ok() || open.file.stat().map_or(true, |stat| stat.nlink > 0)
     }
 
     /// Commits every open file that has been dirty for `age`.

@@ -471,9 +471,10 @@ impl FileState {
             }
             let part = &plain[at..plain.len().min((run - first) * SEGMENT)];
             let offset = layout.segment_offset(k, s);
-            file.write_at(part, offset)?;
+            // Noted first: a write that fails may have been done in part.
             self.backing_len = self.backing_len.max(offset + part.len() as u64);
             self.unsynced = true;
+            file.write_at(part, offset)?;
             for t in s..run {
                 if let Some(old) = chunk.pending.remove(&t) {
                     self.pending_bytes -= old.len();
@@ -487,9 +488,12 @@ impl FileState {
 
     /// Leaves the small form: what it holds becomes segment 0 of chunk 0.
     fn grow_out_of_small(&mut self, file: &dyn File, tools: &Tools) -> Inner<()> {
-        let Some(mut small) = self.small.take() else { return Ok(()) };
+        if self.small.is_none() {
+            return Ok(());
+        }
         let live = vec![false; tools.keys.layout.segments()].into();
         let mut chunk = self.empty_chunk(tools, live)?;
+        let Some(mut small) = self.small.take() else { return Ok(()) };
         if !small.is_empty() {
             // The plain text stays until it is sealed for good: a failure must not lose it.
             let keep = small.clone();
@@ -520,25 +524,33 @@ impl FileState {
             self.touch();
             return Ok(());
         }
+        let small = self.small.clone();
         self.grow_out_of_small(file, tools)?;
         let chunk_size = tools.keys.layout.chunk();
         let mut done = 0;
+        let mut result = Ok(());
         while done < data.len() {
             let at = offset + done as u64;
             let within = (at % chunk_size) as usize;
             let part = (chunk_size as usize - within).min(data.len() - done);
-            let result = self.write_chunk(file, tools, at / chunk_size, within, &data[done..done + part]);
-            if let Err(fault) = result {
-                // What was written before the failure counts: the program may be told of a short write, never of lost bytes.
-                self.size = self.size.max(at);
-                self.touch();
-                return Err(fault);
+            result = self.write_chunk(file, tools, at / chunk_size, within, &data[done..done + part]);
+            if result.is_err() {
+                break;
             }
             done += part;
             self.size = self.size.max(at + part as u64);
         }
-        self.touch();
-        Ok(())
+        if result.is_err() && self.size <= SMALL_MAX {
+            // Nothing was written of what would have made the file large: without its small form no header could tell its size.
+            self.drop_dirty_from(0);
+            self.small = small;
+            return result;
+        }
+        // What was written before a failure counts: the program may be told of a short write, never of lost bytes.
+        if done > 0 {
+            self.touch();
+        }
+        result
     }
 
     fn write_chunk(&mut self, file: &dyn File, tools: &Tools, k: u64, within: usize, data: &[u8]) -> Inner<()> {

@@ -322,7 +322,7 @@ impl Inside {
         if !self.core.read_only {
             let open: Vec<_> = self.core.files.lock().values().map(|s| s.file.clone()).collect();
             for file in open {
-                if self.core.nodes.link(file.node).is_ok() {
+                if self.core.has_name(&file) {
                     keep(self.core.commit(&file, commit::Durability::Ordered), file.node);
                 }
             }
