@@ -12,6 +12,7 @@
 //!   the step that made it.
 //! * There is no real clock and no randomness: equal calls give equal stores, and all chance at a power cut is the caller's.
 
+mod attr;
 mod choices;
 mod content;
 mod data;

@@ -101,6 +101,8 @@ pub(crate) struct FileState {
 pub(crate) struct OpenFile {
     pub node: NodeId,
     pub file: Arc<dyn File>,
+    /// Device and inode number in the store.
+    pub inode: (u64, u64),
     pub state: RwLock<FileState>,
 }
 
@@ -112,7 +114,7 @@ pub(crate) fn now() -> Timestamp {
 
 impl OpenFile {
     /// A file that was just created and holds nothing, not even a header.
-    pub fn fresh(node: NodeId, file: Arc<dyn File>, tools: &Tools, serial: u64, hint: Hint) -> Arc<Self> {
+    pub fn fresh(node: NodeId, file: Arc<dyn File>, inode: (u64, u64), tools: &Tools, serial: u64, hint: Hint) -> Arc<Self> {
         let mut file_id = [0; 32];
         tools.random.fill(&mut file_id);
         let state = FileState {
@@ -139,7 +141,7 @@ impl OpenFile {
             latched: None,
             punch: Vec::new(),
         };
-        Arc::new(OpenFile { node, file, state: RwLock::new(state) })
+        Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) })
     }
 
     /// Opens what stands in the store: one read of header and small data. A file of no bytes was never committed and cannot be read;
@@ -152,9 +154,10 @@ impl OpenFile {
         bytes.truncate(read);
         let stat = file.stat()?;
         let backing_len = stat.size;
+        let inode = (stat.dev, stat.ino);
         if empty {
             // A file whose contents nobody will see again need not be authentic to be replaced.
-            let open = Self::fresh(node, file, tools, serial, Hint { directory: [0; 32], name: Vec::new() });
+            let open = Self::fresh(node, file, inode, tools, serial, Hint { directory: [0; 32], name: Vec::new() });
             let mut state = open.state.write();
             state.backing_len = backing_len;
             drop(state);
@@ -199,7 +202,7 @@ impl OpenFile {
             latched: None,
             punch: Vec::new(),
         };
-        Ok(Arc::new(OpenFile { node, file, state: RwLock::new(state) }))
+        Ok(Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) }))
     }
 
     /// Reads up to `buf.len()` plain bytes at `offset`; fewer only at the end of the file.

@@ -11,16 +11,14 @@ use std::sync::Arc;
 
 use rustix::io::{Errno, Result};
 
+use super::attr;
 use super::content::BLOCK;
 use super::file::MemFile;
 use super::state::{HandleId, State};
-use super::tree::{Change, Ino, Tick, Tree, time};
+use super::tree::{Change, Ino, Inode};
 use super::{Call, Shared};
 use crate::backing::name::{self, NAME_MAX};
-use crate::backing::{Access, Dir, DirEntry, File, Kind, RenameMode, SetTime, Space, Stat, Timestamp};
-
-/// `st_dev` of every store in memory, so that a store after a power cut is the same device as before.
-const DEVICE: u64 = 0x6b69_7468;
+use crate::backing::{Access, Dir, DirEntry, File, Kind, RenameMode, SetTime, Space, Stat};
 
 /// Longest target of a symbolic link (`PATH_MAX` less the NUL).
 const TARGET_MAX: usize = 4095;
@@ -66,7 +64,7 @@ impl MemDir {
     }
 
     /// Makes an entry that is not held open.
-    fn make(&self, call: Call, name: &[u8], kind: Kind, perm: u32, fill: impl FnOnce(&mut super::tree::Inode)) -> io::Result<()> {
+    fn make(&self, call: Call, name: &[u8], kind: Kind, perm: u32, fill: impl FnOnce(&mut Inode)) -> io::Result<()> {
         self.change(call, name, |state| {
             state.vacant(self.ino, name)?;
             let mut inode = state.inode(kind, perm);
@@ -123,106 +121,6 @@ impl MemDir {
         state.commit(vec![leaves, arrives]);
         Ok(())
     }
-}
-
-/// What `stat` says.
-pub(super) fn stat(state: &State, ino: Ino) -> Result<Stat> {
-    let inode = state.get(ino)?;
-    let (size, blocks) = match inode.kind {
-        Kind::File => {
-            let content = state.content(ino)?;
-            (content.len, content.allocated() * (BLOCK / 512))
-        }
-        Kind::Dir => (BLOCK, BLOCK / 512),
-        Kind::Symlink => (inode.target.len() as u64, 0),
-        _ => (0, 0),
-    };
-    Ok(Stat {
-        dev: DEVICE,
-        ino,
-        btime: Some(inode.btime),
-        kind: inode.kind,
-        perm: inode.perm,
-        nlink: Tree::nlink(inode),
-        uid: inode.uid,
-        gid: inode.gid,
-        rdev: inode.rdev,
-        size,
-        blocks,
-        atime: inode.atime,
-        mtime: inode.mtime,
-        ctime: inode.ctime,
-    })
-}
-
-pub(super) fn chmod(state: &mut State, ino: Ino, perm: u32) -> Result<()> {
-    if state.get(ino)?.kind == Kind::Symlink {
-        return Err(Errno::OPNOTSUPP);
-    }
-    state.commit(vec![Change::Perm(ino, perm & 0o7777)]);
-    Ok(())
-}
-
-pub(super) fn chown(state: &mut State, ino: Ino, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-    if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
-        return Err(Errno::INVAL);
-    }
-    state.commit(vec![Change::Owner(ino, uid, gid)]);
-    Ok(())
-}
-
-pub(super) fn set_times(state: &mut State, ino: Ino, atime: SetTime, mtime: SetTime) -> Result<()> {
-    let now: Tick = state.now();
-    let convert = |set: SetTime| -> Result<Option<Timestamp>> {
-        match set {
-            SetTime::Omit => Ok(None),
-            SetTime::Now => Ok(Some(time(now))),
-            SetTime::At(at) if at.nanos < 1_000_000_000 => Ok(Some(at)),
-            SetTime::At(_) => Err(Errno::INVAL),
-        }
-    };
-    let change = Change::Times(ino, convert(atime)?, convert(mtime)?);
-    state.commit(vec![change]);
-    Ok(())
-}
-
-/// Whether this inode may have the attribute at all.
-fn check_key(kind: Kind, key: &[u8]) -> Result<()> {
-    if key.is_empty() || key.len() > NAME_MAX {
-        return Err(Errno::RANGE);
-    }
-    match key.split(|&byte| byte == b'.').next() {
-        Some(b"user") if !matches!(kind, Kind::File | Kind::Dir) => Err(Errno::PERM),
-        Some(b"user" | b"trusted" | b"security" | b"system") => Ok(()),
-        _ => Err(Errno::OPNOTSUPP),
-    }
-}
-
-pub(super) fn get_xattr(state: &State, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> {
-    let inode = state.get(ino)?;
-    match check_key(inode.kind, key) {
-        Err(Errno::PERM) => Ok(None),
-        other => other.map(|()| inode.xattrs.get(key).map(|value| value.to_vec())),
-    }
-}
-
-pub(super) fn set_xattr(state: &mut State, ino: Ino, key: &[u8], value: &[u8]) -> Result<()> {
-    check_key(state.get(ino)?.kind, key)?;
-    if value.len() > 65536 {
-        return Err(Errno::TOOBIG);
-    }
-    state.commit(vec![Change::Xattr(ino, key.into(), Some(value.into()))]);
-    Ok(())
-}
-
-pub(super) fn remove_xattr(state: &mut State, ino: Ino, key: &[u8]) -> Result<bool> {
-    let inode = state.get(ino)?;
-    check_key(inode.kind, key)?;
-    let existed = inode.xattrs.contains_key(key);
-    if existed {
-        state.commit(vec![Change::Xattr(ino, key.into(), None)]);
-    }
-    Ok(existed)
 }
 
 impl Dir for MemDir {
@@ -367,59 +265,59 @@ impl Dir for MemDir {
     }
 
     fn stat(&self, name: &[u8]) -> io::Result<Stat> {
-        self.look(name, |state| stat(state, state.lookup(self.ino, name)?))
+        self.look(name, |state| attr::stat(state, state.lookup(self.ino, name)?))
     }
 
     fn stat_self(&self) -> io::Result<Stat> {
-        Ok(stat(&self.shared.state.lock(), self.ino)?)
+        Ok(attr::stat(&self.shared.state.lock(), self.ino)?)
     }
 
     fn chmod(&self, name: &[u8], perm: u32) -> io::Result<()> {
-        self.change(Call::Chmod, name, |state| chmod(state, state.lookup(self.ino, name)?, perm))
+        self.change(Call::Chmod, name, |state| attr::chmod(state, state.lookup(self.ino, name)?, perm))
     }
 
     fn chown(&self, name: &[u8], uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
-        self.change(Call::Chown, name, |state| chown(state, state.lookup(self.ino, name)?, uid, gid))
+        self.change(Call::Chown, name, |state| attr::chown(state, state.lookup(self.ino, name)?, uid, gid))
     }
 
     fn set_times(&self, name: &[u8], atime: SetTime, mtime: SetTime) -> io::Result<()> {
-        self.change(Call::SetTimes, name, |state| set_times(state, state.lookup(self.ino, name)?, atime, mtime))
+        self.change(Call::SetTimes, name, |state| attr::set_times(state, state.lookup(self.ino, name)?, atime, mtime))
     }
 
     fn chmod_self(&self, perm: u32) -> io::Result<()> {
-        self.change_self(Call::Chmod, |state| chmod(state, self.ino, perm))
+        self.change_self(Call::Chmod, |state| attr::chmod(state, self.ino, perm))
     }
 
     fn chown_self(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
-        self.change_self(Call::Chown, |state| chown(state, self.ino, uid, gid))
+        self.change_self(Call::Chown, |state| attr::chown(state, self.ino, uid, gid))
     }
 
     fn set_times_self(&self, atime: SetTime, mtime: SetTime) -> io::Result<()> {
-        self.change_self(Call::SetTimes, |state| set_times(state, self.ino, atime, mtime))
+        self.change_self(Call::SetTimes, |state| attr::set_times(state, self.ino, atime, mtime))
     }
 
     fn get_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.look(name, |state| get_xattr(state, state.lookup(self.ino, name)?, key))
+        self.look(name, |state| attr::get_xattr(state, state.lookup(self.ino, name)?, key))
     }
 
     fn set_xattr(&self, name: &[u8], key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.change(Call::SetXattr, name, |state| set_xattr(state, state.lookup(self.ino, name)?, key, value))
+        self.change(Call::SetXattr, name, |state| attr::set_xattr(state, state.lookup(self.ino, name)?, key, value))
     }
 
     fn remove_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<bool> {
-        self.change(Call::RemoveXattr, name, |state| remove_xattr(state, state.lookup(self.ino, name)?, key))
+        self.change(Call::RemoveXattr, name, |state| attr::remove_xattr(state, state.lookup(self.ino, name)?, key))
     }
 
     fn get_xattr_self(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        Ok(get_xattr(&self.shared.state.lock(), self.ino, key)?)
+        Ok(attr::get_xattr(&self.shared.state.lock(), self.ino, key)?)
     }
 
     fn set_xattr_self(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.change_self(Call::SetXattr, |state| set_xattr(state, self.ino, key, value))
+        self.change_self(Call::SetXattr, |state| attr::set_xattr(state, self.ino, key, value))
     }
 
     fn remove_xattr_self(&self, key: &[u8]) -> io::Result<bool> {
-        self.change_self(Call::RemoveXattr, |state| remove_xattr(state, self.ino, key))
+        self.change_self(Call::RemoveXattr, |state| attr::remove_xattr(state, self.ino, key))
     }
 
     fn read(&self, cookie: i64, limit: usize) -> io::Result<Vec<DirEntry>> {

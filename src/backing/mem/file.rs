@@ -8,7 +8,7 @@ use rustix::io::{Errno, Result};
 
 use super::state::{HandleId, MAX_LEN, State};
 use super::tree::Ino;
-use super::{Call, Shared, dir};
+use super::{Call, Shared, attr};
 use crate::backing::{Allocate, File, Lock, Seek, SetTime, Stat};
 
 pub(super) struct MemFile {
@@ -136,31 +136,31 @@ impl File for MemFile {
     }
 
     fn stat(&self) -> io::Result<Stat> {
-        Ok(dir::stat(&self.shared.state.lock(), self.ino)?)
+        Ok(attr::stat(&self.shared.state.lock(), self.ino)?)
     }
 
     fn chmod(&self, perm: u32) -> io::Result<()> {
-        self.change(Call::Chmod, |state| dir::chmod(state, self.ino, perm))
+        self.change(Call::Chmod, |state| attr::chmod(state, self.ino, perm))
     }
 
     fn chown(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
-        self.change(Call::Chown, |state| dir::chown(state, self.ino, uid, gid))
+        self.change(Call::Chown, |state| attr::chown(state, self.ino, uid, gid))
     }
 
     fn set_times(&self, atime: SetTime, mtime: SetTime) -> io::Result<()> {
-        self.change(Call::SetTimes, |state| dir::set_times(state, self.ino, atime, mtime))
+        self.change(Call::SetTimes, |state| attr::set_times(state, self.ino, atime, mtime))
     }
 
     fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        Ok(dir::get_xattr(&self.shared.state.lock(), self.ino, key)?)
+        Ok(attr::get_xattr(&self.shared.state.lock(), self.ino, key)?)
     }
 
     fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.change(Call::SetXattr, |state| dir::set_xattr(state, self.ino, key, value))
+        self.change(Call::SetXattr, |state| attr::set_xattr(state, self.ino, key, value))
     }
 
     fn remove_xattr(&self, key: &[u8]) -> io::Result<bool> {
-        self.change(Call::RemoveXattr, |state| dir::remove_xattr(state, self.ino, key))
+        self.change(Call::RemoveXattr, |state| attr::remove_xattr(state, self.ino, key))
     }
 
     fn try_lock(&self, lock: Lock) -> io::Result<bool> {

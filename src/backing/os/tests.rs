@@ -171,3 +171,25 @@ fn a_stranger_is_refused_and_nothing_of_his_changes() {
         assert_eq!((mode(&path.join("searchable")), mode(&path.join("f"))), (0o711, 0o400));
     });
 }
+
+#[test]
+fn modes_are_exact_with_the_umask_cleared_for_good() {
+    // In a process of its own, because the mask is one for the process.
+    let name = concat!(module_path!(), "::in_a_process_of_its_own");
+    let name = name.split_once("::").unwrap().1;
+    let output = std::process::Command::new(std::env::current_exe().unwrap()).args(["--exact", name, "--ignored"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+#[test]
+#[ignore = "run by modes_are_exact_with_the_umask_cleared_for_good"]
+fn in_a_process_of_its_own() {
+    rustix::process::umask(Mode::from_raw_mode(0o077));
+    let (_temp, root) = store();
+    crate::backing::conformance::modes(root);
+    clear_umask();
+    assert_eq!(rustix::process::umask(Mode::empty()), Mode::empty());
+    let (_temp, root) = store();
+    crate::backing::conformance::modes(root);
+}

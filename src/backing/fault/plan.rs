@@ -1,0 +1,135 @@
+//! Which calls fail, and how many there have been.
+//!
+//! Rules that hold here
+//! * A failed call counts like any other, so that the numbers of a run with a fault and of one without are the same up to it.
+
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::backing::Call;
+
+/// Which calls are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// All of them.
+    All,
+    /// Those that change the store or make it durable ([`Call::is_change`]).
+    Changes,
+    /// Those of one kind.
+    Of(Call),
+}
+
+impl Calls {
+    fn include(self, call: Call) -> bool {
+        match self {
+            Calls::All => true,
+            Calls::Changes => call.is_change(),
+            Calls::Of(one) => one == call,
+        }
+    }
+}
+
+/// Which of the calls that are meant fail, counted from 1 since the plan was made or [`FaultPlan::reset`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// This one.
+    Nth(u64),
+    /// This one and all later ones.
+    From(u64),
+}
+
+/// A failure to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Which calls.
+    pub calls: Calls,
+    /// Which of them.
+    pub when: When,
+    /// The error that they give (`errno`).
+    pub errno: i32,
+    /// A write does the first half of its bytes before it fails.
+    pub short: bool,
+}
+
+/// What fails, and what has been called.
+#[derive(Debug, Default)]
+pub struct FaultPlan {
+    state: Mutex<PlanState>,
+}
+
+#[derive(Debug, Default)]
+struct PlanState {
+    faults: Vec<Fault>,
+    counts: [u64; Call::ALL.len()],
+    failed: u64,
+}
+
+impl PlanState {
+    fn count(&self, calls: Calls) -> u64 {
+        Call::ALL.iter().filter(|&&call| calls.include(call)).map(|&call| self.counts[call as usize]).sum()
+    }
+}
+
+impl FaultPlan {
+    /// A plan by which nothing fails: it counts.
+    pub fn new() -> Arc<FaultPlan> {
+        Arc::new(FaultPlan::default())
+    }
+
+    /// A plan with one fault.
+    pub fn failing(fault: Fault) -> Arc<FaultPlan> {
+        let plan = FaultPlan::new();
+        plan.add(fault);
+        plan
+    }
+
+    /// Adds a fault. Of several that fit a call the first one added counts.
+    pub fn add(&self, fault: Fault) {
+        self.state.lock().faults.push(fault);
+    }
+
+    /// Drops all faults and sets all counters to 0.
+    pub fn reset(&self) {
+        *self.state.lock() = PlanState::default();
+    }
+
+    /// Drops all faults and goes on counting.
+    pub fn heal(&self) {
+        self.state.lock().faults.clear();
+    }
+
+    /// How many such calls there have been, failed ones too.
+    pub fn count(&self, calls: Calls) -> u64 {
+        self.state.lock().count(calls)
+    }
+
+    /// How many calls have been failed.
+    pub fn failed(&self) -> u64 {
+        self.state.lock().failed
+    }
+
+    /// Counts the call and says how it fails, if it does.
+    pub(super) fn next(&self, call: Call) -> Option<Fault> {
+        let mut state = self.state.lock();
+        state.counts[call as usize] += 1;
+        let fault = state.faults.iter().copied().find(|fault| {
+            fault.calls.include(call)
+                && match fault.when {
+                    When::Nth(n) => state.count(fault.calls) == n,
+                    When::From(n) => state.count(fault.calls) >= n,
+                }
+        })?;
+        state.failed += 1;
+        Some(fault)
+    }
+
+    /// Counts the call and fails it, if it is to fail.
+    pub(super) fn pass(&self, call: Call) -> io::Result<()> {
+        match self.next(call) {
+            Some(fault) => Err(io::Error::from_raw_os_error(fault.errno)),
+            None => Ok(()),
+        }
+    }
+}
