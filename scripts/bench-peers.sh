@@ -38,7 +38,7 @@ while [ $# -gt 0 ]; do
 done
 case $runs in '' | *[!0-9]* | 0) die "--runs takes a number from 1" ;; esac
 [ "$drop" = no ] || [ "$(id -u)" -eq 0 ] || die "--drop-caches needs root"
-for tool in fio perl tar mountpoint awk; do command -v "$tool" >/dev/null || die "$tool is missing (scripts/setup.sh installs it)"; done
+for tool in fio perl tar mountpoint findmnt awk; do command -v "$tool" >/dev/null || die "$tool is missing (scripts/setup.sh installs it)"; done
 unmounter=$(command -v fusermount3 || command -v fusermount || true)
 
 available() {
@@ -252,9 +252,9 @@ median() { sort -n "$1" | awk '{ v[NR] = $1 } END { if (NR) printf "%.1f", NR % 
 
 version() {
     case $1 in
-        native) stat -f -c 'filesystem %T' "$work" ;;
-        gocryptfs) gocryptfs -version 2>&1 | head -n 1 ;;
-        securefs) dpkg-query -W -f '${Package} ${Version}\n' securefs 2>/dev/null || echo securefs ;;
+        native) findmnt -n -o FSTYPE -T "$work" ;;
+        gocryptfs) gocryptfs -version 2>&1 | sed 's/;.*//;q' ;;
+        securefs) dpkg-query -W -f '${Package} ${Version}\n' securefs 2>/dev/null || echo "securefs of unknown version" ;;
         kithfs) "$kithfs" --version ;;
     esac
 }
