@@ -94,7 +94,9 @@ impl Background {
     /// # Errors
     /// Those of the calls; a broken pipe where the command in front was killed, in which case nobody expects this mount.
     pub fn serving(mut self) -> Result<(), Error> {
-        leave_terminal().and_then(|()| self.pipe.write_all(&[Exit::Ok.code()])).map_err(|source| Error::Os { op: "go to the background", source })
+        leave_terminal()
+            .and_then(|()| self.pipe.write_all(&[Exit::Ok.code()]))
+            .map_err(|source| Error::Os { op: "go to the background", source })
     }
 
     /// The mount failed and the failure was printed.

@@ -77,9 +77,7 @@ impl Found {
         // without a registry the vault's own lock still refuses
         let entries = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
         match entries.into_iter().find(|entry| entry.vault.0 == self.dir && !entry.read_only) {
-            Some(entry) => {
-                Err(Error::AlreadyMounted { vault: self.dir.clone(), mountpoint: entry.mountpoint.0, pid: entry.process.pid })
-            }
+            Some(entry) => Err(Error::AlreadyMounted { vault: self.dir.clone(), mountpoint: entry.mountpoint.0, pid: entry.process.pid }),
             None => Ok(()),
         }
     }

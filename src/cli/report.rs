@@ -100,7 +100,12 @@ impl From<Error> for Failure {
             Error::NoSuchSlot { .. } => Exit::NotFound,
             Error::WhichSlot { .. } | Error::NotAPassphraseSlot { .. } => Exit::Usage,
             Error::Io { source, .. } => exit_of_io(source),
-            Error::Os { .. } | Error::NobodyReads | Error::DaemonEnded(_) | Error::LastSlot(_) | Error::NotVerified(_) | Error::SomeFailed { .. } => Exit::Failure,
+            Error::Os { .. }
+            | Error::NobodyReads
+            | Error::DaemonEnded(_)
+            | Error::LastSlot(_)
+            | Error::NotVerified(_)
+            | Error::SomeFailed { .. } => Exit::Failure,
         };
         let hint = hint(&error);
         let is_silent = matches!(error, Error::NobodyReads);
@@ -116,9 +121,13 @@ fn hint(error: &Error) -> Option<String> {
         Error::WrongSecret { by_code: false, .. } => {
             "check caps lock and keyboard layout; the recovery code that `init` printed opens it as well".to_owned()
         }
-        Error::WrongSecret { by_code: true, .. } => "a recovery code belongs to one identity only; compare each group with the paper".to_owned(),
+        Error::WrongSecret { by_code: true, .. } => {
+            "a recovery code belongs to one identity only; compare each group with the paper".to_owned()
+        }
         Error::NoOwnIdentity(_) => "give the identity that owns it, or is a member of it, with --identity FILE".to_owned(),
-        Error::VaultMissing(_) => "check the path, and whether the disk that holds it is mounted; `kithfs init` makes a new vault".to_owned(),
+        Error::VaultMissing(_) => {
+            "check the path, and whether the disk that holds it is mounted; `kithfs init` makes a new vault".to_owned()
+        }
         Error::MountPoint { path, source } if source.kind() == io::ErrorKind::NotFound => {
             format!("make it first: mkdir {}", super::display::path(path))
         }

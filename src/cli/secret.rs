@@ -320,7 +320,9 @@ mod tests {
     #[test]
     fn a_command_prints_it() {
         assert_eq!(passphrase(&Source::Command("printf '%s\\n' 'a b'".into())).unwrap(), b"a b");
-        assert!(matches!(passphrase(&Source::Command("echo x; exit 3".into())), Err(Error::PassphraseCommand(status)) if status.code() == Some(3)));
+        assert!(
+            matches!(passphrase(&Source::Command("echo x; exit 3".into())), Err(Error::PassphraseCommand(status)) if status.code() == Some(3))
+        );
         assert!(matches!(passphrase(&Source::Command("true".into())), Err(Error::EmptySecret(_))));
         assert!(matches!(passphrase(&Source::Command("cat /dev/zero".into())), Err(Error::Os { .. })));
     }

@@ -65,7 +65,9 @@ mod tests {
 
     #[test]
     fn suffixes_are_powers_of_1024_in_either_case() {
-        for (text, size) in [("0", 0), ("4096", 4096), ("4K", 4096), ("4k", 4096), ("256KiB", 262_144), ("4M", 1 << 22), ("2gib", 2 << 30), ("1T", 1 << 40)] {
+        for (text, size) in
+            [("0", 0), ("4096", 4096), ("4K", 4096), ("4k", 4096), ("256KiB", 262_144), ("4M", 1 << 22), ("2gib", 2 << 30), ("1T", 1 << 40)]
+        {
             assert_eq!(parse(text), Ok(size), "{text}");
         }
     }

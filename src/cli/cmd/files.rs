@@ -54,7 +54,8 @@ pub fn ls(args: &Ls) -> Result<Exit, Failure> {
     } else {
         let name = split(&path).map_or(&b""[..], |(_, name)| name);
         if args.long {
-            let target = if start.attr.kind == Kind::Symlink { Some(vault.readlink(start.id()).map_err(open.failed(&path))?) } else { None };
+            let target =
+                if start.attr.kind == Kind::Symlink { Some(vault.readlink(start.id()).map_err(open.failed(&path))?) } else { None };
             long(&mut out, &start.attr, name, target.as_deref())?;
         } else {
             out.name(name)?;
@@ -171,7 +172,8 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
     let stdin = args.file == Path::new("-");
     let failed = |source| Error::Io { op: "read", path: args.file.clone(), source };
     // opened before anybody is asked for a passphrase
-    let mut source: Box<dyn Read> = if stdin { Box::new(std::io::stdin().lock()) } else { Box::new(fs::File::open(&args.file).map_err(failed)?) };
+    let mut source: Box<dyn Read> =
+        if stdin { Box::new(std::io::stdin().lock()) } else { Box::new(fs::File::open(&args.file).map_err(failed)?) };
     let open = open(&args.vault, &args.open, Purpose::Write)?;
     let vault = &open.vault;
     if Node::at(vault, &path).is_ok_and(|node| node.is_dir()) {

@@ -182,4 +182,3 @@ fn set_metadata(vault: &Vault, node: NodeId, stat: &fs::Metadata) -> vault::Resu
     let perm = (!stat.is_symlink()).then_some(stat.mode() & 0o7777);
     vault.setattr(node, &SetAttr { perm, atime: SetTime::At(atime), mtime: SetTime::At(mtime), ..SetAttr::default() })
 }
-

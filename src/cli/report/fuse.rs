@@ -20,9 +20,7 @@ impl From<MountError> for Failure {
             MountError::NoDevice(source) => Error::NoFuseDevice(source).into(),
             MountError::NoFusermount => Error::NoFusermount.into(),
             MountError::MountPoint { path, source } => Error::MountPoint { path, source }.into(),
-            MountError::NotADirectory(path) => {
-                Error::MountPoint { path, source: std::io::Error::from_raw_os_error(libc::ENOTDIR) }.into()
-            }
+            MountError::NotADirectory(path) => Error::MountPoint { path, source: std::io::Error::from_raw_os_error(libc::ENOTDIR) }.into(),
             MountError::NotEmpty(path) => Error::MountPointNotEmpty(path).into(),
             MountError::AlreadyMounted(path) => Error::MountPointTaken(path).into(),
             MountError::Fusermount { ref message, .. } if message.contains("user_allow_other") => {

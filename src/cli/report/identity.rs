@@ -19,9 +19,7 @@ pub fn of_identity(error: IdentityError, path: &Path) -> Failure {
             _ => named(Exit::Corrupt).hint("restore the file from a backup; a copy that another machine has synced is as good"),
         },
         IdentityError::PublicMismatch => named(Exit::Corrupt).hint("restore the file from a backup"),
-        IdentityError::WrongSecret(kind) => {
-            Error::WrongSecret { path: path.to_owned(), by_code: kind == "recovery code" }.into()
-        }
+        IdentityError::WrongSecret(kind) => Error::WrongSecret { path: path.to_owned(), by_code: kind == "recovery code" }.into(),
         IdentityError::NoSuchKind(_) => named(Exit::WrongSecret).hint("`kithfs passphrase list` shows what opens it"),
         IdentityError::NoSuchSlot(slot) => Error::NoSuchSlot { path: path.to_owned(), slot }.into(),
         IdentityError::LastSlot(_) => Error::LastSlot(path.to_owned()).into(),
@@ -37,9 +35,8 @@ pub fn of_identity(error: IdentityError, path: &Path) -> Failure {
 impl From<PasswordError> for Failure {
     fn from(error: PasswordError) -> Failure {
         match error {
-            PasswordError::Memory(_) => {
-                Failure::new(Exit::Failure, error).hint("free memory, or use a machine with more; --kdf-memory sets what a new passphrase takes")
-            }
+            PasswordError::Memory(_) => Failure::new(Exit::Failure, error)
+                .hint("free memory, or use a machine with more; --kdf-memory sets what a new passphrase takes"),
             _ => Failure::new(Exit::Failure, error),
         }
     }

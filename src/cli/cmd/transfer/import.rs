@@ -121,9 +121,8 @@ impl<'a> Import<'a> {
     }
 
     fn file(&mut self, path: &Path, name: &OsStr, parent: NodeId, there: Option<Node<'a>>, stat: &Metadata) -> Result<(), EntryError> {
-        let same = |node: &Node<'_>| {
-            node.attr.kind == Kind::File && node.attr.size == stat.len() && node.attr.mtime == outside::mtime(stat)
-        };
+        let same =
+            |node: &Node<'_>| node.attr.kind == Kind::File && node.attr.size == stat.len() && node.attr.mtime == outside::mtime(stat);
         if there.as_ref().is_some_and(same) {
             self.tally.skipped(stat.len());
             return Ok(());
