@@ -353,7 +353,7 @@ fn the_vault_is_usable_without_a_mount() {
     assert!(["1", "sub", "link", "sparse"].iter().all(|name| list.contains(name)), "{list}");
     assert_eq!(expect_code(scratch.kithfs("cat").arg(&vault).arg("photos/sub/2"), 0).stdout, b"two\n");
     expect_code(scratch.kithfs("mkdir").arg(&vault).arg("new"), 0);
-    let mut put = scratch.kithfs("put").arg(&vault).arg("-").arg("new/file").stdin(Stdio::piped()).spawn().unwrap();
+    let mut put = scratch.kithfs("put").arg(&vault).arg("new/file").arg("-").stdin(Stdio::piped()).spawn().unwrap();
     put.stdin.take().unwrap().write_all(b"from a pipe").unwrap();
     assert!(put.wait().unwrap().success());
     assert_eq!(expect_code(scratch.kithfs("get").arg(&vault).arg("new/file").arg("-"), 0).stdout, b"from a pipe");
@@ -393,4 +393,77 @@ fn a_passphrase_can_be_changed_and_the_recovery_code_opens_the_vault() {
     let info: serde_json::Value = serde_json::from_slice(&info.stdout).unwrap();
     assert_eq!(info["chunk_size"], 262_144);
     assert_eq!(fs::metadata(scratch.vault()).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+/// Where mount(8), which sets a PATH of its own, finds the program.
+const ON_PATH: &str = "/usr/local/bin/kithfs";
+
+/// Installs the mount helper where mount(8) looks for it, and the program where the helper does; takes both away again.
+struct Helper;
+
+impl Helper {
+    /// `None` without root, or where the machine has a helper of its own that is not ours to touch.
+    fn install() -> Option<Self> {
+        // SAFETY: no preconditions.
+        if unsafe { libc::geteuid() } != 0 || Path::new("/sbin/mount.kithfs").exists() || fs::symlink_metadata(ON_PATH).is_ok() {
+            println!("skipped: needs root and a machine on which kithfs is not installed");
+            return None;
+        }
+        expect_code(&mut Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/mount-helper/install.sh")), 0);
+        let helper = Helper;
+        std::os::unix::fs::symlink(KITHFS, ON_PATH).unwrap();
+        Some(helper)
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/mount-helper/install.sh")).arg("--uninstall").output();
+        let _ = fs::remove_file(ON_PATH);
+    }
+}
+
+#[test]
+fn mount_8_and_fstab_know_the_type() {
+    if !can_mount() {
+        return;
+    }
+    let Some(_helper) = Helper::install() else { return };
+    let scratch = Scratch::new(&[]);
+    let (vault, point) = (scratch.vault(), scratch.point());
+    let option = format!("passphrase_file={}", scratch.passphrase().display());
+    let fstab = scratch.path().join("fstab");
+    fs::write(&fstab, format!("{} {} kithfs {option},noauto,nofail 0 0\n", vault.display(), point.display())).unwrap();
+    let mut by_hand = Command::new("mount");
+    by_hand.args(["-t", "kithfs"]).arg(&vault).arg(&point).args(["-o", &option]);
+    let mut by_fstab = Command::new("mount");
+    by_fstab.arg("-T").arg(&fstab).arg(&point);
+    for (round, mut mount) in [by_hand, by_fstab].into_iter().enumerate() {
+        expect_code(&mut mount, 0);
+        assert!(is_mounted(&point));
+        fs::write(point.join(format!("round {round}")), "here").unwrap();
+        let mounts = expect_code(Command::new(KITHFS).args(["mounts", "--json"]), 0);
+        let mounts: serde_json::Value = serde_json::from_slice(&mounts.stdout).unwrap();
+        let ours = mounts.as_array().unwrap().iter().find(|m| m["mountpoint"] == point.to_str().unwrap()).expect("listed");
+        let daemon = Ended::watch(ours["pid"].as_u64().unwrap() as i32);
+        expect_code(Command::new("umount").arg(&point), 0);
+        daemon.wait();
+        let cat = expect_code(scratch.kithfs("cat").arg(&vault).arg(format!("round {round}")), 0);
+        assert_eq!(cat.stdout, b"here");
+    }
+}
+
+/// Waits for a process that is not a child to end.
+struct Ended(std::os::fd::OwnedFd);
+
+impl Ended {
+    fn watch(pid: i32) -> Self {
+        Ended(rustix::process::pidfd_open(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::PidfdFlags::empty()).unwrap())
+    }
+
+    fn wait(self) {
+        let mut fds = [rustix::event::PollFd::new(&self.0, rustix::event::PollFlags::IN)];
+        let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
+        assert_eq!(rustix::event::poll(&mut fds, Some(&limit)).unwrap(), 1, "the daemon has not ended");
+    }
 }
