@@ -15,7 +15,7 @@ pub struct Out {
 
 impl Out {
     /// Takes standard output for this command.
-    pub fn new() -> Out {
+    pub fn stdout() -> Out {
         let stdout = io::stdout();
         Out { terminal: stdout.is_terminal(), to: io::BufWriter::with_capacity(1 << 16, stdout.lock()) }
     }

@@ -139,7 +139,7 @@ impl Registry {
         let mut live = self.entries()?;
         // a daemon that has unmounted and still writes keeps its entry, so that `umount` can be asked again to wait for it
         live.retain(|entry| mounts.iter().any(|mount| mount.mountpoint == entry.mountpoint.0 && mount.is_kithfs()));
-        live.sort_by(|a, b| (a.since, a.process.pid).cmp(&(b.since, b.process.pid)));
+        live.sort_by_key(|entry| (entry.since, entry.process.pid));
         Ok(live)
     }
 }

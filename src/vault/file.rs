@@ -293,7 +293,7 @@ impl FileState {
         let mut s = within / SEGMENT;
         while s * SEGMENT < end {
             let whole = s * SEGMENT >= within && (s + 1) * SEGMENT <= end;
-            let waits = pending.and_then(|p| p.get(&s));
+            let waits = pending.and_then(|p| p.get(&s)).map(|b| &**b);
             if !whole || waits.is_some() || table.segments[s].len as usize != SEGMENT {
                 // Part of a segment, or one that is not at its place or not full: through a buffer of its own.
                 let mut plain = Zeroizing::new([0; SEGMENT]);
@@ -338,7 +338,7 @@ impl FileState {
         s: usize,
         table: &Table,
         key: &SegmentKey,
-        waits: Option<&Box<[u8]>>,
+        waits: Option<&[u8]>,
         plain: &mut [u8; SEGMENT],
     ) -> Inner<()> {
         let len = table.segments[s].len as usize;
@@ -581,7 +581,7 @@ impl FileState {
         for (s, wanted) in [(first, starts_inside), (last, ends_inside && (first != last || !starts_inside))] {
             if wanted {
                 old.fill(0);
-                self.open_one(file, tools, k, s, &dirty.table, &dirty.key, dirty.pending.get(&s), &mut old)?;
+                self.open_one(file, tools, k, s, &dirty.table, &dirty.key, dirty.pending.get(&s).map(|b| &**b), &mut old)?;
                 let at = (s - first) * SEGMENT;
                 let len = (plain.len() - at).min(SEGMENT);
                 plain[at..at + len].copy_from_slice(&old[..len]);
@@ -651,7 +651,7 @@ impl FileState {
     fn shorten_chunk(&mut self, file: &dyn File, tools: &Tools, k: u64, chunk: &mut DirtyChunk, s: usize, len: usize) -> Inner<()> {
         if chunk.table.segments[s].len as usize > len {
             let mut plain = Zeroizing::new([0; SEGMENT]);
-            self.open_one(file, tools, k, s, &chunk.table, &chunk.key, chunk.pending.get(&s), &mut plain)?;
+            self.open_one(file, tools, k, s, &chunk.table, &chunk.key, chunk.pending.get(&s).map(|b| &**b), &mut plain)?;
             self.seal_into(file, tools, k, chunk, s, &mut plain[..len])?;
         }
         for t in s + 1..chunk.table.segments.len() {

@@ -99,12 +99,6 @@ impl Mount {
         self.up = false;
         expect_code(Command::new(KITHFS).arg("umount").arg(&self.point), 0);
     }
-
-    /// Says that the mount has gone by other means.
-    pub fn is_gone(mut self) {
-        self.up = false;
-        assert!(!is_mounted(&self.point));
-    }
 }
 
 /// Whether something is mounted at `point`.

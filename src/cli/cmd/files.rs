@@ -23,7 +23,7 @@ pub fn ls(args: &Ls) -> Result<Exit, Failure> {
     let path = clean(args.path.as_deref().unwrap_or_default())?;
     let open = open(&args.vault, &args.open, Purpose::Read)?;
     let vault = &open.vault;
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     let start = Node::at(vault, &path).map_err(open.failed(&path))?;
     let mut unreadable = 0;
     if start.is_dir() {
@@ -102,7 +102,7 @@ fn regular<'a>(open: &'a Open, path: &[u8]) -> Result<Node<'a>, Failure> {
 fn to_stdout(open: &Open, path: &[u8]) -> Result<(), Failure> {
     let node = regular(open, path)?;
     let file = OpenFile::read(&open.vault, node.id()).map_err(open.failed(path))?;
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     let mut buffer = vec![0; BLOCK];
     let mut offset = 0;
     loop {

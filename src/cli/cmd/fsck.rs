@@ -69,7 +69,7 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
 }
 
 fn print(report: &Report, json: bool) -> Result<(), Failure> {
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     if json {
         out.json(report)?;
     } else {

@@ -37,7 +37,7 @@ pub fn exit_codes() -> Result<Exit, Failure> {
 }
 
 fn print(bytes: &[u8]) -> Result<Exit, Failure> {
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     out.bytes(bytes)?;
     out.finish()?;
     Ok(Exit::Ok)

@@ -37,7 +37,7 @@ struct Holder {
 /// Prints what can be said of a vault without a secret.
 pub fn run(args: &Info) -> Result<Exit, Failure> {
     let report = Report::of(open::find(&args.vault)?);
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     if args.json {
         out.json(&report)?;
     } else {

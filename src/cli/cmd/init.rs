@@ -53,7 +53,7 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
     note(format_args!("made the vault {} ({}, chunks of {} bytes)", shown(&dir), suite.name(), 1 << args.chunk_size));
     if let Some(own) = own {
         note("this recovery code opens the vault when the passphrase is lost. It is not shown again: write it down, keep it elsewhere");
-        let mut out = Out::new();
+        let mut out = Out::stdout();
         out.text(format_args!("{}\n", own.code.text().as_str()))?;
         out.finish()?;
     }

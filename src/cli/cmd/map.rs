@@ -23,7 +23,7 @@ pub fn run(args: &Map) -> Result<Exit, Failure> {
         let plain = clean(&args.path)?;
         open.vault.cipher_path(&plain).map_err(open.failed(args.path.as_bytes()))?
     };
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     out.name(&mapped)?;
     out.text(format_args!("\n"))?;
     out.finish()?;

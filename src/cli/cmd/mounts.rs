@@ -12,7 +12,7 @@ use crate::cli::report::Failure;
 pub fn run(args: &Mounts) -> Result<Exit, Failure> {
     let failed = |source| Error::Os { op: "read the list of mounts", source };
     let entries = Registry::open().and_then(|registry| registry.live()).map_err(failed)?;
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     if args.json {
         out.json(&entries)?;
     } else {

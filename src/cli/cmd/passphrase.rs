@@ -90,7 +90,7 @@ fn add(args: &PassphraseAdd) -> Result<Exit, Failure> {
     note(format_args!("added slot {id} ({}) to {}", secret.kind_name(), shown(&unlocked.path)));
     if let Some(code) = code {
         note("this recovery code is not shown again: write it down, keep it elsewhere");
-        let mut out = Out::new();
+        let mut out = Out::stdout();
         out.text(format_args!("{}\n", code.text().as_str()))?;
         out.finish()?;
     }
@@ -170,7 +170,7 @@ fn list(args: &PassphraseList) -> Result<Exit, Failure> {
             }
         })
         .collect();
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     if args.json {
         out.json(&slots)?;
     } else {

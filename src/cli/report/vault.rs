@@ -9,8 +9,9 @@ use crate::vault::{Error, LockHolder};
 
 /// What failed in the vault `vault`; `plain` is the path in it that was asked for.
 pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
-    // an error about the vault as a whole has an empty path
-    let place = |stored: &Path| shown(&if stored.as_os_str().is_empty() { vault.to_owned() } else { vault.join(stored) }).to_string();
+    // an error about the vault as a whole, or its root, has an empty path or a dot
+    let is_root = |stored: &Path| stored.as_os_str().is_empty() || stored.as_os_str() == ".";
+    let place = |stored: &Path| shown(&if is_root(stored) { vault.to_owned() } else { vault.join(stored) }).to_string();
     let asked = |stored: &Path| match plain {
         Some(plain) => format!("{} ({})", Shown(plain), place(stored)),
         None => place(stored),
