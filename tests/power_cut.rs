@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use vaults::{Item, READ_WRITE, Seeded, at, pattern, set_xattr, split};
 
 /// What may stand under a path after a cut; `None` is nothing.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Allowed {
     states: Vec<Option<Vec<u8>>>,
     /// An error is allowed too: the file was never durable, or was cut to nothing since.
@@ -39,10 +39,14 @@ struct Session {
 }
 
 impl Session {
+    fn nothing() -> Allowed {
+        Allowed { states: vec![None], unreadable: false }
+    }
+
     /// The state of `path` is about to become `next`: it may be there from now on, and what was before may still be.
     fn may(&mut self, path: &[u8], next: Option<&[u8]>) {
         let mut promises = self.promises.lock();
-        let allowed = promises.entry(path.to_vec()).or_insert_with(|| Allowed { states: vec![None], unreadable: false });
+        let allowed = promises.entry(path.to_vec()).or_insert_with(Self::nothing);
         let next = next.map(<[u8]>::to_vec);
         if !allowed.states.contains(&next) {
             allowed.states.push(next);
@@ -51,7 +55,7 @@ impl Session {
 
     /// A file that was never durable, or whose old contents were thrown away, is changing.
     fn may_break(&mut self, path: &[u8]) {
-        self.promises.lock().entry(path.to_vec()).or_default().unreadable = true;
+        self.promises.lock().entry(path.to_vec()).or_insert_with(Self::nothing).unreadable = true;
     }
 
     /// From now on nothing but the present state will do.
@@ -216,8 +220,13 @@ fn verify(store: &MemStore, promises: &Promises, what: &str) {
     }
 }
 
-/// Runs a session once, and cuts it at every event.
+/// Runs a session once, and cuts it at every event in eight ways.
 fn cut_everywhere(chunk_log2: u8, session: impl Fn(&mut Session, &MemStore)) {
+    cut_some(chunk_log2, 6, session);
+}
+
+/// As [`cut_everywhere`] with another number of random ways besides the harshest and the kindest.
+fn cut_some(chunk_log2: u8, ways: usize, session: impl Fn(&mut Session, &MemStore)) {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, chunk_log2);
     let promises: Arc<Mutex<Promises>> = Arc::default();
@@ -242,7 +251,7 @@ fn cut_everywhere(chunk_log2: u8, session: impl Fn(&mut Session, &MemStore)) {
     for (n, (what, snapshot, promises)) in cuts.iter().enumerate() {
         verify(&snapshot.crash(&mut |_| 0), promises, &format!("{what}, harsh"));
         verify(&snapshot.crash(&mut |n| n - 1), promises, &format!("{what}, kind"));
-        for round in 0..6 {
+        for round in 0..ways {
             let random = Seeded::new((n * 100 + round) as u64 + 7);
             // Tears are the most telling, so they are half of what is chosen where there are three ways.
             let mut choose = |n: usize| if n == 3 && random.below(2) == 0 { 1 } else { random.below(n as u64) as usize };
@@ -438,4 +447,48 @@ fn attributes_and_times_between_overwrites() {
         s.overwrite(b"other", 0, &pattern(5, 10));
         s.overwrite(b"file", 8192, &pattern(6, 4096));
     });
+}
+
+#[test]
+fn random_sessions() {
+    for seed in 0..12u64 {
+        let chunk_log2 = if seed % 2 == 0 { 12 } else { 14 };
+        cut_some(chunk_log2, 3, |s, store| {
+            let random = Seeded::new(seed + 1000);
+            let below = |n: usize| random.below(n as u64) as usize;
+            let paths = [&b"one"[..], b"two"];
+            for (path, len) in paths.iter().zip([below(6000), below(40_000)]) {
+                s.create(path, &pattern(seed, len));
+            }
+            let mut handle: Option<(u64, &[u8])> = None;
+            for round in 0..14 {
+                let path = paths[below(2)];
+                let len = s.now[path].len();
+                match below(9) {
+                    0 | 1 => s.overwrite(path, below(len + 1), &pattern(seed * 100 + round, [1, 100, 4096, 9000][below(4)])),
+                    2 => s.overwrite(path, len, &pattern(seed * 100 + round, [100, 5000, 70_000][below(3)])),
+                    3 => s.truncate(path, below(len + 5000)),
+                    4 => s.punch(path, below(len + 1) / 4096 * 4096, 4096 * (1 + below(5))),
+                    5 => s.fsync_path(path),
+                    6 => {
+                        if let Some((handle, _)) = handle.take() {
+                            s.vault.release(handle).unwrap();
+                        }
+                        handle = Some((s.open(path, READ_WRITE), path));
+                    }
+                    7 => s.commit(),
+                    _ if below(4) == 0 && handle.is_none() => s.reopen(store),
+                    _ => {
+                        if let Some((handle, path)) = handle {
+                            s.write_on(handle, path, below(30_000), &pattern(seed * 100 + round, 1 + below(20_000)));
+                        }
+                    }
+                }
+            }
+            if let Some((handle, path)) = handle {
+                s.fsync(handle, path);
+                s.vault.release(handle).unwrap();
+            }
+        });
+    }
 }

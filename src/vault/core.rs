@@ -18,7 +18,7 @@ use super::journal::Journal;
 use super::keys::{DirectoryId, ShareKeys};
 use super::nodes::Nodes;
 use super::types::{Attr, Handle, NodeId, OpenFlags, ROOT};
-use crate::backing::{Access, Dir, Kind, Stat, Timestamp};
+use crate::backing::{Access, Dir, Kind, Stat};
 use crate::crypto::Random;
 use crate::format::name::DIRECTORY_RECORD;
 use crate::format::record::{self, DirectoryRecord, RecordKind};
@@ -61,8 +61,6 @@ pub(crate) struct Core {
     pub read_only: bool,
     /// Holds the vault's lock as long as it lives.
     pub lock: Mutex<Option<super::lock::VaultLock>>,
-    /// The store's clock when the vault was opened: an inode that changed since may not be on the disk.
-    pub opened_at: Timestamp,
     pub is_root_user: bool,
     pub closed: AtomicBool,
 }
@@ -76,7 +74,6 @@ pub(crate) struct Parts {
     pub cache_bytes: usize,
     pub read_only: bool,
     pub lock: Option<super::lock::VaultLock>,
-    pub opened_at: Timestamp,
 }
 
 impl Core {
@@ -99,7 +96,6 @@ impl Core {
             paths: RwLock::new(()),
             read_only: parts.read_only,
             lock: Mutex::new(parts.lock),
-            opened_at: parts.opened_at,
             is_root_user: rustix::process::geteuid().is_root(),
             closed: AtomicBool::new(false),
         })
@@ -291,7 +287,7 @@ impl Core {
         if !self.nodes.is(node, &file.stat()?) {
             return Err(Fault::Os(libc::ESTALE));
         }
-        let file = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate, self.opened_at)?;
+        let file = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate)?;
         self.insert_open(&mut files, node, file.clone(), flags);
         Ok(file)
     }

@@ -95,6 +95,8 @@ pub(crate) struct FileState {
     pub latched: Option<i32>,
     /// Ciphertext ranges that become holes once the commit stands.
     pub punch: Vec<(u64, u64)>,
+    /// The commit will free places to which the committed header refers.
+    pub freed: bool,
 }
 
 /// An open file.
@@ -140,14 +142,14 @@ impl OpenFile {
             dirty_since: Some(Instant::now()),
             latched: None,
             punch: Vec::new(),
+            freed: false,
         };
         Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) })
     }
 
     /// Opens what stands in the store: one read of header and small data. A file of no bytes was never committed and cannot be read;
-    /// with `empty` (it is about to be truncated) it counts as empty. An inode that changed at or after `settled_before`, by the store's
-    /// clock, may not be on the disk yet.
-    pub fn load(node: NodeId, file: Arc<dyn File>, tools: &Tools, serial: u64, empty: bool, settled_before: Timestamp) -> Inner<Arc<Self>> {
+    /// with `empty` (it is about to be truncated) it counts as empty.
+    pub fn load(node: NodeId, file: Arc<dyn File>, tools: &Tools, serial: u64, empty: bool) -> Inner<Arc<Self>> {
         let layout = tools.keys.layout;
         let mut bytes = vec![0; layout.header() + SMALL_MAX as usize];
         let read = file.read_at(&mut bytes, 0)?;
@@ -188,7 +190,8 @@ impl OpenFile {
             oldest_epoch: header.oldest_epoch,
             hint: header.hint,
             durable: true,
-            needs_sync: stat.ctime >= settled_before,
+            // Whoever wrote it, an earlier mount or a sync tool, may have left it in the machine's cache: nothing in the store tells.
+            needs_sync: true,
             size: header.size,
             small: public.small.map(|_| data),
             dirty: BTreeMap::new(),
@@ -201,6 +204,7 @@ impl OpenFile {
             dirty_since: None,
             latched: None,
             punch: Vec::new(),
+            freed: false,
         };
         Ok(Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) }))
     }
@@ -644,6 +648,7 @@ impl FileState {
             self.drop_dirty_from(last + 1);
         }
         self.size = size;
+        self.freed = true;
         self.touch();
         Ok(())
     }
@@ -661,6 +666,7 @@ impl FileState {
     }
 
     fn clear_segment(&mut self, chunk: &mut DirtyChunk, s: usize) {
+        self.freed |= chunk.live[s];
         chunk.table.segments[s] = Segment::HOLE;
         if let Some(old) = chunk.pending.remove(&s) {
             self.pending_bytes -= old.len();
