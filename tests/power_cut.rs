@@ -231,8 +231,7 @@ fn cut_some(chunk_log2: u8, ways: usize, session: impl Fn(&mut Session, &MemStor
     vaults::create(&store.root(), Suite::Aes256Gcm, chunk_log2);
     let promises: Arc<Mutex<Promises>> = Arc::default();
     let cuts: Arc<Mutex<Vec<(String, MemStore, Promises)>>> = Arc::default();
-    let mut session_state =
-        Session { vault: vaults::open(store.root()).unwrap(), promises: promises.clone(), now: BTreeMap::new() };
+    let mut session_state = Session { vault: vaults::open(store.root()).unwrap(), promises: promises.clone(), now: BTreeMap::new() };
     {
         // The hook holds no handle that would keep the store alive: the store outlives the session anyway.
         let (watched, promises, cuts) = (store.clone(), promises.clone(), cuts.clone());

@@ -565,17 +565,18 @@ impl Run {
 
 fn run(cases: u32, store: impl Fn() -> (Arc<dyn Dir>, Option<tempfile::TempDir>), suite: Suite, chunk_log2: u8, cache_bytes: usize) {
     let config = ProptestConfig { cases, max_shrink_iters: 600, failure_persistence: None, ..ProptestConfig::default() };
-    let result = TestRunner::new_with_rng(config, proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha))
-        .run(&prop::collection::vec(op(), 1..70), |ops| {
-            let (store, _guard) = store();
-            let mut run = Run::new(store, suite, chunk_log2, cache_bytes);
-            for op in ops {
-                run.step(op);
-            }
-            run.reopen();
-            run.vault.close().unwrap();
-            Ok(())
-        });
+    let result =
+        TestRunner::new_with_rng(config, proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha))
+            .run(&prop::collection::vec(op(), 1..70), |ops| {
+                let (store, _guard) = store();
+                let mut run = Run::new(store, suite, chunk_log2, cache_bytes);
+                for op in ops {
+                    run.step(op);
+                }
+                run.reopen();
+                run.vault.close().unwrap();
+                Ok(())
+            });
     if let Err(e) = result {
         panic!("{e}");
     }

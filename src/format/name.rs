@@ -135,6 +135,16 @@ impl<'a> NameCipher<'a> {
         Decoded::Foreign
     }
 
+    /// Length of the suffix that a sync tool has put behind a stored name, 0 where there is none. A conflict copy of a directory is the
+    /// directory of the name without it.
+    pub fn conflict_suffix(&self, stored: &[u8]) -> usize {
+        match stored.first() {
+            Some(&LONG) => stored.len().saturating_sub(1 + HASH_TEXT),
+            Some(_) if stored.iter().all(|b| is_alphabet(*b)) => 0,
+            _ => conflict_splits(stored).find(|at| self.decode_text(&stored[..*at]).is_some()).map_or(0, |at| stored.len() - at),
+        }
+    }
+
     fn decode_text(&self, text: &[u8]) -> Option<Vec<u8>> {
         let mut buf = Base64UrlUnpadded::decode_vec(std::str::from_utf8(text).ok()?).ok()?;
         if buf.len() < 16 || buf.len() > SHORT_MAX + ZEROS {

@@ -7,6 +7,9 @@
 //! * A directory is removed, or renamed over, only when it holds nothing but control files, checked while no name can change; it is moved
 //!   away under a control name first, so that nobody ever sees it without its record.
 
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
 use super::core::{Core, Open, list, read_control, write_control};
 use super::error::{Fault, Inner};
 use super::file::OpenFile;
@@ -17,6 +20,16 @@ use crate::backing::{Dir, Kind, Stat};
 use crate::format::header::Hint;
 use crate::format::name::{DIRECTORY_RECORD, Decoded, LONG, StoredName, is_control, is_valid};
 use crate::format::record::{DirectoryRecord, Place, RecordKind};
+
+/// How long the conflict copies of a directory's long names count as known.
+const COPIES_KNOWN: Duration = Duration::from_secs(2);
+
+/// See [`Core::long_copies`].
+pub(crate) struct LongCopies {
+    node: NodeId,
+    since: Instant,
+    of: HashSet<Box<[u8]>>,
+}
 
 /// Longest sidecar that is read.
 const SIDECAR_MAX: usize = 4096;
@@ -98,17 +111,33 @@ impl Folder<'_> {
         Ok(Some(self.core.keys.open_record(RecordKind::Name, &self.sidecar_bound(hash), &bytes)?.to_vec()))
     }
 
-    /// Removes the sidecar of a long name whose entry is gone.
+    /// Removes the sidecar of a long name whose entry is gone, unless a conflict copy of the entry has its name from it.
     fn tidy(&self, stored: &[u8]) -> Inner<()> {
-        if let Decoded::Long { sidecar, suffix, .. } = self.core.keys.names(&self.id).decode(stored)
-            && suffix.is_empty()
-        {
+        if let Decoded::Long { sidecar, suffix, .. } = self.core.keys.names(&self.id).decode(stored) {
+            let entry = &stored[..stored.len() - suffix.len()];
+            if !suffix.is_empty() && self.dir.stat(entry).is_ok() || self.has_copies(entry, !suffix.is_empty())? {
+                return Ok(());
+            }
             match self.dir.unlink(&sidecar) {
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
                 other => other?,
             }
         }
         Ok(())
+    }
+
+    /// Whether the directory holds conflict copies of the long-named `entry`. One listing serves all who ask within [`COPIES_KNOWN`], so
+    /// that removing a directory of long names does not list it for each; with `anew` it is listed in any case.
+    fn has_copies(&self, entry: &[u8], anew: bool) -> Inner<bool> {
+        let mut known = self.core.long_copies.lock();
+        let fresh = known.as_ref().is_some_and(|k| k.node == self.node && k.since.elapsed() < COPIES_KNOWN);
+        if anew || !fresh {
+            let entries = list(&*self.dir)?;
+            let copies = entries.iter().filter(|e| e.name.first() == Some(&LONG) && e.name.len() > entry.len());
+            let of = copies.map(|e| e.name[..entry.len()].into()).collect();
+            *known = Some(LongCopies { node: self.node, since: Instant::now(), of });
+        }
+        Ok(known.as_ref().is_some_and(|k| k.of.contains(entry)))
     }
 
     /// Plain name of a stored one; `None` for control files and what is not a name of this directory.
@@ -355,13 +384,14 @@ impl Core {
         }
     }
 
-    /// Writes the record that keeps the id of the directory `stored` in `from` valid at its new place.
-    fn record_move(&self, from: &Folder, stored: &[u8], name: &[u8], to: &Folder, new_name: &[u8]) -> Inner<bool> {
+    /// Writes the record that keeps the id of the directory `stored` in `from` valid at its new place, as `new_stored` in `to`.
+    fn record_move(&self, from: &Folder, stored: &[u8], name: &[u8], to: &Folder, new_stored: &[u8], new_name: &[u8]) -> Inner<bool> {
         let dir = from.dir.open_dir(stored)?;
         let (_, bare) = Self::is_empty(&*dir)?;
         if bare {
             return Ok(false);
         }
+        let (name, new_name) = (self.place_name(&from.id, stored, name), self.place_name(&to.id, new_stored, new_name));
         let (id, _) = self.identify(&*dir, &from.id, name)?;
         self.write_record(&*dir, id, &to.id, new_name, &from.id, name)?;
         Ok(true)
@@ -431,15 +461,15 @@ impl Core {
             // Replacing a file by one that is not on the disk would lose both in a crash.
             self.sync_source(&from, &stored, node)?;
         }
-        let recorded = stat.kind == Kind::Dir && self.record_move(&from, &stored, name, &to, new_name)?;
+        let destination = target.as_ref().map_or(new_stored.entry(), |(target_stored, _)| target_stored.as_slice());
+        let recorded = stat.kind == Kind::Dir && self.record_move(&from, &stored, name, &to, destination, new_name)?;
         let exchanged = match &target {
             Some((target_stored, there)) if mode == RenameMode::Exchange && there.kind == Kind::Dir => {
-                self.record_move(&to, target_stored, new_name, &from, name)?
+                self.record_move(&to, target_stored, new_name, &from, &stored, name)?
             }
             _ => false,
         };
         to.prepare(&new_stored, new_name)?;
-        let destination = target.as_ref().map_or(new_stored.entry(), |(target_stored, _)| target_stored.as_slice());
         // What the journal has under the old paths goes to its place before they change.
         let paths = self.paths.write();
         if stat.kind == Kind::Dir || target.as_ref().is_some_and(|(_, t)| t.kind == Kind::Dir) {
@@ -535,6 +565,7 @@ impl Core {
     fn settle_record(&self, dir: &dyn Dir, stored: &[u8], parent: &DirectoryId, name: &[u8]) {
         let reduced = (|| {
             let inside = dir.open_dir(stored)?;
+            let name = self.place_name(parent, stored, name);
             let (id, _) = self.identify(&*inside, parent, name)?;
             self.write_record(&*inside, id, parent, name, parent, name)
         })();

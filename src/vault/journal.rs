@@ -23,7 +23,9 @@ use super::keys::ShareKeys;
 use crate::backing::{Access, Dir, File, Lock, RenameMode, SetTime, Timestamp};
 use crate::crypto::{JournalKey, Random, RecordCipher, hmac};
 use crate::format::header::{Header, PublicHeader};
-use crate::format::journal::{ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORD_MAX, RECORDS_AT, header_hash, open_record, record_head};
+use crate::format::journal::{
+    ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORD_MAX, RECORDS_AT, header_hash, open_record, record_head,
+};
 
 /// Names of journals begin with this.
 pub(crate) const PREFIX: &[u8] = b"+journal-";
