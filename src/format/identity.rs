@@ -135,8 +135,8 @@ impl SlotRecord {
         w.bytes(&self.salt);
     }
 
-    /// What the sealing of this slot is bound to: the label of slots; magic, version, suite and public half of the file; id, kind, parameters, salt, time and
-    /// label of the slot. Not the number of slots, so that adding one leaves the others valid.
+    /// What the sealing of this slot is bound to: the label of slots; magic, version, suite and public half of the file; id, kind,
+    /// parameters, salt, time and label of the slot. Not the number of slots, so that adding one leaves the others valid.
     pub fn associated_data(&self, suite: Suite, public: &PublicIdentity) -> Vec<u8> {
         let mut w = Writer::with_capacity(HEADER_LEN + SLOT_LEN + MAX_LABEL);
         w.bytes(labels::IDENTITY_SLOT.as_bytes());

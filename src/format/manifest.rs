@@ -1,5 +1,5 @@
-//! One manifest of a roster (`+manifest-<n>-<hex>`): who administers a share from here on, and where its slots are. Layout only; what makes a
-//! chain of them valid is in `sharing`.
+//! One manifest of a roster (`+manifest-<n>-<hex>`): who administers a share from here on, and where its slots are. Layout only; what
+//! makes a chain of them valid is in `sharing`.
 //!
 //! Rules: one encoding for each value; every list is counted, bounded and sorted; the signature covers every byte before it; the
 //! manifest's hash covers the signature too.
@@ -81,8 +81,8 @@ pub struct Manifest {
     pub inventory_file: [u8; 32],
     /// Signing key of who signed this.
     pub signer: [u8; 32],
-    /// Signing keys of the admins from here on, ascending. In clear: whether a manifest counts must be known before any key that it leads to
-    /// is used.
+    /// Signing keys of the admins from here on, ascending. In clear: whether a manifest counts must be known before any key that
+    /// it leads to is used.
     pub admins: Vec<[u8; 32]>,
     /// The slot blocks, largest first or in any order: a member has a slot in exactly one.
     pub blocks: Vec<BlockRef>,
@@ -259,7 +259,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn random_bytes_do_not_panic_and_have_one_encoding(bytes in proptest::collection::vec(any::<u8>(), 0..900), at in 0usize..600, len in 0usize..40) {
+        fn random_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..900), at in 0usize..600, len in 0usize..40) {
             let _ = Manifest::decode(&bytes);
             let mut real = sample().encode();
             let at = at.min(real.len());

@@ -1,6 +1,7 @@
 //! Base 32 for things that people write down and compare: digits and letters without I, L, O and U (Crockford's alphabet).
 //!
-//! Rules: writing is upper case in groups of four with hyphens; reading forgives case, spaces, hyphens, and the look-alikes O for 0, I and L for 1.
+//! Rules: writing is upper case in groups of four with hyphens; reading forgives case, spaces, hyphens, and
+//! the look-alikes O for 0, I and L for 1.
 
 use zeroize::Zeroizing;
 

@@ -76,6 +76,21 @@ pub struct Inventory {
     pub file: [u8; 32],
 }
 
+/// Who changes a roster, with what he read at its head.
+#[derive(Clone, Copy)]
+pub struct Acting<'a> {
+    /// An admin of the share.
+    pub by: &'a Identity,
+    /// From [`VerifiedRoster::open`].
+    pub keys: &'a FolderKeys,
+    /// From [`VerifiedRoster::members`].
+    pub members: &'a Members,
+    /// For new keys and nonces.
+    pub random: &'a dyn Random,
+    /// The time, in seconds since 1970.
+    pub now: u64,
+}
+
 /// A manifest before it is signed.
 struct Draft<'a> {
     place: Place<'a>,
@@ -208,15 +223,16 @@ pub fn found(founder: &Identity, params: &FoundParams<'_>, random: &dyn Random, 
 }
 
 impl VerifiedRoster {
-    fn may_change(&self, by: &Identity, keys: &FolderKeys, members: &Members) -> Result<(), RosterError> {
-        if *keys.head() != self.head().hash || members.head != self.head().hash {
+    fn may_change(&self, acting: &Acting<'_>) -> Result<(), RosterError> {
+        let head = self.head().hash;
+        if *acting.keys.head() != head || acting.members.head != head {
             return Err(RosterError::Stale);
         }
-        if self.is_admin(&by.public().sign) { Ok(()) } else { Err(RosterError::NotAdmin) }
+        if self.is_admin(&acting.by.public().sign) { Ok(()) } else { Err(RosterError::NotAdmin) }
     }
 
-    fn finish(&self, draft: Draft<'_>, by: &Identity, random: &dyn Random, now: u64) -> Result<Change, RosterError> {
-        let (change, _) = draft.sign(by, random, now)?;
+    fn finish(&self, draft: Draft<'_>, acting: &Acting<'_>) -> Result<Change, RosterError> {
+        let (change, _) = draft.sign(acting.by, acting.random, acting.now)?;
         self.extend(&change.manifest)?;
         Ok(change)
     }
@@ -264,16 +280,9 @@ impl VerifiedRoster {
     /// # Errors
     /// [`OwnerOnly`](RosterError::OwnerOnly) in a share that is not signed, [`NotAdmin`](RosterError::NotAdmin),
     /// [`AlreadyMember`](RosterError::AlreadyMember), [`WeakKey`](RosterError::WeakKey), [`Stale`](RosterError::Stale), a bound.
-    pub fn add_members(
-        &self,
-        by: &Identity,
-        keys: &FolderKeys,
-        members: &Members,
-        new: &[Member],
-        random: &dyn Random,
-        now: u64,
-    ) -> Result<Change, RosterError> {
-        self.may_change(by, keys, members)?;
+    pub fn add_members(&self, acting: &Acting<'_>, new: &[Member]) -> Result<Change, RosterError> {
+        let Acting { keys, members, .. } = *acting;
+        self.may_change(acting)?;
         if !self.descriptor().signed {
             return Err(RosterError::OwnerOnly);
         }
@@ -285,7 +294,7 @@ impl VerifiedRoster {
         let alone = with_members(&[], new)?;
         let (kept, recipients) =
             if members.list.len() > REBUILD_UP_TO && blocks.len() < MAX_BLOCKS { (&blocks[..], &alone) } else { (&[][..], &all) };
-        self.finish(self.same_epoch(keys, &all, kept, recipients)?, by, random, now)
+        self.finish(self.same_epoch(keys, &all, kept, recipients)?, acting)
     }
 
     /// Removes members: a new epoch with a new folder key, which they get no slot for. `inventory` commits to what they signed before.
@@ -293,18 +302,9 @@ impl VerifiedRoster {
     /// # Errors
     /// [`NoSuchMember`](RosterError::NoSuchMember), [`NoAdmin`](RosterError::NoAdmin), [`NotAdmin`](RosterError::NotAdmin),
     /// [`Stale`](RosterError::Stale), [`OwnerOnly`](RosterError::OwnerOnly).
-    #[allow(clippy::too_many_arguments)]
-    pub fn remove_members(
-        &self,
-        by: &Identity,
-        keys: &FolderKeys,
-        members: &Members,
-        gone: &[[u8; 32]],
-        inventory: Option<Inventory>,
-        random: &dyn Random,
-        now: u64,
-    ) -> Result<Change, RosterError> {
-        self.may_change(by, keys, members)?;
+    pub fn remove_members(&self, acting: &Acting<'_>, gone: &[[u8; 32]], inventory: Option<Inventory>) -> Result<Change, RosterError> {
+        let Acting { keys, members, .. } = *acting;
+        self.may_change(acting)?;
         if !self.descriptor().signed {
             return Err(RosterError::OwnerOnly);
         }
@@ -312,46 +312,37 @@ impl VerifiedRoster {
             return Err(RosterError::NoSuchMember);
         }
         let left: Vec<Member> = members.list.iter().filter(|member| !gone.contains(&member.public.sign)).cloned().collect();
-        let folder = new_folder_key(random);
+        let folder = new_folder_key(acting.random);
         let draft = Draft { inventory, ..self.new_epoch(keys, &folder, &left)? };
-        self.finish(draft, by, random, now)
+        self.finish(draft, acting)
     }
 
-    /// Changes a member's role, in the same epoch: he keeps what he may read. `inventory` commits to what he signed before, where he loses the
-    /// right to write.
+    /// Changes a member's role, in the same epoch: he keeps what he may read. `inventory` commits to what he signed before, where he
+    /// loses the right to write.
     ///
     /// # Errors
     /// As [`VerifiedRoster::remove_members`].
-    #[allow(clippy::too_many_arguments)]
-    pub fn set_role(
-        &self,
-        by: &Identity,
-        keys: &FolderKeys,
-        members: &Members,
-        sign: &[u8; 32],
-        role: Role,
-        inventory: Option<Inventory>,
-        random: &dyn Random,
-        now: u64,
-    ) -> Result<Change, RosterError> {
-        self.may_change(by, keys, members)?;
+    pub fn set_role(&self, acting: &Acting<'_>, sign: &[u8; 32], role: Role, inventory: Option<Inventory>) -> Result<Change, RosterError> {
+        let Acting { keys, members, .. } = *acting;
+        self.may_change(acting)?;
         if !self.descriptor().signed {
             return Err(RosterError::OwnerOnly);
         }
         let mut all = members.list.clone();
         all.iter_mut().find(|member| member.public.sign == *sign).ok_or(RosterError::NoSuchMember)?.role = role;
         let draft = Draft { inventory, ..self.same_epoch(keys, &all, &[], &all)? };
-        self.finish(draft, by, random, now)
+        self.finish(draft, acting)
     }
 
     /// Starts a new epoch with the same members.
     ///
     /// # Errors
     /// [`NotAdmin`](RosterError::NotAdmin), [`Stale`](RosterError::Stale), a bound.
-    pub fn rekey(&self, by: &Identity, keys: &FolderKeys, members: &Members, random: &dyn Random, now: u64) -> Result<Change, RosterError> {
-        self.may_change(by, keys, members)?;
-        let folder = new_folder_key(random);
-        self.finish(self.new_epoch(keys, &folder, &members.list)?, by, random, now)
+    pub fn rekey(&self, acting: &Acting<'_>) -> Result<Change, RosterError> {
+        let Acting { keys, members, .. } = *acting;
+        self.may_change(acting)?;
+        let folder = new_folder_key(acting.random);
+        self.finish(self.new_epoch(keys, &folder, &members.list)?, acting)
     }
 
     /// Settles a fork in favour of this head: a new epoch above those of both branches, with `members` minus `gone`, that names the losing
@@ -361,38 +352,34 @@ impl VerifiedRoster {
     /// # Errors
     /// [`NoFork`](RosterError::NoFork) where the other is not a branch of the same share that excludes this one; otherwise as
     /// [`VerifiedRoster::remove_members`].
-    #[allow(clippy::too_many_arguments)]
     pub fn settle(
         &self,
-        by: &Identity,
-        keys: &FolderKeys,
-        members: &Members,
+        acting: &Acting<'_>,
         losing: &VerifiedRoster,
         losing_keys: &FolderKeys,
         gone: &[[u8; 32]],
-        random: &dyn Random,
-        now: u64,
     ) -> Result<Change, RosterError> {
-        self.may_change(by, keys, members)?;
+        let Acting { keys, members, .. } = *acting;
+        self.may_change(acting)?;
         if losing.share_id() != self.share_id() || self.contains(&losing.head()) || losing.contains(&self.head()) {
             return Err(RosterError::NoFork);
         }
         if *losing_keys.head() != losing.head().hash {
             return Err(RosterError::Stale);
         }
-        if !losing.is_admin(&by.public().sign) {
+        if !losing.is_admin(&acting.by.public().sign) {
             return Err(RosterError::NotAdmin);
         }
         if gone.iter().any(|sign| members.get(sign).is_none()) {
             return Err(RosterError::NoSuchMember);
         }
         let left: Vec<Member> = members.list.iter().filter(|member| !gone.contains(&member.public.sign)).cloned().collect();
-        let folder = new_folder_key(random);
+        let folder = new_folder_key(acting.random);
         let mut draft = self.new_epoch(keys, &folder, &left)?;
         draft.place.epoch = self.epoch().max(losing.epoch()).checked_add(1).ok_or(RosterError::TooMany("epochs"))?;
         draft.second_parent = losing.head().hash;
         let unknown = losing_keys.all().filter(|key| !keys.all().any(|own| own.epoch == key.epoch && own.commitment == key.commitment));
         draft.earlier.extend(unknown.map(|key| (key.epoch, key.commitment, &key.key)));
-        self.finish(draft, by, random, now)
+        self.finish(draft, acting)
     }
 }

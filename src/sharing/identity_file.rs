@@ -185,8 +185,8 @@ impl IdentityFile {
         Ok(())
     }
 
-    /// Puts a new slot, of any kind, in the place of slot `old`, which goes only after the new one was opened; gives the new id. A full file
-    /// is no obstacle.
+    /// Puts a new slot, of any kind, in the place of slot `old`, which goes only after the new one was opened; gives the new id.
+    /// A full file is no obstacle.
     ///
     /// # Errors
     /// Those of [`IdentityFile::add_slot`], and [`NoSuchSlot`](IdentityError::NoSuchSlot). The file is then as it was.

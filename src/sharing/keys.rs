@@ -17,8 +17,8 @@ use crate::format::cursor::Writer;
 use crate::format::manifest::{BlockRef, HistoryEntry};
 use crate::format::members::{Member, Role};
 
-/// Fills the buffer from an offset of the slot block that is named (its file is called [`slots::file_name`](crate::format::slots::file_name)
-/// of the root).
+/// Fills the buffer from an offset of the slot block that is named (its file is called
+/// [`slots::file_name`](crate::format::slots::file_name) of the root).
 pub type ReadBlock<'a> = dyn FnMut(&BlockRef, u64, &mut [u8]) -> io::Result<()> + 'a;
 
 /// The folder key of one epoch.

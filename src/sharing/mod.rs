@@ -19,7 +19,7 @@ pub mod slots;
 
 pub use crate::format::identity::PublicIdentity;
 pub use crate::format::members::{Member, Role};
-pub use change::{Change, FoundParams, Founded, Inventory, found};
+pub use change::{Acting, Change, FoundParams, Founded, Inventory, found};
 pub use error::{IdentityError, RosterError};
 pub use identity::Identity;
 pub use identity_file::{IdentityFile, NewSlot, Secret, SlotInfo};

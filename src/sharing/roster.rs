@@ -179,7 +179,7 @@ fn settled_by(valid: &Valid, link: &Link) -> Option<[u8; 32]> {
 
 /// The pinned manifest, and all that continue or settle one of its descendants.
 fn descendants(valid: &Valid, pin: &Pin) -> Result<HashSet<[u8; 32]>, RosterError> {
-    if !valid.get(&pin.hash).is_some_and(|link| link.manifest.sequence == pin.sequence) {
+    if valid.get(&pin.hash).is_none_or(|link| link.manifest.sequence != pin.sequence) {
         let longest = valid.values().map(|link| link.manifest.sequence).max().ok_or(RosterError::Empty)?;
         return Err(not_continued(longest, pin));
     }
