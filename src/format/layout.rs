@@ -184,7 +184,7 @@ impl Layout {
         if len <= header {
             return 0;
         }
-        if len <= self.cipher_len(SMALL_MAX + 1) - 1 {
+        if len < self.cipher_len(SMALL_MAX + 1) {
             return (len - header).min(SMALL_MAX);
         }
         // Without index blocks the file would reach chunk `high`; the blocks before it take it back by a few at the most.

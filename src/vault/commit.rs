@@ -7,15 +7,19 @@
 //! * Every deferred write ends by restoring the modification time that the program set or saw.
 //! * A failure latches: the file gives its errno until its last close.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::error::{Fault, Inner};
-use super::file::{Committed, FileState, RIDE_MAX, Tools};
+use super::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools};
 use super::journal::Journal;
 use super::tree::{Chunk, PlannedBlock, Root, plan};
 use crate::backing::{Allocate, File, SetTime};
 use crate::format::journal::{JournalRecord, Patch, header_hash};
 use crate::format::table::HOLE;
+
+/// Patches that are written with one call.
+const RUN_MAX: usize = 256;
 
 /// How durable a commit has to be when it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,16 +39,10 @@ pub(crate) struct Committer<'a> {
 }
 
 impl Committer<'_> {
-    /// Commits `state` of `file`. `path` gives the stored path, `None` where the file has no name any more.
-    pub fn commit(
-        &self,
-        state: &mut FileState,
-        file: &Arc<dyn File>,
-        path: &dyn Fn() -> Option<Vec<u8>>,
-        durability: Durability,
-    ) -> Inner<()> {
+    /// Commits `state` of `open`. `path` gives the stored path, `None` where the file has no name any more.
+    pub fn commit(&self, state: &mut FileState, open: &OpenFile, path: &dyn Fn() -> Option<Vec<u8>>, durability: Durability) -> Inner<()> {
         state.check_latched()?;
-        let result = self.commit_unlatched(state, file, path, durability);
+        let result = self.commit_unlatched(state, open, path, durability);
         if let Err(fault) = &result {
             state.latched = Some(fault.errno());
         }
@@ -54,10 +52,11 @@ impl Committer<'_> {
     fn commit_unlatched(
         &self,
         state: &mut FileState,
-        file: &Arc<dyn File>,
+        open: &OpenFile,
         path: &dyn Fn() -> Option<Vec<u8>>,
         durability: Durability,
     ) -> Inner<()> {
+        let file = &open.file;
         if !state.changed {
             if durability == Durability::Synced && (!state.durable || state.needs_sync) {
                 self.sync_all(state, file)?;
@@ -77,7 +76,7 @@ impl Committer<'_> {
         let cipher_len = layout.cipher_len(state.size);
 
         match path().filter(|_| state.durable) {
-            Some(path) => self.journaled(state, file, path, &planned.blocks, &header_bytes, cipher_len)?,
+            Some(path) => self.journaled(state, open, path, &planned.blocks, &header_bytes, cipher_len)?,
             None => {
                 self.straight(state, file, &planned.blocks, &header_bytes, cipher_len)?;
                 if durability == Durability::Synced {
@@ -140,12 +139,13 @@ impl Committer<'_> {
     fn journaled(
         &self,
         state: &mut FileState,
-        file: &Arc<dyn File>,
+        open: &OpenFile,
         path: Vec<u8>,
         blocks: &[PlannedBlock],
         header: &[u8],
         cipher_len: u64,
     ) -> Inner<()> {
+        let file = &open.file;
         let layout = self.tools.keys.layout;
         let Some((base, guarded_end)) = state.committed.as_ref().map(|c| (c.hash, c.end)) else {
             return Err(Fault::Corrupt("is durable but has no header"));
@@ -154,12 +154,6 @@ impl Committer<'_> {
         // Where fresh bytes have to be flushed anyway, fresh blocks go with them; else a few ride in the record, for one flush in all.
         let flush_fresh = state.unsynced || state.needs_sync || fresh > RIDE_MAX;
         let guarded = |b: &PlannedBlock| b.live || b.offset < guarded_end;
-        let mut patches = Vec::new();
-        for (k, chunk) in &state.dirty {
-            for (s, sealed) in &chunk.pending {
-                patches.push(Patch { offset: layout.segment_offset(*k, *s), bytes: sealed.to_vec() });
-            }
-        }
         if flush_fresh {
             for block in blocks.iter().filter(|b| !guarded(b)) {
                 file.write_at(&block.bytes, block.offset)?;
@@ -172,10 +166,17 @@ impl Committer<'_> {
             }
             state.unsynced = false;
         }
-        for block in blocks.iter().filter(|b| guarded(b) || !flush_fresh) {
-            patches.push(Patch { offset: block.offset, bytes: block.bytes.clone() });
+        let dirty = std::mem::take(&mut state.dirty);
+        let mut patches = Vec::new();
+        for (k, chunk) in &dirty {
+            for (s, sealed) in &chunk.pending {
+                patches.push(Patch { offset: layout.segment_offset(*k, *s), bytes: Cow::Borrowed(sealed) });
+            }
         }
-        patches.push(Patch { offset: 0, bytes: header.to_vec() });
+        for block in blocks.iter().filter(|b| guarded(b) || !flush_fresh) {
+            patches.push(Patch { offset: block.offset, bytes: Cow::Borrowed(&block.bytes) });
+        }
+        patches.push(Patch { offset: 0, bytes: Cow::Borrowed(header) });
         let mtime = state.mtime.unwrap_or(file.stat()?.mtime);
         let record = JournalRecord {
             path,
@@ -186,15 +187,27 @@ impl Committer<'_> {
             mtime: (mtime.secs, mtime.nanos),
             patches,
         };
-        let ticket = self.journal.append(&record, file)?;
-        let applied = (|| {
-            for patch in &record.patches {
-                file.write_at(&patch.bytes, patch.offset)?;
-                state.backing_len = state.backing_len.max(patch.offset + patch.bytes.len() as u64);
-            }
-            self.finish_in_place(state, file, cipher_len, blocks)
-        })();
-        self.journal.applied(ticket, applied.is_ok());
+        let appended = self.journal.append(&record, open.inode, file);
+        let applied = appended.and_then(|ticket| {
+            let applied = (|| {
+                // Neighbouring segments go with one call.
+                let mut rest = &record.patches[..];
+                while let Some(first) = rest.first() {
+                    let mut end = first.offset;
+                    let run = rest.iter().take(RUN_MAX).take_while(|p| (p.offset == end, end += p.bytes.len() as u64).0).count();
+                    let slices: Vec<&[u8]> = rest[..run].iter().map(|p| &*p.bytes).collect();
+                    let written: usize = slices.iter().map(|s| s.len()).sum();
+                    file.write_vectored_at(&slices, first.offset)?;
+                    state.backing_len = state.backing_len.max(first.offset + written as u64);
+                    rest = &rest[run..];
+                }
+                self.finish_in_place(state, file, cipher_len, blocks)
+            })();
+            self.journal.applied(ticket, applied.is_ok());
+            applied
+        });
+        drop(record);
+        state.dirty = dirty;
         applied
     }
 

@@ -55,6 +55,9 @@ pub(crate) struct Core {
     next_serial: AtomicU64,
     /// Names: taken for reading by what adds or removes one name, for writing by what must see a directory stand still.
     pub names: RwLock<()>,
+    /// Stored paths: held for reading by a commit from the moment it puts a path into a journal record until the record is applied, for
+    /// writing by what changes a path. Taken after a file's lock, and no file's lock is taken while it is held for writing.
+    pub paths: RwLock<()>,
     pub read_only: bool,
     /// Holds the vault's lock as long as it lives.
     pub lock: Mutex<Option<super::lock::VaultLock>>,
@@ -93,6 +96,7 @@ impl Core {
             next_handle: AtomicU64::new(1),
             next_serial: AtomicU64::new(1),
             names: RwLock::new(()),
+            paths: RwLock::new(()),
             read_only: parts.read_only,
             lock: Mutex::new(parts.lock),
             opened_at: parts.opened_at,
@@ -315,19 +319,22 @@ impl Core {
         }
         let next_serial = || self.next_serial();
         let committer = Committer { tools: self.tools(), journal: &self.journal, next_serial: &next_serial };
-        committer.commit(state, &open.file, &|| self.nodes.stored_path(open.node), durability)
+        let _paths = self.paths.read();
+        committer.commit(state, open, &|| self.nodes.stored_path(open.node), durability)
     }
 
     /// Lets go of one handle of an open file; the last one commits, unless the file has no name any more.
     pub fn release(&self, open: &Arc<OpenFile>, flags: OpenFlags) -> Inner<()> {
-        // Committed while still in the table, so that a lookup in between sees the right size.
-        let last = self.files.lock().get(&open.node).is_some_and(|s| s.handles == 1);
-        let mut result = Ok(());
-        if last && !self.read_only && self.nodes.link(open.node).is_ok() {
-            result = self.commit(open, Durability::Ordered);
-        }
-        let mut files = self.files.lock();
-        if let Some(shared) = files.get_mut(&open.node) {
+        let mut committed = None;
+        loop {
+            let mut files = self.files.lock();
+            let Some(shared) = files.get_mut(&open.node) else { break };
+            if shared.handles == 1 && committed.is_none() && !self.read_only && self.nodes.link(open.node).is_ok() {
+                // Committed while still in the table, so that a lookup in between sees the right size.
+                drop(files);
+                committed = Some(self.commit(open, Durability::Ordered));
+                continue;
+            }
             shared.handles -= 1;
             shared.writers -= usize::from(flags.write);
             if shared.handles == 0 {
@@ -335,8 +342,9 @@ impl Core {
                 drop(files);
                 self.nodes.closed(open.node);
             }
+            break;
         }
-        result
+        committed.unwrap_or(Ok(()))
     }
 
     /// Commits every open file that has been dirty for `age`.
@@ -356,17 +364,6 @@ impl Core {
         let open = self.files.lock().get(&node).map(|s| s.file.clone());
         if let Some(open) = open {
             open.state.write().needs_sync = true;
-        }
-    }
-
-    /// Before a name of the file changes: what the journal has under that name goes to its place.
-    pub fn settle_journal(&self, node: Option<NodeId>) -> Inner<()> {
-        let Some(node) = node else { return self.journal.settle(None) };
-        let open = self.files.lock().get(&node).map(|s| s.file.clone());
-        match open {
-            Some(open) => self.journal.settle(Some(&open.file)),
-            // Closed already: its handle is in the journal's list all the same, under an address that is not known any more.
-            None => self.journal.settle(None),
         }
     }
 }

@@ -101,6 +101,8 @@ pub(crate) struct FileState {
 pub(crate) struct OpenFile {
     pub node: NodeId,
     pub file: Arc<dyn File>,
+    /// Device and inode number in the store.
+    pub inode: (u64, u64),
     pub state: RwLock<FileState>,
 }
 
@@ -112,7 +114,7 @@ pub(crate) fn now() -> Timestamp {
 
 impl OpenFile {
     /// A file that was just created and holds nothing, not even a header.
-    pub fn fresh(node: NodeId, file: Arc<dyn File>, tools: &Tools, serial: u64, hint: Hint) -> Arc<Self> {
+    pub fn fresh(node: NodeId, file: Arc<dyn File>, inode: (u64, u64), tools: &Tools, serial: u64, hint: Hint) -> Arc<Self> {
         let mut file_id = [0; 32];
         tools.random.fill(&mut file_id);
         let state = FileState {
@@ -139,7 +141,7 @@ impl OpenFile {
             latched: None,
             punch: Vec::new(),
         };
-        Arc::new(OpenFile { node, file, state: RwLock::new(state) })
+        Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) })
     }
 
     /// Opens what stands in the store: one read of header and small data. A file of no bytes was never committed and cannot be read;
@@ -152,9 +154,10 @@ impl OpenFile {
         bytes.truncate(read);
         let stat = file.stat()?;
         let backing_len = stat.size;
+        let inode = (stat.dev, stat.ino);
         if empty {
             // A file whose contents nobody will see again need not be authentic to be replaced.
-            let open = Self::fresh(node, file, tools, serial, Hint { directory: [0; 32], name: Vec::new() });
+            let open = Self::fresh(node, file, inode, tools, serial, Hint { directory: [0; 32], name: Vec::new() });
             let mut state = open.state.write();
             state.backing_len = backing_len;
             drop(state);
@@ -199,7 +202,7 @@ impl OpenFile {
             latched: None,
             punch: Vec::new(),
         };
-        Ok(Arc::new(OpenFile { node, file, state: RwLock::new(state) }))
+        Ok(Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) }))
     }
 
     /// Reads up to `buf.len()` plain bytes at `offset`; fewer only at the end of the file.
@@ -290,7 +293,7 @@ impl FileState {
         let mut s = within / SEGMENT;
         while s * SEGMENT < end {
             let whole = s * SEGMENT >= within && (s + 1) * SEGMENT <= end;
-            let waits = pending.and_then(|p| p.get(&s));
+            let waits = pending.and_then(|p| p.get(&s)).map(|b| &**b);
             if !whole || waits.is_some() || table.segments[s].len as usize != SEGMENT {
                 // Part of a segment, or one that is not at its place or not full: through a buffer of its own.
                 let mut plain = Zeroizing::new([0; SEGMENT]);
@@ -335,7 +338,7 @@ impl FileState {
         s: usize,
         table: &Table,
         key: &SegmentKey,
-        waits: Option<&Box<[u8]>>,
+        waits: Option<&[u8]>,
         plain: &mut [u8; SEGMENT],
     ) -> Inner<()> {
         let len = table.segments[s].len as usize;
@@ -566,7 +569,7 @@ impl FileState {
         for (s, wanted) in [(first, starts_inside), (last, ends_inside && (first != last || !starts_inside))] {
             if wanted {
                 old.fill(0);
-                self.open_one(file, tools, k, s, &dirty.table, &dirty.key, dirty.pending.get(&s), &mut old)?;
+                self.open_one(file, tools, k, s, &dirty.table, &dirty.key, dirty.pending.get(&s).map(|b| &**b), &mut old)?;
                 let at = (s - first) * SEGMENT;
                 let len = (plain.len() - at).min(SEGMENT);
                 plain[at..at + len].copy_from_slice(&old[..len]);
@@ -636,7 +639,7 @@ impl FileState {
     fn shorten_chunk(&mut self, file: &dyn File, tools: &Tools, k: u64, chunk: &mut DirtyChunk, s: usize, len: usize) -> Inner<()> {
         if chunk.table.segments[s].len as usize > len {
             let mut plain = Zeroizing::new([0; SEGMENT]);
-            self.open_one(file, tools, k, s, &chunk.table, &chunk.key, chunk.pending.get(&s), &mut plain)?;
+            self.open_one(file, tools, k, s, &chunk.table, &chunk.key, chunk.pending.get(&s).map(|b| &**b), &mut plain)?;
             self.seal_into(file, tools, k, chunk, s, &mut plain[..len])?;
         }
         for t in s + 1..chunk.table.segments.len() {

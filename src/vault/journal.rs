@@ -46,11 +46,13 @@ struct State {
     syncing: bool,
     /// Appended but not yet applied in place.
     unapplied: usize,
-    /// Files with records that no checkpoint has flushed yet, by the address of their handle.
-    unflushed: HashMap<usize, Arc<dyn File>>,
+    /// Files with records that no checkpoint has flushed yet, by device and inode number.
+    unflushed: HashMap<(u64, u64), Arc<dyn File>>,
     /// Counts abandoned journals, so that those who wait for a flush see that it will not come.
     failures: u64,
     last_append: Instant,
+    /// Kept from record to record: see [`JournalRecord::seal`].
+    buffer: Vec<u8>,
     /// A checkpoint is under way or waits for its turn: nothing is appended meanwhile.
     draining: bool,
 }
@@ -94,6 +96,7 @@ impl Journal {
             unflushed: HashMap::new(),
             failures: 0,
             last_append: Instant::now(),
+            buffer: Vec::new(),
             draining: false,
         };
         Journal { root, keys, random, key, cipher, host, state: Mutex::new(state), changed: Condvar::new() }
@@ -125,7 +128,7 @@ impl Journal {
     }
 
     /// Appends a record for `file` and returns once it is durable. The caller applies it and then says so.
-    pub fn append(&self, record: &JournalRecord, file: &Arc<dyn File>) -> Inner<Ticket> {
+    pub fn append(&self, record: &JournalRecord<'_>, inode: (u64, u64), file: &Arc<dyn File>) -> Inner<Ticket> {
         let mut state = self.state.lock();
         while state.draining {
             self.changed.wait(&mut state);
@@ -147,16 +150,17 @@ impl Journal {
             write_zeros(&*running.file, running.capacity, capacity)?;
             running.capacity = capacity;
         }
-        let bytes = record.seal(&running.head, &self.cipher, generation, sequence, &*self.random);
-        debug_assert!(bytes.len() as u64 <= len);
-        running.file.write_at(&bytes, tail)?;
+        let (file_of_journal, head) = (running.file.clone(), running.head.clone());
+        record.seal(&mut state.buffer, &head, &self.cipher, generation, sequence, &*self.random);
+        debug_assert!(state.buffer.len() as u64 <= len);
+        file_of_journal.write_at(&state.buffer, tail)?;
         state.sequence += 1;
-        state.tail += bytes.len() as u64;
+        state.tail += state.buffer.len() as u64;
         state.appended += 1;
         state.last_append = Instant::now();
         let (mine, failures) = (state.appended, state.failures);
         state.unapplied += 1;
-        state.unflushed.insert(Arc::as_ptr(file).cast::<()>() as usize, file.clone());
+        state.unflushed.insert(inode, file.clone());
         while state.synced < mine && state.failures == failures {
             if state.syncing {
                 self.changed.wait(&mut state);
@@ -219,11 +223,11 @@ impl Journal {
         Ok(result?)
     }
 
-    /// Checkpoints where a record names `file`, or any file when `None`: before its name changes.
-    pub fn settle(&self, file: Option<&Arc<dyn File>>) -> Inner<()> {
+    /// Checkpoints where a record names the inode, or any inode when `None`: before its path changes.
+    pub fn settle(&self, inode: Option<(u64, u64)>) -> Inner<()> {
         let mut state = self.state.lock();
-        let concerned = match file {
-            Some(file) => state.unflushed.contains_key(&(Arc::as_ptr(file).cast::<()>() as usize)),
+        let concerned = match inode {
+            Some(inode) => state.unflushed.contains_key(&inode),
             None => !state.unflushed.is_empty(),
         };
         if concerned { self.checkpoint_locked(&mut state) } else { Ok(()) }
@@ -298,7 +302,7 @@ impl Journal {
         if head.owner != Self::owner(&self.key, &head.id) {
             return Ok(0);
         }
-        let mut by_file: Vec<Vec<JournalRecord>> = Vec::new();
+        let mut by_file: Vec<Vec<JournalRecord<'static>>> = Vec::new();
         for record in self.records(&*file, &head)? {
             match by_file.iter_mut().find(|rs| rs[0].path == record.path && rs[0].file_id == record.file_id) {
                 Some(records) => records.push(record),
@@ -323,7 +327,7 @@ impl Journal {
     }
 
     /// The records of the generation that begins the journal.
-    fn records(&self, file: &dyn File, head: &JournalHead) -> Inner<Vec<JournalRecord>> {
+    fn records(&self, file: &dyn File, head: &JournalHead) -> Inner<Vec<JournalRecord<'static>>> {
         let mut records = Vec::new();
         let mut at = RECORDS_AT;
         let mut expected: Option<(u64, u64)> = None;
@@ -353,7 +357,7 @@ impl Journal {
     }
 
     /// Applies the records of one file; `false` where the file is not one that they were made against.
-    fn redo(&self, records: &[JournalRecord]) -> Inner<bool> {
+    fn redo(&self, records: &[JournalRecord<'_>]) -> Inner<bool> {
         let first = &records[0];
         let mut dir = self.root.clone();
         let mut components: Vec<&[u8]> = first.path.split(|b| *b == b'/').collect();

@@ -158,7 +158,7 @@ pub(crate) fn plan(tree: &Tree, chunks: u64, tables: &BTreeMap<u64, &Table>) -> 
         let mut entries = changed.into_iter().peekable();
         while let Some(&(first, _)) = entries.peek() {
             let parent = first / FANOUT;
-            let mut block = IndexBlock((*tree.block(level + 1, parent)?).0.clone());
+            let mut block = IndexBlock(tree.block(level + 1, parent)?.0.clone());
             while let Some((j, hash)) = entries.next_if(|(j, _)| j / FANOUT == parent) {
                 block.0[(j % FANOUT) as usize] = hash;
             }
