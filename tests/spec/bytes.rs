@@ -159,7 +159,7 @@ fn journal(all: &mut Vec<Structure>) {
     let fields: [&[u8]; 9] = [b"kithjrnl", &[1, 0], &[2], &[0], &[0; 4], &SHARE, &id, &owner, &[0; 4016]];
     all.push(structure("journal head", head.encode(), &fields));
 
-    let patch = Patch { offset: 0x0102_0304, bytes: b"patched".to_vec() };
+    let patch = Patch { offset: 0x0102_0304, bytes: b"patched".to_vec().into() };
     let patch_fields: [&[u8]; 3] = [&[4, 3, 2, 1, 0, 0, 0, 0], &[7, 0, 0, 0], b"patched"];
     let record = JournalRecord {
         path: b"a/b".to_vec(),
@@ -189,7 +189,8 @@ fn journal(all: &mut Vec<Structure>) {
     let mut sealed = body.concat();
     let tag = cipher.seal(&nonce, &aad.concat(), &mut sealed);
     let sealed = [&nonce[..], &sealed, &tag].concat();
-    let made = record.seal(&head, &cipher, 0x0a0b, 0x0c0d, &Counting::from(1));
+    let mut made = Vec::new();
+    record.seal(&mut made, &head, &cipher, 0x0a0b, 0x0c0d, &Counting::from(1));
     let padding = vec![0; 512 - 24 - sealed.len()];
     let length = (sealed.len() as u32).to_le_bytes();
     all.push(structure("journal record", made, &[b"KREC", &length, &generation, &sequence, &sealed, &padding]));

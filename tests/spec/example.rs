@@ -176,7 +176,7 @@ fn the_worked_example_is_what_the_program_computes() {
     for (name, value) in &computed {
         assert_eq!(page.get(*name), Some(value), "{name}");
     }
-    let inputs = 15;
+    let inputs = 16;
     assert_eq!(page.len(), inputs + computed.len(), "values on the page that nothing computes");
 }
 
