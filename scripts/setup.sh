@@ -60,7 +60,7 @@ if new_enough; then
 elif command -v rustup >/dev/null; then
     say "cargo is missing or older than $wanted: rustup installs the stable toolchain"
     rustup toolchain install stable --profile minimal --component rustfmt,clippy >&2
-    export RUSTUP_TOOLCHAIN=stable
+    rustup override set stable >&2 # for this directory only
 else
     say "cargo is missing or older than $wanted: installing a Rust toolchain with rustup, for this user only"
     curl --proto '=https' --tlsv1.2 -fsS https://sh.rustup.rs |
