@@ -158,7 +158,8 @@ impl Core {
         }
         let link = self.nodes.link(node)?;
         let parent = self.directory_id(link.parent)?;
-        let id = self.identify(&*self.dir(node)?, &parent, &link.name)?.0;
+        let place = self.keys.names(&parent).place_name(&link.stored, &link.name).len();
+        let id = self.identify(&*self.dir(node)?, &parent, &link.name[..place])?.0;
         self.nodes.set_directory(node, Some(id));
         Ok(id)
     }

@@ -74,6 +74,11 @@ impl Folder<'_> {
         }
     }
 
+    /// See [`NameCipher::place_name`](crate::format::name::NameCipher::place_name).
+    fn place_name<'n>(&self, stored: &[u8], name: &'n [u8]) -> &'n [u8] {
+        self.core.keys.names(&self.id).place_name(stored, name)
+    }
+
     fn sidecar_bound(&self, hash: &[u8; 32]) -> Vec<u8> {
         [&self.id[..], hash].concat()
     }
@@ -95,7 +100,8 @@ impl Folder<'_> {
 
     fn read_sidecar(&self, sidecar: &[u8], hash: &[u8; 32]) -> Inner<Option<Vec<u8>>> {
         let Some(bytes) = read_control(&*self.dir, sidecar, SIDECAR_MAX)? else { return Ok(None) };
-        Ok(Some(self.core.keys.open_record(RecordKind::Name, &self.sidecar_bound(hash), &bytes)?.to_vec()))
+        let name = self.core.keys.open_record(RecordKind::Name, &self.sidecar_bound(hash), &bytes)?.to_vec();
+        if is_valid(&name) { Ok(Some(name)) } else { Err(Fault::Corrupt("has a sealed name that none can have")) }
     }
 
     /// Removes the sidecar of a long name whose entry is gone.
@@ -362,6 +368,7 @@ impl Core {
         if bare {
             return Ok(false);
         }
+        let name = from.place_name(stored, name);
         let (id, _) = self.identify(&*dir, &from.id, name)?;
         self.write_record(&*dir, id, &to.id, new_name, &from.id, name)?;
         Ok(true)
@@ -437,10 +444,12 @@ impl Core {
                 self.commit(&open, super::commit::Durability::Synced)?;
             }
         }
-        let recorded = stat.kind == Kind::Dir && self.record_move(&from, &stored, name, &to, new_name)?;
+        // A target that is a conflict copy keeps its stored name, and so the place of the original.
+        let new_place = target.as_ref().map_or(new_name, |(target_stored, _)| to.place_name(target_stored, new_name));
+        let recorded = stat.kind == Kind::Dir && self.record_move(&from, &stored, name, &to, new_place)?;
         let exchanged = match &target {
             Some((target_stored, there)) if mode == RenameMode::Exchange && there.kind == Kind::Dir => {
-                self.record_move(&to, target_stored, new_name, &from, name)?
+                self.record_move(&to, target_stored, new_name, &from, from.place_name(&stored, name))?
             }
             _ => false,
         };
@@ -527,6 +536,7 @@ impl Core {
     fn settle_record(&self, dir: &dyn Dir, stored: &[u8], parent: &DirectoryId, name: &[u8]) {
         let reduced = (|| {
             let inside = dir.open_dir(stored)?;
+            let name = self.keys.names(parent).place_name(stored, name);
             let (id, _) = self.identify(&*inside, parent, name)?;
             self.write_record(&*inside, id, parent, name, parent, name)
         })();
