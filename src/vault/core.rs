@@ -26,6 +26,9 @@ use crate::format::record::{self, DirectoryRecord, RecordKind};
 /// Directory handles of the store that are kept open.
 const DIRS_MAX: usize = 512;
 
+/// Inodes of which a size is remembered that does not follow from the ciphertext's length.
+const SIZES_MAX: usize = 4096;
+
 /// What a handle stands for.
 #[derive(Clone)]
 pub(crate) enum Open {
@@ -51,6 +54,8 @@ pub(crate) struct Core {
     dirs: Mutex<LruCache<NodeId, Arc<dyn Dir>>>,
     pub files: Mutex<HashMap<NodeId, Shared>>,
     pub handles: RwLock<HashMap<Handle, Open>>,
+    /// Inodes whose ciphertext is longer than their authenticated size makes it: that length, and the size.
+    pub sizes: Mutex<LruCache<(u64, u64), (u64, u64)>>,
     next_handle: AtomicU64,
     next_serial: AtomicU64,
     /// Names: taken for reading by what adds or removes one name, for writing by what must see a directory stand still.
@@ -93,6 +98,7 @@ impl Core {
             dirs: Mutex::new(LruCache::new(NonZeroUsize::new(DIRS_MAX).expect("not zero"))),
             files: Mutex::new(HashMap::new()),
             handles: RwLock::new(HashMap::new()),
+            sizes: Mutex::new(LruCache::new(NonZeroUsize::new(SIZES_MAX).expect("not zero"))),
             next_handle: AtomicU64::new(1),
             next_serial: AtomicU64::new(1),
             names: RwLock::new(()),
@@ -197,7 +203,7 @@ impl Core {
         };
         match stat.kind {
             Kind::File => {
-                attr.size = self.keys.layout.plain_size(stat.size);
+                attr.size = self.shown_size((stat.dev, stat.ino), stat.size);
                 let open = self.files.lock().get(&node).map(|s| s.file.clone());
                 if let Some(open) = open {
                     let state = open.state.read();
@@ -212,6 +218,14 @@ impl Core {
             _ => {}
         }
         Ok(attr)
+    }
+
+    /// Plain size of a file that is not open, from the length of its ciphertext.
+    pub fn shown_size(&self, inode: (u64, u64), cipher_len: u64) -> u64 {
+        match self.sizes.lock().get(&inode) {
+            Some(&(len, size)) if len == cipher_len => size,
+            _ => self.keys.layout.plain_size(cipher_len),
+        }
     }
 
     /// Plain size of a link from the length of its text; one that overflows into a control file tells it inside.

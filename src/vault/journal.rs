@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use super::error::{Fault, Inner};
 use super::keys::ShareKeys;
 use crate::backing::{Access, Dir, File, Lock, SetTime, Timestamp};
-use crate::crypto::{JournalKey, Random, RecordCipher, hmac};
+use crate::crypto::{JournalKey, Random, RecordCipher, hmac, labels};
 use crate::format::header::{Header, PublicHeader};
 use crate::format::journal::{ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORDS_AT, header_hash, open_record, record_head};
 
@@ -103,7 +103,7 @@ impl Journal {
     }
 
     fn owner(key: &JournalKey, id: &[u8; 16]) -> [u8; 16] {
-        hmac(key.expose(), &[b"journal owner", id])[..16].try_into().expect("16 of 32 bytes")
+        hmac(key.expose(), &[labels::JOURNAL_OWNER.as_bytes(), id])[..16].try_into().expect("16 of 32 bytes")
     }
 
     fn begin(&self) -> Inner<Running> {
