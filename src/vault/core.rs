@@ -18,7 +18,7 @@ use super::journal::Journal;
 use super::keys::{DirectoryId, ShareKeys};
 use super::nodes::Nodes;
 use super::types::{Attr, Handle, NodeId, OpenFlags, ROOT};
-use crate::backing::{Access, Dir, Kind, Stat, Timestamp};
+use crate::backing::{Access, Dir, Kind, Stat};
 use crate::crypto::Random;
 use crate::format::name::DIRECTORY_RECORD;
 use crate::format::record::{self, DirectoryRecord, RecordKind};
@@ -66,8 +66,6 @@ pub(crate) struct Core {
     pub read_only: bool,
     /// Holds the vault's lock as long as it lives.
     pub lock: Mutex<Option<super::lock::VaultLock>>,
-    /// The store's clock when the vault was opened: an inode that changed since may not be on the disk.
-    pub opened_at: Timestamp,
     pub is_root_user: bool,
     pub closed: AtomicBool,
 }
@@ -81,7 +79,6 @@ pub(crate) struct Parts {
     pub cache_bytes: usize,
     pub read_only: bool,
     pub lock: Option<super::lock::VaultLock>,
-    pub opened_at: Timestamp,
 }
 
 impl Core {
@@ -105,7 +102,6 @@ impl Core {
             paths: RwLock::new(()),
             read_only: parts.read_only,
             lock: Mutex::new(parts.lock),
-            opened_at: parts.opened_at,
             is_root_user: rustix::process::geteuid().is_root(),
             closed: AtomicBool::new(false),
         })
@@ -305,7 +301,7 @@ impl Core {
         if !self.nodes.is(node, &file.stat()?) {
             return Err(Fault::Os(libc::ESTALE));
         }
-        let file = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate, self.opened_at)?;
+        let file = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate)?;
         self.insert_open(&mut files, node, file.clone(), flags);
         Ok(file)
     }
@@ -337,13 +333,13 @@ impl Core {
         committer.commit(state, open, &|| self.nodes.stored_path(open.node), durability)
     }
 
-    /// Lets go of one handle of an open file; the last one commits, unless the file has no name any more.
+    /// Lets go of one handle of an open file; the last one commits, unless no name leads to the file any more.
     pub fn release(&self, open: &Arc<OpenFile>, flags: OpenFlags) -> Inner<()> {
         let mut committed = None;
         loop {
             let mut files = self.files.lock();
             let Some(shared) = files.get_mut(&open.node) else { break };
-            if shared.handles == 1 && committed.is_none() && !self.read_only && self.nodes.link(open.node).is_ok() {
+            if shared.handles == 1 && committed.is_none() && !self.read_only && self.has_name(open) {
                 // Committed while still in the table, so that a lookup in between sees the right size.
                 drop(files);
                 committed = Some(self.commit(open, Durability::Ordered));
@@ -359,6 +355,11 @@ impl Core {
             break;
         }
         committed.unwrap_or(Ok(()))
+    }
+
+    /// Whether a name leads to the file: one that is known here, or a hard link that nobody has looked up yet.
+    pub fn has_name(&self, open: &OpenFile) -> bool {
+        self.nodes.link(open.node).is_ok() || open.file.stat().map_or(true, |stat| stat.nlink > 0)
     }
 
     /// Commits every open file that has been dirty for `age`.

@@ -112,6 +112,8 @@ impl Core {
             return Ok(());
         }
         if size == 0 {
+            // What the journal has for the file goes to its place first: no replay may take the file back to it.
+            self.journal.settle(Some(open.inode))?;
             // Nothing of the old contents is promised to anybody any more: straight, and only then is the space free.
             let was_durable = std::mem::replace(&mut state.durable, false);
             let dropped = self.shorten(open, state, 0);
