@@ -18,13 +18,16 @@ use super::journal::Journal;
 use super::keys::{DirectoryId, ShareKeys};
 use super::nodes::Nodes;
 use super::types::{Attr, Handle, NodeId, OpenFlags, ROOT};
-use crate::backing::{Access, Dir, Kind, Stat, Timestamp};
+use crate::backing::{Access, Dir, Kind, Stat};
 use crate::crypto::Random;
 use crate::format::name::DIRECTORY_RECORD;
 use crate::format::record::{self, DirectoryRecord, RecordKind};
 
 /// Directory handles of the store that are kept open.
 const DIRS_MAX: usize = 512;
+
+/// Inodes of which a size is remembered that does not follow from the ciphertext's length.
+const SIZES_MAX: usize = 4096;
 
 /// What a handle stands for.
 #[derive(Clone)]
@@ -51,6 +54,8 @@ pub(crate) struct Core {
     dirs: Mutex<LruCache<NodeId, Arc<dyn Dir>>>,
     pub files: Mutex<HashMap<NodeId, Shared>>,
     pub handles: RwLock<HashMap<Handle, Open>>,
+    /// Inodes whose ciphertext is longer than their authenticated size makes it: that length, and the size.
+    pub sizes: Mutex<LruCache<(u64, u64), (u64, u64)>>,
     next_handle: AtomicU64,
     next_serial: AtomicU64,
     /// Names: taken for reading by what adds or removes one name, for writing by what must see a directory stand still.
@@ -61,8 +66,6 @@ pub(crate) struct Core {
     pub read_only: bool,
     /// Holds the vault's lock as long as it lives.
     pub lock: Mutex<Option<super::lock::VaultLock>>,
-    /// The store's clock when the vault was opened: an inode that changed since may not be on the disk.
-    pub opened_at: Timestamp,
     pub is_root_user: bool,
     pub closed: AtomicBool,
 }
@@ -76,7 +79,6 @@ pub(crate) struct Parts {
     pub cache_bytes: usize,
     pub read_only: bool,
     pub lock: Option<super::lock::VaultLock>,
-    pub opened_at: Timestamp,
 }
 
 impl Core {
@@ -93,13 +95,13 @@ impl Core {
             dirs: Mutex::new(LruCache::new(NonZeroUsize::new(DIRS_MAX).expect("not zero"))),
             files: Mutex::new(HashMap::new()),
             handles: RwLock::new(HashMap::new()),
+            sizes: Mutex::new(LruCache::new(NonZeroUsize::new(SIZES_MAX).expect("not zero"))),
             next_handle: AtomicU64::new(1),
             next_serial: AtomicU64::new(1),
             names: RwLock::new(()),
             paths: RwLock::new(()),
             read_only: parts.read_only,
             lock: Mutex::new(parts.lock),
-            opened_at: parts.opened_at,
             is_root_user: rustix::process::geteuid().is_root(),
             closed: AtomicBool::new(false),
         })
@@ -198,7 +200,7 @@ impl Core {
         };
         match stat.kind {
             Kind::File => {
-                attr.size = self.keys.layout.plain_size(stat.size);
+                attr.size = self.shown_size((stat.dev, stat.ino), stat.size);
                 let open = self.files.lock().get(&node).map(|s| s.file.clone());
                 if let Some(open) = open {
                     let state = open.state.read();
@@ -213,6 +215,14 @@ impl Core {
             _ => {}
         }
         Ok(attr)
+    }
+
+    /// Plain size of a file that is not open, from the length of its ciphertext.
+    pub fn shown_size(&self, inode: (u64, u64), cipher_len: u64) -> u64 {
+        match self.sizes.lock().get(&inode) {
+            Some(&(len, size)) if len == cipher_len => size,
+            _ => self.keys.layout.plain_size(cipher_len),
+        }
     }
 
     /// Plain size of a link from the length of its text; one that overflows into a control file tells it inside.
@@ -292,7 +302,7 @@ impl Core {
         if !self.nodes.is(node, &file.stat()?) {
             return Err(Fault::Os(libc::ESTALE));
         }
-        let file = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate, self.opened_at)?;
+        let file = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate)?;
         self.insert_open(&mut files, node, file.clone(), flags);
         Ok(file)
     }
@@ -324,13 +334,13 @@ impl Core {
         committer.commit(state, open, &|| self.nodes.stored_path(open.node), durability)
     }
 
-    /// Lets go of one handle of an open file; the last one commits, unless the file has no name any more.
+    /// Lets go of one handle of an open file; the last one commits, unless no name leads to the file any more.
     pub fn release(&self, open: &Arc<OpenFile>, flags: OpenFlags) -> Inner<()> {
         let mut committed = None;
         loop {
             let mut files = self.files.lock();
             let Some(shared) = files.get_mut(&open.node) else { break };
-            if shared.handles == 1 && committed.is_none() && !self.read_only && self.nodes.link(open.node).is_ok() {
+            if shared.handles == 1 && committed.is_none() && !self.read_only && self.has_name(open) {
                 // Committed while still in the table, so that a lookup in between sees the right size.
                 drop(files);
                 committed = Some(self.commit(open, Durability::Ordered));
@@ -346,6 +356,11 @@ impl Core {
             break;
         }
         committed.unwrap_or(Ok(()))
+    }
+
+    /// Whether a name leads to the file: one that is known here, or a hard link that nobody has looked up yet.
+    pub fn has_name(&self, open: &OpenFile) -> bool {
+        self.nodes.link(open.node).is_ok() || open.file.stat().map_or(true, |stat| stat.nlink > 0)
     }
 
     /// Commits every open file that has been dirty for `age`.

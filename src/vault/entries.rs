@@ -434,15 +434,9 @@ impl Core {
         {
             return Err(Fault::Os(libc::EINVAL));
         }
-        if target.is_some()
-            && stat.kind == Kind::File
-            && let Some(node) = node
-        {
+        if target.is_some() && mode != RenameMode::Exchange && stat.kind == Kind::File {
             // Replacing a file by one that is not on the disk would lose both in a crash.
-            let open = self.files.lock().get(&node).map(|s| s.file.clone());
-            if let Some(open) = open {
-                self.commit(&open, super::commit::Durability::Synced)?;
-            }
+            self.sync_source(&from, &stored, node)?;
         }
         // A target that is a conflict copy keeps its stored name, and so the place of the original.
         let new_place = target.as_ref().map_or(new_name, |(target_stored, _)| to.place_name(target_stored, new_name));
@@ -506,6 +500,20 @@ impl Core {
             self.settle_record(&*from.dir, &stored, &from.id, name);
         }
         Ok(())
+    }
+
+    /// Makes the file that is about to replace another one durable, be it open or closed.
+    fn sync_source(&self, from: &Folder, stored: &[u8], node: Option<NodeId>) -> Inner<()> {
+        let open = node.and_then(|node| self.files.lock().get(&node).map(|s| s.file.clone()));
+        if let Some(open) = open {
+            return self.commit(&open, super::commit::Durability::Synced);
+        }
+        match from.dir.open_file(stored, crate::backing::Access::Read) {
+            Ok(file) => Ok(file.sync_all()?),
+            // Who may not read a file may rename it all the same.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// Renames over what may be a directory that holds control files only.

@@ -95,6 +95,8 @@ pub(crate) struct FileState {
     pub latched: Option<i32>,
     /// Ciphertext ranges that become holes once the commit stands.
     pub punch: Vec<(u64, u64)>,
+    /// The commit will free places to which the committed header refers.
+    pub freed: bool,
 }
 
 /// An open file.
@@ -140,14 +142,14 @@ impl OpenFile {
             dirty_since: Some(Instant::now()),
             latched: None,
             punch: Vec::new(),
+            freed: false,
         };
         Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) })
     }
 
     /// Opens what stands in the store: one read of header and small data. A file of no bytes was never committed and cannot be read;
-    /// with `empty` (it is about to be truncated) it counts as empty. An inode that changed at or after `settled_before`, by the store's
-    /// clock, may not be on the disk yet.
-    pub fn load(node: NodeId, file: Arc<dyn File>, tools: &Tools, serial: u64, empty: bool, settled_before: Timestamp) -> Inner<Arc<Self>> {
+    /// with `empty` (it is about to be truncated) it counts as empty.
+    pub fn load(node: NodeId, file: Arc<dyn File>, tools: &Tools, serial: u64, empty: bool) -> Inner<Arc<Self>> {
         let layout = tools.keys.layout;
         let mut bytes = vec![0; layout.header() + SMALL_MAX as usize];
         let read = file.read_at(&mut bytes, 0)?;
@@ -188,7 +190,8 @@ impl OpenFile {
             oldest_epoch: header.oldest_epoch,
             hint: header.hint,
             durable: true,
-            needs_sync: stat.ctime >= settled_before,
+            // Whoever wrote it, an earlier mount or a sync tool, may have left it in the machine's cache: nothing in the store tells.
+            needs_sync: true,
             size: header.size,
             small: public.small.map(|_| data),
             dirty: BTreeMap::new(),
@@ -201,6 +204,7 @@ impl OpenFile {
             dirty_since: None,
             latched: None,
             punch: Vec::new(),
+            freed: false,
         };
         Ok(Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) }))
     }
@@ -471,9 +475,10 @@ impl FileState {
             }
             let part = &plain[at..plain.len().min((run - first) * SEGMENT)];
             let offset = layout.segment_offset(k, s);
-            file.write_at(part, offset)?;
+            // Noted first: a write that fails may have been done in part.
             self.backing_len = self.backing_len.max(offset + part.len() as u64);
             self.unsynced = true;
+            file.write_at(part, offset)?;
             for t in s..run {
                 if let Some(old) = chunk.pending.remove(&t) {
                     self.pending_bytes -= old.len();
@@ -487,9 +492,12 @@ impl FileState {
 
     /// Leaves the small form: what it holds becomes segment 0 of chunk 0.
     fn grow_out_of_small(&mut self, file: &dyn File, tools: &Tools) -> Inner<()> {
-        let Some(mut small) = self.small.take() else { return Ok(()) };
+        if self.small.is_none() {
+            return Ok(());
+        }
         let live = vec![false; tools.keys.layout.segments()].into();
         let mut chunk = self.empty_chunk(tools, live)?;
+        let Some(mut small) = self.small.take() else { return Ok(()) };
         if !small.is_empty() {
             // The plain text stays until it is sealed for good: a failure must not lose it.
             let keep = small.clone();
@@ -520,25 +528,33 @@ impl FileState {
             self.touch();
             return Ok(());
         }
+        let small = self.small.clone();
         self.grow_out_of_small(file, tools)?;
         let chunk_size = tools.keys.layout.chunk();
         let mut done = 0;
+        let mut result = Ok(());
         while done < data.len() {
             let at = offset + done as u64;
             let within = (at % chunk_size) as usize;
             let part = (chunk_size as usize - within).min(data.len() - done);
-            let result = self.write_chunk(file, tools, at / chunk_size, within, &data[done..done + part]);
-            if let Err(fault) = result {
-                // What was written before the failure counts: the program may be told of a short write, never of lost bytes.
-                self.size = self.size.max(at);
-                self.touch();
-                return Err(fault);
+            result = self.write_chunk(file, tools, at / chunk_size, within, &data[done..done + part]);
+            if result.is_err() {
+                break;
             }
             done += part;
             self.size = self.size.max(at + part as u64);
         }
-        self.touch();
-        Ok(())
+        if result.is_err() && self.size <= SMALL_MAX {
+            // Nothing was written of what would have made the file large: without its small form no header could tell its size.
+            self.drop_dirty_from(0);
+            self.small = small;
+            return result;
+        }
+        // What was written before a failure counts: the program may be told of a short write, never of lost bytes.
+        if done > 0 {
+            self.touch();
+        }
+        result
     }
 
     fn write_chunk(&mut self, file: &dyn File, tools: &Tools, k: u64, within: usize, data: &[u8]) -> Inner<()> {
@@ -632,6 +648,7 @@ impl FileState {
             self.drop_dirty_from(last + 1);
         }
         self.size = size;
+        self.freed = true;
         self.touch();
         Ok(())
     }
@@ -649,6 +666,7 @@ impl FileState {
     }
 
     fn clear_segment(&mut self, chunk: &mut DirtyChunk, s: usize) {
+        self.freed |= chunk.live[s];
         chunk.table.segments[s] = Segment::HOLE;
         if let Some(old) = chunk.pending.remove(&s) {
             self.pending_bytes -= old.len();
