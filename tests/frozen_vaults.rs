@@ -18,7 +18,7 @@ use std::sync::Arc;
 use kithfs::backing::os::OsDir;
 use kithfs::backing::{Dir, Kind};
 use kithfs::sharing::{Identity, IdentityFile, RecoveryCode, Secret};
-use kithfs::vault::{OpenOptions, Vault};
+use kithfs::vault::{OpenOptions, ROOT, RenameMode, Vault};
 use zeroize::Zeroizing;
 
 use expected::Expected;
@@ -159,6 +159,26 @@ fn every_secret_unlocks_and_what_is_public_is_the_same() {
         let name = frozen.file_name().unwrap().as_bytes();
         let spec = make::VAULTS.iter().find(|(n, ..)| n.as_bytes() == name).unwrap();
         assert_eq!((described.suite, described.chunk_size), (spec.1, 1 << spec.2));
+    }
+}
+
+/// A conflict copy of a directory is sealed for the place of the original. Renamed, it keeps its id, and its contents stay readable.
+#[test]
+fn a_conflict_copy_of_a_directory_can_be_renamed() {
+    for frozen in vaults() {
+        let copy = copy(&frozen);
+        let identity = unlock(&copy);
+        let vault = Vault::open(copy.store.clone(), &identity, OpenOptions::default()).unwrap();
+        let before = walk::entries(&vault);
+        let shown = b"before.sync-conflict-20260102-101112-ABCDEFG";
+        vault.rename(ROOT, shown, ROOT, b"kept", RenameMode::NoReplace).unwrap();
+        vault.close().unwrap();
+        let vault = Vault::open(copy.store.clone(), &identity, OpenOptions::default()).unwrap();
+        let after = walk::entries(&vault);
+        let moved = |path: &String| path.replacen(&hex::encode(shown), &hex::encode("kept"), 1);
+        assert_eq!(after, before.iter().map(|(path, entry)| (moved(path), entry.clone())).collect());
+        assert_eq!(vault.check(b"", &mut |_| {}).unwrap().faults, []);
+        vault.close().unwrap();
     }
 }
 

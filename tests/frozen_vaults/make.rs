@@ -83,7 +83,7 @@ fn hex_path(path: &[u8]) -> String {
 }
 
 /// Fills a vault, and says what must be in it now.
-fn fill(vault: &Vault) -> Files {
+fn fill(vault: &Vault, chunk: usize, two_levels: bool) -> Files {
     let mut files = Files::new();
     let mut note = |path: &[u8], contents: &[u8]| {
         files.insert(hex_path(path), (contents.len() as u64, blake3::hash(contents).to_hex().to_string()));
@@ -94,21 +94,23 @@ fn fill(vault: &Vault) -> Files {
         note(path.as_bytes(), &bytes(&path, size));
     }
     mkdir(vault, b"large");
-    // Over 64 segments, and with chunks of 4 KiB over 128 chunks: two levels of index blocks.
-    for (name, size) in [("several-chunks", 300_001usize), ("two-levels", 128 * 4096 + 5)] {
-        let path = format!("large/{name}");
-        put(vault, path.as_bytes(), &bytes(&path, size));
-        note(path.as_bytes(), &bytes(&path, size));
+    // Two chunks at the least, and in one vault over 128 chunks: two levels of index blocks.
+    let beyond = chunk.max(16_384);
+    put(vault, b"large/several-chunks", &bytes("several chunks", beyond + 57));
+    note(b"large/several-chunks", &bytes("several chunks", beyond + 57));
+    if two_levels {
+        put(vault, b"large/two-levels", &bytes("two levels", 128 * chunk + 5));
+        note(b"large/two-levels", &bytes("two levels", 128 * chunk + 5));
     }
-    let (first, last) = (bytes("first island", 5000), bytes("last island", 100));
-    write(vault, b"large/sparse", &[(0, &first), (300_000, &last)], Some(400_000));
-    let mut sparse = vec![0; 400_000];
+    let (first, last, size) = (bytes("first island", 5000), bytes("last island", 100), beyond + 9000);
+    write(vault, b"large/sparse", &[(0, &first), (beyond as u64 + 300, &last)], Some(size as u64));
+    let mut sparse = vec![0; size];
     sparse[..5000].copy_from_slice(&first);
-    sparse[300_000..300_100].copy_from_slice(&last);
+    sparse[beyond + 300..beyond + 400].copy_from_slice(&last);
     note(b"large/sparse", &sparse);
-    write(vault, b"large/nothing-but-a-hole", &[], Some(270_000));
-    note(b"large/nothing-but-a-hole", &[0; 270_000]);
-    let shortened = bytes("shortened", 280_000);
+    write(vault, b"large/nothing-but-a-hole", &[], Some(beyond as u64 + 1));
+    note(b"large/nothing-but-a-hole", &vec![0; beyond + 1]);
+    let shortened = bytes("shortened", beyond + 20_000);
     write(vault, b"large/shortened", &[(0, &shortened)], Some(10_001));
     note(b"large/shortened", &shortened[..10_001]);
 
@@ -227,7 +229,7 @@ pub fn all(root: &Path) {
         expected.fingerprint = owner.public().fingerprint();
 
         let vault = Vault::open(store.clone(), &owner, OpenOptions::default()).unwrap();
-        let mut put = fill(&vault);
+        let mut put = fill(&vault, 1 << chunk_log2, name == "aes-4k");
         vault.close().unwrap();
 
         let vault = Vault::open(store.clone(), &owner, OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
