@@ -1,1 +1,7 @@
-fn main() {}
+//! The program `kithfs`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    kithfs::cli::main()
+}

@@ -14,6 +14,8 @@
 //! A generation begins at 4096 with sequence 0; the first record that is not of the running generation, not next in sequence or not
 //! authentic ends it. A record that was torn was never acknowledged.
 
+use std::borrow::Cow;
+
 use zeroize::Zeroizing;
 
 use super::cursor::{Reader, Writer};
@@ -82,16 +84,16 @@ const HEAD_USED: usize = 8 + 2 + 1 + 1 + 4 + 32 + 16 + 16;
 
 /// Bytes to be written at an offset of the ciphertext file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Patch {
+pub struct Patch<'a> {
     /// Where.
     pub offset: u64,
     /// What.
-    pub bytes: Vec<u8>,
+    pub bytes: Cow<'a, [u8]>,
 }
 
 /// One commit of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JournalRecord {
+pub struct JournalRecord<'a> {
     /// Stored path from the share's root, components separated by `/`.
     pub path: Vec<u8>,
     /// Id of the file.
@@ -105,7 +107,7 @@ pub struct JournalRecord {
     /// Modification time that it leaves: seconds and nanoseconds.
     pub mtime: (i64, u32),
     /// What it writes; the header comes last.
-    pub patches: Vec<Patch>,
+    pub patches: Vec<Patch<'a>>,
 }
 
 /// BLAKE3 of a header's bytes (the first `Layout::header()` bytes of a file).
@@ -123,30 +125,48 @@ fn aad(head: &JournalHead, generation: u64, sequence: u64) -> [u8; 68] {
     aad
 }
 
-impl JournalRecord {
+impl JournalRecord<'_> {
     /// Bytes that the record will take in the journal, at the most.
     pub fn encoded_len(&self) -> usize {
         let body = 2 + self.path.len() + 96 + 8 + 12 + 4 + self.patches.iter().map(|p| 12 + p.bytes.len()).sum::<usize>();
         (RECORD_HEAD + RECORD_OVERHEAD + body).next_multiple_of(ALIGN)
     }
 
-    /// Seals the record; the answer is padded to [`ALIGN`].
-    pub fn seal(&self, head: &JournalHead, cipher: &RecordCipher, generation: u64, sequence: u64, random: &dyn Random) -> Vec<u8> {
-        let mut w = Writer::with_capacity(self.encoded_len());
-        w.u16(self.path.len() as u16).bytes(&self.path).bytes(&self.file_id).bytes(&self.base).bytes(&self.result);
-        w.u64(self.cipher_len).u64(self.mtime.0 as u64).u32(self.mtime.1).u32(self.patches.len() as u32);
-        for patch in &self.patches {
-            w.u64(patch.offset).u32(patch.bytes.len() as u32).bytes(&patch.bytes);
+    /// Seals the record into `out`, which is emptied first, and pads it to [`ALIGN`]. The buffer is handed in because a record can be
+    /// megabytes long, and memory that is touched for the first time costs more than sealing it.
+    pub fn seal(&self, out: &mut Vec<u8>, head: &JournalHead, cipher: &RecordCipher, generation: u64, sequence: u64, random: &dyn Random) {
+        let mut nonce = [0; 24];
+        random.fill(&mut nonce);
+        out.clear();
+        out.reserve(self.encoded_len());
+        out.extend_from_slice(RECORD_MAGIC);
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&generation.to_le_bytes());
+        out.extend_from_slice(&sequence.to_le_bytes());
+        out.extend_from_slice(&nonce);
+        let body = out.len();
+        out.extend_from_slice(&(self.path.len() as u16).to_le_bytes());
+        out.extend_from_slice(&self.path);
+        for part in [&self.file_id, &self.base, &self.result] {
+            out.extend_from_slice(part);
         }
-        let body = w.into_vec();
-        let sealed = cipher.seal_record(random, &aad(head, generation, sequence), &body);
-        let mut w = Writer::with_capacity(RECORD_HEAD + sealed.len() + ALIGN);
-        w.bytes(RECORD_MAGIC).u32(sealed.len() as u32).u64(generation).u64(sequence).bytes(&sealed);
-        w.zeros(w.len().next_multiple_of(ALIGN) - w.len());
-        w.into_vec()
+        out.extend_from_slice(&self.cipher_len.to_le_bytes());
+        out.extend_from_slice(&self.mtime.0.to_le_bytes());
+        out.extend_from_slice(&self.mtime.1.to_le_bytes());
+        out.extend_from_slice(&(self.patches.len() as u32).to_le_bytes());
+        for patch in &self.patches {
+            out.extend_from_slice(&patch.offset.to_le_bytes());
+            out.extend_from_slice(&(patch.bytes.len() as u32).to_le_bytes());
+            out.extend_from_slice(&patch.bytes);
+        }
+        let tag = cipher.seal(&nonce, &aad(head, generation, sequence), &mut out[body..]);
+        out.extend_from_slice(&tag);
+        let sealed = (out.len() - RECORD_HEAD) as u32;
+        out[4..8].copy_from_slice(&sealed.to_le_bytes());
+        out.resize(out.len().next_multiple_of(ALIGN), 0);
     }
 
-    fn decode(body: &[u8]) -> Result<Self, FormatError> {
+    fn decode(body: &[u8]) -> Result<JournalRecord<'static>, FormatError> {
         let mut r = Reader::named(WHAT_RECORD, body);
         let path_len = r.u16()? as usize;
         let path = r.bytes(path_len)?.to_vec();
@@ -158,7 +178,7 @@ impl JournalRecord {
         for _ in 0..count {
             let offset = r.u64()?;
             let len = r.u32()? as usize;
-            patches.push(Patch { offset, bytes: r.bytes(len)?.to_vec() });
+            patches.push(Patch { offset, bytes: Cow::Owned(r.bytes(len)?.to_vec()) });
         }
         r.finish()?;
         if mtime.1 >= 1_000_000_000 || patches.iter().any(|p| p.offset.checked_add(p.bytes.len() as u64).is_none_or(|end| end > cipher_len))
@@ -185,7 +205,7 @@ pub fn open_record(
     generation: u64,
     sequence: u64,
     sealed: &[u8],
-) -> Result<JournalRecord, FormatError> {
+) -> Result<JournalRecord<'static>, FormatError> {
     let body: Zeroizing<Vec<u8>> = cipher
         .open_record(&aad(head, generation, sequence), sealed)
         .map_err(|_| FormatError::new(WHAT_RECORD, FormatErrorKind::Unauthentic))?;

@@ -182,7 +182,7 @@ impl Check<'_> {
             Some(open) => open,
             None => {
                 let file = folder.open_file(stored, Access::Read)?;
-                OpenFile::load(node, file, &self.core.tools(), self.core.next_serial(), false, self.core.opened_at)?
+                OpenFile::load(node, file, &self.core.tools(), self.core.next_serial(), false)?
             }
         };
         let mut offset = 0;

@@ -5,17 +5,24 @@
 //! * Of any other file nothing that its last durable header refers to is overwritten before the redo record is durable: fresh bytes,
 //!   `fdatasync`; record, `fdatasync` of the journal; then in place, header last; the checkpoint flushes that later.
 //! * Every deferred write ends by restoring the modification time that the program set or saw.
-//! * A failure latches: the file gives its errno until its last close.
+//! * A failure latches: the file gives its errno until its last close. A full store is the exception, as long as nothing that the last
+//!   durable header refers to was touched: what is in memory stays, and the next commit tries again.
+//! * The blocks that a record will be applied to are allocated before it is acknowledged.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::error::{Fault, Inner};
-use super::file::{Committed, FileState, RIDE_MAX, Tools};
+use super::error::{Fault, Inner, is_no_space};
+use super::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools};
 use super::journal::Journal;
 use super::tree::{Chunk, PlannedBlock, Root, plan};
 use crate::backing::{Allocate, File, SetTime};
 use crate::format::journal::{JournalRecord, Patch, header_hash};
+use crate::format::layout::DATA_START;
 use crate::format::table::HOLE;
+
+/// Patches that are written with one call.
+const RUN_MAX: usize = 256;
 
 /// How durable a commit has to be when it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,17 +42,14 @@ pub(crate) struct Committer<'a> {
 }
 
 impl Committer<'_> {
-    /// Commits `state` of `file`. `path` gives the stored path, `None` where the file has no name any more.
-    pub fn commit(
-        &self,
-        state: &mut FileState,
-        file: &Arc<dyn File>,
-        path: &dyn Fn() -> Option<Vec<u8>>,
-        durability: Durability,
-    ) -> Inner<()> {
+    /// Commits `state` of `open`. `path` gives the stored path, `None` where the file has no name any more.
+    pub fn commit(&self, state: &mut FileState, open: &OpenFile, path: &dyn Fn() -> Option<Vec<u8>>, durability: Durability) -> Inner<()> {
         state.check_latched()?;
-        let result = self.commit_unlatched(state, file, path, durability);
-        if let Err(fault) = &result {
+        let mut recorded = false;
+        let result = self.commit_unlatched(state, open, path, durability, &mut recorded);
+        if let Err(fault) = &result
+            && (recorded || !is_no_space(fault.errno()))
+        {
             state.latched = Some(fault.errno());
         }
         result
@@ -54,10 +58,12 @@ impl Committer<'_> {
     fn commit_unlatched(
         &self,
         state: &mut FileState,
-        file: &Arc<dyn File>,
+        open: &OpenFile,
         path: &dyn Fn() -> Option<Vec<u8>>,
         durability: Durability,
+        recorded: &mut bool,
     ) -> Inner<()> {
+        let file = &open.file;
         if !state.changed {
             if durability == Durability::Synced && (!state.durable || state.needs_sync) {
                 self.sync_all(state, file)?;
@@ -77,7 +83,7 @@ impl Committer<'_> {
         let cipher_len = layout.cipher_len(state.size);
 
         match path().filter(|_| state.durable) {
-            Some(path) => self.journaled(state, file, path, &planned.blocks, &header_bytes, cipher_len)?,
+            Some(path) => self.journaled(state, open, path, &planned.blocks, &header_bytes, cipher_len, recorded)?,
             None => {
                 self.straight(state, file, &planned.blocks, &header_bytes, cipher_len)?;
                 if durability == Durability::Synced {
@@ -140,26 +146,26 @@ impl Committer<'_> {
     fn journaled(
         &self,
         state: &mut FileState,
-        file: &Arc<dyn File>,
+        open: &OpenFile,
         path: Vec<u8>,
         blocks: &[PlannedBlock],
         header: &[u8],
         cipher_len: u64,
+        recorded: &mut bool,
     ) -> Inner<()> {
+        let file = &open.file;
         let layout = self.tools.keys.layout;
         let Some((base, guarded_end)) = state.committed.as_ref().map(|c| (c.hash, c.end)) else {
             return Err(Fault::Corrupt("is durable but has no header"));
         };
+        if state.freed {
+            // What earlier records write may be free after this commit, and filled again without one.
+            self.journal.settle(Some(open.inode))?;
+        }
         let fresh: usize = blocks.iter().filter(|b| !b.live).map(|b| b.bytes.len()).sum();
         // Where fresh bytes have to be flushed anyway, fresh blocks go with them; else a few ride in the record, for one flush in all.
         let flush_fresh = state.unsynced || state.needs_sync || fresh > RIDE_MAX;
         let guarded = |b: &PlannedBlock| b.live || b.offset < guarded_end;
-        let mut patches = Vec::new();
-        for (k, chunk) in &state.dirty {
-            for (s, sealed) in &chunk.pending {
-                patches.push(Patch { offset: layout.segment_offset(*k, *s), bytes: sealed.to_vec() });
-            }
-        }
         if flush_fresh {
             for block in blocks.iter().filter(|b| !guarded(b)) {
                 file.write_at(&block.bytes, block.offset)?;
@@ -172,11 +178,23 @@ impl Committer<'_> {
             }
             state.unsynced = false;
         }
-        for block in blocks.iter().filter(|b| guarded(b) || !flush_fresh) {
-            patches.push(Patch { offset: block.offset, bytes: block.bytes.clone() });
+        let mtime = match state.mtime {
+            Some(mtime) => mtime,
+            None => file.stat()?.mtime,
+        };
+        self.allocate(state, &**file, blocks, header, flush_fresh)?;
+        // Taken out while the record borrows from it; nothing returns before it is put back.
+        let dirty = std::mem::take(&mut state.dirty);
+        let mut patches = Vec::new();
+        for (k, chunk) in &dirty {
+            for (s, sealed) in &chunk.pending {
+                patches.push(Patch { offset: layout.segment_offset(*k, *s), bytes: Cow::Borrowed(sealed) });
+            }
         }
-        patches.push(Patch { offset: 0, bytes: header.to_vec() });
-        let mtime = state.mtime.unwrap_or(file.stat()?.mtime);
+        for block in blocks.iter().filter(|b| guarded(b) || !flush_fresh) {
+            patches.push(Patch { offset: block.offset, bytes: Cow::Borrowed(&block.bytes) });
+        }
+        patches.push(Patch { offset: 0, bytes: Cow::Borrowed(header) });
         let record = JournalRecord {
             path,
             file_id: state.file_id,
@@ -186,16 +204,59 @@ impl Committer<'_> {
             mtime: (mtime.secs, mtime.nanos),
             patches,
         };
-        let ticket = self.journal.append(&record, file)?;
-        let applied = (|| {
-            for patch in &record.patches {
-                file.write_at(&patch.bytes, patch.offset)?;
-                state.backing_len = state.backing_len.max(patch.offset + patch.bytes.len() as u64);
-            }
-            self.finish_in_place(state, file, cipher_len, blocks)
-        })();
-        self.journal.applied(ticket, applied.is_ok());
+        let appended = self.journal.append(&record, open.inode, file);
+        let applied = appended.and_then(|ticket| {
+            *recorded = true;
+            let applied = (|| {
+                // Neighbouring segments go with one call.
+                let mut rest = &record.patches[..];
+                while let Some(first) = rest.first() {
+                    let mut end = first.offset;
+                    let run = rest.iter().take(RUN_MAX).take_while(|p| (p.offset == end, end += p.bytes.len() as u64).0).count();
+                    let slices: Vec<&[u8]> = rest[..run].iter().map(|p| &*p.bytes).collect();
+                    let written: usize = slices.iter().map(|s| s.len()).sum();
+                    file.write_vectored_at(&slices, first.offset)?;
+                    state.backing_len = state.backing_len.max(first.offset + written as u64);
+                    rest = &rest[run..];
+                }
+                self.finish_in_place(state, file, cipher_len, blocks)
+            })();
+            self.journal.applied(ticket, applied.is_ok());
+            applied
+        });
+        drop(record);
+        state.dirty = dirty;
         applied
+    }
+
+    /// Reserves the blocks of what rides in the record for places that are fresh: in place it may need no new space.
+    fn allocate(&self, state: &FileState, file: &dyn File, blocks: &[PlannedBlock], header: &[u8], flush_fresh: bool) -> Inner<()> {
+        let mut fresh: Vec<(u64, u64)> = vec![(0, header.len() as u64)];
+        for (k, chunk) in &state.dirty {
+            for (s, sealed) in chunk.pending.iter().filter(|(s, _)| !chunk.live[**s]) {
+                fresh.push((self.tools.keys.layout.segment_offset(*k, *s), sealed.len() as u64));
+            }
+        }
+        if !flush_fresh {
+            fresh.extend(blocks.iter().filter(|b| !b.live).map(|b| (b.offset, b.bytes.len() as u64)));
+        }
+        fresh.sort_unstable();
+        // Where little lies between two places one call serves both.
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (from, len) in fresh {
+            match runs.last_mut() {
+                Some((_, end)) if from <= *end + DATA_START => *end = (*end).max(from + len),
+                _ => runs.push((from, from + len)),
+            }
+        }
+        // The blocks of the header are there, unless small data have outgrown them.
+        for (from, end) in runs.into_iter().filter(|(from, end)| *from > 0 || *end > state.backing_len.next_multiple_of(DATA_START)) {
+            match file.allocate(Allocate::KeepSize, from, end - from) {
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => return Ok(()),
+                other => other?,
+            }
+        }
+        Ok(())
     }
 
     /// The committed state becomes the one to which the next changes refer.
@@ -229,6 +290,7 @@ impl Committer<'_> {
         }
         debug_assert!(root.chunks != 0 || root.hash == HOLE);
         state.changed = false;
+        state.freed = false;
         state.pending_bytes = 0;
         state.riding_bytes = 0;
         state.backing_len = cipher_len;

@@ -18,13 +18,16 @@ use super::journal::Journal;
 use super::keys::{DirectoryId, ShareKeys};
 use super::nodes::Nodes;
 use super::types::{Attr, Handle, NodeId, OpenFlags, ROOT};
-use crate::backing::{Access, Dir, Kind, Stat, Timestamp};
+use crate::backing::{Access, Dir, Kind, Stat};
 use crate::crypto::Random;
 use crate::format::name::DIRECTORY_RECORD;
 use crate::format::record::{self, DirectoryRecord, RecordKind};
 
 /// Directory handles of the store that are kept open.
 const DIRS_MAX: usize = 512;
+
+/// Inodes of which a size is remembered that does not follow from the ciphertext's length.
+const SIZES_MAX: usize = 4096;
 
 /// What a handle stands for.
 #[derive(Clone)]
@@ -51,15 +54,18 @@ pub(crate) struct Core {
     dirs: Mutex<LruCache<NodeId, Arc<dyn Dir>>>,
     pub files: Mutex<HashMap<NodeId, Shared>>,
     pub handles: RwLock<HashMap<Handle, Open>>,
+    /// Inodes whose ciphertext is longer than their authenticated size makes it: that length, and the size.
+    pub sizes: Mutex<LruCache<(u64, u64), (u64, u64)>>,
     next_handle: AtomicU64,
     next_serial: AtomicU64,
     /// Names: taken for reading by what adds or removes one name, for writing by what must see a directory stand still.
     pub names: RwLock<()>,
+    /// Stored paths: held for reading by a commit from the moment it puts a path into a journal record until the record is applied, for
+    /// writing by what changes a path. Taken after a file's lock, and no file's lock is taken while it is held for writing.
+    pub paths: RwLock<()>,
     pub read_only: bool,
     /// Holds the vault's lock as long as it lives.
     pub lock: Mutex<Option<super::lock::VaultLock>>,
-    /// The store's clock when the vault was opened: an inode that changed since may not be on the disk.
-    pub opened_at: Timestamp,
     pub is_root_user: bool,
     pub closed: AtomicBool,
 }
@@ -73,7 +79,6 @@ pub(crate) struct Parts {
     pub cache_bytes: usize,
     pub read_only: bool,
     pub lock: Option<super::lock::VaultLock>,
-    pub opened_at: Timestamp,
 }
 
 impl Core {
@@ -90,12 +95,13 @@ impl Core {
             dirs: Mutex::new(LruCache::new(NonZeroUsize::new(DIRS_MAX).expect("not zero"))),
             files: Mutex::new(HashMap::new()),
             handles: RwLock::new(HashMap::new()),
+            sizes: Mutex::new(LruCache::new(NonZeroUsize::new(SIZES_MAX).expect("not zero"))),
             next_handle: AtomicU64::new(1),
             next_serial: AtomicU64::new(1),
             names: RwLock::new(()),
+            paths: RwLock::new(()),
             read_only: parts.read_only,
             lock: Mutex::new(parts.lock),
-            opened_at: parts.opened_at,
             is_root_user: rustix::process::geteuid().is_root(),
             closed: AtomicBool::new(false),
         })
@@ -193,7 +199,7 @@ impl Core {
         };
         match stat.kind {
             Kind::File => {
-                attr.size = self.keys.layout.plain_size(stat.size);
+                attr.size = self.shown_size((stat.dev, stat.ino), stat.size);
                 let open = self.files.lock().get(&node).map(|s| s.file.clone());
                 if let Some(open) = open {
                     let state = open.state.read();
@@ -208,6 +214,14 @@ impl Core {
             _ => {}
         }
         Ok(attr)
+    }
+
+    /// Plain size of a file that is not open, from the length of its ciphertext.
+    pub fn shown_size(&self, inode: (u64, u64), cipher_len: u64) -> u64 {
+        match self.sizes.lock().get(&inode) {
+            Some(&(len, size)) if len == cipher_len => size,
+            _ => self.keys.layout.plain_size(cipher_len),
+        }
     }
 
     /// Plain size of a link from the length of its text; one that overflows into a control file tells it inside.
@@ -287,7 +301,7 @@ impl Core {
         if !self.nodes.is(node, &file.stat()?) {
             return Err(Fault::Os(libc::ESTALE));
         }
-        let file = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate, self.opened_at)?;
+        let file = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate)?;
         self.insert_open(&mut files, node, file.clone(), flags);
         Ok(file)
     }
@@ -315,19 +329,22 @@ impl Core {
         }
         let next_serial = || self.next_serial();
         let committer = Committer { tools: self.tools(), journal: &self.journal, next_serial: &next_serial };
-        committer.commit(state, &open.file, &|| self.nodes.stored_path(open.node), durability)
+        let _paths = self.paths.read();
+        committer.commit(state, open, &|| self.nodes.stored_path(open.node), durability)
     }
 
-    /// Lets go of one handle of an open file; the last one commits, unless the file has no name any more.
+    /// Lets go of one handle of an open file; the last one commits, unless no name leads to the file any more.
     pub fn release(&self, open: &Arc<OpenFile>, flags: OpenFlags) -> Inner<()> {
-        // Committed while still in the table, so that a lookup in between sees the right size.
-        let last = self.files.lock().get(&open.node).is_some_and(|s| s.handles == 1);
-        let mut result = Ok(());
-        if last && !self.read_only && self.nodes.link(open.node).is_ok() {
-            result = self.commit(open, Durability::Ordered);
-        }
-        let mut files = self.files.lock();
-        if let Some(shared) = files.get_mut(&open.node) {
+        let mut committed = None;
+        loop {
+            let mut files = self.files.lock();
+            let Some(shared) = files.get_mut(&open.node) else { break };
+            if shared.handles == 1 && committed.is_none() && !self.read_only && self.has_name(open) {
+                // Committed while still in the table, so that a lookup in between sees the right size.
+                drop(files);
+                committed = Some(self.commit(open, Durability::Ordered));
+                continue;
+            }
             shared.handles -= 1;
             shared.writers -= usize::from(flags.write);
             if shared.handles == 0 {
@@ -335,8 +352,14 @@ impl Core {
                 drop(files);
                 self.nodes.closed(open.node);
             }
+            break;
         }
-        result
+        committed.unwrap_or(Ok(()))
+    }
+
+    /// Whether a name leads to the file: one that is known here, or a hard link that nobody has looked up yet.
+    pub fn has_name(&self, open: &OpenFile) -> bool {
+        self.nodes.link(open.node).is_ok() || open.file.stat().map_or(true, |stat| stat.nlink > 0)
     }
 
     /// Commits every open file that has been dirty for `age`.
@@ -356,17 +379,6 @@ impl Core {
         let open = self.files.lock().get(&node).map(|s| s.file.clone());
         if let Some(open) = open {
             open.state.write().needs_sync = true;
-        }
-    }
-
-    /// Before a name of the file changes: what the journal has under that name goes to its place.
-    pub fn settle_journal(&self, node: Option<NodeId>) -> Inner<()> {
-        let Some(node) = node else { return self.journal.settle(None) };
-        let open = self.files.lock().get(&node).map(|s| s.file.clone());
-        match open {
-            Some(open) => self.journal.settle(Some(&open.file)),
-            // Closed already: its handle is in the journal's list all the same, under an address that is not known any more.
-            None => self.journal.settle(None),
         }
     }
 }

@@ -244,7 +244,7 @@ impl Core {
         let mut files = self.files.lock();
         let node = self.nodes.seen(&stat, folder.link(stored.entry(), name));
         let hint = Hint { directory: folder.id, name: name.to_vec() };
-        let open = OpenFile::fresh(node, file, &self.tools(), self.next_serial(), hint);
+        let open = OpenFile::fresh(node, file, (stat.dev, stat.ino), &self.tools(), self.next_serial(), hint);
         self.insert_open(&mut files, node, open.clone(), flags);
         drop(files);
         let attr = self.attr(node, &stat, None)?;
@@ -278,23 +278,26 @@ impl Core {
         if stat.kind == Kind::Dir {
             return Err(Fault::Os(libc::EISDIR));
         }
-        self.before_removal(&folder, &stored, &stat)?;
         let text = (stat.kind == Kind::Symlink && stat.nlink == 1).then(|| folder.dir.readlink(&stored)).transpose()?;
+        let paths = self.paths.write();
+        self.settle(&stat)?;
         folder.dir.unlink(&stored)?;
+        let gone = self.nodes.remove_link(&stat, parent, &stored);
+        drop(paths);
         folder.tidy(&stored)?;
         if let Some(text) = text {
             // A target that cannot be told apart any more is residue; the name is gone all the same.
             let _ = self.drop_target(&text);
         }
-        if let Some(node) = self.nodes.remove_link(&stat, parent, &stored) {
+        if let Some(node) = gone {
             self.inode_changed(node);
         }
         Ok(())
     }
 
-    /// What the journal holds for a file goes to its place before the name does.
-    fn before_removal(&self, _folder: &Folder, _stored: &[u8], stat: &Stat) -> Inner<()> {
-        if stat.kind == Kind::File { self.settle_journal(self.nodes.find(stat)) } else { Ok(()) }
+    /// What the journal holds for a file goes to its place before its path changes.
+    fn settle(&self, stat: &Stat) -> Inner<()> {
+        if stat.kind == Kind::File { self.journal.settle(Some((stat.dev, stat.ino))) } else { Ok(()) }
     }
 
     /// True where a directory of the store holds nothing but control files.
@@ -424,24 +427,9 @@ impl Core {
         {
             return Err(Fault::Os(libc::EINVAL));
         }
-        // What the journal has under the old names goes to its place before they change.
-        if stat.kind == Kind::Dir || target.as_ref().is_some_and(|(_, t)| t.kind == Kind::Dir) {
-            self.settle_journal(None)?;
-        } else {
-            self.before_removal(&from, &stored, &stat)?;
-            if let Some((target_stored, there)) = &target {
-                self.before_removal(&to, target_stored, there)?;
-            }
-        }
-        if target.is_some()
-            && stat.kind == Kind::File
-            && let Some(node) = node
-        {
+        if target.is_some() && mode != RenameMode::Exchange && stat.kind == Kind::File {
             // Replacing a file by one that is not on the disk would lose both in a crash.
-            let open = self.files.lock().get(&node).map(|s| s.file.clone());
-            if let Some(open) = open {
-                self.commit(&open, super::commit::Durability::Synced)?;
-            }
+            self.sync_source(&from, &stored, node)?;
         }
         let recorded = stat.kind == Kind::Dir && self.record_move(&from, &stored, name, &to, new_name)?;
         let exchanged = match &target {
@@ -452,6 +440,16 @@ impl Core {
         };
         to.prepare(&new_stored, new_name)?;
         let destination = target.as_ref().map_or(new_stored.entry(), |(target_stored, _)| target_stored.as_slice());
+        // What the journal has under the old paths goes to its place before they change.
+        let paths = self.paths.write();
+        if stat.kind == Kind::Dir || target.as_ref().is_some_and(|(_, t)| t.kind == Kind::Dir) {
+            self.journal.settle(None)?;
+        } else {
+            self.settle(&stat)?;
+            if let Some((_, there)) = &target {
+                self.settle(there)?;
+            }
+        }
         if mode == RenameMode::Exchange {
             from.dir.rename(&stored, &*to.dir, destination, mode)?;
         } else {
@@ -459,25 +457,31 @@ impl Core {
         }
 
         // The table follows.
-        if let Some((target_stored, there)) = &target {
-            let gone = self.nodes.remove_link(there, new_parent, target_stored);
-            if let Some(gone) = gone {
-                self.forget_dir(gone);
-                if mode == RenameMode::Exchange {
-                    self.nodes.add_link(gone, from.link(&stored, name));
-                    self.renamed_dir(gone, there.kind);
-                }
-                self.inode_changed(gone);
+        let mut changed = Vec::new();
+        if let Some((target_stored, there)) = &target
+            && let Some(gone) = self.nodes.find(there)
+        {
+            // The new name first: a node without any name would lose its number.
+            if mode == RenameMode::Exchange {
+                self.nodes.add_link(gone, from.link(&stored, name));
+                self.renamed_dir(gone, there.kind);
             }
+            self.nodes.remove_link(there, new_parent, target_stored);
+            self.forget_dir(gone);
+            changed.push(gone);
+        }
+        if let Some(node) = node {
+            self.nodes.add_link(node, to.link(destination, new_name));
+            self.nodes.remove_link(&stat, parent, &stored);
+            self.renamed_dir(node, stat.kind);
+            changed.push(node);
+        }
+        drop(paths);
+        for node in changed {
+            self.inode_changed(node);
         }
         if mode != RenameMode::Exchange {
             from.tidy(&stored)?;
-        }
-        if let Some(node) = node {
-            self.nodes.remove_link(&stat, parent, &stored);
-            self.nodes.add_link(node, to.link(destination, new_name));
-            self.renamed_dir(node, stat.kind);
-            self.inode_changed(node);
         }
         // The records need to be valid at one place only now.
         if recorded {
@@ -487,6 +491,20 @@ impl Core {
             self.settle_record(&*from.dir, &stored, &from.id, name);
         }
         Ok(())
+    }
+
+    /// Makes the file that is about to replace another one durable, be it open or closed.
+    fn sync_source(&self, from: &Folder, stored: &[u8], node: Option<NodeId>) -> Inner<()> {
+        let open = node.and_then(|node| self.files.lock().get(&node).map(|s| s.file.clone()));
+        if let Some(open) = open {
+            return self.commit(&open, super::commit::Durability::Synced);
+        }
+        match from.dir.open_file(stored, crate::backing::Access::Read) {
+            Ok(file) => Ok(file.sync_all()?),
+            // Who may not read a file may rename it all the same.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// Renames over what may be a directory that holds control files only.
@@ -536,7 +554,9 @@ impl Core {
 
     pub fn read_dir(&self, handle: Handle, mut cookie: i64, limit: usize) -> Inner<Vec<Entry>> {
         let Open::Dir { node, dir, directory } = self.handle(handle)? else { return Err(Fault::Os(libc::ENOTDIR)) };
-        let folder = Folder { core: self, node, dir, id: directory };
+        // An empty directory that was renamed since has the id of its new place; one that was removed keeps what it had.
+        let id = self.directory_id(node).unwrap_or(directory);
+        let folder = Folder { core: self, node, dir, id };
         loop {
             let raw = folder.dir.read(cookie, limit)?;
             let Some(last) = raw.last() else { return Ok(Vec::new()) };

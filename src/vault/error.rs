@@ -168,5 +168,10 @@ impl Fault {
     }
 }
 
+/// Whether an errno says that the store is full: what was not written may be tried again.
+pub(crate) fn is_no_space(errno: i32) -> bool {
+    matches!(errno, libc::ENOSPC | libc::EDQUOT)
+}
+
 /// Result inside the room.
 pub(crate) type Inner<T> = std::result::Result<T, Fault>;

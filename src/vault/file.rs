@@ -95,12 +95,16 @@ pub(crate) struct FileState {
     pub latched: Option<i32>,
     /// Ciphertext ranges that become holes once the commit stands.
     pub punch: Vec<(u64, u64)>,
+    /// The commit will free places to which the committed header refers.
+    pub freed: bool,
 }
 
 /// An open file.
 pub(crate) struct OpenFile {
     pub node: NodeId,
     pub file: Arc<dyn File>,
+    /// Device and inode number in the store.
+    pub inode: (u64, u64),
     pub state: RwLock<FileState>,
 }
 
@@ -112,7 +116,7 @@ pub(crate) fn now() -> Timestamp {
 
 impl OpenFile {
     /// A file that was just created and holds nothing, not even a header.
-    pub fn fresh(node: NodeId, file: Arc<dyn File>, tools: &Tools, serial: u64, hint: Hint) -> Arc<Self> {
+    pub fn fresh(node: NodeId, file: Arc<dyn File>, inode: (u64, u64), tools: &Tools, serial: u64, hint: Hint) -> Arc<Self> {
         let mut file_id = [0; 32];
         tools.random.fill(&mut file_id);
         let state = FileState {
@@ -138,23 +142,24 @@ impl OpenFile {
             dirty_since: Some(Instant::now()),
             latched: None,
             punch: Vec::new(),
+            freed: false,
         };
-        Arc::new(OpenFile { node, file, state: RwLock::new(state) })
+        Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) })
     }
 
     /// Opens what stands in the store: one read of header and small data. A file of no bytes was never committed and cannot be read;
-    /// with `empty` (it is about to be truncated) it counts as empty. An inode that changed at or after `settled_before`, by the store's
-    /// clock, may not be on the disk yet.
-    pub fn load(node: NodeId, file: Arc<dyn File>, tools: &Tools, serial: u64, empty: bool, settled_before: Timestamp) -> Inner<Arc<Self>> {
+    /// with `empty` (it is about to be truncated) it counts as empty.
+    pub fn load(node: NodeId, file: Arc<dyn File>, tools: &Tools, serial: u64, empty: bool) -> Inner<Arc<Self>> {
         let layout = tools.keys.layout;
         let mut bytes = vec![0; layout.header() + SMALL_MAX as usize];
         let read = file.read_at(&mut bytes, 0)?;
         bytes.truncate(read);
         let stat = file.stat()?;
         let backing_len = stat.size;
+        let inode = (stat.dev, stat.ino);
         if empty {
             // A file whose contents nobody will see again need not be authentic to be replaced.
-            let open = Self::fresh(node, file, tools, serial, Hint { directory: [0; 32], name: Vec::new() });
+            let open = Self::fresh(node, file, inode, tools, serial, Hint { directory: [0; 32], name: Vec::new() });
             let mut state = open.state.write();
             state.backing_len = backing_len;
             drop(state);
@@ -185,7 +190,8 @@ impl OpenFile {
             oldest_epoch: header.oldest_epoch,
             hint: header.hint,
             durable: true,
-            needs_sync: stat.ctime >= settled_before,
+            // Whoever wrote it, an earlier mount or a sync tool, may have left it in the machine's cache: nothing in the store tells.
+            needs_sync: true,
             size: header.size,
             small: public.small.map(|_| data),
             dirty: BTreeMap::new(),
@@ -198,8 +204,9 @@ impl OpenFile {
             dirty_since: None,
             latched: None,
             punch: Vec::new(),
+            freed: false,
         };
-        Ok(Arc::new(OpenFile { node, file, state: RwLock::new(state) }))
+        Ok(Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) }))
     }
 
     /// Reads up to `buf.len()` plain bytes at `offset`; fewer only at the end of the file.
@@ -290,7 +297,7 @@ impl FileState {
         let mut s = within / SEGMENT;
         while s * SEGMENT < end {
             let whole = s * SEGMENT >= within && (s + 1) * SEGMENT <= end;
-            let waits = pending.and_then(|p| p.get(&s));
+            let waits = pending.and_then(|p| p.get(&s)).map(|b| &**b);
             if !whole || waits.is_some() || table.segments[s].len as usize != SEGMENT {
                 // Part of a segment, or one that is not at its place or not full: through a buffer of its own.
                 let mut plain = Zeroizing::new([0; SEGMENT]);
@@ -335,7 +342,7 @@ impl FileState {
         s: usize,
         table: &Table,
         key: &SegmentKey,
-        waits: Option<&Box<[u8]>>,
+        waits: Option<&[u8]>,
         plain: &mut [u8; SEGMENT],
     ) -> Inner<()> {
         let len = table.segments[s].len as usize;
@@ -468,9 +475,10 @@ impl FileState {
             }
             let part = &plain[at..plain.len().min((run - first) * SEGMENT)];
             let offset = layout.segment_offset(k, s);
-            file.write_at(part, offset)?;
+            // Noted first: a write that fails may have been done in part.
             self.backing_len = self.backing_len.max(offset + part.len() as u64);
             self.unsynced = true;
+            file.write_at(part, offset)?;
             for t in s..run {
                 if let Some(old) = chunk.pending.remove(&t) {
                     self.pending_bytes -= old.len();
@@ -484,9 +492,12 @@ impl FileState {
 
     /// Leaves the small form: what it holds becomes segment 0 of chunk 0.
     fn grow_out_of_small(&mut self, file: &dyn File, tools: &Tools) -> Inner<()> {
-        let Some(mut small) = self.small.take() else { return Ok(()) };
+        if self.small.is_none() {
+            return Ok(());
+        }
         let live = vec![false; tools.keys.layout.segments()].into();
         let mut chunk = self.empty_chunk(tools, live)?;
+        let Some(mut small) = self.small.take() else { return Ok(()) };
         if !small.is_empty() {
             // The plain text stays until it is sealed for good: a failure must not lose it.
             let keep = small.clone();
@@ -517,25 +528,33 @@ impl FileState {
             self.touch();
             return Ok(());
         }
+        let small = self.small.clone();
         self.grow_out_of_small(file, tools)?;
         let chunk_size = tools.keys.layout.chunk();
         let mut done = 0;
+        let mut result = Ok(());
         while done < data.len() {
             let at = offset + done as u64;
             let within = (at % chunk_size) as usize;
             let part = (chunk_size as usize - within).min(data.len() - done);
-            let result = self.write_chunk(file, tools, at / chunk_size, within, &data[done..done + part]);
-            if let Err(fault) = result {
-                // What was written before the failure counts: the program may be told of a short write, never of lost bytes.
-                self.size = self.size.max(at);
-                self.touch();
-                return Err(fault);
+            result = self.write_chunk(file, tools, at / chunk_size, within, &data[done..done + part]);
+            if result.is_err() {
+                break;
             }
             done += part;
             self.size = self.size.max(at + part as u64);
         }
-        self.touch();
-        Ok(())
+        if result.is_err() && self.size <= SMALL_MAX {
+            // Nothing was written of what would have made the file large: without its small form no header could tell its size.
+            self.drop_dirty_from(0);
+            self.small = small;
+            return result;
+        }
+        // What was written before a failure counts: the program may be told of a short write, never of lost bytes.
+        if done > 0 {
+            self.touch();
+        }
+        result
     }
 
     fn write_chunk(&mut self, file: &dyn File, tools: &Tools, k: u64, within: usize, data: &[u8]) -> Inner<()> {
@@ -566,7 +585,7 @@ impl FileState {
         for (s, wanted) in [(first, starts_inside), (last, ends_inside && (first != last || !starts_inside))] {
             if wanted {
                 old.fill(0);
-                self.open_one(file, tools, k, s, &dirty.table, &dirty.key, dirty.pending.get(&s), &mut old)?;
+                self.open_one(file, tools, k, s, &dirty.table, &dirty.key, dirty.pending.get(&s).map(|b| &**b), &mut old)?;
                 let at = (s - first) * SEGMENT;
                 let len = (plain.len() - at).min(SEGMENT);
                 plain[at..at + len].copy_from_slice(&old[..len]);
@@ -629,6 +648,7 @@ impl FileState {
             self.drop_dirty_from(last + 1);
         }
         self.size = size;
+        self.freed = true;
         self.touch();
         Ok(())
     }
@@ -636,7 +656,7 @@ impl FileState {
     fn shorten_chunk(&mut self, file: &dyn File, tools: &Tools, k: u64, chunk: &mut DirtyChunk, s: usize, len: usize) -> Inner<()> {
         if chunk.table.segments[s].len as usize > len {
             let mut plain = Zeroizing::new([0; SEGMENT]);
-            self.open_one(file, tools, k, s, &chunk.table, &chunk.key, chunk.pending.get(&s), &mut plain)?;
+            self.open_one(file, tools, k, s, &chunk.table, &chunk.key, chunk.pending.get(&s).map(|b| &**b), &mut plain)?;
             self.seal_into(file, tools, k, chunk, s, &mut plain[..len])?;
         }
         for t in s + 1..chunk.table.segments.len() {
@@ -646,6 +666,7 @@ impl FileState {
     }
 
     fn clear_segment(&mut self, chunk: &mut DirtyChunk, s: usize) {
+        self.freed |= chunk.live[s];
         chunk.table.segments[s] = Segment::HOLE;
         if let Some(old) = chunk.pending.remove(&s) {
             self.pending_bytes -= old.len();

@@ -4,7 +4,11 @@
 //! * A record is acknowledged only after the `fdatasync` that covers it; commits of many files share one.
 //! * Space is free again only after every file with a record in it was flushed (the checkpoint), and never while a record has been
 //!   appended but not yet applied.
-//! * A failed flush is never retried: the journal is abandoned, those who waited for it fail, the next commit begins another one.
+//! * A failed flush is never retried: the journal is abandoned, those who waited for it fail. Before the next commit begins another one,
+//!   what the abandoned one has acknowledged is flushed and its file removed: two journals never amend the same header.
+//! * A checkpoint wipes the first record, so that what a replay finds was not at its place for certain.
+//! * No place that a record writes is filled again by other means before that record is gone: a commit that frees places begins with a
+//!   checkpoint. So a replay may write all of a file's records, whichever of them are at their places already.
 //! * The journal file is written full when it is made, because a flush of overwritten blocks costs two thirds of one that also has to
 //!   record an allocation.
 
@@ -14,12 +18,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::error::{Fault, Inner};
+use super::error::{Fault, Inner, is_no_space};
 use super::keys::ShareKeys;
-use crate::backing::{Access, Dir, File, Lock, SetTime, Timestamp};
-use crate::crypto::{JournalKey, Random, RecordCipher, hmac};
+use crate::backing::{Access, Dir, File, Lock, RenameMode, SetTime, Timestamp};
+use crate::crypto::{JournalKey, Random, RecordCipher, hmac, labels};
 use crate::format::header::{Header, PublicHeader};
-use crate::format::journal::{ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORDS_AT, header_hash, open_record, record_head};
+use crate::format::journal::{
+    ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORD_MAX, RECORDS_AT, header_hash, open_record, record_head,
+};
 
 /// Names of journals begin with this.
 pub(crate) const PREFIX: &[u8] = b"+journal-";
@@ -27,6 +33,10 @@ pub(crate) const PREFIX: &[u8] = b"+journal-";
 const INITIAL: u64 = 4 << 20;
 /// Bytes beyond which a journal is checkpointed rather than lengthened.
 const LIMIT: u64 = 32 << 20;
+/// Files with records, and so open handles, beyond which a journal is checkpointed.
+const FILES_MAX: usize = 256;
+/// A journal that a replay has read and not all of which fitted is kept under this name: it is never replayed again.
+const REFUSED: &[u8] = b"+refused-";
 
 struct Running {
     file: Arc<dyn File>,
@@ -46,18 +56,28 @@ struct State {
     syncing: bool,
     /// Appended but not yet applied in place.
     unapplied: usize,
-    /// Files with records that no checkpoint has flushed yet, by the address of their handle.
-    unflushed: HashMap<usize, Arc<dyn File>>,
+    /// Files with records that no checkpoint has flushed yet, by device and inode number.
+    unflushed: HashMap<(u64, u64), Arc<dyn File>>,
     /// Counts abandoned journals, so that those who wait for a flush see that it will not come.
     failures: u64,
+    /// Abandoned journals of which all that was acknowledged is in place, though perhaps not flushed yet.
+    abandoned: Vec<Vec<u8>>,
     last_append: Instant,
+    /// Kept from record to record: see [`JournalRecord::seal`].
+    buffer: Vec<u8>,
     /// A checkpoint is under way or waits for its turn: nothing is appended meanwhile.
     draining: bool,
 }
 
 impl State {
-    /// Leaves the journal file behind for a replay; whoever waits for it fails.
+    /// Lets go of the journal file after a failed flush or checkpoint; whoever waits for it fails.
     fn abandon(&mut self) {
+        self.failures += 1;
+        self.abandoned.extend(self.running.take().map(|running| running.name));
+    }
+
+    /// As [`State::abandon`], where a record could not be applied: the file stays for a replay.
+    fn leave_for_replay(&mut self) {
         self.failures += 1;
         self.running = None;
     }
@@ -73,6 +93,23 @@ pub(crate) struct Journal {
     host: String,
     state: Mutex<State>,
     changed: Condvar,
+}
+
+/// What a replay made of the records of one inode.
+enum Outcome {
+    /// Brought up to date.
+    Done,
+    /// It was up to date, or has moved on.
+    Nothing,
+    /// It is not what they were made against.
+    Refused,
+}
+
+/// Counts of [`Outcome`].
+#[derive(Default)]
+struct Redone {
+    done: usize,
+    refused: usize,
 }
 
 /// A record that was appended and must be reported as applied.
@@ -93,17 +130,30 @@ impl Journal {
             unapplied: 0,
             unflushed: HashMap::new(),
             failures: 0,
+            abandoned: Vec::new(),
             last_append: Instant::now(),
+            buffer: Vec::new(),
             draining: false,
         };
         Journal { root, keys, random, key, cipher, host, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     fn owner(key: &JournalKey, id: &[u8; 16]) -> [u8; 16] {
-        hmac(key.expose(), &[b"journal owner", id])[..16].try_into().expect("16 of 32 bytes")
+        hmac(key.expose(), &[labels::JOURNAL_OWNER.as_bytes(), id])[..16].try_into().expect("16 of 32 bytes")
     }
 
-    fn begin(&self) -> Inner<Running> {
+    /// Makes a journal file with room for a record of `needed` bytes at the least.
+    fn begin(&self, needed: u64) -> Inner<Running> {
+        match self.begin_with(INITIAL.max((RECORDS_AT + needed).next_multiple_of(RECORDS_AT))) {
+            // A full store may still take the one record.
+            Err(fault) if is_no_space(fault.errno()) && needed + RECORDS_AT < INITIAL => {
+                self.begin_with((RECORDS_AT + needed).next_multiple_of(RECORDS_AT))
+            }
+            other => other,
+        }
+    }
+
+    fn begin_with(&self, capacity: u64) -> Inner<Running> {
         let mut id = [0; 16];
         self.random.fill(&mut id);
         let hex: String = id[..8].iter().map(|b| format!("{b:02x}")).collect();
@@ -113,7 +163,7 @@ impl Journal {
         let head = JournalHead { suite: self.keys.suite, share: self.keys.share, id, owner: Self::owner(&self.key, &id) };
         let made = (|| {
             file.write_at(&head.encode(), 0)?;
-            write_zeros(&*file, RECORDS_AT, INITIAL)?;
+            write_zeros(&*file, RECORDS_AT, capacity)?;
             file.sync_all()?;
             self.root.sync()
         })();
@@ -121,42 +171,45 @@ impl Journal {
             let _ = self.root.unlink(&name);
             return Err(e.into());
         }
-        Ok(Running { file, name, head, capacity: INITIAL })
+        Ok(Running { file, name, head, capacity })
     }
 
     /// Appends a record for `file` and returns once it is durable. The caller applies it and then says so.
-    pub fn append(&self, record: &JournalRecord, file: &Arc<dyn File>) -> Inner<Ticket> {
+    pub fn append(&self, record: &JournalRecord<'_>, inode: (u64, u64), file: &Arc<dyn File>) -> Inner<Ticket> {
         let mut state = self.state.lock();
         while state.draining {
             self.changed.wait(&mut state);
         }
         let len = record.encoded_len() as u64;
-        if state.running.is_some() && state.tail + len > LIMIT {
+        if len > RECORD_MAX as u64 {
+            return Err(Fault::Os(libc::EFBIG)); // no replay would read it
+        }
+        let full = state.tail + len > LIMIT || state.unflushed.len() >= FILES_MAX;
+        if state.running.is_some() && full || state.running.is_none() && !state.abandoned.is_empty() {
             self.checkpoint_locked(&mut state)?;
         }
+        if state.running.as_ref().is_some_and(|r| state.tail + len > r.capacity) {
+            self.lengthen(&mut state, len)?;
+        }
         if state.running.is_none() {
-            state.running = Some(self.begin()?);
+            state.running = Some(self.begin(len)?);
             state.generation = 1;
             state.sequence = 0;
             state.tail = RECORDS_AT;
         }
         let (generation, sequence, tail) = (state.generation, state.sequence, state.tail);
-        let running = state.running.as_mut().expect("begun above");
-        if tail + len > running.capacity {
-            let capacity = (tail + len).next_multiple_of(INITIAL).max((running.capacity * 2).min(LIMIT));
-            write_zeros(&*running.file, running.capacity, capacity)?;
-            running.capacity = capacity;
-        }
-        let bytes = record.seal(&running.head, &self.cipher, generation, sequence, &*self.random);
-        debug_assert!(bytes.len() as u64 <= len);
-        running.file.write_at(&bytes, tail)?;
+        let running = state.running.as_ref().expect("begun above");
+        let (file_of_journal, head) = (running.file.clone(), running.head.clone());
+        record.seal(&mut state.buffer, &head, &self.cipher, generation, sequence, &*self.random);
+        debug_assert!(state.buffer.len() as u64 <= len);
+        file_of_journal.write_at(&state.buffer, tail)?;
         state.sequence += 1;
-        state.tail += bytes.len() as u64;
+        state.tail += state.buffer.len() as u64;
         state.appended += 1;
         state.last_append = Instant::now();
         let (mine, failures) = (state.appended, state.failures);
         state.unapplied += 1;
-        state.unflushed.insert(Arc::as_ptr(file).cast::<()>() as usize, file.clone());
+        state.unflushed.insert(inode, file.clone());
         while state.synced < mine && state.failures == failures {
             if state.syncing {
                 self.changed.wait(&mut state);
@@ -189,10 +242,30 @@ impl Journal {
         let mut state = self.state.lock();
         state.unapplied -= 1;
         if !ok {
-            // What stands in the journal is acknowledged to nobody, but it is the better copy: leave it for a replay.
-            state.abandon();
+            // What stands in the journal is acknowledged to nobody, but it is the better copy.
+            state.leave_for_replay();
         }
         self.changed.notify_all();
+    }
+
+    /// Makes room for a record of `len` bytes behind the tail: by more space, or where the store has none, by a checkpoint.
+    fn lengthen(&self, state: &mut parking_lot::MutexGuard<State>, len: u64) -> Inner<()> {
+        let tail = state.tail;
+        let running = state.running.as_mut().expect("the caller has one");
+        let capacity = (tail + len).next_multiple_of(INITIAL).max((running.capacity * 2).min(LIMIT));
+        match write_zeros(&*running.file, running.capacity, capacity) {
+            Ok(()) => running.capacity = capacity,
+            Err(e) if is_no_space(e.raw_os_error().unwrap_or(0)) => {
+                let fits = RECORDS_AT + len <= running.capacity;
+                self.checkpoint_locked(state)?;
+                if !fits && let Some(running) = state.running.take() {
+                    // Too small even when empty: one that fits takes its place.
+                    self.root.unlink(&running.name)?;
+                }
+            }
+            Err(e) => return Err(e.into()),
+        }
+        Ok(())
     }
 
     /// Flushes every file that has records, and frees the space.
@@ -204,26 +277,45 @@ impl Journal {
         while state.unapplied > 0 || state.syncing {
             self.changed.wait(state);
         }
-        let result = state.unflushed.drain().map(|(_, file)| file).collect::<Vec<_>>().iter().try_for_each(|file| file.sync_data());
-        match &result {
-            Ok(()) => {
-                state.generation += 1;
-                state.sequence = 0;
-                state.tail = RECORDS_AT;
-            }
-            // The records are the only durable copy now: they stay for a replay.
-            Err(_) => state.abandon(),
+        let result = self.checkpoint_drained(state);
+        if result.is_err() {
+            // The records are the only durable copy now.
+            state.leave_for_replay();
         }
         state.draining = false;
         self.changed.notify_all();
-        Ok(result?)
+        result
     }
 
-    /// Checkpoints where a record names `file`, or any file when `None`: before its name changes.
-    pub fn settle(&self, file: Option<&Arc<dyn File>>) -> Inner<()> {
+    fn checkpoint_drained(&self, state: &mut State) -> Inner<()> {
+        // Times too: a record carries them, and is gone afterwards.
+        state.unflushed.drain().map(|(_, file)| file).collect::<Vec<_>>().iter().try_for_each(|file| file.sync_all())?;
+        if !state.abandoned.is_empty() {
+            for name in std::mem::take(&mut state.abandoned) {
+                match self.root.unlink(&name) {
+                    Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+                    other => other?,
+                }
+            }
+            self.root.sync()?;
+        }
+        if state.sequence > 0
+            && let Some(running) = &state.running
+        {
+            running.file.write_at(&[0; ALIGN], RECORDS_AT)?;
+            running.file.sync_data()?;
+        }
+        state.generation += 1;
+        state.sequence = 0;
+        state.tail = RECORDS_AT;
+        Ok(())
+    }
+
+    /// Checkpoints where a record names the inode, or any inode when `None`: before its path changes.
+    pub fn settle(&self, inode: Option<(u64, u64)>) -> Inner<()> {
         let mut state = self.state.lock();
-        let concerned = match file {
-            Some(file) => state.unflushed.contains_key(&(Arc::as_ptr(file).cast::<()>() as usize)),
+        let concerned = match inode {
+            Some(inode) => state.unflushed.contains_key(&inode),
             None => !state.unflushed.is_empty(),
         };
         if concerned { self.checkpoint_locked(&mut state) } else { Ok(()) }
@@ -252,10 +344,30 @@ impl Journal {
     /// brought up to date.
     pub fn replay(&self) -> Inner<usize> {
         let mut files = 0;
-        for name in self.leftover()? {
-            files += self.replay_one(&name)?;
+        let mut left = self.leftover()?;
+        // One journal may go on where another one ends, and their names do not tell which is first.
+        loop {
+            let (mut done, mut refused) = (0, Vec::new());
+            for name in left {
+                let redone = self.replay_one(&name)?;
+                done += redone.done;
+                if redone.refused > 0 {
+                    refused.push((name, redone.refused));
+                }
+            }
+            files += done;
+            if done == 0 {
+                for (name, count) in refused {
+                    let shown = String::from_utf8_lossy(&name).into_owned();
+                    tracing::warn!("journal {shown}: {count} files are not what it was made against, kept under another name");
+                    let kept = [REFUSED, &name[PREFIX.len()..]].concat();
+                    self.root.rename(&name, &*self.root, &kept, RenameMode::Replace)?;
+                    self.root.sync()?;
+                }
+                return Ok(files);
+            }
+            left = refused.into_iter().map(|(name, _)| name).collect();
         }
-        Ok(files)
     }
 
     /// Names of all journals in the vault.
@@ -271,14 +383,15 @@ impl Journal {
         }
     }
 
-    fn replay_one(&self, name: &[u8]) -> Inner<usize> {
+    /// Replays one journal, and removes it where nothing in it was refused and nothing failed.
+    fn replay_one(&self, name: &[u8]) -> Inner<Redone> {
         let file = match self.root.open_file(name, Access::ReadWrite) {
             Ok(file) => file,
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(0),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(Redone::default()),
             Err(e) => return Err(e.into()),
         };
         if !file.try_lock(Lock::Exclusive)? {
-            return Ok(0);
+            return Ok(Redone::default());
         }
         let shown = String::from_utf8_lossy(name).into_owned();
         let mut head = vec![0; RECORDS_AT as usize];
@@ -288,42 +401,50 @@ impl Journal {
             // A journal that was being made when the machine stopped has no records yet.
             _ if head[..read].iter().all(|b| *b == 0) => {
                 self.root.unlink(name)?;
-                return Ok(0);
+                return Ok(Redone::default());
             }
             _ => {
                 tracing::warn!("journal {shown} is not of this share, kept");
-                return Ok(0);
+                return Ok(Redone::default());
             }
         };
         if head.owner != Self::owner(&self.key, &head.id) {
-            return Ok(0);
+            return Ok(Redone::default());
         }
-        let mut by_file: Vec<Vec<JournalRecord>> = Vec::new();
+        let mut by_file: Vec<Vec<JournalRecord<'static>>> = Vec::new();
         for record in self.records(&*file, &head)? {
-            match by_file.iter_mut().find(|rs| rs[0].path == record.path && rs[0].file_id == record.file_id) {
+            match by_file.iter_mut().find(|rs| rs[0].file_id == record.file_id) {
                 Some(records) => records.push(record),
                 None => by_file.push(vec![record]),
             }
         }
-        let (mut done, mut refused) = (0, 0);
+        let (mut all, mut failed) = (Redone::default(), 0);
         for records in &by_file {
-            match self.redo(records) {
-                Ok(true) => done += 1,
-                Ok(false) => refused += 1,
-                Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => refused += 1,
-                Err(fault) => return Err(fault),
+            match self.redo_file(records) {
+                Ok(redone) => {
+                    all.done += redone.done;
+                    all.refused += redone.refused;
+                }
+                Err(fault) => {
+                    // One file that cannot be written keeps nobody from the others, and the journal for the next time.
+                    tracing::error!("journal {shown}: errno {}", fault.errno());
+                    failed += 1;
+                }
             }
         }
-        if refused > 0 {
-            tracing::warn!("journal {shown}: {refused} files are not what the journal was made against, kept");
-        } else {
-            self.root.unlink(name)?;
+        if failed > 0 {
+            tracing::error!("journal {shown}: {failed} files could not be written, kept");
+            return Ok(Redone { done: all.done, refused: 0 });
         }
-        Ok(done)
+        if all.refused == 0 {
+            self.root.unlink(name)?;
+            self.root.sync()?;
+        }
+        Ok(all)
     }
 
     /// The records of the generation that begins the journal.
-    fn records(&self, file: &dyn File, head: &JournalHead) -> Inner<Vec<JournalRecord>> {
+    fn records(&self, file: &dyn File, head: &JournalHead) -> Inner<Vec<JournalRecord<'static>>> {
         let mut records = Vec::new();
         let mut at = RECORDS_AT;
         let mut expected: Option<(u64, u64)> = None;
@@ -352,42 +473,107 @@ impl Journal {
         }
     }
 
-    /// Applies the records of one file; `false` where the file is not one that they were made against.
-    fn redo(&self, records: &[JournalRecord]) -> Inner<bool> {
-        let first = &records[0];
+    /// Applies the records that name one file id. They may name several paths: hard links, or copies that a sync tool made.
+    fn redo_file(&self, records: &[JournalRecord<'_>]) -> Inner<Redone> {
+        let mut redone = Redone::default();
+        let mut inodes: Vec<((u64, u64), Arc<dyn File>, Vec<&[u8]>)> = Vec::new();
+        for record in records {
+            if inodes.iter().any(|(_, _, paths)| paths.contains(&&*record.path)) {
+                continue;
+            }
+            match self.open_path(&record.path) {
+                Ok(file) => {
+                    let stat = file.stat()?;
+                    let inode = (stat.dev, stat.ino);
+                    match inodes.iter_mut().find(|(there, _, _)| *there == inode) {
+                        Some((_, _, paths)) => paths.push(&record.path),
+                        None => inodes.push((inode, file, vec![&record.path])),
+                    }
+                }
+                Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR) => redone.refused += 1,
+                Err(fault) => return Err(fault),
+            }
+        }
+        for (_, file, paths) in &inodes {
+            let own: Vec<_> = records.iter().filter(|r| paths.contains(&&*r.path)).collect();
+            match self.redo(&**file, &own)? {
+                Outcome::Done => redone.done += 1,
+                Outcome::Nothing => {}
+                Outcome::Refused => redone.refused += 1,
+            }
+        }
+        Ok(redone)
+    }
+
+    fn open_path(&self, path: &[u8]) -> Inner<Arc<dyn File>> {
         let mut dir = self.root.clone();
-        let mut components: Vec<&[u8]> = first.path.split(|b| *b == b'/').collect();
-        let Some(last) = components.pop() else { return Ok(false) };
-        for component in components {
+        let mut components = path.split(|b| *b == b'/').peekable();
+        while let Some(component) = components.next() {
+            if components.peek().is_none() {
+                return Ok(dir.open_file(component, Access::ReadWrite)?);
+            }
             dir = dir.open_dir(component)?;
         }
-        let file = dir.open_file(last, Access::ReadWrite)?;
+        Err(Fault::Os(libc::ENOENT))
+    }
+
+    /// Applies the records of one inode in order: all of those that follow from each other, where one of them knows the file's header.
+    fn redo(&self, file: &dyn File, records: &[&JournalRecord<'_>]) -> Inner<Outcome> {
         let layout = self.keys.layout;
         let mut bytes = vec![0; layout.cipher_len(crate::format::layout::SMALL_MAX) as usize];
         let read = file.read_at(&mut bytes, 0)?;
         bytes.truncate(read);
-        let known = read >= layout.header() && {
-            let hash = header_hash(&bytes[..layout.header()]);
-            records.iter().any(|r| r.base == hash || r.result == hash)
+        let hash = (read >= layout.header()).then(|| header_hash(&bytes[..layout.header()]));
+        let follows = |i: usize| records[i].base == records[i - 1].result;
+        let known = match records.iter().rposition(|r| hash.is_some_and(|hash| r.result == hash || r.base == hash)) {
+            Some(known) => known,
+            None if self.is_torn(&bytes, &records[0].file_id) => records.len() - 1,
+            None => return Ok(if self.is_newer(&bytes, records) { Outcome::Nothing } else { Outcome::Refused }),
         };
-        if !known && !self.is_torn(&bytes, &first.file_id) {
-            return Ok(false);
-        }
-        for record in records {
-            for patch in &record.patches {
+        let start = (1..=known).rev().find(|i| !follows(*i)).unwrap_or(0);
+        let end = (known + 1..records.len()).find(|i| !follows(*i)).unwrap_or(records.len());
+        let last = records[end - 1];
+        let mut changed = file.stat()?.size != last.cipher_len;
+        let mut present = Vec::new();
+        for patch in records[start..end].iter().flat_map(|r| &r.patches) {
+            present.resize(patch.bytes.len(), 0);
+            if file.read_at(&mut present, patch.offset)? != present.len() || present != *patch.bytes {
                 file.write_at(&patch.bytes, patch.offset)?;
+                changed = true;
             }
-            file.set_len(record.cipher_len)?;
         }
-        let (secs, nanos) = records.last().expect("a file has a record").mtime;
-        file.set_times(SetTime::Omit, SetTime::At(Timestamp { secs, nanos }))?;
+        if changed {
+            // The last length alone counts: bytes that a later record relies on were flushed before it, and stand beyond an earlier end.
+            file.set_len(last.cipher_len)?;
+            let (secs, nanos) = last.mtime;
+            file.set_times(SetTime::Omit, SetTime::At(Timestamp { secs, nanos }))?;
+        }
         file.sync_all()?;
-        Ok(true)
+        Ok(match (end < records.len(), changed) {
+            (true, _) => Outcome::Refused,
+            (false, true) => Outcome::Done,
+            (false, false) => Outcome::Nothing,
+        })
+    }
+
+    /// Whether the file is authentic and in a state that came after all of the records.
+    fn is_newer(&self, bytes: &[u8], records: &[&JournalRecord<'_>]) -> bool {
+        let version = |bytes: &[u8]| {
+            let public = PublicHeader::decode(&self.keys.layout, bytes).ok()?;
+            let epoch = self.keys.epoch(public.epoch).ok()?;
+            let (header, _) = Header::open(&self.keys.header_context(epoch), bytes).ok()?;
+            (header.public.file_id == records[0].file_id).then_some(header.version)
+        };
+        let recorded = records.iter().filter_map(|r| version(&r.patches.iter().find(|p| p.offset == 0)?.bytes)).max();
+        match (version(bytes), recorded) {
+            (Some(there), Some(recorded)) => there > recorded,
+            _ => false,
+        }
     }
 
     /// Whether the header is one that a crash tore while it was written: it names the file but does not open.
     fn is_torn(&self, bytes: &[u8], file_id: &[u8; 32]) -> bool {
-        let Ok(public) = PublicHeader::decode(&self.keys.layout, bytes) else { return !bytes.is_empty() };
+        let Ok(public) = PublicHeader::decode(&self.keys.layout, bytes) else { return false };
         let Ok(epoch) = self.keys.epoch(public.epoch) else { return false };
         public.file_id == *file_id && Header::open(&self.keys.header_context(epoch), bytes).is_err()
     }

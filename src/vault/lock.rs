@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::error::{Inner, LockHolder};
-use crate::backing::{Access, Dir, File, Lock, Timestamp};
+use crate::backing::{Access, Dir, File, Lock};
 
 /// Name of the lock file.
 pub(crate) const LOCK_FILE: &[u8] = b"+lock";
@@ -19,8 +19,8 @@ pub(crate) struct VaultLock {
 
 /// Outcome of an attempt.
 pub(crate) enum Attempt {
-    /// Held now; with the store's time at which it was taken.
-    Held(VaultLock, Timestamp),
+    /// Held now.
+    Held(VaultLock),
     /// Somebody else holds it.
     Taken(LockHolder),
 }
@@ -51,8 +51,7 @@ pub(crate) fn take(root: &Arc<dyn Dir>) -> Inner<Attempt> {
         let text = format!("{}\n{}\n{since}\n", host(), std::process::id());
         file.set_len(0)?;
         file.write_at(text.as_bytes(), 0)?;
-        let taken = file.stat()?.ctime;
-        return Ok(Attempt::Held(VaultLock { root: root.clone(), _file: file }, taken));
+        return Ok(Attempt::Held(VaultLock { root: root.clone(), _file: file }));
     }
 }
 

@@ -65,7 +65,7 @@ use self::core::{Core, Parts};
 use self::error::Fault;
 use self::journal::Journal;
 use self::keys::ShareKeys;
-use crate::backing::{Dir, Kind, Seek, Space, Timestamp};
+use crate::backing::{Dir, Kind, Seek, Space};
 use crate::crypto::{Random, Suite};
 use crate::format::layout::Layout;
 use crate::format::share::ShareDescriptor;
@@ -221,13 +221,9 @@ impl Vault {
         let keys = Self::share_keys(&descriptor, &folder_keys);
         let at = |fault: Fault| fault.at("open", PathBuf::new);
         let read_only = options.read_only || store.is_read_only().map_err(|e| at(e.into()))?;
-        let mut opened_at = Timestamp { secs: i64::MAX, nanos: 0 };
         let lock = match options.lock {
             LockMode::Exclusive if !read_only => match lock::take(&store).map_err(at)? {
-                lock::Attempt::Held(lock, taken) => {
-                    opened_at = taken;
-                    Some(lock)
-                }
+                lock::Attempt::Held(lock) => Some(lock),
                 lock::Attempt::Taken(holder) => return Err(Error::InUse { path: shown, holder }),
             },
             _ => None,
@@ -243,7 +239,7 @@ impl Vault {
         } else if !journal.leftover().map_err(at)?.is_empty() {
             tracing::warn!("a journal of an interrupted mount is there; files in it show their state before it until a mount can write");
         }
-        let parts = Parts { root: store, keys, random, journal, cache_bytes: options.cache_bytes, read_only, lock, opened_at };
+        let parts = Parts { root: store, keys, random, journal, cache_bytes: options.cache_bytes, read_only, lock };
         let core = Arc::new(Core::new(parts).map_err(at)?);
         let background = Mutex::new(background(&core));
         Ok(Vault { inside: Arc::new(Inside { core, background }) })
@@ -322,7 +318,7 @@ impl Inside {
         if !self.core.read_only {
             let open: Vec<_> = self.core.files.lock().values().map(|s| s.file.clone()).collect();
             for file in open {
-                if self.core.nodes.link(file.node).is_ok() {
+                if self.core.has_name(&file) {
                     keep(self.core.commit(&file, commit::Durability::Ordered), file.node);
                 }
             }
@@ -405,7 +401,8 @@ impl Vault {
     /// Makes and opens a regular file; counts one. `EEXIST` where the name is taken.
     pub fn create_file(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, flags: OpenFlags) -> Result<(Attr, Opened)> {
         self.on_node("create in", parent, |core| {
-            core.create_file(caller, parent, name, perm, flags).map(|(attr, handle)| (attr, Opened { handle, keep_cache: true }))
+            core.create_file(caller, parent, name, perm, flags)
+                .map(|(attr, handle)| (attr, Opened { handle, keep_cache: true, resized: false }))
         })
     }
 
@@ -507,6 +504,11 @@ impl Vault {
     /// Lets go of `count` lookups of a node.
     pub fn forget(&self, node: NodeId, count: u64) {
         self.core().nodes.forget(node, count);
+    }
+
+    /// Gives the object behind a node a new node at its next lookup: for those who hold attributes of this one that turned out wrong.
+    pub fn renew(&self, node: NodeId) {
+        self.core().nodes.renew(node);
     }
 
     /// Closes a directory.

@@ -130,6 +130,9 @@ pub(crate) struct Plan {
 pub(crate) fn plan(tree: &Tree, chunks: u64, tables: &BTreeMap<u64, &Table>) -> Inner<Plan> {
     let layout = &tree.layout;
     let mut plan = Plan { blocks: Vec::new(), root: Root { hash: HOLE, chunks }, index: Vec::new() };
+    if chunks == 0 {
+        return Ok(plan); // the small form: the old tree ends here
+    }
     let mut changed: BTreeMap<u64, Hash> = BTreeMap::new();
     for (&k, table) in tables.range(..chunks) {
         let hash = if table.is_hole() {
@@ -158,7 +161,7 @@ pub(crate) fn plan(tree: &Tree, chunks: u64, tables: &BTreeMap<u64, &Table>) -> 
         let mut entries = changed.into_iter().peekable();
         while let Some(&(first, _)) = entries.peek() {
             let parent = first / FANOUT;
-            let mut block = IndexBlock((*tree.block(level + 1, parent)?).0.clone());
+            let mut block = IndexBlock(tree.block(level + 1, parent)?.0.clone());
             while let Some((j, hash)) = entries.next_if(|(j, _)| j / FANOUT == parent) {
                 block.0[(j % FANOUT) as usize] = hash;
             }

@@ -1,0 +1,324 @@
+#!/usr/bin/env bash
+# kithfs beside other encrypted filesystems and the plain disk, in one run on one machine.
+#
+#     scripts/bench-peers.sh [--quick] [--runs N] [--dir DIR] [--with LIST] [--tree DIR] [--drop-caches] [--out FILE]
+#
+#   --quick        small files, few of them, one run: to see that it works, not to quote
+#   --runs N       medians of N runs (default 3); within each run the filesystems take turns
+#   --dir DIR      where plain and ciphered files lie, all on this one filesystem (default: a directory in $TMPDIR or /tmp)
+#   --with LIST    which, separated by commas: native, gocryptfs, securefs, kithfs (default: all that are installed)
+#   --tree DIR     the tree that is packed and then unpacked (default: a made one of 2,000 files)
+#   --drop-caches  as root: empty the kernel's caches before each cold measurement, so that the disk is measured too
+#   --out FILE     write the table to FILE as well
+#
+# The jobs of fio are benches/fio/*.fio and can be run by hand. "cold" means mounted anew: nothing is in the cache of the mount,
+# while the ciphertext may still be in the cache of the disk. The plain disk has no mount, so its cold is warm without --drop-caches.
+# Each filesystem is mounted by this script, which unmounts it and ends its process, however the script ends.
+set -euo pipefail
+
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+kithfs=${KITHFS:-$here/target/release/kithfs}
+runs=3 base='' with='' tree='' drop=no out='' size_mib=256 files=3000
+die() { echo "bench-peers: $*" >&2; exit 1; }
+say() { echo "bench-peers: $*" >&2; }
+
+while [ $# -gt 0 ]; do
+    case $1 in
+        --quick) runs=1 size_mib=32 files=300 ;;
+        --drop-caches) drop=yes ;;
+        --runs | --dir | --with | --tree | --out)
+            [ $# -ge 2 ] || die "$1 needs a value"
+            case $1 in --runs) runs=$2 ;; --dir) base=$2 ;; --with) with=$2 ;; --tree) tree=$2 ;; --out) out=$2 ;; esac
+            shift
+            ;;
+        -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+        *) die "unknown option $1 (see --help)" ;;
+    esac
+    shift
+done
+case $runs in '' | *[!0-9]* | 0) die "--runs takes a number from 1" ;; esac
+[ "$drop" = no ] || [ "$(id -u)" -eq 0 ] || die "--drop-caches needs root"
+for tool in fio perl tar mountpoint findmnt awk; do command -v "$tool" >/dev/null || die "$tool is missing (scripts/setup.sh installs it)"; done
+unmounter=$(command -v fusermount3 || command -v fusermount || true)
+
+available() {
+    case $1 in
+        native) ;;
+        kithfs) [ -x "$kithfs" ] ;;
+        *) command -v "$1" >/dev/null ;;
+    esac
+}
+peers=()
+for fs in ${with:+${with//,/ }}; do
+    case $fs in native | gocryptfs | securefs | kithfs) ;; *) die "--with: $fs is none of native, gocryptfs, securefs, kithfs" ;; esac
+    available "$fs" || die "$fs is not there"
+    peers+=("$fs")
+done
+if [ -z "$with" ]; then
+    for fs in native gocryptfs securefs kithfs; do
+        if available "$fs"; then peers+=("$fs"); else say "$fs is not there: left out"; fi
+    done
+fi
+
+work=$(mktemp -d "${base:-${TMPDIR:-/tmp}}/kithfs-bench.XXXXXX")
+declare -A daemon=()
+
+# Ends the mount of $1, if it has one: first kindly, then lazily. The process is one that we started.
+end_mount() {
+    local fs=$1 mnt=$work/$1/mnt pid=${daemon[$1]:-} i
+    [ -n "$pid" ] || return 0
+    for i in 1 2 3 4 5; do
+        mountpoint -q "$mnt" || break
+        case $fs in kithfs) "$kithfs" umount "$mnt" ;; *) "$unmounter" -u "$mnt" ;; esac 2>>"$work/$fs/log" && break
+        sleep 1
+    done
+    if mountpoint -q "$mnt"; then
+        say "$fs is busy: unmounted lazily"
+        "$unmounter" -uz "$mnt" || umount -l "$mnt" || true
+        kill "$pid" 2>/dev/null || true
+    fi
+    # What the daemon still writes belongs to the time of nobody else.
+    wait "$pid" 2>/dev/null || true
+    daemon[$fs]=''
+}
+
+cleanup() {
+    local status=$? fs
+    trap - EXIT INT TERM HUP
+    for fs in "${peers[@]}"; do end_mount "$fs"; done
+    for fs in "${peers[@]}"; do
+        if [ "$fs" != native ] && mountpoint -q "$work/$fs/mnt" 2>/dev/null; then
+            say "$work/$fs/mnt is still mounted: $work is left as it is"
+            exit 1
+        fi
+    done
+    rm -rf --one-file-system -- "$work"
+    exit "$status"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+printf 'bench-peers' >"$work/pass"
+
+make_store() {
+    local dir=$work/$1
+    mkdir -p "$dir/store" "$dir/mnt"
+    case $1 in
+        native) ;;
+        gocryptfs) gocryptfs -q -init -scryptn 10 -passfile "$work/pass" "$dir/store" ;;
+        securefs) securefs create --pass bench-peers --rounds 1 "$dir/store" ;;
+        kithfs) "$kithfs" init --passphrase-file "$work/pass" --kdf-memory 32 --kdf-passes 1 "$dir/store" ;;
+    esac >"$dir/log" 2>&1 || { cat "$dir/log" >&2; die "$1: no store could be made"; }
+}
+
+start_mount() {
+    local fs=$1 dir=$work/$1 i command
+    case $fs in
+        native) return 0 ;;
+        gocryptfs) command=(gocryptfs -q -fg -passfile "$work/pass" "$dir/store" "$dir/mnt") ;;
+        securefs) command=(securefs mount --pass bench-peers "$dir/store" "$dir/mnt") ;;
+        kithfs) command=("$kithfs" mount --foreground --passphrase-file "$work/pass" "$dir/store" "$dir/mnt") ;;
+    esac
+    "${command[@]}" >>"$dir/log" 2>&1 </dev/null &
+    daemon[$fs]=$!
+    for ((i = 0; i < 200; i++)); do
+        if mountpoint -q "$dir/mnt"; then return 0; fi
+        kill -0 "${daemon[$fs]}" 2>/dev/null || break
+        sleep 0.05
+    done
+    tail -n 5 "$dir/log" >&2
+    die "$fs: the mount did not come up"
+}
+
+# Empties the cache of the mount by mounting anew.
+cold() {
+    if [ "$1" != native ]; then
+        end_mount "$1"
+    fi
+    sync -f "$work"
+    if [ "$drop" = yes ]; then echo 3 >/proc/sys/vm/drop_caches; fi
+    if [ "$1" != native ]; then start_mount "$1"; fi
+}
+
+# Measures with a command of this script and keeps what it prints.
+note() { # filesystem, measurement, command...
+    local fs=$1 what=$2 value
+    shift 2
+    # An assignment of its own: only so does a failure in the command end the script.
+    value=$("$@")
+    [ -n "$value" ] || die "$fs: $what gave no result"
+    echo "$value" >>"$work/$fs/result.$what"
+}
+
+# Runs one job of fio. Field 7 and 8 of fio's terse output are KiB/s and IOPS of reading, 48 and 49 of writing.
+fio_job() { # filesystem, job, MB/s | IOPS, size in MiB
+    local line value
+    sync -f "$work"
+    line=$(cd "$work" && DIR=$work/$1/mnt/bench SIZE=$4m fio --minimal "$here/benches/fio/$2.fio" 2>>"$work/$1/log") || {
+        tail -n 5 "$work/$1/log" >&2
+        die "$1: fio failed in $2"
+    }
+    value=$(awk -F';' -v unit="$3" 'NF > 50 { r = unit == "IOPS" ? $8 + $49 : ($7 + $48) * 1024 / 1e6; printf "%.1f", r }' <<<"$line")
+    [ -n "$value" ] || die "$1: no result of fio in $2: $line"
+    echo "$value"
+}
+
+micros() { local now=$EPOCHREALTIME; echo $((${now%[.,]*} * 1000000 + 10#${now#*[.,]})); }
+
+# Measures a command; prints how often a second `count` things were done.
+rate() { # count, command...
+    local count=$1 from to
+    shift
+    from=$(micros)
+    "$@" >/dev/null || die "failed: $*"
+    to=$(micros)
+    awk -v n="$count" -v us="$((to - from))" 'BEGIN { printf "%.1f", n * 1e6 / (us > 0 ? us : 1) }'
+}
+
+loop() { # what, directory: one process that does it for each of the files
+    perl -e '
+        use strict;
+        my ($what, $dir, $n) = @ARGV;
+        chdir $dir or die "$dir: $!";
+        my $data = "k" x 4096;
+        for my $i (0 .. $n - 1) {
+            my $name = "file$i";
+            if ($what eq "create") { open(my $f, ">", $name) or die "$name: $!"; syswrite($f, $data) == 4096 or die "$name: $!"; close $f or die "$name: $!" }
+            elsif ($what eq "stat") { stat $name or die "$name: $!" }
+            elsif ($what eq "read") { open(my $f, "<", $name) or die "$name: $!"; my $got; sysread($f, $got, 8192) == 4096 && $got eq $data or die "$name: other bytes"; close $f }
+            elsif ($what eq "rename") { rename $name, "moved$i" or die "$name: $!" }
+            elsif ($what eq "unlink") { unlink "moved$i" or die "moved$i: $!" }
+            else { die "$what?" }
+        }' "$1" "$2" "$files"
+}
+
+make_tree() {
+    perl -e '
+        use strict;
+        my ($dir, $n) = @ARGV;
+        my $seed = 12345;
+        my $next = sub { $seed = ($seed * 1103515245 + 12345) % 2147483648 };
+        mkdir $dir or die;
+        for my $i (0 .. $n - 1) {
+            my $sub = sprintf "%s/part%02d", $dir, $i / 50;
+            -d $sub or mkdir $sub or die;
+            my $len = 200 + $next->() % (($next->() % 8) ? 8000 : 60000);
+            open(my $f, ">", "$sub/item$i.txt") or die;
+            print $f substr(join(" ", map { $next->() } 1 .. $len / 8), 0, $len);
+            close $f or die;
+        }' "$1" "$2"
+}
+
+one_run() {
+    local fs=$1 dir=$work/$1 at
+    at=$dir/mnt/bench
+    start_mount "$fs"
+    mkdir -p "$at"
+
+    rm -f "$at/seq.dat"
+    note "$fs" write-fresh fio_job "$fs" seq-write-fresh MB/s "$size_mib"
+    note "$fs" overwrite fio_job "$fs" seq-overwrite MB/s "$size_mib"
+    cold "$fs"
+    note "$fs" read-cold fio_job "$fs" seq-read MB/s "$size_mib"
+    note "$fs" read-warm fio_job "$fs" seq-read MB/s "$size_mib"
+    cold "$fs"
+    note "$fs" rand-read fio_job "$fs" rand-read-4k IOPS "$size_mib"
+    note "$fs" rand-write fio_job "$fs" rand-write-4k IOPS "$size_mib"
+    note "$fs" rand-write-fsync fio_job "$fs" rand-write-4k-fsync IOPS "$size_mib"
+    rm -f "$at/append.dat"
+    note "$fs" append fio_job "$fs" append-4k MB/s $((size_mib / 4))
+    rm -f "$at/seq.dat" "$at/append.dat"
+    sync -f "$work"
+
+    mkdir "$at/small"
+    note "$fs" create rate "$files" loop create "$at/small"
+    cold "$fs"
+    note "$fs" stat-cold rate "$files" loop stat "$at/small"
+    cold "$fs"
+    note "$fs" open-read-cold rate "$files" loop read "$at/small"
+    note "$fs" rename rate "$files" loop rename "$at/small"
+    note "$fs" unlink rate "$files" loop unlink "$at/small"
+    rmdir "$at/small"
+
+    mkdir "$at/tree"
+    note "$fs" untar rate "$tree_mb" tar -xf "$work/tree.tar" -C "$at/tree"
+    cold "$fs"
+    note "$fs" rm-tree rate "$tree_files" rm -r "$at/tree"
+    end_mount "$fs"
+}
+
+median() { sort -n "$1" | awk '{ v[NR] = $1 } END { if (NR) printf "%.1f", NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+
+version() {
+    case $1 in
+        native) findmnt -n -o FSTYPE -T "$work" ;;
+        gocryptfs) gocryptfs -version 2>&1 | sed 's/;.*//;q' ;;
+        securefs) dpkg-query -W -f '${Package} ${Version}\n' securefs 2>/dev/null || echo "securefs of unknown version" ;;
+        kithfs) "$kithfs" --version ;;
+    esac
+}
+
+report() {
+    local fs row unit key what value reference names=("${peers[@]}") mem cpu
+    cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
+    mem=$(awk '/^MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo)
+    echo "$(date -u +%Y-%m-%d), $(nproc) CPUs (${cpu:-unknown}), $mem, Linux $(uname -r); medians of $runs."
+    for fs in "${names[@]}"; do echo "$(version "$fs");"; done | paste -s -d ' ' | sed 's/;$/./'
+    echo "File of $size_mib MiB, $files small files of 4 KiB, tree of $tree_files files and $tree_mb MB. More is better everywhere."
+    echo
+    row='| |' unit='|---|'
+    for fs in "${names[@]}"; do row="$row $fs |" unit="$unit---:|"; done
+    reference=''
+    if [[ " ${names[*]} " == *" gocryptfs "* && " ${names[*]} " == *" kithfs "* ]]; then
+        reference=gocryptfs row="$row kithfs / gocryptfs |" unit="$unit---:|"
+    fi
+    printf '%s\n%s\n' "$row" "$unit"
+    while IFS=: read -r key what; do
+        row="| $what |"
+        for fs in "${names[@]}"; do
+            value=$(median "$work/$fs/result.$key")
+            row="$row $(awk -v v="$value" 'BEGIN { if (v >= 100) printf "%.0f", v; else printf "%.1f", v }') |"
+        done
+        if [ -n "$reference" ]; then
+            row="$row $(awk -v a="$(median "$work/kithfs/result.$key")" -v b="$(median "$work/$reference/result.$key")" \
+                'BEGIN { if (b > 0) printf "%.2f", a / b; else printf "-" }') |"
+        fi
+        echo "$row"
+    done <<'ROWS'
+write-fresh:new file, 1 MiB writes, fsync at the end, MB/s
+overwrite:the same written over, MB/s
+read-cold:read, 1 MiB, cold, MB/s
+read-warm:read, 1 MiB, warm, MB/s
+rand-read:4 KiB random reads, IOPS
+rand-write:4 KiB random writes, fsync at the end, IOPS
+rand-write-fsync:4 KiB random writes, fsync each, IOPS
+append:4 KiB appends, fsync at the end, MB/s
+create:create 4 KiB files, files/s
+stat-cold:stat, cold, files/s
+open-read-cold:open and read 4 KiB files, cold, files/s
+rename:rename, files/s
+unlink:unlink, files/s
+untar:unpack a tree, MB/s
+rm-tree:rm -r of the tree, cold, files/s
+ROWS
+}
+
+if [ -z "$tree" ]; then
+    make_tree "$work/tree" $((files * 2 / 3))
+    tree=$work/tree
+fi
+tar -cf "$work/tree.tar" -C "$tree" .
+tree_files=$(find "$tree" -mindepth 1 | wc -l)
+tree_mb=$(stat -c %s "$work/tree.tar" | awk '{ printf "%.1f", $1 / 1e6 }')
+
+for fs in "${peers[@]}"; do make_store "$fs"; done
+for ((run = 1; run <= runs; run++)); do
+    for fs in "${peers[@]}"; do
+        say "run $run of $runs: $fs"
+        one_run "$fs"
+    done
+done
+report >"$work/report.md"
+cat "$work/report.md"
+if [ -n "$out" ]; then cp -- "$work/report.md" "$out"; fi

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# All checks: what CI runs and what a newcomer runs. Stops at the first that fails.
+#
+#     scripts/check.sh
+set -euo pipefail
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+
+step() {
+    echo "== $*" >&2
+    "$@"
+}
+
+step cargo fmt --check
+step cargo clippy --locked --all-targets -- -D warnings
+step cargo test --locked
+RUSTDOCFLAGS="-D warnings" step cargo doc --locked --no-deps

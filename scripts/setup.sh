@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Sets up a machine and runs the main job: a vault is made, mounted, files go in and out.
+#
+#     scripts/setup.sh [--tools-only]
+#
+#   --tools-only   install what is missing, and stop there
+#
+# As root on a Debian system it installs the packages that are missing; elsewhere it says what is missing. A Rust toolchain comes
+# from rustup, and only where cargo is missing or too old. It can be run again at any time: what is there is left alone.
+set -euo pipefail
+
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$here"
+say() { echo "setup: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+tools_only=no
+case ${1:-} in
+    '') ;;
+    --tools-only) tools_only=yes ;;
+    -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) die "unknown option $1 (see --help)" ;;
+esac
+
+# What is needed: a command that proves it, and the package of Debian that has it.
+needs=(
+    cc:build-essential make:build-essential git:git curl:curl fusermount3:fuse3 mount:mount mountpoint:util-linux
+    setfattr:attr setfacl:acl fio:fio perl:perl fuser:psmisc ps:procps
+)
+packages=()
+for need in "${needs[@]}"; do
+    command -v "${need%%:*}" >/dev/null || packages+=("${need#*:}")
+done
+[ -e /etc/ssl/certs/ca-certificates.crt ] || packages+=(ca-certificates)
+if [ ${#packages[@]} -gt 0 ]; then
+    mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+        say "installing ${packages[*]}"
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get update -qq >&2
+        apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+    else
+        die "missing: ${packages[*]}; install them (as root on Debian: apt-get install ${packages[*]}) and run this again"
+    fi
+fi
+
+# The oldest Rust that the project builds with stands in Cargo.toml.
+wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+new_enough() {
+    local have
+    have=$(cargo --version 2>/dev/null | awk '{ print $2 }')
+    [ -n "$have" ] && [ "$(printf '%s\n' "$wanted" "$have" | sort -V | head -n 1)" = "$wanted" ]
+}
+if ! new_enough && [ -r "${CARGO_HOME:-$HOME/.cargo}/env" ]; then
+    # shellcheck disable=SC1091
+    . "${CARGO_HOME:-$HOME/.cargo}/env"
+fi
+if new_enough; then
+    :
+elif command -v rustup >/dev/null; then
+    say "cargo is missing or older than $wanted: rustup installs the stable toolchain"
+    rustup toolchain install stable --profile minimal --component rustfmt,clippy >&2
+    rustup override set stable >&2 # for this directory only
+else
+    say "cargo is missing or older than $wanted: installing a Rust toolchain with rustup, for this user only"
+    curl --proto '=https' --tlsv1.2 -fsS https://sh.rustup.rs |
+        sh -s -- -y -q --no-modify-path --default-toolchain stable --profile minimal --component rustfmt,clippy >&2
+    # shellcheck disable=SC1091
+    . "${CARGO_HOME:-$HOME/.cargo}/env"
+fi
+new_enough || die "cargo is still older than $wanted"
+if command -v rustup >/dev/null && ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
+    rustup component add rustfmt clippy >&2
+fi
+
+if [ ! -e /dev/fuse ]; then
+    [ "$(id -u)" -ne 0 ] || modprobe fuse 2>/dev/null || true
+    [ -e /dev/fuse ] || say "there is no /dev/fuse: nothing can be mounted here (in a container: --device /dev/fuse --cap-add SYS_ADMIN)"
+fi
+[ "$tools_only" = no ] || exit 0
+
+say "building"
+cargo build --release --locked
+scripts/demo.sh
+say "the program is target/release/kithfs; put it in the PATH, for example: install target/release/kithfs /usr/local/bin"

@@ -1,0 +1,631 @@
+//! The command line as types. The spellings here are fixed: scripts rely on them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use super::size;
+
+/// An encrypted filesystem for people who share.
+///
+/// A vault is an ordinary directory of ciphertext. `kithfs mount` shows it as plain files; all other commands work without a mount.
+#[derive(Debug, Parser)]
+#[command(name = "kithfs", version, max_term_width = 100, after_long_help = super::exit::Exit::text_table())]
+pub struct Cli {
+    /// What is logged: to stderr in the foreground, to the journal or syslog by a mount in the background
+    ///
+    /// Names of files are logged at `debug` and `trace` only. Default: `info` for mount, `warn` for all else.
+    #[arg(long, global = true, value_name = "LEVEL", value_enum)]
+    pub log_level: Option<LogLevel>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    /// Nothing
+    Off,
+    /// What failed
+    Error,
+    /// And what is odd
+    Warn,
+    /// And the course of things
+    Info,
+    /// And details, with names of files
+    Debug,
+    /// And each request
+    Trace,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make a new vault
+    ///
+    /// Makes the directory when it is missing, and refuses one that is not empty. The recovery code is printed once, to stdout: it opens the
+    /// vault when the passphrase is lost, so keep it on paper and not beside the vault.
+    Init(Init),
+    /// Show a vault as plain files
+    ///
+    /// Goes to the background when the mount serves requests; a failure before that is reported and shows in the exit code. SIGTERM, SIGINT
+    /// and SIGHUP unmount cleanly.
+    Mount(Mount),
+    /// End a mount, and wait until all is written
+    #[command(visible_alias = "unmount")]
+    Umount(Umount),
+    /// The ways into an identity: passphrases, recovery codes, key files
+    ///
+    /// Each way is a slot. A new slot is verified before an old one goes, and the last one cannot be removed.
+    Passphrase(Passphrase),
+    /// What can be said of a vault without a secret
+    Info(Info),
+    /// Verify every byte of a vault
+    ///
+    /// Prints plain path and cipher path of each fault. Exit code 0: no fault; 20: faults found; 21: the check could not run.
+    Fsck(Fsck),
+    /// List a directory of a vault
+    Ls(Ls),
+    /// Write files of a vault to stdout
+    Cat(Cat),
+    /// Copy a file out of a vault
+    Get(Get),
+    /// Copy a file into a vault
+    Put(Put),
+    /// Remove files from a vault
+    Rm(Rm),
+    /// Make directories in a vault
+    Mkdir(Mkdir),
+    /// Copy a directory into a vault, with all metadata
+    ///
+    /// Can be broken off and run again: files that are there with the same size and time of modification are passed over.
+    Import(Import),
+    /// Copy a vault, or a directory of it, out, with all metadata
+    ///
+    /// Can be broken off and run again: files that are there with the same size and time of modification are passed over.
+    Export(Export),
+    /// From a plain path to the path of its ciphertext, and back
+    Map(Map),
+    /// What is mounted, since when, by which process
+    Mounts(Mounts),
+    /// Print the completion script of a shell
+    Completion(Completion),
+    /// Write the manual pages into a directory
+    Man(Man),
+    /// List the exit codes, as a table in Markdown
+    ExitCodes,
+}
+
+/// Where the passphrase comes from, when not from the terminal.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Secret")]
+pub struct PassphraseArgs {
+    /// Read the passphrase from a file (`-`: stdin); one newline at its end does not count
+    ///
+    /// Without any of these options: the file that the variable KITHFS_PASSPHRASE_FILE names, else the systemd credential
+    /// `kithfs.passphrase`, else a prompt at the terminal.
+    #[arg(long, value_name = "FILE", group = "secret")]
+    pub passphrase_file: Option<PathBuf>,
+    /// Read the passphrase from this file descriptor
+    #[arg(long, value_name = "N", group = "secret", value_parser = clap::value_parser!(i32).range(0..))]
+    pub passphrase_fd: Option<i32>,
+    /// Run a command with `sh -c` and read the passphrase from its output
+    #[arg(long, value_name = "CMD", group = "secret")]
+    pub passphrase_command: Option<OsString>,
+    /// Use the contents of a file instead of a passphrase
+    #[arg(long, value_name = "FILE", group = "secret")]
+    pub key_file: Option<PathBuf>,
+}
+
+/// A secret that opens something which exists.
+#[derive(Args, Debug, Default)]
+pub struct PresentSecret {
+    /// Passphrase or key file.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
+    /// Read a recovery code from a file (at a prompt it can be typed in place of the passphrase)
+    #[arg(long, value_name = "FILE", group = "secret", help_heading = "Secret")]
+    pub recovery_code_file: Option<PathBuf>,
+}
+
+/// How a vault is opened.
+#[derive(Args, Debug, Default)]
+pub struct OpenArgs {
+    /// The secret.
+    #[command(flatten)]
+    pub secret: PresentSecret,
+    /// Use this identity instead of the vault's own one
+    #[arg(long, value_name = "FILE", help_heading = "Secret")]
+    pub identity: Option<PathBuf>,
+    /// Limit of the caches in memory
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_cache)]
+    pub cache_size: Option<usize>,
+}
+
+/// The costs of guessing a passphrase.
+#[derive(Args, Debug, Default)]
+pub struct KdfArgs {
+    /// Memory that one guess at the passphrase takes, in MiB; default 256, less only where memory is short
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(32..=4096))]
+    pub kdf_memory: Option<u32>,
+    /// Passes over that memory; default as many as take about one second
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub kdf_passes: Option<u32>,
+}
+
+/// `init`
+#[derive(Args, Debug)]
+pub struct Init {
+    /// The passphrase or key file of the new vault.
+    #[command(flatten)]
+    pub secret: PassphraseArgs,
+    /// Its costs.
+    #[command(flatten)]
+    pub kdf: KdfArgs,
+    /// Cipher of names, contents and records; default aes where the processor has it, else chacha
+    #[arg(long, value_enum)]
+    pub cipher: Option<Cipher>,
+    /// Unit in which large files are sealed: a power of two from 4K to 4M
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse_chunk_log2)]
+    pub chunk_size: u8,
+    /// Make this identity the owner, instead of a new one that lies in the vault
+    #[arg(long, value_name = "FILE")]
+    pub identity: Option<PathBuf>,
+    /// The directory of ciphertext to make
+    pub vault: PathBuf,
+}
+
+/// A family of ciphers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Cipher {
+    /// AES-256-GCM, under sub-keys as in XAES-256-GCM
+    Aes,
+    /// ChaCha20-Poly1305, under sub-keys as in XChaCha20
+    Chacha,
+}
+
+/// `mount`
+#[derive(Args, Debug)]
+pub struct Mount {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// Stay in the foreground
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Options of the mount, separated by commas
+    ///
+    /// ro, rw, allow_other, no_default_permissions, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, noatime, nodiratime,
+    /// nonempty, fsname=NAME, subtype=NAME, uid=N, gid=N, umask=OCTAL. Device nodes and set-user-id bits do not work unless `dev` and
+    /// `suid` are given. A comma in a value is written `\,`.
+    #[arg(short = 'o', value_name = "OPT[,OPT...]")]
+    pub options: Vec<String>,
+    /// Allow no writes
+    #[arg(long)]
+    pub read_only: bool,
+    /// The vault
+    pub vault: PathBuf,
+    /// An empty directory
+    pub mountpoint: PathBuf,
+}
+
+/// `umount`
+#[derive(Args, Debug)]
+pub struct Umount {
+    /// Take the mount away from sight at once, even when it is busy; it ends when its last file is closed
+    ///
+    /// The command then does not wait.
+    #[arg(long)]
+    pub lazy: bool,
+    /// Where it is mounted
+    pub mountpoint: PathBuf,
+}
+
+/// `passphrase`
+#[derive(Args, Debug)]
+pub struct Passphrase {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: PassphraseCommand,
+}
+
+/// The commands of `passphrase`.
+#[derive(Debug, Subcommand)]
+pub enum PassphraseCommand {
+    /// Add a way in
+    Add(PassphraseAdd),
+    /// Replace a passphrase
+    Change(PassphraseChange),
+    /// Remove a way in
+    Remove(PassphraseRemove),
+    /// List the ways in
+    List(PassphraseList),
+}
+
+/// Whose slots: those of a vault's own identity, or those of an identity file.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub struct SlotsOf {
+    /// The vault whose own identity is meant
+    pub vault: Option<PathBuf>,
+    /// The identity file that is meant
+    #[arg(long, value_name = "FILE")]
+    pub identity: Option<PathBuf>,
+}
+
+/// Where the new passphrase comes from.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "New secret")]
+pub struct NewSecret {
+    /// Read the new passphrase from a file; default is a prompt at the terminal, twice
+    #[arg(long, value_name = "FILE", group = "new_secret")]
+    pub new_passphrase_file: Option<PathBuf>,
+    /// Read the new passphrase from this file descriptor
+    #[arg(long, value_name = "N", group = "new_secret", value_parser = clap::value_parser!(i32).range(0..))]
+    pub new_passphrase_fd: Option<i32>,
+    /// Run a command with `sh -c` and read the new passphrase from its output
+    #[arg(long, value_name = "CMD", group = "new_secret")]
+    pub new_passphrase_command: Option<OsString>,
+}
+
+/// `passphrase add`
+#[derive(Args, Debug)]
+pub struct PassphraseAdd {
+    /// Whose.
+    #[command(flatten)]
+    pub of: SlotsOf,
+    /// A secret that opens it now.
+    #[command(flatten)]
+    pub present: PresentSecret,
+    /// The new one.
+    #[command(flatten)]
+    pub new: NewSecret,
+    /// Add the contents of this file as a way in, instead of a passphrase
+    #[arg(long, value_name = "FILE", group = "new_secret", help_heading = "New secret")]
+    pub new_key_file: Option<PathBuf>,
+    /// Add a new recovery code, which is printed once, instead of a passphrase
+    #[arg(long, group = "new_secret", help_heading = "New secret")]
+    pub new_recovery_code: bool,
+    /// Its costs.
+    #[command(flatten)]
+    pub kdf: KdfArgs,
+}
+
+/// `passphrase change`
+#[derive(Args, Debug)]
+pub struct PassphraseChange {
+    /// Whose.
+    #[command(flatten)]
+    pub of: SlotsOf,
+    /// A secret that opens it now.
+    #[command(flatten)]
+    pub present: PresentSecret,
+    /// The new one.
+    #[command(flatten)]
+    pub new: NewSecret,
+    /// The slot to replace, as `list` numbers them; default is the passphrase that was given, or the only one that there is
+    #[arg(long, value_name = "N")]
+    pub slot: Option<u16>,
+    /// Its costs.
+    #[command(flatten)]
+    pub kdf: KdfArgs,
+}
+
+/// `passphrase remove`
+#[derive(Args, Debug)]
+pub struct PassphraseRemove {
+    /// Whose.
+    #[command(flatten)]
+    pub of: SlotsOf,
+    /// A secret that opens it now.
+    #[command(flatten)]
+    pub present: PresentSecret,
+    /// The slot, as `list` numbers them
+    #[arg(long, value_name = "N")]
+    pub slot: u16,
+}
+
+/// `passphrase list`
+#[derive(Args, Debug)]
+pub struct PassphraseList {
+    /// Whose.
+    #[command(flatten)]
+    pub of: SlotsOf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `info`
+#[derive(Args, Debug)]
+pub struct Info {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The vault
+    pub vault: PathBuf,
+}
+
+/// `fsck`
+#[derive(Args, Debug)]
+pub struct Fsck {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The vault
+    pub vault: PathBuf,
+    /// Where to start; default is the root of the vault
+    pub path: Option<OsString>,
+}
+
+/// `ls`
+#[derive(Args, Debug)]
+pub struct Ls {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// Show mode, links, owner, size and time as well
+    #[arg(short = 'l', long)]
+    pub long: bool,
+    /// The vault
+    pub vault: PathBuf,
+    /// The directory or file; default is the root of the vault
+    pub path: Option<OsString>,
+}
+
+/// `cat`
+#[derive(Args, Debug)]
+pub struct Cat {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// The vault
+    pub vault: PathBuf,
+    /// Files in the vault
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<OsString>,
+}
+
+/// `get`
+#[derive(Args, Debug)]
+pub struct Get {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// The vault
+    pub vault: PathBuf,
+    /// A file in the vault
+    pub path: OsString,
+    /// Where to write it: a file, a directory, or `-` for stdout; default is its name in the current directory
+    pub file: Option<PathBuf>,
+}
+
+/// `put`
+#[derive(Args, Debug)]
+pub struct Put {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// The vault
+    pub vault: PathBuf,
+    /// The file to write in the vault, or a directory in it
+    pub path: OsString,
+    /// What to write: a file, or `-` for stdin
+    #[arg(default_value = "-")]
+    pub file: PathBuf,
+}
+
+/// `rm`
+#[derive(Args, Debug)]
+pub struct Rm {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// Remove directories with all that is in them
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Say nothing of paths that do not exist
+    #[arg(short, long)]
+    pub force: bool,
+    /// The vault
+    pub vault: PathBuf,
+    /// Paths in the vault
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<OsString>,
+}
+
+/// `mkdir`
+#[derive(Args, Debug)]
+pub struct Mkdir {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// Make missing parents as well, and say nothing of what is there
+    #[arg(short, long)]
+    pub parents: bool,
+    /// The vault
+    pub vault: PathBuf,
+    /// Paths in the vault
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<OsString>,
+}
+
+/// `import`
+#[derive(Args, Debug)]
+pub struct Import {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// The directory to copy
+    pub dir: PathBuf,
+    /// The vault, or a directory in it, which is made when missing
+    #[arg(value_name = "VAULT[/PATH]")]
+    pub target: PathBuf,
+}
+
+/// `export`
+#[derive(Args, Debug)]
+pub struct Export {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// The vault, or a directory in it
+    #[arg(value_name = "VAULT[/PATH]")]
+    pub source: PathBuf,
+    /// The directory to copy to, which is made when missing
+    pub dir: PathBuf,
+}
+
+/// `map`
+#[derive(Args, Debug)]
+pub struct Map {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// PATH is a path of ciphertext, relative to the vault; print the plain one
+    #[arg(long)]
+    pub reverse: bool,
+    /// The vault
+    pub vault: PathBuf,
+    /// The path
+    pub path: OsString,
+}
+
+/// `mounts`
+#[derive(Args, Debug)]
+pub struct Mounts {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `completion`
+#[derive(Args, Debug)]
+pub struct Completion {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// A shell that can be completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// GNU Bash
+    Bash,
+    /// Z shell
+    Zsh,
+    /// Fish
+    Fish,
+}
+
+/// `man`
+#[derive(Args, Debug)]
+pub struct Man {
+    /// The directory, which is made when missing
+    pub dir: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Command, clap::error::ErrorKind> {
+        Cli::try_parse_from(line.split(' ')).map(|cli| cli.command).map_err(|error| error.kind())
+    }
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn each_spelling_of_the_manual_is_understood() {
+        for line in [
+            "kithfs init --passphrase-file F --cipher aes --chunk-size 64K --kdf-memory 256 --kdf-passes 3 V",
+            "kithfs init --identity F --cipher chacha V",
+            "kithfs mount --passphrase-file F --identity I -f -o ro,nodev -o fsname=x --read-only V M",
+            "kithfs mount --foreground --cache-size 128M --log-level debug V M",
+            "kithfs --log-level trace umount --lazy M",
+            "kithfs passphrase add V",
+            "kithfs passphrase add --identity F --new-key-file K",
+            "kithfs passphrase add V --new-recovery-code --passphrase-file P",
+            "kithfs passphrase change V --passphrase-file P --new-passphrase-file Q",
+            "kithfs passphrase remove V --slot 2 --recovery-code-file R",
+            "kithfs passphrase list --json V",
+            "kithfs info --json V",
+            "kithfs fsck --json V a/b",
+            "kithfs fsck V",
+            "kithfs ls -l V a",
+            "kithfs cat V a b",
+            "kithfs get V a -",
+            "kithfs put V a",
+            "kithfs rm -r -f V a b",
+            "kithfs mkdir -p V a",
+            "kithfs import D V/a",
+            "kithfs export V D",
+            "kithfs map V a",
+            "kithfs map --reverse V a",
+            "kithfs mounts --json",
+            "kithfs completion zsh",
+            "kithfs man D",
+            "kithfs exit-codes",
+            "kithfs mount --passphrase-fd 3 V M",
+            "kithfs mount --passphrase-command pass V M",
+            "kithfs mount --key-file K V M",
+        ] {
+            assert!(parse(line).is_ok(), "{line}: {:?}", parse(line).err());
+        }
+    }
+
+    #[test]
+    fn one_secret_only() {
+        use clap::error::ErrorKind::ArgumentConflict;
+        for line in [
+            "kithfs mount --passphrase-file F --key-file K V M",
+            "kithfs mount --passphrase-fd 3 --passphrase-command C V M",
+            "kithfs mount --passphrase-file F --recovery-code-file R V M",
+            "kithfs passphrase add V --new-recovery-code --new-key-file K",
+            "kithfs passphrase add V --new-passphrase-file K --new-key-file K",
+            "kithfs passphrase list V --identity I",
+        ] {
+            assert_eq!(parse(line).err(), Some(ArgumentConflict), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_bounds_is_refused() {
+        for line in [
+            "kithfs init --chunk-size 3K V",
+            "kithfs init --chunk-size 8M V",
+            "kithfs init --kdf-memory 16 V",
+            "kithfs init --kdf-memory 8192 V",
+            "kithfs init --kdf-passes 0 V",
+            "kithfs mount --cache-size 1 V M",
+            "kithfs mount --passphrase-fd=-1 V M",
+        ] {
+            assert_eq!(parse(line).err(), Some(clap::error::ErrorKind::ValueValidation), "{line}");
+        }
+        assert!(parse("kithfs passphrase list").is_err(), "a vault or an identity is needed");
+        assert!(parse("kithfs init").is_err());
+        assert!(parse("kithfs cat V").is_err());
+    }
+
+    #[test]
+    fn values_arrive() {
+        let Ok(Command::Init(init)) = parse("kithfs init --chunk-size 1M --kdf-memory 64 V") else { panic!("init") };
+        assert_eq!((init.chunk_size, init.kdf.kdf_memory, init.kdf.kdf_passes), (20, Some(64), None));
+        let Ok(Command::Init(init)) = parse("kithfs init V") else { panic!("init") };
+        assert_eq!((init.chunk_size, init.cipher), (18, None));
+        let Ok(Command::Put(put)) = parse("kithfs put V a") else { panic!("put") };
+        assert_eq!(put.file.as_os_str(), "-");
+        let Ok(Command::Mount(mount)) = parse("kithfs mount V M -o a,b -o c") else { panic!("mount") };
+        assert_eq!(mount.options, ["a,b", "c"]);
+    }
+}

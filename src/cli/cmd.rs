@@ -1,0 +1,13 @@
+//! One file for each command: takes the parsed arguments, does the work, says how it ended.
+
+pub mod files;
+pub mod fsck;
+pub mod generate;
+pub mod info;
+pub mod init;
+pub mod map;
+pub mod mount;
+pub mod mounts;
+pub mod passphrase;
+pub mod transfer;
+pub mod umount;

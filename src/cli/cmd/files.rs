@@ -1,0 +1,369 @@
+//! `kithfs ls|cat|get|put|rm|mkdir`: single files of a vault, without a mount.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+
+use crate::backing::{Kind, RenameMode, SetTime};
+use crate::cli::args::{Cat, Get, Ls, Mkdir, Put, Rm};
+use crate::cli::display;
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::local;
+use crate::cli::node::{BLOCK, Node, OpenFile, caller, file_name, names, partial_name};
+use crate::cli::open::{Open, Purpose, open};
+use crate::cli::out::Out;
+use crate::cli::paths::{clean, join, split};
+use crate::cli::report::{Failure, warn};
+use crate::vault::{self, Attr, NodeId, SetAttr};
+
+/// Lists a directory, or one entry.
+pub fn ls(args: &Ls) -> Result<Exit, Failure> {
+    let path = clean(args.path.as_deref().unwrap_or_default())?;
+    let open = open(&args.vault, &args.open, Purpose::Read)?;
+    let vault = &open.vault;
+    let mut out = Out::stdout();
+    let start = Node::at(vault, &path).map_err(open.failed(&path))?;
+    let mut unreadable = 0;
+    if start.is_dir() {
+        let mut names = names(vault, start.id()).map_err(open.failed(&path))?;
+        names.sort_unstable();
+        for name in names {
+            if !args.long {
+                out.name(&name)?;
+                out.text(format_args!("\n"))?;
+                continue;
+            }
+            let shown = || -> vault::Result<_> {
+                let Some(node) = Node::child(vault, start.id(), &name)? else { return Ok(None) };
+                let target = if node.attr.kind == Kind::Symlink { Some(vault.readlink(node.id())?) } else { None };
+                Ok(Some((node.attr, target)))
+            };
+            match shown() {
+                Ok(Some((attr, target))) => long(&mut out, &attr, &name, target.as_deref())?,
+                // removed since it was listed
+                Ok(None) => {}
+                // one entry that is damaged must not hide the others
+                Err(error) => {
+                    unreadable += 1;
+                    warn(open.failed(&join(&path, &name))(error).message);
+                }
+            }
+        }
+    } else {
+        let name = split(&path).map_or(&b""[..], |(_, name)| name);
+        if args.long {
+            let target =
+                if start.attr.kind == Kind::Symlink { Some(vault.readlink(start.id()).map_err(open.failed(&path))?) } else { None };
+            long(&mut out, &start.attr, name, target.as_deref())?;
+        } else {
+            out.name(name)?;
+            out.text(format_args!("\n"))?;
+        }
+    }
+    out.finish()?;
+    drop(start);
+    open.close()?;
+    if unreadable == 0 { Ok(Exit::Ok) } else { Err(Failure::from(Error::SomeFailed { op: "ls", count: unreadable }).exit(Exit::Corrupt)) }
+}
+
+fn long(out: &mut Out, attr: &Attr, name: &[u8], target: Option<&[u8]>) -> Result<(), Error> {
+    let Attr { kind, perm, nlink, uid, gid, size, mtime, .. } = *attr;
+    out.text(format_args!("{} {nlink:>3} {uid:>6} {gid:>6} {size:>12} {} ", display::mode(kind, perm), display::time(mtime)))?;
+    out.name(name)?;
+    if let Some(target) = target {
+        out.text(format_args!(" -> "))?;
+        out.name(target)?;
+    }
+    out.text(format_args!("\n"))
+}
+
+/// Writes files to stdout.
+pub fn cat(args: &Cat) -> Result<Exit, Failure> {
+    let paths: Vec<_> = args.paths.iter().map(|path| clean(path)).collect::<Result<_, _>>()?;
+    let open = open(&args.vault, &args.open, Purpose::Read)?;
+    for path in &paths {
+        to_stdout(&open, path)?;
+    }
+    open.close()?;
+    Ok(Exit::Ok)
+}
+
+fn regular<'a>(open: &'a Open, path: &[u8]) -> Result<Node<'a>, Failure> {
+    let node = Node::at(&open.vault, path).map_err(open.failed(path))?;
+    match node.attr.kind {
+        Kind::File => Ok(node),
+        Kind::Dir => Err(open.failed(path)(vault::Error::Os { op: "read", errno: libc::EISDIR })),
+        _ => Err(open.failed(path)(vault::Error::Os { op: "read", errno: libc::EINVAL })),
+    }
+}
+
+fn to_stdout(open: &Open, path: &[u8]) -> Result<(), Failure> {
+    let node = regular(open, path)?;
+    let file = OpenFile::read(&open.vault, node.id()).map_err(open.failed(path))?;
+    let mut out = Out::stdout();
+    let mut buffer = vec![0; BLOCK];
+    let mut offset = 0;
+    loop {
+        let read = open.vault.read(file.handle(), offset, &mut buffer).map_err(open.failed(path))?;
+        if read == 0 {
+            break;
+        }
+        out.bytes(&buffer[..read])?;
+        offset += read as u64;
+    }
+    out.finish()?;
+    file.close().map_err(open.failed(path))
+}
+
+/// Copies a file out.
+pub fn get(args: &Get) -> Result<Exit, Failure> {
+    let path = clean(&args.path)?;
+    let Some((_, name)) = split(&path) else {
+        return Err(Error::Usage("get copies one file; use export for directories".into()).into());
+    };
+    let open = open(&args.vault, &args.open, Purpose::Read)?;
+    match &args.file {
+        Some(file) if file == Path::new("-") => to_stdout(&open, &path)?,
+        Some(dir) if dir.is_dir() => to_file(&open, &path, &dir.join(local::os_str(name)))?,
+        Some(file) => to_file(&open, &path, file)?,
+        None => to_file(&open, &path, Path::new(local::os_str(name)))?,
+    }
+    open.close()?;
+    Ok(Exit::Ok)
+}
+
+/// Writes under a name beside, which takes the place of the file when it is complete.
+fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
+    let failed = |source| Error::Io { op: "write", path: target.to_owned(), source };
+    let node = regular(open, path)?;
+    let file = OpenFile::read(&open.vault, node.id()).map_err(open.failed(path))?;
+    let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let new = tempfile::Builder::new().prefix(".kithfs-part-").tempfile_in(dir).map_err(failed)?;
+    let mut ranges = local::DataRanges::of_vault(&open.vault, file.handle(), node.attr.size);
+    let mut buffer = vec![0; BLOCK];
+    while let Some((mut offset, end)) = ranges.next_range().map_err(|error| match error {
+        local::RangeError::Local(source) => failed(source).into(),
+        local::RangeError::Vault(error) => open.failed(path)(error),
+    })? {
+        while offset < end {
+            let want = BLOCK.min((end - offset) as usize);
+            let read = open.vault.read(file.handle(), offset, &mut buffer[..want]).map_err(open.failed(path))?;
+            if read == 0 {
+                break;
+            }
+            new.as_file().write_all_at(&buffer[..read], offset).map_err(failed)?;
+            offset += read as u64;
+        }
+    }
+    new.as_file().set_len(node.attr.size).map_err(failed)?;
+    // set-user-id bits of a file that somebody else may have written are not taken over
+    new.as_file().set_permissions(fs::Permissions::from_mode(node.attr.perm & 0o777)).map_err(failed)?;
+    local::set_times(new.as_file(), node.attr.atime, node.attr.mtime).map_err(failed)?;
+    file.close().map_err(open.failed(path))?;
+    new.persist(target).map_err(|error| failed(error.error))?;
+    Ok(())
+}
+
+/// Copies a file in.
+pub fn put(args: &Put) -> Result<Exit, Failure> {
+    let mut path = clean(&args.path)?;
+    let stdin = args.file == Path::new("-");
+    let failed = |source| Error::Io { op: "read", path: args.file.clone(), source };
+    // opened before anybody is asked for a passphrase
+    let mut source: Box<dyn Read> =
+        if stdin { Box::new(std::io::stdin().lock()) } else { Box::new(fs::File::open(&args.file).map_err(failed)?) };
+    let open = open(&args.vault, &args.open, Purpose::Write)?;
+    let vault = &open.vault;
+    if Node::at(vault, &path).is_ok_and(|node| node.is_dir()) {
+        match file_name(&args.file).filter(|_| !stdin) {
+            Some(name) => path = join(&path, name),
+            None => return Err(open.failed(&path)(vault::Error::Os { op: "write", errno: libc::EISDIR })),
+        }
+    }
+    let Some((parent, name)) = split(&path) else {
+        return Err(Error::Usage("put needs the path of a file".into()).into());
+    };
+    let parent = Node::at(vault, parent).map_err(open.failed(parent))?;
+    let partial = Partial::new(vault, parent.id(), name).map_err(open.failed(&path))?;
+    let mut fill = || -> Result<(), Failure> {
+        let mut buffer = vec![0; BLOCK];
+        let mut offset = 0;
+        loop {
+            let read = match source.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(failed(error).into()),
+            };
+            vault.write(partial.file.handle(), offset, &buffer[..read], false).map_err(open.failed(&path))?;
+            offset += read as u64;
+        }
+        let mut set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+        if !stdin {
+            let stat = fs::metadata(&args.file).map_err(failed)?;
+            set.perm = Some(stat.permissions().mode() & 0o777);
+            set.mtime = SetTime::At(local::mtime(&stat));
+        }
+        vault.setattr(partial.node.id(), &set).map(drop).map_err(open.failed(&path))
+    };
+    if let Err(failure) = fill() {
+        partial.discard();
+        return Err(failure);
+    }
+    partial.complete(name).map_err(open.failed(&path))?;
+    drop(parent);
+    open.close()?;
+    Ok(Exit::Ok)
+}
+
+/// A file that is being written under another name. What is neither completed nor discarded is removed by the next run.
+pub struct Partial<'a> {
+    vault: &'a vault::Vault,
+    parent: NodeId,
+    partial: String,
+    /// The file.
+    pub node: Node<'a>,
+    /// The open file.
+    pub file: OpenFile<'a>,
+}
+
+impl<'a> Partial<'a> {
+    /// Makes it, in place of what an earlier run may have left.
+    pub fn new(vault: &'a vault::Vault, parent: NodeId, name: &[u8]) -> vault::Result<Partial<'a>> {
+        let partial = partial_name(name);
+        match vault.unlink(parent, partial.as_bytes()) {
+            Err(error) if error.errno() != libc::ENOENT => return Err(error),
+            _ => {}
+        }
+        let (node, file) = OpenFile::create(vault, parent, partial.as_bytes())?;
+        Ok(Partial { vault, parent, partial, node, file })
+    }
+
+    /// Commits it and gives it its name, in place of what has that name.
+    pub fn complete(self, name: &[u8]) -> vault::Result<()> {
+        let Partial { vault, parent, partial, node, file } = self;
+        let done = file.close().and_then(|()| vault.rename(parent, partial.as_bytes(), parent, name, RenameMode::Replace));
+        drop(node);
+        done.inspect_err(|_| {
+            let _ = vault.unlink(parent, partial.as_bytes());
+        })
+    }
+
+    /// Gives it up.
+    pub fn discard(self) {
+        let Partial { vault, parent, partial, node, file } = self;
+        drop((file, node));
+        let _ = vault.unlink(parent, partial.as_bytes());
+    }
+}
+
+/// Removes files.
+pub fn rm(args: &Rm) -> Result<Exit, Failure> {
+    let paths: Vec<_> = args.paths.iter().map(|path| clean(path)).collect::<Result<_, _>>()?;
+    if paths.iter().any(Vec::is_empty) {
+        return Err(Error::Usage("the root of a vault cannot be removed".into()).into());
+    }
+    let open = open(&args.vault, &args.open, Purpose::Write)?;
+    let mut first = None;
+    for path in &paths {
+        match remove(&open.vault, path, args.recursive) {
+            Err(error) if args.force && error.errno() == libc::ENOENT => {}
+            Err(error) => {
+                let failure = open.failed(path)(error);
+                // each is told; the last word and the exit code are those of the first
+                if let Some(earlier) = first.replace(failure) {
+                    std::mem::replace(first.as_mut().expect("was just set"), earlier).print();
+                }
+            }
+            Ok(()) => {}
+        }
+    }
+    open.close()?;
+    first.map_or(Ok(Exit::Ok), Err)
+}
+
+fn remove(vault: &vault::Vault, path: &[u8], recursive: bool) -> vault::Result<()> {
+    let (parent, name) = split(path).expect("not the root");
+    let parent = Node::at(vault, parent)?;
+    let node = Node::child(vault, parent.id(), name)?.ok_or(vault::Error::Os { op: "remove", errno: libc::ENOENT })?;
+    match (node.is_dir(), recursive) {
+        (false, _) => vault.unlink(parent.id(), name),
+        (true, false) => vault.rmdir(parent.id(), name),
+        (true, true) => remove_tree(vault, parent.id(), name, node),
+    }
+}
+
+/// A directory whose entries are being removed.
+struct Level<'a> {
+    node: Node<'a>,
+    name: Box<[u8]>,
+    left: Vec<Box<[u8]>>,
+}
+
+/// Removes a directory with all in it. The depth is not bounded by any path's length, so it is kept in a list and not on the stack.
+fn remove_tree<'a>(vault: &'a vault::Vault, parent: NodeId, name: &[u8], node: Node<'a>) -> vault::Result<()> {
+    let left = names(vault, node.id())?;
+    let mut levels = vec![Level { node, name: name.into(), left }];
+    while let Some(level) = levels.last_mut() {
+        let here = level.node.id();
+        let Some(name) = level.left.pop() else {
+            let done = levels.pop().expect("there is one");
+            let above = levels.last().map_or(parent, |level| level.node.id());
+            drop(done.node);
+            vault.rmdir(above, &done.name)?;
+            continue;
+        };
+        match Node::child(vault, here, &name) {
+            Ok(Some(node)) if node.is_dir() => {
+                let left = names(vault, node.id())?;
+                levels.push(Level { node, name, left });
+            }
+            Ok(None) => {}
+            // what is damaged can be removed all the same
+            Ok(Some(_)) | Err(_) => vault.unlink(here, &name)?,
+        }
+    }
+    Ok(())
+}
+
+/// Makes directories.
+pub fn mkdir(args: &Mkdir) -> Result<Exit, Failure> {
+    let paths: Vec<_> = args.paths.iter().map(|path| clean(path)).collect::<Result<_, _>>()?;
+    let open = open(&args.vault, &args.open, Purpose::Write)?;
+    for path in &paths {
+        if args.parents {
+            make_path(&open.vault, path).map_err(open.failed(path))?;
+        } else {
+            let Some((parent, name)) = split(path) else {
+                return Err(open.failed(b"/")(vault::Error::Os { op: "make", errno: libc::EEXIST }));
+            };
+            let parent = Node::at(&open.vault, parent).map_err(open.failed(path))?;
+            let made = open.vault.mkdir(&caller(), parent.id(), name, new_dir_mode()).map_err(open.failed(path))?;
+            drop(Node::counted(&open.vault, made));
+        }
+    }
+    open.close()?;
+    Ok(Exit::Ok)
+}
+
+/// Makes a directory and those above it, where they are missing; gives its node.
+pub fn make_path<'a>(vault: &'a vault::Vault, path: &[u8]) -> vault::Result<Node<'a>> {
+    let mut node = Node::at(vault, b"")?;
+    for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+        node = match Node::child(vault, node.id(), name)? {
+            Some(found) if found.is_dir() => found,
+            Some(_) => return Err(vault::Error::Os { op: "make", errno: libc::ENOTDIR }),
+            None => Node::counted(vault, vault.mkdir(&caller(), node.id(), name, new_dir_mode())?),
+        };
+    }
+    Ok(node)
+}
+
+/// What mkdir(1) gives: all bits but those of the umask.
+fn new_dir_mode() -> u32 {
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(umask);
+    0o777 & !umask.as_raw_mode()
+}

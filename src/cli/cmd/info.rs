@@ -1,0 +1,90 @@
+//! `kithfs info`
+
+use serde::Serialize;
+
+use crate::cli::args::Info;
+use crate::cli::display::{JsonPath, hex, path as shown, utc};
+use crate::cli::exit::Exit;
+use crate::cli::open::{self, Found};
+use crate::cli::out::Out;
+use crate::cli::registry::Registry;
+use crate::cli::report::Failure;
+use crate::cli::size;
+
+/// What is public of a vault. The names of the fields are stable.
+#[derive(Serialize)]
+struct Report {
+    vault: JsonPath,
+    format_version: u16,
+    cipher: &'static str,
+    chunk_size: u32,
+    share_id: String,
+    signed: bool,
+    isolated: bool,
+    founder: String,
+    own_identity: bool,
+    in_use_by: Option<Holder>,
+    mounted_on: Vec<JsonPath>,
+}
+
+#[derive(Serialize)]
+struct Holder {
+    host: String,
+    pid: u32,
+    since: i64,
+}
+
+/// Prints what can be said of a vault without a secret.
+pub fn run(args: &Info) -> Result<Exit, Failure> {
+    let report = Report::of(open::find(&args.vault)?);
+    let mut out = Out::stdout();
+    if args.json {
+        out.json(&report)?;
+    } else {
+        report.print(&mut out)?;
+    }
+    out.finish()?;
+    Ok(Exit::Ok)
+}
+
+impl Report {
+    fn of(found: Found) -> Report {
+        let Found { dir, description, .. } = found;
+        let mounts = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
+        Report {
+            format_version: description.version,
+            cipher: description.suite.name(),
+            chunk_size: description.chunk_size,
+            share_id: hex(&description.share_id),
+            signed: description.signed,
+            isolated: description.isolated,
+            founder: description.founder.to_string(),
+            own_identity: description.has_identity,
+            in_use_by: description.locked_by.map(|holder| Holder { host: holder.host, pid: holder.pid, since: holder.since_unix }),
+            mounted_on: mounts.into_iter().filter(|entry| entry.vault.0 == dir).map(|entry| entry.mountpoint).collect(),
+            vault: JsonPath(dir),
+        }
+    }
+
+    fn print(&self, out: &mut Out) -> Result<(), Failure> {
+        let yes = |yes| if yes { "yes" } else { "no" };
+        let mut line = |name: &str, value: &dyn std::fmt::Display| out.text(format_args!("{name:<15}{value}\n"));
+        line("vault", &shown(&self.vault.0))?;
+        line("format version", &self.format_version)?;
+        line("cipher", &self.cipher)?;
+        line("chunk size", &size::show(self.chunk_size.into()))?;
+        line("share id", &self.share_id)?;
+        line("signed", &yes(self.signed))?;
+        line("isolated", &yes(self.isolated))?;
+        line("founder", &self.founder)?;
+        line("own identity", &yes(self.own_identity))?;
+        if let Some(Holder { host, pid, since }) = &self.in_use_by {
+            let host = crate::cli::display::Shown(host.as_bytes());
+            line("in use", &format_args!("by process {pid} on {host} since {}", utc(*since)))?;
+        }
+        for place in &self.mounted_on {
+            line("mounted on", &shown(&place.0))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,32 @@
+//! `kithfs map`
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::cli::args::Map;
+use crate::cli::exit::Exit;
+use crate::cli::open::{Purpose, open};
+use crate::cli::out::Out;
+use crate::cli::paths::clean;
+use crate::cli::report::Failure;
+
+/// Prints the cipher path of a plain one, or the plain path of a cipher one, relative to the vault.
+pub fn run(args: &Map) -> Result<Exit, Failure> {
+    let open = open(&args.vault, &args.open, Purpose::Read)?;
+    let mapped = if args.reverse {
+        // as a shell completes it, with the vault before it, or relative to the vault
+        let given = Path::new(&args.path);
+        let inside = given.strip_prefix(&open.dir).or_else(|_| given.strip_prefix(&args.vault)).unwrap_or(given);
+        let stored = clean(inside.as_os_str())?;
+        open.vault.plain_path(&stored).map_err(open.failed(&stored))?
+    } else {
+        let plain = clean(&args.path)?;
+        open.vault.cipher_path(&plain).map_err(open.failed(args.path.as_bytes()))?
+    };
+    let mut out = Out::stdout();
+    out.name(&mapped)?;
+    out.text(format_args!("\n"))?;
+    out.finish()?;
+    open.close()?;
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,274 @@
+//! `kithfs mount`
+//!
+//! Order: what can be checked without a secret; the secret; the fork; keys, vault, mount, service; readiness. See `daemon` for why.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backing::os::clear_umask;
+use crate::cli::args::{LogLevel, Mount};
+use crate::cli::daemon::{self, Background, Side};
+use crate::cli::display::JsonPath;
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::log::{self, Target};
+use crate::cli::open::{self, Found, Purpose};
+use crate::cli::process::ProcessId;
+use crate::cli::registry::{Entry, Registered, Registry};
+use crate::cli::report::{Failure, in_vault};
+use crate::cli::secret::Given;
+use crate::cli::signals::Signals;
+use crate::cli::{display, identity};
+use crate::fuse::vaultfs::VaultFs;
+use crate::fuse::{self, MountError, MountOptions, Mounted, ServeOptions, Serving, mounts};
+use crate::vault::Vault;
+
+/// How far the kernel reads ahead of a program that reads a stream, in KiB: some chunks of the default size.
+const READAHEAD_KIB: u32 = 1024;
+
+/// All that is known before the fork.
+struct Plan {
+    found: Found,
+    secret: (PathBuf, Given),
+    mountpoint: PathBuf,
+    options: MountOptions,
+    cache_size: Option<usize>,
+}
+
+/// Mounts a vault.
+pub fn run(args: &Mount, level: LogLevel) -> Result<Exit, Failure> {
+    let plan = Plan::make(args)?;
+    if args.foreground {
+        log::start(level, Target::Stderr);
+        return Service::start(plan)?.run(None);
+    }
+    match daemon::fork()? {
+        Side::Front(front) => Ok(front.wait()?),
+        Side::Background(background) => {
+            log::start(level, Target::Syslog);
+            match Service::start(plan) {
+                Ok(service) => service.run(Some(background)),
+                Err(failure) => {
+                    failure.print();
+                    background.failed(failure.exit);
+                    Ok(failure.exit)
+                }
+            }
+        }
+    }
+}
+
+impl Plan {
+    fn make(args: &Mount) -> Result<Plan, Failure> {
+        let mut options = MountOptions::default();
+        args.options.iter().try_for_each(|list| options.parse(list))?;
+        options.read_only |= args.read_only;
+        let found = open::find(&args.vault)?;
+        let mountpoint = check_mountpoint(&args.mountpoint, &found.dir, options.nonempty)?;
+        check_fuse()?;
+        if !options.read_only {
+            found.refuse_mounted()?;
+        }
+        if options.fsname == MountOptions::default().fsname {
+            options.fsname = found.dir.to_string_lossy().replace(['\n', '\0'], "?");
+        }
+        let secret = found.ask(&args.open)?;
+        Ok(Plan { found, secret, mountpoint, options, cache_size: args.open.cache_size })
+    }
+}
+
+/// The mount point without links, if it can be used for this vault.
+fn check_mountpoint(given: &Path, vault: &Path, nonempty: bool) -> Result<PathBuf, Error> {
+    let failed = |source| Error::MountPoint { path: given.to_owned(), source };
+    let place = mounts::resolve(given).map_err(failed)?;
+    if mounts::mount_at(&place).map_err(failed)?.is_some_and(|entry| entry.is_kithfs()) {
+        return Err(Error::MountPointTaken(place));
+    }
+    if place.starts_with(vault) {
+        return Err(Error::MountPointInVault { vault: vault.to_owned(), mountpoint: place });
+    }
+    if vault.starts_with(&place) {
+        return Err(Error::VaultInMountPoint { vault: vault.to_owned(), mountpoint: place });
+    }
+    if !fs::metadata(&place).map_err(failed)?.is_dir() {
+        return Err(failed(io::Error::from_raw_os_error(libc::ENOTDIR)));
+    }
+    if !nonempty && fs::read_dir(&place).map_err(failed)?.next().is_some() {
+        return Err(Error::MountPointNotEmpty(place));
+    }
+    Ok(place)
+}
+
+/// Finds out before anybody is asked for a passphrase whether there is FUSE at all.
+fn check_fuse() -> Result<(), Error> {
+    if !rustix::process::geteuid().is_root() {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        if !std::env::split_paths(&path).any(|dir| dir.join("fusermount3").is_file()) {
+            return Err(Error::NoFusermount);
+        }
+    }
+    fs::File::options().read(true).write(true).open("/dev/fuse").map(drop).map_err(Error::NoFuseDevice)
+}
+
+/// A mount that serves requests.
+struct Service {
+    vault: Vault,
+    dir: PathBuf,
+    mounted: Arc<Mounted>,
+    serving: Serving,
+    signals: Signals,
+    registered: Option<Registered>,
+}
+
+impl Service {
+    fn start(plan: Plan) -> Result<Service, Failure> {
+        let Plan { found, secret, mountpoint, options, cache_size } = plan;
+        daemon::keep_memory_private()?;
+        clear_umask();
+        let signals = Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
+        let purpose = if options.read_only { Purpose::Read } else { Purpose::Write };
+        let open = found.unlock(secret, cache_size, purpose)?;
+        let mut options = options;
+        options.read_only |= open.vault.is_read_only();
+        let (mounted, device) = fuse::mount(&mountpoint, &options)?;
+        let operations = Arc::new(VaultFs::new(open.vault.clone(), options.view));
+        let serving = match fuse::serve(device, operations, &ServeOptions::default()) {
+            Ok(serving) => serving,
+            Err(source) => {
+                // nobody serves it, so nobody can use it: lazily, for somebody may hang in it already
+                if let Err(error) = mounted.unmount(true) {
+                    tracing::error!("{error}");
+                }
+                return Err(Error::Io { op: "serve the mount on", path: mountpoint, source }.into());
+            }
+        };
+        if rustix::process::geteuid().is_root()
+            && let Err(error) = mounted.set_readahead(READAHEAD_KIB)
+        {
+            tracing::debug!("readahead stays as it is: {error}");
+        }
+        let registered = register(&open.dir, &mounted, options.read_only);
+        Ok(Service { vault: open.vault, dir: open.dir, mounted: Arc::new(mounted), serving, signals, registered })
+    }
+
+    /// Serves until it is unmounted, then writes what is left.
+    fn run(self, background: Option<Background>) -> Result<Exit, Failure> {
+        let Service { vault, dir, mounted, serving, signals, registered } = self;
+        if let Some(background) = background
+            && let Err(error) = background.serving()
+        {
+            // the command that was to report this mount is gone, and nobody knows of it
+            tracing::error!("{error}");
+            end(&mounted, &vault);
+        }
+        tracing::info!("serving the vault {} on {}", display::path(&dir), display::path(&mounted.mountpoint));
+        obey(signals, mounted, vault.clone());
+        let served = serving.join();
+        let closed = vault.close().map_err(|error| in_vault(error, &dir, None));
+        let result = match (served, closed) {
+            (_, Err(failure)) => Err(failure),
+            (Err(source), Ok(())) => Err(Error::Io { op: "serve the vault", path: dir.clone(), source }.into()),
+            (Ok(()), Ok(())) => Ok(Exit::Ok),
+        };
+        match &result {
+            Ok(_) => tracing::info!("unmounted the vault {}", display::path(&dir)),
+            Err(failure) => {
+                tracing::error!("{}", failure.message);
+                if let Some(registered) = &registered
+                    && let Err(error) = registered.leave_failure(&failure.message)
+                {
+                    tracing::error!("cannot leave word of the failure: {error}");
+                }
+            }
+        }
+        result
+    }
+}
+
+/// Makes the mount known to `mounts` and `umount`. Without it the mount works as well.
+fn register(vault: &Path, mounted: &Mounted, read_only: bool) -> Option<Registered> {
+    let add = || {
+        let registry = Registry::open()?;
+        registry.add(&Entry {
+            vault: JsonPath(vault.to_owned()),
+            mountpoint: JsonPath(mounted.mountpoint.clone()),
+            process: ProcessId::current()?,
+            since: identity::now(),
+            read_only,
+        })
+    };
+    add().inspect_err(|error| tracing::warn!("the mount will not be listed: {error}")).ok()
+}
+
+/// Ends the mount at a signal. At a second one, where programs keep the mount busy, all is written and the process ends under them.
+fn obey(signals: Signals, mounted: Arc<Mounted>, vault: Vault) {
+    let wait = move || {
+        let mut asked = false;
+        loop {
+            match signals.wait() {
+                Ok(name) => tracing::info!("{name}: unmounting"),
+                Err(error) => return tracing::error!("cannot wait for signals: {error}"),
+            }
+            if asked {
+                let exit = match vault.close() {
+                    Ok(()) => Exit::Ok,
+                    Err(error) => {
+                        tracing::error!("{error}");
+                        Exit::Failure
+                    }
+                };
+                std::process::exit(exit.code().into());
+            }
+            end(&mounted, &vault);
+            asked = true;
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("kithfs-signals".into()).spawn(wait) {
+        tracing::error!("signals will not be obeyed: {error}");
+    }
+}
+
+/// Unmounts; where programs keep it busy it is taken out of their sight and ends when they let go, with all written until then.
+fn end(mounted: &Mounted, vault: &Vault) {
+    match mounted.unmount(false) {
+        Ok(()) | Err(MountError::NotMounted { .. }) => {}
+        Err(MountError::Busy { holders, .. }) => {
+            for holder in holders {
+                tracing::warn!("busy: process {} ({}): {}", holder.pid, holder.name, holder.by);
+            }
+            vault.commit_due(Duration::ZERO);
+            if let Err(error) = mounted.unmount(true) {
+                tracing::error!("{error}");
+            }
+        }
+        Err(error) => tracing::error!("{error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_that_cannot_be_used_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let vault = root.join("v");
+        for sub in ["v/in", "full/x", "empty"] {
+            fs::create_dir_all(root.join(sub)).unwrap();
+        }
+        fs::write(root.join("file"), "").unwrap();
+        let check = |place: &str| check_mountpoint(&root.join(place), &vault, false);
+        assert_eq!(check("empty").unwrap(), root.join("empty"));
+        assert!(matches!(check("none"), Err(Error::MountPoint { source, .. }) if source.kind() == io::ErrorKind::NotFound));
+        assert!(matches!(check("file"), Err(Error::MountPoint { .. })));
+        assert!(matches!(check("full"), Err(Error::MountPointNotEmpty(_))));
+        assert!(check_mountpoint(&root.join("full"), &vault, true).is_ok());
+        assert!(matches!(check("v/in"), Err(Error::MountPointInVault { .. })));
+        assert!(matches!(check("v"), Err(Error::MountPointInVault { .. })));
+        assert!(matches!(check("empty/.."), Err(Error::VaultInMountPoint { .. })));
+    }
+}

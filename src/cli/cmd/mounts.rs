@@ -1,0 +1,28 @@
+//! `kithfs mounts`
+
+use crate::cli::args::Mounts;
+use crate::cli::display::{path as shown, utc};
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::out::Out;
+use crate::cli::registry::Registry;
+use crate::cli::report::Failure;
+
+/// Lists the mounts of this user.
+pub fn run(args: &Mounts) -> Result<Exit, Failure> {
+    let failed = |source| Error::Os { op: "read the list of mounts", source };
+    let entries = Registry::open().and_then(|registry| registry.live()).map_err(failed)?;
+    let mut out = Out::stdout();
+    if args.json {
+        out.json(&entries)?;
+    } else {
+        for entry in &entries {
+            let since = utc(entry.since);
+            let how = if entry.read_only { ", read-only" } else { "" };
+            let (vault, mountpoint) = (shown(&entry.vault.0), shown(&entry.mountpoint.0));
+            out.text(format_args!("{vault} on {mountpoint} since {since} (process {}{how})\n", entry.process.pid))?;
+        }
+    }
+    out.finish()?;
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,188 @@
+//! `kithfs passphrase`
+//!
+//! Rule: a change of slots needs a secret that opens the identity now, so that whoever finds a terminal unattended changes nothing, and
+//! the file on the disk is replaced only by one that was read back and opens with the new secret.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::cli::args::{
+    KdfArgs, PassphraseAdd, PassphraseChange, PassphraseCommand, PassphraseList, PassphraseRemove, PresentSecret, SlotsOf,
+};
+use crate::cli::display::{path as shown, utc};
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::out::Out;
+use crate::cli::replace::replace;
+use crate::cli::report::{Failure, note, of_identity};
+use crate::cli::secret::{Environment, Source};
+use crate::cli::{identity, kdf, open};
+use crate::crypto::Argon2Params;
+use crate::format::identity::SlotKind;
+use crate::sharing::{Identity, IdentityFile, RecoveryCode, Secret};
+use crate::vault::OsRandom;
+
+/// Runs one of the commands.
+pub fn run(command: &PassphraseCommand) -> Result<Exit, Failure> {
+    match command {
+        PassphraseCommand::Add(args) => add(args),
+        PassphraseCommand::Change(args) => change(args),
+        PassphraseCommand::Remove(args) => remove(args),
+        PassphraseCommand::List(args) => list(args),
+    }
+}
+
+fn locate(of: &SlotsOf) -> Result<PathBuf, Failure> {
+    match (&of.identity, &of.vault) {
+        (Some(identity), _) => Ok(identity.clone()),
+        (None, Some(vault)) => Ok(identity::locate(None, &open::find(vault)?.dir)?),
+        (None, None) => Err(Error::Usage("a vault or an identity is needed".into()).into()),
+    }
+}
+
+/// An identity that was unlocked to be changed.
+struct Unlocked {
+    path: PathBuf,
+    file: IdentityFile,
+    identity: Identity,
+    slot: u16,
+}
+
+impl Unlocked {
+    fn open(of: &SlotsOf, present: &PresentSecret) -> Result<Unlocked, Failure> {
+        let path = locate(of)?;
+        let file = identity::read(&path)?;
+        let given = Source::choose_present(present, &Environment::of_process()).read(of.vault.as_deref().unwrap_or(&path))?;
+        let (identity, slot) = identity::unlock(&file, &path, given)?;
+        Ok(Unlocked { path, file, identity, slot })
+    }
+
+    /// Puts the changed file in place of the old one, if it opens with `secret`.
+    fn write(&self, secret: Option<&Secret>) -> Result<(), Failure> {
+        replace(&self.path, &self.file.encode(), |written| {
+            let file = IdentityFile::decode(written).map_err(|error| of_identity(error, &self.path))?;
+            let opens = secret.is_none_or(|secret| file.unlock(secret).is_ok_and(|identity| identity.public() == self.identity.public()));
+            if opens { Ok(()) } else { Err(Error::NotVerified(self.path.clone()).into()) }
+        })
+    }
+}
+
+fn params(secret: &Secret, args: &KdfArgs) -> Result<Argon2Params, Failure> {
+    // only a passphrase is stretched
+    if matches!(secret, Secret::Passphrase(_)) { kdf::choose(args) } else { Ok(Argon2Params::DEFAULT) }
+}
+
+fn add(args: &PassphraseAdd) -> Result<Exit, Failure> {
+    let mut unlocked = Unlocked::open(&args.of, &args.present)?;
+    let name = args.of.vault.clone().unwrap_or_else(|| unlocked.path.clone());
+    let mut code = None;
+    let secret = if args.new_recovery_code {
+        let code = code.insert(RecoveryCode::generate(&OsRandom));
+        Secret::RecoveryCode(RecoveryCode::parse(&code.text())?)
+    } else {
+        let source = args.new_key_file.clone().map_or_else(|| Source::choose_new(&args.new), Source::KeyFile);
+        identity::new_secret(source.read_new(&name)?)?
+    };
+    let slot = identity::new_slot(&secret, params(&secret, &args.kdf)?);
+    let id = unlocked.file.add_slot(&unlocked.identity, &slot, &OsRandom).map_err(|error| of_identity(error, &unlocked.path))?;
+    unlocked.write(Some(&secret))?;
+    note(format_args!("added slot {id} ({}) to {}", secret.kind_name(), shown(&unlocked.path)));
+    if let Some(code) = code {
+        note("this recovery code is not shown again: write it down, keep it elsewhere");
+        let mut out = Out::stdout();
+        out.text(format_args!("{}\n", code.text().as_str()))?;
+        out.finish()?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn change(args: &PassphraseChange) -> Result<Exit, Failure> {
+    let mut unlocked = Unlocked::open(&args.of, &args.present)?;
+    let old = which(&unlocked, args.slot)?;
+    let name = args.of.vault.clone().unwrap_or_else(|| unlocked.path.clone());
+    let secret = identity::new_secret(Source::choose_new(&args.new).read_new(&name)?)?;
+    let slot = identity::new_slot(&secret, params(&secret, &args.kdf)?);
+    let changed = unlocked.file.change_passphrase(&unlocked.identity, old, &slot, &OsRandom);
+    let id = changed.map_err(|error| of_identity(error, &unlocked.path))?;
+    unlocked.write(Some(&secret))?;
+    note(format_args!("changed the passphrase of {}: slot {id} has taken the place of slot {old}", shown(&unlocked.path)));
+    Ok(Exit::Ok)
+}
+
+/// The passphrase to replace: the one that was named, the one that was given, or the only one that there is.
+fn which(unlocked: &Unlocked, named: Option<u16>) -> Result<u16, Error> {
+    let path = || unlocked.path.clone();
+    let kind = |id| unlocked.file.slots().find(|slot| slot.id == id).map(|slot| slot.kind);
+    if let Some(slot) = named {
+        return match kind(slot) {
+            Some(SlotKind::Passphrase(_)) => Ok(slot),
+            Some(kind) => Err(Error::NotAPassphraseSlot { path: path(), slot, kind: kind.name() }),
+            None => Err(Error::NoSuchSlot { path: path(), slot }),
+        };
+    }
+    if matches!(kind(unlocked.slot), Some(SlotKind::Passphrase(_))) {
+        return Ok(unlocked.slot);
+    }
+    let passphrases: Vec<u16> =
+        unlocked.file.slots().filter(|slot| matches!(slot.kind, SlotKind::Passphrase(_))).map(|slot| slot.id).collect();
+    match passphrases[..] {
+        [only] => Ok(only),
+        _ => Err(Error::WhichSlot { path: path(), count: passphrases.len() }),
+    }
+}
+
+fn remove(args: &PassphraseRemove) -> Result<Exit, Failure> {
+    let mut unlocked = Unlocked::open(&args.of, &args.present)?;
+    unlocked.file.remove_slot(args.slot).map_err(|error| of_identity(error, &unlocked.path))?;
+    unlocked.write(None)?;
+    note(format_args!("removed slot {} from {}; copies of the old file still open with it", args.slot, shown(&unlocked.path)));
+    Ok(Exit::Ok)
+}
+
+/// One slot. The names of the fields are stable.
+#[derive(Serialize)]
+struct Slot {
+    slot: u16,
+    kind: &'static str,
+    created: u64,
+    memory_kib: Option<u32>,
+    passes: Option<u32>,
+    lanes: Option<u32>,
+}
+
+fn list(args: &PassphraseList) -> Result<Exit, Failure> {
+    let file = identity::read(&locate(&args.of)?)?;
+    let slots: Vec<Slot> = file
+        .slots()
+        .map(|slot| {
+            let params = match slot.kind {
+                SlotKind::Passphrase(params) => Some(params),
+                SlotKind::RecoveryCode | SlotKind::KeyFile => None,
+            };
+            Slot {
+                slot: slot.id,
+                kind: slot.kind.name(),
+                created: slot.created,
+                memory_kib: params.map(|params| params.memory_kib),
+                passes: params.map(|params| params.passes),
+                lanes: params.map(|params| params.lanes),
+            }
+        })
+        .collect();
+    let mut out = Out::stdout();
+    if args.json {
+        out.json(&slots)?;
+    } else {
+        for Slot { slot, kind, created, memory_kib, passes, .. } in &slots {
+            let created = utc(i64::try_from(*created).unwrap_or(i64::MAX));
+            out.text(format_args!("{slot:>3}  {kind:<13}  {created}"))?;
+            if let (Some(memory), Some(passes)) = (memory_kib, passes) {
+                out.text(format_args!("  Argon2id, {} MiB, {passes} passes", memory >> 10))?;
+            }
+            out.text(format_args!("\n"))?;
+        }
+    }
+    out.finish()?;
+    Ok(Exit::Ok)
+}

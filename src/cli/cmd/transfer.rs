@@ -1,0 +1,338 @@
+//! `kithfs import|export`: whole trees with their metadata.
+//!
+//! Rules that hold here
+//! * A file has its name only when it is complete, with its times: so a file of the same size and time of modification is done.
+//! * What fails for one file is reported and counted, and the others go on; the exit code tells.
+//! * Metadata of a directory are set after its entries, for these change its times and may need its permissions.
+
+mod export;
+mod import;
+
+use std::fs;
+
+use crate::backing::{Kind, SetTime};
+use crate::cli::args::{Export, Import};
+use crate::cli::display::{Shown, path as shown};
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::local::RangeError;
+use crate::cli::node::{Node, for_each_entry};
+use crate::cli::open::{Purpose, open};
+use crate::cli::paths::split_vault;
+use crate::cli::progress::{self, Progress};
+use crate::cli::report::{Failure, note};
+use crate::cli::size;
+use crate::vault::{self, Attr, NodeId, SetAttr, Vault};
+
+/// Why one entry could not be copied.
+#[derive(Debug, thiserror::Error)]
+enum EntryError {
+    /// In the vault.
+    #[error(transparent)]
+    Vault(#[from] vault::Error),
+    /// Outside.
+    #[error("{0}: {1}")]
+    Local(&'static str, std::io::Error),
+    /// In the way.
+    #[error("{0}")]
+    Odd(&'static str),
+}
+
+impl From<RangeError> for EntryError {
+    fn from(error: RangeError) -> EntryError {
+        match error {
+            RangeError::Local(error) => EntryError::Local("seek", error),
+            RangeError::Vault(error) => EntryError::Vault(error),
+        }
+    }
+}
+
+/// Names the local call that failed.
+fn local(op: &'static str) -> impl Fn(std::io::Error) -> EntryError {
+    move |error| EntryError::Local(op, error)
+}
+
+/// As [`local`], for rustix.
+fn call(op: &'static str) -> impl Fn(rustix::io::Errno) -> EntryError {
+    move |errno| EntryError::Local(op, errno.into())
+}
+
+/// What was done so far.
+struct Tally {
+    progress: Progress,
+    copied: u64,
+    bytes: u64,
+    skipped: u64,
+    failed: u64,
+    corrupt: bool,
+}
+
+impl Tally {
+    fn new(bytes: Option<u64>) -> Tally {
+        Tally { progress: Progress::new(bytes), copied: 0, bytes: 0, skipped: 0, failed: 0, corrupt: false }
+    }
+
+    fn copied(&mut self) {
+        self.copied += 1;
+        self.progress.files(self.copied + self.skipped);
+    }
+
+    fn bytes(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        self.progress.add(bytes);
+    }
+
+    fn skipped(&mut self, bytes: u64) {
+        self.skipped += 1;
+        self.progress.add(bytes);
+        self.progress.files(self.copied + self.skipped);
+    }
+
+    fn failed(&mut self, path: Shown<'_>, error: &EntryError) {
+        self.failed += 1;
+        self.corrupt |= matches!(error, EntryError::Vault(vault::Error::Corrupt { .. }));
+        self.progress.warn(format_args!("{path}: {}", Shown(error.to_string().as_bytes())));
+    }
+
+    fn finish(self, op: &'static str) -> Result<Exit, Failure> {
+        let Tally { progress, copied, bytes, skipped, failed, corrupt } = self;
+        drop(progress);
+        note(format_args!("{copied} copied ({}), {skipped} there already, {failed} failed", size::show(bytes)));
+        match failed {
+            0 => Ok(Exit::Ok),
+            count => {
+                let failure = Failure::from(Error::SomeFailed { op, count });
+                Err(if corrupt { failure.exit(Exit::Corrupt) } else { failure })
+            }
+        }
+    }
+}
+
+/// Copies a directory into a vault.
+pub fn import(args: &Import) -> Result<Exit, Failure> {
+    let failed = |source| Error::Io { op: "import", path: args.dir.clone(), source };
+    if !fs::metadata(&args.dir).map_err(failed)?.is_dir() {
+        return Err(failed(std::io::Error::from_raw_os_error(libc::ENOTDIR)).into());
+    }
+    let (vault, path) = split_vault(&args.target)?;
+    let open = open(&vault, &args.open, Purpose::Write)?;
+    if args.dir.canonicalize().map_err(failed)?.starts_with(&open.dir) {
+        return Err(Error::Usage(format!("import {}: it lies in the vault {}", shown(&args.dir), shown(&open.dir))).into());
+    }
+    let total = progress::is_shown().then(|| import::total(&args.dir, &open.dir));
+    let target = super::files::make_path(&open.vault, &path).map_err(open.failed(&path))?;
+    let tally = import::run(&open, &args.dir, target.id(), Tally::new(total));
+    drop(target);
+    let closed = open.close();
+    let exit = tally.finish("import");
+    closed?;
+    exit
+}
+
+/// Copies a directory out of a vault.
+pub fn export(args: &Export) -> Result<Exit, Failure> {
+    let (vault, path) = split_vault(&args.source)?;
+    let open = open(&vault, &args.open, Purpose::Read)?;
+    let source = Node::at(&open.vault, &path).map_err(open.failed(&path))?;
+    if !source.is_dir() {
+        return Err(open.failed(&path)(vault::Error::Os { op: "export", errno: libc::ENOTDIR }));
+    }
+    let failed = |source| Error::Io { op: "export to", path: args.dir.clone(), source };
+    fs::create_dir_all(&args.dir).map_err(failed)?;
+    if args.dir.canonicalize().map_err(failed)?.starts_with(&open.dir) {
+        return Err(Error::Usage(format!("export to {}: it lies in the vault {}", shown(&args.dir), shown(&open.dir))).into());
+    }
+    let total = progress::is_shown().then(|| total(&open.vault, source.id()));
+    let tally = export::run(&open.vault, &source, &path, &args.dir, Tally::new(total));
+    drop(source);
+    // names and contents of an export that ended well are on the disk
+    let dir = fs::File::open(&args.dir).map_err(failed)?;
+    rustix::fs::syncfs(&dir).map_err(|errno| failed(errno.into()))?;
+    let closed = open.close();
+    let exit = tally.finish("export");
+    closed?;
+    exit
+}
+
+/// Bytes of all files below a directory of a vault, as far as they can be found out.
+fn total(vault: &Vault, dir: NodeId) -> u64 {
+    let mut bytes = 0;
+    let _ = for_each_entry(vault, dir, |entry| -> vault::Result<()> {
+        if let Ok(Some(node)) = Node::child(vault, dir, &entry.name) {
+            match node.attr.kind {
+                Kind::File => bytes += node.attr.size,
+                Kind::Dir => bytes += total(vault, node.id()),
+                _ => {}
+            }
+        }
+        Ok(())
+    });
+    bytes
+}
+
+/// Sets owner (only root can), then mode (which a change of owner would cut), then times.
+fn set_metadata(vault: &Vault, node: NodeId, stat: &fs::Metadata) -> vault::Result<Attr> {
+    use std::os::unix::fs::MetadataExt;
+    if rustix::process::geteuid().is_root() {
+        vault.setattr(node, &SetAttr { uid: Some(stat.uid()), gid: Some(stat.gid()), ..SetAttr::default() })?;
+    }
+    let (atime, mtime) = (crate::cli::local::atime(stat), crate::cli::local::mtime(stat));
+    // a link has no mode of its own
+    let perm = (!stat.is_symlink()).then_some(stat.mode() & 0o7777);
+    vault.setattr(node, &SetAttr { perm, atime: SetTime::At(atime), mtime: SetTime::At(mtime), ..SetAttr::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+    use std::path::Path;
+
+    use super::*;
+    use crate::backing::os::OsDir;
+    use crate::backing::{RenameMode, Timestamp};
+    use crate::cli::local;
+    use crate::cli::node::partial_name;
+    use crate::cli::open::Open;
+    use crate::crypto::Suite;
+    use crate::sharing::Identity;
+    use crate::vault::{CreateOptions, OpenOptions, OsRandom, ROOT};
+
+    /// A vault in a directory of its own, and a tree to copy.
+    struct Scene {
+        dir: tempfile::TempDir,
+        open: Open,
+    }
+
+    impl Scene {
+        fn new() -> Scene {
+            let dir = tempfile::tempdir().unwrap();
+            let (vault, source) = (dir.path().join("vault"), dir.path().join("source"));
+            fs::create_dir(&vault).unwrap();
+            fs::create_dir_all(source.join("sub/empty")).unwrap();
+            fs::write(source.join("one"), "1").unwrap();
+            fs::write(source.join("none"), "").unwrap();
+            fs::write(source.join("sub/large"), vec![7; 700_001]).unwrap();
+            fs::hard_link(source.join("one"), source.join("sub/other")).unwrap();
+            symlink("../one", source.join("sub/link")).unwrap();
+            let sparse = fs::File::create(source.join("sparse")).unwrap();
+            sparse.set_len(40 << 20).unwrap();
+            sparse.write_all_at(b"island", 20 << 20).unwrap();
+            local::set_times(&sparse, Timestamp { secs: -5, nanos: 7 }, Timestamp { secs: 1_000_000_000, nanos: 123_456_789 }).unwrap();
+            fs::set_permissions(source.join("one"), fs::Permissions::from_mode(0o4751)).unwrap();
+            fs::set_permissions(source.join("sub/empty"), fs::Permissions::from_mode(0o1711)).unwrap();
+            let store = OsDir::open(&vault).unwrap();
+            let owner = Identity::generate(&OsRandom);
+            Vault::create(&store, &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 16 }, &owner).unwrap();
+            let open = Open { vault: Vault::open(store, &owner, OpenOptions::default()).unwrap(), dir: vault };
+            Scene { dir, open }
+        }
+
+        fn source(&self) -> std::path::PathBuf {
+            self.dir.path().join("source")
+        }
+
+        fn import(&self) -> Tally {
+            import::run(&self.open, &self.source(), ROOT, Tally::new(None))
+        }
+
+        fn export(&self) -> (Tally, std::path::PathBuf) {
+            let target = self.dir.path().join("target");
+            fs::create_dir_all(&target).unwrap();
+            let root = Node::at(&self.open.vault, b"").unwrap();
+            (export::run(&self.open.vault, &root, b"", &target, Tally::new(None)), target)
+        }
+    }
+
+    /// Everything of a tree that must be the same in a copy.
+    fn describe(root: &Path) -> Vec<String> {
+        fn walk(root: &Path, dir: &Path, out: &mut Vec<String>) {
+            for entry in fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                let stat = fs::symlink_metadata(&path).unwrap();
+                let contents = match () {
+                    () if stat.is_file() => format!("{} {:?}", stat.len(), fs::read(&path).unwrap().iter().position(|&byte| byte != 0)),
+                    () if stat.is_symlink() => format!("{:?}", fs::read_link(&path).unwrap()),
+                    () => String::new(),
+                };
+                let place = path.strip_prefix(root).unwrap().display();
+                let (mode, links) = (stat.mode(), if stat.is_dir() { 0 } else { stat.nlink() });
+                let owner = (stat.uid(), stat.gid());
+                out.push(format!("{place} {mode:o} {links} {owner:?} {}.{} {contents}", stat.mtime(), stat.mtime_nsec()));
+                if stat.is_dir() {
+                    walk(root, &path, out);
+                }
+            }
+        }
+        let mut out = Vec::new();
+        walk(root, root, &mut out);
+        out.sort();
+        out
+    }
+
+    fn counts(tally: &Tally) -> (u64, u64, u64) {
+        (tally.copied, tally.skipped, tally.failed)
+    }
+
+    #[test]
+    fn a_tree_goes_in_and_comes_out_the_same_and_a_second_run_copies_nothing() {
+        let scene = Scene::new();
+        assert_eq!(counts(&scene.import()), (6, 0, 0));
+        assert_eq!(counts(&scene.import()), (0, 6, 0), "all is there");
+        let (tally, target) = scene.export();
+        assert_eq!(counts(&tally), (6, 0, 0));
+        assert!(tally.bytes < 4 << 20, "holes were not copied: {}", tally.bytes);
+        let mut expected = describe(&scene.source());
+        if !rustix::process::geteuid().is_root() {
+            // without root the owner of a copy may be another one, so its set-user-id bit is not kept
+            expected.iter_mut().for_each(|line| *line = line.replace(" 104751 ", " 100751 "));
+        }
+        assert_eq!(describe(&target), expected);
+        assert_eq!(counts(&scene.export().0), (0, 6, 0), "all is there");
+    }
+
+    #[test]
+    fn what_changed_is_copied_again_and_what_a_broken_run_left_is_replaced() {
+        let scene = Scene::new();
+        scene.import();
+        fs::write(scene.source().join("one"), "changed").unwrap();
+        let (vault, partial) = (&scene.open.vault, partial_name(b"one"));
+        vault.rename(ROOT, b"none", ROOT, partial.as_bytes(), RenameMode::Replace).unwrap();
+        let tally = scene.import();
+        assert_eq!(tally.failed, 0);
+        assert!(Node::child(vault, ROOT, partial.as_bytes()).unwrap().is_none(), "the rest of a broken run is gone");
+        let target = scene.export().1;
+        assert_eq!(fs::read(target.join("one")).unwrap(), b"changed");
+        assert_eq!(fs::metadata(target.join("sub/other")).unwrap().nlink(), 2, "the other name is one of the same file");
+        assert_eq!(fs::read(target.join("none")).unwrap(), b"");
+    }
+
+    #[test]
+    fn one_file_that_fails_is_counted_and_the_others_go_on() {
+        let scene = Scene::new();
+        scene.import();
+        let target = scene.dir.path().join("target");
+        fs::create_dir_all(target.join("one")).unwrap();
+        let (tally, target) = scene.export();
+        // `one` and its other name are one file, whose first name may be either
+        assert_eq!((tally.copied, tally.failed), (5, 1));
+        assert!(target.join("sub/large").exists());
+        assert!(target.join("one").is_dir(), "what was in the way stays");
+        let failure = tally.finish("export").unwrap_err();
+        assert_eq!(failure.exit, Exit::Failure);
+    }
+
+    #[test]
+    fn nothing_is_written_through_a_link() {
+        let scene = Scene::new();
+        scene.import();
+        let (target, outside) = (scene.dir.path().join("target"), scene.dir.path().join("outside"));
+        fs::create_dir_all(&target).unwrap();
+        fs::create_dir(&outside).unwrap();
+        symlink(&outside, target.join("sub")).unwrap();
+        symlink(outside.join("file"), target.join("none")).unwrap();
+        let (tally, _) = scene.export();
+        assert_eq!(tally.failed, 1, "the directory whose place is taken");
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+        assert!(fs::symlink_metadata(target.join("none")).unwrap().is_file(), "the link was replaced");
+    }
+}

@@ -1,0 +1,225 @@
+//! From a vault into a local directory.
+//!
+//! Rule: nothing is written through a link. A name is looked at without following, and files are made under a name of their own.
+
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown, lchown, symlink};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use super::{EntryError, Tally, call, local};
+use crate::backing::Kind;
+use crate::cli::display::Shown;
+use crate::cli::local::{self as outside, DataRanges, os_str};
+use crate::cli::node::{BLOCK, Node, OpenFile, is_partial, is_plain_name, names, partial_name};
+use crate::cli::paths::join;
+use crate::vault::{Attr, NodeId, Vault};
+
+/// Copies what is in the directory `source`, at the plain path `plain`, into `dir`.
+pub fn run(vault: &Vault, source: &Node<'_>, plain: &[u8], dir: &Path, tally: Tally) -> Tally {
+    let is_root = rustix::process::geteuid().is_root();
+    let mut export = Export { vault, tally, is_root, links: HashMap::new(), buffer: vec![0; BLOCK] };
+    if let Err(error) = export.directory(source, plain, dir) {
+        export.tally.failed(Shown(plain), &error);
+    }
+    export.tally
+}
+
+struct Export<'a> {
+    vault: &'a Vault,
+    tally: Tally,
+    is_root: bool,
+    /// Files with several names that were copied already, by inode: where the first one is.
+    links: HashMap<u64, PathBuf>,
+    buffer: Vec<u8>,
+}
+
+impl Export<'_> {
+    /// Copies the entries of a directory, and then its metadata. The depth is bounded by the length that a local path can have.
+    fn directory(&mut self, node: &Node<'_>, plain: &[u8], dir: &Path) -> Result<(), EntryError> {
+        for name in names(self.vault, node.id())? {
+            if is_partial(&name) {
+                continue;
+            }
+            let plain = join(plain, &name);
+            if let Err(error) = self.entry(node.id(), &name, &plain, dir) {
+                self.tally.failed(Shown(&plain), &error);
+            }
+        }
+        self.xattrs(node.id(), dir)?;
+        self.set_metadata(&node.attr, dir)
+    }
+
+    fn entry(&mut self, parent: NodeId, name: &[u8], plain: &[u8], dir: &Path) -> Result<(), EntryError> {
+        if !is_plain_name(name) {
+            return Err(EntryError::Odd("its name cannot stand outside of the vault"));
+        }
+        // removed since it was listed
+        let Some(node) = Node::child(self.vault, parent, name)? else { return Ok(()) };
+        let target = dir.join(os_str(name));
+        let there = match fs::symlink_metadata(&target) {
+            Ok(stat) => Some(stat),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(EntryError::Local("stat", error)),
+        };
+        if node.is_dir() {
+            match there {
+                None => DirBuilder::new().mode(0o700).create(&target).map_err(local("make directory"))?,
+                Some(stat) if stat.is_dir() => {}
+                Some(_) => return Err(EntryError::Odd("a file of this name is at the target")),
+            }
+            return self.directory(&node, plain, &target);
+        }
+        if there.as_ref().is_some_and(fs::Metadata::is_dir) {
+            return Err(EntryError::Odd("a directory of this name is at the target"));
+        }
+        let several = node.attr.nlink > 1;
+        if several && let Some(first) = self.links.get(&node.attr.ino) {
+            let first = first.clone();
+            return self.another_name(&first, &target, there.as_ref());
+        }
+        if self.is_done(&node, &target, there.as_ref())? {
+            self.tally.skipped(if node.attr.kind == Kind::File { node.attr.size } else { 0 });
+        } else {
+            self.write(&node, name, dir, &target)?;
+            self.tally.copied();
+        }
+        if several {
+            self.links.insert(node.attr.ino, target);
+        }
+        Ok(())
+    }
+
+    fn is_done(&self, node: &Node<'_>, target: &Path, there: Option<&fs::Metadata>) -> Result<bool, EntryError> {
+        let Some(there) = there else { return Ok(false) };
+        Ok(match node.attr.kind {
+            Kind::File => there.is_file() && there.len() == node.attr.size && outside::mtime(there) == node.attr.mtime,
+            Kind::Symlink => {
+                there.is_symlink()
+                    && fs::read_link(target).map_err(local("read link"))?.as_os_str().as_bytes() == self.vault.readlink(node.id())?
+            }
+            kind => file_type(kind).is_some_and(|kind| kind.as_raw_mode() == there.mode() & libc::S_IFMT) && there.rdev() == node.attr.rdev,
+        })
+    }
+
+    fn another_name(&mut self, first: &Path, target: &Path, there: Option<&fs::Metadata>) -> Result<(), EntryError> {
+        let stat = fs::symlink_metadata(first).map_err(local("stat"))?;
+        match there {
+            Some(there) if (there.dev(), there.ino()) == (stat.dev(), stat.ino()) => {
+                self.tally.skipped(0);
+                return Ok(());
+            }
+            Some(_) => fs::remove_file(target).map_err(local("remove"))?,
+            None => {}
+        }
+        fs::hard_link(first, target).map_err(local("link"))?;
+        self.tally.copied();
+        Ok(())
+    }
+
+    /// Makes the object under another name, complete, and gives it its own.
+    fn write(&mut self, node: &Node<'_>, name: &[u8], dir: &Path, target: &Path) -> Result<(), EntryError> {
+        let partial = dir.join(partial_name(name));
+        match fs::remove_file(&partial) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(EntryError::Local("remove", error)),
+            _ => {}
+        }
+        let made = self.make(node, &partial).and_then(|()| fs::rename(&partial, target).map_err(local("rename")));
+        made.inspect_err(|_| {
+            let _ = fs::remove_file(&partial);
+        })
+    }
+
+    fn make(&mut self, node: &Node<'_>, partial: &Path) -> Result<(), EntryError> {
+        match node.attr.kind {
+            Kind::File => return self.file(node, partial),
+            Kind::Symlink => {
+                let target = self.vault.readlink(node.id())?;
+                symlink(os_str(&target), partial).map_err(local("make link"))?;
+                if self.is_root {
+                    lchown(partial, Some(node.attr.uid), Some(node.attr.gid)).map_err(local("set owner"))?;
+                }
+                return outside::set_times_of(partial, node.attr.atime, node.attr.mtime).map_err(local("set times"));
+            }
+            kind => {
+                let kind = file_type(kind).ok_or(EntryError::Odd("its type is not known"))?;
+                mknodat(CWD, partial, kind, Mode::from_raw_mode(0o600), node.attr.rdev).map_err(call("make"))?;
+            }
+        }
+        self.xattrs(node.id(), partial)?;
+        self.set_metadata(&node.attr, partial)
+    }
+
+    fn file(&mut self, node: &Node<'_>, partial: &Path) -> Result<(), EntryError> {
+        let opened = OpenFile::read(self.vault, node.id())?;
+        // the size that the header authenticates, not that which follows from the length of the ciphertext
+        let attr = self.vault.getattr(node.id())?;
+        let file = File::options().write(true).create_new(true).mode(0o600).open(partial).map_err(local("make file"))?;
+        let mut ranges = DataRanges::of_vault(self.vault, opened.handle(), attr.size);
+        while let Some((mut offset, end)) = ranges.next_range()? {
+            while offset < end {
+                let want = BLOCK.min(usize::try_from(end - offset).unwrap_or(BLOCK));
+                let read = self.vault.read(opened.handle(), offset, &mut self.buffer[..want])?;
+                if read == 0 {
+                    return Err(EntryError::Odd("it became shorter while it was read"));
+                }
+                file.write_all_at(&self.buffer[..read], offset).map_err(local("write"))?;
+                offset += read as u64;
+                self.tally.bytes(read as u64);
+            }
+        }
+        file.set_len(attr.size).map_err(local("set length"))?;
+        opened.close()?;
+        self.xattrs(node.id(), partial)?;
+        if self.is_root {
+            fchown(&file, Some(attr.uid), Some(attr.gid)).map_err(local("set owner"))?;
+        }
+        file.set_permissions(Permissions::from_mode(self.mode(&attr))).map_err(local("set mode"))?;
+        outside::set_times(&file, attr.atime, attr.mtime).map_err(local("set times"))
+    }
+
+    /// The mode to give. Where the owner cannot be kept, set-user-id bits would give the rights of another one.
+    fn mode(&self, attr: &Attr) -> u32 {
+        if self.is_root { attr.perm } else { attr.perm & !0o6000 }
+    }
+
+    /// Sets owner (only root can), then mode (which a change of owner would cut), then times, of what is no link.
+    fn set_metadata(&self, attr: &Attr, path: &Path) -> Result<(), EntryError> {
+        if self.is_root {
+            lchown(path, Some(attr.uid), Some(attr.gid)).map_err(local("set owner"))?;
+        }
+        fs::set_permissions(path, Permissions::from_mode(self.mode(attr))).map_err(local("set mode"))?;
+        outside::set_times_of(path, attr.atime, attr.mtime).map_err(local("set times"))
+    }
+
+    fn xattrs(&self, node: NodeId, path: &Path) -> Result<(), EntryError> {
+        for name in self.vault.list_xattr(node)? {
+            let value = match self.vault.get_xattr(node, &name) {
+                Err(error) if error.errno() == libc::ENODATA => continue,
+                other => other?,
+            };
+            match outside::set_xattr(path, &name, &value) {
+                Err(error) if !outside::may_be_left_out(&name, error.raw_os_error().unwrap_or(0)) => {
+                    return Err(EntryError::Local("set attribute", error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The type for mknod(2).
+fn file_type(kind: Kind) -> Option<FileType> {
+    match kind {
+        Kind::Fifo => Some(FileType::Fifo),
+        Kind::Socket => Some(FileType::Socket),
+        Kind::BlockDevice => Some(FileType::BlockDevice),
+        Kind::CharDevice => Some(FileType::CharacterDevice),
+        Kind::File | Kind::Dir | Kind::Symlink => None,
+    }
+}

@@ -1,0 +1,127 @@
+//! Going to the background, and what a process that holds keys gives up.
+//!
+//! Rules that hold here
+//! * The fork comes before the first thread, for a thread does not survive it: the secret is asked for before, keys are stretched and the
+//!   vault is opened after (Argon2 and the ciphers start threads).
+//! * The command in front ends only when the child says that the mount serves requests, or with the child's exit code.
+//! * Until then the child stays in the terminal's foreground group, so that Ctrl-C ends both.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+
+use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, WaitOptions, WaitStatus};
+
+use super::error::Error;
+use super::exit::Exit;
+
+/// Which side of a fork this is.
+pub enum Side {
+    /// The command in front.
+    Front(Front),
+    /// The process that will be in the background.
+    Background(Background),
+}
+
+/// The command in front, waiting for the one in the background.
+pub struct Front {
+    pipe: File,
+    child: Pid,
+}
+
+/// The process that goes to the background.
+pub struct Background {
+    pipe: File,
+}
+
+/// Splits in two. To be called while there is one thread only.
+///
+/// # Errors
+/// Those of pipe(2) and fork(2).
+pub fn fork() -> Result<Side, Error> {
+    let failed = |source| Error::Os { op: "go to the background", source };
+    let (reader, writer) = io::pipe().map_err(failed)?;
+    // SAFETY: this process has one thread (the rule above), so the child finds no lock held and no structure half changed.
+    match unsafe { libc::fork() } {
+        -1 => Err(failed(io::Error::last_os_error())),
+        0 => {
+            drop(reader);
+            Ok(Side::Background(Background { pipe: OwnedFd::from(writer).into() }))
+        }
+        child => {
+            let child = Pid::from_raw(child).expect("fork gives no 0 here");
+            Ok(Side::Front(Front { pipe: OwnedFd::from(reader).into(), child }))
+        }
+    }
+}
+
+impl Front {
+    /// Waits until the mount serves requests or has failed. The child has then reported the failure itself.
+    ///
+    /// # Errors
+    /// The child ended without a word.
+    pub fn wait(mut self) -> Result<Exit, Error> {
+        let mut word = [0];
+        match self.pipe.read_exact(&mut word) {
+            Ok(()) => Ok(Exit::from_code(word[0]).unwrap_or(Exit::Failure)),
+            Err(_) => Err(Error::DaemonEnded(self.how_it_ended())),
+        }
+    }
+
+    fn how_it_ended(&self) -> String {
+        let status = loop {
+            match rustix::process::waitpid(Some(self.child), WaitOptions::empty()) {
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(Some((_, status))) => break status,
+                _ => return "cause unknown".to_owned(),
+            }
+        };
+        describe(status)
+    }
+}
+
+fn describe(status: WaitStatus) -> String {
+    match (status.terminating_signal(), status.exit_status()) {
+        (Some(signal), _) => format!("killed by signal {signal}"),
+        (_, Some(code)) => format!("with exit code {code}"),
+        _ => "cause unknown".to_owned(),
+    }
+}
+
+impl Background {
+    /// The mount serves requests: leaves the terminal and lets the command in front end.
+    ///
+    /// # Errors
+    /// Those of the calls; a broken pipe where the command in front was killed, in which case nobody expects this mount.
+    pub fn serving(mut self) -> Result<(), Error> {
+        leave_terminal()
+            .and_then(|()| self.pipe.write_all(&[Exit::Ok.code()]))
+            .map_err(|source| Error::Os { op: "go to the background", source })
+    }
+
+    /// The mount failed and the failure was printed.
+    pub fn failed(mut self, exit: Exit) {
+        // where the command in front has ended nobody is left to hear it
+        let _ = self.pipe.write_all(&[exit.code()]);
+    }
+}
+
+fn leave_terminal() -> io::Result<()> {
+    rustix::process::setsid()?;
+    rustix::process::chdir("/")?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+/// Keeps the memory of this process out of core dumps and away from the debuggers of its own user.
+///
+/// # Errors
+/// Those of prctl(2) and setrlimit(2).
+pub fn keep_memory_private() -> Result<(), Error> {
+    let failed = |op| move |errno: rustix::io::Errno| Error::Os { op, source: errno.into() };
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("forbid core dumps"))?;
+    rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).map_err(failed("forbid core dumps"))
+}

@@ -1,0 +1,216 @@
+//! How bytes, paths, times and modes are shown.
+//!
+//! Rules that hold here
+//! * What goes to a terminal holds no control characters: a file name must not be able to move the cursor or change colours.
+//! * Times are UTC, so that output is the same on each machine.
+
+use std::ffi::OsString;
+use std::fmt::{self, Write as _};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::backing::{Kind, Timestamp};
+
+/// Bytes as text for people: UTF-8 as it is, control characters, backslashes and bytes that are not UTF-8 as `\xNN` (a backslash as `\\`).
+pub struct Shown<'a>(pub &'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                match c {
+                    '\\' => f.write_str("\\\\")?,
+                    c if c.is_control() || is_invisible(c) => {
+                        let mut bytes = [0; 4];
+                        c.encode_utf8(&mut bytes).bytes().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+                    }
+                    c => f.write_char(c)?,
+                }
+            }
+            chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Characters that turn the direction of a line or cannot be seen: they make one name look like another.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// [`Shown`] for a path.
+pub fn path(path: &Path) -> Shown<'_> {
+    Shown(path.as_os_str().as_bytes())
+}
+
+/// A path in JSON: a string where it is UTF-8, else `{"hex": "..."}` with all of its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JsonPath(pub PathBuf);
+
+impl JsonPath {
+    /// A path made of these bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        JsonPath(PathBuf::from(OsString::from_vec(bytes.to_vec())))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum JsonPathForm {
+    Text(String),
+    #[serde(rename_all = "lowercase")]
+    Bytes {
+        hex: String,
+    },
+}
+
+impl Serialize for JsonPath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.to_str() {
+            Some(text) => JsonPathForm::Text(text.to_owned()),
+            None => JsonPathForm::Bytes { hex: hex(self.0.as_os_str().as_bytes()) },
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for JsonPath {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match JsonPathForm::deserialize(deserializer)? {
+            JsonPathForm::Text(text) => Ok(JsonPath(PathBuf::from(text))),
+            JsonPathForm::Bytes { hex } => match unhex(&hex) {
+                Some(bytes) => Ok(JsonPath(PathBuf::from(OsString::from_vec(bytes)))),
+                None => Err(serde::de::Error::custom("not hexadecimal")),
+            },
+        }
+    }
+}
+
+/// Lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Bytes of lower- or upper-case hexadecimal.
+pub fn unhex(text: &str) -> Option<Vec<u8>> {
+    let text = text.as_bytes();
+    if !text.len().is_multiple_of(2) {
+        return None;
+    }
+    text.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+}
+
+fn digit(c: u8) -> Option<u8> {
+    char::from(c).to_digit(16).map(|digit| digit as u8)
+}
+
+/// `2026-11-21 04:19:03Z`; `1970-01-01 00:00:00Z` is 0.
+pub fn utc(secs: i64) -> String {
+    let (days, rest) = (secs.div_euclid(86_400), secs.rem_euclid(86_400));
+    let (year, month, day) = civil_from_days(days);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+/// Day of the proleptic Gregorian calendar from days since 1970-01-01, counting years from March so that the leap day is a year's last
+/// (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+fn civil_from_days(days: i64) -> (i64, u32, u32) {
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    (year, month as u32, day as u32)
+}
+
+/// [`utc`] of a timestamp, to the second.
+pub fn time(at: Timestamp) -> String {
+    utc(at.secs)
+}
+
+/// The ten characters that `ls -l` shows for a mode: `drwxr-xr-x`, `-rwsr-x--T`.
+pub fn mode(kind: Kind, perm: u32) -> String {
+    let mut text = String::with_capacity(10);
+    text.push(match kind {
+        Kind::File => '-',
+        Kind::Dir => 'd',
+        Kind::Symlink => 'l',
+        Kind::Fifo => 'p',
+        Kind::Socket => 's',
+        Kind::BlockDevice => 'b',
+        Kind::CharDevice => 'c',
+    });
+    for (shift, special, set, unset) in [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')] {
+        let bits = perm >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (perm & special != 0, bits & 1 != 0) {
+            (true, true) => set,
+            (true, false) => unset,
+            (false, true) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_reach_the_terminal() {
+        assert_eq!(Shown(b"plain name.txt").to_string(), "plain name.txt");
+        assert_eq!(Shown("Grüße".as_bytes()).to_string(), "Grüße");
+        assert_eq!(Shown(b"\x1b[2Jx\n").to_string(), "\\x1b[2Jx\\x0a");
+        assert_eq!(Shown(b"a\\b\xff\xfe").to_string(), "a\\\\b\\xff\\xfe");
+        assert_eq!(Shown("\u{202e}txt.exe".as_bytes()).to_string(), "\\xe2\\x80\\xaetxt.exe");
+        assert_eq!(Shown("\u{9b}2J".as_bytes()).to_string(), "\\xc2\\x9b2J");
+    }
+
+    #[test]
+    fn json_keeps_paths_that_are_not_utf8() {
+        for bytes in [&b"/tmp/a b"[..], b"/tmp/\xff\x00x", b""] {
+            let path = JsonPath::from_bytes(bytes);
+            let text = serde_json::to_string(&path).unwrap();
+            assert_eq!(serde_json::from_str::<JsonPath>(&text).unwrap(), path, "{text}");
+        }
+        assert_eq!(serde_json::to_string(&JsonPath::from_bytes(b"/v")).unwrap(), "\"/v\"");
+        assert_eq!(serde_json::to_string(&JsonPath::from_bytes(b"\xff")).unwrap(), "{\"hex\":\"ff\"}");
+        assert!(serde_json::from_str::<JsonPath>("{\"hex\":\"f\"}").is_err());
+        assert!(serde_json::from_str::<JsonPath>("{\"hex\":\"+f\"}").is_err());
+    }
+
+    #[test]
+    fn dates_agree_with_the_calendar() {
+        for (secs, text) in [
+            (0, "1970-01-01 00:00:00Z"),
+            (-1, "1969-12-31 23:59:59Z"),
+            (951_782_400, "2000-02-29 00:00:00Z"),
+            (951_868_799, "2000-02-29 23:59:59Z"),
+            (4_107_542_400, "2100-03-01 00:00:00Z"),
+            (-2_208_988_800, "1900-01-01 00:00:00Z"),
+            (1_700_000_000, "2023-11-14 22:13:20Z"),
+        ] {
+            assert_eq!(utc(secs), text);
+        }
+    }
+
+    #[test]
+    fn modes_look_as_in_ls() {
+        assert_eq!(mode(Kind::Dir, 0o755), "drwxr-xr-x");
+        assert_eq!(mode(Kind::File, 0o640), "-rw-r-----");
+        assert_eq!(mode(Kind::File, 0o4755), "-rwsr-xr-x");
+        assert_eq!(mode(Kind::File, 0o6644), "-rwSr-Sr--");
+        assert_eq!(mode(Kind::Dir, 0o1777), "drwxrwxrwt");
+        assert_eq!(mode(Kind::Dir, 0o1770), "drwxrwx--T");
+    }
+}

@@ -1,0 +1,154 @@
+//! What can go wrong on the command line itself. Advice is added in `report`, not here.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+use super::display::path as shown;
+
+/// A failure of the command line.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// What was asked for makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// A call on a path failed.
+    #[error("{op} {}: {source}", shown(path))]
+    Io {
+        /// Operation.
+        op: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A call without a path failed.
+    #[error("{op}: {source}")]
+    Os {
+        /// Operation.
+        op: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// A secret of no bytes.
+    #[error("the {0} is empty")]
+    EmptySecret(&'static str),
+    /// The second time was different from the first.
+    #[error("the two passphrases differ")]
+    PassphrasesDiffer,
+    /// No secret was given, and nobody can be asked.
+    #[error("no passphrase was given and there is no terminal to ask at")]
+    NoTerminal,
+    /// The command that should print the passphrase failed.
+    #[error("passphrase command: {0}")]
+    PassphraseCommand(ExitStatus),
+    /// There is nothing at the vault's path.
+    #[error("open {}: there is no such vault", shown(.0))]
+    VaultMissing(PathBuf),
+    /// `init` on a directory with entries.
+    #[error("init {}: the directory is not empty", shown(.0))]
+    InitNotEmpty(PathBuf),
+    /// The mount point does not exist or is no directory, or cannot be looked at.
+    #[error("mount on {}: {source}", shown(path))]
+    MountPoint {
+        /// The mount point.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The mount point has entries.
+    #[error("mount on {}: the directory is not empty", shown(.0))]
+    MountPointNotEmpty(PathBuf),
+    /// A kithfs is mounted there.
+    #[error("mount on {}: a kithfs is mounted there already", shown(.0))]
+    MountPointTaken(PathBuf),
+    /// The mount point is the vault or lies in it.
+    #[error("mount on {}: the mount point lies in the vault {}", shown(mountpoint), shown(vault))]
+    MountPointInVault {
+        /// The vault.
+        vault: PathBuf,
+        /// The mount point.
+        mountpoint: PathBuf,
+    },
+    /// The vault lies in the mount point, which would hide it.
+    #[error("mount on {}: the vault {} lies in the mount point", shown(mountpoint), shown(vault))]
+    VaultInMountPoint {
+        /// The vault.
+        vault: PathBuf,
+        /// The mount point.
+        mountpoint: PathBuf,
+    },
+    /// There is no FUSE device.
+    #[error("mount: /dev/fuse cannot be opened: {0}")]
+    NoFuseDevice(io::Error),
+    /// There is no helper for users.
+    #[error("mount: fusermount3 is not installed")]
+    NoFusermount,
+    /// This vault is mounted.
+    #[error("open {}: it is mounted on {} by process {pid}", shown(vault), shown(mountpoint))]
+    AlreadyMounted {
+        /// The vault.
+        vault: PathBuf,
+        /// Where.
+        mountpoint: PathBuf,
+        /// The daemon.
+        pid: u32,
+    },
+    /// The background process ended before the mount could be used.
+    #[error("mount: the background process ended: {0}")]
+    DaemonEnded(String),
+    /// There is no slot that the secret opens.
+    #[error("unlock {}: {}", shown(path), if *by_code { "the recovery code does not fit" } else { "wrong passphrase or key file" })]
+    WrongSecret {
+        /// The identity.
+        path: PathBuf,
+        /// A recovery code was given.
+        by_code: bool,
+    },
+    /// The vault has no identity of its own.
+    #[error("unlock {}: the vault has no identity of its own", shown(.0))]
+    NoOwnIdentity(PathBuf),
+    /// No slot has this number.
+    #[error("{}: there is no slot {slot}", shown(path))]
+    NoSuchSlot {
+        /// The identity.
+        path: PathBuf,
+        /// The number.
+        slot: u16,
+    },
+    /// It is not clear which slot to replace.
+    #[error("change passphrase of {}: it is not clear which of {count} passphrases is to be replaced", shown(path))]
+    WhichSlot {
+        /// The identity.
+        path: PathBuf,
+        /// How many there are.
+        count: usize,
+    },
+    /// The slot is not a passphrase.
+    #[error("change passphrase of {}: slot {slot} is not a passphrase but a {kind}", shown(path))]
+    NotAPassphraseSlot {
+        /// The identity.
+        path: PathBuf,
+        /// The number.
+        slot: u16,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// The last slot cannot go.
+    #[error("remove slot of {}: it is the last one", shown(.0))]
+    LastSlot(PathBuf),
+    /// What was written does not read back as it should; the old file is in place.
+    #[error("write {}: the new file does not open with the new secret; nothing was changed", shown(.0))]
+    NotVerified(PathBuf),
+    /// Whoever read standard output has gone.
+    #[error("nobody reads standard output any more")]
+    NobodyReads,
+    /// Some of many files failed; each was reported.
+    #[error("{op}: {count} of the files failed")]
+    SomeFailed {
+        /// Operation.
+        op: &'static str,
+        /// How many.
+        count: u64,
+    },
+}

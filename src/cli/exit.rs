@@ -1,0 +1,146 @@
+//! Exit codes: what a script learns of how a command ended.
+//!
+//! Rules that hold here
+//! * A number never changes its meaning and is never used again for another one.
+//! * The table of the man page, of `kithfs exit-codes` and of the README is made from [`Exit::ALL`].
+
+/// How a command ended. The number is that of the process's exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// All was done.
+    Ok = 0,
+    /// A failure that has no number of its own.
+    Failure = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// The passphrase, recovery code or key file opens no slot.
+    WrongSecret = 3,
+    /// There is no such vault.
+    VaultMissing = 4,
+    /// The directory is not a vault.
+    NotAVault = 5,
+    /// The vault was made by a newer kithfs.
+    NewerVersion = 6,
+    /// The mount point cannot be used.
+    MountPoint = 7,
+    /// FUSE is not available.
+    NoFuse = 8,
+    /// The vault is in use.
+    InUse = 9,
+    /// Something in the vault cannot be authenticated.
+    Corrupt = 10,
+    /// The vault or its store can only be read.
+    ReadOnly = 11,
+    /// The path, slot or mount does not exist.
+    NotFound = 12,
+    /// The mount is busy.
+    Busy = 13,
+    /// `fsck` has found faults.
+    FaultsFound = 20,
+    /// `fsck` could not run, or not to its end.
+    CouldNotCheck = 21,
+}
+
+impl Exit {
+    /// All codes, in the order of their numbers.
+    pub const ALL: [Exit; 16] = [
+        Exit::Ok,
+        Exit::Failure,
+        Exit::Usage,
+        Exit::WrongSecret,
+        Exit::VaultMissing,
+        Exit::NotAVault,
+        Exit::NewerVersion,
+        Exit::MountPoint,
+        Exit::NoFuse,
+        Exit::InUse,
+        Exit::Corrupt,
+        Exit::ReadOnly,
+        Exit::NotFound,
+        Exit::Busy,
+        Exit::FaultsFound,
+        Exit::CouldNotCheck,
+    ];
+
+    /// The number.
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The code with this number.
+    pub fn from_code(code: u8) -> Option<Exit> {
+        Exit::ALL.into_iter().find(|exit| exit.code() == code)
+    }
+
+    /// What it means, in one line.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Exit::Ok => "done; for fsck: no fault found",
+            Exit::Failure => "failed for another reason than those below, or some of the files of an import or export failed",
+            Exit::Usage => "the command line is wrong",
+            Exit::WrongSecret => "wrong passphrase, recovery code or key file, or none was given; or the identity has no access",
+            Exit::VaultMissing => "the vault does not exist",
+            Exit::NotAVault => "the directory is not a kithfs vault",
+            Exit::NewerVersion => "the vault was made by a newer version of kithfs",
+            Exit::MountPoint => "the mount point cannot be used: missing, not empty, or vault and mount point lie in one another",
+            Exit::NoFuse => "FUSE is not available: no /dev/fuse, or no fusermount3",
+            Exit::InUse => "the vault is already mounted or in use; the message names the process",
+            Exit::Corrupt => "the vault is damaged or was tampered with: something in it cannot be authenticated",
+            Exit::ReadOnly => "the vault, or the place where it lies, can only be read",
+            Exit::NotFound => "no such path in the vault, no such slot, or nothing is mounted there",
+            Exit::Busy => "the mount is busy; the message names the processes",
+            Exit::FaultsFound => "fsck: faults were found",
+            Exit::CouldNotCheck => "fsck: the check could not run, or not to its end",
+        }
+    }
+
+    /// The table of all codes in Markdown.
+    pub fn markdown_table() -> String {
+        let mut table = String::from("| code | meaning |\n|---:|---|\n");
+        for exit in Exit::ALL {
+            table.push_str(&format!("| {} | {} |\n", exit.code(), exit.meaning()));
+        }
+        table
+    }
+
+    /// The table of all codes as indented text, for the help and the man page.
+    pub fn text_table() -> String {
+        let mut table = String::from("Exit codes:\n");
+        for exit in Exit::ALL {
+            table.push_str(&format!("  {:>2}  {}\n", exit.code(), exit.meaning()));
+        }
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_are_those_that_scripts_rely_on() {
+        let numbers: Vec<u8> = Exit::ALL.iter().map(|exit| exit.code()).collect();
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 20, 21]);
+        assert_eq!(Exit::WrongSecret.code(), 3);
+        assert_eq!(Exit::NoFuse.code(), 8);
+        assert_eq!(Exit::Busy.code(), 13);
+        assert_eq!(Exit::CouldNotCheck.code(), 21);
+    }
+
+    #[test]
+    fn a_number_leads_back_to_its_code() {
+        for exit in Exit::ALL {
+            assert_eq!(Exit::from_code(exit.code()), Some(exit));
+        }
+        assert_eq!(Exit::from_code(14), None);
+        assert_eq!(Exit::from_code(255), None);
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each() {
+        let table = Exit::markdown_table();
+        assert_eq!(table.lines().count(), 2 + Exit::ALL.len());
+        assert!(table.contains("| 13 | the mount is busy"));
+    }
+}

@@ -1,0 +1,208 @@
+//! Files outside of the vault: their times, holes and extended attributes.
+
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, SeekFrom, Timespec, Timestamps, XattrFlags, futimens, lgetxattr, llistxattr, lsetxattr, seek, utimensat};
+use rustix::io::Errno;
+
+use crate::backing::{Seek, Timestamp};
+use crate::vault::{self, Handle, Vault};
+
+/// A name as the system takes it.
+pub fn os_str(name: &[u8]) -> &OsStr {
+    OsStr::from_bytes(name)
+}
+
+/// Time of modification.
+pub fn mtime(stat: &Metadata) -> Timestamp {
+    Timestamp { secs: stat.mtime(), nanos: stat.mtime_nsec() as u32 }
+}
+
+/// Time of access.
+pub fn atime(stat: &Metadata) -> Timestamp {
+    Timestamp { secs: stat.atime(), nanos: stat.atime_nsec() as u32 }
+}
+
+fn timestamps(atime: Timestamp, mtime: Timestamp) -> Timestamps {
+    let spec = |at: Timestamp| Timespec { tv_sec: at.secs, tv_nsec: at.nanos.into() };
+    Timestamps { last_access: spec(atime), last_modification: spec(mtime) }
+}
+
+/// Sets the times of an open file.
+pub fn set_times(file: &File, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
+    Ok(futimens(file, &timestamps(atime, mtime))?)
+}
+
+/// Sets the times of a path, of a link itself.
+pub fn set_times_of(path: &Path, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
+    Ok(utimensat(CWD, path, &timestamps(atime, mtime), AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+/// The parts of a file that are no holes, one after the other.
+pub struct DataRanges<'a> {
+    of: Of<'a>,
+    next: u64,
+    size: u64,
+}
+
+enum Of<'a> {
+    Local(&'a File),
+    Vault(&'a Vault, Handle),
+}
+
+/// Why the next range is not known.
+#[derive(Debug)]
+pub enum RangeError {
+    /// Of a local file.
+    Local(io::Error),
+    /// Of a file of the vault.
+    Vault(vault::Error),
+}
+
+impl<'a> DataRanges<'a> {
+    /// Those of a local file of this size.
+    pub fn of_local(file: &'a File, size: u64) -> Self {
+        DataRanges { of: Of::Local(file), next: 0, size }
+    }
+
+    /// Those of an open file of a vault.
+    pub fn of_vault(vault: &'a Vault, handle: Handle, size: u64) -> Self {
+        DataRanges { of: Of::Vault(vault, handle), next: 0, size }
+    }
+
+    /// The next one: its beginning and its end.
+    pub fn next_range(&mut self) -> Result<Option<(u64, u64)>, RangeError> {
+        if self.next >= self.size {
+            return Ok(None);
+        }
+        let Some(start) = self.seek(Seek::Data, self.next)? else { return Ok(None) };
+        // a file that grew meanwhile is copied to the size that it had
+        if start >= self.size {
+            return Ok(None);
+        }
+        let end = self.seek(Seek::Hole, start)?.unwrap_or(self.size).min(self.size);
+        self.next = end;
+        Ok((end > start).then_some((start, end)))
+    }
+
+    /// `None` beyond the last one.
+    fn seek(&self, what: Seek, offset: u64) -> Result<Option<u64>, RangeError> {
+        match self.of {
+            Of::Local(file) => {
+                let from = match what {
+                    Seek::Data => SeekFrom::Data(offset),
+                    Seek::Hole => SeekFrom::Hole(offset),
+                };
+                match seek(file, from) {
+                    Ok(found) => Ok(Some(found)),
+                    Err(Errno::NXIO) => Ok(None),
+                    // a filesystem that knows no holes: all is data
+                    Err(Errno::INVAL) => Ok(Some(if what == Seek::Data { offset } else { self.size })),
+                    Err(error) => Err(RangeError::Local(error.into())),
+                }
+            }
+            Of::Vault(vault, handle) => match vault.seek_data_hole(handle, offset, what) {
+                Ok(found) => Ok(Some(found)),
+                Err(error) if error.errno() == libc::ENXIO => Ok(None),
+                Err(error) => Err(RangeError::Vault(error)),
+            },
+        }
+    }
+}
+
+/// The extended attributes of a path, of a link itself. None where the filesystem has no such thing.
+pub fn xattrs(path: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let names = match sized(|buffer| llistxattr(path, buffer)) {
+        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut found = Vec::new();
+    for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        match sized(|buffer| lgetxattr(path, os_str(name), buffer)) {
+            Ok(value) => found.push((name.to_vec(), value)),
+            // removed meanwhile, or of a namespace that this user may see and not read
+            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(found)
+}
+
+/// Sets an extended attribute of a path, of a link itself.
+pub fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
+    Ok(lsetxattr(path, os_str(name), value, XattrFlags::empty())?)
+}
+
+/// Whether it is no failure that an attribute could not be set: those that are not of the user's own namespace belong to the system that
+/// the file came from, or need a privilege, and what cannot take them goes without (as with `cp -a`).
+pub fn may_be_left_out(name: &[u8], errno: i32) -> bool {
+    !name.starts_with(b"user.") && matches!(errno, libc::EOPNOTSUPP | libc::EPERM | libc::EACCES | libc::EINVAL)
+}
+
+/// Calls with growing buffers until all fits: the kernel allows 64 KiB.
+fn sized(mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
+    let mut buffer = vec![0; 1 << 10];
+    loop {
+        match call(&mut buffer[..]) {
+            Ok(len) => {
+                buffer.truncate(len);
+                return Ok(buffer);
+            }
+            Err(Errno::RANGE) if buffer.len() < 1 << 16 => buffer.resize(1 << 16, 0),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn holes_are_passed_over() {
+        let file = tempfile::tempfile().unwrap();
+        let size = 64 << 20;
+        file.set_len(size).unwrap();
+        file.write_all_at(&[1; 4096], 32 << 20).unwrap();
+        let mut ranges = DataRanges::of_local(&file, size);
+        let mut all = Vec::new();
+        while let Some(range) = ranges.next_range().unwrap() {
+            all.push(range);
+        }
+        assert!(all.iter().any(|&(start, end)| start <= 32 << 20 && end >= (32 << 20) + 4096), "{all:?}");
+        assert!(all.iter().all(|&(start, end)| start < end && end <= size));
+    }
+
+    #[test]
+    fn an_empty_file_and_one_of_holes_have_no_data() {
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(DataRanges::of_local(&file, 0).next_range().unwrap(), None);
+    }
+
+    #[test]
+    fn times_of_a_link_are_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let (link, target) = (dir.path().join("l"), dir.path().join("t"));
+        std::fs::write(&target, "").unwrap();
+        let before = mtime(&std::fs::metadata(&target).unwrap());
+        std::os::unix::fs::symlink("t", &link).unwrap();
+        let at = Timestamp { secs: 1_000_000_000, nanos: 5 };
+        set_times_of(&link, at, at).unwrap();
+        assert_eq!(mtime(&std::fs::symlink_metadata(&link).unwrap()), at);
+        assert_eq!(mtime(&std::fs::metadata(&target).unwrap()), before);
+    }
+
+    #[test]
+    fn only_attributes_of_the_system_may_be_left_out() {
+        assert!(may_be_left_out(b"security.selinux", libc::EOPNOTSUPP));
+        assert!(!may_be_left_out(b"user.x", libc::EOPNOTSUPP));
+        assert!(!may_be_left_out(b"security.selinux", libc::ENOSPC));
+    }
+}

@@ -1,0 +1,140 @@
+//! Opening a vault for a command.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::args::OpenArgs;
+use super::error::Error;
+use super::identity;
+use super::registry::Registry;
+use super::report::{Failure, in_vault};
+use super::secret::{Environment, Given, Source};
+use crate::backing::Dir;
+use crate::backing::os::OsDir;
+use crate::vault::{self, Description, LockMode, OpenOptions, Vault};
+
+/// What a command does with a vault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Reads.
+    Read,
+    /// Reads and writes.
+    Write,
+}
+
+/// A vault that was found and is not yet unlocked.
+pub struct Found {
+    /// Its directory, absolute and without links.
+    pub dir: PathBuf,
+    /// Its store.
+    pub store: Arc<dyn Dir>,
+    /// What is public of it.
+    pub description: Description,
+}
+
+/// An open vault and where it lies.
+pub struct Open {
+    /// The vault.
+    pub vault: Vault,
+    /// Its directory.
+    pub dir: PathBuf,
+}
+
+/// The directory of a vault, absolute and without links.
+///
+/// # Errors
+/// It does not exist.
+pub fn locate(given: &Path) -> Result<PathBuf, Error> {
+    given.canonicalize().map_err(|source| match source.raw_os_error() {
+        Some(libc::ENOENT) => Error::VaultMissing(given.to_owned()),
+        _ => Error::Io { op: "open vault", path: given.to_owned(), source },
+    })
+}
+
+/// Finds a vault and reads what is public of it.
+///
+/// # Errors
+/// It does not exist, is none, or is of a newer version.
+pub fn find(given: &Path) -> Result<Found, Failure> {
+    let dir = locate(given)?;
+    let store = match OsDir::open(&dir) {
+        Ok(store) => store,
+        Err(error) if error.raw_os_error() == Some(libc::ENOTDIR) => {
+            return Err(in_vault(vault::Error::NotAVault { path: PathBuf::new() }, &dir, None));
+        }
+        Err(source) => return Err(Error::Io { op: "open vault", path: dir, source }.into()),
+    };
+    let description = Vault::describe(&store).map_err(|error| in_vault(error, &dir, None))?;
+    Ok(Found { dir, store, description })
+}
+
+impl Found {
+    /// Refuses a vault that is mounted by this user, naming the place, where the vault itself could only name the process.
+    ///
+    /// # Errors
+    /// It is mounted.
+    pub fn refuse_mounted(&self) -> Result<(), Error> {
+        // without a registry the vault's own lock still refuses
+        let entries = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
+        match entries.into_iter().find(|entry| entry.vault.0 == self.dir && !entry.read_only) {
+            Some(entry) => Err(Error::AlreadyMounted { vault: self.dir.clone(), mountpoint: entry.mountpoint.0, pid: entry.process.pid }),
+            None => Ok(()),
+        }
+    }
+
+    /// Asks for the secret of the identity that opens this vault.
+    ///
+    /// # Errors
+    /// There is no identity, or the secret cannot be had.
+    pub fn ask(&self, args: &OpenArgs) -> Result<(PathBuf, Given), Error> {
+        let path = identity::locate(args.identity.as_deref(), &self.dir)?;
+        // a vault's own identity is asked for by the vault's name
+        let name = args.identity.as_deref().unwrap_or(&self.dir);
+        let given = Source::choose_present(&args.secret, &Environment::of_process()).read(name)?;
+        Ok((path, given))
+    }
+
+    /// Unlocks the identity at `path` with `given` and opens the vault.
+    ///
+    /// # Errors
+    /// The secret does not fit, or the vault cannot be opened.
+    pub fn unlock(self, (path, given): (PathBuf, Given), cache_size: Option<usize>, purpose: Purpose) -> Result<Open, Failure> {
+        let (identity, _) = identity::unlock(&identity::read(&path)?, &path, given)?;
+        let default = OpenOptions::default();
+        let options = OpenOptions {
+            read_only: purpose == Purpose::Read,
+            cache_bytes: cache_size.unwrap_or(default.cache_bytes),
+            lock: LockMode::Exclusive,
+        };
+        match Vault::open(self.store, &identity, options) {
+            Ok(vault) => Ok(Open { vault, dir: self.dir }),
+            Err(error) => Err(in_vault(error, &self.dir, None)),
+        }
+    }
+}
+
+/// Finds, unlocks and opens a vault.
+///
+/// # Errors
+/// All that can be wrong on the way.
+pub fn open(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Failure> {
+    let found = find(given)?;
+    found.refuse_mounted()?;
+    let secret = found.ask(args)?;
+    found.unlock(secret, args.cache_size, purpose)
+}
+
+impl Open {
+    /// A failure of this vault, about the plain path `plain`.
+    pub fn failed<'a>(&'a self, plain: &'a [u8]) -> impl Fn(vault::Error) -> Failure + 'a {
+        move |error| in_vault(error, &self.dir, Some(plain))
+    }
+
+    /// Commits all and lets go of the vault. Every command that has written ends with it.
+    ///
+    /// # Errors
+    /// Something could not be written.
+    pub fn close(&self) -> Result<(), Failure> {
+        self.vault.close().map_err(|error| in_vault(error, &self.dir, None))
+    }
+}

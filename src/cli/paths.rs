@@ -1,0 +1,91 @@
+//! Paths inside a vault, as they come from the command line.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::error::Error;
+
+/// A path from the root of a vault without `.`, `..` and empty components; empty is the root.
+///
+/// # Errors
+/// `..`, which has no meaning where links are not followed.
+pub fn clean(given: &OsStr) -> Result<Vec<u8>, Error> {
+    let components: Vec<&[u8]> =
+        given.as_bytes().split(|&byte| byte == b'/').filter(|component| !component.is_empty() && *component != b".").collect();
+    if components.contains(&&b".."[..]) {
+        return Err(Error::Usage(format!("path {} has a component `..`", super::display::Shown(given.as_bytes()))));
+    }
+    Ok(components.join(&b'/'))
+}
+
+/// Parent and last component of a clean path; `None` for the root.
+pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    if path.is_empty() {
+        return None;
+    }
+    Some(match path.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    })
+}
+
+/// A path with one more component.
+pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
+}
+
+/// Splits `VAULT[/PATH]` at the deepest directory that holds a vault's descriptor. A plain path is never found in the ciphertext, for
+/// stored names are not plain ones.
+///
+/// # Errors
+/// No part of it is a vault, or the rest has a `..`.
+pub fn split_vault(given: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
+    for vault in given.ancestors() {
+        let here = if vault.as_os_str().is_empty() { Path::new(".") } else { vault };
+        if here.join(DESCRIPTOR).symlink_metadata().is_ok() {
+            let rest = given.strip_prefix(vault).expect("an ancestor is a prefix");
+            return Ok((here.to_owned(), clean(rest.as_os_str())?));
+        }
+    }
+    // the whole is taken for the vault, so that the message says what is wrong with it
+    Ok((given.to_owned(), Vec::new()))
+}
+
+/// The file that each vault holds.
+const DESCRIPTOR: &str = "+share";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_cleaned() {
+        for (given, cleaned) in [("", ""), ("/", ""), ("a", "a"), ("/a//b/./c/", "a/b/c"), (".", ""), ("..a", "..a")] {
+            assert_eq!(clean(given.as_ref()).unwrap(), cleaned.as_bytes());
+        }
+        assert!(clean("a/../b".as_ref()).is_err());
+        assert_eq!(clean(OsStr::from_bytes(b"\xff/x")).unwrap(), b"\xff/x");
+    }
+
+    #[test]
+    fn the_last_component() {
+        assert_eq!(split(b""), None);
+        assert_eq!(split(b"a"), Some((&b""[..], &b"a"[..])));
+        assert_eq!(split(b"a/b/c"), Some((&b"a/b"[..], &b"c"[..])));
+        assert_eq!(join(b"", b"a"), b"a");
+        assert_eq!(join(b"a/b", b"c"), b"a/b/c");
+    }
+
+    #[test]
+    fn the_vault_is_the_part_with_a_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let vault = dir.path().join("v");
+        std::fs::create_dir(&vault).unwrap();
+        std::fs::write(vault.join(DESCRIPTOR), "").unwrap();
+        assert_eq!(split_vault(&vault).unwrap(), (vault.clone(), vec![]));
+        assert_eq!(split_vault(&vault.join("a/b")).unwrap(), (vault.clone(), b"a/b".to_vec()));
+        assert_eq!(split_vault(&dir.path().join("x/y")).unwrap(), (dir.path().join("x/y"), vec![]));
+        assert!(split_vault(&vault.join("a/../b")).is_err());
+    }
+}

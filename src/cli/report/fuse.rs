@@ -1,0 +1,93 @@
+//! Failures of mounting and unmounting.
+
+use super::super::display::{Shown, path as shown};
+use super::super::error::Error;
+use super::super::exit::Exit;
+use super::{Failure, exit_of_io};
+use crate::fuse::MountError;
+use crate::fuse::mounts::Holder;
+use crate::fuse::options::OptionError;
+
+impl From<OptionError> for Failure {
+    fn from(error: OptionError) -> Failure {
+        Failure::new(Exit::Usage, error).hint("`kithfs help mount` lists the options")
+    }
+}
+
+impl From<MountError> for Failure {
+    fn from(error: MountError) -> Failure {
+        match error {
+            MountError::NoDevice(source) => Error::NoFuseDevice(source).into(),
+            MountError::NoFusermount => Error::NoFusermount.into(),
+            MountError::MountPoint { path, source } => Error::MountPoint { path, source }.into(),
+            MountError::NotADirectory(path) => Error::MountPoint { path, source: std::io::Error::from_raw_os_error(libc::ENOTDIR) }.into(),
+            MountError::NotEmpty(path) => Error::MountPointNotEmpty(path).into(),
+            MountError::AlreadyMounted(path) => Error::MountPointTaken(path).into(),
+            MountError::Fusermount { ref message, .. } if message.contains("user_allow_other") => {
+                Failure::new(Exit::NoFuse, Shown(error.to_string().as_bytes())).hint("add the line user_allow_other to /etc/fuse.conf")
+            }
+            MountError::Fusermount { .. } => Failure::new(Exit::NoFuse, Shown(error.to_string().as_bytes())),
+            MountError::NotMounted { path } => {
+                Failure::new(Exit::NotFound, format_args!("umount {}: nothing is mounted there", shown(&path)))
+                    .hint("`kithfs mounts` lists what is mounted")
+            }
+            MountError::NotOurs { path, fstype } => {
+                let fstype = Shown(fstype.as_encoded_bytes());
+                Failure::new(Exit::NotFound, format_args!("umount {}: what is mounted there is not a kithfs but {fstype}", shown(&path)))
+                    .hint("`kithfs mounts` lists what is mounted")
+            }
+            MountError::Busy { path, holders } => busy(&shown(&path).to_string(), &holders),
+            MountError::Io { op, path, source } => {
+                let exit = exit_of_io(&source);
+                let failure = Failure::new(exit, format_args!("{op} {}: {source}", shown(&path)));
+                match source.raw_os_error() {
+                    Some(libc::EPERM | libc::EACCES) => failure.hint("only root, or who has mounted it, can do that"),
+                    _ => failure,
+                }
+            }
+        }
+    }
+}
+
+/// Names the processes that keep a mount busy.
+fn busy(mountpoint: &str, holders: &[Holder]) -> Failure {
+    let hint = if holders.is_empty() {
+        "processes of other users keep it busy; only root can see which. --lazy unmounts as soon as they let go"
+    } else {
+        "end these processes or let them leave the directory; --lazy unmounts as soon as they let go"
+    };
+    let mut message = format!("umount {mountpoint}: it is busy");
+    for Holder { pid, name, by, path } in holders {
+        message.push_str(&format!("\n  process {pid} ({}): {by}", Shown(name.as_bytes())));
+        if let Some(path) = path {
+            message.push_str(&format!(" {}", shown(path)));
+        }
+    }
+    Failure::new(Exit::Busy, message).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_mount_names_who_keeps_it() {
+        let holders = vec![
+            Holder { pid: 7, name: "sh".into(), by: "working directory", path: Some("/m/d".into()) },
+            Holder { pid: 9, name: "x\x1b".into(), by: "open file", path: None },
+        ];
+        let failure = Failure::from(MountError::Busy { path: "/m".into(), holders });
+        assert_eq!(failure.exit, Exit::Busy);
+        assert_eq!(failure.message, "umount /m: it is busy\n  process 7 (sh): working directory /m/d\n  process 9 (x\\x1b): open file");
+    }
+
+    #[test]
+    fn codes_of_mount_errors() {
+        let code = |error: MountError| Failure::from(error).exit.code();
+        assert_eq!(code(MountError::NoDevice(std::io::ErrorKind::NotFound.into())), 8);
+        assert_eq!(code(MountError::NoFusermount), 8);
+        assert_eq!(code(MountError::NotEmpty("/m".into())), 7);
+        assert_eq!(code(MountError::NotADirectory("/m".into())), 7);
+        assert_eq!(code(MountError::NotMounted { path: "/m".into() }), 12);
+    }
+}

@@ -1,0 +1,80 @@
+//! Failures of the vault. Its errors name stored paths below the vault; here the vault, and the plain path that was asked for, are added.
+
+use std::path::Path;
+
+use super::super::display::{Shown, path as shown};
+use super::super::exit::Exit;
+use super::{Failure, exit_of_io};
+use crate::vault::{Error, LockHolder};
+
+/// What failed in the vault `vault`; `plain` is the path in it that was asked for.
+pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
+    // an error about the vault as a whole, or its root, has an empty path or a dot
+    let is_root = |stored: &Path| stored.as_os_str().is_empty() || stored.as_os_str() == ".";
+    let place = |stored: &Path| shown(&if is_root(stored) { vault.to_owned() } else { vault.join(stored) }).to_string();
+    let asked = |stored: &Path| match plain {
+        Some(plain) => format!("{} ({})", Shown(plain), place(stored)),
+        None => place(stored),
+    };
+    match error {
+        Error::Io { op, path, source } => Failure::new(exit_of_io(&source), format_args!("{op} {}: {source}", asked(&path))),
+        Error::Corrupt { op, path, what } => Failure::new(Exit::Corrupt, format_args!("{op} {}: {what}", asked(&path)))
+            .hint(format_args!("`kithfs fsck {}` finds all that is damaged; a backup may have it whole", shown(vault))),
+        Error::NotAVault { path } => Failure::new(Exit::NotAVault, format_args!("open {}: this is not a kithfs vault", place(&path)))
+            .hint("give the directory that `kithfs init` made; a sync tool may not have fetched all of it yet"),
+        Error::NewerVersion { path, found, known } => Failure::new(
+            Exit::NewerVersion,
+            format_args!("open {}: it needs a newer kithfs (format version {found}; this one knows {known})", place(&path)),
+        )
+        .hint("update kithfs on this machine"),
+        Error::NoAccess { path } => Failure::new(Exit::WrongSecret, format_args!("open {}: this identity is not a member", place(&path)))
+            .hint("give another identity with --identity FILE, or let a member add this one"),
+        Error::InUse { path, holder } => in_use(&place(&path), &holder),
+        Error::ReadOnly { op } => Failure::new(Exit::ReadOnly, format_args!("{op} {}: it is open for reading only", place(Path::new("")))),
+        Error::Os { op, errno } => {
+            let source = std::io::Error::from_raw_os_error(errno);
+            let path = plain.map_or_else(|| place(Path::new("")), |plain| Shown(plain).to_string());
+            Failure::new(exit_of_io(&source), format_args!("{op} {path}: {source}"))
+        }
+        Error::Share { path, source } => Failure::new(Exit::Corrupt, format_args!("open {}: {source}", place(&path)))
+            .hint("a file of the vault is missing, damaged or was tampered with; see whether a sync tool has fetched all of it"),
+    }
+}
+
+fn in_use(place: &str, holder: &LockHolder) -> Failure {
+    let LockHolder { host, pid, .. } = holder;
+    let host = Shown(host.as_bytes());
+    Failure::new(Exit::InUse, format_args!("open {place}: it is in use by process {pid} on {host}"))
+        .hint("`kithfs mounts` shows where it is mounted; use the files there, or unmount first with `kithfs umount`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(error: Error) -> Failure {
+        in_vault(error, Path::new("/v"), None)
+    }
+
+    #[test]
+    fn codes_of_vault_errors() {
+        let path = std::path::PathBuf::new;
+        let holder = LockHolder { host: "h".into(), pid: 42, since_unix: 0 };
+        assert_eq!(failure(Error::NotAVault { path: path() }).exit.code(), 5);
+        assert_eq!(failure(Error::NewerVersion { path: path(), found: 2, known: 1 }).exit.code(), 6);
+        assert_eq!(failure(Error::InUse { path: path(), holder: holder.clone() }).exit.code(), 9);
+        assert!(failure(Error::InUse { path: path(), holder }).message.contains("process 42 on h"));
+        assert_eq!(failure(Error::Corrupt { op: "read", path: "x".into(), what: "w".into() }).exit.code(), 10);
+        assert_eq!(failure(Error::Os { op: "write", errno: libc::EROFS }).exit.code(), 11);
+        assert_eq!(failure(Error::Os { op: "find", errno: libc::ENOENT }).exit.code(), 12);
+        assert_eq!(failure(Error::NoAccess { path: path() }).exit.code(), 3);
+    }
+
+    #[test]
+    fn the_plain_path_that_was_asked_for_is_named() {
+        let message = in_vault(Error::Os { op: "find", errno: libc::ENOENT }, Path::new("/v"), Some(b"a/b")).message;
+        assert!(message.starts_with("find a/b: "), "{message}");
+        let corrupt = Error::Corrupt { op: "read", path: "xyz".into(), what: "cannot be authenticated".into() };
+        assert_eq!(in_vault(corrupt, Path::new("/v"), Some(b"a")).message, "read a (/v/xyz): cannot be authenticated");
+    }
+}

@@ -1,0 +1,116 @@
+//! A vault on a real mount, made and taken down by the program itself, as a stranger would use it.
+
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The program under test.
+pub const KITHFS: &str = env!("CARGO_BIN_EXE_kithfs");
+
+/// True where a mount can be made here; says so where not.
+pub fn can_mount() -> bool {
+    let usable = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    if !usable {
+        println!("skipped: /dev/fuse cannot be opened");
+    }
+    usable
+}
+
+/// A directory with a vault, its passphrase and a mount point, all of which go away with it.
+pub struct Scratch {
+    dir: tempfile::TempDir,
+}
+
+/// A mounted vault; dropping it unmounts.
+pub struct Mount {
+    pub point: PathBuf,
+    up: bool,
+}
+
+/// Runs a command and gives its output; panics with it where the exit code is not `code`.
+pub fn expect_code(command: &mut Command, code: i32) -> Output {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{command:?}\nstdout: {}\nstderr: {}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// Runs a shell script in `dir`; panics with its output where it fails.
+pub fn shell(dir: &Path, script: &str) -> String {
+    let output = expect_code(Command::new("bash").args(["-euc", script]).current_dir(dir), 0);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+impl Scratch {
+    /// A vault with the passphrase "correct horse" and the cheapest key stretching.
+    pub fn new(init: &[&str]) -> Self {
+        let scratch = Self::bare();
+        expect_code(scratch.kithfs("init").args(["--kdf-memory", "32", "--kdf-passes", "1"]).args(init).arg(scratch.vault()), 0);
+        scratch
+    }
+
+    /// The directories and the passphrase file, and no vault.
+    pub fn bare() -> Self {
+        let dir = tempfile::Builder::new().prefix("kithfs-test-").tempdir().expect("a temporary directory");
+        std::fs::write(dir.path().join("passphrase"), "correct horse\n").expect("write the passphrase");
+        std::fs::create_dir(dir.path().join("mnt")).expect("make the mount point");
+        Scratch { dir }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn vault(&self) -> PathBuf {
+        self.dir.path().join("vault")
+    }
+
+    pub fn point(&self) -> PathBuf {
+        self.dir.path().join("mnt")
+    }
+
+    pub fn passphrase(&self) -> PathBuf {
+        self.dir.path().join("passphrase")
+    }
+
+    /// `kithfs SUB` with the passphrase file in the environment and a runtime directory of its own.
+    pub fn kithfs(&self, sub: &str) -> Command {
+        let mut command = Command::new(KITHFS);
+        command.arg(sub).env("KITHFS_PASSPHRASE_FILE", self.passphrase());
+        command
+    }
+
+    /// Mounts the vault in the background.
+    pub fn mount(&self, options: &[&str]) -> Mount {
+        expect_code(self.kithfs("mount").args(options).arg(self.vault()).arg(self.point()), 0);
+        Mount { point: self.point(), up: true }
+    }
+}
+
+impl Mount {
+    /// Unmounts as a user does, and waits for the daemon.
+    pub fn unmount(mut self) {
+        self.up = false;
+        expect_code(Command::new(KITHFS).arg("umount").arg(&self.point), 0);
+    }
+}
+
+/// Whether something is mounted at `point`.
+pub fn is_mounted(point: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("read the mount table");
+    table.lines().any(|line| line.split(' ').nth(4) == point.to_str())
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.up {
+            let _ = Command::new(KITHFS).args(["umount", "--lazy"]).arg(&self.point).status();
+        }
+    }
+}
