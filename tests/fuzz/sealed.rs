@@ -162,13 +162,17 @@ const JOURNAL: JournalHead = JournalHead { suite: Suite::Aes256Gcm, share: SHARE
 const GENERATION: u64 = 5;
 const SEQUENCE: u64 = 1;
 
-fn journal_record() -> JournalRecord {
-    let patches = vec![Patch { offset: 4096, bytes: vec![3; 700] }, Patch { offset: 0, bytes: vec![4; HEADER] }];
+fn journal_record() -> JournalRecord<'static> {
+    let patches = vec![Patch { offset: 4096, bytes: vec![3; 700].into() }, Patch { offset: 0, bytes: vec![4; HEADER].into() }];
     let (base, result) = ([5; 32], [6; 32]);
     JournalRecord { path: b"Zm9v/YmFy".to_vec(), file_id: [7; 32], base, result, cipher_len: 8000, mtime: (-1, 999_999_999), patches }
 }
 
-static JOURNAL_RECORD: LazyLock<Vec<u8>> = LazyLock::new(|| journal_record().seal(&JOURNAL, &AES, GENERATION, SEQUENCE, &Seeded::new(4)));
+static JOURNAL_RECORD: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut out = Vec::new();
+    journal_record().seal(&mut out, &JOURNAL, &AES, GENERATION, SEQUENCE, &Seeded::new(4));
+    out
+});
 
 /// A record of the journal as a stranger changes it.
 pub fn journal_sealed(data: &[u8]) {
@@ -195,7 +199,8 @@ pub fn journal_body(data: &[u8]) {
     let nonce = [8; 24];
     let sealed = AES.seal_record(&Repeat(&nonce), &journal_aad(), data);
     let Ok(record) = open_record(&JOURNAL, &AES, GENERATION, SEQUENCE, &sealed) else { return };
-    let again = record.seal(&JOURNAL, &AES, GENERATION, SEQUENCE, &Repeat(&nonce));
+    let mut again = Vec::new();
+    record.seal(&mut again, &JOURNAL, &AES, GENERATION, SEQUENCE, &Repeat(&nonce));
     assert_eq!(again[RECORD_HEAD..][..sealed.len()], sealed);
     assert!(again.len() <= record.encoded_len() && again.len().is_multiple_of(ALIGN));
     for patch in &record.patches {
