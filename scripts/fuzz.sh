@@ -23,14 +23,14 @@ fuzzer=$(printf '%s\n' "$build" | sed -n 's/.*"name":"fuzz_coverage".*"executabl
 [ -x "$fuzzer" ] || { echo "fuzz.sh: the fuzzer was not built" >&2; exit 2; }
 
 if [ "${1-}" = list ]; then
-    KITHFS_FUZZ_TARGET=list exec "$fuzzer"
+    KITHFS_FUZZ_TARGET=list exec "$fuzzer" 2> /dev/null
 fi
 seconds=60
 case "${1-}" in
     '' | *[!0-9]*) ;;
     *) seconds=$1; shift ;;
 esac
-[ $# -gt 0 ] || set -- $(KITHFS_FUZZ_TARGET=list "$fuzzer")
+[ $# -gt 0 ] || set -- $(KITHFS_FUZZ_TARGET=list "$fuzzer" 2> /dev/null)
 
 failed=''
 for name in "$@"; do

@@ -14,6 +14,7 @@ use std::sync::{Arc, LazyLock};
 use kithfs::backing::mem::MemStore;
 use kithfs::backing::{Access, Dir, Kind, RenameMode};
 use kithfs::crypto::Suite;
+use kithfs::format::layout::HEADER;
 use kithfs::sharing::Identity;
 use kithfs::vault::{Attr, Caller, CreateOptions, LockMode, NodeId, OpenFlags, OpenOptions, ROOT, SetXattr, Vault};
 
@@ -265,8 +266,9 @@ impl Fixture {
                 let whole = |other: &Object| match other {
                     Object::File(other) if other != path => {
                         let (dir, name) = parent_of(&self.store, other);
-                        let other = read_all(&*dir, name);
-                        other.len() >= 512 && bytes.starts_with(&other[..512])
+                        let file = dir.open_file(name, Access::Read).expect("opened");
+                        let mut header = [0; HEADER];
+                        file.read_at(&mut header, 0).expect("read") == HEADER && bytes.starts_with(&header)
                     }
                     _ => false,
                 };
