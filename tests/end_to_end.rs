@@ -54,6 +54,41 @@ fn files_go_in_and_come_out_after_a_remount() {
 }
 
 #[test]
+fn a_ciphertext_that_somebody_lengthened_reads_as_it_was() {
+    // The kernel believed the size that follows from the ciphertext's length, and filled up with zeros what the vault would not give.
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let mount = scratch.mount(&[]);
+    let sizes = [100usize, 5_000, 10_000, 300_000];
+    for size in sizes {
+        fs::write(scratch.point().join(format!("{size}")), pattern(size, 3)).unwrap();
+    }
+    mount.unmount();
+    for more in [1usize, 100, 4096] {
+        for size in sizes {
+            let stored = expect_code(scratch.kithfs("map").arg(scratch.vault()).arg(format!("{size}")), 0);
+            let stored = scratch.vault().join(String::from_utf8(stored.stdout).unwrap().trim());
+            fs::OpenOptions::new().append(true).open(&stored).unwrap().write_all(&pattern(more, 9)).unwrap();
+        }
+        for options in [&[][..], &["--read-only"]] {
+            let mount = scratch.mount(options);
+            for size in sizes {
+                // Once with attributes that were looked up before, as a listing does, and once more when they are known.
+                let path = scratch.point().join(format!("{size}"));
+                fs::metadata(&path).unwrap();
+                for _ in 0..2 {
+                    assert!(fs::read(&path).unwrap() == pattern(size, 3), "{size} bytes and {more} more");
+                }
+                assert_eq!(fs::metadata(&path).unwrap().len(), size as u64);
+            }
+            mount.unmount();
+        }
+    }
+}
+
+#[test]
 fn names_of_every_length_and_of_any_bytes_survive() {
     if !can_mount() {
         return;

@@ -39,7 +39,7 @@ labels! {
     HISTORY = "history";
     /// What a manifest shows of a folder key, to prove that a slot held the right one.
     COMMITMENT = "commitment";
-    /// Key that encrypts the member list of a manifest.
+    /// Key that seals the member list of a slot block.
     MEMBERS = "members";
 
     // From a folder key of the first epoch, for ever.
@@ -66,8 +66,8 @@ labels! {
     IDENTITY_EXCHANGE = "identity exchange";
     /// Key of an identity's journals.
     IDENTITY_JOURNAL = "identity journal";
-    /// Key that authenticates an identity file as a whole.
-    IDENTITY_FILE = "identity file";
+    /// Mark by which the owner of a journal knows it.
+    JOURNAL_OWNER = "journal owner";
     /// Associated data of the slots of an identity.
     IDENTITY_SLOT = "identity slot";
     /// Slot key of a recovery code.
@@ -102,43 +102,8 @@ labels! {
     MANIFEST_HASH = "manifest hash";
     /// Signature of a manifest.
     MANIFEST_SIGNATURE = "manifest signature";
-    /// Signature of a junction record.
-    JUNCTION_SIGNATURE = "junction signature";
-    /// Hash of an inventory of headers.
-    INVENTORY_HASH = "inventory hash";
 
-    // Files, directories and journals: associated data, hashes, signatures.
 
-    /// Associated data of a file header.
-    FILE_HEADER = "file header";
-    /// Signature of a file header.
-    FILE_SIGNATURE = "file signature";
-    /// Hash of a file header.
-    FILE_HEADER_HASH = "file header hash";
-    /// Associated data of an index block.
-    INDEX_BLOCK = "index block";
-    /// Associated data of a chunk's table.
-    CHUNK_TABLE = "chunk table";
-    /// Associated data of a segment.
-    SEGMENT = "segment";
-    /// Associated data of a directory record.
-    DIRECTORY_RECORD = "directory record";
-    /// Signature of a directory record.
-    DIRECTORY_SIGNATURE = "directory signature";
-    /// Associated data of the sidecar of a long name.
-    LONG_NAME_RECORD = "long name record";
-    /// Signature of the sidecar of a long name.
-    LONG_NAME_SIGNATURE = "long name signature";
-    /// Associated data of a symlink target.
-    SYMLINK_TARGET = "symlink target";
-    /// Signature of a symlink target.
-    SYMLINK_SIGNATURE = "symlink signature";
-    /// Associated data of the xattrs of an inode.
-    XATTRS = "xattrs";
-    /// Associated data of a junction record.
-    JUNCTION_RECORD = "junction record";
-    /// Associated data of a journal record.
-    JOURNAL_RECORD = "journal record";
 }
 
 #[cfg(test)]

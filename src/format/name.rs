@@ -135,16 +135,6 @@ impl<'a> NameCipher<'a> {
         Decoded::Foreign
     }
 
-    /// Length of the suffix that a sync tool has put behind a stored name, 0 where there is none. A conflict copy of a directory is the
-    /// directory of the name without it.
-    pub fn conflict_suffix(&self, stored: &[u8]) -> usize {
-        match stored.first() {
-            Some(&LONG) => stored.len().saturating_sub(1 + HASH_TEXT),
-            Some(_) if stored.iter().all(|b| is_alphabet(*b)) => 0,
-            _ => conflict_splits(stored).find(|at| self.decode_text(&stored[..*at]).is_some()).map_or(0, |at| stored.len() - at),
-        }
-    }
-
     fn decode_text(&self, text: &[u8]) -> Option<Vec<u8>> {
         let mut buf = Base64UrlUnpadded::decode_vec(std::str::from_utf8(text).ok()?).ok()?;
         if buf.len() < 16 || buf.len() > SHORT_MAX + ZEROS {
@@ -159,6 +149,16 @@ impl<'a> NameCipher<'a> {
         }
         buf.truncate(end);
         Some(buf)
+    }
+
+    /// The name that says where a directory stands which is shown as `name` and stored as `stored`: without the suffix of a conflict copy,
+    /// because the tool copied what was sealed for the place of the original.
+    pub fn place_name<'n>(&self, stored: &[u8], name: &'n [u8]) -> &'n [u8] {
+        let is_prefix = |at: &usize| {
+            let (prefix, suffix) = name.split_at(*at);
+            stored.ends_with(suffix) && self.encode(prefix).is_some_and(|s| s.entry() == &stored[..stored.len() - suffix.len()])
+        };
+        conflict_splits(name).find(is_prefix).map_or(name, |at| &name[..at])
     }
 
     /// Stored names under which a conflict copy of the plain name `name` may stand: the prefix encoded, the suffix as it is. Empty for a

@@ -28,6 +28,8 @@ impl Errno {
     pub const EINVAL: Errno = Errno(libc::EINVAL);
     /// The value does not fit the caller's buffer.
     pub const ERANGE: Errno = Errno(libc::ERANGE);
+    /// The object is not the one that was looked up.
+    pub const ESTALE: Errno = Errno(libc::ESTALE);
     /// The name is taken.
     pub const EEXIST: Errno = Errno(libc::EEXIST);
 

@@ -4,7 +4,7 @@
 //! * With the kernel's writeback cache READ comes on handles that were opened for writing only, and it is the kernel that puts appended
 //!   bytes at the end. So a file is always opened for reading too and never for appending.
 //! * `uid=`, `gid=` and `umask=` change what is shown, never what is stored.
-//! * A listing hands out nodes for the first [`NODES_PER_LISTING`] entries of a directory handle; of larger directories the rest is looked
+//! * A listing hands out nodes for the first `NODES_PER_LISTING` entries of a directory handle; of larger directories the rest is looked
 //!   up when it is asked for, so that listing a million files does not keep a million nodes.
 
 use std::collections::HashMap;
@@ -137,6 +137,13 @@ impl Operations for VaultFs {
 
     fn open(&self, node: NodeId, request: OpenRequest) -> Result<Opened> {
         let opened = self.vault.open_file(node, Self::flags(&request))?;
+        if opened.resized {
+            // The kernel keeps the size that it was told of this node, and would show zeros beyond the true end. On ESTALE it looks the
+            // name up again, and finds another node with the true size.
+            let _ = self.vault.release(opened.handle);
+            self.vault.renew(node);
+            return Err(Errno::ESTALE);
+        }
         if request.kill_suid_sgid
             && let Err(error) = self.vault.setattr(node, &SetAttr { kill_suid_sgid: true, ..SetAttr::default() })
         {

@@ -82,7 +82,7 @@ mod tests {
         let a = Identity::from_seed(IdentitySeed::from_bytes([1; 32]));
         let signature = a.sign(&labels::MANIFEST_SIGNATURE, b"text");
         assert!(a.public().verify(&labels::MANIFEST_SIGNATURE, b"text", &signature).is_ok());
-        assert!(a.public().verify(&labels::FILE_SIGNATURE, b"text", &signature).is_err());
+        assert!(a.public().verify(&labels::MANIFEST_HASH, b"text", &signature).is_err());
         assert!(a.public().verify(&labels::MANIFEST_SIGNATURE, b"other", &signature).is_err());
     }
 }

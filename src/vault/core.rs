@@ -26,6 +26,9 @@ use crate::format::record::{self, DirectoryRecord, RecordKind};
 /// Directory handles of the store that are kept open.
 const DIRS_MAX: usize = 512;
 
+/// Inodes of which a size is remembered that does not follow from the ciphertext's length.
+const SIZES_MAX: usize = 4096;
+
 /// What a handle stands for.
 #[derive(Clone)]
 pub(crate) enum Open {
@@ -51,6 +54,8 @@ pub(crate) struct Core {
     dirs: Mutex<LruCache<NodeId, Arc<dyn Dir>>>,
     pub files: Mutex<HashMap<NodeId, Shared>>,
     pub handles: RwLock<HashMap<Handle, Open>>,
+    /// Inodes whose ciphertext is longer than their authenticated size makes it: that length, and the size.
+    pub sizes: Mutex<LruCache<(u64, u64), (u64, u64)>>,
     next_handle: AtomicU64,
     next_serial: AtomicU64,
     /// Names: taken for reading by what adds or removes one name, for writing by what must see a directory stand still.
@@ -92,6 +97,7 @@ impl Core {
             dirs: Mutex::new(LruCache::new(NonZeroUsize::new(DIRS_MAX).expect("not zero"))),
             files: Mutex::new(HashMap::new()),
             handles: RwLock::new(HashMap::new()),
+            sizes: Mutex::new(LruCache::new(NonZeroUsize::new(SIZES_MAX).expect("not zero"))),
             next_handle: AtomicU64::new(1),
             next_serial: AtomicU64::new(1),
             names: RwLock::new(()),
@@ -157,18 +163,10 @@ impl Core {
         }
         let link = self.nodes.link(node)?;
         let parent = self.directory_id(link.parent)?;
-        let name = self.place_name(&parent, &link.stored, &link.name);
-        let id = self.identify(&*self.dir(node)?, &parent, name)?.0;
+        let place = self.keys.names(&parent).place_name(&link.stored, &link.name).len();
+        let id = self.identify(&*self.dir(node)?, &parent, &link.name[..place])?.0;
         self.nodes.set_directory(node, Some(id));
         Ok(id)
-    }
-
-    /// The name by which a directory has its place: without what a sync tool has put behind it.
-    pub fn place_name<'n>(&self, parent: &DirectoryId, stored: &[u8], name: &'n [u8]) -> &'n [u8] {
-        match name.len().checked_sub(self.keys.names(parent).conflict_suffix(stored)) {
-            None | Some(0) => name,
-            Some(len) => &name[..len],
-        }
     }
 
     /// Id of the directory `dir` that stands at (`parent`, `name`), and its record if it has one.
@@ -205,7 +203,7 @@ impl Core {
         };
         match stat.kind {
             Kind::File => {
-                attr.size = self.keys.layout.plain_size(stat.size);
+                attr.size = self.shown_size((stat.dev, stat.ino), stat.size);
                 let open = self.files.lock().get(&node).map(|s| s.file.clone());
                 if let Some(open) = open {
                     let state = open.state.read();
@@ -220,6 +218,14 @@ impl Core {
             _ => {}
         }
         Ok(attr)
+    }
+
+    /// Plain size of a file that is not open, from the length of its ciphertext.
+    pub fn shown_size(&self, inode: (u64, u64), cipher_len: u64) -> u64 {
+        match self.sizes.lock().get(&inode) {
+            Some(&(len, size)) if len == cipher_len => size,
+            _ => self.keys.layout.plain_size(cipher_len),
+        }
     }
 
     /// Plain size of a link from the length of its text; one that overflows into a control file tells it inside.

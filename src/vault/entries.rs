@@ -87,6 +87,11 @@ impl Folder<'_> {
         }
     }
 
+    /// See [`NameCipher::place_name`](crate::format::name::NameCipher::place_name).
+    fn place_name<'n>(&self, stored: &[u8], name: &'n [u8]) -> &'n [u8] {
+        self.core.keys.names(&self.id).place_name(stored, name)
+    }
+
     fn sidecar_bound(&self, hash: &[u8; 32]) -> Vec<u8> {
         [&self.id[..], hash].concat()
     }
@@ -108,22 +113,27 @@ impl Folder<'_> {
 
     fn read_sidecar(&self, sidecar: &[u8], hash: &[u8; 32]) -> Inner<Option<Vec<u8>>> {
         let Some(bytes) = read_control(&*self.dir, sidecar, SIDECAR_MAX)? else { return Ok(None) };
-        Ok(Some(self.core.keys.open_record(RecordKind::Name, &self.sidecar_bound(hash), &bytes)?.to_vec()))
+        let name = self.core.keys.open_record(RecordKind::Name, &self.sidecar_bound(hash), &bytes)?.to_vec();
+        if is_valid(&name) { Ok(Some(name)) } else { Err(Fault::Corrupt("has a sealed name that none can have")) }
     }
 
     /// Removes the sidecar of a long name whose entry is gone, unless a conflict copy of the entry has its name from it.
-    fn tidy(&self, stored: &[u8]) -> Inner<()> {
-        if let Decoded::Long { sidecar, suffix, .. } = self.core.keys.names(&self.id).decode(stored) {
-            let entry = &stored[..stored.len() - suffix.len()];
+    fn tidy(&self, stored: &[u8]) {
+        let Decoded::Long { sidecar, suffix, .. } = self.core.keys.names(&self.id).decode(stored) else { return };
+        let entry = &stored[..stored.len() - suffix.len()];
+        let tidied = (|| {
             if !suffix.is_empty() && self.dir.stat(entry).is_ok() || self.has_copies(entry, !suffix.is_empty())? {
                 return Ok(());
             }
             match self.dir.unlink(&sidecar) {
-                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
-                other => other?,
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+                other => Ok::<_, Fault>(other?),
             }
+        })();
+        if let Err(fault) = tidied {
+            // The entry is gone, as was asked; what is left is residue that a check names.
+            tracing::warn!(errno = fault.errno(), "sidecar {} left behind", shown(&sidecar));
         }
-        Ok(())
     }
 
     /// Whether the directory holds conflict copies of the long-named `entry`. One listing serves all who ask within [`COPIES_KNOWN`], so
@@ -313,7 +323,7 @@ impl Core {
         folder.dir.unlink(&stored)?;
         let gone = self.nodes.remove_link(&stat, parent, &stored);
         drop(paths);
-        folder.tidy(&stored)?;
+        folder.tidy(&stored);
         if let Some(text) = text {
             // A target that cannot be told apart any more is residue; the name is gone all the same.
             let _ = self.drop_target(&text);
@@ -355,7 +365,7 @@ impl Core {
             }
             other => other?,
         }
-        folder.tidy(&stored)?;
+        folder.tidy(&stored);
         if let Some(node) = self.nodes.remove_link(&stat, parent, &stored) {
             self.forget_dir(node);
         }
@@ -384,14 +394,14 @@ impl Core {
         }
     }
 
-    /// Writes the record that keeps the id of the directory `stored` in `from` valid at its new place, as `new_stored` in `to`.
-    fn record_move(&self, from: &Folder, stored: &[u8], name: &[u8], to: &Folder, new_stored: &[u8], new_name: &[u8]) -> Inner<bool> {
+    /// Writes the record that keeps the id of the directory `stored` in `from` valid at its new place.
+    fn record_move(&self, from: &Folder, stored: &[u8], name: &[u8], to: &Folder, new_name: &[u8]) -> Inner<bool> {
         let dir = from.dir.open_dir(stored)?;
         let (_, bare) = Self::is_empty(&*dir)?;
         if bare {
             return Ok(false);
         }
-        let (name, new_name) = (self.place_name(&from.id, stored, name), self.place_name(&to.id, new_stored, new_name));
+        let name = from.place_name(stored, name);
         let (id, _) = self.identify(&*dir, &from.id, name)?;
         self.write_record(&*dir, id, &to.id, new_name, &from.id, name)?;
         Ok(true)
@@ -461,15 +471,17 @@ impl Core {
             // Replacing a file by one that is not on the disk would lose both in a crash.
             self.sync_source(&from, &stored, node)?;
         }
-        let destination = target.as_ref().map_or(new_stored.entry(), |(target_stored, _)| target_stored.as_slice());
-        let recorded = stat.kind == Kind::Dir && self.record_move(&from, &stored, name, &to, destination, new_name)?;
+        // A target that is a conflict copy keeps its stored name, and so the place of the original.
+        let new_place = target.as_ref().map_or(new_name, |(target_stored, _)| to.place_name(target_stored, new_name));
+        let recorded = stat.kind == Kind::Dir && self.record_move(&from, &stored, name, &to, new_place)?;
         let exchanged = match &target {
             Some((target_stored, there)) if mode == RenameMode::Exchange && there.kind == Kind::Dir => {
-                self.record_move(&to, target_stored, new_name, &from, &stored, name)?
+                self.record_move(&to, target_stored, new_name, &from, from.place_name(&stored, name))?
             }
             _ => false,
         };
         to.prepare(&new_stored, new_name)?;
+        let destination = target.as_ref().map_or(new_stored.entry(), |(target_stored, _)| target_stored.as_slice());
         // What the journal has under the old paths goes to its place before they change.
         let paths = self.paths.write();
         if stat.kind == Kind::Dir || target.as_ref().is_some_and(|(_, t)| t.kind == Kind::Dir) {
@@ -511,7 +523,7 @@ impl Core {
             self.inode_changed(node);
         }
         if mode != RenameMode::Exchange {
-            from.tidy(&stored)?;
+            from.tidy(&stored);
         }
         // The records need to be valid at one place only now.
         if recorded {
@@ -565,7 +577,7 @@ impl Core {
     fn settle_record(&self, dir: &dyn Dir, stored: &[u8], parent: &DirectoryId, name: &[u8]) {
         let reduced = (|| {
             let inside = dir.open_dir(stored)?;
-            let name = self.place_name(parent, stored, name);
+            let name = self.keys.names(parent).place_name(stored, name);
             let (id, _) = self.identify(&*inside, parent, name)?;
             self.write_record(&*inside, id, parent, name, parent, name)
         })();

@@ -34,8 +34,21 @@ impl Core {
                 return Err(fault);
             }
         }
+        let alone = self.files.lock().get(&node).is_some_and(|s| s.handles == 1);
+        let resized = !flags.truncate && alone && self.note_size(&file);
         let handle = self.put_handle(Open::File { file, flags });
-        Ok(Opened { handle, keep_cache: !flags.truncate })
+        Ok(Opened { handle, keep_cache: !flags.truncate, resized })
+    }
+
+    /// Notes the authenticated size of a file whose ciphertext is longer than that size makes it, and tells whether the attributes that
+    /// were given out so far may be wrong.
+    fn note_size(&self, open: &OpenFile) -> bool {
+        let state = open.state.read();
+        if state.changed || self.shown_size(open.inode, state.backing_len) == state.size {
+            return false;
+        }
+        self.sizes.lock().put(open.inode, (state.backing_len, state.size));
+        true
     }
 
     pub fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Inner<usize> {

@@ -401,7 +401,8 @@ impl Vault {
     /// Makes and opens a regular file; counts one. `EEXIST` where the name is taken.
     pub fn create_file(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, flags: OpenFlags) -> Result<(Attr, Opened)> {
         self.on_node("create in", parent, |core| {
-            core.create_file(caller, parent, name, perm, flags).map(|(attr, handle)| (attr, Opened { handle, keep_cache: true }))
+            core.create_file(caller, parent, name, perm, flags)
+                .map(|(attr, handle)| (attr, Opened { handle, keep_cache: true, resized: false }))
         })
     }
 
@@ -503,6 +504,11 @@ impl Vault {
     /// Lets go of `count` lookups of a node.
     pub fn forget(&self, node: NodeId, count: u64) {
         self.core().nodes.forget(node, count);
+    }
+
+    /// Gives the object behind a node a new node at its next lookup: for those who hold attributes of this one that turned out wrong.
+    pub fn renew(&self, node: NodeId) {
+        self.core().nodes.renew(node);
     }
 
     /// Closes a directory.

@@ -131,6 +131,16 @@ impl Nodes {
         inside.collect(id);
     }
 
+    /// The next lookup of the object gets a new node; this one stays for those who count on it.
+    pub fn renew(&self, id: NodeId) {
+        let mut inside = self.inside.lock();
+        if let Some(key) = inside.nodes.get(&id).map(|n| n.key)
+            && inside.by_key.get(&key) == Some(&id)
+        {
+            inside.by_key.remove(&key);
+        }
+    }
+
     /// Type of a node.
     pub fn kind(&self, id: NodeId) -> Inner<Kind> {
         self.inside.lock().nodes.get(&id).map(|n| n.kind).ok_or(Fault::Os(libc::ESTALE))

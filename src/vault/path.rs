@@ -48,12 +48,14 @@ impl Core {
         let mut plain: Vec<Vec<u8>> = Vec::new();
         let mut node = ROOT;
         for stored in components(cipher) {
-            let name = self.folder(node)?.decode(stored)?.ok_or(Fault::Os(libc::ENOENT))?;
-            let next = self.lookup(node, &name);
+            let name = self.folder(node).and_then(|folder| folder.decode(stored)?.ok_or(Fault::Os(libc::ENOENT)));
+            let next = name.and_then(|name| Ok((self.lookup(node, &name)?.node, name)));
+            // The parent goes in every case, or a stored path that leads nowhere would keep its nodes for ever.
             if node != ROOT {
                 self.nodes.forget(node, 1);
             }
-            node = next?.node;
+            let (child, name) = next?;
+            node = child;
             plain.push(name);
         }
         if node != ROOT {

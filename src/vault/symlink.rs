@@ -1,6 +1,6 @@
 //! Symbolic links: the store's own links, whose text is the sealed target.
 //!
-//! A target whose record does not fit a link (more than 3,007 bytes) stands in a control file at the share's root, and the link's text
+//! A target whose record does not fit a link (more than 3,005 bytes) stands in a control file at the share's root, and the link's text
 //! is `+` and a sealed reference. The reference is the link's random id, so that link and rename need not touch it.
 
 use super::core::{Core, read_control, write_control};

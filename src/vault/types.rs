@@ -116,6 +116,9 @@ pub struct Opened {
     pub handle: Handle,
     /// Pages that the kernel has of this node are still right.
     pub keep_cache: bool,
+    /// The size that the header authenticates is not the one that the attributes of this node showed, which follows from the length of
+    /// the ciphertext: somebody lengthened it, or a crash left a tail. Whoever has believed those attributes must ask again.
+    pub resized: bool,
 }
 
 /// What `fallocate` does with a range.

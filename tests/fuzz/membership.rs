@@ -1,0 +1,202 @@
+//! Identities, share descriptors, manifests, slot blocks and member lists, and the texts that people type.
+
+use std::sync::LazyLock;
+
+use bech32::{Bech32m, Hrp};
+use kithfs::crypto::{Argon2Params, Suite};
+use kithfs::format::identity::{HEADER_LEN as IDENTITY_HEADER_LEN, IdentityRecord};
+use kithfs::format::manifest::{BLOCK_LEN, FIXED_LEN, Manifest};
+use kithfs::format::members;
+use kithfs::format::share::ShareDescriptor;
+use kithfs::format::slots::{self, HEADER_LEN, SLOT_LEN, Slot, SlotHeader, TAG_LEN, slice_reader};
+use kithfs::sharing::{Identity, IdentityFile, Member, NewSlot, PublicIdentity, RecoveryCode, Role, Secret};
+use zeroize::Zeroizing;
+
+use super::roster::FIXTURE;
+use super::{Seeded, chosen};
+
+/// `+share`.
+pub fn share_descriptor(data: &[u8]) {
+    if let Ok(descriptor) = ShareDescriptor::decode(data) {
+        assert_eq!(descriptor.encode(), data);
+        assert!((4096..=4 << 20).contains(&descriptor.chunk_size()));
+    }
+}
+
+pub fn share_descriptor_seeds() -> Vec<Vec<u8>> {
+    let first = FIXTURE.descriptor;
+    let owner_only = ShareDescriptor { suite: Suite::ChaCha20Poly1305, signed: false, isolated: false, chunk_log2: 22, ..first };
+    vec![first.encode(), owner_only.encode()]
+}
+
+/// One manifest, its signature not looked at.
+pub fn manifest(data: &[u8]) {
+    if let Ok(manifest) = Manifest::decode(data) {
+        assert_eq!(manifest.encode(), data);
+        assert_eq!(manifest.signed_bytes(), data[..data.len() - 64]);
+        assert!(!manifest.admins.is_empty() && !manifest.blocks.is_empty());
+        assert!(data.len() >= FIXED_LEN + 32 + BLOCK_LEN + 64);
+    }
+}
+
+pub fn manifest_seeds() -> Vec<Vec<u8>> {
+    FIXTURE.manifests.clone()
+}
+
+/// A slot block, by itself and as the one that a verified manifest names.
+pub fn slot_block(data: &[u8]) {
+    if let Ok(header) = slots::check(data) {
+        let (list, _) = data[HEADER_LEN..][..header.count as usize * SLOT_LEN].as_chunks::<SLOT_LEN>();
+        let sealed = &data[data.len() - header.members_len as usize..];
+        let (built, again) = slots::build(header.clone(), list.to_vec(), sealed).expect("what was checked can be built");
+        assert_eq!((built, &again[..]), (header.clone(), data));
+        let mut read = slice_reader(data);
+        let header = SlotHeader::read(&header.root(), &mut read).expect("its own root");
+        for slot in list {
+            assert_eq!(header.find(&tag_of(slot), &mut read).expect("proven"), Some(*slot));
+        }
+        assert_eq!(header.read_members(&mut read).expect("the digest was checked"), sealed);
+    }
+    // A hostile header that nobody signed: whatever the search finds is only to end, within bounds.
+    if let Ok(header) = SlotHeader::decode(data.get(..HEADER_LEN).unwrap_or(data)) {
+        assert_eq!(header.encode(), data[..HEADER_LEN]);
+        let _ = header.find(&[0x80; TAG_LEN], &mut slice_reader(data));
+    }
+    let original = FIXTURE.head_block();
+    let header = SlotHeader::decode(&original[..HEADER_LEN]).expect("the fixture's header");
+    let (list, _) = original[HEADER_LEN..][..header.count as usize * SLOT_LEN].as_chunks::<SLOT_LEN>();
+    let mut read = slice_reader(data);
+    let Ok(read_header) = SlotHeader::read(&header.root(), &mut read) else { return };
+    assert_eq!(read_header, header);
+    for slot in list.iter().step_by(7) {
+        if let Ok(Some(found)) = read_header.find(&tag_of(slot), &mut read) {
+            assert_eq!(found, *slot);
+        }
+    }
+    if let Ok(sealed) = read_header.read_members(&mut read) {
+        assert_eq!(sealed, original[original.len() - header.members_len as usize..]);
+    }
+}
+
+fn tag_of(slot: &Slot) -> [u8; TAG_LEN] {
+    slot[..TAG_LEN].try_into().expect("a slot begins with its tag")
+}
+
+pub fn slot_block_seeds() -> Vec<Vec<u8>> {
+    FIXTURE.blocks.iter().map(|(_, block)| block.clone()).collect()
+}
+
+/// The list of members, as it is under its seal.
+pub fn member_list(data: &[u8]) {
+    if let Ok(list) = members::decode(data) {
+        assert_eq!(members::encode(&list), data);
+        assert!(list.is_sorted_by(|a, b| a.public.sign < b.public.sign));
+    }
+}
+
+pub fn member_list_seeds() -> Vec<Vec<u8>> {
+    let member =
+        |n: u8, role, name: &str| Member { public: PublicIdentity { sign: [n; 32], exchange: [n; 32] }, role, name: name.to_owned() };
+    let list = [member(1, Role::Admin, "Ann"), member(2, Role::Writer, ""), member(3, Role::Reader, "Bob \u{e9}")];
+    vec![members::encode(&list), members::encode(&[])]
+}
+
+struct IdentityFixture {
+    public: PublicIdentity,
+    code: RecoveryCode,
+    bytes: Vec<u8>,
+}
+
+const KEY_FILE: [u8; 40] = [6; 40];
+const CHEAP: Argon2Params = Argon2Params::MIN;
+
+static IDENTITY: LazyLock<IdentityFixture> = LazyLock::new(|| {
+    let random = Seeded::new(20);
+    let identity = Identity::generate(&random);
+    let code = RecoveryCode::generate(&random);
+    let copy = RecoveryCode::parse(&code.text()).expect("its own text");
+    let secrets = [
+        Secret::Passphrase(Zeroizing::new(b"correct horse".to_vec())),
+        Secret::RecoveryCode(copy),
+        Secret::KeyFile(Zeroizing::new(KEY_FILE.to_vec())),
+    ];
+    let slot = |secret| NewSlot { secret, params: CHEAP, label: "at home", created: 1_700_000_000 };
+    let mut file = IdentityFile::new(Suite::Aes256Gcm, &identity, &slot(&secrets[0]), &random).expect("a file");
+    for secret in &secrets[1..] {
+        file.add_slot(&identity, &slot(secret), &random).expect("another slot");
+    }
+    IdentityFixture { public: identity.public(), code, bytes: file.encode() }
+});
+
+/// An identity file, parsed and unlocked by what needs no stretching.
+pub fn identity_file(data: &[u8]) {
+    if let Ok(record) = IdentityRecord::decode(data) {
+        assert_eq!(record.encode(), data);
+        assert!(record.work_is_bounded() && !record.slots.is_empty() && data.len() > IDENTITY_HEADER_LEN);
+    }
+    let Ok(file) = IdentityFile::decode(data) else { return };
+    let code = RecoveryCode::parse(&IDENTITY.code.text()).expect("its own text");
+    for secret in [Secret::RecoveryCode(code), Secret::KeyFile(Zeroizing::new(KEY_FILE.to_vec()))] {
+        if let Ok(identity) = file.unlock(&secret) {
+            assert_eq!(identity.public(), IDENTITY.public);
+            assert_eq!(file.public(), IDENTITY.public);
+        }
+    }
+}
+
+pub fn identity_file_seeds() -> Vec<Vec<u8>> {
+    vec![IDENTITY.bytes.clone()]
+}
+
+/// A `kith1...` line. By the first byte: a text as it is, or any bytes under a right checksum.
+pub fn public_key_text(data: &[u8]) {
+    let Some((&choice, bytes)) = data.split_first() else { return };
+    let text = if choice % 2 == 0 {
+        let Ok(text) = std::str::from_utf8(bytes) else { return };
+        text.to_owned()
+    } else {
+        let Ok(text) = bech32::encode::<Bech32m>(Hrp::parse_unchecked("kith"), bytes) else { return };
+        text
+    };
+    if let Ok(public) = text.parse::<PublicIdentity>() {
+        let again = public.to_string();
+        assert!(again.eq_ignore_ascii_case(text.trim()), "{text:?} and {again:?} are the same key");
+        assert!(choice % 2 == 0 || public.to_bytes() == bytes[1..]);
+    }
+}
+
+pub fn public_key_text_seeds() -> Vec<Vec<u8>> {
+    let text = IDENTITY.public.to_string();
+    let capitals = format!(" {}\n", text.to_ascii_uppercase());
+    let raw = [&[1], &IDENTITY.public.to_bytes()[..]].concat();
+    vec![chosen(0, text.as_bytes()), chosen(0, capitals.as_bytes()), chosen(1, &raw)]
+}
+
+/// A recovery code as somebody types it.
+pub fn recovery_text(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(code) = RecoveryCode::parse(text) {
+        let shown = code.text();
+        let plain = |text: &str| -> String {
+            let kept = text.chars().filter(|c| !c.is_whitespace() && *c != '-');
+            kept.map(|c| c.to_ascii_uppercase())
+                .map(|c| {
+                    if c == 'O' {
+                        '0'
+                    } else if c == 'I' || c == 'L' {
+                        '1'
+                    } else {
+                        c
+                    }
+                })
+                .collect()
+        };
+        assert_eq!(plain(text), plain(&shown));
+        assert_eq!(*RecoveryCode::parse(&shown).expect("its own text").text(), *shown);
+    }
+}
+
+pub fn recovery_text_seeds() -> Vec<Vec<u8>> {
+    let text = IDENTITY.code.text();
+    vec![text.as_bytes().to_vec(), text.replace('-', " ").to_lowercase().into_bytes(), text.replace('-', "").into_bytes()]
+}

@@ -1,0 +1,23 @@
+//! Randomness that can be written on a page: 00, 01, 02, ... counting on from call to call.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use kithfs::crypto::Random;
+
+/// Gives the bytes that follow `0` (or another first one), wrapping at 255. For one structure at a time: it repeats after 256 bytes.
+pub struct Counting(AtomicU8);
+
+impl Counting {
+    /// Begins at `first`.
+    pub fn from(first: u8) -> Self {
+        Counting(AtomicU8::new(first))
+    }
+}
+
+impl Random for Counting {
+    fn fill(&self, buf: &mut [u8]) {
+        for byte in buf {
+            *byte = self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
