@@ -216,6 +216,12 @@ fn verify(store: &MemStore, promises: &Promises, what: &str) {
             let known = matches!(item, Ok(Item::Dir)) || promises.contains_key(path);
             assert!(known, "{what}, {round}: {} came from nowhere", path.escape_ascii());
         }
+        // What an interrupted operation leaves is named by the check, and nothing else is; no record was left over.
+        let residue = ["was left behind by a crash", "beyond its end", "names an entry that is not there", "never committed"];
+        for fault in vault.check(b"", &mut |_| {}).unwrap().faults {
+            let fragile = promises.get(&fault.plain).is_some_and(|allowed| allowed.unreadable);
+            assert!(fragile || residue.iter().any(|r| fault.what.contains(r)), "{what}, {round}: {fault:?}");
+        }
         vault.close().unwrap_or_else(|e| panic!("{what}, {round}: close: {e}"));
     }
 }

@@ -222,7 +222,10 @@ impl Committer<'_> {
                 }
                 self.finish_in_place(state, file, cipher_len, blocks)
             })();
-            self.journal.applied(ticket, applied.is_ok());
+            match &applied {
+                Ok(()) => self.journal.applied(ticket),
+                Err(_) => self.journal.not_applied(ticket, &record, open.inode),
+            }
             applied
         });
         drop(record);

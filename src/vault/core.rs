@@ -302,8 +302,14 @@ impl Core {
             }
             other => other?,
         };
-        if !self.nodes.is(node, &file.stat()?) {
+        let stat = file.stat()?;
+        if !self.nodes.is(node, &stat) {
             return Err(Fault::Os(libc::ESTALE));
+        }
+        if flags.truncate {
+            self.journal.forget_repair((stat.dev, stat.ino));
+        } else {
+            self.journal.repair((stat.dev, stat.ino), &*file)?;
         }
         let file = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate)?;
         self.insert_open(&mut files, node, file.clone(), flags);

@@ -3,7 +3,8 @@
 //! Rules that hold here
 //! * Nothing that the last durable header refers to is overwritten here: such segments wait in memory, sealed, for the commit. Fresh
 //!   places (holes, bytes beyond the end, files that were never durable) are written at once.
-//! * A table entry changes only after its bytes are where they belong, so that a failed write leaves the old contents readable.
+//! * A table entry changes only after its bytes are where they belong or in memory, so that no failed write makes anything unreadable:
+//!   what the store refuses waits for the commit, and the writer is told.
 //! * Plain text of a small file lives here, zeroized; larger files are never held in plain text.
 
 use std::collections::BTreeMap;
@@ -430,7 +431,8 @@ impl FileState {
         let mut chunk = self.empty_chunk(tools, live)?;
         for (s, len) in lens.into_iter().enumerate().filter(|(_, len)| *len > 0) {
             let at = s * SEGMENT;
-            self.seal_into(file, tools, k, &mut chunk, s, &mut plain[at..at + len as usize])?;
+            // What is refused is in memory now, and the commit will find it again.
+            let _ = self.seal_into(file, tools, k, &mut chunk, s, &mut plain[at..at + len as usize]);
         }
         self.replace_dirty(k, chunk);
         Ok(())
@@ -443,8 +445,17 @@ impl FileState {
     }
 
     /// Seals `plain` (whole segments, the last one may be short) from segment `first` on in place, and puts the sealed segments where
-    /// they belong: into the store where their place is fresh, into the chunk's pending ones where it is live.
-    fn seal_into(&mut self, file: &dyn File, tools: &Tools, k: u64, chunk: &mut DirtyChunk, first: usize, plain: &mut [u8]) -> Inner<()> {
+    /// they belong: into the store where their place is fresh, into the chunk's pending ones where it is live. What the store refuses
+    /// waits with the pending ones, for its place may hold half of the new bytes; the answer is why.
+    fn seal_into(
+        &mut self,
+        file: &dyn File,
+        tools: &Tools,
+        k: u64,
+        chunk: &mut DirtyChunk,
+        first: usize,
+        plain: &mut [u8],
+    ) -> Option<Fault> {
         let layout = &tools.keys.layout;
         let count = plain.len().div_ceil(SEGMENT);
         let mut nonces = vec![[0u8; 12]; count];
@@ -459,11 +470,13 @@ impl FileState {
         chunk.table.seals = chunk.table.seals.saturating_add(count as u32);
         let guarded_end = if self.durable { self.committed.as_ref().map_or(0, |c| c.end) } else { 0 };
         let rides = self.durable && self.riding_bytes + plain.len() <= RIDE_MAX;
-        let waits = |s: usize| chunk.live[s] || layout.segment_offset(k, s) < guarded_end;
+        let live = std::mem::take(&mut chunk.live);
+        let waits = |s: usize| live[s] || layout.segment_offset(k, s) < guarded_end;
+        let mut refused = None;
         let mut s = first;
         while s < first + count {
             let at = (s - first) * SEGMENT;
-            if waits(s) || rides {
+            if waits(s) || rides || refused.is_some() {
                 let sealed: Box<[u8]> = plain[at..plain.len().min(at + SEGMENT)].into();
                 if !waits(s) {
                     self.riding_bytes += sealed.len();
@@ -485,7 +498,10 @@ impl FileState {
             // Noted first: a write that fails may have been done in part.
             self.backing_len = self.backing_len.max(offset + part.len() as u64);
             self.unsynced = true;
-            file.write_at(part, offset)?;
+            if let Err(e) = file.write_at(part, offset) {
+                refused = Some(Fault::Io(e));
+                continue;
+            }
             for t in s..run {
                 if let Some(old) = chunk.pending.remove(&t) {
                     self.pending_bytes -= old.len();
@@ -494,7 +510,8 @@ impl FileState {
             }
             s = run;
         }
-        Ok(())
+        chunk.live = live;
+        refused
     }
 
     /// Leaves the small form: what it holds becomes segment 0 of chunk 0.
@@ -506,12 +523,8 @@ impl FileState {
         let mut chunk = self.empty_chunk(tools, live)?;
         let Some(mut small) = self.small.take() else { return Ok(()) };
         if !small.is_empty() {
-            // The plain text stays until it is sealed for good: a failure must not lose it.
-            let keep = small.clone();
-            if let Err(fault) = self.seal_into(file, tools, 0, &mut chunk, 0, &mut small) {
-                self.small = Some(keep);
-                return Err(fault);
-            }
+            // What is refused is not lost, and the commit will find it again.
+            let _ = self.seal_into(file, tools, 0, &mut chunk, 0, &mut small);
         }
         self.replace_dirty(0, chunk);
         Ok(())
@@ -535,7 +548,7 @@ impl FileState {
             self.touch();
             return Ok(());
         }
-        let small = self.small.clone();
+        let (small, size) = (self.small.clone(), self.size);
         self.grow_out_of_small(file, tools)?;
         let chunk_size = tools.keys.layout.chunk();
         let mut done = 0;
@@ -544,17 +557,22 @@ impl FileState {
             let at = offset + done as u64;
             let within = (at % chunk_size) as usize;
             let part = (chunk_size as usize - within).min(data.len() - done);
-            result = self.write_chunk(file, tools, at / chunk_size, within, &data[done..done + part]);
+            match self.write_chunk(file, tools, at / chunk_size, within, &data[done..done + part]) {
+                Ok(refused) => {
+                    done += part;
+                    self.size = self.size.max(at + part as u64);
+                    result = refused.map_or(Ok(()), Err);
+                }
+                Err(fault) => result = Err(fault),
+            }
             if result.is_err() {
                 break;
             }
-            done += part;
-            self.size = self.size.max(at + part as u64);
         }
         if result.is_err() && self.size <= SMALL_MAX {
-            // Nothing was written of what would have made the file large: without its small form no header could tell its size.
+            // What was written does not make the file large: without its small form no header could tell its size.
             self.drop_dirty_from(0);
-            self.small = small;
+            (self.small, self.size) = (small, size);
             return result;
         }
         // What was written before a failure counts: the program may be told of a short write, never of lost bytes.
@@ -564,7 +582,8 @@ impl FileState {
         result
     }
 
-    fn write_chunk(&mut self, file: &dyn File, tools: &Tools, k: u64, within: usize, data: &[u8]) -> Inner<()> {
+    /// Writes within one chunk. `Ok` with a fault: the bytes are in memory, but the store has refused them.
+    fn write_chunk(&mut self, file: &dyn File, tools: &Tools, k: u64, within: usize, data: &[u8]) -> Inner<Option<Fault>> {
         let chunk_start = k * tools.keys.layout.chunk();
         let end = within + data.len();
         let covers_all = within == 0 && chunk_start + end as u64 >= self.size.min(chunk_start + tools.keys.layout.chunk());
@@ -576,9 +595,9 @@ impl FileState {
             };
             let mut chunk = self.empty_chunk(tools, live)?;
             let mut plain = Zeroizing::new(data.to_vec());
-            self.seal_into(file, tools, k, &mut chunk, 0, &mut plain)?;
+            let refused = self.seal_into(file, tools, k, &mut chunk, 0, &mut plain);
             self.replace_dirty(k, chunk);
-            return Ok(());
+            return Ok(refused);
         }
         self.make_dirty(file, tools, k)?;
         let (first, last) = (within / SEGMENT, (end - 1) / SEGMENT);
@@ -601,9 +620,9 @@ impl FileState {
         let at = within - first * SEGMENT;
         plain[at..at + data.len()].copy_from_slice(data);
         let mut chunk = self.dirty.remove(&k).expect("made dirty above");
-        let result = self.seal_into(file, tools, k, &mut chunk, first, &mut plain);
+        let refused = self.seal_into(file, tools, k, &mut chunk, first, &mut plain);
         self.dirty.insert(k, chunk);
-        result
+        Ok(refused)
     }
 
     /// Notes a change of the contents.
@@ -664,7 +683,8 @@ impl FileState {
         if chunk.table.segments[s].len as usize > len {
             let mut plain = Zeroizing::new([0; SEGMENT]);
             self.open_one(file, tools, k, s, &chunk.table, &chunk.key, chunk.pending.get(&s).map(|b| &**b), &mut plain)?;
-            self.seal_into(file, tools, k, chunk, s, &mut plain[..len])?;
+            // As above: the commit follows at once.
+            let _ = self.seal_into(file, tools, k, chunk, s, &mut plain[..len]);
         }
         for t in s + 1..chunk.table.segments.len() {
             self.clear_segment(chunk, t);

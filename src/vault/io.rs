@@ -66,6 +66,10 @@ impl Core {
         let mut offset = if flags.append { state.size } else { offset };
         // In parts, so that no commit, and no record of the journal, becomes larger than a bound.
         for part in data.chunks(WRITE_PART) {
+            if state.is_full() {
+                // A commit failed for want of space and may do so again: nothing more is taken in.
+                self.commit_state(&open, &mut state, Durability::Ordered)?;
+            }
             state.write(&*open.file, &self.tools(), offset, part)?;
             if state.is_full() {
                 self.commit_state(&open, &mut state, Durability::Ordered)?;

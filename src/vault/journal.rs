@@ -12,6 +12,7 @@
 //! * The journal file is written full when it is made, because a flush of overwritten blocks costs two thirds of one that also has to
 //!   record an allocation.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ use crate::backing::{Access, Dir, File, Lock, RenameMode, SetTime, Timestamp};
 use crate::crypto::{JournalKey, Random, RecordCipher, hmac, labels};
 use crate::format::header::{Header, PublicHeader};
 use crate::format::journal::{
-    ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORD_MAX, RECORDS_AT, header_hash, open_record, record_head,
+    ALIGN, JournalHead, JournalRecord, Patch, RECORD_HEAD, RECORD_MAX, RECORDS_AT, header_hash, open_record, record_head,
 };
 
 /// Names of journals begin with this.
@@ -60,6 +61,8 @@ struct State {
     unflushed: HashMap<(u64, u64), Arc<dyn File>>,
     /// Counts abandoned journals, so that those who wait for a flush see that it will not come.
     failures: u64,
+    /// Records that could not be applied, by device and inode number.
+    broken: HashMap<(u64, u64), JournalRecord<'static>>,
     /// Abandoned journals of which all that was acknowledged is in place, though perhaps not flushed yet.
     abandoned: Vec<Vec<u8>>,
     last_append: Instant,
@@ -110,6 +113,8 @@ enum Outcome {
 struct Redone {
     done: usize,
     refused: usize,
+    /// The files, by device and inode number.
+    files: HashMap<(u64, u64), Arc<dyn File>>,
 }
 
 /// A record that was appended and must be reported as applied.
@@ -130,6 +135,7 @@ impl Journal {
             unapplied: 0,
             unflushed: HashMap::new(),
             failures: 0,
+            broken: HashMap::new(),
             abandoned: Vec::new(),
             last_append: Instant::now(),
             buffer: Vec::new(),
@@ -237,15 +243,37 @@ impl Journal {
         Ok(Ticket)
     }
 
-    /// The record of `ticket` has been applied in place, or failed to be: then it stays for the next replay.
-    pub fn applied(&self, _ticket: Ticket, ok: bool) {
+    /// The record of `ticket` has been applied in place.
+    pub fn applied(&self, _ticket: Ticket) {
+        self.state.lock().unapplied -= 1;
+        self.changed.notify_all();
+    }
+
+    /// The record of `ticket` could not be applied, or in part only. What stands in the journal is acknowledged to nobody, but it is the
+    /// better copy: it stays for the next replay, and for [`Journal::repair`].
+    pub fn not_applied(&self, _ticket: Ticket, record: &JournalRecord<'_>, inode: (u64, u64)) {
         let mut state = self.state.lock();
         state.unapplied -= 1;
-        if !ok {
-            // What stands in the journal is acknowledged to nobody, but it is the better copy.
-            state.leave_for_replay();
-        }
+        state.leave_for_replay();
+        let patches = record.patches.iter().map(|p| Patch { offset: p.offset, bytes: Cow::Owned(p.bytes.to_vec()) }).collect();
+        state.broken.insert(inode, JournalRecord { path: record.path.clone(), patches, ..*record });
         self.changed.notify_all();
+    }
+
+    /// Brings a file that is being opened up to date where a record of it could not be applied earlier: nothing may be committed on top of
+    /// a state that is neither the old nor the new one.
+    pub fn repair(&self, inode: (u64, u64), file: &dyn File) -> Inner<()> {
+        let Some(record) = self.state.lock().broken.remove(&inode) else { return Ok(()) };
+        let repaired = self.redo(file, &[&record]);
+        if repaired.is_err() {
+            self.state.lock().broken.insert(inode, record);
+        }
+        repaired.map(|_| ())
+    }
+
+    /// The contents of the inode are thrown away, so it needs no repair.
+    pub fn forget_repair(&self, inode: (u64, u64)) {
+        self.state.lock().broken.remove(&inode);
     }
 
     /// Makes room for a record of `len` bytes behind the tail: by more space, or where the store has none, by a checkpoint.
@@ -343,7 +371,7 @@ impl Journal {
     /// Replays what a crash left behind: every journal of this identity whose owner is gone. Gives the number of files that were
     /// brought up to date.
     pub fn replay(&self) -> Inner<usize> {
-        let mut files = 0;
+        let (mut count, mut files) = (0, HashMap::new());
         let mut left = self.leftover()?;
         let mut refused_before = usize::MAX;
         // One journal may go on where another one ends, and their names do not tell which is first: again, as long as that helps. What was
@@ -353,11 +381,12 @@ impl Journal {
             for name in left {
                 let redone = self.replay_one(&name)?;
                 done += redone.done;
+                files.extend(redone.files);
                 if redone.refused > 0 {
                     refused.push((name, redone.refused));
                 }
             }
-            files += done;
+            count += done;
             let refused_now = refused.iter().map(|(_, count)| count).sum();
             if refused_now == 0 || refused_now >= refused_before {
                 for (name, count) in refused {
@@ -367,7 +396,13 @@ impl Journal {
                     self.root.rename(&name, &*self.root, &kept, RenameMode::Replace)?;
                     self.root.sync()?;
                 }
-                return Ok(files);
+                // Only now is it known what stands beyond the end of every file.
+                for file in files.values() {
+                    if let Err(fault) = self.cut_residue(&**file) {
+                        tracing::warn!(errno = fault.errno(), "bytes beyond the end of a file stay");
+                    }
+                }
+                return Ok(count);
             }
             refused_before = refused_now;
             left = refused.into_iter().map(|(name, _)| name).collect();
@@ -428,6 +463,7 @@ impl Journal {
                 Ok(redone) => {
                     all.done += redone.done;
                     all.refused += redone.refused;
+                    all.files.extend(redone.files);
                 }
                 Err(fault) => {
                     // One file that cannot be written keeps nobody from the others, and the journal for the next time.
@@ -438,7 +474,7 @@ impl Journal {
         }
         if failed > 0 {
             tracing::error!("journal {shown}: {failed} files could not be written, kept");
-            return Ok(Redone { done: all.done, refused: 0 });
+            return Ok(Redone { refused: 0, ..all });
         }
         if all.refused == 0 {
             self.root.unlink(name)?;
@@ -499,13 +535,14 @@ impl Journal {
                 Err(fault) => return Err(fault),
             }
         }
-        for (_, file, paths) in &inodes {
+        for (inode, file, paths) in &inodes {
             let own: Vec<_> = records.iter().filter(|r| paths.contains(&&*r.path)).collect();
             match self.redo(&**file, &own)? {
                 Outcome::Done => redone.done += 1,
                 Outcome::Nothing => {}
                 Outcome::Refused => redone.refused += 1,
             }
+            redone.files.insert(*inode, file.clone());
         }
         Ok(redone)
     }
@@ -538,7 +575,7 @@ impl Journal {
         let start = (1..=known).rev().find(|i| !follows(*i)).unwrap_or(0);
         let end = (known + 1..records.len()).find(|i| !follows(*i)).unwrap_or(records.len());
         let last = records[end - 1];
-        let mut changed = file.stat()?.size != last.cipher_len;
+        let mut changed = file.stat()?.size < last.cipher_len;
         let mut present = Vec::new();
         for patch in records[start..end].iter().flat_map(|r| &r.patches) {
             present.resize(patch.bytes.len(), 0);
@@ -548,8 +585,10 @@ impl Journal {
             }
         }
         if changed {
-            // The last length alone counts: bytes that a later record relies on were flushed before it, and stand beyond an earlier end.
-            file.set_len(last.cipher_len)?;
+            // Lengthened only: bytes on which a later record relies, perhaps in another journal, were flushed before it.
+            if file.stat()?.size < last.cipher_len {
+                file.set_len(last.cipher_len)?;
+            }
             let (secs, nanos) = last.mtime;
             file.set_times(SetTime::Omit, SetTime::At(Timestamp { secs, nanos }))?;
         }
@@ -559,6 +598,22 @@ impl Journal {
             (false, true) => Outcome::Done,
             (false, false) => Outcome::Nothing,
         })
+    }
+
+    /// Cuts what stands beyond the end that an authentic header gives.
+    fn cut_residue(&self, file: &dyn File) -> Inner<()> {
+        let layout = self.keys.layout;
+        let mut bytes = vec![0; layout.cipher_len(crate::format::layout::SMALL_MAX) as usize];
+        let read = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(read);
+        let public = PublicHeader::decode(&layout, &bytes)?;
+        let (header, _) = Header::open(&self.keys.header_context(self.keys.epoch(public.epoch)?), &bytes)?;
+        let stat = file.stat()?;
+        if stat.size > layout.cipher_len(header.size) {
+            file.set_len(layout.cipher_len(header.size))?;
+            file.set_times(SetTime::Omit, SetTime::At(stat.mtime))?;
+        }
+        Ok(())
     }
 
     /// Whether the file is authentic and in a state that came after all of the records.
