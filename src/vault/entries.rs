@@ -7,6 +7,9 @@
 //! * A directory is removed, or renamed over, only when it holds nothing but control files, checked while no name can change; it is moved
 //!   away under a control name first, so that nobody ever sees it without its record.
 
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
 use super::core::{Core, Open, list, read_control, write_control};
 use super::error::{Fault, Inner};
 use super::file::OpenFile;
@@ -17,6 +20,16 @@ use crate::backing::{Dir, Kind, Stat};
 use crate::format::header::Hint;
 use crate::format::name::{DIRECTORY_RECORD, Decoded, LONG, StoredName, is_control, is_valid};
 use crate::format::record::{DirectoryRecord, Place, RecordKind};
+
+/// How long the conflict copies of a directory's long names count as known.
+const COPIES_KNOWN: Duration = Duration::from_secs(2);
+
+/// See [`Core::long_copies`].
+pub(crate) struct LongCopies {
+    node: NodeId,
+    since: Instant,
+    of: HashSet<Box<[u8]>>,
+}
 
 /// Longest sidecar that is read.
 const SIDECAR_MAX: usize = 4096;
@@ -104,17 +117,37 @@ impl Folder<'_> {
         if is_valid(&name) { Ok(Some(name)) } else { Err(Fault::Corrupt("has a sealed name that none can have")) }
     }
 
-    /// Removes the sidecar of a long name whose entry is gone.
-    fn tidy(&self, stored: &[u8]) -> Inner<()> {
-        if let Decoded::Long { sidecar, suffix, .. } = self.core.keys.names(&self.id).decode(stored)
-            && suffix.is_empty()
-        {
-            match self.dir.unlink(&sidecar) {
-                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
-                other => other?,
+    /// Removes the sidecar of a long name whose entry is gone, unless a conflict copy of the entry has its name from it.
+    fn tidy(&self, stored: &[u8]) {
+        let Decoded::Long { sidecar, suffix, .. } = self.core.keys.names(&self.id).decode(stored) else { return };
+        let entry = &stored[..stored.len() - suffix.len()];
+        let tidied = (|| {
+            if !suffix.is_empty() && self.dir.stat(entry).is_ok() || self.has_copies(entry, !suffix.is_empty())? {
+                return Ok(());
             }
+            match self.dir.unlink(&sidecar) {
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+                other => Ok::<_, Fault>(other?),
+            }
+        })();
+        if let Err(fault) = tidied {
+            // The entry is gone, as was asked; what is left is residue that a check names.
+            tracing::warn!(errno = fault.errno(), "sidecar {} left behind", shown(&sidecar));
         }
-        Ok(())
+    }
+
+    /// Whether the directory holds conflict copies of the long-named `entry`. One listing serves all who ask within [`COPIES_KNOWN`], so
+    /// that removing a directory of long names does not list it for each; with `anew` it is listed in any case.
+    fn has_copies(&self, entry: &[u8], anew: bool) -> Inner<bool> {
+        let mut known = self.core.long_copies.lock();
+        let fresh = known.as_ref().is_some_and(|k| k.node == self.node && k.since.elapsed() < COPIES_KNOWN);
+        if anew || !fresh {
+            let entries = list(&*self.dir)?;
+            let copies = entries.iter().filter(|e| e.name.first() == Some(&LONG) && e.name.len() > entry.len());
+            let of = copies.map(|e| e.name[..entry.len()].into()).collect();
+            *known = Some(LongCopies { node: self.node, since: Instant::now(), of });
+        }
+        Ok(known.as_ref().is_some_and(|k| k.of.contains(entry)))
     }
 
     /// Plain name of a stored one; `None` for control files and what is not a name of this directory.
@@ -290,7 +323,7 @@ impl Core {
         folder.dir.unlink(&stored)?;
         let gone = self.nodes.remove_link(&stat, parent, &stored);
         drop(paths);
-        folder.tidy(&stored)?;
+        folder.tidy(&stored);
         if let Some(text) = text {
             // A target that cannot be told apart any more is residue; the name is gone all the same.
             let _ = self.drop_target(&text);
@@ -332,7 +365,7 @@ impl Core {
             }
             other => other?,
         }
-        folder.tidy(&stored)?;
+        folder.tidy(&stored);
         if let Some(node) = self.nodes.remove_link(&stat, parent, &stored) {
             self.forget_dir(node);
         }
@@ -490,7 +523,7 @@ impl Core {
             self.inode_changed(node);
         }
         if mode != RenameMode::Exchange {
-            from.tidy(&stored)?;
+            from.tidy(&stored);
         }
         // The records need to be valid at one place only now.
         if recorded {
