@@ -102,8 +102,8 @@ impl Scratch {
 impl Mount {
     /// Unmounts as a user does, and waits for the daemon.
     pub fn unmount(mut self) {
-        self.up = false;
         expect_code(Command::new(KITHFS).arg("umount").arg(&self.point), 0);
+        self.up = false;
     }
 }
 
