@@ -124,7 +124,7 @@ pub fn get(vault: &Vault, path: &[u8]) -> Result<Vec<u8>, Error> {
 pub fn get_node(vault: &Vault, node: NodeId) -> Result<Vec<u8>, Error> {
     let handle = vault.open_file(node, READ)?.handle;
     let mut bytes = Vec::new();
-    let mut buf = vec![0xAA; 300_001];
+    let mut buf = vec![0xAA; 50_001];
     let result = loop {
         match vault.read(handle, bytes.len() as u64, &mut buf) {
             Ok(0) => break Ok(()),
