@@ -151,6 +151,16 @@ impl<'a> NameCipher<'a> {
         Some(buf)
     }
 
+    /// The name that says where a directory stands which is shown as `name` and stored as `stored`: without the suffix of a conflict copy,
+    /// because the tool copied what was sealed for the place of the original.
+    pub fn place_name<'n>(&self, stored: &[u8], name: &'n [u8]) -> &'n [u8] {
+        let is_prefix = |at: &usize| {
+            let (prefix, suffix) = name.split_at(*at);
+            stored.ends_with(suffix) && self.encode(prefix).is_some_and(|s| s.entry() == &stored[..stored.len() - suffix.len()])
+        };
+        conflict_splits(name).find(is_prefix).map_or(name, |at| &name[..at])
+    }
+
     /// Stored names under which a conflict copy of the plain name `name` may stand: the prefix encoded, the suffix as it is. Empty for a
     /// name that does not look like one.
     pub fn conflict_candidates(&self, name: &[u8]) -> Vec<Vec<u8>> {

@@ -143,6 +143,7 @@ impl Committer<'_> {
     }
 
     /// Redo record first, then in place.
+    #[allow(clippy::too_many_arguments)]
     fn journaled(
         &self,
         state: &mut FileState,

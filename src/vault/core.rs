@@ -63,6 +63,8 @@ pub(crate) struct Core {
     /// Stored paths: held for reading by a commit from the moment it puts a path into a journal record until the record is applied, for
     /// writing by what changes a path. Taken after a file's lock, and no file's lock is taken while it is held for writing.
     pub paths: RwLock<()>,
+    /// Long names of which sync tools have made conflict copies, in the directory that was asked about last.
+    pub long_copies: Mutex<Option<super::entries::LongCopies>>,
     pub read_only: bool,
     /// Holds the vault's lock as long as it lives.
     pub lock: Mutex<Option<super::lock::VaultLock>>,
@@ -100,6 +102,7 @@ impl Core {
             next_serial: AtomicU64::new(1),
             names: RwLock::new(()),
             paths: RwLock::new(()),
+            long_copies: Mutex::new(None),
             read_only: parts.read_only,
             lock: Mutex::new(parts.lock),
             is_root_user: rustix::process::geteuid().is_root(),
@@ -160,7 +163,8 @@ impl Core {
         }
         let link = self.nodes.link(node)?;
         let parent = self.directory_id(link.parent)?;
-        let id = self.identify(&*self.dir(node)?, &parent, &link.name)?.0;
+        let place = self.keys.names(&parent).place_name(&link.stored, &link.name).len();
+        let id = self.identify(&*self.dir(node)?, &parent, &link.name[..place])?.0;
         self.nodes.set_directory(node, Some(id));
         Ok(id)
     }

@@ -7,6 +7,9 @@
 //! * A directory is removed, or renamed over, only when it holds nothing but control files, checked while no name can change; it is moved
 //!   away under a control name first, so that nobody ever sees it without its record.
 
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
 use super::core::{Core, Open, list, read_control, write_control};
 use super::error::{Fault, Inner};
 use super::file::OpenFile;
@@ -17,6 +20,16 @@ use crate::backing::{Dir, Kind, Stat};
 use crate::format::header::Hint;
 use crate::format::name::{DIRECTORY_RECORD, Decoded, LONG, StoredName, is_control, is_valid};
 use crate::format::record::{DirectoryRecord, Place, RecordKind};
+
+/// How long the conflict copies of a directory's long names count as known.
+const COPIES_KNOWN: Duration = Duration::from_secs(2);
+
+/// See [`Core::long_copies`].
+pub(crate) struct LongCopies {
+    node: NodeId,
+    since: Instant,
+    of: HashSet<Box<[u8]>>,
+}
 
 /// Longest sidecar that is read.
 const SIDECAR_MAX: usize = 4096;
@@ -74,6 +87,11 @@ impl Folder<'_> {
         }
     }
 
+    /// See [`NameCipher::place_name`](crate::format::name::NameCipher::place_name).
+    fn place_name<'n>(&self, stored: &[u8], name: &'n [u8]) -> &'n [u8] {
+        self.core.keys.names(&self.id).place_name(stored, name)
+    }
+
     fn sidecar_bound(&self, hash: &[u8; 32]) -> Vec<u8> {
         [&self.id[..], hash].concat()
     }
@@ -95,20 +113,41 @@ impl Folder<'_> {
 
     fn read_sidecar(&self, sidecar: &[u8], hash: &[u8; 32]) -> Inner<Option<Vec<u8>>> {
         let Some(bytes) = read_control(&*self.dir, sidecar, SIDECAR_MAX)? else { return Ok(None) };
-        Ok(Some(self.core.keys.open_record(RecordKind::Name, &self.sidecar_bound(hash), &bytes)?.to_vec()))
+        let name = self.core.keys.open_record(RecordKind::Name, &self.sidecar_bound(hash), &bytes)?.to_vec();
+        if is_valid(&name) { Ok(Some(name)) } else { Err(Fault::Corrupt("has a sealed name that none can have")) }
     }
 
-    /// Removes the sidecar of a long name whose entry is gone.
-    fn tidy(&self, stored: &[u8]) -> Inner<()> {
-        if let Decoded::Long { sidecar, suffix, .. } = self.core.keys.names(&self.id).decode(stored)
-            && suffix.is_empty()
-        {
-            match self.dir.unlink(&sidecar) {
-                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
-                other => other?,
+    /// Removes the sidecar of a long name whose entry is gone, unless a conflict copy of the entry has its name from it.
+    fn tidy(&self, stored: &[u8]) {
+        let Decoded::Long { sidecar, suffix, .. } = self.core.keys.names(&self.id).decode(stored) else { return };
+        let entry = &stored[..stored.len() - suffix.len()];
+        let tidied = (|| {
+            if !suffix.is_empty() && self.dir.stat(entry).is_ok() || self.has_copies(entry, !suffix.is_empty())? {
+                return Ok(());
             }
+            match self.dir.unlink(&sidecar) {
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+                other => Ok::<_, Fault>(other?),
+            }
+        })();
+        if let Err(fault) = tidied {
+            // The entry is gone, as was asked; what is left is residue that a check names.
+            tracing::warn!(errno = fault.errno(), "sidecar {} left behind", shown(&sidecar));
         }
-        Ok(())
+    }
+
+    /// Whether the directory holds conflict copies of the long-named `entry`. One listing serves all who ask within [`COPIES_KNOWN`], so
+    /// that removing a directory of long names does not list it for each; with `anew` it is listed in any case.
+    fn has_copies(&self, entry: &[u8], anew: bool) -> Inner<bool> {
+        let mut known = self.core.long_copies.lock();
+        let fresh = known.as_ref().is_some_and(|k| k.node == self.node && k.since.elapsed() < COPIES_KNOWN);
+        if anew || !fresh {
+            let entries = list(&*self.dir)?;
+            let copies = entries.iter().filter(|e| e.name.first() == Some(&LONG) && e.name.len() > entry.len());
+            let of = copies.map(|e| e.name[..entry.len()].into()).collect();
+            *known = Some(LongCopies { node: self.node, since: Instant::now(), of });
+        }
+        Ok(known.as_ref().is_some_and(|k| k.of.contains(entry)))
     }
 
     /// Plain name of a stored one; `None` for control files and what is not a name of this directory.
@@ -284,7 +323,7 @@ impl Core {
         folder.dir.unlink(&stored)?;
         let gone = self.nodes.remove_link(&stat, parent, &stored);
         drop(paths);
-        folder.tidy(&stored)?;
+        folder.tidy(&stored);
         if let Some(text) = text {
             // A target that cannot be told apart any more is residue; the name is gone all the same.
             let _ = self.drop_target(&text);
@@ -326,7 +365,7 @@ impl Core {
             }
             other => other?,
         }
-        folder.tidy(&stored)?;
+        folder.tidy(&stored);
         if let Some(node) = self.nodes.remove_link(&stat, parent, &stored) {
             self.forget_dir(node);
         }
@@ -362,6 +401,7 @@ impl Core {
         if bare {
             return Ok(false);
         }
+        let name = from.place_name(stored, name);
         let (id, _) = self.identify(&*dir, &from.id, name)?;
         self.write_record(&*dir, id, &to.id, new_name, &from.id, name)?;
         Ok(true)
@@ -431,10 +471,12 @@ impl Core {
             // Replacing a file by one that is not on the disk would lose both in a crash.
             self.sync_source(&from, &stored, node)?;
         }
-        let recorded = stat.kind == Kind::Dir && self.record_move(&from, &stored, name, &to, new_name)?;
+        // A target that is a conflict copy keeps its stored name, and so the place of the original.
+        let new_place = target.as_ref().map_or(new_name, |(target_stored, _)| to.place_name(target_stored, new_name));
+        let recorded = stat.kind == Kind::Dir && self.record_move(&from, &stored, name, &to, new_place)?;
         let exchanged = match &target {
             Some((target_stored, there)) if mode == RenameMode::Exchange && there.kind == Kind::Dir => {
-                self.record_move(&to, target_stored, new_name, &from, name)?
+                self.record_move(&to, target_stored, new_name, &from, from.place_name(&stored, name))?
             }
             _ => false,
         };
@@ -481,7 +523,7 @@ impl Core {
             self.inode_changed(node);
         }
         if mode != RenameMode::Exchange {
-            from.tidy(&stored)?;
+            from.tidy(&stored);
         }
         // The records need to be valid at one place only now.
         if recorded {
@@ -535,6 +577,7 @@ impl Core {
     fn settle_record(&self, dir: &dyn Dir, stored: &[u8], parent: &DirectoryId, name: &[u8]) {
         let reduced = (|| {
             let inside = dir.open_dir(stored)?;
+            let name = self.keys.names(parent).place_name(stored, name);
             let (id, _) = self.identify(&*inside, parent, name)?;
             self.write_record(&*inside, id, parent, name, parent, name)
         })();

@@ -242,6 +242,13 @@ impl FileState {
         self.tree(file, tools).chunk(k, |table| self.segment_key(tools, table))
     }
 
+    /// The first chunk behind `k`, a chunk of holes, that may hold something.
+    fn after_hole(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<u64> {
+        let committed = self.tree(file, tools).after_hole(k)?;
+        let dirty = self.dirty.range(k + 1..).next().map_or(u64::MAX, |(k, _)| *k);
+        Ok(committed.min(dirty).max(k + 1))
+    }
+
     /// Reads plain bytes; see [`OpenFile::read`].
     pub fn read(&self, file: &dyn File, tools: &Tools, offset: u64, buf: &mut [u8]) -> Inner<usize> {
         if offset >= self.size {
@@ -679,48 +686,57 @@ impl FileState {
         }
     }
 
-    /// Makes a hole of the bytes `offset..end` (`end` at most the size): whole segments leave the store, the rest becomes zeros.
-    pub fn punch(&mut self, file: &dyn File, tools: &Tools, offset: u64, end: u64) -> Inner<()> {
+    /// Makes a hole of the bytes `offset..end` (`end` at most the size): whole segments leave the store, the rest becomes zeros. Stops
+    /// where a commit is due; gives the offset up to which it is done.
+    pub fn punch(&mut self, file: &dyn File, tools: &Tools, offset: u64, end: u64) -> Inner<u64> {
+        let until_told = end;
         let end = end.min(self.size);
         if offset >= end {
-            return Ok(());
+            return Ok(until_told);
         }
         if let Some(small) = &mut self.small {
             small[offset as usize..end as usize].fill(0);
             self.touch();
-            return Ok(());
+            return Ok(until_told);
         }
         const S: u64 = SEGMENT as u64;
         // Behind the end of the file the last segment has nothing, so a range that reaches the end covers it whole.
         let (whole_from, whole_to) = (offset.next_multiple_of(S), if end == self.size { end.next_multiple_of(S) } else { end / S * S });
         if whole_from >= whole_to {
-            return self.write(file, tools, offset, &vec![0; (end - offset) as usize]);
+            self.write(file, tools, offset, &vec![0; (end - offset) as usize])?;
+            return Ok(until_told);
         }
         if offset < whole_from {
             self.write(file, tools, offset, &vec![0; (whole_from - offset) as usize])?;
         }
-        if whole_to < end {
-            self.write(file, tools, whole_to, &vec![0; (end - whole_to) as usize])?;
-        }
         let chunk_size = tools.keys.layout.chunk();
         let mut at = whole_from;
         while at < whole_to {
-            let k = at / chunk_size;
-            let until = ((k + 1) * chunk_size).min(whole_to);
-            if self.dirty.contains_key(&k) || self.committed_chunk(file, tools, k)?.is_some() {
-                self.make_dirty(file, tools, k)?;
-                let mut chunk = self.dirty.remove(&k).expect("made dirty above");
-                let segments = ((at % chunk_size) / S) as usize..((until - k * chunk_size).div_ceil(S)) as usize;
-                self.punch.push((tools.keys.layout.segment_offset(k, segments.start), segments.len() as u64 * S));
-                for s in segments {
-                    self.clear_segment(&mut chunk, s);
-                }
-                self.dirty.insert(k, chunk);
+            if self.is_full() {
+                self.touch();
+                return Ok(at);
             }
+            let k = at / chunk_size;
+            if !self.dirty.contains_key(&k) && self.committed_chunk(file, tools, k)?.is_none() {
+                at = self.after_hole(file, tools, k)?.saturating_mul(chunk_size);
+                continue;
+            }
+            let until = ((k + 1) * chunk_size).min(whole_to);
+            self.make_dirty(file, tools, k)?;
+            let mut chunk = self.dirty.remove(&k).expect("made dirty above");
+            let segments = ((at % chunk_size) / S) as usize..((until - k * chunk_size).div_ceil(S)) as usize;
+            self.punch.push((tools.keys.layout.segment_offset(k, segments.start), segments.len() as u64 * S));
+            for s in segments {
+                self.clear_segment(&mut chunk, s);
+            }
+            self.dirty.insert(k, chunk);
             at = until;
         }
+        if whole_to < end {
+            self.write(file, tools, whole_to, &vec![0; (end - whole_to) as usize])?;
+        }
         self.touch();
-        Ok(())
+        Ok(until_told)
     }
 
     /// The next data or hole at or after `offset`, by whole segments.
@@ -747,7 +763,7 @@ impl FileState {
                 if what == Seek::Hole {
                     return Ok(at);
                 }
-                at = (k + 1) * layout.chunk();
+                at = self.after_hole(file, tools, k)?.saturating_mul(layout.chunk());
                 continue;
             };
             while s < table.segments.len() && at < self.size {

@@ -13,6 +13,9 @@ use crate::format::layout::SIZE_MAX;
 /// Bytes that `copy_range` holds in plain text at a time.
 const COPY_PART: usize = 1 << 20;
 
+/// Bytes after which a write looks whether a commit is due.
+const WRITE_PART: usize = 1 << 20;
+
 impl Core {
     pub fn open_file(&self, node: NodeId, flags: OpenFlags) -> Inner<Opened> {
         match self.nodes.kind(node)? {
@@ -60,20 +63,28 @@ impl Core {
             kill_suid_sgid_bits(&open)?;
         }
         let mut state = open.state.write();
-        let offset = if flags.append { state.size } else { offset };
-        state.write(&*open.file, &self.tools(), offset, data)?;
+        let mut offset = if flags.append { state.size } else { offset };
+        // In parts, so that no commit, and no record of the journal, becomes larger than a bound.
+        for part in data.chunks(WRITE_PART) {
+            state.write(&*open.file, &self.tools(), offset, part)?;
+            if state.is_full() {
+                self.commit_state(&open, &mut state, Durability::Ordered)?;
+            }
+            offset = offset.saturating_add(part.len() as u64);
+        }
         if flags.sync {
             self.commit_state(&open, &mut state, Durability::Synced)?;
-        } else if state.is_full() {
-            self.commit_state(&open, &mut state, Durability::Ordered)?;
         }
         Ok(())
     }
 
     pub fn flush(&self, handle: Handle) -> Inner<()> {
-        let (open, _) = self.file_handle(handle)?;
-        let state = open.state.read();
-        state.check_latched()
+        let (open, flags) = self.file_handle(handle)?;
+        if flags.write && !self.read_only && self.has_name(&open) {
+            // Who closes a file asks for the last time whether all went well; of what the last close finds nobody is told.
+            return self.commit(&open, Durability::Ordered);
+        }
+        open.state.read().check_latched()
     }
 
     pub fn fsync(&self, handle: Handle, _data_only: bool) -> Inner<()> {
@@ -252,9 +263,9 @@ impl Core {
                     state.extend(&*open.file, &tools, end)?;
                 }
             }
-            Fallocate::PunchHole => state.punch(&*open.file, &tools, offset, end)?,
+            Fallocate::PunchHole => self.punch(&open, &mut state, offset, end)?,
             Fallocate::ZeroRange { keep_size } => {
-                state.punch(&*open.file, &tools, offset, end)?;
+                self.punch(&open, &mut state, offset, end)?;
                 if lengthens(keep_size, &state) {
                     state.extend(&*open.file, &tools, end)?;
                 }
@@ -265,6 +276,16 @@ impl Core {
             self.commit_state(&open, &mut state, Durability::Ordered)?;
         }
         Ok(())
+    }
+
+    fn punch(&self, open: &OpenFile, state: &mut FileState, mut offset: u64, end: u64) -> Inner<()> {
+        loop {
+            offset = state.punch(&*open.file, &self.tools(), offset, end)?;
+            if offset >= end {
+                return Ok(());
+            }
+            self.commit_state(open, state, Durability::Ordered)?;
+        }
     }
 
     pub fn copy_range(&self, from: Handle, from_offset: u64, to: Handle, to_offset: u64, len: u64) -> Inner<u64> {

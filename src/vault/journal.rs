@@ -345,7 +345,9 @@ impl Journal {
     pub fn replay(&self) -> Inner<usize> {
         let mut files = 0;
         let mut left = self.leftover()?;
-        // One journal may go on where another one ends, and their names do not tell which is first.
+        let mut refused_before = usize::MAX;
+        // One journal may go on where another one ends, and their names do not tell which is first: again, as long as that helps. What was
+        // redone can be redone for ever, so only what is refused counts.
         loop {
             let (mut done, mut refused) = (0, Vec::new());
             for name in left {
@@ -356,7 +358,8 @@ impl Journal {
                 }
             }
             files += done;
-            if done == 0 {
+            let refused_now = refused.iter().map(|(_, count)| count).sum();
+            if refused_now == 0 || refused_now >= refused_before {
                 for (name, count) in refused {
                     let shown = String::from_utf8_lossy(&name).into_owned();
                     tracing::warn!("journal {shown}: {count} files are not what it was made against, kept under another name");
@@ -366,6 +369,7 @@ impl Journal {
                 }
                 return Ok(files);
             }
+            refused_before = refused_now;
             left = refused.into_iter().map(|(name, _)| name).collect();
         }
     }
@@ -476,7 +480,8 @@ impl Journal {
     /// Applies the records that name one file id. They may name several paths: hard links, or copies that a sync tool made.
     fn redo_file(&self, records: &[JournalRecord<'_>]) -> Inner<Redone> {
         let mut redone = Redone::default();
-        let mut inodes: Vec<((u64, u64), Arc<dyn File>, Vec<&[u8]>)> = Vec::new();
+        type Named<'a> = ((u64, u64), Arc<dyn File>, Vec<&'a [u8]>);
+        let mut inodes: Vec<Named> = Vec::new();
         for record in records {
             if inodes.iter().any(|(_, _, paths)| paths.contains(&&*record.path)) {
                 continue;

@@ -63,6 +63,20 @@ impl Tree<'_> {
         Ok(self.block(level + 1, j / FANOUT)?.0[(j % FANOUT) as usize])
     }
 
+    /// Where chunk `k` is part of a hole, the first chunk behind the largest subtree of holes that it stands in; else `k`.
+    pub fn after_hole(&self, k: u64) -> Inner<u64> {
+        if k >= self.root.chunks {
+            return Ok(u64::MAX);
+        }
+        for level in (0..=self.levels()).rev() {
+            let span = FANOUT.pow(level as u32);
+            if self.hash(level, k / span)? == HOLE {
+                return Ok((k / span + 1).saturating_mul(span));
+            }
+        }
+        Ok(k)
+    }
+
     /// Index block `j` of `level`; a block of holes where the tree has none.
     pub fn block(&self, level: u8, j: u64) -> Inner<Arc<IndexBlock>> {
         let expected = self.hash(level, j)?;

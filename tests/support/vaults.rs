@@ -203,13 +203,11 @@ pub fn tree(vault: &Vault) -> Result<BTreeMap<Vec<u8>, Item>, Error> {
     Ok(all)
 }
 
+/// Takes a path with what it holds or the error of reading it.
+pub type Visit<'a> = dyn FnMut(&[u8], Result<Item, Error>) -> Result<(), Error> + 'a;
+
 /// Visits everything below `node`: each path with what it holds or the error of reading it.
-pub fn walk(
-    vault: &Vault,
-    node: NodeId,
-    path: &[u8],
-    visit: &mut dyn FnMut(&[u8], Result<Item, Error>) -> Result<(), Error>,
-) -> Result<(), Error> {
+pub fn walk(vault: &Vault, node: NodeId, path: &[u8], visit: &mut Visit<'_>) -> Result<(), Error> {
     for (name, attr) in entries(vault, node)? {
         let path = if path.is_empty() { name } else { [path, b"/", &name].concat() };
         let item = match attr.kind {

@@ -1,0 +1,345 @@
+//! Reads the bytes of a scenario as its structure and gives what is in them, field by field.
+
+use std::collections::BTreeMap;
+
+use kithfs::crypto::{FileKey, Hctr2, NamesKey, RecordCipher, Suite};
+use kithfs::format::FormatError;
+use kithfs::format::header::{Header, HeaderContext};
+use kithfs::format::identity::{IdentityRecord, PublicIdentity, SlotKind};
+use kithfs::format::journal::{JournalHead, RECORD_HEAD, open_record, record_head};
+use kithfs::format::layout::Layout;
+use kithfs::format::manifest::Manifest;
+use kithfs::format::members;
+use kithfs::format::name::{Decoded, NameCipher};
+use kithfs::format::record::{DirectoryRecord, RecordContext, RecordKind, Xattrs, link_record};
+use kithfs::format::share::ShareDescriptor;
+use kithfs::format::slots::{self, SlotHeader};
+use kithfs::format::table::{IndexBlock, Segment, Table, index_hash, segment_aad, table_hash};
+use kithfs::sharing::{IdentityError, IdentityFile, Secret};
+use zeroize::Zeroizing;
+
+use super::scenario::Scenario;
+
+/// All structures that have vectors.
+pub const STRUCTURES: [&str; 16] = [
+    "chunk-table",
+    "directory-record",
+    "file-header",
+    "identity-file",
+    "index-block",
+    "journal-head",
+    "journal-record",
+    "long-name",
+    "manifest",
+    "members",
+    "name",
+    "segment",
+    "share-descriptor",
+    "slot-block",
+    "symlink",
+    "xattrs",
+];
+
+type Fields = BTreeMap<String, String>;
+type Outcome = Result<Fields, String>;
+
+fn kind(error: FormatError) -> String {
+    error.kind().name().to_owned()
+}
+
+fn fields<const N: usize>(list: [(&str, String); N]) -> Fields {
+    list.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn suite(scenario: &Scenario) -> Suite {
+    Suite::from_byte(scenario.number("suite") as u8).expect("a known suite")
+}
+
+fn layout(scenario: &Scenario) -> Layout {
+    Layout::new(scenario.number("chunk-log2") as u8, false).expect("a chunk size")
+}
+
+fn public(public: &PublicIdentity) -> String {
+    hex::encode(public.to_bytes())
+}
+
+/// Reads the scenario's bytes as `structure`.
+pub fn read(structure: &str, scenario: &Scenario) -> Outcome {
+    match structure {
+        "file-header" => file_header(scenario),
+        "chunk-table" => chunk_table(scenario),
+        "index-block" => index_block(scenario),
+        "segment" => segment(scenario),
+        "name" => name(scenario),
+        "directory-record" => directory_record(scenario),
+        "long-name" => {
+            let bound = [scenario.key("directory"), scenario.key("hash")].concat();
+            let plain = record(scenario, RecordKind::Name, &bound, &scenario.bytes)?;
+            Ok(fields([("name", hex::encode(plain))]))
+        }
+        "symlink" => symlink(scenario),
+        "xattrs" => xattrs(scenario),
+        "journal-head" => journal_head(scenario),
+        "journal-record" => journal_record(scenario),
+        "identity-file" => identity_file(scenario),
+        "share-descriptor" => share_descriptor(scenario),
+        "manifest" => manifest(scenario),
+        "slot-block" => slot_block(scenario),
+        "members" => member_list(scenario),
+        _ => panic!("{structure} is not a structure"),
+    }
+}
+
+fn file_header(scenario: &Scenario) -> Outcome {
+    let cipher = RecordCipher::new(suite(scenario), &scenario.key("header-key"));
+    let share = scenario.key("share");
+    let context = HeaderContext { share: &share, layout: layout(scenario), cipher: &cipher };
+    let (header, data) = Header::open(&context, &scenario.bytes).map_err(kind)?;
+    Ok(fields([
+        ("form", if header.public.small.is_some() { "small" } else { "large" }.to_owned()),
+        ("epoch", header.public.epoch.to_string()),
+        ("commitment", hex::encode(header.public.commitment)),
+        ("file-id", hex::encode(header.public.file_id)),
+        ("size", header.size.to_string()),
+        ("version", header.version.to_string()),
+        ("root", hex::encode(header.root)),
+        ("oldest-epoch", header.oldest_epoch.to_string()),
+        ("hint-directory", hex::encode(header.hint.directory)),
+        ("hint-name", hex::encode(header.hint.name)),
+        ("data", hex::encode(&*data)),
+    ]))
+}
+
+fn chunk_table(scenario: &Scenario) -> Outcome {
+    if table_hash(&scenario.bytes) != scenario.key("hash") {
+        return Err("unauthentic".to_owned());
+    }
+    let table = Table::decode(&layout(scenario), suite(scenario), &scenario.bytes).map_err(kind)?;
+    let mut all = fields([("salt", hex::encode(table.salt)), ("epoch", table.epoch.to_string()), ("seals", table.seals.to_string())]);
+    for (s, segment) in table.segments.iter().enumerate() {
+        let text = if *segment == Segment::HOLE {
+            "hole".to_owned()
+        } else {
+            format!("nonce {} tag {} length {}", hex::encode(segment.nonce), hex::encode(segment.tag), segment.len)
+        };
+        all.insert(format!("segment-{s}"), text);
+    }
+    Ok(all)
+}
+
+fn index_block(scenario: &Scenario) -> Outcome {
+    let bytes = <&[u8; 4096]>::try_from(&scenario.bytes[..]).map_err(|_| "truncated".to_owned())?;
+    if index_hash(scenario.number("level") as u8, bytes) != scenario.key("hash") {
+        return Err("unauthentic".to_owned());
+    }
+    let block = IndexBlock::decode(bytes);
+    let children = block.0.iter().enumerate().filter(|(_, hash)| **hash != [0; 32]);
+    Ok(children.map(|(i, hash)| (format!("child-{i}"), hex::encode(hash))).collect())
+}
+
+fn segment(scenario: &Scenario) -> Outcome {
+    let suite = suite(scenario);
+    let salt: [u8; 16] = scenario.bytes_input("salt").try_into().unwrap();
+    let nonce: [u8; 12] = scenario.bytes_input("nonce").try_into().unwrap();
+    let tag: [u8; 16] = scenario.bytes_input("tag").try_into().unwrap();
+    let key = kithfs::crypto::ChunkKeys::new(suite, &FileKey::from_bytes(scenario.key("file-key"))).derive(&salt);
+    let (share, file) = (scenario.key("share"), scenario.key("file-id"));
+    let (chunk, number) = (scenario.number("chunk"), scenario.number("segment") as u32);
+    let aad = segment_aad(&share, &file, chunk, number, scenario.bytes.len() as u16, scenario.number("epoch") as u32, suite);
+    let mut plain = scenario.bytes.clone();
+    key.open(&nonce, &aad, &mut plain, &tag).map_err(|_| "unauthentic".to_owned())?;
+    Ok(fields([("plain", hex::encode(plain))]))
+}
+
+fn name(scenario: &Scenario) -> Outcome {
+    let (key, directory) = (NamesKey::from_bytes(scenario.key("names-key")), scenario.key("directory"));
+    let hctr2 = Hctr2::new(&key);
+    let names = NameCipher::new(&hctr2, &key, &directory);
+    match names.decode(&scenario.bytes) {
+        Decoded::Plain(plain) => {
+            // What has no suffix must also be what a writer makes of the name.
+            let found = names.encode(&plain).is_some_and(|stored| stored.entry() == scenario.bytes)
+                || names.conflict_candidates(&plain).contains(&scenario.bytes);
+            assert!(found, "a name that was decoded can be looked up");
+            Ok(fields([("kind", "plain".to_owned()), ("name", hex::encode(plain))]))
+        }
+        Decoded::Long { sidecar, hash, suffix } => Ok(fields([
+            ("kind", "long".to_owned()),
+            ("sidecar", String::from_utf8(sidecar).unwrap()),
+            ("hash", hex::encode(hash)),
+            ("suffix", hex::encode(suffix)),
+        ])),
+        Decoded::Control => Ok(fields([("kind", "control".to_owned())])),
+        Decoded::Foreign => Err("foreign".to_owned()),
+    }
+}
+
+fn record(scenario: &Scenario, of: RecordKind, bound: &[u8], bytes: &[u8]) -> Result<Vec<u8>, String> {
+    let suite = suite(scenario);
+    let cipher = RecordCipher::new(suite, &scenario.key("records-key"));
+    let share = scenario.key("share");
+    let context = RecordContext { share: &share, suite, epoch: scenario.number("epoch") as u32, cipher: &cipher };
+    Ok(context.open(of, bound, bytes).map_err(kind)?.to_vec())
+}
+
+fn directory_record(scenario: &Scenario) -> Outcome {
+    let plain = record(scenario, RecordKind::Directory, b"", &scenario.bytes)?;
+    let record = DirectoryRecord::decode(&plain).map_err(kind)?;
+    Ok(fields([
+        ("id", hex::encode(record.id)),
+        ("place-parent", hex::encode(record.place.parent)),
+        ("place-name", hex::encode(record.place.name)),
+        ("previous-parent", hex::encode(record.previous.parent)),
+        ("previous-name", hex::encode(record.previous.name)),
+    ]))
+}
+
+/// The bytes are the text of the store's link; with an input `reference` they are the control file of a long target.
+fn symlink(scenario: &Scenario) -> Outcome {
+    if scenario.inputs.contains_key("reference") {
+        let target = record(scenario, RecordKind::LongSymlink, &scenario.bytes_input("reference"), &scenario.bytes)?;
+        return Ok(fields([("target", hex::encode(target))]));
+    }
+    let (text, bound, field): (_, &[u8], _) = match scenario.bytes.strip_prefix(b"+") {
+        Some(text) => (text, b"+", "reference"),
+        None => (&scenario.bytes[..], b"", "target"),
+    };
+    let sealed = link_record(text).map_err(kind)?;
+    Ok(fields([(field, hex::encode(record(scenario, RecordKind::Symlink, bound, &sealed)?))]))
+}
+
+fn xattrs(scenario: &Scenario) -> Outcome {
+    let plain = record(scenario, RecordKind::Xattrs, b"", &scenario.bytes)?;
+    let attributes = Xattrs::decode(&plain).map_err(kind)?;
+    Ok(attributes.0.iter().map(|(name, value)| (format!("attribute-{}", hex::encode(name)), hex::encode(value))).collect())
+}
+
+fn journal_head(scenario: &Scenario) -> Outcome {
+    let head = JournalHead::decode(&scenario.bytes).map_err(kind)?;
+    Ok(fields([
+        ("suite", head.suite.as_byte().to_string()),
+        ("share", hex::encode(head.share)),
+        ("id", hex::encode(head.id)),
+        ("owner", hex::encode(head.owner)),
+    ]))
+}
+
+fn journal_record(scenario: &Scenario) -> Outcome {
+    let id = scenario.bytes_input("journal-id").try_into().unwrap();
+    let head = JournalHead { suite: suite(scenario), share: scenario.key("share"), id, owner: [0; 16] };
+    let cipher = RecordCipher::new(head.suite, &scenario.key("journal-key"));
+    let (start, rest) = scenario.bytes.split_first_chunk::<RECORD_HEAD>().ok_or("truncated")?;
+    let (generation, sequence, len) = record_head(start).ok_or("magic")?;
+    let record = open_record(&head, &cipher, generation, sequence, rest.get(..len).ok_or("truncated")?).map_err(kind)?;
+    let mut all = fields([
+        ("generation", generation.to_string()),
+        ("sequence", sequence.to_string()),
+        ("path", hex::encode(&record.path)),
+        ("file-id", hex::encode(record.file_id)),
+        ("base", hex::encode(record.base)),
+        ("result", hex::encode(record.result)),
+        ("cipher-length", record.cipher_len.to_string()),
+        ("mtime", format!("{} s {} ns", record.mtime.0, record.mtime.1)),
+    ]);
+    for (i, patch) in record.patches.iter().enumerate() {
+        all.insert(format!("patch-{i}"), format!("at {} bytes {}", patch.offset, hex::encode(&patch.bytes)));
+    }
+    Ok(all)
+}
+
+/// With an input `key-file` or `passphrase` the file must also be unlocked.
+fn identity_file(scenario: &Scenario) -> Outcome {
+    let record = IdentityRecord::decode(&scenario.bytes).map_err(kind)?;
+    let secret = |name: &str| scenario.inputs.get(name).map(|value| Zeroizing::new(hex::decode(value).unwrap()));
+    let secret = secret("key-file").map(Secret::KeyFile).or(secret("passphrase").map(Secret::Passphrase));
+    if let Some(secret) = secret {
+        match IdentityFile::decode(&scenario.bytes).unwrap().unlock(&secret) {
+            Ok(identity) => assert_eq!(identity.public(), record.public),
+            Err(IdentityError::WrongSecret(_)) => return Err("unauthentic".to_owned()),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    let mut all = fields([("suite", record.suite.as_byte().to_string()), ("public", public(&record.public))]);
+    for slot in &record.slots {
+        let how = match slot.kind {
+            SlotKind::Passphrase(p) => format!("passphrase memory {} passes {} lanes {}", p.memory_kib, p.passes, p.lanes),
+            other => other.name().to_owned(),
+        };
+        all.insert(format!("slot-{}", slot.id), format!("{how}, created {}, label [{}]", slot.created, hex::encode(&slot.label)));
+    }
+    Ok(all)
+}
+
+fn share_descriptor(scenario: &Scenario) -> Outcome {
+    let descriptor = ShareDescriptor::decode(&scenario.bytes).map_err(kind)?;
+    Ok(fields([
+        ("suite", descriptor.suite.as_byte().to_string()),
+        ("signed", descriptor.signed.to_string()),
+        ("isolated", descriptor.isolated.to_string()),
+        ("chunk-log2", descriptor.chunk_log2.to_string()),
+        ("founder", public(&descriptor.founder)),
+        ("random", hex::encode(descriptor.random)),
+        ("share-id", hex::encode(descriptor.share_id())),
+    ]))
+}
+
+fn manifest(scenario: &Scenario) -> Outcome {
+    let m = Manifest::decode(&scenario.bytes).map_err(kind)?;
+    let mut all = fields([
+        ("suite", m.suite.as_byte().to_string()),
+        ("sequence", m.sequence.to_string()),
+        ("epoch", m.epoch.to_string()),
+        ("time", m.time.to_string()),
+        ("share", hex::encode(m.share)),
+        ("previous", hex::encode(m.previous)),
+        ("second-parent", hex::encode(m.second_parent)),
+        ("commitment", hex::encode(m.commitment)),
+        ("inventory-root", hex::encode(m.inventory_root)),
+        ("inventory-file", hex::encode(m.inventory_file)),
+        ("signer", hex::encode(m.signer)),
+        ("signature", hex::encode(m.signature)),
+        ("hash", hex::encode(m.hash())),
+        ("file-name", m.file_name()),
+    ]);
+    for (i, admin) in m.admins.iter().enumerate() {
+        all.insert(format!("admin-{i}"), hex::encode(admin));
+    }
+    for (i, block) in m.blocks.iter().enumerate() {
+        all.insert(format!("block-{i}"), format!("root {} slots {}", hex::encode(block.root), block.count));
+    }
+    for (i, entry) in m.history.iter().enumerate() {
+        let (commitment, sealed) = (hex::encode(entry.commitment), hex::encode(entry.sealed));
+        all.insert(format!("history-{i}"), format!("epoch {} commitment {commitment} sealed {sealed}", entry.epoch));
+    }
+    Ok(all)
+}
+
+fn slot_block(scenario: &Scenario) -> Outcome {
+    let header = slots::check(&scenario.bytes).map_err(kind)?;
+    let read = SlotHeader::read(&scenario.key("root"), &mut slots::slice_reader(&scenario.bytes));
+    if read.is_err() {
+        return Err("unauthentic".to_owned());
+    }
+    let mut all = fields([
+        ("suite", header.suite.as_byte().to_string()),
+        ("epoch", header.epoch.to_string()),
+        ("share", hex::encode(header.share)),
+        ("ephemeral", hex::encode(header.ephemeral)),
+        ("slots", header.count.to_string()),
+        ("tree-top", hex::encode(header.tree_top)),
+        ("members-digest", hex::encode(header.members_digest)),
+        ("file-name", slots::file_name(&header.root())),
+    ]);
+    if let Some(tag) = scenario.inputs.get("find") {
+        let tag: [u8; 16] = hex::decode(tag).unwrap().try_into().unwrap();
+        let slot = header.find(&tag, &mut slots::slice_reader(&scenario.bytes)).map_err(|_| "unauthentic")?;
+        all.insert("found".into(), slot.map_or("nothing".into(), hex::encode));
+    }
+    Ok(all)
+}
+
+fn member_list(scenario: &Scenario) -> Outcome {
+    let list = members::decode(&scenario.bytes).map_err(kind)?;
+    let text = |m: &members::Member| format!("{} {} name [{}]", public(&m.public), m.role.name(), hex::encode(&m.name));
+    Ok(list.iter().enumerate().map(|(i, member)| (format!("member-{i}"), text(member))).collect())
+}
