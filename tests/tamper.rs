@@ -511,7 +511,7 @@ fn entries_exchanged_moved_renamed_and_removed() {
             let last = flipped.len() / 2;
             flipped[last] = if flipped[last] == b'A' { b'B' } else { b'A' };
             for name in [flipped, b"foreign".to_vec(), b"+nonsense".to_vec(), b"=".to_vec()] {
-                let renamed = Place([&place.0[..place.0.len() - 1], &[name.clone()]].concat()).path();
+                let renamed = Place([&place.0[..place.0.len() - 1], std::slice::from_ref(&name)].concat()).path();
                 bench.with(
                     |copy| place.dir(copy).rename(place.name(), &*place.dir(copy), &name, RenameMode::NoReplace).unwrap(),
                     Judge::Exact,

@@ -13,7 +13,7 @@
 //!   record an allocation.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -577,10 +577,11 @@ impl Journal {
         let last = records[end - 1];
         let mut changed = file.stat()?.size < last.cipher_len;
         let mut present = Vec::new();
-        for patch in records[start..end].iter().flat_map(|r| &r.patches) {
-            present.resize(patch.bytes.len(), 0);
-            if file.read_at(&mut present, patch.offset)? != present.len() || present != *patch.bytes {
-                file.write_at(&patch.bytes, patch.offset)?;
+        // Only what stays in the end: a redo of what is done already must find nothing to do, or a replay that waits for that has no end.
+        for (offset, bytes) in net_effect(records[start..end].iter().flat_map(|r| &r.patches), last.cipher_len) {
+            present.resize(bytes.len(), 0);
+            if file.read_at(&mut present, offset)? != present.len() || present != *bytes {
+                file.write_at(bytes, offset)?;
                 changed = true;
             }
         }
@@ -639,6 +640,29 @@ impl Journal {
     }
 }
 
+/// What `patches`, written one after the other to a file of `len` bytes in the end, leave of themselves: pieces that do not overlap, those
+/// of the last patch last.
+fn net_effect<'a>(patches: impl DoubleEndedIterator<Item = &'a Patch<'a>>, len: u64) -> Vec<(u64, &'a [u8])> {
+    let mut covered: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut pieces = Vec::new();
+    for patch in patches.rev() {
+        let stop = (patch.offset + patch.bytes.len() as u64).min(len);
+        let before = covered.range(..=patch.offset).next_back().map_or(0, |(_, to)| *to);
+        let mut at = patch.offset.max(before);
+        while at < stop {
+            let next = covered.range(at..stop).next().map(|(from, to)| (*from, *to));
+            let (gap, resume) = next.unwrap_or((stop, stop));
+            if at < gap {
+                covered.insert(at, gap);
+                pieces.push((at, &patch.bytes[(at - patch.offset) as usize..(gap - patch.offset) as usize]));
+            }
+            at = resume;
+        }
+    }
+    pieces.reverse();
+    pieces
+}
+
 fn write_zeros(file: &dyn File, mut from: u64, to: u64) -> std::io::Result<()> {
     let zeros = vec![0; 1 << 20];
     while from < to {
@@ -647,4 +671,29 @@ fn write_zeros(file: &dyn File, mut from: u64, to: u64) -> std::io::Result<()> {
         from += part;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_net_effect_is_that_of_all_patches_in_order(patches in proptest::collection::vec((0..40usize, 0..12usize), 0..12), len in 0..50usize) {
+            let patch = |(i, (offset, n)): (usize, (usize, usize))| Patch { offset: offset as u64, bytes: vec![i as u8 + 1; n].into() };
+            let patches: Vec<Patch> = patches.into_iter().enumerate().map(patch).collect();
+            let write = |out: &mut [u8; 64], offset: u64, bytes: &[u8]| out[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+            let (mut all, mut net) = ([0; 64], [0; 64]);
+            patches.iter().for_each(|p| write(&mut all, p.offset, &p.bytes));
+            all[len..].fill(0);
+            let mut written = 0;
+            for (offset, bytes) in net_effect(patches.iter(), len as u64) {
+                write(&mut net, offset, bytes);
+                written += bytes.len();
+            }
+            prop_assert_eq!(all, net);
+            prop_assert_eq!(written, net.iter().filter(|b| **b != 0).count());
+        }
+    }
 }

@@ -29,6 +29,7 @@ pub struct Target {
     /// Bytes that a run may have allocated at a time, beside [`PER_BYTE`] for each byte of the input.
     pub memory: usize,
     /// Mutated inputs in the smoke test.
+    #[allow(dead_code, reason = "only one of the two drivers runs a fixed number")]
     pub smoke_runs: u64,
 }
 

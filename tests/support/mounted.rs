@@ -17,9 +17,14 @@ pub fn can_mount() -> bool {
     usable
 }
 
+/// One test at a time. Each starts programs, and a child that another thread has just forked holds a copy of every descriptor until it
+/// calls exec: an unmount in that moment finds the mount busy.
+static ONE_AT_A_TIME: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+
 /// A directory with a vault, its passphrase and a mount point, all of which go away with it.
 pub struct Scratch {
     dir: tempfile::TempDir,
+    _turn: parking_lot::MutexGuard<'static, ()>,
 }
 
 /// A mounted vault; dropping it unmounts.
@@ -57,10 +62,11 @@ impl Scratch {
 
     /// The directories and the passphrase file, and no vault.
     pub fn bare() -> Self {
+        let turn = ONE_AT_A_TIME.lock();
         let dir = tempfile::Builder::new().prefix("kithfs-test-").tempdir().expect("a temporary directory");
         std::fs::write(dir.path().join("passphrase"), "correct horse\n").expect("write the passphrase");
         std::fs::create_dir(dir.path().join("mnt")).expect("make the mount point");
-        Scratch { dir }
+        Scratch { dir, _turn: turn }
     }
 
     pub fn path(&self) -> &Path {
@@ -96,8 +102,8 @@ impl Scratch {
 impl Mount {
     /// Unmounts as a user does, and waits for the daemon.
     pub fn unmount(mut self) {
-        self.up = false;
         expect_code(Command::new(KITHFS).arg("umount").arg(&self.point), 0);
+        self.up = false;
     }
 }
 
