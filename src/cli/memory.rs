@@ -88,7 +88,13 @@ mod tests {
         std::thread::scope(|scope| {
             for sequence in [3u32, 9, 5, 7, 2, 8, 4, 6] {
                 let shares = shares.clone();
-                scope.spawn(move || shares.update(at(sequence), |known| drop(known.advance(at(sequence).head))).unwrap());
+                scope.spawn(move || {
+                    shares
+                        .update(at(sequence), |known| {
+                            let _ = known.advance(at(sequence).head);
+                        })
+                        .unwrap()
+                });
             }
         });
         assert_eq!(shares.get(&[1; 32]).unwrap(), Some(at(9)));
