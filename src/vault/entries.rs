@@ -319,8 +319,14 @@ impl Core {
         }
         let text = (stat.kind == Kind::Symlink && stat.nlink == 1).then(|| folder.dir.readlink(&stored)).transpose()?;
         let paths = self.paths.write();
-        self.settle(&stat)?;
+        let settled = self.settle(&stat);
+        if stat.nlink > 1 || stat.kind != Kind::File {
+            settled?;
+        }
         folder.dir.unlink(&stored)?;
+        if stat.nlink == 1 {
+            self.journal.forget_repair((stat.dev, stat.ino));
+        }
         let gone = self.nodes.remove_link(&stat, parent, &stored);
         drop(paths);
         folder.tidy(&stored);
@@ -641,7 +647,7 @@ impl Folder<'_> {
 
     /// The store's file `stored`.
     pub fn open_file(&self, stored: &[u8], access: crate::backing::Access) -> Inner<std::sync::Arc<dyn crate::backing::File>> {
-        Ok(self.dir.open_file(stored, access)?)
+        self.core.journal.overlay(self.dir.open_file(stored, access)?)
     }
 
     /// Stored name of `name`, which need not be there.
