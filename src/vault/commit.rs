@@ -104,6 +104,7 @@ impl Committer<'_> {
     fn sync_all(&self, state: &mut FileState, file: &Arc<dyn File>) -> Inner<()> {
         file.sync_all()?;
         state.durable = true;
+        state.replaced = false;
         state.needs_sync = false;
         state.unsynced = false;
         Ok(())
@@ -132,7 +133,13 @@ impl Committer<'_> {
             file.write_at(&block.bytes, block.offset)?;
         }
         *touched |= state.committed.is_some();
-        file.write_at(header, 0)?;
+        // Small data that outgrow the first block: first what may find no space, so that the header that is there stays whole.
+        let first = header.len().min(DATA_START as usize);
+        if first < header.len() {
+            file.write_at(&header[first..], first as u64)?;
+        }
+        file.write_at(&header[..first], 0)?;
+        state.backing_len = state.backing_len.max(header.len() as u64);
         self.finish_in_place(state, file, cipher_len, blocks, holes)
     }
 

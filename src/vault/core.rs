@@ -365,7 +365,7 @@ impl Core {
                 if due && self.has_name(open) {
                     // Committed while still in the table, so that a lookup in between sees the right size.
                     drop(files);
-                    committed = Some(self.commit(open, Durability::Ordered));
+                    committed = Some(self.commit_last(open));
                     continue;
                 }
             }
@@ -379,6 +379,14 @@ impl Core {
             break;
         }
         committed.unwrap_or(Ok(()))
+    }
+
+    /// The commit of the last close. A file whose old contents were thrown away is made durable at once: the program has put new ones there,
+    /// and either of the two it would like to find after a crash. Nobody waits for it: the kernel closes files in the background.
+    fn commit_last(&self, open: &OpenFile) -> Inner<()> {
+        let mut state = open.state.write();
+        let durability = if state.replaced { Durability::Synced } else { Durability::Ordered };
+        self.commit_state(open, &mut state, durability)
     }
 
     /// Whether a name leads to the file: one that is known here, or a hard link that nobody has looked up yet.

@@ -99,6 +99,8 @@ pub(crate) struct FileState {
     pub punch: Vec<(u64, Range<usize>)>,
     /// The commit will free places to which the committed header refers.
     pub freed: bool,
+    /// Contents to which a durable header referred were thrown away, and nothing is durable since: the last close makes up for it.
+    pub replaced: bool,
     /// The file was shortened, and the commit that goes with it is under way.
     pub cut: bool,
 }
@@ -162,6 +164,7 @@ impl OpenFile {
             latched: None,
             punch: Vec::new(),
             freed: false,
+            replaced: false,
             cut: false,
         };
         Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) })
@@ -182,6 +185,7 @@ impl OpenFile {
             let open = Self::fresh(node, file, inode, tools, serial, Hint { directory: [0; 32], name: Vec::new() });
             let mut state = open.state.write();
             state.backing_len = backing_len;
+            state.replaced = backing_len > 0;
             drop(state);
             return Ok(open);
         }
@@ -225,6 +229,7 @@ impl OpenFile {
             latched: None,
             punch: Vec::new(),
             freed: false,
+            replaced: false,
             cut: false,
         };
         Ok(Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) }))
@@ -772,6 +777,7 @@ impl FileState {
     pub fn discard(&mut self, serial: u64) {
         self.take_dirty_from(0);
         self.serial = serial;
+        self.replaced |= self.durable;
         self.durable = false;
         self.committed = None;
         self.root = Root { hash: HOLE, chunks: 0 };
