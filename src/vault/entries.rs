@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::core::{Core, Open, list, read_control, write_control};
-use super::error::{Fault, Inner};
+use super::error::{Fault, Inner, is_no_space};
 use super::file::OpenFile;
 use super::keys::DirectoryId;
 use super::nodes::Link;
@@ -286,6 +286,17 @@ impl Core {
         let open = OpenFile::fresh(node, file, (stat.dev, stat.ino), &self.tools(), self.next_serial(), hint);
         self.insert_open(&mut files, node, open.clone(), flags);
         drop(files);
+        // An empty file has a header from the beginning: should the daemon die, a file that nobody wrote to yet is empty and not broken.
+        if let Err(fault) = self.commit(&open, super::commit::Durability::Ordered)
+            && is_no_space(fault.errno())
+        {
+            let _ = folder.dir.unlink(stored.entry());
+            self.nodes.remove_link(&stat, parent, stored.entry());
+            folder.tidy(stored.entry());
+            let _ = self.release(&open, flags);
+            self.nodes.forget(node, 1);
+            return Err(fault);
+        }
         let attr = self.attr(node, &stat, None)?;
         Ok((attr, self.put_handle(Open::File { file: open, flags })))
     }
@@ -319,8 +330,14 @@ impl Core {
         }
         let text = (stat.kind == Kind::Symlink && stat.nlink == 1).then(|| folder.dir.readlink(&stored)).transpose()?;
         let paths = self.paths.write();
-        self.settle(&stat)?;
+        let settled = self.settle(&stat);
+        if stat.nlink > 1 || stat.kind != Kind::File {
+            settled?;
+        }
         folder.dir.unlink(&stored)?;
+        if stat.nlink == 1 {
+            self.journal.forget_repair((stat.dev, stat.ino));
+        }
         let gone = self.nodes.remove_link(&stat, parent, &stored);
         drop(paths);
         folder.tidy(&stored);
@@ -641,7 +658,7 @@ impl Folder<'_> {
 
     /// The store's file `stored`.
     pub fn open_file(&self, stored: &[u8], access: crate::backing::Access) -> Inner<std::sync::Arc<dyn crate::backing::File>> {
-        Ok(self.dir.open_file(stored, access)?)
+        self.core.journal.overlay(self.dir.open_file(stored, access)?)
     }
 
     /// Stored name of `name`, which need not be there.

@@ -130,22 +130,16 @@ impl Core {
             // What the journal has for the file goes to its place first: no replay may take the file back to it.
             self.journal.settle(Some(open.inode))?;
             // Nothing of the old contents is promised to anybody any more: straight, and only then is the space free.
-            let was_durable = std::mem::replace(&mut state.durable, false);
-            let dropped = self.shorten(open, state, 0);
-            if dropped.is_err() {
-                state.durable = was_durable;
-            }
-            return dropped;
+            state.discard(self.next_serial());
+            return self.commit_state(open, state, Durability::Ordered);
         }
-        self.shorten(open, state, size)
-    }
-
-    fn shorten(&self, open: &Arc<OpenFile>, state: &mut FileState, size: u64) -> Inner<()> {
-        if size < state.size {
-            state.shorten(&*open.file, &self.tools(), size)?;
+        let longer = state.shorten(&*open.file, &self.tools(), size)?;
+        let committed = self.commit_state(open, state, Durability::Ordered);
+        if committed.is_err() && state.latched.is_none() {
+            // Left as it is, the next write would fill places to which the durable header refers, and growth would bring old bytes back.
+            state.restore(&*open.file, &self.tools(), longer);
         }
-        state.touch();
-        self.commit_state(open, state, Durability::Ordered)
+        committed
     }
 
     pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Inner<Attr> {

@@ -230,11 +230,12 @@ impl Vault {
         };
         let random: Arc<dyn Random> = Arc::new(OsRandom);
         let journal_key = identity.journal_key(&keys.share);
-        let journal = Journal::new(store.clone(), keys.clone(), random.clone(), journal_key, lock::host());
-        if lock.is_some() {
+        let journal = Journal::new(store.clone(), keys.clone(), random.clone(), journal_key, lock::host(), read_only);
+        if lock.is_some() || read_only {
             let replayed = journal.replay().map_err(at)?;
             if replayed > 0 {
-                tracing::info!("journal: {replayed} files brought up to date after a crash");
+                let how = if read_only { "shown as they were committed before a crash" } else { "brought up to date after a crash" };
+                tracing::info!("journal: {replayed} files {how}");
             }
         } else if !journal.leftover().map_err(at)?.is_empty() {
             tracing::warn!("a journal of an interrupted mount is there; files in it show their state before it until a mount can write");
@@ -262,6 +263,15 @@ impl Vault {
     /// The first failure; everything else is committed all the same.
     pub fn close(&self) -> Result<()> {
         self.inside.close()
+    }
+
+    /// Makes the journal before it is needed, so that a store that fills up later still takes overwrites of what is there. A vault that is
+    /// not prepared makes its journal at the first commit that needs one.
+    ///
+    /// # Errors
+    /// `ENOSPC` where there is no room for it even now; whatever else the store says. The vault works as before.
+    pub fn prepare(&self) -> Result<()> {
+        self.on_node("make a journal in", ROOT, |core| if core.read_only { Ok(()) } else { core.journal.reserve() })
     }
 
     /// Commits what has been waiting for at least `age`.

@@ -133,6 +133,9 @@ impl Service {
         let open = found.unlock(secret, cache_size, purpose)?;
         let mut options = options;
         options.read_only |= open.vault.is_read_only();
+        if let Err(error) = open.vault.prepare() {
+            tracing::warn!("{error}; overwriting synced files will need room for it");
+        }
         let (mounted, device) = fuse::mount(&mountpoint, &options)?;
         let operations = Arc::new(VaultFs::new(open.vault.clone(), options.view));
         let serving = match fuse::serve(device, operations, &ServeOptions::default()) {
