@@ -297,6 +297,17 @@ fn extended_attributes() {
 }
 
 #[test]
+fn a_panic_is_answered_with_an_error_and_costs_no_thread() {
+    let Some(mount) = Mount::new("") else { return };
+    fs::write(mount.path("f"), b"x").unwrap();
+    let mut value = [0; 10];
+    for _ in 0..20 {
+        assert_eq!(rustix::fs::getxattr(mount.path("f"), "user.panic", &mut value), Err(rustix::io::Errno::IO));
+    }
+    assert_eq!(fs::read(mount.path("f")).unwrap(), b"x");
+}
+
+#[test]
 fn sizes_holes_and_space() {
     let Some(mount) = Mount::new("") else { return };
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(mount.path("f")).unwrap();

@@ -83,8 +83,7 @@ fn put_opened(out: &mut Vec<u8>, opened: Opened) {
 fn put_statfs(out: &mut Vec<u8>, space: &Space) {
     use statfs_out as at;
     out.resize(statfs_out::LEN, 0);
-    let numbers =
-        [(at::blocks, space.blocks), (at::bfree, space.free), (at::bavail, space.available), (at::files, space.files)];
+    let numbers = [(at::blocks, space.blocks), (at::bfree, space.free), (at::bavail, space.available), (at::files, space.files)];
     for (at, number) in numbers.into_iter().chain([(at::ffree, space.files_free)]) {
         put(out, at, &number.to_ne_bytes());
     }

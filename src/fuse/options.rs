@@ -259,11 +259,15 @@ mod tests {
         assert_eq!((options.fsname.as_str(), options.fstype().as_str()), ("/v", "fuse.x.y"));
         assert_eq!(options.view, View { uid: Some(7), gid: Some(8), umask: 0o27 });
         assert!(!parsed("ro,rw,suid,nosuid").unwrap().read_only);
-        let options = parsed("uring,uring_memory=16").unwrap();
-        assert!(options.uring && options.uring_memory == Some(16) && !options.for_fusermount().contains("uring"));
-        assert!(!parsed("uring,nouring").unwrap().uring);
-        let options = parsed("ro,noexec,noatime").unwrap();
         assert_eq!(options.flags(), MountFlags::RDONLY | MountFlags::NOEXEC | MountFlags::NOATIME);
+    }
+
+    #[test]
+    fn io_uring_is_our_own_business() {
+        let options = parsed("uring,uring_memory=16").unwrap();
+        assert!(options.uring && options.uring_memory == Some(16));
+        assert!(!options.for_fusermount().contains("uring") && !options.data(3, 0o40000, 0, 0).contains("uring"));
+        assert!(!parsed("uring,nouring").unwrap().uring);
     }
 
     #[test]
@@ -271,7 +275,8 @@ mod tests {
         assert_eq!(parsed("ro,user_xyz").unwrap_err(), OptionError::Unknown("user_xyz".into()));
         assert_eq!(parsed("fd=3").unwrap_err(), OptionError::Unknown("fd=3".into()));
         assert_eq!(parsed("ro=1").unwrap_err(), OptionError::Unknown("ro=1".into()));
-        for bad in ["uid=-1", "uid=4294967295", "gid=", "umask=8", "umask=1777", "subtype=a b", "subtype=", "fsname=a\nb", "uring_memory=0"] {
+        for bad in ["uid=-1", "uid=4294967295", "gid=", "umask=8", "umask=1777", "subtype=a b", "subtype=", "fsname=a\nb", "uring_memory=0"]
+        {
             assert!(matches!(parsed(bad), Err(OptionError::Bad { .. })), "{bad}");
         }
     }

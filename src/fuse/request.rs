@@ -58,42 +58,131 @@ pub struct Range {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is the method of Operations of that name, with its arguments")]
 pub enum Call<'a> {
-    Lookup { name: &'a [u8] },
-    Forget { count: u64 },
+    Lookup {
+        name: &'a [u8],
+    },
+    Forget {
+        count: u64,
+    },
     /// Pairs of node and count, as they came.
-    BatchForget { pairs: &'a [u8] },
+    BatchForget {
+        pairs: &'a [u8],
+    },
     GetAttr,
     SetAttr(SetAttr),
     ReadLink,
-    Symlink { name: &'a [u8], target: &'a [u8] },
-    MkNod { name: &'a [u8], mode: u32, umask: u32, rdev: u32 },
-    MkDir { name: &'a [u8], mode: u32, umask: u32 },
-    Unlink { name: &'a [u8] },
-    RmDir { name: &'a [u8] },
-    Rename { name: &'a [u8], new_parent: NodeId, new_name: &'a [u8], flags: u32 },
-    Link { node: NodeId, name: &'a [u8] },
+    Symlink {
+        name: &'a [u8],
+        target: &'a [u8],
+    },
+    MkNod {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+    },
+    MkDir {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+    },
+    Unlink {
+        name: &'a [u8],
+    },
+    RmDir {
+        name: &'a [u8],
+    },
+    Rename {
+        name: &'a [u8],
+        new_parent: NodeId,
+        new_name: &'a [u8],
+        flags: u32,
+    },
+    Link {
+        node: NodeId,
+        name: &'a [u8],
+    },
     /// `kill`: the kernel says that suid and sgid go.
-    Open { flags: i32, kill: bool },
-    Create { name: &'a [u8], mode: u32, umask: u32, flags: i32, kill: bool },
+    Open {
+        flags: i32,
+        kill: bool,
+    },
+    Create {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        kill: bool,
+    },
     Read(Range),
-    Write { handle: Handle, offset: u64, data: &'a [u8], kill: bool },
+    Write {
+        handle: Handle,
+        offset: u64,
+        data: &'a [u8],
+        kill: bool,
+    },
     StatFs,
-    Release { handle: Handle },
-    Fsync { handle: Handle, data_only: bool },
-    SetXattr { name: &'a [u8], value: &'a [u8], flags: i32 },
-    GetXattr { name: &'a [u8], size: usize },
-    ListXattr { size: usize },
-    RemoveXattr { name: &'a [u8] },
-    Flush { handle: Handle },
+    Release {
+        handle: Handle,
+    },
+    Fsync {
+        handle: Handle,
+        data_only: bool,
+    },
+    SetXattr {
+        name: &'a [u8],
+        value: &'a [u8],
+        flags: i32,
+    },
+    GetXattr {
+        name: &'a [u8],
+        size: usize,
+    },
+    ListXattr {
+        size: usize,
+    },
+    RemoveXattr {
+        name: &'a [u8],
+    },
+    Flush {
+        handle: Handle,
+    },
     OpenDir,
-    ReadDir { range: Range, plus: bool },
-    ReleaseDir { handle: Handle },
-    FsyncDir { handle: Handle, data_only: bool },
-    Access { mask: i32 },
-    Interrupt { unique: u64 },
-    Allocate { handle: Handle, offset: u64, len: u64, mode: i32 },
-    Seek { handle: Handle, offset: i64, whence: i32 },
-    Copy { from: Handle, from_offset: u64, to: Handle, to_offset: u64, len: u64 },
+    ReadDir {
+        range: Range,
+        plus: bool,
+    },
+    ReleaseDir {
+        handle: Handle,
+    },
+    FsyncDir {
+        handle: Handle,
+        data_only: bool,
+    },
+    Access {
+        mask: i32,
+    },
+    Interrupt {
+        unique: u64,
+    },
+    Allocate {
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: i32,
+    },
+    Seek {
+        handle: Handle,
+        offset: i64,
+        whence: i32,
+    },
+    Copy {
+        from: Handle,
+        from_offset: u64,
+        to: Handle,
+        to_offset: u64,
+        len: u64,
+    },
     /// The end of a filesystem on a block device, which ours is not.
     Destroy,
     /// An answer to a question that we never ask.

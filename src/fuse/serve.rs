@@ -100,7 +100,10 @@ pub struct Serving {
 #[derive(Debug)]
 enum Session {
     /// By `fuser`; `lent` is the descriptor that it reads from.
-    Dev { session: BackgroundSession, lent: RawFd },
+    Dev {
+        session: BackgroundSession,
+        lent: RawFd,
+    },
     Uring(uring::Session),
 }
 

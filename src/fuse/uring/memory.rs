@@ -19,7 +19,8 @@ const IOVECS: usize = 320;
 /// Distance of the blocks for headers.
 const STRIDE: usize = 512;
 /// Both are part of a page and do not overlap.
-const _: () = assert!(HEADERS <= IOVECS && IOVECS + 2 * size_of::<libc::iovec>() <= STRIDE && IOVECS.is_multiple_of(align_of::<libc::iovec>()));
+const _: () =
+    assert!(HEADERS <= IOVECS && IOVECS + 2 * size_of::<libc::iovec>() <= STRIDE && IOVECS.is_multiple_of(align_of::<libc::iovec>()));
 const PAGE: usize = 4096;
 
 /// A mapping of zeroed memory that belongs to nobody else.

@@ -105,7 +105,7 @@ pub fn start(device: &Device, ops: Arc<dyn Operations>, options: &ServeOptions, 
     let options = ServeOptions { max_write: options.max_write.min(plan.payload), ..*options };
     let dispatcher = Arc::new(Dispatcher::new(ops, options));
     let cores = thread::available_parallelism().map_or(2, usize::from);
-    let pool = Arc::new(Pool::new((2 * cores).clamp(4, 16))?);
+    let pool = Arc::new(Pool::new((2 * cores).clamp(8, 16))?);
     let prepared = Prepared::make(Arc::new(Common { dispatcher: dispatcher.clone(), pool, device: device.clone() }), &plan)?;
 
     let terms = device::shake_hands(device, &options, true)?;
@@ -117,11 +117,8 @@ pub fn start(device: &Device, ops: Arc<dyn Operations>, options: &ServeOptions, 
     };
     // Before the queues are there: what they wait for may come over the device.
     read_device(&mut threads)?;
-    let registered = if terms.over_io_uring() {
-        prepared.register()
-    } else {
-        Err(io::Error::other("the kernel did not offer FUSE over io_uring"))
-    };
+    let registered =
+        if terms.over_io_uring() { prepared.register() } else { Err(io::Error::other("the kernel did not offer FUSE over io_uring")) };
     let over_io_uring = registered.is_ok();
     match registered {
         Ok(()) => {
