@@ -53,9 +53,7 @@ impl Switch {
 
 impl Drop for Switch {
     fn drop(&mut self) {
-        if self.before.trim() != "Y" {
-            let _ = fs::write(SWITCH, self.before.trim());
-        }
+        let _ = fs::write(SWITCH, self.before.trim());
     }
 }
 
