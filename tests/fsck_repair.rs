@@ -154,7 +154,7 @@ fn a_lost_or_wrong_directory_record_is_rebuilt_from_what_the_files_say() {
         let mut now = without_kept(&vault);
         if damage == "of another directory" {
             assert_eq!(now.remove(&b"y"[..]), Some(Item::Dir));
-            assert_eq!(now.remove(&b"y/file"[..]).is_some(), true, "the other directory was rebuilt as well");
+            assert!(now.remove(&b"y/file"[..]).is_some(), "the other directory was rebuilt as well");
         }
         assert!(now == all, "{damage}");
         vault.close().unwrap();
@@ -380,7 +380,7 @@ fn a_power_cut_at_any_moment_of_a_repair_harms_nothing() {
             // The damaged file is kept once, whole.
             let kept: Vec<_> = after.kept.iter().filter(|f| f.size == Some(600_000)).collect();
             assert_eq!(kept.len(), 1, "cut {n}, choice {seed}");
-            assert_eq!(kept[0].bad, [3 * 4096..4 * 4096]);
+            assert!(kept[0].bad.len() == 1 && kept[0].bad[0] == (3 * 4096..4 * 4096));
             vault.close().unwrap();
         }
     }
@@ -406,7 +406,7 @@ fn a_check_beside_a_writer_raises_no_alarm_and_finds_what_is_wrong() {
                 v.write(steady, n * 1000 % 300_000, &pattern(n, 9000), false).unwrap();
                 let name = format!("file {}", n % 7).into_bytes();
                 put(v, &name, &pattern(n, (n * 977 % 50_000) as usize)).unwrap();
-                if n % 3 == 0 {
+                if n.is_multiple_of(3) {
                     rename(v, &name, b"renamed", RenameMode::Replace).unwrap();
                 }
                 n += 1;

@@ -26,6 +26,9 @@ fn caller() -> Caller {
     Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), umask: 0o077 }
 }
 
+/// Hands bytes, one part after the other, to the function that it is given.
+type Fill<'f> = &'f mut dyn FnMut(&mut dyn FnMut(&[u8]) -> Inner<()>) -> Inner<()>;
+
 /// The directory of one repair in `lost+found`.
 struct Run {
     node: NodeId,
@@ -237,7 +240,7 @@ impl<'a> Bench<'a> {
     }
 
     /// A new file in the directory of this repair, filled by `fill`, durable.
-    fn copy(&mut self, name: &[u8], fill: &mut dyn FnMut(&mut dyn FnMut(&[u8]) -> Inner<()>) -> Inner<()>) -> Inner<Option<Vec<u8>>> {
+    fn copy(&mut self, name: &[u8], fill: Fill) -> Inner<Option<Vec<u8>>> {
         let name = self.free(name)?.0;
         let core = self.core;
         let node = self.run()?.node;
