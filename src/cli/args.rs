@@ -81,7 +81,9 @@ pub enum Command {
     Info(Info),
     /// Verify every byte of a vault
     ///
-    /// Prints plain path and cipher path of each fault. Exit code 0: no fault; 20: faults found; 21: the check could not run.
+    /// Prints plain path and cipher path of each fault, and which bytes of a file are bad. With --repair, puts right what can be known and
+    /// moves what cannot be authenticated to `lost+found` in the vault; nothing is deleted. Exit code 0: no fault, or none is left; 20:
+    /// faults found; 21: the check could not run.
     Fsck(Fsck),
     /// List a directory of a vault
     Ls(Ls),
@@ -388,6 +390,27 @@ pub struct Fsck {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Repair what is wrong, after a question for each
+    ///
+    /// Replays what a crash left, writes lost directory records and long names anew where what is sealed in the vault tells them, and moves
+    /// what cannot be authenticated to a new directory in `lost+found`, with a report. The vault must not be mounted.
+    #[arg(long, conflicts_with = "online")]
+    pub repair: bool,
+    /// Repair without questions
+    #[arg(short, long, requires = "repair", conflicts_with = "dry_run")]
+    pub yes: bool,
+    /// Change nothing, say what would be done
+    #[arg(short = 'n', long, requires = "repair")]
+    pub dry_run: bool,
+    /// Write what is good of damaged files to this directory, with holes where bytes are bad
+    #[arg(long, value_name = "DIR")]
+    pub salvage: Option<PathBuf>,
+    /// Verify a vault that is mounted, beside the mount
+    ///
+    /// What is wrong counts only when nothing about it has changed for some seconds. Files that are written to all the time are named, and
+    /// count as neither good nor bad.
+    #[arg(long)]
+    pub online: bool,
     /// The vault
     pub vault: PathBuf,
     /// Where to start; default is the root of the vault
@@ -608,6 +631,9 @@ mod tests {
             "kithfs info --json V",
             "kithfs fsck --json V a/b",
             "kithfs fsck V",
+            "kithfs fsck --repair --yes --salvage D V a",
+            "kithfs fsck --repair -n --json V",
+            "kithfs fsck --online V a",
             "kithfs ls -l V a",
             "kithfs cat V a b",
             "kithfs get V a -",
@@ -640,6 +666,8 @@ mod tests {
             "kithfs passphrase add V --new-recovery-code --new-key-file K",
             "kithfs passphrase add V --new-passphrase-file K --new-key-file K",
             "kithfs passphrase list V --identity I",
+            "kithfs fsck --repair --online V",
+            "kithfs fsck --repair --yes --dry-run V",
         ] {
             assert_eq!(parse(line).err(), Some(ArgumentConflict), "{line}");
         }

@@ -79,7 +79,7 @@ impl Exit {
     /// What it means, in one line.
     pub fn meaning(self) -> &'static str {
         match self {
-            Exit::Ok => "done; for fsck: no fault found",
+            Exit::Ok => "done; for fsck: no fault found, or none left by the repair",
             Exit::Failure => "failed for another reason than those below, or some of the files of an import or export failed",
             Exit::Usage => "the command line is wrong",
             Exit::WrongSecret => "wrong passphrase, recovery code or key file, or none was given; or the identity has no access",
@@ -96,7 +96,7 @@ impl Exit {
             Exit::NotTrusted => {
                 "nothing vouches for a key, an invitation or a share, or its key has changed; or the question about it was answered with no"
             }
-            Exit::FaultsFound => "fsck: faults were found",
+            Exit::FaultsFound => "fsck: faults were found; with --repair: some are left",
             Exit::CouldNotCheck => "fsck: the check could not run, or not to its end",
         }
     }

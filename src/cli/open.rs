@@ -20,6 +20,8 @@ pub enum Purpose {
     Read,
     /// Reads and writes.
     Write,
+    /// Reads while another process has it open.
+    Beside,
 }
 
 /// A vault that was found and is not yet unlocked.
@@ -102,9 +104,9 @@ impl Found {
         let (identity, _) = identity::unlock(&identity::read(&path)?, &path, given)?;
         let default = OpenOptions::default();
         let options = OpenOptions {
-            read_only: purpose == Purpose::Read,
+            read_only: purpose != Purpose::Write,
             cache_bytes: cache_size.unwrap_or(default.cache_bytes),
-            lock: LockMode::Exclusive,
+            lock: if purpose == Purpose::Beside { LockMode::None } else { LockMode::Exclusive },
         };
         match Vault::open(self.store, &identity, options) {
             Ok(vault) => Ok(Open { vault, dir: self.dir }),
@@ -119,7 +121,9 @@ impl Found {
 /// All that can be wrong on the way.
 pub fn open(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Failure> {
     let found = find(given)?;
-    found.refuse_mounted()?;
+    if purpose != Purpose::Beside {
+        found.refuse_mounted()?;
+    }
     let secret = found.ask(args)?;
     found.unlock(secret, args.cache_size, purpose)
 }

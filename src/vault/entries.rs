@@ -53,7 +53,7 @@ pub(crate) struct Folder<'a> {
 }
 
 impl Folder<'_> {
-    fn encode(&self, name: &[u8]) -> Inner<StoredName> {
+    pub fn encode(&self, name: &[u8]) -> Inner<StoredName> {
         check_name(name)?;
         self.core.keys.names(&self.id).encode(name).ok_or(Fault::Os(libc::EINVAL))
     }
@@ -97,7 +97,7 @@ impl Folder<'_> {
     }
 
     /// Makes a long name's sidecar durable, before its entry is made.
-    fn prepare(&self, stored: &StoredName, name: &[u8]) -> Inner<()> {
+    pub fn prepare(&self, stored: &StoredName, name: &[u8]) -> Inner<()> {
         if let StoredName::Long { sidecar, hash, .. } = stored {
             if let Ok(Some(there)) = self.read_sidecar(sidecar, hash)
                 && there == name
@@ -176,6 +176,11 @@ impl Folder<'_> {
 }
 
 impl Core {
+    /// A directory of the store whose id is known, for whoever walks the store without nodes: names can be encoded, decoded and prepared.
+    pub fn folder_at(&self, dir: std::sync::Arc<dyn Dir>, id: DirectoryId) -> Folder<'_> {
+        Folder { core: self, node: super::types::ROOT, dir, id }
+    }
+
     /// A directory, ready for its names.
     pub fn folder(&self, node: NodeId) -> Inner<Folder<'_>> {
         if self.nodes.kind(node)? != Kind::Dir {
@@ -357,7 +362,7 @@ impl Core {
     }
 
     /// True where a directory of the store holds nothing but control files.
-    fn is_empty(dir: &dyn Dir) -> Inner<(bool, bool)> {
+    pub fn is_empty(dir: &dyn Dir) -> Inner<(bool, bool)> {
         let entries = list(dir)?;
         Ok((entries.iter().all(|e| is_control(&e.name)), entries.is_empty()))
     }
@@ -397,7 +402,7 @@ impl Core {
     }
 
     /// Deletes a directory that was moved away and holds only control files. What cannot be deleted is residue that fsck reports.
-    fn empty_trash(&self, dir: &dyn Dir, trash: &[u8]) {
+    pub fn empty_trash(&self, dir: &dyn Dir, trash: &[u8]) {
         let emptied = (|| {
             let inside = dir.open_dir(trash)?;
             for entry in list(&*inside)? {
@@ -424,7 +429,7 @@ impl Core {
         Ok(true)
     }
 
-    fn write_record(
+    pub fn write_record(
         &self,
         dir: &dyn Dir,
         id: DirectoryId,
@@ -651,16 +656,6 @@ pub(crate) fn shown(stored: &[u8]) -> String {
 }
 
 impl Folder<'_> {
-    /// Target of the link `stored`.
-    pub fn read_target(&self, stored: &[u8]) -> Inner<Vec<u8>> {
-        self.core.read_target(&*self.dir, stored)
-    }
-
-    /// The store's file `stored`.
-    pub fn open_file(&self, stored: &[u8], access: crate::backing::Access) -> Inner<std::sync::Arc<dyn crate::backing::File>> {
-        self.core.journal.overlay(self.dir.open_file(stored, access)?)
-    }
-
     /// Stored name of `name`, which need not be there.
     pub fn stored(&self, name: &[u8]) -> Inner<Vec<u8>> {
         match self.find(name) {

@@ -268,6 +268,11 @@ impl FileState {
         self.tree(file, tools).chunk(k, |table| self.segment_key(tools, table))
     }
 
+    /// Whether the table of chunk `k` can be read; its segments are not looked at.
+    pub fn is_chunk_readable(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<()> {
+        if self.small.is_some() || self.dirty.contains_key(&k) { Ok(()) } else { self.committed_chunk(file, tools, k).map(drop) }
+    }
+
     /// The first chunk behind `k`, a chunk of holes, that may hold something.
     fn after_hole(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<u64> {
         let committed = self.tree(file, tools).after_hole(k)?;

@@ -42,6 +42,7 @@ mod keys;
 mod lock;
 mod nodes;
 mod path;
+mod repair;
 mod share;
 mod symlink;
 mod tree;
@@ -56,8 +57,9 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-pub use self::check::{CheckFault, CheckProgress, CheckReport};
+pub use self::check::{CheckFault, CheckProgress, CheckReport, LOST_AND_FOUND, Online, REPAIR_RUN};
 pub use self::error::{Error, LockHolder, Result};
+pub use self::repair::{Outcome, Remedy, RepairReport, Repaired};
 pub use self::share::{CreateOptions, IDENTITY_FILE};
 pub use self::types::*;
 
@@ -237,7 +239,7 @@ impl Vault {
                 let how = if read_only { "shown as they were committed before a crash" } else { "brought up to date after a crash" };
                 tracing::info!("journal: {replayed} files {how}");
             }
-        } else if !journal.leftover().map_err(at)?.is_empty() {
+        } else if options.lock != LockMode::None && !journal.leftover().map_err(at)?.is_empty() {
             tracing::warn!("a journal of an interrupted mount is there; files in it show their state before it until a mount can write");
         }
         let parts = Parts { root: store, keys, random, journal, cache_bytes: options.cache_bytes, read_only, lock };
@@ -538,13 +540,33 @@ impl Vault {
     }
 
     /// Authenticates everything at `start` and below it.
+    ///
+    /// # Errors
+    /// There is no `start`, or the vault cannot be walked at all. What is wrong in the vault is in the report.
     pub fn check(&self, start: &[u8], progress: &mut dyn FnMut(&CheckProgress)) -> Result<CheckReport> {
-        self.on_node("check", ROOT, |core| {
-            let node = core.resolve(start)?.node;
-            let cipher = core.nodes.stored_path(node).unwrap_or_default();
-            let report = core.check(node, start, &cipher, progress);
-            core.nodes.forget(node, 1);
-            report
-        })
+        self.on_node("check", ROOT, |core| core.check(start, progress))
+    }
+
+    /// As [`Vault::check`], beside another process that has the vault open and may be writing: what is wrong counts only where nothing has
+    /// changed for a while. Takes `online.settle` for each round in which something is.
+    pub fn check_online(&self, start: &[u8], online: &Online, progress: &mut dyn FnMut(&CheckProgress)) -> Result<CheckReport> {
+        self.on_node("check", ROOT, |core| core.check_online(start, online, progress))
+    }
+
+    /// Does what the remedies of the faults of a check say, each where `decide` agrees. What cannot be authenticated is moved to the
+    /// directory `run` (its name begins with [`REPAIR_RUN`]) in `lost+found`. Nothing is deleted, and a crash at any moment harms nothing.
+    ///
+    /// # Errors
+    /// The vault is open for reading only. What fails for one fault is in the report.
+    pub fn repair(&self, faults: &[CheckFault], run: &[u8], decide: &mut dyn FnMut(&CheckFault) -> bool) -> Result<RepairReport> {
+        self.on_node("repair", ROOT, |core| core.repair(faults, run, decide))
+    }
+
+    /// Reads the good ranges of a damaged file, as a check has found them, piece by piece with their offsets.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or `take` fails.
+    pub fn salvage(&self, fault: &CheckFault, take: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>) -> Result<()> {
+        self.on_node("salvage", ROOT, |core| core.salvage(&fault.cipher, &fault.good(), take))
     }
 }

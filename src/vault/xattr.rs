@@ -6,7 +6,7 @@ use super::types::{NodeId, ROOT, SetXattr};
 use crate::format::record::{OVERHEAD, RecordKind, XATTRS_MAX, Xattrs};
 
 /// The store's attribute that holds the blob.
-const KEY: &[u8] = b"user.kithfs";
+pub(crate) const KEY: &[u8] = b"user.kithfs";
 /// Longest name of an attribute.
 const NAME_MAX: usize = 255;
 
