@@ -152,7 +152,12 @@ impl Folder<'_> {
 
     /// Plain name of a stored one; `None` for control files and what is not a name of this directory.
     pub fn decode(&self, stored: &[u8]) -> Inner<Option<Vec<u8>>> {
-        match self.core.keys.names(&self.id).decode(stored) {
+        self.plain(stored, self.core.keys.names(&self.id).decode(stored))
+    }
+
+    /// [`Folder::decode`], once the cipher has said what `stored` is.
+    fn plain(&self, stored: &[u8], decoded: Decoded) -> Inner<Option<Vec<u8>>> {
+        match decoded {
             Decoded::Plain(name) => Ok(Some(name)),
             Decoded::Control | Decoded::Foreign => Ok(None),
             Decoded::Long { sidecar, hash, suffix } => match self.read_sidecar(&sidecar, &hash) {
@@ -627,8 +632,9 @@ impl Core {
             let Some(last) = raw.last() else { return Ok(Vec::new()) };
             cookie = last.next;
             let mut entries = Vec::with_capacity(raw.len());
-            for entry in raw {
-                if let Some(name) = folder.decode(&entry.name)? {
+            let decoded = self.keys.names(&folder.id).decode_many(raw.iter().map(|entry| &*entry.name));
+            for (entry, decoded) in raw.into_iter().zip(decoded) {
+                if let Some(name) = folder.plain(&entry.name, decoded)? {
                     entries.push(Entry { name: name.into(), ino: entry.ino, kind: entry.kind, next: entry.next });
                 } else if !is_control(&entry.name) {
                     tracing::warn!(
