@@ -82,6 +82,7 @@ const OWNED: [(&str, &str); 19] = [
     ("clap_complete", "cli"),
     ("clap_mangen", "cli"),
     ("indicatif", "cli"),
+    ("qrcode", "cli"),
     ("rpassword", "cli"),
     ("tracing_subscriber", "cli"),
 ];
