@@ -64,7 +64,7 @@ const COMPUTE: [&str; 19] = [
 ];
 
 /// Crates that belong to one room.
-const OWNED: [(&str, &str); 19] = [
+const OWNED: [(&str, &str); 20] = [
     ("aes", "crypto"),
     ("argon2", "crypto"),
     ("chacha20", "crypto"),
