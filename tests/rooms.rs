@@ -41,7 +41,7 @@ const PURE: [&str; 3] = ["crypto", "format", "sharing"];
 const OUTSIDE: [&str; 8] = ["env", "fs", "net", "os", "path", "process", "random", "thread"];
 
 /// Crates that the pure rooms may name: none of them does anything but compute. (rayon computes on several cores.)
-const COMPUTE: [&str; 20] = [
+const COMPUTE: [&str; 19] = [
     "aes",
     "argon2",
     "base64ct",
