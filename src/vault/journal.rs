@@ -236,6 +236,12 @@ impl Journal {
         if state.running.is_some() && full || !state.old.is_empty() {
             self.checkpoint_locked(&mut state)?;
         }
+        if state.running.as_ref().is_some_and(|r| r.file.stat().is_ok_and(|stat| stat.nlink == 0)) {
+            // Somebody has taken the file away, a sync tool perhaps: a record in it would not be found after a crash.
+            tracing::warn!("the journal was removed by somebody else, another one takes its place");
+            self.checkpoint_locked(&mut state)?;
+            state.running = None;
+        }
         if state.broken_at(inode, Some(&record.path)).is_some() {
             return Err(Fault::Os(libc::EIO)); // an earlier record of it is not at its place yet
         }
