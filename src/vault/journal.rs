@@ -340,6 +340,22 @@ impl Journal {
         self.state.lock().broken.retain(|b| b.inode != Some(inode));
     }
 
+    /// Gives the store back what the journal has reserved and not used, for a record that is durable and finds no space at its place. The
+    /// next record that needs it asks for it anew. False where there is nothing to give.
+    pub fn give_space(&self) -> bool {
+        Self::give_unused(&mut self.state.lock())
+    }
+
+    fn give_unused(state: &mut State) -> bool {
+        let tail = state.tail.next_multiple_of(RECORDS_AT);
+        let Some(running) = &mut state.running else { return false };
+        if running.capacity <= tail || running.file.set_len(tail).is_err() {
+            return false;
+        }
+        running.capacity = tail;
+        true
+    }
+
     /// Makes room for a record of `len` bytes behind the tail: by more space, or where the store has none, by a checkpoint.
     fn lengthen(&self, state: &mut MutexGuard<State>, len: u64) -> Inner<()> {
         let tail = state.tail;
@@ -388,6 +404,9 @@ impl Journal {
         }
         self.load_broken(state)?;
         self.mend(state);
+        if !state.broken.is_empty() && Self::give_unused(state) {
+            self.mend(state);
+        }
         if !state.broken.is_empty() {
             return self.carry(state);
         }
