@@ -305,3 +305,83 @@ fn a_disk_that_is_copied_in_one_moment_holds_what_was_acknowledged() {
     drop(inner);
     drop(outer);
 }
+
+/// An ext4 of 64 MiB on a loop device; `None`, with a message, where that cannot be had.
+fn small_disk(work: &Path) -> Option<Disk> {
+    let made =
+        is_root() && Command::new("mkfs.ext4").args(["-q", "-F", "disk", "64M"]).current_dir(work).status().is_ok_and(|s| s.success());
+    let disk = made.then(|| Disk::mount(&work.join("disk"), &work.join("small"), "loop")).flatten();
+    if disk.is_none() {
+        println!("skipped: it needs root, mkfs.ext4 and loop devices");
+    }
+    disk
+}
+
+#[test]
+fn a_full_disk_damages_nothing_and_the_mount_goes_on_when_there_is_space() {
+    if !can_mount() {
+        return;
+    }
+    let mut bed = Bed::new(None);
+    let work = bed.dir.path().to_owned();
+    let Some(disk) = small_disk(&work) else { return };
+    bed.vault = work.join("small/vault");
+    bed.init();
+    let daemon = bed.mount(&bed.vault);
+    // All but about 3 MiB is taken by somebody else.
+    shell(&work, "free=$(($(stat -f -c '%a * %S' small) / 1048576)); fallocate -l $((free - 3))M small/ballast");
+    let full = bed.acknowledged().with_extension("full");
+    let _ = std::fs::remove_file(&full);
+    let mut load = bed.start("full", &[]);
+    // What needs space is refused in the end; overwriting does not need any.
+    let ended = || std::fs::read_to_string(&full).unwrap_or_default();
+    while !["append", "replace", "create"].iter().all(|load| ended().contains(load)) {
+        assert!(load.try_wait().unwrap().is_none(), "the load ended: {}", ended());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let lines = bed.lines();
+    while bed.lines() < lines + 20 {
+        assert!(load.try_wait().unwrap().is_none() && !ended().contains("overwrite"), "overwriting ended in a full disk");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = load.kill();
+    let _ = load.wait();
+    bed.verify("full", &bed.acknowledged(), "while it is full");
+    std::fs::remove_file(work.join("small/ballast")).unwrap();
+    let mut load = bed.start("again", &[]);
+    bed.wait_for_load(&mut load);
+    let _ = load.kill();
+    let _ = load.wait();
+    bed.verify("again", &bed.acknowledged(), "after there is space");
+    daemon.unmount();
+    bed.check(&bed.vault);
+    drop(disk);
+}
+
+#[test]
+fn a_store_that_can_only_be_read_is_mounted_for_reading_with_a_message() {
+    if !can_mount() {
+        return;
+    }
+    let mut bed = Bed::new(None);
+    let work = bed.dir.path().to_owned();
+    let Some(disk) = small_disk(&work) else { return };
+    bed.vault = work.join("small/vault");
+    bed.init();
+    let daemon = bed.mount(&bed.vault);
+    std::fs::write(bed.point().join("file"), "words").unwrap();
+    daemon.unmount();
+    shell(&work, "mount -o remount,ro small");
+    let said = std::fs::File::create(work.join("said")).unwrap();
+    let mut command = bed.command(KITHFS);
+    let child = command.args(["mount", "--foreground"]).arg(&bed.vault).arg(bed.point()).stderr(said).spawn().unwrap();
+    let mut daemon = Daemon { child, point: bed.point() };
+    daemon.wait_until_mounted();
+    assert_eq!(std::fs::read_to_string(bed.point().join("file")).unwrap(), "words");
+    let refused = std::fs::write(bed.point().join("file"), "other").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    daemon.unmount();
+    let said = std::fs::read_to_string(work.join("said")).unwrap();
+    assert!(said.contains("can only be read"), "{said}");
+    drop(disk);
+}

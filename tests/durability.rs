@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Call, Dir};
+use kithfs::backing::{Access, Call, Dir, SetTime, Timestamp};
 use kithfs::crypto::Suite;
 use kithfs::vault::{Fallocate, OpenOptions, SetAttr, Vault};
 use vaults::{READ, READ_WRITE, Seeded, at, get, pattern, put};
@@ -313,4 +313,138 @@ fn the_last_close_commits_what_another_opener_has_left_to_it() {
         }
     });
     assert!(!lost.into_inner(), "a change was lost");
+}
+
+/// Names of the journals of a store.
+fn journal_names(dir: &Arc<dyn Dir>) -> Vec<Vec<u8>> {
+    let entries = dir.reopen().unwrap().read(0, 1 << 20).unwrap();
+    entries.iter().filter(|e| e.name.starts_with(b"+journal-")).map(|e| e.name.to_vec()).collect()
+}
+
+fn read_all(dir: &Arc<dyn Dir>, name: &[u8]) -> Vec<u8> {
+    let file = dir.open_file(name, Access::Read).unwrap();
+    let mut bytes = vec![0; file.stat().unwrap().size as usize];
+    file.read_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+fn write_all(dir: &Arc<dyn Dir>, name: &[u8], bytes: &[u8]) {
+    let _ = dir.unlink(name);
+    dir.create_file(name, 0o600).unwrap().write_at(bytes, 0).unwrap();
+}
+
+/// A store as a power cut left it, with a journal of two records for one file, and what the file held before and after them.
+fn crashed() -> (MemStore, [Vec<u8>; 3]) {
+    let live = store(12);
+    let vault = vaults::open(live.root()).unwrap();
+    durable(&vault, b"file", &pattern(1, 20_000));
+    durable(&vault, b"bystander", &pattern(2, 5000));
+    overwrite(&vault, b"file", 4096, &pattern(3, 4096)).unwrap();
+    overwrite(&vault, b"file", 8192, &pattern(4, 4096)).unwrap();
+    let one = patched(pattern(1, 20_000), 4096, &pattern(3, 4096));
+    let states = [pattern(1, 20_000), one.clone(), patched(one, 8192, &pattern(4, 4096))];
+    (live.crash(&mut |_| 0), states)
+}
+
+fn assert_one_of(store: &MemStore, states: &[Vec<u8>], what: &str) {
+    let vault = vaults::open(store.root()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let found = get(&vault, b"file").unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert!(states.contains(&found), "{what}: bytes that nobody wrote");
+    assert!(get(&vault, b"bystander").unwrap() == pattern(2, 5000), "{what}");
+    vault.close().unwrap();
+}
+
+#[test]
+fn a_journal_that_was_tampered_with_is_refused_or_harmless() {
+    // Whoever stores the vault may change the journal as well.
+    let (base, states) = crashed();
+    let name = journal_names(&base.root()).remove(0);
+    let bytes = read_all(&base.root(), &name);
+    let used = bytes.iter().rposition(|b| *b != 0).unwrap() + 1;
+    assert!(used > 4096 + 2 * 512);
+    let with = |journal: &[u8], what: &str| {
+        let store = base.snapshot();
+        write_all(&store.root(), &name, journal);
+        assert_one_of(&store, &states, what);
+        assert_one_of(&store, &states, &format!("{what}, opened again"));
+    };
+    with(&bytes, "as it was");
+    for at in (0..used).step_by(97).chain(4096..4096 + 64) {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1 << (at % 8);
+        with(&flipped, &format!("a bit of byte {at} flipped"));
+    }
+    for end in (0..used + 512).step_by(512) {
+        with(&bytes[..end], &format!("cut to {end} bytes"));
+        let mut torn = bytes.clone();
+        torn[end..(end + 512).min(bytes.len())].fill(0);
+        with(&torn, &format!("torn at {end}"));
+    }
+    // The second record in the place of the first, and the first one twice.
+    let record = 4096 + (24 + u32::from_le_bytes(bytes[4100..4104].try_into().unwrap()) as usize).next_multiple_of(512);
+    with(&[&bytes[..4096], &bytes[record..]].concat(), "without its first record");
+    with(&[&bytes[..record], &bytes[4096..]].concat(), "with its first record twice");
+}
+
+#[test]
+fn a_journal_from_elsewhere_or_from_an_earlier_time_does_nothing() {
+    // The storage keeps an old journal and puts it back, or that of another vault of the same person.
+    let (base, states) = crashed();
+    let name = journal_names(&base.root()).remove(0);
+    let bytes = read_all(&base.root(), &name);
+    let vault = vaults::open(base.root()).unwrap();
+    assert!(get(&vault, b"file").unwrap() == states[2]);
+    overwrite(&vault, b"file", 4096, &pattern(5, 4096)).unwrap();
+    vault.close().unwrap();
+    let now = patched(states[2].clone(), 4096, &pattern(5, 4096));
+    for round in ["replayed a second time, older than the file", "a third time"] {
+        write_all(&base.root(), &name, &bytes);
+        assert_one_of(&base, std::slice::from_ref(&now), round);
+    }
+    let other = store(12);
+    let vault = vaults::open(other.root()).unwrap();
+    durable(&vault, b"file", &now);
+    durable(&vault, b"bystander", &pattern(2, 5000));
+    vault.close().unwrap();
+    write_all(&other.root(), &name, &bytes);
+    assert_one_of(&other, std::slice::from_ref(&now), "of another vault");
+    assert_eq!(journals(&other.root()), 1, "it is somebody's, and kept");
+}
+
+#[test]
+fn a_journal_of_another_machine_is_left_alone_while_it_may_be_in_use_there() {
+    // A sync tool brought the journal of a mount that was alive on another machine: the replay here removed it, the tool removed it there, and
+    // a crash there lost what it held.
+    let (base, states) = crashed();
+    let root = base.root();
+    let name = journal_names(&root).remove(0);
+    let foreign = b"+journal-elsewhere-0123456789abcdef";
+    root.rename(&name, &*root, foreign, kithfs::vault::RenameMode::Replace).unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
+    let touch = |secs| root.set_times(foreign, SetTime::Omit, SetTime::At(Timestamp { secs, nanos: 0 })).unwrap();
+    touch(now - 5);
+    match vaults::open(base.root()) {
+        Err(kithfs::vault::Error::InUse { holder, .. }) => assert_eq!(holder.host, "elsewhere"),
+        other => panic!("{:?}", other.map(|_| ()).err()),
+    }
+    assert_eq!(journal_names(&root), [foreign]);
+    assert!(get(&open_read_only(base.root()), b"file").unwrap() == states[2], "it can be read meanwhile");
+    // A vault that was carried here after a crash there: nothing of it is lost.
+    touch(now - 600);
+    assert_one_of(&base, &states[2..], "after it has rested");
+    assert_eq!(journals(&root), 0);
+}
+
+#[test]
+fn a_journal_that_somebody_takes_away_is_replaced() {
+    // A sync tool removed the journal under the mount: the records that followed went into a file without a name.
+    let live = store(12);
+    let vault = vaults::open(live.root()).unwrap();
+    durable(&vault, b"file", &pattern(1, 20_000));
+    overwrite(&vault, b"file", 4096, &pattern(3, 4096)).unwrap();
+    live.root().unlink(&journal_names(&live.root())[0]).unwrap();
+    overwrite(&vault, b"file", 8192, &pattern(4, 4096)).unwrap();
+    assert_eq!(journals(&live.root()), 1);
+    let wanted = patched(patched(pattern(1, 20_000), 4096, &pattern(3, 4096)), 8192, &pattern(4, 4096));
+    assert!(get(&vaults::open(live.crash(&mut |_| 0).root()).unwrap(), b"file").unwrap() == wanted);
 }

@@ -241,7 +241,7 @@ impl Committer<'_> {
         let appended = self.journal.append(&record, open.inode, file);
         let applied = appended.and_then(|ticket| {
             *recorded = true;
-            let applied = (|| {
+            let mut apply = || {
                 // Neighbouring segments go with one call.
                 let mut rest = &record.patches[..];
                 while let Some(first) = rest.first() {
@@ -254,7 +254,12 @@ impl Committer<'_> {
                     rest = &rest[run..];
                 }
                 self.finish_in_place(state, file, cipher_len, blocks, holes)
-            })();
+            };
+            let mut applied = apply();
+            if applied.as_ref().is_err_and(|fault| is_no_space(fault.errno())) && self.journal.give_space() {
+                // A store may want a block even to fill one that was allocated; the journal has some that it does not need.
+                applied = apply();
+            }
             match &applied {
                 Ok(()) => self.journal.applied(ticket),
                 Err(_) => self.journal.not_applied(ticket, open.inode),

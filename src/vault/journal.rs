@@ -236,6 +236,12 @@ impl Journal {
         if state.running.is_some() && full || !state.old.is_empty() {
             self.checkpoint_locked(&mut state)?;
         }
+        if state.running.as_ref().is_some_and(|r| r.file.stat().is_ok_and(|stat| stat.nlink == 0)) {
+            // Somebody has taken the file away, a sync tool perhaps: a record in it would not be found after a crash.
+            tracing::warn!("the journal was removed by somebody else, another one takes its place");
+            self.checkpoint_locked(&mut state)?;
+            state.running = None;
+        }
         if state.broken_at(inode, Some(&record.path)).is_some() {
             return Err(Fault::Os(libc::EIO)); // an earlier record of it is not at its place yet
         }
@@ -334,6 +340,22 @@ impl Journal {
         self.state.lock().broken.retain(|b| b.inode != Some(inode));
     }
 
+    /// Gives the store back what the journal has reserved and not used, for a record that is durable and finds no space at its place. The
+    /// next record that needs it asks for it anew. False where there is nothing to give.
+    pub fn give_space(&self) -> bool {
+        Self::give_unused(&mut self.state.lock())
+    }
+
+    fn give_unused(state: &mut State) -> bool {
+        let tail = state.tail.next_multiple_of(RECORDS_AT);
+        let Some(running) = &mut state.running else { return false };
+        if running.capacity <= tail || running.file.set_len(tail).is_err() {
+            return false;
+        }
+        running.capacity = tail;
+        true
+    }
+
     /// Makes room for a record of `len` bytes behind the tail: by more space, or where the store has none, by a checkpoint.
     fn lengthen(&self, state: &mut MutexGuard<State>, len: u64) -> Inner<()> {
         let tail = state.tail;
@@ -382,6 +404,9 @@ impl Journal {
         }
         self.load_broken(state)?;
         self.mend(state);
+        if !state.broken.is_empty() && Self::give_unused(state) {
+            self.mend(state);
+        }
         if !state.broken.is_empty() {
             return self.carry(state);
         }

@@ -233,6 +233,11 @@ impl Vault {
         let random: Arc<dyn Random> = Arc::new(OsRandom);
         let journal_key = identity.journal_key(&keys.share);
         let journal = Journal::new(store.clone(), keys.clone(), random.clone(), journal_key, lock::host(), read_only);
+        if lock.is_some()
+            && let Some(holder) = journal.in_use_elsewhere().map_err(at)?
+        {
+            return Err(Error::InUse { path: PathBuf::new(), holder });
+        }
         if lock.is_some() || read_only {
             let replayed = journal.replay().map_err(at)?;
             if replayed > 0 {

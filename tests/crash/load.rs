@@ -55,6 +55,12 @@ fn open_notes() -> Notes {
     Notes(File::options().create(true).append(true).open(path).expect("open the notes"))
 }
 
+/// Where a load notes that it ended because the disk was full.
+fn notes_of_full() -> Notes {
+    let path = PathBuf::from(std::env::var_os("KITHFS_CRASH_ACKNOWLEDGED").expect("the test says where")).with_extension("full");
+    Notes(File::options().create(true).append(true).open(path).expect("open the notes"))
+}
+
 /// Whether every load that there is has noted something.
 pub fn all_have_begun(text: &str) -> bool {
     let begun = |kind: &str| text.lines().any(|line| line.starts_with(kind));
@@ -166,17 +172,22 @@ fn works_while_the_mount_does() {
     fs::create_dir(&dir).expect("make the round's directory");
     File::open(dir.parent().expect("the mount")).and_then(|parent| parent.sync_all()).expect("sync the mount");
     let notes = open_notes();
-    // Each ends with the first error, which is that the mount is gone.
+    // Each ends with the first error, which is that the mount is gone, or that the disk is full.
+    let until_full = |name: &str, ended: io::Result<()>| {
+        if ended.is_err_and(|e| e.raw_os_error() == Some(libc::ENOSPC)) {
+            notes_of_full().add(name.to_string());
+        }
+    };
     std::thread::scope(|scope| {
         if std::env::var_os("KITHFS_CRASH_SQLITE").is_some() {
             scope.spawn(|| sqlite(&dir, &notes, "wal"));
             scope.spawn(|| sqlite(&dir, &notes, "delete"));
             return;
         }
-        scope.spawn(|| append(&dir, &notes));
-        scope.spawn(|| overwrite(&dir, &notes));
-        scope.spawn(|| replace(&dir, &notes));
-        scope.spawn(|| create(&dir, &notes));
+        scope.spawn(|| until_full("append", append(&dir, &notes)));
+        scope.spawn(|| until_full("overwrite", overwrite(&dir, &notes)));
+        scope.spawn(|| until_full("replace", replace(&dir, &notes)));
+        scope.spawn(|| until_full("create", create(&dir, &notes)));
     });
 }
 

@@ -151,7 +151,10 @@ impl Service {
         let purpose = if options.read_only { Purpose::Read } else { Purpose::Write };
         let open = found.unlock(secret, cache_size, purpose)?;
         let mut options = options;
-        options.read_only |= open.vault.is_read_only();
+        if open.vault.is_read_only() && !options.read_only {
+            tracing::warn!("the store can only be read: mounted for reading only");
+            options.read_only = true;
+        }
         if let Err(error) = open.vault.prepare() {
             tracing::warn!("{error}; overwriting synced files will need room for it");
         }

@@ -4,20 +4,28 @@
 //! * A journal is read by its owner, while no living process holds its lock.
 //! * A journal goes only when nothing in it was refused and everything is flushed. What could not be written makes its file broken and its
 //!   journal an old one, whose records the first checkpoint carries on.
+//! * A journal of another machine that changed a short while ago may be in use there, and have come here through a sync tool: nobody writes
+//!   beside it. One that was carried here is replayed when it has rested. An empty one is left to its owner for a day.
 //! * In a vault that is open for reading only the same is done to files in memory, and no journal is touched.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::overlay::OverlayFile;
 use super::redo::Outcome;
 use super::{Broken, Inode, Journal, Old, PREFIX};
 use crate::backing::{Access, File, Lock, RenameMode};
 use crate::format::journal::{ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORDS_AT, open_record, record_head};
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Fault, Inner, LockHolder};
 
 /// A journal that a replay has read and not all of which fitted is kept under this name: it is never replayed again.
 const REFUSED: &[u8] = b"+refused-";
+
+/// How long a journal of another machine rests before it counts as left behind: more than a mount there would let pass before it empties it.
+const RESTS: Duration = Duration::from_secs(120);
+/// How long one without records does.
+const EMPTY_RESTS: Duration = Duration::from_secs(24 * 3600);
 
 /// Counts of [`Outcome`].
 #[derive(Default)]
@@ -76,6 +84,32 @@ impl Journal {
         }
     }
 
+    /// Who may have the vault open on another machine: the owner of a journal that has records and changed a short while ago.
+    pub fn in_use_elsewhere(&self) -> Inner<Option<LockHolder>> {
+        for name in self.leftover()? {
+            let Some(host) = self.other_machine(&name) else { continue };
+            let file = match self.root.open_file(&name, Access::Read) {
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => continue,
+                other => other?,
+            };
+            let mut head = vec![0; RECORDS_AT as usize];
+            let read = file.read_at(&mut head, 0)?;
+            let Ok(head) = JournalHead::decode(&head[..read]) else { continue };
+            let own = head.share == self.keys.share && head.owner == Self::owner(&self.key, &head.id);
+            if own && rested(&*file)? < RESTS && !self.records(&*file, &head)?.is_empty() {
+                return Ok(Some(LockHolder { host, pid: 0, since_unix: file.stat()?.mtime.secs }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The machine that a journal's name tells of, where it is not this one.
+    fn other_machine(&self, name: &[u8]) -> Option<String> {
+        let name = std::str::from_utf8(name.strip_prefix(PREFIX)?).ok()?;
+        let (host, _) = name.rsplit_once('-')?;
+        (host != self.host).then(|| host.to_string())
+    }
+
     /// Names of all journals in the vault.
     pub fn leftover(&self) -> Inner<Vec<Vec<u8>>> {
         let mut names = Vec::new();
@@ -120,7 +154,11 @@ impl Journal {
             return Ok(Redone::default());
         }
         let mut by_file: Vec<Vec<JournalRecord<'static>>> = Vec::new();
-        for record in self.records(&*file, &head)? {
+        let records = self.records(&*file, &head)?;
+        if records.is_empty() && self.other_machine(name).is_some() && rested(&*file)? < EMPTY_RESTS {
+            return Ok(Redone::default());
+        }
+        for record in records {
             match by_file.iter_mut().find(|rs| rs[0].file_id == record.file_id) {
                 Some(records) => records.push(record),
                 None => by_file.push(vec![record]),
@@ -268,4 +306,10 @@ impl Journal {
         }
         Err(Fault::Os(libc::ENOENT))
     }
+}
+
+/// Time since a file was changed, by this machine's clock. One that says the future by little is taken for the present.
+fn rested(file: &dyn File) -> Inner<Duration> {
+    let changed = UNIX_EPOCH + Duration::from_secs(file.stat()?.mtime.secs.max(0) as u64);
+    Ok(SystemTime::now().duration_since(changed).unwrap_or_else(|ahead| ahead.duration()))
 }
