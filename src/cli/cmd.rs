@@ -1,5 +1,6 @@
 //! One file for each command: takes the parsed arguments, does the work, says how it ended.
 
+pub mod bench;
 pub mod files;
 pub mod fsck;
 pub mod generate;

@@ -34,9 +34,9 @@ fn bytes(case: &Value, pointer: &str) -> Vec<u8> {
 }
 
 /// A path of the cipher, `None` where the processor does not have it.
-type Path = fn(&NamesKey) -> Option<Hctr2>;
+type Route = fn(&NamesKey) -> Option<Hctr2>;
 
-const PORTABLE: Path = |key| Some(Hctr2::portable(key));
+const PORTABLE: Route = |key| Some(Hctr2::portable(key));
 
 #[test]
 fn hctr2_official_vectors_on_the_portable_path() {
@@ -48,11 +48,11 @@ fn hctr2_official_vectors_on_the_wide_path() {
     hctr2_official_vectors(Hctr2::wide);
 }
 
-fn hctr2_official_vectors(path: Path) {
+fn hctr2_official_vectors(route: Route) {
     let Some(cases) = official("HCTR2_AES256.json") else { return };
     assert_eq!(cases.len(), 350);
     for case in &cases {
-        let Some(cipher) = path(&NamesKey::from_bytes(unhex(text(case, "/input/key_hex")))) else {
+        let Some(cipher) = route(&NamesKey::from_bytes(unhex(text(case, "/input/key_hex")))) else {
             eprintln!("skipped: this processor has no wide path");
             return;
         };

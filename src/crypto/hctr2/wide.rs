@@ -121,10 +121,8 @@ impl Wide {
             ($round:literal, $constant:literal) => {
                 low = _mm_xor_si128(spread(low), _mm_shuffle_epi32::<0xff>(_mm_aeskeygenassist_si128::<$constant>(high)));
                 set($round, low);
-                if $round + 1 <= ROUNDS {
-                    high = _mm_xor_si128(spread(high), _mm_shuffle_epi32::<0xaa>(_mm_aeskeygenassist_si128::<0>(low)));
-                    set($round + 1, high);
-                }
+                high = _mm_xor_si128(spread(high), _mm_shuffle_epi32::<0xaa>(_mm_aeskeygenassist_si128::<0>(low)));
+                set($round + 1, high);
             };
         }
         pair!(2, 0x01);
