@@ -7,6 +7,10 @@ import io
 import os
 import sys
 import time
+import warnings
+
+# What is outdated in one library by the taste of another is not what is measured.
+warnings.simplefilter("ignore")
 
 import numpy
 from pyflocker.ciphers import AES, Backends

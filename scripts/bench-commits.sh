@@ -3,7 +3,7 @@
 #
 #     scripts/bench-commits.sh A B [BENCH...] [-- ARGUMENTS OF CRITERION]
 #
-# Checks both out under target/bench-commits, runs the named benchmarks (default: aead hctr2 chunk index roster) of A, B, A and B, takes
+# Checks both out under target/bench-commits, runs the named benchmarks (default: aead hctr2 parts) of A, B, A and B, takes
 # the better of the two medians for each, and prints B / A in time: below 1 is faster. Only what both commits have is compared.
 # Differences of less than a quarter are ties on most machines.
 set -euo pipefail
@@ -19,7 +19,7 @@ while [ $# -gt 0 ]; do
     benches+=("$1")
     shift
 done
-[ ${#benches[@]} -gt 0 ] || benches=(aead hctr2 chunk index roster)
+[ ${#benches[@]} -gt 0 ] || benches=(aead hctr2 parts)
 
 top=$PWD/${CARGO_TARGET_DIR:-target}
 case ${CARGO_TARGET_DIR:-} in /*) top=$CARGO_TARGET_DIR ;; esac

@@ -13,7 +13,7 @@
 //! tampering visible must be in the input. What depends on the key alone is computed in [`Hctr2::new`], what depends on the tweak
 //! (a directory's id) in [`Hctr2::tweak`], so that a name costs what its own bytes cost.
 //!
-//! There are two implementations, which the vectors and the fuzzer hold against each other: [`portable`], and [`wide`] for x86-64
+//! There are two implementations, which the vectors and the fuzzer hold against each other: `portable`, and `wide` for x86-64
 //! processors with VAES, VPCLMULQDQ and AVX-512, taken where the processor has them.
 
 mod portable;

@@ -7,7 +7,7 @@ use zeroize::Zeroize;
 
 /// [`Aead`] on `ring`.
 ///
-/// `ring` does not wipe an expanded key when it is dropped, so long-lived keys are kept in the types of [`super::keys`] and expanded
+/// `ring` does not wipe an expanded key when it is dropped, so long-lived keys are kept in the types of [`crate::crypto::keys`] and expanded
 /// only for as long as a chunk or a record is in work.
 pub struct RingAead(LessSafeKey);
 

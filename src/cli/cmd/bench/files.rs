@@ -47,7 +47,7 @@ const STEPS: [(&str, &str, bool, Step); 11] = [
     ("stat them", "per s", true, |b| b.each(|path| std::fs::metadata(path).map(drop))),
     ("open and read them", "per s", true, |b| b.each(|path| std::fs::read(path).map(drop))),
     ("list them", "per s", true, Bench::list),
-    ("remove them", "per s", false, |b| b.each(|path| std::fs::remove_file(path))),
+    ("remove them", "per s", false, |b| b.each(std::fs::remove_file)),
 ];
 
 type Step = fn(&mut Bench) -> io::Result<f64>;
