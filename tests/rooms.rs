@@ -79,6 +79,7 @@ const OWNED: [(&str, &str); 20] = [
     ("sha2", "crypto"),
     ("x25519_dalek", "crypto"),
     ("fuser", "fuse"),
+    ("io_uring", "fuse"),
     ("clap", "cli"),
     ("clap_complete", "cli"),
     ("clap_mangen", "cli"),
@@ -89,10 +90,12 @@ const OWNED: [(&str, &str); 20] = [
 ];
 
 /// Files with unsafe code, and why they cannot do without.
-const UNSAFE: [(&str, &str); 6] = [
+const UNSAFE: [(&str, &str); 8] = [
     ("crypto/hctr2/wide.rs", "vector instructions, called where the processor has them, and their loads and stores"),
     ("backing/os/sys.rs", "system calls that neither std nor rustix has: fchmodat2, getxattrat, setxattrat, removexattrat"),
     ("fuse/serve.rs", "a descriptor that was lent to the transport is taken back"),
+    ("fuse/uring/memory.rs", "memory that the kernel writes requests to and reads answers from"),
+    ("fuse/uring/ring.rs", "commands for io_uring, whose memory must outlive them"),
     ("cli/daemon.rs", "fork, to go to the background"),
     ("cli/signals.rs", "sigwait and the signal mask, which std does not have"),
     ("cli/secret.rs", "a descriptor that the user names by its number"),
