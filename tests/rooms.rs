@@ -65,7 +65,7 @@ const COMPUTE: [&str; 20] = [
 ];
 
 /// Crates that belong to one room.
-const OWNED: [(&str, &str); 20] = [
+const OWNED: [(&str, &str); 21] = [
     ("aes", "crypto"),
     ("argon2", "crypto"),
     ("aws_lc_rs", "crypto"),
