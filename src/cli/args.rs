@@ -109,6 +109,11 @@ pub enum Command {
     Map(Map),
     /// What is mounted, since when, by which process
     Mounts(Mounts),
+    /// How fast this processor and this disk are with kithfs
+    ///
+    /// Measures the ciphers, and a temporary vault beside the plain directory DIR, in which it is made and removed. Takes less than a
+    /// minute and 300 MB of the disk.
+    Bench(Bench),
     /// Print the completion script of a shell
     Completion(Completion),
     /// Write the manual pages into a directory
@@ -369,6 +374,20 @@ pub struct PassphraseList<Of: Args = SlotsOf> {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `bench`
+#[derive(Args, Debug)]
+pub struct Bench {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Do little of each, in a few seconds: to see that it works, not to quote
+    #[arg(long)]
+    pub quick: bool,
+    /// A directory on the disk that is to be measured
+    #[arg(default_value = ".")]
+    pub dir: PathBuf,
 }
 
 /// `info`

@@ -1,6 +1,7 @@
 //! One file for each command: takes the parsed arguments, does the work, says how it ended.
 
 pub mod accept;
+pub mod bench;
 pub mod contact;
 pub mod files;
 pub mod fsck;

@@ -84,6 +84,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Export(args) => cmd::transfer::export(args),
         Command::Map(args) => cmd::map::run(args),
         Command::Mounts(args) => cmd::mounts::run(args),
+        Command::Bench(args) => cmd::bench::run(args),
         Command::Completion(args) => cmd::generate::completion(args),
         Command::Man(args) => cmd::generate::man(args),
         Command::ExitCodes => cmd::generate::exit_codes(),
