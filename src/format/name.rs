@@ -243,6 +243,7 @@ mod tests {
         let count = |what: fn(&Decoded) -> bool| many.iter().filter(|decoded| what(decoded)).count();
         assert_eq!(count(|d| matches!(d, Decoded::Plain(_))), SHORT_MAX + 1);
         assert_eq!(count(|d| matches!(d, Decoded::Long { .. })), NAME_MAX - SHORT_MAX);
-        assert_eq!((count(|d| *d == Decoded::Control), count(|d| *d == Decoded::Foreign)), (1, 6));
+        // What does not begin as base64url is a control name, be it ever so odd.
+        assert_eq!((count(|d| *d == Decoded::Control), count(|d| *d == Decoded::Foreign)), (2, 5));
     }
 }
