@@ -64,7 +64,7 @@ const COMPUTE: [&str; 19] = [
 ];
 
 /// Crates that belong to one room.
-const OWNED: [(&str, &str); 18] = [
+const OWNED: [(&str, &str); 19] = [
     ("aes", "crypto"),
     ("argon2", "crypto"),
     ("chacha20", "crypto"),
@@ -76,6 +76,7 @@ const OWNED: [(&str, &str); 18] = [
     ("ring", "crypto"),
     ("sha2", "crypto"),
     ("x25519_dalek", "crypto"),
+    ("redb", "vault"),
     ("fuser", "fuse"),
     ("clap", "cli"),
     ("clap_complete", "cli"),

@@ -2,7 +2,7 @@
 //!
 //! * [`args`]: the command line as types; [`cmd`]: one file for each command; [`report`]: failures as people read them, and the only
 //!   place for advice; [`exit`]: what scripts read.
-//! * [`secret`], [`identity`], [`kdf`], [`replace`]: passphrases and the files that they open; [`open`], [`paths`]: vaults.
+//! * [`secret`], [`identity`], [`kdf`], [`replace`]: passphrases and the files that they open; [`open`], [`paths`], [`memory`]: vaults.
 //! * [`daemon`], [`signals`], [`log`], [`process`], [`registry`]: the process of a mount.
 
 pub mod args;
@@ -15,6 +15,7 @@ pub mod identity;
 pub mod kdf;
 pub mod local;
 pub mod log;
+pub mod memory;
 pub mod node;
 pub mod open;
 pub mod out;
@@ -65,6 +66,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Passphrase(args) => cmd::passphrase::run(&args.command),
         Command::Info(args) => cmd::info::run(args),
         Command::Fsck(args) => cmd::fsck::run(args),
+        Command::Rollback(args) => cmd::rollback::run(args),
+        Command::AcceptRollback(args) => cmd::rollback::accept(args),
         Command::Ls(args) => cmd::files::ls(args),
         Command::Cat(args) => cmd::files::cat(args),
         Command::Get(args) => cmd::files::get(args),

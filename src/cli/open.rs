@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::args::OpenArgs;
 use super::error::Error;
 use super::identity;
+use super::memory;
 use super::registry::Registry;
 use super::report::{Failure, in_vault};
 use super::secret::{Environment, Given, Source};
@@ -125,7 +126,12 @@ pub fn open(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Fai
         found.refuse_mounted()?;
     }
     let secret = found.ask(args)?;
-    found.unlock(secret, args.cache_size, purpose)
+    let share = found.description.share_id;
+    let open = found.unlock(secret, args.cache_size, purpose)?;
+    if purpose == Purpose::Write && !args.no_rollback_memory {
+        memory::begin(&open.vault, &share, false);
+    }
+    Ok(open)
 }
 
 impl Open {

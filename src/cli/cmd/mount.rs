@@ -21,7 +21,7 @@ use crate::cli::registry::{Entry, Registered, Registry};
 use crate::cli::report::{Failure, in_vault};
 use crate::cli::secret::Given;
 use crate::cli::signals::Signals;
-use crate::cli::{display, identity};
+use crate::cli::{display, identity, memory};
 use crate::fuse::vaultfs::VaultFs;
 use crate::fuse::{self, MountError, MountOptions, Mounted, ServeOptions, Serving, mounts};
 use crate::vault::Vault;
@@ -36,6 +36,7 @@ struct Plan {
     mountpoint: PathBuf,
     options: MountOptions,
     cache_size: Option<usize>,
+    remembers: bool,
 }
 
 /// Mounts a vault.
@@ -76,7 +77,7 @@ impl Plan {
             options.fsname = found.dir.to_string_lossy().replace(['\n', '\0'], "?");
         }
         let secret = found.ask(&args.open)?;
-        Ok(Plan { found, secret, mountpoint, options, cache_size: args.open.cache_size })
+        Ok(Plan { found, secret, mountpoint, options, cache_size: args.open.cache_size, remembers: !args.open.no_rollback_memory })
     }
 }
 
@@ -125,12 +126,16 @@ struct Service {
 
 impl Service {
     fn start(plan: Plan) -> Result<Service, Failure> {
-        let Plan { found, secret, mountpoint, options, cache_size } = plan;
+        let Plan { found, secret, mountpoint, options, cache_size, remembers } = plan;
         daemon::keep_memory_private()?;
         clear_umask();
         let signals = Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
         let purpose = if options.read_only { Purpose::Read } else { Purpose::Write };
+        let share = found.description.share_id;
         let open = found.unlock(secret, cache_size, purpose)?;
+        if remembers {
+            memory::begin(&open.vault, &share, true);
+        }
         let mut options = options;
         options.read_only |= open.vault.is_read_only();
         let (mounted, device) = fuse::mount(&mountpoint, &options)?;
