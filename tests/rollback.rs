@@ -176,7 +176,7 @@ fn an_older_copy_of_the_whole_vault_is_noticed_and_accepted_with_one_word() {
 
 /// Something that an honest person does.
 fn act(vault: &Vault, random: &Seeded) {
-    let name = |n: u64| format!("{}{}", if n % 3 == 0 { "dir/" } else { "" }, n % 8).into_bytes();
+    let name = |n: u64| format!("{}{}", if n.is_multiple_of(3) { "dir/" } else { "" }, n % 8).into_bytes();
     let (a, b) = (name(random.below(40)), name(random.below(40)));
     let _ = match random.below(9) {
         0..=1 => put(vault, &a, &pattern(random.next(), random.below(9000) as usize)),

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::args::OpenArgs;
 use super::error::Error;
 use super::identity;
-use super::memory;
 use super::registry::Registry;
 use super::report::{Failure, in_vault};
 use super::secret::{Environment, Given, Source};
+use super::seen;
 use crate::backing::Dir;
 use crate::backing::os::OsDir;
 use crate::vault::{self, Description, LockMode, OpenOptions, Vault};
@@ -129,7 +129,7 @@ pub fn open(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Fai
     let share = found.description.share_id;
     let open = found.unlock(secret, args.cache_size, purpose)?;
     if purpose == Purpose::Write && !args.no_rollback_memory {
-        memory::begin(&open.vault, &share, false);
+        seen::begin(&open.vault, &share, false);
     }
     Ok(open)
 }

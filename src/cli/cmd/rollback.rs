@@ -12,11 +12,11 @@ use crate::cli::args::{AcceptRollback, OpenArgs, Rollback};
 use crate::cli::display::{JsonPath, Shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
-use crate::cli::memory;
 use crate::cli::open::{Open, Purpose, find, open};
 use crate::cli::out::Out;
 use crate::cli::paths::clean;
 use crate::cli::report::{Failure, note, warn};
+use crate::cli::seen;
 use crate::vault::{Notice, NoticeKind, OpenFlags, SurveyOptions};
 
 /// Something that was noticed. The names of the fields are stable.
@@ -75,7 +75,7 @@ impl Line {
 /// Opens the vault, mounted or not, and compares it.
 fn survey(vault: &Path, args: &OpenArgs, options: &SurveyOptions) -> Result<(Open, Vec<Notice>), Failure> {
     let share = find(vault)?.description.share_id;
-    let path = memory::path(&share).ok_or_else(|| Error::Usage("neither XDG_STATE_HOME nor HOME is set".into()))?;
+    let path = seen::path(&share).ok_or_else(|| Error::Usage("neither XDG_STATE_HOME nor HOME is set".into()))?;
     let open = open(vault, args, Purpose::Beside)?;
     let notices = open.vault.survey(&path, options).map_err(|error| Failure::new(Exit::Failure, error))?;
     Ok((open, notices))
