@@ -78,6 +78,7 @@ const OWNED: [(&str, &str); 21] = [
     ("ring", "crypto"),
     ("sha2", "crypto"),
     ("x25519_dalek", "crypto"),
+    ("redb", "vault"),
     ("fuser", "fuse"),
     ("io_uring", "fuse"),
     ("clap", "cli"),

@@ -85,6 +85,13 @@ pub enum Command {
     /// moves what cannot be authenticated to `lost+found` in the vault; nothing is deleted. Exit code 0: no fault, or none is left; 20:
     /// faults found; 21: the check could not run.
     Fsck(Fsck),
+    /// What in a vault is older than this machine has seen it, or gone
+    ///
+    /// Whoever stores a vault can give back what it was earlier. Each client remembers what it has seen, in $XDG_STATE_HOME/kithfs (or
+    /// ~/.local/state/kithfs), and compares. Exit code 0: nothing; 22: something was noticed.
+    Rollback(Rollback),
+    /// Accept a vault, or parts of it, as it is now: after a backup was restored
+    AcceptRollback(AcceptRollback),
     /// List a directory of a vault
     Ls(Ls),
     /// Write files of a vault to stdout
@@ -163,6 +170,11 @@ pub struct OpenArgs {
     /// Use this identity instead of the vault's own one
     #[arg(long, value_name = "FILE", help_heading = "Secret")]
     pub identity: Option<PathBuf>,
+    /// Neither compare the vault with what was seen of it earlier nor remember what is seen now
+    ///
+    /// The variable KITHFS_NO_ROLLBACK_MEMORY=1 does the same.
+    #[arg(long, env = "KITHFS_NO_ROLLBACK_MEMORY", hide_env = true, value_parser = clap::builder::FalseyValueParser::new())]
+    pub no_rollback_memory: bool,
     /// Limit of the caches in memory
     #[arg(long, value_name = "SIZE", value_parser = size::parse_cache)]
     pub cache_size: Option<usize>,
@@ -436,6 +448,41 @@ pub struct Fsck {
     pub path: Option<OsString>,
 }
 
+/// `rollback`
+#[derive(Args, Debug)]
+pub struct Rollback {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Keep in mind what is noticed now, and say no more of it
+    #[arg(long)]
+    pub keep: bool,
+    /// Copy the files that are noticed, as they are now, to this directory
+    #[arg(long, value_name = "DIR")]
+    pub export: Option<PathBuf>,
+    /// Seconds for which nothing in the vault may have changed before what is noticed counts: a sync tool may not have finished
+    #[arg(long, value_name = "SECONDS", default_value_t = crate::vault::SETTLE.as_secs())]
+    pub settle: u64,
+    /// The vault
+    pub vault: PathBuf,
+}
+
+/// `accept-rollback`
+#[derive(Args, Debug)]
+pub struct AcceptRollback {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// The vault
+    pub vault: PathBuf,
+    /// Files and directories in the vault; default is all of it
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<OsString>,
+}
+
 /// `ls`
 #[derive(Args, Debug)]
 pub struct Ls {
@@ -653,6 +700,10 @@ mod tests {
             "kithfs fsck --repair --yes --salvage D V a",
             "kithfs fsck --repair -n --json V",
             "kithfs fsck --online V a",
+            "kithfs rollback --json --keep --export D --settle 0 V",
+            "kithfs accept-rollback V",
+            "kithfs accept-rollback V a b",
+            "kithfs mount --no-rollback-memory V M",
             "kithfs ls -l V a",
             "kithfs cat V a b",
             "kithfs get V a -",

@@ -13,5 +13,6 @@ pub mod map;
 pub mod mount;
 pub mod mounts;
 pub mod passphrase;
+pub mod rollback;
 pub mod transfer;
 pub mod umount;

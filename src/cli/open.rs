@@ -9,6 +9,7 @@ use super::identity;
 use super::registry::Registry;
 use super::report::{Failure, in_vault};
 use super::secret::{Environment, Given, Source};
+use super::seen;
 use crate::backing::Dir;
 use crate::backing::os::OsDir;
 use crate::vault::{self, Description, LockMode, OpenOptions, Vault};
@@ -125,7 +126,12 @@ pub fn open(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Fai
         found.refuse_mounted()?;
     }
     let secret = found.ask(args)?;
-    found.unlock(secret, args.cache_size, purpose)
+    let share = found.description.share_id;
+    let open = found.unlock(secret, args.cache_size, purpose)?;
+    if purpose == Purpose::Write && !args.no_rollback_memory {
+        seen::begin(&open.vault, &share, false);
+    }
+    Ok(open)
 }
 
 impl Open {

@@ -31,7 +31,7 @@ pub use aead::Aead;
 pub use digest::digest;
 pub use exchange::{ExchangeSecret, ForMany, ZeroShared};
 pub use hctr2::{Hctr2, TooShort, Tweak};
-pub use hierarchy::{EpochKeys, directory_id, directory_key, file_key, long_name_hash, root_directory_id};
+pub use hierarchy::{EpochKeys, directory_id, directory_key, file_key, long_name_hash, memory_keys, root_directory_id};
 pub use kdf::{expand, extract, hmac};
 pub use keys::{
     ContentKey, DirectoryKey, FileKey, FolderKey, HeaderKey, HistoryKey, IdentitySeed, JournalKey, NamesKey, RecordsKey, SlotKey, equal,

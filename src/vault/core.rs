@@ -69,6 +69,8 @@ pub(crate) struct Core {
     /// Holds the vault's lock as long as it lives.
     pub lock: Mutex<Option<super::lock::VaultLock>>,
     pub is_root_user: bool,
+    /// What this client remembers of the vault, where it does.
+    pub memory: std::sync::OnceLock<Arc<super::memory::Memory>>,
     pub closed: AtomicBool,
 }
 
@@ -106,6 +108,7 @@ impl Core {
             read_only: parts.read_only,
             lock: Mutex::new(parts.lock),
             is_root_user: rustix::process::geteuid().is_root(),
+            memory: std::sync::OnceLock::new(),
             closed: AtomicBool::new(false),
         })
     }
@@ -344,6 +347,9 @@ impl Core {
         }
         let next_serial = || self.next_serial();
         let committer = Committer { tools: self.tools(), journal: &self.journal, next_serial: &next_serial };
+        if state.changed {
+            self.remember_commit(open.node);
+        }
         let _paths = self.paths.read();
         committer.commit(state, open, &|| self.nodes.stored_path(open.node), durability)
     }

@@ -40,6 +40,7 @@ mod io;
 mod journal;
 mod keys;
 mod lock;
+mod memory;
 mod nodes;
 mod path;
 mod repair;
@@ -59,6 +60,7 @@ use parking_lot::{Condvar, Mutex};
 
 pub use self::check::{CheckFault, CheckProgress, CheckReport, LOST_AND_FOUND, Online, REPAIR_RUN};
 pub use self::error::{Error, LockHolder, Result};
+pub use self::memory::{Notice, NoticeKind, SETTLE, SurveyOptions};
 pub use self::repair::{Outcome, Remedy, RepairReport, Repaired};
 pub use self::share::{CreateOptions, IDENTITY_FILE};
 pub use self::types::*;
@@ -146,6 +148,7 @@ struct Background {
 struct Inside {
     core: Arc<Core>,
     background: Mutex<Background>,
+    keeper: Mutex<Option<memory::Keeper>>,
 }
 
 /// An open vault. Clones are the same vault; the last one that goes away closes it.
@@ -250,7 +253,7 @@ impl Vault {
         let parts = Parts { root: store, keys, random, journal, cache_bytes: options.cache_bytes, read_only, lock };
         let core = Arc::new(Core::new(parts).map_err(at)?);
         let background = Mutex::new(background(&core));
-        Ok(Vault { inside: Arc::new(Inside { core, background }) })
+        Ok(Vault { inside: Arc::new(Inside { core, background, keeper: Mutex::new(None) }) })
     }
 
     fn share_keys(descriptor: &ShareDescriptor, folder_keys: &crate::sharing::FolderKeys) -> Arc<ShareKeys> {
@@ -258,6 +261,35 @@ impl Vault {
         let mut epochs: Vec<_> = folder_keys.all().map(|e| (e.epoch, &e.key)).collect();
         epochs.sort_by_key(|(number, _)| *number);
         ShareKeys::new(descriptor.share_id(), descriptor.suite, layout, &epochs)
+    }
+
+    /// Remembers from now on, in the database at `path`, what is seen and done here; the path belongs to this share alone. With `survey` the
+    /// vault is compared with the memory in the background, and what is not as it was is logged. Gives how many things were noticed earlier
+    /// and not settled yet.
+    ///
+    /// # Errors
+    /// The database cannot be opened or made. The vault can be used without.
+    pub fn remember(&self, path: &std::path::Path, survey: bool) -> Result<usize> {
+        let (keeper, noticed) =
+            memory::Keeper::start(&self.inside.core, path.to_owned(), survey).map_err(|f| f.at("open", || path.to_owned()))?;
+        *self.inside.keeper.lock() = Some(keeper);
+        Ok(noticed)
+    }
+
+    /// Lets the memory learn now what was done here since it did so last; else that happens in the background, and when the vault is closed.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn learn(&self) -> Result<()> {
+        self.on_node("remember", ROOT, |core| core.memory.get().map_or(Ok(()), |memory| memory.learn_now(core)))
+    }
+
+    /// Compares the vault with the memory at `path`, now, and gives what is not as it was.
+    ///
+    /// # Errors
+    /// The database cannot be opened.
+    pub fn survey(&self, path: &std::path::Path, options: &SurveyOptions) -> Result<Vec<Notice>> {
+        self.core().survey(path.to_owned(), options).map_err(|f| f.at("compare with", || path.to_owned()))
     }
 
     fn core(&self) -> &Core {
@@ -326,6 +358,10 @@ impl Inside {
         if let Some(thread) = thread {
             let _ = thread.join();
         }
+        let mut keeper = self.keeper.lock().take();
+        if let Some(keeper) = &mut keeper {
+            keeper.stop();
+        }
         let mut result = Ok(());
         let mut keep = |outcome: error::Inner<()>, node: NodeId| {
             if let (Err(fault), true) = (outcome, result.is_ok()) {
@@ -340,6 +376,9 @@ impl Inside {
                 }
             }
             keep(self.core.journal.close(), ROOT);
+        }
+        if let Some(keeper) = keeper {
+            keeper.finish(&self.core);
         }
         drop(self.core.lock.lock().take());
         result
@@ -377,37 +416,59 @@ impl Vault {
 
     /// Makes an empty file, a FIFO, a socket or a device; counts one.
     pub fn mknod(&self, caller: &Caller, parent: NodeId, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> Result<Attr> {
-        self.on_node("mknod", parent, |core| core.mknod(caller, parent, name, kind, perm, rdev))
+        self.on_node("mknod", parent, |core| {
+            core.remember_name(parent, name);
+            core.mknod(caller, parent, name, kind, perm, rdev)
+        })
     }
 
     /// Makes a directory; counts one.
     pub fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Result<Attr> {
-        self.on_node("mkdir", parent, |core| core.mkdir(caller, parent, name, perm))
+        self.on_node("mkdir", parent, |core| {
+            core.remember_name(parent, name);
+            core.mkdir(caller, parent, name, perm)
+        })
     }
 
     /// Makes a symbolic link; counts one.
     pub fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Attr> {
-        self.on_node("symlink", parent, |core| core.symlink(caller, parent, name, target))
+        self.on_node("symlink", parent, |core| {
+            core.remember_name(parent, name);
+            core.symlink(caller, parent, name, target)
+        })
     }
 
     /// Gives a node another name; counts one.
     pub fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr> {
-        self.on_node("link", node, |core| core.link(node, new_parent, new_name))
+        self.on_node("link", node, |core| {
+            core.remember_name(new_parent, new_name);
+            core.link(node, new_parent, new_name)
+        })
     }
 
     /// Removes a name that is not a directory.
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.on_node("unlink", parent, |core| core.unlink(parent, name))
+        self.on_node("unlink", parent, |core| {
+            core.remember_name(parent, name);
+            core.unlink(parent, name)
+        })
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.on_node("rmdir", parent, |core| core.rmdir(parent, name))
+        self.on_node("rmdir", parent, |core| {
+            core.remember_name(parent, name);
+            core.rmdir(parent, name)
+        })
     }
 
     /// Renames an entry.
     pub fn rename(&self, parent: NodeId, name: &[u8], new_parent: NodeId, new_name: &[u8], mode: RenameMode) -> Result<()> {
-        self.on_node("rename", parent, |core| core.rename(parent, name, new_parent, new_name, mode))
+        self.on_node("rename", parent, |core| {
+            core.remember_name(parent, name);
+            core.remember_name(new_parent, new_name);
+            core.rename(parent, name, new_parent, new_name, mode)
+        })
     }
 
     /// Opens a regular file.
@@ -418,6 +479,7 @@ impl Vault {
     /// Makes and opens a regular file; counts one. `EEXIST` where the name is taken.
     pub fn create_file(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, flags: OpenFlags) -> Result<(Attr, Opened)> {
         self.on_node("create in", parent, |core| {
+            core.remember_name(parent, name);
             core.create_file(caller, parent, name, perm, flags)
                 .map(|(attr, handle)| (attr, Opened { handle, keep_cache: true, resized: false }))
         })
