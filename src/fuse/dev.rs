@@ -26,7 +26,7 @@ use fuser::{
 };
 
 use super::listing::Listing;
-use super::ops::{self, AllocateMode, Attr, Caller, Errno, OpenRequest, Opened, Operations, Result, SetAttr, XattrMode};
+use super::ops::{self, AllocateMode, Attr, Caller, Errno, FileRange, OpenRequest, Opened, Operations, Result, SetAttr, XattrMode};
 use super::serve::ServeOptions;
 use super::wire::{self, Device};
 use crate::backing::{Seek, SetTime, Timestamp};
@@ -45,6 +45,9 @@ const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
     .union(InitFlags::FUSE_ASYNC_DIO)
     .union(InitFlags::FUSE_MAX_PAGES);
+
+/// The extended attribute under which the kernel sets the ACL of an object.
+const POSIX_ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 
 thread_local! {
     /// What READ and the listings are answered from; grows to the largest request (1 MiB) once a thread.
@@ -85,6 +88,13 @@ fn timestamp(time: SystemTime) -> Timestamp {
     Timestamp { secs: secs.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64, nanos }
 }
 
+/// Whether `group` is a supplementary group of a process; false where that cannot be told (it is of another PID namespace, or gone).
+fn has_group(pid: u32, group: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+    groups.split_ascii_whitespace().any(|word| word.parse() == Ok(group))
+}
+
 fn set_time(time: Option<TimeOrNow>) -> SetTime {
     match time {
         None => SetTime::Omit,
@@ -113,6 +123,12 @@ impl Adapter {
     /// `device` is a duplicate of the descriptor that the session reads from.
     pub fn new(ops: Arc<dyn Operations>, device: Device, options: ServeOptions) -> Adapter {
         Adapter { ops, device, options }
+    }
+
+    /// Whether the caller belongs to the group of a node.
+    fn is_in_group_of(&self, request: &Request, node: u64) -> Result<bool> {
+        let group = self.ops.getattr(node)?.gid;
+        Ok(request.gid() == group || has_group(request.pid(), group))
     }
 
     /// Sends our own reply in the place of `fuser`'s, which is forgotten. False where the kernel did not want it any more.
@@ -200,6 +216,8 @@ impl fuser::Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let mut wanted = WANTED;
         wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, self.options.writeback);
+        // With ACLs the umask is ours to apply, for a directory's default ACL takes its place.
+        wanted.set(InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK, self.options.posix_acl);
         wanted.set(InitFlags::FUSE_CACHE_SYMLINKS, !self.options.attr_ttl.is_zero());
         // Each of these is an offer: what the kernel lacks it does without, and the nearest value is one that it takes.
         let offered = config.capabilities() & wanted;
@@ -456,8 +474,13 @@ impl fuser::Filesystem for Adapter {
         }
     }
 
-    fn setxattr(&self, _request: &Request, node: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
-        let set = || self.ops.setxattr(node.0, name.as_bytes(), value, XattrMode::from_flags(flags)?);
+    fn setxattr(&self, request: &Request, node: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
+        // The kernel says whether an ACL takes sgid away in an extension of the request that fuser cannot parse.
+        let set = || {
+            let name = name.as_bytes();
+            let kill_sgid = name == POSIX_ACL_ACCESS && request.uid() != 0 && !self.is_in_group_of(request, node.0)?;
+            self.ops.setxattr(node.0, name, value, XattrMode::from_flags(flags)?, kill_sgid)
+        };
         Self::reply_empty(reply, guarded("setxattr", set));
     }
 
@@ -465,8 +488,11 @@ impl fuser::Filesystem for Adapter {
         Self::reply_xattr(reply, size, guarded("getxattr", || self.ops.getxattr(node.0, name.as_bytes())));
     }
 
-    fn listxattr(&self, _request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
-        let list = || self.ops.listxattr(node.0).map(|names| names.into_iter().flat_map(|name| [name, vec![0]]).flatten().collect());
+    fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
+        let list = || {
+            let names = self.ops.listxattr(node.0, request.uid() == 0)?;
+            Ok(names.into_iter().flat_map(|name| [name, vec![0]]).flatten().collect())
+        };
         Self::reply_xattr(reply, size, guarded("listxattr", list));
     }
 
@@ -478,8 +504,8 @@ impl fuser::Filesystem for Adapter {
         Self::reply_empty(reply, guarded("access", || self.ops.access(&caller(request, 0), node.0, mask.bits())));
     }
 
-    fn fallocate(&self, _request: &Request, _node: INodeNo, handle: FileHandle, offset: u64, len: u64, mode: i32, reply: ReplyEmpty) {
-        let allocate = || self.ops.fallocate(handle.0, offset, len, AllocateMode::from_mode(mode)?);
+    fn fallocate(&self, request: &Request, _node: INodeNo, handle: FileHandle, offset: u64, len: u64, mode: i32, reply: ReplyEmpty) {
+        let allocate = || self.ops.fallocate(handle.0, offset, len, AllocateMode::from_mode(mode)?, request.uid() != 0);
         Self::reply_empty(reply, guarded("fallocate", allocate));
     }
 
@@ -501,7 +527,7 @@ impl fuser::Filesystem for Adapter {
 
     fn copy_file_range(
         &self,
-        _request: &Request,
+        request: &Request,
         _from_node: INodeNo,
         from: FileHandle,
         from_offset: u64,
@@ -513,7 +539,9 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let len = len.min(COPY_AT_ONCE);
-        match guarded("copy_file_range", || self.ops.copy_file_range(from.0, from_offset, to.0, to_offset, len)) {
+        let from = FileRange { handle: from.0, offset: from_offset };
+        let to = FileRange { handle: to.0, offset: to_offset };
+        match guarded("copy_file_range", || self.ops.copy_file_range(from, to, len, request.uid() != 0)) {
             Ok(copied) => reply.written(copied.min(len) as u32),
             Err(error) => reply.error(refusal(error)),
         }
@@ -536,6 +564,15 @@ mod tests {
         assert_eq!(capacity(&Reply { max_size: 32768 }), 32768);
         assert_eq!(capacity(&Reply { max_size: usize::MAX }), 1 << 20);
         assert_eq!(capacity(&"no such field"), 4096);
+    }
+
+    #[test]
+    fn the_groups_of_a_process_are_read_from_proc() {
+        let groups = rustix::process::getgroups().unwrap();
+        let me = std::process::id();
+        assert!(groups.iter().all(|group| has_group(me, group.as_raw())));
+        assert!(!has_group(me, 0x7fff_fff0));
+        assert!(!has_group(0, 0));
     }
 
     #[test]

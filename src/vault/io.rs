@@ -308,6 +308,10 @@ impl Core {
         Ok(done)
     }
 
+    pub fn clear_suid_sgid(&self, handle: Handle) -> Inner<()> {
+        kill_suid_sgid_bits(&self.file_handle(handle)?.0)
+    }
+
     pub fn sync_dir(&self, handle: Handle) -> Inner<()> {
         let Open::Dir { dir, .. } = self.handle(handle)? else { return Err(Fault::Os(libc::ENOTDIR)) };
         if self.read_only {

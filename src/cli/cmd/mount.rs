@@ -20,7 +20,7 @@ use crate::cli::process::ProcessId;
 use crate::cli::registry::{Entry, Registered, Registry};
 use crate::cli::report::{Failure, in_vault};
 use crate::cli::secret::Given;
-use crate::cli::signals::Signals;
+use crate::cli::signals::{self, Signals};
 use crate::cli::{display, identity};
 use crate::fuse::vaultfs::VaultFs;
 use crate::fuse::{self, MountError, MountOptions, Mounted, ServeOptions, Serving, mounts};
@@ -128,6 +128,7 @@ impl Service {
         let Plan { found, secret, mountpoint, options, cache_size } = plan;
         daemon::keep_memory_private()?;
         clear_umask();
+        signals::ignore_file_size_limit().map_err(|source| Error::Os { op: "lift the limit on file sizes", source })?;
         let signals = Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
         let purpose = if options.read_only { Purpose::Read } else { Purpose::Write };
         let open = found.unlock(secret, cache_size, purpose)?;
@@ -135,7 +136,9 @@ impl Service {
         options.read_only |= open.vault.is_read_only();
         let (mounted, device) = fuse::mount(&mountpoint, &options)?;
         let operations = Arc::new(VaultFs::new(open.vault.clone(), options.view));
-        let serving = match fuse::serve(device, operations, &ServeOptions::default()) {
+        let posix_acl = options.default_permissions && options.view.is_plain();
+        let serve = ServeOptions { posix_acl, ..ServeOptions::default() };
+        let serving = match fuse::serve(device, operations, &serve) {
             Ok(serving) => serving,
             Err(source) => {
                 // nobody serves it, so nobody can use it: lazily, for somebody may hang in it already
