@@ -26,6 +26,7 @@ use fuser::{
 };
 
 use super::listing::Listing;
+use super::notify::Notifier;
 use super::ops::{self, AllocateMode, Attr, Caller, Errno, FileRange, OpenRequest, Opened, Operations, Result, SetAttr, XattrMode};
 use super::serve::ServeOptions;
 use super::wire::{self, Device};
@@ -123,6 +124,17 @@ impl Adapter {
     /// `device` is a duplicate of the descriptor that the session reads from.
     pub fn new(ops: Arc<dyn Operations>, device: Device, options: ServeOptions) -> Adapter {
         Adapter { ops, device, options }
+    }
+
+    /// Does an operation that clears suid and sgid where `kill` says so. The kernel knows that it asked for it, and keeps the mode that it
+    /// has cached all the same; so it is told to ask again.
+    fn killing<T>(&self, node: INodeNo, kill: bool, operation: impl FnOnce() -> Result<T>) -> Result<T> {
+        let had_bits = kill && self.ops.getattr(node.0)?.perm & 0o6000 != 0;
+        let result = operation();
+        if had_bits && let Err(error) = Notifier::new(self.device.clone()).inval_inode(node.0, -1, 0) {
+            tracing::warn!(%error, "the kernel may show a mode from before a write");
+        }
+        result
     }
 
     /// Whether the caller belongs to the group of a node.
@@ -338,7 +350,7 @@ impl fuser::Filesystem for Adapter {
     fn open(&self, request: &Request, node: INodeNo, flags: fuser::OpenFlags, reply: ReplyOpen) {
         // FUSE_OPEN_KILL_SUIDGID is hidden by fuser as well.
         let asked = OpenRequest::from_flags(flags.0, request.uid() == 0);
-        match guarded("open", || self.ops.open(node.0, asked)) {
+        match guarded("open", || self.killing(node, asked.kill_suid_sgid, || self.ops.open(node.0, asked))) {
             Ok(opened) => {
                 let mut out = Vec::with_capacity(wire::OPEN_OUT);
                 wire::put_open(&mut out, opened.handle, open_flags(opened).bits());
@@ -393,7 +405,7 @@ impl fuser::Filesystem for Adapter {
     fn write(
         &self,
         _request: &Request,
-        _node: INodeNo,
+        node: INodeNo,
         handle: FileHandle,
         offset: u64,
         data: &[u8],
@@ -403,7 +415,8 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let kill_suid_sgid = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        match guarded("write", || self.ops.write(handle.0, offset, data, kill_suid_sgid)) {
+        let write = || self.ops.write(handle.0, offset, data, kill_suid_sgid);
+        match guarded("write", || self.killing(node, kill_suid_sgid, write)) {
             Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(refusal(error)),
         }
@@ -504,9 +517,10 @@ impl fuser::Filesystem for Adapter {
         Self::reply_empty(reply, guarded("access", || self.ops.access(&caller(request, 0), node.0, mask.bits())));
     }
 
-    fn fallocate(&self, request: &Request, _node: INodeNo, handle: FileHandle, offset: u64, len: u64, mode: i32, reply: ReplyEmpty) {
-        let allocate = || self.ops.fallocate(handle.0, offset, len, AllocateMode::from_mode(mode)?, request.uid() != 0);
-        Self::reply_empty(reply, guarded("fallocate", allocate));
+    fn fallocate(&self, request: &Request, node: INodeNo, handle: FileHandle, offset: u64, len: u64, mode: i32, reply: ReplyEmpty) {
+        let kill = request.uid() != 0;
+        let allocate = || self.ops.fallocate(handle.0, offset, len, AllocateMode::from_mode(mode)?, kill);
+        Self::reply_empty(reply, guarded("fallocate", || self.killing(node, kill, allocate)));
     }
 
     fn lseek(&self, _request: &Request, _node: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -531,7 +545,7 @@ impl fuser::Filesystem for Adapter {
         _from_node: INodeNo,
         from: FileHandle,
         from_offset: u64,
-        _to_node: INodeNo,
+        to_node: INodeNo,
         to: FileHandle,
         to_offset: u64,
         len: u64,
@@ -541,7 +555,9 @@ impl fuser::Filesystem for Adapter {
         let len = len.min(COPY_AT_ONCE);
         let from = FileRange { handle: from.0, offset: from_offset };
         let to = FileRange { handle: to.0, offset: to_offset };
-        match guarded("copy_file_range", || self.ops.copy_file_range(from, to, len, request.uid() != 0)) {
+        let kill = request.uid() != 0;
+        let copy = || self.ops.copy_file_range(from, to, len, kill);
+        match guarded("copy_file_range", || self.killing(to_node, kill, copy)) {
             Ok(copied) => reply.written(copied.min(len) as u32),
             Err(error) => reply.error(refusal(error)),
         }
