@@ -8,6 +8,7 @@ pub mod cursor;
 pub mod error;
 pub mod header;
 pub mod identity;
+pub mod invitation;
 pub mod journal;
 pub mod layout;
 pub mod manifest;

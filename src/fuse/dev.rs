@@ -26,8 +26,8 @@ use fuser::{
 };
 
 use super::listing::Listing;
-use super::notify::Notifier;
 use super::ops::{self, AllocateMode, Attr, Caller, Errno, FileRange, OpenRequest, Opened, Operations, Result, SetAttr, XattrMode};
+use super::privilege::{self, Requester};
 use super::serve::ServeOptions;
 use super::wire::{self, Device};
 use crate::backing::{Seek, SetTime, Timestamp};
@@ -46,9 +46,6 @@ const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
     .union(InitFlags::FUSE_ASYNC_DIO)
     .union(InitFlags::FUSE_MAX_PAGES);
-
-/// The extended attribute under which the kernel sets the ACL of an object.
-const POSIX_ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 
 thread_local! {
     /// What READ and the listings are answered from; grows to the largest request (1 MiB) once a thread.
@@ -89,13 +86,6 @@ fn timestamp(time: SystemTime) -> Timestamp {
     Timestamp { secs: secs.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64, nanos }
 }
 
-/// Whether `group` is a supplementary group of a process; false where that cannot be told (it is of another PID namespace, or gone).
-fn has_group(pid: u32, group: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
-    groups.split_ascii_whitespace().any(|word| word.parse() == Ok(group))
-}
-
 fn set_time(time: Option<TimeOrNow>) -> SetTime {
     match time {
         None => SetTime::Omit,
@@ -126,21 +116,8 @@ impl Adapter {
         Adapter { ops, device, options }
     }
 
-    /// Does an operation that clears suid and sgid where `kill` says so. The kernel knows that it asked for it, and keeps the mode that it
-    /// has cached all the same; so it is told to ask again.
     fn killing<T>(&self, node: INodeNo, kill: bool, operation: impl FnOnce() -> Result<T>) -> Result<T> {
-        let had_bits = kill && self.ops.getattr(node.0)?.perm & 0o6000 != 0;
-        let result = operation();
-        if had_bits && let Err(error) = Notifier::new(self.device.clone()).inval_inode(node.0, -1, 0) {
-            tracing::warn!(%error, "the kernel may show a mode from before a write");
-        }
-        result
-    }
-
-    /// Whether the caller belongs to the group of a node.
-    fn is_in_group_of(&self, request: &Request, node: u64) -> Result<bool> {
-        let group = self.ops.getattr(node)?.gid;
-        Ok(request.gid() == group || has_group(request.pid(), group))
+        privilege::killing(&*self.ops, &self.device, node.0, kill, operation)
     }
 
     /// Sends our own reply in the place of `fuser`'s, which is forgotten. False where the kernel did not want it any more.
@@ -488,10 +465,10 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn setxattr(&self, request: &Request, node: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
-        // The kernel says whether an ACL takes sgid away in an extension of the request that fuser cannot parse.
+        let by = Requester { uid: request.uid(), gid: request.gid(), pid: request.pid() };
         let set = || {
             let name = name.as_bytes();
-            let kill_sgid = name == POSIX_ACL_ACCESS && request.uid() != 0 && !self.is_in_group_of(request, node.0)?;
+            let kill_sgid = privilege::kills_sgid(&*self.ops, node.0, name, by)?;
             self.ops.setxattr(node.0, name, value, XattrMode::from_flags(flags)?, kill_sgid)
         };
         Self::reply_empty(reply, guarded("setxattr", set));
@@ -580,15 +557,6 @@ mod tests {
         assert_eq!(capacity(&Reply { max_size: 32768 }), 32768);
         assert_eq!(capacity(&Reply { max_size: usize::MAX }), 1 << 20);
         assert_eq!(capacity(&"no such field"), 4096);
-    }
-
-    #[test]
-    fn the_groups_of_a_process_are_read_from_proc() {
-        let groups = rustix::process::getgroups().unwrap();
-        let me = std::process::id();
-        assert!(groups.iter().all(|group| has_group(me, group.as_raw())));
-        assert!(!has_group(me, 0x7fff_fff0));
-        assert!(!has_group(0, 0));
     }
 
     #[test]
