@@ -155,6 +155,11 @@ impl Core {
         Ok(dir)
     }
 
+    /// The handle of a directory that was used before, for one that has no name any more.
+    pub fn known_dir(&self, node: NodeId) -> Option<Arc<dyn Dir>> {
+        self.dirs.lock().get(&node).cloned()
+    }
+
     pub fn forget_dir(&self, node: NodeId) {
         self.dirs.lock().pop(&node);
     }

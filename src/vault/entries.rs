@@ -53,6 +53,11 @@ pub(crate) struct Folder<'a> {
 }
 
 impl Folder<'_> {
+    /// The directory of the store.
+    pub fn dir(&self) -> &dyn Dir {
+        &*self.dir
+    }
+
     pub fn encode(&self, name: &[u8]) -> Inner<StoredName> {
         check_name(name)?;
         self.core.keys.names(&self.id).encode(name).ok_or(Fault::Os(libc::EINVAL))
@@ -247,7 +252,7 @@ impl Core {
     pub fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Inner<Attr> {
         self.make(caller, parent, name, |folder, stored| {
             let inherited = folder.dir.stat_self()?.perm & 0o2000;
-            Ok(folder.dir.mkdir(stored, perm & 0o7777 | inherited)?)
+            Ok(folder.dir.mkdir(stored, folder.masked(caller, perm & 0o7777) | inherited)?)
         })
     }
 
@@ -260,7 +265,9 @@ impl Core {
                 Ok(attr)
             }
             Kind::Dir | Kind::Symlink => Err(Fault::Os(libc::EINVAL)),
-            _ => self.make(caller, parent, name, |folder, stored| Ok(folder.dir.mknod(stored, kind, perm & 0o7777, rdev)?)),
+            _ => self.make(caller, parent, name, |folder, stored| {
+                Ok(folder.dir.mknod(stored, kind, folder.masked(caller, perm & 0o7777), rdev)?)
+            }),
         }
     }
 
@@ -284,7 +291,7 @@ impl Core {
         let folder = self.folder(parent)?;
         let stored = folder.encode(name)?;
         folder.prepare(&stored, name)?;
-        let file = folder.dir.create_file(stored.entry(), perm & 0o7777)?;
+        let file = folder.dir.create_file(stored.entry(), folder.masked(caller, perm & 0o7777))?;
         let mut stat = file.stat()?;
         if self.is_root_user && (stat.uid, stat.gid) != (caller.uid, caller.gid) {
             stat = self.give(&folder, stored.entry(), caller, stat)?;

@@ -565,6 +565,16 @@ impl Vault {
         self.on_node("remove attribute of", node, |core| core.remove_xattr(node, name))
     }
 
+    /// Takes the set-group-id bit away, as a change of the ACL by somebody outside the group does.
+    pub fn clear_sgid(&self, node: NodeId) -> Result<()> {
+        self.on_node("change attributes of", node, |core| core.clear_sgid(node))
+    }
+
+    /// Clears suid and (where group-executable) sgid of an open file, as any change of its contents by an ordinary user does.
+    pub fn clear_suid_sgid(&self, handle: Handle) -> Result<()> {
+        self.on_handle("change attributes of", handle, |core| core.clear_suid_sgid(handle))
+    }
+
     /// Finds the entry at `path` from the root, never following a link; counts one on its node.
     pub fn resolve(&self, path: &[u8]) -> Result<Attr> {
         self.on_node("find", ROOT, |core| core.resolve(path))

@@ -20,7 +20,7 @@ use crate::cli::process::ProcessId;
 use crate::cli::registry::{Entry, Registered, Registry};
 use crate::cli::report::{Failure, in_vault};
 use crate::cli::secret::Given;
-use crate::cli::signals::Signals;
+use crate::cli::signals::{self, Signals};
 use crate::cli::{display, identity, seen};
 use crate::fuse::vaultfs::VaultFs;
 use crate::fuse::{self, MountError, MountOptions, Mounted, ServeOptions, Serving, Transport, mounts, uring};
@@ -148,6 +148,7 @@ impl Service {
         let Plan { found, secret, mountpoint, options, serve, cache_size, remembers } = plan;
         daemon::keep_memory_private()?;
         clear_umask();
+        signals::ignore_file_size_limit().map_err(|source| Error::Os { op: "lift the limit on file sizes", source })?;
         let signals = Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
         let purpose = if options.read_only { Purpose::Read } else { Purpose::Write };
         let share = found.description.share_id;
@@ -165,6 +166,8 @@ impl Service {
         }
         let (mounted, device) = fuse::mount(&mountpoint, &options)?;
         let operations = Arc::new(VaultFs::new(open.vault.clone(), options.view));
+        let posix_acl = options.default_permissions && options.view.is_plain();
+        let serve = ServeOptions { posix_acl, ..serve };
         let serving = match fuse::serve(device, operations, &serve) {
             Ok(serving) => serving,
             Err(source) => {
