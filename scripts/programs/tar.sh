@@ -8,7 +8,7 @@ make_vault && mount_vault
 # The largest of the trees of sources and texts that a machine may have.
 tree=$(rustc --print sysroot 2>/dev/null || true)/lib/rustlib/src/rust/library
 for other in "$tree" /usr/include /usr/share; do [ ! -d "$other" ] || { tree=$other; break; }; done
-pack() { tar --sort=name --numeric-owner --xattrs --xattrs-include='*' --acls -S -C "$1" -cf - .; }
+pack() { tar --sort=name --numeric-owner --xattrs --xattrs-include='*' --acls -S --pax-option=delete=atime,delete=ctime -C "$1" -cf - .; }
 mkdir "$work/source"
 # Up to 200 MB of it, so that the run is the same kind of work everywhere.
 (cd "$tree" && find . -xdev -type f -printf '%s %P\0' | awk -v RS='\0' -v ORS='\0' '{ s += $1; if (s < 200e6 && NR < 15000) { sub(/^[0-9]+ /, ""); print } }' |
