@@ -105,6 +105,7 @@ impl Found {
             read_only: purpose == Purpose::Read,
             cache_bytes: cache_size.unwrap_or(default.cache_bytes),
             lock: LockMode::Exclusive,
+            trust: default.trust.clone(),
         };
         match Vault::open(self.store, &identity, options) {
             Ok(vault) => Ok(Open { vault, dir: self.dir }),

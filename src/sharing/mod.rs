@@ -26,4 +26,4 @@ pub use identity_file::{IdentityFile, NewSlot, Secret, SlotInfo};
 pub use keys::{EpochKey, FolderKeys, Members};
 pub use public::PublicTextError;
 pub use recovery::{RecoveryCode, RecoveryTextError};
-pub use roster::{Pin, Roster, Standing, VerifiedRoster};
+pub use roster::{Assembly, Pin, Roster, Standing, VerifiedRoster};

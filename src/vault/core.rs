@@ -22,6 +22,7 @@ use crate::backing::{Access, Dir, Kind, Stat};
 use crate::crypto::Random;
 use crate::format::name::DIRECTORY_RECORD;
 use crate::format::record::{self, DirectoryRecord, RecordKind};
+use crate::format::signature::Authorship;
 
 /// Directory handles of the store that are kept open.
 const DIRS_MAX: usize = 512;
@@ -65,6 +66,8 @@ pub(crate) struct Core {
     pub paths: RwLock<()>,
     /// Long names of which sync tools have made conflict copies, in the directory that was asked about last.
     pub long_copies: Mutex<Option<super::entries::LongCopies>>,
+    /// What the roster was made of at the last look.
+    pub seen: Mutex<super::refresh::Seen>,
     pub read_only: bool,
     /// Holds the vault's lock as long as it lives.
     pub lock: Mutex<Option<super::lock::VaultLock>>,
@@ -103,6 +106,7 @@ impl Core {
             names: RwLock::new(()),
             paths: RwLock::new(()),
             long_copies: Mutex::new(None),
+            seen: Mutex::default(),
             read_only: parts.read_only,
             lock: Mutex::new(parts.lock),
             is_root_user: rustix::process::geteuid().is_root(),
@@ -130,7 +134,7 @@ impl Core {
     }
 
     pub fn check_writable(&self) -> Inner<()> {
-        if self.read_only { Err(Fault::Os(libc::EROFS)) } else { Ok(()) }
+        if self.read_only || !self.keys.signing.may_write() { Err(Fault::Os(libc::EROFS)) } else { Ok(()) }
     }
 
     // ---- directories
@@ -163,7 +167,7 @@ impl Core {
         }
         let link = self.nodes.link(node)?;
         let parent = self.directory_id(link.parent)?;
-        let place = self.keys.names(&parent).place_name(&link.stored, &link.name).len();
+        let place = self.keys.place_name(&parent, &link.stored, &link.name).len();
         let id = self.identify(&*self.dir(node)?, &parent, &link.name[..place])?.0;
         self.nodes.set_directory(node, Some(id));
         Ok(id)
@@ -230,13 +234,13 @@ impl Core {
 
     /// Plain size of a link from the length of its text; one that overflows into a control file tells it inside.
     fn symlink_size(&self, stat: &Stat, dir: Option<(&dyn Dir, &[u8])>) -> u64 {
-        if stat.size == super::symlink::overflow_text_len()
+        if stat.size == super::symlink::overflow_text_len(self.keys.signed())
             && let Some((dir, stored)) = dir
             && let Ok(target) = self.read_target(dir, stored)
         {
             return target.len() as u64;
         }
-        record::link_target_len(stat.size)
+        record::link_target_len(stat.size, self.keys.signed())
     }
 
     /// `stat` of a node by one of its names, or by its open file where it has none.
@@ -314,6 +318,18 @@ impl Core {
         let file = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate)?;
         self.insert_open(&mut files, node, file.clone(), flags);
         Ok(file)
+    }
+
+    /// Whose contents a file holds, by its committed header.
+    pub fn author(&self, node: NodeId) -> Inner<Option<Authorship>> {
+        if self.nodes.kind(node)? != Kind::File {
+            return Err(Fault::Os(libc::EINVAL));
+        }
+        let flags = OpenFlags { read: true, ..OpenFlags::default() };
+        let open = self.acquire(node, flags)?;
+        let by = open.state.read().by;
+        self.release(&open, flags)?;
+        Ok(by)
     }
 
     /// Enters a file that was just opened or created.

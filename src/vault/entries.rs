@@ -66,8 +66,8 @@ impl Folder<'_> {
             Err(e) if e.raw_os_error() != Some(libc::ENOENT) => return Err(e.into()),
             Err(_) => {}
         }
-        // A sync tool's conflict copy, or a long name whose sidecar is lost and which is listed by what is left of it.
-        let mut candidates = self.core.keys.names(&self.id).conflict_candidates(name);
+        // Sealed in an older epoch, a sync tool's conflict copy, or a long name whose sidecar is lost and which is listed by what is left.
+        let mut candidates = self.core.keys.other_entries(&self.id, name);
         if name.first() == Some(&LONG) {
             candidates.push(name.to_vec());
         }
@@ -87,9 +87,14 @@ impl Folder<'_> {
         }
     }
 
+    /// Whether the name is taken by an entry of an older epoch.
+    fn exists_older(&self, name: &[u8]) -> bool {
+        self.core.keys.older_entries(&self.id, name).iter().any(|entry| self.dir.stat(entry).is_ok())
+    }
+
     /// See [`NameCipher::place_name`](crate::format::name::NameCipher::place_name).
     fn place_name<'n>(&self, stored: &[u8], name: &'n [u8]) -> &'n [u8] {
-        self.core.keys.names(&self.id).place_name(stored, name)
+        self.core.keys.place_name(&self.id, stored, name)
     }
 
     fn sidecar_bound(&self, hash: &[u8; 32]) -> Vec<u8> {
@@ -104,7 +109,7 @@ impl Folder<'_> {
             {
                 return Ok(());
             }
-            let sealed = self.core.keys.record_context().seal(RecordKind::Name, &self.sidecar_bound(hash), name, &*self.core.random);
+            let sealed = self.core.keys.seal_record(RecordKind::Name, &self.sidecar_bound(hash), name, &*self.core.random);
             write_control(&*self.dir, &*self.core.random, sidecar, &sealed)?;
             self.dir.sync()?;
         }
@@ -152,10 +157,14 @@ impl Folder<'_> {
 
     /// Plain name of a stored one; `None` for control files and what is not a name of this directory.
     pub fn decode(&self, stored: &[u8]) -> Inner<Option<Vec<u8>>> {
-        match self.core.keys.names(&self.id).decode(stored) {
-            Decoded::Plain(name) => Ok(Some(name)),
-            Decoded::Control | Decoded::Foreign => Ok(None),
-            Decoded::Long { sidecar, hash, suffix } => match self.read_sidecar(&sidecar, &hash) {
+        match self.core.keys.decode_name(&self.id, stored) {
+            (Decoded::Plain(name), None) => Ok(Some(name)),
+            (Decoded::Plain(name), Some(older)) if older.newer.iter().any(|entry| self.dir.stat(entry).is_ok()) => {
+                Ok(Some([name, older.suffix].concat()))
+            }
+            (Decoded::Plain(name), Some(_)) => Ok(Some(name)),
+            (Decoded::Control | Decoded::Foreign, _) => Ok(None),
+            (Decoded::Long { sidecar, hash, suffix }, _) => match self.read_sidecar(&sidecar, &hash) {
                 Ok(Some(name)) if name.len() + suffix.len() <= crate::format::name::NAME_MAX => Ok(Some([name, suffix].concat())),
                 // The name is lost or too long, the file is not: it shows under what is left of its name.
                 Ok(_) => Ok(Some(stored.to_vec())),
@@ -220,7 +229,7 @@ impl Core {
         let _names = self.names.read();
         let folder = self.folder(parent)?;
         let stored = folder.encode(name)?;
-        if matches!(stored, StoredName::Long { .. }) && folder.exists(name)? {
+        if matches!(stored, StoredName::Long { .. }) && folder.exists(name)? || folder.exists_older(name) {
             return Err(Fault::Os(libc::EEXIST));
         }
         folder.prepare(&stored, name)?;
@@ -273,6 +282,9 @@ impl Core {
         let _names = self.names.read();
         let folder = self.folder(parent)?;
         let stored = folder.encode(name)?;
+        if folder.exists_older(name) {
+            return Err(Fault::Os(libc::EEXIST));
+        }
         folder.prepare(&stored, name)?;
         let file = folder.dir.create_file(stored.entry(), perm & 0o7777)?;
         let mut stat = file.stat()?;
@@ -421,7 +433,7 @@ impl Core {
             place: Place { parent: *parent, name: name.to_vec() },
             previous: Place { parent: *old_parent, name: old_name.to_vec() },
         };
-        let sealed = self.keys.record_context().seal(RecordKind::Directory, b"", &record.encode(), &*self.random);
+        let sealed = self.keys.seal_record(RecordKind::Directory, b"", &record.encode(), &*self.random);
         write_control(dir, &*self.random, DIRECTORY_RECORD, &sealed)?;
         Ok(dir.sync()?)
     }
@@ -577,7 +589,7 @@ impl Core {
     fn settle_record(&self, dir: &dyn Dir, stored: &[u8], parent: &DirectoryId, name: &[u8]) {
         let reduced = (|| {
             let inside = dir.open_dir(stored)?;
-            let name = self.keys.names(parent).place_name(stored, name);
+            let name = self.keys.place_name(parent, stored, name);
             let (id, _) = self.identify(&*inside, parent, name)?;
             self.write_record(&*inside, id, parent, name, parent, name)
         })();

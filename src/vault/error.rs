@@ -7,6 +7,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::format::FormatError;
+use crate::sharing::PublicIdentity;
 
 /// Who holds a vault's lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +68,16 @@ pub enum Error {
         /// The vault.
         path: PathBuf,
     },
+    /// Nothing vouches for the share: it may have been planted.
+    #[error("open {path}: nothing vouches for this share", path = path.display())]
+    Untrusted {
+        /// The share's directory.
+        path: PathBuf,
+        /// Its id.
+        share: [u8; 32],
+        /// Who it says has made it.
+        founder: PublicIdentity,
+    },
     /// Another process has the vault open.
     #[error("open {path}: in use by process {} on {}", holder.pid, holder.host, path = path.display())]
     InUse {
@@ -106,7 +117,7 @@ impl Error {
             Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             Error::Corrupt { .. } | Error::Share { .. } => libc::EIO,
             Error::NotAVault { .. } | Error::NewerVersion { .. } => libc::EINVAL,
-            Error::NoAccess { .. } => libc::EACCES,
+            Error::NoAccess { .. } | Error::Untrusted { .. } => libc::EACCES,
             Error::InUse { .. } => libc::EBUSY,
             Error::ReadOnly { .. } => libc::EROFS,
             Error::Os { errno, .. } => *errno,

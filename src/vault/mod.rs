@@ -40,11 +40,15 @@ mod io;
 mod journal;
 mod keys;
 mod lock;
+mod names;
 mod nodes;
 mod path;
+mod refresh;
 mod share;
+mod signed;
 mod symlink;
 mod tree;
+mod trust;
 pub mod types;
 mod xattr;
 
@@ -58,18 +62,20 @@ use parking_lot::{Condvar, Mutex};
 
 pub use self::check::{CheckFault, CheckProgress, CheckReport};
 pub use self::error::{Error, LockHolder, Result};
-pub use self::share::{CreateOptions, IDENTITY_FILE};
+pub use crate::format::signature::Authorship;
+pub use self::share::{CreateOptions, CreateShare, IDENTITY_FILE};
+pub use self::trust::{Pins, Trust};
 pub use self::types::*;
 
 use self::core::{Core, Parts};
 use self::error::Fault;
 use self::journal::Journal;
 use self::keys::ShareKeys;
+use self::signed::Signing;
 use crate::backing::{Dir, Kind, Seek, Space};
 use crate::crypto::{Random, Suite};
 use crate::format::layout::Layout;
-use crate::format::share::ShareDescriptor;
-use crate::sharing::{Identity, PublicIdentity};
+use crate::sharing::{Identity, PublicIdentity, Role};
 
 /// How long a change may wait in memory before it is committed.
 const COMMIT_AFTER: Duration = Duration::from_secs(4);
@@ -97,7 +103,7 @@ pub enum LockMode {
 }
 
 /// How a vault is opened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// Nothing is changed, not even by a recovery.
     pub read_only: bool,
@@ -105,11 +111,13 @@ pub struct OpenOptions {
     pub cache_bytes: usize,
     /// Lock.
     pub lock: LockMode,
+    /// Which shares are entered.
+    pub trust: Trust,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, cache_bytes: 64 << 20, lock: LockMode::Exclusive }
+        OpenOptions { read_only: false, cache_bytes: 64 << 20, lock: LockMode::Exclusive, trust: Trust::default() }
     }
 }
 
@@ -143,6 +151,7 @@ struct Background {
 
 struct Inside {
     core: Arc<Core>,
+    trust: Trust,
     background: Mutex<Background>,
 }
 
@@ -152,9 +161,9 @@ pub struct Vault {
     inside: Arc<Inside>,
 }
 
-fn background(core: &Arc<Core>) -> Background {
+fn background(core: &Arc<Core>, trust: &Trust) -> Background {
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
-    let (core, signal) = (core.clone(), stop.clone());
+    let (core, signal, trust) = (core.clone(), stop.clone(), trust.clone());
     let thread = std::thread::Builder::new()
         .name("kithfs-commit".into())
         .spawn(move || {
@@ -166,6 +175,11 @@ fn background(core: &Arc<Core>) -> Background {
                     break;
                 }
                 parking_lot::MutexGuard::unlocked(&mut stopped, || {
+                    if core.keys.signed()
+                        && let Err(error) = core.refresh(&trust)
+                    {
+                        tracing::error!("{error}");
+                    }
                     core.commit_due(COMMIT_AFTER);
                     if let Err(fault) = core.journal.checkpoint_idle(JOURNAL_IDLE) {
                         tracing::error!(errno = fault.errno(), "journal checkpoint failed");
@@ -175,6 +189,39 @@ fn background(core: &Arc<Core>) -> Background {
         })
         .ok();
     Background { stop, thread }
+}
+
+/// Opens an entered share: takes the lock, replays what a crash left.
+fn open_core(store: Arc<dyn Dir>, entered: &share::Entered, identity: Arc<Identity>, options: &OpenOptions) -> Result<Core> {
+    let at = |fault: Fault| fault.at("open", PathBuf::new);
+    let descriptor = &entered.descriptor;
+    let layout = Layout::new(descriptor.chunk_log2, descriptor.signed).expect("the descriptor's chunk size was checked");
+    let signing = Signing::new(identity.clone(), entered.rights());
+    let keys = ShareKeys::new(descriptor.share_id(), descriptor.suite, layout, &entered.heads[0].keys, signing);
+    for head in &entered.heads[1..] {
+        keys.know(&head.keys);
+    }
+    // Who may not write has no key with which anybody would believe him.
+    let read_only = options.read_only || !keys.signing.may_write() || store.is_read_only().map_err(|e| at(e.into()))?;
+    let lock = match options.lock {
+        LockMode::Exclusive if !read_only => match lock::take(&store).map_err(at)? {
+            lock::Attempt::Held(lock) => Some(lock),
+            lock::Attempt::Taken(holder) => return Err(Error::InUse { path: PathBuf::new(), holder }),
+        },
+        _ => None,
+    };
+    let random: Arc<dyn Random> = Arc::new(OsRandom);
+    let journal_key = identity.journal_key(&keys.share);
+    let journal = Journal::new(store.clone(), keys.clone(), random.clone(), journal_key, lock::host());
+    if lock.is_some() {
+        let replayed = journal.replay().map_err(at)?;
+        if replayed > 0 {
+            tracing::info!("journal: {replayed} files brought up to date after a crash");
+        }
+    } else if !journal.leftover().map_err(at)?.is_empty() {
+        tracing::warn!("a journal of an interrupted mount is there; files in it show their state before it until a mount can write");
+    }
+    Core::new(Parts { root: store, keys, random, journal, cache_bytes: options.cache_bytes, read_only, lock }).map_err(at)
 }
 
 impl Vault {
@@ -211,45 +258,20 @@ impl Vault {
     /// # Errors
     /// Those of [`Vault::describe`]; [`Error::NoAccess`], [`Error::InUse`], [`Error::Share`].
     pub fn open(store: Arc<dyn Dir>, identity: &Identity, options: OpenOptions) -> Result<Vault> {
-        let shown = PathBuf::new();
-        let descriptor = share::descriptor(&*store, &shown)?;
-        if descriptor.signed {
-            // Writing files without a signature into a signed share would make files that every other client refuses.
-            return Err(Error::NewerVersion { path: shown.join("+share"), found: 1, known: 1 });
-        }
-        let folder_keys = share::unlock(&store, &descriptor, identity, &shown)?;
-        let keys = Self::share_keys(&descriptor, &folder_keys);
-        let at = |fault: Fault| fault.at("open", PathBuf::new);
-        let read_only = options.read_only || store.is_read_only().map_err(|e| at(e.into()))?;
-        let lock = match options.lock {
-            LockMode::Exclusive if !read_only => match lock::take(&store).map_err(at)? {
-                lock::Attempt::Held(lock) => Some(lock),
-                lock::Attempt::Taken(holder) => return Err(Error::InUse { path: shown, holder }),
-            },
-            _ => None,
-        };
-        let random: Arc<dyn Random> = Arc::new(OsRandom);
-        let journal_key = identity.journal_key(&keys.share);
-        let journal = Journal::new(store.clone(), keys.clone(), random.clone(), journal_key, lock::host());
-        if lock.is_some() {
-            let replayed = journal.replay().map_err(at)?;
-            if replayed > 0 {
-                tracing::info!("journal: {replayed} files brought up to date after a crash");
-            }
-        } else if !journal.leftover().map_err(at)?.is_empty() {
-            tracing::warn!("a journal of an interrupted mount is there; files in it show their state before it until a mount can write");
-        }
-        let parts = Parts { root: store, keys, random, journal, cache_bytes: options.cache_bytes, read_only, lock };
-        let core = Arc::new(Core::new(parts).map_err(at)?);
-        let background = Mutex::new(background(&core));
-        Ok(Vault { inside: Arc::new(Inside { core, background }) })
+        let identity = Arc::new(identity.duplicate());
+        let entered = share::enter(&*store, &identity, &options.trust, None, &PathBuf::new())?;
+        let core = Arc::new(open_core(store, &entered, identity, &options)?);
+        core.refreshed().map_err(|fault| fault.at("open", PathBuf::new))?;
+        let background = Mutex::new(background(&core, &options.trust));
+        Ok(Vault { inside: Arc::new(Inside { core, trust: options.trust, background }) })
     }
 
-    fn share_keys(descriptor: &ShareDescriptor, folder_keys: &crate::sharing::FolderKeys) -> Arc<ShareKeys> {
-        let layout = Layout::new(descriptor.chunk_log2, descriptor.signed).expect("the descriptor's chunk size was checked");
-        let mut epochs: Vec<_> = folder_keys.all().map(|e| (e.epoch, &e.key)).collect();
-        epochs.sort_by_key(|(number, _)| *number);
-        ShareKeys::new(descriptor.share_id(), descriptor.suite, layout, &epochs)
+    /// Makes a signed share with members in an empty directory, to be opened as a vault of its own.
+    ///
+    /// # Errors
+    /// As [`Vault::create`]; a name or key that cannot be in a list of members.
+    pub fn create_signed(store: &Arc<dyn Dir>, options: &CreateOptions, owner: &Identity, share: &CreateShare) -> Result<()> {
+        share::create_signed(store, options, owner, share, &OsRandom)
     }
 
     fn core(&self) -> &Core {
@@ -269,9 +291,22 @@ impl Vault {
         self.core().commit_due(age);
     }
 
+    /// What the identity may do in the vault's own share.
+    pub fn role(&self) -> Role {
+        self.core().keys.signing.role()
+    }
+
+    /// Looks for changes of the membership now, as the background does twice a second, and tells whether there were any.
+    ///
+    /// # Errors
+    /// What kept the new roster from being taken over.
+    pub fn refresh(&self) -> Result<bool> {
+        self.core().refresh(&self.inside.trust)
+    }
+
     /// True where nothing may be changed.
     pub fn is_read_only(&self) -> bool {
-        self.core().read_only
+        self.core().check_writable().is_err()
     }
 
     /// Number of nodes that are known at the moment.
@@ -484,6 +519,11 @@ impl Vault {
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
         self.on_node("remove attribute of", node, |core| core.remove_xattr(node, name))
+    }
+
+    /// Whose contents a regular file holds, and who vouches for them, as its committed header says; `None` in a share that is not signed.
+    pub fn author(&self, node: NodeId) -> Result<Option<Authorship>> {
+        self.on_node("read", node, |core| core.author(node))
     }
 
     /// Finds the entry at `path` from the root, never following a link; counts one on its node.

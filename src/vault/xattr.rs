@@ -53,7 +53,7 @@ impl Core {
             if plain.len() > XATTRS_MAX {
                 return Err(Fault::Os(libc::ENOSPC));
             }
-            let blob = self.keys.record_context().seal(RecordKind::Xattrs, b"", &plain, &*self.random);
+            let blob = self.keys.seal_record(RecordKind::Xattrs, b"", &plain, &*self.random);
             debug_assert!(blob.len() <= XATTRS_MAX + OVERHEAD);
             match (link, &open) {
                 _ if node == ROOT => self.root.set_xattr_self(KEY, &blob)?,

@@ -29,6 +29,11 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
         .hint("update kithfs on this machine"),
         Error::NoAccess { path } => Failure::new(Exit::WrongSecret, format_args!("open {}: this identity is not a member", place(&path)))
             .hint("give another identity with --identity FILE, or let a member add this one"),
+        Error::Untrusted { path, founder, .. } => Failure::new(
+            Exit::WrongSecret,
+            format_args!("open {}: nothing vouches for this share, made by {}", place(&path), founder.fingerprint()),
+        )
+        .hint("whoever stores it may have planted it: accept an invitation to it first"),
         Error::InUse { path, holder } => in_use(&place(&path), &holder),
         Error::ReadOnly { op } => Failure::new(Exit::ReadOnly, format_args!("{op} {}: it is open for reading only", place(Path::new("")))),
         Error::Os { op, errno } => {
