@@ -62,10 +62,10 @@ use parking_lot::{Condvar, Mutex};
 
 pub use self::check::{CheckFault, CheckProgress, CheckReport};
 pub use self::error::{Error, LockHolder, Result};
-pub use crate::format::signature::Authorship;
 pub use self::share::{CreateOptions, CreateShare, IDENTITY_FILE};
 pub use self::trust::{Pins, Trust};
 pub use self::types::*;
+pub use crate::format::signature::Authorship;
 
 use self::core::{Core, Parts};
 use self::error::Fault;
