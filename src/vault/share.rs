@@ -89,8 +89,7 @@ pub(crate) fn create_signed(
         return Err(at(Fault::Os(libc::ENOTEMPTY)));
     }
     let CreateShare { isolated, name, others } = share;
-    let params =
-        FoundParams { suite: options.suite, signed: true, isolated: *isolated, chunk_log2: options.chunk_log2, name, others };
+    let params = FoundParams { suite: options.suite, signed: true, isolated: *isolated, chunk_log2: options.chunk_log2, name, others };
     found_in(&**store, owner, &params, random).map(|_| ())
 }
 
@@ -269,7 +268,10 @@ pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched
         None => {}
     }
     if several {
-        tracing::error!("{}: its membership was changed in two ways that exclude each other; it is read-only until that is settled", shown.display());
+        tracing::error!(
+            "{}: its membership was changed in two ways that exclude each other; it is read-only until that is settled",
+            shown.display()
+        );
     } else {
         trust.remember(&share, heads[0].roster.head());
     }
