@@ -10,13 +10,20 @@ use super::error::{Error, Inner, Result};
 use super::share;
 use super::signed::Rights;
 use super::trust::Trust;
-use crate::backing::Timestamp;
+use crate::backing::{Dir, Timestamp};
 
 /// What the share's directory looked like at the last look.
 #[derive(Default)]
 pub(crate) struct Seen {
     changed: Option<(Timestamp, Timestamp)>,
-    manifests: Vec<Box<[u8]>>,
+    pub manifests: Vec<Box<[u8]>>,
+}
+
+/// Names of the manifests in a share's directory, sorted.
+pub(crate) fn manifests(store: &dyn Dir) -> Inner<Vec<Box<[u8]>>> {
+    let mut names: Vec<Box<[u8]>> = list(store)?.into_iter().map(|e| e.name).filter(|name| name.starts_with(share::MANIFEST)).collect();
+    names.sort_unstable();
+    Ok(names)
 }
 
 impl Core {
@@ -31,9 +38,7 @@ impl Core {
             if seen.changed == Some((stat.mtime, stat.ctime)) {
                 return Ok(None);
             }
-            let mut manifests: Vec<Box<[u8]>> =
-                list(&*self.root)?.into_iter().map(|e| e.name).filter(|name| name.starts_with(share::MANIFEST)).collect();
-            manifests.sort_unstable();
+            let manifests = manifests(&*self.root)?;
             // A change within the granularity of the store's clock would go unseen: it is looked at again until it has aged.
             seen.changed = (super::file::now().secs > stat.mtime.secs.saturating_add(1)).then_some((stat.mtime, stat.ctime));
             Ok((manifests != seen.manifests).then_some(manifests))
@@ -62,14 +67,5 @@ impl Core {
                 Err(error)
             }
         }
-    }
-
-    /// Notes what the roster was made of at the opening, so that only what comes later is looked at.
-    pub fn refreshed(&self) -> Inner<()> {
-        let mut manifests: Vec<Box<[u8]>> =
-            list(&*self.root)?.into_iter().map(|e| e.name).filter(|name| name.starts_with(share::MANIFEST)).collect();
-        manifests.sort_unstable();
-        self.seen.lock().manifests = manifests;
-        Ok(())
     }
 }
