@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::core::{list, read_control};
+use super::core::{list, read_control, write_control};
 use super::error::{Error, Fault, Inner, Result};
 use super::signed::Rights;
 use super::trust::Trust;
@@ -103,7 +103,7 @@ pub(crate) fn found_in(store: &dyn Dir, founder: &Identity, params: &FoundParams
     let founded = found(founder, params, random, unix_now()).map_err(|e| share_error(DESCRIPTOR, e))?;
     (|| {
         put_change(store, &founded.change)?;
-        write_new(store, DESCRIPTOR, &founded.descriptor)?;
+        write_control(store, random, DESCRIPTOR, &founded.descriptor)?;
         Ok(store.sync()?)
     })()
     .map_err(|fault: Fault| fault.at("create share", PathBuf::new))?;
