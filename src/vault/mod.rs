@@ -41,6 +41,7 @@ mod journal;
 mod junction;
 mod keys;
 mod lock;
+mod members;
 mod names;
 mod nodes;
 mod path;
@@ -65,6 +66,7 @@ use parking_lot::{Condvar, Mutex};
 
 pub use self::check::{CheckFault, CheckProgress, CheckReport};
 pub use self::error::{Error, LockHolder, Result};
+pub use self::members::{LogEntry, LogKind, Share, ShareInfo};
 pub use self::share::{CreateOptions, CreateShare, IDENTITY_FILE};
 pub use self::sharing::ShareProgress;
 pub use self::trust::{Pins, Trust};
