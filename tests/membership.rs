@@ -188,3 +188,50 @@ fn removing_an_admin_of_the_parent_removes_him_from_the_shares_within() {
     let nodes = vault.node_count();
     assert!(nodes < 10, "{nodes} nodes are left");
 }
+
+#[test]
+fn an_older_roster_put_back_under_a_mount_is_refused() {
+    // The storage host takes the manifest of a removal away again: the open vault must not go back to the old key.
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &ann).unwrap();
+    root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+    put(&vault, b"file", b"epoch 2").unwrap();
+    let entries = store.root().reopen().unwrap().read(0, 1 << 20).unwrap();
+    let newest = entries.iter().find(|entry| entry.name.starts_with(b"+manifest-2-")).unwrap();
+    store.root().unlink(&newest.name).unwrap();
+    let error = vault.refresh().unwrap_err();
+    assert!(error.to_string().contains("older than manifest 2"), "{error}");
+    put(&vault, b"later", b"epoch 2").unwrap();
+    for name in [b"file".as_slice(), b"later"] {
+        let file = store.root().open_file(&vault.cipher_path(name).unwrap(), Access::Read).unwrap();
+        let mut header = [0; 20];
+        file.read_at(&mut header, 0).unwrap();
+        assert_eq!(header[16..20], 2u32.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_rival_manifest_of_a_removed_admin_does_not_bother_who_has_seen_the_removal() {
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &ann).unwrap();
+    root_share(&vault).set_role(&key(&bob), Role::Admin, &mut quiet()).unwrap();
+    let apart = store.snapshot();
+    root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+    // Bob, who has the state from before, signs a rival in which he is still in, and the storage host puts it here.
+    root_share(&beside(&apart, &bob)).add(&[member(&person(5), Role::Admin, "Eve")]).unwrap();
+    for entry in apart.root().reopen().unwrap().read(0, 1 << 20).unwrap() {
+        if (entry.name.starts_with(b"+manifest-") || entry.name.starts_with(b"+slots-"))
+            && let Ok(to) = store.root().create_file(&entry.name, 0o600)
+        {
+            let from = apart.root().open_file(&entry.name, Access::Read).unwrap();
+            let mut bytes = vec![0; from.stat().unwrap().size as usize];
+            from.read_at(&mut bytes, 0).unwrap();
+            to.write_at(&bytes, 0).unwrap();
+        }
+    }
+    vault.refresh().unwrap();
+    assert!(!vault.is_read_only());
+    let info = root_share(&vault).info().unwrap();
+    assert_eq!((info.heads.len(), info.members.len()), (1, 1));
+    put(&vault, b"file", b"as ever").unwrap();
+}

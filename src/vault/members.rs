@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::core::{Core, list, read_control};
 use super::error::{Error, Fault, Inner, Result};
-use super::share::{self, Entered, Head};
+use super::share::{self, Entered, Head, Vouched};
 use super::types::{NodeId, ROOT};
 use super::{OsRandom, ShareProgress, Vault};
 use crate::backing::{Access, Kind};
@@ -133,7 +133,8 @@ impl Share {
 
     fn enter(&self) -> Result<Entered> {
         let shown = self.core.shown_path(ROOT);
-        share::enter(&*self.core.root, self.core.keys.signing.identity(), self.vault.shares().trust(), Some(&self.core.keys.share), &shown)
+        let vouched = Vouched { share: Some(self.core.keys.share), head: self.core.seen.lock().head };
+        share::enter(&*self.core.root, self.core.keys.signing.identity(), self.vault.shares().trust(), &vouched, &shown)
     }
 
     /// The descriptor, which invitations name.
