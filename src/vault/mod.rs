@@ -41,6 +41,7 @@ mod journal;
 mod junction;
 mod keys;
 mod lock;
+mod members;
 mod names;
 mod nodes;
 mod path;
@@ -65,6 +66,7 @@ use parking_lot::{Condvar, Mutex};
 
 pub use self::check::{CheckFault, CheckProgress, CheckReport};
 pub use self::error::{Error, LockHolder, Result};
+pub use self::members::{LogEntry, LogKind, Share, ShareInfo};
 pub use self::share::{CreateOptions, CreateShare, IDENTITY_FILE};
 pub use self::sharing::ShareProgress;
 pub use self::trust::{Pins, Trust};
@@ -76,6 +78,7 @@ use self::core::{Core, Parts};
 use self::error::Fault;
 use self::journal::Journal;
 use self::keys::ShareKeys;
+use self::share::Vouched;
 use self::shares::{Route, Shares};
 use self::signed::Signing;
 use crate::backing::{Dir, Kind, Seek, Space};
@@ -300,9 +303,9 @@ impl Vault {
     pub fn open(store: Arc<dyn Dir>, identity: &Identity, options: OpenOptions) -> Result<Vault> {
         let identity = Arc::new(identity.duplicate());
         let seen = refresh::manifests(&*store).map_err(|fault| fault.at("open", PathBuf::new))?;
-        let entered = share::enter(&*store, &identity, &options.trust, None, &PathBuf::new())?;
+        let entered = share::enter(&*store, &identity, &options.trust, &Vouched::default(), &PathBuf::new())?;
         let core = open_core(store, &entered, identity.clone(), &options, None, &PathBuf::new())?;
-        core.seen.lock().manifests = seen;
+        core.note_head(seen, entered.head());
         let shares = Arc::new(Shares::new(Arc::new(core), identity, options));
         let background = Mutex::new(background(&shares));
         Ok(Vault { inside: Arc::new(Inside { shares, background }) })
@@ -404,7 +407,11 @@ impl Inside {
         if let Some(thread) = thread {
             let _ = thread.join();
         }
-        self.shares.cores().iter().map(|core| close_core(core)).fold(Ok(()), |first, next| first.and(next))
+        let mut result = Ok(());
+        for core in self.shares.cores() {
+            result = result.and(close_core(&core)); // every share is closed, whatever another one says
+        }
+        result
     }
 }
 

@@ -7,16 +7,19 @@
 
 use super::core::{Core, list};
 use super::error::{Error, Inner, Result};
-use super::share;
+use super::share::{self, Vouched};
 use super::signed::Rights;
 use super::trust::Trust;
 use crate::backing::{Dir, Timestamp};
+use crate::sharing::Pin;
 
 /// What the share's directory looked like at the last look.
 #[derive(Default)]
 pub(crate) struct Seen {
     changed: Option<(Timestamp, Timestamp)>,
     pub manifests: Vec<Box<[u8]>>,
+    /// The highest head: nothing that does not descend from it is taken over.
+    pub head: Option<Pin>,
 }
 
 /// Names of the manifests in a share's directory, sorted.
@@ -48,8 +51,10 @@ impl Core {
         };
         let identity = self.keys.signing.identity();
         let shown = self.shown_path(super::types::ROOT);
-        match share::enter(&*self.root, identity, trust, Some(&self.keys.share), &shown) {
+        let vouched = Vouched { share: Some(self.keys.share), head: seen.head };
+        match share::enter(&*self.root, identity, trust, &vouched, &shown) {
             Ok(entered) => {
+                seen.head = entered.head().or(seen.head);
                 for head in &entered.heads[1..] {
                     self.keys.know(&head.keys);
                 }
@@ -67,5 +72,11 @@ impl Core {
                 Err(error)
             }
         }
+    }
+
+    /// Notes what the roster was made of at the opening: only what comes later is looked at.
+    pub fn note_head(&self, manifests: Vec<Box<[u8]>>, head: Option<Pin>) {
+        let mut seen = self.seen.lock();
+        (seen.manifests, seen.head) = (manifests, head);
     }
 }

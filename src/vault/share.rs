@@ -151,6 +151,11 @@ pub(crate) struct Head {
 }
 
 impl Entered {
+    /// The head, to be remembered; none while there is a fork.
+    pub fn head(&self) -> Option<Pin> {
+        (self.heads.len() == 1).then(|| self.heads[0].roster.head())
+    }
+
     /// Whose signatures count.
     pub fn rights(&self) -> Rights {
         let members: Vec<Members> = self.heads.iter().map(|head| head.members.clone()).collect();
@@ -225,16 +230,25 @@ fn inventories(store: &dyn Dir, roster: &VerifiedRoster, kept: &mut Vec<Inventor
     }
 }
 
+/// What vouches for a share besides the caller's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Vouched {
+    /// The id that a signed junction names, or that was entered before.
+    pub share: Option<[u8; 32]>,
+    /// The head that was seen last while it was open.
+    pub head: Option<Pin>,
+}
+
 /// Enters the share that `store` holds: decides whether it is the one that was meant, verifies its roster and opens the identity's slot.
-/// `vouched` is the id that a signed junction names.
-pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched: Option<&[u8; 32]>, shown: &Path) -> Result<Entered> {
+pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched: &Vouched, shown: &Path) -> Result<Entered> {
     let descriptor = descriptor(store, shown)?;
     let share = descriptor.share_id();
-    let pin = trust.pin(&share);
+    let pin = vouched.head.or_else(|| trust.pin(&share));
+    let vouched = vouched.share;
     if !descriptor.signed && descriptor.founder != identity.public() {
         return Err(Error::NoAccess { path: shown.to_path_buf() }); // it has one owner
     }
-    if vouched.is_some_and(|id| *id != share) {
+    if vouched.is_some_and(|id| id != share) {
         return Err(Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder });
     }
     let proven = vouched.is_some() || descriptor.founder == identity.public() || pin.is_some();

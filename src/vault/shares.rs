@@ -16,7 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use super::OpenOptions;
 use super::core::{Core, list};
 use super::error::{Error, Fault, Inner, Result};
-use super::share::{self, Entered};
+use super::share::{self, Entered, Vouched};
 use super::types::{Attr, Handle, NodeId, ROOT};
 use crate::format::name::is_control;
 use crate::sharing::Identity;
@@ -185,12 +185,12 @@ impl Shares {
         }
         let store = place.core.dir(place.local).map_err(explain)?;
         let seen = super::refresh::manifests(&*store).map_err(explain)?;
-        let vouched = junction.map(|junction| junction.share);
-        let entered = share::enter(&*store, &self.identity, &self.options.trust, vouched.as_ref(), &shown)
+        let vouched = Vouched { share: junction.map(|junction| junction.share), head: None };
+        let entered = share::enter(&*store, &self.identity, &self.options.trust, &vouched, &shown)
             .and_then(|entered| if entered.descriptor.signed { Ok(entered) } else { Err(explain(Fault::Os(libc::EACCES))) });
         let entered = entered.inspect_err(|error| tracing::error!("{error}"))?;
         let core = self.open(store, &entered, &shown)?;
-        core.seen.lock().manifests = seen;
+        core.note_head(seen, entered.head());
         let mut children = self.children.write();
         if children.list.len() >= SHARES_MAX {
             return Err(explain(Fault::Os(libc::EMFILE)));

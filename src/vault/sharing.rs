@@ -16,7 +16,7 @@ use super::commit::Durability;
 use super::core::{Core, list};
 use super::error::{Error, Fault, Inner, Result};
 use super::junction::holds_share;
-use super::share::{self, CreateShare};
+use super::share::{self, CreateShare, Vouched};
 use super::types::{Attr, Caller, NodeId, OpenFlags, ROOT, SetAttr, SetXattr};
 use super::{LockMode, OpenOptions, OsRandom, Vault};
 use crate::backing::{Dir, Kind, RenameMode, Seek, SetTime, Stat};
@@ -415,7 +415,13 @@ impl Vault {
             }
             let mut others = options.others.clone();
             if !options.isolated && core.keys.signed() {
-                let entered = share::enter(&*core.root, identity, self.shares().trust(), Some(&core.keys.share), &PathBuf::new())?;
+                let entered = share::enter(
+                    &*core.root,
+                    identity,
+                    self.shares().trust(),
+                    &Vouched { share: Some(core.keys.share), head: None },
+                    &PathBuf::new(),
+                )?;
                 for admin in entered.heads[0].members.all().iter().filter(|m| m.role == Role::Admin) {
                     others.retain(|other| other.public.sign != admin.public.sign);
                     others.push(admin.clone());
@@ -433,7 +439,7 @@ impl Vault {
             };
             share::found_in(&*store, identity, &params, &OsRandom)?;
         }
-        let entered = share::enter(&*store, identity, self.shares().trust(), None, &PathBuf::new())?;
+        let entered = share::enter(&*store, identity, self.shares().trust(), &Vouched::default(), &PathBuf::new())?;
         let options = OpenOptions { lock: LockMode::Exclusive, ..OpenOptions::default() };
         let cache = Some(Arc::new(BlockCache::new(4 << 20)));
         Ok(Arc::new(super::open_core(store, &entered, identity.clone(), &options, cache, &PathBuf::new())?))
