@@ -270,3 +270,32 @@ fn making_a_share_survives_a_stop_at_any_point_and_goes_on() {
         assert_eq!(get(&alone, b"moved/note").unwrap(), b"a note");
     }
 }
+
+#[test]
+fn another_share_of_ours_in_the_place_of_the_one_that_is_being_made_is_not_filled() {
+    // The storage host puts a copy of a share that Ann has made with Bob where a share without him is being made.
+    let (store, bob) = (filled(), person(2));
+    let root = store.root();
+    let vault = open(root.clone()).unwrap();
+    mkdir(&vault, b"with Bob").unwrap();
+    let with = share(&vault, b"with Bob", &with_bob(&bob)).unwrap();
+    let of_bob = vault.cipher_path(b"with Bob").unwrap();
+    vault.close().unwrap();
+    // Ann's making of the other share stops in the middle.
+    let alone = CreateShare { name: "Ann".into(), ..CreateShare::default() };
+    let plan = FaultPlan::new();
+    let vault = open(FaultStore::wrap(root.clone(), plan.clone())).unwrap();
+    plan.reset();
+    plan.add(Fault { calls: Calls::Changes, when: When::From(40), errno: libc::EIO, short: false });
+    share(&vault, b"projects", &alone).unwrap_err();
+    drop(vault);
+    let entries = root.reopen().unwrap().read(0, 1 << 20).unwrap();
+    let staging = &entries.iter().find(|entry| entry.name.starts_with(b"+moving-")).expect("it was begun").name;
+    root.rename(staging, &*root, &of_bob, StoreRename::Exchange).unwrap();
+
+    let vault = open(root.clone()).unwrap();
+    let made = share(&vault, b"projects", &alone).unwrap();
+    assert_ne!(made, with);
+    assert_eq!(vault.who_can_read(b"projects").unwrap().len(), 1, "Bob is not in it");
+    assert_eq!(get(&vault, b"projects/moved/note").unwrap(), b"a note");
+}

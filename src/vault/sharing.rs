@@ -15,7 +15,6 @@ use super::cache::BlockCache;
 use super::commit::Durability;
 use super::core::{Core, list};
 use super::error::{Error, Fault, Inner, Result};
-use super::junction::holds_share;
 use super::share::{self, CreateShare, Vouched};
 use super::types::{Attr, Caller, NodeId, OpenFlags, ROOT, SetAttr, SetXattr};
 use super::{LockMode, OpenOptions, OsRandom, Vault};
@@ -384,7 +383,7 @@ impl Vault {
                 Err(fault) => return Err(explain(fault)),
             }
             let staged = self.staged_share(&at.core, &place, &attr, options)?;
-            let copied = place.fill_and_exchange(&at.core, at.local, staged.clone(), options.isolated, progress);
+            let copied = place.fill_and_exchange(&at.core, at.local, staged.clone(), progress);
             let closed = super::close_core(&staged);
             copied.map_err(explain)?;
             closed?;
@@ -394,56 +393,79 @@ impl Vault {
         made
     }
 
-    /// The share that will take the place: founded now, or by an earlier call.
+    /// The share that will take the place: founded now, or by an earlier call. One of an earlier call is gone on with only if the junction
+    /// of the place names it and its members are those that it is to have: whoever stores the vault could have put another share of ours
+    /// there, with somebody else in it.
     fn staged_share(&self, core: &Arc<Core>, place: &Place, attr: &Attr, options: &CreateShare) -> Result<Arc<Core>> {
         let at = |fault: Fault| fault.at("share", PathBuf::new);
         let identity = core.keys.signing.identity();
         let parent = &*place.parent;
-        let staging = match place.staging(core).map_err(at)? {
-            Some(name) => name,
-            None => {
-                let name = place.new_staging(core);
-                parent.mkdir(&name, attr.perm | 0o700).map_err(|e| at(e.into()))?;
-                name
+        let others = self.other_members(core, options)?;
+        if let Some(staging) = place.staging(core).map_err(at)? {
+            let junction = core.junction(parent, &place.parent_id, &place.name).map_err(at)?.filter(|junction| junction.coming);
+            let vouched = Vouched { share: junction.map(|junction| junction.share), head: None };
+            let store = parent.open_dir(&staging).map_err(|e| at(e.into()))?;
+            if vouched.share.is_some()
+                && let Ok(entered) = share::enter(&*store, identity, self.shares().trust(), &vouched, &PathBuf::new())
+                && entered.heads.len() == 1
+                && entered.descriptor.isolated == options.isolated
+                && has_members(entered.heads[0].members.all(), &others, &identity.public().sign)
+            {
+                return self.open_staged(store, &entered);
             }
-        };
-        let store = parent.open_dir(&staging).map_err(|e| at(e.into()))?;
-        if !holds_share(parent, &staging).map_err(at)? {
-            // Founding was interrupted before there was anything in it.
-            for entry in list(&*store).map_err(at)? {
-                store.unlink(&entry.name).map_err(|e| at(e.into()))?;
-            }
-            let mut others = options.others.clone();
-            if !options.isolated && core.keys.signed() {
-                let entered = share::enter(
-                    &*core.root,
-                    identity,
-                    self.shares().trust(),
-                    &Vouched { share: Some(core.keys.share), head: None },
-                    &PathBuf::new(),
-                )?;
-                for admin in entered.heads[0].members.all().iter().filter(|m| m.role == Role::Admin) {
-                    others.retain(|other| other.public.sign != admin.public.sign);
-                    others.push(admin.clone());
-                }
-            }
-            let own = identity.public();
-            others.retain(|other: &Member| other.public.sign != own.sign);
-            let params = FoundParams {
-                suite: core.keys.suite,
-                signed: true,
-                isolated: options.isolated,
-                chunk_log2: core.keys.layout.chunk_log2(),
-                name: &options.name,
-                others: &others,
-            };
-            share::found_in(&*store, identity, &params, &OsRandom)?;
+            remove_all(parent, &staging).map_err(at)?;
         }
-        let entered = share::enter(&*store, identity, self.shares().trust(), &Vouched::default(), &PathBuf::new())?;
+        let staging = place.new_staging(core);
+        parent.mkdir(&staging, attr.perm | 0o700).map_err(|e| at(e.into()))?;
+        let store = parent.open_dir(&staging).map_err(|e| at(e.into()))?;
+        let params = FoundParams {
+            suite: core.keys.suite,
+            signed: true,
+            isolated: options.isolated,
+            chunk_log2: core.keys.layout.chunk_log2(),
+            name: &options.name,
+            others: &others,
+        };
+        let share = *share::found_in(&*store, identity, &params, &OsRandom)?.roster.share_id();
+        let coming = Junction { share, isolated: options.isolated, coming: true, name: place.name.clone() };
+        core.write_junction(parent, &place.parent_id, &coming).map_err(at)?;
+        let vouched = Vouched { share: Some(share), head: None };
+        let entered = share::enter(&*store, identity, self.shares().trust(), &vouched, &PathBuf::new())?;
+        self.open_staged(store, &entered)
+    }
+
+    fn open_staged(&self, store: Arc<dyn Dir>, entered: &share::Entered) -> Result<Arc<Core>> {
         let options = OpenOptions { lock: LockMode::Exclusive, ..OpenOptions::default() };
         let cache = Some(Arc::new(BlockCache::new(4 << 20)));
-        Ok(Arc::new(super::open_core(store, &entered, identity.clone(), &options, cache, &PathBuf::new())?))
+        let identity = self.core().keys.signing.identity().clone();
+        Ok(Arc::new(super::open_core(store, entered, identity, &options, cache, &PathBuf::new())?))
     }
+
+    /// Who is to be in the new share besides us: whom the caller names, and the parent's admins unless it is isolated.
+    fn other_members(&self, core: &Core, options: &CreateShare) -> Result<Vec<Member>> {
+        let identity = core.keys.signing.identity();
+        let mut others = options.others.clone();
+        if !options.isolated && core.keys.signed() {
+            let vouched = Vouched { share: Some(core.keys.share), head: core.seen.lock().head };
+            let parent = share::enter(&*core.root, identity, self.shares().trust(), &vouched, &PathBuf::new())?;
+            for admin in parent.heads[0].members.all().iter().filter(|m| m.role == Role::Admin) {
+                others.retain(|other| other.public.sign != admin.public.sign);
+                others.push(admin.clone());
+            }
+        }
+        let own = identity.public().sign;
+        others.retain(|other| other.public.sign != own);
+        Ok(others)
+    }
+}
+
+/// Whether these are the members: ourselves as admin, and the others in their roles.
+fn has_members(there: &[Member], others: &[Member], own: &[u8; 32]) -> bool {
+    let expected = |member: &Member| match member.public.sign == *own {
+        true => member.role == Role::Admin,
+        false => others.iter().any(|other| other.public == member.public && other.role == member.role),
+    };
+    there.len() == others.len() + 1 && there.iter().all(expected)
 }
 
 /// Where the folder stands.
@@ -502,11 +524,9 @@ impl Place {
         core: &Arc<Core>,
         folder: NodeId,
         staged: Arc<Core>,
-        isolated: bool,
         progress: &mut dyn FnMut(&ShareProgress),
     ) -> Inner<()> {
         let staging = self.staging(core)?.ok_or(Fault::Os(libc::ENOENT))?;
-        let coming = Junction { share: staged.keys.share, isolated, coming: true, name: self.name.clone() };
         let mut before = Seen::new();
         for _ in 0..ROUNDS {
             self.commit_below(core, folder)?;
@@ -530,7 +550,6 @@ impl Place {
                 continue;
             }
             core.journal.settle(None)?;
-            core.write_junction(&*self.parent, &self.parent_id, &coming)?;
             self.parent.rename(&self.stored, &*self.parent, &staging, RenameMode::Exchange)?;
             self.parent.sync()?;
             drop(files);
