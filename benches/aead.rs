@@ -1,8 +1,14 @@
 //! Sealing and opening of segments and chunks, and what a fresh sub-key or a record costs.
+//!
+//!     cargo bench --bench aead                     the figures of criterion
+//!     cargo bench --bench aead -- --buffers [MIB]  buffers from 32 KiB to 1 GiB (or MIB), and files of those sizes, as a table; it is
+//!                                                  what scripts/bench-aead.sh puts beside libraries of Python
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use kithfs::crypto::{ChunkKeys, FileKey, RecordCipher, SegmentKey, Suite};
 use std::hint::black_box;
+use std::io::{Read, Write};
+use std::time::Instant;
 
 /// From a page to a large request, in bytes.
 const SIZES: [usize; 4] = [4 << 10, 16 << 10, 256 << 10, 1 << 20];
@@ -42,5 +48,111 @@ fn keys(c: &mut Criterion) {
     }
 }
 
+const CHUNK: usize = 256 << 10;
+const SEGMENT: usize = 4096;
+
+/// A buffer as a file's content: chunks of 256 KiB under sub-keys of their own, segments of 4 KiB with a nonce each.
+fn seal_chunks(keys: &ChunkKeys, buf: &mut [u8]) -> Vec<[u8; 16]> {
+    let mut tags = Vec::with_capacity(buf.len().div_ceil(SEGMENT));
+    for (n, chunk) in buf.chunks_mut(CHUNK).enumerate() {
+        let mut salt = [0; 16];
+        salt[..8].copy_from_slice(&(n as u64).to_le_bytes());
+        let key = keys.derive(&salt);
+        for (i, segment) in chunk.chunks_mut(SEGMENT).enumerate() {
+            let mut nonce = [0; 12];
+            nonce[..8].copy_from_slice(&(i as u64).to_le_bytes());
+            tags.push(key.seal(&nonce, b"share, file, chunk, segment, epoch", segment));
+        }
+    }
+    tags
+}
+
+fn open_chunks(keys: &ChunkKeys, buf: &mut [u8], tags: &[[u8; 16]]) {
+    let mut tags = tags.iter();
+    for (n, chunk) in buf.chunks_mut(CHUNK).enumerate() {
+        let mut salt = [0; 16];
+        salt[..8].copy_from_slice(&(n as u64).to_le_bytes());
+        let key = keys.derive(&salt);
+        for (i, segment) in chunk.chunks_mut(SEGMENT).enumerate() {
+            let mut nonce = [0; 12];
+            nonce[..8].copy_from_slice(&(i as u64).to_le_bytes());
+            key.open(&nonce, b"share, file, chunk, segment, epoch", segment, tags.next().expect("a tag each")).expect("our own");
+        }
+    }
+}
+
+/// The least and the median of the times of several calls, in seconds: few of what takes long, at least five of all else.
+fn times(size: usize, mut work: impl FnMut()) -> (f64, f64) {
+    let calls = ((256usize << 20) / size).clamp(3, 2000);
+    let mut times: Vec<f64> = (0..calls)
+        .map(|_| {
+            let start = Instant::now();
+            work();
+            start.elapsed().as_secs_f64()
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    (times[0], times[calls / 2])
+}
+
+/// One line a measurement, separated by tabs: what, bytes, best and median in seconds.
+fn print(what: &str, size: usize, (best, median): (f64, f64)) {
+    println!("kithfs\t{what}\t{size}\t{best:.9}\t{median:.9}");
+}
+
+fn buffers(most: usize) {
+    let keys = ChunkKeys::new(Suite::Aes256Gcm, &FileKey::from_bytes([1; 32]));
+    let sizes = (15..=30).map(|log2| 1usize << log2).filter(|size| *size <= most);
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let sealed_file = tempfile::NamedTempFile::new().expect("a temporary file");
+    for size in sizes {
+        let mut buf = vec![7u8; size];
+        print("seal", size, times(size, || drop(black_box(seal_chunks(&keys, black_box(&mut buf))))));
+        let plain = vec![7u8; size];
+        buf.copy_from_slice(&plain);
+        let tags = seal_chunks(&keys, &mut buf);
+        let sealed = buf.clone();
+        print(
+            "copy and open",
+            size,
+            times(size, || {
+                buf.copy_from_slice(&sealed);
+                open_chunks(&keys, black_box(&mut buf), &tags);
+            }),
+        );
+        assert!(buf == plain, "opened to other bytes");
+        if size < 1 << 20 {
+            continue;
+        }
+        std::fs::write(file.path(), &plain).expect("written");
+        // Read a chunk, seal it, write it, as the tables of the others do; nothing is flushed.
+        print(
+            "encrypt a file",
+            size,
+            times(size, || {
+                let mut from = std::fs::File::open(file.path()).expect("opened");
+                let mut to = std::fs::File::create(sealed_file.path()).expect("made");
+                let mut chunk = vec![0; CHUNK];
+                for _ in 0..size / CHUNK {
+                    from.read_exact(&mut chunk).expect("read");
+                    let tags = seal_chunks(&keys, &mut chunk);
+                    to.write_all(&chunk).expect("written");
+                    to.write_all(tags.as_flattened()).expect("written");
+                }
+            }),
+        );
+    }
+}
+
 criterion_group!(benches, segments, keys);
-criterion_main!(benches);
+
+fn main() {
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--buffers").skip(1);
+    if std::env::args().any(|argument| argument == "--buffers") {
+        let most = arguments.next().and_then(|mib| mib.parse::<usize>().ok()).map_or(1 << 30, |mib| mib << 20);
+        buffers(most);
+    } else {
+        benches();
+        Criterion::default().configure_from_args().final_summary();
+    }
+}

@@ -4,17 +4,60 @@
 #   scripts/fuzz.sh [SECONDS] [TARGET...]      60 seconds for each of all targets, unless told otherwise
 #   scripts/fuzz.sh list                       names of the targets
 #
+# As many targets run at a time as there are processors; KITHFS_FUZZ_JOBS says otherwise. A failing input is printed.
 # Interesting inputs are kept in target/fuzz-corpus/TARGET, failing ones in target/fuzz-failures/TARGET. To run one input again:
 #   KITHFS_FUZZ_INPUT=FILE scripts/fuzz.sh 0 TARGET
 # Exit status: 0 if every target held, 1 if one did not, 2 if the fuzzer could not be built.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
+top="${CARGO_TARGET_DIR:-target}"
+
+# One target with the fuzzer that was built: what the script calls itself for, several times at once.
+one() {
+    fuzzer=$1 seconds=$2 name=$3
+    corpus="$top/fuzz-corpus/$name"
+    failures="$top/fuzz-failures/$name"
+    mkdir -p "$corpus" "$failures"
+    if [ -n "${KITHFS_FUZZ_INPUT-}" ]; then
+        KITHFS_FUZZ_TARGET=$name "$fuzzer" "$KITHFS_FUZZ_INPUT"
+        return
+    fi
+    log="$failures/log"
+    # Inputs that failed in an earlier run are older than this.
+    : > "$failures/begun"
+    # A target that takes longer than 10 seconds for one input hangs; the memory of a run is bounded in the target itself.
+    if KITHFS_FUZZ_TARGET=$name KITHFS_FUZZ_CORPUS=$corpus "$fuzzer" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+        -max_len=65536 -use_value_profile=1 -print_final_stats=1 -artifact_prefix="$failures/" "$corpus" > "$log" 2>&1; then
+        runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+        covered=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
+        echo "$name: held, $runs runs in $seconds s, $covered places reached, $(ls "$corpus" | wc -l) inputs kept"
+        return
+    fi
+    # In one piece, since another target may print at the same time.
+    report=$(
+        echo "$name: FAILED, see $log"
+        grep -v '^#' "$log" | tail -n 40
+        find "$failures" -type f -newer "$failures/begun" ! -name log ! -name begun | while read -r input; do
+            echo "$name: input of $(wc -c < "$input") bytes in $input, in hex:"
+            od -An -v -tx1 "$input" | tr -d ' \n'
+            echo
+            echo "$name: run it again with: KITHFS_FUZZ_INPUT=$input scripts/fuzz.sh 0 $name"
+        done
+    )
+    printf '%s\n' "$report"
+    return 1
+}
+if [ "${1-}" = --one ]; then
+    shift
+    one "$@"
+    exit
+fi
+
 # The counters of libFuzzer, from the pass that LLVM has built in. They cost speed, so they get a target directory of their own.
 flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters"
 flags="$flags -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 host=$(rustc -vV | sed -n 's/^host: //p')
-top="${CARGO_TARGET_DIR:-target}"
 
 # A given --target keeps the flags away from build scripts and macros.
 build=$(RUSTFLAGS="$flags" cargo build --quiet --features fuzz \
@@ -32,26 +75,10 @@ case "${1-}" in
 esac
 [ $# -gt 0 ] || set -- $(KITHFS_FUZZ_TARGET=list "$fuzzer" 2> /dev/null)
 
-failed=''
-for name in "$@"; do
-    corpus="$top/fuzz-corpus/$name"
-    failures="$top/fuzz-failures/$name"
-    mkdir -p "$corpus" "$failures"
-    if [ -n "${KITHFS_FUZZ_INPUT-}" ]; then
-        KITHFS_FUZZ_TARGET=$name "$fuzzer" "$KITHFS_FUZZ_INPUT" || failed="$failed $name"
-        continue
-    fi
-    log="$failures/log"
-    # A target that takes longer than 10 seconds for one input hangs; the memory of a run is bounded in the target itself.
-    if KITHFS_FUZZ_TARGET=$name KITHFS_FUZZ_CORPUS=$corpus "$fuzzer" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
-        -max_len=65536 -use_value_profile=1 -print_final_stats=1 -artifact_prefix="$failures/" "$corpus" > "$log" 2>&1; then
-        runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
-        covered=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
-        echo "$name: held, $runs runs in $seconds s, $covered places reached, $(ls "$corpus" | wc -l) inputs kept"
-    else
-        failed="$failed $name"
-        echo "$name: FAILED, see $log"
-        grep -v '^#' "$log" | tail -n 40
-    fi
-done
-[ -z "$failed" ] || { echo "fuzz.sh: failed:$failed" >&2; exit 1; }
+# xargs gives 123 where a target failed, and goes on with the others.
+if printf '%s\n' "$@" | xargs -n 1 -P "${KITHFS_FUZZ_JOBS:-$(nproc)}" scripts/fuzz.sh --one "$fuzzer" "$seconds"; then
+    echo "fuzz.sh: all targets held"
+else
+    echo "fuzz.sh: targets failed, see above" >&2
+    exit 1
+fi

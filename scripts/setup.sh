@@ -25,7 +25,7 @@ esac
 # What is needed: a command that proves it, and the package of Debian that has it.
 needs=(
     cc:build-essential make:build-essential git:git curl:curl fusermount3:fuse3 mount:mount mountpoint:util-linux
-    setfattr:attr setfacl:acl fio:fio perl:perl fuser:psmisc ps:procps
+    setfattr:attr setfacl:acl rsync:rsync setcap:libcap2-bin fio:fio perl:perl fuser:psmisc ps:procps sqlite3:sqlite3 mkfs.xfs:xfsprogs
 )
 packages=()
 for need in "${needs[@]}"; do

@@ -395,7 +395,7 @@ fn the_vault_is_usable_without_a_mount() {
     let cipher = expect_code(scratch.kithfs("map").arg(&vault).arg("new/file"), 0);
     let cipher = String::from_utf8(cipher.stdout).unwrap().trim().to_string();
     assert!(vault.join(&cipher).exists() || Path::new(&cipher).exists(), "{cipher}");
-    let plain = expect_code(scratch.kithfs("map").arg("--reverse").arg(&vault).arg(&cipher), 0);
+    let plain = expect_code(scratch.kithfs("map").arg("--reverse").arg(&vault).arg("--").arg(&cipher), 0);
     assert_eq!(String::from_utf8(plain.stdout).unwrap().trim(), "new/file");
     let out = scratch.path().join("out");
     expect_code(scratch.kithfs("export").arg(vault.join("photos")).arg(&out), 0);

@@ -70,6 +70,17 @@ fn commas_backslashes_and_blanks_stay_in_their_values() {
 }
 
 #[test]
+fn a_remount_changes_the_options_of_the_kernel_and_starts_nothing() {
+    // `mount -o remount,ro` ended in a second daemon that was refused, or in libfuse's helper, which found no program of that name.
+    let fake = fake(9);
+    fs::write(fake.path().join("mount"), "#!/bin/sh\nprintf '%s\\n' \"$@\"\n").unwrap();
+    fs::set_permissions(fake.path().join("mount"), fs::Permissions::from_mode(0o755)).unwrap();
+    let output = run(&fake, &["/v", "/m m", "-o", "remount,ro,allow_other,passphrase_file=/p,nosuid"]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "-i\n-o\nremount,ro,nosuid\n--\n/v\n/m m\n");
+}
+
+#[test]
 fn exit_codes_are_those_of_mount() {
     assert_eq!(run(&fake(7), &["/v", "/m"]).status.code(), Some(32));
     for wrong in [&["/v"][..], &[], &["/v", "/m", "/x"], &["/v", "/m", "-o"], &["/v", "/m", "-z"]] {

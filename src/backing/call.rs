@@ -47,7 +47,7 @@ pub enum Call {
     RemoveXattr,
     /// `read` of a directory
     List,
-    /// `sync` of a directory
+    /// `sync` of a directory, `sync_store`
     SyncDir,
     /// `space`, `is_read_only`
     Space,

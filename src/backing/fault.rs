@@ -222,6 +222,11 @@ impl Dir for FaultDir {
         self.dir.sync()
     }
 
+    fn sync_store(&self) -> io::Result<()> {
+        self.plan.pass(Call::SyncDir)?;
+        self.dir.sync_store()
+    }
+
     fn space(&self) -> io::Result<Space> {
         self.plan.pass(Call::Space)?;
         self.dir.space()

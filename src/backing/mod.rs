@@ -241,6 +241,8 @@ pub trait Dir: Send + Sync {
     fn read(&self, cookie: i64, limit: usize) -> io::Result<Vec<DirEntry>>;
     /// Makes the entries of this directory durable (`fsync` of the directory).
     fn sync(&self) -> io::Result<()>;
+    /// Makes everything durable that was written to the store before (`syncfs`).
+    fn sync_store(&self) -> io::Result<()>;
     /// Free and used space.
     fn space(&self) -> io::Result<Space>;
     /// True where the store is mounted read-only.

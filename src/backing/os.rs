@@ -391,6 +391,10 @@ impl Dir for OsDir {
         })
     }
 
+    fn sync_store(&self) -> io::Result<()> {
+        Ok(fs::syncfs(&self.fd)?)
+    }
+
     fn space(&self) -> io::Result<Space> {
         let space = fs::fstatvfs(&self.fd)?;
         Ok(Space {

@@ -81,8 +81,17 @@ pub enum Command {
     Info(Info),
     /// Verify every byte of a vault
     ///
-    /// Prints plain path and cipher path of each fault. Exit code 0: no fault; 20: faults found; 21: the check could not run.
+    /// Prints plain path and cipher path of each fault, and which bytes of a file are bad. With --repair, puts right what can be known and
+    /// moves what cannot be authenticated to `lost+found` in the vault; nothing is deleted. Exit code 0: no fault, or none is left; 20:
+    /// faults found; 21: the check could not run.
     Fsck(Fsck),
+    /// What in a vault is older than this machine has seen it, or gone
+    ///
+    /// Whoever stores a vault can give back what it was earlier. Each client remembers what it has seen, in $XDG_STATE_HOME/kithfs (or
+    /// ~/.local/state/kithfs), and compares. Exit code 0: nothing; 22: something was noticed.
+    Rollback(Rollback),
+    /// Accept a vault, or parts of it, as it is now: after a backup was restored
+    AcceptRollback(AcceptRollback),
     /// List a directory of a vault
     Ls(Ls),
     /// Write files of a vault to stdout
@@ -107,6 +116,11 @@ pub enum Command {
     Map(Map),
     /// What is mounted, since when, by which process
     Mounts(Mounts),
+    /// How fast this processor and this disk are with kithfs
+    ///
+    /// Measures the ciphers, and a temporary vault beside the plain directory DIR, in which it is made and removed. Takes less than a
+    /// minute and 300 MB of the disk.
+    Bench(Bench),
     /// Print the completion script of a shell
     Completion(Completion),
     /// Write the manual pages into a directory
@@ -156,6 +170,11 @@ pub struct OpenArgs {
     /// Use this identity instead of the vault's own one
     #[arg(long, value_name = "FILE", help_heading = "Secret")]
     pub identity: Option<PathBuf>,
+    /// Neither compare the vault with what was seen of it earlier nor remember what is seen now
+    ///
+    /// The variable KITHFS_NO_ROLLBACK_MEMORY=1 does the same.
+    #[arg(long, env = "KITHFS_NO_ROLLBACK_MEMORY", hide_env = true, value_parser = clap::builder::FalseyValueParser::new())]
+    pub no_rollback_memory: bool,
     /// Limit of the caches in memory
     #[arg(long, value_name = "SIZE", value_parser = size::parse_cache)]
     pub cache_size: Option<usize>,
@@ -369,6 +388,20 @@ pub struct PassphraseList<Of: Args = SlotsOf> {
     pub json: bool,
 }
 
+/// `bench`
+#[derive(Args, Debug)]
+pub struct Bench {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Do little of each, in a few seconds: to see that it works, not to quote
+    #[arg(long)]
+    pub quick: bool,
+    /// A directory on the disk that is to be measured
+    #[arg(default_value = ".")]
+    pub dir: PathBuf,
+}
+
 /// `info`
 #[derive(Args, Debug)]
 pub struct Info {
@@ -388,10 +421,66 @@ pub struct Fsck {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Repair what is wrong, after a question for each
+    ///
+    /// Replays what a crash left, writes lost directory records and long names anew where what is sealed in the vault tells them, and moves
+    /// what cannot be authenticated to a new directory in `lost+found`, with a report. The vault must not be mounted.
+    #[arg(long, conflicts_with = "online")]
+    pub repair: bool,
+    /// Repair without questions
+    #[arg(short, long, requires = "repair", conflicts_with = "dry_run")]
+    pub yes: bool,
+    /// Change nothing, say what would be done
+    #[arg(short = 'n', long, requires = "repair")]
+    pub dry_run: bool,
+    /// Write what is good of damaged files to this directory, with holes where bytes are bad
+    #[arg(long, value_name = "DIR")]
+    pub salvage: Option<PathBuf>,
+    /// Verify a vault that is mounted, beside the mount
+    ///
+    /// What is wrong counts only when nothing about it has changed for some seconds. Files that are written to all the time are named, and
+    /// count as neither good nor bad.
+    #[arg(long)]
+    pub online: bool,
     /// The vault
     pub vault: PathBuf,
     /// Where to start; default is the root of the vault
     pub path: Option<OsString>,
+}
+
+/// `rollback`
+#[derive(Args, Debug)]
+pub struct Rollback {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Keep in mind what is noticed now, and say no more of it
+    #[arg(long)]
+    pub keep: bool,
+    /// Copy the files that are noticed, as they are now, to this directory
+    #[arg(long, value_name = "DIR")]
+    pub export: Option<PathBuf>,
+    /// Seconds for which nothing in the vault may have changed before what is noticed counts: a sync tool may not have finished
+    #[arg(long, value_name = "SECONDS", default_value_t = crate::vault::SETTLE.as_secs())]
+    pub settle: u64,
+    /// The vault
+    pub vault: PathBuf,
+}
+
+/// `accept-rollback`
+#[derive(Args, Debug)]
+pub struct AcceptRollback {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// The vault
+    pub vault: PathBuf,
+    /// Files and directories in the vault; default is all of it
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<OsString>,
 }
 
 /// `ls`
@@ -608,6 +697,13 @@ mod tests {
             "kithfs info --json V",
             "kithfs fsck --json V a/b",
             "kithfs fsck V",
+            "kithfs fsck --repair --yes --salvage D V a",
+            "kithfs fsck --repair -n --json V",
+            "kithfs fsck --online V a",
+            "kithfs rollback --json --keep --export D --settle 0 V",
+            "kithfs accept-rollback V",
+            "kithfs accept-rollback V a b",
+            "kithfs mount --no-rollback-memory V M",
             "kithfs ls -l V a",
             "kithfs cat V a b",
             "kithfs get V a -",
@@ -640,6 +736,8 @@ mod tests {
             "kithfs passphrase add V --new-recovery-code --new-key-file K",
             "kithfs passphrase add V --new-passphrase-file K --new-key-file K",
             "kithfs passphrase list V --identity I",
+            "kithfs fsck --repair --online V",
+            "kithfs fsck --repair --yes --dry-run V",
         ] {
             assert_eq!(parse(line).err(), Some(ArgumentConflict), "{line}");
         }

@@ -1,6 +1,7 @@
 //! One file for each command: takes the parsed arguments, does the work, says how it ended.
 
 pub mod accept;
+pub mod bench;
 pub mod contact;
 pub mod files;
 pub mod fsck;
@@ -12,5 +13,6 @@ pub mod map;
 pub mod mount;
 pub mod mounts;
 pub mod passphrase;
+pub mod rollback;
 pub mod transfer;
 pub mod umount;

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 
+use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, WaitOptions, WaitStatus};
 
 use super::error::Error;
@@ -123,5 +124,22 @@ fn leave_terminal() -> io::Result<()> {
 pub fn keep_memory_private() -> Result<(), Error> {
     let failed = |op| move |errno: rustix::io::Errno| Error::Os { op, source: errno.into() };
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("forbid core dumps"))?;
-    rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).map_err(failed("forbid core dumps"))
+    rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).map_err(failed("forbid core dumps"))?;
+    lock_memory();
+    Ok(())
+}
+
+/// Locks all memory of this process, as it is touched, so that no key is swapped out. Only where there is no limit: under one, a limit that
+/// the caches reach would make allocations fail, and the process with them.
+fn lock_memory() {
+    let limit = rustix::process::getrlimit(Resource::Memlock).current;
+    let locked = if limit.is_none() || rustix::process::geteuid().is_root() {
+        mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
+    } else {
+        Err(rustix::io::Errno::PERM)
+    };
+    match locked {
+        Ok(()) => tracing::debug!("memory is locked: nothing of it is swapped out"),
+        Err(error) => tracing::debug!("memory is not locked, keys can be swapped out ({error}): raise `ulimit -l` or encrypt the swap"),
+    }
 }

@@ -42,11 +42,13 @@ pub enum Exit {
     FaultsFound = 20,
     /// `fsck` could not run, or not to its end.
     CouldNotCheck = 21,
+    /// Something in the vault is older than it was, or gone.
+    RolledBack = 22,
 }
 
 impl Exit {
     /// All codes, in the order of their numbers.
-    pub const ALL: [Exit; 17] = [
+    pub const ALL: [Exit; 18] = [
         Exit::Ok,
         Exit::Failure,
         Exit::Usage,
@@ -64,6 +66,7 @@ impl Exit {
         Exit::NotTrusted,
         Exit::FaultsFound,
         Exit::CouldNotCheck,
+        Exit::RolledBack,
     ];
 
     /// The number.
@@ -79,7 +82,7 @@ impl Exit {
     /// What it means, in one line.
     pub fn meaning(self) -> &'static str {
         match self {
-            Exit::Ok => "done; for fsck: no fault found",
+            Exit::Ok => "done; for fsck: no fault found, or none left by the repair",
             Exit::Failure => "failed for another reason than those below, or some of the files of an import or export failed",
             Exit::Usage => "the command line is wrong",
             Exit::WrongSecret => "wrong passphrase, recovery code or key file, or none was given; or the identity has no access",
@@ -96,8 +99,9 @@ impl Exit {
             Exit::NotTrusted => {
                 "nothing vouches for a key, an invitation or a share, or its key has changed; or the question about it was answered with no"
             }
-            Exit::FaultsFound => "fsck: faults were found",
+            Exit::FaultsFound => "fsck: faults were found; with --repair: some are left",
             Exit::CouldNotCheck => "fsck: the check could not run, or not to its end",
+            Exit::RolledBack => "rollback: something in the vault is older than it was, or gone",
         }
     }
 
@@ -127,7 +131,7 @@ mod tests {
     #[test]
     fn the_numbers_are_those_that_scripts_rely_on() {
         let numbers: Vec<u8> = Exit::ALL.iter().map(|exit| exit.code()).collect();
-        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 20, 21]);
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 20, 21, 22]);
         assert_eq!(Exit::WrongSecret.code(), 3);
         assert_eq!(Exit::NoFuse.code(), 8);
         assert_eq!(Exit::Busy.code(), 13);

@@ -9,6 +9,11 @@ use crate::crypto::password::{self, Argon2Params};
 /// How long an unlock is to take.
 const WANTED: Duration = Duration::from_secs(1);
 
+/// What a measurement must not go below, in KiB times passes: two passes over the default memory. A machine that is slow or busy at the
+/// moment would choose a cost that protects for as long as the passphrase is in use. It is well above what RFC 9106 recommends where
+/// memory is short, three passes over 64 MiB.
+const FLOOR: u64 = 2 * Argon2Params::DEFAULT.memory_kib as u64;
+
 /// The cost for a new passphrase: what was asked for, the rest tuned to this machine.
 ///
 /// # Errors
@@ -18,7 +23,7 @@ pub fn choose(args: &KdfArgs) -> Result<Argon2Params, Failure> {
     let one_pass = Argon2Params { memory_kib, passes: 1, ..Argon2Params::DEFAULT };
     let passes = match args.kdf_passes {
         Some(passes) => passes,
-        None => passes_for(time_of(&one_pass)?),
+        None => passes_for(time_of(&one_pass)?).max(least_passes(memory_kib)),
     };
     Ok(Argon2Params { passes, ..one_pass })
 }
@@ -35,6 +40,12 @@ fn default_memory_kib(available_kib: Option<u64>) -> u32 {
 fn passes_for(one_pass: Duration) -> u32 {
     let passes = WANTED.as_secs_f64() / one_pass.as_secs_f64().max(1e-6);
     (passes.round() as u32).clamp(Argon2Params::MIN.passes, Argon2Params::MAX.passes)
+}
+
+/// The passes over `memory_kib` that make up [`FLOOR`].
+fn least_passes(memory_kib: u32) -> u32 {
+    let passes = FLOOR.div_ceil(u64::from(memory_kib.max(1)));
+    u32::try_from(passes).unwrap_or(u32::MAX).clamp(Argon2Params::MIN.passes, Argon2Params::MAX.passes)
 }
 
 /// The better of two runs: the first one pays for memory that is touched for the first time, and a busy moment must not make every guess
@@ -78,6 +89,18 @@ mod tests {
         assert_eq!(passes_for(Duration::from_millis(330)), 3);
         assert_eq!(passes_for(Duration::from_secs(5)), 1);
         assert_eq!(passes_for(Duration::ZERO), 64);
+    }
+
+    #[test]
+    fn a_busy_machine_does_not_make_a_passphrase_cheap() {
+        // One pass that took five seconds, because other work was in the way, gave a single pass for good.
+        for (memory_mib, least) in [(256, 2), (128, 4), (32, 16), (200, 3), (512, 1), (4096, 1)] {
+            let memory_kib = memory_mib << 10;
+            assert_eq!(passes_for(Duration::from_secs(5)).max(least_passes(memory_kib)), least, "{memory_mib} MiB");
+            let chosen = Argon2Params { memory_kib, passes: least, ..Argon2Params::DEFAULT };
+            chosen.validate().unwrap();
+            assert!(u64::from(memory_kib) * u64::from(least) > 2 * 3 * (64 << 10), "above RFC 9106's three passes over 64 MiB");
+        }
     }
 
     #[test]

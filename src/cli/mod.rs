@@ -2,7 +2,7 @@
 //!
 //! * [`args`]: the command line as types; [`cmd`]: one file for each command; [`report`]: failures as people read them, and the only
 //!   place for advice; [`exit`]: what scripts read.
-//! * [`secret`], [`identity`], [`kdf`], [`replace`]: passphrases and the files that they open; [`open`], [`paths`]: vaults.
+//! * [`secret`], [`identity`], [`kdf`], [`replace`]: passphrases and the files that they open; [`open`], [`paths`], [`seen`]: vaults.
 //! * [`home`], [`contacts`], [`memory`], [`ask`]: what this user keeps of people and shares, and questions to him.
 //! * [`daemon`], [`signals`], [`log`], [`process`], [`registry`]: the process of a mount.
 
@@ -31,6 +31,7 @@ pub mod registry;
 pub mod replace;
 pub mod report;
 pub mod secret;
+pub mod seen;
 pub mod signals;
 pub mod size;
 
@@ -74,6 +75,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Accept(args) => cmd::accept::run(args),
         Command::Info(args) => cmd::info::run(args),
         Command::Fsck(args) => cmd::fsck::run(args),
+        Command::Rollback(args) => cmd::rollback::run(args),
+        Command::AcceptRollback(args) => cmd::rollback::accept(args),
         Command::Ls(args) => cmd::files::ls(args),
         Command::Cat(args) => cmd::files::cat(args),
         Command::Get(args) => cmd::files::get(args),
@@ -84,6 +87,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Export(args) => cmd::transfer::export(args),
         Command::Map(args) => cmd::map::run(args),
         Command::Mounts(args) => cmd::mounts::run(args),
+        Command::Bench(args) => cmd::bench::run(args),
         Command::Completion(args) => cmd::generate::completion(args),
         Command::Man(args) => cmd::generate::man(args),
         Command::ExitCodes => cmd::generate::exit_codes(),

@@ -9,6 +9,7 @@ use super::identity;
 use super::registry::Registry;
 use super::report::{Failure, in_vault};
 use super::secret::{Environment, Given, Source};
+use super::seen;
 use crate::backing::Dir;
 use crate::backing::os::OsDir;
 use crate::vault::{self, Description, LockMode, OpenOptions, Vault};
@@ -20,6 +21,8 @@ pub enum Purpose {
     Read,
     /// Reads and writes.
     Write,
+    /// Reads while another process has it open.
+    Beside,
 }
 
 /// A vault that was found and is not yet unlocked.
@@ -102,9 +105,9 @@ impl Found {
         let (identity, _) = identity::unlock(&identity::read(&path)?, &path, given)?;
         let default = OpenOptions::default();
         let options = OpenOptions {
-            read_only: purpose == Purpose::Read,
+            read_only: purpose != Purpose::Write,
             cache_bytes: cache_size.unwrap_or(default.cache_bytes),
-            lock: LockMode::Exclusive,
+            lock: if purpose == Purpose::Beside { LockMode::None } else { LockMode::Exclusive },
             trust: default.trust.clone(),
         };
         match Vault::open(self.store, &identity, options) {
@@ -120,9 +123,16 @@ impl Found {
 /// All that can be wrong on the way.
 pub fn open(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Failure> {
     let found = find(given)?;
-    found.refuse_mounted()?;
+    if purpose != Purpose::Beside {
+        found.refuse_mounted()?;
+    }
     let secret = found.ask(args)?;
-    found.unlock(secret, args.cache_size, purpose)
+    let share = found.description.share_id;
+    let open = found.unlock(secret, args.cache_size, purpose)?;
+    if purpose == Purpose::Write && !args.no_rollback_memory {
+        seen::begin(&open.vault, &share, false);
+    }
+    Ok(open)
 }
 
 impl Open {

@@ -5,6 +5,8 @@
 use std::io;
 use std::mem::MaybeUninit;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 /// The signals that end a mount, blocked for the calling thread and those it starts.
 pub struct Signals {
     set: libc::sigset_t,
@@ -43,6 +45,20 @@ impl Signals {
             _ => "SIGHUP",
         })
     }
+}
+
+/// Lifts the limit on the size of files (`ulimit -f`) as far as it may be lifted, and turns what is left of it from a deadly signal into
+/// an error: it is meant for the programs that use the mount, which the kernel holds to their own limit, and not for the ciphertext.
+pub fn ignore_file_size_limit() -> io::Result<()> {
+    // SAFETY: ignoring a signal installs no handler.
+    if unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) } == libc::SIG_ERR {
+        return Err(io::Error::last_os_error());
+    }
+    let limit = getrlimit(Resource::Fsize);
+    if limit.current != limit.maximum {
+        setrlimit(Resource::Fsize, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,10 +1,16 @@
-//! The trait under which an AEAD provider stands, and the provider in use: `ring`.
+//! The trait under which an AEAD provider stands, and the provider in use.
 //!
-//! Nothing outside this file names the provider, so a faster one takes an implementation of [`Aead`] and a change of [`Active`].
+//! Nothing outside this module names a provider. [`RingAead`] is always built, and in use unless the feature `aws-lc` puts
+//! `AwsLcAead` in its place; the same vectors are run over whichever is in use, and with the feature the two are compared.
+
+#[cfg(feature = "aws-lc")]
+mod on_aws_lc;
+mod on_ring;
 
 use super::suite::{Suite, Unauthentic};
-use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
-use zeroize::Zeroize;
+#[cfg(feature = "aws-lc")]
+pub use on_aws_lc::AwsLcAead;
+pub use on_ring::RingAead;
 
 /// Length of a nonce in bytes.
 pub const NONCE_LEN: usize = 12;
@@ -27,37 +33,42 @@ pub trait Aead: Send + Sync + Sized {
 }
 
 /// The provider in use.
+#[cfg(feature = "aws-lc")]
+pub type Active = AwsLcAead;
+/// The provider in use.
+#[cfg(not(feature = "aws-lc"))]
 pub type Active = RingAead;
 
-/// [`Aead`] on `ring`.
-///
-/// `ring` does not wipe an expanded key when it is dropped, so long-lived keys are kept in the types of [`super::keys`] and expanded
-/// only for as long as a chunk or a record is in work.
-pub struct RingAead(LessSafeKey);
+/// The name of the provider in use.
+#[cfg(feature = "aws-lc")]
+pub const ACTIVE: &str = "aws-lc-rs";
+/// The name of the provider in use.
+#[cfg(not(feature = "aws-lc"))]
+pub const ACTIVE: &str = "ring";
 
-impl Aead for RingAead {
-    fn new(suite: Suite, key: &[u8; 32]) -> Self {
-        let algorithm = match suite {
-            Suite::Aes256Gcm => &AES_256_GCM,
-            Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
-        };
-        RingAead(LessSafeKey::new(UnboundKey::new(algorithm, key).expect("both algorithms take a key of 32 bytes")))
-    }
+#[cfg(all(test, feature = "aws-lc"))]
+mod tests {
+    use super::*;
 
-    fn seal(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], buf: &mut [u8]) -> [u8; TAG_LEN] {
-        let nonce = Nonce::assume_unique_for_key(*nonce);
-        let tag = self.0.seal_in_place_separate_tag(nonce, Aad::from(aad), buf).expect("a buffer is far below the limit of 64 GiB");
-        tag.as_ref().try_into().expect("tags of both algorithms have 16 bytes")
-    }
-
-    fn open(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], buf: &mut [u8], tag: &[u8; TAG_LEN]) -> Result<(), Unauthentic> {
-        let nonce = Nonce::assume_unique_for_key(*nonce);
-        match self.0.open_in_place_separate_tag(nonce, Aad::from(aad), (*tag).into(), buf, 0..) {
-            Ok(_) => Ok(()),
-            Err(_) => {
-                // ring may leave the unauthenticated plaintext in the buffer.
-                buf.zeroize();
-                Err(Unauthentic)
+    #[test]
+    fn the_providers_seal_alike_and_open_each_others_and_refuse_alike() {
+        for suite in Suite::ALL {
+            let key = *blake3::hash(suite.name().as_bytes()).as_bytes();
+            let (ring, aws_lc) = (RingAead::new(suite, &key), AwsLcAead::new(suite, &key));
+            for len in (0..300).chain([4095, 4096, 4097, 65_536]) {
+                let nonce = [len as u8; NONCE_LEN];
+                let aad = vec![3; len % 70];
+                let plain: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
+                let (mut a, mut b) = (plain.clone(), plain.clone());
+                let (mut tag, other) = (ring.seal(&nonce, &aad, &mut a), aws_lc.seal(&nonce, &aad, &mut b));
+                assert_eq!((&a, tag), (&b, other), "{} length {len}", suite.name());
+                ring.open(&nonce, &aad, &mut b, &tag).unwrap();
+                aws_lc.open(&nonce, &aad, &mut a, &tag).unwrap();
+                assert!(a == plain && b == plain, "{} length {len}", suite.name());
+                tag[len % TAG_LEN] ^= 1;
+                let refused = (ring.open(&nonce, &aad, &mut a, &tag), aws_lc.open(&nonce, &aad, &mut b, &tag));
+                assert_eq!(refused, (Err(Unauthentic), Err(Unauthentic)));
+                assert!(a.iter().chain(&b).all(|byte| *byte == 0), "{} length {len}: plaintext left behind", suite.name());
             }
         }
     }

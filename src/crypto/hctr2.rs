@@ -12,17 +12,21 @@
 //! It is deterministic and authenticates nothing: equal inputs under equal tweaks are seen to be equal, and redundancy that makes
 //! tampering visible must be in the input. What depends on the key alone is computed in [`Hctr2::new`], what depends on the tweak
 //! (a directory's id) in [`Hctr2::tweak`], so that a name costs what its own bytes cost.
+//!
+//! There are two implementations, which the vectors and the fuzzer hold against each other: `portable`, and `wide` for x86-64
+//! processors with VAES, VPCLMULQDQ and AVX-512, taken where the processor has them.
+
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 use super::keys::NamesKey;
-use super::polyhash::PolyKey;
-use super::xctr::{Direction, Xctr};
+use super::xctr::Direction;
+use portable::Portable;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 /// The shortest input in bytes.
 pub const MIN_LEN: usize = 16;
-
-/// Names whose first blocks go through AES together.
-const GROUP: usize = 32;
 
 /// The input has fewer than 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,19 +34,15 @@ const GROUP: usize = 32;
 pub struct TooShort;
 
 /// An HCTR2-AES-256 key: AES schedule, POLYVAL powers, and the mask L.
-pub struct Hctr2 {
-    xctr: Xctr,
-    poly: PolyKey,
-    l: u128,
+pub struct Hctr2(Path);
+
+enum Path {
+    Portable(Box<Portable>),
+    #[cfg(target_arch = "x86_64")]
+    Wide(Box<wide::Wide>),
 }
 
-impl Drop for Hctr2 {
-    fn drop(&mut self) {
-        self.l.zeroize();
-    }
-}
-
-/// The hash of a tweak under one key, to be used with the [`Hctr2`] that made it and no other.
+/// The hash of a tweak under one key, to be used with an [`Hctr2`] of that key and no other.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub struct Tweak {
     /// The accumulator where whole blocks follow.
@@ -51,23 +51,50 @@ pub struct Tweak {
     partial: u128,
 }
 
+impl Tweak {
+    /// The accumulator for `len` bytes behind the first block, and whether a byte 1 follows them.
+    #[cfg(target_arch = "x86_64")]
+    fn start(&self, len: usize) -> (u128, bool) {
+        if len.is_multiple_of(16) { (self.whole, false) } else { (self.partial, true) }
+    }
+}
+
+/// What is hashed before a tweak: where whole blocks follow, and where the last one is partial.
+fn tweak_length_blocks(tweak: &[u8]) -> [u128; 2] {
+    let twice_bits = 16 * tweak.len() as u128;
+    [twice_bits + 2, twice_bits + 3]
+}
+
 impl Hctr2 {
-    /// Expands `key`.
+    /// Expands `key`, for the fastest path that this processor has.
     #[must_use]
     pub fn new(key: &NamesKey) -> Self {
-        let xctr = Xctr::new(key.expose());
-        let mut h = xctr.encrypt_block(0).to_le_bytes();
-        let (poly, l) = (PolyKey::new(&h), xctr.encrypt_block(1));
-        h.zeroize();
-        Hctr2 { xctr, poly, l }
+        Self::wide(key).unwrap_or_else(|| Self::portable(key))
+    }
+
+    /// Expands `key` for the path that every processor has.
+    #[must_use]
+    pub fn portable(key: &NamesKey) -> Self {
+        Hctr2(Path::Portable(Box::new(Portable::new(key))))
+    }
+
+    /// Expands `key` for the wide path; `None` where the processor lacks something for it.
+    #[must_use]
+    pub fn wide(key: &NamesKey) -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        return wide::Wide::new(key).map(|wide| Hctr2(Path::Wide(wide)));
+        #[cfg(not(target_arch = "x86_64"))]
+        return None;
     }
 
     /// Hashes a tweak of any length, once for all names under it.
     #[must_use]
     pub fn tweak(&self, tweak: &[u8]) -> Tweak {
-        let twice_bits = 16 * tweak.len() as u128;
-        let hash = |length_block: u128| self.poly.hash(0, &[&length_block.to_le_bytes(), tweak].concat(), None);
-        Tweak { whole: hash(twice_bits + 2), partial: hash(twice_bits + 3) }
+        match &self.0 {
+            Path::Portable(path) => path.tweak(tweak),
+            #[cfg(target_arch = "x86_64")]
+            Path::Wide(path) => path.tweak(tweak),
+        }
     }
 
     /// Encrypts `buf` in place.
@@ -102,46 +129,23 @@ impl Hctr2 {
         self.many(tweak, bufs, Direction::Decrypt)
     }
 
-    /// H(T, X).
-    fn hash(&self, tweak: &Tweak, rest: &[u8]) -> u128 {
-        if rest.len().is_multiple_of(16) { self.poly.hash(tweak.whole, rest, None) } else { self.poly.hash(tweak.partial, rest, Some(1)) }
-    }
-
-    // Decryption is encryption with E inverted: S is the same, since MM and UU only change places.
     fn one(&self, tweak: &Tweak, buf: &mut [u8], direction: Direction) -> Result<(), TooShort> {
-        let (head, rest) = buf.split_first_chunk_mut::<16>().ok_or(TooShort)?;
-        let before = u128::from_le_bytes(*head) ^ self.hash(tweak, rest);
-        let after = match direction {
-            Direction::Encrypt => self.xctr.encrypt_block(before),
-            Direction::Decrypt => self.xctr.decrypt_block(before),
-        };
-        self.xctr.apply(before ^ after ^ self.l, rest);
-        *head = (after ^ self.hash(tweak, rest)).to_le_bytes();
-        Ok(())
+        match &self.0 {
+            Path::Portable(path) => path.one(tweak, buf, direction),
+            #[cfg(target_arch = "x86_64")]
+            Path::Wide(path) => path.one(tweak, buf, direction),
+        }
     }
 
     fn many(&self, tweak: &Tweak, bufs: &mut [&mut [u8]], direction: Direction) -> Result<(), TooShort> {
         if bufs.iter().any(|buf| buf.len() < MIN_LEN) {
             return Err(TooShort);
         }
-        for group in bufs.chunks_mut(GROUP) {
-            let mut before = [0; GROUP];
-            let mut after = [aes::Block::default(); GROUP];
-            let after = &mut after[..group.len()];
-            for ((buf, before), after) in group.iter().zip(&mut before).zip(&mut *after) {
-                let (head, rest) = buf.split_first_chunk::<16>().ok_or(TooShort)?;
-                *before = u128::from_le_bytes(*head) ^ self.hash(tweak, rest);
-                *after = before.to_le_bytes().into();
-            }
-            self.xctr.blocks(after, direction);
-            for ((buf, before), after) in group.iter_mut().zip(before).zip(after) {
-                let (head, rest) = buf.split_first_chunk_mut::<16>().ok_or(TooShort)?;
-                let after = u128::from_le_bytes(after.0);
-                self.xctr.apply(before ^ after ^ self.l, rest);
-                *head = (after ^ self.hash(tweak, rest)).to_le_bytes();
-            }
+        match &self.0 {
+            Path::Portable(path) => path.many(tweak, bufs, direction),
+            #[cfg(target_arch = "x86_64")]
+            Path::Wide(path) => path.many(tweak, bufs, direction),
         }
-        Ok(())
     }
 }
 
@@ -153,55 +157,92 @@ mod tests {
         (0..len).map(|i| (i * 31 + len) as u8).collect()
     }
 
+    /// The paths that this processor has.
+    fn paths(key: [u8; 32]) -> Vec<Hctr2> {
+        let key = NamesKey::from_bytes(key);
+        [Some(Hctr2::portable(&key)), Hctr2::wide(&key)].into_iter().flatten().collect()
+    }
+
     #[test]
     fn decryption_inverts_encryption_at_every_length() {
-        let cipher = Hctr2::new(&NamesKey::from_bytes([0x11; 32]));
-        for tweak_len in [0, 1, 16, 32, 33] {
-            let tweak = cipher.tweak(&sample(tweak_len));
-            for len in 16..=600 {
-                let plain = sample(len);
-                let mut buf = plain.clone();
-                cipher.encrypt(&tweak, &mut buf).unwrap();
-                assert_ne!(buf, plain);
-                cipher.decrypt(&tweak, &mut buf).unwrap();
-                assert_eq!(buf, plain, "length {len}, tweak {tweak_len}");
+        for cipher in paths([0x11; 32]) {
+            for tweak_len in [0, 1, 16, 32, 33] {
+                let tweak = cipher.tweak(&sample(tweak_len));
+                for len in 16..=600 {
+                    let plain = sample(len);
+                    let mut buf = plain.clone();
+                    cipher.encrypt(&tweak, &mut buf).unwrap();
+                    assert_ne!(buf, plain);
+                    cipher.decrypt(&tweak, &mut buf).unwrap();
+                    assert_eq!(buf, plain, "length {len}, tweak {tweak_len}");
+                }
             }
+        }
+    }
+
+    #[test]
+    fn both_paths_give_the_same_at_every_length_and_touch_nothing_else() {
+        let key = NamesKey::from_bytes([0x44; 32]);
+        let portable = Hctr2::portable(&key);
+        let Some(wide) = Hctr2::wide(&key) else {
+            eprintln!("skipped: this processor has no wide path");
+            return;
+        };
+        for len in (16..=1700).chain([4096, 8191, 8192, 8193]) {
+            let tweak = sample(len % 131);
+            let (a, b) = (portable.tweak(&tweak), wide.tweak(&tweak));
+            assert_eq!((a.whole, a.partial), (b.whole, b.partial), "tweak of {} bytes", tweak.len());
+            // A buffer between guards, at an odd address.
+            let mut guarded = vec![0xee; 1 + len + 64];
+            guarded[1..=len].copy_from_slice(&sample(len));
+            let mut expected = sample(len);
+            portable.encrypt(&a, &mut expected).unwrap();
+            wide.encrypt(&b, &mut guarded[1..=len]).unwrap();
+            assert_eq!(guarded[1..=len], expected, "length {len}");
+            assert!(guarded[0] == 0xee && guarded[len + 1..].iter().all(|b| *b == 0xee), "length {len}");
+            portable.decrypt(&a, &mut expected).unwrap();
+            wide.decrypt(&b, &mut guarded[1..=len]).unwrap();
+            assert_eq!((&guarded[1..=len], &expected[..]), (&sample(len)[..], &sample(len)[..]), "length {len}");
+            assert!(guarded[0] == 0xee && guarded[len + 1..].iter().all(|b| *b == 0xee), "length {len}");
         }
     }
 
     #[test]
     fn less_than_a_block_is_refused_and_left_alone() {
-        let cipher = Hctr2::new(&NamesKey::from_bytes([0x11; 32]));
-        let tweak = cipher.tweak(b"");
-        for len in 0..16 {
-            let mut buf = sample(len);
-            assert_eq!(cipher.encrypt(&tweak, &mut buf), Err(TooShort));
-            assert_eq!(cipher.decrypt(&tweak, &mut buf), Err(TooShort));
-            assert_eq!(buf, sample(len));
-            let mut good = sample(20);
-            assert_eq!(cipher.encrypt_many(&tweak, &mut [&mut good, &mut buf]), Err(TooShort));
-            assert_eq!(cipher.decrypt_many(&tweak, &mut [&mut good, &mut buf]), Err(TooShort));
-            assert_eq!(good, sample(20));
+        for cipher in paths([0x11; 32]) {
+            let tweak = cipher.tweak(b"");
+            for len in 0..16 {
+                let mut buf = sample(len);
+                assert_eq!(cipher.encrypt(&tweak, &mut buf), Err(TooShort));
+                assert_eq!(cipher.decrypt(&tweak, &mut buf), Err(TooShort));
+                assert_eq!(buf, sample(len));
+                let mut good = sample(20);
+                assert_eq!(cipher.encrypt_many(&tweak, &mut [&mut good, &mut buf]), Err(TooShort));
+                assert_eq!(cipher.decrypt_many(&tweak, &mut [&mut good, &mut buf]), Err(TooShort));
+                assert_eq!(good, sample(20));
+            }
         }
     }
 
     #[test]
     fn many_at_once_are_the_same_as_one_by_one() {
-        let cipher = Hctr2::new(&NamesKey::from_bytes([0x22; 32]));
-        let tweak = cipher.tweak(b"a directory");
-        for count in [0, 1, GROUP - 1, GROUP, GROUP + 1, 3 * GROUP + 5] {
-            let plain: Vec<Vec<u8>> = (0..count).map(|i| sample(16 + i * 3)).collect();
-            let mut single = plain.clone();
-            for name in &mut single {
-                cipher.encrypt(&tweak, name).unwrap();
+        for cipher in paths([0x22; 32]) {
+            let tweak = cipher.tweak(b"a directory");
+            // The last is longer than what a batch takes together.
+            for (count, step) in [(0, 3), (1, 3), (15, 1), (16, 3), (31, 3), (32, 3), (33, 3), (101, 3), (300, 2), (40, 0)] {
+                let plain: Vec<Vec<u8>> = (0..count).map(|i| sample(16 + i * step)).collect();
+                let mut single = plain.clone();
+                for name in &mut single {
+                    cipher.encrypt(&tweak, name).unwrap();
+                }
+                let mut batch = plain.clone();
+                let mut bufs: Vec<&mut [u8]> = batch.iter_mut().map(Vec::as_mut_slice).collect();
+                cipher.encrypt_many(&tweak, &mut bufs).unwrap();
+                assert_eq!(batch, single);
+                let mut bufs: Vec<&mut [u8]> = batch.iter_mut().map(Vec::as_mut_slice).collect();
+                cipher.decrypt_many(&tweak, &mut bufs).unwrap();
+                assert_eq!(batch, plain);
             }
-            let mut batch = plain.clone();
-            let mut bufs: Vec<&mut [u8]> = batch.iter_mut().map(Vec::as_mut_slice).collect();
-            cipher.encrypt_many(&tweak, &mut bufs).unwrap();
-            assert_eq!(batch, single);
-            let mut bufs: Vec<&mut [u8]> = batch.iter_mut().map(Vec::as_mut_slice).collect();
-            cipher.decrypt_many(&tweak, &mut bufs).unwrap();
-            assert_eq!(batch, plain);
         }
     }
 

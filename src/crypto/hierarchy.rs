@@ -69,6 +69,12 @@ pub fn directory_id(key: &DirectoryKey, parent: &[u8; 32], name: &[u8]) -> [u8; 
     hmac(key.expose(), &[labels::DIRECTORY.as_bytes(), parent, name])
 }
 
+/// Keys of what a client remembers of a share, outside of it: of hashes, and of sealed names.
+#[must_use]
+pub fn memory_keys(key: &DirectoryKey) -> [zeroize::Zeroizing<[u8; 32]>; 2] {
+    [b"hashes", b"sealed"].map(|purpose| expand(key.expose(), &labels::ROLLBACK_MEMORY, &[purpose]))
+}
+
 /// What stands for a name that is too long for an entry of the store. A name has at most 255 bytes.
 #[must_use]
 pub fn long_name_hash(names: &NamesKey, directory: &[u8; 32], name: &[u8]) -> [u8; 32] {

@@ -55,6 +55,8 @@ labels! {
     ROOT_DIRECTORY = "root directory";
     /// Id of a directory by its parent and name.
     DIRECTORY = "directory";
+    /// Keys of a client's own memory of a share.
+    ROLLBACK_MEMORY = "rollback memory";
     /// Hash by which a long name is stored.
     LONG_NAME = "long name";
 

@@ -135,20 +135,19 @@ impl<'a> NameCipher<'a> {
         Decoded::Foreign
     }
 
+    /// What each of `stored` is, as [`NameCipher::decode`] says one by one, but faster for the many of a listing.
+    pub fn decode_many<'n>(&self, stored: impl IntoIterator<Item = &'n [u8]>) -> Vec<Decoded> {
+        let mut sealed: Vec<(&[u8], Option<Vec<u8>>)> = stored.into_iter().map(|name| (name, sealed_text(name))).collect();
+        let mut bufs: Vec<&mut [u8]> = sealed.iter_mut().filter_map(|(_, buf)| buf.as_deref_mut()).collect();
+        self.hctr2.decrypt_many(&self.tweak, &mut bufs).expect("16 bytes or more");
+        // What is not a short name as it stands has to be looked at closely.
+        sealed.into_iter().map(|(name, buf)| buf.and_then(without_zeros).map_or_else(|| self.decode(name), Decoded::Plain)).collect()
+    }
+
     fn decode_text(&self, text: &[u8]) -> Option<Vec<u8>> {
-        let mut buf = Base64UrlUnpadded::decode_vec(std::str::from_utf8(text).ok()?).ok()?;
-        if buf.len() < 16 || buf.len() > SHORT_MAX + ZEROS {
-            return None;
-        }
+        let mut buf = sealed_text(text)?;
         self.hctr2.decrypt(&self.tweak, &mut buf).ok()?;
-        let end = buf.iter().rposition(|b| *b != 0)? + 1;
-        let zeros = buf.len() - end;
-        // One name has one stored form: more than 8 zero bytes only where 16 bytes ask for them.
-        if zeros < ZEROS || (buf.len() > 16 && zeros != ZEROS) || !is_valid(&buf[..end]) {
-            return None;
-        }
-        buf.truncate(end);
-        Some(buf)
+        without_zeros(buf)
     }
 
     /// The name that says where a directory stands which is shown as `name` and stored as `stored`: without the suffix of a conflict copy,
@@ -172,6 +171,24 @@ impl<'a> NameCipher<'a> {
         }
         candidates
     }
+}
+
+/// The bytes that a stored short name stands for, `None` where it can be none.
+fn sealed_text(text: &[u8]) -> Option<Vec<u8>> {
+    let buf = Base64UrlUnpadded::decode_vec(std::str::from_utf8(text).ok()?).ok()?;
+    (16..=SHORT_MAX + ZEROS).contains(&buf.len()).then_some(buf)
+}
+
+/// The name without the zero bytes that were sealed with it, `None` where it was changed.
+fn without_zeros(mut buf: Vec<u8>) -> Option<Vec<u8>> {
+    let end = buf.iter().rposition(|b| *b != 0)? + 1;
+    let zeros = buf.len() - end;
+    // One name has one stored form: more than 8 zero bytes only where 16 bytes ask for them.
+    if zeros < ZEROS || (buf.len() > 16 && zeros != ZEROS) || !is_valid(&buf[..end]) {
+        return None;
+    }
+    buf.truncate(end);
+    Some(buf)
 }
 
 /// True for what may be the name of an entry.
@@ -202,4 +219,31 @@ fn is_conflict_suffix(suffix: &[u8]) -> bool {
 /// Places at which `name` may be split into a prefix and a conflict suffix, first one first.
 fn conflict_splits(name: &[u8]) -> impl Iterator<Item = usize> + '_ {
     (1..name.len()).filter(|at| matches!(name[*at], b'.' | b' ') && is_conflict_suffix(&name[*at..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_is_decoded_as_its_names_are_one_by_one() {
+        let (key, directory) = (NamesKey::from_bytes([1; 32]), [2; 32]);
+        let hctr2 = Hctr2::new(&key);
+        let cipher = NameCipher::new(&hctr2, &key, &directory);
+        let mut stored: Vec<Vec<u8>> =
+            (1..=NAME_MAX).map(|len| cipher.encode(&vec![b'n'; len]).expect("a valid name").entry().to_vec()).collect();
+        let conflict = [&stored[40][..], b".sync-conflict-1"].concat();
+        let mut changed = stored[30].clone();
+        changed[3] ^= 1;
+        let cut = stored[20][1..].to_vec();
+        stored.extend([conflict, changed, cut, b"+dir".to_vec(), Vec::new(), vec![0xff; 30], b"AAAA".to_vec(), vec![b'A'; 255]]);
+        let many = cipher.decode_many(stored.iter().map(Vec::as_slice));
+        let single: Vec<Decoded> = stored.iter().map(|name| cipher.decode(name)).collect();
+        assert_eq!(many, single);
+        let count = |what: fn(&Decoded) -> bool| many.iter().filter(|decoded| what(decoded)).count();
+        assert_eq!(count(|d| matches!(d, Decoded::Plain(_))), SHORT_MAX + 1);
+        assert_eq!(count(|d| matches!(d, Decoded::Long { .. })), NAME_MAX - SHORT_MAX);
+        // What does not begin as base64url is a control name, be it ever so odd.
+        assert_eq!((count(|d| *d == Decoded::Control), count(|d| *d == Decoded::Foreign)), (2, 5));
+    }
 }

@@ -26,7 +26,8 @@ use fuser::{
 };
 
 use super::listing::Listing;
-use super::ops::{self, AllocateMode, Attr, Caller, Errno, OpenRequest, Opened, Operations, Result, SetAttr, XattrMode};
+use super::ops::{self, AllocateMode, Attr, Caller, Errno, FileRange, OpenRequest, Opened, Operations, Result, SetAttr, XattrMode};
+use super::privilege::{self, Requester};
 use super::serve::ServeOptions;
 use super::wire::{self, Device};
 use crate::backing::{Seek, SetTime, Timestamp};
@@ -115,6 +116,10 @@ impl Adapter {
         Adapter { ops, device, options }
     }
 
+    fn killing<T>(&self, node: INodeNo, kill: bool, operation: impl FnOnce() -> Result<T>) -> Result<T> {
+        privilege::killing(&*self.ops, &self.device, node.0, kill, operation)
+    }
+
     /// Sends our own reply in the place of `fuser`'s, which is forgotten. False where the kernel did not want it any more.
     fn reply_raw<R>(&self, request: &Request, instead_of: R, payload: &[u8]) -> bool {
         mem::forget(instead_of);
@@ -200,6 +205,8 @@ impl fuser::Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let mut wanted = WANTED;
         wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, self.options.writeback);
+        // With ACLs the umask is ours to apply, for a directory's default ACL takes its place.
+        wanted.set(InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK, self.options.posix_acl);
         wanted.set(InitFlags::FUSE_CACHE_SYMLINKS, !self.options.attr_ttl.is_zero());
         // Each of these is an offer: what the kernel lacks it does without, and the nearest value is one that it takes.
         let offered = config.capabilities() & wanted;
@@ -320,7 +327,7 @@ impl fuser::Filesystem for Adapter {
     fn open(&self, request: &Request, node: INodeNo, flags: fuser::OpenFlags, reply: ReplyOpen) {
         // FUSE_OPEN_KILL_SUIDGID is hidden by fuser as well.
         let asked = OpenRequest::from_flags(flags.0, request.uid() == 0);
-        match guarded("open", || self.ops.open(node.0, asked)) {
+        match guarded("open", || self.killing(node, asked.kill_suid_sgid, || self.ops.open(node.0, asked))) {
             Ok(opened) => {
                 let mut out = Vec::with_capacity(wire::OPEN_OUT);
                 wire::put_open(&mut out, opened.handle, open_flags(opened).bits());
@@ -375,7 +382,7 @@ impl fuser::Filesystem for Adapter {
     fn write(
         &self,
         _request: &Request,
-        _node: INodeNo,
+        node: INodeNo,
         handle: FileHandle,
         offset: u64,
         data: &[u8],
@@ -385,7 +392,8 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let kill_suid_sgid = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        match guarded("write", || self.ops.write(handle.0, offset, data, kill_suid_sgid)) {
+        let write = || self.ops.write(handle.0, offset, data, kill_suid_sgid);
+        match guarded("write", || self.killing(node, kill_suid_sgid, write)) {
             Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(refusal(error)),
         }
@@ -456,8 +464,13 @@ impl fuser::Filesystem for Adapter {
         }
     }
 
-    fn setxattr(&self, _request: &Request, node: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
-        let set = || self.ops.setxattr(node.0, name.as_bytes(), value, XattrMode::from_flags(flags)?);
+    fn setxattr(&self, request: &Request, node: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
+        let by = Requester { uid: request.uid(), gid: request.gid(), pid: request.pid() };
+        let set = || {
+            let name = name.as_bytes();
+            let kill_sgid = privilege::kills_sgid(&*self.ops, node.0, name, by)?;
+            self.ops.setxattr(node.0, name, value, XattrMode::from_flags(flags)?, kill_sgid)
+        };
         Self::reply_empty(reply, guarded("setxattr", set));
     }
 
@@ -465,8 +478,11 @@ impl fuser::Filesystem for Adapter {
         Self::reply_xattr(reply, size, guarded("getxattr", || self.ops.getxattr(node.0, name.as_bytes())));
     }
 
-    fn listxattr(&self, _request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
-        let list = || self.ops.listxattr(node.0).map(|names| names.into_iter().flat_map(|name| [name, vec![0]]).flatten().collect());
+    fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
+        let list = || {
+            let names = self.ops.listxattr(node.0, request.uid() == 0)?;
+            Ok(names.into_iter().flat_map(|name| [name, vec![0]]).flatten().collect())
+        };
         Self::reply_xattr(reply, size, guarded("listxattr", list));
     }
 
@@ -478,9 +494,10 @@ impl fuser::Filesystem for Adapter {
         Self::reply_empty(reply, guarded("access", || self.ops.access(&caller(request, 0), node.0, mask.bits())));
     }
 
-    fn fallocate(&self, _request: &Request, _node: INodeNo, handle: FileHandle, offset: u64, len: u64, mode: i32, reply: ReplyEmpty) {
-        let allocate = || self.ops.fallocate(handle.0, offset, len, AllocateMode::from_mode(mode)?);
-        Self::reply_empty(reply, guarded("fallocate", allocate));
+    fn fallocate(&self, request: &Request, node: INodeNo, handle: FileHandle, offset: u64, len: u64, mode: i32, reply: ReplyEmpty) {
+        let kill = request.uid() != 0;
+        let allocate = || self.ops.fallocate(handle.0, offset, len, AllocateMode::from_mode(mode)?, kill);
+        Self::reply_empty(reply, guarded("fallocate", || self.killing(node, kill, allocate)));
     }
 
     fn lseek(&self, _request: &Request, _node: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -501,11 +518,11 @@ impl fuser::Filesystem for Adapter {
 
     fn copy_file_range(
         &self,
-        _request: &Request,
+        request: &Request,
         _from_node: INodeNo,
         from: FileHandle,
         from_offset: u64,
-        _to_node: INodeNo,
+        to_node: INodeNo,
         to: FileHandle,
         to_offset: u64,
         len: u64,
@@ -513,7 +530,11 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let len = len.min(COPY_AT_ONCE);
-        match guarded("copy_file_range", || self.ops.copy_file_range(from.0, from_offset, to.0, to_offset, len)) {
+        let from = FileRange { handle: from.0, offset: from_offset };
+        let to = FileRange { handle: to.0, offset: to_offset };
+        let kill = request.uid() != 0;
+        let copy = || self.ops.copy_file_range(from, to, len, kill);
+        match guarded("copy_file_range", || self.killing(to_node, kill, copy)) {
             Ok(copied) => reply.written(copied.min(len) as u32),
             Err(error) => reply.error(refusal(error)),
         }

@@ -13,10 +13,11 @@ use parking_lot::Mutex;
 
 use super::abi::{self, forget_one, put, statfs_out, u64_at};
 use super::listing::Listing;
-use super::ops::{self, AllocateMode, Attr, Errno, NodeId, OpenRequest, Opened, Operations, Result, XattrMode};
+use super::ops::{self, AllocateMode, Attr, Errno, FileRange, NodeId, OpenRequest, Opened, Operations, Result, XattrMode};
+use super::privilege::{self, Requester};
 use super::request::{Call, Header, Range};
 use super::serve::ServeOptions;
-use super::wire;
+use super::wire::{self, Device};
 use crate::backing::{Seek, Space};
 use crate::vault::Handle;
 
@@ -64,6 +65,7 @@ impl Answer {
 pub struct Dispatcher {
     ops: Arc<dyn Operations>,
     options: ServeOptions,
+    device: Device,
     /// The copies that are under way, by the number of the request, and whether their callers want them to end.
     copies: Mutex<HashMap<u64, bool>>,
 }
@@ -116,9 +118,9 @@ fn put_written(out: &mut Vec<u8>, len: u32) -> Undo {
 }
 
 impl Dispatcher {
-    /// Answers by calling `ops`.
-    pub fn new(ops: Arc<dyn Operations>, options: ServeOptions) -> Dispatcher {
-        Dispatcher { ops, options, copies: Mutex::default() }
+    /// Answers by calling `ops`, on a session of `device`.
+    pub fn new(ops: Arc<dyn Operations>, options: ServeOptions, device: Device) -> Dispatcher {
+        Dispatcher { ops, options, device, copies: Mutex::default() }
     }
 
     /// Does what `call` asks for and puts the body of the answer into `out`, which is emptied first.
@@ -196,7 +198,8 @@ impl Dispatcher {
             }
             Call::Link { node: linked, name } => return Ok(self.entry(&self.ops.link(linked, node, name)?, out)),
             Call::Open { flags, kill } => {
-                let opened = self.ops.open(node, OpenRequest::from_flags(flags, !kill))?;
+                let open = || self.ops.open(node, OpenRequest::from_flags(flags, !kill));
+                let opened = privilege::killing(&*self.ops, &self.device, node, kill, open)?;
                 put_opened(out, opened);
                 return Ok(Undo::File(opened.handle));
             }
@@ -213,16 +216,21 @@ impl Dispatcher {
                 out.truncate(read);
             }
             Call::Write { handle, offset, data, kill } => {
-                self.ops.write(handle, offset, data, kill)?;
+                let write = || self.ops.write(handle, offset, data, kill);
+                privilege::killing(&*self.ops, &self.device, node, kill, write)?;
                 put_written(out, data.len() as u32); // the kernel gave the length as such a number
             }
             Call::StatFs => put_statfs(out, &self.ops.statfs()?),
             Call::Release { handle } => self.ops.release(handle)?,
             Call::Fsync { handle, data_only } => self.ops.fsync(handle, data_only)?,
-            Call::SetXattr { name, value, flags } => self.ops.setxattr(node, name, value, XattrMode::from_flags(flags)?)?,
+            Call::SetXattr { name, value, flags } => {
+                let by = Requester { uid: header.uid, gid: header.gid, pid: header.pid };
+                let kill_sgid = privilege::kills_sgid(&*self.ops, node, name, by)?;
+                self.ops.setxattr(node, name, value, XattrMode::from_flags(flags)?, kill_sgid)?;
+            }
             Call::GetXattr { name, size } => return put_xattr(out, size, self.ops.getxattr(node, name)?),
             Call::ListXattr { size } => {
-                let names = self.ops.listxattr(node)?;
+                let names = self.ops.listxattr(node, header.uid == 0)?;
                 return put_xattr(out, size, names.into_iter().flat_map(|name| [name, vec![0]]).flatten().collect());
             }
             Call::RemoveXattr { name } => self.ops.removexattr(node, name)?,
@@ -241,7 +249,9 @@ impl Dispatcher {
             Call::FsyncDir { handle, data_only } => self.ops.fsyncdir(handle, data_only)?,
             Call::Access { mask } => self.ops.access(&header.caller(0), node, mask)?,
             Call::Allocate { handle, offset, len, mode } => {
-                self.ops.fallocate(handle, offset, len, AllocateMode::from_mode(mode)?)?;
+                let kill = header.uid != 0;
+                let allocate = || self.ops.fallocate(handle, offset, len, AllocateMode::from_mode(mode)?, kill);
+                privilege::killing(&*self.ops, &self.device, node, kill, allocate)?;
             }
             Call::Seek { handle, offset, whence } => {
                 let what = match whence {
@@ -253,8 +263,10 @@ impl Dispatcher {
                 let found = i64::try_from(self.ops.lseek(handle, offset, what)?).map_err(|_| Errno::new(libc::EOVERFLOW))?;
                 out.extend_from_slice(&found.to_ne_bytes());
             }
-            Call::Copy { from, from_offset, to, to_offset, len } => {
-                let copied = self.copy(header.unique, from, from_offset, to, to_offset, len.min(COPY_AT_ONCE))?;
+            Call::Copy { from, to_node, to, len } => {
+                let kill = header.uid != 0;
+                let copy = || self.copy(header.unique, from, to, len.min(COPY_AT_ONCE), kill);
+                let copied = privilege::killing(&*self.ops, &self.device, to_node, kill, copy)?;
                 put_written(out, copied as u32); // at most COPY_AT_ONCE
             }
             Call::Forget { count } => self.ops.forget(node, count),
@@ -275,14 +287,15 @@ impl Dispatcher {
     }
 
     /// Copies in steps and stops after one of them when the caller is interrupted: what was copied until then counts.
-    fn copy(&self, unique: u64, from: Handle, from_offset: u64, to: Handle, to_offset: u64, len: u64) -> Result<u64> {
+    fn copy(&self, unique: u64, from: FileRange, to: FileRange, len: u64, kill_suid_sgid: bool) -> Result<u64> {
         self.copies.lock().insert(unique, false);
         // Also where an operation panics the number must go, for the kernel uses numbers again.
         let done = guarded(abi::opcode::COPY_FILE_RANGE, || {
             let mut done = 0;
             while done < len {
                 let step = COPY_STEP.min(len - done);
-                match self.ops.copy_file_range(from, from_offset + done, to, to_offset + done, step) {
+                let behind = |range: FileRange| FileRange { offset: range.offset + done, ..range };
+                match self.ops.copy_file_range(behind(from), behind(to), step, kill_suid_sgid) {
                     Ok(copied) => {
                         done += copied.min(step);
                         // Less than was asked for is the end of the file.

@@ -62,6 +62,8 @@ pub fn answer(body: &[u8], options: &ServeOptions, uring: bool) -> Result<(Terms
     for (flag, on) in [
         (init_flag::WRITEBACK_CACHE, options.writeback),
         (init_flag::CACHE_SYMLINKS, options.attr_ttl != Duration::ZERO),
+        // With ACLs the umask is ours to apply, for a directory's default ACL takes its place.
+        (init_flag::POSIX_ACL | init_flag::DONT_MASK, options.posix_acl),
         (init_flag::OVER_IO_URING, uring),
     ] {
         if on {

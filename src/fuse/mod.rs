@@ -18,6 +18,7 @@ pub mod mounts;
 pub mod notify;
 pub mod ops;
 pub mod options;
+mod privilege;
 pub mod request;
 pub mod serve;
 pub mod uring;

@@ -2,7 +2,8 @@
 //!
 //! Rules that hold here
 //! * Never from a thread that serves requests, and never under a lock that an operation takes: the kernel may wait for an operation
-//!   that is under way on the same directory or inode before it returns.
+//!   that is under way on the same directory or inode before it returns. Excepted are the attributes alone of an inode that is open:
+//!   for those it takes no lock that an operation holds.
 
 use std::io;
 

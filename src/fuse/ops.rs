@@ -92,6 +92,15 @@ impl OpenRequest {
     }
 }
 
+/// Where in a file a copied range begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileRange {
+    /// The file.
+    pub handle: Handle,
+    /// The first byte.
+    pub offset: u64,
+}
+
 /// How `setxattr` treats what is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrMode {
@@ -215,22 +224,22 @@ pub trait Operations: Send + Sync + 'static {
     fn fsyncdir(&self, handle: Handle, data_only: bool) -> Result<()>;
     /// Free and used space.
     fn statfs(&self) -> Result<Space>;
-    /// Sets an extended attribute.
-    fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+    /// Sets an extended attribute. `kill_sgid`: it is an ACL, and set by somebody outside the group; clear sgid.
+    fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode, kill_sgid: bool) -> Result<()>;
     /// An extended attribute; `ENODATA` where there is none.
     fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>>;
-    /// The names of the extended attributes.
-    fn listxattr(&self, node: NodeId) -> Result<Vec<Vec<u8>>>;
+    /// The names of the extended attributes; those in `trusted.` only where `privileged`.
+    fn listxattr(&self, node: NodeId, privileged: bool) -> Result<Vec<Vec<u8>>>;
     /// Removes an extended attribute; `ENODATA` where there is none.
     fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()>;
     /// access(2) on a mount without `default_permissions`; with it the kernel decides. `ENOSYS` allows all.
     fn access(&self, caller: &Caller, node: NodeId, mask: i32) -> Result<()>;
-    /// Changes the space of a range.
-    fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: AllocateMode) -> Result<()>;
+    /// Changes the space of a range. `kill_suid_sgid` as for `write`.
+    fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: AllocateMode, kill_suid_sgid: bool) -> Result<()>;
     /// The next data or hole at or after `offset`; `ENXIO` beyond the end.
     fn lseek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64>;
-    /// Copies a range between two files and returns how much.
-    fn copy_file_range(&self, from: Handle, from_offset: u64, to: Handle, to_offset: u64, len: u64) -> Result<u64>;
+    /// Copies a range between two files and returns how much. `kill_suid_sgid` as for `write`, of the second file.
+    fn copy_file_range(&self, from: FileRange, to: FileRange, len: u64, kill_suid_sgid: bool) -> Result<u64>;
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! * Nothing is copied: names and data borrow from the buffer that the request came in.
 
 use super::abi::{self, fattr, opcode, u32_at, u64_at};
-use super::ops::{Caller, Errno, NodeId, Result, SetAttr};
+use super::ops::{Caller, Errno, FileRange, NodeId, Result, SetAttr};
 use crate::backing::{SetTime, Timestamp};
 use crate::vault::Handle;
 
@@ -22,6 +22,8 @@ pub struct Header {
     pub uid: u32,
     /// With which group.
     pub gid: u32,
+    /// In which process, as we see it; 0 where we do not.
+    pub pid: u32,
 }
 
 impl Header {
@@ -34,6 +36,7 @@ impl Header {
             node: u64_at(bytes, at::nodeid),
             uid: u32_at(bytes, at::uid),
             gid: u32_at(bytes, at::gid),
+            pid: u32_at(bytes, at::pid),
         })
     }
 
@@ -177,10 +180,9 @@ pub enum Call<'a> {
         whence: i32,
     },
     Copy {
-        from: Handle,
-        from_offset: u64,
-        to: Handle,
-        to_offset: u64,
+        from: FileRange,
+        to_node: NodeId,
+        to: FileRange,
         len: u64,
     },
     /// The end of a filesystem on a block device, which ours is not.
@@ -349,7 +351,8 @@ impl<'a> Call<'a> {
                 use abi::copy_in as at;
                 let [from, from_offset, to, to_offset, len] =
                     [at::fh_in, at::off_in, at::fh_out, at::off_out, at::len].map(|at| u64_at(fixed, at));
-                Call::Copy { from, from_offset, to, to_offset, len }
+                let range = |handle, offset| FileRange { handle, offset };
+                Call::Copy { from: range(from, from_offset), to_node: u64_at(fixed, at::nodeid_out), to: range(to, to_offset), len }
             }
             opcode::DESTROY => Call::Destroy,
             opcode::NOTIFY_REPLY => Call::NotifyReply,

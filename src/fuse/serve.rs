@@ -46,6 +46,8 @@ pub struct ServeOptions {
     pub negative_ttl: Duration,
     /// The kernel collects small writes in its page cache.
     pub writeback: bool,
+    /// The kernel checks POSIX ACLs and lets them be set. Implies the checks of `default_permissions`.
+    pub posix_acl: bool,
     /// Largest WRITE in bytes.
     pub max_write: u32,
     /// Largest readahead in bytes.
@@ -68,6 +70,7 @@ impl Default for ServeOptions {
             attr_ttl: LONG,
             negative_ttl: LONG,
             writeback: true,
+            posix_acl: true,
             max_write: 1 << 20,
             max_readahead: 1 << 20,
             max_background: 64,

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 
 use super::ops::{
-    AllocateMode, Attr, Caller, Entry, Errno, NodeId, OpenRequest, Opened, Operations, RenameMode, Result, SetAttr, XattrMode,
+    AllocateMode, Attr, Caller, Entry, Errno, FileRange, NodeId, OpenRequest, Opened, Operations, RenameMode, Result, SetAttr, XattrMode,
 };
 use super::options::View;
 use super::wire::kind_of_mode;
@@ -67,6 +67,11 @@ impl VaultFs {
             set.kill_suid_sgid = false;
         }
         Ok(set)
+    }
+
+    /// An ACL names true owners and bits: where others are shown, there is none.
+    fn check_acl(&self, name: &[u8]) -> Result<()> {
+        if name.starts_with(b"system.") && !self.view.is_plain() { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
     }
 
     /// Opens a file that somebody made between the kernel's last look and its CREATE.
@@ -218,24 +223,33 @@ impl Operations for VaultFs {
         Ok(self.vault.space()?)
     }
 
-    fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+    fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode, kill_sgid: bool) -> Result<()> {
+        self.check_acl(name)?;
         let mode = match mode {
             XattrMode::Any => SetXattr::Any,
             XattrMode::Create => SetXattr::Create,
             XattrMode::Replace => SetXattr::Replace,
         };
-        Ok(self.vault.set_xattr(node, name, value, mode)?)
+        self.vault.set_xattr(node, name, value, mode)?;
+        if kill_sgid {
+            self.vault.clear_sgid(node)?;
+        }
+        Ok(())
     }
 
     fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
+        self.check_acl(name)?;
         Ok(self.vault.get_xattr(node, name)?)
     }
 
-    fn listxattr(&self, node: NodeId) -> Result<Vec<Vec<u8>>> {
-        Ok(self.vault.list_xattr(node)?)
+    fn listxattr(&self, node: NodeId, privileged: bool) -> Result<Vec<Vec<u8>>> {
+        let mut names = self.vault.list_xattr(node)?;
+        names.retain(|name| (privileged || !name.starts_with(b"trusted.")) && self.check_acl(name).is_ok());
+        Ok(names)
     }
 
     fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
+        self.check_acl(name)?;
         Ok(self.vault.remove_xattr(node, name)?)
     }
 
@@ -244,7 +258,10 @@ impl Operations for VaultFs {
         Err(Errno::ENOSYS)
     }
 
-    fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
+    fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: AllocateMode, kill_suid_sgid: bool) -> Result<()> {
+        if kill_suid_sgid {
+            self.vault.clear_suid_sgid(handle)?;
+        }
         let mode = match mode {
             AllocateMode::Allocate { keep_size } => Fallocate::Allocate { keep_size },
             AllocateMode::PunchHole => Fallocate::PunchHole,
@@ -257,7 +274,10 @@ impl Operations for VaultFs {
         Ok(self.vault.seek_data_hole(handle, offset, what)?)
     }
 
-    fn copy_file_range(&self, from: Handle, from_offset: u64, to: Handle, to_offset: u64, len: u64) -> Result<u64> {
-        Ok(self.vault.copy_range(from, from_offset, to, to_offset, len)?)
+    fn copy_file_range(&self, from: FileRange, to: FileRange, len: u64, kill_suid_sgid: bool) -> Result<u64> {
+        if kill_suid_sgid {
+            self.vault.clear_suid_sgid(to.handle)?;
+        }
+        Ok(self.vault.copy_range(from.handle, from.offset, to.handle, to.offset, len)?)
     }
 }

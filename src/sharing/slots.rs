@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use super::error::RosterError;
 use super::identity::Identity;
-use crate::crypto::exchange::{ExchangeSecret, ZeroShared};
+use crate::crypto::exchange::{ExchangeSecret, ForMany, ZeroShared};
 use crate::crypto::hierarchy::EpochKeys;
 use crate::crypto::kdf::{expand, extract};
 use crate::crypto::keys::{FolderKey, RecordsKey, SlotKey};
@@ -51,7 +51,7 @@ fn secrets(place: Place<'_>, ephemeral: &[u8; 32], recipient: &PublicIdentity, d
 
 fn seal_slot(
     place: Place<'_>,
-    secret: &ExchangeSecret,
+    secret: &ForMany,
     ephemeral: &[u8; 32],
     to: &PublicIdentity,
     folder: &FolderKey,
@@ -83,8 +83,9 @@ pub(super) fn seal_block(
     random.fill(&mut *seed);
     let secret = ExchangeSecret::from_bytes(&seed);
     let ephemeral = secret.public();
+    let many = secret.for_many();
     let sealed_slots =
-        list.par_iter().map(|member| seal_slot(place, &secret, &ephemeral, &member.public, folder)).collect::<Result<Vec<Slot>, _>>()?;
+        list.par_iter().map(|member| seal_slot(place, &many, &ephemeral, &member.public, folder)).collect::<Result<Vec<Slot>, _>>()?;
     let count = u32::try_from(list.len()).map_err(|_| RosterError::TooMany("members"))?;
     let header = SlotHeader {
         suite: place.suite,

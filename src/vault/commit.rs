@@ -78,7 +78,9 @@ impl Committer<'_> {
         let layout = self.tools.keys.layout;
         let chunks = state.chunks(&layout);
         let shorter = chunks < state.root.chunks;
-        state.renew_dirty(&**file, &self.tools)?;
+        if !state.cut {
+            state.renew_dirty(&**file, &self.tools)?; // else done before it was cut
+        }
         let tables = state.dirty.iter().map(|(k, d)| (*k, &d.table)).collect();
         let planned = plan(&state.tree(&**file, &self.tools), chunks, &tables)?;
         drop(tables);
@@ -87,11 +89,16 @@ impl Committer<'_> {
         let author = state.by.filter(|_| !state.rewritten).map(|by| by.author);
         let header_bytes = self.tools.keys.seal_header(&header, data, author, self.tools.random);
         let cipher_len = layout.cipher_len(state.size);
+        let holes = state.holes(&layout);
 
         match path().filter(|_| state.durable) {
-            Some(path) => self.journaled(state, open, path, &planned.blocks, &header_bytes, cipher_len, recorded)?,
+            Some(path) => self.journaled(state, open, path, &planned.blocks, &header_bytes, cipher_len, &holes, recorded)?,
             None => {
-                self.straight(state, file, &planned.blocks, &header_bytes, cipher_len)?;
+                let mut touched = false;
+                let written = self.straight(state, file, &planned.blocks, &header_bytes, cipher_len, &holes, &mut touched);
+                // What was cut cannot be taken back any more.
+                *recorded |= touched && state.cut;
+                written?;
                 if durability == Durability::Synced {
                     self.sync_all(state, file)?;
                 }
@@ -105,34 +112,61 @@ impl Committer<'_> {
     fn sync_all(&self, state: &mut FileState, file: &Arc<dyn File>) -> Inner<()> {
         file.sync_all()?;
         state.durable = true;
+        state.replaced = false;
         state.needs_sync = false;
         state.unsynced = false;
         Ok(())
     }
 
     /// Everything in place, header last, nothing promised.
-    fn straight(&self, state: &mut FileState, file: &Arc<dyn File>, blocks: &[PlannedBlock], header: &[u8], cipher_len: u64) -> Inner<()> {
+    #[allow(clippy::too_many_arguments)]
+    fn straight(
+        &self,
+        state: &mut FileState,
+        file: &Arc<dyn File>,
+        blocks: &[PlannedBlock],
+        header: &[u8],
+        cipher_len: u64,
+        holes: &[(u64, u64)],
+        touched: &mut bool,
+    ) -> Inner<()> {
         for (k, chunk) in &state.dirty {
             for (s, sealed) in &chunk.pending {
                 file.write_at(sealed, self.tools.keys.layout.segment_offset(*k, *s))?;
             }
         }
         for block in blocks {
+            // What stands there is what the state in memory still refers to, should a full store stop us here.
+            *touched |= block.live;
             file.write_at(&block.bytes, block.offset)?;
         }
-        file.write_at(header, 0)?;
-        self.finish_in_place(state, file, cipher_len, blocks)
+        *touched |= state.committed.is_some();
+        // Small data that outgrow the first block: first what may find no space, so that the header that is there stays whole.
+        let first = header.len().min(DATA_START as usize);
+        if first < header.len() {
+            file.write_at(&header[first..], first as u64)?;
+        }
+        file.write_at(&header[..first], 0)?;
+        state.backing_len = state.backing_len.max(header.len() as u64);
+        self.finish_in_place(state, file, cipher_len, blocks, holes)
     }
 
     /// What follows the bytes in both ways: length, holes, time.
-    fn finish_in_place(&self, state: &mut FileState, file: &Arc<dyn File>, cipher_len: u64, blocks: &[PlannedBlock]) -> Inner<()> {
+    fn finish_in_place(
+        &self,
+        state: &FileState,
+        file: &Arc<dyn File>,
+        cipher_len: u64,
+        blocks: &[PlannedBlock],
+        holes: &[(u64, u64)],
+    ) -> Inner<()> {
         // Blocks that were written may have lengthened the file; the length is set where it can differ.
         let reached = blocks.iter().map(|b| b.offset + b.bytes.len() as u64).max().unwrap_or(0);
         let header_end = if state.small.is_some() { cipher_len } else { self.tools.keys.layout.header() as u64 };
         if state.backing_len.max(reached).max(header_end) != cipher_len {
             file.set_len(cipher_len)?;
         }
-        for (offset, len) in state.punch.drain(..) {
+        for &(offset, len) in holes {
             let end = (offset + len).min(cipher_len);
             if offset < end {
                 match file.allocate(Allocate::PunchHole, offset, end - offset) {
@@ -158,6 +192,7 @@ impl Committer<'_> {
         blocks: &[PlannedBlock],
         header: &[u8],
         cipher_len: u64,
+        holes: &[(u64, u64)],
         recorded: &mut bool,
     ) -> Inner<()> {
         let file = &open.file;
@@ -214,7 +249,7 @@ impl Committer<'_> {
         let appended = self.journal.append(&record, open.inode, file);
         let applied = appended.and_then(|ticket| {
             *recorded = true;
-            let applied = (|| {
+            let mut apply = || {
                 // Neighbouring segments go with one call.
                 let mut rest = &record.patches[..];
                 while let Some(first) = rest.first() {
@@ -226,11 +261,16 @@ impl Committer<'_> {
                     state.backing_len = state.backing_len.max(first.offset + written as u64);
                     rest = &rest[run..];
                 }
-                self.finish_in_place(state, file, cipher_len, blocks)
-            })();
+                self.finish_in_place(state, file, cipher_len, blocks, holes)
+            };
+            let mut applied = apply();
+            if applied.as_ref().is_err_and(|fault| is_no_space(fault.errno())) && self.journal.give_space() {
+                // A store may want a block even to fill one that was allocated; the journal has some that it does not need.
+                applied = apply();
+            }
             match &applied {
                 Ok(()) => self.journal.applied(ticket),
-                Err(_) => self.journal.not_applied(ticket, &record, open.inode),
+                Err(_) => self.journal.not_applied(ticket, open.inode),
             }
             applied
         });
@@ -307,6 +347,8 @@ impl Committer<'_> {
         debug_assert!(root.chunks != 0 || root.hash == HOLE);
         state.changed = false;
         state.freed = false;
+        state.cut = false;
+        state.punch.clear();
         state.pending_bytes = 0;
         state.riding_bytes = 0;
         state.backing_len = cipher_len;

@@ -75,6 +75,8 @@ pub(crate) struct Core {
     /// Holds the vault's lock as long as it lives.
     pub lock: Mutex<Option<super::lock::VaultLock>>,
     pub is_root_user: bool,
+    /// What this client remembers of the vault, where it does.
+    pub memory: std::sync::OnceLock<Arc<super::memory::Memory>>,
     pub closed: AtomicBool,
 }
 
@@ -112,6 +114,7 @@ impl Core {
             read_only: parts.read_only,
             lock: Mutex::new(parts.lock),
             is_root_user: rustix::process::geteuid().is_root(),
+            memory: std::sync::OnceLock::new(),
             closed: AtomicBool::new(false),
         })
     }
@@ -156,6 +159,11 @@ impl Core {
         }
         self.dirs.lock().put(node, dir.clone());
         Ok(dir)
+    }
+
+    /// The handle of a directory that was used before, for one that has no name any more.
+    pub fn known_dir(&self, node: NodeId) -> Option<Arc<dyn Dir>> {
+        self.dirs.lock().get(&node).cloned()
     }
 
     pub fn forget_dir(&self, node: NodeId) {
@@ -211,7 +219,11 @@ impl Core {
         };
         match stat.kind {
             Kind::File => {
-                attr.size = self.shown_size((stat.dev, stat.ino), stat.size);
+                let inode = (stat.dev, stat.ino);
+                match self.journal.overlaid_stat(inode) {
+                    Some((len, mtime)) => (attr.size, attr.mtime) = (self.shown_size(inode, len), mtime),
+                    None => attr.size = self.shown_size(inode, stat.size),
+                }
                 let open = self.files.lock().get(&node).map(|s| s.file.clone());
                 if let Some(open) = open {
                     let state = open.state.read();
@@ -317,8 +329,9 @@ impl Core {
         if flags.truncate {
             self.journal.forget_repair((stat.dev, stat.ino));
         } else {
-            self.journal.repair((stat.dev, stat.ino), &*file)?;
+            self.journal.repair((stat.dev, stat.ino), &|| self.nodes.stored_path(node))?;
         }
+        let file = self.journal.overlay(file)?;
         let file = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate)?;
         self.insert_open(&mut files, node, file.clone(), flags);
         Ok(file)
@@ -359,6 +372,9 @@ impl Core {
         }
         let next_serial = || self.next_serial();
         let committer = Committer { tools: self.tools(), journal: &self.journal, next_serial: &next_serial };
+        if state.changed {
+            self.remember_commit(open.node);
+        }
         let _paths = self.paths.read();
         committer.commit(state, open, &|| self.nodes.stored_path(open.node), durability)
     }
@@ -369,11 +385,20 @@ impl Core {
         loop {
             let mut files = self.files.lock();
             let Some(shared) = files.get_mut(&open.node) else { break };
-            if shared.handles == 1 && committed.is_none() && !self.read_only && self.has_name(open) {
-                // Committed while still in the table, so that a lookup in between sees the right size.
-                drop(files);
-                committed = Some(self.commit(open, Durability::Ordered));
-                continue;
+            if shared.handles == 1 && !self.read_only {
+                // Whoever opened, wrote and closed while this one committed was not the last, and has left his change to it.
+                let Some(changed) = open.state.try_read().map(|state| state.changed && state.latched.is_none()) else {
+                    drop(files);
+                    drop(open.state.read());
+                    continue;
+                };
+                let due = committed.is_none() || changed && matches!(committed, Some(Ok(())));
+                if due && self.has_name(open) {
+                    // Committed while still in the table, so that a lookup in between sees the right size.
+                    drop(files);
+                    committed = Some(self.commit_last(open));
+                    continue;
+                }
             }
             shared.handles -= 1;
             shared.writers -= usize::from(flags.write);
@@ -385,6 +410,14 @@ impl Core {
             break;
         }
         committed.unwrap_or(Ok(()))
+    }
+
+    /// The commit of the last close. A file whose old contents were thrown away is made durable at once: the program has put new ones there,
+    /// and either of the two it would like to find after a crash. Nobody waits for it: the kernel closes files in the background.
+    fn commit_last(&self, open: &OpenFile) -> Inner<()> {
+        let mut state = open.state.write();
+        let durability = if state.replaced { Durability::Synced } else { Durability::Ordered };
+        self.commit_state(open, &mut state, durability)
     }
 
     /// Whether a name leads to the file: one that is known here, or a hard link that nobody has looked up yet.

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::core::{Core, Open, list, read_control, write_control};
-use super::error::{Fault, Inner};
+use super::error::{Fault, Inner, is_no_space};
 use super::file::OpenFile;
 use super::junction::holds_share;
 use super::keys::DirectoryId;
@@ -55,7 +55,12 @@ pub(crate) struct Folder<'a> {
 }
 
 impl Folder<'_> {
-    fn encode(&self, name: &[u8]) -> Inner<StoredName> {
+    /// The directory of the store.
+    pub fn dir(&self) -> &dyn Dir {
+        &*self.dir
+    }
+
+    pub fn encode(&self, name: &[u8]) -> Inner<StoredName> {
         check_name(name)?;
         self.core.keys.names(&self.id).encode(name).ok_or(Fault::Os(libc::EINVAL))
     }
@@ -104,7 +109,7 @@ impl Folder<'_> {
     }
 
     /// Makes a long name's sidecar durable, before its entry is made.
-    fn prepare(&self, stored: &StoredName, name: &[u8]) -> Inner<()> {
+    pub fn prepare(&self, stored: &StoredName, name: &[u8]) -> Inner<()> {
         if let StoredName::Long { sidecar, hash, .. } = stored {
             if let Ok(Some(there)) = self.read_sidecar(sidecar, hash)
                 && there == name
@@ -159,14 +164,19 @@ impl Folder<'_> {
 
     /// Plain name of a stored one; `None` for control files and what is not a name of this directory.
     pub fn decode(&self, stored: &[u8]) -> Inner<Option<Vec<u8>>> {
-        match self.core.keys.decode_name(&self.id, stored) {
-            (Decoded::Plain(name), None) => Ok(Some(name)),
-            (Decoded::Plain(name), Some(older)) if older.newer.iter().any(|entry| self.dir.stat(entry).is_ok()) => {
-                Ok(Some([name, older.suffix].concat()))
-            }
-            (Decoded::Plain(name), Some(_)) => Ok(Some(name)),
-            (Decoded::Control | Decoded::Foreign, _) => Ok(None),
-            (Decoded::Long { sidecar, hash, suffix }, _) => match self.read_sidecar(&sidecar, &hash) {
+        self.plain(stored, self.core.keys.names(&self.id).decode(stored))
+    }
+
+    /// [`Folder::decode`], once the cipher of the current epoch has said what `stored` is.
+    fn plain(&self, stored: &[u8], decoded: Decoded) -> Inner<Option<Vec<u8>>> {
+        match decoded {
+            Decoded::Plain(name) => Ok(Some(name)),
+            Decoded::Control => Ok(None),
+            Decoded::Foreign => Ok(self.core.keys.decode_older(&self.id, stored).map(|older| {
+                let taken = older.newer.iter().any(|entry| self.dir.stat(entry).is_ok());
+                if taken { [older.name, older.suffix].concat() } else { older.name }
+            })),
+            Decoded::Long { sidecar, hash, suffix } => match self.read_sidecar(&sidecar, &hash) {
                 Ok(Some(name)) if name.len() + suffix.len() <= crate::format::name::NAME_MAX => Ok(Some([name, suffix].concat())),
                 // The name is lost or too long, the file is not: it shows under what is left of its name.
                 Ok(_) => Ok(Some(stored.to_vec())),
@@ -187,6 +197,11 @@ impl Folder<'_> {
 }
 
 impl Core {
+    /// A directory of the store whose id is known, for whoever walks the store without nodes: names can be encoded, decoded and prepared.
+    pub fn folder_at(&self, dir: std::sync::Arc<dyn Dir>, id: DirectoryId) -> Folder<'_> {
+        Folder { core: self, node: super::types::ROOT, dir, id }
+    }
+
     /// A directory, ready for its names.
     pub fn folder(&self, node: NodeId) -> Inner<Folder<'_>> {
         if self.nodes.kind(node)? != Kind::Dir {
@@ -248,7 +263,7 @@ impl Core {
     pub fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Inner<Attr> {
         self.make(caller, parent, name, |folder, stored| {
             let inherited = folder.dir.stat_self()?.perm & 0o2000;
-            Ok(folder.dir.mkdir(stored, perm & 0o7777 | inherited)?)
+            Ok(folder.dir.mkdir(stored, folder.masked(caller, perm & 0o7777) | inherited)?)
         })
     }
 
@@ -261,7 +276,9 @@ impl Core {
                 Ok(attr)
             }
             Kind::Dir | Kind::Symlink => Err(Fault::Os(libc::EINVAL)),
-            _ => self.make(caller, parent, name, |folder, stored| Ok(folder.dir.mknod(stored, kind, perm & 0o7777, rdev)?)),
+            _ => self.make(caller, parent, name, |folder, stored| {
+                Ok(folder.dir.mknod(stored, kind, folder.masked(caller, perm & 0o7777), rdev)?)
+            }),
         }
     }
 
@@ -288,7 +305,7 @@ impl Core {
             return Err(Fault::Os(libc::EEXIST));
         }
         folder.prepare(&stored, name)?;
-        let file = folder.dir.create_file(stored.entry(), perm & 0o7777)?;
+        let file = folder.dir.create_file(stored.entry(), folder.masked(caller, perm & 0o7777))?;
         let mut stat = file.stat()?;
         if self.is_root_user && (stat.uid, stat.gid) != (caller.uid, caller.gid) {
             stat = self.give(&folder, stored.entry(), caller, stat)?;
@@ -300,6 +317,17 @@ impl Core {
         let open = OpenFile::fresh(node, file, (stat.dev, stat.ino), &self.tools(), self.next_serial(), hint);
         self.insert_open(&mut files, node, open.clone(), flags);
         drop(files);
+        // An empty file has a header from the beginning: should the daemon die, a file that nobody wrote to yet is empty and not broken.
+        if let Err(fault) = self.commit(&open, super::commit::Durability::Ordered)
+            && is_no_space(fault.errno())
+        {
+            let _ = folder.dir.unlink(stored.entry());
+            self.nodes.remove_link(&stat, parent, stored.entry());
+            folder.tidy(stored.entry());
+            let _ = self.release(&open, flags);
+            self.nodes.forget(node, 1);
+            return Err(fault);
+        }
         let attr = self.attr(node, &stat, None)?;
         Ok((attr, self.put_handle(Open::File { file: open, flags })))
     }
@@ -333,8 +361,14 @@ impl Core {
         }
         let text = (stat.kind == Kind::Symlink && stat.nlink == 1).then(|| folder.dir.readlink(&stored)).transpose()?;
         let paths = self.paths.write();
-        self.settle(&stat)?;
+        let settled = self.settle(&stat);
+        if stat.nlink > 1 || stat.kind != Kind::File {
+            settled?;
+        }
         folder.dir.unlink(&stored)?;
+        if stat.nlink == 1 {
+            self.journal.forget_repair((stat.dev, stat.ino));
+        }
         let gone = self.nodes.remove_link(&stat, parent, &stored);
         drop(paths);
         folder.tidy(&stored);
@@ -354,7 +388,7 @@ impl Core {
     }
 
     /// True where a directory of the store holds nothing but control files.
-    fn is_empty(dir: &dyn Dir) -> Inner<(bool, bool)> {
+    pub fn is_empty(dir: &dyn Dir) -> Inner<(bool, bool)> {
         let entries = list(dir)?;
         Ok((entries.iter().all(|e| is_control(&e.name)), entries.is_empty()))
     }
@@ -399,7 +433,7 @@ impl Core {
     }
 
     /// Deletes a directory that was moved away and holds only control files. What cannot be deleted is residue that fsck reports.
-    fn empty_trash(&self, dir: &dyn Dir, trash: &[u8]) {
+    pub fn empty_trash(&self, dir: &dyn Dir, trash: &[u8]) {
         let emptied = (|| {
             let inside = dir.open_dir(trash)?;
             for entry in list(&*inside)? {
@@ -426,7 +460,7 @@ impl Core {
         Ok(true)
     }
 
-    fn write_record(
+    pub fn write_record(
         &self,
         dir: &dyn Dir,
         id: DirectoryId,
@@ -653,8 +687,9 @@ impl Core {
             let Some(last) = raw.last() else { return Ok(Vec::new()) };
             cookie = last.next;
             let mut entries = Vec::with_capacity(raw.len());
-            for entry in raw {
-                if let Some(name) = folder.decode(&entry.name)? {
+            let decoded = self.keys.names(&folder.id).decode_many(raw.iter().map(|entry| &*entry.name));
+            for (entry, decoded) in raw.into_iter().zip(decoded) {
+                if let Some(name) = folder.plain(&entry.name, decoded)? {
                     entries.push(Entry { name: name.into(), ino: entry.ino, kind: entry.kind, next: entry.next });
                 } else if !is_control(&entry.name) {
                     tracing::warn!(
@@ -682,16 +717,6 @@ pub(crate) fn shown(stored: &[u8]) -> String {
 }
 
 impl Folder<'_> {
-    /// Target of the link `stored`.
-    pub fn read_target(&self, stored: &[u8]) -> Inner<Vec<u8>> {
-        self.core.read_target(&*self.dir, stored)
-    }
-
-    /// The store's file `stored`.
-    pub fn open_file(&self, stored: &[u8], access: crate::backing::Access) -> Inner<std::sync::Arc<dyn crate::backing::File>> {
-        Ok(self.dir.open_file(stored, access)?)
-    }
-
     /// Stored name of `name`, which need not be there.
     pub fn stored(&self, name: &[u8]) -> Inner<Vec<u8>> {
         match self.find(name) {

@@ -10,6 +10,7 @@
 //! * Plain text of a small file lives here, zeroized; larger files are never held in plain text.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
@@ -99,14 +100,34 @@ pub(crate) struct FileState {
     pub dirty_since: Option<Instant>,
     /// errno of a failure that stays until the last close.
     pub latched: Option<i32>,
-    /// Ciphertext ranges that become holes once the commit stands.
-    pub punch: Vec<(u64, u64)>,
+    /// Chunks and their segments that become holes of the store once the commit stands, unless they are written again before.
+    pub punch: Vec<(u64, Range<usize>)>,
     /// The commit will free places to which the committed header refers.
     pub freed: bool,
     /// Whose contents the committed header says these are, in a signed share.
     pub by: Option<Authorship>,
     /// The contents have changed since, so the next header says that they are ours.
     pub rewritten: bool,
+    /// Contents to which a durable header referred were thrown away, and nothing is durable since: the last close makes up for it.
+    pub replaced: bool,
+    /// The file was shortened, and the commit that goes with it is under way.
+    pub cut: bool,
+}
+
+/// What [`FileState::shorten`] has changed, as it was before.
+pub(crate) struct Longer {
+    size: u64,
+    small: Option<Zeroizing<Vec<u8>>>,
+    dirty: BTreeMap<u64, DirtyChunk>,
+    /// The segment that was cut, by its chunk and number, in plain text.
+    tail: Option<(u64, usize, Zeroizing<[u8; SEGMENT]>)>,
+    pending_bytes: usize,
+    riding_bytes: usize,
+    freed: bool,
+    changed: bool,
+    rewritten: bool,
+    mtime: Option<Timestamp>,
+    dirty_since: Option<Instant>,
 }
 
 /// An open file.
@@ -155,6 +176,8 @@ impl OpenFile {
             freed: false,
             by: None,
             rewritten: true,
+            replaced: false,
+            cut: false,
         };
         Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) })
     }
@@ -174,6 +197,7 @@ impl OpenFile {
             let open = Self::fresh(node, file, inode, tools, serial, Hint { directory: [0; 32], name: Vec::new() });
             let mut state = open.state.write();
             state.backing_len = backing_len;
+            state.replaced = backing_len > 0;
             drop(state);
             return Ok(open);
         }
@@ -214,6 +238,8 @@ impl OpenFile {
             freed: false,
             by,
             rewritten: false,
+            replaced: false,
+            cut: false,
         };
         Ok(Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) }))
     }
@@ -269,6 +295,11 @@ impl FileState {
 
     fn committed_chunk(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<Option<Arc<Chunk>>> {
         self.tree(file, tools).chunk(k, |table| self.segment_key(file, tools, k, table))
+    }
+
+    /// Whether the table of chunk `k` can be read; its segments are not looked at.
+    pub fn is_chunk_readable(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<()> {
+        if self.small.is_some() || self.dirty.contains_key(&k) { Ok(()) } else { self.committed_chunk(file, tools, k).map(drop) }
     }
 
     /// The first chunk behind `k`, a chunk of holes, that may hold something.
@@ -504,6 +535,21 @@ impl FileState {
         first: usize,
         plain: &mut [u8],
     ) -> Option<Fault> {
+        self.seal_held(file, tools, k, chunk, first, plain, false)
+    }
+
+    /// As [`FileState::seal_into`]; with `hold` nothing goes to its place before the commit.
+    #[allow(clippy::too_many_arguments)]
+    fn seal_held(
+        &mut self,
+        file: &dyn File,
+        tools: &Tools,
+        k: u64,
+        chunk: &mut DirtyChunk,
+        first: usize,
+        plain: &mut [u8],
+        hold: bool,
+    ) -> Option<Fault> {
         let layout = &tools.keys.layout;
         let count = plain.len().div_ceil(SEGMENT);
         let mut nonces = vec![[0u8; 12]; count];
@@ -525,7 +571,7 @@ impl FileState {
         let mut s = first;
         while s < first + count {
             let at = (s - first) * SEGMENT;
-            if waits(s) || rides || refused.is_some() {
+            if waits(s) || rides || hold || refused.is_some() {
                 let sealed: Box<[u8]> = plain[at..plain.len().min(at + SEGMENT)].into();
                 if !waits(s) {
                     self.riding_bytes += sealed.len();
@@ -570,7 +616,7 @@ impl FileState {
         if self.small.is_none() {
             return Ok(());
         }
-        let live = vec![false; tools.keys.layout.segments()].into();
+        let live = self.live_segments(tools, self.committed_chunk(file, tools, 0)?.as_deref());
         let mut chunk = self.empty_chunk(tools, live);
         let Some(mut small) = self.small.take() else { return Ok(()) };
         if !small.is_empty() {
@@ -622,7 +668,7 @@ impl FileState {
         }
         if result.is_err() && self.size <= SMALL_MAX {
             // What was written does not make the file large: without its small form no header could tell its size.
-            self.drop_dirty_from(0);
+            self.take_dirty_from(0);
             (self.small, self.size) = (small, size);
             return result;
         }
@@ -705,43 +751,103 @@ impl FileState {
         Ok(())
     }
 
-    /// Shortens the file in memory. The caller commits at once: only a commit makes the bytes beyond the end free.
-    pub fn shorten(&mut self, file: &dyn File, tools: &Tools, size: u64) -> Inner<()> {
+    /// Shortens the file in memory. The caller commits at once: only a commit makes the bytes beyond the end free. Where the store refuses
+    /// that, he takes it back with [`FileState::restore`].
+    pub fn shorten(&mut self, file: &dyn File, tools: &Tools, size: u64) -> Inner<Longer> {
         debug_assert!(size < self.size);
+        // Now, because the commit must not: it would write to places of which what was cut is to be restored.
+        self.renew_dirty(file, tools)?;
+        let mut longer = Longer {
+            size: self.size,
+            small: self.small.clone(),
+            dirty: BTreeMap::new(),
+            tail: None,
+            pending_bytes: self.pending_bytes,
+            riding_bytes: self.riding_bytes,
+            freed: self.freed,
+            changed: self.changed,
+            rewritten: self.rewritten,
+            mtime: self.mtime,
+            dirty_since: self.dirty_since,
+        };
         if let Some(small) = &mut self.small {
             small.truncate(size as usize);
         } else if size <= SMALL_MAX {
             let mut data = Zeroizing::new(vec![0; size as usize]);
             self.read(file, tools, 0, &mut data)?;
             self.small = Some(data);
-            self.drop_dirty_from(0);
+            longer.dirty = self.take_dirty_from(0);
         } else {
             let (last, s) = tools.keys.layout.locate(size - 1);
             let len = ((size - 1) % SEGMENT as u64 + 1) as usize;
             self.make_dirty(file, tools, last)?;
+            let chunk = &self.dirty[&last];
+            let (table, live, pending, epoch) = (chunk.table.clone(), chunk.live.clone(), chunk.pending.clone(), chunk.epoch);
+            let sealed_under = tools.keys.numbered(table.epoch).find(|e| e.commitment == epoch).expect("an epoch stays known");
+            let mut before = DirtyChunk { key: self.key_of(tools, sealed_under, &table.salt), table, epoch, live, pending };
+            let mut tail = None;
+            if before.table.segments[s].len as usize > len {
+                let mut plain = Zeroizing::new([0; SEGMENT]);
+                let waits = before.pending.get(&s).map(|b| &**b);
+                self.open_one(file, tools, last, s, &before.table, &before.key, waits, &mut plain)?;
+                tail = Some((last, s, plain));
+            }
+            (longer.pending_bytes, longer.riding_bytes) = (self.pending_bytes, self.riding_bytes);
             let mut chunk = self.dirty.remove(&last).expect("made dirty above");
-            let result = self.shorten_chunk(file, tools, last, &mut chunk, s, len);
+            if let Some((_, _, plain)) = &tail {
+                let mut kept = Zeroizing::new(plain[..len].to_vec());
+                self.seal_held(file, tools, last, &mut chunk, s, &mut kept, true);
+            }
+            for t in s + 1..chunk.table.segments.len() {
+                self.clear_segment(&mut chunk, t);
+            }
+            before.table.seals = chunk.table.seals;
             self.dirty.insert(last, chunk);
-            result?;
-            self.drop_dirty_from(last + 1);
+            longer.dirty = self.take_dirty_from(last + 1);
+            longer.dirty.insert(last, before);
+            longer.tail = tail;
         }
         self.size = size;
         self.freed = true;
+        self.cut = true;
         self.touch();
-        Ok(())
+        Ok(longer)
     }
 
-    fn shorten_chunk(&mut self, file: &dyn File, tools: &Tools, k: u64, chunk: &mut DirtyChunk, s: usize, len: usize) -> Inner<()> {
-        if chunk.table.segments[s].len as usize > len {
-            let mut plain = Zeroizing::new([0; SEGMENT]);
-            self.open_one(file, tools, k, s, &chunk.table, &chunk.key, chunk.pending.get(&s).map(|b| &**b), &mut plain)?;
-            // As above: the commit follows at once.
-            let _ = self.seal_into(file, tools, k, chunk, s, &mut plain[..len]);
+    /// Takes a [`FileState::shorten`] back of which the store has taken nothing in.
+    pub fn restore(&mut self, file: &dyn File, tools: &Tools, longer: Longer) {
+        self.cut = false;
+        self.size = longer.size;
+        self.small = longer.small;
+        self.dirty.extend(longer.dirty);
+        (self.pending_bytes, self.riding_bytes) = (longer.pending_bytes, longer.riding_bytes);
+        (self.freed, self.changed, self.rewritten) = (longer.freed, longer.changed, longer.rewritten);
+        (self.mtime, self.dirty_since) = (longer.mtime, longer.dirty_since);
+        if let Some((k, s, mut plain)) = longer.tail
+            && !self.durable
+            && let Some(mut chunk) = self.dirty.remove(&k)
+        {
+            // A file that is written straight may have the shorter segment at its place by now.
+            let len = chunk.table.segments[s].len as usize;
+            self.seal_held(file, tools, k, &mut chunk, s, &mut plain[..len], true);
+            self.dirty.insert(k, chunk);
+            self.mark();
         }
-        for t in s + 1..chunk.table.segments.len() {
-            self.clear_segment(chunk, t);
-        }
-        Ok(())
+    }
+
+    /// Throws the contents away, committed ones too, under a new number for the blocks. The caller commits at once.
+    pub fn discard(&mut self, serial: u64) {
+        self.take_dirty_from(0);
+        self.serial = serial;
+        self.replaced |= self.durable;
+        self.durable = false;
+        self.committed = None;
+        self.root = Root { hash: HOLE, chunks: 0 };
+        self.small = Some(Zeroizing::new(Vec::new()));
+        self.size = 0;
+        self.riding_bytes = 0;
+        self.punch.clear();
+        self.touch();
     }
 
     fn clear_segment(&mut self, chunk: &mut DirtyChunk, s: usize) {
@@ -752,10 +858,11 @@ impl FileState {
         }
     }
 
-    fn drop_dirty_from(&mut self, k: u64) {
-        for (_, chunk) in self.dirty.split_off(&k) {
-            self.pending_bytes -= chunk.pending.values().map(|b| b.len()).sum::<usize>();
-        }
+    fn take_dirty_from(&mut self, k: u64) -> BTreeMap<u64, DirtyChunk> {
+        let taken = self.dirty.split_off(&k);
+        let pending: usize = taken.values().flat_map(|chunk| chunk.pending.values()).map(|b| b.len()).sum();
+        self.pending_bytes -= pending.min(self.pending_bytes);
+        taken
     }
 
     /// Makes a hole of the bytes `offset..end` (`end` at most the size): whole segments leave the store, the rest becomes zeros. Stops
@@ -797,7 +904,7 @@ impl FileState {
             self.make_dirty(file, tools, k)?;
             let mut chunk = self.dirty.remove(&k).expect("made dirty above");
             let segments = ((at % chunk_size) / S) as usize..((until - k * chunk_size).div_ceil(S)) as usize;
-            self.punch.push((tools.keys.layout.segment_offset(k, segments.start), segments.len() as u64 * S));
+            self.punch.push((k, segments.clone()));
             for s in segments {
                 self.clear_segment(&mut chunk, s);
             }
@@ -809,6 +916,23 @@ impl FileState {
         }
         self.touch();
         Ok(until_told)
+    }
+
+    /// Ciphertext ranges that the next commit turns into holes: what was punched and not written since, perhaps while an earlier commit
+    /// found no space.
+    pub fn holes(&self, layout: &Layout) -> Vec<(u64, u64)> {
+        let is_hole = |k: u64, s: usize| self.dirty.get(&k).is_some_and(|chunk| chunk.table.segments[s].len == 0);
+        let mut holes: Vec<(u64, u64)> = Vec::new();
+        for (k, segments) in &self.punch {
+            for s in segments.clone().filter(|s| is_hole(*k, *s)) {
+                let at = layout.segment_offset(*k, s);
+                match holes.last_mut() {
+                    Some((from, len)) if *from + *len == at => *len += SEGMENT as u64,
+                    _ => holes.push((at, SEGMENT as u64)),
+                }
+            }
+        }
+        holes
     }
 
     /// The next data or hole at or after `offset`, by whole segments.

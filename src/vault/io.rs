@@ -13,6 +13,10 @@ use crate::format::layout::SIZE_MAX;
 /// Bytes that `copy_range` holds in plain text at a time.
 const COPY_PART: usize = 1 << 20;
 
+/// Lengths of ciphertext of which the store is asked at once whether it can hold them. Found out by a commit it would be too late: the
+/// program has been told that all is well, and nothing more could be committed.
+const LARGE: u64 = 1 << 40;
+
 /// Bytes after which a write looks whether a commit is due.
 const WRITE_PART: usize = 1 << 20;
 
@@ -64,6 +68,7 @@ impl Core {
         }
         let mut state = open.state.write();
         let mut offset = if flags.append { state.size } else { offset };
+        self.make_room(&open, &mut state, offset.saturating_add(data.len() as u64))?;
         // In parts, so that no commit, and no record of the journal, becomes larger than a bound.
         for part in data.chunks(WRITE_PART) {
             if state.is_full() {
@@ -120,6 +125,7 @@ impl Core {
             return Err(Fault::Os(libc::EFBIG));
         }
         if size > state.size {
+            self.make_room(open, state, size)?;
             return state.extend(&*open.file, &self.tools(), size);
         }
         if size == state.size && !(size == 0 && state.committed.is_none()) {
@@ -130,22 +136,29 @@ impl Core {
             // What the journal has for the file goes to its place first: no replay may take the file back to it.
             self.journal.settle(Some(open.inode))?;
             // Nothing of the old contents is promised to anybody any more: straight, and only then is the space free.
-            let was_durable = std::mem::replace(&mut state.durable, false);
-            let dropped = self.shorten(open, state, 0);
-            if dropped.is_err() {
-                state.durable = was_durable;
-            }
-            return dropped;
+            state.discard(self.next_serial());
+            return self.commit_state(open, state, Durability::Ordered);
         }
-        self.shorten(open, state, size)
+        let longer = state.shorten(&*open.file, &self.tools(), size)?;
+        let committed = self.commit_state(open, state, Durability::Ordered);
+        if committed.is_err() && state.latched.is_none() {
+            // Left as it is, the next write would fill places to which the durable header refers, and growth would bring old bytes back.
+            state.restore(&*open.file, &self.tools(), longer);
+        }
+        committed
     }
 
-    fn shorten(&self, open: &Arc<OpenFile>, state: &mut FileState, size: u64) -> Inner<()> {
-        if size < state.size {
-            state.shorten(&*open.file, &self.tools(), size)?;
+    /// Fails where the store cannot hold a file of this size. What it gets longer by is a tail that no header knows.
+    fn make_room(&self, open: &OpenFile, state: &mut FileState, size: u64) -> Inner<()> {
+        if size > SIZE_MAX {
+            return Err(Fault::Os(libc::EFBIG));
         }
-        state.touch();
-        self.commit_state(open, state, Durability::Ordered)
+        let len = self.keys.layout.cipher_len(size);
+        if len > LARGE && len > state.backing_len {
+            open.file.set_len(len)?;
+            state.backing_len = len;
+        }
+        Ok(())
     }
 
     pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Inner<Attr> {
@@ -203,10 +216,9 @@ impl Core {
                     if times {
                         let mut state = open.state.write();
                         open.file.set_times(set.atime, set.mtime)?;
-                        match set.mtime {
-                            SetTime::Omit => {}
-                            SetTime::At(time) => state.mtime = Some(time),
-                            SetTime::Now => state.mtime = Some(open.file.stat()?.mtime),
+                        if set.mtime != SetTime::Omit {
+                            // As the store has it, which may not be able to hold every time.
+                            state.mtime = Some(open.file.stat()?.mtime);
                         }
                     }
                     open.state.write().needs_sync = true;
@@ -264,6 +276,7 @@ impl Core {
                 let (from, to) = (layout.cipher_len(offset.min(SIZE_MAX)), layout.cipher_len(end));
                 open.file.allocate(Allocate::KeepSize, from, to - from)?;
                 if lengthens(keep_size, &state) {
+                    self.make_room(&open, &mut state, end)?;
                     state.extend(&*open.file, &tools, end)?;
                 }
             }
@@ -271,6 +284,7 @@ impl Core {
             Fallocate::ZeroRange { keep_size } => {
                 self.punch(&open, &mut state, offset, end)?;
                 if lengthens(keep_size, &state) {
+                    self.make_room(&open, &mut state, end)?;
                     state.extend(&*open.file, &tools, end)?;
                 }
             }
@@ -306,6 +320,10 @@ impl Core {
             done += read as u64;
         }
         Ok(done)
+    }
+
+    pub fn clear_suid_sgid(&self, handle: Handle) -> Inner<()> {
+        kill_suid_sgid_bits(&self.file_handle(handle)?.0)
     }
 
     pub fn sync_dir(&self, handle: Handle) -> Inner<()> {

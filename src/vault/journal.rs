@@ -4,28 +4,32 @@
 //! * A record is acknowledged only after the `fdatasync` that covers it; commits of many files share one.
 //! * Space is free again only after every file with a record in it was flushed (the checkpoint), and never while a record has been
 //!   appended but not yet applied.
-//! * A failed flush is never retried: the journal is abandoned, those who waited for it fail. Before the next commit begins another one,
-//!   what the abandoned one has acknowledged is flushed and its file removed: two journals never amend the same header.
+//! * One journal at a time. A failed flush is never retried: the journal is abandoned, those who waited for it fail, and before anything
+//!   else is appended what it has acknowledged is flushed or carried into the next one, and its file removed.
+//! * A file whose records cannot be applied or flushed is *broken*: its records are written again at every checkpoint, carried from
+//!   journal to journal until that succeeds, and meanwhile nothing else is committed to it, nor is it opened.
 //! * A checkpoint wipes the first record, so that what a replay finds was not at its place for certain.
 //! * No place that a record writes is filled again by other means before that record is gone: a commit that frees places begins with a
 //!   checkpoint. So a replay may write all of a file's records, whichever of them are at their places already.
 //! * The journal file is written full when it is made, because a flush of overwritten blocks costs two thirds of one that also has to
 //!   record an allocation.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+mod overlay;
+mod redo;
+mod replay;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use self::overlay::OverlayFile;
 use super::error::{Fault, Inner, is_no_space};
 use super::keys::ShareKeys;
-use crate::backing::{Access, Dir, File, Lock, RenameMode, SetTime, Timestamp};
+use crate::backing::{Dir, File, Lock, Timestamp};
 use crate::crypto::{JournalKey, Random, RecordCipher, hmac, labels};
-use crate::format::journal::{
-    ALIGN, JournalHead, JournalRecord, Patch, RECORD_HEAD, RECORD_MAX, RECORDS_AT, header_hash, open_record, record_head,
-};
+use crate::format::journal::{ALIGN, JournalHead, JournalRecord, RECORD_MAX, RECORDS_AT};
 
 /// Names of journals begin with this.
 pub(crate) const PREFIX: &[u8] = b"+journal-";
@@ -35,14 +39,45 @@ const INITIAL: u64 = 4 << 20;
 const LIMIT: u64 = 32 << 20;
 /// Files with records, and so open handles, beyond which a journal is checkpointed.
 const FILES_MAX: usize = 256;
-/// A journal that a replay has read and not all of which fitted is kept under this name: it is never replayed again.
-const REFUSED: &[u8] = b"+refused-";
+
+/// Device and inode number.
+type Inode = (u64, u64);
 
 struct Running {
     file: Arc<dyn File>,
     name: Vec<u8>,
     head: JournalHead,
     capacity: u64,
+}
+
+/// A journal to which nothing is appended any more. It goes as soon as what it has acknowledged is flushed or carried.
+struct Old {
+    /// Kept open, and so locked.
+    file: Arc<dyn File>,
+    name: Vec<u8>,
+    head: JournalHead,
+    /// Records that were acknowledged, from the first one on, which [`Journal::load_broken`] has to look for there.
+    acknowledged: u64,
+}
+
+/// A file with records that no checkpoint has flushed yet.
+struct Tracked {
+    file: Arc<dyn File>,
+    file_id: [u8; 32],
+    /// The paths that the records name.
+    paths: Vec<Vec<u8>>,
+}
+
+/// A file whose records could not be applied or flushed.
+struct Broken {
+    /// Unknown where not even a `stat` succeeded at a replay.
+    inode: Option<Inode>,
+    /// Unknown where a replay found the records.
+    file: Option<Arc<dyn File>>,
+    file_id: [u8; 32],
+    paths: Vec<Vec<u8>>,
+    /// `None` while they were not read from the journal yet.
+    records: Option<Vec<JournalRecord<'static>>>,
 }
 
 struct State {
@@ -56,14 +91,13 @@ struct State {
     syncing: bool,
     /// Appended but not yet applied in place.
     unapplied: usize,
-    /// Files with records that no checkpoint has flushed yet, by device and inode number.
-    unflushed: HashMap<(u64, u64), Arc<dyn File>>,
+    unflushed: HashMap<Inode, Tracked>,
     /// Counts abandoned journals, so that those who wait for a flush see that it will not come.
     failures: u64,
-    /// Records that could not be applied, by device and inode number.
-    broken: HashMap<(u64, u64), JournalRecord<'static>>,
-    /// Abandoned journals of which all that was acknowledged is in place, though perhaps not flushed yet.
-    abandoned: Vec<Vec<u8>>,
+    broken: Vec<Broken>,
+    /// Records at the beginning of the running journal that were carried there.
+    carried: u64,
+    old: Vec<Old>,
     last_append: Instant,
     /// Kept from record to record: see [`JournalRecord::seal`].
     buffer: Vec<u8>,
@@ -72,16 +106,22 @@ struct State {
 }
 
 impl State {
-    /// Lets go of the journal file after a failed flush or checkpoint; whoever waits for it fails.
+    /// Lets go of the journal file after a failed flush; whoever waits for it fails.
     fn abandon(&mut self) {
         self.failures += 1;
-        self.abandoned.extend(self.running.take().map(|running| running.name));
+        let acknowledged = self.sequence.saturating_sub(self.appended - self.synced);
+        self.old.extend(self.running.take().map(|r| Old { file: r.file, name: r.name, head: r.head, acknowledged }));
     }
 
-    /// As [`State::abandon`], where a record could not be applied: the file stays for a replay.
-    fn leave_for_replay(&mut self) {
-        self.failures += 1;
-        self.running = None;
+    fn broken_at(&self, inode: Inode, path: Option<&[u8]>) -> Option<usize> {
+        self.broken.iter().position(|b| b.inode == Some(inode) || b.inode.is_none() && path.is_some_and(|p| b.paths.iter().any(|q| q == p)))
+    }
+
+    fn add_broken(&mut self, inode: Inode, tracked: Tracked) {
+        if self.broken_at(inode, None).is_none() {
+            let Tracked { file, file_id, paths } = tracked;
+            self.broken.push(Broken { inode: Some(inode), file: Some(file), file_id, paths, records: None });
+        }
     }
 }
 
@@ -95,25 +135,8 @@ pub(crate) struct Journal {
     host: String,
     state: Mutex<State>,
     changed: Condvar,
-}
-
-/// What a replay made of the records of one inode.
-enum Outcome {
-    /// Brought up to date.
-    Done,
-    /// It was up to date, or has moved on.
-    Nothing,
-    /// It is not what they were made against.
-    Refused,
-}
-
-/// Counts of [`Outcome`].
-#[derive(Default)]
-struct Redone {
-    done: usize,
-    refused: usize,
-    /// The files, by device and inode number.
-    files: HashMap<(u64, u64), Arc<dyn File>>,
+    /// In a vault that is open for reading only: what a replay would have made of the files that journals name.
+    overlaid: Option<Mutex<HashMap<Inode, Arc<OverlayFile>>>>,
 }
 
 /// A record that was appended and must be reported as applied.
@@ -121,7 +144,7 @@ struct Redone {
 pub(crate) struct Ticket;
 
 impl Journal {
-    pub fn new(root: Arc<dyn Dir>, keys: Arc<ShareKeys>, random: Arc<dyn Random>, key: JournalKey, host: String) -> Self {
+    pub fn new(root: Arc<dyn Dir>, keys: Arc<ShareKeys>, random: Arc<dyn Random>, key: JournalKey, host: String, read_only: bool) -> Self {
         let cipher = RecordCipher::new(keys.suite, key.expose());
         let state = State {
             running: None,
@@ -134,13 +157,15 @@ impl Journal {
             unapplied: 0,
             unflushed: HashMap::new(),
             failures: 0,
-            broken: HashMap::new(),
-            abandoned: Vec::new(),
+            broken: Vec::new(),
+            carried: 0,
+            old: Vec::new(),
             last_append: Instant::now(),
             buffer: Vec::new(),
             draining: false,
         };
-        Journal { root, keys, random, key, cipher, host, state: Mutex::new(state), changed: Condvar::new() }
+        let overlaid = read_only.then(Mutex::default);
+        Journal { root, keys, random, key, cipher, host, state: Mutex::new(state), changed: Condvar::new(), overlaid }
     }
 
     fn owner(key: &JournalKey, id: &[u8; 16]) -> [u8; 16] {
@@ -164,9 +189,9 @@ impl Journal {
         let hex: String = id[..8].iter().map(|b| format!("{b:02x}")).collect();
         let name = [PREFIX, self.host.as_bytes(), b"-", hex.as_bytes()].concat();
         let file = self.root.create_file(&name, 0o600)?;
-        file.try_lock(Lock::Exclusive)?;
         let head = JournalHead { suite: self.keys.suite, share: self.keys.share, id, owner: Self::owner(&self.key, &id) };
         let made = (|| {
+            file.try_lock(Lock::Exclusive)?;
             file.write_at(&head.encode(), 0)?;
             write_zeros(&*file, RECORDS_AT, capacity)?;
             file.sync_all()?;
@@ -179,8 +204,26 @@ impl Journal {
         Ok(Running { file, name, head, capacity })
     }
 
+    /// Makes the journal before it is needed: a store that fills up later takes overwrites of what is there all the same.
+    pub fn reserve(&self) -> Inner<()> {
+        let mut state = self.state.lock();
+        if state.running.is_none() && state.old.is_empty() && !state.draining {
+            self.install(&mut state, 0)?;
+        }
+        Ok(())
+    }
+
+    fn install(&self, state: &mut State, needed: u64) -> Inner<()> {
+        state.running = Some(self.begin(needed)?);
+        state.generation = 1;
+        state.sequence = 0;
+        state.carried = 0;
+        state.tail = RECORDS_AT;
+        Ok(())
+    }
+
     /// Appends a record for `file` and returns once it is durable. The caller applies it and then says so.
-    pub fn append(&self, record: &JournalRecord<'_>, inode: (u64, u64), file: &Arc<dyn File>) -> Inner<Ticket> {
+    pub fn append(&self, record: &JournalRecord<'_>, inode: Inode, file: &Arc<dyn File>) -> Inner<Ticket> {
         let mut state = self.state.lock();
         while state.draining {
             self.changed.wait(&mut state);
@@ -190,17 +233,23 @@ impl Journal {
             return Err(Fault::Os(libc::EFBIG)); // no replay would read it
         }
         let full = state.tail + len > LIMIT || state.unflushed.len() >= FILES_MAX;
-        if state.running.is_some() && full || state.running.is_none() && !state.abandoned.is_empty() {
+        if state.running.is_some() && full || !state.old.is_empty() {
             self.checkpoint_locked(&mut state)?;
+        }
+        if state.running.as_ref().is_some_and(|r| r.file.stat().is_ok_and(|stat| stat.nlink == 0)) {
+            // Somebody has taken the file away, a sync tool perhaps: a record in it would not be found after a crash.
+            tracing::warn!("the journal was removed by somebody else, another one takes its place");
+            self.checkpoint_locked(&mut state)?;
+            state.running = None;
+        }
+        if state.broken_at(inode, Some(&record.path)).is_some() {
+            return Err(Fault::Os(libc::EIO)); // an earlier record of it is not at its place yet
         }
         if state.running.as_ref().is_some_and(|r| state.tail + len > r.capacity) {
             self.lengthen(&mut state, len)?;
         }
         if state.running.is_none() {
-            state.running = Some(self.begin(len)?);
-            state.generation = 1;
-            state.sequence = 0;
-            state.tail = RECORDS_AT;
+            self.install(&mut state, len)?;
         }
         let (generation, sequence, tail) = (state.generation, state.sequence, state.tail);
         let running = state.running.as_ref().expect("begun above");
@@ -214,7 +263,11 @@ impl Journal {
         state.last_append = Instant::now();
         let (mine, failures) = (state.appended, state.failures);
         state.unapplied += 1;
-        state.unflushed.insert(inode, file.clone());
+        let tracked = Tracked { file: file.clone(), file_id: record.file_id, paths: Vec::new() };
+        let tracked = state.unflushed.entry(inode).or_insert(tracked);
+        if !tracked.paths.contains(&record.path) {
+            tracked.paths.push(record.path.clone());
+        }
         while state.synced < mine && state.failures == failures {
             if state.syncing {
                 self.changed.wait(&mut state);
@@ -223,13 +276,15 @@ impl Journal {
             let Some(journal) = state.running.as_ref().map(|r| r.file.clone()) else { break };
             state.syncing = true;
             let covers = state.appended;
-            let result = parking_lot::MutexGuard::unlocked(&mut state, || journal.sync_data());
+            let result = MutexGuard::unlocked(&mut state, || journal.sync_data());
             state.syncing = false;
             match result {
                 Ok(()) => state.synced = state.synced.max(covers),
                 Err(e) => {
                     tracing::error!("journal: {e}; abandoned");
                     state.abandon();
+                    // What was not acknowledged is not waited for any more.
+                    state.synced = state.appended;
                 }
             }
             self.changed.notify_all();
@@ -248,43 +303,72 @@ impl Journal {
         self.changed.notify_all();
     }
 
-    /// The record of `ticket` could not be applied, or in part only. What stands in the journal is acknowledged to nobody, but it is the
-    /// better copy: it stays for the next replay, and for [`Journal::repair`].
-    pub fn not_applied(&self, _ticket: Ticket, record: &JournalRecord<'_>, inode: (u64, u64)) {
+    /// The record of `ticket` could not be applied, or in part only. It is durable, and the better copy: the file is broken until it could
+    /// be written.
+    pub fn not_applied(&self, _ticket: Ticket, inode: Inode) {
         let mut state = self.state.lock();
         state.unapplied -= 1;
-        state.leave_for_replay();
-        let patches = record.patches.iter().map(|p| Patch { offset: p.offset, bytes: Cow::Owned(p.bytes.to_vec()) }).collect();
-        state.broken.insert(inode, JournalRecord { path: record.path.clone(), patches, ..*record });
+        if let Some(tracked) = state.unflushed.remove(&inode) {
+            state.add_broken(inode, tracked);
+        }
         self.changed.notify_all();
     }
 
-    /// Brings a file that is being opened up to date where a record of it could not be applied earlier: nothing may be committed on top of
-    /// a state that is neither the old nor the new one.
-    pub fn repair(&self, inode: (u64, u64), file: &dyn File) -> Inner<()> {
-        let Some(record) = self.state.lock().broken.remove(&inode) else { return Ok(()) };
-        let repaired = self.redo(file, &[&record]);
-        if repaired.is_err() {
-            self.state.lock().broken.insert(inode, record);
+    /// Brings a file that is about to be opened up to date where records of it could not be applied earlier: nothing may be read from, nor
+    /// committed on top of, a state that is neither the old nor the new one. `EIO` where that does not succeed now either.
+    pub fn repair(&self, inode: Inode, path: &dyn Fn() -> Option<Vec<u8>>) -> Inner<()> {
+        let mut state = self.state.lock();
+        if state.broken.is_empty() {
+            return Ok(());
         }
-        repaired.map(|_| ())
+        let path = path();
+        if state.broken_at(inode, path.as_deref()).is_none() {
+            return Ok(());
+        }
+        if self.overlaid.is_none() {
+            let outcome = self.checkpoint_locked(&mut state);
+            if state.broken_at(inode, path.as_deref()).is_none() {
+                return Ok(());
+            }
+            outcome?;
+        }
+        Err(Fault::Os(libc::EIO))
     }
 
     /// The contents of the inode are thrown away, so it needs no repair.
-    pub fn forget_repair(&self, inode: (u64, u64)) {
-        self.state.lock().broken.remove(&inode);
+    pub fn forget_repair(&self, inode: Inode) {
+        self.state.lock().broken.retain(|b| b.inode != Some(inode));
+    }
+
+    /// Gives the store back what the journal has reserved and not used, for a record that is durable and finds no space at its place. The
+    /// next record that needs it asks for it anew. False where there is nothing to give.
+    pub fn give_space(&self) -> bool {
+        Self::give_unused(&mut self.state.lock())
+    }
+
+    fn give_unused(state: &mut State) -> bool {
+        let tail = state.tail.next_multiple_of(RECORDS_AT);
+        let Some(running) = &mut state.running else { return false };
+        if running.capacity <= tail || running.file.set_len(tail).is_err() {
+            return false;
+        }
+        running.capacity = tail;
+        true
     }
 
     /// Makes room for a record of `len` bytes behind the tail: by more space, or where the store has none, by a checkpoint.
-    fn lengthen(&self, state: &mut parking_lot::MutexGuard<State>, len: u64) -> Inner<()> {
+    fn lengthen(&self, state: &mut MutexGuard<State>, len: u64) -> Inner<()> {
         let tail = state.tail;
         let running = state.running.as_mut().expect("the caller has one");
         let capacity = (tail + len).next_multiple_of(INITIAL).max((running.capacity * 2).min(LIMIT));
         match write_zeros(&*running.file, running.capacity, capacity) {
             Ok(()) => running.capacity = capacity,
             Err(e) if is_no_space(e.raw_os_error().unwrap_or(0)) => {
-                let fits = RECORDS_AT + len <= running.capacity;
                 self.checkpoint_locked(state)?;
+                let fits = state.running.as_ref().is_some_and(|r| state.tail + len <= r.capacity);
+                if !fits && !state.broken.is_empty() {
+                    return Err(e.into());
+                }
                 if !fits && let Some(running) = state.running.take() {
                     // Too small even when empty: one that fits takes its place.
                     self.root.unlink(&running.name)?;
@@ -295,8 +379,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Flushes every file that has records, and frees the space.
-    fn checkpoint_locked(&self, state: &mut parking_lot::MutexGuard<State>) -> Inner<()> {
+    /// Flushes every file that has records, and frees the space. Where this fails nothing is freed, and the next one tries again.
+    fn checkpoint_locked(&self, state: &mut MutexGuard<State>) -> Inner<()> {
         while state.draining {
             self.changed.wait(state);
         }
@@ -305,27 +389,28 @@ impl Journal {
             self.changed.wait(state);
         }
         let result = self.checkpoint_drained(state);
-        if result.is_err() {
-            // The records are the only durable copy now.
-            state.leave_for_replay();
-        }
         state.draining = false;
         self.changed.notify_all();
         result
     }
 
     fn checkpoint_drained(&self, state: &mut State) -> Inner<()> {
-        // Times too: a record carries them, and is gone afterwards.
-        state.unflushed.drain().map(|(_, file)| file).collect::<Vec<_>>().iter().try_for_each(|file| file.sync_all())?;
-        if !state.abandoned.is_empty() {
-            for name in std::mem::take(&mut state.abandoned) {
-                match self.root.unlink(&name) {
-                    Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
-                    other => other?,
-                }
+        for (inode, tracked) in std::mem::take(&mut state.unflushed) {
+            // Times too: a record carries them, and is gone afterwards.
+            if let Err(e) = tracked.file.sync_all() {
+                tracing::error!("a file of the journal could not be flushed: {e}");
+                state.add_broken(inode, tracked);
             }
-            self.root.sync()?;
         }
+        self.load_broken(state)?;
+        self.mend(state);
+        if !state.broken.is_empty() && Self::give_unused(state) {
+            self.mend(state);
+        }
+        if !state.broken.is_empty() {
+            return self.carry(state);
+        }
+        self.remove_old(state)?;
         if state.sequence > 0
             && let Some(running) = &state.running
         {
@@ -334,322 +419,155 @@ impl Journal {
         }
         state.generation += 1;
         state.sequence = 0;
+        state.carried = 0;
         state.tail = RECORDS_AT;
         Ok(())
     }
 
-    /// Checkpoints where a record names the inode, or any inode when `None`: before its path changes.
-    pub fn settle(&self, inode: Option<(u64, u64)>) -> Inner<()> {
+    /// Reads the records of broken files back from the journal that has them.
+    fn load_broken(&self, state: &mut State) -> Inner<()> {
+        if state.broken.iter().all(|b| b.records.is_some()) {
+            return Ok(());
+        }
+        let running = state.running.iter().map(|r| (&r.file, &r.head, state.sequence));
+        let old = state.old.iter().map(|o| (&o.file, &o.head, o.acknowledged));
+        let mut all = Vec::new();
+        for (file, head, acknowledged) in old.chain(running) {
+            let mut records = self.records(&**file, head)?;
+            if (records.len() as u64) < acknowledged {
+                tracing::error!("the journal cannot be read back");
+                return Err(Fault::Os(libc::EIO));
+            }
+            records.truncate(acknowledged as usize);
+            all.extend(records);
+        }
+        for broken in state.broken.iter_mut().filter(|b| b.records.is_none()) {
+            let own = |r: &&JournalRecord<'_>| r.file_id == broken.file_id && broken.paths.contains(&r.path);
+            broken.records = Some(all.iter().filter(own).cloned().collect());
+        }
+        Ok(())
+    }
+
+    /// Writes the records of broken files again, and lets go of those that are whole and flushed.
+    fn mend(&self, state: &mut State) {
+        state.broken.retain(|broken| {
+            let records: Vec<_> = broken.records.iter().flatten().collect();
+            if records.is_empty() {
+                return false;
+            }
+            let mended = match &broken.file {
+                Some(file) => self.redo(&**file, &records, true).map(|_| ()),
+                None => self.redo_file(&records, true).map(|_| ()),
+            };
+            match &mended {
+                Ok(()) => tracing::info!("a file that could not be written earlier is up to date"),
+                Err(fault) => tracing::error!(errno = fault.errno(), "a file that has records in the journal cannot be written"),
+            }
+            mended.is_err()
+        });
+    }
+
+    /// Begins a journal with the records of broken files in it, and only then removes those that had them.
+    fn carry(&self, state: &mut State) -> Inner<()> {
+        if state.old.is_empty() && state.running.is_some() && state.sequence == state.carried {
+            return Ok(());
+        }
+        let records: Vec<&JournalRecord<'static>> = state.broken.iter().flat_map(|b| b.records.iter().flatten()).collect();
+        let needed = records.iter().map(|r| r.encoded_len() as u64).sum();
+        let next = self.begin(needed)?;
+        let mut tail = RECORDS_AT;
+        let mut buffer = Vec::new();
+        let written = (|| {
+            for (record, sequence) in records.iter().zip(0..) {
+                record.seal(&mut buffer, &next.head, &self.cipher, 1, sequence, &*self.random);
+                next.file.write_at(&buffer, tail)?;
+                tail += buffer.len() as u64;
+            }
+            next.file.sync_data()
+        })();
+        if let Err(e) = written {
+            let _ = self.root.unlink(&next.name);
+            return Err(e.into());
+        }
+        let count = records.len() as u64;
+        let before = state.running.replace(next);
+        state.old.extend(before.map(|r| Old { file: r.file, name: r.name, head: r.head, acknowledged: 0 }));
+        state.old.iter_mut().for_each(|old| old.acknowledged = 0);
+        (state.generation, state.sequence, state.carried, state.tail) = (1, count, count, tail);
+        self.remove_old(state)
+    }
+
+    fn remove_old(&self, state: &mut State) -> Inner<()> {
+        if state.old.is_empty() {
+            return Ok(());
+        }
+        for old in &state.old {
+            match self.root.unlink(&old.name) {
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+                other => other?,
+            }
+        }
+        self.root.sync()?;
+        state.old.clear();
+        Ok(())
+    }
+
+    /// Checkpoints where a record names the inode, or any inode when `None`: before its path changes. `EIO` where its records are not at
+    /// their places even then.
+    pub fn settle(&self, inode: Option<Inode>) -> Inner<()> {
         let mut state = self.state.lock();
+        let is_broken = |state: &State| match inode {
+            Some(inode) => state.broken_at(inode, None).is_some(),
+            None => !state.broken.is_empty(),
+        };
         let concerned = match inode {
             Some(inode) => state.unflushed.contains_key(&inode),
             None => !state.unflushed.is_empty(),
         };
-        if concerned { self.checkpoint_locked(&mut state) } else { Ok(()) }
+        if concerned || is_broken(&state) {
+            self.checkpoint_locked(&mut state)?;
+        }
+        if is_broken(&state) { Err(Fault::Os(libc::EIO)) } else { Ok(()) }
     }
 
     /// Checkpoints a journal in which nothing was written for `idle`.
     pub fn checkpoint_idle(&self, idle: Duration) -> Inner<()> {
         let mut state = self.state.lock();
-        if state.unflushed.is_empty() || state.unapplied > 0 || state.draining || state.last_append.elapsed() < idle {
+        let nothing = state.unflushed.is_empty() && state.old.is_empty();
+        if nothing || state.unapplied > 0 || state.draining || state.last_append.elapsed() < idle {
             return Ok(());
         }
         self.checkpoint_locked(&mut state)
     }
 
-    /// Checkpoints and removes the journal file.
+    /// Checkpoints and removes the journal file. Where a file is broken the journal stays for the next mount, and the answer is `EIO`.
     pub fn close(&self) -> Inner<()> {
         let mut state = self.state.lock();
         self.checkpoint_locked(&mut state)?;
+        if !state.broken.is_empty() {
+            return Err(Fault::Os(libc::EIO));
+        }
         if let Some(running) = state.running.take() {
             self.root.unlink(&running.name)?;
         }
         Ok(())
     }
 
-    /// Replays what a crash left behind: every journal of this identity whose owner is gone. Gives the number of files that were
-    /// brought up to date.
-    pub fn replay(&self) -> Inner<usize> {
-        let (mut count, mut files) = (0, HashMap::new());
-        let mut left = self.leftover()?;
-        let mut refused_before = usize::MAX;
-        // One journal may go on where another one ends, and their names do not tell which is first: again, as long as that helps. What was
-        // redone can be redone for ever, so only what is refused counts.
-        loop {
-            let (mut done, mut refused) = (0, Vec::new());
-            for name in left {
-                let redone = self.replay_one(&name)?;
-                done += redone.done;
-                files.extend(redone.files);
-                if redone.refused > 0 {
-                    refused.push((name, redone.refused));
-                }
-            }
-            count += done;
-            let refused_now = refused.iter().map(|(_, count)| count).sum();
-            if refused_now == 0 || refused_now >= refused_before {
-                for (name, count) in refused {
-                    let shown = String::from_utf8_lossy(&name).into_owned();
-                    tracing::warn!("journal {shown}: {count} files are not what it was made against, kept under another name");
-                    let kept = [REFUSED, &name[PREFIX.len()..]].concat();
-                    self.root.rename(&name, &*self.root, &kept, RenameMode::Replace)?;
-                    self.root.sync()?;
-                }
-                // Only now is it known what stands beyond the end of every file.
-                for file in files.values() {
-                    if let Err(fault) = self.cut_residue(&**file) {
-                        tracing::warn!(errno = fault.errno(), "bytes beyond the end of a file stay");
-                    }
-                }
-                return Ok(count);
-            }
-            refused_before = refused_now;
-            left = refused.into_iter().map(|(name, _)| name).collect();
-        }
-    }
-
-    /// Names of all journals in the vault.
-    pub fn leftover(&self) -> Inner<Vec<Vec<u8>>> {
-        let mut names = Vec::new();
-        let mut cookie = 0;
-        let dir = self.root.reopen()?;
-        loop {
-            let entries = dir.read(cookie, 1 << 16)?;
-            let Some(last) = entries.last() else { return Ok(names) };
-            cookie = last.next;
-            names.extend(entries.iter().filter(|e| e.name.starts_with(PREFIX)).map(|e| e.name.to_vec()));
-        }
-    }
-
-    /// Replays one journal, and removes it where nothing in it was refused and nothing failed.
-    fn replay_one(&self, name: &[u8]) -> Inner<Redone> {
-        let file = match self.root.open_file(name, Access::ReadWrite) {
-            Ok(file) => file,
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(Redone::default()),
-            Err(e) => return Err(e.into()),
-        };
-        if !file.try_lock(Lock::Exclusive)? {
-            return Ok(Redone::default());
-        }
-        let shown = String::from_utf8_lossy(name).into_owned();
-        let mut head = vec![0; RECORDS_AT as usize];
-        let read = file.read_at(&mut head, 0)?;
-        let head = match JournalHead::decode(&head[..read]) {
-            Ok(head) if head.share == self.keys.share && head.suite == self.keys.suite => head,
-            // A journal that was being made when the machine stopped has no records yet.
-            _ if head[..read].iter().all(|b| *b == 0) => {
-                self.root.unlink(name)?;
-                return Ok(Redone::default());
-            }
-            _ => {
-                tracing::warn!("journal {shown} is not of this share, kept");
-                return Ok(Redone::default());
-            }
-        };
-        if head.owner != Self::owner(&self.key, &head.id) {
-            return Ok(Redone::default());
-        }
-        let mut by_file: Vec<Vec<JournalRecord<'static>>> = Vec::new();
-        for record in self.records(&*file, &head)? {
-            match by_file.iter_mut().find(|rs| rs[0].file_id == record.file_id) {
-                Some(records) => records.push(record),
-                None => by_file.push(vec![record]),
-            }
-        }
-        let (mut all, mut failed) = (Redone::default(), 0);
-        for records in &by_file {
-            match self.redo_file(records) {
-                Ok(redone) => {
-                    all.done += redone.done;
-                    all.refused += redone.refused;
-                    all.files.extend(redone.files);
-                }
-                Err(fault) => {
-                    // One file that cannot be written keeps nobody from the others, and the journal for the next time.
-                    tracing::error!("journal {shown}: errno {}", fault.errno());
-                    failed += 1;
-                }
-            }
-        }
-        if failed > 0 {
-            tracing::error!("journal {shown}: {failed} files could not be written, kept");
-            return Ok(Redone { refused: 0, ..all });
-        }
-        if all.refused == 0 {
-            self.root.unlink(name)?;
-            self.root.sync()?;
-        }
-        Ok(all)
-    }
-
-    /// The records of the generation that begins the journal.
-    fn records(&self, file: &dyn File, head: &JournalHead) -> Inner<Vec<JournalRecord<'static>>> {
-        let mut records = Vec::new();
-        let mut at = RECORDS_AT;
-        let mut expected: Option<(u64, u64)> = None;
-        let end = file.stat()?.size;
-        loop {
-            let mut start = [0; RECORD_HEAD];
-            if file.read_at(&mut start, at)? < RECORD_HEAD {
-                return Ok(records);
-            }
-            let Some((generation, sequence, len)) = record_head(&start) else { return Ok(records) };
-            let follows = match expected {
-                Some(next) => next == (generation, sequence),
-                None => sequence == 0,
-            };
-            if !follows || at + (RECORD_HEAD + len) as u64 > end {
-                return Ok(records);
-            }
-            let mut sealed = vec![0; len];
-            if file.read_at(&mut sealed, at + RECORD_HEAD as u64)? < len {
-                return Ok(records);
-            }
-            let Ok(record) = open_record(head, &self.cipher, generation, sequence, &sealed) else { return Ok(records) };
-            records.push(record);
-            expected = Some((generation, sequence + 1));
-            at += (RECORD_HEAD + len).next_multiple_of(ALIGN) as u64;
-        }
-    }
-
-    /// Applies the records that name one file id. They may name several paths: hard links, or copies that a sync tool made.
-    fn redo_file(&self, records: &[JournalRecord<'_>]) -> Inner<Redone> {
-        let mut redone = Redone::default();
-        type Named<'a> = ((u64, u64), Arc<dyn File>, Vec<&'a [u8]>);
-        let mut inodes: Vec<Named> = Vec::new();
-        for record in records {
-            if inodes.iter().any(|(_, _, paths)| paths.contains(&&*record.path)) {
-                continue;
-            }
-            match self.open_path(&record.path) {
-                Ok(file) => {
-                    let stat = file.stat()?;
-                    let inode = (stat.dev, stat.ino);
-                    match inodes.iter_mut().find(|(there, _, _)| *there == inode) {
-                        Some((_, _, paths)) => paths.push(&record.path),
-                        None => inodes.push((inode, file, vec![&record.path])),
-                    }
-                }
-                Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR) => redone.refused += 1,
-                Err(fault) => return Err(fault),
-            }
-        }
-        for (inode, file, paths) in &inodes {
-            let own: Vec<_> = records.iter().filter(|r| paths.contains(&&*r.path)).collect();
-            match self.redo(&**file, &own)? {
-                Outcome::Done => redone.done += 1,
-                Outcome::Nothing => {}
-                Outcome::Refused => redone.refused += 1,
-            }
-            redone.files.insert(*inode, file.clone());
-        }
-        Ok(redone)
-    }
-
-    fn open_path(&self, path: &[u8]) -> Inner<Arc<dyn File>> {
-        let mut dir = self.root.clone();
-        let mut components = path.split(|b| *b == b'/').peekable();
-        while let Some(component) = components.next() {
-            if components.peek().is_none() {
-                return Ok(dir.open_file(component, Access::ReadWrite)?);
-            }
-            dir = dir.open_dir(component)?;
-        }
-        Err(Fault::Os(libc::ENOENT))
-    }
-
-    /// Applies the records of one inode in order: all of those that follow from each other, where one of them knows the file's header.
-    fn redo(&self, file: &dyn File, records: &[&JournalRecord<'_>]) -> Inner<Outcome> {
-        let layout = self.keys.layout;
-        let mut bytes = vec![0; layout.cipher_len(crate::format::layout::SMALL_MAX) as usize];
-        let read = file.read_at(&mut bytes, 0)?;
-        bytes.truncate(read);
-        let hash = (read >= layout.header()).then(|| header_hash(&bytes[..layout.header()]));
-        let follows = |i: usize| records[i].base == records[i - 1].result;
-        let known = match records.iter().rposition(|r| hash.is_some_and(|hash| r.result == hash || r.base == hash)) {
-            Some(known) => known,
-            None if self.keys.is_torn_header(&bytes, &records[0].file_id) => records.len() - 1,
-            None => return Ok(if self.is_newer(&bytes, records) { Outcome::Nothing } else { Outcome::Refused }),
-        };
-        let start = (1..=known).rev().find(|i| !follows(*i)).unwrap_or(0);
-        let end = (known + 1..records.len()).find(|i| !follows(*i)).unwrap_or(records.len());
-        let last = records[end - 1];
-        let mut changed = file.stat()?.size < last.cipher_len;
-        let mut present = Vec::new();
-        // Only what stays in the end: a redo of what is done already must find nothing to do, or a replay that waits for that has no end.
-        for (offset, bytes) in net_effect(records[start..end].iter().flat_map(|r| &r.patches), last.cipher_len) {
-            present.resize(bytes.len(), 0);
-            if file.read_at(&mut present, offset)? != present.len() || present != *bytes {
-                file.write_at(bytes, offset)?;
-                changed = true;
-            }
-        }
-        if changed {
-            // Lengthened only: bytes on which a later record relies, perhaps in another journal, were flushed before it.
-            if file.stat()?.size < last.cipher_len {
-                file.set_len(last.cipher_len)?;
-            }
-            let (secs, nanos) = last.mtime;
-            file.set_times(SetTime::Omit, SetTime::At(Timestamp { secs, nanos }))?;
-        }
-        file.sync_all()?;
-        Ok(match (end < records.len(), changed) {
-            (true, _) => Outcome::Refused,
-            (false, true) => Outcome::Done,
-            (false, false) => Outcome::Nothing,
-        })
-    }
-
-    /// Cuts what stands beyond the end that an authentic header gives.
-    fn cut_residue(&self, file: &dyn File) -> Inner<()> {
-        let layout = self.keys.layout;
-        let mut bytes = vec![0; layout.cipher_len(crate::format::layout::SMALL_MAX) as usize];
-        let read = file.read_at(&mut bytes, 0)?;
-        bytes.truncate(read);
-        let header = self.keys.open_header(&bytes)?.header;
+    /// `file`, in a vault that is open for reading only as a replay would have left it.
+    pub fn overlay(&self, file: Arc<dyn File>) -> Inner<Arc<dyn File>> {
+        let Some(overlaid) = &self.overlaid else { return Ok(file) };
         let stat = file.stat()?;
-        if stat.size > layout.cipher_len(header.size) {
-            file.set_len(layout.cipher_len(header.size))?;
-            file.set_times(SetTime::Omit, SetTime::At(stat.mtime))?;
+        match overlaid.lock().get(&(stat.dev, stat.ino)) {
+            Some(there) => Ok(there.clone()),
+            None => Ok(file),
         }
-        Ok(())
     }
 
-    /// Whether the file is authentic and in a state that came after all of the records.
-    fn is_newer(&self, bytes: &[u8], records: &[&JournalRecord<'_>]) -> bool {
-        let version = |bytes: &[u8]| {
-            let header = self.keys.open_header(bytes).ok()?.header;
-            (header.public.file_id == records[0].file_id).then_some(header.version)
-        };
-        let recorded = records.iter().filter_map(|r| version(&r.patches.iter().find(|p| p.offset == 0)?.bytes)).max();
-        match (version(bytes), recorded) {
-            (Some(there), Some(recorded)) => there > recorded,
-            _ => false,
-        }
+    /// Ciphertext length and modification time of such a file.
+    pub fn overlaid_stat(&self, inode: Inode) -> Option<(u64, Timestamp)> {
+        let file = self.overlaid.as_ref()?.lock().get(&inode)?.clone();
+        file.stat().ok().map(|stat| (stat.size, stat.mtime))
     }
-}
-
-/// What `patches`, written one after the other to a file of `len` bytes in the end, leave of themselves: pieces that do not overlap, those
-/// of the last patch last.
-fn net_effect<'a>(patches: impl DoubleEndedIterator<Item = &'a Patch<'a>>, len: u64) -> Vec<(u64, &'a [u8])> {
-    let mut covered: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut pieces = Vec::new();
-    for patch in patches.rev() {
-        let stop = (patch.offset + patch.bytes.len() as u64).min(len);
-        let before = covered.range(..=patch.offset).next_back().map_or(0, |(_, to)| *to);
-        let mut at = patch.offset.max(before);
-        while at < stop {
-            let next = covered.range(at..stop).next().map(|(from, to)| (*from, *to));
-            let (gap, resume) = next.unwrap_or((stop, stop));
-            if at < gap {
-                covered.insert(at, gap);
-                pieces.push((at, &patch.bytes[(at - patch.offset) as usize..(gap - patch.offset) as usize]));
-            }
-            at = resume;
-        }
-    }
-    pieces.reverse();
-    pieces
 }
 
 fn write_zeros(file: &dyn File, mut from: u64, to: u64) -> std::io::Result<()> {
@@ -660,29 +578,4 @@ fn write_zeros(file: &dyn File, mut from: u64, to: u64) -> std::io::Result<()> {
         from += part;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn the_net_effect_is_that_of_all_patches_in_order(patches in proptest::collection::vec((0..40usize, 0..12usize), 0..12), len in 0..50usize) {
-            let patch = |(i, (offset, n)): (usize, (usize, usize))| Patch { offset: offset as u64, bytes: vec![i as u8 + 1; n].into() };
-            let patches: Vec<Patch> = patches.into_iter().enumerate().map(patch).collect();
-            let write = |out: &mut [u8; 64], offset: u64, bytes: &[u8]| out[offset as usize..][..bytes.len()].copy_from_slice(bytes);
-            let (mut all, mut net) = ([0; 64], [0; 64]);
-            patches.iter().for_each(|p| write(&mut all, p.offset, &p.bytes));
-            all[len..].fill(0);
-            let mut written = 0;
-            for (offset, bytes) in net_effect(patches.iter(), len as u64) {
-                write(&mut net, offset, bytes);
-                written += bytes.len();
-            }
-            prop_assert_eq!(all, net);
-            prop_assert_eq!(written, net.iter().filter(|b| **b != 0).count());
-        }
-    }
 }

@@ -231,6 +231,11 @@ impl ShareKeys {
         std::iter::once(self.current()).chain(self.older()).map(|epoch| long_name_hash(&epoch.names, directory, name)).collect()
     }
 
+    /// Keys of the hashes and of the sealed names in a client's memory of the share.
+    pub fn memory_keys(&self) -> [zeroize::Zeroizing<[u8; 32]>; 2] {
+        crate::crypto::memory_keys(&self.directories)
+    }
+
     /// Id of the share's root directory.
     pub fn root_directory(&self) -> DirectoryId {
         root_directory_id(&self.directories, &self.share)

@@ -42,10 +42,12 @@ mod junction;
 mod keys;
 mod lock;
 mod members;
+mod memory;
 mod names;
 mod nodes;
 mod path;
 mod refresh;
+mod repair;
 mod share;
 mod shares;
 mod sharing;
@@ -64,9 +66,11 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-pub use self::check::{CheckFault, CheckProgress, CheckReport};
+pub use self::check::{CheckFault, CheckProgress, CheckReport, LOST_AND_FOUND, Online, REPAIR_RUN};
 pub use self::error::{Error, LockHolder, Result};
 pub use self::members::{LogEntry, LogKind, Share, ShareInfo};
+pub use self::memory::{Notice, NoticeKind, SETTLE, SurveyOptions};
+pub use self::repair::{Outcome, Remedy, RepairReport, Repaired};
 pub use self::share::{CreateOptions, CreateShare, IDENTITY_FILE};
 pub use self::sharing::ShareProgress;
 pub use self::trust::{Pins, Trust};
@@ -161,6 +165,7 @@ struct Background {
 struct Inside {
     shares: Arc<Shares>,
     background: Mutex<Background>,
+    keeper: Mutex<Option<memory::Keeper>>,
 }
 
 /// An open vault. Clones are the same vault; the last one that goes away closes it.
@@ -217,13 +222,19 @@ fn open_core(
     };
     let random: Arc<dyn Random> = Arc::new(OsRandom);
     let journal_key = identity.journal_key(&keys.share);
-    let journal = Journal::new(store.clone(), keys.clone(), random.clone(), journal_key, lock::host());
-    if lock.is_some() {
+    let journal = Journal::new(store.clone(), keys.clone(), random.clone(), journal_key, lock::host(), read_only);
+    if lock.is_some()
+        && let Some(holder) = journal.in_use_elsewhere().map_err(at)?
+    {
+        return Err(Error::InUse { path: shown.to_path_buf(), holder });
+    }
+    if lock.is_some() || read_only {
         let replayed = journal.replay().map_err(at)?;
         if replayed > 0 {
-            tracing::info!("journal: {replayed} files brought up to date after a crash");
+            let how = if read_only { "shown as they were committed before a crash" } else { "brought up to date after a crash" };
+            tracing::info!("journal: {replayed} files {how}");
         }
-    } else if !journal.leftover().map_err(at)?.is_empty() {
+    } else if options.lock != LockMode::None && !journal.leftover().map_err(at)?.is_empty() {
         tracing::warn!("a journal of an interrupted mount is there; files in it show their state before it until a mount can write");
     }
     let cache = cache.unwrap_or_else(|| Arc::new(BlockCache::new(options.cache_bytes)));
@@ -245,6 +256,11 @@ fn look_after(core: &Core, trust: &Trust) {
 
 /// Commits all that a share holds, empties its journal and releases its lock. The first failure is told, the rest is done all the same.
 fn close_core(core: &Core) -> Result<()> {
+    close_core_after(core, |_| {})
+}
+
+/// [`close_core`], with `last` done before the lock goes.
+fn close_core_after(core: &Core, last: impl FnOnce(&Core)) -> Result<()> {
     if core.closed.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
@@ -263,6 +279,7 @@ fn close_core(core: &Core) -> Result<()> {
         }
         keep(core.journal.close(), ROOT);
     }
+    last(core);
     drop(core.lock.lock().take());
     result
 }
@@ -308,7 +325,7 @@ impl Vault {
         core.note_head(seen, entered.head());
         let shares = Arc::new(Shares::new(Arc::new(core), identity, options));
         let background = Mutex::new(background(&shares));
-        Ok(Vault { inside: Arc::new(Inside { shares, background }) })
+        Ok(Vault { inside: Arc::new(Inside { shares, background, keeper: Mutex::new(None) }) })
     }
 
     /// Makes a signed share with members in an empty directory, to be opened as a vault of its own.
@@ -317,6 +334,35 @@ impl Vault {
     /// As [`Vault::create`]; a name or key that cannot be in a list of members.
     pub fn create_signed(store: &Arc<dyn Dir>, options: &CreateOptions, owner: &Identity, share: &CreateShare) -> Result<()> {
         share::create_signed(store, options, owner, share, &OsRandom)
+    }
+
+    /// Remembers from now on, in the database at `path`, what is seen and done here; the path belongs to this share alone. With `survey` the
+    /// vault is compared with the memory in the background, and what is not as it was is logged. Gives how many things were noticed earlier
+    /// and not settled yet. The memory is one of the vault's own share: what is in nested shares is remembered by who opens those alone.
+    ///
+    /// # Errors
+    /// The database cannot be opened or made. The vault can be used without.
+    pub fn remember(&self, path: &Path, survey: bool) -> Result<usize> {
+        let (keeper, noticed) =
+            memory::Keeper::start(&self.shares().root, path.to_owned(), survey).map_err(|f| f.at("open", || path.to_owned()))?;
+        *self.inside.keeper.lock() = Some(keeper);
+        Ok(noticed)
+    }
+
+    /// Lets the memory learn now what was done here since it did so last; else that happens in the background, and when the vault is closed.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn learn(&self) -> Result<()> {
+        self.on_node("remember", ROOT, |core, _| core.memory.get().map_or(Ok(()), |memory| memory.learn_now(core)))
+    }
+
+    /// Compares the vault with the memory at `path`, now, and gives what is not as it was.
+    ///
+    /// # Errors
+    /// The database cannot be opened.
+    pub fn survey(&self, path: &Path, options: &SurveyOptions) -> Result<Vec<Notice>> {
+        self.core().survey(path.to_owned(), options).map_err(|f| f.at("compare with", || path.to_owned()))
     }
 
     fn shares(&self) -> &Shares {
@@ -333,6 +379,15 @@ impl Vault {
     /// The first failure; everything else is committed all the same.
     pub fn close(&self) -> Result<()> {
         self.inside.close()
+    }
+
+    /// Makes the journal before it is needed, so that a store that fills up later still takes overwrites of what is there. A vault that is
+    /// not prepared makes its journal at the first commit that needs one, and so does every nested share.
+    ///
+    /// # Errors
+    /// `ENOSPC` where there is no room for it even now; whatever else the store says. The vault works as before.
+    pub fn prepare(&self) -> Result<()> {
+        self.on_node("make a journal in", ROOT, |core, _| if core.read_only { Ok(()) } else { core.journal.reserve() })
     }
 
     /// Commits what has been waiting for at least `age`.
@@ -407,9 +462,20 @@ impl Inside {
         if let Some(thread) = thread {
             let _ = thread.join();
         }
+        let mut keeper = self.keeper.lock().take();
+        if let Some(keeper) = &mut keeper {
+            keeper.stop();
+        }
         let mut result = Ok(());
         for core in self.shares.cores() {
-            result = result.and(close_core(&core)); // every share is closed, whatever another one says
+            let learn = |core: &Core| {
+                if std::ptr::eq(core, &*self.shares.root)
+                    && let Some(keeper) = &keeper
+                {
+                    keeper.finish(core);
+                }
+            };
+            result = result.and(close_core_after(&core, learn)); // every share is closed, whatever another one says
         }
         result
     }
@@ -446,17 +512,26 @@ impl Vault {
 
     /// Makes an empty file, a FIFO, a socket or a device; counts one.
     pub fn mknod(&self, caller: &Caller, parent: NodeId, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> Result<Attr> {
-        self.attr_on("mknod", parent, |core, parent| core.mknod(caller, parent, name, kind, perm, rdev))
+        self.attr_on("mknod", parent, |core, parent| {
+            core.remember_name(parent, name);
+            core.mknod(caller, parent, name, kind, perm, rdev)
+        })
     }
 
     /// Makes a directory; counts one.
     pub fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Result<Attr> {
-        self.attr_on("mkdir", parent, |core, parent| core.mkdir(caller, parent, name, perm))
+        self.attr_on("mkdir", parent, |core, parent| {
+            core.remember_name(parent, name);
+            core.mkdir(caller, parent, name, perm)
+        })
     }
 
     /// Makes a symbolic link; counts one.
     pub fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Attr> {
-        self.attr_on("symlink", parent, |core, parent| core.symlink(caller, parent, name, target))
+        self.attr_on("symlink", parent, |core, parent| {
+            core.remember_name(parent, name);
+            core.symlink(caller, parent, name, target)
+        })
     }
 
     /// Gives a node another name; counts one.
@@ -466,13 +541,17 @@ impl Vault {
         if of.number != to.number {
             return Err(Error::Os { op: "link", errno: libc::EXDEV });
         }
+        to.core.remember_name(to.local, new_name);
         let linked = to.core.link(of.local, to.local, new_name).map_err(|fault| self.shares().explain("link", &of, fault))?;
         Ok(self.shares().attr(to.number, linked))
     }
 
     /// Removes a name that is not a directory.
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.on_node("unlink", parent, |core, parent| core.unlink(parent, name))
+        self.on_node("unlink", parent, |core, parent| {
+            core.remember_name(parent, name);
+            core.unlink(parent, name)
+        })
     }
 
     /// Removes an empty directory.
@@ -486,12 +565,15 @@ impl Vault {
             route.core.nodes.forget(attr.node, 1);
             left?;
         }
+        route.core.remember_name(route.local, name);
         route.core.rmdir(route.local, name).map_err(|fault| self.shares().explain("rmdir", &route, fault))
     }
 
     /// Renames an entry.
     pub fn rename(&self, parent: NodeId, name: &[u8], new_parent: NodeId, new_name: &[u8], mode: RenameMode) -> Result<()> {
         let (from, to) = self.in_one_share("rename", parent, new_parent)?;
+        from.core.remember_name(from.local, name);
+        from.core.remember_name(to.local, new_name);
         let renamed = from.core.rename(from.local, name, to.local, new_name, mode);
         renamed.map_err(|fault| self.shares().explain("rename", &from, fault))
     }
@@ -504,7 +586,10 @@ impl Vault {
 
     /// Makes and opens a regular file; counts one. `EEXIST` where the name is taken.
     pub fn create_file(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, flags: OpenFlags) -> Result<(Attr, Opened)> {
-        let created = self.shares().run("create in", parent, |core, parent| core.create_file(caller, parent, name, perm, flags));
+        let created = self.shares().run("create in", parent, |core, parent| {
+            core.remember_name(parent, name);
+            core.create_file(caller, parent, name, perm, flags)
+        });
         let ((attr, handle), number) = created?;
         let opened = Opened { handle: Shares::outside_handle(number, handle), keep_cache: true, resized: false };
         Ok((self.shares().attr(number, attr), opened))
@@ -599,6 +684,16 @@ impl Vault {
         self.on_node("remove attribute of", node, |core, node| core.remove_xattr(node, name))
     }
 
+    /// Takes the set-group-id bit away, as a change of the ACL by somebody outside the group does.
+    pub fn clear_sgid(&self, node: NodeId) -> Result<()> {
+        self.on_node("change attributes of", node, |core, node| core.clear_sgid(node))
+    }
+
+    /// Clears suid and (where group-executable) sgid of an open file, as any change of its contents by an ordinary user does.
+    pub fn clear_suid_sgid(&self, handle: Handle) -> Result<()> {
+        self.on_handle("change attributes of", handle, |core, handle| core.clear_suid_sgid(handle))
+    }
+
     /// Whose contents a regular file holds, and who vouches for them, as its committed header says; `None` in a share that is not signed.
     pub fn author(&self, node: NodeId) -> Result<Option<Authorship>> {
         self.on_node("read", node, |core, node| core.author(node))
@@ -636,41 +731,5 @@ impl Vault {
     pub fn space(&self) -> Result<Space> {
         let space = self.core().root.space().map_err(|e| self.core().explain("measure", ROOT, e.into()))?;
         Ok(Space { name_max: crate::format::name::NAME_MAX as u64, ..space })
-    }
-
-    /// Authenticates everything at `start` and below it.
-    pub fn check(&self, start: &[u8], progress: &mut dyn FnMut(&CheckProgress)) -> Result<CheckReport> {
-        let node = self.resolve(start)?.node;
-        let mut report = CheckReport::default();
-        let mut left = vec![(node, start.to_vec(), true)];
-        while let Some((node, plain, first)) = left.pop() {
-            // Where a share stands, its root is what is checked.
-            let inside = self.shares().run("check", node, |core, local| match core.directory_id(local) {
-                Err(Fault::Boundary) => Err(Fault::Boundary),
-                _ => Ok(()),
-            });
-            let checked = inside.and_then(|_| {
-                let route = self.shares().route(node).map_err(|fault| fault.at("check", PathBuf::new))?;
-                let cipher = self.shares().stored_path(route.number, route.local).unwrap_or_default();
-                let mut so_far = |part: &CheckProgress| progress(&report.seen.plus(part));
-                let part = route.core.check(route.local, &plain, &cipher, &mut so_far);
-                let (part, shares) = part.map_err(|fault| self.shares().explain("check", &route, fault))?;
-                Ok((part, shares, route.number))
-            });
-            match checked {
-                Ok((part, shares, number)) => {
-                    report.seen = report.seen.plus(&part.seen);
-                    report.faults.extend(part.faults);
-                    left.extend(shares.into_iter().map(|(node, plain)| (self.shares().outside(number, node), plain, false)));
-                }
-                Err(error) if first => return Err(error),
-                Err(error) => {
-                    let cipher = self.cipher_path(&plain).unwrap_or_default();
-                    report.faults.push(CheckFault { plain, cipher, what: error.to_string() });
-                }
-            }
-            self.forget(node, 1);
-        }
-        Ok(report)
     }
 }

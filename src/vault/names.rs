@@ -6,7 +6,7 @@
 //! * Where one name stands under two epochs, the older one is shown with a suffix, like a sync tool's conflict copy.
 
 use super::keys::{DirectoryId, ShareKeys};
-use crate::format::name::Decoded;
+use crate::format::name::{Decoded, StoredName};
 
 /// What the older of two equal names ends with.
 fn epoch_suffix(epoch: u32) -> Vec<u8> {
@@ -23,23 +23,23 @@ fn split_epoch(name: &[u8]) -> Option<(&[u8], u32)> {
 }
 
 impl ShareKeys {
-    /// What a stored name is in a directory; with the newer entries that would have the same name, where it is of an older epoch, and the
-    /// suffix to show it with where one of them is there.
-    pub fn decode_name(&self, directory: &DirectoryId, stored: &[u8]) -> (Decoded, Option<Older>) {
-        let decoded = self.names(directory).decode(stored);
-        if decoded != Decoded::Foreign {
-            return (decoded, None);
-        }
+    /// What a stored name that the current epoch's key does not open is under an older one's.
+    pub fn decode_older(&self, directory: &DirectoryId, stored: &[u8]) -> Option<Older> {
         let older = self.older();
         for (at, epoch) in older.iter().enumerate() {
-            let decoded = self.names_of(epoch, directory).decode(stored);
-            if let Decoded::Plain(name) = &decoded {
+            if let Decoded::Plain(name) = self.names_of(epoch, directory).decode(stored) {
                 let newer = std::iter::once(self.current()).chain(older[..at].iter().copied());
-                let entries = newer.filter_map(|e| Some(self.names_of(e, directory).encode(name)?.entry().to_vec())).collect();
-                return (decoded, Some(Older { newer: entries, suffix: epoch_suffix(epoch.number) }));
+                let newer = newer.filter_map(|e| Some(self.names_of(e, directory).encode(&name)?.entry().to_vec())).collect();
+                return Some(Older { name, newer, suffix: epoch_suffix(epoch.number) });
             }
         }
-        (Decoded::Foreign, None)
+        None
+    }
+
+    /// Whether `stored` is the entry of the long name `name` under the key of any epoch.
+    pub fn is_long_entry(&self, directory: &DirectoryId, stored: &[u8], name: &[u8]) -> bool {
+        let mut epochs = std::iter::once(self.current()).chain(self.older());
+        epochs.any(|e| matches!(self.names_of(e, directory).encode(name), Some(StoredName::Long { entry, .. }) if entry == stored))
     }
 
     /// Entries under which `name` may stand besides the one of the current epoch: of older epochs, and conflict copies of all.
@@ -71,8 +71,9 @@ impl ShareKeys {
     }
 }
 
-/// Of a name that is sealed under an older epoch.
+/// A name that is sealed under an older epoch.
 pub(crate) struct Older {
+    pub name: Vec<u8>,
     /// Entries of newer epochs with the same name.
     pub newer: Vec<Vec<u8>>,
     /// What to show the name with where one of them is there.

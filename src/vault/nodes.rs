@@ -175,6 +175,11 @@ impl Nodes {
         self.path(id, |link| &link.stored)
     }
 
+    /// Plain path from the root, likewise.
+    pub fn plain_path(&self, id: NodeId) -> Option<Vec<u8>> {
+        self.path(id, |link| &link.name)
+    }
+
     fn path(&self, mut id: NodeId, part: impl Fn(&Link) -> &[u8]) -> Option<Vec<u8>> {
         let inside = self.inside.lock();
         let mut parts: Vec<&[u8]> = Vec::new();

@@ -142,6 +142,29 @@ impl Shares {
         Some(if own.is_empty() { above } else { [&above[..], &own].join(&b'/') })
     }
 
+    /// Plain path from the vault's root.
+    pub fn plain_path(&self, number: u64, local: NodeId) -> Option<Vec<u8>> {
+        let own = self.core(number).ok()?.nodes.plain_path(local)?;
+        if number == 0 {
+            return Some(own);
+        }
+        let (parent, place) = split(self.place(number)?);
+        let above = self.plain_path(parent, place)?;
+        Some(if own.is_empty() { above } else { [&above[..], &own].join(&b'/') })
+    }
+
+    /// The innermost open share in which a stored path leads, and the path from the root of that.
+    pub fn at_stored_path<'p>(&self, path: &'p [u8]) -> (Arc<Core>, &'p [u8]) {
+        let numbers: Vec<u64> = self.children.read().places.values().copied().collect();
+        let inside = |number: u64| {
+            let rest = path.strip_prefix(&*self.stored_path(number, ROOT)?)?;
+            let rest = if rest.is_empty() { rest } else { rest.strip_prefix(b"/")? };
+            Some((self.core(number).ok()?, rest))
+        };
+        let innermost = numbers.into_iter().filter_map(inside).min_by_key(|(_, rest)| rest.len());
+        innermost.unwrap_or_else(|| (self.root.clone(), path))
+    }
+
     fn shown_path(&self, number: u64, local: NodeId) -> PathBuf {
         use std::os::unix::ffi::OsStringExt;
         let path = self.stored_path(number, local).unwrap_or_else(|| b"(unlinked)".to_vec());

@@ -302,15 +302,13 @@ impl Copy<'_> {
 
     /// Owner, mode, attributes, and the times last.
     fn attributes(&self, from: NodeId, to: NodeId, attr: &Attr) -> Inner<()> {
-        if attr.kind != Kind::Symlink {
-            let names = self.from.list_xattr(from)?;
-            for name in self.to.list_xattr(to)?.into_iter().filter(|name| !names.contains(name)) {
-                self.to.remove_xattr(to, &name)?;
-            }
-            for name in names {
-                let value = self.from.get_xattr(from, &name)?;
-                self.to.set_xattr(to, &name, &value, SetXattr::Any)?;
-            }
+        let names = self.from.list_xattr(from)?;
+        for name in self.to.list_xattr(to)?.into_iter().filter(|name| !names.contains(name)) {
+            self.to.remove_xattr(to, &name)?;
+        }
+        for name in names {
+            let value = self.from.get_xattr(from, &name)?;
+            self.to.set_xattr(to, &name, &value, SetXattr::Any)?;
         }
         let now = self.to.stat(to)?;
         let owner = (now.uid, now.gid) != (attr.uid, attr.gid);

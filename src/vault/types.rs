@@ -18,7 +18,7 @@ pub struct Caller {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// File mode creation mask, `0o777`; already applied to `perm` by the kernel where it says so.
+    /// File mode creation mask, `0o777`: taken from `perm` where the directory hands down no ACL.
     pub umask: u32,
 }
 

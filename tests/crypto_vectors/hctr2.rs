@@ -33,12 +33,29 @@ fn bytes(case: &Value, pointer: &str) -> Vec<u8> {
     hex::decode(text(case, pointer)).expect("hex")
 }
 
+/// A path of the cipher, `None` where the processor does not have it.
+type Route = fn(&NamesKey) -> Option<Hctr2>;
+
+const PORTABLE: Route = |key| Some(Hctr2::portable(key));
+
 #[test]
-fn hctr2_official_vectors() {
+fn hctr2_official_vectors_on_the_portable_path() {
+    hctr2_official_vectors(PORTABLE);
+}
+
+#[test]
+fn hctr2_official_vectors_on_the_wide_path() {
+    hctr2_official_vectors(Hctr2::wide);
+}
+
+fn hctr2_official_vectors(route: Route) {
     let Some(cases) = official("HCTR2_AES256.json") else { return };
     assert_eq!(cases.len(), 350);
     for case in &cases {
-        let cipher = Hctr2::new(&NamesKey::from_bytes(unhex(text(case, "/input/key_hex"))));
+        let Some(cipher) = route(&NamesKey::from_bytes(unhex(text(case, "/input/key_hex")))) else {
+            eprintln!("skipped: this processor has no wide path");
+            return;
+        };
         let tweak = cipher.tweak(&bytes(case, "/input/tweak_hex"));
         let (plain, sealed) = (bytes(case, "/plaintext_hex"), bytes(case, "/ciphertext_hex"));
         let mut buf = plain.clone();
@@ -98,17 +115,40 @@ proptest! {
         plain in proptest::collection::vec(any::<u8>(), 16..700),
     ) {
         let other = hctr2_rs::Hctr2_256::new(&key);
-        let cipher = Hctr2::new(&NamesKey::from_bytes(key));
+        let key = NamesKey::from_bytes(key);
         // The lengths that are ours (32 bytes: a directory id) and the edges around a block, besides the random one.
         for len in [0, 1, 15, 16, 17, 32, 33, tweak.len()] {
             let tweak: Vec<u8> = tweak.iter().copied().cycle().take(if tweak.is_empty() { 0 } else { len }).collect();
             let mut expected = vec![0; plain.len()];
             other.encrypt(&plain, &tweak, &mut expected).unwrap();
-            let (state, mut buf) = (cipher.tweak(&tweak), plain.clone());
-            cipher.encrypt(&state, &mut buf).unwrap();
-            prop_assert_eq!(&buf, &expected);
-            cipher.decrypt(&state, &mut buf).unwrap();
-            prop_assert_eq!(&buf, &plain);
+            for cipher in [PORTABLE(&key), Hctr2::wide(&key)].into_iter().flatten() {
+                let (state, mut buf) = (cipher.tweak(&tweak), plain.clone());
+                cipher.encrypt(&state, &mut buf).unwrap();
+                prop_assert_eq!(&buf, &expected);
+                cipher.decrypt(&state, &mut buf).unwrap();
+                prop_assert_eq!(&buf, &plain);
+            }
+        }
+    }
+
+    #[test]
+    fn a_directory_at_once_is_the_same_on_both_paths_and_one_by_one(
+        key: [u8; 32],
+        tweak: [u8; 32],
+        names in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 16..320), 0..70),
+    ) {
+        let key = NamesKey::from_bytes(key);
+        let mut expected = names.clone();
+        let cipher = Hctr2::portable(&key);
+        for name in &mut expected {
+            cipher.encrypt(&cipher.tweak(&tweak), name).unwrap();
+        }
+        for cipher in [PORTABLE(&key), Hctr2::wide(&key)].into_iter().flatten() {
+            let (state, mut batch) = (cipher.tweak(&tweak), names.clone());
+            cipher.encrypt_many(&state, &mut batch.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()).unwrap();
+            prop_assert_eq!(&batch, &expected);
+            cipher.decrypt_many(&state, &mut batch.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()).unwrap();
+            prop_assert_eq!(&batch, &names);
         }
     }
 }

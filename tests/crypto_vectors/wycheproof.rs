@@ -76,7 +76,9 @@ fn x25519() {
     let (mut agreed, mut refused) = (0, 0);
     for case in xdh::TestSet::load(xdh::TestName::X25519).unwrap().test_groups.into_iter().flat_map(|group| group.tests) {
         let secret = ExchangeSecret::from_bytes(case.private_key[..].try_into().unwrap());
-        let shared = secret.diffie_hellman(case.public_key[..].try_into().unwrap());
+        let public = case.public_key[..].try_into().unwrap();
+        let shared = secret.diffie_hellman(public);
+        assert_eq!(secret.for_many().diffie_hellman(public), shared, "case {}", case.tc_id);
         // "Acceptable" are twists, non-canonical encodings and zero results; RFC 7748 computes all of them, and we refuse zero.
         if case.flags.contains(&xdh::TestFlag::ZeroSharedSecret) {
             refused += 1;

@@ -7,6 +7,7 @@
 //! * Memory stays within the target's bound plus a multiple of the input's length.
 //! * Seeds are made by code, the same each time (but for the random bytes inside of whole vaults).
 
+mod ciphers;
 mod clear;
 mod membership;
 mod roster;
@@ -62,6 +63,7 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 targets! {
+    ciphers::hctr2_paths, seeds hctr2_paths_seeds, memory 64 * KIB, runs 5000;
     clear::layout, seeds layout_seeds, memory KIB, runs 20_000;
     clear::header_public, seeds header_public_seeds, memory 64 * KIB, runs 5000;
     clear::table, seeds table_seeds, memory 128 * KIB, runs 5000;

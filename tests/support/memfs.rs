@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kithfs::backing::{Kind, Seek, SetTime, Space, Timestamp};
 use kithfs::fuse::ops::{
-    AllocateMode, Attr, Caller, Entry, Errno, NodeId, OpenRequest, Opened, Operations, RenameMode, Result, SetAttr, XattrMode,
+    AllocateMode, Attr, Caller, Entry, Errno, FileRange, NodeId, OpenRequest, Opened, Operations, RenameMode, Result, SetAttr, XattrMode,
 };
 use kithfs::fuse::wire::kind_of_mode;
 use kithfs::vault::{Handle, ROOT};
@@ -450,7 +450,7 @@ impl Operations for MemFs {
         Ok(Space { block_size: 4096, blocks: 1000, free: 600, available: 500, files: 400, files_free: 300, name_max: 255 })
     }
 
-    fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+    fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode, _kill_sgid: bool) -> Result<()> {
         let mut state = self.state();
         let xattrs = &mut state.node(node)?.xattrs;
         match (mode, xattrs.contains_key(name)) {
@@ -466,7 +466,7 @@ impl Operations for MemFs {
         self.state().node(node)?.xattrs.get(name).cloned().ok_or(no(libc::ENODATA))
     }
 
-    fn listxattr(&self, node: NodeId) -> Result<Vec<Vec<u8>>> {
+    fn listxattr(&self, node: NodeId, _privileged: bool) -> Result<Vec<Vec<u8>>> {
         Ok(self.state().node(node)?.xattrs.keys().cloned().collect())
     }
 
@@ -478,7 +478,7 @@ impl Operations for MemFs {
         Err(Errno::ENOSYS)
     }
 
-    fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
+    fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: AllocateMode, _kill_suid_sgid: bool) -> Result<()> {
         let mut state = self.state();
         let inode = state.file(handle)?;
         let end = (offset + len) as usize;
@@ -503,13 +503,13 @@ impl Operations for MemFs {
         }
     }
 
-    fn copy_file_range(&self, from: Handle, from_offset: u64, to: Handle, to_offset: u64, len: u64) -> Result<u64> {
+    fn copy_file_range(&self, from: FileRange, to: FileRange, len: u64, _kill_suid_sgid: bool) -> Result<u64> {
         let mut state = self.state();
-        let data = &state.file(from)?.data;
-        let start = (from_offset as usize).min(data.len());
+        let data = &state.file(from.handle)?.data;
+        let start = (from.offset as usize).min(data.len());
         let part = data[start..(start + len as usize).min(data.len())].to_vec();
         drop(state);
-        self.write(to, to_offset, &part, false)?;
+        self.write(to.handle, to.offset, &part, false)?;
         Ok(part.len() as u64)
     }
 }

@@ -88,7 +88,7 @@ impl Scratch {
     /// `kithfs SUB` with the passphrase file in the environment and a runtime directory of its own.
     pub fn kithfs(&self, sub: &str) -> Command {
         let mut command = Command::new(KITHFS);
-        command.arg(sub).env("KITHFS_PASSPHRASE_FILE", self.passphrase());
+        command.arg(sub).env("KITHFS_PASSPHRASE_FILE", self.passphrase()).env("XDG_STATE_HOME", self.path().join("state"));
         command
     }
 

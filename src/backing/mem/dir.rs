@@ -342,6 +342,13 @@ impl Dir for MemDir {
         })
     }
 
+    fn sync_store(&self) -> io::Result<()> {
+        self.change_self(Call::SyncDir, |state| {
+            state.sync_store();
+            Ok(())
+        })
+    }
+
     fn space(&self) -> io::Result<Space> {
         let (blocks, free) = self.shared.state.lock().blocks();
         Ok(Space { block_size: BLOCK, blocks, free, available: free, files: 1 << 32, files_free: 1 << 31, name_max: NAME_MAX as u64 })

@@ -164,6 +164,13 @@ impl State {
         self.flush(self.steps_until(|op| op.touches(dir)));
     }
 
+    /// `syncfs`.
+    pub(super) fn sync_store(&mut self) {
+        self.flush(self.journal.len());
+        let inodes: Vec<Ino> = self.data.keys().copied().collect();
+        inodes.into_iter().for_each(|ino| self.sync_all(ino));
+    }
+
     /// `fsync` of a file.
     pub(super) fn sync_all(&mut self, ino: Ino) {
         self.flush(self.steps_until(|op| op.touches(ino)));

@@ -1,51 +1,25 @@
 //! `kithfs fsck`
+//!
+//! Rules that hold here
+//! * Nothing is changed without a yes: to each question, or `--yes` to all. `--dry-run` opens the vault for reading only.
+//! * Good parts are salvaged before anything is moved. After a repair the check runs once more, and its word decides the exit code.
 
-use serde::Serialize;
+mod report;
+mod salvage;
 
+use std::io::{self, BufRead, IsTerminal};
+
+use self::report::Report;
 use crate::cli::args::Fsck;
-use crate::cli::display::{JsonPath, Shown};
+use crate::cli::display::{Shown, utc};
+use crate::cli::error::Error;
 use crate::cli::exit::Exit;
-use crate::cli::open::{Purpose, open};
-use crate::cli::out::Out;
+use crate::cli::open::{Open, Purpose, open};
 use crate::cli::paths::clean;
 use crate::cli::progress::Progress;
 use crate::cli::report::{Failure, note};
-use crate::cli::size;
-use crate::vault::CheckReport;
-
-/// Outcome of a check. The names of the fields are stable.
-#[derive(Serialize)]
-struct Report {
-    clean: bool,
-    files: u64,
-    dirs: u64,
-    symlinks: u64,
-    others: u64,
-    bytes: u64,
-    faults: Vec<Fault>,
-}
-
-#[derive(Serialize)]
-struct Fault {
-    plain: JsonPath,
-    cipher: JsonPath,
-    what: String,
-}
-
-impl From<CheckReport> for Report {
-    fn from(CheckReport { seen, faults }: CheckReport) -> Report {
-        let path = |bytes: &[u8]| JsonPath::from_bytes(bytes);
-        Report {
-            clean: faults.is_empty(),
-            files: seen.files,
-            dirs: seen.dirs,
-            symlinks: seen.symlinks,
-            others: seen.others,
-            bytes: seen.bytes,
-            faults: faults.into_iter().map(|f| Fault { plain: path(&f.plain), cipher: path(&f.cipher), what: f.what }).collect(),
-        }
-    }
-}
+use crate::cli::{identity, node};
+use crate::vault::{CheckFault, CheckProgress, CheckReport, Online, OpenFlags, REPAIR_RUN, RepairReport};
 
 /// Verifies a vault. Whatever keeps the check from running has the exit code that says so.
 pub fn run(args: &Fsck) -> Result<Exit, Failure> {
@@ -57,38 +31,85 @@ pub fn run(args: &Fsck) -> Result<Exit, Failure> {
 
 fn check(args: &Fsck) -> Result<Exit, Failure> {
     let start = clean(args.path.as_deref().unwrap_or_default())?;
-    let open = open(&args.vault, &args.open, Purpose::Read)?;
-    let progress = Progress::new(None);
-    let mut show = |seen: &crate::vault::CheckProgress| progress.set(seen.bytes, seen.files);
-    let report = open.vault.check(&start, &mut show).map_err(open.failed(&start))?;
-    drop(progress);
+    let changes = args.repair && !args.dry_run;
+    if changes && !args.yes && !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        return Err(Error::Usage("fsck: there is no terminal to ask at; give --yes or --dry-run".into()).into());
+    }
+    let purpose = match (changes, args.online) {
+        (true, _) => Purpose::Write,
+        (_, true) => Purpose::Beside,
+        _ => Purpose::Read,
+    };
+    let open = open(&args.vault, &args.open, purpose)?;
+    let found = look(&open, &start, args.online)?;
+    let salvaged = match &args.salvage {
+        Some(dir) => salvage::write(&open, &found, dir),
+        None => Vec::new(),
+    };
+    let mut report = Report::new(&found, args.repair);
+    report.salvaged(&salvaged);
+    if changes && !found.faults.is_empty() {
+        let done = repair(&open, &found, args.yes)?;
+        report.repaired(&done);
+        leave_word(&open, &done, &report)?;
+        // What was restored may show more, and what was moved is not where it was.
+        let after = look(&open, if open.vault.resolve(&start).is_ok() { &start } else { b"" }, false)?;
+        report.left(&after);
+    }
     open.close()?;
-    let report = Report::from(report);
-    print(&report, args.json)?;
-    Ok(if report.clean { Exit::Ok } else { Exit::FaultsFound })
+    report.print(args.json)?;
+    Ok(if report.is_clean() { Exit::Ok } else { Exit::FaultsFound })
 }
 
-fn print(report: &Report, json: bool) -> Result<(), Failure> {
-    let mut out = Out::stdout();
-    if json {
-        out.json(report)?;
-    } else {
-        for Fault { plain, cipher, what } in &report.faults {
-            let bytes = |path: &JsonPath| path.0.as_os_str().as_encoded_bytes().to_vec();
-            let (plain, cipher) = (bytes(plain), bytes(cipher));
-            out.text(format_args!("{}: {} ({})\n", Shown(or_root(&plain)), Shown(what.as_bytes()), Shown(or_root(&cipher))))?;
+fn look(open: &Open, start: &[u8], online: bool) -> Result<CheckReport, Failure> {
+    let progress = Progress::new(None);
+    let mut show = |seen: &CheckProgress| progress.set(seen.bytes, seen.files);
+    let found = if online { open.vault.check_online(start, &Online::default(), &mut show) } else { open.vault.check(start, &mut show) };
+    found.map_err(open.failed(start))
+}
+
+fn repair(open: &Open, found: &CheckReport, yes: bool) -> Result<RepairReport, Failure> {
+    let run = [REPAIR_RUN, utc(identity::now()).replace([' ', ':'], "-").as_bytes()].concat();
+    let (mut all, mut none) = (yes, false);
+    let mut decide = |fault: &CheckFault| {
+        if all || none {
+            return all;
         }
-    }
-    out.finish()?;
-    if !json {
-        let Report { files, dirs, symlinks, others, bytes, faults, .. } = report;
-        let bytes = size::show(*bytes);
-        let faults = faults.len();
-        note(format_args!("{files} files, {dirs} directories, {symlinks} links, {others} others, {bytes} verified; {faults} faults"));
-    }
-    Ok(())
+        let answer = ask(fault);
+        all = answer == Some('a');
+        none = answer.is_none() || answer == Some('q');
+        matches!(answer, Some('y' | 'a'))
+    };
+    open.vault.repair(&found.faults, &run, &mut decide).map_err(open.failed(b""))
 }
 
-fn or_root(path: &[u8]) -> &[u8] {
-    if path.is_empty() { b"/" } else { path }
+/// The first letter of the answer to a question about one fault; `None` where nobody answers.
+fn ask(fault: &CheckFault) -> Option<char> {
+    let remedy = fault.remedy.as_ref().map_or("", |remedy| remedy.describe());
+    eprint!("{}: {}\n  {remedy}? [y]es, [n]o, [a]ll, [q]uit: ", Shown(&fault.plain), Shown(fault.what.as_bytes()));
+    let mut line = String::new();
+    let read = io::stdin().lock().read_line(&mut line).ok()?;
+    (read > 0).then(|| line.trim().chars().next().unwrap_or('n').to_ascii_lowercase())
+}
+
+/// Puts the report beside what was moved.
+fn leave_word(open: &Open, done: &RepairReport, report: &Report) -> Result<(), Failure> {
+    let Some(dir) = &done.kept_in else { return Ok(()) };
+    let failed = open.failed(dir);
+    let node = open.vault.resolve(dir).map_err(&failed)?.node;
+    let caller = node::caller();
+    let flags = OpenFlags { write: true, ..OpenFlags::default() };
+    let made = open.vault.create_file(&caller, node, b"report.json", 0o600, flags);
+    match made {
+        Ok((attr, file)) => {
+            let written = open.vault.write(file.handle, 0, &report.to_json(), false);
+            let synced = written.and_then(|()| open.vault.fsync(file.handle, false));
+            open.vault.release(file.handle).map_err(&failed)?;
+            open.vault.forget(attr.node, 1);
+            synced.map_err(&failed)?;
+        }
+        Err(error) => note(format_args!("no report could be left in {}: {error}", Shown(dir))),
+    }
+    open.vault.forget(node, 1);
+    Ok(())
 }

@@ -20,8 +20,8 @@ use crate::cli::process::ProcessId;
 use crate::cli::registry::{Entry, Registered, Registry};
 use crate::cli::report::{Failure, in_vault};
 use crate::cli::secret::Given;
-use crate::cli::signals::Signals;
-use crate::cli::{display, identity};
+use crate::cli::signals::{self, Signals};
+use crate::cli::{display, identity, seen};
 use crate::fuse::vaultfs::VaultFs;
 use crate::fuse::{self, MountError, MountOptions, Mounted, ServeOptions, Serving, Transport, mounts, uring};
 use crate::vault::Vault;
@@ -37,6 +37,7 @@ struct Plan {
     options: MountOptions,
     serve: ServeOptions,
     cache_size: Option<usize>,
+    remembers: bool,
 }
 
 /// Mounts a vault.
@@ -78,7 +79,7 @@ impl Plan {
             options.fsname = found.dir.to_string_lossy().replace(['\n', '\0'], "?");
         }
         let secret = found.ask(&args.open)?;
-        Ok(Plan { found, secret, mountpoint, options, serve, cache_size: args.open.cache_size })
+        Ok(Plan { found, secret, mountpoint, options, serve, cache_size: args.open.cache_size, remembers: !args.open.no_rollback_memory })
     }
 }
 
@@ -144,16 +145,29 @@ struct Service {
 
 impl Service {
     fn start(plan: Plan) -> Result<Service, Failure> {
-        let Plan { found, secret, mountpoint, options, serve, cache_size } = plan;
+        let Plan { found, secret, mountpoint, options, serve, cache_size, remembers } = plan;
         daemon::keep_memory_private()?;
         clear_umask();
+        signals::ignore_file_size_limit().map_err(|source| Error::Os { op: "lift the limit on file sizes", source })?;
         let signals = Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
         let purpose = if options.read_only { Purpose::Read } else { Purpose::Write };
+        let share = found.description.share_id;
         let open = found.unlock(secret, cache_size, purpose)?;
+        if remembers {
+            seen::begin(&open.vault, &share, true);
+        }
         let mut options = options;
-        options.read_only |= open.vault.is_read_only();
+        if open.vault.is_read_only() && !options.read_only {
+            tracing::warn!("the store can only be read: mounted for reading only");
+            options.read_only = true;
+        }
+        if let Err(error) = open.vault.prepare() {
+            tracing::warn!("{error}; overwriting synced files will need room for it");
+        }
         let (mounted, device) = fuse::mount(&mountpoint, &options)?;
         let operations = Arc::new(VaultFs::new(open.vault.clone(), options.view));
+        let posix_acl = options.default_permissions && options.view.is_plain();
+        let serve = ServeOptions { posix_acl, ..serve };
         let serving = match fuse::serve(device, operations, &serve) {
             Ok(serving) => serving,
             Err(source) => {

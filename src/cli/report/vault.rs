@@ -49,6 +49,12 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
 fn in_use(place: &str, holder: &LockHolder) -> Failure {
     let LockHolder { host, pid, .. } = holder;
     let host = Shown(host.as_bytes());
+    if *pid == 0 {
+        // Known from a journal alone, which a sync tool or a disk has brought here.
+        return Failure::new(Exit::InUse, format_args!("open {place}: a journal in it was written on {host} a short while ago")).hint(
+            "unmount it there and let the sync tool finish; after a crash there, wait two minutes. Reading works meanwhile: `-o ro`",
+        );
+    }
     Failure::new(Exit::InUse, format_args!("open {place}: it is in use by process {pid} on {host}"))
         .hint("`kithfs mounts` shows where it is mounted; use the files there, or unmount first with `kithfs umount`")
 }

@@ -86,6 +86,8 @@ const FLAGS: &[(&str, u64)] = &[
     ("FUSE_ASYNC_READ", init_flag::ASYNC_READ),
     ("FUSE_ATOMIC_O_TRUNC", init_flag::ATOMIC_O_TRUNC),
     ("FUSE_BIG_WRITES", init_flag::BIG_WRITES),
+    ("FUSE_DONT_MASK", init_flag::DONT_MASK),
+    ("FUSE_POSIX_ACL", init_flag::POSIX_ACL),
     ("FUSE_DO_READDIRPLUS", init_flag::DO_READDIRPLUS),
     ("FUSE_READDIRPLUS_AUTO", init_flag::READDIRPLUS_AUTO),
     ("FUSE_ASYNC_DIO", init_flag::ASYNC_DIO),

@@ -103,7 +103,7 @@ pub fn start(device: &Device, ops: Arc<dyn Operations>, options: &ServeOptions, 
         .plan(options.uring_memory, options.max_write)
         .ok_or_else(|| io::Error::other("uring_memory is too small for the number of processors"))?;
     let options = ServeOptions { max_write: options.max_write.min(plan.payload), ..*options };
-    let dispatcher = Arc::new(Dispatcher::new(ops, options));
+    let dispatcher = Arc::new(Dispatcher::new(ops, options, device.clone()));
     let cores = thread::available_parallelism().map_or(2, usize::from);
     let pool = Arc::new(Pool::new((2 * cores).clamp(8, 16))?);
     let prepared = Prepared::make(Arc::new(Common { dispatcher: dispatcher.clone(), pool, device: device.clone() }), &plan)?;

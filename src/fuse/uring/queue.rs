@@ -4,7 +4,7 @@
 //! * The thread is pinned to the processor that its requests come from: that the caller and we need not wake each other across
 //!   processors is where the whole gain comes from.
 //! * What waits for the disk by its nature goes to the pool, also because the kernel may need this queue to write back what the wait is
-//!   for. What merely may wait is done here, until it was slow once: then the next ones of its kind go to the pool for a while.
+//!   for. What merely may wait is done here, until it was slow: then the next ones of its kind go to the pool until some were not.
 //! * The answer to a request is submitted before the next one is worked on.
 
 use std::cell::RefCell;
@@ -29,8 +29,9 @@ use crate::fuse::wire::{Device, OUT_HEADER};
 const SMALL: u32 = 64 << 10;
 /// What takes longer than this was slow.
 const SLOW: Duration = Duration::from_millis(1);
-/// So many operations of the same kind go to the pool after a slow one.
-const WARY: u8 = 16;
+/// So many operations of the same kind go to the pool after a slow one. Few, since what was slow may merely not have had the processor;
+/// where the store is slow, those in the pool are slow as well and the count begins anew.
+const WARY: u8 = 4;
 /// Operations are told apart up to this number.
 const KINDS: usize = 64;
 
@@ -61,15 +62,23 @@ pub struct Assignment {
     pub payload: usize,
 }
 
+/// A request that the pool has answered.
+struct Answered {
+    slot: Slot,
+    undo: Undo,
+    operation: u32,
+    slow: bool,
+}
+
 /// Answered requests on their way from the pool to the thread of the queue, and what wakes it.
 struct Done {
-    answered: Mutex<Vec<(Slot, Undo)>>,
+    answered: Mutex<Vec<Answered>>,
     wake: OwnedFd,
 }
 
 impl Done {
-    fn hand_over(&self, slot: Slot, undo: Undo) {
-        self.answered.lock().push((slot, undo));
+    fn hand_over(&self, answered: Answered) {
+        self.answered.lock().push(answered);
         if let Err(error) = rustix::io::retry_on_intr(|| rustix::io::write(&self.wake, &1u64.to_ne_bytes())) {
             tracing::error!(%error, "cannot wake the thread of a queue");
         }
@@ -166,7 +175,12 @@ impl Queue {
             }
             Event::Woken => {
                 let answered = std::mem::take(&mut *self.done.answered.lock());
-                answered.into_iter().try_for_each(|(slot, undo)| self.commit(slot, undo))
+                answered.into_iter().try_for_each(|answered| {
+                    if answered.slow {
+                        self.be_wary(answered.operation);
+                    }
+                    self.commit(answered.slot, answered.undo)
+                })
             }
             Event::Failed(slot, error) => self.failed(slot, &error),
         }
@@ -178,19 +192,24 @@ impl Queue {
             // Not `common`, which has the pool: one of its own threads must not be the last to let go of it.
             let (dispatcher, done) = (self.common.dispatcher.clone(), self.done.clone());
             self.common.pool.run(move || {
+                let begun = Instant::now();
                 let undo = answer(&dispatcher, &mut slot);
-                done.hand_over(slot, undo);
+                done.hand_over(Answered { slot, undo, operation, slow: begun.elapsed() > SLOW });
             });
             return Ok(());
         }
         let begun = Instant::now();
         let undo = answer(&self.common.dispatcher, &mut slot);
-        if begun.elapsed() > SLOW
-            && let Some(wary) = self.wary.get_mut(operation as usize)
-        {
-            *wary = WARY;
+        if begun.elapsed() > SLOW {
+            self.be_wary(operation);
         }
         self.commit(slot, undo)
+    }
+
+    fn be_wary(&mut self, operation: u32) {
+        if let Some(wary) = self.wary.get_mut(operation as usize) {
+            *wary = WARY;
+        }
     }
 
     fn goes_to_pool(&mut self, operation: u32, size: u32) -> bool {

@@ -1,0 +1,154 @@
+//! A folder key for thousands of people: founding the share, opening one's own slot, adding one, removing one; beside the crate `rgp`,
+//! which encrypts a content to as many, and the crate `ecies`, which encrypts to one.
+//!
+//!     cargo bench --bench recipients [-- PEOPLE [RUNS]]            20,000 people and 5 runs, unless told otherwise
+//!
+//! Times are the best and the median of the runs, and the least time of processors in all threads, which says most where other work is in
+//! the way. Memory is the most that was allocated at a time.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
+
+use kithfs::crypto::{Random, Suite};
+use kithfs::format::share::ShareDescriptor;
+use kithfs::sharing::{Acting, FoundParams, Identity, Member, Role, Roster, found};
+
+/// The system's allocator, counting.
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is handed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        PEAK.fetch_max(NOW.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Reproducible bytes, as fast as a generator gives them: what is measured is the sharing.
+struct Seeded(AtomicU64);
+
+impl Random for Seeded {
+    fn fill(&self, buf: &mut [u8]) {
+        blake3::Hasher::new().update(&self.0.fetch_add(1, Relaxed).to_le_bytes()).finalize_xof().fill(buf);
+    }
+}
+
+/// Content that `rgp` encrypts, in bytes.
+const CONTENT: usize = 8 << 20;
+const TIME: u64 = 1_700_000_000;
+
+/// Time of processors that all threads took so far, in milliseconds; proc_pid_schedstat(5) has it in nanoseconds.
+fn processors() -> f64 {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux");
+    let of = |task: std::io::Result<std::fs::DirEntry>| {
+        let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<f64>().ok()
+    };
+    tasks.filter_map(of).sum::<f64>() / 1e6
+}
+
+/// Runs `work` and prints a row; gives the least time of processors in milliseconds.
+fn row<T>(what: &str, runs: usize, bytes: impl Fn(&T) -> usize, mut work: impl FnMut() -> T) -> f64 {
+    let mut times = Vec::with_capacity(runs);
+    let (mut len, mut peak, mut least) = (0, 0, f64::INFINITY);
+    for _ in 0..runs {
+        let before = NOW.load(Relaxed);
+        PEAK.store(before, Relaxed);
+        let (start, taken) = (Instant::now(), processors());
+        let done = std::hint::black_box(work());
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+        least = least.min(processors() - taken);
+        (len, peak) = (bytes(&done), PEAK.load(Relaxed) - before);
+    }
+    times.sort_by(f64::total_cmp);
+    let (best, median) = (times[0], times[runs / 2]);
+    println!("| {what} | {best:.3} | {median:.3} | {least:.3} | {len} | {:.1} |", peak as f64 / f64::from(1 << 20));
+    least
+}
+
+fn main() {
+    let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
+    let people = numbers.first().copied().unwrap_or(20_000).max(2);
+    let runs = numbers.get(1).copied().unwrap_or(5).max(1);
+    let random = Seeded(AtomicU64::new(0));
+
+    let founder = Identity::generate(&random);
+    let member = |i: usize| {
+        let identity = Identity::generate(&random);
+        (Member { public: identity.public(), role: Role::Reader, name: format!("person {i}") }, identity)
+    };
+    let (others, identities): (Vec<Member>, Vec<Identity>) = (1..people).map(member).unzip();
+    let (one_more, _) = member(people);
+    let params = FoundParams { suite: Suite::Aes256Gcm, signed: true, isolated: false, chunk_log2: 18, name: "founder", others: &others };
+
+    println!("{people} people, {} threads, {runs} runs\n", rayon::current_num_threads());
+    println!("| | best, ms | median, ms | processors, ms | bytes written or read | memory, MiB |\n|---|---:|---:|---:|---:|---:|");
+    let written = |change: &kithfs::sharing::Change| change.slots.len() + change.manifest.len();
+    let create = row(
+        "create",
+        runs,
+        |founded: &kithfs::sharing::Founded| written(&founded.change),
+        || found(&founder, &params, &random, TIME).expect("founded"),
+    );
+
+    let founded = found(&founder, &params, &random, TIME).expect("founded");
+    let block = &founded.change.slots;
+    let descriptor = ShareDescriptor::decode(&founded.descriptor).expect("our own");
+    let roster = Roster::verify(&descriptor, &[&founded.change.manifest]).expect("our own");
+    let read = |at: u64, buf: &mut [u8]| {
+        let at = usize::try_from(at).expect("a position");
+        buf.copy_from_slice(&block[at..at + buf.len()]);
+    };
+    let mut who = 0;
+    row(
+        "open one's own slot",
+        200,
+        |bytes| *bytes,
+        || {
+            let mut bytes = 0;
+            who = (who + 7919) % identities.len();
+            let opened = roster.open(&identities[who], &mut |_, at, buf| {
+                read(at, buf);
+                bytes += buf.len();
+                Ok(())
+            });
+            opened.expect("a member");
+            bytes
+        },
+    );
+    let mut whole = |_: &_, at: u64, buf: &mut [u8]| {
+        read(at, buf);
+        Ok(())
+    };
+    let keys = roster.open(&founder, &mut whole).expect("a member");
+    let members = roster.members(&keys, &mut whole).expect("readable");
+    let acting = Acting { by: &founder, keys: &keys, members: &members, random: &random, now: TIME };
+    row("add one", runs, written, || roster.add_members(&acting, std::slice::from_ref(&one_more)).expect("added"));
+    let gone = [others[0].public.sign];
+    row("remove one", runs, written, || roster.remove_members(&acting, &gone, None).expect("removed"));
+
+    let (secret, _) = rgp::generate_exchange_keys();
+    let (fingerprint, _) = rgp::signature::generate_fingerprint();
+    let publics: Vec<[u8; 32]> = others.iter().map(|member| member.public.exchange).chain([founder.public().exchange]).collect();
+    let content = vec![7; CONTENT];
+    let rgp = row(&format!("rgp: encrypt {} MiB to all", CONTENT >> 20), runs, Vec::len, || {
+        rgp::content::encrypt(fingerprint, content.clone(), secret, &publics).expect("encrypted")
+    });
+    let public = others[0].public.exchange;
+    row("ecies: encrypt 32 bytes to one", 200, Vec::len, || ecies::encrypt(&public, &[7; 32]).expect("encrypted"));
+    println!("\ncreate / rgp = {:.2} in time of processors", create / rgp);
+}

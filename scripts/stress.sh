@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# stress-ng's filesystem stressors in a mount, one after the other, with verification: no wrong data, no leaked handle, a daemon that
+# lives and whose memory stays within its limit.
+#
+#     scripts/stress.sh [SECONDS [STRESSOR...]]       60 seconds each, of all stressors that stress-ng counts to the class filesystem
+#
+# Those that cannot run here are left out; scripts/stress-excluded.txt names them with their reasons.
+set -euo pipefail
+. "$(dirname -- "$0")/scratch.sh"
+need stress-ng
+seconds=${1:-60}
+[ $# -eq 0 ] || shift
+if [ $# -gt 0 ]; then stressors=("$@"); else
+    mapfile -t stressors < <(stress-ng --class 'filesystem?' | tr ' ' '\n' | grep -E '^[a-z]' | grep -vxE 'class|stressors:|filesystem|.*:' |
+        grep -vxFf <(sed -n 's/^\([a-z0-9-]*\) .*/\1/p' "$here/scripts/stress-excluded.txt"))
+fi
+[ ${#stressors[@]} -gt 0 ] || die "stress-ng names no stressors"
+
+make_vault && mount_vault
+daemon=$("$kithfs" mounts --json | python3 -c 'import json, sys; print(next(m["pid"] for m in json.load(sys.stdin) if m["mountpoint"] == sys.argv[1]))' "$plain")
+handles() { find "/proc/$daemon/fd" -mindepth 1 -maxdepth 1 | wc -l; }
+memory() { awk '/^VmRSS/ { print $2 }' "/proc/$daemon/status"; }
+# The cache's 64 MiB, a buffer of 1 MiB and more a thread, and nodes of the largest tree that a stressor makes.
+limit_kib=$((256 * 1024))
+
+failed=()
+before=$(handles)
+for each in "${stressors[@]}"; do
+    mkdir "$plain/$each"
+    status=0
+    timeout --kill-after=20 $((seconds + 120)) stress-ng --quiet --"$each" 2 --timeout "$seconds" --verify --temp-path "$plain/$each" >"$work/log" 2>&1 || status=$?
+    # 2 and 3 of stress-ng: it failed; 4: not implemented or not possible here, as on any filesystem.
+    case $status in
+        0) result=held ;;
+        4) result="not possible on this machine" ;;
+        *) result="FAILED ($status)"; failed+=("$each"); cat "$work/log" ;;
+    esac
+    [ -d "/proc/$daemon" ] || die "the daemon died under $each"
+    rm -rf -- "${plain:?}/$each"
+    echo "$each: $result, $(memory) KiB of memory, $(handles) handles"
+    [ "$(memory)" -le $limit_kib ] || die "the daemon holds more than $limit_kib KiB after $each"
+done
+# Directory handles are kept in a cache of 512; nothing else may stay.
+[ "$(handles)" -le $((before + 512)) ] || die "$(handles) handles are open, $before were before"
+umount_vault
+check_vault
+[ ${#failed[@]} -eq 0 ] || die "failed: ${failed[*]}"
+say "${#stressors[@]} stressors held"

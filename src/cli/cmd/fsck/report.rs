@@ -1,0 +1,197 @@
+//! What a check and a repair have to say, for people and as JSON. The names of the fields are stable.
+
+use std::ops::Range;
+
+use serde::Serialize;
+
+use super::salvage::Salvaged;
+use crate::cli::display::{JsonPath, Shown};
+use crate::cli::out::Out;
+use crate::cli::report::{Failure, note};
+use crate::cli::size;
+use crate::vault::{CheckFault, CheckReport, Outcome, RepairReport};
+
+#[derive(Serialize)]
+pub(super) struct Report {
+    clean: bool,
+    files: u64,
+    dirs: u64,
+    symlinks: u64,
+    others: u64,
+    bytes: u64,
+    faults: Vec<Fault>,
+    /// What earlier repairs have put aside.
+    kept: Vec<Fault>,
+    /// Files that were written to all the time.
+    changing: Vec<JsonPath>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_in: Option<JsonPath>,
+    /// Faults that a second check has found after the repair.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left: Option<Vec<Fault>>,
+    #[serde(skip)]
+    repairs: bool,
+}
+
+#[derive(Serialize)]
+struct Fault {
+    plain: JsonPath,
+    cipher: JsonPath,
+    what: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    /// First byte and the byte behind the last one, of each range.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    bad: Vec<[u64; 2]>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    good: Vec<[u64; 2]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<&'static str>,
+    /// `done`, `declined`, `no remedy` or what failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moved_to: Option<JsonPath>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    salvaged_to: Option<JsonPath>,
+}
+
+fn pairs(ranges: &[Range<u64>]) -> Vec<[u64; 2]> {
+    ranges.iter().map(|r| [r.start, r.end]).collect()
+}
+
+impl Fault {
+    fn of(fault: &CheckFault) -> Fault {
+        Fault {
+            plain: JsonPath::from_bytes(&fault.plain),
+            cipher: JsonPath::from_bytes(&fault.cipher),
+            what: fault.what.clone(),
+            size: fault.size,
+            bad: pairs(&fault.bad),
+            good: pairs(&fault.good()),
+            remedy: fault.remedy.as_ref().map(|remedy| remedy.describe()),
+            outcome: None,
+            moved_to: None,
+            salvaged_to: None,
+        }
+    }
+
+    fn print(&self, out: &mut Out, repairs: bool) -> Result<(), Failure> {
+        let bytes = |path: &JsonPath| path.0.as_os_str().as_encoded_bytes().to_vec();
+        let (plain, cipher) = (bytes(&self.plain), bytes(&self.cipher));
+        out.text(format_args!("{}: {} ({})\n", Shown(or_root(&plain)), Shown(self.what.as_bytes()), Shown(or_root(&cipher))))?;
+        if let Some(size) = self.size
+            && !self.bad.is_empty()
+        {
+            let ranges: Vec<String> = self.bad.iter().map(|[from, to]| format!("{from}-{}", to - 1)).collect();
+            out.text(format_args!("  bad: bytes {} of {size}; the rest is good\n", ranges.join(", ")))?;
+        }
+        if let Some(to) = &self.salvaged_to {
+            out.text(format_args!("  salvaged to {}\n", Shown(&bytes(to))))?;
+        }
+        match (&self.outcome, &self.moved_to) {
+            (Some(outcome), Some(to)) => out.text(format_args!("  {}: moved to {}\n", Shown(outcome.as_bytes()), Shown(&bytes(to))))?,
+            (Some(outcome), None) => out.text(format_args!("  {}\n", Shown(outcome.as_bytes())))?,
+            (None, _) if repairs => out.text(format_args!("  would: {}\n", self.remedy.unwrap_or("nothing, there is no remedy")))?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    /// What a check has found; `repairs` where it is told what a repair would do.
+    pub fn new(found: &CheckReport, repairs: bool) -> Report {
+        let CheckReport { seen, faults, kept, changing } = found;
+        Report {
+            clean: faults.is_empty(),
+            files: seen.files,
+            dirs: seen.dirs,
+            symlinks: seen.symlinks,
+            others: seen.others,
+            bytes: seen.bytes,
+            faults: faults.iter().map(Fault::of).collect(),
+            kept: kept.iter().map(Fault::of).collect(),
+            changing: changing.iter().map(|path| JsonPath::from_bytes(path)).collect(),
+            kept_in: None,
+            left: None,
+            repairs,
+        }
+    }
+
+    /// Notes where the good parts of files are.
+    pub fn salvaged(&mut self, salvaged: &[Salvaged]) {
+        for Salvaged { fault, to } in salvaged {
+            self.faults[*fault].salvaged_to = Some(JsonPath(to.clone()));
+        }
+    }
+
+    /// Notes what became of each fault.
+    pub fn repaired(&mut self, done: &RepairReport) {
+        for (fault, repaired) in self.faults.iter_mut().zip(&done.repaired) {
+            let (outcome, moved) = match &repaired.outcome {
+                Outcome::Done(moved) => ("done".to_owned(), moved.as_ref()),
+                Outcome::Declined => ("declined".to_owned(), None),
+                Outcome::Nothing => ("no remedy".to_owned(), None),
+                Outcome::Failed(why) => (format!("failed: {why}"), None),
+            };
+            fault.outcome = Some(outcome);
+            fault.moved_to = moved.map(|path| JsonPath::from_bytes(path));
+        }
+        self.kept_in = done.kept_in.as_ref().map(|path| JsonPath::from_bytes(path));
+    }
+
+    /// Notes what a check after the repair has found.
+    pub fn left(&mut self, after: &CheckReport) {
+        self.clean = after.faults.is_empty();
+        self.left = Some(after.faults.iter().map(Fault::of).collect());
+    }
+
+    /// Whether nothing is wrong, or nothing is left.
+    pub fn is_clean(&self) -> bool {
+        self.clean
+    }
+
+    /// The report as it is left in the vault.
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec_pretty(self).expect("a report has nothing that JSON does not know")
+    }
+
+    pub fn print(&self, json: bool) -> Result<(), Failure> {
+        let mut out = Out::stdout();
+        if json {
+            out.json(self)?;
+            out.finish()?;
+            return Ok(());
+        }
+        self.faults.iter().try_for_each(|fault| fault.print(&mut out, self.repairs))?;
+        for path in &self.changing {
+            let path = path.0.as_os_str().as_encoded_bytes();
+            out.text(format_args!("{}: is being written to, not verified\n", Shown(or_root(path))))?;
+        }
+        if let Some(left) = self.left.as_ref().filter(|left| !left.is_empty()) {
+            out.text(format_args!("left after the repair:\n"))?;
+            left.iter().try_for_each(|fault| fault.print(&mut out, false))?;
+        }
+        out.finish()?;
+        let Report { files, dirs, symlinks, others, bytes, faults, .. } = self;
+        let (bytes, faults) = (size::show(*bytes), faults.len());
+        note(format_args!("{files} files, {dirs} directories, {symlinks} links, {others} others, {bytes} verified; {faults} faults"));
+        if let Some(left) = &self.left {
+            note(format_args!("after the repair {} faults are left", left.len()));
+        }
+        if let Some(kept_in) = &self.kept_in {
+            note(format_args!("what could not be repaired is kept in {}", Shown(kept_in.0.as_os_str().as_encoded_bytes())));
+        } else if !self.kept.is_empty() {
+            note(format_args!("{} damaged things are kept in lost+found by earlier repairs", self.kept.len()));
+        }
+        if !self.changing.is_empty() {
+            note(format_args!("{} files changed all the time and were not verified", self.changing.len()));
+        }
+        Ok(())
+    }
+}
+
+fn or_root(path: &[u8]) -> &[u8] {
+    if path.is_empty() { b"/" } else { path }
+}

@@ -1,0 +1,44 @@
+//! Copies what is good of damaged files out of the vault.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::cli::error::Error;
+use crate::cli::open::Open;
+use crate::cli::report::warn;
+use crate::vault::CheckReport;
+
+/// What was salvaged of one fault, by its number in the report.
+pub(super) struct Salvaged {
+    pub fault: usize,
+    pub to: PathBuf,
+}
+
+/// Writes the good ranges of every damaged file that can be opened below `dir`, at its plain path. Nothing there is overwritten.
+pub(super) fn write(open: &Open, found: &CheckReport, dir: &Path) -> Vec<Salvaged> {
+    let mut salvaged = Vec::new();
+    for (n, fault) in found.faults.iter().enumerate() {
+        let Some(size) = fault.size.filter(|_| !fault.bad.is_empty()) else { continue };
+        let to = dir.join(std::ffi::OsStr::from_bytes(&fault.plain));
+        let written = (|| {
+            fs::create_dir_all(to.parent().unwrap_or(dir))?;
+            let file = fs::File::options().write(true).create_new(true).open(&to)?;
+            file.set_len(size)?;
+            Ok(file)
+        })();
+        let file = match written {
+            Ok(file) => file,
+            Err(source) => {
+                warn(Error::Io { op: "salvage to", path: to, source });
+                continue;
+            }
+        };
+        match open.vault.salvage(fault, &mut |at, bytes| file.write_all_at(bytes, at)) {
+            Ok(()) => salvaged.push(Salvaged { fault: n, to }),
+            Err(error) => warn(open.failed(&fault.plain)(error).message),
+        }
+    }
+    salvaged
+}

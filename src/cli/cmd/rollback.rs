@@ -1,0 +1,151 @@
+//! `kithfs rollback` and `kithfs accept-rollback`
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::cli::args::{AcceptRollback, OpenArgs, Rollback};
+use crate::cli::display::{JsonPath, Shown, utc};
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::open::{Open, Purpose, find, open};
+use crate::cli::out::Out;
+use crate::cli::paths::clean;
+use crate::cli::report::{Failure, note, warn};
+use crate::cli::seen;
+use crate::vault::{Notice, NoticeKind, OpenFlags, SurveyOptions};
+
+/// Something that was noticed. The names of the fields are stable.
+#[derive(Serialize)]
+struct Line {
+    path: JsonPath,
+    /// `older`, `put back`, `exchanged` or `gone`.
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version_seen: Option<u64>,
+    /// Seconds since 1970.
+    seen: i64,
+    noticed: i64,
+    settled: bool,
+    kept: bool,
+    /// Another client has been at work, and may have removed it.
+    perhaps_elsewhere: bool,
+}
+
+impl Line {
+    fn of(notice: &Notice) -> Line {
+        let (kind, versions, perhaps_elsewhere) = match notice.kind {
+            NoticeKind::Older { was, now } => ("older", Some((now, was)), false),
+            NoticeKind::PutBack => ("put back", None, false),
+            NoticeKind::Exchanged => ("exchanged", None, false),
+            NoticeKind::Gone { elsewhere } => ("gone", None, elsewhere),
+        };
+        Line {
+            path: JsonPath::from_bytes(&notice.plain),
+            kind,
+            version: versions.map(|v| v.0),
+            version_seen: versions.map(|v| v.1),
+            seen: notice.seen,
+            noticed: notice.first,
+            settled: notice.due,
+            kept: notice.silenced,
+            perhaps_elsewhere,
+        }
+    }
+
+    fn text(&self) -> String {
+        let seen = utc(self.seen);
+        let what = match (self.kind, self.version, self.version_seen) {
+            ("older", Some(now), Some(was)) => format!("is version {now}; version {was} was seen on {seen}"),
+            ("put back", ..) => format!("is there again; it was replaced or removed on {seen}"),
+            ("exchanged", ..) => format!("has exchanged its contents with another file since {seen}"),
+            _ if self.perhaps_elsewhere => format!("is gone, perhaps removed on another machine; it was seen on {seen}"),
+            _ => format!("is gone; it was seen on {seen}"),
+        };
+        format!("{}: {what}{}", Shown(self.path.0.as_os_str().as_bytes()), if self.settled { "" } else { " (the store is still changing)" })
+    }
+}
+
+/// Opens the vault, mounted or not, and compares it.
+fn survey(vault: &Path, args: &OpenArgs, options: &SurveyOptions) -> Result<(Open, Vec<Notice>), Failure> {
+    let share = find(vault)?.description.share_id;
+    let path = seen::path(&share).ok_or_else(|| Error::Usage("neither XDG_STATE_HOME nor HOME is set".into()))?;
+    let open = open(vault, args, Purpose::Beside)?;
+    let notices = open.vault.survey(&path, options).map_err(|error| Failure::new(Exit::Failure, error))?;
+    Ok((open, notices))
+}
+
+/// Lists what was noticed.
+pub fn run(args: &Rollback) -> Result<Exit, Failure> {
+    let options = SurveyOptions { settle: Duration::from_secs(args.settle), silence: args.keep, ..SurveyOptions::default() };
+    let (open, notices) = survey(&args.vault, &args.open, &options)?;
+    let lines: Vec<Line> = notices.iter().filter(|n| args.json || args.keep || !n.silenced).map(Line::of).collect();
+    if let Some(dir) = &args.export {
+        export(&open, &notices, dir);
+    }
+    open.close()?;
+    let mut out = Out::stdout();
+    if args.json {
+        out.json(&lines)?;
+    } else {
+        lines.iter().try_for_each(|line| out.text(format_args!("{}\n", line.text())))?;
+    }
+    out.finish()?;
+    let told = notices.iter().any(|n| n.due && !n.silenced);
+    if told && !args.json {
+        note(
+            "nothing is locked; `kithfs accept-rollback` takes the vault as it is, --export copies what is there out, --keep says no more",
+        );
+    }
+    Ok(if told { Exit::RolledBack } else { Exit::Ok })
+}
+
+/// Takes the vault as it is.
+pub fn accept(args: &AcceptRollback) -> Result<Exit, Failure> {
+    let mut paths = args.paths.iter().map(|path| clean(path)).collect::<Result<Vec<_>, _>>()?;
+    if paths.is_empty() {
+        paths.push(Vec::new());
+    }
+    let options = SurveyOptions { accept: paths, ..SurveyOptions::default() };
+    let (open, left) = survey(&args.vault, &args.open, &options)?;
+    open.close()?;
+    note(format_args!("accepted; {} things are still noticed", left.len()));
+    Ok(Exit::Ok)
+}
+
+/// Copies the files that are noticed, as they are, below `dir`. Nothing there is overwritten.
+fn export(open: &Open, notices: &[Notice], dir: &Path) {
+    for notice in notices.iter().filter(|n| !matches!(n.kind, NoticeKind::Gone { .. })) {
+        let to = dir.join(std::ffi::OsStr::from_bytes(&notice.plain));
+        if let Err(failure) = copy(open, &notice.plain, &to) {
+            warn(failure.message);
+        }
+    }
+}
+
+fn copy(open: &Open, plain: &[u8], to: &Path) -> Result<(), Failure> {
+    let io = |source| Error::Io { op: "export to", path: to.to_owned(), source };
+    fs::create_dir_all(to.parent().unwrap_or(to)).map_err(io)?;
+    let mut file = fs::File::options().write(true).create_new(true).open(to).map_err(io)?;
+    let failed = open.failed(plain);
+    let node = open.vault.resolve(plain).map_err(&failed)?.node;
+    let handle = open.vault.open_file(node, OpenFlags { read: true, ..OpenFlags::default() }).map_err(&failed)?.handle;
+    let (mut buf, mut at) = (zeroize::Zeroizing::new(vec![0; 1 << 20]), 0);
+    loop {
+        let read = open.vault.read(handle, at, &mut buf).map_err(&failed)?;
+        if read == 0 {
+            break;
+        }
+        file.write_all(&buf[..read]).map_err(io)?;
+        at += read as u64;
+    }
+    open.vault.release(handle).map_err(&failed)?;
+    open.vault.forget(node, 1);
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! The contents of files: authenticated in parallel, what is wrong found to the segment.
+//!
+//! Rules that hold here
+//! * A file is read in large pieces, several at a time; only a piece in which something is wrong is read again, chunk by chunk and segment
+//!   by segment.
+//! * Holes are authenticated by their absence from the tree and never read.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use crate::backing::Seek;
+use crate::format::layout::{FANOUT, Layout, SEGMENT};
+use crate::vault::core::Core;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::file::OpenFile;
+
+/// Plain bytes that one thread verifies at a time.
+const PIECE: u64 = 4 << 20;
+/// Plain bytes between two reports of progress.
+const BATCH: u64 = 64 << 20;
+
+/// What is wrong with the contents of a file.
+pub(crate) struct Damage {
+    /// The first thing that is.
+    pub what: Fault,
+    pub bad: Vec<Range<u64>>,
+}
+
+/// A file to be verified.
+pub(crate) struct Job {
+    pub open: Arc<OpenFile>,
+    pub size: u64,
+    damage: Option<Damage>,
+}
+
+impl Job {
+    pub fn new(open: Arc<OpenFile>) -> Job {
+        let size = open.state.read().size;
+        Job { open, size, damage: None }
+    }
+
+    /// What was found.
+    pub fn into_damage(self) -> Option<Damage> {
+        self.damage
+    }
+
+    fn add(&mut self, damage: Damage) {
+        match &mut self.damage {
+            None => self.damage = Some(damage),
+            Some(before) => before.bad.extend(damage.bad),
+        }
+    }
+}
+
+/// Verifies all of `jobs`; tells `verified` how many bytes more are done.
+pub(crate) fn verify(core: &Core, jobs: &mut [Job], verified: &mut dyn FnMut(u64)) {
+    let mut batch: Vec<(usize, Range<u64>)> = Vec::new();
+    let mut waiting = 0;
+    for i in 0..jobs.len() {
+        if jobs[i].open.state.read().small.is_some() {
+            // Sealed with its header, which was opened.
+            verified(jobs[i].size);
+            continue;
+        }
+        let mut at = 0;
+        while at < jobs[i].size {
+            // A hole is passed over where the tree says so; where the tree is damaged, the reader finds out.
+            let open = &jobs[i].open;
+            match open.state.read().seek(&*open.file, &core.tools(), at, Seek::Data) {
+                Ok(data) => at = data.max(at),
+                Err(Fault::Os(libc::ENXIO)) => break,
+                Err(_) => {}
+            }
+            let end = ((at / PIECE + 1) * PIECE).min(jobs[i].size);
+            waiting += end - at;
+            batch.push((i, at..end));
+            at = end;
+            if waiting >= BATCH {
+                run(core, jobs, &mut batch, verified);
+                waiting = 0;
+            }
+        }
+    }
+    run(core, jobs, &mut batch, verified);
+    for job in jobs {
+        if let Some(damage) = &mut job.damage {
+            damage.bad = merge(std::mem::take(&mut damage.bad));
+        }
+    }
+}
+
+fn run(core: &Core, jobs: &mut [Job], batch: &mut Vec<(usize, Range<u64>)>, verified: &mut dyn FnMut(u64)) {
+    let shared: &[Job] = jobs;
+    let longest = batch.iter().map(|(_, range)| (range.end - range.start) as usize).max().unwrap_or(0);
+    let buffer = || zeroize::Zeroizing::new(vec![0; longest]);
+    let one = |buf: &mut zeroize::Zeroizing<Vec<u8>>, (i, range): (usize, Range<u64>)| {
+        let (bytes, damage) = piece(core, &shared[i].open, range, buf);
+        (i, bytes, damage)
+    };
+    let results: Vec<(usize, u64, Option<Damage>)> = if batch.len() < 2 {
+        let mut buf = buffer();
+        batch.drain(..).map(|part| one(&mut buf, part)).collect()
+    } else {
+        batch.par_drain(..).map_init(buffer, one).collect()
+    };
+    let mut bytes = 0;
+    for (i, good, damage) in results {
+        bytes += good;
+        if let Some(damage) = damage {
+            jobs[i].add(damage);
+        }
+    }
+    verified(bytes);
+}
+
+/// Verifies one range; gives the bytes that are good.
+fn piece(core: &Core, open: &OpenFile, range: Range<u64>, buf: &mut [u8]) -> (u64, Option<Damage>) {
+    let len = (range.end - range.start) as usize;
+    match open.read(&core.tools(), range.start, &mut buf[..len]) {
+        Ok(read) => (read as u64, None),
+        Err(what) => {
+            let bad = merge(narrow(core, open, range.clone(), buf));
+            let lost: u64 = bad.iter().map(|r| r.end - r.start).sum();
+            // What was wrong a moment ago and is not any more was being written.
+            (range.end - range.start - lost, (!bad.is_empty()).then_some(Damage { what, bad }))
+        }
+    }
+}
+
+/// The parts of `range` that cannot be read.
+fn narrow(core: &Core, open: &OpenFile, range: Range<u64>, buf: &mut [u8]) -> Vec<Range<u64>> {
+    let layout = core.keys.layout;
+    let mut bad = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let k = at / layout.chunk();
+        let end = ((k + 1) * layout.chunk()).min(range.end);
+        if let Some(lost) = lost_chunks(core, open, k) {
+            let to = lost.end.saturating_mul(layout.chunk()).clamp(end, range.end);
+            bad.push(at..to);
+            at = to;
+            continue;
+        }
+        while at < end {
+            let to = ((at / SEGMENT as u64 + 1) * SEGMENT as u64).min(end);
+            if open.read(&core.tools(), at, &mut buf[..(to - at) as usize]).is_err() {
+                bad.push(at..to);
+            }
+            at = to;
+        }
+    }
+    bad
+}
+
+/// The chunks around `k` that cannot be read because their table, or an index block above them, cannot be authenticated.
+fn lost_chunks(core: &Core, open: &OpenFile, k: u64) -> Option<Range<u64>> {
+    let state = open.state.read();
+    let tools = core.tools();
+    let tree = state.tree(&*open.file, &tools);
+    // From the top: a block is read by the hash that the one above it holds.
+    for level in (1..=Layout::levels(tree.root.chunks)).rev() {
+        let span = FANOUT.pow(level.into());
+        if tree.block(level, k / span).is_err() {
+            return Some(k / span * span..(k / span + 1).saturating_mul(span));
+        }
+    }
+    match state.is_chunk_readable(&*open.file, &tools, k) {
+        Ok(()) => None,
+        Err(_) => Some(k..k + 1),
+    }
+}
+
+fn merge(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_by_key(|r| r.start);
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+/// Whether the store has bytes of the file that are no part of it; gives the length that it should have.
+pub(crate) fn surplus(core: &Core, open: &OpenFile) -> Inner<Option<u64>> {
+    let state = open.state.read();
+    let expected = core.keys.layout.cipher_len(state.size);
+    Ok((!state.changed && open.file.stat()?.size > expected).then_some(expected))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_touch_become_one() {
+        assert_eq!(merge(vec![8..12, 0..4, 4..6, 20..21, 11..13]), vec![0..6, 8..13, 20..21]);
+        assert_eq!(merge(Vec::new()), Vec::<Range<u64>>::new());
+    }
+}

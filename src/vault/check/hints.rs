@@ -1,0 +1,86 @@
+//! Which directory is this? Answers for one whose record is lost or does not fit.
+//!
+//! Rules that hold here
+//! * Candidates come from what is sealed: the hints in headers of files, the places in records of sub-directories, the id that follows
+//!   from the place. A candidate counts only by names of the directory that decode under it, each of which proves it (8 zero bytes).
+//! * Advice only: what follows from it is decided by whoever repairs.
+
+use crate::backing::{Access, Dir, DirEntry, Kind};
+use crate::format::header::{Header, Hint};
+use crate::format::layout::SMALL_MAX;
+use crate::format::name::{DIRECTORY_RECORD, is_control};
+use crate::format::record::{DirectoryRecord, RecordKind};
+use crate::vault::core::{Core, read_control};
+use crate::vault::error::{Fault, Inner};
+use crate::vault::keys::DirectoryId;
+
+/// Files and sub-directories that are asked for a hint.
+const ASKED_MAX: usize = 256;
+
+/// The authenticated header of a file of the store, in a signed share by a signature that counts.
+pub(crate) fn header_of(core: &Core, file: &dyn crate::backing::File) -> Inner<Header> {
+    let layout = core.keys.layout;
+    let mut bytes = vec![0; layout.header() + SMALL_MAX as usize];
+    let read = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(read);
+    if read == 0 {
+        return Err(Fault::Corrupt("is empty: it was never committed"));
+    }
+    Ok(core.keys.open_header(&bytes)?.header)
+}
+
+/// Where the header of a file says that it stood.
+pub(crate) fn hint_of(core: &Core, dir: &dyn Dir, stored: &[u8]) -> Inner<Hint> {
+    Ok(header_of(core, &*core.journal.overlay(dir.open_file(stored, Access::Read)?)?)?.hint)
+}
+
+/// The record of a directory, wherever it says that the directory stands.
+pub(crate) fn record_of(core: &Core, dir: &dyn Dir) -> Inner<Option<DirectoryRecord>> {
+    let Some(bytes) = read_control(dir, DIRECTORY_RECORD, 4096)? else { return Ok(None) };
+    Ok(Some(DirectoryRecord::decode(&core.keys.open_record(RecordKind::Directory, b"", &bytes)?)?))
+}
+
+/// How many of the entries are names under the id `id`, and how many entries are no control files.
+pub(crate) fn names_under(core: &Core, dir: &std::sync::Arc<dyn Dir>, id: &DirectoryId, entries: &[DirEntry]) -> (usize, usize) {
+    let folder = core.folder_at(dir.clone(), *id);
+    let named = entries.iter().filter(|e| !is_control(&e.name));
+    let all = named.clone().count();
+    // A long name that is lost shows by its stored one, and proves nothing.
+    let proven = named.filter(|e| matches!(folder.decode(&e.name), Ok(Some(name)) if *name != *e.name)).count();
+    (proven, all)
+}
+
+/// The id under which most of the entries are names, if there is any; `derived` is that of the place.
+pub(crate) fn find(core: &Core, dir: &std::sync::Arc<dyn Dir>, derived: Option<DirectoryId>, entries: &[DirEntry]) -> Option<DirectoryId> {
+    let mut candidates: Vec<DirectoryId> = derived.into_iter().collect();
+    let mut add = |id: DirectoryId| {
+        if !candidates.contains(&id) {
+            candidates.push(id);
+        }
+    };
+    if let Ok(Some(record)) = record_of(core, &**dir) {
+        add(record.id);
+    }
+    for entry in entries.iter().filter(|e| !is_control(&e.name)).take(ASKED_MAX) {
+        let kind = entry.kind.or_else(|| dir.stat(&entry.name).ok().map(|s| s.kind));
+        match kind {
+            Some(Kind::File) => {
+                if let Ok(hint) = hint_of(core, &**dir, &entry.name) {
+                    add(hint.directory);
+                }
+            }
+            Some(Kind::Dir) => {
+                let record = dir.open_dir(&entry.name).map_err(Fault::from).and_then(|inside| record_of(core, &*inside));
+                if let Ok(Some(record)) = record {
+                    add(record.place.parent);
+                    add(record.previous.parent);
+                }
+            }
+            _ => {}
+        }
+    }
+    let proven = |id: &DirectoryId| names_under(core, dir, id, entries).0;
+    let best = candidates.into_iter().map(|id| (proven(&id), id)).filter(|(proven, _)| *proven > 0);
+    // Of two with the same number the first one, which is that of the place.
+    best.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, id)| id)
+}

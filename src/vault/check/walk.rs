@@ -1,0 +1,451 @@
+//! The walk through a vault: directories by their ids, entries by their names, files collected for the verification of their contents.
+//!
+//! Rules that hold here
+//! * The walk holds a directory of the store and its id, no nodes; so it also goes where no name leads.
+//! * A fault of a directory whose remedy moves it comes after the faults of what is in it; all others come first.
+//! * What vanishes between the listing and the look at it was removed by somebody, which is no fault.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::content::{self, Job};
+use super::{CheckFault, CheckProgress, NestedShares, Progress, describe, hints, join};
+use crate::backing::{Access, Dir, DirEntry, Kind, Stat};
+use crate::format::junction;
+use crate::format::name::{DIRECTORY_RECORD, LONG, SIDECAR, is_control};
+use crate::format::record::{RecordKind, Xattrs};
+use crate::vault::core::{Core, list};
+use crate::vault::error::{Fault, Inner};
+use crate::vault::file::OpenFile;
+use crate::vault::keys::DirectoryId;
+use crate::vault::repair::{Action, Remedy};
+use crate::vault::share::DESCRIPTOR;
+use crate::vault::types::ROOT;
+use crate::vault::xattr;
+
+/// Beginnings of the names of control files at the root of a share. What is in them is verified by who opens the share, but for the
+/// targets of long links, which are read with their links.
+const ROOT_CONTROLS: [&[u8]; 8] = [b"+share", b"+manifest-", b"+slots-", b"+identity", b"+lock", b"+journal-", b"+link-", b"+inventory-"];
+/// Files that are open at a time, and plain bytes that wait with them.
+const OPEN_MAX: usize = 128;
+const WAITING_MAX: u64 = 64 << 20;
+
+/// A directory on the walk.
+pub(super) struct Place {
+    dir: Arc<dyn Dir>,
+    /// `None` where nothing tells it.
+    id: Option<DirectoryId>,
+    plain: Vec<u8>,
+    cipher: Vec<u8>,
+    /// Entries with their plain names; `None` is no name of this directory.
+    entries: Vec<(DirEntry, Option<Vec<u8>>)>,
+}
+
+/// A file whose contents are to be verified.
+struct Waiting {
+    plain: Vec<u8>,
+    cipher: Vec<u8>,
+    /// What to report where the contents are good.
+    otherwise: Option<CheckFault>,
+    /// What to do where they are not.
+    keep: Remedy,
+}
+
+/// See the module.
+pub(super) struct Walk<'a> {
+    core: &'a Core,
+    pub seen: CheckProgress,
+    pub faults: Vec<CheckFault>,
+    /// Shares that the walk came upon and did not enter.
+    pub shares: NestedShares,
+    progress: Progress<'a>,
+    jobs: Vec<Job>,
+    waiting: Vec<Waiting>,
+    bytes: u64,
+    /// Of each directory only this entry is looked at; empty is none.
+    only: Option<Vec<u8>>,
+    /// Names that remedies of this walk will give.
+    claimed: HashSet<Vec<u8>>,
+}
+
+fn vanished(fault: &Fault) -> bool {
+    matches!(fault, Fault::Io(e) if e.raw_os_error() == Some(libc::ENOENT))
+}
+
+impl<'a> Walk<'a> {
+    pub fn new(core: &'a Core, progress: Progress<'a>) -> Walk<'a> {
+        Walk {
+            core,
+            seen: CheckProgress::default(),
+            faults: Vec::new(),
+            shares: Vec::new(),
+            progress,
+            jobs: Vec::new(),
+            waiting: Vec::new(),
+            bytes: 0,
+            only: None,
+            claimed: HashSet::new(),
+        }
+    }
+
+    fn fault(&mut self, plain: &[u8], cipher: &[u8], what: impl Into<String>, remedy: Option<Remedy>) {
+        self.faults.push(CheckFault::new(plain, cipher, what, remedy));
+    }
+
+    /// Checks the entry at a stored path and all below it.
+    pub fn from(&mut self, cipher: &[u8]) -> Inner<()> {
+        if cipher.is_empty() {
+            // The root is an entry of no directory: nobody else would look at its attributes.
+            match self.core.root.get_xattr_self(xattr::key_of(Kind::Dir)).map_err(Fault::from).and_then(|blob| self.xattrs(blob)) {
+                Ok(()) => {}
+                Err(fault) => self.fault(b"", b"", describe(&fault), Some(Remedy(Action::Attributes { name: b"root".to_vec() }))),
+            }
+            let root = self.root()?;
+            self.directory(root);
+        } else {
+            let (place, stored) = self.parent_of(cipher)?;
+            self.entry_of(&place, &stored);
+        }
+        self.flush();
+        Ok(())
+    }
+
+    /// Checks one entry by its stored path, and of a directory nothing in it.
+    pub fn single(&mut self, cipher: &[u8]) -> Inner<()> {
+        self.only = Some(Vec::new());
+        if cipher.is_empty() {
+            let root = self.root()?;
+            self.directory(root);
+            return Ok(());
+        }
+        let (place, stored) = self.parent_of(cipher)?;
+        place.dir.stat(&stored)?;
+        self.entry_of(&place, &stored);
+        self.flush();
+        Ok(())
+    }
+
+    fn root(&self) -> Inner<Place> {
+        let (dir, id) = (self.core.root.clone(), Some(self.core.keys.root_directory()));
+        let entries = self.decode(&dir, id, list(&*dir)?);
+        Ok(Place { dir, id, plain: Vec::new(), cipher: Vec::new(), entries })
+    }
+
+    fn parent_of(&mut self, cipher: &[u8]) -> Inner<(Place, Vec<u8>)> {
+        let mut place = self.root()?;
+        let mut parts = cipher.split(|b| *b == b'/').peekable();
+        while let Some(part) = parts.next() {
+            if parts.peek().is_none() {
+                return Ok((place, part.to_vec()));
+            }
+            let name = place.entries.iter().find(|(e, _)| *e.name == *part).and_then(|(_, name)| name.clone());
+            place = self.enter(&place, part, name.as_deref())?.0;
+        }
+        Err(Fault::Os(libc::ENOENT))
+    }
+
+    fn entry_of(&mut self, place: &Place, stored: &[u8]) {
+        if let Some(entry) = place.entries.iter().find(|(e, _)| *e.name == *stored) {
+            self.entry(place, entry);
+        }
+    }
+
+    /// Plain names of entries. What cannot be read counts as no name.
+    fn decode(&self, dir: &Arc<dyn Dir>, id: Option<DirectoryId>, entries: Vec<DirEntry>) -> Vec<(DirEntry, Option<Vec<u8>>)> {
+        let folder = id.map(|id| self.core.folder_at(dir.clone(), id));
+        let name = |e: &DirEntry| folder.as_ref().and_then(|f| f.decode(&e.name).ok().flatten());
+        let mut entries: Vec<_> = entries.into_iter().map(|e| (name(&e), e)).map(|(name, e)| (e, name)).collect();
+        entries.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        entries
+    }
+
+    /// Opens a sub-directory and finds out its id; the second is what is wrong with that. `name` is `None` where its own name is not known.
+    /// [`Fault::Boundary`] where it is a share of its own.
+    fn enter(&self, parent: &Place, stored: &[u8], name: Option<&[u8]>) -> Inner<(Place, Option<CheckFault>)> {
+        let dir = parent.dir.open_dir(stored)?;
+        let (plain, cipher) = (join(&parent.plain, name.unwrap_or(b"?")), join(&parent.cipher, stored));
+        match (parent.id, name) {
+            (Some(above), Some(name)) => {
+                let name = self.core.keys.place_name(&above, stored, name);
+                self.core.check_boundary(&*dir, &*parent.dir, &above, name)?;
+            }
+            // What leads there is not known, but not a name in it is one of ours.
+            _ if dir.stat(DESCRIPTOR).is_ok() => return Err(Fault::Boundary),
+            _ => {}
+        }
+        let entries = list(&*dir)?;
+        let any = entries.iter().any(|e| !is_control(&e.name));
+        let mut wrong = None;
+        let id = match (parent.id, name) {
+            (Some(above), Some(name)) => {
+                let name = self.core.keys.place_name(&above, stored, name);
+                let derived = self.core.keys.derived_directory(&above, name);
+                let record = |id| Some(Remedy(Action::Record { id, parent: above, name: name.to_vec() }));
+                match self.core.identify(&*dir, &above, name) {
+                    Ok((id, recorded)) => {
+                        let is_recorded = recorded.is_some();
+                        let found = if any && hints::names_under(self.core, &dir, &id, &entries).0 == 0 {
+                            hints::find(self.core, &dir, Some(derived), &entries)
+                        } else {
+                            None
+                        };
+                        match found {
+                            Some(other) if other != id && !is_recorded => {
+                                wrong = Some(CheckFault::new(&plain, &cipher, "has lost its directory record", record(other)));
+                                Some(other)
+                            }
+                            _ => Some(id),
+                        }
+                    }
+                    Err(Fault::Io(e)) => return Err(e.into()),
+                    Err(fault) => {
+                        let found = hints::find(self.core, &dir, Some(derived), &entries);
+                        let remedy = match found {
+                            Some(id) if id != derived => record(id),
+                            _ => Some(Remedy(Action::Unrecord)),
+                        };
+                        wrong = Some(CheckFault::new(&plain, &cipher, describe(&fault), remedy));
+                        if any { found } else { Some(derived) }
+                    }
+                }
+            }
+            _ => hints::find(self.core, &dir, None, &entries),
+        };
+        let entries = self.decode(&dir, id, entries);
+        Ok((Place { dir, id, plain, cipher, entries }, wrong))
+    }
+
+    fn directory(&mut self, place: Place) {
+        self.seen.dirs += 1;
+        (self.progress)(&self.seen);
+        for entry in &place.entries {
+            if self.only.as_ref().is_none_or(|only| *only == *entry.0.name) {
+                self.entry(&place, entry);
+            }
+        }
+    }
+
+    fn entry(&mut self, place: &Place, (entry, name): &(DirEntry, Option<Vec<u8>>)) {
+        let cipher = join(&place.cipher, &entry.name);
+        if is_control(&entry.name) {
+            return self.control(place, &entry.name, &cipher);
+        }
+        let stat = match place.dir.stat(&entry.name) {
+            Ok(stat) => stat,
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return,
+            Err(e) => return self.fault(&place.plain, &cipher, e.to_string(), None),
+        };
+        let Some(name) = name else { return self.foreign(place, &entry.name, &stat, &cipher) };
+        let mut name = name.clone();
+        if name == *entry.name {
+            let known = self.lost_name(place, &entry.name, stat.kind);
+            let remedy = known.clone().zip(place.id).map(|(name, directory)| Remedy(Action::Sidecar { directory, name }));
+            self.fault(&join(&place.plain, &name), &cipher, "has lost its long name", remedy);
+            name = known.unwrap_or(name);
+        }
+        let plain = join(&place.plain, &name);
+        let inside = (stat.kind == Kind::Dir).then(|| self.enter(place, &entry.name, Some(&name)));
+        if let Some(Err(Fault::Boundary)) = inside {
+            // Checked by whoever enters it, its attributes too, which are sealed under its own keys.
+            return self.shares.push((plain, cipher));
+        }
+        let blob = place.dir.get_xattr(&entry.name, xattr::key_of(stat.kind)).map_err(Fault::from);
+        match blob.and_then(|blob| self.xattrs(blob)) {
+            Ok(()) => {}
+            Err(fault) if vanished(&fault) => return,
+            // Not every store has attributes, and those of links and special files are for root alone.
+            Err(Fault::Io(e)) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) => {}
+            Err(fault) => self.fault(&plain, &cipher, describe(&fault), Some(Remedy(Action::Attributes { name: name.clone() }))),
+        }
+        let keep = || Remedy(Action::Keep { name: name.clone(), directory: None, place: place.id });
+        match stat.kind {
+            Kind::Dir => match inside {
+                Some(Ok((inside, wrong))) => {
+                    self.faults.extend(wrong);
+                    self.directory(inside);
+                }
+                Some(Err(fault)) if !vanished(&fault) => self.fault(&plain, &cipher, describe(&fault), None),
+                _ => {}
+            },
+            Kind::File => self.file(place, &entry.name, &stat, Waiting { plain, cipher, otherwise: None, keep: keep() }),
+            Kind::Symlink => {
+                self.seen.symlinks += 1;
+                match self.core.read_target(&*place.dir, &entry.name) {
+                    Err(fault) if !vanished(&fault) => self.fault(&plain, &cipher, describe(&fault), Some(keep())),
+                    _ => {}
+                }
+            }
+            _ => self.seen.others += 1,
+        }
+        (self.progress)(&self.seen);
+    }
+
+    fn xattrs(&self, blob: Option<Vec<u8>>) -> Inner<()> {
+        if let Some(blob) = blob {
+            Xattrs::decode(&self.core.keys.open_record(RecordKind::Xattrs, b"", &blob)?)?;
+        }
+        Ok(())
+    }
+
+    /// The long name of an entry whose sidecar is lost, where something that is sealed tells it: its hash is in the entry.
+    fn lost_name(&self, place: &Place, stored: &[u8], kind: Kind) -> Option<Vec<u8>> {
+        let names = match kind {
+            Kind::File => vec![hints::hint_of(self.core, &*place.dir, stored).ok()?.name],
+            Kind::Dir => {
+                let record = hints::record_of(self.core, &*place.dir.open_dir(stored).ok()?).ok()??;
+                vec![record.place.name, record.previous.name]
+            }
+            _ => return None,
+        };
+        let id = place.id?;
+        names.into_iter().find(|name| self.core.keys.is_long_entry(&id, stored, name))
+    }
+
+    /// An entry whose stored name is none of this directory.
+    fn foreign(&mut self, place: &Place, stored: &[u8], stat: &Stat, cipher: &[u8]) {
+        const WHAT: &str = "is not a name of this directory: changed, or moved here without the key";
+        let unknown = join(&place.plain, b"?");
+        match stat.kind {
+            Kind::File => {
+                let hint = hints::hint_of(self.core, &*place.dir, stored).ok().filter(|h| !h.name.is_empty());
+                let own = hint.as_ref().filter(|h| Some(h.directory) == place.id).and_then(|h| self.free_name(place, &h.name));
+                let remedy = match (own, hint, place.id) {
+                    (Some(name), _, Some(directory)) => Action::Name { directory, name, inside: None },
+                    (_, Some(hint), _) => Action::Keep { name: hint.name, directory: None, place: None },
+                    _ => Action::Keep { name: b"unnamed file".to_vec(), directory: None, place: None },
+                };
+                let keep = Remedy(Action::Keep { name: b"unnamed file".to_vec(), directory: None, place: None });
+                let otherwise = Some(CheckFault::new(&unknown, cipher, WHAT, Some(Remedy(remedy))));
+                self.file(place, stored, stat, Waiting { plain: unknown, cipher: cipher.to_vec(), otherwise, keep });
+            }
+            Kind::Dir => {
+                let remedy = match self.enter(place, stored, None) {
+                    Ok((inside, _)) => {
+                        let record = hints::record_of(self.core, &*inside.dir).ok().flatten();
+                        let id = inside.id.or(record.as_ref().map(|r| r.id));
+                        let own = record.filter(|r| Some(r.place.parent) == place.id).and_then(|r| self.free_name(place, &r.place.name));
+                        self.directory(inside);
+                        match (own, place.id) {
+                            (Some(name), Some(directory)) => Action::Name { directory, name, inside: id },
+                            _ => Action::Keep { name: b"unnamed directory".to_vec(), directory: id, place: place.id },
+                        }
+                    }
+                    Err(fault) if vanished(&fault) => return,
+                    Err(Fault::Boundary) => return self.fault(&unknown, cipher, "is a share whose name cannot be read", None),
+                    Err(fault) => return self.fault(&unknown, cipher, describe(&fault), None),
+                };
+                self.flush();
+                self.fault(&unknown, cipher, WHAT, Some(Remedy(remedy)));
+            }
+            _ => {
+                let name = if stat.kind == Kind::Symlink { &b"unnamed link"[..] } else { b"unnamed special file" };
+                let keep = Action::Keep { name: name.to_vec(), directory: None, place: None };
+                self.fault(&unknown, cipher, WHAT, Some(Remedy(keep)));
+            }
+        }
+    }
+
+    /// `name`, where no entry of the directory has it and no earlier remedy gives it.
+    fn free_name(&mut self, place: &Place, name: &[u8]) -> Option<Vec<u8>> {
+        let id = place.id?;
+        let stored = self.core.keys.names(&id).encode(name)?;
+        let is_free = |entry: &[u8]| place.dir.stat(entry).is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT));
+        let free = is_free(stored.entry()) && self.core.keys.older_entries(&id, name).iter().all(|entry| is_free(entry));
+        (free && self.claimed.insert(join(&place.cipher, stored.entry()))).then(|| name.to_vec())
+    }
+
+    /// Control files: records are read with what they belong to; sidecars are held against their entries.
+    fn control(&mut self, place: &Place, name: &[u8], cipher: &[u8]) {
+        let keep = |kept: &[u8]| Some(Remedy(Action::Keep { name: kept.to_vec(), directory: None, place: None }));
+        let is_root = place.cipher.is_empty();
+        let (what, remedy) = if let Some(text) = name.strip_prefix(SIDECAR) {
+            let entry = [&[LONG], text].concat();
+            if place.entries.iter().any(|(e, _)| e.name.starts_with(&entry)) {
+                return;
+            }
+            ("names an entry that is not there", keep(b"unused long name"))
+        } else if name.starts_with(junction::PREFIX) {
+            return; // read with the directory that it leads to
+        } else if name.starts_with(b"+moving-") {
+            ("is a share that was not finished: making it again goes on, or removes what is left", None)
+        } else if name.starts_with(b"+trash-") {
+            ("was left behind by a crash", Some(Remedy(Action::Trash)))
+        } else if name.starts_with(b"+tmp-") {
+            ("was left behind by a crash", keep(b"unfinished control file"))
+        } else if name.starts_with(b"+refused-") {
+            ("is a journal with changes to files that were something else when it was replayed", keep(b"refused journal"))
+        } else if if is_root { !ROOT_CONTROLS.iter().any(|known| name.starts_with(known)) } else { name != DIRECTORY_RECORD } {
+            // Perhaps one of a later version: left where it is, unless it is a file that somebody has given such a name.
+            if let Ok(stat) = place.dir.stat(name)
+                && stat.kind == Kind::File
+                && hints::hint_of(self.core, &*place.dir, name).is_ok()
+            {
+                return self.foreign(place, name, &stat, cipher);
+            }
+            ("is no control file of this directory", None)
+        } else {
+            return;
+        };
+        self.fault(&place.plain, cipher, what, remedy);
+    }
+
+    /// Opens a file and leaves its contents to [`Walk::flush`].
+    fn file(&mut self, place: &Place, stored: &[u8], stat: &Stat, waiting: Waiting) {
+        self.seen.files += 1;
+        match self.open(place, stored, stat) {
+            Ok(open) => {
+                let job = Job::new(open);
+                self.bytes += job.size;
+                self.jobs.push(job);
+                self.waiting.push(waiting);
+                if self.jobs.len() >= OPEN_MAX || self.bytes >= WAITING_MAX {
+                    self.flush();
+                }
+            }
+            Err(fault) if vanished(&fault) => {}
+            Err(fault) => self.fault(&waiting.plain, &waiting.cipher, describe(&fault), Some(waiting.keep)),
+        }
+    }
+
+    /// The open file where this vault has it open, with what is not committed yet; else a new one.
+    fn open(&self, place: &Place, stored: &[u8], stat: &Stat) -> Inner<Arc<OpenFile>> {
+        let node = self.core.nodes.find(stat);
+        let open = node.and_then(|node| self.core.files.lock().get(&node).map(|s| s.file.clone()));
+        match open {
+            Some(open) => Ok(open),
+            None => {
+                let file = self.core.journal.overlay(place.dir.open_file(stored, Access::Read)?)?;
+                OpenFile::load(node.unwrap_or(ROOT), file, &self.core.tools(), self.core.next_serial(), false)
+            }
+        }
+    }
+
+    /// Verifies the contents of the files that wait.
+    fn flush(&mut self) {
+        let mut jobs = std::mem::take(&mut self.jobs);
+        self.bytes = 0;
+        content::verify(self.core, &mut jobs, &mut |bytes| {
+            self.seen.bytes += bytes;
+            (self.progress)(&self.seen);
+        });
+        for (job, waiting) in jobs.into_iter().zip(std::mem::take(&mut self.waiting)) {
+            let (open, size) = (job.open.clone(), job.size);
+            let Waiting { plain, cipher, otherwise, keep } = waiting;
+            if let Some(damage) = job.into_damage() {
+                let fault = CheckFault::new(&plain, &cipher, describe(&damage.what), Some(keep));
+                self.faults.push(CheckFault { size: Some(size), bad: damage.bad, ..fault });
+                continue;
+            }
+            match content::surplus(self.core, &open) {
+                Ok(None) => {}
+                Ok(Some(length)) => {
+                    let what = "holds bytes beyond its end, which are not shown";
+                    let name = plain.rsplit(|b| *b == b'/').next().unwrap_or(&plain).to_vec();
+                    self.fault(&plain, &cipher, what, Some(Remedy(Action::Surplus { name, length })));
+                }
+                Err(fault) => self.fault(&plain, &cipher, describe(&fault), None),
+            }
+            self.faults.extend(otherwise);
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! The daemon is killed under load, and the machine's disk is copied under load; what was acknowledged must be there afterwards.
+//!
+//! A round mounts, has other processes work in the mount and note what was acknowledged to them, kills the daemon with SIGKILL at a random
+//! moment (or copies the disk beneath, in one moment), mounts again and compares. What the loads do stands in `crash/load.rs`.
+//!
+//! `KITHFS_CRASH_ROUNDS` sets the number of rounds of each test, `KITHFS_CRASH_SEED` the moments. `scripts/crash.sh --full` runs them all.
+
+#[path = "crash/load.rs"]
+mod load;
+#[path = "support/mounted.rs"]
+mod mounted;
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use mounted::{KITHFS, can_mount, expect_code, is_mounted, shell};
+
+/// Rounds of each test unless the environment says otherwise.
+const ROUNDS: u64 = 12;
+/// The ordinary user of the tests that root runs.
+const USER: u32 = 65534;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+}
+
+/// A vault with its mount point, used by one user.
+struct Bed {
+    dir: tempfile::TempDir,
+    vault: PathBuf,
+    user: Option<u32>,
+    moments: u64,
+}
+
+impl Bed {
+    fn new(user: Option<u32>) -> Bed {
+        let dir = tempfile::Builder::new().prefix("kithfs-crash-").tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let bed = Bed { vault: dir.path().join("home/vault"), dir, user, moments: number("KITHFS_CRASH_SEED", 1) };
+        for sub in ["home", "mnt", "run"] {
+            let path = bed.dir.path().join(sub);
+            std::fs::create_dir(&path).unwrap();
+            std::os::unix::fs::chown(&path, user, user).unwrap();
+        }
+        std::fs::write(bed.dir.path().join("passphrase"), "correct horse\n").unwrap();
+        bed
+    }
+
+    fn init(&self) {
+        expect_code(self.command(KITHFS).args(["init", "--kdf-memory", "32", "--kdf-passes", "1"]).arg(&self.vault), 0);
+    }
+
+    fn point(&self) -> PathBuf {
+        self.dir.path().join("mnt")
+    }
+
+    fn acknowledged(&self) -> PathBuf {
+        self.dir.path().join("run/acknowledged")
+    }
+
+    /// A program run by the user of this bed.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("KITHFS_PASSPHRASE_FILE", self.dir.path().join("passphrase")).env("XDG_RUNTIME_DIR", self.dir.path().join("run"));
+        command.env("HOME", self.dir.path().join("home"));
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        command
+    }
+
+    fn mount(&self, vault: &Path) -> Daemon {
+        let child = self.command(KITHFS).args(["mount", "--foreground", "--log-level", "warn"]).arg(vault).arg(self.point()).spawn();
+        let mut daemon = Daemon { child: child.unwrap(), point: self.point() };
+        daemon.wait_until_mounted();
+        daemon
+    }
+
+    /// Starts the loads of one round in `place` of the mount. They end when the mount does, or when they are killed.
+    fn start(&self, place: &str, extra: &[(&str, &str)]) -> Child {
+        let _ = std::fs::remove_file(self.acknowledged());
+        let me = std::env::current_exe().unwrap();
+        let mut command = self.command(me.to_str().unwrap());
+        command.args(["--exact", "load::works_while_the_mount_does", "--nocapture"]).env("KITHFS_CRASH_LOAD", self.point().join(place));
+        command.env("KITHFS_CRASH_ACKNOWLEDGED", self.acknowledged()).envs(extra.iter().copied());
+        command.stdout(Stdio::null()).spawn().unwrap()
+    }
+
+    /// Compares `place` of the mount with what the acknowledgements say.
+    fn verify(&self, place: &str, acknowledged: &Path, what: &str) {
+        let me = std::env::current_exe().unwrap();
+        let mut command = self.command(me.to_str().unwrap());
+        command.args(["--exact", "load::finds_what_was_acknowledged", "--nocapture"]).env("KITHFS_CRASH_VERIFY", self.point().join(place));
+        let output = command.env("KITHFS_CRASH_ACKNOWLEDGED", acknowledged).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{what}:\n{text}");
+    }
+
+    /// A moment between 40 and 400 ms.
+    fn moment(&mut self) -> Duration {
+        self.moments = self.moments.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Duration::from_millis(40 + (self.moments >> 33) % 360)
+    }
+
+    fn lines(&self) -> usize {
+        std::fs::read(self.acknowledged()).map_or(0, |text| text.iter().filter(|b| **b == b'\n').count())
+    }
+
+    /// The load is under way in all its parts: from here on any moment is as good as another.
+    fn wait_for_load(&self, load: &mut Child) {
+        while !std::fs::read_to_string(self.acknowledged()).is_ok_and(|text| load::all_have_begun(&text)) {
+            assert!(load.try_wait().unwrap().is_none(), "the load ended before it was under way");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Nothing in the vault is damaged but what a crash may leave behind.
+    fn check(&self, vault: &Path) {
+        let output = self.command(KITHFS).arg("fsck").arg(vault).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        let residue = ["was left behind by a crash", "beyond its end", "never committed"];
+        let damage = |line: &&str| line.contains(": ") && line.contains("authenticated") && !residue.iter().any(|r| line.contains(r));
+        assert!(!text.lines().any(|line| damage(&line)), "{text}");
+    }
+}
+
+/// A mounted vault, served by a child. Taken down when dropped.
+struct Daemon {
+    child: Child,
+    point: PathBuf,
+}
+
+impl Daemon {
+    fn wait_until_mounted(&mut self) {
+        use std::os::fd::AsRawFd;
+        let table = std::fs::File::open("/proc/self/mounts").unwrap();
+        while !is_mounted(&self.point) {
+            assert!(self.child.try_wait().unwrap().is_none(), "the daemon ended before it mounted");
+            let mut poll = libc::pollfd { fd: table.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
+            // SAFETY: one valid pollfd; the time-out only bounds how long a daemon that fails goes unnoticed.
+            unsafe { libc::poll(&mut poll, 1, 200) };
+        }
+    }
+
+    /// Kills the daemon as nothing else could, and takes the dead mount away.
+    fn kill(self) {
+        drop(self);
+    }
+
+    fn unmount(mut self) {
+        expect_code(Command::new(KITHFS).arg("umount").arg(&self.point), 0);
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if is_mounted(&self.point) {
+            let _ = Command::new("umount").arg("--lazy").arg(&self.point).status();
+        }
+    }
+}
+
+fn killed(user: Option<u32>, extra: &[(&str, &str)]) {
+    let rounds = number("KITHFS_CRASH_ROUNDS", ROUNDS);
+    let mut bed = Bed::new(user);
+    bed.init();
+    let mut acknowledged = 0;
+    let mut daemon = bed.mount(&bed.vault);
+    for round in 0..rounds {
+        let place = format!("round {round}");
+        let mut load = bed.start(&place, extra);
+        bed.wait_for_load(&mut load);
+        std::thread::sleep(bed.moment());
+        daemon.kill();
+        let _ = load.wait();
+        acknowledged += bed.lines();
+        daemon = bed.mount(&bed.vault);
+        bed.verify(&place, &bed.acknowledged(), &place);
+    }
+    daemon.unmount();
+    bed.check(&bed.vault);
+    println!("{rounds} kills, {acknowledged} acknowledgements");
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn a_killed_daemon_loses_nothing_that_was_acknowledged() {
+    if can_mount() {
+        killed(None, &[]);
+    }
+}
+
+#[test]
+fn a_killed_daemon_of_an_ordinary_user_loses_nothing_of_files_that_he_may_not_write() {
+    if !can_mount() {
+        return;
+    }
+    if !is_root() {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let may_mount = Command::new("test").args(["-r", "/dev/fuse", "-a", "-w", "/dev/fuse"]).uid(USER).gid(USER).status();
+    if !may_mount.is_ok_and(|status| status.success()) {
+        println!("skipped: user {USER} may not open /dev/fuse");
+        return;
+    }
+    killed(Some(USER), &[("KITHFS_CRASH_MODES", "yes")]);
+}
+
+#[test]
+fn databases_survive_the_kills() {
+    if !can_mount() {
+        return;
+    }
+    if Command::new("sqlite3").arg("--version").output().is_err() {
+        println!("skipped: there is no sqlite3");
+        return;
+    }
+    killed(None, &[("KITHFS_CRASH_SQLITE", "yes")]);
+}
+
+/// A loop device with a filesystem on it, mounted; both go with it.
+struct Disk {
+    point: PathBuf,
+}
+
+impl Disk {
+    fn mount(image: &Path, point: &Path, options: &str) -> Option<Disk> {
+        std::fs::create_dir_all(point).unwrap();
+        let output = Command::new("mount").args(["-o", options]).arg(image).arg(point).output().unwrap();
+        if !output.status.success() {
+            println!("mount: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        output.status.success().then(|| Disk { point: point.to_owned() })
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.point).status();
+    }
+}
+
+#[test]
+fn a_disk_that_is_copied_in_one_moment_holds_what_was_acknowledged() {
+    // The copy is what a power cut would have left: an ext4 in an image that lies on an XFS, which clones files in one step.
+    if !can_mount() {
+        return;
+    }
+    let mut bed = Bed::new(None);
+    let work = bed.dir.path().to_owned();
+    let made = Command::new("mkfs.xfs").args(["-q", "-d", "size=1g,file,name=outer"]).current_dir(&work).output();
+    if !is_root() || !made.is_ok_and(|output| output.status.success()) {
+        println!("skipped: it needs root and mkfs.xfs");
+        return;
+    }
+    let Some(outer) = Disk::mount(&work.join("outer"), &work.join("xfs"), "loop") else {
+        println!("skipped: loop devices cannot be mounted");
+        return;
+    };
+    shell(&work, "truncate -s 96M xfs/disk && mkfs.ext4 -q -F xfs/disk");
+    let inner = Disk::mount(&work.join("xfs/disk"), &work.join("ext4"), "loop").expect("mount the inner disk");
+    bed.vault = work.join("ext4/vault");
+    bed.init();
+    let rounds = number("KITHFS_CRASH_ROUNDS", ROUNDS);
+    let mut acknowledged = 0;
+    for round in 0..rounds {
+        let place = format!("round {round}");
+        let daemon = bed.mount(&bed.vault);
+        let mut load = bed.start(&place, &[]);
+        bed.wait_for_load(&mut load);
+        std::thread::sleep(bed.moment());
+        // First what was acknowledged by now, then the disk of a moment later.
+        let before = work.join("before");
+        std::fs::copy(bed.acknowledged(), &before).unwrap();
+        shell(&work, "cp --reflink=always xfs/disk xfs/copy");
+        let _ = load.kill();
+        let _ = load.wait();
+        daemon.unmount();
+        acknowledged += std::fs::read(&before).unwrap().iter().filter(|b| **b == b'\n').count();
+        {
+            let _copy = Disk::mount(&work.join("xfs/copy"), &work.join("copy"), "loop").expect("mount the copy");
+            let vault = work.join("copy/vault");
+            let daemon = bed.mount(&vault);
+            bed.verify(&place, &before, &place);
+            daemon.unmount();
+            bed.check(&vault);
+        }
+        shell(&work, &format!("rm -rf xfs/copy 'ext4/{place}'"));
+        // Room for the next round.
+        let daemon = bed.mount(&bed.vault);
+        std::fs::remove_dir_all(bed.point().join(&place)).unwrap();
+        daemon.unmount();
+    }
+    println!("{rounds} copies, {acknowledged} acknowledgements");
+    drop(inner);
+    drop(outer);
+}
+
+/// An ext4 of 64 MiB on a loop device; `None`, with a message, where that cannot be had.
+fn small_disk(work: &Path) -> Option<Disk> {
+    let made =
+        is_root() && Command::new("mkfs.ext4").args(["-q", "-F", "disk", "64M"]).current_dir(work).status().is_ok_and(|s| s.success());
+    let disk = made.then(|| Disk::mount(&work.join("disk"), &work.join("small"), "loop")).flatten();
+    if disk.is_none() {
+        println!("skipped: it needs root, mkfs.ext4 and loop devices");
+    }
+    disk
+}
+
+#[test]
+fn a_full_disk_damages_nothing_and_the_mount_goes_on_when_there_is_space() {
+    if !can_mount() {
+        return;
+    }
+    let mut bed = Bed::new(None);
+    let work = bed.dir.path().to_owned();
+    let Some(disk) = small_disk(&work) else { return };
+    bed.vault = work.join("small/vault");
+    bed.init();
+    let daemon = bed.mount(&bed.vault);
+    // All but about 3 MiB is taken by somebody else.
+    shell(&work, "free=$(($(stat -f -c '%a * %S' small) / 1048576)); fallocate -l $((free - 3))M small/ballast");
+    let full = bed.acknowledged().with_extension("full");
+    let _ = std::fs::remove_file(&full);
+    let mut load = bed.start("full", &[]);
+    // What needs space is refused in the end; overwriting does not need any.
+    let ended = || std::fs::read_to_string(&full).unwrap_or_default();
+    while !["append", "replace", "create"].iter().all(|load| ended().contains(load)) {
+        assert!(load.try_wait().unwrap().is_none(), "the load ended: {}", ended());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let lines = bed.lines();
+    while bed.lines() < lines + 20 {
+        assert!(load.try_wait().unwrap().is_none() && !ended().contains("overwrite"), "overwriting ended in a full disk");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = load.kill();
+    let _ = load.wait();
+    bed.verify("full", &bed.acknowledged(), "while it is full");
+    std::fs::remove_file(work.join("small/ballast")).unwrap();
+    let mut load = bed.start("again", &[]);
+    bed.wait_for_load(&mut load);
+    let _ = load.kill();
+    let _ = load.wait();
+    bed.verify("again", &bed.acknowledged(), "after there is space");
+    daemon.unmount();
+    bed.check(&bed.vault);
+    drop(disk);
+}
+
+#[test]
+fn a_store_that_can_only_be_read_is_mounted_for_reading_with_a_message() {
+    if !can_mount() {
+        return;
+    }
+    let mut bed = Bed::new(None);
+    let work = bed.dir.path().to_owned();
+    let Some(disk) = small_disk(&work) else { return };
+    bed.vault = work.join("small/vault");
+    bed.init();
+    let daemon = bed.mount(&bed.vault);
+    std::fs::write(bed.point().join("file"), "words").unwrap();
+    daemon.unmount();
+    shell(&work, "mount -o remount,ro small");
+    let said = std::fs::File::create(work.join("said")).unwrap();
+    let mut command = bed.command(KITHFS);
+    let child = command.args(["mount", "--foreground"]).arg(&bed.vault).arg(bed.point()).stderr(said).spawn().unwrap();
+    let mut daemon = Daemon { child, point: bed.point() };
+    daemon.wait_until_mounted();
+    assert_eq!(std::fs::read_to_string(bed.point().join("file")).unwrap(), "words");
+    let refused = std::fs::write(bed.point().join("file"), "other").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    daemon.unmount();
+    let said = std::fs::read_to_string(work.join("said")).unwrap();
+    assert!(said.contains("can only be read"), "{said}");
+    drop(disk);
+}

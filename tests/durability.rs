@@ -1,0 +1,450 @@
+//! Stories of durability: each test is a way in which something was lost, or could have been.
+
+#[path = "support/vaults.rs"]
+mod vaults;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::backing::mem::MemStore;
+use kithfs::backing::{Access, Call, Dir, SetTime, Timestamp};
+use kithfs::crypto::Suite;
+use kithfs::vault::{Fallocate, OpenOptions, SetAttr, Vault};
+use vaults::{READ, READ_WRITE, Seeded, at, get, pattern, put};
+
+fn store(chunk_log2: u8) -> MemStore {
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, chunk_log2);
+    store
+}
+
+/// Makes a file that survives any power cut from now on.
+fn durable(vault: &Vault, path: &[u8], bytes: &[u8]) {
+    put(vault, path, bytes).unwrap();
+    let handle = vaults::open_or_create(vault, path, READ_WRITE).unwrap();
+    vault.fsync(handle, false).unwrap();
+    vault.release(handle).unwrap();
+    sync_root(vault);
+}
+
+fn sync_root(vault: &Vault) {
+    let handle = vault.open_dir(kithfs::vault::ROOT).unwrap();
+    vault.sync_dir(handle).unwrap();
+    vault.release_dir(handle);
+}
+
+fn overwrite(vault: &Vault, path: &[u8], offset: u64, bytes: &[u8]) -> Result<(), kithfs::vault::Error> {
+    let handle = vaults::open_or_create(vault, path, READ_WRITE)?;
+    let done = vault.write(handle, offset, bytes, false).and_then(|()| vault.fsync(handle, false));
+    let _ = vault.release(handle);
+    done
+}
+
+fn fill_up(store: &MemStore, vault: &Vault) {
+    let space = vault.space().unwrap();
+    store.set_capacity(Some((space.blocks - space.free) * space.block_size));
+}
+
+fn patched(mut bytes: Vec<u8>, offset: usize, patch: &[u8]) -> Vec<u8> {
+    bytes.resize(bytes.len().max(offset + patch.len()), 0);
+    bytes[offset..offset + patch.len()].copy_from_slice(patch);
+    bytes
+}
+
+fn journals(store: &Arc<dyn Dir>) -> usize {
+    store.reopen().unwrap().read(0, 1 << 20).unwrap().iter().filter(|e| e.name.starts_with(b"+journal-")).count()
+}
+
+fn open_read_only(store: Arc<dyn Dir>) -> Vault {
+    Vault::open(store, &vaults::owner(), OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap()
+}
+
+#[test]
+fn a_file_that_a_full_store_refuses_to_shorten_keeps_its_bytes() {
+    // A truncate for which the journal found no space stayed in memory: the file counted as small, the next write filled places to which
+    // the durable header still referred, and growth brought the old bytes back.
+    for (chunk_log2, size) in [(12, 100), (12, 4096), (12, 10_001), (18, 0), (18, 100), (18, 10_001), (18, 262_144)] {
+        for was_durable in [true, false] {
+            let what = format!("chunks of 2^{chunk_log2}, cut to {size}, durable: {was_durable}");
+            let store = store(chunk_log2);
+            let vault = vaults::open(store.root()).unwrap();
+            let old = pattern(1, 300_000);
+            if was_durable {
+                durable(&vault, b"file", &old);
+            }
+            let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+            if !was_durable {
+                vault.write(handle, 0, &old, false).unwrap();
+                vault.commit_due(std::time::Duration::ZERO);
+            }
+            fill_up(&store, &vault);
+            let cut = at(&vault, b"file", |node| vault.setattr(node, &SetAttr { size: Some(size), ..SetAttr::default() }));
+            let now = match &cut {
+                // Nothing of the old contents is wanted any more, so nothing needs the journal.
+                Ok(_) => old[..size as usize].to_vec(),
+                Err(e) => {
+                    assert!(size > 0 && was_durable, "{what}: {e}");
+                    assert_eq!(e.errno(), libc::ENOSPC, "{what}");
+                    old.clone()
+                }
+            };
+            assert!(cut.is_err() == (size > 0 && was_durable), "{what}");
+            assert_eq!(get(&vault, b"file").unwrap().len(), now.len(), "{what}");
+            assert!(get(&vault, b"file").unwrap() == now, "{what}: while it is full");
+            // Perhaps taken in, perhaps refused; what was there before stays until it is committed.
+            let more = pattern(2, 9000);
+            let written = vault.write(handle, 5000, &more, false).is_ok();
+            if was_durable && size > 0 {
+                let crashed = store.crash(&mut |_| 0);
+                crashed.set_capacity(None);
+                assert!(get(&vaults::open(crashed.root()).unwrap(), b"file").unwrap() == old, "{what}: after a power cut");
+            }
+            store.set_capacity(None);
+            let wanted = if written { patched(now, 5000, &more) } else { now };
+            if written {
+                vault.fsync(handle, false).unwrap();
+                assert!(get(&vault, b"file").unwrap() == wanted, "{what}: after there is space");
+            }
+            vault.release(handle).unwrap();
+            vault.close().unwrap();
+            if written {
+                assert!(get(&vaults::open(store.root()).unwrap(), b"file").unwrap() == wanted, "{what}: opened again");
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_written_where_a_hole_was_refused_stay() {
+    // The ranges of a hole that a full store had refused were kept for the next commit, which punched them out of what had been written there since.
+    let store = store(12);
+    let vault = vaults::open(store.root()).unwrap();
+    durable(&vault, b"file", &pattern(1, 100_000));
+    let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+    fill_up(&store, &vault);
+    let punched = vault.fallocate(handle, 8192, 40_960, Fallocate::PunchHole);
+    assert_eq!(punched.unwrap_err().errno(), libc::ENOSPC);
+    store.set_capacity(None);
+    vault.write(handle, 16_384, &pattern(2, 8192), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    vault.release(handle).unwrap();
+    vault.close().unwrap();
+    let mut wanted = pattern(1, 100_000);
+    wanted[8192..49_152].fill(0);
+    let wanted = patched(wanted, 16_384, &pattern(2, 8192));
+    assert!(get(&vaults::open(store.root()).unwrap(), b"file").unwrap() == wanted);
+}
+
+#[test]
+fn what_was_acknowledged_outlives_a_record_of_another_file_that_could_not_be_applied() {
+    // A record that could not be applied left its journal for the next replay, and another journal was begun beside it: where a power cut
+    // tore a file that had records in both, the wrong one of them came first and an acknowledged fsync was lost.
+    // The first write is that of the record.
+    for (call, nth) in [(Call::Write, 2), (Call::SetTimes, 1)] {
+        let store = store(12);
+        let plan = FaultPlan::new();
+        let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+        durable(&vault, b"good", &pattern(1, 40_000));
+        durable(&vault, b"bad", &pattern(2, 40_000));
+        overwrite(&vault, b"good", 4096, &pattern(3, 4096)).unwrap();
+        let handle = vaults::open_or_create(&vault, b"bad", READ_WRITE).unwrap();
+        vault.write(handle, 0, &pattern(4, 8192), false).unwrap();
+        plan.reset();
+        plan.add(Fault { calls: Calls::Of(call), when: When::Nth(nth), errno: libc::EIO, short: true });
+        assert_eq!(vault.fsync(handle, false).unwrap_err().errno(), libc::EIO);
+        assert_eq!(vault.write(handle, 0, b"x", false).unwrap_err().errno(), libc::EIO, "the error sticks");
+        assert_eq!(plan.failed(), 1);
+        overwrite(&vault, b"good", 8192, &pattern(5, 4096)).unwrap();
+        assert_eq!(journals(&store.root()), 1, "one journal at a time");
+        let good = patched(patched(pattern(1, 40_000), 4096, &pattern(3, 4096)), 8192, &pattern(5, 4096));
+        let bad = patched(pattern(2, 40_000), 0, &pattern(4, 8192));
+        for round in 0..60 {
+            let random = Seeded::new(round + 1);
+            let crashed = store.crash(&mut |n| if round == 0 { 0 } else { random.below(n as u64) as usize });
+            let again = vaults::open(crashed.root()).unwrap();
+            assert!(get(&again, b"good").unwrap() == good, "round {round}");
+            assert!(get(&again, b"bad").unwrap() == bad, "round {round}: its record was durable");
+        }
+        let _ = vault.release(handle);
+        // Opened again it is repaired first.
+        assert!(get(&vault, b"bad").unwrap() == bad);
+        overwrite(&vault, b"bad", 0, b"again").unwrap();
+        vault.close().unwrap();
+        assert_eq!(journals(&store.root()), 0);
+        assert!(get(&vaults::open(store.root()).unwrap(), b"bad").unwrap() == patched(bad, 0, b"again"));
+    }
+}
+
+#[test]
+fn records_of_a_file_that_cannot_be_flushed_are_carried_until_it_can() {
+    // A checkpoint that could not flush a file forgot all the others that it had not come to.
+    let store = store(12);
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    let names: Vec<Vec<u8>> = (0..6).map(|n| format!("file {n}").into_bytes()).collect();
+    for name in &names {
+        durable(&vault, name, &pattern(1, 20_000));
+        overwrite(&vault, name, 4096, &pattern(2, 4096)).unwrap();
+    }
+    plan.reset();
+    // Two files are refused, when they are flushed and when their records are written again.
+    plan.add(Fault { calls: Calls::Of(Call::SyncAll), when: When::Nth(2), errno: libc::EIO, short: false });
+    plan.add(Fault { calls: Calls::Of(Call::SyncAll), when: When::Nth(4), errno: libc::EIO, short: false });
+    plan.add(Fault { calls: Calls::Of(Call::Write), when: When::Nth(1), errno: libc::EIO, short: true });
+    plan.add(Fault { calls: Calls::Of(Call::Write), when: When::Nth(2), errno: libc::EIO, short: true });
+    // The rename of a file asks for a checkpoint; it may be one of the two itself.
+    let _ = vaults::rename(&vault, &names[0], b"renamed", kithfs::vault::RenameMode::NoReplace);
+    assert!(plan.failed() >= 3, "{}", plan.failed());
+    for round in 0..40 {
+        let random = Seeded::new(round + 1);
+        let crashed = store.crash(&mut |n| if round == 0 { 0 } else { random.below(n as u64) as usize });
+        let again = vaults::open(crashed.root()).unwrap();
+        let wanted = patched(pattern(1, 20_000), 4096, &pattern(2, 4096));
+        for name in &names {
+            let found = get(&again, name).or_else(|_| get(&again, b"renamed")).unwrap();
+            assert!(found == wanted, "round {round}: {}", name.escape_ascii());
+        }
+    }
+    plan.heal();
+    vault.close().unwrap();
+    assert_eq!(journals(&store.root()), 0);
+}
+
+#[test]
+fn a_file_whose_records_cannot_be_replayed_is_not_opened_before_they_are() {
+    // A replay that could not write a file kept its journal and opened the vault: the file was served at the state before, and what was
+    // committed on top of it made the records worthless.
+    let live = store(12);
+    let vault = vaults::open(live.root()).unwrap();
+    durable(&vault, b"file", &pattern(1, 40_000));
+    durable(&vault, b"other", &pattern(2, 100));
+    overwrite(&vault, b"file", 8192, &pattern(3, 4096)).unwrap();
+    let (crashed, second) = (live.crash(&mut |_| 0), live.crash(&mut |_| 0));
+    drop(vault);
+    let wanted = patched(pattern(1, 40_000), 8192, &pattern(3, 4096));
+
+    let plan = FaultPlan::new();
+    plan.add(Fault { calls: Calls::Of(Call::SyncAll), when: When::From(1), errno: libc::EIO, short: false });
+    let vault = vaults::open(FaultStore::wrap(crashed.root(), plan.clone())).unwrap();
+    for flags in [READ, READ_WRITE] {
+        let refused = at(&vault, b"file", |node| vault.open_file(node, flags).map(|_| ()));
+        assert_eq!(refused.unwrap_err().errno(), libc::EIO);
+    }
+    assert!(get(&vault, b"other").unwrap() == pattern(2, 100), "the others are not concerned");
+    assert_eq!(vault.close().unwrap_err().errno(), libc::EIO, "a journal was left");
+    drop(vault);
+    plan.heal();
+    let vault = vaults::open(FaultStore::wrap(crashed.root(), plan.clone())).unwrap();
+    assert!(get(&vault, b"file").unwrap() == wanted, "the next mount replays it");
+    vault.close().unwrap();
+
+    let crashed = second;
+    plan.reset();
+    plan.add(Fault { calls: Calls::Of(Call::SyncAll), when: When::From(1), errno: libc::EIO, short: false });
+    let vault = vaults::open(FaultStore::wrap(crashed.root(), plan.clone())).unwrap();
+    assert!(get(&vault, b"file").is_err());
+    plan.heal();
+    assert!(get(&vault, b"file").unwrap() == wanted, "as soon as it can be written");
+    overwrite(&vault, b"file", 0, &pattern(4, 100)).unwrap();
+    let wanted = patched(wanted, 0, &pattern(4, 100));
+    assert!(get(&vaults::open(crashed.crash(&mut |_| 0).root()).unwrap(), b"file").unwrap() == wanted);
+    vault.close().unwrap();
+    assert_eq!(journals(&crashed.root()), 0);
+}
+
+#[test]
+fn a_vault_opened_for_reading_shows_what_was_acknowledged_and_changes_nothing() {
+    // A vault that was opened for reading only, with the journal of a crashed mount in it, showed files without what their programs had fsynced.
+    for chunk_log2 in [12, 18] {
+        let live = store(chunk_log2);
+        let vault = vaults::open(live.root()).unwrap();
+        durable(&vault, b"large", &pattern(1, 300_000));
+        durable(&vault, b"small", &pattern(2, 100));
+        durable(&vault, b"untouched", &pattern(3, 5000));
+        overwrite(&vault, b"large", 8192, &pattern(4, 4096)).unwrap();
+        overwrite(&vault, b"large", 300_000, &pattern(5, 5000)).unwrap();
+        overwrite(&vault, b"small", 50, &pattern(6, 2000)).unwrap();
+        let large = patched(patched(pattern(1, 300_000), 8192, &pattern(4, 4096)), 300_000, &pattern(5, 5000));
+        let small = patched(pattern(2, 100), 50, &pattern(6, 2000));
+        for round in 0..20 {
+            let random = Seeded::new(round + 1);
+            let crashed = live.crash(&mut |n| if round == 0 { 0 } else { random.below(n as u64) as usize });
+            let plan = FaultPlan::new();
+            let vault = open_read_only(FaultStore::wrap(crashed.root(), plan.clone()));
+            for (name, wanted) in [(&b"large"[..], &large), (b"small", &small), (b"untouched", &pattern(3, 5000))] {
+                assert!(get(&vault, name).unwrap() == *wanted, "round {round}: {}", name.escape_ascii());
+                let size = at(&vault, name, |node| Ok(vault.getattr(node)?.size)).unwrap();
+                assert_eq!(size, wanted.len() as u64, "round {round}: {}", name.escape_ascii());
+            }
+            assert!(vaults::faults(&vault).iter().all(|f| f.contains("beyond its end")), "{:?}", vaults::faults(&vault));
+            vault.close().unwrap();
+            assert_eq!(plan.count(Calls::Changes), 0, "nothing was changed");
+            // A mount that can write does what was only shown.
+            let vault = vaults::open(crashed.root()).unwrap();
+            assert!(get(&vault, b"large").unwrap() == large && get(&vault, b"small").unwrap() == small);
+        }
+    }
+}
+
+#[test]
+fn the_last_close_commits_what_another_opener_has_left_to_it() {
+    // The last close committed, and before it took the file out of the table somebody else opened, wrote and closed it: as one of two he
+    // left the commit to the other, who had done his already, and the change was gone.
+    let store = store(12);
+    let vault = vaults::open(store.root()).unwrap();
+    put(&vault, b"file", &[0; 100]).unwrap();
+    let lost = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..3u64 {
+            let (vault, lost) = (&vault, &lost);
+            scope.spawn(move || {
+                for round in 1..4000u64 {
+                    if lost.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    vaults::write_at(vault, b"file", thread * 8, &round.to_le_bytes()).unwrap();
+                    let found = get(vault, b"file").unwrap();
+                    if found[thread as usize * 8..][..8] != round.to_le_bytes() {
+                        lost.store(true, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert!(!lost.into_inner(), "a change was lost");
+}
+
+/// Names of the journals of a store.
+fn journal_names(dir: &Arc<dyn Dir>) -> Vec<Vec<u8>> {
+    let entries = dir.reopen().unwrap().read(0, 1 << 20).unwrap();
+    entries.iter().filter(|e| e.name.starts_with(b"+journal-")).map(|e| e.name.to_vec()).collect()
+}
+
+fn read_all(dir: &Arc<dyn Dir>, name: &[u8]) -> Vec<u8> {
+    let file = dir.open_file(name, Access::Read).unwrap();
+    let mut bytes = vec![0; file.stat().unwrap().size as usize];
+    file.read_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+fn write_all(dir: &Arc<dyn Dir>, name: &[u8], bytes: &[u8]) {
+    let _ = dir.unlink(name);
+    dir.create_file(name, 0o600).unwrap().write_at(bytes, 0).unwrap();
+}
+
+/// A store as a power cut left it, with a journal of two records for one file, and what the file held before and after them.
+fn crashed() -> (MemStore, [Vec<u8>; 3]) {
+    let live = store(12);
+    let vault = vaults::open(live.root()).unwrap();
+    durable(&vault, b"file", &pattern(1, 20_000));
+    durable(&vault, b"bystander", &pattern(2, 5000));
+    overwrite(&vault, b"file", 4096, &pattern(3, 4096)).unwrap();
+    overwrite(&vault, b"file", 8192, &pattern(4, 4096)).unwrap();
+    let one = patched(pattern(1, 20_000), 4096, &pattern(3, 4096));
+    let states = [pattern(1, 20_000), one.clone(), patched(one, 8192, &pattern(4, 4096))];
+    (live.crash(&mut |_| 0), states)
+}
+
+fn assert_one_of(store: &MemStore, states: &[Vec<u8>], what: &str) {
+    let vault = vaults::open(store.root()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let found = get(&vault, b"file").unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert!(states.contains(&found), "{what}: bytes that nobody wrote");
+    assert!(get(&vault, b"bystander").unwrap() == pattern(2, 5000), "{what}");
+    vault.close().unwrap();
+}
+
+#[test]
+fn a_journal_that_was_tampered_with_is_refused_or_harmless() {
+    // Whoever stores the vault may change the journal as well.
+    let (base, states) = crashed();
+    let name = journal_names(&base.root()).remove(0);
+    let bytes = read_all(&base.root(), &name);
+    let used = bytes.iter().rposition(|b| *b != 0).unwrap() + 1;
+    assert!(used > 4096 + 2 * 512);
+    let with = |journal: &[u8], what: &str| {
+        let store = base.snapshot();
+        write_all(&store.root(), &name, journal);
+        assert_one_of(&store, &states, what);
+        assert_one_of(&store, &states, &format!("{what}, opened again"));
+    };
+    with(&bytes, "as it was");
+    for at in (0..used).step_by(97).chain(4096..4096 + 64) {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1 << (at % 8);
+        with(&flipped, &format!("a bit of byte {at} flipped"));
+    }
+    for end in (0..used + 512).step_by(512) {
+        with(&bytes[..end], &format!("cut to {end} bytes"));
+        let mut torn = bytes.clone();
+        torn[end..(end + 512).min(bytes.len())].fill(0);
+        with(&torn, &format!("torn at {end}"));
+    }
+    // The second record in the place of the first, and the first one twice.
+    let record = 4096 + (24 + u32::from_le_bytes(bytes[4100..4104].try_into().unwrap()) as usize).next_multiple_of(512);
+    with(&[&bytes[..4096], &bytes[record..]].concat(), "without its first record");
+    with(&[&bytes[..record], &bytes[4096..]].concat(), "with its first record twice");
+}
+
+#[test]
+fn a_journal_from_elsewhere_or_from_an_earlier_time_does_nothing() {
+    // The storage keeps an old journal and puts it back, or that of another vault of the same person.
+    let (base, states) = crashed();
+    let name = journal_names(&base.root()).remove(0);
+    let bytes = read_all(&base.root(), &name);
+    let vault = vaults::open(base.root()).unwrap();
+    assert!(get(&vault, b"file").unwrap() == states[2]);
+    overwrite(&vault, b"file", 4096, &pattern(5, 4096)).unwrap();
+    vault.close().unwrap();
+    let now = patched(states[2].clone(), 4096, &pattern(5, 4096));
+    for round in ["replayed a second time, older than the file", "a third time"] {
+        write_all(&base.root(), &name, &bytes);
+        assert_one_of(&base, std::slice::from_ref(&now), round);
+    }
+    let other = store(12);
+    let vault = vaults::open(other.root()).unwrap();
+    durable(&vault, b"file", &now);
+    durable(&vault, b"bystander", &pattern(2, 5000));
+    vault.close().unwrap();
+    write_all(&other.root(), &name, &bytes);
+    assert_one_of(&other, std::slice::from_ref(&now), "of another vault");
+    assert_eq!(journals(&other.root()), 1, "it is somebody's, and kept");
+}
+
+#[test]
+fn a_journal_of_another_machine_is_left_alone_while_it_may_be_in_use_there() {
+    // A sync tool brought the journal of a mount that was alive on another machine: the replay here removed it, the tool removed it there, and
+    // a crash there lost what it held.
+    let (base, states) = crashed();
+    let root = base.root();
+    let name = journal_names(&root).remove(0);
+    let foreign = b"+journal-elsewhere-0123456789abcdef";
+    root.rename(&name, &*root, foreign, kithfs::vault::RenameMode::Replace).unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
+    let touch = |secs| root.set_times(foreign, SetTime::Omit, SetTime::At(Timestamp { secs, nanos: 0 })).unwrap();
+    touch(now - 5);
+    match vaults::open(base.root()) {
+        Err(kithfs::vault::Error::InUse { holder, .. }) => assert_eq!(holder.host, "elsewhere"),
+        other => panic!("{:?}", other.map(|_| ()).err()),
+    }
+    assert_eq!(journal_names(&root), [foreign]);
+    assert!(get(&open_read_only(base.root()), b"file").unwrap() == states[2], "it can be read meanwhile");
+    // A vault that was carried here after a crash there: nothing of it is lost.
+    touch(now - 600);
+    assert_one_of(&base, &states[2..], "after it has rested");
+    assert_eq!(journals(&root), 0);
+}
+
+#[test]
+fn a_journal_that_somebody_takes_away_is_replaced() {
+    // A sync tool removed the journal under the mount: the records that followed went into a file without a name.
+    let live = store(12);
+    let vault = vaults::open(live.root()).unwrap();
+    durable(&vault, b"file", &pattern(1, 20_000));
+    overwrite(&vault, b"file", 4096, &pattern(3, 4096)).unwrap();
+    live.root().unlink(&journal_names(&live.root())[0]).unwrap();
+    overwrite(&vault, b"file", 8192, &pattern(4, 4096)).unwrap();
+    assert_eq!(journals(&live.root()), 1);
+    let wanted = patched(patched(pattern(1, 20_000), 4096, &pattern(3, 4096)), 8192, &pattern(4, 4096));
+    assert!(get(&vaults::open(live.crash(&mut |_| 0).root()).unwrap(), b"file").unwrap() == wanted);
+}

@@ -1,0 +1,119 @@
+//! `kithfs fsck` as a person runs it: repairs, questions that nobody answers, dry runs, reports, and a check beside a mount.
+
+#[path = "support/mounted.rs"]
+mod mounted;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use mounted::{Scratch, can_mount, expect_code, shell};
+
+/// The ciphertext of a plain path.
+fn cipher(scratch: &Scratch, plain: &str) -> PathBuf {
+    let output = expect_code(scratch.kithfs("map").arg(scratch.vault()).arg(plain), 0);
+    scratch.vault().join(String::from_utf8(output.stdout).unwrap().trim())
+}
+
+fn flip(path: &Path, offset: u64) {
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
+}
+
+fn damaged() -> (Scratch, Vec<u8>) {
+    let scratch = Scratch::new(&["--chunk-size", "4K"]);
+    let source = scratch.path().join("source");
+    fs::create_dir_all(source.join("letters")).unwrap();
+    let whole: Vec<u8> = (0..50_000u32).map(|i| (i * 7 % 251) as u8).collect();
+    fs::write(source.join("letters/long"), &whole).unwrap();
+    fs::write(source.join("letters/good"), "good").unwrap();
+    expect_code(scratch.kithfs("import").arg(&source).arg(scratch.vault()), 0);
+    // Table and segment of chunk 3 stand behind 4,096 bytes and three chunks of 128 + 4,096, one index block before the first.
+    let layout = kithfs::format::layout::Layout::new(12, false).unwrap();
+    flip(&cipher(&scratch, "letters/long"), layout.segment_offset(3, 0) + 10);
+    (scratch, whole)
+}
+
+/// Names, modes, times and contents of the vault's directory.
+fn image(scratch: &Scratch) -> String {
+    shell(&scratch.vault(), "find . -printf '%p %m %s %T@\\n' | sort; find . -type f | sort | xargs -d '\\n' sha256sum")
+}
+
+fn json(command: &mut Command, code: i32) -> serde_json::Value {
+    serde_json::from_slice(&expect_code(command, code).stdout).expect("JSON")
+}
+
+#[test]
+fn a_dry_run_changes_nothing_and_a_repair_sets_aside_with_a_report() {
+    let (scratch, whole) = damaged();
+    let fsck = || {
+        let mut command = scratch.kithfs("fsck");
+        command.stdin(std::process::Stdio::null());
+        command
+    };
+    let before = image(&scratch);
+    let found = json(fsck().args(["--json", "--repair", "--dry-run"]).arg(scratch.vault()), 20);
+    assert_eq!(found["faults"][0]["plain"], "letters/long");
+    assert_eq!(found["faults"][0]["bad"], serde_json::json!([[12288, 16384]]));
+    assert_eq!(found["faults"][0]["good"], serde_json::json!([[0, 12288], [16384, 50000]]));
+    assert_eq!(found["faults"][0]["remedy"], "move it to lost+found");
+    let text = expect_code(fsck().args(["--repair", "-n"]).arg(scratch.vault()), 20);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("bad: bytes 12288-16383 of 50000"), "{text:?}");
+    assert_eq!(image(&scratch), before);
+    // Nobody to ask: refused, and nothing changed.
+    let refused = expect_code(fsck().arg("--repair").arg(scratch.vault()), 2);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--yes"));
+    assert_eq!(image(&scratch), before);
+    // Another sub-tree has nothing wrong with it.
+    expect_code(fsck().args(["--repair", "--yes"]).arg(scratch.vault()).arg("letters/good"), 0);
+
+    let out = scratch.path().join("out");
+    let done = json(fsck().args(["--json", "--repair", "--yes", "--salvage"]).arg(&out).arg(scratch.vault()).arg("letters"), 0);
+    assert_eq!(done["clean"], true);
+    let kept = done["faults"][0]["moved_to"].as_str().unwrap().to_owned();
+    assert!(kept.starts_with("lost+found/repair-2") && kept.ends_with("/long"), "{kept}");
+    let salvaged = fs::read(out.join("letters/long")).unwrap();
+    assert_eq!(salvaged.len(), whole.len());
+    assert!(salvaged[..12288] == whole[..12288] && salvaged[16384..] == whole[16384..]);
+    assert!(salvaged[12288..16384].iter().all(|b| *b == 0), "what is bad is a hole");
+    // The report lies in the vault, beside what it tells of; the vault is clean now and keeps what it has.
+    let report = format!("{}/report.json", kept.strip_suffix("/long").unwrap());
+    let report = json(scratch.kithfs("cat").arg(scratch.vault()).arg(report), 0);
+    assert_eq!(report["faults"][0]["bad"], serde_json::json!([[12288, 16384]]));
+    let after = json(fsck().arg("--json").arg(scratch.vault()), 0);
+    assert_eq!((after["faults"].as_array().unwrap().len(), after["kept"].as_array().unwrap().len()), (0, 1));
+    assert!(cipher(&scratch, &kept).is_file());
+}
+
+#[test]
+fn a_mounted_vault_is_verified_beside_the_mount_and_not_repaired() {
+    if !can_mount() {
+        return;
+    }
+    let (scratch, _) = damaged();
+    let mount = scratch.mount(&[]);
+    let writer = scratch.point().join("letters/good");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let found = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut n = 0u64;
+            let log = fs::File::create(scratch.point().join("log")).unwrap();
+            while !stop.load(std::sync::atomic::Ordering::Acquire) {
+                fs::write(&writer, vec![n as u8; (n * 313 % 40_000) as usize]).unwrap();
+                log.write_all_at(&vec![n as u8; 5000], n * 3000 % 200_000).unwrap();
+                n += 1;
+            }
+        });
+        let found = json(scratch.kithfs("fsck").args(["--json", "--online"]).arg(scratch.vault()), 20);
+        stop.store(true, std::sync::atomic::Ordering::Release);
+        found
+    });
+    let faults: Vec<&str> = found["faults"].as_array().unwrap().iter().map(|f| f["plain"].as_str().unwrap()).collect();
+    assert_eq!(faults, ["letters/long"], "{found}");
+    let refused = expect_code(scratch.kithfs("fsck").args(["--repair", "--yes"]).arg(scratch.vault()), 21);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("mounted"), "{refused:?}");
+    mount.unmount();
+}

@@ -1,0 +1,60 @@
+//! The two paths of HCTR2 against each other.
+
+use kithfs::crypto::{Hctr2, NamesKey};
+
+/// Input: key (32), length of the tweak (1), tweak, then names: length (2, little endian) and bytes, all of them cut off where the input
+/// ends. What is sealed on one path opens on the other, one by one and at once.
+pub fn hctr2_paths(data: &[u8]) {
+    let Some((key, rest)) = data.split_first_chunk::<32>() else { return };
+    let Some((tweak_len, rest)) = rest.split_first() else { return };
+    let (tweak, mut rest) = rest.split_at(rest.len().min(usize::from(*tweak_len)));
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    while let Some((len, after)) = rest.split_first_chunk::<2>() {
+        let (name, after) = after.split_at(after.len().min(usize::from(u16::from_le_bytes(*len))));
+        names.push(name.to_vec());
+        rest = after;
+    }
+    let key = NamesKey::from_bytes(*key);
+    let portable = Hctr2::portable(&key);
+    let wide = Hctr2::wide(&key).unwrap_or_else(|| Hctr2::portable(&key));
+    let (portable_tweak, wide_tweak) = (portable.tweak(tweak), wide.tweak(tweak));
+    let mut long_enough = Vec::new();
+    for name in names {
+        let (mut a, mut b) = (name.clone(), name.clone());
+        let sealed = portable.encrypt(&portable_tweak, &mut a);
+        assert_eq!(sealed, wide.encrypt(&wide_tweak, &mut b));
+        assert_eq!(a, b, "sealed differently");
+        assert_eq!(sealed.is_ok(), name.len() >= 16);
+        if sealed.is_err() {
+            assert_eq!(a, name, "what cannot be sealed is left alone");
+            continue;
+        }
+        wide.decrypt(&wide_tweak, &mut a).expect("long enough");
+        portable.decrypt(&portable_tweak, &mut b).expect("long enough");
+        assert!(a == name && b == name, "opened differently");
+        long_enough.push(name);
+    }
+    let mut batch = long_enough.clone();
+    wide.encrypt_many(&wide_tweak, &mut batch.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()).expect("long enough");
+    portable.decrypt_many(&portable_tweak, &mut batch.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()).expect("long enough");
+    assert_eq!(batch, long_enough, "sealed at once on the wide path, opened at once on the portable one");
+}
+
+pub fn hctr2_paths_seeds() -> Vec<Vec<u8>> {
+    let seed = |tweak_len: u8, lengths: &[u16]| {
+        let mut input = vec![7; 32];
+        input.push(tweak_len);
+        input.extend((0..tweak_len).map(|i| i * 3));
+        for len in lengths {
+            input.extend(len.to_le_bytes());
+            input.extend((0..*len).map(|i| i as u8));
+        }
+        input
+    };
+    vec![
+        seed(32, &[16, 17, 31, 32, 33, 64, 80, 81, 144, 191, 208, 255, 272, 273]),
+        seed(0, &[15, 16, 4096]),
+        seed(33, &[700, 528, 529, 1040, 20]),
+        seed(32, &[24; 40]),
+    ]
+}

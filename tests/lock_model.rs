@@ -1,0 +1,181 @@
+//! The locks of the table of open files, in a model whose threads shuttle lets run in thousands of orders: nobody waits for ever, and
+//! what a program wrote is there when the last one has closed.
+//!
+//! The model has the locks of `vault/core.rs` under their names, taken in the same order: `files` (the table), the `state` of each file,
+//! `paths`. What is left out takes no part in it: names, the journal's own lock, sealing. A change of the order there belongs here too.
+//!
+//! Rules that hold there, and are shown here
+//! * `files` may be held while a `state` is asked for without waiting (`try_read`), never while one is waited for.
+//! * `paths` is taken after a `state`; who holds `paths` for writing waits for no `state`.
+//! * The last close commits while the file is still in the table, and looks again: whoever opened, wrote and closed meanwhile was not the
+//!   last, and has left his change to it.
+
+use std::collections::HashMap;
+
+use shuttle::sync::{Arc, Mutex, RwLock};
+use shuttle::thread;
+
+/// How the last close finds out whether it is done.
+#[derive(Clone, Copy, PartialEq)]
+enum LastClose {
+    /// It looks at the state again before it takes the file out of the table.
+    LooksAgain,
+    /// It commits once, and takes for granted that nothing was written meanwhile.
+    CommitsOnce,
+}
+
+#[derive(Default)]
+struct State {
+    bytes: Vec<u8>,
+    changed: bool,
+}
+
+struct Shared {
+    state: Arc<RwLock<State>>,
+    handles: usize,
+}
+
+/// What `Core` is to an open file.
+struct Core {
+    files: Mutex<HashMap<u64, Shared>>,
+    paths: RwLock<()>,
+    /// What stands in the ciphertext store.
+    store: Mutex<HashMap<u64, Vec<u8>>>,
+    last_close: LastClose,
+}
+
+impl Core {
+    fn new(last_close: LastClose) -> Arc<Core> {
+        let store = Mutex::new(HashMap::from([(1, vec![0; 3]), (2, vec![0; 3])]));
+        Arc::new(Core { files: Mutex::new(HashMap::new()), paths: RwLock::new(()), store, last_close })
+    }
+
+    fn acquire(&self, node: u64) -> Arc<RwLock<State>> {
+        let mut files = self.files.lock().unwrap();
+        let shared = files.entry(node).or_insert_with(|| {
+            let bytes = self.store.lock().unwrap()[&node].clone();
+            Shared { state: Arc::new(RwLock::new(State { bytes, changed: false })), handles: 0 }
+        });
+        shared.handles += 1;
+        shared.state.clone()
+    }
+
+    fn write(&self, state: &RwLock<State>, at: usize, byte: u8) {
+        let mut state = state.write().unwrap();
+        state.bytes[at] = byte;
+        state.changed = true;
+    }
+
+    fn commit(&self, node: u64, state: &RwLock<State>) {
+        let mut state = state.write().unwrap();
+        let _paths = self.paths.read().unwrap();
+        if state.changed {
+            self.store.lock().unwrap().insert(node, state.bytes.clone());
+            state.changed = false;
+        }
+    }
+
+    fn release(&self, node: u64, state: &Arc<RwLock<State>>) {
+        let mut committed = false;
+        loop {
+            let mut files = self.files.lock().unwrap();
+            let shared = files.get_mut(&node).expect("whoever closes has it open");
+            if shared.handles == 1 {
+                let changed = match self.last_close {
+                    LastClose::CommitsOnce => false,
+                    LastClose::LooksAgain => match state.try_read() {
+                        Ok(state) => state.changed,
+                        Err(_) => {
+                            drop(files);
+                            drop(state.read().unwrap());
+                            continue;
+                        }
+                    },
+                };
+                if !committed || changed {
+                    drop(files);
+                    self.commit(node, state);
+                    committed = true;
+                    continue;
+                }
+            }
+            shared.handles -= 1;
+            if shared.handles == 0 {
+                files.remove(&node);
+            }
+            return;
+        }
+    }
+
+    /// The background thread.
+    fn commit_due(&self) {
+        let open: Vec<_> = self.files.lock().unwrap().iter().map(|(node, shared)| (*node, shared.state.clone())).collect();
+        for (node, state) in open {
+            let due = state.try_read().is_ok_and(|state| state.changed);
+            if due {
+                self.commit(node, &state);
+            }
+        }
+    }
+
+    /// A rename: paths change, and afterwards the open file is told.
+    fn rename(&self, node: u64) {
+        drop(self.paths.write().unwrap());
+        let open = self.files.lock().unwrap().get(&node).map(|shared| shared.state.clone());
+        if let Some(state) = open {
+            state.write().unwrap().changed = true;
+        }
+    }
+
+    /// `stat` of a node, as a lookup does it: the size comes from the open file where there is one.
+    fn stat(&self, node: u64) -> usize {
+        let open = self.files.lock().unwrap().get(&node).map(|shared| shared.state.clone());
+        match open {
+            Some(state) => state.read().unwrap().bytes.len(),
+            None => self.store.lock().unwrap()[&node].len(),
+        }
+    }
+}
+
+/// Three openers of one file, each with its own byte, beside a rename, a lookup and the background thread.
+fn everybody(last_close: LastClose) {
+    let core = Core::new(last_close);
+    let mut threads: Vec<_> = (0..3usize)
+        .map(|at| {
+            let core = core.clone();
+            thread::spawn(move || {
+                let state = core.acquire(1);
+                core.write(&state, at, at as u8 + 1);
+                core.release(1, &state);
+                assert_eq!(core.stat(1), 3);
+            })
+        })
+        .collect();
+    let other = core.clone();
+    threads.push(thread::spawn(move || {
+        other.commit_due();
+        other.rename(1);
+        let state = other.acquire(2);
+        other.write(&state, 0, 9);
+        other.release(2, &state);
+    }));
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert!(core.files.lock().unwrap().is_empty());
+    let store = core.store.lock().unwrap();
+    assert_eq!((&store[&1], &store[&2]), (&vec![1, 2, 3], &vec![9, 0, 0]), "a change was lost");
+}
+
+#[test]
+fn no_order_of_threads_loses_a_change_or_waits_for_ever() {
+    shuttle::check_random(|| everybody(LastClose::LooksAgain), 2_000);
+    shuttle::check_pct(|| everybody(LastClose::LooksAgain), 2_000, 4);
+}
+
+#[test]
+#[should_panic(expected = "a change was lost")]
+fn the_model_finds_the_change_that_a_close_of_before_lost() {
+    // The last close committed, let another open, write and close, and took the file out of the table with his change in it.
+    shuttle::check_pct(|| everybody(LastClose::CommitsOnce), 20_000, 4);
+}

@@ -1,0 +1,137 @@
+//! Times and extended attributes.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags, lgetxattr, lsetxattr, utimensat};
+use rustix::io::Errno;
+
+use super::Posix;
+
+fn set(path: &std::path::Path, atime: (i64, i64), mtime: (i64, i64)) {
+    let spec = |(tv_sec, tv_nsec)| Timespec { tv_sec, tv_nsec };
+    utimensat(CWD, path, &Timestamps { last_access: spec(atime), last_modification: spec(mtime) }, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+}
+
+#[test]
+fn times_to_the_nanosecond_from_before_1970_to_after_2038() {
+    let Some(mut posix) = Posix::new() else { return };
+    std::os::unix::fs::symlink("nowhere", posix.at("link")).unwrap();
+    fs::create_dir(posix.at("dir")).unwrap();
+    File::create(posix.at("file")).unwrap();
+    let times = [(-2_000_000_000, 1), (-1, 999_999_999), (-1, 0), (0, 0), (0, 1), (1 << 32, 123_456_789)];
+    for (i, time) in times.into_iter().enumerate() {
+        for name in ["file", "dir", "link"] {
+            let path = posix.at(name);
+            set(&path, times[(i + 1) % times.len()], time);
+            let stat = fs::symlink_metadata(&path).unwrap();
+            assert_eq!((stat.mtime(), stat.mtime_nsec()), time, "{name}");
+            assert_eq!((stat.atime(), stat.atime_nsec()), times[(i + 1) % times.len()], "{name}");
+        }
+    }
+    // NOW and OMIT.
+    let before = fs::metadata(posix.at("file")).unwrap();
+    set(&posix.at("file"), (0, UTIME_OMIT), (0, UTIME_NOW));
+    let after = fs::metadata(posix.at("file")).unwrap();
+    assert_eq!((after.atime(), after.atime_nsec()), (before.atime(), before.atime_nsec()));
+    assert!(after.mtime() > 1_600_000_000 && after.mtime() < 1 << 32);
+    set(&posix.at("file"), (-5, 5), (-7, 7));
+    posix.remount();
+    let stat = fs::metadata(posix.at("file")).unwrap();
+    assert_eq!((stat.atime(), stat.atime_nsec(), stat.mtime(), stat.mtime_nsec()), (-5, 5, -7, 7));
+    posix.finish();
+}
+
+#[test]
+fn times_beyond_what_the_store_can_hold_are_cut_as_it_cuts_them() {
+    // The time i64::MIN took a thread of the daemon with it, and with each further one another thread, until the mount hung.
+    let Some(mut posix) = Posix::new() else { return };
+    // Not with nanoseconds: see docs/conformance.md.
+    let times = [("least", i64::MIN), ("low", i64::MIN + 1), ("most", i64::MAX)];
+    for (name, secs) in times {
+        for dir in [posix.scratch.point(), posix.below()] {
+            let open = File::create(dir.join(name)).unwrap();
+            set(&dir.join(name), (secs, 0), (secs, 0));
+            drop(open);
+        }
+    }
+    // The kernel has no means to be told what the store can hold, and shows what was set for as long as it remembers it.
+    posix.remount();
+    for (name, _) in times {
+        let (here, below) = (fs::metadata(posix.at(name)).unwrap(), fs::metadata(posix.below().join(name)).unwrap());
+        assert_eq!((here.mtime(), here.mtime_nsec()), (below.mtime(), below.mtime_nsec()), "{name}");
+        assert_eq!((here.atime(), here.atime_nsec()), (below.atime(), below.atime_nsec()), "{name}");
+    }
+    posix.finish();
+}
+
+#[test]
+fn nobody_sees_a_time_change_that_he_did_not_make() {
+    let Some(mut posix) = Posix::new() else { return };
+    // A deferred commit, the last close and a remount write to the store after the time that the program set.
+    posix.shell("head -c 3000000 /dev/urandom > f; echo small > s; touch -d '2001-02-03 04:05:06.7' f s; stat -c '%y' f s > ../times");
+    posix.shell("cat f s > /dev/null; stat -c '%y' f s | diff ../times -; sync -f .; stat -c '%y' f s | diff ../times -");
+    posix.shell("exec 3>>f; head -c 5000 /dev/zero >&3; touch -d '2001-02-03 04:05:06.7' f; exec 3>&-; stat -c '%y' f s | diff ../times -; stat -c '%z %i' f s > ../ctimes");
+    posix.remount();
+    posix.shell("stat -c '%y' f s | diff ../times -; cat f s > /dev/null; stat -c '%y' f s | diff ../times -");
+    posix.finish();
+}
+
+#[test]
+fn extended_attributes_of_every_namespace_and_kind_of_file() {
+    let Some(mut posix) = Posix::new() else { return };
+    // Values of one form only: what the store below gives back as it is.
+    let script = "touch f; mkdir d; ln -s x l; mkfifo p
+         setfattr -n user.a -v 1 f; setfattr -n user.dir -v 2 d; setfattr -n trusted.b -v 3 f; setfattr -n security.c -v 4 f
+         setfattr -h -n trusted.l -v 5 l; setfattr -n trusted.p -v 6 p
+         code setfattr -h -n user.l -v x l; code setfattr -n user.p -v x p; code setfattr -n other.x -v x f; code setfattr -x user.none f
+         setfattr -n user.empty f";
+    posix.same_as_below(script);
+    let show =
+        "chmod 755 .; chmod 644 f; for o in f d l p; do getfattr -h -d -m - $o 2>&1 | sort; done; as 1234 1234 getfattr -d -m - f | sort";
+    let shown = posix.same_as_below(show);
+    assert!(shown.contains("trusted.l") && shown.contains("trusted.p") && shown.contains("security.c"), "{shown}");
+    posix.remount();
+    assert_eq!(posix.same_as_below(show), shown);
+
+    // Limits.
+    let (file, value) = (posix.at("f"), vec![7; 70_000]);
+    assert_eq!(lsetxattr(&file, "user.huge", &value, XattrFlags::empty()), Err(Errno::TOOBIG));
+    assert_eq!(lsetxattr(&file, "user.large", &value[..65_536], XattrFlags::empty()), Err(Errno::NOSPC));
+    assert_eq!(lsetxattr(&file, format!("user.{}", "n".repeat(250)), &value[..3], XattrFlags::empty()), Ok(()));
+    assert_eq!(lsetxattr(&file, format!("user.{}", "n".repeat(251)), &value[..3], XattrFlags::empty()), Err(Errno::RANGE));
+    assert_eq!(lsetxattr(&file, "user.a", b"x", XattrFlags::CREATE), Err(Errno::EXIST));
+    assert_eq!(lsetxattr(&file, "user.z", b"x", XattrFlags::REPLACE), Err(Errno::NODATA));
+    let mut none = [0; 8];
+    assert_eq!(lgetxattr(&file, "user.a", &mut none), Ok(1));
+    assert_eq!(lgetxattr(&file, "user.none", &mut none), Err(Errno::NODATA));
+    // By a descriptor of a file that has no name any more.
+    let open = File::open(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    rustix::fs::fsetxattr(&open, "user.late", b"late", XattrFlags::empty()).unwrap();
+    let mut late = [0; 4];
+    assert_eq!(rustix::fs::fgetxattr(&open, "user.late", &mut late), Ok(4));
+    assert_eq!(&late, b"late");
+    drop(open);
+    posix.finish();
+}
+
+#[test]
+fn file_capabilities_survive_a_copy_and_end_with_a_change_of_the_contents() {
+    let Some(mut posix) = Posix::new() else { return };
+    if std::process::Command::new("setcap").arg("-h").output().is_err() {
+        println!("skipped: no setcap");
+        return;
+    }
+    posix.shell(
+        "mkdir from; cp /bin/true from/t; setcap cap_net_raw+ep from/t; chown 1234:1234 from/t; setcap cap_net_raw+ep from/t; chmod 6755 from/t; setcap cap_net_raw+ep from/t
+         rsync -aHAX from/ to/; getcap to/t | grep -q cap_net_raw=ep; test $(stat -c %u:%a to/t) = 1234:6755; cp -a from/t copy; getcap copy | grep -q cap_net_raw",
+    );
+    posix.remount();
+    posix.same_as_below(
+        "for act in 'echo x >> t' ': > t' 'truncate -s 3 t' 'chown 5 t' 'fallocate -l 9999 t' 'chmod 700 t' 'setfacl -m u:1:r t'; do
+             rm -f t; cp /bin/true t; setcap cap_net_raw+ep t; eval \"$act\"; echo \"$act: $(getcap t)\"; done",
+    );
+    posix.shell("getcap to/t | grep -q cap_net_raw=ep");
+    posix.finish();
+}

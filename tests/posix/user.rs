@@ -1,0 +1,111 @@
+//! The daemon of an ordinary user, mounted through fusermount3: it may do less than root, and must do what its user may all the same.
+
+use std::process::Command;
+
+use super::mounted::{self, KITHFS, Scratch, shell};
+
+/// `nobody`: fusermount3 asks for the name of who calls it.
+const USER: &str = "65534";
+
+struct Unprivileged(Scratch);
+
+impl Unprivileged {
+    fn run(&self, script: &str) -> String {
+        let mut bash = Command::new("setpriv");
+        bash.args(["--reuid", USER, "--regid", USER, "--clear-groups", "env", "HOME=/nonexistent", "XDG_RUNTIME_DIR="]);
+        bash.arg(format!("XDG_STATE_HOME={}", self.0.path().join("state").display()));
+        bash.arg(format!("KITHFS_PASSPHRASE_FILE={}", self.0.passphrase().display()));
+        bash.args(["bash", "-euc", script]).current_dir(self.0.path());
+        String::from_utf8(mounted::expect_code(&mut bash, 0).stdout).unwrap()
+    }
+
+    fn mount(&self) {
+        self.run(&format!("{KITHFS} mount vault mnt"));
+    }
+
+    fn umount(&self) {
+        self.run(&format!("{KITHFS} umount mnt"));
+    }
+}
+
+impl Drop for Unprivileged {
+    fn drop(&mut self) {
+        if mounted::is_mounted(&self.0.point()) {
+            let _ = Command::new("fusermount3").args(["-uz"]).arg(self.0.point()).status();
+        }
+    }
+}
+
+fn unprivileged() -> Option<Unprivileged> {
+    if !mounted::can_mount() {
+        return None;
+    }
+    let usable = rustix::process::geteuid().is_root() && Command::new("fusermount3").arg("-V").output().is_ok();
+    // The program itself may stand where only root can go.
+    let readable = Command::new("setpriv").args(["--reuid", USER, "--regid", USER, "--clear-groups", "test", "-x", KITHFS]).status();
+    if !usable || !readable.is_ok_and(|status| status.success()) {
+        println!("skipped: needs root, fusermount3, and a build that every user may run");
+        return None;
+    }
+    let scratch = Scratch::bare();
+    shell(
+        scratch.path(),
+        &format!(
+            "chmod 755 .; mkdir state; chown -R {USER}:{USER} mnt passphrase state; chmod 600 passphrase; install -d -o {USER} -g {USER} vault"
+        ),
+    );
+    let user = Unprivileged(scratch);
+    user.run(&format!("{KITHFS} init --kdf-memory 32 --kdf-passes 1 vault 2>/dev/null"));
+    user.mount();
+    Some(user)
+}
+
+#[test]
+fn modes_that_keep_the_owner_out_do_not_keep_his_daemon_out() {
+    let Some(user) = unprivileged() else { return };
+    user.run(
+        "cd mnt; umask 022
+         # a file of mode 0444 that is written through a handle of before, renamed, linked, removed
+         exec 3> f; chmod 0444 f; head -c 600000 /dev/zero >&3; exec 3>&-; test $(stat -c %s:%a f) = 600000:444; ! (echo x > f) 2>/dev/null
+         mv f g; ln g h; rm -f h; cp -p g i; rm -f i
+         # a directory of mode 0555, with something in it, changes its name and its place
+         mkdir -p full/in; echo 1 > full/file; chmod 0555 full; mv full moved; mkdir sub; test $(stat -c %a moved) = 555; test $(cat moved/file) = 1
+         chmod 0000 sub; test $(stat -c %a sub) = 0; rmdir sub
+         mkdir zero; touch zero/x; chmod 0000 zero; ! rmdir zero 2>/dev/null; chmod 700 zero; rm zero/x; chmod 0 zero; rmdir zero
+         # mode 0000
+         echo x > n; chmod 0 n; ! cat n 2>/dev/null; mv n m; chmod 600 m; test $(cat m) = x
+         # attributes of what cannot be written
+         setfattr -n user.a -v 1 m; chmod 0400 m; getfattr -n user.a m | grep -q 1; chmod 600 m",
+    );
+    user.umount();
+    user.mount();
+    user.run("cd mnt; test $(stat -c %a:%s g) = 444:600000; test $(cat moved/file) = 1; test $(stat -c %a moved) = 555; chmod 755 moved");
+    user.umount();
+    user.run(&format!("{KITHFS} fsck vault 2>/dev/null"));
+}
+
+#[test]
+fn git_collects_its_read_only_objects() {
+    let Some(user) = unprivileged() else { return };
+    user.run(
+        "cd mnt; export GIT_CONFIG_GLOBAL=/dev/null; git init -q r 2>/dev/null; cd r; git config user.email a@b; git config user.name a
+         for i in $(seq 40); do echo $i > f$i; git add f$i; git commit -qm $i; done
+         git gc -q --prune=now; git fsck --strict 2>&1; test -z \"$(git status --porcelain)\"; git checkout -q HEAD~20; git checkout -q -; git repack -adq; git fsck --strict 2>&1",
+    );
+    user.umount();
+    user.mount();
+    user.run("cd mnt/r; export GIT_CONFIG_GLOBAL=/dev/null; test -z \"$(git status --porcelain)\"; git fsck --strict 2>&1");
+    user.umount();
+}
+
+#[test]
+fn owners_acls_and_namespaces_are_as_far_as_an_ordinary_user_has_them() {
+    let Some(user) = unprivileged() else { return };
+    user.run(
+        "cd mnt; umask 027; touch f; mkdir d; test $(stat -c %a:%u f) = 640:65534; test $(stat -c %a d) = 750
+         setfacl -d -m u:77:rwx d; (umask 077; touch d/f); getfacl -n d/f | grep -q user:77:rwx; setfacl -m u:78:r f; getfacl -n f | grep -q user:78:r
+         ! chown 77 f 2>/dev/null; ! setfattr -n trusted.a -v 1 f 2>/dev/null; ! mknod c c 1 3 2>/dev/null; mkfifo p; test -p p
+         for p in a b; do (for i in $(seq 300); do echo $p$i >> log; done) & done; wait; test $(sort -u log | wc -l) = 600",
+    );
+    user.umount();
+}

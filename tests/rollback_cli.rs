@@ -1,0 +1,72 @@
+//! The rollback memory as a person meets it: on a real mount, and after a restored backup.
+
+#[path = "support/mounted.rs"]
+mod mounted;
+
+use std::fs;
+use std::process::Command;
+
+use mounted::{Scratch, can_mount, expect_code, shell};
+
+fn told(scratch: &Scratch, code: i32) -> serde_json::Value {
+    let output = expect_code(scratch.kithfs("rollback").args(["--json", "--settle", "0"]).arg(scratch.vault()), code);
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn a_file_put_back_beneath_a_vault_is_noticed_and_a_restored_backup_is_accepted() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let letter = scratch.point().join("letter");
+    let mount = scratch.mount(&[]);
+    fs::write(&letter, "first").unwrap();
+    fs::write(scratch.point().join("other"), "other").unwrap();
+    mount.unmount();
+    assert_eq!(told(&scratch, 0), serde_json::json!([]));
+    shell(scratch.path(), "cp -a vault backup");
+    let mount = scratch.mount(&[]);
+    shell(&scratch.point(), "echo second >> letter; mv other renamed; mkdir d; echo x > d/x; rm -r d");
+    mount.unmount();
+    assert_eq!(told(&scratch, 0), serde_json::json!([]));
+    shell(scratch.path(), "cp -a vault newer; rm -r vault; cp -a backup vault");
+
+    let found = told(&scratch, 22);
+    let kinds: Vec<(&str, &str)> =
+        found.as_array().unwrap().iter().map(|n| (n["path"].as_str().unwrap(), n["kind"].as_str().unwrap())).collect();
+    assert!(kinds.contains(&("letter", "older")), "{found}");
+    // Nobody is locked out: it is mounted and read, and the program says what it has seen.
+    let mount = scratch.mount(&[]);
+    assert_eq!(fs::read_to_string(&letter).unwrap(), "first");
+    mount.unmount();
+    let out = scratch.path().join("out");
+    expect_code(scratch.kithfs("rollback").args(["--settle", "0", "--export"]).arg(&out).arg(scratch.vault()), 22);
+    assert_eq!(fs::read_to_string(out.join("letter")).unwrap(), "first");
+    expect_code(scratch.kithfs("accept-rollback").arg(scratch.vault()), 0);
+    assert_eq!(told(&scratch, 0), serde_json::json!([]));
+    // And forward again, with rsync's way of copying: the state before is a newer one now, which is no rollback.
+    shell(scratch.path(), "rm -r vault; cp -a newer vault");
+    let found = told(&scratch, 0);
+    assert_eq!(found, serde_json::json!([]));
+}
+
+#[test]
+fn without_a_memory_nothing_is_kept_and_nothing_is_said() {
+    let scratch = Scratch::new(&[]);
+    let put = |text: &str| {
+        fs::write(scratch.path().join("text"), text).unwrap();
+        let mut put = scratch.kithfs("put");
+        put.arg("--no-rollback-memory").arg(scratch.vault()).arg("letter").arg(scratch.path().join("text"));
+        expect_code(&mut put, 0);
+    };
+    put("first");
+    assert!(!scratch.path().join("state").exists());
+    let by_variable = |command: &mut Command| {
+        expect_code(command.env("KITHFS_NO_ROLLBACK_MEMORY", "1"), 0);
+    };
+    by_variable(scratch.kithfs("mkdir").arg(scratch.vault()).arg("d"));
+    assert!(!scratch.path().join("state").exists());
+    expect_code(scratch.kithfs("mkdir").arg(scratch.vault()).arg("e"), 0);
+    assert!(scratch.path().join("state/kithfs/seen").is_dir());
+}

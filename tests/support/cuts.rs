@@ -1,0 +1,306 @@
+//! Sessions of which every promise is known, cut at every call that changes the store, in several ways each.
+//!
+//! A session is a list of steps with what each of them promises. The store tells of every event before it happens; at each a snapshot is
+//! taken together with the promises that hold by then. Each snapshot is crashed with several choices, opened again (which replays the
+//! journal) and read.
+//!
+//! What is asked of every cut
+//! * The vault opens, and opens again after a clean close.
+//! * A file that was made durable holds, whole, the state of its last fsync or one that was committed later; never a mixture.
+//! * Nothing that can be read was never written: any other file reads as one of its states, or as an error where it was never durable.
+
+#![allow(dead_code, reason = "each test uses its part")]
+
+#[path = "vaults.rs"]
+pub mod vaults;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kithfs::backing::mem::MemStore;
+use kithfs::crypto::Suite;
+use kithfs::vault::{Fallocate, OpenFlags, ROOT, RenameMode, SetAttr, Vault};
+use parking_lot::Mutex;
+use vaults::{Item, READ_WRITE, Seeded, at, split};
+
+/// Power cuts that were verified by this process.
+pub static CUTS: AtomicU64 = AtomicU64::new(0);
+
+type Bytes = Arc<Vec<u8>>;
+
+/// What may stand under a path after a cut; `None` is nothing.
+#[derive(Clone, Debug)]
+pub struct Allowed {
+    pub states: Vec<Option<Bytes>>,
+    /// An error is allowed too: the file was never durable, or was cut to nothing since.
+    pub unreadable: bool,
+}
+
+pub type Promises = BTreeMap<Vec<u8>, Allowed>;
+
+pub struct Session {
+    pub vault: Vault,
+    pub promises: Arc<Mutex<Promises>>,
+    /// Contents by path as the program sees them.
+    pub now: BTreeMap<Vec<u8>, Bytes>,
+}
+
+impl Session {
+    pub fn nothing() -> Allowed {
+        Allowed { states: vec![None], unreadable: false }
+    }
+
+    /// The state of `path` is about to become `next`: it may be there from now on, and what was before may still be.
+    pub fn may(&mut self, path: &[u8], next: Option<&[u8]>) {
+        let mut promises = self.promises.lock();
+        let allowed = promises.entry(path.to_vec()).or_insert_with(Self::nothing);
+        let next = next.map(|bytes| Arc::new(bytes.to_vec()));
+        if !allowed.states.contains(&next) {
+            allowed.states.push(next);
+        }
+    }
+
+    /// A file that was never durable, or whose old contents were thrown away, is changing.
+    pub fn may_break(&mut self, path: &[u8]) {
+        self.promises.lock().entry(path.to_vec()).or_insert_with(Self::nothing).unreadable = true;
+    }
+
+    /// From now on nothing but the present state will do.
+    pub fn must(&mut self, path: &[u8]) {
+        let state = self.now.get(path).cloned();
+        self.promises.lock().insert(path.to_vec(), Allowed { states: vec![state], unreadable: false });
+    }
+
+    pub fn change(&mut self, path: &[u8], change: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = self.now.get(path).map(|b| b.to_vec()).unwrap_or_default();
+        change(&mut bytes);
+        self.may(path, Some(&bytes));
+        self.now.insert(path.to_vec(), Arc::new(bytes));
+    }
+
+    pub fn open(&self, path: &[u8], flags: OpenFlags) -> u64 {
+        vaults::open_or_create(&self.vault, path, flags).unwrap()
+    }
+
+    /// Makes a file and fsyncs it, as a careful program does: directory included.
+    pub fn create(&mut self, path: &[u8], bytes: &[u8]) {
+        self.may(path, Some(b""));
+        self.may_break(path);
+        self.change(path, |b| *b = bytes.to_vec());
+        let handle = self.open(path, READ_WRITE);
+        self.vault.write(handle, 0, bytes, false).unwrap();
+        self.vault.fsync(handle, false).unwrap();
+        self.sync_dir(split(path).0);
+        self.must(path);
+        self.vault.release(handle).unwrap();
+    }
+
+    pub fn sync_dir(&self, path: &[u8]) {
+        at(&self.vault, path, |node| {
+            let handle = self.vault.open_dir(node)?;
+            let synced = self.vault.sync_dir(handle);
+            self.vault.release_dir(handle);
+            synced
+        })
+        .unwrap();
+    }
+
+    /// Writes through an open handle without a promise.
+    pub fn write_on(&mut self, handle: u64, path: &[u8], offset: usize, data: &[u8]) {
+        self.change(path, |b| {
+            b.resize(b.len().max(offset + data.len()), 0);
+            b[offset..offset + data.len()].copy_from_slice(data);
+        });
+        self.vault.write(handle, offset as u64, data, false).unwrap();
+    }
+
+    pub fn fsync(&mut self, handle: u64, path: &[u8]) {
+        self.vault.fsync(handle, false).unwrap();
+        self.must(path);
+    }
+
+    /// Opens, writes, fsyncs, closes.
+    pub fn overwrite(&mut self, path: &[u8], offset: usize, data: &[u8]) {
+        let handle = self.open(path, READ_WRITE);
+        self.write_on(handle, path, offset, data);
+        self.fsync(handle, path);
+        self.vault.release(handle).unwrap();
+    }
+
+    pub fn truncate(&mut self, path: &[u8], size: usize) {
+        if size == 0 {
+            self.may_break(path);
+        }
+        self.change(path, |b| b.resize(size, 0));
+        at(&self.vault, path, |node| self.vault.setattr(node, &SetAttr { size: Some(size as u64), ..SetAttr::default() })).unwrap();
+    }
+
+    pub fn fsync_path(&mut self, path: &[u8]) {
+        let handle = self.open(path, READ_WRITE);
+        self.fsync(handle, path);
+        self.vault.release(handle).unwrap();
+    }
+
+    pub fn punch(&mut self, path: &[u8], offset: usize, len: usize) {
+        let handle = self.open(path, READ_WRITE);
+        self.change(path, |b| b.iter_mut().skip(offset).take(len).for_each(|b| *b = 0));
+        self.vault.fallocate(handle, offset as u64, len as u64, Fallocate::PunchHole).unwrap();
+        self.vault.release(handle).unwrap();
+    }
+
+    /// Renames a file; durable only when a directory is synced.
+    pub fn rename(&mut self, from: &[u8], to: &[u8]) {
+        let bytes = self.now.remove(from).unwrap();
+        self.may(from, None);
+        self.may(to, Some(&bytes));
+        self.now.insert(to.to_vec(), bytes);
+        vaults::rename(&self.vault, from, to, RenameMode::Replace).unwrap();
+    }
+
+    /// Renames a directory with all that the session knows in it.
+    pub fn rename_dir(&mut self, from: &[u8], to: &[u8]) {
+        let inside: Vec<_> = self.now.keys().filter(|p| p.starts_with(&[from, b"/"].concat())).cloned().collect();
+        for old in inside {
+            let new = [to, &old[from.len()..]].concat();
+            let before = self.promises.lock()[&old].clone();
+            self.may(&old, None);
+            for state in before.states {
+                self.may(&new, state.as_ref().map(|b| &b[..]));
+            }
+            let bytes = self.now.remove(&old).unwrap();
+            self.now.insert(new, bytes);
+        }
+        vaults::rename(&self.vault, from, to, RenameMode::Replace).unwrap();
+    }
+
+    pub fn unlink(&mut self, path: &[u8]) {
+        self.now.remove(path);
+        self.may(path, None);
+        let (parent, name) = split(path);
+        at(&self.vault, parent, |parent| self.vault.unlink(parent, name)).unwrap();
+    }
+
+    pub fn mkdir(&mut self, path: &[u8]) {
+        vaults::mkdir(&self.vault, path).unwrap();
+    }
+
+    pub fn commit(&self) {
+        self.vault.commit_due(std::time::Duration::ZERO);
+    }
+
+    /// Everything that is there by now will be there for ever: closes the vault and opens it again.
+    pub fn reopen(&mut self, store: &MemStore) {
+        self.vault.close().unwrap();
+        self.vault = vaults::open(store.root()).unwrap();
+    }
+}
+
+/// Reads a vault after a cut and compares it with what was promised, then opens it again, which finds what the first one made of it.
+pub fn verify(store: &MemStore, promises: &Promises, what: &str) {
+    CUTS.fetch_add(1, Ordering::Relaxed);
+    for round in ["after the cut", "after the replay"] {
+        let what = format!("{what}, {round}");
+        let vault = verify_once(store, promises, &what);
+        // What an interrupted operation leaves is named by the check, and nothing else is; no record was left over.
+        let residue = ["was left behind by a crash", "beyond its end", "names an entry that is not there", "never committed"];
+        for fault in vault.check(b"", &mut |_| {}).unwrap().faults {
+            let fragile = promises.get(&fault.plain).is_some_and(|allowed| allowed.unreadable);
+            assert!(fragile || residue.iter().any(|r| fault.what.contains(r)), "{what}: {fault:?}");
+        }
+        vault.close().unwrap_or_else(|e| panic!("{what}: close: {e}"));
+    }
+}
+
+/// As [`verify`], once and without the check: for very many cuts.
+pub fn verify_quickly(store: &MemStore, promises: &Promises, what: &str) {
+    CUTS.fetch_add(1, Ordering::Relaxed);
+    verify_once(store, promises, what);
+}
+
+fn verify_once(store: &MemStore, promises: &Promises, what: &str) -> Vault {
+    let vault = vaults::open(store.root()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let mut found: BTreeMap<Vec<u8>, Result<Item, String>> = BTreeMap::new();
+    vaults::walk(&vault, ROOT, b"", &mut |path, item| {
+        found.insert(path.to_vec(), item.map_err(|e| e.to_string()));
+        Ok(())
+    })
+    .unwrap_or_else(|e| panic!("{what}: {e}"));
+    for (path, allowed) in promises {
+        let shown = path.escape_ascii();
+        match found.get(path) {
+            None => assert!(allowed.states.contains(&None), "{what}: {shown} is gone"),
+            Some(Ok(Item::File { bytes, .. })) => {
+                let right = allowed.states.iter().flatten().any(|s| **s == *bytes);
+                let lens: Vec<_> = allowed.states.iter().map(|s| s.as_ref().map(|b| b.len())).collect();
+                assert!(right, "{what}: {shown} holds {} bytes that are none of its states ({lens:?})", bytes.len());
+            }
+            Some(Ok(other)) => panic!("{what}: {shown} is {other:?}"),
+            Some(Err(e)) => assert!(allowed.unreadable, "{what}: {shown}: {e}"),
+        }
+    }
+    for (path, item) in &found {
+        let known = matches!(item, Ok(Item::Dir)) || promises.contains_key(path);
+        assert!(known, "{what}: {} came from nowhere", path.escape_ascii());
+    }
+    vault
+}
+
+/// A moment at which the power may be cut.
+pub struct Cut {
+    /// Where in the session.
+    pub what: String,
+    pub store: MemStore,
+    pub promises: Promises,
+}
+
+/// Runs a session once and gives every moment before a call that changes the store or makes it durable, and the one after the last.
+pub fn record(chunk_log2: u8, session: impl Fn(&mut Session, &MemStore)) -> Vec<Cut> {
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, chunk_log2);
+    let promises: Arc<Mutex<Promises>> = Arc::default();
+    let cuts: Arc<Mutex<Vec<Cut>>> = Arc::default();
+    let mut session_state = Session { vault: vaults::open(store.root()).unwrap(), promises: promises.clone(), now: BTreeMap::new() };
+    {
+        // The hook holds a handle that keeps the store alive until it is replaced below.
+        let (watched, promises, cuts) = (store.clone(), promises.clone(), cuts.clone());
+        store.on_event(Box::new(move |event| {
+            let mut cuts = cuts.lock();
+            let what = format!("cut {} before {:?} of {}", cuts.len(), event.call, event.ino);
+            let cut = Cut { what, store: watched.snapshot(), promises: promises.lock().clone() };
+            cuts.push(cut);
+        }));
+    }
+    session(&mut session_state, &store);
+    let last = Cut { what: "cut after the session".into(), store: store.snapshot(), promises: promises.lock().clone() };
+    session_state.vault.close().unwrap();
+    store.on_event(Box::new(|_| {}));
+    let mut cuts = std::mem::take(&mut *cuts.lock());
+    cuts.push(last);
+    cuts
+}
+
+/// Chance for a power cut, told by a number. Tears are the most telling, so they are half of what is chosen where there are three ways.
+pub fn chance(seed: u64) -> impl FnMut(usize) -> usize {
+    let random = Seeded::new(seed);
+    move |n| if n == 3 && random.below(2) == 0 { 1 } else { random.below(n as u64) as usize }
+}
+
+/// Runs a session once, and cuts it at every event in eight ways.
+pub fn cut_everywhere(chunk_log2: u8, session: impl Fn(&mut Session, &MemStore)) {
+    cut_some(chunk_log2, 6, session);
+}
+
+/// As [`cut_everywhere`] with another number of random ways besides the harshest and the kindest.
+pub fn cut_some(chunk_log2: u8, ways: usize, session: impl Fn(&mut Session, &MemStore)) {
+    let cuts = record(chunk_log2, session);
+    assert!(cuts.len() > 10, "the session does something");
+    for (n, Cut { what, store, promises }) in cuts.iter().enumerate() {
+        verify(&store.crash(&mut |_| 0), promises, &format!("{what}, harsh"));
+        verify(&store.crash(&mut |n| n - 1), promises, &format!("{what}, kind"));
+        for round in 0..ways {
+            let mut choose = chance((n * 100 + round) as u64 + 7);
+            verify(&store.crash(&mut choose), promises, &format!("{what}, random {round}"));
+        }
+    }
+}
