@@ -73,7 +73,7 @@ macro_rules! smoke_tests {
 
 smoke_tests! {
     layout header_public table index_block stored_name journal_head
-    share_descriptor manifest slot_block member_list identity_file public_key_text recovery_text
+    share_descriptor invitation people_text manifest slot_block member_list identity_file public_key_text recovery_text
     header_sealed header_body record_sealed link_text xattrs directory_record journal_sealed journal_body
     roster_bag roster_open
     vault_aes vault_chacha vault_journal vault_path

@@ -64,7 +64,7 @@ const COMPUTE: [&str; 19] = [
 ];
 
 /// Crates that belong to one room.
-const OWNED: [(&str, &str); 18] = [
+const OWNED: [(&str, &str); 19] = [
     ("aes", "crypto"),
     ("argon2", "crypto"),
     ("chacha20", "crypto"),
@@ -81,6 +81,7 @@ const OWNED: [(&str, &str); 18] = [
     ("clap_complete", "cli"),
     ("clap_mangen", "cli"),
     ("indicatif", "cli"),
+    ("qrcode", "cli"),
     ("rpassword", "cli"),
     ("tracing_subscriber", "cli"),
 ];

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub mod people;
+
 use super::size;
+use people::{Accept, Contact, Identity};
 
 /// An encrypted filesystem for people who share.
 ///
@@ -60,6 +63,20 @@ pub enum Command {
     ///
     /// Each way is a slot. A new slot is verified before an old one goes, and the last one cannot be removed.
     Passphrase(Passphrase),
+    /// Your identity: what others share folders with
+    ///
+    /// One file, by default ~/.config/kithfs/identity. Its public key is a line that begins with `kith1`; give that to others, and compare
+    /// the fingerprint with them by another way than the key went.
+    Identity(Identity),
+    /// The people whose public keys you know
+    ///
+    /// A contact is `new` until its fingerprint was compared with its owner; then it is `verified`. Where a second key is offered under the
+    /// same name it is `CHANGED`, and is not used until you decide.
+    Contact(Contact),
+    /// Accept an invitation to a share
+    ///
+    /// From then on a mount of the share is known to be the one that was meant, and an older state of its list of members is refused.
+    Accept(Accept),
     /// What can be said of a vault without a secret
     Info(Info),
     /// Verify every byte of a vault
@@ -231,17 +248,17 @@ pub struct Passphrase {
     pub command: PassphraseCommand,
 }
 
-/// The commands of `passphrase`.
+/// The commands of `passphrase`, and of `identity passphrase`.
 #[derive(Debug, Subcommand)]
-pub enum PassphraseCommand {
+pub enum PassphraseCommand<Of: Args = SlotsOf> {
     /// Add a way in
-    Add(PassphraseAdd),
+    Add(PassphraseAdd<Of>),
     /// Replace a passphrase
-    Change(PassphraseChange),
+    Change(PassphraseChange<Of>),
     /// Remove a way in
-    Remove(PassphraseRemove),
+    Remove(PassphraseRemove<Of>),
     /// List the ways in
-    List(PassphraseList),
+    List(PassphraseList<Of>),
 }
 
 /// Whose slots: those of a vault's own identity, or those of an identity file.
@@ -272,10 +289,10 @@ pub struct NewSecret {
 
 /// `passphrase add`
 #[derive(Args, Debug)]
-pub struct PassphraseAdd {
+pub struct PassphraseAdd<Of: Args = SlotsOf> {
     /// Whose.
     #[command(flatten)]
-    pub of: SlotsOf,
+    pub of: Of,
     /// A secret that opens it now.
     #[command(flatten)]
     pub present: PresentSecret,
@@ -295,10 +312,10 @@ pub struct PassphraseAdd {
 
 /// `passphrase change`
 #[derive(Args, Debug)]
-pub struct PassphraseChange {
+pub struct PassphraseChange<Of: Args = SlotsOf> {
     /// Whose.
     #[command(flatten)]
-    pub of: SlotsOf,
+    pub of: Of,
     /// A secret that opens it now.
     #[command(flatten)]
     pub present: PresentSecret,
@@ -315,10 +332,10 @@ pub struct PassphraseChange {
 
 /// `passphrase remove`
 #[derive(Args, Debug)]
-pub struct PassphraseRemove {
+pub struct PassphraseRemove<Of: Args = SlotsOf> {
     /// Whose.
     #[command(flatten)]
-    pub of: SlotsOf,
+    pub of: Of,
     /// A secret that opens it now.
     #[command(flatten)]
     pub present: PresentSecret,
@@ -329,10 +346,10 @@ pub struct PassphraseRemove {
 
 /// `passphrase list`
 #[derive(Args, Debug)]
-pub struct PassphraseList {
+pub struct PassphraseList<Of: Args = SlotsOf> {
     /// Whose.
     #[command(flatten)]
-    pub of: SlotsOf,
+    pub of: Of,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -559,6 +576,21 @@ mod tests {
             "kithfs passphrase change V --passphrase-file P --new-passphrase-file Q",
             "kithfs passphrase remove V --slot 2 --recovery-code-file R",
             "kithfs passphrase list --json V",
+            "kithfs identity new --passphrase-file F --kdf-memory 32",
+            "kithfs identity new --identity I",
+            "kithfs identity show",
+            "kithfs identity export --identity I",
+            "kithfs identity passphrase add --new-recovery-code",
+            "kithfs identity passphrase change --identity I --new-passphrase-file F",
+            "kithfs identity passphrase remove --slot 2",
+            "kithfs identity passphrase list --json",
+            "kithfs contact add Bob kith1x",
+            "kithfs contact list --json",
+            "kithfs contact verify Bob --fingerprint 0000-0000-0000-0000-0000",
+            "kithfs contact verify Bob --yes",
+            "kithfs contact remove Bob",
+            "kithfs accept F --yes",
+            "kithfs accept - --identity I --fingerprint 0000",
             "kithfs info --json V",
             "kithfs fsck --json V a/b",
             "kithfs fsck V",

@@ -4,7 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-use super::display::path as shown;
+use super::display::{Shown, path as shown};
+use crate::sharing::{ContactError, InvitationError, PublicTextError};
 
 /// A failure of the command line.
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +141,70 @@ pub enum Error {
     /// What was written does not read back as it should; the old file is in place.
     #[error("write {}: the new file does not open with the new secret; nothing was changed", shown(.0))]
     NotVerified(PathBuf),
+    /// There is no place for this user's own files.
+    #[error("there is no home directory: neither HOME nor the XDG variables are set")]
+    NoHome,
+    /// Others may write to a file that says whom to trust.
+    #[error("read {}: others than its owner may write to it", shown(.0))]
+    WritableByOthers(PathBuf),
+    /// What was written does not read back; the old file is in place.
+    #[error("write {}: it did not read back as it was written; nothing was changed", shown(.0))]
+    NotReadBack(PathBuf),
+    /// An identity is there already.
+    #[error("make identity {}: there is one already", shown(.0))]
+    IdentityExists(PathBuf),
+    /// What was given is no public key.
+    #[error("read public key: {0}")]
+    PublicKey(PublicTextError),
+    /// Something is wrong with the contacts or with one of them.
+    #[error("contacts {}: {}", shown(path), Shown(source.to_string().as_bytes()))]
+    Contacts {
+        /// Their file.
+        path: PathBuf,
+        /// What.
+        source: ContactError,
+    },
+    /// What is remembered of a share cannot be read.
+    #[error("read what was seen of a share {}: {what}", shown(path))]
+    Memory {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// A question that nobody can be asked.
+    #[error("there is no terminal to ask at: {}", Shown(.0.as_bytes()))]
+    CannotAsk(String),
+    /// The answer was no.
+    #[error("nothing was done: the answer was not yes")]
+    Declined,
+    /// Another key was offered for a contact.
+    #[error("contact {}: another key was offered under this name; it is CHANGED, and neither key is used", Shown(.0.as_bytes()))]
+    KeyChanged(String),
+    /// The fingerprint that the owner told is not that of the key.
+    #[error("compare fingerprint of {}: the key that is here has {has}, which is not the one that was told", Shown(name.as_bytes()))]
+    OtherFingerprint {
+        /// Who.
+        name: String,
+        /// The fingerprint of the key.
+        has: String,
+    },
+    /// An invitation that does not count.
+    #[error("accept {}: {source}", shown(path))]
+    Invitation {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        source: InvitationError,
+    },
+    /// The one who invites is a contact with two keys.
+    #[error("accept {}: it is signed with a key of {}, who is CHANGED", shown(path), Shown(name.as_bytes()))]
+    InviterChanged {
+        /// The invitation's file.
+        path: PathBuf,
+        /// The contact.
+        name: String,
+    },
     /// Whoever read standard output has gone.
     #[error("nobody reads standard output any more")]
     NobodyReads,

@@ -36,6 +36,8 @@ pub enum Exit {
     NotFound = 12,
     /// The mount is busy.
     Busy = 13,
+    /// Nothing vouches for a key, an invitation or a share.
+    NotTrusted = 14,
     /// `fsck` has found faults.
     FaultsFound = 20,
     /// `fsck` could not run, or not to its end.
@@ -44,7 +46,7 @@ pub enum Exit {
 
 impl Exit {
     /// All codes, in the order of their numbers.
-    pub const ALL: [Exit; 16] = [
+    pub const ALL: [Exit; 17] = [
         Exit::Ok,
         Exit::Failure,
         Exit::Usage,
@@ -59,6 +61,7 @@ impl Exit {
         Exit::ReadOnly,
         Exit::NotFound,
         Exit::Busy,
+        Exit::NotTrusted,
         Exit::FaultsFound,
         Exit::CouldNotCheck,
     ];
@@ -90,6 +93,9 @@ impl Exit {
             Exit::ReadOnly => "the vault, or the place where it lies, can only be read",
             Exit::NotFound => "no such path in the vault, no such slot, or nothing is mounted there",
             Exit::Busy => "the mount is busy; the message names the processes",
+            Exit::NotTrusted => {
+                "nothing vouches for a key, an invitation or a share, or its key has changed; or the question about it was answered with no"
+            }
             Exit::FaultsFound => "fsck: faults were found",
             Exit::CouldNotCheck => "fsck: the check could not run, or not to its end",
         }
@@ -121,7 +127,7 @@ mod tests {
     #[test]
     fn the_numbers_are_those_that_scripts_rely_on() {
         let numbers: Vec<u8> = Exit::ALL.iter().map(|exit| exit.code()).collect();
-        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 20, 21]);
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 20, 21]);
         assert_eq!(Exit::WrongSecret.code(), 3);
         assert_eq!(Exit::NoFuse.code(), 8);
         assert_eq!(Exit::Busy.code(), 13);
@@ -133,7 +139,7 @@ mod tests {
         for exit in Exit::ALL {
             assert_eq!(Exit::from_code(exit.code()), Some(exit));
         }
-        assert_eq!(Exit::from_code(14), None);
+        assert_eq!(Exit::from_code(15), None);
         assert_eq!(Exit::from_code(255), None);
     }
 

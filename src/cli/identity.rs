@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::error::Error;
+use super::home;
 use super::report::{Failure, of_identity};
 use super::secret::{Given, SecretBytes};
 use crate::crypto::Argon2Params;
@@ -13,14 +14,29 @@ use crate::format::identity::MAX_LEN;
 use crate::sharing::{Identity, IdentityFile, NewSlot, RecoveryCode, RecoveryTextError, Secret};
 use crate::vault::IDENTITY_FILE;
 
-/// The file that is meant: the given one, else the vault's own.
+/// The file that is meant: the given one, else the vault's own, else this user's.
 ///
 /// # Errors
-/// The vault has none.
+/// There is none of them.
 pub fn locate(identity: Option<&Path>, vault: &Path) -> Result<PathBuf, Error> {
     if let Some(identity) = identity {
         return Ok(identity.to_owned());
     }
+    match own_of(vault) {
+        Err(Error::NoOwnIdentity(_)) => {}
+        found => return found,
+    }
+    match home::identity() {
+        Ok(users) if users.symlink_metadata().is_ok() => Ok(users),
+        _ => Err(Error::NoOwnIdentity(vault.to_owned())),
+    }
+}
+
+/// The vault's own identity.
+///
+/// # Errors
+/// It has none.
+pub fn own_of(vault: &Path) -> Result<PathBuf, Error> {
     let own = vault.join(IDENTITY_FILE);
     match own.symlink_metadata() {
         Ok(found) if found.is_file() => Ok(own),

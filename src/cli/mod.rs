@@ -3,18 +3,24 @@
 //! * [`args`]: the command line as types; [`cmd`]: one file for each command; [`report`]: failures as people read them, and the only
 //!   place for advice; [`exit`]: what scripts read.
 //! * [`secret`], [`identity`], [`kdf`], [`replace`]: passphrases and the files that they open; [`open`], [`paths`]: vaults.
+//! * [`home`], [`contacts`], [`memory`], [`ask`]: what this user keeps of people and shares, and questions to him.
 //! * [`daemon`], [`signals`], [`log`], [`process`], [`registry`]: the process of a mount.
 
 pub mod args;
+pub mod ask;
 pub mod cmd;
+pub mod contacts;
 pub mod daemon;
 pub mod display;
 pub mod error;
 pub mod exit;
+pub mod home;
 pub mod identity;
 pub mod kdf;
 pub mod local;
 pub mod log;
+pub mod memory;
+pub mod new_identity;
 pub mod node;
 pub mod open;
 pub mod out;
@@ -63,6 +69,9 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Mount(args) => cmd::mount::run(args, cli.log_level.unwrap_or(LogLevel::Info)),
         Command::Umount(args) => cmd::umount::run(args),
         Command::Passphrase(args) => cmd::passphrase::run(&args.command),
+        Command::Identity(args) => cmd::identity::run(&args.command),
+        Command::Contact(args) => cmd::contact::run(&args.command),
+        Command::Accept(args) => cmd::accept::run(args),
         Command::Info(args) => cmd::info::run(args),
         Command::Fsck(args) => cmd::fsck::run(args),
         Command::Ls(args) => cmd::files::ls(args),

@@ -16,6 +16,7 @@ use std::io;
 
 use super::error::Error;
 use super::exit::Exit;
+use crate::sharing::{ContactError, InvitationError};
 
 /// A command that failed, ready to be printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +83,7 @@ fn exit_of_io(error: &io::Error) -> Exit {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let exit = match &error {
-            Error::Usage(_) | Error::InitNotEmpty(_) => Exit::Usage,
+            Error::Usage(_) | Error::InitNotEmpty(_) | Error::PublicKey(_) | Error::IdentityExists(_) | Error::CannotAsk(_) => Exit::Usage,
             Error::EmptySecret(_)
             | Error::PassphrasesDiffer
             | Error::NoTerminal
@@ -100,7 +101,21 @@ impl From<Error> for Failure {
             Error::NoSuchSlot { .. } => Exit::NotFound,
             Error::WhichSlot { .. } | Error::NotAPassphraseSlot { .. } => Exit::Usage,
             Error::Io { source, .. } => exit_of_io(source),
-            Error::Os { .. }
+            Error::KeyChanged(_)
+            | Error::OtherFingerprint { .. }
+            | Error::Invitation { .. }
+            | Error::InviterChanged { .. }
+            | Error::WritableByOthers(_)
+            | Error::Declined => Exit::NotTrusted,
+            Error::Contacts { source: ContactError::Unknown(_), .. } => Exit::NotFound,
+            Error::Contacts { source: ContactError::BadName, .. } => Exit::Usage,
+            Error::Contacts { source: ContactError::KeyOfOther(_), .. } => Exit::NotTrusted,
+            Error::Contacts { source: ContactError::Newer, .. } => Exit::NewerVersion,
+            Error::Contacts { .. }
+            | Error::Memory { .. }
+            | Error::NoHome
+            | Error::NotReadBack(_)
+            | Error::Os { .. }
             | Error::NobodyReads
             | Error::DaemonEnded(_)
             | Error::LastSlot(_)
@@ -154,6 +169,39 @@ fn hint(error: &Error) -> Option<String> {
         Error::NoSuchSlot { .. } | Error::NotAPassphraseSlot { .. } => "`kithfs passphrase list` shows the slots".to_owned(),
         Error::WhichSlot { .. } => "name it with --slot; `kithfs passphrase list` shows the slots".to_owned(),
         Error::LastSlot(_) => "add another way in first: kithfs passphrase add".to_owned(),
+        Error::NoHome => "set HOME, or name the file with --identity where the command has it".to_owned(),
+        Error::WritableByOthers(path) => {
+            format!("look whether it still says what you wrote, then: chmod go-w {}", super::display::path(path))
+        }
+        Error::IdentityExists(_) => "an identity is not replaced: give another --identity FILE; `kithfs identity show` shows this one".to_owned(),
+        Error::PublicKey(_) => "it is one line that begins with kith1, as `kithfs identity export` prints it; `-` reads it from stdin".to_owned(),
+        Error::CannotAsk(_) => "answer with --yes, or where it is about a fingerprint with --fingerprint FINGERPRINT".to_owned(),
+        Error::KeyChanged(name) => {
+            let name = super::display::Shown(name.as_bytes());
+            format!("ask {name} by another way which fingerprint is right. The new one: kithfs contact verify {name}; the old one: add it again")
+        }
+        Error::OtherFingerprint { .. } => {
+            "a key may have been swapped on its way, or the fingerprint was misheard: have the owner send the key by another way".to_owned()
+        }
+        Error::Invitation { source: InvitationError::OtherPerson, .. } => {
+            "give the identity that was invited with --identity FILE; `kithfs identity show` shows which one you have".to_owned()
+        }
+        Error::Invitation { source: InvitationError::Format(_), .. } => "have the file sent again; it must not be changed on its way".to_owned(),
+        Error::Invitation { .. } => "do not use this share; ask the one who invites you by another way".to_owned(),
+        Error::InviterChanged { name, .. } => {
+            format!("find out which key is right, then: kithfs contact verify {}", super::display::Shown(name.as_bytes()))
+        }
+        Error::Contacts { source: ContactError::Unknown(_), .. } => "`kithfs contact list` shows whom you know".to_owned(),
+        Error::Contacts { source: ContactError::KeyOfOther(_), .. } => {
+            "one key belongs to one person: remove the other contact first, if the name was wrong".to_owned()
+        }
+        Error::Contacts { source: ContactError::Newer, .. } => "update kithfs on this machine".to_owned(),
+        Error::Contacts { source: ContactError::BadName, .. } => return None,
+        Error::Contacts { .. } => "restore the file from a backup, or mend the line".to_owned(),
+        Error::Memory { .. } => {
+            "restore the file from a backup. Without it, an old list of members could pass: remove it only if you know the share is as it should be"
+                .to_owned()
+        }
         Error::SomeFailed { .. } => "the same command again goes on where it stopped".to_owned(),
         _ => return None,
     };
@@ -183,6 +231,13 @@ mod tests {
             (Error::NoFuseDevice(missing()), 8),
             (Error::NoFusermount, 8),
             (Error::AlreadyMounted { vault: "/v".into(), mountpoint: "/m".into(), pid: 7 }, 9),
+            (Error::CannotAsk("is it so?".into()), 2),
+            (Error::IdentityExists("/i".into()), 2),
+            (Error::Contacts { path: "/c".into(), source: ContactError::Unknown("Bob".into()) }, 12),
+            (Error::KeyChanged("Bob".into()), 14),
+            (Error::OtherFingerprint { name: "Bob".into(), has: "0".into() }, 14),
+            (Error::Invitation { path: "/i".into(), source: InvitationError::BadSignature }, 14),
+            (Error::WritableByOthers("/c".into()), 14),
         ] {
             let failure = Failure::from(error);
             assert_eq!(failure.exit.code(), code, "{}", failure.message);

@@ -102,6 +102,8 @@ labels! {
     MANIFEST_HASH = "manifest hash";
     /// Signature of a manifest.
     MANIFEST_SIGNATURE = "manifest signature";
+    /// Signature of an invitation.
+    INVITATION_SIGNATURE = "invitation signature";
 
     // Signed shares.
 

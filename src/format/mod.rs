@@ -9,6 +9,7 @@ pub mod error;
 pub mod header;
 pub mod identity;
 pub mod inventory;
+pub mod invitation;
 pub mod journal;
 pub mod junction;
 pub mod layout;

@@ -8,10 +8,13 @@
 
 pub mod base32;
 pub mod change;
+pub mod contacts;
 pub mod error;
 pub mod identity;
 pub mod identity_file;
+pub mod invitation;
 pub mod keys;
+pub mod memory;
 pub mod public;
 pub mod recovery;
 pub mod roster;
@@ -20,10 +23,13 @@ pub mod slots;
 pub use crate::format::identity::PublicIdentity;
 pub use crate::format::members::{Member, Role};
 pub use change::{Acting, Change, FoundParams, Founded, Inventory, found};
+pub use contacts::{Contact, ContactError, Contacts};
 pub use error::{IdentityError, RosterError};
 pub use identity::Identity;
 pub use identity_file::{IdentityFile, NewSlot, Secret, SlotInfo};
+pub use invitation::{Invitation, InvitationError};
 pub use keys::{EpochKey, FolderKeys, Members};
+pub use memory::{Proof, ShareMemory};
 pub use public::PublicTextError;
 pub use recovery::{RecoveryCode, RecoveryTextError};
 pub use roster::{Assembly, Pin, Roster, Standing, VerifiedRoster};

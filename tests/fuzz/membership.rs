@@ -5,11 +5,14 @@ use std::sync::LazyLock;
 use bech32::{Bech32m, Hrp};
 use kithfs::crypto::{Argon2Params, Suite};
 use kithfs::format::identity::{HEADER_LEN as IDENTITY_HEADER_LEN, IdentityRecord};
+use kithfs::format::invitation::InvitationRecord;
 use kithfs::format::manifest::{BLOCK_LEN, FIXED_LEN, Manifest};
 use kithfs::format::members;
 use kithfs::format::share::ShareDescriptor;
 use kithfs::format::slots::{self, HEADER_LEN, SLOT_LEN, Slot, SlotHeader, TAG_LEN, slice_reader};
-use kithfs::sharing::{Identity, IdentityFile, Member, NewSlot, PublicIdentity, RecoveryCode, Role, Secret};
+use kithfs::sharing::{
+    Contacts, Identity, IdentityFile, Invitation, Member, NewSlot, Pin, Proof, PublicIdentity, RecoveryCode, Role, Secret, ShareMemory,
+};
 use zeroize::Zeroizing;
 
 use super::roster::FIXTURE;
@@ -27,6 +30,53 @@ pub fn share_descriptor_seeds() -> Vec<Vec<u8>> {
     let first = FIXTURE.descriptor;
     let owner_only = ShareDescriptor { suite: Suite::ChaCha20Poly1305, signed: false, isolated: false, chunk_log2: 22, ..first };
     vec![first.encode(), owner_only.encode()]
+}
+
+/// An invitation: what is accepted was signed as it is, for the one who accepts it.
+pub fn invitation(data: &[u8]) {
+    if let Ok(record) = InvitationRecord::decode(data) {
+        assert_eq!(record.encode(), data);
+        assert!(record.descriptor.signed && record.sequence > 0);
+        let verified = Invitation::verify(data, &record.invited);
+        if verified.is_ok_and(|invitation| *invitation.admin() == INVITING.public()) {
+            assert_eq!(data, invitation_bytes(), "nobody else can sign as this admin");
+        }
+    }
+}
+
+static INVITING: LazyLock<Identity> = LazyLock::new(|| Identity::generate(&Seeded::new(41)));
+
+fn invitation_bytes() -> Vec<u8> {
+    let invited = Identity::generate(&Seeded::new(42)).public();
+    let head = Pin { sequence: 3, hash: [9; 32] };
+    Invitation::sign(&FIXTURE.descriptor, &head, &INVITING, &invited, 1_700_000_000).expect("a signed share")
+}
+
+pub fn invitation_seeds() -> Vec<Vec<u8>> {
+    vec![invitation_bytes()]
+}
+
+/// The user's own texts: contacts, and the memory of a share.
+pub fn people_text(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(contacts) = Contacts::parse(text) {
+        assert_eq!(contacts.to_text(), text);
+    }
+    if let Ok(memory) = ShareMemory::parse(text) {
+        assert_eq!(memory.to_text(), text);
+    }
+}
+
+pub fn people_text_seeds() -> Vec<Vec<u8>> {
+    let key = |n: u8| PublicIdentity { sign: [n; 32], exchange: [n + 1; 32] };
+    let mut contacts = Contacts::default();
+    for (n, name) in [(1, "Ann"), (3, "Bob \u{e9}"), (5, "Cem")] {
+        contacts.add(name, &key(n)).expect("a new contact");
+    }
+    contacts.verify("Ann").expect("she is there");
+    contacts.add("Cem", &key(7)).expect("a changed key");
+    let memory = |proof| ShareMemory { share: [1; 32], proof, head: Pin { sequence: 12, hash: [2; 32] } }.to_text();
+    [contacts.to_text(), memory(Proof::Visit), memory(Proof::Invitation(key(1)))].map(String::into_bytes).to_vec()
 }
 
 /// One manifest, its signature not looked at.

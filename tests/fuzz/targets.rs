@@ -69,6 +69,8 @@ targets! {
     clear::stored_name, seeds stored_name_seeds, memory 256 * KIB, runs 5000;
     clear::journal_head, seeds journal_head_seeds, memory 32 * KIB, runs 2000;
     membership::share_descriptor, seeds share_descriptor_seeds, memory 16 * KIB, runs 5000;
+    membership::invitation, seeds invitation_seeds, memory 16 * KIB, runs 3000;
+    membership::people_text, seeds people_text_seeds, memory 64 * KIB, runs 5000;
     membership::manifest, seeds manifest_seeds, memory 64 * KIB, runs 5000;
     membership::slot_block, seeds slot_block_seeds, memory 256 * KIB, runs 2000;
     membership::member_list, seeds member_list_seeds, memory 16 * KIB, runs 5000;

@@ -4,11 +4,12 @@
 use kithfs::crypto::exchange::ExchangeSecret;
 use kithfs::crypto::{Argon2Params, IdentitySeed, RecordCipher, Suite, stretch, verify};
 use kithfs::format::identity::{IdentityRecord, PublicIdentity, SlotKind, SlotRecord};
+use kithfs::format::invitation::InvitationRecord;
 use kithfs::format::manifest::{BlockRef, HistoryEntry, Manifest};
 use kithfs::format::members::{self, Member, Role};
 use kithfs::format::share::ShareDescriptor;
 use kithfs::format::slots;
-use kithfs::sharing::{Acting, FoundParams, Identity, IdentityFile, NewSlot, RecoveryCode, Roster, Secret, found};
+use kithfs::sharing::{Acting, FoundParams, Identity, IdentityFile, Invitation, NewSlot, RecoveryCode, Roster, Secret, found};
 use zeroize::Zeroizing;
 
 use super::byhand::{digest, expand, extract, label};
@@ -117,11 +118,34 @@ pub fn structures() -> Vec<Structure> {
     let (admins, block_ref, history) = ([[8; 32], [9; 32]].concat(), [&[10; 32][..], &[3, 0, 0, 0]].concat(), history_fields.concat());
     let manifest_fields = [&manifest_fields[..], &[&admins, &block_ref, &history, &[11; 64]]].concat();
 
+    let invitation = InvitationRecord {
+        descriptor,
+        sequence: 0x0102_0304,
+        head: [0x61; 32],
+        admin: public(0x62),
+        invited: public(0x64),
+        time: 0x0506,
+        signature: [0x66; 64],
+    };
+    let pair = |byte: u8| -> [u8; 64] { std::array::from_fn(|i| byte + u8::from(i >= 32)) };
+    let invitation_fields: [&[u8]; 9] = [
+        b"kithinvi",
+        &[1, 0],
+        &descriptor.encode(),
+        &[4, 3, 2, 1],
+        &[0x61; 32],
+        &pair(0x62),
+        &pair(0x64),
+        &[6, 5, 0, 0, 0, 0, 0, 0],
+        &[0x66; 64],
+    ];
+
     let slot_of_block: [&[u8]; 3] = [&[1; 16], &[1; 32], &[1; 16]];
     vec![
         structure("identity file", identity.encode(), &[b"kithiden", &[1, 0], &[2], &[1], &both, &slot_fields.concat()]),
         structure("slot of an identity", &identity.encode()[76..], &slot_fields),
         structure("share descriptor", descriptor.encode(), &[b"kithshar", &[1, 0], &[1], &[3], &[18], &[0; 3], &both, &[9; 32]]),
+        structure("invitation", invitation.encode(), &invitation_fields),
         structure("slot block", block, &block_fields),
         structure("slot of a slot block", slots[0], &slot_of_block),
         structure("member list", list.clone(), &[&[1, 0, 0, 0], &member_fields.concat()]),
@@ -247,4 +271,15 @@ fn a_roster_opens_as_the_page_says() {
         let aad = [&label("history")[..], &share, &second, &next.commitment, &epoch, &manifest.commitment].concat();
         assert_eq!(record_open(suite, &history, &aad, &next.history[0].sealed), folder);
     }
+}
+
+#[test]
+fn an_invitation_is_signed_as_the_page_says() {
+    let (ann, bob) = (person(1), person(2));
+    let descriptor =
+        ShareDescriptor { suite: Suite::Aes256Gcm, signed: true, isolated: false, chunk_log2: 18, founder: ann.public(), random: [9; 32] };
+    let head = kithfs::sharing::Pin { sequence: 5, hash: [8; 32] };
+    let bytes = Invitation::sign(&descriptor, &head, &ann, &bob.public(), 7).unwrap();
+    let (signed, signature) = bytes.split_last_chunk::<64>().unwrap();
+    verify(&ann.public().sign, &[&label("invitation signature"), signed].concat(), signature).unwrap();
 }

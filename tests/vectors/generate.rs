@@ -13,7 +13,7 @@ use kithfs::format::record::{DirectoryRecord, Place, RecordContext, RecordKind, 
 use kithfs::format::share::ShareDescriptor;
 use kithfs::format::slots::{self, SlotHeader};
 use kithfs::format::table::{HOLE, IndexBlock, Segment, Table, index_hash, segment_aad, table_hash};
-use kithfs::sharing::{Identity, IdentityFile, NewSlot, Secret};
+use kithfs::sharing::{Identity, IdentityFile, Invitation, NewSlot, Pin, Secret};
 use zeroize::Zeroizing;
 
 use super::counting::Counting;
@@ -102,6 +102,7 @@ pub fn all() -> Vec<(&'static str, String, Scenario)> {
         journal_record,
         identity_file,
         share_descriptor,
+        invitation,
         manifest,
         slot_block,
         member_list,
@@ -632,6 +633,30 @@ fn share_descriptor() -> Make {
     make.bad("chunk-too-large", "range", "Chunks of 8 MiB.", &none, &with(&good, 12, 23));
     make.bad("reserved", "flags", "A reserved byte that is not zero.", &none, &with(&good, 13, 1));
     make.bad("exchange-key-bit", "encoding", "A second spelling of the X25519 key.", &none, &with(&good, 79, 0x80 | good[79]));
+    make
+}
+
+fn invitation() -> Make {
+    let mut make = Make::of("invitation");
+    let admin = Identity::from_seed(IdentitySeed::from_bytes(count(0x40)));
+    let descriptor =
+        |suite| ShareDescriptor { suite, signed: true, isolated: false, chunk_log2: 18, founder: public(0x30), random: count(0x80) };
+    let sign = |suite, sequence| {
+        let head = Pin { sequence, hash: count(0xa0) };
+        Invitation::sign(&descriptor(suite), &head, &admin, &public(0x20), 0x0102_0304).expect("a signed share")
+    };
+    let (none, good) = (Vec::new(), sign(AES, 7));
+    make.ok("aes", "An invitation to a share under AES.", &none, &good);
+    make.ok("chacha", "An invitation at the first manifest.", &none, &sign(CHACHA, 1));
+    make.framing(&none, &good, 20);
+    make.bad("unsigned-share", "flags", "A share that is not signed has one owner.", &none, &with(&good, 21, 0));
+    make.bad("sequence-zero", "range", "Manifests are counted from 1.", &none, &with(&good, 122, 0));
+    make.bad("exchange-key-bit", "encoding", "A second spelling of the invited X25519 key.", &none, &with(&good, 285, 0x80 | good[285]));
+    make.bad("other-head", "unauthentic", "Another head than was signed.", &none, &flipped(&good, 126));
+    make.bad("other-admin", "unauthentic", "The admin's X25519 key was swapped.", &none, &flipped(&good, 190));
+    make.bad("other-person", "unauthentic", "Another person than was invited.", &none, &flipped(&good, 222));
+    make.bad("other-share", "unauthentic", "The random part of the descriptor is changed.", &none, &flipped(&good, 100));
+    make.bad("other-signature", "unauthentic", "A bit of the signature is changed.", &none, &flipped(&good, 300));
     make
 }
 

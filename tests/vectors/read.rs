@@ -6,6 +6,7 @@ use kithfs::crypto::{FileKey, Hctr2, NamesKey, RecordCipher, Suite};
 use kithfs::format::FormatError;
 use kithfs::format::header::{Header, HeaderContext};
 use kithfs::format::identity::{IdentityRecord, PublicIdentity, SlotKind};
+use kithfs::format::invitation::InvitationRecord;
 use kithfs::format::journal::{JournalHead, RECORD_HEAD, open_record, record_head};
 use kithfs::format::layout::Layout;
 use kithfs::format::manifest::Manifest;
@@ -15,18 +16,19 @@ use kithfs::format::record::{DirectoryRecord, RecordContext, RecordKind, Xattrs,
 use kithfs::format::share::ShareDescriptor;
 use kithfs::format::slots::{self, SlotHeader};
 use kithfs::format::table::{IndexBlock, Segment, Table, index_hash, segment_aad, table_hash};
-use kithfs::sharing::{IdentityError, IdentityFile, Secret};
+use kithfs::sharing::{IdentityError, IdentityFile, Invitation, InvitationError, Secret};
 use zeroize::Zeroizing;
 
 use super::scenario::Scenario;
 
 /// All structures that have vectors.
-pub const STRUCTURES: [&str; 16] = [
+pub const STRUCTURES: [&str; 17] = [
     "chunk-table",
     "directory-record",
     "file-header",
     "identity-file",
     "index-block",
+    "invitation",
     "journal-head",
     "journal-record",
     "long-name",
@@ -67,6 +69,7 @@ fn public(public: &PublicIdentity) -> String {
 pub fn read(structure: &str, scenario: &Scenario) -> Outcome {
     match structure {
         "file-header" => file_header(scenario),
+        "invitation" => invitation(scenario),
         "chunk-table" => chunk_table(scenario),
         "index-block" => index_block(scenario),
         "segment" => segment(scenario),
@@ -280,6 +283,25 @@ fn share_descriptor(scenario: &Scenario) -> Outcome {
         ("founder", public(&descriptor.founder)),
         ("random", hex::encode(descriptor.random)),
         ("share-id", hex::encode(descriptor.share_id())),
+    ]))
+}
+
+/// The signature is verified, and that it is for the one who is invited.
+fn invitation(scenario: &Scenario) -> Outcome {
+    let record = InvitationRecord::decode(&scenario.bytes).map_err(kind)?;
+    match Invitation::verify(&scenario.bytes, &record.invited) {
+        Ok(_) => {}
+        Err(InvitationError::BadSignature) => return Err("unauthentic".to_owned()),
+        Err(other) => panic!("{other}"),
+    }
+    Ok(fields([
+        ("share-id", hex::encode(record.descriptor.share_id())),
+        ("sequence", record.sequence.to_string()),
+        ("head", hex::encode(record.head)),
+        ("admin", public(&record.admin)),
+        ("invited", public(&record.invited)),
+        ("time", record.time.to_string()),
+        ("signature", hex::encode(record.signature)),
     ]))
 }
 

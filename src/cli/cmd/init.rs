@@ -10,40 +10,40 @@ use crate::cli::args::{Cipher, Init};
 use crate::cli::display::path as shown;
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
-use crate::cli::out::Out;
-use crate::cli::replace::replace;
-use crate::cli::report::{Failure, in_vault, note, of_identity};
+use crate::cli::identity;
+use crate::cli::new_identity::NewIdentity;
+use crate::cli::report::{Failure, in_vault, note};
 use crate::cli::secret::{Environment, Source};
-use crate::cli::{identity, kdf};
 use crate::crypto::Suite;
 use crate::crypto::suite::aes_in_hardware;
-use crate::sharing::{Identity, IdentityFile, RecoveryCode, Secret};
-use crate::vault::{CreateOptions, IDENTITY_FILE, OsRandom, Vault};
+use crate::sharing::Identity;
+use crate::vault::{CreateOptions, IDENTITY_FILE, Vault};
 
 /// Makes a vault.
 pub fn run(args: &Init) -> Result<Exit, Failure> {
     let is_new = check_empty(&args.vault)?;
     let suite = suite(args.cipher);
     let source = Source::choose(&args.secret, &Environment::of_process());
-    let (owner, own) = match &args.identity {
-        Some(path) => (identity::unlock(&identity::read(path)?, path, source.read(path)?)?.0, None),
+    let owner = match &args.identity {
+        Some(path) => Owner::Other(identity::unlock(&identity::read(path)?, path, source.read(path)?)?.0),
         None => {
             let secret = identity::new_secret(source.read_new(&args.vault)?)?;
-            let owner = Identity::generate(&OsRandom);
-            let own = Own::make(&owner, suite, &secret, args)?;
-            (owner, Some(own))
+            Owner::Own(NewIdentity::make(suite, &secret, &args.kdf, &args.vault.join(IDENTITY_FILE))?)
         }
     };
     // the directory comes last, so that a wrong passphrase leaves nothing behind
     let made = is_new.then(|| Made::new(&args.vault)).transpose()?;
     let failed = |source| Error::Io { op: "open", path: args.vault.clone(), source };
     let dir = args.vault.canonicalize().map_err(failed)?;
-    let written = own.as_ref().map(|own| own.write(&dir)).transpose()?;
+    let identity_file = dir.join(IDENTITY_FILE);
+    if let Owner::Own(own) = &owner {
+        own.write(&identity_file)?;
+    }
     let store = OsDir::open(&dir).map_err(failed)?;
     let options = CreateOptions { suite, chunk_log2: args.chunk_size };
-    if let Err(error) = Vault::create(&store, &options, &owner) {
-        if let Some(identity) = written {
-            let _ = fs::remove_file(identity);
+    if let Err(error) = Vault::create(&store, &options, owner.identity()) {
+        if matches!(owner, Owner::Own(_)) {
+            let _ = fs::remove_file(identity_file);
         }
         return Err(in_vault(error, &dir, None));
     }
@@ -51,13 +51,27 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
         made.keep()?;
     }
     note(format_args!("made the vault {} ({}, chunks of {} bytes)", shown(&dir), suite.name(), 1 << args.chunk_size));
-    if let Some(own) = own {
-        note("this recovery code opens the vault when the passphrase is lost. It is not shown again: write it down, keep it elsewhere");
-        let mut out = Out::stdout();
-        out.text(format_args!("{}\n", own.code.text().as_str()))?;
-        out.finish()?;
+    if let Owner::Own(own) = owner {
+        own.print_code("the vault")?;
     }
     Ok(Exit::Ok)
+}
+
+/// Whose vault it is to be.
+enum Owner {
+    /// An identity that is made for it and lies in it.
+    Own(NewIdentity),
+    /// One that there is.
+    Other(Identity),
+}
+
+impl Owner {
+    fn identity(&self) -> &Identity {
+        match self {
+            Owner::Own(own) => &own.identity,
+            Owner::Other(identity) => identity,
+        }
+    }
 }
 
 /// The suite that was asked for, else the one that is fast and safe on this processor.
@@ -110,34 +124,5 @@ impl Drop for Made {
         if let Some(path) = &self.0 {
             let _ = fs::remove_dir(path);
         }
-    }
-}
-
-/// The vault's own identity and what opens it.
-struct Own {
-    file: IdentityFile,
-    code: RecoveryCode,
-}
-
-impl Own {
-    fn make(owner: &Identity, suite: Suite, secret: &Secret, args: &Init) -> Result<Own, Failure> {
-        let failed = |error| of_identity(error, &args.vault.join(IDENTITY_FILE));
-        // only a passphrase is stretched, so only then is it worth a second to measure
-        let params = if matches!(secret, Secret::Passphrase(_)) { kdf::choose(&args.kdf)? } else { Default::default() };
-        let mut file = IdentityFile::new(suite, owner, &identity::new_slot(secret, params), &OsRandom).map_err(failed)?;
-        let code = RecoveryCode::generate(&OsRandom);
-        let recovery = Secret::RecoveryCode(RecoveryCode::parse(&code.text())?);
-        file.add_slot(owner, &identity::new_slot(&recovery, params), &OsRandom).map_err(failed)?;
-        Ok(Own { file, code })
-    }
-
-    fn write(&self, vault: &Path) -> Result<PathBuf, Failure> {
-        let path = vault.join(IDENTITY_FILE);
-        let recovery = Secret::RecoveryCode(RecoveryCode::parse(&self.code.text())?);
-        replace(&path, &self.file.encode(), |written| {
-            let opened = IdentityFile::decode(written).and_then(|file| file.unlock(&recovery));
-            opened.map(drop).map_err(|error| of_identity(error, &path))
-        })?;
-        Ok(path)
     }
 }

@@ -3,10 +3,12 @@
 //! Rule: a change of slots needs a secret that opens the identity now, so that whoever finds a terminal unattended changes nothing, and
 //! the file on the disk is replaced only by one that was read back and opens with the new secret.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use serde::Serialize;
 
+use crate::cli::args::people::OwnIdentity;
 use crate::cli::args::{
     KdfArgs, PassphraseAdd, PassphraseChange, PassphraseCommand, PassphraseList, PassphraseRemove, PresentSecret, SlotsOf,
 };
@@ -24,7 +26,7 @@ use crate::sharing::{Identity, IdentityFile, RecoveryCode, Secret};
 use crate::vault::OsRandom;
 
 /// Runs one of the commands.
-pub fn run(command: &PassphraseCommand) -> Result<Exit, Failure> {
+pub fn run<Of: Owner>(command: &PassphraseCommand<Of>) -> Result<Exit, Failure> {
     match command {
         PassphraseCommand::Add(args) => add(args),
         PassphraseCommand::Change(args) => change(args),
@@ -33,11 +35,39 @@ pub fn run(command: &PassphraseCommand) -> Result<Exit, Failure> {
     }
 }
 
-fn locate(of: &SlotsOf) -> Result<PathBuf, Failure> {
-    match (&of.identity, &of.vault) {
-        (Some(identity), _) => Ok(identity.clone()),
-        (None, Some(vault)) => Ok(identity::locate(None, &open::find(vault)?.dir)?),
-        (None, None) => Err(Error::Usage("a vault or an identity is needed".into()).into()),
+/// Whose slots are meant.
+pub trait Owner: Args {
+    /// The identity file.
+    ///
+    /// # Errors
+    /// There is none.
+    fn locate(&self) -> Result<PathBuf, Failure>;
+
+    /// What the user is asked by: the vault's name for its own identity, else the file's.
+    fn asked_by<'a>(&'a self, path: &'a Path) -> &'a Path;
+}
+
+impl Owner for SlotsOf {
+    fn locate(&self) -> Result<PathBuf, Failure> {
+        match (&self.identity, &self.vault) {
+            (Some(identity), _) => Ok(identity.clone()),
+            (None, Some(vault)) => Ok(identity::own_of(&open::find(vault)?.dir)?),
+            (None, None) => Err(Error::Usage("a vault or an identity is needed".into()).into()),
+        }
+    }
+
+    fn asked_by<'a>(&'a self, path: &'a Path) -> &'a Path {
+        self.vault.as_deref().unwrap_or(path)
+    }
+}
+
+impl Owner for OwnIdentity {
+    fn locate(&self) -> Result<PathBuf, Failure> {
+        Ok(self.path()?)
+    }
+
+    fn asked_by<'a>(&'a self, path: &'a Path) -> &'a Path {
+        path
     }
 }
 
@@ -50,10 +80,10 @@ struct Unlocked {
 }
 
 impl Unlocked {
-    fn open(of: &SlotsOf, present: &PresentSecret) -> Result<Unlocked, Failure> {
-        let path = locate(of)?;
+    fn open(of: &impl Owner, present: &PresentSecret) -> Result<Unlocked, Failure> {
+        let path = of.locate()?;
         let file = identity::read(&path)?;
-        let given = Source::choose_present(present, &Environment::of_process()).read(of.vault.as_deref().unwrap_or(&path))?;
+        let given = Source::choose_present(present, &Environment::of_process()).read(of.asked_by(&path))?;
         let (identity, slot) = identity::unlock(&file, &path, given)?;
         Ok(Unlocked { path, file, identity, slot })
     }
@@ -73,9 +103,9 @@ fn params(secret: &Secret, args: &KdfArgs) -> Result<Argon2Params, Failure> {
     if matches!(secret, Secret::Passphrase(_)) { kdf::choose(args) } else { Ok(Argon2Params::DEFAULT) }
 }
 
-fn add(args: &PassphraseAdd) -> Result<Exit, Failure> {
+fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
     let mut unlocked = Unlocked::open(&args.of, &args.present)?;
-    let name = args.of.vault.clone().unwrap_or_else(|| unlocked.path.clone());
+    let name = args.of.asked_by(&unlocked.path).to_owned();
     let mut code = None;
     let secret = if args.new_recovery_code {
         let code = code.insert(RecoveryCode::generate(&OsRandom));
@@ -97,10 +127,10 @@ fn add(args: &PassphraseAdd) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-fn change(args: &PassphraseChange) -> Result<Exit, Failure> {
+fn change(args: &PassphraseChange<impl Owner>) -> Result<Exit, Failure> {
     let mut unlocked = Unlocked::open(&args.of, &args.present)?;
     let old = which(&unlocked, args.slot)?;
-    let name = args.of.vault.clone().unwrap_or_else(|| unlocked.path.clone());
+    let name = args.of.asked_by(&unlocked.path).to_owned();
     let secret = identity::new_secret(Source::choose_new(&args.new).read_new(&name)?)?;
     let slot = identity::new_slot(&secret, params(&secret, &args.kdf)?);
     let changed = unlocked.file.change_passphrase(&unlocked.identity, old, &slot, &OsRandom);
@@ -132,7 +162,7 @@ fn which(unlocked: &Unlocked, named: Option<u16>) -> Result<u16, Error> {
     }
 }
 
-fn remove(args: &PassphraseRemove) -> Result<Exit, Failure> {
+fn remove(args: &PassphraseRemove<impl Owner>) -> Result<Exit, Failure> {
     let mut unlocked = Unlocked::open(&args.of, &args.present)?;
     unlocked.file.remove_slot(args.slot).map_err(|error| of_identity(error, &unlocked.path))?;
     unlocked.write(None)?;
@@ -151,8 +181,8 @@ struct Slot {
     lanes: Option<u32>,
 }
 
-fn list(args: &PassphraseList) -> Result<Exit, Failure> {
-    let file = identity::read(&locate(&args.of)?)?;
+fn list(args: &PassphraseList<impl Owner>) -> Result<Exit, Failure> {
+    let file = identity::read(&args.of.locate()?)?;
     let slots: Vec<Slot> = file
         .slots()
         .map(|slot| {

@@ -1,0 +1,88 @@
+//! The file of contacts: read, changed under a lock, replaced as a whole.
+//!
+//! The file is not signed or sealed. Whoever can write to it can as well replace the program that reads it; a file that others than its
+//! owner may write to is refused, and keys have checksums against accidents.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use super::error::Error;
+use super::home;
+use super::replace::replace;
+use super::report::Failure;
+use crate::sharing::contacts::MAX_LEN;
+use crate::sharing::{ContactError, Contacts};
+
+/// Reads the contacts of this user; none where there is no file.
+///
+/// # Errors
+/// The file cannot be read, is damaged, or others may write to it.
+pub fn load() -> Result<Contacts, Failure> {
+    Ok(read(&home::contacts()?)?)
+}
+
+/// Changes the contacts of this user, with nobody else changing them at the same time. What `change` gives comes back once it is durable.
+///
+/// # Errors
+/// Those of reading and writing and of `change`; the file is then as it was.
+pub fn update<T>(change: impl FnOnce(&mut Contacts) -> Result<T, Failure>) -> Result<T, Failure> {
+    let path = home::contacts()?;
+    home::make_parent(&path)?;
+    let _lock = lock(&path)?;
+    let mut contacts = read(&path)?;
+    let before = contacts.clone();
+    let outcome = change(&mut contacts)?;
+    if contacts != before {
+        replace(&path, contacts.to_text().as_bytes(), |written| {
+            let read_back = std::str::from_utf8(written).ok().map(Contacts::parse);
+            if read_back == Some(Ok(contacts.clone())) { Ok(()) } else { Err(Failure::from(Error::NotReadBack(path.clone()))) }
+        })?;
+    }
+    Ok(outcome)
+}
+
+/// Holds a lock beside `path` until it is dropped; the file itself is replaced, so it cannot be the one that is locked.
+pub fn lock(path: &Path) -> Result<File, Error> {
+    let path = path.with_extension("lock");
+    let failed = |source| Error::Io { op: "lock", path: path.clone(), source };
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    file.lock().map_err(failed)?;
+    Ok(file)
+}
+
+/// Reads a file of this user's own, at most `max` bytes; `None` where there is none.
+pub fn read_own(path: &Path, max: usize) -> Result<Option<String>, Error> {
+    let failed = |source| Error::Io { op: "read", path: path.to_owned(), source };
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(failed)?,
+    };
+    home::check_private(path, &file.metadata().map_err(failed)?)?;
+    let mut text = String::new();
+    file.take(max as u64 + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() > max {
+        return Err(failed(io::ErrorKind::FileTooLarge.into()));
+    }
+    Ok(Some(text))
+}
+
+fn read(path: &Path) -> Result<Contacts, Error> {
+    match read_own(path, MAX_LEN)? {
+        Some(text) => Contacts::parse(&text).map_err(|source| Error::Contacts { path: path.to_owned(), source }),
+        None => Ok(Contacts::default()),
+    }
+}
+
+/// A failure about one contact.
+pub fn failed(error: ContactError) -> Error {
+    match home::contacts() {
+        Ok(path) => Error::Contacts { path, source: error },
+        Err(error) => error,
+    }
+}
+
+/// Where the contacts lie, for messages.
+pub fn place() -> PathBuf {
+    home::contacts().unwrap_or_else(|_| PathBuf::from("contacts"))
+}

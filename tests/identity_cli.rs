@@ -1,0 +1,193 @@
+//! Identities, contacts and invitations as people use them: what is printed, what is refused, and with which exit code.
+
+#[path = "support/people.rs"]
+mod people;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use kithfs::crypto::{IdentitySeed, Suite};
+use kithfs::format::share::ShareDescriptor;
+use kithfs::sharing::{Identity, Invitation, Pin, ShareMemory};
+use people::{Person, refused, said, stderr};
+
+/// An identity whose seed a test knows.
+fn known(seed: u8) -> Identity {
+    Identity::from_seed(IdentitySeed::from_bytes([seed; 32]))
+}
+
+#[test]
+fn an_identity_is_made_shown_exported_and_not_replaced() {
+    let ann = Person::new("ann");
+    let made = ann.ok(&["identity", "new", "--kdf-memory", "32", "--kdf-passes", "1"]);
+    let code = said(&made);
+    assert_eq!(code.trim().len(), 44, "a recovery code alone on stdout: {code}");
+    let file = ann.home().join(".config/kithfs/identity");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let key = said(&ann.ok(&["identity", "export"]));
+    assert!(key.starts_with("kith1") && key.len() == 116 && key.ends_with('\n'), "{key:?}");
+    let public: kithfs::sharing::PublicIdentity = key.parse().unwrap();
+    assert_eq!(
+        said(&ann.ok(&["identity", "show"])),
+        format!("identity     {}\npublic key   {key}fingerprint  {}\n", file.display(), public.fingerprint())
+    );
+    assert!(stderr(&made).contains(&public.fingerprint()));
+    let before = fs::read(&file).unwrap();
+    refused(&ann.fails(&["identity", "new"], 2), "there is one already");
+    assert_eq!(fs::read(&file).unwrap(), before);
+    assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "nothing stays behind");
+}
+
+#[test]
+fn the_ways_into_an_identity_change_as_those_of_a_vault() {
+    let ann = Person::with_identity("ann");
+    ann.write("second", "another passphrase\n");
+    ann.ok(&["identity", "passphrase", "add", "--kdf-memory", "32", "--kdf-passes", "1", "--new-passphrase-file", "second"]);
+    let slots: serde_json::Value = serde_json::from_str(&said(&ann.ok(&["identity", "passphrase", "list", "--json"]))).unwrap();
+    let kinds: Vec<&str> = slots.as_array().unwrap().iter().map(|slot| slot["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["passphrase", "recovery code", "passphrase"]);
+    ann.ok(&["identity", "passphrase", "remove", "--slot", "1", "--passphrase-file", "second"]);
+    refused(&ann.fails(&["identity", "passphrase", "add", "--new-recovery-code"], 3), "wrong passphrase");
+    ann.ok(&["identity", "passphrase", "add", "--new-recovery-code", "--passphrase-file", "second"]);
+}
+
+#[test]
+fn the_public_half_that_a_store_holds_is_proven_before_it_is_given_out() {
+    // Whoever stores a vault could put his own public keys in the place of the owner's, and have folders shared with himself.
+    let ann = Person::new("ann");
+    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
+    let key = said(&ann.ok(&["identity", "export", "--identity", "vault/+identity"]));
+    let file = ann.home().join("vault/+identity");
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[12..76].copy_from_slice(&known(9).public().to_bytes());
+    fs::write(&file, &bytes).unwrap();
+    let output = ann.fails(&["identity", "export", "--identity", "vault/+identity"], 3);
+    assert!(said(&output).is_empty() && key.starts_with("kith1"));
+}
+
+#[test]
+fn a_vault_without_an_identity_of_its_own_is_opened_with_that_of_the_home() {
+    let ann = Person::with_identity("ann");
+    ann.ok(&["init", "--identity", ".config/kithfs/identity", "vault"]);
+    ann.ok(&["mkdir", "vault", "letters"]);
+    assert_eq!(said(&ann.ok(&["ls", "vault"])), "letters\n");
+    fs::remove_file(ann.home().join(".config/kithfs/identity")).unwrap();
+    refused(&ann.fails(&["ls", "vault"], 3), "--identity FILE");
+}
+
+#[test]
+fn a_contact_is_new_then_verified_and_a_changed_key_is_never_accepted_silently() {
+    let ann = Person::new("ann");
+    let (one, two) = (known(1).public(), known(2).public());
+    let (key, print) = (one.to_string(), one.fingerprint());
+    assert_eq!(said(&ann.ok(&["contact", "list"])), "");
+    assert!(stderr(&ann.ok(&["contact", "add", "Bob", &key])).contains(&print));
+    assert_eq!(said(&ann.ok(&["contact", "list"])), format!("new       {print}  Bob\n"));
+    assert!(said(&ann.ok(&["contact", "add", "Bob", &key])).is_empty(), "the same once more changes nothing");
+    // nobody can be asked
+    refused(&ann.fails(&["contact", "verify", "Bob"], 2), "--fingerprint");
+    refused(&ann.fails(&["contact", "verify", "Bob", "--fingerprint", &two.fingerprint()], 14), "not the one that was told");
+    assert_eq!(said(&ann.ok(&["contact", "list"])), format!("new       {print}  Bob\n"));
+    ann.ok(&["contact", "verify", "Bob", "--fingerprint", &print.to_lowercase().replace('-', " ")]);
+    assert_eq!(said(&ann.ok(&["contact", "list"])), format!("verified  {print}  Bob\n"));
+    // another key on its way
+    refused(&ann.fails(&["contact", "add", "Bob", &two.to_string()], 14), "CHANGED");
+    let both = format!("CHANGED   {print}  Bob\noffered   {}  Bob\n", two.fingerprint());
+    assert_eq!(said(&ann.ok(&["contact", "list"])), both);
+    let json: serde_json::Value = serde_json::from_str(&said(&ann.ok(&["contact", "list", "--json"]))).unwrap();
+    let expected = serde_json::json!([{
+        "name": "Bob", "state": "CHANGED", "fingerprint": print, "key": key,
+        "offered_fingerprint": two.fingerprint(), "offered_key": two.to_string(),
+    }]);
+    assert_eq!(json, expected);
+    ann.ok(&["contact", "add", "Bob", &key]);
+    assert_eq!(said(&ann.ok(&["contact", "list"])), format!("verified  {print}  Bob\n"), "the old key is still the verified one");
+    ann.fails(&["contact", "add", "Bob", &two.to_string()], 14);
+    ann.ok(&["contact", "verify", "Bob", "--yes"]);
+    assert_eq!(said(&ann.ok(&["contact", "list"])), format!("verified  {}  Bob\n", two.fingerprint()));
+    refused(&ann.fails(&["contact", "add", "Eve", &two.to_string()], 14), "known as that of Bob");
+    refused(&ann.fails(&["contact", "add", "Eve", "kith1mistyped"], 2), "kithfs identity export");
+    ann.ok(&["contact", "remove", "Bob"]);
+    refused(&ann.fails(&["contact", "remove", "Bob"], 12), "kithfs contact list");
+}
+
+#[test]
+fn contacts_that_others_may_write_to_or_that_are_damaged_are_refused() {
+    let ann = Person::new("ann");
+    ann.ok(&["contact", "add", "Bob", &known(1).public().to_string()]);
+    let file = ann.home().join(".config/kithfs/contacts");
+    let good = fs::read_to_string(&file).unwrap();
+    assert!(good.starts_with("kithfs contacts 1\nnew kith1"));
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    refused(&ann.fails(&["contact", "list"], 14), "chmod go-w");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(&file, good.replace("kith1q", "kith1p")).unwrap();
+    refused(&ann.fails(&["contact", "add", "Cem", &known(2).public().to_string()], 1), "line 2");
+}
+
+/// An invitation for the person, signed by `by`, to a share that `by` founded.
+fn invitation(by: &Identity, to: &Person) -> (ShareMemory, Vec<u8>) {
+    let public = said(&to.ok(&["identity", "export"])).parse().unwrap();
+    let descriptor =
+        ShareDescriptor { suite: Suite::Aes256Gcm, signed: true, isolated: false, chunk_log2: 18, founder: by.public(), random: [7; 32] };
+    let head = Pin { sequence: 2, hash: [8; 32] };
+    let memory = ShareMemory { share: descriptor.share_id(), proof: kithfs::sharing::Proof::Invitation(by.public()), head };
+    (memory, Invitation::sign(&descriptor, &head, by, &public, 1_700_000_000).unwrap())
+}
+
+fn remembered(person: &Person, share: &[u8; 32]) -> Option<ShareMemory> {
+    let file = person.home().join(".local/state/kithfs/shares").join(ShareMemory::file_name(share));
+    fs::read_to_string(file).ok().map(|text| ShareMemory::parse(&text).unwrap())
+}
+
+#[test]
+fn an_invitation_of_a_verified_contact_is_accepted_and_pins_the_share() {
+    let (bob, ann) = (Person::with_identity("bob"), known(1));
+    let (memory, bytes) = invitation(&ann, &bob);
+    fs::write(bob.home().join("invitation"), &bytes).unwrap();
+    bob.ok(&["contact", "add", "Ann", &ann.public().to_string()]);
+    refused(&bob.fails(&["accept", "invitation"], 2), "--fingerprint");
+    assert_eq!(remembered(&bob, &memory.share), None, "a question that nobody could answer is no yes");
+    bob.ok(&["contact", "verify", "Ann", "--yes"]);
+    let accepted = bob.ok(&["accept", "invitation"]);
+    assert!(stderr(&accepted).contains(&format!("accepted the invitation of Ann ({})", ann.public().fingerprint())));
+    assert_eq!(remembered(&bob, &memory.share), Some(memory));
+    assert!(stderr(&bob.ok(&["accept", "invitation"])).contains("accepted"), "twice is no failure");
+}
+
+#[test]
+fn an_invitation_of_a_stranger_needs_his_fingerprint_and_never_replaces_what_was_seen() {
+    let (bob, ann) = (Person::with_identity("bob"), known(1));
+    let (memory, bytes) = invitation(&ann, &bob);
+    fs::write(bob.home().join("invitation"), &bytes).unwrap();
+    let fails = |args: &[&str], what| refused(&bob.fails(&[&["accept", "invitation"], args].concat(), 14), what);
+    fails(&["--fingerprint", &known(2).public().fingerprint()], "not the one that was told");
+    assert_eq!(remembered(&bob, &memory.share), None);
+    bob.ok(&["accept", "invitation", "--fingerprint", &ann.public().fingerprint()]);
+    assert_eq!(remembered(&bob, &memory.share), Some(memory));
+    let further = ShareMemory { head: Pin { sequence: 9, hash: [1; 32] }, ..memory };
+    let file = bob.home().join(".local/state/kithfs/shares").join(ShareMemory::file_name(&memory.share));
+    fs::write(&file, further.to_text()).unwrap();
+    assert!(stderr(&bob.ok(&["accept", "invitation", "--yes"])).contains("what you have seen of it stays"));
+    assert_eq!(remembered(&bob, &memory.share), Some(further));
+}
+
+#[test]
+fn an_invitation_that_was_changed_cut_or_is_for_somebody_else_is_refused() {
+    let (bob, cem, ann) = (Person::with_identity("bob"), Person::with_identity("cem"), known(1));
+    let (memory, bytes) = invitation(&ann, &bob);
+    let mut changed = bytes.clone();
+    changed[200] ^= 1;
+    for (what, bytes) in [("signature", &changed[..]), ("ends too early", &bytes[..300]), ("after its end", &[&bytes[..], &[0]].concat())] {
+        fs::write(bob.home().join("invitation"), bytes).unwrap();
+        refused(&bob.fails(&["accept", "invitation", "--yes"], 14), what);
+    }
+    fs::write(cem.home().join("invitation"), &bytes).unwrap();
+    refused(&cem.fails(&["accept", "invitation", "--yes"], 14), "for another identity");
+    assert_eq!((remembered(&bob, &memory.share), remembered(&cem, &memory.share)), (None, None));
+    // the one who invites has two keys
+    fs::write(bob.home().join("invitation"), &bytes).unwrap();
+    bob.ok(&["contact", "add", "Ann", &known(2).public().to_string()]);
+    bob.fails(&["contact", "add", "Ann", &ann.public().to_string()], 14);
+    refused(&bob.fails(&["accept", "invitation", "--yes"], 14), "who is CHANGED");
+}

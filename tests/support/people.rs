@@ -1,0 +1,90 @@
+//! People with homes of their own, who use the program.
+
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The program under test.
+const KITHFS: &str = env!("CARGO_BIN_EXE_kithfs");
+
+/// Somebody with a home, a passphrase, and nobody at a terminal.
+pub struct Person {
+    name: &'static str,
+    dir: tempfile::TempDir,
+}
+
+impl Person {
+    /// A person with an empty home.
+    pub fn new(name: &'static str) -> Person {
+        let dir = tempfile::Builder::new().prefix("kithfs-test-").tempdir().expect("a temporary directory");
+        let person = Person { name, dir };
+        person.write("passphrase", &format!("passphrase of {name}\n"));
+        person
+    }
+
+    /// A person with an identity in the usual place.
+    pub fn with_identity(name: &'static str) -> Person {
+        let person = Person::new(name);
+        person.ok(&["identity", "new", "--kdf-memory", "32", "--kdf-passes", "1"]);
+        person
+    }
+
+    pub fn home(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Writes a file in the home.
+    pub fn write(&self, name: &str, contents: &str) -> PathBuf {
+        let path = self.home().join(name);
+        std::fs::write(&path, contents).expect("write in the home");
+        path
+    }
+
+    /// The program, started in the home in a session of its own, so that it has no terminal.
+    pub fn kithfs(&self, args: &[&str]) -> Command {
+        let mut command = Command::new("setsid");
+        command.arg("--wait").arg(KITHFS).args(args).current_dir(self.home()).stdin(Stdio::null());
+        command.env("HOME", self.home()).env("KITHFS_PASSPHRASE_FILE", self.home().join("passphrase"));
+        command.env_remove("XDG_CONFIG_HOME").env_remove("XDG_STATE_HOME").env_remove("XDG_RUNTIME_DIR");
+        command
+    }
+
+    fn ends_with(&self, args: &[&str], code: i32) -> Output {
+        let output = self.kithfs(args).output().expect("setsid of util-linux is installed");
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{}: kithfs {args:?}\nstdout: {}\nstderr: {}",
+            self.name,
+            said(&output),
+            stderr(&output)
+        );
+        output
+    }
+
+    /// Runs the program, which must do what it was told.
+    pub fn ok(&self, args: &[&str]) -> Output {
+        self.ends_with(args, 0)
+    }
+
+    /// Runs the program, which must refuse with this exit code.
+    pub fn fails(&self, args: &[&str], code: i32) -> Output {
+        self.ends_with(args, code)
+    }
+}
+
+pub fn said(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("UTF-8 on stdout")
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Asserts that the message or its hint says this, and that nothing was printed for a script to take.
+pub fn refused(output: &Output, what: &str) {
+    let message = stderr(output);
+    assert!(message.contains(what), "{what:?} is missing in: {message}");
+    assert!(said(output).is_empty(), "{}", said(output));
+}
