@@ -16,11 +16,11 @@ use kithfs::crypto::{ChunkKeys, Label, RecordCipher, Suite, labels};
 use kithfs::format::header::{Header, HeaderContext, Hint, PublicHeader};
 use kithfs::format::layout::Layout;
 use kithfs::format::manifest::Manifest;
+use kithfs::format::name::NameCipher;
 use kithfs::format::share::ShareDescriptor;
 use kithfs::format::signature::{Authorship, Sign};
-use kithfs::format::table::{HOLE, Table, segment_aad, table_hash};
-use kithfs::format::name::NameCipher;
 use kithfs::format::slots;
+use kithfs::format::table::{HOLE, Table, segment_aad, table_hash};
 use kithfs::sharing::{Acting, FolderKeys, Identity, Member, Pin, Role, Roster, VerifiedRoster};
 use kithfs::vault::{CreateOptions, CreateShare, Error, OpenOptions, Pins, ROOT, RenameMode, Trust, Vault};
 use vaults::{READ_WRITE, Seeded, at, faults, get, mkdir, open_or_create, pattern, put, rename, symlink, tree, write_at};
@@ -291,8 +291,12 @@ fn a_share_that_nothing_vouches_for_is_not_entered() {
 struct Memory(parking_lot::Mutex<std::collections::HashMap<[u8; 32], Pin>>);
 
 impl Pins for Memory {
-    fn get(&self, share: &[u8; 32]) -> Option<Pin> {
-        self.0.lock().get(share).copied()
+    fn get(&self, share: &[u8; 32]) -> std::io::Result<Option<Pin>> {
+        Ok(self.0.lock().get(share).copied())
+    }
+
+    fn inviter(&self, _share: &[u8; 32]) -> std::io::Result<Option<[u8; 32]>> {
+        Ok(None)
     }
 
     fn put(&self, share: &[u8; 32], head: Pin) -> std::io::Result<()> {

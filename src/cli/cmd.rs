@@ -12,5 +12,6 @@ pub mod map;
 pub mod mount;
 pub mod mounts;
 pub mod passphrase;
+pub mod share;
 pub mod transfer;
 pub mod umount;

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use super::args::OpenArgs;
 use super::error::Error;
 use super::identity;
+use super::memory::Shares;
 use super::registry::Registry;
 use super::report::{Failure, in_vault};
 use super::secret::{Environment, Given, Source};
 use crate::backing::Dir;
 use crate::backing::os::OsDir;
-use crate::vault::{self, Description, LockMode, OpenOptions, Vault};
+use crate::vault::{self, Description, LockMode, OpenOptions, Pins, Trust, Vault};
 
 /// What a command does with a vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub enum Purpose {
     Read,
     /// Reads and writes.
     Write,
+    /// Reads, and adds control files at the most: works beside a mount.
+    Beside,
 }
 
 /// A vault that was found and is not yet unlocked.
@@ -98,14 +101,17 @@ impl Found {
     ///
     /// # Errors
     /// The secret does not fit, or the vault cannot be opened.
-    pub fn unlock(self, (path, given): (PathBuf, Given), cache_size: Option<usize>, purpose: Purpose) -> Result<Open, Failure> {
+    pub fn unlock(self, (path, given): (PathBuf, Given), args: &OpenArgs, purpose: Purpose) -> Result<Open, Failure> {
         let (identity, _) = identity::unlock(&identity::read(&path)?, &path, given)?;
         let default = OpenOptions::default();
+        // what one owner has alone needs no memory of its members
+        let pins = if self.description.signed { Some(Arc::new(Shares::of_user()?) as Arc<dyn Pins>) } else { None };
+        let trust = Trust { pins, first_use: args.trust_on_first_use };
         let options = OpenOptions {
-            read_only: purpose == Purpose::Read,
-            cache_bytes: cache_size.unwrap_or(default.cache_bytes),
-            lock: LockMode::Exclusive,
-            trust: default.trust.clone(),
+            read_only: purpose != Purpose::Write,
+            cache_bytes: args.cache_size.unwrap_or(default.cache_bytes),
+            lock: if purpose == Purpose::Beside { LockMode::None } else { LockMode::Exclusive },
+            trust,
         };
         match Vault::open(self.store, &identity, options) {
             Ok(vault) => Ok(Open { vault, dir: self.dir }),
@@ -122,7 +128,7 @@ pub fn open(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Fai
     let found = find(given)?;
     found.refuse_mounted()?;
     let secret = found.ask(args)?;
-    found.unlock(secret, args.cache_size, purpose)
+    found.unlock(secret, args, purpose)
 }
 
 impl Open {

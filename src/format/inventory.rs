@@ -119,7 +119,8 @@ mod tests {
         let many = |n: u8| InventoryList::new((0..n).map(|i| [i; 32]).collect());
         let roots: std::collections::HashSet<[u8; 32]> = [0, 1, 2, 127, 128, 129, 255].into_iter().map(|n| many(n).root()).collect();
         assert_eq!(roots.len(), 7);
-        let other = InventoryList::new((0..255).map(|i| if i == 200 { [200, 1].repeat(16).try_into().unwrap() } else { [i; 32] }).collect());
+        let other =
+            InventoryList::new((0..255).map(|i| if i == 200 { [200, 1].repeat(16).try_into().unwrap() } else { [i; 32] }).collect());
         assert_ne!(other.root(), many(255).root());
     }
 

@@ -478,7 +478,8 @@ impl FileState {
     /// Seals anew what waits under an epoch that has ended since: nothing new is written under it.
     pub fn renew_dirty(&mut self, file: &dyn File, tools: &Tools) -> Inner<()> {
         let current = tools.keys.current();
-        let ended = |(k, chunk): (&u64, &DirtyChunk)| ((chunk.table.epoch, chunk.epoch) != (current.number, current.commitment)).then_some(*k);
+        let ended =
+            |(k, chunk): (&u64, &DirtyChunk)| ((chunk.table.epoch, chunk.epoch) != (current.number, current.commitment)).then_some(*k);
         for k in self.dirty.iter().filter_map(ended).collect::<Vec<u64>>() {
             self.make_dirty(file, tools, k)?;
         }

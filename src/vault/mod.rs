@@ -40,6 +40,7 @@ mod io;
 mod journal;
 mod keys;
 mod lock;
+mod members;
 mod names;
 mod nodes;
 mod path;
@@ -62,10 +63,11 @@ use parking_lot::{Condvar, Mutex};
 
 pub use self::check::{CheckFault, CheckProgress, CheckReport};
 pub use self::error::{Error, LockHolder, Result};
-pub use crate::format::signature::Authorship;
+pub use self::members::{LogEntry, MemberChanges, Share, ShareInfo};
 pub use self::share::{CreateOptions, CreateShare, IDENTITY_FILE};
 pub use self::trust::{Pins, Trust};
 pub use self::types::*;
+pub use crate::format::signature::Authorship;
 
 use self::core::{Core, Parts};
 use self::error::Fault;

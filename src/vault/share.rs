@@ -53,7 +53,8 @@ pub struct CreateShare {
 }
 
 pub(crate) fn write_new(dir: &dyn Dir, name: &[u8], bytes: &[u8]) -> Inner<()> {
-    let file = dir.create_file(name, 0o600)?;
+    // whoever may read the directory holds ciphertext that is of no use without its control files; nothing in them is secret
+    let file = dir.create_file(name, 0o600 | dir.stat_self()?.perm & 0o044)?;
     file.write_at(bytes, 0)?;
     Ok(file.sync_all()?)
 }
@@ -89,8 +90,7 @@ pub(crate) fn create_signed(
         return Err(at(Fault::Os(libc::ENOTEMPTY)));
     }
     let CreateShare { isolated, name, others } = share;
-    let params =
-        FoundParams { suite: options.suite, signed: true, isolated: *isolated, chunk_log2: options.chunk_log2, name, others };
+    let params = FoundParams { suite: options.suite, signed: true, isolated: *isolated, chunk_log2: options.chunk_log2, name, others };
     found_in(&**store, owner, &params, random).map(|_| ())
 }
 
@@ -231,7 +231,9 @@ fn inventories(store: &dyn Dir, roster: &VerifiedRoster, kept: &mut Vec<Inventor
 pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched: Option<&[u8; 32]>, shown: &Path) -> Result<Entered> {
     let descriptor = descriptor(store, shown)?;
     let share = descriptor.share_id();
-    let pin = trust.pin(&share);
+    let unknown = |source| Error::Io { op: "read what was seen of the share in", path: shown.to_path_buf(), source };
+    let pin = trust.pin(&share).map_err(unknown)?;
+    let inviter = trust.inviter(&share).map_err(unknown)?;
     if !descriptor.signed && descriptor.founder != identity.public() {
         return Err(Error::NoAccess { path: shown.to_path_buf() }); // it has one owner
     }
@@ -243,6 +245,13 @@ pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched
         return Err(Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder });
     }
     let Standing { heads: rosters, ignored } = standing(store, &descriptor, pin.as_ref(), shown)?;
+    if let (Some(pin), Some(inviter)) = (pin, inviter) {
+        let pinned = rosters.iter().flat_map(VerifiedRoster::history).find(|(_, hash)| **hash == pin.hash);
+        if pinned.is_some_and(|(manifest, _)| manifest.admins.binary_search(&inviter).is_err()) {
+            tracing::error!("{}: the invitation to this share is signed by somebody who was no admin", shown.display());
+            return Err(Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder });
+        }
+    }
     for (_, reason) in &ignored {
         tracing::warn!("{}: a manifest is ignored: {reason}", shown.display());
     }
@@ -269,7 +278,10 @@ pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched
         None => {}
     }
     if several {
-        tracing::error!("{}: its membership was changed in two ways that exclude each other; it is read-only until that is settled", shown.display());
+        tracing::error!(
+            "{}: its membership was changed in two ways that exclude each other; it is read-only until that is settled",
+            shown.display()
+        );
     } else {
         trust.remember(&share, heads[0].roster.head());
     }

@@ -91,7 +91,8 @@ fn header(all: &mut Vec<Structure>) {
 fn table(all: &mut Vec<Structure>) {
     let layout = Layout::new(13, false).unwrap();
     let segment = Segment { nonce: count(0x10), tag: count(0x20), len: 0x0234 };
-    let table = Table { salt: count(1), epoch: 0x0304_0506, seals: 0x0708_090a, segments: [segment, Segment::HOLE].into(), hashes: [].into() };
+    let table =
+        Table { salt: count(1), epoch: 0x0304_0506, seals: 0x0708_090a, segments: [segment, Segment::HOLE].into(), hashes: [].into() };
     let made = table.encode(&layout);
     let (salt, nonce, tag): ([u8; 16], [u8; 12], [u8; 16]) = (count(1), count(0x10), count(0x20));
     let entry: [&[u8]; 3] = [&nonce, &tag, &[0x34, 2]];

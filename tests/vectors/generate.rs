@@ -175,7 +175,8 @@ fn chunk_table() -> Make {
     let mut salt: [u8; 16] = count(1);
     let segment = Segment { nonce: count(0x10), tag: count(0x20), len: 4096 };
     let short = Segment { nonce: count(0x30), tag: count(0x40), len: 1 };
-    let table = |salt| Table { salt, epoch: 3, seals: 7, segments: [segment, Segment::HOLE, short, Segment::HOLE].into(), hashes: [].into() };
+    let table =
+        |salt| Table { salt, epoch: 3, seals: 7, segments: [segment, Segment::HOLE, short, Segment::HOLE].into(), hashes: [].into() };
     let chacha = table(salt).encode(&layout);
     make.ok("chacha", "Two segments and two holes; a salt of 16 bytes.", &inputs(CHACHA, &chacha), &chacha);
     salt[12..].fill(0);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backing::os::clear_umask;
-use crate::cli::args::{LogLevel, Mount};
+use crate::cli::args::{LogLevel, Mount, OpenArgs};
 use crate::cli::daemon::{self, Background, Side};
 use crate::cli::display::JsonPath;
 use crate::cli::error::Error;
@@ -30,12 +30,12 @@ use crate::vault::Vault;
 const READAHEAD_KIB: u32 = 1024;
 
 /// All that is known before the fork.
-struct Plan {
+struct Plan<'a> {
     found: Found,
     secret: (PathBuf, Given),
     mountpoint: PathBuf,
     options: MountOptions,
-    cache_size: Option<usize>,
+    open: &'a OpenArgs,
 }
 
 /// Mounts a vault.
@@ -61,8 +61,8 @@ pub fn run(args: &Mount, level: LogLevel) -> Result<Exit, Failure> {
     }
 }
 
-impl Plan {
-    fn make(args: &Mount) -> Result<Plan, Failure> {
+impl Plan<'_> {
+    fn make(args: &Mount) -> Result<Plan<'_>, Failure> {
         let mut options = MountOptions::default();
         args.options.iter().try_for_each(|list| options.parse(list))?;
         options.read_only |= args.read_only;
@@ -76,7 +76,7 @@ impl Plan {
             options.fsname = found.dir.to_string_lossy().replace(['\n', '\0'], "?");
         }
         let secret = found.ask(&args.open)?;
-        Ok(Plan { found, secret, mountpoint, options, cache_size: args.open.cache_size })
+        Ok(Plan { found, secret, mountpoint, options, open: &args.open })
     }
 }
 
@@ -124,13 +124,13 @@ struct Service {
 }
 
 impl Service {
-    fn start(plan: Plan) -> Result<Service, Failure> {
-        let Plan { found, secret, mountpoint, options, cache_size } = plan;
+    fn start(plan: Plan<'_>) -> Result<Service, Failure> {
+        let Plan { found, secret, mountpoint, options, open } = plan;
         daemon::keep_memory_private()?;
         clear_umask();
         let signals = Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
         let purpose = if options.read_only { Purpose::Read } else { Purpose::Write };
-        let open = found.unlock(secret, cache_size, purpose)?;
+        let open = found.unlock(secret, open, purpose)?;
         let mut options = options;
         options.read_only |= open.vault.is_read_only();
         let (mounted, device) = fuse::mount(&mountpoint, &options)?;
