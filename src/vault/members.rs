@@ -110,13 +110,17 @@ impl Share<'_> {
         share::enter(&*core.root, core.keys.signing.identity(), &self.vault.inside.trust, Some(&core.keys.share), &PathBuf::new())
     }
 
-    /// The only head, to be changed by an admin.
+    /// The only head, to be changed by this identity, which must be an admin there.
     fn only(&self, op: &'static str) -> Result<Head> {
         let mut heads = self.entered()?.heads;
-        match heads.len() {
-            1 => Ok(heads.remove(0)),
-            n => Err(refused(op, RosterError::Forked(n))),
+        if heads.len() > 1 {
+            return Err(refused(op, RosterError::Forked(heads.len())));
         }
+        let head = heads.remove(0);
+        if !head.roster.descriptor().signed {
+            return Err(refused(op, RosterError::OwnerOnly));
+        }
+        if head.roster.is_admin(&self.vault.core().keys.signing.own()) { Ok(head) } else { Err(refused(op, RosterError::NotAdmin)) }
     }
 
     fn change(
@@ -172,12 +176,6 @@ impl Share<'_> {
         let op = "invite member";
         let Head { roster, members, .. } = self.only(op)?;
         let by = self.vault.core().keys.signing.identity();
-        if !roster.descriptor().signed {
-            return Err(refused(op, RosterError::OwnerOnly));
-        }
-        if !roster.is_admin(&by.public().sign) {
-            return Err(refused(op, RosterError::NotAdmin));
-        }
         let member = members.get(sign).ok_or_else(|| refused(op, RosterError::NoSuchMember))?;
         let signed = Invitation::sign(roster.descriptor(), &roster.head(), by, &member.public, share::unix_now());
         signed.map_err(|_| refused(op, RosterError::OwnerOnly))
