@@ -18,10 +18,18 @@ use std::time::Duration;
 
 use kithfs::fuse::listing::Listing;
 use kithfs::fuse::mounts;
-use kithfs::fuse::{MountError, MountOptions, Mounted, Notifier, Operations, ServeOptions, Serving, mount, serve};
+use kithfs::fuse::{MountError, MountOptions, Mounted, Notifier, Operations, ServeOptions, Serving, Transport, mount, serve};
 use kithfs::vault::ROOT;
 use support::memfs::{INO_OFFSET, MemFs};
 use tempfile::TempDir;
+
+/// What the variable KITHFS_TRANSPORT asks for, as the program takes it.
+fn transport() -> Transport {
+    match std::env::var("KITHFS_TRANSPORT").as_deref() {
+        Ok("uring") => Transport::Uring,
+        _ => Transport::Dev,
+    }
+}
 
 /// A mounted [`MemFs`]; dropping it unmounts.
 struct Mount {
@@ -55,7 +63,7 @@ impl Mount {
         };
         let ops = Arc::new(MemFs::new());
         let mut mount = Mount { mounted, serving: None, ops: ops.clone(), _dir: dir };
-        mount.serving = Some(serve(fd, ops, &ServeOptions::default()).expect("serving"));
+        mount.serving = Some(serve(fd, ops, &ServeOptions { transport: transport(), ..ServeOptions::default() }).expect("serving"));
         Some(mount)
     }
 
@@ -286,6 +294,17 @@ fn extended_attributes() {
     assert_eq!(&names[..len], b"user.a\0user.b\0");
     removexattr(&path, "user.a").unwrap();
     assert_eq!(get("user.a"), Err(rustix::io::Errno::NODATA));
+}
+
+#[test]
+fn a_panic_is_answered_with_an_error_and_costs_no_thread() {
+    let Some(mount) = Mount::new("") else { return };
+    fs::write(mount.path("f"), b"x").unwrap();
+    let mut value = [0; 10];
+    for _ in 0..20 {
+        assert_eq!(rustix::fs::getxattr(mount.path("f"), "user.panic", &mut value), Err(rustix::io::Errno::IO));
+    }
+    assert_eq!(fs::read(mount.path("f")).unwrap(), b"x");
 }
 
 #[test]

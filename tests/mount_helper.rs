@@ -85,6 +85,25 @@ fn a_fake_mount_calls_nothing_and_a_verbose_one_says_what_it_calls() {
 }
 
 #[test]
+fn the_switch_for_io_uring_is_set_where_that_was_asked_for() {
+    let fake = fake(0);
+    let switch = fake.path().join("enable_uring");
+    let mount = |options: &str, before: &str| {
+        fs::write(&switch, before).unwrap();
+        let path = format!("{}:/usr/bin:/bin", fake.path().display());
+        let mut command = Command::new("sh");
+        command.arg(script("mount.kithfs")).args(["/v", "/m", "-o", options]).env("PATH", path).env("KITHFS_URING_SWITCH", &switch);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        (String::from_utf8(output.stdout).unwrap().contains("uring"), fs::read_to_string(&switch).unwrap())
+    };
+    assert_eq!(mount("nodev,uring", "N\n"), (true, "Y\n".to_owned()));
+    assert_eq!(mount("uring", "Y\n"), (true, "Y\n".to_owned()));
+    assert_eq!(mount("nodev", "N\n"), (false, "N\n".to_owned()));
+    assert_eq!(mount("uring_memory=8", "N\n"), (true, "N\n".to_owned()));
+}
+
+#[test]
 fn installing_and_removing() {
     let dest = tempfile::tempdir().unwrap();
     let install = |arguments: &[&str]| {

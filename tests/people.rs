@@ -109,7 +109,13 @@ fn three_people_read_and_write_as_their_roles_say() {
             assert!(!cem.shell("echo forged > plain/projects/cem").0, "a reader has no key that others believe");
         }
     }
-    refused(&cem.fails(&["share", "add", "--role", "writer", "vault", "Ann"], 11), "not an admin");
+    refused(&cem.fails(&["share", "remove", "vault", "Bob"], 12), "no member Bob");
+    refused(&cem.fails(&["share", "remove", "vault", "Ann"], 11), "not an admin");
+    // what a writer wrote stays valid when he is removed
+    ann.ok(&["share", "remove", "vault", "Bob"]);
+    sync(&ann, &cem);
+    let _mounted = Mounted::new(&cem, &[]);
+    holds(&cem, "projects/bob", "two\n");
 }
 
 #[test]

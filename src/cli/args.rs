@@ -230,17 +230,31 @@ pub struct Mount {
     /// Options of the mount, separated by commas
     ///
     /// ro, rw, allow_other, no_default_permissions, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, noatime, nodiratime,
-    /// nonempty, fsname=NAME, subtype=NAME, uid=N, gid=N, umask=OCTAL. Device nodes and set-user-id bits do not work unless `dev` and
+    /// nonempty, fsname=NAME, subtype=NAME, uid=N, gid=N, umask=OCTAL, uring, uring_memory=MIB. Device nodes and set-user-id bits do not work unless `dev` and
     /// `suid` are given. A comma in a value is written `\,`.
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub options: Vec<String>,
     /// Allow no writes
     #[arg(long)]
     pub read_only: bool,
+    /// How requests come from the kernel
+    #[arg(long, value_name = "HOW", env = "KITHFS_TRANSPORT", value_enum, default_value_t = Transport::Auto)]
+    pub transport: Transport,
     /// The vault
     pub vault: PathBuf,
     /// An empty directory
     pub mountpoint: PathBuf,
+}
+
+/// How requests come from the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Transport {
+    /// Over /dev/fuse; with `-o uring` over io_uring where the kernel offers it
+    Auto,
+    /// Over io_uring (experimental, Linux 6.14 and later); an error where that cannot be
+    Uring,
+    /// Over /dev/fuse, also with `-o uring`
+    Dev,
 }
 
 /// `umount`

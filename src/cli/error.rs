@@ -85,6 +85,9 @@ pub enum Error {
     /// There is no helper for users.
     #[error("mount: fusermount3 is not installed")]
     NoFusermount,
+    /// Requests cannot come over io_uring, as was insisted on.
+    #[error("mount over io_uring: {0}")]
+    NoUring(String),
     /// This vault is mounted.
     #[error("open {}: it is mounted on {} by process {pid}", shown(vault), shown(mountpoint))]
     AlreadyMounted {

@@ -96,7 +96,7 @@ impl From<Error> for Failure {
             | Error::MountPointTaken(_)
             | Error::MountPointInVault { .. }
             | Error::VaultInMountPoint { .. } => Exit::MountPoint,
-            Error::NoFuseDevice(_) | Error::NoFusermount => Exit::NoFuse,
+            Error::NoFuseDevice(_) | Error::NoFusermount | Error::NoUring(_) => Exit::NoFuse,
             Error::AlreadyMounted { .. } => Exit::InUse,
             Error::NoSuchSlot { .. } | Error::NoSuchMember { .. } | Error::NoSuchHead { .. } => Exit::NotFound,
             Error::NotAShare { .. } | Error::WhichHead { .. } => Exit::Usage,
@@ -164,6 +164,9 @@ fn hint(error: &Error) -> Option<String> {
                 .to_owned()
         }
         Error::NoFusermount => "install the package fuse3; `kithfs get` and `export` need no FUSE".to_owned(),
+        Error::NoUring(_) => {
+            "root can allow it: echo Y > /sys/module/fuse/parameters/enable_uring; `--transport auto` does without".to_owned()
+        }
         Error::AlreadyMounted { mountpoint, .. } => {
             let place = super::display::path(mountpoint);
             format!("use the files in {place}, or unmount first: kithfs umount {place}")
@@ -241,6 +244,7 @@ mod tests {
             (Error::VaultInMountPoint { vault: "/m/v".into(), mountpoint: "/m".into() }, 7),
             (Error::NoFuseDevice(missing()), 8),
             (Error::NoFusermount, 8),
+            (Error::NoUring("why".into()), 8),
             (Error::AlreadyMounted { vault: "/v".into(), mountpoint: "/m".into(), pid: 7 }, 9),
             (Error::CannotAsk("is it so?".into()), 2),
             (Error::IdentityExists("/i".into()), 2),

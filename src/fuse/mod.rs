@@ -3,18 +3,24 @@
 //! * [`ops`]: the operations of a filesystem in plain types; whatever is mounted implements [`Operations`].
 //! * [`dev`]: `fuser` as the transport under it; [`wire`] encodes the replies that `fuser` cannot, [`listing`] fills directory
 //!   replies for any transport.
+//! * [`uring`]: FUSE over io_uring as another; [`abi`], [`request`], [`mod@init`] and [`dispatch`] read and answer the protocol for it.
 //! * [`mod@serve`]: threads on the device, until the filesystem is unmounted; [`notify`]: pushing changes out of the kernel's caches.
 //! * [`mod@mount`], [`options`], [`mounts`]: our own mounting and unmounting.
 
+pub mod abi;
 pub mod dev;
+pub mod dispatch;
 pub mod errno;
+pub mod init;
 pub mod listing;
 pub mod mount;
 pub mod mounts;
 pub mod notify;
 pub mod ops;
 pub mod options;
+pub mod request;
 pub mod serve;
+pub mod uring;
 pub mod vaultfs;
 pub mod wire;
 
@@ -22,4 +28,4 @@ pub use mount::{MountError, Mounted, mount};
 pub use notify::Notifier;
 pub use ops::{Errno, Operations};
 pub use options::{MountOptions, View};
-pub use serve::{ServeOptions, Serving, serve};
+pub use serve::{ServeOptions, Serving, Transport, serve};

@@ -77,6 +77,10 @@ pub struct MountOptions {
     pub view: View,
     /// Largest READ in bytes.
     pub max_read: u32,
+    /// Requests are to come over io_uring where the kernel offers it.
+    pub uring: bool,
+    /// Then: the most memory for requests under way, in MiB.
+    pub uring_memory: Option<u32>,
 }
 
 impl Default for MountOptions {
@@ -97,6 +101,8 @@ impl Default for MountOptions {
             nonempty: false,
             view: View::default(),
             max_read: 1 << 20,
+            uring: false,
+            uring_memory: None,
         }
     }
 }
@@ -140,6 +146,10 @@ impl MountOptions {
                 "subtype" => self.subtype = value.to_owned(),
                 "uid" => self.view.uid = Some(id()?),
                 "gid" => self.view.gid = Some(id()?),
+                "uring_memory" => {
+                    let mib = value.parse().ok().filter(|mib| (1..=65536).contains(mib));
+                    self.uring_memory = Some(mib.ok_or_else(|| bad("not a number of MiB from 1 to 65536"))?);
+                }
                 "umask" => {
                     let umask = u32::from_str_radix(value, 8).ok().filter(|&umask| umask <= 0o777);
                     self.view.umask = umask.ok_or_else(|| bad("not an octal number up to 777"))?;
@@ -169,6 +179,8 @@ impl MountOptions {
             "nodiratime" => self.nodiratime = true,
             "diratime" => self.nodiratime = false,
             "nonempty" => self.nonempty = true,
+            "uring" => self.uring = true,
+            "nouring" => self.uring = false,
             _ => return Err(OptionError::Unknown(option.to_owned())),
         }
         Ok(())
@@ -251,11 +263,20 @@ mod tests {
     }
 
     #[test]
+    fn io_uring_is_our_own_business() {
+        let options = parsed("uring,uring_memory=16").unwrap();
+        assert!(options.uring && options.uring_memory == Some(16));
+        assert!(!options.for_fusermount().contains("uring") && !options.data(3, 0o40000, 0, 0).contains("uring"));
+        assert!(!parsed("uring,nouring").unwrap().uring);
+    }
+
+    #[test]
     fn what_is_not_known_is_refused_by_name() {
         assert_eq!(parsed("ro,user_xyz").unwrap_err(), OptionError::Unknown("user_xyz".into()));
         assert_eq!(parsed("fd=3").unwrap_err(), OptionError::Unknown("fd=3".into()));
         assert_eq!(parsed("ro=1").unwrap_err(), OptionError::Unknown("ro=1".into()));
-        for bad in ["uid=-1", "uid=4294967295", "gid=", "umask=8", "umask=1777", "subtype=a b", "subtype=", "fsname=a\nb"] {
+        for bad in ["uid=-1", "uid=4294967295", "gid=", "umask=8", "umask=1777", "subtype=a b", "subtype=", "fsname=a\nb", "uring_memory=0"]
+        {
             assert!(matches!(parsed(bad), Err(OptionError::Bad { .. })), "{bad}");
         }
     }

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ops::Attr;
+use super::ops::{Attr, Errno};
 use crate::backing::Kind;
 
 /// Length of `struct fuse_out_header`.
@@ -150,6 +150,11 @@ impl Device {
     /// Answers the request `unique`. `ENOENT` means that the kernel no longer waits: the caller was killed.
     pub fn reply(&self, unique: u64, payload: &[u8]) -> io::Result<()> {
         self.send(0, unique, &[payload])
+    }
+
+    /// Answers the request `unique` with an error.
+    pub fn refuse(&self, unique: u64, error: Errno) -> io::Result<()> {
+        self.send(-error.get(), unique, &[])
     }
 
     /// Sends a notification.

@@ -139,9 +139,6 @@ pub enum RosterError {
     /// A public key that everybody knows the secret of.
     #[error("public key is weak: {0}")]
     WeakKey(#[from] ZeroShared),
-    /// Somebody would lose the right to write, whose files nothing would vouch for then.
-    #[error("{0} may write: what he has signed would count no longer")]
-    NeedsInventory(String),
     /// The branch that was to be settled is not one.
     #[error("there is no fork to settle with this branch")]
     NoFork,

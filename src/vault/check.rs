@@ -29,6 +29,19 @@ pub struct CheckProgress {
     pub bytes: u64,
 }
 
+impl CheckProgress {
+    /// Both together.
+    pub(crate) fn plus(&self, other: &Self) -> Self {
+        CheckProgress {
+            files: self.files + other.files,
+            dirs: self.dirs + other.dirs,
+            symlinks: self.symlinks + other.symlinks,
+            others: self.others + other.others,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+}
+
 /// Something that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckFault {
@@ -54,21 +67,38 @@ fn describe(fault: Fault) -> String {
         Fault::Io(e) => e.to_string(),
         Fault::Format(e) => e.to_string(),
         Fault::Corrupt(what) => what.to_string(),
+        Fault::Boundary => "is a share that cannot be entered".to_string(),
         Fault::Os(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
     }
 }
 
+/// Nested shares that a check came upon, by node and plain path. The caller enters them, and lets go of the nodes.
+pub(crate) type NestedShares = Vec<(NodeId, Vec<u8>)>;
+
 struct Check<'a> {
     core: &'a Core,
     report: CheckReport,
+    shares: NestedShares,
     progress: &'a mut dyn FnMut(&CheckProgress),
     buf: zeroize::Zeroizing<Vec<u8>>,
 }
 
 impl Core {
     /// Checks the entry at `start` (its node and both paths) and everything below it.
-    pub fn check(&self, start: NodeId, plain: &[u8], cipher: &[u8], progress: &mut dyn FnMut(&CheckProgress)) -> Inner<CheckReport> {
-        let mut check = Check { core: self, report: CheckReport::default(), progress, buf: zeroize::Zeroizing::new(vec![0; 1 << 20]) };
+    pub fn check(
+        &self,
+        start: NodeId,
+        plain: &[u8],
+        cipher: &[u8],
+        progress: &mut dyn FnMut(&CheckProgress),
+    ) -> Inner<(CheckReport, NestedShares)> {
+        let mut check = Check {
+            core: self,
+            report: CheckReport::default(),
+            shares: Vec::new(),
+            progress,
+            buf: zeroize::Zeroizing::new(vec![0; 1 << 20]),
+        };
         if start == ROOT {
             // The root is an entry of no directory: nobody else would look at its attributes.
             if let Err(fault) = self.list_xattr(start) {
@@ -80,7 +110,7 @@ impl Core {
             let stat = self.dir(link.parent)?.stat(&link.stored)?;
             check.entry(&self.folder(link.parent)?, start, &stat, &link.stored, plain, cipher);
         }
-        Ok(check.report)
+        Ok((check.report, check.shares))
     }
 }
 
@@ -98,6 +128,11 @@ impl Check<'_> {
         (self.progress)(&self.report.seen);
         let folder = match self.core.folder(node) {
             Ok(folder) => folder,
+            // A share of its own, which is checked by whoever enters it.
+            Err(Fault::Boundary) => {
+                self.report.seen.dirs -= 1;
+                return self.shares.push((node, plain.to_vec()));
+            }
             Err(fault) => return self.fault(plain, cipher, describe(fault)),
         };
         let listed = self.core.dir(node).and_then(|dir| list(&*dir));
@@ -138,13 +173,19 @@ impl Check<'_> {
                 Ok(stat) => self.entry(&folder, attr.node, &stat, &entry.name, &plain, &cipher),
                 Err(fault) => self.fault(&plain, &cipher, describe(fault)),
             }
-            self.core.nodes.forget(attr.node, 1);
+            // The node of a share is still counted on, by the one that the report has.
+            if self.shares.last().is_none_or(|(share, _)| *share != attr.node) {
+                self.core.nodes.forget(attr.node, 1);
+            }
         }
     }
 
     /// Control files: records are read with what they belong to; sidecars are held against their entries.
     fn control(&mut self, node: NodeId, name: &[u8], entries: &[crate::backing::DirEntry], plain: &[u8], cipher: &[u8]) {
         let text = name.strip_prefix(SIDECAR);
+        if name.starts_with(crate::format::junction::PREFIX) {
+            return; // read with the directory that it leads to
+        }
         if let Some(text) = text {
             let entry = [b"=", text].concat();
             if !entries.iter().any(|e| e.name.starts_with(&entry)) {
@@ -152,6 +193,8 @@ impl Check<'_> {
             }
         } else if name.starts_with(b"+tmp-") || name.starts_with(b"+trash-") {
             self.fault(plain, cipher, "was left behind by a crash");
+        } else if name.starts_with(b"+moving-") {
+            self.fault(plain, cipher, "is a share that was not finished: making it again goes on, or removes what is left");
         } else if name.starts_with(b"+refused-") {
             self.fault(plain, cipher, "is a journal with changes to files that were something else when it was replayed");
         } else if if node == ROOT { !ROOT_CONTROLS.iter().any(|known| name.starts_with(known)) } else { name != DIRECTORY_RECORD } {
@@ -160,8 +203,10 @@ impl Check<'_> {
     }
 
     fn entry(&mut self, folder: &Folder, node: NodeId, stat: &Stat, stored: &[u8], plain: &[u8], cipher: &[u8]) {
-        if let Err(fault) = self.core.list_xattr(node) {
-            self.fault(plain, cipher, describe(fault));
+        match self.core.list_xattr(node) {
+            // Those of a share are checked with it.
+            Ok(_) | Err(Fault::Boundary) => {}
+            Err(fault) => self.fault(plain, cipher, describe(fault)),
         }
         match stat.kind {
             Kind::Dir => self.directory(node, plain, cipher),

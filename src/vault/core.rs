@@ -30,6 +30,9 @@ const DIRS_MAX: usize = 512;
 /// Inodes of which a size is remembered that does not follow from the ciphertext's length.
 const SIZES_MAX: usize = 4096;
 
+/// Number of the next open file, whichever share it is of: shares have one cache.
+static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
+
 /// What a handle stands for.
 #[derive(Clone)]
 pub(crate) enum Open {
@@ -49,7 +52,8 @@ pub(crate) struct Core {
     pub root: Arc<dyn Dir>,
     pub keys: Arc<ShareKeys>,
     pub random: Arc<dyn Random>,
-    pub cache: BlockCache,
+    /// Common to all shares of a vault.
+    pub cache: Arc<BlockCache>,
     pub nodes: Nodes,
     pub journal: Journal,
     dirs: Mutex<LruCache<NodeId, Arc<dyn Dir>>>,
@@ -58,7 +62,6 @@ pub(crate) struct Core {
     /// Inodes whose ciphertext is longer than their authenticated size makes it: that length, and the size.
     pub sizes: Mutex<LruCache<(u64, u64), (u64, u64)>>,
     next_handle: AtomicU64,
-    next_serial: AtomicU64,
     /// Names: taken for reading by what adds or removes one name, for writing by what must see a directory stand still.
     pub names: RwLock<()>,
     /// Stored paths: held for reading by a commit from the moment it puts a path into a journal record until the record is applied, for
@@ -81,7 +84,7 @@ pub(crate) struct Parts {
     pub keys: Arc<ShareKeys>,
     pub random: Arc<dyn Random>,
     pub journal: Journal,
-    pub cache_bytes: usize,
+    pub cache: Arc<BlockCache>,
     pub read_only: bool,
     pub lock: Option<super::lock::VaultLock>,
 }
@@ -95,14 +98,13 @@ impl Core {
             root: parts.root,
             keys: parts.keys,
             random: parts.random,
-            cache: BlockCache::new(parts.cache_bytes),
+            cache: parts.cache,
             journal: parts.journal,
             dirs: Mutex::new(LruCache::new(NonZeroUsize::new(DIRS_MAX).expect("not zero"))),
             files: Mutex::new(HashMap::new()),
             handles: RwLock::new(HashMap::new()),
             sizes: Mutex::new(LruCache::new(NonZeroUsize::new(SIZES_MAX).expect("not zero"))),
             next_handle: AtomicU64::new(1),
-            next_serial: AtomicU64::new(1),
             names: RwLock::new(()),
             paths: RwLock::new(()),
             long_copies: Mutex::new(None),
@@ -119,7 +121,7 @@ impl Core {
     }
 
     pub fn next_serial(&self) -> u64 {
-        self.next_serial.fetch_add(1, Ordering::Relaxed)
+        NEXT_SERIAL.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Turns a fault into an error about `node`.
@@ -168,7 +170,9 @@ impl Core {
         let link = self.nodes.link(node)?;
         let parent = self.directory_id(link.parent)?;
         let place = self.keys.place_name(&parent, &link.stored, &link.name).len();
-        let id = self.identify(&*self.dir(node)?, &parent, &link.name[..place])?.0;
+        let dir = self.dir(node)?;
+        self.check_boundary(&*dir, &*self.dir(link.parent)?, &parent, &link.name[..place])?;
+        let id = self.identify(&*dir, &parent, &link.name[..place])?.0;
         self.nodes.set_directory(node, Some(id));
         Ok(id)
     }

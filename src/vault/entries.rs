@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 use super::core::{Core, Open, list, read_control, write_control};
 use super::error::{Fault, Inner};
 use super::file::OpenFile;
+use super::junction::holds_share;
 use super::keys::DirectoryId;
 use super::nodes::Link;
 use super::types::{Attr, Caller, Entry, Handle, NodeId, OpenFlags, RenameMode};
 use crate::backing::{Dir, Kind, Stat};
 use crate::format::header::Hint;
+use crate::format::junction::Junction;
 use crate::format::name::{DIRECTORY_RECORD, Decoded, LONG, StoredName, is_control, is_valid};
 use crate::format::record::{DirectoryRecord, Place, RecordKind};
 
@@ -365,12 +367,14 @@ impl Core {
         if stat.kind != Kind::Dir {
             return Err(Fault::Os(libc::ENOTDIR));
         }
+        let mut share = false;
         match folder.dir.rmdir(&stored) {
             Err(e) if e.raw_os_error() == Some(libc::ENOTEMPTY) => {
                 let (empty, _) = Self::is_empty(&*folder.dir.open_dir(&stored)?)?;
                 if !empty {
                     return Err(e.into());
                 }
+                share = holds_share(&*folder.dir, &stored)?;
                 let trash = self.trash_name();
                 folder.dir.rename(&stored, &*folder.dir, &trash, RenameMode::NoReplace)?;
                 self.empty_trash(&*folder.dir, &trash);
@@ -378,6 +382,9 @@ impl Core {
             other => other?,
         }
         folder.tidy(&stored);
+        if share {
+            self.remove_junction(&*folder.dir, &folder.id, folder.place_name(&stored, name));
+        }
         if let Some(node) = self.nodes.remove_link(&stat, parent, &stored) {
             self.forget_dir(node);
         }
@@ -485,7 +492,8 @@ impl Core {
         }
         // A target that is a conflict copy keeps its stored name, and so the place of the original.
         let new_place = target.as_ref().map_or(new_name, |(target_stored, _)| to.place_name(target_stored, new_name));
-        let recorded = stat.kind == Kind::Dir && self.record_move(&from, &stored, name, &to, new_place)?;
+        let share = self.move_share(&from, (&stored, name, &stat), &to, new_place, target.as_ref(), mode)?;
+        let recorded = stat.kind == Kind::Dir && !share && self.record_move(&from, &stored, name, &to, new_place)?;
         let exchanged = match &target {
             Some((target_stored, there)) if mode == RenameMode::Exchange && there.kind == Kind::Dir => {
                 self.record_move(&to, target_stored, new_name, &from, from.place_name(&stored, name))?
@@ -537,6 +545,9 @@ impl Core {
         if mode != RenameMode::Exchange {
             from.tidy(&stored);
         }
+        if share {
+            self.remove_junction(&*from.dir, &from.id, from.place_name(&stored, name));
+        }
         // The records need to be valid at one place only now.
         if recorded {
             self.settle_record(&*to.dir, destination, &to.id, new_name);
@@ -545,6 +556,31 @@ impl Core {
             self.settle_record(&*from.dir, &stored, &from.id, name);
         }
         Ok(())
+    }
+
+    /// Where a share is renamed: makes the junction of its new place. A share is not exchanged, and nothing takes its place.
+    fn move_share(
+        &self,
+        from: &Folder,
+        (stored, name, stat): (&[u8], &[u8], &Stat),
+        to: &Folder,
+        new_name: &[u8],
+        target: Option<&(Vec<u8>, Stat)>,
+        mode: RenameMode,
+    ) -> Inner<bool> {
+        let target_is_share = match target {
+            Some((target_stored, there)) if there.kind == Kind::Dir => holds_share(&*to.dir, target_stored)?,
+            _ => false,
+        };
+        let is_share = stat.kind == Kind::Dir && holds_share(&*from.dir, stored)?;
+        if target_is_share || is_share && mode == RenameMode::Exchange {
+            return Err(Fault::Os(if mode == RenameMode::Exchange { libc::EINVAL } else { libc::ENOTEMPTY }));
+        }
+        if is_share {
+            let junction = self.junction(&*from.dir, &from.id, from.place_name(stored, name))?.ok_or(Fault::Os(libc::EACCES))?;
+            self.write_junction(&*to.dir, &to.id, &Junction { name: new_name.to_vec(), ..junction })?;
+        }
+        Ok(is_share)
     }
 
     /// Makes the file that is about to replace another one durable, be it open or closed.

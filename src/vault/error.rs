@@ -145,6 +145,8 @@ pub(crate) enum Fault {
     Corrupt(&'static str),
     /// By errno.
     Os(i32),
+    /// A nested share stands here: whoever may enter it has to do that first.
+    Boundary,
 }
 
 impl From<io::Error> for Fault {
@@ -166,6 +168,7 @@ impl Fault {
             Fault::Io(e) => e.raw_os_error().unwrap_or(libc::EIO),
             Fault::Format(_) | Fault::Corrupt(_) => libc::EIO,
             Fault::Os(errno) => *errno,
+            Fault::Boundary => libc::EACCES,
         }
     }
 
@@ -174,6 +177,7 @@ impl Fault {
         match self {
             Fault::Io(source) => Error::Io { op, path: path(), source },
             Fault::Os(errno) => Error::Os { op, errno },
+            Fault::Boundary => Error::Os { op, errno: libc::EACCES },
             Fault::Format(_) | Fault::Corrupt(_) => {
                 let what = match self {
                     Fault::Format(e) => e.to_string(),

@@ -13,7 +13,7 @@ use super::error::{Fault, Inner};
 use super::signed::Signing;
 use crate::crypto::{
     ChunkKeys, ContentKey, DirectoryKey, EpochKeys, Hctr2, NamesKey, Random, RecordCipher, Suite, directory_id, directory_key, file_key,
-    root_directory_id,
+    long_name_hash, root_directory_id,
 };
 use crate::format::header::{Header, HeaderContext, PublicHeader};
 use crate::format::layout::Layout;
@@ -204,7 +204,7 @@ impl ShareKeys {
         }
         let (plain, by) = opened?;
         match &by {
-            Some(by) if kind == RecordKind::Junction => self.signing.check_admin(by)?,
+            Some(by) if kind == RecordKind::Junction => self.signing.check_admin(by, bytes)?,
             Some(by) => self.signing.check(by, bytes)?,
             None => {}
         }
@@ -219,6 +219,16 @@ impl ShareKeys {
     /// Names of a directory under an epoch.
     pub fn names_of<'a>(&self, epoch: &'a Epoch, directory: &'a DirectoryId) -> NameCipher<'a> {
         NameCipher::new(&epoch.hctr2, &epoch.names, directory)
+    }
+
+    /// Hash of a name of any length under the current epoch, as long names have one.
+    pub fn place_hash(&self, directory: &DirectoryId, name: &[u8]) -> [u8; 32] {
+        long_name_hash(&self.current().names, directory, name)
+    }
+
+    /// [`ShareKeys::place_hash`] under all epochs, the current one first.
+    pub fn place_hashes(&self, directory: &DirectoryId, name: &[u8]) -> Vec<[u8; 32]> {
+        std::iter::once(self.current()).chain(self.older()).map(|epoch| long_name_hash(&epoch.names, directory, name)).collect()
     }
 
     /// Id of the share's root directory.

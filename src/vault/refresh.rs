@@ -7,16 +7,26 @@
 
 use super::core::{Core, list};
 use super::error::{Error, Inner, Result};
-use super::share;
+use super::share::{self, Vouched};
 use super::signed::Rights;
 use super::trust::Trust;
-use crate::backing::Timestamp;
+use crate::backing::{Dir, Timestamp};
+use crate::sharing::Pin;
 
 /// What the share's directory looked like at the last look.
 #[derive(Default)]
 pub(crate) struct Seen {
     changed: Option<(Timestamp, Timestamp)>,
-    manifests: Vec<Box<[u8]>>,
+    pub manifests: Vec<Box<[u8]>>,
+    /// The highest head: nothing that does not descend from it is taken over.
+    pub head: Option<Pin>,
+}
+
+/// Names of the manifests in a share's directory, sorted.
+pub(crate) fn manifests(store: &dyn Dir) -> Inner<Vec<Box<[u8]>>> {
+    let mut names: Vec<Box<[u8]>> = list(store)?.into_iter().map(|e| e.name).filter(|name| name.starts_with(share::MANIFEST)).collect();
+    names.sort_unstable();
+    Ok(names)
 }
 
 impl Core {
@@ -31,9 +41,7 @@ impl Core {
             if seen.changed == Some((stat.mtime, stat.ctime)) {
                 return Ok(None);
             }
-            let mut manifests: Vec<Box<[u8]>> =
-                list(&*self.root)?.into_iter().map(|e| e.name).filter(|name| name.starts_with(share::MANIFEST)).collect();
-            manifests.sort_unstable();
+            let manifests = manifests(&*self.root)?;
             // A change within the granularity of the store's clock would go unseen: it is looked at again until it has aged.
             seen.changed = (super::file::now().secs > stat.mtime.secs.saturating_add(1)).then_some((stat.mtime, stat.ctime));
             Ok((manifests != seen.manifests).then_some(manifests))
@@ -43,8 +51,10 @@ impl Core {
         };
         let identity = self.keys.signing.identity();
         let shown = self.shown_path(super::types::ROOT);
-        match share::enter(&*self.root, identity, trust, Some(&self.keys.share), &shown) {
+        let vouched = Vouched { share: Some(self.keys.share), head: seen.head };
+        match share::enter(&*self.root, identity, trust, &vouched, &shown) {
             Ok(entered) => {
+                seen.head = entered.head().or(seen.head);
                 for head in &entered.heads[1..] {
                     self.keys.know(&head.keys);
                 }
@@ -64,12 +74,9 @@ impl Core {
         }
     }
 
-    /// Notes what the roster was made of at the opening, so that only what comes later is looked at.
-    pub fn refreshed(&self) -> Inner<()> {
-        let mut manifests: Vec<Box<[u8]>> =
-            list(&*self.root)?.into_iter().map(|e| e.name).filter(|name| name.starts_with(share::MANIFEST)).collect();
-        manifests.sort_unstable();
-        self.seen.lock().manifests = manifests;
-        Ok(())
+    /// Notes what the roster was made of at the opening: only what comes later is looked at.
+    pub fn note_head(&self, manifests: Vec<Box<[u8]>>, head: Option<Pin>) {
+        let mut seen = self.seen.lock();
+        (seen.manifests, seen.head) = (manifests, head);
     }
 }

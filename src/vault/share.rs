@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::core::{list, read_control};
+use super::core::{list, read_control, write_control};
 use super::error::{Error, Fault, Inner, Result};
 use super::signed::Rights;
 use super::trust::Trust;
@@ -104,7 +104,7 @@ pub(crate) fn found_in(store: &dyn Dir, founder: &Identity, params: &FoundParams
     let founded = found(founder, params, random, unix_now()).map_err(|e| share_error(DESCRIPTOR, e))?;
     (|| {
         put_change(store, &founded.change)?;
-        write_new(store, DESCRIPTOR, &founded.descriptor)?;
+        write_control(store, random, DESCRIPTOR, &founded.descriptor)?;
         Ok(store.sync()?)
     })()
     .map_err(|fault: Fault| fault.at("create share", PathBuf::new))?;
@@ -152,6 +152,11 @@ pub(crate) struct Head {
 }
 
 impl Entered {
+    /// The head, to be remembered; none while there is a fork.
+    pub fn head(&self) -> Option<Pin> {
+        (self.heads.len() == 1).then(|| self.heads[0].roster.head())
+    }
+
     /// Whose signatures count.
     pub fn rights(&self) -> Rights {
         let members: Vec<Members> = self.heads.iter().map(|head| head.members.clone()).collect();
@@ -226,18 +231,27 @@ fn inventories(store: &dyn Dir, roster: &VerifiedRoster, kept: &mut Vec<Inventor
     }
 }
 
+/// What vouches for a share besides the caller's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Vouched {
+    /// The id that a signed junction names, or that was entered before.
+    pub share: Option<[u8; 32]>,
+    /// The head that was seen last while it was open.
+    pub head: Option<Pin>,
+}
+
 /// Enters the share that `store` holds: decides whether it is the one that was meant, verifies its roster and opens the identity's slot.
-/// `vouched` is the id that a signed junction names.
-pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched: Option<&[u8; 32]>, shown: &Path) -> Result<Entered> {
+pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched: &Vouched, shown: &Path) -> Result<Entered> {
     let descriptor = descriptor(store, shown)?;
     let share = descriptor.share_id();
     let unknown = |source| Error::Io { op: "read what was seen of the share in", path: shown.to_path_buf(), source };
-    let pin = trust.pin(&share).map_err(unknown)?;
-    let inviter = trust.inviter(&share).map_err(unknown)?;
+    let (remembered, inviter) = (trust.pin(&share).map_err(unknown)?, trust.inviter(&share).map_err(unknown)?);
+    let pin = vouched.head.or(remembered);
+    let vouched = vouched.share;
     if !descriptor.signed && descriptor.founder != identity.public() {
         return Err(Error::NoAccess { path: shown.to_path_buf() }); // it has one owner
     }
-    if vouched.is_some_and(|id| *id != share) {
+    if vouched.is_some_and(|id| id != share) {
         return Err(Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder });
     }
     let proven = vouched.is_some() || descriptor.founder == identity.public() || pin.is_some();
@@ -245,7 +259,7 @@ pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched
         return Err(Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder });
     }
     let Standing { heads: rosters, ignored } = standing(store, &descriptor, pin.as_ref(), shown)?;
-    if let (Some(pin), Some(inviter)) = (pin, inviter) {
+    if let (Some(pin), Some(inviter)) = (remembered, inviter) {
         let pinned = rosters.iter().flat_map(VerifiedRoster::history).find(|(_, hash)| **hash == pin.hash);
         if pinned.is_some_and(|(manifest, _)| manifest.admins.binary_search(&inviter).is_err()) {
             tracing::error!("{}: the invitation to this share is signed by somebody who was no admin", shown.display());

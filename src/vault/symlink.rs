@@ -19,6 +19,16 @@ pub(crate) fn overflow_text_len(signed: bool) -> u64 {
     1 + ((overhead(signed) + ID) * 4).div_ceil(3) as u64
 }
 
+/// The reference that the name of a control file stands for.
+pub(crate) fn overflow_reference(name: &[u8]) -> Option<[u8; ID]> {
+    let text = std::str::from_utf8(name.strip_prefix(OVERFLOW_FILE)?).ok()?;
+    let mut id = [0; ID];
+    for (byte, at) in id.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
+    }
+    (overflow_file(&id) == name).then_some(id)
+}
+
 /// Bytes that the record of a target is longer than the target.
 fn overhead(signed: bool) -> usize {
     OVERHEAD + if signed { TRAILER_LEN } else { 0 }

@@ -21,6 +21,9 @@ fn check_name(name: &[u8]) -> Inner<()> {
 
 impl Core {
     fn read_xattrs(&self, node: NodeId) -> Inner<Option<Xattrs>> {
+        if self.nodes.kind(node)? == crate::backing::Kind::Dir {
+            self.directory_id(node)?; // the attributes of a share's root are sealed under its own keys
+        }
         let open = self.files.lock().get(&node).map(|s| s.file.clone());
         let blob = match (self.nodes.link(node), open) {
             _ if node == ROOT => self.root.get_xattr_self(KEY),

@@ -3,6 +3,8 @@
 //! Its inode numbers differ from its node numbers and its directory positions are 63-bit hashes, as on ext4, so that whoever mixes
 //! them up is seen.
 
+#![allow(dead_code, reason = "no test uses all of it")]
+
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -40,6 +42,15 @@ struct State {
 pub struct MemFs {
     state: Mutex<State>,
     closed: Condvar,
+    gate: Mutex<Gate>,
+    gate_changed: Condvar,
+}
+
+/// What holds up fsync, as a slow disk would.
+#[derive(Default)]
+struct Gate {
+    shut: bool,
+    waiting: usize,
 }
 
 fn no(number: i32) -> Errno {
@@ -168,7 +179,12 @@ impl MemFs {
     /// An empty one, owned by root, that everybody may use.
     pub fn new() -> MemFs {
         let inodes = HashMap::from([(ROOT, inode(ROOT, Kind::Dir, 0o777, ROOT))]);
-        MemFs { state: Mutex::new(State { inodes, handles: HashMap::new(), last: ROOT }), closed: Condvar::new() }
+        MemFs {
+            state: Mutex::new(State { inodes, handles: HashMap::new(), last: ROOT }),
+            closed: Condvar::new(),
+            gate: Mutex::default(),
+            gate_changed: Condvar::new(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -183,6 +199,24 @@ impl MemFs {
     /// Waits until no file or directory is open, which the kernel says some time after the last close(2); false after ten seconds.
     pub fn wait_until_closed(&self) -> bool {
         let wait = self.closed.wait_timeout_while(self.state(), Duration::from_secs(10), |state| !state.handles.is_empty());
+        !wait.expect("no operation panics").1.timed_out()
+    }
+
+    /// From now on fsync waits.
+    pub fn shut_gate(&self) {
+        self.gate.lock().expect("no operation panics").shut = true;
+    }
+
+    /// Lets all who wait in fsync go on.
+    pub fn open_gate(&self) {
+        self.gate.lock().expect("no operation panics").shut = false;
+        self.gate_changed.notify_all();
+    }
+
+    /// Waits until so many wait in fsync.
+    pub fn wait_at_gate(&self, waiting: usize) -> bool {
+        let gate = self.gate.lock().expect("no operation panics");
+        let wait = self.gate_changed.wait_timeout_while(gate, Duration::from_secs(20), |gate| gate.waiting < waiting);
         !wait.expect("no operation panics").1.timed_out()
     }
 
@@ -365,6 +399,12 @@ impl Operations for MemFs {
     }
 
     fn fsync(&self, handle: Handle, _data_only: bool) -> Result<()> {
+        let mut gate = self.gate.lock().expect("no operation panics");
+        gate.waiting += 1;
+        self.gate_changed.notify_all();
+        let mut gate = self.gate_changed.wait_while(gate, |gate| gate.shut).expect("no operation panics");
+        gate.waiting -= 1;
+        drop(gate);
         self.state().file(handle).map(|_| ())
     }
 
@@ -422,6 +462,7 @@ impl Operations for MemFs {
     }
 
     fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
+        assert_ne!(name, b"user.panic", "as the test of panics wants it");
         self.state().node(node)?.xattrs.get(name).cloned().ok_or(no(libc::ENODATA))
     }
 

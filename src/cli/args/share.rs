@@ -22,7 +22,7 @@ pub enum ShareCommand {
     ///
     /// They are contacts. A contact whose fingerprint nobody has compared is refused unless told so; one that is CHANGED always is.
     Add(ShareAdd),
-    /// Remove readers
+    /// Remove members
     ///
     /// A new folder key is used from then on, which they do not get. What they have read they keep.
     Remove(ShareRemove),

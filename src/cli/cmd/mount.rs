@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backing::os::clear_umask;
-use crate::cli::args::{LogLevel, Mount, OpenArgs};
+use crate::cli::args::{self, LogLevel, Mount, OpenArgs};
 use crate::cli::daemon::{self, Background, Side};
 use crate::cli::display::JsonPath;
 use crate::cli::error::Error;
@@ -23,7 +23,7 @@ use crate::cli::secret::Given;
 use crate::cli::signals::Signals;
 use crate::cli::{display, identity};
 use crate::fuse::vaultfs::VaultFs;
-use crate::fuse::{self, MountError, MountOptions, Mounted, ServeOptions, Serving, mounts};
+use crate::fuse::{self, MountError, MountOptions, Mounted, ServeOptions, Serving, Transport, mounts, uring};
 use crate::vault::Vault;
 
 /// How far the kernel reads ahead of a program that reads a stream, in KiB: some chunks of the default size.
@@ -35,6 +35,7 @@ struct Plan<'a> {
     secret: (PathBuf, Given),
     mountpoint: PathBuf,
     options: MountOptions,
+    serve: ServeOptions,
     open: &'a OpenArgs,
 }
 
@@ -69,6 +70,7 @@ impl Plan<'_> {
         let found = open::find(&args.vault)?;
         let mountpoint = check_mountpoint(&args.mountpoint, &found.dir, options.nonempty)?;
         check_fuse()?;
+        let serve = serve_options(args.transport, &options)?;
         if !options.read_only {
             found.refuse_mounted()?;
         }
@@ -76,7 +78,7 @@ impl Plan<'_> {
             options.fsname = found.dir.to_string_lossy().replace(['\n', '\0'], "?");
         }
         let secret = found.ask(&args.open)?;
-        Ok(Plan { found, secret, mountpoint, options, open: &args.open })
+        Ok(Plan { found, secret, mountpoint, options, serve, open: &args.open })
     }
 }
 
@@ -113,6 +115,23 @@ fn check_fuse() -> Result<(), Error> {
     fs::File::options().read(true).write(true).open("/dev/fuse").map(drop).map_err(Error::NoFuseDevice)
 }
 
+/// How the mount is served. Where io_uring is insisted on and cannot be had, that is said before anybody is asked for a passphrase.
+fn serve_options(transport: args::Transport, options: &MountOptions) -> Result<ServeOptions, Error> {
+    let transport = match transport {
+        args::Transport::Uring => match uring::why_not() {
+            None => Transport::Uring,
+            Some(why) => return Err(Error::NoUring(why)),
+        },
+        args::Transport::Auto if options.uring => Transport::PreferUring,
+        args::Transport::Auto | args::Transport::Dev => Transport::Dev,
+    };
+    let mut serve = ServeOptions { transport, ..ServeOptions::default() };
+    if let Some(mib) = options.uring_memory {
+        serve.uring_memory = mib as usize * (1 << 20);
+    }
+    Ok(serve)
+}
+
 /// A mount that serves requests.
 struct Service {
     vault: Vault,
@@ -125,7 +144,7 @@ struct Service {
 
 impl Service {
     fn start(plan: Plan<'_>) -> Result<Service, Failure> {
-        let Plan { found, secret, mountpoint, options, open } = plan;
+        let Plan { found, secret, mountpoint, options, serve, open } = plan;
         daemon::keep_memory_private()?;
         clear_umask();
         let signals = Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
@@ -135,7 +154,7 @@ impl Service {
         options.read_only |= open.vault.is_read_only();
         let (mounted, device) = fuse::mount(&mountpoint, &options)?;
         let operations = Arc::new(VaultFs::new(open.vault.clone(), options.view));
-        let serving = match fuse::serve(device, operations, &ServeOptions::default()) {
+        let serving = match fuse::serve(device, operations, &serve) {
             Ok(serving) => serving,
             Err(source) => {
                 // nobody serves it, so nobody can use it: lazily, for somebody may hang in it already
@@ -145,6 +164,9 @@ impl Service {
                 return Err(Error::Io { op: "serve the mount on", path: mountpoint, source }.into());
             }
         };
+        if serving.over_io_uring() {
+            tracing::info!("requests come over io_uring, which is experimental");
+        }
         if rustix::process::geteuid().is_root()
             && let Err(error) = mounted.set_readahead(READAHEAD_KIB)
         {

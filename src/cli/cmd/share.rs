@@ -21,7 +21,7 @@ use crate::cli::report::{Failure, note};
 use crate::cli::{contacts, paths};
 use crate::sharing::contacts::Trust;
 use crate::sharing::{Contacts, Member, PublicIdentity, Role};
-use crate::vault::{LogEntry, ShareInfo};
+use crate::vault::{self, LogEntry, LogKind, ShareInfo};
 
 /// Runs one of the commands.
 pub fn run(command: &ShareCommand) -> Result<Exit, Failure> {
@@ -56,11 +56,17 @@ fn open_beside(path: &Path, args: &OpenArgs) -> Result<(Open, Vec<u8>), Failure>
 }
 
 /// As [`open_beside`], for what changes the share: the path must be its own folder.
-fn open_to_change(path: &Path, args: &OpenArgs) -> Result<Open, Failure> {
-    match open_beside(path, args)? {
-        (open, rest) if rest.is_empty() => Ok(open),
-        (open, _) => Err(Error::NotAShare { path: path.to_owned(), vault: open.dir }.into()),
-    }
+fn open_to_change(path: &Path, args: &OpenArgs) -> Result<(Open, vault::Share, ShareInfo), Failure> {
+    let (open, rest) = open_beside(path, args)?;
+    let (share, info) = share_at(&open, &rest)?;
+    if info.path == rest { Ok((open, share, info)) } else { Err(Error::NotAShare { path: path.to_owned(), vault: open.dir }.into()) }
+}
+
+/// The share in which a plain path stands.
+fn share_at(open: &Open, path: &[u8]) -> Result<(vault::Share, ShareInfo), Failure> {
+    let share = open.vault.share_at(path).map_err(open.failed(path))?;
+    let info = share.info().map_err(open.failed(path))?;
+    Ok((share, info))
 }
 
 /// A member as this user knows him.
@@ -111,10 +117,8 @@ fn add(args: &ShareAdd) -> Result<Exit, Failure> {
         }
         people.push(Member { public: contact.public, role, name: name.clone() });
     }
-    let open = open_to_change(&args.path, &args.open)?;
+    let (open, share, info) = open_to_change(&args.path, &args.open)?;
     let failed = open.failed(b"");
-    let share = open.vault.share();
-    let info = share.info().map_err(&failed)?;
     let is_member = |person: &Member| info.members.iter().any(|member| member.public == person.public);
     let (present, new): (Vec<Member>, Vec<Member>) = people.into_iter().partition(is_member);
     if !new.is_empty() {
@@ -123,7 +127,7 @@ fn add(args: &ShareAdd) -> Result<Exit, Failure> {
     for person in &present {
         let same = info.members.iter().any(|member| member.public == person.public && member.role == role);
         if !same {
-            share.promote(&person.public.sign, role).map_err(&failed)?;
+            share.set_role(&person.public.sign, role, &mut |_| {}).map_err(&failed)?;
         }
     }
     open.close()?;
@@ -134,12 +138,11 @@ fn add(args: &ShareAdd) -> Result<Exit, Failure> {
 }
 
 fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
-    let open = open_to_change(&args.path, &args.open)?;
+    let (open, share, info) = open_to_change(&args.path, &args.open)?;
     let failed = open.failed(b"");
-    let info = open.vault.share().info().map_err(&failed)?;
     let gone = members(&info, &contacts::load()?, &args.names, &args.path)?;
     let signs: Vec<[u8; 32]> = gone.iter().map(|member| member.public.sign).collect();
-    open.vault.share().remove_readers(&signs).map_err(&failed)?;
+    share.remove(&signs, &mut |_| {}).map_err(&failed)?;
     open.close()?;
     for name in &args.names {
         note(format_args!("removed {}. What was readable until now he may have kept", Shown(name.as_bytes())));
@@ -177,9 +180,9 @@ struct Head {
     hash: String,
 }
 
-fn rows(open: &Open, info: &ShareInfo) -> Result<Vec<Row>, Failure> {
+fn rows(share: &vault::Share, info: &ShareInfo) -> Result<Vec<Row>, Failure> {
     let contacts = contacts::load()?;
-    let me = open.vault.identity();
+    let me = share.identity();
     let row = |member: &Member| {
         let Known { name, state } = known(&contacts, &me, member);
         let (fingerprint, key) = (member.public.fingerprint(), member.public.to_string());
@@ -199,10 +202,10 @@ fn signer(sign: &[u8; 32], members: &[Member], contacts: &Contacts, me: &PublicI
 }
 
 fn list(args: &ShareList) -> Result<Exit, Failure> {
-    let (open, _) = open_beside(&args.path, &args.open)?;
-    let info = open.vault.share().info().map_err(open.failed(b""))?;
-    let members = rows(&open, &info)?;
-    let signer = signer(&info.signer, &info.members, &contacts::load()?, &open.vault.identity());
+    let (open, path) = open_beside(&args.path, &args.open)?;
+    let (share, info) = share_at(&open, &path)?;
+    let members = rows(&share, &info)?;
+    let signer = signer(&info.signer, &info.members, &contacts::load()?, &share.identity());
     let mut out = Out::stdout();
     if args.json {
         let heads = info.heads.iter().map(|head| Head { sequence: head.sequence, hash: hex(&head.hash) }).collect();
@@ -245,10 +248,8 @@ fn print(out: &mut Out, members: &[Row]) -> Result<(), Failure> {
 /// Prints who has a key for what stands at a path.
 pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
     let (open, path) = open_beside(&args.path, &args.open)?;
-    let attr = open.vault.resolve(&path).map_err(open.failed(&path))?;
-    open.vault.forget(attr.node, 1);
-    let info = open.vault.share().info().map_err(open.failed(&path))?;
-    let members = rows(&open, &info)?;
+    let (share, info) = share_at(&open, &path)?;
+    let members = rows(&share, &info)?;
     let mut out = Out::stdout();
     if args.json {
         out.json(&members)?;
@@ -260,10 +261,11 @@ pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
 }
 
 fn log(args: &ShareLog) -> Result<Exit, Failure> {
-    let (open, _) = open_beside(&args.path, &args.open)?;
-    let log = open.vault.share().log().map_err(open.failed(b""))?;
+    let (open, path) = open_beside(&args.path, &args.open)?;
+    let share = open.vault.share_at(&path).map_err(open.failed(&path))?;
+    let log = share.log().map_err(open.failed(&path))?;
     let contacts = contacts::load()?;
-    let me = open.vault.identity();
+    let me = share.identity();
     // who signed may have left since
     let mut seen: Vec<Member> = Vec::new();
     let mut out = Out::stdout();
@@ -284,11 +286,10 @@ fn log(args: &ShareLog) -> Result<Exit, Failure> {
 fn what(entry: &LogEntry, contacts: &Contacts, me: &PublicIdentity) -> String {
     let mut parts: Vec<String> = Vec::new();
     let name = |member: &Member| Shown(known(contacts, me, member).name.as_bytes()).to_string();
-    if entry.head.sequence == 1 {
-        parts.push("founded".to_owned());
-    }
-    if let Some(lost) = &entry.settles {
-        parts.push(format!("settled against {}", hex(&lost[..16])));
+    match entry.what {
+        LogKind::Founded => parts.push("founded".to_owned()),
+        LogKind::Settled => parts.push("settled a fork".to_owned()),
+        LogKind::Members | LogKind::NewEpoch => {}
     }
     match &entry.changes {
         None => parts.push("changed members (the lists are not all readable)".to_owned()),
@@ -308,10 +309,8 @@ fn what(entry: &LogEntry, contacts: &Contacts, me: &PublicIdentity) -> String {
 const HASH_MIN: usize = 8;
 
 fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
-    let open = open_to_change(&args.path, &args.open)?;
+    let (open, share, info) = open_to_change(&args.path, &args.open)?;
     let failed = open.failed(b"");
-    let share = open.vault.share();
-    let info = share.info().map_err(&failed)?;
     let Some(keep) = &args.keep else {
         let heads: Vec<String> = info.heads.iter().map(|head| hex(&head.hash[..16])).collect();
         return Err(Error::WhichHead { path: args.path.clone(), heads }.into());
@@ -321,17 +320,15 @@ fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
     let Some(head) = info.heads.iter().find(|head| fits(&head.hash)) else {
         return Err(Error::NoSuchHead { path: args.path.clone(), head: keep }.into());
     };
-    share.settle(&head.hash).map_err(&failed)?;
+    share.settle(&head.hash, &[]).map_err(&failed)?;
     open.close()?;
     note(format_args!("settled in favour of {}; who was added on the other side alone has to be added again", hex(&head.hash[..16])));
     Ok(Exit::Ok)
 }
 
 fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
-    let open = open_to_change(&args.path, &args.open)?;
+    let (open, share, info) = open_to_change(&args.path, &args.open)?;
     let failed = open.failed(b"");
-    let share = open.vault.share();
-    let info = share.info().map_err(&failed)?;
     let member = members(&info, &contacts::load()?, std::slice::from_ref(&args.name), &args.path)?[0];
     let invitation = share.invite(&member.public.sign).map_err(&failed)?;
     if args.output == Path::new("-") {
@@ -347,7 +344,7 @@ fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
         "invited {} ({}). He accepts with: kithfs accept FILE. Tell him your fingerprint by another way: {}",
         Shown(args.name.as_bytes()),
         member.public.fingerprint(),
-        open.vault.identity().fingerprint()
+        share.identity().fingerprint()
     ));
     Ok(Exit::Ok)
 }

@@ -56,9 +56,6 @@ fn of_members(op: &str, error: RosterError, vault: &Path) -> Failure {
         RosterError::NotAdmin => failed(Exit::ReadOnly).hint("`kithfs share list` shows who the admins are"),
         RosterError::NoSuchMember => failed(Exit::NotFound).hint("`kithfs share list` shows the members"),
         RosterError::AlreadyMember(_) => failed(Exit::Usage).hint("`kithfs share list` shows the members and their roles"),
-        RosterError::NeedsInventory(_) => {
-            failed(Exit::Failure).hint("this version removes readers only: an inventory of what writers have signed cannot be made yet")
-        }
         RosterError::NoFork => {
             failed(Exit::NotFound).hint("`kithfs share list` shows the heads; there is something to settle where there are two")
         }

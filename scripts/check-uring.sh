@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Runs the tests that mount over FUSE-over-io_uring: those of the adapter, of the program and of what is particular to the transport.
+#
+#     scripts/check-uring.sh                    # skips with a word where the kernel does not offer it
+#     scripts/check-uring.sh --stress SECONDS   # random I/O with writeback and fsync, in a control group with little memory (root)
+set -euo pipefail
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+
+switch=/sys/module/fuse/parameters/enable_uring
+if [ ! -e "$switch" ]; then
+    echo "check-uring: skipped: this kernel has no FUSE over io_uring (Linux 6.14 and later have)" >&2
+    exit 0
+fi
+before=$(cat "$switch")
+if [ "$before" != Y ]; then
+    if ! [ -w "$switch" ] || ! echo Y >"$switch"; then
+        echo "check-uring: skipped: $switch is N, and only root can change it" >&2
+        exit 0
+    fi
+fi
+group=''
+finish() {
+    [ "$before" = Y ] || echo "$before" >"$switch"
+    [ -z "$group" ] || rmdir -- "$group" 2>/dev/null || true
+}
+trap finish EXIT
+
+if [ "${1:-}" = --stress ]; then
+    [ $# -eq 2 ] || { echo "usage: check-uring.sh [--stress SECONDS]" >&2; exit 1; }
+    cargo test --locked --test uring --no-run
+    # The test and the daemon that it starts share 192 MiB, of which the files alone have 48 and the queues 16.
+    limit=$((192 << 20))
+    if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+        group=/sys/fs/cgroup/kithfs-stress file=memory.max
+    elif [ -d /sys/fs/cgroup/memory ]; then
+        group=/sys/fs/cgroup/memory/kithfs-stress file=memory.limit_in_bytes
+    fi
+    if [ -n "$group" ] && mkdir -p -- "$group" && echo "$limit" >"$group/$file"; then
+        echo "check-uring: at most $((limit >> 20)) MiB" >&2
+        (
+            echo "$BASHPID" >"$group/cgroup.procs"
+            KITHFS_STRESS_SECONDS=$2 cargo test --locked --test uring random_work -- --nocapture
+        )
+    else
+        group=''
+        echo "check-uring: no control group can be made here: memory is not limited" >&2
+        KITHFS_STRESS_SECONDS=$2 cargo test --locked --test uring random_work -- --nocapture
+    fi
+    exit 0
+fi
+
+export KITHFS_TRANSPORT=uring
+cargo test --locked --test uring --test fuse_adapter --test end_to_end --test mount_helper --test readme

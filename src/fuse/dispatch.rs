@@ -1,0 +1,305 @@
+//! From a decoded request to the bytes of its answer, for every transport that reads the protocol itself: call, match, encode.
+//!
+//! Rules that hold here
+//! * No decision about files is taken here; what it does beyond calling is to translate the terms of the protocol.
+//! * An answer that the kernel did not take must be undone: what it counted or opened is given back ([`Undo`]).
+//! * A panic of an operation is answered with `EIO` and costs no thread.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::abi::{self, forget_one, put, statfs_out, u64_at};
+use super::listing::Listing;
+use super::ops::{self, AllocateMode, Attr, Errno, NodeId, OpenRequest, Opened, Operations, Result, XattrMode};
+use super::request::{Call, Header, Range};
+use super::serve::ServeOptions;
+use super::wire;
+use crate::backing::{Seek, Space};
+use crate::vault::Handle;
+
+/// The most that one copy_file_range does before the caller is asked to call again.
+const COPY_AT_ONCE: u64 = 64 << 20;
+/// What of that is done between two looks at whether the caller was interrupted.
+const COPY_STEP: u64 = 4 << 20;
+/// No listing is longer, whatever the kernel asks for.
+const MOST_LISTED: usize = 1 << 20;
+
+/// What an answer handed out, to be taken back where it did not reach the kernel.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Undo {
+    /// Nothing.
+    Nothing,
+    /// One lookup of each of these was counted.
+    Nodes(Vec<NodeId>),
+    /// One lookup was counted.
+    Node(NodeId),
+    /// A file was opened.
+    File(Handle),
+    /// A file was made and opened.
+    Created(NodeId, Handle),
+    /// A directory was opened.
+    Dir(Handle),
+}
+
+/// The answer to a request, without its body.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What the operation failed with; the body is empty then.
+    pub error: Option<Errno>,
+    /// What to take back where the kernel does not want it.
+    pub undo: Undo,
+}
+
+impl Answer {
+    /// A failure.
+    pub fn refusal(error: Errno) -> Answer {
+        Answer { error: Some(error), undo: Undo::Nothing }
+    }
+}
+
+/// Answers requests by calling [`Operations`].
+pub struct Dispatcher {
+    ops: Arc<dyn Operations>,
+    options: ServeOptions,
+    /// The copies that are under way, by the number of the request, and whether their callers want them to end.
+    copies: Mutex<HashMap<u64, bool>>,
+}
+
+/// Runs an operation; a panic in it becomes `EIO`.
+fn guarded<T>(operation: u32, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+        tracing::error!(operation, "panic in an operation, answered with an input/output error");
+        Err(Errno::EIO)
+    })
+}
+
+fn put_opened(out: &mut Vec<u8>, opened: Opened) {
+    wire::put_open(out, opened.handle, if opened.keep_cache { abi::FOPEN_KEEP_CACHE } else { 0 });
+}
+
+fn put_statfs(out: &mut Vec<u8>, space: &Space) {
+    use statfs_out as at;
+    out.resize(statfs_out::LEN, 0);
+    let numbers = [(at::blocks, space.blocks), (at::bfree, space.free), (at::bavail, space.available), (at::files, space.files)];
+    for (at, number) in numbers.into_iter().chain([(at::ffree, space.files_free)]) {
+        put(out, at, &number.to_ne_bytes());
+    }
+    let block = u32::try_from(space.block_size).unwrap_or(4096);
+    let name_max = u32::try_from(space.name_max).unwrap_or(255);
+    for (at, number) in [(at::bsize, block), (at::namelen, name_max), (at::frsize, block)] {
+        put(out, at, &number.to_ne_bytes());
+    }
+}
+
+/// An extended attribute or a list of them: its length where `size` is 0, itself where it fits.
+fn put_xattr(out: &mut Vec<u8>, size: usize, value: Vec<u8>) -> Result<Undo> {
+    if size == 0 {
+        let len = u32::try_from(value.len()).map_err(|_| Errno::ERANGE)?;
+        out.extend_from_slice(&len.to_ne_bytes());
+        out.extend_from_slice(&[0; 4]);
+    } else if value.len() > size {
+        return Err(Errno::ERANGE);
+    } else {
+        *out = value;
+    }
+    Ok(Undo::Nothing)
+}
+
+/// The answer to WRITE and COPY_FILE_RANGE.
+fn put_written(out: &mut Vec<u8>, len: u32) -> Undo {
+    out.extend_from_slice(&len.to_ne_bytes());
+    out.extend_from_slice(&[0; 4]);
+    Undo::Nothing
+}
+
+impl Dispatcher {
+    /// Answers by calling `ops`.
+    pub fn new(ops: Arc<dyn Operations>, options: ServeOptions) -> Dispatcher {
+        Dispatcher { ops, options, copies: Mutex::default() }
+    }
+
+    /// Does what `call` asks for and puts the body of the answer into `out`, which is emptied first.
+    pub fn answer(&self, header: &Header, call: &Call<'_>, out: &mut Vec<u8>) -> Answer {
+        out.clear();
+        match guarded(header.opcode, || self.call(header, call, out)) {
+            Ok(undo) => Answer { error: None, undo },
+            Err(error) => {
+                out.clear();
+                Answer::refusal(error)
+            }
+        }
+    }
+
+    /// Reads a file into `buf`, whose length is that of the request, and says how much there was.
+    ///
+    /// # Errors
+    /// What the operation fails with.
+    pub fn read(&self, range: Range, buf: &mut [u8]) -> Result<usize> {
+        guarded(abi::opcode::READ, || self.ops.read(range.handle, range.offset, buf)).map(|read| read.min(buf.len()))
+    }
+
+    /// Takes back what an answer handed out that the kernel did not take.
+    pub fn undo(&self, undo: Undo) {
+        let run = || {
+            match undo {
+                Undo::Nothing => {}
+                Undo::Nodes(nodes) => nodes.into_iter().for_each(|node| self.ops.forget(node, 1)),
+                Undo::Node(node) => self.ops.forget(node, 1),
+                // Nobody is left to hear the error.
+                Undo::File(handle) => {
+                    let _ = self.ops.release(handle);
+                }
+                Undo::Created(node, handle) => {
+                    let _ = self.ops.release(handle);
+                    self.ops.forget(node, 1);
+                }
+                Undo::Dir(handle) => self.ops.releasedir(handle),
+            }
+            Ok(())
+        };
+        let _ = guarded(0, run);
+    }
+
+    fn entry(&self, attr: &Attr, out: &mut Vec<u8>) -> Undo {
+        wire::put_entry(out, attr, self.options.entry_ttl, self.options.attr_ttl);
+        Undo::Node(attr.node)
+    }
+
+    fn call(&self, header: &Header, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Undo> {
+        let node = header.node;
+        match *call {
+            Call::Lookup { name } => match self.ops.lookup(node, name) {
+                Ok(attr) => return Ok(self.entry(&attr, out)),
+                Err(Errno::ENOENT) if !self.options.negative_ttl.is_zero() => {
+                    wire::put_no_entry(out, 0, 0, self.options.negative_ttl);
+                }
+                Err(error) => return Err(error),
+            },
+            Call::GetAttr => wire::put_attr_out(out, &self.ops.getattr(node)?, self.options.attr_ttl),
+            Call::SetAttr(ref set) => wire::put_attr_out(out, &self.ops.setattr(node, set)?, self.options.attr_ttl),
+            Call::ReadLink => *out = self.ops.readlink(node)?,
+            Call::Symlink { name, target } => return Ok(self.entry(&self.ops.symlink(&header.caller(0), node, name, target)?, out)),
+            Call::MkNod { name, mode, umask, rdev } => {
+                let attr = self.ops.mknod(&header.caller(umask), node, name, mode, u64::from(rdev))?;
+                return Ok(self.entry(&attr, out));
+            }
+            Call::MkDir { name, mode, umask } => {
+                return Ok(self.entry(&self.ops.mkdir(&header.caller(umask), node, name, mode & 0o7777)?, out));
+            }
+            Call::Unlink { name } => self.ops.unlink(node, name)?,
+            Call::RmDir { name } => self.ops.rmdir(node, name)?,
+            Call::Rename { name, new_parent, new_name, flags } => {
+                self.ops.rename(node, name, new_parent, new_name, ops::rename_mode(flags)?)?;
+            }
+            Call::Link { node: linked, name } => return Ok(self.entry(&self.ops.link(linked, node, name)?, out)),
+            Call::Open { flags, kill } => {
+                let opened = self.ops.open(node, OpenRequest::from_flags(flags, !kill))?;
+                put_opened(out, opened);
+                return Ok(Undo::File(opened.handle));
+            }
+            Call::Create { name, mode, umask, flags, kill } => {
+                let request = OpenRequest::from_flags(flags, !kill);
+                let (attr, opened) = self.ops.create(&header.caller(umask), node, name, mode & 0o7777, request)?;
+                self.entry(&attr, out);
+                put_opened(out, opened);
+                return Ok(Undo::Created(attr.node, opened.handle));
+            }
+            Call::Read(range) => {
+                out.resize(range.size.min(self.options.max_write.max(1 << 20) as usize), 0);
+                let read = self.ops.read(range.handle, range.offset, out)?;
+                out.truncate(read);
+            }
+            Call::Write { handle, offset, data, kill } => {
+                self.ops.write(handle, offset, data, kill)?;
+                put_written(out, data.len() as u32); // the kernel gave the length as such a number
+            }
+            Call::StatFs => put_statfs(out, &self.ops.statfs()?),
+            Call::Release { handle } => self.ops.release(handle)?,
+            Call::Fsync { handle, data_only } => self.ops.fsync(handle, data_only)?,
+            Call::SetXattr { name, value, flags } => self.ops.setxattr(node, name, value, XattrMode::from_flags(flags)?)?,
+            Call::GetXattr { name, size } => return put_xattr(out, size, self.ops.getxattr(node, name)?),
+            Call::ListXattr { size } => {
+                let names = self.ops.listxattr(node)?;
+                return put_xattr(out, size, names.into_iter().flat_map(|name| [name, vec![0]]).flatten().collect());
+            }
+            Call::RemoveXattr { name } => self.ops.removexattr(node, name)?,
+            Call::Flush { handle } => self.ops.flush(handle)?,
+            Call::OpenDir => {
+                let handle = self.ops.opendir(node)?;
+                wire::put_open(out, handle, 0);
+                return Ok(Undo::Dir(handle));
+            }
+            Call::ReadDir { range, plus } => {
+                let ServeOptions { entry_ttl, attr_ttl, .. } = self.options;
+                let listing = Listing { ops: &*self.ops, node, handle: range.handle, plus, entry_ttl, attr_ttl };
+                return Ok(Undo::Nodes(listing.fill(range.offset as i64, range.size.min(MOST_LISTED), out)?));
+            }
+            Call::ReleaseDir { handle } => self.ops.releasedir(handle),
+            Call::FsyncDir { handle, data_only } => self.ops.fsyncdir(handle, data_only)?,
+            Call::Access { mask } => self.ops.access(&header.caller(0), node, mask)?,
+            Call::Allocate { handle, offset, len, mode } => {
+                self.ops.fallocate(handle, offset, len, AllocateMode::from_mode(mode)?)?;
+            }
+            Call::Seek { handle, offset, whence } => {
+                let what = match whence {
+                    libc::SEEK_DATA => Seek::Data,
+                    libc::SEEK_HOLE => Seek::Hole,
+                    _ => return Err(Errno::EINVAL),
+                };
+                let offset = u64::try_from(offset).map_err(|_| Errno::new(libc::ENXIO))?;
+                let found = i64::try_from(self.ops.lseek(handle, offset, what)?).map_err(|_| Errno::new(libc::EOVERFLOW))?;
+                out.extend_from_slice(&found.to_ne_bytes());
+            }
+            Call::Copy { from, from_offset, to, to_offset, len } => {
+                let copied = self.copy(header.unique, from, from_offset, to, to_offset, len.min(COPY_AT_ONCE))?;
+                put_written(out, copied as u32); // at most COPY_AT_ONCE
+            }
+            Call::Forget { count } => self.ops.forget(node, count),
+            Call::BatchForget { pairs } => {
+                for pair in pairs.chunks_exact(forget_one::LEN) {
+                    self.ops.forget(u64_at(pair, forget_one::nodeid), u64_at(pair, forget_one::nlookup));
+                }
+            }
+            Call::Interrupt { unique } => {
+                if let Some(interrupted) = self.copies.lock().get_mut(&unique) {
+                    *interrupted = true;
+                }
+            }
+            Call::Destroy | Call::NotifyReply => {}
+            Call::Unknown => return Err(Errno::ENOSYS),
+        }
+        Ok(Undo::Nothing)
+    }
+
+    /// Copies in steps and stops after one of them when the caller is interrupted: what was copied until then counts.
+    fn copy(&self, unique: u64, from: Handle, from_offset: u64, to: Handle, to_offset: u64, len: u64) -> Result<u64> {
+        self.copies.lock().insert(unique, false);
+        // Also where an operation panics the number must go, for the kernel uses numbers again.
+        let done = guarded(abi::opcode::COPY_FILE_RANGE, || {
+            let mut done = 0;
+            while done < len {
+                let step = COPY_STEP.min(len - done);
+                match self.ops.copy_file_range(from, from_offset + done, to, to_offset + done, step) {
+                    Ok(copied) => {
+                        done += copied.min(step);
+                        // Less than was asked for is the end of the file.
+                        if copied < step {
+                            break;
+                        }
+                    }
+                    Err(_) if done > 0 => break,
+                    Err(error) => return Err(error),
+                }
+                if self.copies.lock().get(&unique) == Some(&true) {
+                    break;
+                }
+            }
+            Ok(done)
+        });
+        self.copies.lock().remove(&unique);
+        done
+    }
+}
