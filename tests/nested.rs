@@ -9,8 +9,8 @@ use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::backing::mem::MemStore;
 use kithfs::backing::{Access, Dir, Kind, RenameMode as StoreRename};
 use kithfs::crypto::Suite;
-use kithfs::sharing::{Identity, Member, Role};
-use kithfs::vault::{CreateShare, Error, NodeId, OpenOptions, Outcome, ROOT, RenameMode, SetXattr, Trust, Vault};
+use kithfs::sharing::{Identity, Member, Pin, Role};
+use kithfs::vault::{CreateShare, Error, NodeId, OpenOptions, Outcome, Pins, ROOT, RenameMode, SetXattr, Trust, Vault};
 use vaults::{READ_WRITE, Seeded, at, faults, get, mkdir, open, pattern, put, rename, symlink, tree};
 
 fn person(n: u64) -> Identity {
@@ -298,6 +298,58 @@ fn another_share_of_ours_in_the_place_of_the_one_that_is_being_made_is_not_fille
     assert_ne!(made, with);
     assert_eq!(vault.who_can_read(b"projects").unwrap().len(), 1, "Bob is not in it");
     assert_eq!(get(&vault, b"projects/moved/note").unwrap(), b"a note");
+}
+
+/// Pins in memory.
+#[derive(Default)]
+struct Memory(parking_lot::Mutex<std::collections::HashMap<[u8; 32], Pin>>);
+
+impl Pins for Memory {
+    fn get(&self, share: &[u8; 32]) -> std::io::Result<Option<Pin>> {
+        Ok(self.0.lock().get(share).copied())
+    }
+
+    fn inviter(&self, _share: &[u8; 32]) -> std::io::Result<Option<[u8; 32]>> {
+        Ok(None)
+    }
+
+    fn put(&self, share: &[u8; 32], head: Pin) -> std::io::Result<()> {
+        self.0.lock().insert(*share, head);
+        Ok(())
+    }
+}
+
+#[test]
+fn who_has_seen_a_removal_from_a_nested_share_does_not_take_the_older_list_of_members() {
+    // The storage host takes the newest manifest of the share away, and the removed member is one again; the vault itself has one owner.
+    let (store, bob) = (filled(), person(2));
+    let vault = open(store.root()).unwrap();
+    let id = share(&vault, b"projects", &with_bob(&bob)).unwrap();
+    let folder = vault.cipher_path(b"projects").unwrap();
+    vault.close().unwrap();
+    let folder = beneath(&store.root(), &folder);
+    let manifests = || -> Vec<Box<[u8]>> {
+        let entries = folder.reopen().unwrap().read(0, 1 << 20).unwrap();
+        entries.into_iter().map(|entry| entry.name).filter(|name| name.starts_with(b"+manifest-")).collect()
+    };
+    let first = manifests();
+
+    let pins = Arc::new(Memory::default());
+    let trust = Trust { pins: Some(pins.clone()), ..Trust::default() };
+    let remembering =
+        || Vault::open(store.root(), &vaults::owner(), OpenOptions { trust: trust.clone(), ..OpenOptions::default() }).unwrap();
+    let vault = remembering();
+    vault.share_at(b"projects").unwrap().remove(&[bob.public().sign], &mut |_| {}).unwrap();
+    vault.refresh().unwrap();
+    vault.close().unwrap();
+    assert_eq!(pins.0.lock().keys().collect::<Vec<_>>(), [&id], "of the vault itself there is nothing to remember");
+
+    let newest = manifests().into_iter().find(|name| !first.contains(name)).unwrap();
+    folder.rename(&newest, &*folder, b"+gone", StoreRename::Replace).unwrap();
+    assert!(get(&remembering(), b"projects/plan").is_err());
+    assert_eq!(get(&open(store.root()).unwrap(), b"projects/plan").unwrap(), pattern(1, 30_000), "who has not seen it cannot know");
+    folder.rename(b"+gone", &*folder, &newest, StoreRename::Replace).unwrap();
+    assert_eq!(get(&remembering(), b"projects/plan").unwrap(), pattern(1, 30_000));
 }
 
 #[test]

@@ -291,8 +291,12 @@ fn a_share_that_nothing_vouches_for_is_not_entered() {
 struct Memory(parking_lot::Mutex<std::collections::HashMap<[u8; 32], Pin>>);
 
 impl Pins for Memory {
-    fn get(&self, share: &[u8; 32]) -> Option<Pin> {
-        self.0.lock().get(share).copied()
+    fn get(&self, share: &[u8; 32]) -> std::io::Result<Option<Pin>> {
+        Ok(self.0.lock().get(share).copied())
+    }
+
+    fn inviter(&self, _share: &[u8; 32]) -> std::io::Result<Option<[u8; 32]>> {
+        Ok(None)
     }
 
     fn put(&self, share: &[u8; 32], head: Pin) -> std::io::Result<()> {

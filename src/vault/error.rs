@@ -7,7 +7,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::format::FormatError;
-use crate::sharing::PublicIdentity;
+use crate::sharing::{PublicIdentity, RosterError};
 
 /// Who holds a vault's lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +78,14 @@ pub enum Error {
         /// Who it says has made it.
         founder: PublicIdentity,
     },
+    /// The membership cannot be looked at or changed so.
+    #[error("{op}: {source}")]
+    Members {
+        /// Operation.
+        op: &'static str,
+        /// Why.
+        source: RosterError,
+    },
     /// Another process has the vault open.
     #[error("open {path}: in use by process {} on {}", holder.pid, holder.host, path = path.display())]
     InUse {
@@ -118,6 +126,7 @@ impl Error {
             Error::Corrupt { .. } | Error::Share { .. } => libc::EIO,
             Error::NotAVault { .. } | Error::NewerVersion { .. } => libc::EINVAL,
             Error::NoAccess { .. } | Error::Untrusted { .. } => libc::EACCES,
+            Error::Members { .. } => libc::EPERM,
             Error::InUse { .. } => libc::EBUSY,
             Error::ReadOnly { .. } => libc::EROFS,
             Error::Os { errno, .. } => *errno,

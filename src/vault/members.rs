@@ -23,7 +23,7 @@ use crate::format::layout::SMALL_MAX;
 use crate::format::name::{DIRECTORY_RECORD, Decoded, SIDECAR, is_control};
 use crate::format::record::{OVERFLOW, RecordKind, link_record};
 use crate::format::share::ShareDescriptor;
-use crate::sharing::{Acting, Change, Inventory, Member, Pin, PublicIdentity, Role, RosterError};
+use crate::sharing::{Acting, Change, Inventory, Invitation, Member, Pin, PublicIdentity, Role, RosterError};
 
 /// How often an inventory is taken before the caller is told that the share is busy.
 const ROUNDS: usize = 8;
@@ -85,6 +85,30 @@ pub struct LogEntry {
     pub members: u64,
     /// What it did.
     pub what: LogKind,
+    /// Who came, who left, and whose role is another one; `None` where the list of members before or after cannot be read any more.
+    pub changes: Option<MemberChanges>,
+}
+
+/// The difference between two lists of members.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemberChanges {
+    /// Who came.
+    pub added: Vec<Member>,
+    /// Who left.
+    pub removed: Vec<Member>,
+    /// Who stayed in another role, with the new one.
+    pub changed: Vec<Member>,
+}
+
+impl MemberChanges {
+    fn between(before: &[Member], after: &[Member]) -> MemberChanges {
+        let find = |list: &[Member], member: &Member| list.iter().find(|m| m.public == member.public).cloned();
+        MemberChanges {
+            added: after.iter().filter(|m| find(before, m).is_none()).cloned().collect(),
+            removed: before.iter().filter(|m| find(after, m).is_none()).cloned().collect(),
+            changed: after.iter().filter(|m| find(before, m).is_some_and(|old| old.role != m.role)).cloned().collect(),
+        }
+    }
 }
 
 /// What a step of the membership's history did.
@@ -127,8 +151,8 @@ impl Vault {
 }
 
 impl Share {
-    fn error(error: RosterError) -> Error {
-        share::share_error(b"+manifest", error)
+    fn error(source: RosterError) -> Error {
+        Error::Members { op: "change members", source }
     }
 
     fn enter(&self) -> Result<Entered> {
@@ -143,6 +167,30 @@ impl Share {
     /// What reading it can fail with.
     pub fn descriptor(&self) -> Result<ShareDescriptor> {
         share::descriptor(&*self.core.root, &self.core.shown_path(ROOT))
+    }
+
+    /// An invitation for the member with this signing key, signed by this identity, which must be an admin.
+    ///
+    /// # Errors
+    /// [`Error::Members`]: there is a fork, this identity is no admin, or nobody has this key.
+    pub fn invite(&self, sign: &[u8; 32]) -> Result<Vec<u8>> {
+        let Entered { descriptor, heads, .. } = self.enter()?;
+        if heads.len() > 1 {
+            return Err(Self::error(RosterError::Forked(heads.len())));
+        }
+        let Head { roster, members, .. } = &heads[0];
+        let by = self.core.keys.signing.identity();
+        if !roster.is_admin(&by.public().sign) {
+            return Err(Self::error(RosterError::NotAdmin));
+        }
+        let member = members.get(sign).ok_or_else(|| Self::error(RosterError::NoSuchMember))?;
+        let signed = Invitation::sign(&descriptor, &roster.head(), by, &member.public, share::unix_now());
+        signed.map_err(|_| Self::error(RosterError::OwnerOnly))
+    }
+
+    /// Public half of the identity that has the share open.
+    pub fn identity(&self) -> PublicIdentity {
+        self.core.keys.signing.identity().public()
     }
 
     /// Members, roles, heads.
@@ -177,8 +225,14 @@ impl Share {
     /// What is wrong with the roster.
     pub fn log(&self) -> Result<Vec<LogEntry>> {
         let entered = self.enter()?;
+        let Head { roster, keys, .. } = &entered.heads[0];
         let mut log: Vec<LogEntry> = Vec::new();
-        for (manifest, hash) in entered.heads[0].roster.history() {
+        let mut before: Option<Vec<Member>> = Some(Vec::new());
+        for (manifest, hash) in roster.history() {
+            let after = roster.members_at(manifest.sequence, keys, &mut share::block_reader(&*self.core.root));
+            let after = after.ok().map(|members| members.all().to_vec());
+            let changes = before.as_ref().zip(after.as_ref()).map(|(before, after)| MemberChanges::between(before, after));
+            before = after;
             let what = match log.last() {
                 None => LogKind::Founded,
                 Some(_) if manifest.second_parent != [0; 32] => LogKind::Settled,
@@ -193,6 +247,7 @@ impl Share {
                 admins: manifest.admins.clone(),
                 members: manifest.blocks.iter().map(|block| u64::from(block.count)).sum(),
                 what,
+                changes,
             });
         }
         Ok(log)

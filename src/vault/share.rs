@@ -53,7 +53,8 @@ pub struct CreateShare {
 }
 
 pub(crate) fn write_new(dir: &dyn Dir, name: &[u8], bytes: &[u8]) -> Inner<()> {
-    let file = dir.create_file(name, 0o600)?;
+    // whoever may read the directory holds ciphertext that is of no use without its control files; nothing in them is secret
+    let file = dir.create_file(name, 0o600 | dir.stat_self()?.perm & 0o044)?;
     file.write_at(bytes, 0)?;
     Ok(file.sync_all()?)
 }
@@ -243,7 +244,13 @@ pub(crate) struct Vouched {
 pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched: &Vouched, shown: &Path) -> Result<Entered> {
     let descriptor = descriptor(store, shown)?;
     let share = descriptor.share_id();
-    let pin = vouched.head.or_else(|| trust.pin(&share));
+    let unknown = |source| Error::Io { op: "read what was seen of the share in", path: shown.to_path_buf(), source };
+    // What one owner has alone needs no memory of its members.
+    let (remembered, inviter) = match descriptor.signed {
+        true => (trust.pin(&share).map_err(unknown)?, trust.inviter(&share).map_err(unknown)?),
+        false => (None, None),
+    };
+    let pin = vouched.head.or(remembered);
     let vouched = vouched.share;
     if !descriptor.signed && descriptor.founder != identity.public() {
         return Err(Error::NoAccess { path: shown.to_path_buf() }); // it has one owner
@@ -256,6 +263,13 @@ pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched
         return Err(Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder });
     }
     let Standing { heads: rosters, ignored } = standing(store, &descriptor, pin.as_ref(), shown)?;
+    if let (Some(pin), Some(inviter)) = (remembered, inviter) {
+        let pinned = rosters.iter().flat_map(VerifiedRoster::history).find(|(_, hash)| **hash == pin.hash);
+        if pinned.is_some_and(|(manifest, _)| manifest.admins.binary_search(&inviter).is_err()) {
+            tracing::error!("{}: the invitation to this share is signed by somebody who was no admin", shown.display());
+            return Err(Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder });
+        }
+    }
     for (_, reason) in &ignored {
         tracing::warn!("{}: a manifest is ignored: {reason}", shown.display());
     }
@@ -286,7 +300,7 @@ pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched
             "{}: its membership was changed in two ways that exclude each other; it is read-only until that is settled",
             shown.display()
         );
-    } else {
+    } else if descriptor.signed {
         trust.remember(&share, heads[0].roster.head());
     }
     Ok(Entered { descriptor, heads, kept })

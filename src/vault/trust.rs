@@ -15,7 +15,17 @@ use crate::sharing::Pin;
 /// The caller's memory of shares. It is asked for nested shares too, when they are first entered, from any thread.
 pub trait Pins: Send + Sync {
     /// The highest head of a share that was seen, or that an accepted invitation names; `None` for a share that is not known.
-    fn get(&self, share: &[u8; 32]) -> Option<Pin>;
+    ///
+    /// # Errors
+    /// There is a memory of the share which cannot be read. The share is then not entered: a memory that is lost in silence would let an
+    /// old roster pass.
+    fn get(&self, share: &[u8; 32]) -> io::Result<Option<Pin>>;
+    /// Who signed the invitation that the head of [`Pins::get`] comes from: he must be an admin in that manifest. `None` where the head
+    /// was seen by ourselves.
+    ///
+    /// # Errors
+    /// As [`Pins::get`].
+    fn inviter(&self, share: &[u8; 32]) -> io::Result<Option<[u8; 32]>>;
     /// Remembers a head that was verified and descends from what [`Pins::get`] gave.
     ///
     /// # Errors
@@ -40,14 +50,19 @@ impl fmt::Debug for Trust {
 
 impl Trust {
     /// What is remembered of a share.
-    pub(crate) fn pin(&self, share: &[u8; 32]) -> Option<Pin> {
-        self.pins.as_ref().and_then(|pins| pins.get(share))
+    pub(crate) fn pin(&self, share: &[u8; 32]) -> io::Result<Option<Pin>> {
+        self.pins.as_ref().map_or(Ok(None), |pins| pins.get(share))
+    }
+
+    /// Whose invitation the pin comes from.
+    pub(crate) fn inviter(&self, share: &[u8; 32]) -> io::Result<Option<[u8; 32]>> {
+        self.pins.as_ref().map_or(Ok(None), |pins| pins.inviter(share))
     }
 
     /// Remembers a head.
     pub(crate) fn remember(&self, share: &[u8; 32], head: Pin) {
         if let Some(pins) = &self.pins
-            && pins.get(share) != Some(head)
+            && pins.get(share).ok().flatten() != Some(head)
             && let Err(e) = pins.put(share, head)
         {
             tracing::warn!("the head of a share cannot be remembered: {e}");
