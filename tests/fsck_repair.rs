@@ -301,6 +301,24 @@ fn attributes_and_surplus_bytes_are_set_aside() {
 }
 
 #[test]
+fn attributes_of_a_link_that_cannot_be_opened_are_found_and_set_aside() {
+    // The store has them under another name than those of files, where the check did not look.
+    let (store, vault) = fresh();
+    symlink(&vault, b"link", b"target").unwrap();
+    set_xattr(&vault, b"link", b"trusted.tag", b"value").unwrap();
+    assert_eq!(check(&vault).faults, []);
+    let link = stored(&vault, b"link");
+    drop(vault);
+    store.root().set_xattr(&link, b"trusted.kithfs", b"not sealed by anybody").unwrap();
+    let vault = vaults::open(store.root()).unwrap();
+    assert_eq!(check(&vault).faults.len(), 1);
+    repair(&vault);
+    assert_eq!(check(&vault).faults, []);
+    assert_eq!(get(&vault, b"lost+found/repair-test/link.attributes").unwrap(), b"not sealed by anybody");
+    assert!(vaults::at(&vault, b"link", |node| vault.list_xattr(node)).unwrap().is_empty());
+}
+
+#[test]
 fn a_directory_of_which_nothing_is_known_gives_up_its_files() {
     let (store, vault) = fresh();
     mkdir(&vault, b"box").unwrap();
@@ -415,7 +433,7 @@ fn a_check_beside_a_writer_raises_no_alarm_and_finds_what_is_wrong() {
             v.release(steady).unwrap();
         });
         for _ in 0..3 {
-            let reader = Vault::open(store.root(), &vaults::owner(), options).unwrap();
+            let reader = Vault::open(store.root(), &vaults::owner(), options.clone()).unwrap();
             let online = Online { settle: Duration::from_millis(300), tries: 3 };
             let report = reader.check_online(b"", &online, &mut |_| {}).unwrap();
             let plain: Vec<_> = report.faults.iter().map(|f| f.plain.escape_ascii().to_string()).collect();

@@ -117,6 +117,37 @@ fn a_file_that_was_put_back_is_noticed_until_it_is_accepted() {
 }
 
 #[test]
+fn a_folder_that_becomes_a_share_is_no_loss_and_a_signed_share_has_a_memory_of_its_own() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let options = kithfs::vault::CreateShare { name: "Ann".into(), ..Default::default() };
+    client.session(&root, |v| {
+        v.create_share(b"dir", &options, &mut |_| {}).unwrap();
+        put(v, b"dir/inside", b"changed").unwrap();
+        put(v, b"letter", b"changed").unwrap();
+    });
+    assert_eq!(client.told(&root), []);
+
+    let share = root.open_dir(&cipher(&root, b"dir")).unwrap();
+    let own = Client::new();
+    own.session(&share, |v| put(v, b"letter", &pattern(1, 5000)).unwrap());
+    assert_eq!(own.told(&share), []);
+    let letter = cipher(&share, b"letter");
+    let before = bytes(&share, &letter);
+    own.session(&share, |v| {
+        write_at(v, b"letter", 100, b"changed").unwrap();
+        rename(v, b"inside", b"elsewhere", kithfs::vault::RenameMode::Replace).unwrap();
+    });
+    assert_eq!(own.told(&share), []);
+    set(&share, &letter, &before);
+    share.unlink(&cipher(&share, b"elsewhere")).unwrap();
+    let told = own.told(&share);
+    let paths: Vec<&str> = told.iter().map(|(path, _)| path.as_str()).collect();
+    assert_eq!(paths, ["elsewhere", "letter"], "{told:?}");
+    assert!(matches!(told[0].1, NoticeKind::Gone { .. }) && matches!(told[1].1, NoticeKind::Older { was, now } if was > now), "{told:?}");
+}
+
+#[test]
 fn a_file_that_an_editor_replaced_is_noticed_when_it_comes_back() {
     // Editors write a new file and rename it over the old one: no version tells the two apart, only the memory of which is gone.
     let (store, client) = fresh();

@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub mod people;
+pub mod share;
 
 use super::size;
 use people::{Accept, Contact, Identity};
+use share::{Share, ShareList};
 
 /// An encrypted filesystem for people who share.
 ///
@@ -77,6 +79,10 @@ pub enum Command {
     ///
     /// From then on a mount of the share is known to be the one that was meant, and an older state of its list of members is refused.
     Accept(Accept),
+    /// Who is a member of a shared vault, and changing that
+    Share(Share),
+    /// Who has a key for a path in a vault
+    WhoCanRead(ShareList),
     /// What can be said of a vault without a secret
     Info(Info),
     /// Verify every byte of a vault
@@ -175,6 +181,9 @@ pub struct OpenArgs {
     /// The variable KITHFS_NO_ROLLBACK_MEMORY=1 does the same.
     #[arg(long, env = "KITHFS_NO_ROLLBACK_MEMORY", hide_env = true, value_parser = clap::builder::FalseyValueParser::new())]
     pub no_rollback_memory: bool,
+    /// Take the share, or the contact, as it is, though nothing vouches for it: no invitation, no earlier visit, no compared fingerprint
+    #[arg(long)]
+    pub trust_on_first_use: bool,
     /// Limit of the caches in memory
     #[arg(long, value_name = "SIZE", value_parser = size::parse_cache)]
     pub cache_size: Option<usize>,
@@ -209,6 +218,12 @@ pub struct Init {
     /// Make this identity the owner, instead of a new one that lies in the vault
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,
+    /// Sign every file, so that the vault can have members: readers, writers, admins
+    #[arg(long)]
+    pub signed: bool,
+    /// What its members see as your name, with --signed
+    #[arg(long, value_name = "NAME", default_value = "owner", requires = "signed")]
+    pub name: String,
     /// The directory of ciphertext to make
     pub vault: PathBuf,
 }
@@ -687,6 +702,15 @@ mod tests {
             "kithfs identity passphrase change --identity I --new-passphrase-file F",
             "kithfs identity passphrase remove --slot 2",
             "kithfs identity passphrase list --json",
+            "kithfs init --signed --name Ann V",
+            "kithfs mount --trust-on-first-use V M",
+            "kithfs share add V Bob Cem --role reader --trust-on-first-use",
+            "kithfs share remove M Bob",
+            "kithfs share list V/a --json",
+            "kithfs share log V",
+            "kithfs share settle V --keep 01234567",
+            "kithfs share invite V Bob -o F --passphrase-file P",
+            "kithfs who-can-read V/a",
             "kithfs contact add Bob kith1x",
             "kithfs contact list --json",
             "kithfs contact verify Bob --fingerprint 0000-0000-0000-0000-0000",

@@ -14,5 +14,6 @@ pub mod mount;
 pub mod mounts;
 pub mod passphrase;
 pub mod rollback;
+pub mod share;
 pub mod transfer;
 pub mod umount;

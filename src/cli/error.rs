@@ -192,6 +192,41 @@ pub enum Error {
         /// The fingerprint of the key.
         has: String,
     },
+    /// Nobody has compared the fingerprint of a contact.
+    #[error("contact {}: nobody has compared the fingerprint", Shown(.0.as_bytes()))]
+    ContactNotVerified(String),
+    /// The path is inside of a share, where the share's own folder is needed.
+    #[error("share {}: it is no share of its own; it belongs to that of {}", shown(path), shown(vault))]
+    NotAShare {
+        /// The path.
+        path: PathBuf,
+        /// The vault.
+        vault: PathBuf,
+    },
+    /// Nobody of this name is a member.
+    #[error("share {}: there is no member {}", shown(path), Shown(name.as_bytes()))]
+    NoSuchMember {
+        /// The share.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// Which head is to stay was not said.
+    #[error("settle {}: there {} {} head{}: {}", shown(path), if heads.len() == 1 { "is" } else { "are" }, heads.len(), if heads.len() == 1 { "" } else { "s" }, heads.join(", "))]
+    WhichHead {
+        /// The share.
+        path: PathBuf,
+        /// The heads.
+        heads: Vec<String>,
+    },
+    /// There is no such head.
+    #[error("settle {}: there is no head {}", shown(path), Shown(head.as_bytes()))]
+    NoSuchHead {
+        /// The share.
+        path: PathBuf,
+        /// What was given.
+        head: String,
+    },
     /// An invitation that does not count.
     #[error("accept {}: {source}", shown(path))]
     Invitation {

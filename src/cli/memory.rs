@@ -3,14 +3,16 @@
 //! Rules: a head that was seen is never replaced by a lower one, though several processes of the user write at the same time; a file
 //! that cannot be read is an error, for a memory that is lost in silence would let an old list of members pass.
 
+use std::io;
 use std::path::PathBuf;
 
 use super::contacts::{lock, read_own};
 use super::error::Error;
 use super::home;
 use super::replace::replace;
-use crate::sharing::ShareMemory;
 use crate::sharing::memory::MAX_LEN;
+use crate::sharing::{Pin, Proof, ShareMemory};
+use crate::vault::Pins;
 
 /// The memory of the shares that this user has entered or was invited to.
 #[derive(Debug, Clone)]
@@ -66,10 +68,36 @@ impl Shares {
     }
 }
 
+/// Why the vault cannot have what is remembered.
+fn io_error(error: Error) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+impl Pins for Shares {
+    fn get(&self, share: &[u8; 32]) -> io::Result<Option<Pin>> {
+        Ok(Shares::get(self, share).map_err(io_error)?.map(|memory| memory.head))
+    }
+
+    fn inviter(&self, share: &[u8; 32]) -> io::Result<Option<[u8; 32]>> {
+        Ok(match Shares::get(self, share).map_err(io_error)?.map(|memory| memory.proof) {
+            Some(Proof::Invitation(admin)) => Some(admin.sign),
+            _ => None,
+        })
+    }
+
+    fn put(&self, share: &[u8; 32], head: Pin) -> io::Result<()> {
+        let visit = |known: &mut ShareMemory| {
+            if known.advance(head) {
+                known.proof = Proof::Visit;
+            }
+        };
+        self.update(ShareMemory { share: *share, proof: Proof::Visit, head }, visit).map(drop).map_err(io_error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sharing::{Pin, Proof};
 
     fn at(sequence: u32) -> ShareMemory {
         ShareMemory { share: [1; 32], proof: Proof::Visit, head: Pin { sequence, hash: [sequence as u8; 32] } }

@@ -73,6 +73,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Identity(args) => cmd::identity::run(&args.command),
         Command::Contact(args) => cmd::contact::run(&args.command),
         Command::Accept(args) => cmd::accept::run(args),
+        Command::Share(args) => cmd::share::run(&args.command),
+        Command::WhoCanRead(args) => cmd::share::who_can_read(args),
         Command::Info(args) => cmd::info::run(args),
         Command::Fsck(args) => cmd::fsck::run(args),
         Command::Rollback(args) => cmd::rollback::run(args),

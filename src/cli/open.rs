@@ -6,13 +6,14 @@ use std::sync::Arc;
 use super::args::OpenArgs;
 use super::error::Error;
 use super::identity;
+use super::memory::Shares;
 use super::registry::Registry;
 use super::report::{Failure, in_vault};
 use super::secret::{Environment, Given, Source};
 use super::seen;
 use crate::backing::Dir;
 use crate::backing::os::OsDir;
-use crate::vault::{self, Description, LockMode, OpenOptions, Vault};
+use crate::vault::{self, Description, LockMode, OpenOptions, Pins, Trust, Vault};
 
 /// What a command does with a vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub enum Purpose {
     Read,
     /// Reads and writes.
     Write,
-    /// Reads while another process has it open.
+    /// Reads, and adds control files at the most, while another process may have it open.
     Beside,
 }
 
@@ -101,13 +102,21 @@ impl Found {
     ///
     /// # Errors
     /// The secret does not fit, or the vault cannot be opened.
-    pub fn unlock(self, (path, given): (PathBuf, Given), cache_size: Option<usize>, purpose: Purpose) -> Result<Open, Failure> {
+    pub fn unlock(self, (path, given): (PathBuf, Given), args: &OpenArgs, purpose: Purpose) -> Result<Open, Failure> {
         let (identity, _) = identity::unlock(&identity::read(&path)?, &path, given)?;
         let default = OpenOptions::default();
+        // also for a vault of one owner: shares may be nested in it
+        let pins = match Shares::of_user() {
+            Ok(shares) => Some(Arc::new(shares) as Arc<dyn Pins>),
+            Err(error) if self.description.signed => return Err(error.into()),
+            Err(_) => None,
+        };
+        let trust = Trust { pins, first_use: args.trust_on_first_use };
         let options = OpenOptions {
             read_only: purpose != Purpose::Write,
-            cache_bytes: cache_size.unwrap_or(default.cache_bytes),
+            cache_bytes: args.cache_size.unwrap_or(default.cache_bytes),
             lock: if purpose == Purpose::Beside { LockMode::None } else { LockMode::Exclusive },
+            trust,
         };
         match Vault::open(self.store, &identity, options) {
             Ok(vault) => Ok(Open { vault, dir: self.dir }),
@@ -127,7 +136,7 @@ pub fn open(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Fai
     }
     let secret = found.ask(args)?;
     let share = found.description.share_id;
-    let open = found.unlock(secret, args.cache_size, purpose)?;
+    let open = found.unlock(secret, args, purpose)?;
     if purpose == Purpose::Write && !args.no_rollback_memory {
         seen::begin(&open.vault, &share, false);
     }

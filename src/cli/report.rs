@@ -98,10 +98,12 @@ impl From<Error> for Failure {
             | Error::VaultInMountPoint { .. } => Exit::MountPoint,
             Error::NoFuseDevice(_) | Error::NoFusermount | Error::NoUring(_) => Exit::NoFuse,
             Error::AlreadyMounted { .. } => Exit::InUse,
-            Error::NoSuchSlot { .. } => Exit::NotFound,
+            Error::NoSuchSlot { .. } | Error::NoSuchMember { .. } | Error::NoSuchHead { .. } => Exit::NotFound,
+            Error::NotAShare { .. } | Error::WhichHead { .. } => Exit::Usage,
             Error::WhichSlot { .. } | Error::NotAPassphraseSlot { .. } => Exit::Usage,
             Error::Io { source, .. } => exit_of_io(source),
             Error::KeyChanged(_)
+            | Error::ContactNotVerified(_)
             | Error::OtherFingerprint { .. }
             | Error::Invitation { .. }
             | Error::InviterChanged { .. }
@@ -183,6 +185,15 @@ fn hint(error: &Error) -> Option<String> {
             let name = super::display::Shown(name.as_bytes());
             format!("ask {name} by another way which fingerprint is right. The new one: kithfs contact verify {name}; the old one: add it again")
         }
+        Error::ContactNotVerified(name) => format!(
+            "compare it with the owner, then: kithfs contact verify {}; --trust-on-first-use takes the key as it is",
+            super::display::Shown(name.as_bytes())
+        ),
+        Error::NotAShare { .. } => "give the vault itself, if all of it is meant".to_owned(),
+        Error::NoSuchMember { .. } => "`kithfs share list` shows the members".to_owned(),
+        Error::WhichHead { heads, .. } if heads.len() < 2 => "there is nothing to settle".to_owned(),
+        Error::WhichHead { .. } => "name the one that stays with --keep; who was added on the other one alone has to be added again".to_owned(),
+        Error::NoSuchHead { .. } => "without --keep the command shows the heads".to_owned(),
         Error::OtherFingerprint { .. } => {
             "a key may have been swapped on its way, or the fingerprint was misheard: have the owner send the key by another way".to_owned()
         }

@@ -107,7 +107,24 @@ labels! {
     /// Signature of an invitation.
     INVITATION_SIGNATURE = "invitation signature";
 
+    // Signed shares.
 
+    /// Signature of a file header.
+    FILE_SIGNATURE = "file signature";
+    /// Signature of a symbolic link's target.
+    SYMLINK_SIGNATURE = "symlink signature";
+    /// Signature of a directory record.
+    DIRECTORY_SIGNATURE = "directory signature";
+    /// Signature of a long name.
+    LONG_NAME_SIGNATURE = "long name signature";
+    /// Signature of a junction: which share stands in a directory of its parent share.
+    JUNCTION_SIGNATURE = "junction signature";
+    /// Leaf of an inventory's tree.
+    INVENTORY_PAGE = "inventory page";
+    /// Node of an inventory's tree.
+    INVENTORY_NODE = "inventory node";
+    /// Hash of an inventory's file.
+    INVENTORY_HASH = "inventory hash";
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 //!
 //! Rules that hold here
 //! * The first [`PUBLIC`] bytes stand in clear and are authenticated as associated data; the body is sealed as one record.
+//! * In a signed share author, signer and signature are sealed before the body. The signature is over what the file *is* (ids, size,
+//!   version, author, root), not over the bytes of the header, and is verified before anything of the header is given out.
 //! * A small file (at most one segment) is sealed *with* its header: one read opens it, one write makes it.
 //! * Unknown versions, suites, flags, types and reserved bytes that are not zero are refused before anything is decrypted.
 //!
@@ -28,9 +30,10 @@ use zeroize::Zeroizing;
 
 use super::cursor::{Reader, Writer};
 use super::error::{FormatError, FormatErrorKind};
-use super::layout::{Layout, SIZE_MAX, SMALL_MAX};
-use super::table::Hash;
-use crate::crypto::{Random, RecordCipher, Suite};
+use super::layout::{HEADER_SIGNED, Layout, SIZE_MAX, SMALL_MAX};
+use super::signature::{Authorship, Sign, TRAILER_LEN, verify_trailer};
+use super::table::{Hash, small_hash};
+use crate::crypto::{Random, RecordCipher, Suite, labels};
 
 /// First bytes of every file header.
 pub const MAGIC: &[u8; 8] = b"kithfile";
@@ -52,7 +55,7 @@ const FLAG_SMALL: u8 = 2;
 const TYPE_FILE: u8 = 1;
 const WHAT: &str = "file header";
 
-const _: () = assert!(BODY_AT + BODY == super::layout::HEADER);
+const _: () = assert!(BODY_AT + BODY == super::layout::HEADER && BODY_AT + TRAILER_LEN + BODY == HEADER_SIGNED);
 
 /// Where a file stood when it was last committed: advice to a check that rebuilds a lost directory record, never trusted for access.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +98,9 @@ pub struct Header {
     /// Where the file stood.
     pub hint: Hint,
 }
+
+/// A header, the data of a small file, and in a signed share whose they are.
+pub type OpenedParts = (Header, Zeroizing<Vec<u8>>, Option<Authorship>);
 
 /// What headers of one share and epoch have in common.
 pub struct HeaderContext<'a> {
@@ -151,17 +157,23 @@ fn aad(share: &[u8; 32], public: &[u8]) -> [u8; 4 + 32 + PUBLIC] {
 }
 
 impl Header {
-    /// Seals the header, in the small form with `data` (whose length is `size`), with a fresh nonce. Gives `header + data` bytes.
-    pub fn seal(&self, context: &HeaderContext, data: &[u8], random: &dyn Random) -> Vec<u8> {
+    /// Seals the header, in the small form with `data` (whose length is `size`), with a fresh nonce. Gives `header + data` bytes. `sign`
+    /// has to be given in a signed share, and nowhere else.
+    pub fn seal(&self, context: &HeaderContext, data: &[u8], sign: Option<Sign<'_>>, random: &dyn Random) -> Vec<u8> {
         debug_assert_eq!(data.len(), self.public.small.unwrap_or(0) as usize);
+        debug_assert_eq!(sign.is_some(), context.layout.signed());
         let mut nonce = [0; 24];
         random.fill(&mut nonce);
         let mut out = self.public.encode(&context.layout, &nonce);
         let aad = aad(context.share, &out);
-        let mut w = Writer::with_capacity(BODY + data.len());
+        let mut w = Writer::with_capacity(TRAILER_LEN + BODY + data.len());
+        if let Some(sign) = sign {
+            w.bytes(&sign.trailer(&labels::FILE_SIGNATURE, &self.signed_message(context, &sign.by.author, data)));
+        }
+        let body_at = w.len();
         w.u64(self.size).u64(self.version).bytes(&self.root).u32(self.oldest_epoch).zeros(12);
         w.bytes(&self.hint.directory).u8(self.hint.name.len() as u8).bytes(&self.hint.name);
-        w.zeros(BODY - w.len()).bytes(data);
+        w.zeros(body_at + BODY - w.len()).bytes(data);
         let mut body = w.into_vec();
         let tag = context.cipher.seal(&nonce, &aad, &mut body);
         out.extend_from_slice(&tag);
@@ -169,20 +181,34 @@ impl Header {
         out
     }
 
+    /// What the signer of a file signs.
+    fn signed_message(&self, context: &HeaderContext, author: &[u8; 32], data: &[u8]) -> Vec<u8> {
+        let flags = FLAG_SIGNED | if self.public.small.is_some() { FLAG_SMALL } else { 0 };
+        let root = if self.public.small.is_some() { small_hash(data) } else { self.root };
+        let mut w = Writer::with_capacity(3 * 32 + 64);
+        w.bytes(context.share).bytes(&self.public.file_id).u8(TYPE_FILE).u8(self.public.suite.as_byte()).u8(flags);
+        w.u8(context.layout.chunk_log2()).u32(self.public.epoch).bytes(&self.public.commitment).u64(self.size).u64(self.version);
+        w.bytes(author).bytes(&root);
+        w.into_vec()
+    }
+
     /// Opens a header. `bytes` begin at the start of the file and hold at least the header and in the small form the data; what
-    /// follows is ignored. Gives the data of a small file.
-    pub fn open(context: &HeaderContext, bytes: &[u8]) -> Result<(Header, Zeroizing<Vec<u8>>), FormatError> {
+    /// follows is ignored. Gives the data of a small file, and in a signed share whose it is, the signature verified. Whether its signer
+    /// may write is for the caller to decide.
+    pub fn open(context: &HeaderContext, bytes: &[u8]) -> Result<OpenedParts, FormatError> {
         let public = PublicHeader::decode(&context.layout, bytes)?;
         let fail = |kind| Err(FormatError::new(WHAT, kind));
         let Some(sealed) = bytes.get(BODY_AT..) else { return fail(FormatErrorKind::Truncated) };
         let nonce: &[u8; 24] = bytes[60..84].try_into().expect("24 bytes");
         let tag: &[u8; 16] = bytes[TAG_AT..BODY_AT].try_into().expect("16 bytes");
-        let Some(sealed) = sealed.get(..BODY + public.small.unwrap_or(0) as usize) else { return fail(FormatErrorKind::Truncated) };
+        let trailer = if context.layout.signed() { TRAILER_LEN } else { 0 };
+        let end = trailer + BODY + public.small.unwrap_or(0) as usize;
+        let Some(sealed) = sealed.get(..end) else { return fail(FormatErrorKind::Truncated) };
         let mut body = Zeroizing::new(sealed.to_vec());
         if context.cipher.open(nonce, &aad(context.share, &bytes[..PUBLIC]), &mut body, tag).is_err() {
             return fail(FormatErrorKind::Unauthentic);
         }
-        let mut r = Reader::named(WHAT, &body[..BODY]);
+        let mut r = Reader::named(WHAT, &body[trailer..trailer + BODY]);
         let size = r.u64()?;
         let version = r.u64()?;
         let root = r.array()?;
@@ -192,11 +218,17 @@ impl Header {
         let name_len = r.u8()? as usize;
         let name = r.bytes(name_len)?.to_vec();
         r.zeros(r.remaining())?;
-        let data = body[BODY..].to_vec();
+        let data = Zeroizing::new(body[trailer + BODY..].to_vec());
         let fits = if public.small.is_some() { size == data.len() as u64 } else { (SMALL_MAX + 1..=SIZE_MAX).contains(&size) };
         if !fits {
             return fail(FormatErrorKind::Range);
         }
-        Ok((Header { public, size, version, root, oldest_epoch, hint: Hint { directory, name } }, Zeroizing::new(data)))
+        let header = Header { public, size, version, root, oldest_epoch, hint: Hint { directory, name } };
+        let message = |author: &[u8; 32]| header.signed_message(context, author, &data);
+        let by = match trailer {
+            0 => None,
+            _ => Some(verify_trailer(WHAT, &labels::FILE_SIGNATURE, &body[..trailer], message)?),
+        };
+        Ok((header, data, by))
     }
 }

@@ -8,14 +8,17 @@ pub mod cursor;
 pub mod error;
 pub mod header;
 pub mod identity;
+pub mod inventory;
 pub mod invitation;
 pub mod journal;
+pub mod junction;
 pub mod layout;
 pub mod manifest;
 pub mod members;
 pub mod name;
 pub mod record;
 pub mod share;
+pub mod signature;
 pub mod slots;
 pub mod table;
 

@@ -1,10 +1,12 @@
 //! The sealed records of entries: symbolic links, extended attributes, directory records, sidecars of long names.
 //!
 //! Rules that hold here
-//! * Each record begins in clear with version, suite, flags (none is known yet), epoch and 16 random bytes, its id; all of that and the
+//! * Each record begins in clear with version, suite, flags (1: signed), epoch and 16 random bytes, its id; all of that and the
 //!   share, the kind and what the record is bound to are associated data.
 //! * Symbolic links and attributes are bound to their own id, not to a place, so that link and rename need not touch them.
 //! * Directory records and sidecars are bound to their directory.
+//! * In a signed share whatever says what a name is or where something leads is signed: all kinds but attributes. A junction is signed
+//!   in any share.
 
 use base64ct::{Base64UrlUnpadded, Encoding};
 use zeroize::Zeroizing;
@@ -12,7 +14,8 @@ use zeroize::Zeroizing;
 use super::cursor::{Reader, Writer};
 use super::error::{FormatError, FormatErrorKind};
 use super::name::is_valid;
-use crate::crypto::{RECORD_OVERHEAD, Random, RecordCipher, Suite};
+use super::signature::{Authorship, Sign, TRAILER_LEN, verify_trailer};
+use crate::crypto::{Label, RECORD_OVERHEAD, Random, RecordCipher, Suite, labels};
 
 /// Record version that this program reads and writes.
 pub const VERSION: u8 = 1;
@@ -22,8 +25,10 @@ pub const CLEAR: usize = 4 + 4 + 16;
 pub const OVERHEAD: usize = CLEAR + RECORD_OVERHEAD;
 /// Longest symbolic link target.
 pub const TARGET_MAX: usize = 4095;
-/// Longest target whose record fits the store's own link; a longer one stands in a control file.
+/// Longest target whose record fits the store's own link in a share that is not signed; a longer one stands in a control file.
 pub const TARGET_INLINE_MAX: usize = 4095 / 4 * 3 - OVERHEAD;
+/// As [`TARGET_INLINE_MAX`], in a signed share.
+pub const TARGET_INLINE_MAX_SIGNED: usize = TARGET_INLINE_MAX - TRAILER_LEN;
 /// First byte of a link text that refers to a control file.
 pub const OVERFLOW: u8 = b'+';
 /// Longest blob of attributes (the kernel's limit for one value).
@@ -42,7 +47,12 @@ pub enum RecordKind {
     Directory,
     /// Plain name of a long-named entry.
     Name,
+    /// Which share stands in a directory.
+    Junction,
 }
+
+/// Flag of a record that ends with author, signer and signature.
+const FLAG_SIGNED: u8 = 1;
 
 impl RecordKind {
     fn word(self) -> &'static [u8; 4] {
@@ -52,6 +62,7 @@ impl RecordKind {
             RecordKind::Xattrs => b"KXAT",
             RecordKind::Directory => b"KDIR",
             RecordKind::Name => b"KNAM",
+            RecordKind::Junction => b"KJNC",
         }
     }
 
@@ -61,7 +72,24 @@ impl RecordKind {
             RecordKind::Xattrs => "extended attributes",
             RecordKind::Directory => "directory record",
             RecordKind::Name => "long name",
+            RecordKind::Junction => "junction",
         }
+    }
+
+    /// Under which label a record of this kind is signed; `None` where it is never signed.
+    fn label(self) -> Option<&'static Label> {
+        match self {
+            RecordKind::Symlink | RecordKind::LongSymlink => Some(&labels::SYMLINK_SIGNATURE),
+            RecordKind::Xattrs => None,
+            RecordKind::Directory => Some(&labels::DIRECTORY_SIGNATURE),
+            RecordKind::Name => Some(&labels::LONG_NAME_SIGNATURE),
+            RecordKind::Junction => Some(&labels::JUNCTION_SIGNATURE),
+        }
+    }
+
+    /// Whether a record of this kind is signed in a share that is, or is not, signed.
+    pub fn is_signed(self, share_is_signed: bool) -> bool {
+        self == RecordKind::Junction || share_is_signed && self.label().is_some()
     }
 }
 
@@ -71,6 +99,8 @@ pub struct RecordContext<'a> {
     pub share: &'a [u8; 32],
     /// Suite under which new records are sealed.
     pub suite: Suite,
+    /// Whether the share is signed.
+    pub signed: bool,
     /// Epoch of `cipher`.
     pub epoch: u32,
     /// Cipher under the epoch's records key.
@@ -93,34 +123,60 @@ pub fn epoch_of(kind: RecordKind, bytes: &[u8]) -> Result<u32, FormatError> {
         return Err(r.error(FormatErrorKind::Suite(suite)));
     }
     let flags = r.u8()?;
-    if flags != 0 {
+    if flags & !FLAG_SIGNED != 0 {
         return Err(r.error(FormatErrorKind::Flags(flags as u32)));
     }
     r.zeros(1)?;
     r.u32()
 }
 
+/// What the signer of a record signs.
+fn message(aad: &[u8], author: &[u8; 32], plain: &[u8]) -> Vec<u8> {
+    [aad, author, plain].concat()
+}
+
 impl RecordContext<'_> {
-    /// Seals `plain` as a record of `kind`, bound to `bound`, under a fresh id and nonce.
-    pub fn seal(&self, kind: RecordKind, bound: &[u8], plain: &[u8], random: &dyn Random) -> Vec<u8> {
+    /// Seals `plain` as a record of `kind`, bound to `bound`, under a fresh id and nonce. `sign` has to be given for what
+    /// [`RecordKind::is_signed`], and for nothing else.
+    pub fn seal(&self, kind: RecordKind, bound: &[u8], plain: &[u8], sign: Option<Sign<'_>>, random: &dyn Random) -> Vec<u8> {
+        debug_assert_eq!(sign.is_some(), kind.is_signed(self.signed));
         let mut id = [0; 16];
         random.fill(&mut id);
-        let mut w = Writer::with_capacity(OVERHEAD + plain.len());
-        w.u8(VERSION).u8(self.suite.as_byte()).u8(0).u8(0).u32(self.epoch).bytes(&id);
-        let sealed = self.cipher.seal_record(random, &aad(self.share, kind, w.as_slice(), bound), plain);
+        let flags = if sign.is_some() { FLAG_SIGNED } else { 0 };
+        let mut w = Writer::with_capacity(OVERHEAD + plain.len() + TRAILER_LEN);
+        w.u8(VERSION).u8(self.suite.as_byte()).u8(flags).u8(0).u32(self.epoch).bytes(&id);
+        let aad = aad(self.share, kind, w.as_slice(), bound);
+        let sealed = match (sign, kind.label()) {
+            (Some(sign), Some(label)) => {
+                let trailer = sign.trailer(label, &message(&aad, &sign.by.author, plain));
+                let whole = Zeroizing::new([plain, &trailer].concat());
+                self.cipher.seal_record(random, &aad, &whole)
+            }
+            _ => self.cipher.seal_record(random, &aad, plain),
+        };
         w.bytes(&sealed);
         w.into_vec()
     }
 
-    /// Opens a record.
-    pub fn open(&self, kind: RecordKind, bound: &[u8], bytes: &[u8]) -> Result<Zeroizing<Vec<u8>>, FormatError> {
+    /// Opens a record; where it is signed, the signature verified. Whether its signer may write is for the caller to decide.
+    pub fn open(&self, kind: RecordKind, bound: &[u8], bytes: &[u8]) -> Result<(Zeroizing<Vec<u8>>, Option<Authorship>), FormatError> {
         let fail = |kind_| FormatError::new(kind.what(), kind_);
         let epoch = epoch_of(kind, bytes)?;
+        let flags = if kind.is_signed(self.signed) { FLAG_SIGNED } else { 0 };
+        if bytes[2] != flags {
+            return Err(fail(FormatErrorKind::Flags(bytes[2] as u32)));
+        }
         if epoch != self.epoch || bytes[1] != self.suite.as_byte() {
             return Err(fail(FormatErrorKind::Unauthentic));
         }
         let (clear, sealed) = bytes.split_at_checked(CLEAR).ok_or(fail(FormatErrorKind::Truncated))?;
-        self.cipher.open_record(&aad(self.share, kind, clear, bound), sealed).map_err(|_| fail(FormatErrorKind::Unauthentic))
+        let aad = aad(self.share, kind, clear, bound);
+        let mut plain = self.cipher.open_record(&aad, sealed).map_err(|_| fail(FormatErrorKind::Unauthentic))?;
+        let Some(label) = kind.label().filter(|_| flags == FLAG_SIGNED) else { return Ok((plain, None)) };
+        let end = plain.len().checked_sub(TRAILER_LEN).ok_or(fail(FormatErrorKind::Truncated))?;
+        let by = verify_trailer(kind.what(), label, &plain[end..], |author| message(&aad, author, &plain[..end]))?;
+        plain.truncate(end);
+        Ok((plain, Some(by)))
     }
 }
 
@@ -136,8 +192,8 @@ pub fn link_record(text: &[u8]) -> Result<Vec<u8>, FormatError> {
 }
 
 /// Length of the target whose link text is `len` bytes long; only for a text that is not an overflow.
-pub fn link_target_len(len: u64) -> u64 {
-    (len * 3 / 4).saturating_sub(OVERHEAD as u64)
+pub fn link_target_len(len: u64, signed: bool) -> u64 {
+    (len * 3 / 4).saturating_sub((OVERHEAD + if signed { TRAILER_LEN } else { 0 }) as u64)
 }
 
 /// Extended attributes of an inode: names with their namespace, and values, sorted by name.

@@ -5,6 +5,8 @@
 //!   which stands in the index, and so in the end the header's seal.
 //! * The hash covers [`Layout::table_used`] bytes; padding behind them is no part of the format and is never read.
 //! * A sealed length of 0 is a hole: its nonce and tag must be zero too. Bytes of a segment behind its sealed length read as zeros.
+//! * In a signed share an entry also has the hash of the segment's ciphertext, because whoever has the key can make a second ciphertext
+//!   with the same tag; it is zero for a hole.
 
 use super::cursor::Reader;
 use super::error::{FormatError, FormatErrorKind};
@@ -48,12 +50,15 @@ pub struct Table {
     pub seals: u32,
     /// One for each segment of the chunk.
     pub segments: Box<[Segment]>,
+    /// Of each segment's ciphertext, see [`segment_hash`]; nothing in a share that is not signed.
+    pub hashes: Box<[Hash]>,
 }
 
 impl Table {
     /// A table of holes.
     pub fn empty(layout: &Layout, salt: [u8; 16], epoch: u32) -> Self {
-        Table { salt, epoch, seals: 0, segments: vec![Segment::HOLE; layout.segments()].into() }
+        let hashes = if layout.signed() { layout.segments() } else { 0 };
+        Table { salt, epoch, seals: 0, segments: vec![Segment::HOLE; layout.segments()].into(), hashes: vec![HOLE; hashes].into() }
     }
 
     /// True where no segment holds anything.
@@ -61,22 +66,33 @@ impl Table {
         self.segments.iter().all(|s| s.len == 0)
     }
 
-    /// The [`Layout::table_used`] bytes of the table (unsigned shares).
+    /// Sets the entry of segment `s`, whose ciphertext has the hash `hash` (nothing in a share that is not signed).
+    pub fn set(&mut self, s: usize, segment: Segment, hash: Option<Hash>) {
+        self.segments[s] = segment;
+        if let Some(entry) = self.hashes.get_mut(s) {
+            *entry = hash.unwrap_or(HOLE);
+        }
+    }
+
+    /// The [`Layout::table_used`] bytes of the table.
     pub fn encode(&self, layout: &Layout) -> Vec<u8> {
         let mut out = Vec::with_capacity(layout.table_used());
         out.extend_from_slice(&self.salt);
         out.extend_from_slice(&self.epoch.to_le_bytes());
         out.extend_from_slice(&self.seals.to_le_bytes());
         out.resize(TABLE_HEAD, 0);
-        for segment in &self.segments {
+        for (s, segment) in self.segments.iter().enumerate() {
             out.extend_from_slice(&segment.nonce);
             out.extend_from_slice(&segment.tag);
             out.extend_from_slice(&segment.len.to_le_bytes());
+            if let Some(hash) = self.hashes.get(s) {
+                out.extend_from_slice(hash);
+            }
         }
         out
     }
 
-    /// Reads a table of an unsigned share whose hash was checked before.
+    /// Reads a table whose hash was checked before.
     pub fn decode(layout: &Layout, suite: Suite, bytes: &[u8]) -> Result<Self, FormatError> {
         let mut r = Reader::named(WHAT, bytes);
         let salt: [u8; 16] = r.array()?;
@@ -87,15 +103,23 @@ impl Table {
         let seals = r.u32()?;
         r.zeros(TABLE_HEAD - 24)?;
         let mut segments = Vec::with_capacity(layout.segments());
+        let mut hashes = Vec::with_capacity(if layout.signed() { layout.segments() } else { 0 });
         for _ in 0..layout.segments() {
             let segment = Segment { nonce: r.array()?, tag: r.array()?, len: r.u16()? };
             if segment.len as usize > SEGMENT || (segment.len == 0 && segment != Segment::HOLE) {
                 return Err(r.error(FormatErrorKind::Range));
             }
+            if layout.signed() {
+                let hash: Hash = r.array()?;
+                if (hash == HOLE) != (segment.len == 0) {
+                    return Err(r.error(FormatErrorKind::Range));
+                }
+                hashes.push(hash);
+            }
             segments.push(segment);
         }
         r.finish()?;
-        Ok(Table { salt, epoch, seals, segments: segments.into() })
+        Ok(Table { salt, epoch, seals, segments: segments.into(), hashes: hashes.into() })
     }
 }
 
@@ -107,6 +131,20 @@ pub fn table_hash(used: &[u8]) -> Hash {
 /// Hash of an index block of `level` (1 and up).
 pub fn index_hash(level: u8, block: &[u8]) -> Hash {
     tree_hash(level, block)
+}
+
+/// In place of a level, for what a signed share hashes beside its tree.
+const OF_SEGMENT: u8 = 254;
+const OF_SMALL: u8 = 255;
+
+/// Hash of a segment's ciphertext, in the tables of a signed share.
+pub fn segment_hash(sealed: &[u8]) -> Hash {
+    tree_hash(OF_SEGMENT, sealed)
+}
+
+/// What stands for the root of a file in the small form where its header is signed: the hash of its plain data.
+pub fn small_hash(data: &[u8]) -> Hash {
+    tree_hash(OF_SMALL, data)
 }
 
 /// BLAKE3 over a domain word, the level and the block.
@@ -181,7 +219,23 @@ mod tests {
     }
 
     #[test]
+    fn a_table_of_a_signed_share_has_a_hash_where_a_segment_is_and_only_there() {
+        let layout = Layout::new(14, true).unwrap();
+        let mut table = Table::empty(&layout, [0; 16], 7);
+        table.set(2, Segment { nonce: [1; 12], tag: [2; 16], len: 4096 }, Some([3; 32]));
+        let bytes = table.encode(&layout);
+        assert_eq!(bytes.len(), layout.table_used());
+        assert_eq!(Table::decode(&layout, Suite::Aes256Gcm, &bytes).unwrap(), table);
+        table.set(2, Segment { nonce: [1; 12], tag: [2; 16], len: 4096 }, None);
+        assert!(Table::decode(&layout, Suite::Aes256Gcm, &table.encode(&layout)).is_err(), "a segment without a hash");
+        table.set(2, Segment::HOLE, Some([3; 32]));
+        assert!(Table::decode(&layout, Suite::Aes256Gcm, &table.encode(&layout)).is_err(), "a hole with a hash");
+    }
+
+    #[test]
     fn hashes_differ_by_level() {
+        assert_ne!(segment_hash(&[0; 4096]), small_hash(&[0; 4096]));
+        assert_ne!(segment_hash(&[0; 4096]), table_hash(&[0; 4096]));
         assert_ne!(index_hash(1, &[0; 4096]), index_hash(2, &[0; 4096]));
         assert_ne!(table_hash(&[0; 4096]), index_hash(1, &[0; 4096]));
     }

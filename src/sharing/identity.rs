@@ -39,6 +39,11 @@ impl Identity {
         Self { seed, prk, signing, exchange, public }
     }
 
+    /// The same identity once more, for who has to keep one: wiped on its own drop.
+    pub fn duplicate(&self) -> Self {
+        Self::from_seed(IdentitySeed::from_bytes(*self.seed.expose()))
+    }
+
     /// The public half.
     pub fn public(&self) -> PublicIdentity {
         self.public

@@ -144,25 +144,36 @@ impl VerifiedRoster {
     /// [`Stale`](RosterError::Stale); [`BadMembers`](RosterError::BadMembers) where a list does not open, or its admins are not those of
     /// the manifest; what was wrong with a block.
     pub fn members(&self, keys: &FolderKeys, read: &mut ReadBlock<'_>) -> Result<Members, RosterError> {
+        self.members_at(self.head().sequence, keys, read)
+    }
+
+    /// As [`VerifiedRoster::members`], at an earlier manifest of this chain. Its blocks must still be there.
+    ///
+    /// # Errors
+    /// As [`VerifiedRoster::members`]; [`Empty`](RosterError::Empty) where the chain has no such manifest.
+    pub fn members_at(&self, sequence: u32, keys: &FolderKeys, read: &mut ReadBlock<'_>) -> Result<Members, RosterError> {
         if *keys.head() != self.head().hash {
             return Err(RosterError::Stale);
         }
-        let epoch = keys.current();
-        let records = self.check_commitment(&epoch.key, epoch.epoch, &epoch.commitment)?.records;
+        let (manifest, hash) = (sequence as usize).checked_sub(1).and_then(|at| self.history().nth(at)).ok_or(RosterError::Empty)?;
+        let short = manifest.commitment.first_chunk().expect("a commitment has 32 bytes");
+        let epoch = keys.get(manifest.epoch, short).ok_or(RosterError::WrongFolderKey(manifest.epoch))?;
+        let records = self.check_commitment(&epoch.key, manifest.epoch, &manifest.commitment)?.records;
+        let place = Place { epoch: manifest.epoch, ..self.place() };
         let mut list = Vec::new();
-        for block in &self.manifest().blocks {
+        for block in &manifest.blocks {
             let mut read_at = |at: u64, buf: &mut [u8]| read(block, at, buf);
-            let header = read_header(self.place(), &block.root, block.count, &mut read_at)?;
-            list.extend(open_members(self.place(), &header, &records, &mut read_at)?);
+            let header = read_header(place, &block.root, block.count, &mut read_at)?;
+            list.extend(open_members(place, &header, &records, &mut read_at)?);
         }
         list.sort_by_key(|member: &Member| member.public.sign);
         let twice = !list.is_sorted_by(|a, b| a.public.sign < b.public.sign);
         let admins = list.iter().filter(|member| member.role == Role::Admin).map(|member| &member.public.sign);
         let strangers = !self.descriptor().signed && list.iter().any(|member| member.public != self.descriptor().founder);
-        if twice || strangers || !admins.eq(&self.manifest().admins) {
+        if twice || strangers || !admins.eq(&manifest.admins) {
             return Err(RosterError::BadMembers);
         }
-        Ok(Members { head: self.head().hash, list })
+        Ok(Members { head: *hash, list })
     }
 }
 

@@ -32,4 +32,4 @@ pub use keys::{EpochKey, FolderKeys, Members};
 pub use memory::{Proof, ShareMemory};
 pub use public::PublicTextError;
 pub use recovery::{RecoveryCode, RecoveryTextError};
-pub use roster::{Pin, Roster, Standing, VerifiedRoster};
+pub use roster::{Assembly, Pin, Roster, Standing, VerifiedRoster};

@@ -123,10 +123,6 @@ impl Roster {
     /// [`Empty`](RosterError::Empty) where none is valid; [`RolledBack`](RosterError::RolledBack) or
     /// [`NotDescended`](RosterError::NotDescended) where none descends from the pin.
     pub fn assemble<B: AsRef<[u8]>>(descriptor: &ShareDescriptor, bag: &[B], pin: Option<&Pin>) -> Result<Standing, RosterError> {
-        if bag.len() > MAX_CHAIN {
-            return Err(RosterError::TooLong);
-        }
-        let share = descriptor.share_id();
         let mut ignored = Vec::new();
         let mut candidates = Vec::with_capacity(bag.len());
         for (index, bytes) in bag.iter().enumerate() {
@@ -136,21 +132,59 @@ impl Roster {
             }
         }
         candidates.sort_by_key(|(_, manifest)| manifest.sequence);
-        let mut valid: Valid = HashMap::with_capacity(candidates.len());
+        let mut assembly = Assembly::new(descriptor);
         for (index, manifest) in candidates {
-            let before = valid.get(&manifest.previous);
-            if before.is_none() && manifest.sequence != 1 {
-                ignored.push((index, RosterError::BrokenChain(manifest.sequence)));
-                continue;
-            }
-            match check_step(descriptor, &share, before, &manifest) {
-                Ok(()) => {
-                    let hash = manifest.hash();
-                    valid.insert(hash, Link { manifest, hash });
-                }
+            match assembly.take(manifest) {
+                Ok(()) => {}
+                Err(RosterError::TooLong) => return Err(RosterError::TooLong),
                 Err(error) => ignored.push((index, error)),
             }
         }
+        let Standing { heads, ignored: rivals } = assembly.finish(pin)?;
+        ignored.extend(rivals);
+        Ok(Standing { heads, ignored })
+    }
+}
+
+/// [`Roster::assemble`] in steps, for who reads manifests one by one and keeps those alone that count: nobody but an admin can make more
+/// of them.
+pub struct Assembly {
+    descriptor: ShareDescriptor,
+    share: [u8; 32],
+    valid: Valid,
+}
+
+impl Assembly {
+    /// Of no manifest yet.
+    pub fn new(descriptor: &ShareDescriptor) -> Self {
+        Assembly { descriptor: *descriptor, share: descriptor.share_id(), valid: HashMap::new() }
+    }
+
+    /// Verifies the next manifest. Those of lower numbers have to come before it.
+    ///
+    /// # Errors
+    /// What is wrong with it; it is left out.
+    pub fn take(&mut self, manifest: Manifest) -> Result<(), RosterError> {
+        if self.valid.len() >= MAX_CHAIN {
+            return Err(RosterError::TooLong);
+        }
+        let before = self.valid.get(&manifest.previous);
+        if before.is_none() && manifest.sequence != 1 {
+            return Err(RosterError::BrokenChain(manifest.sequence));
+        }
+        check_step(&self.descriptor, &self.share, before, &manifest)?;
+        let hash = manifest.hash();
+        self.valid.insert(hash, Link { manifest, hash });
+        Ok(())
+    }
+
+    /// The heads, as [`Roster::assemble`] finds them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn finish(self, pin: Option<&Pin>) -> Result<Standing, RosterError> {
+        let Assembly { descriptor, share, valid } = self;
+        let mut ignored = Vec::new();
         let counted: HashSet<[u8; 32]> = match pin {
             Some(pin) => descendants(&valid, pin)?,
             None => valid.keys().copied().collect(),
@@ -163,7 +197,11 @@ impl Roster {
         if tips.is_empty() {
             return Err(RosterError::Empty);
         }
-        let heads = tips.into_iter().take(MAX_HEADS).map(|tip| chain_to(descriptor, share, &valid, tip)).collect();
+        if let Some(pin) = pin {
+            let rivals = valid.values().filter(|link| link.manifest.sequence > pin.sequence && !counted.contains(&link.hash)).count();
+            ignored.extend((0..rivals).map(|_| (usize::MAX, RosterError::NotDescended(pin.sequence))));
+        }
+        let heads = tips.into_iter().take(MAX_HEADS).map(|tip| chain_to(&descriptor, share, &valid, tip)).collect();
         Ok(Standing { heads, ignored })
     }
 }
@@ -211,7 +249,7 @@ fn chain_to(descriptor: &ShareDescriptor, share: [u8; 32], valid: &Valid, tip: &
 pub struct Standing {
     /// The heads that count, longest first; more than one is a fork.
     pub heads: Vec<VerifiedRoster>,
-    /// What does not count: index in the bag, and why.
+    /// What does not count: index in the bag (`usize::MAX` for one that is valid but does not descend from the pin), and why.
     pub ignored: Vec<(usize, RosterError)>,
 }
 

@@ -19,6 +19,7 @@ use super::tree::{Chunk, PlannedBlock, Root, plan};
 use crate::backing::{Allocate, File, SetTime};
 use crate::format::journal::{JournalRecord, Patch, header_hash};
 use crate::format::layout::DATA_START;
+use crate::format::signature::Authorship;
 use crate::format::table::HOLE;
 
 /// Patches that are written with one call.
@@ -72,16 +73,23 @@ impl Committer<'_> {
             }
             return Ok(());
         }
+        if !self.tools.keys.signing.may_write() {
+            // The right to write was taken while the file was open: nobody would believe what we sign.
+            return Err(Fault::Os(libc::EROFS));
+        }
         let layout = self.tools.keys.layout;
         let chunks = state.chunks(&layout);
         let shorter = chunks < state.root.chunks;
+        if !state.cut {
+            state.renew_dirty(&**file, &self.tools)?; // else done before it was cut
+        }
         let tables = state.dirty.iter().map(|(k, d)| (*k, &d.table)).collect();
         let planned = plan(&state.tree(&**file, &self.tools), chunks, &tables)?;
         drop(tables);
         let header = state.header(&self.tools, planned.root);
-        let context = self.tools.keys.header_context(self.tools.keys.current());
         let data: &[u8] = state.small.as_ref().map_or(&[], |d| d);
-        let header_bytes = header.seal(&context, data, self.tools.random);
+        let author = state.by.filter(|_| !state.rewritten).map(|by| by.author);
+        let header_bytes = self.tools.keys.seal_header(&header, data, author, self.tools.random);
         let cipher_len = layout.cipher_len(state.size);
         let holes = state.holes(&layout);
 
@@ -320,6 +328,12 @@ impl Committer<'_> {
         }
         state.root = root;
         state.version += 1;
+        if self.tools.keys.signed() {
+            let own = self.tools.keys.signing.own();
+            let author = state.by.filter(|_| !state.rewritten).map_or(own, |by| by.author);
+            state.by = Some(Authorship { author, signer: own });
+        }
+        state.rewritten = false;
         state.committed = Some(Committed {
             hash: header_hash(&header[..self.tools.keys.layout.header()]),
             end: if state.small.is_some() { cipher_len } else { self.tools.keys.layout.header() as u64 },

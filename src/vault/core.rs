@@ -22,12 +22,16 @@ use crate::backing::{Access, Dir, Kind, Stat};
 use crate::crypto::Random;
 use crate::format::name::DIRECTORY_RECORD;
 use crate::format::record::{self, DirectoryRecord, RecordKind};
+use crate::format::signature::Authorship;
 
 /// Directory handles of the store that are kept open.
 const DIRS_MAX: usize = 512;
 
 /// Inodes of which a size is remembered that does not follow from the ciphertext's length.
 const SIZES_MAX: usize = 4096;
+
+/// Number of the next open file, whichever share it is of: shares have one cache.
+static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 
 /// What a handle stands for.
 #[derive(Clone)]
@@ -48,7 +52,8 @@ pub(crate) struct Core {
     pub root: Arc<dyn Dir>,
     pub keys: Arc<ShareKeys>,
     pub random: Arc<dyn Random>,
-    pub cache: BlockCache,
+    /// Common to all shares of a vault.
+    pub cache: Arc<BlockCache>,
     pub nodes: Nodes,
     pub journal: Journal,
     dirs: Mutex<LruCache<NodeId, Arc<dyn Dir>>>,
@@ -57,7 +62,6 @@ pub(crate) struct Core {
     /// Inodes whose ciphertext is longer than their authenticated size makes it: that length, and the size.
     pub sizes: Mutex<LruCache<(u64, u64), (u64, u64)>>,
     next_handle: AtomicU64,
-    next_serial: AtomicU64,
     /// Names: taken for reading by what adds or removes one name, for writing by what must see a directory stand still.
     pub names: RwLock<()>,
     /// Stored paths: held for reading by a commit from the moment it puts a path into a journal record until the record is applied, for
@@ -65,6 +69,8 @@ pub(crate) struct Core {
     pub paths: RwLock<()>,
     /// Long names of which sync tools have made conflict copies, in the directory that was asked about last.
     pub long_copies: Mutex<Option<super::entries::LongCopies>>,
+    /// What the roster was made of at the last look.
+    pub seen: Mutex<super::refresh::Seen>,
     pub read_only: bool,
     /// Holds the vault's lock as long as it lives.
     pub lock: Mutex<Option<super::lock::VaultLock>>,
@@ -80,7 +86,7 @@ pub(crate) struct Parts {
     pub keys: Arc<ShareKeys>,
     pub random: Arc<dyn Random>,
     pub journal: Journal,
-    pub cache_bytes: usize,
+    pub cache: Arc<BlockCache>,
     pub read_only: bool,
     pub lock: Option<super::lock::VaultLock>,
 }
@@ -94,17 +100,17 @@ impl Core {
             root: parts.root,
             keys: parts.keys,
             random: parts.random,
-            cache: BlockCache::new(parts.cache_bytes),
+            cache: parts.cache,
             journal: parts.journal,
             dirs: Mutex::new(LruCache::new(NonZeroUsize::new(DIRS_MAX).expect("not zero"))),
             files: Mutex::new(HashMap::new()),
             handles: RwLock::new(HashMap::new()),
             sizes: Mutex::new(LruCache::new(NonZeroUsize::new(SIZES_MAX).expect("not zero"))),
             next_handle: AtomicU64::new(1),
-            next_serial: AtomicU64::new(1),
             names: RwLock::new(()),
             paths: RwLock::new(()),
             long_copies: Mutex::new(None),
+            seen: Mutex::default(),
             read_only: parts.read_only,
             lock: Mutex::new(parts.lock),
             is_root_user: rustix::process::geteuid().is_root(),
@@ -118,7 +124,7 @@ impl Core {
     }
 
     pub fn next_serial(&self) -> u64 {
-        self.next_serial.fetch_add(1, Ordering::Relaxed)
+        NEXT_SERIAL.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Turns a fault into an error about `node`.
@@ -133,7 +139,7 @@ impl Core {
     }
 
     pub fn check_writable(&self) -> Inner<()> {
-        if self.read_only { Err(Fault::Os(libc::EROFS)) } else { Ok(()) }
+        if self.read_only || !self.keys.signing.may_write() { Err(Fault::Os(libc::EROFS)) } else { Ok(()) }
     }
 
     // ---- directories
@@ -171,8 +177,10 @@ impl Core {
         }
         let link = self.nodes.link(node)?;
         let parent = self.directory_id(link.parent)?;
-        let place = self.keys.names(&parent).place_name(&link.stored, &link.name).len();
-        let id = self.identify(&*self.dir(node)?, &parent, &link.name[..place])?.0;
+        let place = self.keys.place_name(&parent, &link.stored, &link.name).len();
+        let dir = self.dir(node)?;
+        self.check_boundary(&*dir, &*self.dir(link.parent)?, &parent, &link.name[..place])?;
+        let id = self.identify(&*dir, &parent, &link.name[..place])?.0;
         self.nodes.set_directory(node, Some(id));
         Ok(id)
     }
@@ -242,13 +250,13 @@ impl Core {
 
     /// Plain size of a link from the length of its text; one that overflows into a control file tells it inside.
     fn symlink_size(&self, stat: &Stat, dir: Option<(&dyn Dir, &[u8])>) -> u64 {
-        if stat.size == super::symlink::overflow_text_len()
+        if stat.size == super::symlink::overflow_text_len(self.keys.signed())
             && let Some((dir, stored)) = dir
             && let Ok(target) = self.read_target(dir, stored)
         {
             return target.len() as u64;
         }
-        record::link_target_len(stat.size)
+        record::link_target_len(stat.size, self.keys.signed())
     }
 
     /// `stat` of a node by one of its names, or by its open file where it has none.
@@ -327,6 +335,18 @@ impl Core {
         let file = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate)?;
         self.insert_open(&mut files, node, file.clone(), flags);
         Ok(file)
+    }
+
+    /// Whose contents a file holds, by its committed header.
+    pub fn author(&self, node: NodeId) -> Inner<Option<Authorship>> {
+        if self.nodes.kind(node)? != Kind::File {
+            return Err(Fault::Os(libc::EINVAL));
+        }
+        let flags = OpenFlags { read: true, ..OpenFlags::default() };
+        let open = self.acquire(node, flags)?;
+        let by = open.state.read().by;
+        self.release(&open, flags)?;
+        Ok(by)
     }
 
     /// Enters a file that was just opened or created.

@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 use super::core::{Core, Open, list, read_control, write_control};
 use super::error::{Fault, Inner, is_no_space};
 use super::file::OpenFile;
+use super::junction::holds_share;
 use super::keys::DirectoryId;
 use super::nodes::Link;
 use super::types::{Attr, Caller, Entry, Handle, NodeId, OpenFlags, RenameMode};
 use crate::backing::{Dir, Kind, Stat};
 use crate::format::header::Hint;
+use crate::format::junction::Junction;
 use crate::format::name::{DIRECTORY_RECORD, Decoded, LONG, StoredName, is_control, is_valid};
 use crate::format::record::{DirectoryRecord, Place, RecordKind};
 
@@ -71,8 +73,8 @@ impl Folder<'_> {
             Err(e) if e.raw_os_error() != Some(libc::ENOENT) => return Err(e.into()),
             Err(_) => {}
         }
-        // A sync tool's conflict copy, or a long name whose sidecar is lost and which is listed by what is left of it.
-        let mut candidates = self.core.keys.names(&self.id).conflict_candidates(name);
+        // Sealed in an older epoch, a sync tool's conflict copy, or a long name whose sidecar is lost and which is listed by what is left.
+        let mut candidates = self.core.keys.other_entries(&self.id, name);
         if name.first() == Some(&LONG) {
             candidates.push(name.to_vec());
         }
@@ -92,9 +94,14 @@ impl Folder<'_> {
         }
     }
 
+    /// Whether the name is taken by an entry of an older epoch.
+    fn exists_older(&self, name: &[u8]) -> bool {
+        self.core.keys.older_entries(&self.id, name).iter().any(|entry| self.dir.stat(entry).is_ok())
+    }
+
     /// See [`NameCipher::place_name`](crate::format::name::NameCipher::place_name).
     fn place_name<'n>(&self, stored: &[u8], name: &'n [u8]) -> &'n [u8] {
-        self.core.keys.names(&self.id).place_name(stored, name)
+        self.core.keys.place_name(&self.id, stored, name)
     }
 
     fn sidecar_bound(&self, hash: &[u8; 32]) -> Vec<u8> {
@@ -109,7 +116,7 @@ impl Folder<'_> {
             {
                 return Ok(());
             }
-            let sealed = self.core.keys.record_context().seal(RecordKind::Name, &self.sidecar_bound(hash), name, &*self.core.random);
+            let sealed = self.core.keys.seal_record(RecordKind::Name, &self.sidecar_bound(hash), name, &*self.core.random);
             write_control(&*self.dir, &*self.core.random, sidecar, &sealed)?;
             self.dir.sync()?;
         }
@@ -160,11 +167,15 @@ impl Folder<'_> {
         self.plain(stored, self.core.keys.names(&self.id).decode(stored))
     }
 
-    /// [`Folder::decode`], once the cipher has said what `stored` is.
+    /// [`Folder::decode`], once the cipher of the current epoch has said what `stored` is.
     fn plain(&self, stored: &[u8], decoded: Decoded) -> Inner<Option<Vec<u8>>> {
         match decoded {
             Decoded::Plain(name) => Ok(Some(name)),
-            Decoded::Control | Decoded::Foreign => Ok(None),
+            Decoded::Control => Ok(None),
+            Decoded::Foreign => Ok(self.core.keys.decode_older(&self.id, stored).map(|older| {
+                let taken = older.newer.iter().any(|entry| self.dir.stat(entry).is_ok());
+                if taken { [older.name, older.suffix].concat() } else { older.name }
+            })),
             Decoded::Long { sidecar, hash, suffix } => match self.read_sidecar(&sidecar, &hash) {
                 Ok(Some(name)) if name.len() + suffix.len() <= crate::format::name::NAME_MAX => Ok(Some([name, suffix].concat())),
                 // The name is lost or too long, the file is not: it shows under what is left of its name.
@@ -235,7 +246,7 @@ impl Core {
         let _names = self.names.read();
         let folder = self.folder(parent)?;
         let stored = folder.encode(name)?;
-        if matches!(stored, StoredName::Long { .. }) && folder.exists(name)? {
+        if matches!(stored, StoredName::Long { .. }) && folder.exists(name)? || folder.exists_older(name) {
             return Err(Fault::Os(libc::EEXIST));
         }
         folder.prepare(&stored, name)?;
@@ -290,6 +301,9 @@ impl Core {
         let _names = self.names.read();
         let folder = self.folder(parent)?;
         let stored = folder.encode(name)?;
+        if folder.exists_older(name) {
+            return Err(Fault::Os(libc::EEXIST));
+        }
         folder.prepare(&stored, name)?;
         let file = folder.dir.create_file(stored.entry(), folder.masked(caller, perm & 0o7777))?;
         let mut stat = file.stat()?;
@@ -387,12 +401,14 @@ impl Core {
         if stat.kind != Kind::Dir {
             return Err(Fault::Os(libc::ENOTDIR));
         }
+        let mut share = false;
         match folder.dir.rmdir(&stored) {
             Err(e) if e.raw_os_error() == Some(libc::ENOTEMPTY) => {
                 let (empty, _) = Self::is_empty(&*folder.dir.open_dir(&stored)?)?;
                 if !empty {
                     return Err(e.into());
                 }
+                share = holds_share(&*folder.dir, &stored)?;
                 let trash = self.trash_name();
                 folder.dir.rename(&stored, &*folder.dir, &trash, RenameMode::NoReplace)?;
                 self.empty_trash(&*folder.dir, &trash);
@@ -400,6 +416,9 @@ impl Core {
             other => other?,
         }
         folder.tidy(&stored);
+        if share {
+            self.remove_junction(&*folder.dir, &folder.id, folder.place_name(&stored, name));
+        }
         if let Some(node) = self.nodes.remove_link(&stat, parent, &stored) {
             self.forget_dir(node);
         }
@@ -455,7 +474,7 @@ impl Core {
             place: Place { parent: *parent, name: name.to_vec() },
             previous: Place { parent: *old_parent, name: old_name.to_vec() },
         };
-        let sealed = self.keys.record_context().seal(RecordKind::Directory, b"", &record.encode(), &*self.random);
+        let sealed = self.keys.seal_record(RecordKind::Directory, b"", &record.encode(), &*self.random);
         write_control(dir, &*self.random, DIRECTORY_RECORD, &sealed)?;
         Ok(dir.sync()?)
     }
@@ -507,7 +526,8 @@ impl Core {
         }
         // A target that is a conflict copy keeps its stored name, and so the place of the original.
         let new_place = target.as_ref().map_or(new_name, |(target_stored, _)| to.place_name(target_stored, new_name));
-        let recorded = stat.kind == Kind::Dir && self.record_move(&from, &stored, name, &to, new_place)?;
+        let share = self.move_share(&from, (&stored, name, &stat), &to, new_place, target.as_ref(), mode)?;
+        let recorded = stat.kind == Kind::Dir && !share && self.record_move(&from, &stored, name, &to, new_place)?;
         let exchanged = match &target {
             Some((target_stored, there)) if mode == RenameMode::Exchange && there.kind == Kind::Dir => {
                 self.record_move(&to, target_stored, new_name, &from, from.place_name(&stored, name))?
@@ -559,6 +579,9 @@ impl Core {
         if mode != RenameMode::Exchange {
             from.tidy(&stored);
         }
+        if share {
+            self.remove_junction(&*from.dir, &from.id, from.place_name(&stored, name));
+        }
         // The records need to be valid at one place only now.
         if recorded {
             self.settle_record(&*to.dir, destination, &to.id, new_name);
@@ -567,6 +590,31 @@ impl Core {
             self.settle_record(&*from.dir, &stored, &from.id, name);
         }
         Ok(())
+    }
+
+    /// Where a share is renamed: makes the junction of its new place. A share is not exchanged, and nothing takes its place.
+    fn move_share(
+        &self,
+        from: &Folder,
+        (stored, name, stat): (&[u8], &[u8], &Stat),
+        to: &Folder,
+        new_name: &[u8],
+        target: Option<&(Vec<u8>, Stat)>,
+        mode: RenameMode,
+    ) -> Inner<bool> {
+        let target_is_share = match target {
+            Some((target_stored, there)) if there.kind == Kind::Dir => holds_share(&*to.dir, target_stored)?,
+            _ => false,
+        };
+        let is_share = stat.kind == Kind::Dir && holds_share(&*from.dir, stored)?;
+        if target_is_share || is_share && mode == RenameMode::Exchange {
+            return Err(Fault::Os(if mode == RenameMode::Exchange { libc::EINVAL } else { libc::ENOTEMPTY }));
+        }
+        if is_share {
+            let junction = self.junction(&*from.dir, &from.id, from.place_name(stored, name))?.ok_or(Fault::Os(libc::EACCES))?;
+            self.write_junction(&*to.dir, &to.id, &Junction { name: new_name.to_vec(), ..junction })?;
+        }
+        Ok(is_share)
     }
 
     /// Makes the file that is about to replace another one durable, be it open or closed.
@@ -611,7 +659,7 @@ impl Core {
     fn settle_record(&self, dir: &dyn Dir, stored: &[u8], parent: &DirectoryId, name: &[u8]) {
         let reduced = (|| {
             let inside = dir.open_dir(stored)?;
-            let name = self.keys.names(parent).place_name(stored, name);
+            let name = self.keys.place_name(parent, stored, name);
             let (id, _) = self.identify(&*inside, parent, name)?;
             self.write_record(&*inside, id, parent, name, parent, name)
         })();

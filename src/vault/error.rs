@@ -7,6 +7,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::format::FormatError;
+use crate::sharing::{PublicIdentity, RosterError};
 
 /// Who holds a vault's lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +68,24 @@ pub enum Error {
         /// The vault.
         path: PathBuf,
     },
+    /// Nothing vouches for the share: it may have been planted.
+    #[error("open {path}: nothing vouches for this share", path = path.display())]
+    Untrusted {
+        /// The share's directory.
+        path: PathBuf,
+        /// Its id.
+        share: [u8; 32],
+        /// Who it says has made it.
+        founder: PublicIdentity,
+    },
+    /// The membership cannot be looked at or changed so.
+    #[error("{op}: {source}")]
+    Members {
+        /// Operation.
+        op: &'static str,
+        /// Why.
+        source: RosterError,
+    },
     /// Another process has the vault open.
     #[error("open {path}: in use by process {} on {}", holder.pid, holder.host, path = path.display())]
     InUse {
@@ -106,7 +125,8 @@ impl Error {
             Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             Error::Corrupt { .. } | Error::Share { .. } => libc::EIO,
             Error::NotAVault { .. } | Error::NewerVersion { .. } => libc::EINVAL,
-            Error::NoAccess { .. } => libc::EACCES,
+            Error::NoAccess { .. } | Error::Untrusted { .. } => libc::EACCES,
+            Error::Members { .. } => libc::EPERM,
             Error::InUse { .. } => libc::EBUSY,
             Error::ReadOnly { .. } => libc::EROFS,
             Error::Os { errno, .. } => *errno,
@@ -125,6 +145,8 @@ pub(crate) enum Fault {
     Corrupt(&'static str),
     /// By errno.
     Os(i32),
+    /// A nested share stands here: whoever may enter it has to do that first.
+    Boundary,
 }
 
 impl From<io::Error> for Fault {
@@ -146,6 +168,7 @@ impl Fault {
             Fault::Io(e) => e.raw_os_error().unwrap_or(libc::EIO),
             Fault::Format(_) | Fault::Corrupt(_) => libc::EIO,
             Fault::Os(errno) => *errno,
+            Fault::Boundary => libc::EACCES,
         }
     }
 
@@ -154,6 +177,7 @@ impl Fault {
         match self {
             Fault::Io(source) => Error::Io { op, path: path(), source },
             Fault::Os(errno) => Error::Os { op, errno },
+            Fault::Boundary => Error::Os { op, errno: libc::EACCES },
             Fault::Format(_) | Fault::Corrupt(_) => {
                 let what = match self {
                     Fault::Format(e) => e.to_string(),

@@ -5,6 +5,8 @@
 //!   places (holes, bytes beyond the end, files that were never durable) are written at once.
 //! * A table entry changes only after its bytes are where they belong or in memory, so that no failed write makes anything unreadable:
 //!   what the store refuses waits for the commit, and the writer is told.
+//! * In a signed share a segment's ciphertext is compared with its hash before anything else, so that what is sealed anew around a partial
+//!   write was vouched for by whoever signed the file.
 //! * Plain text of a small file lives here, zeroized; larger files are never held in plain text.
 
 use std::collections::BTreeMap;
@@ -17,7 +19,7 @@ use zeroize::Zeroizing;
 
 use super::cache::BlockCache;
 use super::error::{Fault, Inner};
-use super::keys::ShareKeys;
+use super::keys::{Epoch, OpenedHeader, ShareKeys};
 use super::tree::{Chunk, Root, Tree};
 use super::types::NodeId;
 use crate::backing::{File, Seek, Timestamp};
@@ -25,7 +27,8 @@ use crate::crypto::{ChunkKeys, Random, SegmentKey};
 use crate::format::header::{Header, Hint, PublicHeader};
 use crate::format::journal::header_hash;
 use crate::format::layout::{Layout, SEGMENT, SIZE_MAX, SMALL_MAX};
-use crate::format::table::{HOLE, SEALS_MAX, Segment, Table, segment_aad};
+use crate::format::signature::Authorship;
+use crate::format::table::{HOLE, SEALS_MAX, Segment, Table, segment_aad, segment_hash};
 
 /// Sealed bytes of live segments that one file may hold before it commits.
 pub(crate) const PENDING_MAX: usize = 8 << 20;
@@ -45,6 +48,8 @@ pub(crate) struct Tools<'a> {
 pub(crate) struct DirtyChunk {
     pub table: Table,
     pub key: SegmentKey,
+    /// Commitment of the epoch that the table names.
+    epoch: [u8; 8],
     /// Segments to which the last durable header refers.
     pub live: Box<[bool]>,
     /// Sealed segments that are not in their place yet.
@@ -64,8 +69,8 @@ pub(crate) struct FileState {
     /// Key of the file's blocks in the cache.
     pub serial: u64,
     pub file_id: [u8; 32],
-    /// Keys of the chunks under the current epoch.
-    chunk_keys: OnceLock<ChunkKeys>,
+    /// Keys of the chunks under one epoch, most often the current one.
+    chunk_keys: OnceLock<(u32, [u8; 8], ChunkKeys)>,
     /// `None` while nothing was committed yet.
     pub committed: Option<Committed>,
     pub root: Root,
@@ -101,6 +106,10 @@ pub(crate) struct FileState {
     pub punch: Vec<(u64, Range<usize>)>,
     /// The commit will free places to which the committed header refers.
     pub freed: bool,
+    /// Whose contents the committed header says these are, in a signed share.
+    pub by: Option<Authorship>,
+    /// The contents have changed since, so the next header says that they are ours.
+    pub rewritten: bool,
     /// Contents to which a durable header referred were thrown away, and nothing is durable since: the last close makes up for it.
     pub replaced: bool,
     /// The file was shortened, and the commit that goes with it is under way.
@@ -118,6 +127,7 @@ pub(crate) struct Longer {
     riding_bytes: usize,
     freed: bool,
     changed: bool,
+    rewritten: bool,
     mtime: Option<Timestamp>,
     dirty_since: Option<Instant>,
 }
@@ -167,6 +177,8 @@ impl OpenFile {
             latched: None,
             punch: Vec::new(),
             freed: false,
+            by: None,
+            rewritten: true,
             replaced: false,
             cut: false,
         };
@@ -195,13 +207,8 @@ impl OpenFile {
         if read == 0 {
             return Err(Fault::Corrupt("is empty: it was never committed"));
         }
-        let public = PublicHeader::decode(&layout, &bytes)?;
-        let epoch = tools.keys.epoch(public.epoch)?;
-        if public.suite != tools.keys.suite || public.commitment != epoch.commitment {
-            return Err(Fault::Corrupt("names another key than this share has"));
-        }
-        let context = tools.keys.header_context(epoch);
-        let (header, data) = Header::open(&context, &bytes)?;
+        let OpenedHeader { header, data, by } = tools.keys.open_header(&bytes)?;
+        let public = &header.public;
         if backing_len < layout.cipher_len(header.size) {
             return Err(Fault::Corrupt("is shorter than its header says"));
         }
@@ -233,6 +240,8 @@ impl OpenFile {
             latched: None,
             punch: Vec::new(),
             freed: false,
+            by,
+            rewritten: false,
             replaced: false,
             cut: false,
         };
@@ -258,18 +267,38 @@ impl FileState {
         }
     }
 
-    fn segment_key(&self, tools: &Tools, table: &Table) -> Inner<SegmentKey> {
-        if table.epoch != tools.keys.current().number {
-            return Ok(tools.keys.chunk_keys(table.epoch, &self.file_id)?.derive(&table.salt));
+    /// Key of the salt of chunk `k`.
+    fn segment_key(&self, file: &dyn File, tools: &Tools, k: u64, table: &Table) -> Inner<SegmentKey> {
+        let mut epochs = tools.keys.numbered(table.epoch);
+        let Some(mut epoch) = epochs.next() else {
+            return Err(Fault::Corrupt("is sealed under an epoch that this share does not have"));
+        };
+        if let Some(other) = epochs.next()
+            && let Some(s) = table.segments.iter().position(|segment| segment.len > 0)
+        {
+            // On both sides of a settled fork an epoch with this number began, and the table does not say which: the first segment does.
+            let opens = |epoch: &Epoch| {
+                let key = tools.keys.chunk_keys(epoch, &self.file_id).derive(&table.salt);
+                let mut plain = Zeroizing::new([0; SEGMENT]);
+                self.open_one(file, tools, k, s, table, &key, None, &mut plain).is_ok()
+            };
+            epoch = [epoch, other].into_iter().chain(epochs).find(|epoch| opens(epoch)).unwrap_or(epoch);
         }
-        if self.chunk_keys.get().is_none() {
-            let _ = self.chunk_keys.set(tools.keys.chunk_keys(table.epoch, &self.file_id)?);
+        Ok(self.key_of(tools, epoch, &table.salt))
+    }
+
+    /// Key of a salt under an epoch.
+    fn key_of(&self, tools: &Tools, epoch: &Epoch, salt: &[u8; 16]) -> SegmentKey {
+        let (number, commitment, keys) =
+            self.chunk_keys.get_or_init(|| (epoch.number, epoch.commitment, tools.keys.chunk_keys(epoch, &self.file_id)));
+        if (*number, *commitment) == (epoch.number, epoch.commitment) {
+            return keys.derive(salt);
         }
-        Ok(self.chunk_keys.get().expect("set above").derive(&table.salt))
+        tools.keys.chunk_keys(epoch, &self.file_id).derive(salt)
     }
 
     fn committed_chunk(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<Option<Arc<Chunk>>> {
-        self.tree(file, tools).chunk(k, |table| self.segment_key(tools, table))
+        self.tree(file, tools).chunk(k, |table| self.segment_key(file, tools, k, table))
     }
 
     /// Whether the table of chunk `k` can be read; its segments are not looked at.
@@ -370,6 +399,11 @@ impl FileState {
 
     fn open_in_place(&self, tools: &Tools, k: u64, s: usize, table: &Table, key: &SegmentKey, sealed: &mut [u8]) -> Inner<()> {
         let segment = &table.segments[s];
+        if let Some(hash) = table.hashes.get(s)
+            && segment_hash(sealed) != *hash
+        {
+            return Err(Fault::Corrupt("has a segment that is not the one that was signed"));
+        }
         let aad = segment_aad(&tools.keys.share, &self.file_id, k, s as u32, segment.len, table.epoch, tools.keys.suite);
         key.open(&segment.nonce, &aad, sealed, &segment.tag).map_err(|_| Fault::Corrupt("has a segment that cannot be authenticated"))
     }
@@ -411,10 +445,11 @@ impl FileState {
         salt
     }
 
-    fn empty_chunk(&self, tools: &Tools, live: Box<[bool]>) -> Inner<DirtyChunk> {
-        let table = Table::empty(&tools.keys.layout, Self::new_salt(tools), tools.keys.current().number);
-        let key = self.segment_key(tools, &table)?;
-        Ok(DirtyChunk { table, key, live, pending: BTreeMap::new() })
+    fn empty_chunk(&self, tools: &Tools, live: Box<[bool]>) -> DirtyChunk {
+        let epoch = tools.keys.current();
+        let table = Table::empty(&tools.keys.layout, Self::new_salt(tools), epoch.number);
+        let key = self.key_of(tools, epoch, &table.salt);
+        DirtyChunk { table, key, epoch: epoch.commitment, live, pending: BTreeMap::new() }
     }
 
     /// Which segments of chunk `k` the last durable header refers to.
@@ -428,24 +463,27 @@ impl FileState {
     /// Takes chunk `k` into the dirty ones, ready for new segments under its present salt, or sealed anew where the salt is worn out or
     /// of an older epoch.
     fn make_dirty(&mut self, file: &dyn File, tools: &Tools, k: u64) -> Inner<()> {
+        let current = tools.keys.current();
         if let Some(dirty) = self.dirty.get(&k)
             && dirty.table.seals < SEALS_MAX
+            && (dirty.table.epoch, dirty.epoch) == (current.number, current.commitment)
         {
             return Ok(());
         }
         if !self.dirty.contains_key(&k) {
             let committed = self.committed_chunk(file, tools, k)?;
             let live = self.live_segments(tools, committed.as_deref());
-            let fits = |t: &Table| t.epoch == tools.keys.current().number && t.seals < SEALS_MAX;
+            let fits = |t: &Table| t.epoch == current.number && t.seals < SEALS_MAX && tools.keys.numbered(t.epoch).count() == 1;
             match committed {
                 None => {
-                    let chunk = self.empty_chunk(tools, live)?;
+                    let chunk = self.empty_chunk(tools, live);
                     self.dirty.insert(k, chunk);
                     return Ok(());
                 }
                 Some(chunk) if fits(&chunk.table) => {
-                    let key = self.segment_key(tools, &chunk.table)?;
-                    self.dirty.insert(k, DirtyChunk { table: chunk.table.clone(), key, live, pending: BTreeMap::new() });
+                    let key = self.key_of(tools, current, &chunk.table.salt);
+                    let table = chunk.table.clone();
+                    self.dirty.insert(k, DirtyChunk { table, key, epoch: current.commitment, live, pending: BTreeMap::new() });
                     return Ok(());
                 }
                 Some(_) => {}
@@ -462,13 +500,24 @@ impl FileState {
             Some(dirty) => dirty.live.clone(),
             None => self.live_segments(tools, self.committed_chunk(file, tools, k)?.as_deref()),
         };
-        let mut chunk = self.empty_chunk(tools, live)?;
+        let mut chunk = self.empty_chunk(tools, live);
         for (s, len) in lens.into_iter().enumerate().filter(|(_, len)| *len > 0) {
             let at = s * SEGMENT;
             // What is refused is in memory now, and the commit will find it again.
             let _ = self.seal_into(file, tools, k, &mut chunk, s, &mut plain[at..at + len as usize]);
         }
         self.replace_dirty(k, chunk);
+        Ok(())
+    }
+
+    /// Seals anew what waits under an epoch that has ended since: nothing new is written under it.
+    pub fn renew_dirty(&mut self, file: &dyn File, tools: &Tools) -> Inner<()> {
+        let current = tools.keys.current();
+        let ended =
+            |(k, chunk): (&u64, &DirtyChunk)| ((chunk.table.epoch, chunk.epoch) != (current.number, current.commitment)).then_some(*k);
+        for k in self.dirty.iter().filter_map(ended).collect::<Vec<u64>>() {
+            self.make_dirty(file, tools, k)?;
+        }
         Ok(())
     }
 
@@ -514,7 +563,8 @@ impl FileState {
             let len = sealed.len() as u16;
             let aad = segment_aad(&tools.keys.share, &self.file_id, k, s as u32, len, chunk.table.epoch, tools.keys.suite);
             let tag = chunk.key.seal(nonce, &aad, sealed);
-            entries.push(Segment { nonce: *nonce, tag, len });
+            let hash = layout.signed().then(|| segment_hash(sealed));
+            entries.push((Segment { nonce: *nonce, tag, len }, hash));
         }
         chunk.table.seals = chunk.table.seals.saturating_add(count as u32);
         let guarded_end = if self.durable { self.committed.as_ref().map_or(0, |c| c.end) } else { 0 };
@@ -534,7 +584,8 @@ impl FileState {
                 if let Some(old) = chunk.pending.insert(s, sealed) {
                     self.pending_bytes -= old.len();
                 }
-                chunk.table.segments[s] = entries[s - first];
+                let (entry, hash) = entries[s - first];
+                chunk.table.set(s, entry, hash);
                 s += 1;
                 continue;
             }
@@ -555,7 +606,8 @@ impl FileState {
                 if let Some(old) = chunk.pending.remove(&t) {
                     self.pending_bytes -= old.len();
                 }
-                chunk.table.segments[t] = entries[t - first];
+                let (entry, hash) = entries[t - first];
+                chunk.table.set(t, entry, hash);
             }
             s = run;
         }
@@ -569,7 +621,7 @@ impl FileState {
             return Ok(());
         }
         let live = self.live_segments(tools, self.committed_chunk(file, tools, 0)?.as_deref());
-        let mut chunk = self.empty_chunk(tools, live)?;
+        let mut chunk = self.empty_chunk(tools, live);
         let Some(mut small) = self.small.take() else { return Ok(()) };
         if !small.is_empty() {
             // What is refused is not lost, and the commit will find it again.
@@ -642,7 +694,7 @@ impl FileState {
                 Some(dirty) => dirty.live.clone(),
                 None => self.live_segments(tools, self.committed_chunk(file, tools, k)?.as_deref()),
             };
-            let mut chunk = self.empty_chunk(tools, live)?;
+            let mut chunk = self.empty_chunk(tools, live);
             let mut plain = Zeroizing::new(data.to_vec());
             let refused = self.seal_into(file, tools, k, &mut chunk, 0, &mut plain);
             self.replace_dirty(k, chunk);
@@ -677,6 +729,7 @@ impl FileState {
     /// Notes a change of the contents.
     pub fn touch(&mut self) {
         self.mtime = Some(now());
+        self.rewritten = true;
         self.mark();
     }
 
@@ -706,6 +759,8 @@ impl FileState {
     /// that, he takes it back with [`FileState::restore`].
     pub fn shorten(&mut self, file: &dyn File, tools: &Tools, size: u64) -> Inner<Longer> {
         debug_assert!(size < self.size);
+        // Now, because the commit must not: it would write to places of which what was cut is to be restored.
+        self.renew_dirty(file, tools)?;
         let mut longer = Longer {
             size: self.size,
             small: self.small.clone(),
@@ -715,6 +770,7 @@ impl FileState {
             riding_bytes: self.riding_bytes,
             freed: self.freed,
             changed: self.changed,
+            rewritten: self.rewritten,
             mtime: self.mtime,
             dirty_since: self.dirty_since,
         };
@@ -730,8 +786,9 @@ impl FileState {
             let len = ((size - 1) % SEGMENT as u64 + 1) as usize;
             self.make_dirty(file, tools, last)?;
             let chunk = &self.dirty[&last];
-            let (table, live, pending) = (chunk.table.clone(), chunk.live.clone(), chunk.pending.clone());
-            let mut before = DirtyChunk { key: self.segment_key(tools, &table)?, table, live, pending };
+            let (table, live, pending, epoch) = (chunk.table.clone(), chunk.live.clone(), chunk.pending.clone(), chunk.epoch);
+            let sealed_under = tools.keys.numbered(table.epoch).find(|e| e.commitment == epoch).expect("an epoch stays known");
+            let mut before = DirtyChunk { key: self.key_of(tools, sealed_under, &table.salt), table, epoch, live, pending };
             let mut tail = None;
             if before.table.segments[s].len as usize > len {
                 let mut plain = Zeroizing::new([0; SEGMENT]);
@@ -768,7 +825,7 @@ impl FileState {
         self.small = longer.small;
         self.dirty.extend(longer.dirty);
         (self.pending_bytes, self.riding_bytes) = (longer.pending_bytes, longer.riding_bytes);
-        (self.freed, self.changed) = (longer.freed, longer.changed);
+        (self.freed, self.changed, self.rewritten) = (longer.freed, longer.changed, longer.rewritten);
         (self.mtime, self.dirty_since) = (longer.mtime, longer.dirty_since);
         if let Some((k, s, mut plain)) = longer.tail
             && !self.durable
@@ -799,7 +856,7 @@ impl FileState {
 
     fn clear_segment(&mut self, chunk: &mut DirtyChunk, s: usize) {
         self.freed |= chunk.live[s];
-        chunk.table.segments[s] = Segment::HOLE;
+        chunk.table.set(s, Segment::HOLE, None);
         if let Some(old) = chunk.pending.remove(&s) {
             self.pending_bytes -= old.len();
         }

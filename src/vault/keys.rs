@@ -1,16 +1,26 @@
-//! The keys of an open share, as the ciphers that the vault works with.
+//! The keys of an open share, as the ciphers that the vault works with, and whose signatures count in it.
+//!
+//! Rules that hold here
+//! * Epochs are added while the share is open, never taken away: whoever holds a reference to one keeps it.
+//! * No header and no record is given out whose signature does not count.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use zeroize::Zeroizing;
 
 use super::error::{Fault, Inner};
+use super::signed::Signing;
 use crate::crypto::{
-    ChunkKeys, ContentKey, DirectoryKey, EpochKeys, FolderKey, Hctr2, NamesKey, RecordCipher, Suite, directory_id, directory_key, file_key,
-    root_directory_id,
+    ChunkKeys, ContentKey, DirectoryKey, EpochKeys, Hctr2, NamesKey, Random, RecordCipher, Suite, directory_id, directory_key, file_key,
+    long_name_hash, root_directory_id,
 };
-use crate::format::header::HeaderContext;
+use crate::format::header::{Header, HeaderContext, PublicHeader};
 use crate::format::layout::Layout;
 use crate::format::name::NameCipher;
 use crate::format::record::{self, RecordContext, RecordKind};
+use crate::format::signature::Authorship;
+use crate::sharing::{EpochKey, FolderKeys};
 
 /// Id of a directory.
 pub(crate) type DirectoryId = [u8; 32];
@@ -26,53 +36,97 @@ pub(crate) struct Epoch {
     records: RecordCipher,
 }
 
+impl Epoch {
+    fn new(key: &EpochKey, share: &[u8; 32], suite: Suite) -> Self {
+        let keys = EpochKeys::derive(&key.key, share, key.epoch, suite);
+        Epoch {
+            number: key.epoch,
+            commitment: keys.commitment[..8].try_into().expect("8 of 32 bytes"),
+            hctr2: Hctr2::new(&keys.names),
+            names: keys.names,
+            content: keys.content,
+            headers: RecordCipher::new(suite, keys.headers.expose()),
+            records: RecordCipher::new(suite, keys.records.expose()),
+        }
+    }
+}
+
+/// A header, opened and verified.
+pub(crate) struct OpenedHeader {
+    pub header: Header,
+    /// Contents in the small form.
+    pub data: Zeroizing<Vec<u8>>,
+    /// Whose it is, in a signed share.
+    pub by: Option<Authorship>,
+}
+
 /// Keys of an open share, every epoch of them.
 pub(crate) struct ShareKeys {
     pub share: [u8; 32],
     pub suite: Suite,
     pub layout: Layout,
+    pub signing: Signing,
     directories: DirectoryKey,
-    epochs: Vec<Epoch>,
+    epochs: boxcar::Vec<Epoch>,
+    current: AtomicUsize,
 }
 
 impl ShareKeys {
-    /// From the folder keys of all epochs with their numbers, first one first.
-    pub fn new(share: [u8; 32], suite: Suite, layout: Layout, folder_keys: &[(u32, &FolderKey)]) -> Arc<Self> {
-        let epochs = folder_keys
-            .iter()
-            .map(|&(number, folder)| {
-                let keys = EpochKeys::derive(folder, &share, number, suite);
-                Epoch {
-                    number,
-                    commitment: keys.commitment[..8].try_into().expect("8 of 32 bytes"),
-                    hctr2: Hctr2::new(&keys.names),
-                    names: keys.names,
-                    content: keys.content,
-                    headers: RecordCipher::new(suite, keys.headers.expose()),
-                    records: RecordCipher::new(suite, keys.records.expose()),
-                }
-            })
-            .collect();
-        Arc::new(ShareKeys { share, suite, layout, directories: directory_key(folder_keys[0].1, &share), epochs })
+    /// From the folder keys of all epochs.
+    pub fn new(share: [u8; 32], suite: Suite, layout: Layout, folder_keys: &FolderKeys, signing: Signing) -> Arc<Self> {
+        let directories = directory_key(&folder_keys.first().key, &share);
+        let keys =
+            ShareKeys { share, suite, layout, signing, directories, epochs: boxcar::Vec::new(), current: AtomicUsize::new(usize::MAX) };
+        keys.adopt(folder_keys);
+        Arc::new(keys)
+    }
+
+    fn find(&self, key: &EpochKey) -> Option<usize> {
+        let same = |(_, e): &(usize, &Epoch)| e.number == key.epoch && e.commitment == key.commitment[..8];
+        self.epochs.iter().find(same).map(|(at, _)| at)
+    }
+
+    /// Learns keys, to read with.
+    pub fn know(&self, folder_keys: &FolderKeys) {
+        for key in folder_keys.all().filter(|key| self.find(key).is_none()) {
+            self.epochs.push(Epoch::new(key, &self.share, self.suite));
+        }
+    }
+
+    /// Takes over the keys of a new head: from now on its epoch is the current one.
+    pub fn adopt(&self, folder_keys: &FolderKeys) {
+        self.know(folder_keys);
+        if let Some(current) = self.find(folder_keys.current()) {
+            self.current.store(current, Ordering::Release);
+        }
+    }
+
+    /// Whether files and names are signed.
+    pub fn signed(&self) -> bool {
+        self.layout.signed()
     }
 
     /// The epoch under which new bytes are sealed.
     pub fn current(&self) -> &Epoch {
-        self.epochs.last().expect("a share has at least one epoch")
+        self.epochs.get(self.current.load(Ordering::Acquire)).expect("a share has a current epoch")
     }
 
-    /// An epoch by number.
-    pub fn epoch(&self, number: u32) -> Inner<&Epoch> {
-        self.epochs
-            .iter()
-            .rev()
-            .find(|e| e.number == number)
-            .ok_or(Fault::Corrupt("is sealed under an epoch that this share does not have"))
+    /// All epochs but the current one, those of the highest numbers first.
+    pub fn older(&self) -> Vec<&Epoch> {
+        let current = self.current.load(Ordering::Acquire);
+        let mut older: Vec<&Epoch> = self.epochs.iter().filter(|(at, _)| *at != current).map(|(_, epoch)| epoch).collect();
+        older.sort_by_key(|epoch| std::cmp::Reverse(epoch.number));
+        older
+    }
+
+    /// The epochs with this number: one, unless a fork was settled on both sides of which one began.
+    pub fn numbered(&self, number: u32) -> impl Iterator<Item = &Epoch> {
+        self.epochs.iter().map(|(_, epoch)| epoch).filter(move |epoch| epoch.number == number)
     }
 
     /// Keys of a file's chunks under an epoch.
-    pub fn chunk_keys(&self, epoch: u32, file_id: &[u8; 32]) -> Inner<ChunkKeys> {
-        Ok(ChunkKeys::new(self.suite, &file_key(&self.epoch(epoch)?.content, file_id)))
+    pub fn chunk_keys(&self, epoch: &Epoch, file_id: &[u8; 32]) -> ChunkKeys {
+        ChunkKeys::new(self.suite, &file_key(&epoch.content, file_id))
     }
 
     /// What is needed to seal or open headers of an epoch.
@@ -80,25 +134,101 @@ impl ShareKeys {
         HeaderContext { share: &self.share, layout: self.layout, cipher: &epoch.headers }
     }
 
-    /// What is needed to seal records.
-    pub fn record_context(&self) -> RecordContext<'_> {
-        self.record_context_of(self.current())
+    /// Opens the header at the beginning of `bytes`, which go on at least to the end of small data.
+    pub fn open_header(&self, bytes: &[u8]) -> Inner<OpenedHeader> {
+        let public = PublicHeader::decode(&self.layout, bytes)?;
+        if public.suite != self.suite {
+            return Err(Fault::Corrupt("names another suite than this share has"));
+        }
+        let Some(epoch) = self.numbered(public.epoch).find(|epoch| epoch.commitment == public.commitment) else {
+            return Err(Fault::Corrupt("names another key than this share has"));
+        };
+        let (header, data, by) = Header::open(&self.header_context(epoch), bytes)?;
+        if let Some(by) = &by {
+            self.signing.check(by, &bytes[..self.layout.header()])?;
+        }
+        Ok(OpenedHeader { header, data, by })
     }
 
-    fn record_context_of<'a>(&'a self, epoch: &'a Epoch) -> RecordContext<'a> {
-        RecordContext { share: &self.share, suite: self.suite, epoch: epoch.number, cipher: &epoch.records }
+    /// Whether the header that names this file cannot be opened under an epoch that we know, whoever signed it: a crash tore it, or somebody
+    /// damaged it.
+    pub fn is_torn_header(&self, bytes: &[u8], file_id: &[u8; 32]) -> bool {
+        let Ok(public) = PublicHeader::decode(&self.layout, bytes) else { return false };
+        let Some(epoch) = self.numbered(public.epoch).find(|epoch| epoch.commitment == public.commitment) else { return false };
+        public.file_id == *file_id && Header::open(&self.header_context(epoch), bytes).is_err()
+    }
+
+    /// Seals a header under the current epoch; in a signed share as ours, or as `author`'s.
+    pub fn seal_header(&self, header: &Header, data: &[u8], author: Option<[u8; 32]>, random: &dyn Random) -> Vec<u8> {
+        let context = self.header_context(self.current());
+        if self.signed() {
+            self.signing.sign(author, |sign| header.seal(&context, data, Some(sign), random))
+        } else {
+            header.seal(&context, data, None, random)
+        }
+    }
+
+    fn record_context<'a>(&'a self, epoch: &'a Epoch) -> RecordContext<'a> {
+        RecordContext { share: &self.share, suite: self.suite, signed: self.signed(), epoch: epoch.number, cipher: &epoch.records }
+    }
+
+    /// Seals a record under the current epoch; where its kind is signed, as ours, or as `author`'s.
+    pub fn seal_record_of(&self, author: Option<[u8; 32]>, kind: RecordKind, bound: &[u8], plain: &[u8], random: &dyn Random) -> Vec<u8> {
+        let context = self.record_context(self.current());
+        if kind.is_signed(self.signed()) {
+            self.signing.sign(author, |sign| context.seal(kind, bound, plain, Some(sign), random))
+        } else {
+            context.seal(kind, bound, plain, None, random)
+        }
+    }
+
+    /// [`ShareKeys::seal_record_of`] ourselves.
+    pub fn seal_record(&self, kind: RecordKind, bound: &[u8], plain: &[u8], random: &dyn Random) -> Vec<u8> {
+        self.seal_record_of(None, kind, bound, plain, random)
     }
 
     /// Opens a record under the epoch that it names.
-    pub fn open_record(&self, kind: RecordKind, bound: &[u8], bytes: &[u8]) -> Inner<zeroize::Zeroizing<Vec<u8>>> {
-        let epoch = self.epoch(record::epoch_of(kind, bytes)?)?;
-        Ok(self.record_context_of(epoch).open(kind, bound, bytes)?)
+    pub fn open_record(&self, kind: RecordKind, bound: &[u8], bytes: &[u8]) -> Inner<Zeroizing<Vec<u8>>> {
+        Ok(self.open_record_by(kind, bound, bytes)?.0)
+    }
+
+    /// Opens a record under the epoch that it names, and tells whose it is where it is signed.
+    pub fn open_record_by(&self, kind: RecordKind, bound: &[u8], bytes: &[u8]) -> Inner<(Zeroizing<Vec<u8>>, Option<Authorship>)> {
+        let number = record::epoch_of(kind, bytes)?;
+        let mut opened = Err(Fault::Corrupt("is sealed under an epoch that this share does not have"));
+        for epoch in self.numbered(number) {
+            opened = self.record_context(epoch).open(kind, bound, bytes).map_err(Fault::from);
+            if opened.is_ok() {
+                break;
+            }
+        }
+        let (plain, by) = opened?;
+        match &by {
+            Some(by) if kind == RecordKind::Junction => self.signing.check_admin(by, bytes)?,
+            Some(by) => self.signing.check(by, bytes)?,
+            None => {}
+        }
+        Ok((plain, by))
     }
 
     /// Names of a directory under the current epoch.
     pub fn names<'a>(&'a self, directory: &'a DirectoryId) -> NameCipher<'a> {
-        let epoch = self.current();
+        self.names_of(self.current(), directory)
+    }
+
+    /// Names of a directory under an epoch.
+    pub fn names_of<'a>(&self, epoch: &'a Epoch, directory: &'a DirectoryId) -> NameCipher<'a> {
         NameCipher::new(&epoch.hctr2, &epoch.names, directory)
+    }
+
+    /// Hash of a name of any length under the current epoch, as long names have one.
+    pub fn place_hash(&self, directory: &DirectoryId, name: &[u8]) -> [u8; 32] {
+        long_name_hash(&self.current().names, directory, name)
+    }
+
+    /// [`ShareKeys::place_hash`] under all epochs, the current one first.
+    pub fn place_hashes(&self, directory: &DirectoryId, name: &[u8]) -> Vec<[u8; 32]> {
+        std::iter::once(self.current()).chain(self.older()).map(|epoch| long_name_hash(&epoch.names, directory, name)).collect()
     }
 
     /// Keys of the hashes and of the sealed names in a client's memory of the share.

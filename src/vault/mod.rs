@@ -38,19 +38,27 @@ mod error;
 mod file;
 mod io;
 mod journal;
+mod junction;
 mod keys;
 mod lock;
+mod members;
 mod memory;
+mod names;
 mod nodes;
 mod path;
+mod refresh;
 mod repair;
 mod share;
+mod shares;
+mod sharing;
+mod signed;
 mod symlink;
 mod tree;
+mod trust;
 pub mod types;
 mod xattr;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -60,20 +68,27 @@ use parking_lot::{Condvar, Mutex};
 
 pub use self::check::{CheckFault, CheckProgress, CheckReport, LOST_AND_FOUND, Online, REPAIR_RUN};
 pub use self::error::{Error, LockHolder, Result};
+pub use self::members::{LogEntry, LogKind, Share, ShareInfo};
 pub use self::memory::{Notice, NoticeKind, SETTLE, SurveyOptions};
 pub use self::repair::{Outcome, Remedy, RepairReport, Repaired};
-pub use self::share::{CreateOptions, IDENTITY_FILE};
+pub use self::share::{CreateOptions, CreateShare, IDENTITY_FILE};
+pub use self::sharing::ShareProgress;
+pub use self::trust::{Pins, Trust};
 pub use self::types::*;
+pub use crate::format::signature::Authorship;
 
+use self::cache::BlockCache;
 use self::core::{Core, Parts};
 use self::error::Fault;
 use self::journal::Journal;
 use self::keys::ShareKeys;
+use self::share::Vouched;
+use self::shares::{Route, Shares};
+use self::signed::Signing;
 use crate::backing::{Dir, Kind, Seek, Space};
 use crate::crypto::{Random, Suite};
 use crate::format::layout::Layout;
-use crate::format::share::ShareDescriptor;
-use crate::sharing::{Identity, PublicIdentity};
+use crate::sharing::{Identity, PublicIdentity, Role};
 
 /// How long a change may wait in memory before it is committed.
 const COMMIT_AFTER: Duration = Duration::from_secs(4);
@@ -101,7 +116,7 @@ pub enum LockMode {
 }
 
 /// How a vault is opened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// Nothing is changed, not even by a recovery.
     pub read_only: bool,
@@ -109,11 +124,13 @@ pub struct OpenOptions {
     pub cache_bytes: usize,
     /// Lock.
     pub lock: LockMode,
+    /// Which shares are entered.
+    pub trust: Trust,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, cache_bytes: 64 << 20, lock: LockMode::Exclusive }
+        OpenOptions { read_only: false, cache_bytes: 64 << 20, lock: LockMode::Exclusive, trust: Trust::default() }
     }
 }
 
@@ -146,7 +163,7 @@ struct Background {
 }
 
 struct Inside {
-    core: Arc<Core>,
+    shares: Arc<Shares>,
     background: Mutex<Background>,
     keeper: Mutex<Option<memory::Keeper>>,
 }
@@ -157,9 +174,9 @@ pub struct Vault {
     inside: Arc<Inside>,
 }
 
-fn background(core: &Arc<Core>) -> Background {
+fn background(shares: &Arc<Shares>) -> Background {
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
-    let (core, signal) = (core.clone(), stop.clone());
+    let (shares, signal) = (shares.clone(), stop.clone());
     let thread = std::thread::Builder::new()
         .name("kithfs-commit".into())
         .spawn(move || {
@@ -170,16 +187,101 @@ fn background(core: &Arc<Core>) -> Background {
                 if *stopped {
                     break;
                 }
-                parking_lot::MutexGuard::unlocked(&mut stopped, || {
-                    core.commit_due(COMMIT_AFTER);
-                    if let Err(fault) = core.journal.checkpoint_idle(JOURNAL_IDLE) {
-                        tracing::error!(errno = fault.errno(), "journal checkpoint failed");
-                    }
-                });
+                parking_lot::MutexGuard::unlocked(&mut stopped, || shares.cores().iter().for_each(|core| look_after(core, shares.trust())));
             }
         })
         .ok();
     Background { stop, thread }
+}
+
+/// Opens an entered share: takes the lock, replays what a crash left.
+fn open_core(
+    store: Arc<dyn Dir>,
+    entered: &share::Entered,
+    identity: Arc<Identity>,
+    options: &OpenOptions,
+    cache: Option<Arc<BlockCache>>,
+    shown: &Path,
+) -> Result<Core> {
+    let at = |fault: Fault| fault.at("open", || shown.to_path_buf());
+    let descriptor = &entered.descriptor;
+    let layout = Layout::new(descriptor.chunk_log2, descriptor.signed).expect("the descriptor's chunk size was checked");
+    let signing = Signing::new(identity.clone(), entered.rights());
+    let keys = ShareKeys::new(descriptor.share_id(), descriptor.suite, layout, &entered.heads[0].keys, signing);
+    for head in &entered.heads[1..] {
+        keys.know(&head.keys);
+    }
+    // Who may not write has no key with which anybody would believe him.
+    let read_only = options.read_only || !keys.signing.may_write() || store.is_read_only().map_err(|e| at(e.into()))?;
+    let lock = match options.lock {
+        LockMode::Exclusive if !read_only => match lock::take(&store).map_err(at)? {
+            lock::Attempt::Held(lock) => Some(lock),
+            lock::Attempt::Taken(holder) => return Err(Error::InUse { path: shown.to_path_buf(), holder }),
+        },
+        _ => None,
+    };
+    let random: Arc<dyn Random> = Arc::new(OsRandom);
+    let journal_key = identity.journal_key(&keys.share);
+    let journal = Journal::new(store.clone(), keys.clone(), random.clone(), journal_key, lock::host(), read_only);
+    if lock.is_some()
+        && let Some(holder) = journal.in_use_elsewhere().map_err(at)?
+    {
+        return Err(Error::InUse { path: shown.to_path_buf(), holder });
+    }
+    if lock.is_some() || read_only {
+        let replayed = journal.replay().map_err(at)?;
+        if replayed > 0 {
+            let how = if read_only { "shown as they were committed before a crash" } else { "brought up to date after a crash" };
+            tracing::info!("journal: {replayed} files {how}");
+        }
+    } else if options.lock != LockMode::None && !journal.leftover().map_err(at)?.is_empty() {
+        tracing::warn!("a journal of an interrupted mount is there; files in it show their state before it until a mount can write");
+    }
+    let cache = cache.unwrap_or_else(|| Arc::new(BlockCache::new(options.cache_bytes)));
+    Core::new(Parts { root: store, keys, random, journal, cache, read_only, lock }).map_err(at)
+}
+
+/// What the background does for a share, twice a second.
+fn look_after(core: &Core, trust: &Trust) {
+    if core.keys.signed()
+        && let Err(error) = core.refresh(trust)
+    {
+        tracing::error!("{error}");
+    }
+    core.commit_due(COMMIT_AFTER);
+    if let Err(fault) = core.journal.checkpoint_idle(JOURNAL_IDLE) {
+        tracing::error!(errno = fault.errno(), "journal checkpoint failed");
+    }
+}
+
+/// Commits all that a share holds, empties its journal and releases its lock. The first failure is told, the rest is done all the same.
+fn close_core(core: &Core) -> Result<()> {
+    close_core_after(core, |_| {})
+}
+
+/// [`close_core`], with `last` done before the lock goes.
+fn close_core_after(core: &Core, last: impl FnOnce(&Core)) -> Result<()> {
+    if core.closed.swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    let mut result = Ok(());
+    let mut keep = |outcome: error::Inner<()>, node: NodeId| {
+        if let (Err(fault), true) = (outcome, result.is_ok()) {
+            result = Err(core.explain("commit", node, fault));
+        }
+    };
+    if !core.read_only {
+        let open: Vec<_> = core.files.lock().values().map(|s| s.file.clone()).collect();
+        for file in open {
+            if core.has_name(&file) {
+                keep(core.commit(&file, commit::Durability::Ordered), file.node);
+            }
+        }
+        keep(core.journal.close(), ROOT);
+    }
+    last(core);
+    drop(core.lock.lock().take());
+    result
 }
 
 impl Vault {
@@ -216,62 +318,33 @@ impl Vault {
     /// # Errors
     /// Those of [`Vault::describe`]; [`Error::NoAccess`], [`Error::InUse`], [`Error::Share`].
     pub fn open(store: Arc<dyn Dir>, identity: &Identity, options: OpenOptions) -> Result<Vault> {
-        let shown = PathBuf::new();
-        let descriptor = share::descriptor(&*store, &shown)?;
-        if descriptor.signed {
-            // Writing files without a signature into a signed share would make files that every other client refuses.
-            return Err(Error::NewerVersion { path: shown.join("+share"), found: 1, known: 1 });
-        }
-        let folder_keys = share::unlock(&store, &descriptor, identity, &shown)?;
-        let keys = Self::share_keys(&descriptor, &folder_keys);
-        let at = |fault: Fault| fault.at("open", PathBuf::new);
-        let read_only = options.read_only || store.is_read_only().map_err(|e| at(e.into()))?;
-        let lock = match options.lock {
-            LockMode::Exclusive if !read_only => match lock::take(&store).map_err(at)? {
-                lock::Attempt::Held(lock) => Some(lock),
-                lock::Attempt::Taken(holder) => return Err(Error::InUse { path: shown, holder }),
-            },
-            _ => None,
-        };
-        let random: Arc<dyn Random> = Arc::new(OsRandom);
-        let journal_key = identity.journal_key(&keys.share);
-        let journal = Journal::new(store.clone(), keys.clone(), random.clone(), journal_key, lock::host(), read_only);
-        if lock.is_some()
-            && let Some(holder) = journal.in_use_elsewhere().map_err(at)?
-        {
-            return Err(Error::InUse { path: PathBuf::new(), holder });
-        }
-        if lock.is_some() || read_only {
-            let replayed = journal.replay().map_err(at)?;
-            if replayed > 0 {
-                let how = if read_only { "shown as they were committed before a crash" } else { "brought up to date after a crash" };
-                tracing::info!("journal: {replayed} files {how}");
-            }
-        } else if options.lock != LockMode::None && !journal.leftover().map_err(at)?.is_empty() {
-            tracing::warn!("a journal of an interrupted mount is there; files in it show their state before it until a mount can write");
-        }
-        let parts = Parts { root: store, keys, random, journal, cache_bytes: options.cache_bytes, read_only, lock };
-        let core = Arc::new(Core::new(parts).map_err(at)?);
-        let background = Mutex::new(background(&core));
-        Ok(Vault { inside: Arc::new(Inside { core, background, keeper: Mutex::new(None) }) })
+        let identity = Arc::new(identity.duplicate());
+        let seen = refresh::manifests(&*store).map_err(|fault| fault.at("open", PathBuf::new))?;
+        let entered = share::enter(&*store, &identity, &options.trust, &Vouched::default(), &PathBuf::new())?;
+        let core = open_core(store, &entered, identity.clone(), &options, None, &PathBuf::new())?;
+        core.note_head(seen, entered.head());
+        let shares = Arc::new(Shares::new(Arc::new(core), identity, options));
+        let background = Mutex::new(background(&shares));
+        Ok(Vault { inside: Arc::new(Inside { shares, background, keeper: Mutex::new(None) }) })
     }
 
-    fn share_keys(descriptor: &ShareDescriptor, folder_keys: &crate::sharing::FolderKeys) -> Arc<ShareKeys> {
-        let layout = Layout::new(descriptor.chunk_log2, descriptor.signed).expect("the descriptor's chunk size was checked");
-        let mut epochs: Vec<_> = folder_keys.all().map(|e| (e.epoch, &e.key)).collect();
-        epochs.sort_by_key(|(number, _)| *number);
-        ShareKeys::new(descriptor.share_id(), descriptor.suite, layout, &epochs)
+    /// Makes a signed share with members in an empty directory, to be opened as a vault of its own.
+    ///
+    /// # Errors
+    /// As [`Vault::create`]; a name or key that cannot be in a list of members.
+    pub fn create_signed(store: &Arc<dyn Dir>, options: &CreateOptions, owner: &Identity, share: &CreateShare) -> Result<()> {
+        share::create_signed(store, options, owner, share, &OsRandom)
     }
 
     /// Remembers from now on, in the database at `path`, what is seen and done here; the path belongs to this share alone. With `survey` the
     /// vault is compared with the memory in the background, and what is not as it was is logged. Gives how many things were noticed earlier
-    /// and not settled yet.
+    /// and not settled yet. The memory is one of the vault's own share: what is in nested shares is remembered by who opens those alone.
     ///
     /// # Errors
     /// The database cannot be opened or made. The vault can be used without.
-    pub fn remember(&self, path: &std::path::Path, survey: bool) -> Result<usize> {
+    pub fn remember(&self, path: &Path, survey: bool) -> Result<usize> {
         let (keeper, noticed) =
-            memory::Keeper::start(&self.inside.core, path.to_owned(), survey).map_err(|f| f.at("open", || path.to_owned()))?;
+            memory::Keeper::start(&self.shares().root, path.to_owned(), survey).map_err(|f| f.at("open", || path.to_owned()))?;
         *self.inside.keeper.lock() = Some(keeper);
         Ok(noticed)
     }
@@ -281,19 +354,23 @@ impl Vault {
     /// # Errors
     /// The database cannot be written.
     pub fn learn(&self) -> Result<()> {
-        self.on_node("remember", ROOT, |core| core.memory.get().map_or(Ok(()), |memory| memory.learn_now(core)))
+        self.on_node("remember", ROOT, |core, _| core.memory.get().map_or(Ok(()), |memory| memory.learn_now(core)))
     }
 
     /// Compares the vault with the memory at `path`, now, and gives what is not as it was.
     ///
     /// # Errors
     /// The database cannot be opened.
-    pub fn survey(&self, path: &std::path::Path, options: &SurveyOptions) -> Result<Vec<Notice>> {
+    pub fn survey(&self, path: &Path, options: &SurveyOptions) -> Result<Vec<Notice>> {
         self.core().survey(path.to_owned(), options).map_err(|f| f.at("compare with", || path.to_owned()))
     }
 
+    fn shares(&self) -> &Shares {
+        &self.inside.shares
+    }
+
     fn core(&self) -> &Core {
-        &self.inside.core
+        &self.shares().root
     }
 
     /// Commits everything, empties the journal and releases the lock. What fails is reported once; a second call does nothing.
@@ -305,50 +382,77 @@ impl Vault {
     }
 
     /// Makes the journal before it is needed, so that a store that fills up later still takes overwrites of what is there. A vault that is
-    /// not prepared makes its journal at the first commit that needs one.
+    /// not prepared makes its journal at the first commit that needs one, and so does every nested share.
     ///
     /// # Errors
     /// `ENOSPC` where there is no room for it even now; whatever else the store says. The vault works as before.
     pub fn prepare(&self) -> Result<()> {
-        self.on_node("make a journal in", ROOT, |core| if core.read_only { Ok(()) } else { core.journal.reserve() })
+        self.on_node("make a journal in", ROOT, |core, _| if core.read_only { Ok(()) } else { core.journal.reserve() })
     }
 
     /// Commits what has been waiting for at least `age`.
     pub fn commit_due(&self, age: Duration) {
-        self.core().commit_due(age);
+        self.shares().cores().iter().for_each(|core| core.commit_due(age));
+    }
+
+    /// What the identity may do in the vault's own share.
+    pub fn role(&self) -> Role {
+        self.core().keys.signing.role()
+    }
+
+    /// Looks for changes of the membership now, as the background does twice a second, and tells whether there were any.
+    ///
+    /// # Errors
+    /// What kept the new roster from being taken over.
+    pub fn refresh(&self) -> Result<bool> {
+        let mut changed = false;
+        for core in self.shares().cores().iter().filter(|core| core.keys.signed()) {
+            changed |= core.refresh(self.shares().trust())?;
+        }
+        Ok(changed)
     }
 
     /// True where nothing may be changed.
     pub fn is_read_only(&self) -> bool {
-        self.core().read_only
+        self.core().check_writable().is_err()
     }
 
     /// Number of nodes that are known at the moment.
     pub fn node_count(&self) -> usize {
-        self.core().nodes.len()
+        self.shares().cores().iter().map(|core| core.nodes.len()).sum()
     }
 
-    fn on_node<T>(&self, op: &'static str, node: NodeId, act: impl FnOnce(&Core) -> error::Inner<T>) -> Result<T> {
-        act(self.core()).map_err(|fault| self.core().explain(op, node, fault))
+    fn on_node<T>(&self, op: &'static str, node: NodeId, act: impl Fn(&Core, NodeId) -> error::Inner<T>) -> Result<T> {
+        Ok(self.shares().run(op, node, act)?.0)
     }
 
-    fn on_handle<T>(&self, op: &'static str, handle: Handle, act: impl FnOnce(&Core) -> error::Inner<T>) -> Result<T> {
-        act(self.core()).map_err(|fault| {
-            let node = match self.core().handle(handle) {
+    /// As [`Vault::on_node`], for what gives a node.
+    fn attr_on(&self, op: &'static str, node: NodeId, act: impl Fn(&Core, NodeId) -> error::Inner<Attr>) -> Result<Attr> {
+        let (attr, number) = self.shares().run(op, node, act)?;
+        Ok(self.shares().attr(number, attr))
+    }
+
+    fn on_handle<T>(&self, op: &'static str, handle: Handle, act: impl FnOnce(&Core, Handle) -> error::Inner<T>) -> Result<T> {
+        let route = self.shares().raw(handle).map_err(|_| Error::Os { op, errno: libc::EBADF })?;
+        act(&route.core, route.local).map_err(|fault| {
+            let local = match route.core.handle(route.local) {
                 Ok(core::Open::File { file, .. }) => file.node,
                 Ok(core::Open::Dir { node, .. }) => node,
                 Err(_) => ROOT,
             };
-            self.core().explain(op, node, fault)
+            self.shares().explain(op, &Route { local, ..route }, fault)
         })
+    }
+
+    /// Two directories of one share; `EXDEV` where they are of two.
+    fn in_one_share(&self, op: &'static str, a: NodeId, b: NodeId) -> Result<(Route, Route)> {
+        let (a, b) = (self.shares().directory(op, a)?, self.shares().directory(op, b)?);
+        if a.number == b.number { Ok((a, b)) } else { Err(Error::Os { op, errno: libc::EXDEV }) }
     }
 }
 
 impl Inside {
     fn close(&self) -> Result<()> {
-        if self.core.closed.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
         let thread = {
             let mut background = self.background.lock();
             *background.stop.0.lock() = true;
@@ -363,24 +467,16 @@ impl Inside {
             keeper.stop();
         }
         let mut result = Ok(());
-        let mut keep = |outcome: error::Inner<()>, node: NodeId| {
-            if let (Err(fault), true) = (outcome, result.is_ok()) {
-                result = Err(self.core.explain("commit", node, fault));
-            }
-        };
-        if !self.core.read_only {
-            let open: Vec<_> = self.core.files.lock().values().map(|s| s.file.clone()).collect();
-            for file in open {
-                if self.core.has_name(&file) {
-                    keep(self.core.commit(&file, commit::Durability::Ordered), file.node);
+        for core in self.shares.cores() {
+            let learn = |core: &Core| {
+                if std::ptr::eq(core, &*self.shares.root)
+                    && let Some(keeper) = &keeper
+                {
+                    keeper.finish(core);
                 }
-            }
-            keep(self.core.journal.close(), ROOT);
+            };
+            result = result.and(close_core_after(&core, learn)); // every share is closed, whatever another one says
         }
-        if let Some(keeper) = keeper {
-            keeper.finish(&self.core);
-        }
-        drop(self.core.lock.lock().take());
         result
     }
 }
@@ -396,27 +492,27 @@ impl Drop for Inside {
 impl Vault {
     /// Finds `name` in a directory; counts one on its node.
     pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
-        self.on_node("lookup", parent, |core| core.lookup(parent, name))
+        self.attr_on("lookup", parent, |core, parent| core.lookup(parent, name))
     }
 
     /// Attributes of a node.
     pub fn getattr(&self, node: NodeId) -> Result<Attr> {
-        self.on_node("stat", node, |core| core.stat(node))
+        self.attr_on("stat", node, |core, node| core.stat(node))
     }
 
     /// Changes attributes of a node.
     pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
-        self.on_node("change attributes of", node, |core| core.setattr(node, set))
+        self.attr_on("change attributes of", node, |core, node| core.setattr(node, set))
     }
 
     /// Target of a symbolic link.
     pub fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
-        self.on_node("readlink", node, |core| core.readlink(node))
+        self.on_node("readlink", node, |core, node| core.readlink(node))
     }
 
     /// Makes an empty file, a FIFO, a socket or a device; counts one.
     pub fn mknod(&self, caller: &Caller, parent: NodeId, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> Result<Attr> {
-        self.on_node("mknod", parent, |core| {
+        self.attr_on("mknod", parent, |core, parent| {
             core.remember_name(parent, name);
             core.mknod(caller, parent, name, kind, perm, rdev)
         })
@@ -424,7 +520,7 @@ impl Vault {
 
     /// Makes a directory; counts one.
     pub fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Result<Attr> {
-        self.on_node("mkdir", parent, |core| {
+        self.attr_on("mkdir", parent, |core, parent| {
             core.remember_name(parent, name);
             core.mkdir(caller, parent, name, perm)
         })
@@ -432,7 +528,7 @@ impl Vault {
 
     /// Makes a symbolic link; counts one.
     pub fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Attr> {
-        self.on_node("symlink", parent, |core| {
+        self.attr_on("symlink", parent, |core, parent| {
             core.remember_name(parent, name);
             core.symlink(caller, parent, name, target)
         })
@@ -440,15 +536,19 @@ impl Vault {
 
     /// Gives a node another name; counts one.
     pub fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr> {
-        self.on_node("link", node, |core| {
-            core.remember_name(new_parent, new_name);
-            core.link(node, new_parent, new_name)
-        })
+        let to = self.shares().directory("link", new_parent)?;
+        let of = self.shares().raw(node).map_err(|fault| self.shares().explain("link", &to, fault))?;
+        if of.number != to.number {
+            return Err(Error::Os { op: "link", errno: libc::EXDEV });
+        }
+        to.core.remember_name(to.local, new_name);
+        let linked = to.core.link(of.local, to.local, new_name).map_err(|fault| self.shares().explain("link", &of, fault))?;
+        Ok(self.shares().attr(to.number, linked))
     }
 
     /// Removes a name that is not a directory.
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.on_node("unlink", parent, |core| {
+        self.on_node("unlink", parent, |core, parent| {
             core.remember_name(parent, name);
             core.unlink(parent, name)
         })
@@ -456,194 +556,180 @@ impl Vault {
 
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.on_node("rmdir", parent, |core| {
-            core.remember_name(parent, name);
-            core.rmdir(parent, name)
-        })
+        let route = self.shares().directory("rmdir", parent)?;
+        if self.shares().has_nested()
+            && let Ok(attr) = route.core.lookup(route.local, name)
+        {
+            // Where a share stands there, it is closed before its directory goes.
+            let left = self.shares().leave(self.shares().outside(route.number, attr.node));
+            route.core.nodes.forget(attr.node, 1);
+            left?;
+        }
+        route.core.remember_name(route.local, name);
+        route.core.rmdir(route.local, name).map_err(|fault| self.shares().explain("rmdir", &route, fault))
     }
 
     /// Renames an entry.
     pub fn rename(&self, parent: NodeId, name: &[u8], new_parent: NodeId, new_name: &[u8], mode: RenameMode) -> Result<()> {
-        self.on_node("rename", parent, |core| {
-            core.remember_name(parent, name);
-            core.remember_name(new_parent, new_name);
-            core.rename(parent, name, new_parent, new_name, mode)
-        })
+        let (from, to) = self.in_one_share("rename", parent, new_parent)?;
+        from.core.remember_name(from.local, name);
+        from.core.remember_name(to.local, new_name);
+        let renamed = from.core.rename(from.local, name, to.local, new_name, mode);
+        renamed.map_err(|fault| self.shares().explain("rename", &from, fault))
     }
 
     /// Opens a regular file.
     pub fn open_file(&self, node: NodeId, flags: OpenFlags) -> Result<Opened> {
-        self.on_node("open", node, |core| core.open_file(node, flags))
+        let (opened, number) = self.shares().run("open", node, |core, node| core.open_file(node, flags))?;
+        Ok(Opened { handle: Shares::outside_handle(number, opened.handle), ..opened })
     }
 
     /// Makes and opens a regular file; counts one. `EEXIST` where the name is taken.
     pub fn create_file(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, flags: OpenFlags) -> Result<(Attr, Opened)> {
-        self.on_node("create in", parent, |core| {
+        let created = self.shares().run("create in", parent, |core, parent| {
             core.remember_name(parent, name);
             core.create_file(caller, parent, name, perm, flags)
-                .map(|(attr, handle)| (attr, Opened { handle, keep_cache: true, resized: false }))
-        })
+        });
+        let ((attr, handle), number) = created?;
+        let opened = Opened { handle: Shares::outside_handle(number, handle), keep_cache: true, resized: false };
+        Ok((self.shares().attr(number, attr), opened))
     }
 
     /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
     pub fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.on_handle("read", handle, |core| core.read(handle, offset, buf))
+        self.on_handle("read", handle, |core, handle| core.read(handle, offset, buf))
     }
 
     /// Writes all of `data`; at the end of the file where the handle was opened to append.
     pub fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
-        self.on_handle("write", handle, |core| core.write(handle, offset, data, kill_suid_sgid))
+        self.on_handle("write", handle, |core, handle| core.write(handle, offset, data, kill_suid_sgid))
     }
 
     /// What close(2) of a descriptor is to report: a failure that happened since the file was opened.
     pub fn flush(&self, handle: Handle) -> Result<()> {
-        self.on_handle("flush", handle, |core| core.flush(handle))
+        self.on_handle("flush", handle, |core, handle| core.flush(handle))
     }
 
     /// Makes contents and attributes durable.
     pub fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
-        self.on_handle("fsync", handle, |core| core.fsync(handle, data_only))
+        self.on_handle("fsync", handle, |core, handle| core.fsync(handle, data_only))
     }
 
     /// Closes a file; the last handle commits.
     pub fn release(&self, handle: Handle) -> Result<()> {
-        self.on_handle("close", handle, |core| core.release_handle(handle))
+        self.on_handle("close", handle, |core, handle| core.release_handle(handle))
     }
 
     /// The next data or hole at or after `offset`.
     pub fn seek_data_hole(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
-        self.on_handle("seek in", handle, |core| core.seek_data_hole(handle, offset, what))
+        self.on_handle("seek in", handle, |core, handle| core.seek_data_hole(handle, offset, what))
     }
 
     /// Reserves, punches or zeroes a range.
     pub fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Result<()> {
-        self.on_handle("fallocate", handle, |core| core.fallocate(handle, offset, len, mode))
+        self.on_handle("fallocate", handle, |core, handle| core.fallocate(handle, offset, len, mode))
     }
 
     /// Copies a range between two open files, sealed anew under the keys of the second; gives the bytes copied.
     pub fn copy_range(&self, from: Handle, from_offset: u64, to: Handle, to_offset: u64, len: u64) -> Result<u64> {
-        self.on_handle("copy", to, |core| core.copy_range(from, from_offset, to, to_offset, len))
+        let from = self.shares().raw(from).map_err(|_| Error::Os { op: "copy", errno: libc::EBADF })?;
+        self.on_handle("copy", to, |core, to| {
+            if !std::ptr::eq(core, &*from.core) {
+                return Err(Fault::Os(libc::EXDEV));
+            }
+            core.copy_range(from.local, from_offset, to, to_offset, len)
+        })
     }
 
     /// Opens a directory for listing.
     pub fn open_dir(&self, node: NodeId) -> Result<Handle> {
-        self.on_node("open", node, |core| core.open_dir(node))
+        let (handle, number) = self.shares().run("open", node, |core, node| core.open_dir(node))?;
+        Ok(Shares::outside_handle(number, handle))
     }
 
     /// Entries from position `cookie` on (0 is the beginning), without `.` and `..`; empty is the end.
     pub fn read_dir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>> {
-        self.on_handle("list", handle, |core| core.read_dir(handle, cookie, limit))
+        self.on_handle("list", handle, |core, handle| core.read_dir(handle, cookie, limit))
     }
 
     /// Attributes of an entry of a listing; counts one.
     pub fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Result<Attr> {
-        self.on_handle("lookup in", handle, |core| core.lookup_entry(handle, entry))
+        let number = self.shares().raw(handle).map_or(0, |route| route.number);
+        let attr = self.on_handle("lookup in", handle, |core, handle| core.lookup_entry(handle, entry))?;
+        Ok(self.shares().attr(number, attr))
     }
 
     /// Makes the entries of a directory durable.
     pub fn sync_dir(&self, handle: Handle) -> Result<()> {
-        self.on_handle("fsync", handle, |core| core.sync_dir(handle))
+        self.on_handle("fsync", handle, |core, handle| core.sync_dir(handle))
     }
 
     /// Value of an extended attribute; `ENODATA` where there is none.
     pub fn get_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
-        self.on_node("get attribute of", node, |core| core.get_xattr(node, name))
+        self.on_node("get attribute of", node, |core, node| core.get_xattr(node, name))
     }
 
     /// Sets an extended attribute.
     pub fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
-        self.on_node("set attribute of", node, |core| core.set_xattr(node, name, value, mode))
+        self.on_node("set attribute of", node, |core, node| core.set_xattr(node, name, value, mode))
     }
 
     /// Names of the extended attributes, with their namespaces.
     pub fn list_xattr(&self, node: NodeId) -> Result<Vec<Vec<u8>>> {
-        self.on_node("list attributes of", node, |core| core.list_xattr(node))
+        self.on_node("list attributes of", node, |core, node| core.list_xattr(node))
     }
 
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
-        self.on_node("remove attribute of", node, |core| core.remove_xattr(node, name))
+        self.on_node("remove attribute of", node, |core, node| core.remove_xattr(node, name))
     }
 
     /// Takes the set-group-id bit away, as a change of the ACL by somebody outside the group does.
     pub fn clear_sgid(&self, node: NodeId) -> Result<()> {
-        self.on_node("change attributes of", node, |core| core.clear_sgid(node))
+        self.on_node("change attributes of", node, |core, node| core.clear_sgid(node))
     }
 
     /// Clears suid and (where group-executable) sgid of an open file, as any change of its contents by an ordinary user does.
     pub fn clear_suid_sgid(&self, handle: Handle) -> Result<()> {
-        self.on_handle("change attributes of", handle, |core| core.clear_suid_sgid(handle))
+        self.on_handle("change attributes of", handle, |core, handle| core.clear_suid_sgid(handle))
     }
 
-    /// Finds the entry at `path` from the root, never following a link; counts one on its node.
-    pub fn resolve(&self, path: &[u8]) -> Result<Attr> {
-        self.on_node("find", ROOT, |core| core.resolve(path))
-    }
-
-    /// Stored path of a plain one, from the root; the last component need not be there.
-    pub fn cipher_path(&self, path: &[u8]) -> Result<Vec<u8>> {
-        self.on_node("map", ROOT, |core| core.cipher_path(path))
-    }
-
-    /// Plain path of a stored one.
-    pub fn plain_path(&self, cipher: &[u8]) -> Result<Vec<u8>> {
-        self.on_node("map", ROOT, |core| core.plain_path(cipher))
+    /// Whose contents a regular file holds, and who vouches for them, as its committed header says; `None` in a share that is not signed.
+    pub fn author(&self, node: NodeId) -> Result<Option<Authorship>> {
+        self.on_node("read", node, |core, node| core.author(node))
     }
 
     /// Lets go of `count` lookups of a node.
     pub fn forget(&self, node: NodeId, count: u64) {
-        self.core().nodes.forget(node, count);
+        if let Ok(route) = self.shares().raw(node) {
+            route.core.nodes.forget(route.local, count);
+        }
     }
 
     /// Gives the object behind a node a new node at its next lookup: for those who hold attributes of this one that turned out wrong.
     pub fn renew(&self, node: NodeId) {
-        self.core().nodes.renew(node);
+        if let Ok(route) = self.shares().raw(node) {
+            route.core.nodes.renew(route.local);
+        }
     }
 
     /// Closes a directory.
     pub fn release_dir(&self, handle: Handle) {
-        let _ = self.core().release_handle(handle);
+        let _ = self.on_handle("close", handle, |core, handle| core.release_handle(handle));
     }
 
     /// The directory that a directory stands in; the root is its own.
     pub fn parent(&self, node: NodeId) -> NodeId {
-        self.core().nodes.link(node).map_or(ROOT, |link| link.parent)
+        let parent = self.shares().raw(node).and_then(|route| {
+            let link = route.core.nodes.link(route.local)?;
+            Ok(self.shares().outside(route.number, link.parent))
+        });
+        parent.unwrap_or(ROOT)
     }
 
     /// Free and used space of the store.
     pub fn space(&self) -> Result<Space> {
         let space = self.core().root.space().map_err(|e| self.core().explain("measure", ROOT, e.into()))?;
         Ok(Space { name_max: crate::format::name::NAME_MAX as u64, ..space })
-    }
-
-    /// Authenticates everything at `start` and below it.
-    ///
-    /// # Errors
-    /// There is no `start`, or the vault cannot be walked at all. What is wrong in the vault is in the report.
-    pub fn check(&self, start: &[u8], progress: &mut dyn FnMut(&CheckProgress)) -> Result<CheckReport> {
-        self.on_node("check", ROOT, |core| core.check(start, progress))
-    }
-
-    /// As [`Vault::check`], beside another process that has the vault open and may be writing: what is wrong counts only where nothing has
-    /// changed for a while. Takes `online.settle` for each round in which something is.
-    pub fn check_online(&self, start: &[u8], online: &Online, progress: &mut dyn FnMut(&CheckProgress)) -> Result<CheckReport> {
-        self.on_node("check", ROOT, |core| core.check_online(start, online, progress))
-    }
-
-    /// Does what the remedies of the faults of a check say, each where `decide` agrees. What cannot be authenticated is moved to the
-    /// directory `run` (its name begins with [`REPAIR_RUN`]) in `lost+found`. Nothing is deleted, and a crash at any moment harms nothing.
-    ///
-    /// # Errors
-    /// The vault is open for reading only. What fails for one fault is in the report.
-    pub fn repair(&self, faults: &[CheckFault], run: &[u8], decide: &mut dyn FnMut(&CheckFault) -> bool) -> Result<RepairReport> {
-        self.on_node("repair", ROOT, |core| core.repair(faults, run, decide))
-    }
-
-    /// Reads the good ranges of a damaged file, as a check has found them, piece by piece with their offsets.
-    ///
-    /// # Errors
-    /// The file cannot be opened, or `take` fails.
-    pub fn salvage(&self, fault: &CheckFault, take: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>) -> Result<()> {
-        self.on_node("salvage", ROOT, |core| core.salvage(&fault.cipher, &fault.good(), take))
     }
 }

@@ -1,28 +1,15 @@
-//! Paths, for those who have no nodes: components separated by `/`, from the root, no link followed.
+//! Paths, for those who have no nodes: components separated by `/`, from the vault's root, no link followed. They lead into nested shares.
 
 use super::core::Core;
-use super::error::{Fault, Inner};
+use super::error::{Error, Fault, Inner, Result};
 use super::types::{Attr, NodeId, ROOT};
+use super::{Route, Vault};
 
 fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|b| *b == b'/').filter(|c| !c.is_empty() && *c != b".")
 }
 
 impl Core {
-    /// Walks `path` and counts one on its last node.
-    pub fn resolve(&self, path: &[u8]) -> Inner<Attr> {
-        let mut at = self.stat(ROOT)?;
-        for component in components(path) {
-            let next = self.lookup(at.node, component);
-            // The child keeps its parents in the table.
-            if at.node != ROOT {
-                self.nodes.forget(at.node, 1);
-            }
-            at = next?;
-        }
-        Ok(at)
-    }
-
     pub fn readlink(&self, node: NodeId) -> Inner<Vec<u8>> {
         if self.nodes.kind(node)? != crate::backing::Kind::Symlink {
             return Err(Fault::Os(libc::EINVAL));
@@ -30,37 +17,69 @@ impl Core {
         let link = self.nodes.link(node)?;
         self.read_target(&*self.dir(link.parent)?, &link.stored)
     }
+}
 
-    pub fn cipher_path(&self, path: &[u8]) -> Inner<Vec<u8>> {
+impl Vault {
+    /// Finds the entry at `path` from the root, never following a link; counts one on its node.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`; what keeps a share on the way from being entered.
+    pub fn resolve(&self, path: &[u8]) -> Result<Attr> {
+        let mut at = self.getattr(ROOT)?;
+        for component in components(path) {
+            let next = self.lookup(at.node, component);
+            // The child keeps its parents in the table.
+            self.let_go(at.node);
+            at = next?;
+        }
+        Ok(at)
+    }
+
+    fn let_go(&self, node: NodeId) {
+        if node != ROOT {
+            self.forget(node, 1);
+        }
+    }
+
+    /// Stored path of a plain one, from the root; the last component need not be there.
+    ///
+    /// # Errors
+    /// As [`Vault::resolve`].
+    pub fn cipher_path(&self, path: &[u8]) -> Result<Vec<u8>> {
         let mut parts: Vec<&[u8]> = components(path).collect();
         let Some(last) = parts.pop() else { return Ok(Vec::new()) };
-        let parent = self.resolve(&parts.join(&b'/'))?;
-        let stored = self.folder(parent.node).and_then(|folder| folder.stored(last));
-        let path = self.nodes.stored_path(parent.node).unwrap_or_default();
-        if parent.node != ROOT {
-            self.nodes.forget(parent.node, 1);
-        }
-        let stored = stored?;
+        let parent = self.resolve(&parts.join(&b'/'))?.node;
+        let found = self.shares().directory("map", parent).and_then(|route| {
+            let stored = route.core.folder(route.local).and_then(|folder| folder.stored(last));
+            let stored = stored.map_err(|fault| self.shares().explain("map", &route, fault))?;
+            Ok((self.shares().stored_path(route.number, route.local).unwrap_or_default(), stored))
+        });
+        self.let_go(parent);
+        let (path, stored) = found?;
         Ok(if path.is_empty() { stored } else { [path, stored].join(&b'/') })
     }
 
-    pub fn plain_path(&self, cipher: &[u8]) -> Inner<Vec<u8>> {
+    /// Plain path of a stored one.
+    ///
+    /// # Errors
+    /// `ENOENT` where a component is no name of its directory.
+    pub fn plain_path(&self, cipher: &[u8]) -> Result<Vec<u8>> {
         let mut plain: Vec<Vec<u8>> = Vec::new();
         let mut node = ROOT;
         for stored in components(cipher) {
-            let name = self.folder(node).and_then(|folder| folder.decode(stored)?.ok_or(Fault::Os(libc::ENOENT)));
+            let name = self.shares().directory("map", node).and_then(|route: Route| {
+                let name = route.core.folder(route.local).and_then(|folder| folder.decode(stored));
+                let name = name.map_err(|fault| self.shares().explain("map", &route, fault))?;
+                name.ok_or(Error::Os { op: "map", errno: libc::ENOENT })
+            });
             let next = name.and_then(|name| Ok((self.lookup(node, &name)?.node, name)));
             // The parent goes in every case, or a stored path that leads nowhere would keep its nodes for ever.
-            if node != ROOT {
-                self.nodes.forget(node, 1);
-            }
+            self.let_go(node);
             let (child, name) = next?;
             node = child;
             plain.push(name);
         }
-        if node != ROOT {
-            self.nodes.forget(node, 1);
-        }
+        self.let_go(node);
         Ok(plain.join(&b'/'))
     }
 }

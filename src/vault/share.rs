@@ -1,27 +1,32 @@
 //! The control files of a share: making them, and getting from them to the folder keys.
 //!
 //! Rules that hold here
-//! * What proves that a share is the one it claims to be is decided here, before any key of it is used: the founder is the identity that
-//!   opens it. Any other share is refused.
+//! * What proves that a share is the one it claims to be is decided here, before any key of it is used (see [`Trust`]).
+//! * Manifests are verified as they are read; only those that count stay in memory.
 //! * Control files of rosters are made with O_EXCL and never rewritten.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::core::{list, read_control};
+use super::core::{list, read_control, write_control};
 use super::error::{Error, Fault, Inner, Result};
+use super::signed::Rights;
+use super::trust::Trust;
 use crate::backing::{Access, Dir};
 use crate::crypto::{Random, Suite};
-use crate::format::manifest::MAX_LEN as MANIFEST_MAX;
+use crate::format::inventory::{self, InventoryList};
+use crate::format::manifest::{BlockRef, MAX_LEN as MANIFEST_MAX, Manifest};
 use crate::format::share::{DESCRIPTOR_LEN, ShareDescriptor};
 use crate::format::{FormatErrorKind, slots};
-use crate::sharing::{FolderKeys, FoundParams, Identity, Roster, RosterError, found};
+use crate::sharing::{
+    Assembly, Change, FolderKeys, FoundParams, Founded, Identity, Member, Members, Pin, RosterError, Standing, VerifiedRoster, found,
+};
 
 /// The share's descriptor.
 pub(crate) const DESCRIPTOR: &[u8] = b"+share";
 /// Manifests begin with this.
-const MANIFEST: &[u8] = b"+manifest-";
+pub(crate) const MANIFEST: &[u8] = b"+manifest-";
 /// The vault's own identity.
 pub const IDENTITY_FILE: &str = "+identity";
 /// Manifests that are read at the most.
@@ -36,13 +41,25 @@ pub struct CreateOptions {
     pub chunk_log2: u8,
 }
 
-fn write_new(dir: &dyn Dir, name: &[u8], bytes: &[u8]) -> Inner<()> {
-    let file = dir.create_file(name, 0o600)?;
+/// Who is to be in a new signed share, beside its founder.
+#[derive(Clone, Debug, Default)]
+pub struct CreateShare {
+    /// Keep the parent's admins out.
+    pub isolated: bool,
+    /// The founder's name in the list of members.
+    pub name: String,
+    /// Members from the beginning.
+    pub others: Vec<Member>,
+}
+
+pub(crate) fn write_new(dir: &dyn Dir, name: &[u8], bytes: &[u8]) -> Inner<()> {
+    // whoever may read the directory holds ciphertext that is of no use without its control files; nothing in them is secret
+    let file = dir.create_file(name, 0o600 | dir.stat_self()?.perm & 0o044)?;
     file.write_at(bytes, 0)?;
     Ok(file.sync_all()?)
 }
 
-fn share_error(name: &[u8], source: impl std::error::Error + Send + Sync + 'static) -> Error {
+pub(crate) fn share_error(name: &[u8], source: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::Share { path: PathBuf::from(String::from_utf8_lossy(name).into_owned()), source: Box::new(source) }
 }
 
@@ -54,18 +71,52 @@ pub(crate) fn create(store: &Arc<dyn Dir>, options: &CreateOptions, owner: &Iden
     if entries.iter().any(|e| *e.name != *IDENTITY_FILE.as_bytes()) {
         return Err(at(Fault::Os(libc::ENOTEMPTY)));
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let params =
         FoundParams { suite: options.suite, signed: false, isolated: false, chunk_log2: options.chunk_log2, name: "owner", others: &[] };
-    let founded = found(owner, &params, random, now).map_err(|e| share_error(DESCRIPTOR, e))?;
+    found_in(&**store, owner, &params, random).map(|_| ())
+}
+
+/// As [`create`], a signed share with members.
+pub(crate) fn create_signed(
+    store: &Arc<dyn Dir>,
+    options: &CreateOptions,
+    owner: &Identity,
+    share: &CreateShare,
+    random: &dyn Random,
+) -> Result<()> {
+    let at = |fault: Fault| fault.at("create share", PathBuf::new);
+    let entries = list(&**store).map_err(at)?;
+    if entries.iter().any(|e| *e.name != *IDENTITY_FILE.as_bytes()) {
+        return Err(at(Fault::Os(libc::ENOTEMPTY)));
+    }
+    let CreateShare { isolated, name, others } = share;
+    let params = FoundParams { suite: options.suite, signed: true, isolated: *isolated, chunk_log2: options.chunk_log2, name, others };
+    found_in(&**store, owner, &params, random).map(|_| ())
+}
+
+/// The present time, in seconds since 1970.
+pub(crate) fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// Founds a share and writes its control files, the descriptor last.
+pub(crate) fn found_in(store: &dyn Dir, founder: &Identity, params: &FoundParams<'_>, random: &dyn Random) -> Result<Founded> {
+    let founded = found(founder, params, random, unix_now()).map_err(|e| share_error(DESCRIPTOR, e))?;
     (|| {
-        write_new(&**store, founded.change.slots_name.as_bytes(), &founded.change.slots)?;
-        write_new(&**store, founded.change.manifest_name.as_bytes(), &founded.change.manifest)?;
-        store.sync()?;
-        write_new(&**store, DESCRIPTOR, &founded.descriptor)?;
+        put_change(store, &founded.change)?;
+        write_control(store, random, DESCRIPTOR, &founded.descriptor)?;
         Ok(store.sync()?)
     })()
-    .map_err(at)
+    .map_err(|fault: Fault| fault.at("create share", PathBuf::new))?;
+    Ok(founded)
+}
+
+/// Writes what a change of the roster makes: the slot block first, both durable when this returns.
+pub(crate) fn put_change(store: &dyn Dir, change: &Change) -> Inner<()> {
+    write_new(store, change.slots_name.as_bytes(), &change.slots)?;
+    store.sync()?;
+    write_new(store, change.manifest_name.as_bytes(), &change.manifest)?;
+    Ok(store.sync()?)
 }
 
 /// Reads the descriptor: what is public of a vault.
@@ -84,32 +135,173 @@ pub(crate) fn descriptor(store: &dyn Dir, shown: &Path) -> Result<ShareDescripto
     })
 }
 
-/// Verifies the roster and opens the identity's slot.
-pub(crate) fn unlock(store: &Arc<dyn Dir>, descriptor: &ShareDescriptor, identity: &Identity, shown: &Path) -> Result<FolderKeys> {
-    let mut manifests = Vec::new();
-    let names = list(&**store).map_err(|f| f.at("list", || shown.to_path_buf()))?;
-    for entry in names.iter().filter(|e| e.name.starts_with(MANIFEST)).take(MANIFESTS_MAX) {
-        match read_control(&**store, &entry.name, MANIFEST_MAX) {
-            Ok(Some(bytes)) => manifests.push(bytes),
-            Ok(None) => {}
-            Err(fault) => return Err(fault.at("read", || shown.join(String::from_utf8_lossy(&entry.name).into_owned()))),
+/// A share that was entered: its roster verified, its keys in hand.
+pub(crate) struct Entered {
+    pub descriptor: ShareDescriptor,
+    /// The heads that count, the longest first; several are a fork.
+    pub heads: Vec<Head>,
+    /// Of all heads.
+    pub kept: Vec<InventoryList>,
+}
+
+/// A head with what the identity's slot at it opens.
+pub(crate) struct Head {
+    pub roster: VerifiedRoster,
+    pub keys: FolderKeys,
+    pub members: Members,
+}
+
+impl Entered {
+    /// The head, to be remembered; none while there is a fork.
+    pub fn head(&self) -> Option<Pin> {
+        (self.heads.len() == 1).then(|| self.heads[0].roster.head())
+    }
+
+    /// Whose signatures count.
+    pub fn rights(&self) -> Rights {
+        let members: Vec<Members> = self.heads.iter().map(|head| head.members.clone()).collect();
+        Rights::new(&members, self.kept.clone())
+    }
+}
+
+/// Reads and verifies the manifests of a share, one at a time, keeping those that count: names that are not the manifest's own, and what
+/// is signed by nobody who may, take no memory.
+pub(crate) fn standing(store: &dyn Dir, descriptor: &ShareDescriptor, pin: Option<&Pin>, shown: &Path) -> Result<Standing> {
+    let at = |name: &[u8]| shown.join(String::from_utf8_lossy(name).into_owned());
+    let names = list(store).map_err(|f| f.at("list", || shown.to_path_buf()))?;
+    let number = |name: &[u8]| -> Option<u32> {
+        let text = std::str::from_utf8(name.strip_prefix(MANIFEST)?).ok()?;
+        text.split_once('-')?.0.parse().ok()
+    };
+    let mut numbered: Vec<(u32, &[u8])> = names.iter().filter_map(|e| Some((number(&e.name)?, &*e.name))).collect();
+    numbered.sort_unstable();
+    let mut assembly = Assembly::new(descriptor);
+    let mut ignored = Vec::new();
+    for (index, (_, name)) in numbered.into_iter().take(MANIFESTS_MAX).enumerate() {
+        let bytes = match read_control(store, name, MANIFEST_MAX) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => continue,
+            Err(Fault::Corrupt(_)) => {
+                tracing::warn!("{}: too large for a manifest, passed over", at(name).display());
+                continue;
+            }
+            Err(fault) => return Err(fault.at("read", || at(name))),
+        };
+        let taken = Manifest::decode(&bytes).map_err(RosterError::from).and_then(|manifest| {
+            if manifest.file_name().as_bytes() != name {
+                return Err(RosterError::BrokenChain(manifest.sequence));
+            }
+            assembly.take(manifest)
+        });
+        if let Err(error) = taken {
+            ignored.push((index, error));
         }
     }
-    if descriptor.founder != identity.public() {
-        return Err(Error::NoAccess { path: shown.to_path_buf() });
+    let Standing { heads, ignored: rivals } = assembly.finish(pin).map_err(|e| share_error(MANIFEST, e))?;
+    ignored.extend(rivals);
+    Ok(Standing { heads, ignored })
+}
+
+/// Reads a block of slots.
+pub(crate) fn block_reader(store: &dyn Dir) -> impl FnMut(&BlockRef, u64, &mut [u8]) -> std::io::Result<()> + '_ {
+    move |block, at, buf| {
+        let file = store.open_file(slots::file_name(&block.root).as_bytes(), Access::Read)?;
+        if file.read_at(buf, at)? == buf.len() { Ok(()) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
     }
-    let standing = Roster::assemble(descriptor, &manifests, None).map_err(|e| share_error(MANIFEST, e))?;
-    for (_, reason) in &standing.ignored {
-        tracing::warn!("a manifest is ignored: {reason}");
+}
+
+/// The inventories to which the chain of a head commits. One that is missing or is not the signed one is left out: what it lists is then
+/// refused, file by file.
+fn inventories(store: &dyn Dir, roster: &VerifiedRoster, kept: &mut Vec<InventoryList>) {
+    for (manifest, _) in roster.history().filter(|(m, _)| m.inventory_file != [0; 32]) {
+        let name = inventory::file_name(&manifest.inventory_file);
+        let read = read_control(store, name.as_bytes(), inventory::MAX_ENTRIES * 32).and_then(|bytes| {
+            let bytes = bytes.ok_or(Fault::Corrupt("is missing"))?;
+            let list = InventoryList::decode(&bytes)?;
+            if inventory::file_hash(&bytes) != manifest.inventory_file || list.root() != manifest.inventory_root {
+                return Err(Fault::Corrupt("is not the inventory that its manifest names"));
+            }
+            Ok(list)
+        });
+        match read {
+            Ok(list) if kept.contains(&list) => {}
+            Ok(list) => kept.push(list),
+            Err(fault) => drop(fault.at("read", || PathBuf::from(name))),
+        }
     }
-    let roster = standing.only().map_err(|e| share_error(MANIFEST, e))?;
-    roster
-        .open(identity, &mut |block, at, buf| {
-            let file = store.open_file(slots::file_name(&block.root).as_bytes(), Access::Read)?;
-            if file.read_at(buf, at)? == buf.len() { Ok(()) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
-        })
-        .map_err(|e| match e {
-            RosterError::NotMember => Error::NoAccess { path: shown.to_path_buf() },
-            other => share_error(b"+slots", other),
-        })
+}
+
+/// What vouches for a share besides the caller's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Vouched {
+    /// The id that a signed junction names, or that was entered before.
+    pub share: Option<[u8; 32]>,
+    /// The head that was seen last while it was open.
+    pub head: Option<Pin>,
+}
+
+/// Enters the share that `store` holds: decides whether it is the one that was meant, verifies its roster and opens the identity's slot.
+pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched: &Vouched, shown: &Path) -> Result<Entered> {
+    let descriptor = descriptor(store, shown)?;
+    let share = descriptor.share_id();
+    let unknown = |source| Error::Io { op: "read what was seen of the share in", path: shown.to_path_buf(), source };
+    // What one owner has alone needs no memory of its members.
+    let (remembered, inviter) = match descriptor.signed {
+        true => (trust.pin(&share).map_err(unknown)?, trust.inviter(&share).map_err(unknown)?),
+        false => (None, None),
+    };
+    let pin = vouched.head.or(remembered);
+    let vouched = vouched.share;
+    if !descriptor.signed && descriptor.founder != identity.public() {
+        return Err(Error::NoAccess { path: shown.to_path_buf() }); // it has one owner
+    }
+    if vouched.is_some_and(|id| id != share) {
+        return Err(Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder });
+    }
+    let proven = vouched.is_some() || descriptor.founder == identity.public() || pin.is_some();
+    if !proven && !trust.first_use {
+        return Err(Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder });
+    }
+    let Standing { heads: rosters, ignored } = standing(store, &descriptor, pin.as_ref(), shown)?;
+    if let (Some(pin), Some(inviter)) = (remembered, inviter) {
+        let pinned = rosters.iter().flat_map(VerifiedRoster::history).find(|(_, hash)| **hash == pin.hash);
+        if pinned.is_some_and(|(manifest, _)| manifest.admins.binary_search(&inviter).is_err()) {
+            tracing::error!("{}: the invitation to this share is signed by somebody who was no admin", shown.display());
+            return Err(Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder });
+        }
+    }
+    for (_, reason) in &ignored {
+        tracing::warn!("{}: a manifest is ignored: {reason}", shown.display());
+    }
+    let (mut heads, mut kept, mut refused) = (Vec::new(), Vec::new(), None);
+    let several = rosters.len() > 1;
+    for roster in rosters {
+        let opened = roster.open(identity, &mut block_reader(store)).and_then(|keys| {
+            let members = roster.members(&keys, &mut block_reader(store))?;
+            Ok((keys, members))
+        });
+        match opened {
+            Ok((keys, members)) => {
+                inventories(store, &roster, &mut kept);
+                heads.push(Head { roster, keys, members });
+            }
+            // On the other side of a fork we may not be a member.
+            Err(error) => refused = Some(error),
+        }
+    }
+    match refused {
+        Some(RosterError::NotMember) if heads.is_empty() => return Err(Error::NoAccess { path: shown.to_path_buf() }),
+        Some(other) if heads.is_empty() => return Err(share_error(b"+slots", other)),
+        Some(other) => tracing::warn!("{}: one of its heads cannot be opened: {other}", shown.display()),
+        None => {}
+    }
+    if several {
+        tracing::error!(
+            "{}: its membership was changed in two ways that exclude each other; it is read-only until that is settled",
+            shown.display()
+        );
+    } else if descriptor.signed {
+        trust.remember(&share, heads[0].roster.head());
+    }
+    Ok(Entered { descriptor, heads, kept })
 }

@@ -1,19 +1,37 @@
 //! Symbolic links: the store's own links, whose text is the sealed target.
 //!
-//! A target whose record does not fit a link (more than 3,005 bytes) stands in a control file at the share's root, and the link's text
+//! A target whose record does not fit a link (more than 3,005 bytes, 2,877 in a signed share) stands in a control file at the share's root, and the link's text
 //! is `+` and a sealed reference. The reference is the link's random id, so that link and rename need not touch it.
 
 use super::core::{Core, read_control, write_control};
 use super::error::{Fault, Inner};
 use crate::backing::Dir;
-use crate::format::record::{OVERFLOW, OVERHEAD, RecordKind, TARGET_INLINE_MAX, TARGET_MAX, link_record, link_text};
+use crate::format::record::{
+    OVERFLOW, OVERHEAD, RecordKind, TARGET_INLINE_MAX, TARGET_INLINE_MAX_SIGNED, TARGET_MAX, link_record, link_text,
+};
+use crate::format::signature::TRAILER_LEN;
 
 const OVERFLOW_FILE: &[u8] = b"+link-";
 const ID: usize = 16;
 
 /// Length of the text of a link that overflows.
-pub(crate) fn overflow_text_len() -> u64 {
-    1 + ((OVERHEAD + ID) * 4).div_ceil(3) as u64
+pub(crate) fn overflow_text_len(signed: bool) -> u64 {
+    1 + ((overhead(signed) + ID) * 4).div_ceil(3) as u64
+}
+
+/// The reference that the name of a control file stands for.
+pub(crate) fn overflow_reference(name: &[u8]) -> Option<[u8; ID]> {
+    let text = std::str::from_utf8(name.strip_prefix(OVERFLOW_FILE)?).ok()?;
+    let mut id = [0; ID];
+    for (byte, at) in id.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
+    }
+    (overflow_file(&id) == name).then_some(id)
+}
+
+/// Bytes that the record of a target is longer than the target.
+fn overhead(signed: bool) -> usize {
+    OVERHEAD + if signed { TRAILER_LEN } else { 0 }
 }
 
 fn overflow_file(id: &[u8]) -> Vec<u8> {
@@ -30,15 +48,15 @@ impl Core {
         if target.len() > TARGET_MAX {
             return Err(Fault::Os(libc::ENAMETOOLONG));
         }
-        let records = self.keys.record_context();
-        if target.len() <= TARGET_INLINE_MAX {
-            return Ok(link_text(&records.seal(RecordKind::Symlink, b"", target, &*self.random)));
+        let seal = |kind, bound: &[u8], plain: &[u8]| self.keys.seal_record(kind, bound, plain, &*self.random);
+        if target.len() <= if self.keys.signed() { TARGET_INLINE_MAX_SIGNED } else { TARGET_INLINE_MAX } {
+            return Ok(link_text(&seal(RecordKind::Symlink, b"", target)));
         }
         let mut id = [0; ID];
         self.random.fill(&mut id);
-        write_control(&*self.root, &*self.random, &overflow_file(&id), &records.seal(RecordKind::LongSymlink, &id, target, &*self.random))?;
+        write_control(&*self.root, &*self.random, &overflow_file(&id), &seal(RecordKind::LongSymlink, &id, target))?;
         self.root.sync()?;
-        let text = link_text(&records.seal(RecordKind::Symlink, b"+", &id, &*self.random));
+        let text = link_text(&seal(RecordKind::Symlink, b"+", &id));
         Ok([&[OVERFLOW], text.as_slice()].concat())
     }
 
@@ -48,7 +66,7 @@ impl Core {
         match self.overflow_id(&text)? {
             None => Ok(self.keys.open_record(RecordKind::Symlink, b"", &link_record(&text)?)?.to_vec()),
             Some(id) => {
-                let bytes = read_control(&*self.root, &overflow_file(&id), OVERHEAD + TARGET_MAX)?;
+                let bytes = read_control(&*self.root, &overflow_file(&id), overhead(self.keys.signed()) + TARGET_MAX)?;
                 let bytes = bytes.ok_or(Fault::Corrupt("is a symbolic link whose target is missing"))?;
                 Ok(self.keys.open_record(RecordKind::LongSymlink, &id, &bytes)?.to_vec())
             }

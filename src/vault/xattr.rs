@@ -17,9 +17,14 @@ use crate::backing::{Dir, Kind};
 use crate::format::record::{OVERHEAD, RecordKind, XATTRS_MAX, Xattrs};
 
 /// The store's attribute that holds the blob.
-pub(crate) const KEY: &[u8] = b"user.kithfs";
+const KEY: &[u8] = b"user.kithfs";
 /// The same for symbolic links, FIFOs, sockets and devices, which cannot have attributes of the other kind. Only root can use it.
-pub(crate) const KEY_SPECIAL: &[u8] = b"trusted.kithfs";
+const KEY_SPECIAL: &[u8] = b"trusted.kithfs";
+/// The store's attribute that holds the blob of an object of this kind.
+pub(crate) fn key_of(kind: Kind) -> &'static [u8] {
+    if matches!(kind, Kind::File | Kind::Dir) { KEY } else { KEY_SPECIAL }
+}
+
 /// Longest name of an attribute.
 const NAME_MAX: usize = 255;
 /// The ACL of an object.
@@ -110,13 +115,18 @@ impl Core {
             return Ok(Place::File(open));
         }
         match self.nodes.link(node) {
-            Ok(link) => Ok(Place::Entry(self.dir(link.parent)?, link.stored)),
+            Ok(link) => {
+                if self.nodes.kind(node)? == Kind::Dir {
+                    self.directory_id(node)?; // those of a share's root are its own: sealed under its keys, changed by its writers
+                }
+                Ok(Place::Entry(self.dir(link.parent)?, link.stored))
+            }
             Err(fault) => self.known_dir(node).map(Place::Dir).ok_or(fault),
         }
     }
 
     fn xattr_key(&self, node: NodeId) -> Inner<&'static [u8]> {
-        Ok(if matches!(self.nodes.kind(node)?, Kind::File | Kind::Dir) { KEY } else { KEY_SPECIAL })
+        Ok(key_of(self.nodes.kind(node)?))
     }
 
     fn read_xattrs(&self, node: NodeId, place: &Place) -> Inner<Option<Xattrs>> {
@@ -135,7 +145,7 @@ impl Core {
             if plain.len() > XATTRS_MAX {
                 return Err(Fault::Os(libc::ENOSPC));
             }
-            let blob = self.keys.record_context().seal(RecordKind::Xattrs, b"", &plain, &*self.random);
+            let blob = self.keys.seal_record(RecordKind::Xattrs, b"", &plain, &*self.random);
             debug_assert!(blob.len() <= XATTRS_MAX + OVERHEAD);
             place.set(key, &blob)?;
         }

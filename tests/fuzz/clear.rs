@@ -8,6 +8,7 @@ use kithfs::format::header::{Header, HeaderContext, Hint, MAGIC, PUBLIC, PublicH
 use kithfs::format::journal::{JournalHead, RECORD_HEAD, RECORDS_AT, record_head};
 use kithfs::format::layout::{INDEX_BLOCK, Layout, SIZE_MAX, SMALL_MAX};
 use kithfs::format::name::{Decoded, NameCipher, StoredName, is_control, is_valid};
+use kithfs::format::signature::{Authorship, Sign};
 use kithfs::format::table::{HOLE, IndexBlock, Segment, Table};
 
 use super::{Repeat, Seeded, chosen};
@@ -61,6 +62,12 @@ fn header(public: PublicHeader) -> Header {
     Header { public, size, version: 1, root: HOLE, oldest_epoch: 1, hint: Hint { directory: [3; 32], name: b"name".to_vec() } }
 }
 
+/// A signature of nobody where the share is signed: only the part in clear is looked at.
+fn unsigned(layout: &Layout) -> Option<Sign<'static>> {
+    let by = Authorship { author: [1; 32], signer: [2; 32] };
+    layout.signed().then_some(Sign { by, sign: &|_, _| [3; 64] })
+}
+
 /// The part of a header that needs no key.
 pub fn header_public(data: &[u8]) {
     let Some((&choice, bytes)) = data.split_first() else { return };
@@ -68,7 +75,7 @@ pub fn header_public(data: &[u8]) {
     let Ok(public) = PublicHeader::decode(&layout, bytes) else { return };
     assert!(bytes.starts_with(MAGIC));
     let contents = vec![0; usize::from(public.small.unwrap_or(0))];
-    let again = header(public).seal(&context(layout), &contents, &Repeat(&bytes[60..84]));
+    let again = header(public).seal(&context(layout), &contents, unsigned(&layout), &Repeat(&bytes[60..84]));
     assert_eq!(again[..PUBLIC], bytes[..PUBLIC]);
 }
 
@@ -76,7 +83,7 @@ pub fn header_public_seeds() -> Vec<Vec<u8>> {
     let seed = |choice: u8, suite, small: Option<u16>| {
         let public = PublicHeader { suite, small, epoch: 1, commitment: [4; 8], file_id: [5; 32] };
         let contents = vec![0; usize::from(small.unwrap_or(0))];
-        let bytes = header(public).seal(&context(layout_of(choice)), &contents, &Seeded::new(1));
+        let bytes = header(public).seal(&context(layout_of(choice)), &contents, unsigned(&layout_of(choice)), &Seeded::new(1));
         chosen(choice, &bytes[..PUBLIC])
     };
     vec![seed(6, Suite::Aes256Gcm, None), seed(0x80, Suite::ChaCha20Poly1305, None), seed(10, Suite::Aes256Gcm, Some(17))]
@@ -97,7 +104,7 @@ pub fn table_seeds() -> Vec<Vec<u8>> {
     let seed = |choice: u8| {
         let layout = layout_of(choice & 0x7f);
         let mut table = Table::empty(&layout, [0; 16], 3);
-        table.segments[0] = Segment { nonce: [1; 12], tag: [2; 16], len: 4096 };
+        table.set(0, Segment { nonce: [1; 12], tag: [2; 16], len: 4096 }, Some([9; 32]));
         chosen(choice, &table.encode(&layout))
     };
     vec![seed(0), seed(2), seed(0x83)]

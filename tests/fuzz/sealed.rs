@@ -33,7 +33,7 @@ static HEADERS: LazyLock<Vec<(Header, Vec<u8>)>> = LazyLock::new(|| {
         let hint = Hint { directory: [3; 32], name: b"letter.txt".to_vec() };
         let size = small.map_or(1 << 20, u64::from);
         let header = Header { public, size, version: 7, root: HOLE, oldest_epoch: 1, hint };
-        let sealed = header.seal(&header_context(suite), &vec![8; usize::from(small.unwrap_or(0))], &Seeded::new(2));
+        let sealed = header.seal(&header_context(suite), &vec![8; usize::from(small.unwrap_or(0))], None, &Seeded::new(2));
         (header, sealed)
     };
     sizes.map(header).collect()
@@ -42,7 +42,7 @@ static HEADERS: LazyLock<Vec<(Header, Vec<u8>)>> = LazyLock::new(|| {
 /// A header as a stranger changes it.
 pub fn header_sealed(data: &[u8]) {
     for suite in SUITES {
-        if let Ok((header, contents)) = Header::open(&header_context(suite), data) {
+        if let Ok((header, contents, _)) = Header::open(&header_context(suite), data) {
             let (original, sealed) = HEADERS.iter().find(|(_, sealed)| data.starts_with(sealed)).expect("only what was sealed opens");
             assert_eq!(header, *original);
             assert_eq!(contents.len(), sealed.len() - HEADER);
@@ -66,8 +66,8 @@ pub fn header_body(data: &[u8]) {
     let mut sealed = body.to_vec();
     let tag = AES.seal(nonce, &[b"KHDR", &SHARE[..], public].concat(), &mut sealed);
     let bytes = [public, &tag, &sealed].concat();
-    let Ok((header, contents)) = Header::open(&context, &bytes) else { return };
-    assert_eq!(header.seal(&context, &contents, &Repeat(nonce)), bytes);
+    let Ok((header, contents, _)) = Header::open(&context, &bytes) else { return };
+    assert_eq!(header.seal(&context, &contents, None, &Repeat(nonce)), bytes);
 }
 
 pub fn header_body_seeds() -> Vec<Vec<u8>> {
@@ -85,7 +85,7 @@ pub fn header_body_seeds() -> Vec<Vec<u8>> {
 const KINDS: [RecordKind; 5] = [RecordKind::Symlink, RecordKind::LongSymlink, RecordKind::Xattrs, RecordKind::Directory, RecordKind::Name];
 
 fn records() -> RecordContext<'static> {
-    RecordContext { share: &SHARE, suite: Suite::Aes256Gcm, epoch: 3, cipher: &AES }
+    RecordContext { share: &SHARE, suite: Suite::Aes256Gcm, signed: false, epoch: 3, cipher: &AES }
 }
 
 /// What a record of a kind is bound to.
@@ -96,14 +96,14 @@ fn bound(kind: usize) -> [u8; 16] {
 static RECORDS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let plain = [&b"../elsewhere"[..], &[b't'; 3500], b"attributes", b"directory", &[b'n'; 255]];
     let random = Seeded::new(3);
-    KINDS.iter().zip(plain).enumerate().map(|(i, (kind, plain))| records().seal(*kind, &bound(i), plain, &random)).collect()
+    KINDS.iter().zip(plain).enumerate().map(|(i, (kind, plain))| records().seal(*kind, &bound(i), plain, None, &random)).collect()
 });
 
 /// A sealed record of any kind, as a stranger changes it.
 pub fn record_sealed(data: &[u8]) {
     for (i, kind) in KINDS.iter().enumerate() {
         let epoch = epoch_of(*kind, data);
-        if let Ok(plain) = records().open(*kind, &bound(i), data) {
+        if let Ok((plain, _)) = records().open(*kind, &bound(i), data) {
             assert_eq!(epoch, Ok(3));
             assert_eq!(data, RECORDS[i], "only what was sealed opens");
             assert_eq!(plain.len() + OVERHEAD, data.len());

@@ -79,7 +79,7 @@ fn write_file(vault: &Vault, parent: NodeId, name: &[u8], pieces: &[(u64, &[u8])
 
 fn options(read_only: bool) -> OpenOptions {
     let lock = if read_only { LockMode::None } else { LockMode::Exclusive };
-    OpenOptions { read_only, cache_bytes: CACHE, lock }
+    OpenOptions { read_only, cache_bytes: CACHE, lock, ..OpenOptions::default() }
 }
 
 fn create(suite: Suite, chunk_log2: u8) -> (MemStore, Identity) {

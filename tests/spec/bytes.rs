@@ -64,7 +64,7 @@ fn header(all: &mut Vec<Structure>) {
         let public = PublicHeader { suite, small: Some(9), epoch: 0x0304_0506, commitment: count(0x60), file_id: count(0x70) };
         let hint = Hint { directory: count(0x90), name: b"name".to_vec() };
         let header = Header { public, size: 9, version: 0x0102_0304, root: [0; 32], oldest_epoch: 3, hint };
-        let made = header.seal(&context, data, &Counting::from(1));
+        let made = header.seal(&context, data, None, &Counting::from(1));
 
         let suite_byte = [suite.as_byte()];
         let clear: Vec<&[u8]> = vec![b"kithfile", &[1, 0], &suite_byte, &[2], &[1], &[14], &[9, 0], &[6, 5, 4, 3]];
@@ -91,7 +91,8 @@ fn header(all: &mut Vec<Structure>) {
 fn table(all: &mut Vec<Structure>) {
     let layout = Layout::new(13, false).unwrap();
     let segment = Segment { nonce: count(0x10), tag: count(0x20), len: 0x0234 };
-    let table = Table { salt: count(1), epoch: 0x0304_0506, seals: 0x0708_090a, segments: [segment, Segment::HOLE].into() };
+    let table =
+        Table { salt: count(1), epoch: 0x0304_0506, seals: 0x0708_090a, segments: [segment, Segment::HOLE].into(), hashes: [].into() };
     let made = table.encode(&layout);
     let (salt, nonce, tag): ([u8; 16], [u8; 12], [u8; 16]) = (count(1), count(0x10), count(0x20));
     let entry: [&[u8]; 3] = [&nonce, &tag, &[0x34, 2]];
@@ -133,8 +134,8 @@ fn records(all: &mut Vec<Structure>) {
     for (kind, word) in kinds {
         for suite in Suite::ALL {
             let cipher = RecordCipher::new(suite, &[9; 32]);
-            let context = RecordContext { share: &SHARE, suite, epoch: 0x0304_0506, cipher: &cipher };
-            let made = context.seal(kind, b"bound", b"held", &Counting::from(1));
+            let context = RecordContext { share: &SHARE, suite, signed: false, epoch: 0x0304_0506, cipher: &cipher };
+            let made = context.seal(kind, b"bound", b"held", None, &Counting::from(1));
             let (id, nonce): ([u8; 16], [u8; 24]) = (count(1), count(17));
             let clear: [&[u8]; 6] = [&[1], &[suite.as_byte()], &[0], &[0], &[6, 5, 4, 3], &id];
             let aad: [&[u8]; 4] = [word, &SHARE, &clear.concat(), b"bound"];

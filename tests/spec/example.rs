@@ -78,7 +78,7 @@ fn compute(inputs: &Inputs) -> Vec<(&'static str, String)> {
     let data = inputs.text("small file");
     let public = public_header(&epoch, Some(data.len() as u16), file_id);
     let small = Header { public, size: data.len() as u64, version: 1, root: HOLE, oldest_epoch: 1, hint: hint.clone() };
-    let small = small.seal(&context, data, &Exactly::these(&[&inputs.hex::<24>("small file nonce")]));
+    let small = small.seal(&context, data, None, &Exactly::these(&[&inputs.hex::<24>("small file nonce")]));
 
     let size: usize = inputs.0["large file size"].parse().unwrap();
     let plain: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
@@ -97,7 +97,7 @@ fn compute(inputs: &Inputs) -> Vec<(&'static str, String)> {
     let table_root: Hash = table_hash(&used);
     let public = public_header(&epoch, None, file_id);
     let large = Header { public, size: size as u64, version: 1, root: table_root, oldest_epoch: 1, hint };
-    let large_header = large.seal(&context, &[], &Exactly::these(&[&inputs.hex::<24>("large file nonce")]));
+    let large_header = large.seal(&context, &[], None, &Exactly::these(&[&inputs.hex::<24>("large file nonce")]));
     let mut large_file = vec![0; layout.cipher_len(size as u64) as usize];
     large_file[..512].copy_from_slice(&large_header);
     large_file[4096..4096 + used.len()].copy_from_slice(&used);
@@ -107,9 +107,9 @@ fn compute(inputs: &Inputs) -> Vec<(&'static str, String)> {
     }
 
     let records = RecordCipher::new(suite, epoch.records.expose());
-    let record_context = RecordContext { share: &share, suite, epoch: 1, cipher: &records };
+    let record_context = RecordContext { share: &share, suite, signed: false, epoch: 1, cipher: &records };
     let random = Exactly::these(&[&inputs.hex::<16>("link record id"), &inputs.hex::<24>("link record nonce")]);
-    let link = record_context.seal(RecordKind::Symlink, b"", inputs.text("link target"), &random);
+    let link = record_context.seal(RecordKind::Symlink, b"", inputs.text("link target"), None, &random);
 
     // By hand as well, for the encodings of section 3.
     let secret = extract(&share, &folder);

@@ -3,6 +3,7 @@
 use kithfs::crypto::{Hctr2, NamesKey, RECORD_OVERHEAD, Suite};
 use kithfs::format::layout::{self, Layout};
 use kithfs::format::name::{self, NameCipher};
+use kithfs::format::signature::TRAILER_LEN;
 use kithfs::format::{identity, journal, manifest, members, record, share, slots, table};
 
 use super::page::{number, table_after};
@@ -121,9 +122,9 @@ fn bounds_in_the_text() {
     says(format!("It is {RECORD_OVERHEAD} bytes longer than what it holds"));
     says(format!("at the latest after 2^{} seals", table::SEALS_MAX.ilog2()));
     says(format!("1 to {} bytes; or the 16-byte reference", record::TARGET_MAX));
-    says(format!("A target of up to {} bytes", record::TARGET_INLINE_MAX));
+    says(format!("A target of up to {} bytes ({} in a signed share)", record::TARGET_INLINE_MAX, record::TARGET_INLINE_MAX_SIGNED));
     says(format!("At most {} bytes in all", record::XATTRS_MAX));
-    says(format!("n · 3 / 4 - {}", record::OVERHEAD));
+    says(format!("n · 3 / 4 - {} ({} in a signed share)", record::OVERHEAD, record::OVERHEAD + TRAILER_LEN));
     says(format!("{RECORD_OVERHEAD} to {}", journal::RECORD_MAX));
     says(format!("Records begin at {}, each at a multiple of {}", journal::RECORDS_AT, journal::ALIGN));
     says(format!("number of slots, 1 to {}", identity::MAX_SLOTS));
@@ -137,26 +138,26 @@ fn bounds_in_the_text() {
     says(format!("number of slot blocks, 1 to {}", manifest::MAX_BLOCKS));
     says(format!("12 ≤ c ≤ {}", layout::CHUNK_LOG2_MAX));
     says(format!("The default is c = {}", layout::CHUNK_LOG2_DEFAULT));
-    assert_eq!(record::link_target_len(22), 0);
+    assert_eq!(record::link_target_len(22, false), 0);
     for n in [66usize, 86, 100, 4095] {
-        assert_eq!(record::link_target_len(n as u64), (n * 3 / 4).saturating_sub(record::OVERHEAD) as u64);
+        assert_eq!(record::link_target_len(n as u64, false), (n * 3 / 4).saturating_sub(record::OVERHEAD) as u64);
     }
     let rows = table_after("stands in every header and goes into the derivation of every key.");
     let suites: Vec<(u64, String)> = rows.iter().map(|row| (number(&row[0]), row[1].trim_matches('`').to_owned())).collect();
     assert_eq!(suites, Suite::ALL.map(|suite| (u64::from(suite.as_byte()), suite.name().to_owned())));
 }
 
-/// The reserved tables of signed shares go with the lengths that the arithmetic takes for them.
+/// The tables of signed shares go with the lengths that the arithmetic takes for them.
 #[test]
-fn reserved_lengths() {
-    let trailer = table_after("<!-- reserved: trailer of a file header -->");
+fn lengths_of_signed_shares() {
+    let trailer = table_after("<!-- lengths: trailer of a file header -->");
     let mut at = kithfs::format::header::BODY_AT as u64;
     for row in &trailer {
         assert_eq!(number(&row[0]), at);
         at += number(&row[1]);
     }
     assert_eq!(at, layout::HEADER_SIGNED as u64);
-    let entry = table_after("<!-- reserved: entry of a table in a signed share -->");
+    let entry = table_after("<!-- lengths: entry of a table in a signed share -->");
     assert_eq!(number(&entry[0][1]), layout::ENTRY as u64);
     assert_eq!(number(&entry[1][0]) + number(&entry[1][1]), layout::ENTRY_SIGNED as u64);
 }

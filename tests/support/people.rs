@@ -12,13 +12,16 @@ const KITHFS: &str = env!("CARGO_BIN_EXE_kithfs");
 pub struct Person {
     name: &'static str,
     dir: tempfile::TempDir,
+    /// Who runs the program, where it is not the user of the test.
+    uid: Option<u32>,
+    program: PathBuf,
 }
 
 impl Person {
     /// A person with an empty home.
     pub fn new(name: &'static str) -> Person {
         let dir = tempfile::Builder::new().prefix("kithfs-test-").tempdir().expect("a temporary directory");
-        let person = Person { name, dir };
+        let person = Person { name, dir, uid: None, program: KITHFS.into() };
         person.write("passphrase", &format!("passphrase of {name}\n"));
         person
     }
@@ -28,6 +31,56 @@ impl Person {
         let person = Person::new(name);
         person.ok(&["identity", "new", "--kdf-memory", "32", "--kdf-passes", "1"]);
         person
+    }
+
+    /// A person with an identity and, where the test runs as root, the `nth` of the system's accounts (fusermount3 wants users to have a
+    /// name) to run the program as.
+    pub fn user(name: &'static str, nth: usize) -> Person {
+        let mut person = Person::new(name);
+        let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let uids = accounts.lines().filter_map(|line| line.split(':').nth(2)?.parse::<u32>().ok()).filter(|uid| *uid != 0);
+        let mut uids: Vec<u32> = uids.collect();
+        uids.sort();
+        uids.dedup();
+        if let (true, Some(&uid)) = (rustix::process::geteuid().is_root(), uids.get(nth)) {
+            // the source tree may lie where others may not go
+            person.program = person.home().join("kithfs");
+            std::fs::copy(KITHFS, &person.program).expect("copy the program");
+            person.uid = Some(uid);
+            person.own(person.home());
+        }
+        person.ok(&["identity", "new", "--kdf-memory", "32", "--kdf-passes", "1"]);
+        person
+    }
+
+    /// Makes this person the owner of a tree.
+    pub fn own(&self, path: &Path) {
+        if let Some(uid) = self.uid {
+            let status = Command::new("chown").arg("-R").arg(format!("{uid}:{uid}")).arg(path).status().expect("run chown");
+            assert!(status.success());
+        }
+    }
+
+    /// A command of this person, in his home, in a session of its own, so that it has no terminal.
+    fn command(&self, program: &Path, args: &[&str]) -> Command {
+        let mut command = match self.uid {
+            Some(uid) => {
+                let mut command = Command::new("setpriv");
+                command.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into(), "--".into(), "setsid".into()]);
+                command
+            }
+            None => Command::new("setsid"),
+        };
+        command.arg("--wait").arg(program).args(args).current_dir(self.home()).stdin(Stdio::null());
+        command.env("HOME", self.home()).env("KITHFS_PASSPHRASE_FILE", self.home().join("passphrase"));
+        command.env_remove("XDG_CONFIG_HOME").env_remove("XDG_STATE_HOME").env_remove("XDG_RUNTIME_DIR");
+        command
+    }
+
+    /// What a shell script of this person prints, and whether it did all that it was told.
+    pub fn shell(&self, script: &str) -> (bool, String) {
+        let output = self.command(Path::new("/bin/sh"), &["-euc", script]).output().expect("run a shell");
+        (output.status.success(), said(&output) + &stderr(&output))
     }
 
     pub fn home(&self) -> &Path {
@@ -41,13 +94,9 @@ impl Person {
         path
     }
 
-    /// The program, started in the home in a session of its own, so that it has no terminal.
+    /// The program, started by this person.
     pub fn kithfs(&self, args: &[&str]) -> Command {
-        let mut command = Command::new("setsid");
-        command.arg("--wait").arg(KITHFS).args(args).current_dir(self.home()).stdin(Stdio::null());
-        command.env("HOME", self.home()).env("KITHFS_PASSPHRASE_FILE", self.home().join("passphrase"));
-        command.env_remove("XDG_CONFIG_HOME").env_remove("XDG_STATE_HOME").env_remove("XDG_RUNTIME_DIR");
-        command
+        self.command(&self.program, args)
     }
 
     fn ends_with(&self, args: &[&str], code: i32) -> Output {

@@ -129,7 +129,7 @@ fn file_header() -> Make {
         let hint = Hint { directory: count(0x90), name: name.to_vec() };
         let header = Header { public, size, version: 5, root, oldest_epoch: 1, hint };
         let context = HeaderContext { share: &SHARE, layout, cipher: &cipher };
-        header.seal(&context, data.unwrap_or_default(), &Counting::from(1))
+        header.seal(&context, data.unwrap_or_default(), None, &Counting::from(1))
     };
     let full: Vec<u8> = (0..4096u32).map(|i| (i % 251) as u8).collect();
     let (small, aes) = (seal(AES, 9, Some(b"some data"), HOLE, b"letter.txt"), inputs(AES));
@@ -175,7 +175,8 @@ fn chunk_table() -> Make {
     let mut salt: [u8; 16] = count(1);
     let segment = Segment { nonce: count(0x10), tag: count(0x20), len: 4096 };
     let short = Segment { nonce: count(0x30), tag: count(0x40), len: 1 };
-    let table = |salt| Table { salt, epoch: 3, seals: 7, segments: [segment, Segment::HOLE, short, Segment::HOLE].into() };
+    let table =
+        |salt| Table { salt, epoch: 3, seals: 7, segments: [segment, Segment::HOLE, short, Segment::HOLE].into(), hashes: [].into() };
     let chacha = table(salt).encode(&layout);
     make.ok("chacha", "Two segments and two holes; a salt of 16 bytes.", &inputs(CHACHA, &chacha), &chacha);
     salt[12..].fill(0);
@@ -343,7 +344,7 @@ fn record_inputs(suite: Suite) -> Inputs {
 
 fn seal_record(suite: Suite, kind: RecordKind, bound: &[u8], plain: &[u8]) -> Vec<u8> {
     let cipher = RecordCipher::new(suite, &[9; 32]);
-    RecordContext { share: &SHARE, suite, epoch: 2, cipher: &cipher }.seal(kind, bound, plain, &Counting::from(1))
+    RecordContext { share: &SHARE, suite, signed: false, epoch: 2, cipher: &cipher }.seal(kind, bound, plain, None, &Counting::from(1))
 }
 
 /// What every sealed record must refuse.

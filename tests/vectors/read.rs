@@ -97,7 +97,7 @@ fn file_header(scenario: &Scenario) -> Outcome {
     let cipher = RecordCipher::new(suite(scenario), &scenario.key("header-key"));
     let share = scenario.key("share");
     let context = HeaderContext { share: &share, layout: layout(scenario), cipher: &cipher };
-    let (header, data) = Header::open(&context, &scenario.bytes).map_err(kind)?;
+    let (header, data, _) = Header::open(&context, &scenario.bytes).map_err(kind)?;
     Ok(fields([
         ("form", if header.public.small.is_some() { "small" } else { "large" }.to_owned()),
         ("epoch", header.public.epoch.to_string()),
@@ -181,8 +181,8 @@ fn record(scenario: &Scenario, of: RecordKind, bound: &[u8], bytes: &[u8]) -> Re
     let suite = suite(scenario);
     let cipher = RecordCipher::new(suite, &scenario.key("records-key"));
     let share = scenario.key("share");
-    let context = RecordContext { share: &share, suite, epoch: scenario.number("epoch") as u32, cipher: &cipher };
-    Ok(context.open(of, bound, bytes).map_err(kind)?.to_vec())
+    let context = RecordContext { share: &share, suite, signed: false, epoch: scenario.number("epoch") as u32, cipher: &cipher };
+    Ok(context.open(of, bound, bytes).map_err(kind)?.0.to_vec())
 }
 
 fn directory_record(scenario: &Scenario) -> Outcome {

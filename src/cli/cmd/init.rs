@@ -17,7 +17,7 @@ use crate::cli::secret::{Environment, Source};
 use crate::crypto::Suite;
 use crate::crypto::suite::aes_in_hardware;
 use crate::sharing::Identity;
-use crate::vault::{CreateOptions, IDENTITY_FILE, Vault};
+use crate::vault::{CreateOptions, CreateShare, IDENTITY_FILE, Vault};
 
 /// Makes a vault.
 pub fn run(args: &Init) -> Result<Exit, Failure> {
@@ -41,7 +41,12 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
     }
     let store = OsDir::open(&dir).map_err(failed)?;
     let options = CreateOptions { suite, chunk_log2: args.chunk_size };
-    if let Err(error) = Vault::create(&store, &options, owner.identity()) {
+    let share = CreateShare { name: args.name.clone(), ..CreateShare::default() };
+    let created = match args.signed {
+        true => Vault::create_signed(&store, &options, owner.identity(), &share),
+        false => Vault::create(&store, &options, owner.identity()),
+    };
+    if let Err(error) = created {
         if matches!(owner, Owner::Own(_)) {
             let _ = fs::remove_file(identity_file);
         }

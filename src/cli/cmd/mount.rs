@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backing::os::clear_umask;
-use crate::cli::args::{self, LogLevel, Mount};
+use crate::cli::args::{self, LogLevel, Mount, OpenArgs};
 use crate::cli::daemon::{self, Background, Side};
 use crate::cli::display::JsonPath;
 use crate::cli::error::Error;
@@ -30,14 +30,13 @@ use crate::vault::Vault;
 const READAHEAD_KIB: u32 = 1024;
 
 /// All that is known before the fork.
-struct Plan {
+struct Plan<'a> {
     found: Found,
     secret: (PathBuf, Given),
     mountpoint: PathBuf,
     options: MountOptions,
     serve: ServeOptions,
-    cache_size: Option<usize>,
-    remembers: bool,
+    open: &'a OpenArgs,
 }
 
 /// Mounts a vault.
@@ -63,8 +62,8 @@ pub fn run(args: &Mount, level: LogLevel) -> Result<Exit, Failure> {
     }
 }
 
-impl Plan {
-    fn make(args: &Mount) -> Result<Plan, Failure> {
+impl Plan<'_> {
+    fn make(args: &Mount) -> Result<Plan<'_>, Failure> {
         let mut options = MountOptions::default();
         args.options.iter().try_for_each(|list| options.parse(list))?;
         options.read_only |= args.read_only;
@@ -79,7 +78,7 @@ impl Plan {
             options.fsname = found.dir.to_string_lossy().replace(['\n', '\0'], "?");
         }
         let secret = found.ask(&args.open)?;
-        Ok(Plan { found, secret, mountpoint, options, serve, cache_size: args.open.cache_size, remembers: !args.open.no_rollback_memory })
+        Ok(Plan { found, secret, mountpoint, options, serve, open: &args.open })
     }
 }
 
@@ -144,15 +143,16 @@ struct Service {
 }
 
 impl Service {
-    fn start(plan: Plan) -> Result<Service, Failure> {
-        let Plan { found, secret, mountpoint, options, serve, cache_size, remembers } = plan;
+    fn start(plan: Plan<'_>) -> Result<Service, Failure> {
+        let Plan { found, secret, mountpoint, options, serve, open } = plan;
         daemon::keep_memory_private()?;
         clear_umask();
         signals::ignore_file_size_limit().map_err(|source| Error::Os { op: "lift the limit on file sizes", source })?;
         let signals = Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
         let purpose = if options.read_only { Purpose::Read } else { Purpose::Write };
         let share = found.description.share_id;
-        let open = found.unlock(secret, cache_size, purpose)?;
+        let remembers = !open.no_rollback_memory;
+        let open = found.unlock(secret, open, purpose)?;
         if remembers {
             seen::begin(&open.vault, &share, true);
         }

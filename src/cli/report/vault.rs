@@ -5,6 +5,7 @@ use std::path::Path;
 use super::super::display::{Shown, path as shown};
 use super::super::exit::Exit;
 use super::{Failure, exit_of_io};
+use crate::sharing::RosterError;
 use crate::vault::{Error, LockHolder};
 
 /// What failed in the vault `vault`; `plain` is the path in it that was asked for.
@@ -29,6 +30,12 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
         .hint("update kithfs on this machine"),
         Error::NoAccess { path } => Failure::new(Exit::WrongSecret, format_args!("open {}: this identity is not a member", place(&path)))
             .hint("give another identity with --identity FILE, or let a member add this one"),
+        Error::Members { op, source } => of_members(op, source, vault),
+        Error::Untrusted { path, founder, .. } => Failure::new(
+            Exit::NotTrusted,
+            format_args!("open {}: nothing vouches for this share, made by {}", place(&path), founder.fingerprint()),
+        )
+        .hint("whoever stores it may have planted it: accept an invitation to it first (`kithfs accept`), or take it as it is with --trust-on-first-use"),
         Error::InUse { path, holder } => in_use(&place(&path), &holder),
         Error::ReadOnly { op } => Failure::new(Exit::ReadOnly, format_args!("{op} {}: it is open for reading only", place(Path::new("")))),
         Error::Os { op, errno } => {
@@ -38,6 +45,22 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
         }
         Error::Share { path, source } => Failure::new(Exit::Corrupt, format_args!("open {}: {source}", place(&path)))
             .hint("a file of the vault is missing, damaged or was tampered with; see whether a sync tool has fetched all of it"),
+    }
+}
+
+/// What failed about the members of the share in `vault`.
+fn of_members(op: &str, error: RosterError, vault: &Path) -> Failure {
+    let failed = |exit| Failure::new(exit, format_args!("{op} in {}: {}", shown(vault), Shown(error.to_string().as_bytes())));
+    match &error {
+        RosterError::OwnerOnly => failed(Exit::Usage).hint("only a vault that was made with `kithfs init --signed` can have members"),
+        RosterError::NotAdmin => failed(Exit::ReadOnly).hint("`kithfs share list` shows who the admins are"),
+        RosterError::NoSuchMember => failed(Exit::NotFound).hint("`kithfs share list` shows the members"),
+        RosterError::AlreadyMember(_) => failed(Exit::Usage).hint("`kithfs share list` shows the members and their roles"),
+        RosterError::NoFork => {
+            failed(Exit::NotFound).hint("`kithfs share list` shows the heads; there is something to settle where there are two")
+        }
+        RosterError::Forked(_) => failed(Exit::ReadOnly).hint(format_args!("settle it first: kithfs share settle {}", shown(vault))),
+        _ => failed(Exit::Failure),
     }
 }
 

@@ -6,7 +6,7 @@
 //! * Advice only: what follows from it is decided by whoever repairs.
 
 use crate::backing::{Access, Dir, DirEntry, Kind};
-use crate::format::header::{Header, Hint, PublicHeader};
+use crate::format::header::{Header, Hint};
 use crate::format::layout::SMALL_MAX;
 use crate::format::name::{DIRECTORY_RECORD, is_control};
 use crate::format::record::{DirectoryRecord, RecordKind};
@@ -17,7 +17,7 @@ use crate::vault::keys::DirectoryId;
 /// Files and sub-directories that are asked for a hint.
 const ASKED_MAX: usize = 256;
 
-/// The authenticated header of a file of the store.
+/// The authenticated header of a file of the store, in a signed share by a signature that counts.
 pub(crate) fn header_of(core: &Core, file: &dyn crate::backing::File) -> Inner<Header> {
     let layout = core.keys.layout;
     let mut bytes = vec![0; layout.header() + SMALL_MAX as usize];
@@ -26,8 +26,7 @@ pub(crate) fn header_of(core: &Core, file: &dyn crate::backing::File) -> Inner<H
     if read == 0 {
         return Err(Fault::Corrupt("is empty: it was never committed"));
     }
-    let public = PublicHeader::decode(&layout, &bytes)?;
-    Ok(Header::open(&core.keys.header_context(core.keys.epoch(public.epoch)?), &bytes)?.0)
+    Ok(core.keys.open_header(&bytes)?.header)
 }
 
 /// Where the header of a file says that it stood.

@@ -4,10 +4,12 @@
 //! * Nothing is changed, neither in the store nor in the table of nodes: the check walks the store by its own handles.
 //! * A directory whose record is lost is walked all the same, under the id that the headers of its files name, if names decode under it.
 //! * Contents are authenticated on all cores; what is wrong with a file is told as ranges of plain bytes.
+//! * A check of a share stops at the shares that are nested in it: they are entered, and checked, one after the other (see `nested`).
 //! * A fault comes with the remedy that `repair` has for it. What is inside a directory is told before what moves the directory.
 
 mod content;
 pub(crate) mod hints;
+mod nested;
 mod walk;
 
 use std::ops::Range;
@@ -16,7 +18,6 @@ use std::time::Duration;
 use super::core::Core;
 use super::error::{Fault, Inner};
 use super::repair::Remedy;
-use super::types::ROOT;
 
 /// Name of the directory in the root to which repairs move what cannot be authenticated.
 pub const LOST_AND_FOUND: &[u8] = b"lost+found";
@@ -36,6 +37,19 @@ pub struct CheckProgress {
     pub others: u64,
     /// Plain bytes that were authenticated.
     pub bytes: u64,
+}
+
+impl CheckProgress {
+    /// Both together.
+    fn plus(&self, other: &Self) -> Self {
+        CheckProgress {
+            files: self.files + other.files,
+            dirs: self.dirs + other.dirs,
+            symlinks: self.symlinks + other.symlinks,
+            others: self.others + other.others,
+            bytes: self.bytes + other.bytes,
+        }
+    }
 }
 
 /// Something that is wrong.
@@ -102,6 +116,7 @@ pub(crate) fn describe(fault: &Fault) -> String {
         Fault::Io(e) => e.to_string(),
         Fault::Format(e) => e.to_string(),
         Fault::Corrupt(what) => what.to_string(),
+        Fault::Boundary => "is a share that cannot be entered".to_string(),
         Fault::Os(errno) => std::io::Error::from_raw_os_error(*errno).to_string(),
     }
 }
@@ -128,20 +143,23 @@ impl Default for Online {
 /// How the check calls back while it runs.
 pub type Progress<'a> = &'a mut dyn FnMut(&CheckProgress);
 
+/// Plain and stored paths, from the root of the share that was checked, of the shares nested in it.
+pub(crate) type NestedShares = Vec<(Vec<u8>, Vec<u8>)>;
+
 impl Core {
-    /// Checks the entry at the plain path `start` and everything below it.
-    pub fn check(&self, start: &[u8], progress: Progress) -> Inner<CheckReport> {
+    /// Checks the entry of this share at the stored path `start` and everything below it. Nested shares are told and not entered.
+    pub fn check(&self, start: &[u8], progress: Progress) -> Inner<(CheckReport, NestedShares)> {
         let mut walk = walk::Walk::new(self, progress);
         walk.from(start)?;
         let mut report = CheckReport { seen: walk.seen, ..CheckReport::default() };
         (report.kept, report.faults) = walk.faults.into_iter().partition(CheckFault::is_kept);
-        Ok(report)
+        Ok((report, walk.shares))
     }
 
     /// As [`Core::check`], of a vault that another process may be writing to: a fault counts only if the object it is in has not changed for
     /// a while and the fault is still there.
-    pub fn check_online(&self, start: &[u8], online: &Online, progress: Progress) -> Inner<CheckReport> {
-        let mut report = self.check(start, progress)?;
+    pub fn check_online(&self, start: &[u8], online: &Online, progress: Progress) -> Inner<(CheckReport, NestedShares)> {
+        let (mut report, shares) = self.check(start, progress)?;
         for round in 0.. {
             let suspects = std::mem::take(&mut report.faults);
             if suspects.is_empty() {
@@ -170,7 +188,7 @@ impl Core {
         }
         let found = std::mem::take(&mut report.kept);
         (report.kept, report.faults) = found.into_iter().partition(CheckFault::is_kept);
-        Ok(report)
+        Ok((report, shares))
     }
 
     /// The fault that is to be found now where `suspect` was found, if there still is one.
@@ -203,15 +221,5 @@ impl Core {
             rest = &rest[at + 1..];
         }
         Ok((dir, rest))
-    }
-
-    /// Stored path of a plain one that is there.
-    fn start_of(&self, plain: &[u8]) -> Inner<Vec<u8>> {
-        let attr = self.resolve(plain)?;
-        let path = self.nodes.stored_path(attr.node);
-        if attr.node != ROOT {
-            self.nodes.forget(attr.node, 1);
-        }
-        path.ok_or(Fault::Os(libc::ENOENT))
     }
 }

@@ -9,15 +9,17 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::content::{self, Job};
-use super::{CheckFault, CheckProgress, Progress, describe, hints, join};
+use super::{CheckFault, CheckProgress, NestedShares, Progress, describe, hints, join};
 use crate::backing::{Access, Dir, DirEntry, Kind, Stat};
-use crate::format::name::{DIRECTORY_RECORD, LONG, SIDECAR, StoredName, is_control};
+use crate::format::junction;
+use crate::format::name::{DIRECTORY_RECORD, LONG, SIDECAR, is_control};
 use crate::format::record::{RecordKind, Xattrs};
 use crate::vault::core::{Core, list};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::OpenFile;
 use crate::vault::keys::DirectoryId;
 use crate::vault::repair::{Action, Remedy};
+use crate::vault::share::DESCRIPTOR;
 use crate::vault::types::ROOT;
 use crate::vault::xattr;
 
@@ -54,6 +56,8 @@ pub(super) struct Walk<'a> {
     core: &'a Core,
     pub seen: CheckProgress,
     pub faults: Vec<CheckFault>,
+    /// Shares that the walk came upon and did not enter.
+    pub shares: NestedShares,
     progress: Progress<'a>,
     jobs: Vec<Job>,
     waiting: Vec<Waiting>,
@@ -74,6 +78,7 @@ impl<'a> Walk<'a> {
             core,
             seen: CheckProgress::default(),
             faults: Vec::new(),
+            shares: Vec::new(),
             progress,
             jobs: Vec::new(),
             waiting: Vec::new(),
@@ -87,19 +92,18 @@ impl<'a> Walk<'a> {
         self.faults.push(CheckFault::new(plain, cipher, what, remedy));
     }
 
-    /// Checks the entry at a plain path and all below it.
-    pub fn from(&mut self, start: &[u8]) -> Inner<()> {
-        let cipher = self.core.start_of(start)?;
+    /// Checks the entry at a stored path and all below it.
+    pub fn from(&mut self, cipher: &[u8]) -> Inner<()> {
         if cipher.is_empty() {
             // The root is an entry of no directory: nobody else would look at its attributes.
-            match self.core.root.get_xattr_self(xattr::KEY).map_err(Fault::from).and_then(|blob| self.xattrs(blob)) {
+            match self.core.root.get_xattr_self(xattr::key_of(Kind::Dir)).map_err(Fault::from).and_then(|blob| self.xattrs(blob)) {
                 Ok(()) => {}
                 Err(fault) => self.fault(b"", b"", describe(&fault), Some(Remedy(Action::Attributes { name: b"root".to_vec() }))),
             }
             let root = self.root()?;
             self.directory(root);
         } else {
-            let (place, stored) = self.parent_of(&cipher)?;
+            let (place, stored) = self.parent_of(cipher)?;
             self.entry_of(&place, &stored);
         }
         self.flush();
@@ -156,15 +160,25 @@ impl<'a> Walk<'a> {
     }
 
     /// Opens a sub-directory and finds out its id; the second is what is wrong with that. `name` is `None` where its own name is not known.
+    /// [`Fault::Boundary`] where it is a share of its own.
     fn enter(&self, parent: &Place, stored: &[u8], name: Option<&[u8]>) -> Inner<(Place, Option<CheckFault>)> {
         let dir = parent.dir.open_dir(stored)?;
         let (plain, cipher) = (join(&parent.plain, name.unwrap_or(b"?")), join(&parent.cipher, stored));
+        match (parent.id, name) {
+            (Some(above), Some(name)) => {
+                let name = self.core.keys.place_name(&above, stored, name);
+                self.core.check_boundary(&*dir, &*parent.dir, &above, name)?;
+            }
+            // What leads there is not known, but not a name in it is one of ours.
+            _ if dir.stat(DESCRIPTOR).is_ok() => return Err(Fault::Boundary),
+            _ => {}
+        }
         let entries = list(&*dir)?;
         let any = entries.iter().any(|e| !is_control(&e.name));
         let mut wrong = None;
         let id = match (parent.id, name) {
             (Some(above), Some(name)) => {
-                let name = self.core.keys.names(&above).place_name(stored, name);
+                let name = self.core.keys.place_name(&above, stored, name);
                 let derived = self.core.keys.derived_directory(&above, name);
                 let record = |id| Some(Remedy(Action::Record { id, parent: above, name: name.to_vec() }));
                 match self.core.identify(&*dir, &above, name) {
@@ -230,23 +244,28 @@ impl<'a> Walk<'a> {
             name = known.unwrap_or(name);
         }
         let plain = join(&place.plain, &name);
-        let blob = place.dir.get_xattr(&entry.name, xattr::KEY).map_err(Fault::from);
+        let inside = (stat.kind == Kind::Dir).then(|| self.enter(place, &entry.name, Some(&name)));
+        if let Some(Err(Fault::Boundary)) = inside {
+            // Checked by whoever enters it, its attributes too, which are sealed under its own keys.
+            return self.shares.push((plain, cipher));
+        }
+        let blob = place.dir.get_xattr(&entry.name, xattr::key_of(stat.kind)).map_err(Fault::from);
         match blob.and_then(|blob| self.xattrs(blob)) {
             Ok(()) => {}
             Err(fault) if vanished(&fault) => return,
-            // Links and special files have no attributes of this kind on most stores.
+            // Not every store has attributes, and those of links and special files are for root alone.
             Err(Fault::Io(e)) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) => {}
             Err(fault) => self.fault(&plain, &cipher, describe(&fault), Some(Remedy(Action::Attributes { name: name.clone() }))),
         }
         let keep = || Remedy(Action::Keep { name: name.clone(), directory: None, place: place.id });
         match stat.kind {
-            Kind::Dir => match self.enter(place, &entry.name, Some(&name)) {
-                Ok((inside, wrong)) => {
+            Kind::Dir => match inside {
+                Some(Ok((inside, wrong))) => {
                     self.faults.extend(wrong);
                     self.directory(inside);
                 }
-                Err(fault) if vanished(&fault) => {}
-                Err(fault) => self.fault(&plain, &cipher, describe(&fault), None),
+                Some(Err(fault)) if !vanished(&fault) => self.fault(&plain, &cipher, describe(&fault), None),
+                _ => {}
             },
             Kind::File => self.file(place, &entry.name, &stat, Waiting { plain, cipher, otherwise: None, keep: keep() }),
             Kind::Symlink => {
@@ -279,8 +298,7 @@ impl<'a> Walk<'a> {
             _ => return None,
         };
         let id = place.id?;
-        let cipher = self.core.keys.names(&id);
-        names.into_iter().find(|name| matches!(cipher.encode(name), Some(StoredName::Long { entry, .. }) if entry == stored))
+        names.into_iter().find(|name| self.core.keys.is_long_entry(&id, stored, name))
     }
 
     /// An entry whose stored name is none of this directory.
@@ -313,6 +331,7 @@ impl<'a> Walk<'a> {
                         }
                     }
                     Err(fault) if vanished(&fault) => return,
+                    Err(Fault::Boundary) => return self.fault(&unknown, cipher, "is a share whose name cannot be read", None),
                     Err(fault) => return self.fault(&unknown, cipher, describe(&fault), None),
                 };
                 self.flush();
@@ -328,8 +347,10 @@ impl<'a> Walk<'a> {
 
     /// `name`, where no entry of the directory has it and no earlier remedy gives it.
     fn free_name(&mut self, place: &Place, name: &[u8]) -> Option<Vec<u8>> {
-        let stored = self.core.keys.names(&place.id?).encode(name)?;
-        let free = place.dir.stat(stored.entry()).is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT));
+        let id = place.id?;
+        let stored = self.core.keys.names(&id).encode(name)?;
+        let is_free = |entry: &[u8]| place.dir.stat(entry).is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT));
+        let free = is_free(stored.entry()) && self.core.keys.older_entries(&id, name).iter().all(|entry| is_free(entry));
         (free && self.claimed.insert(join(&place.cipher, stored.entry()))).then(|| name.to_vec())
     }
 
@@ -343,6 +364,10 @@ impl<'a> Walk<'a> {
                 return;
             }
             ("names an entry that is not there", keep(b"unused long name"))
+        } else if name.starts_with(junction::PREFIX) {
+            return; // read with the directory that it leads to
+        } else if name.starts_with(b"+moving-") {
+            ("is a share that was not finished: making it again goes on, or removes what is left", None)
         } else if name.starts_with(b"+trash-") {
             ("was left behind by a crash", Some(Remedy(Action::Trash)))
         } else if name.starts_with(b"+tmp-") {

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use super::Journal;
 use crate::backing::{File, SetTime, Timestamp};
-use crate::format::header::{Header, PublicHeader};
 use crate::format::journal::{JournalRecord, Patch, header_hash};
 use crate::format::layout::SMALL_MAX;
 use crate::vault::error::Inner;
@@ -36,7 +35,7 @@ impl Journal {
         let follows = |i: usize| records[i].base == records[i - 1].result;
         let known = match records.iter().rposition(|r| hash.is_some_and(|hash| r.result == hash || r.base == hash)) {
             Some(known) => known,
-            None if self.is_torn(&bytes, &records[0].file_id) => records.len() - 1,
+            None if self.keys.is_torn_header(&bytes, &records[0].file_id) => records.len() - 1,
             None => return Ok(if self.is_newer(&bytes, records) { Outcome::Nothing } else { Outcome::Refused }),
         };
         let start = (1..=known).rev().find(|i| !follows(*i)).unwrap_or(0);
@@ -76,8 +75,7 @@ impl Journal {
         let mut bytes = vec![0; layout.cipher_len(SMALL_MAX) as usize];
         let read = file.read_at(&mut bytes, 0)?;
         bytes.truncate(read);
-        let public = PublicHeader::decode(&layout, &bytes)?;
-        let (header, _) = Header::open(&self.keys.header_context(self.keys.epoch(public.epoch)?), &bytes)?;
+        let header = self.keys.open_header(&bytes)?.header;
         let stat = file.stat()?;
         if stat.size > layout.cipher_len(header.size) {
             file.set_len(layout.cipher_len(header.size))?;
@@ -89,9 +87,7 @@ impl Journal {
     /// Whether the file is authentic and in a state that came after all of the records.
     fn is_newer(&self, bytes: &[u8], records: &[&JournalRecord<'_>]) -> bool {
         let version = |bytes: &[u8]| {
-            let public = PublicHeader::decode(&self.keys.layout, bytes).ok()?;
-            let epoch = self.keys.epoch(public.epoch).ok()?;
-            let (header, _) = Header::open(&self.keys.header_context(epoch), bytes).ok()?;
+            let header = self.keys.open_header(bytes).ok()?.header;
             (header.public.file_id == records[0].file_id).then_some(header.version)
         };
         let recorded = records.iter().filter_map(|r| version(&r.patches.iter().find(|p| p.offset == 0)?.bytes)).max();
@@ -99,13 +95,6 @@ impl Journal {
             (Some(there), Some(recorded)) => there > recorded,
             _ => false,
         }
-    }
-
-    /// Whether the header is one that a crash tore while it was written: it names the file but does not open.
-    fn is_torn(&self, bytes: &[u8], file_id: &[u8; 32]) -> bool {
-        let Ok(public) = PublicHeader::decode(&self.keys.layout, bytes) else { return false };
-        let Ok(epoch) = self.keys.epoch(public.epoch) else { return false };
-        public.file_id == *file_id && Header::open(&self.keys.header_context(epoch), bytes).is_err()
     }
 }
 

@@ -4,6 +4,7 @@
 //! * Only what is authentic counts, on both sides. What cannot be read is the business of the check.
 //! * What this client does itself is no news: names that it has changed are taken as they are.
 //! * What is noticed is not learnt, so that it stays noticed until somebody accepts it or it is as it was.
+//! * What is in a nested share is not compared: a share is remembered by who opens it alone.
 //! * The memory learns a state only after the store was told to make it durable: it never runs ahead of the vault.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -222,12 +223,19 @@ impl<'a> Survey<'a> {
                     }
                 }
                 Kind::Dir => {
-                    let place = self.core.keys.names(id).place_name(&entry.name, &name);
+                    let place = self.core.keys.place_name(id, &entry.name, &name);
                     let inside = dir.open_dir(&entry.name).map_err(Fault::from);
-                    match inside.and_then(|inside| Ok(self.core.identify(&*inside, id, place)?.0)) {
-                        Ok(inner) => {
+                    let found = inside.and_then(|inside| match self.core.check_boundary(&*inside, &**dir, id, place) {
+                        Ok(()) => Ok((self.core.identify(&*inside, id, place)?.0, false)),
+                        Err(Fault::Boundary) => Ok((self.core.keys.derived_directory(id, place), true)),
+                        Err(fault) => Err(fault),
+                    });
+                    match found {
+                        Ok((inner, is_share)) => {
                             let hash = self.memory.hash(&inner, b"");
-                            below.push((entry.name.to_vec(), (inner, self.memory.place(at, &name, &hash), join(plain, &name))));
+                            if !is_share {
+                                below.push((entry.name.to_vec(), (inner, self.memory.place(at, &name, &hash), join(plain, &name))));
+                            }
                             (DIRECTORY, hash, 0)
                         }
                         Err(_) => (DIRECTORY, [0; 32], 0),

@@ -239,8 +239,9 @@ impl<'a> Bench<'a> {
         self.keep(cipher, b"unnamed directory", id)
     }
 
-    /// A new file in the directory of this repair, filled by `fill`, durable.
+    /// A new file in the directory of this repair, filled by `fill`, durable. Its bytes are nobody's that could be verified.
     fn copy(&mut self, name: &[u8], fill: Fill) -> Inner<Option<Vec<u8>>> {
+        self.core.may_seal()?;
         let name = self.free(name)?.0;
         let core = self.core;
         let node = self.run()?.node;
@@ -263,14 +264,15 @@ impl<'a> Bench<'a> {
 
     fn attributes(&mut self, cipher: &[u8], name: &[u8]) -> Inner<Option<Vec<u8>>> {
         let (dir, stored) = self.core.open_parent(cipher)?;
-        let get = || if stored.is_empty() { dir.get_xattr_self(xattr::KEY) } else { dir.get_xattr(stored, xattr::KEY) };
+        let key = xattr::key_of(if stored.is_empty() { Kind::Dir } else { dir.stat(stored)?.kind });
+        let get = || if stored.is_empty() { dir.get_xattr_self(key) } else { dir.get_xattr(stored, key) };
         let Some(blob) = get()? else { return Ok(None) };
         let name = [&name[..name.len().min(NAME_MAX)], b".attributes"].concat();
         let kept = self.copy(&name, &mut |write| write(&blob))?;
         if stored.is_empty() {
-            dir.remove_xattr_self(xattr::KEY)?
+            dir.remove_xattr_self(key)?
         } else {
-            dir.remove_xattr(stored, xattr::KEY)?
+            dir.remove_xattr(stored, key)?
         };
         Ok(kept)
     }

@@ -6,7 +6,8 @@
 //! * Each step is one rename, or one new control file that is durable before what it replaces goes; a crash leaves the state before it or
 //!   after it, and the next repair goes on.
 //! * What is sealed anew follows from something that was authenticated: a header's hint, a record, names that decode.
-//! * In a signed share that is not enough, because every reader can make such evidence: there nothing is sealed for others.
+//! * In a signed share that is not enough, because every reader can make such evidence: there nothing is sealed or signed for others.
+//! * One share is repaired at a time, the one that was opened: what is wrong in a nested one comes without a remedy.
 
 mod act;
 mod salvage;

@@ -1,0 +1,148 @@
+//! The command line of sharing.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::OpenArgs;
+use crate::sharing;
+
+/// `share`
+#[derive(Args, Debug)]
+pub struct Share {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ShareCommand,
+}
+
+/// The commands of `share`.
+#[derive(Debug, Subcommand)]
+pub enum ShareCommand {
+    /// Add members, or give them a role that may do more
+    ///
+    /// They are contacts. A contact whose fingerprint nobody has compared is refused unless told so; one that is CHANGED always is.
+    Add(ShareAdd),
+    /// Remove members
+    ///
+    /// A new folder key is used from then on, which they do not get. What they have read they keep.
+    Remove(ShareRemove),
+    /// List the members, their roles and fingerprints
+    List(ShareList),
+    /// Show who changed the membership, when and how, every signature verified
+    Log(ShareLog),
+    /// Choose one of two lists of members that exclude each other
+    ///
+    /// Without --keep it shows them.
+    Settle(ShareSettle),
+    /// Write an invitation for a member
+    ///
+    /// It tells him which share is meant, so that nobody can pass him another one. It holds no secret.
+    Invite(ShareInvite),
+}
+
+/// What a member may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// Reads
+    Reader,
+    /// Reads and writes
+    Writer,
+    /// And changes who is a member
+    Admin,
+}
+
+impl From<Role> for sharing::Role {
+    fn from(role: Role) -> sharing::Role {
+        match role {
+            Role::Reader => sharing::Role::Reader,
+            Role::Writer => sharing::Role::Writer,
+            Role::Admin => sharing::Role::Admin,
+        }
+    }
+}
+
+/// `share add`
+#[derive(Args, Debug)]
+pub struct ShareAdd {
+    /// The secret, and whether to take an unverified contact.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// What they may do
+    #[arg(long, value_enum)]
+    pub role: Role,
+    /// The vault, or where it is mounted
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Contacts
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<String>,
+}
+
+/// `share remove`
+#[derive(Args, Debug)]
+pub struct ShareRemove {
+    /// The secret.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// The vault, or where it is mounted
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Members, as `list` names them
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<String>,
+}
+
+/// `share list`, `who-can-read`
+#[derive(Args, Debug)]
+pub struct ShareList {
+    /// The secret.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The vault or a path in it, or where it is mounted
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+}
+
+/// `share log`
+#[derive(Args, Debug)]
+pub struct ShareLog {
+    /// The secret.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// The vault or a path in it, or where it is mounted
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+}
+
+/// `share settle`
+#[derive(Args, Debug)]
+pub struct ShareSettle {
+    /// The secret.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// The head that stays: at least eight digits of its hash
+    #[arg(long, value_name = "HASH")]
+    pub keep: Option<String>,
+    /// The vault, or where it is mounted
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+}
+
+/// `share invite`
+#[derive(Args, Debug)]
+pub struct ShareInvite {
+    /// The secret.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// Where to write the invitation; `-` is stdout
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    pub output: PathBuf,
+    /// The vault, or where it is mounted
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// A member, as `list` names him
+    pub name: String,
+}

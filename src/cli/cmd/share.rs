@@ -1,0 +1,350 @@
+//! `kithfs share`, `kithfs who-can-read`
+//!
+//! Rules: what changes the membership names the folder of the share itself, so that nobody shares a whole vault who meant a folder in it;
+//! a key is taken from the contacts alone, never from a name in a roster; the vault is opened without its lock, for nothing but new
+//! control files is written, so all of it works beside a mount.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::cli::args::OpenArgs;
+use crate::cli::args::share::{ShareAdd, ShareCommand, ShareInvite, ShareList, ShareLog, ShareRemove, ShareSettle};
+use crate::cli::display::{Shown, hex, path as shown, utc};
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::open::{self, Open, Purpose};
+use crate::cli::out::Out;
+use crate::cli::registry::Registry;
+use crate::cli::replace::replace;
+use crate::cli::report::{Failure, note};
+use crate::cli::{contacts, paths};
+use crate::sharing::contacts::Trust;
+use crate::sharing::{Contacts, Member, PublicIdentity, Role};
+use crate::vault::{self, LogEntry, LogKind, ShareInfo};
+
+/// Runs one of the commands.
+pub fn run(command: &ShareCommand) -> Result<Exit, Failure> {
+    match command {
+        ShareCommand::Add(args) => add(args),
+        ShareCommand::Remove(args) => remove(args),
+        ShareCommand::List(args) => list(args),
+        ShareCommand::Log(args) => log(args),
+        ShareCommand::Settle(args) => settle(args),
+        ShareCommand::Invite(args) => invite(args),
+    }
+}
+
+/// The vault that a path of ciphertext or of a live mount belongs to, and the plain path in it.
+fn locate(given: &Path) -> Result<(PathBuf, Vec<u8>), Failure> {
+    let place = given.canonicalize().unwrap_or_else(|_| given.to_owned());
+    // without a registry there are no mounts to be found in
+    let live = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
+    let mounts = live.iter().filter_map(|entry| Some((entry, place.strip_prefix(&entry.mountpoint.0).ok()?)));
+    // of mounts inside of mounts the innermost
+    match mounts.min_by_key(|(_, rest)| rest.as_os_str().len()) {
+        Some((entry, rest)) => Ok((entry.vault.0.clone(), paths::clean(rest.as_os_str())?)),
+        None => Ok(paths::split_vault(given)?),
+    }
+}
+
+fn open_beside(path: &Path, args: &OpenArgs) -> Result<(Open, Vec<u8>), Failure> {
+    let (vault, rest) = locate(path)?;
+    let found = open::find(&vault)?;
+    let secret = found.ask(args)?;
+    Ok((found.unlock(secret, args, Purpose::Beside)?, rest))
+}
+
+/// As [`open_beside`], for what changes the share: the path must be its own folder.
+fn open_to_change(path: &Path, args: &OpenArgs) -> Result<(Open, vault::Share, ShareInfo), Failure> {
+    let (open, rest) = open_beside(path, args)?;
+    let (share, info) = share_at(&open, &rest)?;
+    if info.path == rest { Ok((open, share, info)) } else { Err(Error::NotAShare { path: path.to_owned(), vault: open.dir }.into()) }
+}
+
+/// The share in which a plain path stands.
+fn share_at(open: &Open, path: &[u8]) -> Result<(vault::Share, ShareInfo), Failure> {
+    let share = open.vault.share_at(path).map_err(open.failed(path))?;
+    let info = share.info().map_err(open.failed(path))?;
+    Ok((share, info))
+}
+
+/// A member as this user knows him.
+struct Known {
+    name: String,
+    state: &'static str,
+}
+
+/// The name that this user has for a member, else the one that the share's admin gave him.
+fn known(contacts: &Contacts, me: &PublicIdentity, member: &Member) -> Known {
+    if member.public == *me {
+        return Known { name: member.name.clone(), state: "you" };
+    }
+    match (contacts.by_key(&member.public), contacts.get(&member.name)) {
+        (Some(contact), _) => Known { name: contact.name.clone(), state: contact.trust().name() },
+        // somebody else's key under the name of a contact
+        (None, Some(_)) => Known { name: member.name.clone(), state: Trust::Changed.name() },
+        (None, None) => Known { name: member.name.clone(), state: "unknown" },
+    }
+}
+
+/// The members that are meant by these names.
+fn members<'a>(info: &'a ShareInfo, contacts: &Contacts, names: &[String], path: &Path) -> Result<Vec<&'a Member>, Error> {
+    let find = |name: &String| {
+        let by_key = contacts.get(name).and_then(|contact| info.members.iter().find(|member| member.public == contact.public));
+        let mut by_name = info.members.iter().filter(|member| member.name == *name && contacts.get(name).is_none());
+        match (by_key, by_name.next(), by_name.next()) {
+            (Some(member), ..) | (None, Some(member), None) => Ok(member),
+            _ => Err(Error::NoSuchMember { path: path.to_owned(), name: name.clone() }),
+        }
+    };
+    names.iter().map(find).collect()
+}
+
+fn add(args: &ShareAdd) -> Result<Exit, Failure> {
+    let contacts = contacts::load()?;
+    let role = Role::from(args.role);
+    let mut people = Vec::new();
+    for name in &args.names {
+        let unknown = || contacts::failed(crate::sharing::ContactError::Unknown(name.clone()));
+        let contact = contacts.get(name).ok_or_else(unknown)?;
+        note(format_args!("{}: {}, fingerprint {}", Shown(name.as_bytes()), contact.trust().name(), contact.public.fingerprint()));
+        match contact.trust() {
+            Trust::Verified => {}
+            Trust::New if args.open.trust_on_first_use => {}
+            Trust::New => return Err(Error::ContactNotVerified(name.clone()).into()),
+            Trust::Changed => return Err(Error::KeyChanged(name.clone()).into()),
+        }
+        people.push(Member { public: contact.public, role, name: name.clone() });
+    }
+    let (open, share, info) = open_to_change(&args.path, &args.open)?;
+    let failed = open.failed(b"");
+    let is_member = |person: &Member| info.members.iter().any(|member| member.public == person.public);
+    let (present, new): (Vec<Member>, Vec<Member>) = people.into_iter().partition(is_member);
+    if !new.is_empty() {
+        share.add(&new).map_err(&failed)?;
+    }
+    for person in &present {
+        let same = info.members.iter().any(|member| member.public == person.public && member.role == role);
+        if !same {
+            share.set_role(&person.public.sign, role, &mut |_| {}).map_err(&failed)?;
+        }
+    }
+    open.close()?;
+    for Member { name, .. } in new.iter().chain(&present) {
+        note(format_args!("{} is a {} of {}", Shown(name.as_bytes()), role.name(), shown(&args.path)));
+    }
+    Ok(Exit::Ok)
+}
+
+fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
+    let (open, share, info) = open_to_change(&args.path, &args.open)?;
+    let failed = open.failed(b"");
+    let gone = members(&info, &contacts::load()?, &args.names, &args.path)?;
+    let signs: Vec<[u8; 32]> = gone.iter().map(|member| member.public.sign).collect();
+    share.remove(&signs, &mut |_| {}).map_err(&failed)?;
+    open.close()?;
+    for name in &args.names {
+        note(format_args!("removed {}. What was readable until now he may have kept", Shown(name.as_bytes())));
+    }
+    Ok(Exit::Ok)
+}
+
+/// A member in JSON. The names of the fields are stable.
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    role: &'static str,
+    state: &'static str,
+    fingerprint: String,
+    key: String,
+}
+
+/// A share in JSON. The names of the fields are stable.
+#[derive(Serialize)]
+struct Listing {
+    share: String,
+    signed: bool,
+    isolated: bool,
+    epoch: u32,
+    heads: Vec<Head>,
+    signer: String,
+    time: u64,
+    role: &'static str,
+    members: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Head {
+    sequence: u32,
+    hash: String,
+}
+
+fn rows(share: &vault::Share, info: &ShareInfo) -> Result<Vec<Row>, Failure> {
+    let contacts = contacts::load()?;
+    let me = share.identity();
+    let row = |member: &Member| {
+        let Known { name, state } = known(&contacts, &me, member);
+        let (fingerprint, key) = (member.public.fingerprint(), member.public.to_string());
+        Row { name, role: member.role.name(), state, fingerprint, key }
+    };
+    let mut rows: Vec<Row> = info.members.iter().map(row).collect();
+    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(rows)
+}
+
+/// Who is behind a signing key, in the words of this user.
+fn signer(sign: &[u8; 32], members: &[Member], contacts: &Contacts, me: &PublicIdentity) -> String {
+    match members.iter().find(|member| member.public.sign == *sign) {
+        Some(member) => known(contacts, me, member).name,
+        None => contacts.by_signing_key(sign).map_or_else(|| hex(&sign[..8]), |contact| contact.name.clone()),
+    }
+}
+
+fn list(args: &ShareList) -> Result<Exit, Failure> {
+    let (open, path) = open_beside(&args.path, &args.open)?;
+    let (share, info) = share_at(&open, &path)?;
+    let members = rows(&share, &info)?;
+    let signer = signer(&info.signer, &info.members, &contacts::load()?, &share.identity());
+    let mut out = Out::stdout();
+    if args.json {
+        let heads = info.heads.iter().map(|head| Head { sequence: head.sequence, hash: hex(&head.hash) }).collect();
+        out.json(&Listing {
+            share: hex(&info.share),
+            signed: info.signed,
+            isolated: info.isolated,
+            epoch: info.epoch,
+            heads,
+            signer,
+            time: info.time,
+            role: info.own_role.name(),
+            members,
+        })?;
+    } else {
+        out.text(format_args!("share  {}\n", hex(&info.share)))?;
+        out.text(format_args!("epoch  {}\n", info.epoch))?;
+        for head in &info.heads {
+            out.text(format_args!("head   {}-{}\n", head.sequence, hex(&head.hash[..16])))?;
+        }
+        let time = utc(i64::try_from(info.time).unwrap_or(i64::MAX));
+        out.text(format_args!("signed {time} by {}\n", Shown(signer.as_bytes())))?;
+        if info.heads.len() > 1 {
+            out.text(format_args!("FORKED: read-only until somebody settles it with `kithfs share settle`\n"))?;
+        }
+        out.text(format_args!("\n"))?;
+        print(&mut out, &members)?;
+    }
+    out.finish()?;
+    Ok(Exit::Ok)
+}
+
+fn print(out: &mut Out, members: &[Row]) -> Result<(), Failure> {
+    for Row { name, role, state, fingerprint, .. } in members {
+        out.text(format_args!("{role:<6}  {state:<8}  {fingerprint}  {}\n", Shown(name.as_bytes())))?;
+    }
+    Ok(())
+}
+
+/// Prints who has a key for what stands at a path.
+pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
+    let (open, path) = open_beside(&args.path, &args.open)?;
+    let (share, info) = share_at(&open, &path)?;
+    let members = rows(&share, &info)?;
+    let mut out = Out::stdout();
+    if args.json {
+        out.json(&members)?;
+    } else {
+        print(&mut out, &members)?;
+    }
+    out.finish()?;
+    Ok(Exit::Ok)
+}
+
+fn log(args: &ShareLog) -> Result<Exit, Failure> {
+    let (open, path) = open_beside(&args.path, &args.open)?;
+    let share = open.vault.share_at(&path).map_err(open.failed(&path))?;
+    let log = share.log().map_err(open.failed(&path))?;
+    let contacts = contacts::load()?;
+    let me = share.identity();
+    // who signed may have left since
+    let mut seen: Vec<Member> = Vec::new();
+    let mut out = Out::stdout();
+    for entry in &log {
+        if let Some(changes) = &entry.changes {
+            seen.extend(changes.added.iter().filter(|member| !seen.iter().any(|m| m.public == member.public)).cloned().collect::<Vec<_>>());
+        }
+        let time = utc(i64::try_from(entry.time).unwrap_or(i64::MAX));
+        let by = signer(&entry.signer, &seen, &contacts, &me);
+        let what = what(entry, &contacts, &me);
+        out.text(format_args!("{:>4}  {time}  epoch {:<3}  {}: {}\n", entry.head.sequence, entry.epoch, Shown(by.as_bytes()), what))?;
+    }
+    out.finish()?;
+    Ok(Exit::Ok)
+}
+
+/// What a change did, in words.
+fn what(entry: &LogEntry, contacts: &Contacts, me: &PublicIdentity) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let name = |member: &Member| Shown(known(contacts, me, member).name.as_bytes()).to_string();
+    match entry.what {
+        LogKind::Founded => parts.push("founded".to_owned()),
+        LogKind::Settled => parts.push("settled a fork".to_owned()),
+        LogKind::Members | LogKind::NewEpoch => {}
+    }
+    match &entry.changes {
+        None => parts.push("changed members (the lists are not all readable)".to_owned()),
+        Some(changes) => {
+            parts.extend(changes.added.iter().map(|member| format!("added {} as {}", name(member), member.role.name())));
+            parts.extend(changes.removed.iter().map(|member| format!("removed {}", name(member))));
+            parts.extend(changes.changed.iter().map(|member| format!("made {} {}", name(member), member.role.name())));
+        }
+    }
+    if parts.is_empty() {
+        parts.push("new folder key".to_owned());
+    }
+    parts.join(", ")
+}
+
+/// Fewest digits of a hash that name a head.
+const HASH_MIN: usize = 8;
+
+fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
+    let (open, share, info) = open_to_change(&args.path, &args.open)?;
+    let failed = open.failed(b"");
+    let Some(keep) = &args.keep else {
+        let heads: Vec<String> = info.heads.iter().map(|head| hex(&head.hash[..16])).collect();
+        return Err(Error::WhichHead { path: args.path.clone(), heads }.into());
+    };
+    let keep = keep.to_ascii_lowercase();
+    let fits = |hash: &[u8; 32]| keep.len() >= HASH_MIN && hex(hash).starts_with(&keep);
+    let Some(head) = info.heads.iter().find(|head| fits(&head.hash)) else {
+        return Err(Error::NoSuchHead { path: args.path.clone(), head: keep }.into());
+    };
+    share.settle(&head.hash, &[]).map_err(&failed)?;
+    open.close()?;
+    note(format_args!("settled in favour of {}; who was added on the other side alone has to be added again", hex(&head.hash[..16])));
+    Ok(Exit::Ok)
+}
+
+fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
+    let (open, share, info) = open_to_change(&args.path, &args.open)?;
+    let failed = open.failed(b"");
+    let member = members(&info, &contacts::load()?, std::slice::from_ref(&args.name), &args.path)?[0];
+    let invitation = share.invite(&member.public.sign).map_err(&failed)?;
+    if args.output == Path::new("-") {
+        let mut out = Out::stdout();
+        out.bytes(&invitation)?;
+        out.finish()?;
+    } else {
+        replace(&args.output, &invitation, |written| {
+            if written == invitation { Ok(()) } else { Err(Failure::from(Error::NotReadBack(args.output.clone()))) }
+        })?;
+    }
+    note(format_args!(
+        "invited {} ({}). He accepts with: kithfs accept FILE. Tell him your fingerprint by another way: {}",
+        Shown(args.name.as_bytes()),
+        member.public.fingerprint(),
+        share.identity().fingerprint()
+    ));
+    Ok(Exit::Ok)
+}

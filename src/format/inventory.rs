@@ -1,0 +1,133 @@
+//! An inventory (`+inventory-<32 hex>`): what a member had signed who lost the right to write, and what stays valid all the same.
+//!
+//! It lists, ascending and none twice, the BLAKE3 hashes of file headers and of sealed records. The manifest that took the right commits
+//! to the root of a tree over pages of 128 hashes, and to the hash of the whole file.
+//!
+//! Rules: the count is bounded before anything is allocated; one set of hashes has one file.
+
+use super::error::{FormatError, FormatErrorKind};
+use crate::crypto::{digest, labels};
+
+/// Beginning of the control file's name.
+pub const PREFIX: &str = "+inventory-";
+/// Most entries of an inventory: 16,777,216, half a gigabyte.
+pub const MAX_ENTRIES: usize = 1 << 24;
+/// Hashes of a page.
+pub const PAGE: usize = 128;
+
+const WHAT: &str = "inventory";
+
+/// A sorted list of hashes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InventoryList(Vec<[u8; 32]>);
+
+impl InventoryList {
+    /// The list of these hashes.
+    pub fn new(mut hashes: Vec<[u8; 32]>) -> Self {
+        hashes.sort_unstable();
+        hashes.dedup();
+        InventoryList(hashes)
+    }
+
+    /// Whether the hash is in it.
+    pub fn contains(&self, hash: &[u8; 32]) -> bool {
+        self.0.binary_search(hash).is_ok()
+    }
+
+    /// Number of hashes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it lists nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The file's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        self.0.as_flattened().to_vec()
+    }
+
+    /// Reads the file's bytes.
+    ///
+    /// # Errors
+    /// A part of a hash, hashes out of order, more than [`MAX_ENTRIES`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let fail = |kind| Err(FormatError::new(WHAT, kind));
+        let (hashes, rest) = bytes.as_chunks::<32>();
+        if hashes.len() > MAX_ENTRIES {
+            return fail(FormatErrorKind::Range);
+        }
+        if !rest.is_empty() {
+            return fail(FormatErrorKind::Truncated);
+        }
+        if !hashes.is_sorted_by(|a, b| a < b) {
+            return fail(FormatErrorKind::Order);
+        }
+        Ok(InventoryList(hashes.to_vec()))
+    }
+
+    /// Root of the tree over the pages: a last node without a neighbour moves up as it is. Of an empty list, the leaf of an empty page.
+    pub fn root(&self) -> [u8; 32] {
+        let leaf = |(n, page): (usize, &[[u8; 32]])| digest(&labels::INVENTORY_PAGE, &[&(n as u32).to_le_bytes(), page.as_flattened()]);
+        let mut level: Vec<[u8; 32]> = self.0.chunks(PAGE).enumerate().map(leaf).collect();
+        if level.is_empty() {
+            return leaf((0, &[]));
+        }
+        while level.len() > 1 {
+            let node = |pair: &[[u8; 32]]| match pair {
+                [left, right] => digest(&labels::INVENTORY_NODE, &[left, right]),
+                pair => pair[0],
+            };
+            level = level.chunks(2).map(node).collect();
+        }
+        level[0]
+    }
+}
+
+/// Hash of an inventory's file.
+pub fn file_hash(bytes: &[u8]) -> [u8; 32] {
+    digest(&labels::INVENTORY_HASH, &[bytes])
+}
+
+/// Name of the control file with this file hash.
+pub fn file_name(hash: &[u8; 32]) -> String {
+    hash[..16].iter().fold(PREFIX.to_owned(), |name, byte| format!("{name}{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn lists_come_back_sorted_and_deviations_have_their_kind() {
+        let list = InventoryList::new(vec![[9; 32], [1; 32], [9; 32]]);
+        assert_eq!(list.len(), 2);
+        assert!(list.contains(&[9; 32]) && !list.contains(&[2; 32]));
+        let bytes = list.encode();
+        assert_eq!(InventoryList::decode(&bytes).unwrap(), list);
+        assert_eq!(InventoryList::decode(&bytes[..63]).unwrap_err().kind(), FormatErrorKind::Truncated);
+        assert_eq!(InventoryList::decode(&[[2; 32], [1; 32]].concat()).unwrap_err().kind(), FormatErrorKind::Order);
+        assert_eq!(InventoryList::decode(&[[2; 32], [2; 32]].concat()).unwrap_err().kind(), FormatErrorKind::Order);
+        assert_eq!(file_name(&file_hash(&bytes)).len(), PREFIX.len() + 32);
+    }
+
+    #[test]
+    fn the_root_depends_on_every_hash_and_its_place() {
+        let many = |n: u8| InventoryList::new((0..n).map(|i| [i; 32]).collect());
+        let roots: std::collections::HashSet<[u8; 32]> = [0, 1, 2, 127, 128, 129, 255].into_iter().map(|n| many(n).root()).collect();
+        assert_eq!(roots.len(), 7);
+        let other =
+            InventoryList::new((0..255).map(|i| if i == 200 { [200, 1].repeat(16).try_into().unwrap() } else { [i; 32] }).collect());
+        assert_ne!(other.root(), many(255).root());
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_do_not_panic_and_have_one_encoding(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            if let Ok(list) = InventoryList::decode(&bytes) { prop_assert_eq!(list.encode(), bytes); }
+        }
+    }
+}

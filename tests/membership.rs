@@ -1,0 +1,237 @@
+//! Changing who is in a share, through the vault: adding, removing, roles, forks, and what attackers make of it.
+
+#[path = "support/vaults.rs"]
+mod vaults;
+
+use kithfs::backing::Access;
+use kithfs::backing::mem::MemStore;
+use kithfs::crypto::Suite;
+use kithfs::sharing::{Identity, Member, Role};
+use kithfs::vault::{CreateOptions, CreateShare, Error, LockMode, LogKind, OpenOptions, RenameMode, Share, ShareProgress, Trust, Vault};
+use vaults::{Seeded, at, faults, get, mkdir, pattern, put, rename, symlink, tree};
+
+fn person(n: u64) -> Identity {
+    Identity::generate(&Seeded::new(1000 + n))
+}
+
+fn member(identity: &Identity, role: Role, name: &str) -> Member {
+    Member { public: identity.public(), role, name: name.into() }
+}
+
+fn key(identity: &Identity) -> [u8; 32] {
+    identity.public().sign
+}
+
+fn open_as(store: &MemStore, who: &Identity) -> Result<Vault, Error> {
+    let trust = Trust { first_use: true, ..Trust::default() };
+    Vault::open(store.root(), who, OpenOptions { trust, ..OpenOptions::default() })
+}
+
+/// As a command beside a mount does.
+fn beside(store: &MemStore, who: &Identity) -> Vault {
+    let trust = Trust { first_use: true, ..Trust::default() };
+    Vault::open(store.root(), who, OpenOptions { read_only: true, lock: LockMode::None, trust, ..OpenOptions::default() }).unwrap()
+}
+
+fn quiet() -> impl FnMut(&ShareProgress) {
+    |_| {}
+}
+
+/// Ann's share with Bob, who writes.
+fn with_bob() -> (MemStore, Identity, Identity) {
+    let (ann, bob) = (person(1), person(2));
+    let store = MemStore::new();
+    let others = vec![member(&bob, Role::Writer, "Bob")];
+    let share = CreateShare { isolated: false, name: "Ann".into(), others };
+    Vault::create_signed(&store.root(), &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 14 }, &ann, &share).unwrap();
+    (store, ann, bob)
+}
+
+fn root_share(vault: &Vault) -> Share {
+    vault.share_at(b"").unwrap()
+}
+
+#[test]
+fn what_a_removed_member_wrote_stays_and_what_he_back_dates_is_refused() {
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &bob).unwrap();
+    put(&vault, b"small", b"by Bob").unwrap();
+    put(&vault, b"large", &pattern(4, 60_000)).unwrap();
+    mkdir(&vault, b"dir").unwrap();
+    put(&vault, &[&b"dir/"[..], &[b'l'; 240]].concat(), b"long name").unwrap();
+    symlink(&vault, b"link", b"small").unwrap();
+    symlink(&vault, b"far", &[b't'; 4000]).unwrap();
+    rename(&vault, b"dir", b"moved", RenameMode::Replace).unwrap();
+    let before = tree(&vault).unwrap();
+    let small = vault.cipher_path(b"small").unwrap();
+    vault.close().unwrap();
+
+    // A copy from before the removal, in which Bob goes on writing under the old roster, with the storage host's help.
+    let old = store.snapshot();
+    let back_dated = {
+        let vault = open_as(&old, &bob).unwrap();
+        put(&vault, b"small", b"forged afterwards").unwrap();
+        vault.close().unwrap();
+        let file = old.root().open_file(&small, Access::Read).unwrap();
+        let mut bytes = vec![0; file.stat().unwrap().size as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+
+    // Ann has it mounted; the removal comes from a command beside the mount.
+    let mounted = open_as(&store, &ann).unwrap();
+    let command = beside(&store, &ann);
+    root_share(&command).remove(&[key(&bob)], &mut quiet()).unwrap();
+    assert!(mounted.refresh().unwrap());
+    assert_eq!(tree(&mounted).unwrap(), before, "all that Bob wrote is there");
+    assert_eq!(faults(&mounted), Vec::<String>::new());
+    let author = at(&mounted, b"small", |node| mounted.author(node)).unwrap().unwrap();
+    assert_eq!(author.author, key(&bob), "and is known to be his");
+    let file = store.root().open_file(&small, Access::ReadWrite).unwrap();
+    file.set_len(0).unwrap();
+    file.write_at(&back_dated, 0).unwrap();
+    let refused = get(&mounted, b"small").unwrap_err();
+    assert!(refused.errno() == libc::EIO && refused.to_string().contains("may not write here"), "{refused}");
+    assert!(matches!(open_as(&store, &bob), Err(Error::NoAccess { .. })));
+    let info = root_share(&mounted).info().unwrap();
+    assert_eq!((info.epoch, info.members.len(), info.own_role), (2, 1, Role::Admin));
+    let log: Vec<LogKind> = root_share(&mounted).log().unwrap().iter().map(|entry| entry.what).collect();
+    assert_eq!(log, [LogKind::Founded, LogKind::NewEpoch]);
+}
+
+#[test]
+fn a_new_member_reads_the_whole_history_and_a_demoted_one_writes_no_more() {
+    let (store, ann, bob) = with_bob();
+    let cem = person(3);
+    let vault = open_as(&store, &ann).unwrap();
+    put(&vault, b"first", b"epoch 1").unwrap();
+    let share = root_share(&vault);
+    share.rekey().unwrap();
+    put(&vault, b"second", b"epoch 2").unwrap();
+    share.add(&[member(&cem, Role::Writer, "Cem")]).unwrap();
+    vault.close().unwrap();
+    let of_cem = open_as(&store, &cem).unwrap();
+    assert_eq!((get(&of_cem, b"first").unwrap(), get(&of_cem, b"second").unwrap()), (b"epoch 1".to_vec(), b"epoch 2".to_vec()));
+    put(&of_cem, b"third", b"by Cem").unwrap();
+    assert!(root_share(&of_cem).add(&[member(&person(4), Role::Reader, "Dan")]).is_err(), "no admin");
+    root_share(&beside(&store, &ann)).set_role(&key(&cem), Role::Reader, &mut quiet()).unwrap();
+    assert!(of_cem.refresh().unwrap());
+    assert!(of_cem.is_read_only());
+    assert_eq!(put(&of_cem, b"fourth", b"x").unwrap_err().errno(), libc::EROFS);
+    assert_eq!(get(&of_cem, b"third").unwrap(), b"by Cem", "what he wrote while he might stays");
+    let who: Vec<String> = of_cem.who_can_read(b"first").unwrap().into_iter().map(|m| m.name).collect();
+    assert_eq!(who.len(), 3);
+    assert!(who.contains(&"Bob".to_owned()) && bob.public() != cem.public());
+}
+
+#[test]
+fn two_admins_who_change_the_membership_apart_make_a_fork_that_is_read_only_until_it_is_settled() {
+    let (store, ann, bob) = with_bob();
+    let (cem, dan) = (person(3), person(4));
+    let vault = open_as(&store, &ann).unwrap();
+    put(&vault, b"file", b"before").unwrap();
+    root_share(&vault).add(&[member(&dan, Role::Admin, "Dan")]).unwrap();
+    vault.close().unwrap();
+    // Apart: Ann removes Bob, Dan adds Cem.
+    let other = store.snapshot();
+    root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    root_share(&beside(&other, &dan)).add(&[member(&cem, Role::Writer, "Cem")]).unwrap();
+    // The sync tool brings the two together.
+    for entry in other.root().reopen().unwrap().read(0, 1 << 20).unwrap() {
+        if entry.name.starts_with(b"+manifest-") || entry.name.starts_with(b"+slots-") {
+            let from = other.root().open_file(&entry.name, Access::Read).unwrap();
+            let mut bytes = vec![0; from.stat().unwrap().size as usize];
+            from.read_at(&mut bytes, 0).unwrap();
+            if let Ok(to) = store.root().create_file(&entry.name, 0o600) {
+                to.write_at(&bytes, 0).unwrap();
+            }
+        }
+    }
+    let forked = open_as(&store, &ann).unwrap();
+    assert!(forked.is_read_only());
+    assert_eq!(get(&forked, b"file").unwrap(), b"before", "reading goes on");
+    assert_eq!(put(&forked, b"file", b"x").unwrap_err().errno(), libc::EROFS);
+    let share = root_share(&forked);
+    let heads = share.info().unwrap().heads;
+    assert_eq!(heads.len(), 2);
+    assert!(share.add(&[member(&cem, Role::Writer, "Cem")]).is_err(), "nothing is merged by machine");
+    let of_ann = share.log().unwrap().last().unwrap().signer == key(&ann);
+    let keep = if of_ann { heads[0].hash } else { heads[1].hash };
+    share.settle(&keep, &[]).unwrap();
+    let info = share.info().unwrap();
+    assert_eq!((info.heads.len(), info.epoch), (1, 3));
+    assert_eq!(share.log().unwrap().last().unwrap().what, LogKind::Settled);
+    forked.close().unwrap();
+    let settled = open_as(&store, &dan).unwrap();
+    assert!(!settled.is_read_only());
+    put(&settled, b"file", b"after").unwrap();
+    assert!(matches!(open_as(&store, &cem), Err(Error::NoAccess { .. })), "who was added on the losing side has to be added again");
+}
+
+#[test]
+fn removing_an_admin_of_the_parent_removes_him_from_the_shares_within() {
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &ann).unwrap();
+    root_share(&vault).set_role(&key(&bob), Role::Admin, &mut quiet()).unwrap();
+    let own = |isolated| CreateShare { isolated, name: "Ann".into(), others: Vec::new() };
+    for (path, isolated) in [(&b"open"[..], false), (b"closed", true)] {
+        mkdir(&vault, path).unwrap();
+        vault.create_share(path, &own(isolated), &mut quiet()).unwrap();
+    }
+    let members = |path: &[u8]| vault.who_can_read(path).unwrap().len();
+    assert_eq!((members(b"open"), members(b"closed")), (2, 1), "the parent's admins, unless it is isolated");
+    assert_eq!(vault.share_at(b"open").unwrap().info().unwrap().path, b"open");
+    root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+    assert_eq!((members(b""), members(b"open"), members(b"closed")), (1, 1, 1));
+    put(&vault, b"open/new", b"not for Bob").unwrap();
+    assert_eq!(faults(&vault), Vec::<String>::new());
+    let nodes = vault.node_count();
+    assert!(nodes < 10, "{nodes} nodes are left");
+}
+
+#[test]
+fn an_older_roster_put_back_under_a_mount_is_refused() {
+    // The storage host takes the manifest of a removal away again: the open vault must not go back to the old key.
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &ann).unwrap();
+    root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+    put(&vault, b"file", b"epoch 2").unwrap();
+    let entries = store.root().reopen().unwrap().read(0, 1 << 20).unwrap();
+    let newest = entries.iter().find(|entry| entry.name.starts_with(b"+manifest-2-")).unwrap();
+    store.root().unlink(&newest.name).unwrap();
+    let error = vault.refresh().unwrap_err();
+    assert!(error.to_string().contains("older than manifest 2"), "{error}");
+    put(&vault, b"later", b"epoch 2").unwrap();
+    for name in [b"file".as_slice(), b"later"] {
+        let file = store.root().open_file(&vault.cipher_path(name).unwrap(), Access::Read).unwrap();
+        let mut header = [0; 20];
+        file.read_at(&mut header, 0).unwrap();
+        assert_eq!(header[16..20], 2u32.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_rival_manifest_of_a_removed_admin_does_not_bother_who_has_seen_the_removal() {
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &ann).unwrap();
+    root_share(&vault).set_role(&key(&bob), Role::Admin, &mut quiet()).unwrap();
+    let apart = store.snapshot();
+    root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+    // Bob, who has the state from before, signs a rival in which he is still in, and the storage host puts it here.
+    root_share(&beside(&apart, &bob)).add(&[member(&person(5), Role::Admin, "Eve")]).unwrap();
+    for entry in apart.root().reopen().unwrap().read(0, 1 << 20).unwrap() {
+        if (entry.name.starts_with(b"+manifest-") || entry.name.starts_with(b"+slots-"))
+            && let Ok(to) = store.root().create_file(&entry.name, 0o600)
+        {
+            let from = apart.root().open_file(&entry.name, Access::Read).unwrap();
+            let mut bytes = vec![0; from.stat().unwrap().size as usize];
+            from.read_at(&mut bytes, 0).unwrap();
+            to.write_at(&bytes, 0).unwrap();
+        }
+    }
+    vault.refresh().unwrap();
+    assert!(!vault.is_read_only());
+    let info = root_share(&vault).info().unwrap();
+    assert_eq!((info.heads.len(), info.members.len()), (1, 1));
+    put(&vault, b"file", b"as ever").unwrap();
+}
