@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Access, Call, Dir, SetTime, Timestamp};
+use kithfs::backing::{Access, Call, Dir, Lock, SetTime, Timestamp};
 use kithfs::crypto::Suite;
 use kithfs::vault::{Fallocate, OpenOptions, SetAttr, Vault};
 use vaults::{READ, READ_WRITE, Seeded, at, get, pattern, put};
@@ -474,4 +474,22 @@ fn a_checkpoint_that_fails_half_way_leaves_no_journal_in_which_records_are_lost(
             return;
         }
     }
+}
+
+#[test]
+fn a_journal_that_somebody_reads_at_that_moment_is_replayed_all_the_same() {
+    // A command that looked at the vault had the journal locked when a mount began, which took it for one in use and showed old contents.
+    let (store, states) = crashed();
+    let root = store.root();
+    let journal = root.open_file(&journal_names(&root)[0], Access::Read).unwrap();
+    assert!(journal.try_lock(Lock::Shared).unwrap());
+    let plan = FaultPlan::new();
+    let wrapped = FaultStore::wrap(root.clone(), plan.clone());
+    let opening = std::thread::spawn(move || vaults::open(wrapped).map(|vault| get(&vault, b"file").unwrap()));
+    // The vault's lock, then the journal's, which is asked for in vain.
+    while plan.count(Calls::Of(Call::Lock)) < 3 && !opening.is_finished() {
+        std::thread::yield_now();
+    }
+    drop(journal);
+    assert!(opening.join().unwrap().unwrap() == states[2]);
 }

@@ -36,6 +36,10 @@ pub(super) struct Redone {
     files: HashMap<Inode, Arc<dyn File>>,
 }
 
+/// How long others may take to read a journal that is to be replayed, and how often they are asked.
+const READERS_TAKE: Duration = Duration::from_secs(10);
+const READERS_ASKED: Duration = Duration::from_millis(10);
+
 impl Journal {
     /// Replays what a crash left behind: every journal of this identity whose owner is gone. Gives the number of files that were
     /// brought up to date; see the module for vaults that are open for reading only.
@@ -123,6 +127,23 @@ impl Journal {
         }
     }
 
+    /// Locks a journal; false where it is not left over but in use, and only to be read here.
+    ///
+    /// Who replays it holds the vault's lock, so a journal that is locked all the same is being read by somebody, and not for long. To go
+    /// on without it would be to serve files as they were before what was acknowledged last.
+    fn take(&self, file: &dyn File) -> Inner<bool> {
+        if self.overlaid.is_some() {
+            return Ok(file.try_lock(Lock::Shared)?);
+        }
+        for _ in 0..READERS_TAKE.as_millis() / READERS_ASKED.as_millis() {
+            if file.try_lock(Lock::Exclusive)? {
+                return Ok(true);
+            }
+            std::thread::sleep(READERS_ASKED);
+        }
+        Err(Fault::Os(libc::EBUSY))
+    }
+
     /// Replays one journal, and removes it where nothing in it was refused and nothing failed.
     fn replay_one(&self, name: &[u8]) -> Inner<Redone> {
         let file = match self.root.open_file(name, if self.overlaid.is_some() { Access::Read } else { Access::ReadWrite }) {
@@ -130,7 +151,7 @@ impl Journal {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(Redone::default()),
             Err(e) => return Err(e.into()),
         };
-        if !file.try_lock(Lock::Exclusive)? {
+        if !self.take(&*file)? {
             return Ok(Redone::default());
         }
         let shown = String::from_utf8_lossy(name).into_owned();
