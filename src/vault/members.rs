@@ -174,9 +174,9 @@ impl Share {
     /// # Errors
     /// [`Error::Members`]: there is a fork, this identity is no admin, or nobody has this key.
     pub fn invite(&self, sign: &[u8; 32]) -> Result<Vec<u8>> {
-        let Entered { descriptor, heads, .. } = self.enter()?;
-        if heads.len() > 1 {
-            return Err(Self::error(RosterError::Forked(heads.len())));
+        let Entered { descriptor, heads, forked, .. } = self.enter()?;
+        if forked {
+            return Err(Self::error(RosterError::Forked(heads.len().max(2))));
         }
         let Head { roster, members, .. } = &heads[0];
         let by = self.core.keys.signing.identity();
@@ -256,8 +256,8 @@ impl Share {
     /// Makes a change of the roster by `change`, and takes it over.
     fn change(&self, change: impl FnOnce(&Head, &Acting<'_>) -> std::result::Result<Change, RosterError>) -> Result<Pin> {
         let entered = self.enter()?;
-        if entered.heads.len() > 1 {
-            return Err(Self::error(RosterError::Forked(entered.heads.len())));
+        if entered.forked {
+            return Err(Self::error(RosterError::Forked(entered.heads.len().max(2))));
         }
         self.change_at(&entered.heads[0], change)
     }
@@ -327,7 +327,16 @@ impl Share {
     /// # Errors
     /// As [`Share::remove`].
     pub fn set_role(&self, sign: &[u8; 32], role: Role, progress: &mut dyn FnMut(&ShareProgress)) -> Result<Pin> {
-        let inventory = if role.may_write() { None } else { self.take_inventory(&[*sign], progress)?.0 };
+        let before = self.enter()?.heads[0].members.get(sign).map(|member| member.role);
+        // An admin who becomes a writer has signed junctions, which need an admin.
+        let inventory = match before.is_some_and(|before| before > role) {
+            true => {
+                let (inventory, nested) = self.take_inventory(&[*sign], progress)?;
+                nested.iter().for_each(|node| self.core.nodes.forget(*node, 1));
+                inventory
+            }
+            false => None,
+        };
         self.change(|head, acting| head.roster.set_role(acting, sign, role, inventory))
     }
 
@@ -339,10 +348,13 @@ impl Share {
         let mut keep = *keep;
         let mut gone = gone;
         loop {
-            let mut heads = self.enter()?.heads;
+            let Entered { mut heads, forked, .. } = self.enter()?;
             let at = heads.iter().position(|head| head.roster.head().hash == keep).ok_or_else(|| Self::error(RosterError::NoFork))?;
             let winner = heads.swap_remove(at);
-            let Some(loser) = heads.first() else { return Ok(winner.roster.head()) };
+            let Some(loser) = heads.first() else {
+                // A head that cannot be opened cannot be settled, and must not be said to be.
+                return if forked { Err(Self::error(RosterError::NotAdmin)) } else { Ok(winner.roster.head()) };
+            };
             let identity = self.core.keys.signing.identity();
             let acting = Acting { by: identity, keys: &winner.keys, members: &winner.members, random: &OsRandom, now: share::unix_now() };
             let change = winner.roster.settle(&acting, &loser.roster, &loser.keys, gone).map_err(Self::error)?;
@@ -356,8 +368,9 @@ impl Share {
     /// What these members have signed last and what is valid now; with the places of nested shares, each counted once.
     fn take_inventory(&self, signs: &[[u8; 32]], progress: &mut dyn FnMut(&ShareProgress)) -> Result<(Option<Inventory>, Vec<NodeId>)> {
         self.core.refresh(self.vault.shares().trust())?;
-        let mut last: Option<HashSet<[u8; 32]>> = None;
-        for _ in 0..ROUNDS {
+        // All of it was valid when it was seen, so all of it stays: whoever is to be removed must not be able to hinder that by writing on.
+        let mut all: HashSet<[u8; 32]> = HashSet::new();
+        for round in 1..=ROUNDS {
             let mut walk =
                 Walk { core: &self.core, of: signs, hashes: HashSet::new(), nested: Vec::new(), done: ShareProgress::default(), progress };
             let walked = walk.directory(ROOT);
@@ -366,11 +379,13 @@ impl Share {
                 nested.iter().for_each(|node| self.core.nodes.forget(*node, 1));
                 return Err(self.core.explain("take an inventory of", ROOT, fault));
             }
-            if last.as_ref() == Some(&hashes) {
-                if hashes.is_empty() {
+            let known = all.len();
+            all.extend(hashes);
+            if round == ROUNDS || round > 1 && all.len() == known {
+                if all.is_empty() {
                     return Ok((None, nested));
                 }
-                let list = InventoryList::new(hashes.into_iter().collect());
+                let list = InventoryList::new(all.into_iter().collect());
                 let (bytes, root) = (list.encode(), list.root());
                 let file = inventory::file_hash(&bytes);
                 let name = inventory::file_name(&file);
@@ -384,7 +399,6 @@ impl Share {
                 return Ok((Some(Inventory { root, file }), nested));
             }
             nested.iter().for_each(|node| self.core.nodes.forget(*node, 1));
-            last = Some(hashes);
         }
         Err(self.core.explain("take an inventory of", ROOT, Fault::Os(libc::EBUSY)))
     }

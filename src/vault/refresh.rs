@@ -8,7 +8,6 @@
 use super::core::{Core, list};
 use super::error::{Error, Inner, Result};
 use super::share::{self, Vouched};
-use super::signed::Rights;
 use super::trust::Trust;
 use crate::backing::{Dir, Timestamp};
 use crate::sharing::Pin;
@@ -60,14 +59,24 @@ impl Core {
                 }
                 self.keys.adopt(&entered.heads[0].keys);
                 self.keys.signing.adopt(entered.rights());
-                seen.manifests = manifests;
+                if entered.incomplete {
+                    seen.changed = None; // it may still come
+                } else {
+                    seen.manifests = manifests;
+                }
                 Ok(true)
             }
             Err(error) => {
                 if matches!(error, Error::NoAccess { .. }) {
                     tracing::error!("{}: this identity is no member any more; what it could read stays readable", shown.display());
-                    self.keys.signing.adopt(Rights::default());
+                    self.keys.signing.freeze();
                     seen.manifests = manifests;
+                } else {
+                    seen.changed = None; // tried again, however old the change is
+                    if matches!(&error, Error::Share { path, .. } if path.as_os_str() == "+slots") {
+                        // A head that counts cannot be opened: the old epoch may have ended.
+                        self.keys.signing.freeze();
+                    }
                 }
                 Err(error)
             }

@@ -138,10 +138,12 @@ pub(crate) fn descriptor(store: &dyn Dir, shown: &Path) -> Result<ShareDescripto
 /// A share that was entered: its roster verified, its keys in hand.
 pub(crate) struct Entered {
     pub descriptor: ShareDescriptor,
-    /// The heads that count, the longest first; several are a fork.
+    /// The heads that count and that we can open, the longest first.
     pub heads: Vec<Head>,
-    /// Of all heads.
-    pub kept: Vec<InventoryList>,
+    /// Several heads count, whether we can open them or not.
+    pub forked: bool,
+    /// An inventory is not there, or not whole.
+    pub incomplete: bool,
 }
 
 /// A head with what the identity's slot at it opens.
@@ -149,18 +151,19 @@ pub(crate) struct Head {
     pub roster: VerifiedRoster,
     pub keys: FolderKeys,
     pub members: Members,
+    /// The inventories of its chain.
+    pub kept: Vec<Arc<InventoryList>>,
 }
 
 impl Entered {
     /// The head, to be remembered; none while there is a fork.
     pub fn head(&self) -> Option<Pin> {
-        (self.heads.len() == 1).then(|| self.heads[0].roster.head())
+        (!self.forked).then(|| self.heads[0].roster.head())
     }
 
     /// Whose signatures count.
     pub fn rights(&self) -> Rights {
-        let members: Vec<Members> = self.heads.iter().map(|head| head.members.clone()).collect();
-        Rights::new(&members, self.kept.clone())
+        Rights::new(self.heads.iter().map(|head| (head.members.clone(), head.kept.clone())), self.forked)
     }
 }
 
@@ -212,7 +215,8 @@ pub(crate) fn block_reader(store: &dyn Dir) -> impl FnMut(&BlockRef, u64, &mut [
 
 /// The inventories to which the chain of a head commits. One that is missing or is not the signed one is left out: what it lists is then
 /// refused, file by file.
-fn inventories(store: &dyn Dir, roster: &VerifiedRoster, kept: &mut Vec<InventoryList>) {
+fn inventories(store: &dyn Dir, roster: &VerifiedRoster) -> (Vec<Arc<InventoryList>>, bool) {
+    let (mut kept, mut missing) = (Vec::new(), false);
     for (manifest, _) in roster.history().filter(|(m, _)| m.inventory_file != [0; 32]) {
         let name = inventory::file_name(&manifest.inventory_file);
         let read = read_control(store, name.as_bytes(), inventory::MAX_ENTRIES * 32).and_then(|bytes| {
@@ -224,11 +228,14 @@ fn inventories(store: &dyn Dir, roster: &VerifiedRoster, kept: &mut Vec<Inventor
             Ok(list)
         });
         match read {
-            Ok(list) if kept.contains(&list) => {}
-            Ok(list) => kept.push(list),
-            Err(fault) => drop(fault.at("read", || PathBuf::from(name))),
+            Ok(list) => kept.push(Arc::new(list)),
+            Err(fault) => {
+                drop(fault.at("read", || PathBuf::from(name)));
+                missing = true;
+            }
         }
     }
+    (kept, missing)
 }
 
 /// What vouches for a share besides the caller's memory.
@@ -273,7 +280,7 @@ pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched
     for (_, reason) in &ignored {
         tracing::warn!("{}: a manifest is ignored: {reason}", shown.display());
     }
-    let (mut heads, mut kept, mut refused) = (Vec::new(), Vec::new(), None);
+    let (mut heads, mut incomplete, mut refused) = (Vec::new(), false, None);
     let several = rosters.len() > 1;
     for roster in rosters {
         let opened = roster.open(identity, &mut block_reader(store)).and_then(|keys| {
@@ -282,8 +289,9 @@ pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched
         });
         match opened {
             Ok((keys, members)) => {
-                inventories(store, &roster, &mut kept);
-                heads.push(Head { roster, keys, members });
+                let (kept, missing) = inventories(store, &roster);
+                incomplete |= missing;
+                heads.push(Head { roster, keys, members, kept });
             }
             // On the other side of a fork we may not be a member.
             Err(error) => refused = Some(error),
@@ -303,5 +311,5 @@ pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched
     } else if descriptor.signed {
         trust.remember(&share, heads[0].roster.head());
     }
-    Ok(Entered { descriptor, heads, kept })
+    Ok(Entered { descriptor, heads, forked: several, incomplete })
 }

@@ -17,6 +17,7 @@ use super::OpenOptions;
 use super::core::{Core, list};
 use super::error::{Error, Fault, Inner, Result};
 use super::share::{self, Entered, Vouched};
+use super::nodes::Link;
 use super::types::{Attr, Handle, NodeId, ROOT};
 use crate::format::name::is_control;
 use crate::sharing::Identity;
@@ -30,6 +31,8 @@ const SHARES_MAX: usize = 1 << 20;
 struct Child {
     core: Arc<Core>,
     place: NodeId,
+    /// The name at which a junction was found to lead to it.
+    link: Mutex<Link>,
 }
 
 #[derive(Default)]
@@ -103,9 +106,38 @@ impl Shares {
             if children.places.is_empty() { None } else { children.places.get(&node).copied() }
         };
         match nested {
-            Some(number) => Ok(Route { core: self.core(number)?, number, local: ROOT }),
+            Some(number) => {
+                self.check_place(number)?;
+                Ok(Route { core: self.core(number)?, number, local: ROOT })
+            }
             None => self.raw(node),
         }
+    }
+
+    /// Refuses a share whose directory was moved to a place to which no junction of it leads.
+    fn check_place(&self, number: u64) -> Inner<()> {
+        let children = self.children.read();
+        let child = children.list.get(number as usize - 1).and_then(Option::as_ref).ok_or(Fault::Os(libc::ESTALE))?;
+        let place = self.raw_in(&children, child.place)?;
+        let Ok(link) = place.core.nodes.link(place.local) else { return Ok(()) }; // without a name, for who has it open
+        if *child.link.lock() == link {
+            return Ok(());
+        }
+        match place.core.junction_at(place.local)? {
+            Some(junction) if junction.share == child.core.keys.share => *child.link.lock() = link,
+            None if self.options.trust.first_use => *child.link.lock() = link,
+            _ => return Err(Fault::Os(libc::EACCES)),
+        }
+        Ok(())
+    }
+
+    fn raw_in(&self, children: &Children, id: u64) -> Inner<Route> {
+        let (number, local) = split(id);
+        let core = match number {
+            0 => self.root.clone(),
+            n => children.list.get(n as usize - 1).and_then(Option::as_ref).ok_or(Fault::Os(libc::ESTALE))?.core.clone(),
+        };
+        Ok(Route { core, number, local })
     }
 
     /// Does `act` where it belongs; enters the share that stands in `node` where that is what `act` comes upon.
@@ -201,6 +233,7 @@ impl Shares {
         }
         let explain = |fault: Fault| self.explain("enter", place, fault);
         let shown = self.shown_path(place.number, place.local);
+        let link = place.core.nodes.link(place.local).map_err(explain)?;
         let junction = place.core.junction_at(place.local).map_err(explain)?;
         if junction.is_none() && !self.options.trust.first_use {
             tracing::error!("{}: a share stands here to which no junction leads; it is not entered", shown.display());
@@ -219,7 +252,7 @@ impl Shares {
             return Err(explain(Fault::Os(libc::EMFILE)));
         }
         place.core.nodes.opened(place.local); // stays while the share is open
-        children.list.push(Some(Child { core: Arc::new(core), place: node }));
+        children.list.push(Some(Child { core: Arc::new(core), place: node, link: Mutex::new(link) }));
         let number = children.list.len() as u64;
         children.places.insert(node, number);
         Ok(())

@@ -371,6 +371,10 @@ impl Vault {
             }
             let link = at.core.nodes.link(at.local).map_err(explain)?;
             let place = Place::of(&at.core, &link.stored, &link.name, link.parent).map_err(explain)?;
+            if place.name[..] != link.name[..] {
+                // A conflict copy: the junction of its place would be that of the original.
+                return Err(explain(Fault::Os(libc::EINVAL)));
+            }
             match at.core.directory_id(at.local) {
                 Ok(_) => {}
                 Err(Fault::Boundary) => {
@@ -405,7 +409,7 @@ impl Vault {
             let store = parent.open_dir(&staging).map_err(|e| at(e.into()))?;
             if vouched.share.is_some()
                 && let Ok(entered) = share::enter(&*store, identity, self.shares().trust(), &vouched, &PathBuf::new())
-                && entered.heads.len() == 1
+                && !entered.forked
                 && entered.descriptor.isolated == options.isolated
                 && has_members(entered.heads[0].members.all(), &others, &identity.public().sign)
             {

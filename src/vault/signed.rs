@@ -16,28 +16,45 @@ use crate::format::journal::header_hash;
 use crate::format::signature::{Authorship, Sign};
 use crate::sharing::{Identity, Members, Role};
 
-/// Whose signatures count, as of one head.
-#[derive(Default)]
-pub(crate) struct Rights {
+/// Whose signatures count at one head.
+#[derive(Clone)]
+pub(crate) struct HeadRights {
     writers: HashSet<[u8; 32]>,
     admins: HashSet<[u8; 32]>,
-    /// What stays valid of those who may write no longer.
-    kept: Vec<InventoryList>,
-    /// Two heads exclude each other: nothing is written until somebody has settled that.
+    /// What stays valid of those who may write no longer, by the chain of this head.
+    kept: Vec<Arc<InventoryList>>,
+}
+
+/// Whose signatures count: those that count at every head.
+#[derive(Clone, Default)]
+pub(crate) struct Rights {
+    heads: Vec<HeadRights>,
+    /// Two heads exclude each other, or what the head says cannot be read: nothing is written until that is settled.
     pub forked: bool,
 }
 
 impl Rights {
-    /// Of the members at the heads, with the inventories of their chains. Where there are several heads only those may write who may at
-    /// each: otherwise whoever was removed on one side could sign by the other.
-    pub fn new(heads: &[Members], kept: Vec<InventoryList>) -> Self {
-        let with = |role: Role| -> HashSet<[u8; 32]> {
-            let of = |members: &Members| -> HashSet<[u8; 32]> {
-                members.all().iter().filter(|m| m.role >= role).map(|m| m.public.sign).collect()
-            };
-            heads.iter().map(of).reduce(|a, b| &a & &b).unwrap_or_default()
+    /// Of the members at the heads, each with the inventories of its own chain. Where there are several heads a signature has to count at
+    /// each: otherwise whoever was removed on one side could sign by the other, or list his forgeries there.
+    pub fn new(heads: impl Iterator<Item = (Members, Vec<Arc<InventoryList>>)>, forked: bool) -> Self {
+        let with = |members: &Members, role: Role| members.all().iter().filter(|m| m.role >= role).map(|m| m.public.sign).collect();
+        let of = |(members, kept): (Members, Vec<Arc<InventoryList>>)| HeadRights {
+            writers: with(&members, Role::Writer),
+            admins: with(&members, Role::Admin),
+            kept,
         };
-        Rights { writers: with(Role::Writer), admins: with(Role::Admin), kept, forked: heads.len() > 1 }
+        Rights { heads: heads.map(of).collect(), forked }
+    }
+
+    fn all(&self, counts: impl Fn(&HeadRights) -> bool) -> bool {
+        !self.heads.is_empty() && self.heads.iter().all(counts)
+    }
+
+    fn vouch(&self, signer: &[u8; 32], bytes: &[u8], who: impl Fn(&HeadRights) -> &HashSet<[u8; 32]>) -> bool {
+        let hash = std::cell::OnceCell::new();
+        self.all(|head| {
+            who(head).contains(signer) || head.kept.iter().any(|list| list.contains(hash.get_or_init(|| header_hash(bytes))))
+        })
     }
 }
 
@@ -68,16 +85,22 @@ impl Signing {
         *self.rights.write() = Arc::new(rights);
     }
 
+    /// Nothing is written until a head is taken over again; what counted before still counts.
+    pub fn freeze(&self) {
+        let mut rights = self.rights.write();
+        *rights = Arc::new(Rights { forked: true, ..Rights::clone(&rights) });
+    }
+
     /// Whether we may write.
     pub fn may_write(&self) -> bool {
         let rights = self.rights.read();
-        rights.writers.contains(&self.own) && !rights.forked
+        rights.all(|head| head.writers.contains(&self.own)) && !rights.forked
     }
 
     /// What the identity may do.
     pub fn role(&self) -> Role {
         let rights = self.rights.read();
-        match (rights.admins.contains(&self.own), rights.writers.contains(&self.own)) {
+        match (rights.all(|head| head.admins.contains(&self.own)), rights.all(|head| head.writers.contains(&self.own))) {
             (true, _) => Role::Admin,
             (_, true) => Role::Writer,
             _ => Role::Reader,
@@ -93,11 +116,7 @@ impl Signing {
     /// Whether what is signed by `by`, whose signature was verified, counts; `bytes` is the header or record.
     pub fn check(&self, by: &Authorship, bytes: &[u8]) -> Inner<()> {
         let rights = self.rights.read();
-        if rights.writers.contains(&by.signer) {
-            return Ok(());
-        }
-        let hash = header_hash(bytes);
-        if rights.kept.iter().any(|list| list.contains(&hash)) {
+        if rights.vouch(&by.signer, bytes, |head| &head.writers) {
             return Ok(());
         }
         Err(Fault::Corrupt("is signed by somebody who may not write here"))
@@ -106,7 +125,7 @@ impl Signing {
     /// Whether a junction signed by `by` counts: admins alone lead into other shares.
     pub fn check_admin(&self, by: &Authorship, bytes: &[u8]) -> Inner<()> {
         let rights = self.rights.read();
-        if rights.admins.contains(&by.signer) || rights.kept.iter().any(|list| list.contains(&header_hash(bytes))) {
+        if rights.vouch(&by.signer, bytes, |head| &head.admins) {
             return Ok(());
         }
         Err(Fault::Corrupt("is a junction signed by somebody who is no admin here"))
