@@ -493,3 +493,343 @@ fn a_journal_that_somebody_reads_at_that_moment_is_replayed_all_the_same() {
     drop(journal);
     assert!(opening.join().unwrap().unwrap() == states[2]);
 }
+
+/// Opens a file for reading and writing and makes it durable through the handle, which stays open.
+fn open_synced(vault: &Vault, path: &[u8]) -> u64 {
+    let handle = vaults::open_or_create(vault, path, READ_WRITE).unwrap();
+    vault.fsync(handle, false).unwrap();
+    handle
+}
+
+#[test]
+fn a_small_file_that_grows_and_is_punched_in_one_commit_frees_places_of_older_records() {
+    // It freed places that a record of the small form still wrote; they were filled straight, and a replay stamped the old bytes over them.
+    let store = store(12);
+    let vault = vaults::open(store.root()).unwrap();
+    durable(&vault, b"file", &pattern(1, 4096));
+    let handle = open_synced(&vault, b"file");
+    vault.write(handle, 0, &pattern(2, 4096), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    vault.write(handle, 8192, &pattern(3, 100), false).unwrap();
+    vault.fallocate(handle, 0, 4096, Fallocate::PunchHole).unwrap();
+    vault.write(handle, 100_000, &pattern(4, 80_000), false).unwrap();
+    vault.write(handle, 0, &pattern(5, 8000), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    let wanted = get(&vault, b"file").unwrap();
+    for harsh in [true, false] {
+        let crashed = store.crash(&mut |n| if harsh { 0 } else { n - 1 });
+        let found = get(&vaults::open(crashed.root()).unwrap(), b"file");
+        assert!(found.as_ref().is_ok_and(|f| *f == wanted), "harsh {harsh}: {:?}", found.map(|f| f.len()));
+    }
+}
+
+#[test]
+fn a_hard_link_that_was_not_looked_up_is_committed_through_the_journal() {
+    // The known name was unlinked, the other one unknown: live places were overwritten without a record, and a power cut made the link unreadable.
+    let store = store(12);
+    let vault = vaults::open(store.root()).unwrap();
+    durable(&vault, b"a", &pattern(1, 40_000));
+    let linked = at(&vault, b"a", |node| vault.link(node, kithfs::vault::ROOT, b"b")).unwrap();
+    vault.forget(linked.node, 1);
+    sync_root(&vault);
+    vault.close().unwrap();
+    drop(vault);
+    let vault = vaults::open(store.root()).unwrap();
+    let handle = open_synced(&vault, b"a");
+    vault.unlink(kithfs::vault::ROOT, b"a").unwrap();
+    sync_root(&vault);
+    vault.write(handle, 0, &pattern(2, 20_000), false).unwrap();
+    vault.commit_due(std::time::Duration::ZERO);
+    let (old, new) = (pattern(1, 40_000), patched(pattern(1, 40_000), 0, &pattern(2, 20_000)));
+    for round in 0..50 {
+        let random = Seeded::new(round + 1);
+        let crashed = store.crash(&mut |n| random.below(n as u64) as usize);
+        let found = get(&vaults::open(crashed.root()).unwrap(), b"b");
+        assert!(found.as_ref().is_ok_and(|f| *f == old || *f == new), "round {round}: {:?}", found.map(|f| f.len()));
+    }
+}
+
+#[test]
+fn times_that_were_set_on_a_closed_file_survive_the_daemon() {
+    // The replay after a kill put the time of the last record back.
+    let store = store(12);
+    let vault = vaults::open(store.root()).unwrap();
+    durable(&vault, b"file", &pattern(1, 20_000));
+    overwrite(&vault, b"file", 4096, &pattern(2, 4096)).unwrap();
+    let time = SetTime::At(Timestamp { secs: 1000, nanos: 0 });
+    at(&vault, b"file", |node| vault.setattr(node, &SetAttr { atime: time, mtime: time, ..SetAttr::default() })).unwrap();
+    // The daemon dies: all that has reached the store is there.
+    let again = vaults::open(store.snapshot().root()).unwrap();
+    let mtime = at(&again, b"file", |node| Ok(again.getattr(node)?.mtime)).unwrap();
+    assert_eq!(mtime.secs, 1000);
+}
+
+#[test]
+fn a_time_that_was_set_alone_on_an_open_file_survives_the_daemon() {
+    // Likewise where a program had set the modification time alone.
+    let store = store(12);
+    let vault = vaults::open(store.root()).unwrap();
+    durable(&vault, b"file", &pattern(1, 20_000));
+    let handle = open_synced(&vault, b"file");
+    vault.write(handle, 4096, &pattern(2, 4096), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    let time = SetTime::At(Timestamp { secs: 1000, nanos: 0 });
+    at(&vault, b"file", |node| vault.setattr(node, &SetAttr { mtime: time, ..SetAttr::default() })).unwrap();
+    vault.release(handle).unwrap();
+    let again = vaults::open(store.snapshot().root()).unwrap();
+    let mtime = at(&again, b"file", |node| Ok(again.getattr(node)?.mtime)).unwrap();
+    assert_eq!(mtime.secs, 1000);
+}
+
+#[test]
+fn a_write_that_could_not_read_leaves_nothing_that_counts_as_fresh_later() {
+    // The segments of a failed write stayed without the marks that protect them, and the next commit overwrote committed ones in place.
+    let store = store(18);
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+    vault.write(handle, 0, &pattern(1, 300_000), false).unwrap();
+    vault.commit_due(std::time::Duration::ZERO);
+    plan.reset();
+    plan.add(Fault { calls: Calls::Of(Call::Read), when: When::Nth(1), errno: libc::EIO, short: false });
+    assert!(vault.write(handle, 100, b"0123456789", false).is_err());
+    plan.heal();
+    vault.fsync(handle, false).unwrap();
+    sync_root(&vault);
+    let old = pattern(1, 300_000);
+    assert!(get(&vaults::open(store.crash(&mut |_| 0).root()).unwrap(), b"file").unwrap() == old);
+    vault.write(handle, 0, &pattern(2, 100_000), false).unwrap();
+    let found = get(&vaults::open(store.crash(&mut |n| n - 1).root()).unwrap(), b"file");
+    assert!(found.as_ref().is_ok_and(|f| *f == old), "{:?}", found.map(|f| f.len()));
+}
+
+#[test]
+fn a_checkpoint_that_failed_does_not_count_as_done() {
+    // Its files counted as flushed though their records were there, so a replay wrote them over places that had been filled again.
+    let store = store(12);
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    for name in [&b"file"[..], b"bad", b"x"] {
+        durable(&vault, name, &pattern(1, 40_000));
+    }
+    let handle = open_synced(&vault, b"file");
+    vault.write(handle, 32_768, &pattern(2, 4096), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    overwrite(&vault, b"x", 0, &pattern(3, 4096)).unwrap();
+    let bad = vaults::open_or_create(&vault, b"bad", READ_WRITE).unwrap();
+    vault.write(bad, 0, &pattern(4, 8192), false).unwrap();
+    plan.reset();
+    plan.add(Fault { calls: Calls::Of(Call::Write), when: When::Nth(2), errno: libc::EIO, short: true });
+    assert!(vault.fsync(bad, false).is_err());
+    plan.reset();
+    plan.add(Fault { calls: Calls::Of(Call::Read), when: When::Nth(1), errno: libc::EIO, short: false });
+    assert!(vaults::rename(&vault, b"x", b"y", kithfs::vault::RenameMode::NoReplace).is_err());
+    plan.heal();
+    at(&vault, b"file", |node| vault.setattr(node, &SetAttr { size: Some(30_000), ..SetAttr::default() })).unwrap();
+    vault.write(handle, 200_000, &pattern(5, 80_000), false).unwrap();
+    vault.write(handle, 30_000, &pattern(6, 9000), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    let wanted = get(&vault, b"file").unwrap();
+    let found = get(&vaults::open(store.snapshot().root()).unwrap(), b"file");
+    assert!(found.as_ref().is_ok_and(|f| *f == wanted), "{:?}", found.map(|f| f.len()));
+}
+
+#[test]
+fn bits_that_a_write_takes_away_stay_away_after_fsync() {
+    // The new contents came back with the suid bit of the old ones.
+    let store = store(12);
+    let vault = vaults::open(store.root()).unwrap();
+    durable(&vault, b"file", &pattern(1, 20_000));
+    let handle = open_synced(&vault, b"file");
+    // The journal is there already: making it would flush the mode as well.
+    vault.write(handle, 0, &pattern(9, 100), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    at(&vault, b"file", |node| vault.setattr(node, &SetAttr { perm: Some(0o4755), ..SetAttr::default() })).unwrap();
+    vault.fsync(handle, false).unwrap();
+    vault.write(handle, 0, &pattern(2, 4096), true).unwrap();
+    vault.fsync(handle, false).unwrap();
+    let again = vaults::open(store.crash(&mut |_| 0).root()).unwrap();
+    assert!(get(&again, b"file").unwrap() == patched(pattern(1, 20_000), 0, &pattern(2, 4096)));
+    let perm = at(&again, b"file", |node| Ok(again.getattr(node)?.perm)).unwrap();
+    assert_eq!(perm & 0o7777, 0o755);
+}
+
+#[test]
+fn a_flush_that_failed_for_want_of_space_is_not_tried_again_as_if_it_could_succeed() {
+    // The second fsync said that all was well, though the bytes were no longer in memory.
+    let store = store(12);
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    durable(&vault, b"file", &pattern(1, 20_000));
+    let handle = open_synced(&vault, b"file");
+    vault.write(handle, 20_000, &pattern(2, 200_000), false).unwrap();
+    plan.reset();
+    plan.add(Fault { calls: Calls::Of(Call::SyncData), when: When::Nth(1), errno: libc::ENOSPC, short: false });
+    assert_eq!(vault.fsync(handle, false).unwrap_err().errno(), libc::ENOSPC);
+    plan.reset();
+    // The kernel has dropped the pages: only an error, or writing all of them again, would be honest.
+    assert!(vault.fsync(handle, false).is_err(), "{} writes", plan.count(Calls::Of(Call::Write)));
+}
+
+#[test]
+fn a_checkpoint_that_learns_of_lost_bytes_tells_the_open_file() {
+    // The error was taken by the checkpoint, and the next fsync of the file succeeded.
+    let store = store(12);
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    durable(&vault, b"file", &pattern(1, 20_000));
+    vaults::mkdir(&vault, b"d").unwrap();
+    let handle = open_synced(&vault, b"file");
+    vault.write(handle, 0, &pattern(2, 4096), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    // Fresh bytes, at their places, not flushed.
+    vault.write(handle, 20_000, &pattern(3, 200_000), false).unwrap();
+    plan.reset();
+    plan.add(Fault { calls: Calls::Of(Call::SyncAll), when: When::Nth(1), errno: libc::EIO, short: false });
+    let _ = vaults::rename(&vault, b"d", b"e", kithfs::vault::RenameMode::NoReplace);
+    assert_eq!(plan.failed(), 1);
+    plan.reset();
+    assert!(vault.fsync(handle, false).is_err(), "the only flush that the kernel fails was not this one");
+}
+
+#[test]
+fn an_open_that_fails_throws_nothing_away() {
+    // The program was told that it failed, and found the file empty.
+    let store = store(12);
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    durable(&vault, b"file", &pattern(1, 20_000));
+    overwrite(&vault, b"file", 0, &pattern(2, 4096)).unwrap();
+    plan.reset();
+    plan.add(Fault { calls: Calls::Of(Call::SyncData), when: When::Nth(1), errno: libc::EIO, short: false });
+    let flags = kithfs::vault::OpenFlags { truncate: true, ..READ_WRITE };
+    assert!(vaults::open_or_create(&vault, b"file", flags).is_err());
+    plan.heal();
+    let found = get(&vault, b"file").unwrap();
+    assert!(found == patched(pattern(1, 20_000), 0, &pattern(2, 4096)), "{} bytes", found.len());
+}
+
+#[test]
+fn a_file_beneath_a_renamed_directory_is_found_by_its_record() {
+    // The record named the new path, the power cut left the old one, and an acknowledged fsync was lost.
+    let store = store(12);
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    vaults::mkdir(&vault, b"d").unwrap();
+    durable(&vault, b"d/file", &pattern(1, 20_000));
+    let handle = open_synced(&vault, b"d/file");
+    vault.write(handle, 0, &pattern(2, 4096), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    plan.reset();
+    // That of the record of the directory, when it is reduced to one place: "harmless".
+    plan.add(Fault { calls: Calls::Of(Call::CreateFile), when: When::Nth(2), errno: libc::EIO, short: false });
+    vaults::rename(&vault, b"d", b"e", kithfs::vault::RenameMode::NoReplace).unwrap();
+    assert_eq!(plan.failed(), 1);
+    plan.heal();
+    vault.write(handle, 8192, &pattern(3, 4096), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    let wanted = patched(patched(pattern(1, 20_000), 0, &pattern(2, 4096)), 8192, &pattern(3, 4096));
+    let again = vaults::open(store.crash(&mut |_| 0).root()).unwrap();
+    let found = get(&again, b"d/file").or_else(|_| get(&again, b"e/file"));
+    assert!(found.as_ref().is_ok_and(|f| *f == wanted), "{:?}", found.map(|f| f == pattern(1, 20_000)));
+}
+
+#[test]
+fn a_journal_taken_away_while_it_carries_a_broken_file_is_written_again() {
+    // The carried records were only in memory then.
+    for times in [1, 2] {
+        let store = store(12);
+        let plan = FaultPlan::new();
+        let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+        durable(&vault, b"file", &pattern(1, 20_000));
+        durable(&vault, b"other", &pattern(1, 20_000));
+        vaults::mkdir(&vault, b"d").unwrap();
+        overwrite(&vault, b"file", 4096, &pattern(2, 4096)).unwrap();
+        let refuse = |times: u64| {
+            plan.reset();
+            for n in 1..=times {
+                plan.add(Fault { calls: Calls::Of(Call::SyncAll), when: When::Nth(n), errno: libc::EIO, short: false });
+            }
+        };
+        refuse(3);
+        assert!(vaults::rename(&vault, b"d", b"e", kithfs::vault::RenameMode::NoReplace).is_err());
+        assert_eq!(journals(&store.root()), 1, "carried");
+        live_unlink(&store);
+        refuse(times);
+        if overwrite(&vault, b"other", 4096, &pattern(3, 4096)).is_err() {
+            continue;
+        }
+        let again = vaults::open(store.crash(&mut |_| 0).root()).unwrap();
+        assert!(get(&again, b"file").unwrap() == patched(pattern(1, 20_000), 4096, &pattern(2, 4096)), "acknowledged and lost, {times}");
+    }
+}
+
+fn live_unlink(store: &MemStore) {
+    for name in journal_names(&store.root()) {
+        store.root().unlink(&name).unwrap();
+    }
+    store.root().sync().unwrap();
+}
+
+#[test]
+fn an_fsync_that_waits_for_a_rename_is_found_under_the_name_that_a_power_cut_leaves() {
+    // The record was appended under the new name before the rename counted, and the power cut left the old one.
+    let store = store(12);
+    let vault = vaults::open(store.root()).unwrap();
+    durable(&vault, b"file", &pattern(1, 20_000));
+    let handle = open_synced(&vault, b"file");
+    vault.write(handle, 0, &pattern(2, 4096), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    vault.write(handle, 8192, &pattern(3, 4096), false).unwrap();
+    let (start, started) = std::sync::mpsc::channel::<()>();
+    let start = std::sync::Mutex::new(start);
+    store.on_event(Box::new(move |event| {
+        if event.call == Call::Rename {
+            let _ = start.lock().unwrap().send(());
+            // Long enough for the fsync to take the file's lock and to wait for the paths.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+        }
+    }));
+    std::thread::scope(|scope| {
+        let vault = &vault;
+        let syncs = scope.spawn(move || {
+            started.recv().unwrap();
+            vault.fsync(handle, false).unwrap();
+        });
+        vaults::rename(vault, b"file", b"renamed", kithfs::vault::RenameMode::NoReplace).unwrap();
+        syncs.join().unwrap();
+    });
+    let wanted = patched(patched(pattern(1, 20_000), 0, &pattern(2, 4096)), 8192, &pattern(3, 4096));
+    let again = vaults::open(store.crash(&mut |_| 0).root()).unwrap();
+    let found = get(&again, b"renamed").or_else(|_| get(&again, b"file")).unwrap();
+    assert!(found == wanted, "acknowledged and lost");
+}
+
+#[test]
+fn a_flush_that_failed_in_a_commit_keeps_the_records_of_the_file() {
+    // The checkpoint after it wiped the records whose pages the kernel had thrown away.
+    let store = store(12);
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    durable(&vault, b"file", &pattern(1, 20_000));
+    vaults::mkdir(&vault, b"d").unwrap();
+    let names = store.root().reopen().unwrap().read(0, 1 << 20).unwrap();
+    let stored = names.iter().find(|e| e.kind == Some(kithfs::backing::Kind::File) && !e.name.starts_with(b"+")).unwrap().name.to_vec();
+    let handle = open_synced(&vault, b"file");
+    let on_disk = read_all(&store.root(), &stored);
+    vault.write(handle, 4096, &pattern(2, 4096), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    // Acknowledged, applied, not flushed. Now fresh bytes, whose flush fails with all that waits for the disk in this file.
+    vault.write(handle, 20_000, &pattern(3, 200_000), false).unwrap();
+    plan.reset();
+    plan.add(Fault { calls: Calls::Of(Call::SyncData), when: When::Nth(1), errno: libc::EIO, short: false });
+    assert!(vault.fsync(handle, false).is_err());
+    plan.heal();
+    // What the kernel does: the pages count as clean, and are read from the disk again. It tells of it once.
+    store.root().open_file(&stored, Access::ReadWrite).unwrap().write_at(&on_disk, 0).unwrap();
+    let _ = vaults::rename(&vault, b"d", b"e", kithfs::vault::RenameMode::NoReplace);
+    let _ = vault.release(handle);
+    let _ = vault.close();
+    let again = vaults::open(store.root()).unwrap();
+    assert!(get(&again, b"file").unwrap() == patched(pattern(1, 20_000), 4096, &pattern(2, 4096)), "acknowledged and lost");
+}

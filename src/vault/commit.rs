@@ -44,7 +44,13 @@ pub(crate) struct Committer<'a> {
 
 impl Committer<'_> {
     /// Commits `state` of `open`. `path` gives the stored path, `None` where the file has no name any more.
-    pub fn commit(&self, state: &mut FileState, open: &OpenFile, path: &dyn Fn() -> Option<Vec<u8>>, durability: Durability) -> Inner<()> {
+    pub fn commit(
+        &self,
+        state: &mut FileState,
+        open: &OpenFile,
+        path: &dyn Fn() -> Inner<Option<Vec<u8>>>,
+        durability: Durability,
+    ) -> Inner<()> {
         state.check_latched()?;
         let mut recorded = false;
         let result = self.commit_unlatched(state, open, path, durability, &mut recorded);
@@ -60,7 +66,7 @@ impl Committer<'_> {
         &self,
         state: &mut FileState,
         open: &OpenFile,
-        path: &dyn Fn() -> Option<Vec<u8>>,
+        path: &dyn Fn() -> Inner<Option<Vec<u8>>>,
         durability: Durability,
         recorded: &mut bool,
     ) -> Inner<()> {
@@ -69,13 +75,20 @@ impl Committer<'_> {
             if durability == Durability::Synced && (!state.durable || state.needs_sync || state.mtime_set) {
                 // No replay may set the time of an earlier record again.
                 self.journal.settle(Some(open.inode))?;
-                self.sync_all(state, file)?;
+                // What a failed write has left there does not know which segments the header refers to.
+                drop(state.take_dirty_from(0));
+                state.punch.clear();
+                self.sync_all(state, open, recorded)?;
             }
             return Ok(());
         }
         if !self.tools.keys.signing.may_write() {
             // The right to write was taken while the file was open: nobody would believe what we sign.
             return Err(Fault::Os(libc::EROFS));
+        }
+        if state.unsynced && self.journal.has_lost(open.inode) {
+            *recorded = true;
+            return Err(Fault::Os(libc::EIO));
         }
         let layout = self.tools.keys.layout;
         let chunks = state.chunks(&layout);
@@ -93,7 +106,8 @@ impl Committer<'_> {
         let cipher_len = layout.cipher_len(state.size);
         let holes = state.holes(&layout);
 
-        match path().filter(|_| state.durable) {
+        let path = if state.durable { path()? } else { None };
+        match path {
             Some(path) => self.journaled(state, open, path, &planned.blocks, &header_bytes, cipher_len, &holes, recorded)?,
             None => {
                 let mut touched = false;
@@ -102,7 +116,7 @@ impl Committer<'_> {
                 *recorded |= touched && state.cut;
                 written?;
                 if durability == Durability::Synced {
-                    self.sync_all(state, file)?;
+                    self.sync_all(state, open, recorded)?;
                 }
             }
         }
@@ -111,14 +125,24 @@ impl Committer<'_> {
     }
 
     /// A real flush of the inode: contents, times, mode, and on the usual stores its name.
-    fn sync_all(&self, state: &mut FileState, file: &Arc<dyn File>) -> Inner<()> {
-        file.sync_all()?;
+    fn sync_all(&self, state: &mut FileState, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
+        self.flushed(open.file.sync_all(), open, recorded)?;
         state.durable = true;
         state.replaced = false;
         state.needs_sync = false;
         state.mtime_set = false;
         state.unsynced = false;
         Ok(())
+    }
+
+    /// A flush that failed is not tried again, whatever the error: the kernel tells once of bytes that it has lost, and among them may be
+    /// those of records.
+    fn flushed(&self, result: std::io::Result<()>, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
+        result.map_err(|e| {
+            *recorded = true;
+            self.journal.not_flushed(open.inode);
+            e.into()
+        })
     }
 
     /// Everything in place, header last, nothing promised.
@@ -217,9 +241,9 @@ impl Committer<'_> {
             }
             // A record is worth nothing where the file that it amends, or its name, may be lost.
             if state.needs_sync {
-                self.sync_all(state, file)?
+                self.sync_all(state, open, recorded)?
             } else {
-                file.sync_data()?
+                self.flushed(file.sync_data(), open, recorded)?
             }
             state.unsynced = false;
         }

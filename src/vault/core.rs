@@ -328,9 +328,12 @@ impl Core {
         }
         if flags.truncate {
             self.journal.forget_repair((stat.dev, stat.ino));
+            // Before it is in the table: what is there is committed by the last close.
+            self.journal.settle(Some((stat.dev, stat.ino)))?;
         } else {
             self.journal.repair((stat.dev, stat.ino), &|| self.nodes.stored_path(node))?;
         }
+        self.journal.forget_lost((stat.dev, stat.ino));
         let file = self.journal.overlay(file)?;
         let file = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate)?;
         self.insert_open(&mut files, node, file.clone(), flags);
@@ -376,7 +379,8 @@ impl Core {
             self.remember_commit(open.node);
         }
         let _paths = self.paths.read();
-        committer.commit(state, open, &|| self.nodes.stored_path(open.node), durability)
+        state.needs_sync |= open.inode_changed.swap(false, Ordering::AcqRel);
+        committer.commit(state, open, &|| self.record_path(open), durability)
     }
 
     /// Lets go of one handle of an open file; the last one commits, unless no name leads to the file any more.
@@ -420,6 +424,37 @@ impl Core {
         self.commit_state(open, &mut state, durability)
     }
 
+    /// The stored path that a record of the file names; `None` where no name leads to it any more. A hard link that nobody has looked up is
+    /// searched for: without a record, places would be overwritten that it refers to.
+    fn record_path(&self, open: &OpenFile) -> Inner<Option<Vec<u8>>> {
+        if let Some(path) = self.nodes.stored_path(open.node) {
+            return Ok(Some(path));
+        }
+        let stat = open.file.stat()?;
+        if stat.nlink == 0 {
+            return Ok(None);
+        }
+        let mut left = vec![Vec::new()];
+        while let Some(path) = left.pop() {
+            let dir =
+                path.split(|b| *b == b'/').filter(|name| !name.is_empty()).try_fold(self.root.clone(), |dir, name| dir.open_dir(name));
+            let Ok(dir) = dir else { continue };
+            for entry in list(&*dir)? {
+                let below = || if path.is_empty() { entry.name.to_vec() } else { [&path[..], b"/", &entry.name].concat() };
+                let known = entry.kind.or_else(|| dir.stat(&entry.name).ok().map(|stat| stat.kind));
+                match known {
+                    Some(Kind::Dir) => left.push(below()),
+                    Some(Kind::File) if entry.ino == stat.ino && dir.stat(&entry.name).is_ok_and(|there| there.dev == stat.dev) => {
+                        return Ok(Some(below()));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        tracing::error!("a hard link of an open file is not found: what was written to it is not committed");
+        Err(Fault::Os(libc::EIO))
+    }
+
     /// Whether a name leads to the file: one that is known here, or a hard link that nobody has looked up yet.
     pub fn has_name(&self, open: &OpenFile) -> bool {
         self.nodes.link(open.node).is_ok() || open.file.stat().map_or(true, |stat| stat.nlink > 0)
@@ -441,7 +476,7 @@ impl Core {
     pub fn inode_changed(&self, node: NodeId) {
         let open = self.files.lock().get(&node).map(|s| s.file.clone());
         if let Some(open) = open {
-            open.state.write().needs_sync = true;
+            open.inode_changed.store(true, Ordering::Release);
         }
     }
 }

@@ -572,10 +572,16 @@ impl Core {
             self.renamed_dir(node, stat.kind);
             changed.push(node);
         }
-        drop(paths);
+        // Before anybody can put the new path into a record.
         for node in changed {
             self.inode_changed(node);
         }
+        if stat.kind == Kind::Dir || target.as_ref().is_some_and(|(_, t)| t.kind == Kind::Dir) {
+            // Records of the files beneath it name the new path from now on.
+            to.dir.sync()?;
+            from.dir.sync()?;
+        }
+        drop(paths);
         if mode != RenameMode::Exchange {
             from.tidy(&stored);
         }

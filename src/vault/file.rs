@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
@@ -26,7 +27,7 @@ use crate::backing::{File, Seek, Timestamp};
 use crate::crypto::{ChunkKeys, Random, SegmentKey};
 use crate::format::header::{Header, Hint, PublicHeader};
 use crate::format::journal::header_hash;
-use crate::format::layout::{Layout, SEGMENT, SIZE_MAX, SMALL_MAX};
+use crate::format::layout::{DATA_START, Layout, SEGMENT, SIZE_MAX, SMALL_MAX};
 use crate::format::signature::Authorship;
 use crate::format::table::{HOLE, SEALS_MAX, Segment, Table, segment_aad, segment_hash};
 
@@ -139,6 +140,8 @@ pub(crate) struct OpenFile {
     /// Device and inode number in the store.
     pub inode: (u64, u64),
     pub state: RwLock<FileState>,
+    /// Name or mode have changed; the next commit begins with a real flush.
+    pub inode_changed: AtomicBool,
 }
 
 /// The present time, to the nanosecond.
@@ -182,7 +185,7 @@ impl OpenFile {
             replaced: false,
             cut: false,
         };
-        Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) })
+        Arc::new(OpenFile { node, file, inode, state: RwLock::new(state), inode_changed: AtomicBool::new(false) })
     }
 
     /// Opens what stands in the store: one read of header and small data. A file of no bytes was never committed and cannot be read;
@@ -245,7 +248,7 @@ impl OpenFile {
             replaced: false,
             cut: false,
         };
-        Ok(Arc::new(OpenFile { node, file, inode, state: RwLock::new(state) }))
+        Ok(Arc::new(OpenFile { node, file, inode, state: RwLock::new(state), inode_changed: AtomicBool::new(false) }))
     }
 
     /// Reads up to `buf.len()` plain bytes at `offset`; fewer only at the end of the file.
@@ -855,14 +858,15 @@ impl FileState {
     }
 
     fn clear_segment(&mut self, chunk: &mut DirtyChunk, s: usize) {
-        self.freed |= chunk.live[s];
+        // Records of the small form may have written where the first chunk stands now.
+        self.freed |= chunk.live[s] || self.durable && self.committed.as_ref().is_some_and(|c| c.end > DATA_START);
         chunk.table.set(s, Segment::HOLE, None);
         if let Some(old) = chunk.pending.remove(&s) {
             self.pending_bytes -= old.len();
         }
     }
 
-    fn take_dirty_from(&mut self, k: u64) -> BTreeMap<u64, DirtyChunk> {
+    pub fn take_dirty_from(&mut self, k: u64) -> BTreeMap<u64, DirtyChunk> {
         let taken = self.dirty.split_off(&k);
         let pending: usize = taken.values().flat_map(|chunk| chunk.pending.values()).map(|b| b.len()).sum();
         self.pending_bytes -= pending.min(self.pending_bytes);

@@ -207,7 +207,7 @@ impl Core {
             // By the open file where there is one: it may have no name any more.
             match (&open, &link) {
                 (Some(open), _) => {
-                    if set.atime != SetTime::Omit {
+                    if set.atime != SetTime::Omit || times && !open.state.read().changed {
                         // A program sets both times; the kernel, for its cached writes, the one of modification. No replay may undo it.
                         self.journal.settle(Some(open.inode))?;
                     }
@@ -232,6 +232,10 @@ impl Core {
                 }
                 (None, Ok(link)) => {
                     let dir = self.dir(link.parent)?;
+                    if times {
+                        let stat = dir.stat(&link.stored)?;
+                        self.journal.settle(Some((stat.dev, stat.ino)))?;
+                    }
                     if owner {
                         dir.chown(&link.stored, set.uid, set.gid)?;
                     }
@@ -354,6 +358,7 @@ fn without_suid_sgid(perm: u32) -> Option<u32> {
 fn kill_suid_sgid_bits(open: &OpenFile) -> Inner<()> {
     if let Some(perm) = without_suid_sgid(open.file.stat()?.perm) {
         open.file.chmod(perm)?;
+        open.inode_changed.store(true, std::sync::atomic::Ordering::Release);
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ mod overlay;
 mod redo;
 mod replay;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -101,6 +101,10 @@ struct State {
     last_append: Instant,
     /// Kept from record to record: see [`JournalRecord::seal`].
     buffer: Vec<u8>,
+    /// Inodes of which a checkpoint was told that bytes were lost; nobody else will be told.
+    lost: HashSet<Inode>,
+    /// A checkpoint failed: records of files that were flushed are there still.
+    unclean: bool,
     /// A checkpoint is under way or waits for its turn: nothing is appended meanwhile.
     draining: bool,
 }
@@ -162,6 +166,8 @@ impl Journal {
             old: Vec::new(),
             last_append: Instant::now(),
             buffer: Vec::new(),
+            lost: HashSet::new(),
+            unclean: false,
             draining: false,
         };
         let overlaid = read_only.then(Mutex::default);
@@ -240,7 +246,6 @@ impl Journal {
             // Somebody has taken the file away, a sync tool perhaps: a record in it would not be found after a crash.
             tracing::warn!("the journal was removed by somebody else, another one takes its place");
             self.checkpoint_locked(&mut state)?;
-            state.running = None;
         }
         if state.broken_at(inode, Some(&record.path)).is_some() {
             return Err(Fault::Os(libc::EIO)); // an earlier record of it is not at its place yet
@@ -312,6 +317,24 @@ impl Journal {
             state.add_broken(inode, tracked);
         }
         self.changed.notify_all();
+    }
+
+    /// A flush of the file failed: what its records have written may be lost.
+    pub fn not_flushed(&self, inode: Inode) {
+        let mut state = self.state.lock();
+        if let Some(tracked) = state.unflushed.remove(&inode) {
+            state.add_broken(inode, tracked);
+        }
+    }
+
+    /// Whether a checkpoint was told that bytes of the file were lost.
+    pub fn has_lost(&self, inode: Inode) -> bool {
+        self.state.lock().lost.contains(&inode)
+    }
+
+    /// The file is loaded anew.
+    pub fn forget_lost(&self, inode: Inode) {
+        self.state.lock().lost.remove(&inode);
     }
 
     /// Brings a file that is about to be opened up to date where records of it could not be applied earlier: nothing may be read from, nor
@@ -395,10 +418,16 @@ impl Journal {
     }
 
     fn checkpoint_drained(&self, state: &mut State) -> Inner<()> {
+        state.unclean = true;
+        if state.running.as_ref().is_some_and(|r| r.file.stat().is_ok_and(|stat| stat.nlink == 0)) {
+            let acknowledged = state.sequence;
+            state.old.extend(state.running.take().map(|r| Old { file: r.file, name: r.name, head: r.head, acknowledged }));
+        }
         for (inode, tracked) in std::mem::take(&mut state.unflushed) {
             // Times too: a record carries them, and is gone afterwards.
             if let Err(e) = tracked.file.sync_all() {
                 tracing::error!("a file of the journal could not be flushed: {e}");
+                state.lost.insert(inode);
                 state.add_broken(inode, tracked);
             }
         }
@@ -419,6 +448,7 @@ impl Journal {
             state.old.extend(state.running.take().map(|r| Old { file: r.file, name: r.name, head: r.head, acknowledged: 0 }));
             return Err(e.into());
         }
+        state.unclean = false;
         state.generation += 1;
         state.sequence = 0;
         state.carried = 0;
@@ -472,6 +502,7 @@ impl Journal {
     /// Begins a journal with the records of broken files in it, and only then removes those that had them.
     fn carry(&self, state: &mut State) -> Inner<()> {
         if state.old.is_empty() && state.running.is_some() && state.sequence == state.carried {
+            state.unclean = false;
             return Ok(());
         }
         let records: Vec<&JournalRecord<'static>> = state.broken.iter().flat_map(|b| b.records.iter().flatten()).collect();
@@ -496,7 +527,9 @@ impl Journal {
         state.old.extend(before.map(|r| Old { file: r.file, name: r.name, head: r.head, acknowledged: 0 }));
         state.old.iter_mut().for_each(|old| old.acknowledged = 0);
         (state.generation, state.sequence, state.carried, state.tail) = (1, count, count, tail);
-        self.remove_old(state)
+        self.remove_old(state)?;
+        state.unclean = false;
+        Ok(())
     }
 
     fn remove_old(&self, state: &mut State) -> Inner<()> {
@@ -526,7 +559,7 @@ impl Journal {
             Some(inode) => state.unflushed.contains_key(&inode),
             None => !state.unflushed.is_empty(),
         };
-        if concerned || is_broken(&state) {
+        if concerned || state.unclean || is_broken(&state) {
             self.checkpoint_locked(&mut state)?;
         }
         if is_broken(&state) { Err(Fault::Os(libc::EIO)) } else { Ok(()) }
@@ -535,7 +568,7 @@ impl Journal {
     /// Checkpoints a journal in which nothing was written for `idle`.
     pub fn checkpoint_idle(&self, idle: Duration) -> Inner<()> {
         let mut state = self.state.lock();
-        let nothing = state.unflushed.is_empty() && state.old.is_empty();
+        let nothing = state.unflushed.is_empty() && state.old.is_empty() && !state.unclean;
         if nothing || state.unapplied > 0 || state.draining || state.last_append.elapsed() < idle {
             return Ok(());
         }

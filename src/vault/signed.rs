@@ -52,9 +52,7 @@ impl Rights {
 
     fn vouch(&self, signer: &[u8; 32], bytes: &[u8], who: impl Fn(&HeadRights) -> &HashSet<[u8; 32]>) -> bool {
         let hash = std::cell::OnceCell::new();
-        self.all(|head| {
-            who(head).contains(signer) || head.kept.iter().any(|list| list.contains(hash.get_or_init(|| header_hash(bytes))))
-        })
+        self.all(|head| who(head).contains(signer) || head.kept.iter().any(|list| list.contains(hash.get_or_init(|| header_hash(bytes)))))
     }
 }
 

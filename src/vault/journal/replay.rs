@@ -151,9 +151,6 @@ impl Journal {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(Redone::default()),
             Err(e) => return Err(e.into()),
         };
-        if !self.take(&*file)? {
-            return Ok(Redone::default());
-        }
         let shown = String::from_utf8_lossy(name).into_owned();
         let mut head = vec![0; RECORDS_AT as usize];
         let read = file.read_at(&mut head, 0)?;
@@ -172,6 +169,9 @@ impl Journal {
             }
         };
         if head.owner != Self::owner(&self.key, &head.id) {
+            return Ok(Redone::default());
+        }
+        if !self.take(&*file)? {
             return Ok(Redone::default());
         }
         let mut by_file: Vec<Vec<JournalRecord<'static>>> = Vec::new();
