@@ -86,7 +86,7 @@ fn age(vault: &Vault, node: NodeId) {
             age(vault, attr.node);
         }
         let mtime = SetTime::At(Timestamp { secs: 1_000_000 + attr.size as i64, nanos: 7 });
-        vault.setattr(attr.node, None, &SetAttr { mtime, ..SetAttr::default() }).unwrap();
+        vault.setattr(attr.node, &SetAttr { mtime, ..SetAttr::default() }).unwrap();
         vault.forget(attr.node, 1);
     }
 }
@@ -115,6 +115,10 @@ fn looks(vault: &Vault) -> BTreeMap<Vec<u8>, (Timestamp, u32, u32, u32)> {
     fn walk(vault: &Vault, node: NodeId, path: &[u8], all: &mut BTreeMap<Vec<u8>, (Timestamp, u32, u32, u32)>) {
         for (name, attr) in entries(vault, node).unwrap() {
             let path = [path, b"/", &name].concat();
+            if name == b"within" {
+                vault.forget(attr.node, 1);
+                continue; // its own lock and journal come and go in it
+            }
             if attr.kind == Kind::Dir {
                 walk(vault, attr.node, &path, all);
             }
@@ -125,6 +129,14 @@ fn looks(vault: &Vault) -> BTreeMap<Vec<u8>, (Timestamp, u32, u32, u32)> {
     let mut all = BTreeMap::new();
     walk(vault, ROOT, b"", &mut all);
     all
+}
+
+/// Asserts that two listings are the same, and names what differs.
+fn same<T: PartialEq + std::fmt::Debug>(now: &BTreeMap<Vec<u8>, T>, before: &BTreeMap<Vec<u8>, T>) {
+    let differ = |path: &&Vec<u8>| now.get(*path) != before.get(*path);
+    let differing: Vec<String> = now.keys().chain(before.keys()).filter(differ).map(|path| path.escape_ascii().to_string()).collect();
+    let first = now.keys().chain(before.keys()).find(differ).map(|path| (now.get(path), before.get(path)));
+    assert!(differing.is_empty(), "{differing:?}: {:.300}", format!("{first:?}"));
 }
 
 fn new_epoch(vault: &Vault) {
@@ -167,19 +179,23 @@ fn a_pass_seals_all_anew_and_leaves_all_as_it_was() {
     assert!(none.is_done(true) && none.skipped == 0 && none.conflicts == 0 && none.bytes_total > LARGE as u64, "{none:?}");
     vault.share_at(b"").unwrap().remove(&[key(&bob)], &mut quiet()).unwrap();
     let all = pending(&vault);
-    assert_eq!((all.files, all.bytes), (7, LARGE as u64 + 10 + 6 + 6 + 9 + 6 - 6 + 6 - 6), "{all:?}");
+    // Of the sparse file the part of a segment up to its end.
+    let sparse = 300_010 % 4096;
+    assert_eq!((all.files, all.bytes), (6, LARGE as u64 + sparse + 6 + 6 + 9 + 6), "{all:?}");
     assert!(all.bytes_total == all.bytes && all.names >= 13 && all.headers >= 15, "{all:?}");
 
     let lazy = vault.reseal(b"", false, &mut quiet()).unwrap();
     assert_eq!((lazy.names, lazy.headers, lazy.skipped, lazy.conflicts), (0, 0, 0, 0), "{lazy:?}");
-    assert_eq!((lazy.files, lazy.bytes), (2, LARGE as u64 + 10), "the contents of large files are left: {lazy:?}");
-    assert_eq!((tree(&vault).unwrap(), looks(&vault)), (before.clone(), looked.clone()));
+    assert_eq!((lazy.files, lazy.bytes), (2, LARGE as u64 + sparse), "the contents of large files are left: {lazy:?}");
+    same(&tree(&vault).unwrap(), &before);
+    same(&looks(&vault), &looked);
 
     let mut last = ShareProgress::default();
     let eager = vault.reseal(b"", true, &mut |progress| last = *progress).unwrap();
     assert!(eager.is_done(true) && eager.skipped == 0, "{eager:?}");
     assert_eq!((last.files, last.bytes, last.files_total, last.bytes_total), (2, lazy.bytes, 2, lazy.bytes));
-    assert_eq!((tree(&vault).unwrap(), looks(&vault)), (before.clone(), looked.clone()));
+    same(&tree(&vault).unwrap(), &before);
+    same(&looks(&vault), &looked);
     for path in [&b"small"[..], b"large", b"moved/deep/note"] {
         let by = at(&vault, path, |node| vault.author(node)).unwrap().unwrap();
         assert_eq!((by.author, by.signer), (key(&bob), key(&ann)), "sealed by Ann, written by Bob");
@@ -189,7 +205,8 @@ fn a_pass_seals_all_anew_and_leaves_all_as_it_was() {
     assert_eq!(faults(&vault), Vec::<String>::new());
     vault.close().unwrap();
     let vault = open_as(&store, &ann).unwrap();
-    assert_eq!((tree(&vault).unwrap(), looks(&vault)), (before, looked));
+    same(&tree(&vault).unwrap(), &before);
+    same(&looks(&vault), &looked);
     assert!(pending(&vault).is_done(true));
     vault.close().unwrap();
 
@@ -233,10 +250,11 @@ fn a_pass_that_is_stopped_anywhere_leaves_a_share_that_reads_and_goes_on() {
         // By turns the process is killed, which loses nothing, or the power fails, which loses what was not durable.
         let store = if step % 3 == 0 { store.crash(&mut |_| 0) } else { store.snapshot() };
         let vault = open_as(&store, &ann).unwrap();
-        assert_eq!(tree(&vault).unwrap(), before, "stopped at {step} of {steps}: {stopped:?}");
+        println!("stopped at {step} of {steps}: {stopped:?}");
+        same(&tree(&vault).unwrap(), &before);
         let left = vault.reseal(b"", true, &mut quiet()).unwrap_or_else(|e| panic!("going on from {step}: {e}"));
         assert!(left.is_done(true) && left.skipped == 0 && left.conflicts == 0, "gone on from {step}: {left:?}");
-        assert_eq!(tree(&vault).unwrap(), before, "gone on from {step}");
+        same(&tree(&vault).unwrap(), &before);
         let faults: Vec<String> = faults(&vault).into_iter().filter(|fault| !fault.contains("was left behind by a crash")).collect();
         assert_eq!(faults, Vec::<String>::new(), "gone on from {step}");
     }
@@ -268,7 +286,7 @@ fn an_epoch_that_begins_in_the_middle_of_a_pass_is_not_passed_over() {
         .unwrap();
     assert_eq!(counted.bytes, counted.bytes_total, "all of it is older than the newest: {counted:?}");
     assert!(vault.reseal(b"", true, &mut quiet()).unwrap().is_done(true));
-    assert_eq!(tree(&vault).unwrap(), before);
+    same(&tree(&vault).unwrap(), &before);
 }
 
 #[test]
