@@ -426,7 +426,8 @@ fn no_name_and_no_control_file_of_the_old_epoch_is_left() {
     let of_the_share = [&b"/+share"[..], b"/+manifest-1-", b"/+members-", b"/+slots-", b"/+lock", b"/+journal", b"/+link-"];
     let unexpected: Vec<_> = kept.iter().filter(|path| !of_the_share.iter().any(|known| path.starts_with(known))).collect();
     assert!(unexpected.is_empty(), "{:?}", unexpected.iter().map(|p| p.escape_ascii().to_string()).collect::<Vec<_>>());
-    let names = |all: &[Vec<u8>], prefix: &[u8]| all.iter().filter(|p| p.rsplit(|b| *b == b'/').next().unwrap().starts_with(prefix)).count();
+    let names =
+        |all: &[Vec<u8>], prefix: &[u8]| all.iter().filter(|p| p.rsplit(|b| *b == b'/').next().unwrap().starts_with(prefix)).count();
     for prefix in [&b"+junction-"[..], b"+name-", b"+long-", b"="] {
         assert_eq!(names(&before, prefix), names(&after, prefix), "{}", prefix.escape_ascii());
     }

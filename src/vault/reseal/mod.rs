@@ -13,8 +13,6 @@ mod names;
 mod pass;
 mod records;
 
-use std::path::PathBuf;
-
 use self::pass::{Pass, Work};
 use super::error::{Error, Fault, Inner, Result};
 use super::members::Share;
@@ -117,6 +115,6 @@ impl Share {
     }
 
     fn at(&self, fault: Fault) -> Error {
-        fault.at("seal anew", || PathBuf::from(self.core.shown_path(ROOT)))
+        fault.at("seal anew", || self.core.shown_path(ROOT))
     }
 }

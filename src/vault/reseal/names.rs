@@ -3,8 +3,8 @@
 //! A name is not signed; whoever has the epoch's key can give one. It is taken for what it is shown as, under whichever epoch, and moves
 //! only where nothing stands under its new stored name.
 
-use crate::backing::{RenameMode, SetTime};
 use crate::backing::{Dir, Kind};
+use crate::backing::{RenameMode, SetTime};
 use crate::format::name::{Decoded, StoredName};
 use crate::vault::core::Core;
 use crate::vault::entries::Folder;
@@ -75,7 +75,11 @@ impl Core {
             folder.prepare(&new, name)?;
             {
                 let _paths = self.paths.write();
-                if stat.kind == Kind::Dir { self.journal.settle(None)? } else { self.settle(&stat)? }
+                if stat.kind == Kind::Dir {
+                    self.journal.settle(None)?
+                } else {
+                    self.settle(&stat)?
+                }
                 dir.rename(stored, dir, new.entry(), RenameMode::NoReplace)?;
                 if let Some(node) = self.nodes.find(&stat) {
                     self.nodes.add_link(node, folder.link(new.entry(), name));

@@ -1,7 +1,6 @@
 //! The walk through a share that counts what is of an older epoch, or seals it anew.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -28,6 +27,9 @@ pub(super) enum Work {
     Eager,
 }
 
+/// A directory of the store and a stored name in it.
+pub(super) type Name = (Arc<dyn Dir>, Vec<u8>);
+
 /// One pass through a share.
 pub(super) struct Pass<'a> {
     pub core: &'a Core,
@@ -38,7 +40,7 @@ pub(super) struct Pass<'a> {
     /// Inodes with several names that were met.
     inodes: HashSet<(u64, u64)>,
     /// Where symbolic links with several names were made anew, by what they were.
-    pub links: HashMap<(u64, u64), (Arc<dyn Dir>, Vec<u8>)>,
+    pub links: HashMap<(u64, u64), Name>,
 }
 
 impl<'a> Pass<'a> {
@@ -90,7 +92,7 @@ impl<'a> Pass<'a> {
         self.found.skipped += 1;
         let path = self.core.shown_path(node).join(shown(stored));
         let error = fault.at("seal anew", || path.clone());
-        tracing::warn!("{}: left as it is: {error}", PathBuf::from(&path).display());
+        tracing::warn!("{}: left as it is: {error}", path.display());
         Ok(())
     }
 
