@@ -9,7 +9,7 @@
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 
-packages=(git sqlite3 postgresql postgresql-contrib rsync tar acl attr qemu-utils rclone libcap2-bin util-linux)
+packages=(git sqlite3 postgresql postgresql-contrib rsync tar acl attr qemu-utils rclone libcap2-bin util-linux python3 stress-ng)
 if [ "${1-}" = --install ]; then
     shift
     export DEBIAN_FRONTEND=noninteractive

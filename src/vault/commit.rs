@@ -66,7 +66,9 @@ impl Committer<'_> {
     ) -> Inner<()> {
         let file = &open.file;
         if !state.changed {
-            if durability == Durability::Synced && (!state.durable || state.needs_sync) {
+            if durability == Durability::Synced && (!state.durable || state.needs_sync || state.mtime_set) {
+                // No replay may set the time of an earlier record again.
+                self.journal.settle(Some(open.inode))?;
                 self.sync_all(state, file)?;
             }
             return Ok(());
@@ -114,6 +116,7 @@ impl Committer<'_> {
         state.durable = true;
         state.replaced = false;
         state.needs_sync = false;
+        state.mtime_set = false;
         state.unsynced = false;
         Ok(())
     }
@@ -276,6 +279,7 @@ impl Committer<'_> {
         });
         drop(record);
         state.dirty = dirty;
+        state.mtime_set &= applied.is_err();
         applied
     }
 

@@ -91,6 +91,8 @@ pub(crate) struct FileState {
     pub durable: bool,
     /// Name, mode or contents may have changed since the inode was last flushed for good.
     pub needs_sync: bool,
+    /// A program has set the modification time since the inode was last flushed. A record of the journal carries it as well.
+    pub mtime_set: bool,
     /// Plain size.
     pub size: u64,
     /// Contents in the small form.
@@ -171,6 +173,7 @@ impl OpenFile {
             hint,
             durable: false,
             needs_sync: true,
+            mtime_set: false,
             size: 0,
             small: Some(Zeroizing::new(Vec::new())),
             dirty: BTreeMap::new(),
@@ -233,6 +236,7 @@ impl OpenFile {
             durable: true,
             // Whoever wrote it, an earlier mount or a sync tool, may have left it in the machine's cache: nothing in the store tells.
             needs_sync: true,
+            mtime_set: false,
             size: header.size,
             small: public.small.map(|_| data),
             dirty: BTreeMap::new(),

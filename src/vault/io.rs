@@ -207,6 +207,10 @@ impl Core {
             // By the open file where there is one: it may have no name any more.
             match (&open, &link) {
                 (Some(open), _) => {
+                    if set.atime != SetTime::Omit {
+                        // A program sets both times; the kernel, for its cached writes, the one of modification. No replay may undo it.
+                        self.journal.settle(Some(open.inode))?;
+                    }
                     if owner {
                         open.file.chown(set.uid, set.gid)?;
                     }
@@ -221,7 +225,10 @@ impl Core {
                             state.mtime = Some(open.file.stat()?.mtime);
                         }
                     }
-                    open.state.write().needs_sync = true;
+                    let mut state = open.state.write();
+                    // The kernel sets the time of its cached writes before each fsync: that alone is no reason for a second flush.
+                    state.mtime_set |= set.mtime != SetTime::Omit;
+                    state.needs_sync |= owner || set.perm.is_some() || set.atime != SetTime::Omit;
                 }
                 (None, Ok(link)) => {
                     let dir = self.dir(link.parent)?;

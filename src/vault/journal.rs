@@ -413,9 +413,11 @@ impl Journal {
         self.remove_old(state)?;
         if state.sequence > 0
             && let Some(running) = &state.running
+            && let Err(e) = running.file.write_at(&[0; ALIGN], RECORDS_AT).and_then(|()| running.file.sync_data())
         {
-            running.file.write_at(&[0; ALIGN], RECORDS_AT)?;
-            running.file.sync_data()?;
+            // Nobody knows whether its first record is still there, without which no replay reads those that would follow.
+            state.old.extend(state.running.take().map(|r| Old { file: r.file, name: r.name, head: r.head, acknowledged: 0 }));
+            return Err(e.into());
         }
         state.generation += 1;
         state.sequence = 0;

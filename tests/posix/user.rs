@@ -47,6 +47,11 @@ fn unprivileged() -> Option<Unprivileged> {
         println!("skipped: needs root, fusermount3, and a build that every user may run");
         return None;
     }
+    let device = Command::new("setpriv").args(["--reuid", USER, "--regid", USER, "--clear-groups", "test", "-w", "/dev/fuse"]).status();
+    if !device.is_ok_and(|status| status.success()) {
+        println!("skipped: user {USER} may not open /dev/fuse");
+        return None;
+    }
     let scratch = Scratch::bare();
     shell(
         scratch.path(),

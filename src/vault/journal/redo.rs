@@ -51,13 +51,15 @@ impl Journal {
                 changed = true;
             }
         }
-        if changed {
-            // Lengthened only: bytes on which a later record relies, perhaps in another journal, were flushed before it.
-            if file.stat()?.size < last.cipher_len {
-                file.set_len(last.cipher_len)?;
-            }
-            let (secs, nanos) = last.mtime;
-            file.set_times(SetTime::Omit, SetTime::At(Timestamp { secs, nanos }))?;
+        let stat = file.stat()?;
+        // Lengthened only: bytes on which a later record relies, perhaps in another journal, were flushed before it.
+        if changed && stat.size < last.cipher_len {
+            file.set_len(last.cipher_len)?;
+        }
+        // The time can be lost where the contents are not: a store writes the inode when it likes.
+        let mtime = Timestamp { secs: last.mtime.0, nanos: last.mtime.1 };
+        if changed || stat.mtime != mtime {
+            file.set_times(SetTime::Omit, SetTime::At(mtime))?;
         }
         file.sync_all()?;
         Ok(match (end < records.len(), changed) {
