@@ -189,3 +189,78 @@ fn two_admins_who_change_the_membership_at_the_same_time_make_a_fork_for_whoever
     // Ann has seen her own change: what excludes it is a rival that does not bother her
     assert_eq!(listing["heads"].as_array().unwrap().len(), 1, "{listing}");
 }
+
+/// Kills the program, which stands where `setsid` was or is its child.
+fn kill_program(started: &mut std::process::Child) {
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", started.id())).unwrap_or_default();
+    for child in children.split_whitespace().filter_map(|pid| pid.parse().ok()).filter_map(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process(child, rustix::process::Signal::KILL);
+    }
+    let _ = started.kill();
+    let _ = started.wait();
+}
+
+/// What `share rekey --status` says.
+fn left(person: &Person) -> serde_json::Value {
+    serde_json::from_str(&said(&person.ok(&["share", "rekey", "--status", "--json", "vault"]))).unwrap()
+}
+
+#[test]
+fn after_a_pass_a_removed_member_opens_nothing_and_the_pass_survives_being_killed() {
+    if !can_run() {
+        return;
+    }
+    let (ann, bob, _cem) = three();
+    {
+        let _mounted = Mounted::new(&bob, &[]);
+        assert!(bob.shell("mkdir plain/projects; echo two > plain/projects/bob; head -c 40000000 /dev/zero > plain/projects/large").0);
+    }
+    sync(&bob, &ann);
+    let names = |person: &Person| -> Vec<String> {
+        let entries = fs::read_dir(person.home().join("vault")).unwrap();
+        entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    ann.ok(&["share", "remove", "vault", "Bob"]);
+    let at_first = left(&ann);
+    assert_eq!((&at_first["bytes"], &at_first["files"]), (&serde_json::json!(40_000_004), &serde_json::json!(2)), "{at_first}");
+    {
+        let _mounted = Mounted::new(&ann, &[]);
+        refused(&ann.fails(&["share", "rekey", "--eager", "vault"], 9), "unmount first");
+        refused(&ann.fails(&["share", "create", "plain/projects"], 9), "unmount first");
+    }
+    // killed as soon as it has begun
+    let mut pass = ann.kithfs(&["share", "rekey", "--eager", "vault"]).spawn().unwrap();
+    while left(&ann)["names"] == at_first["names"] && pass.try_wait().unwrap().is_none() {}
+    kill_program(&mut pass);
+    assert_eq!(said(&ann.ok(&["cat", "vault", "projects/bob"])), "two\n");
+    ann.ok(&["share", "rekey", "--eager", "vault"]);
+    let at_last = left(&ann);
+    for field in ["bytes", "files", "names", "headers", "skipped", "conflicts"] {
+        assert_eq!(at_last[field], 0, "{at_last}");
+    }
+    let listed = said(&ann.ok(&["share", "list", "vault"]));
+    assert!(listed.contains("epoch  2") && listed.contains("0 bytes in 0 files (0.0%)"), "no other key was begun: {listed}");
+    assert_eq!(said(&ann.ok(&["cat", "vault", "projects/bob"])), "two\n");
+    // with the list of members from before Bob is in again, and nothing opens for the keys that he has
+    sync(&ann, &bob);
+    for name in names(&bob).iter().filter(|name| name.starts_with("+manifest-4-")) {
+        fs::remove_file(bob.home().join("vault").join(name)).unwrap();
+    }
+    assert_eq!(said(&bob.ok(&["ls", "vault"])), "", "no name opens");
+}
+
+#[test]
+fn a_folder_of_a_vault_becomes_a_share() {
+    let ann = Person::with_identity("ann");
+    ann.ok(&["init", "--identity", ".config/kithfs/identity", "vault"]);
+    ann.ok(&["mkdir", "vault", "projects"]);
+    ann.ok(&["import", "/etc/default", "vault/projects"]);
+    ann.ok(&["share", "create", "--name", "Ann", "vault/projects"]);
+    let listed = said(&ann.ok(&["share", "list", "vault/projects"]));
+    assert!(listed.contains("admin") && listed.contains("Ann"), "{listed}");
+    ann.ok(&["share", "create", "vault/new/folder"]);
+    ann.ok(&["fsck", "vault"]);
+    ann.ok(&["share", "rekey", "--eager", "vault/projects"]);
+    assert!(said(&ann.ok(&["share", "list", "vault/projects"])).contains("epoch  2"));
+    refused(&ann.fails(&["share", "create", "vault"], 2), "name a folder");
+}

@@ -78,6 +78,8 @@ pub(crate) struct Core {
     /// What this client remembers of the vault, where it does.
     pub memory: std::sync::OnceLock<Arc<super::memory::Memory>>,
     pub closed: AtomicBool,
+    /// Held for each step of a re-sealing pass, none of which is begun once the vault is closed.
+    pub passing: Mutex<()>,
 }
 
 /// The parts from which [`Core::new`] puts a vault together.
@@ -116,6 +118,7 @@ impl Core {
             is_root_user: rustix::process::geteuid().is_root(),
             memory: std::sync::OnceLock::new(),
             closed: AtomicBool::new(false),
+            passing: Mutex::new(()),
         })
     }
 

@@ -49,12 +49,16 @@ fn check_name(name: &[u8]) -> Inner<()> {
 /// A directory in which names are being worked on.
 pub(crate) struct Folder<'a> {
     core: &'a Core,
-    node: NodeId,
+    pub(super) node: NodeId,
     dir: std::sync::Arc<dyn Dir>,
-    id: DirectoryId,
+    pub(super) id: DirectoryId,
 }
 
 impl Folder<'_> {
+    pub fn keys(&self) -> &super::keys::ShareKeys {
+        &self.core.keys
+    }
+
     /// The directory of the store.
     pub fn dir(&self) -> &dyn Dir {
         &*self.dir
@@ -104,7 +108,7 @@ impl Folder<'_> {
         self.core.keys.place_name(&self.id, stored, name)
     }
 
-    fn sidecar_bound(&self, hash: &[u8; 32]) -> Vec<u8> {
+    pub(super) fn sidecar_bound(&self, hash: &[u8; 32]) -> Vec<u8> {
         [&self.id[..], hash].concat()
     }
 
@@ -123,14 +127,14 @@ impl Folder<'_> {
         Ok(())
     }
 
-    fn read_sidecar(&self, sidecar: &[u8], hash: &[u8; 32]) -> Inner<Option<Vec<u8>>> {
+    pub(super) fn read_sidecar(&self, sidecar: &[u8], hash: &[u8; 32]) -> Inner<Option<Vec<u8>>> {
         let Some(bytes) = read_control(&*self.dir, sidecar, SIDECAR_MAX)? else { return Ok(None) };
         let name = self.core.keys.open_record(RecordKind::Name, &self.sidecar_bound(hash), &bytes)?.to_vec();
         if is_valid(&name) { Ok(Some(name)) } else { Err(Fault::Corrupt("has a sealed name that none can have")) }
     }
 
     /// Removes the sidecar of a long name whose entry is gone, unless a conflict copy of the entry has its name from it.
-    fn tidy(&self, stored: &[u8]) {
+    pub(super) fn tidy(&self, stored: &[u8]) {
         let Decoded::Long { sidecar, suffix, .. } = self.core.keys.names(&self.id).decode(stored) else { return };
         let entry = &stored[..stored.len() - suffix.len()];
         let tidied = (|| {
@@ -186,7 +190,7 @@ impl Folder<'_> {
         }
     }
 
-    fn link(&self, stored: &[u8], name: &[u8]) -> Link {
+    pub(super) fn link(&self, stored: &[u8], name: &[u8]) -> Link {
         Link { parent: self.node, stored: stored.into(), name: name.into() }
     }
 
@@ -383,7 +387,7 @@ impl Core {
     }
 
     /// What the journal holds for a file goes to its place before its path changes.
-    fn settle(&self, stat: &Stat) -> Inner<()> {
+    pub(super) fn settle(&self, stat: &Stat) -> Inner<()> {
         if stat.kind == Kind::File { self.journal.settle(Some((stat.dev, stat.ino))) } else { Ok(()) }
     }
 

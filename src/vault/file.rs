@@ -57,6 +57,16 @@ pub(crate) struct DirtyChunk {
     pub pending: BTreeMap<usize, Box<[u8]>>,
 }
 
+/// What [`FileState::look_at`] finds.
+pub(crate) struct ChunkLook {
+    /// The next chunk that may hold something.
+    pub next: u64,
+    /// Bytes in its segments.
+    pub bytes: u64,
+    /// Whether they are sealed under another epoch than the current one.
+    pub older: bool,
+}
+
 /// The header that stands in the store.
 pub(crate) struct Committed {
     /// BLAKE3 of its bytes.
@@ -522,6 +532,34 @@ impl FileState {
             self.make_dirty(file, tools, k)?;
         }
         Ok(())
+    }
+
+    /// What chunk `k` holds. Its segments are not looked at.
+    pub fn look_at(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<ChunkLook> {
+        let current = tools.keys.current();
+        let of = |table: &Table, older: bool| {
+            let bytes = table.segments.iter().map(|s| u64::from(s.len)).sum();
+            ChunkLook { next: k + 1, bytes, older }
+        };
+        if let Some(dirty) = self.dirty.get(&k) {
+            return Ok(of(&dirty.table, (dirty.table.epoch, dirty.epoch) != (current.number, current.commitment)));
+        }
+        Ok(match self.committed_chunk(file, tools, k)? {
+            Some(chunk) => {
+                let epoch = chunk.table.epoch;
+                of(&chunk.table, epoch != current.number || tools.keys.numbered(epoch).count() != 1)
+            }
+            None => ChunkLook { next: self.after_hole(file, tools, k)?, bytes: 0, older: false },
+        })
+    }
+
+    /// Takes chunk `k` into the dirty ones, sealed anew, where it is of another epoch than the current one; tells what it was.
+    pub fn renew(&mut self, file: &dyn File, tools: &Tools, k: u64) -> Inner<ChunkLook> {
+        let look = self.look_at(file, tools, k)?;
+        if look.older {
+            self.make_dirty(file, tools, k)?;
+        }
+        Ok(look)
     }
 
     fn replace_dirty(&mut self, k: u64, chunk: DirtyChunk) {

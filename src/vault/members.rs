@@ -32,8 +32,8 @@ const RECORD_MAX: usize = 8192;
 
 /// A share of an open vault, to be asked about its members.
 pub struct Share {
-    vault: Vault,
-    core: Arc<Core>,
+    pub(super) vault: Vault,
+    pub(super) core: Arc<Core>,
     number: u64,
 }
 

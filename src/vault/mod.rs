@@ -48,6 +48,7 @@ mod nodes;
 mod path;
 mod refresh;
 mod repair;
+mod reseal;
 mod share;
 mod shares;
 mod sharing;
@@ -71,6 +72,7 @@ pub use self::error::{Error, LockHolder, Result};
 pub use self::members::{LogEntry, LogKind, Share, ShareInfo};
 pub use self::memory::{Notice, NoticeKind, SETTLE, SurveyOptions};
 pub use self::repair::{Outcome, Remedy, RepairReport, Repaired};
+pub use self::reseal::Pending;
 pub use self::share::{CreateOptions, CreateShare, IDENTITY_FILE};
 pub use self::sharing::ShareProgress;
 pub use self::trust::{Pins, Trust};
@@ -264,6 +266,7 @@ fn close_core_after(core: &Core, last: impl FnOnce(&Core)) -> Result<()> {
     if core.closed.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
+    drop(core.passing.lock());
     let mut result = Ok(());
     let mut keep = |outcome: error::Inner<()>, node: NodeId| {
         if let (Err(fault), true) = (outcome, result.is_ok()) {

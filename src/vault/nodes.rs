@@ -141,6 +141,18 @@ impl Nodes {
         }
     }
 
+    /// The object `old` was replaced by `new`, which is the same to whoever looks at it: its node goes on.
+    pub fn replaced(&self, old: &Stat, new: &Stat) {
+        let mut inside = self.inside.lock();
+        let (old, new) = (Key::of(old), Key::of(new));
+        if let Some(id) = inside.by_key.remove(&old) {
+            inside.by_key.insert(new, id);
+            if let Some(node) = inside.nodes.get_mut(&id) {
+                node.key = new;
+            }
+        }
+    }
+
     /// Type of a node.
     pub fn kind(&self, id: NodeId) -> Inner<Kind> {
         self.inside.lock().nodes.get(&id).map(|n| n.kind).ok_or(Fault::Os(libc::ESTALE))

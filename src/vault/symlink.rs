@@ -11,7 +11,7 @@ use crate::format::record::{
 };
 use crate::format::signature::TRAILER_LEN;
 
-const OVERFLOW_FILE: &[u8] = b"+link-";
+pub(crate) const OVERFLOW_FILE: &[u8] = b"+link-";
 const ID: usize = 16;
 
 /// Length of the text of a link that overflows.
@@ -30,11 +30,11 @@ pub(crate) fn overflow_reference(name: &[u8]) -> Option<[u8; ID]> {
 }
 
 /// Bytes that the record of a target is longer than the target.
-fn overhead(signed: bool) -> usize {
+pub(super) fn overhead(signed: bool) -> usize {
     OVERHEAD + if signed { TRAILER_LEN } else { 0 }
 }
 
-fn overflow_file(id: &[u8]) -> Vec<u8> {
+pub(super) fn overflow_file(id: &[u8]) -> Vec<u8> {
     let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
     [OVERFLOW_FILE, hex.as_bytes()].concat()
 }
@@ -73,7 +73,7 @@ impl Core {
         }
     }
 
-    fn overflow_id(&self, text: &[u8]) -> Inner<Option<Vec<u8>>> {
+    pub(super) fn overflow_id(&self, text: &[u8]) -> Inner<Option<Vec<u8>>> {
         match text.split_first() {
             Some((&OVERFLOW, rest)) => {
                 let id = self.keys.open_record(RecordKind::Symlink, b"+", &link_record(rest)?)?.to_vec();

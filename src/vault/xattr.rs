@@ -14,7 +14,7 @@ use super::error::{Fault, Inner};
 use super::file::OpenFile;
 use super::types::{Caller, NodeId, ROOT, SetXattr};
 use crate::backing::{Dir, Kind};
-use crate::format::record::{OVERHEAD, RecordKind, XATTRS_MAX, Xattrs};
+use crate::format::record::{OVERHEAD, RecordKind, XATTRS_MAX, Xattrs, epoch_of};
 
 /// The store's attribute that holds the blob.
 const KEY: &[u8] = b"user.kithfs";
@@ -180,6 +180,22 @@ impl Core {
         }
         attrs.0.insert(name.to_vec(), value.to_vec());
         self.write_xattrs(node, &place, &attrs)
+    }
+
+    /// Epoch under which the attributes of a node are sealed; `None` where it has none.
+    pub fn xattrs_epoch(&self, node: NodeId) -> Inner<Option<u32>> {
+        let blob = self.xattr_place(node)?.get(self.xattr_key(node)?)?;
+        Ok(blob.map(|blob| epoch_of(RecordKind::Xattrs, &blob)).transpose()?)
+    }
+
+    /// Seals the attributes of a node anew under the current epoch.
+    pub fn reseal_xattrs(&self, node: NodeId) -> Inner<()> {
+        let _names = self.names.write();
+        let place = self.xattr_place(node)?;
+        match self.read_xattrs(node, &place)? {
+            Some(attrs) => self.write_xattrs(node, &place, &attrs),
+            None => Ok(()),
+        }
     }
 
     pub fn list_xattr(&self, node: NodeId) -> Inner<Vec<Vec<u8>>> {

@@ -18,6 +18,11 @@ pub struct Share {
 /// The commands of `share`.
 #[derive(Debug, Subcommand)]
 pub enum ShareCommand {
+    /// Make a share of a folder of a vault
+    ///
+    /// The folder is made where it is missing. What it holds is encrypted anew; until that is done it stays what it is, and the command
+    /// goes on where it was interrupted. The vault must not be mounted meanwhile.
+    Create(ShareCreate),
     /// Add members, or give them a role that may do more
     ///
     /// They are contacts. A contact whose fingerprint nobody has compared is refused unless told so; one that is CHANGED always is.
@@ -30,6 +35,11 @@ pub enum ShareCommand {
     List(ShareList),
     /// Show who changed the membership, when and how, every signature verified
     Log(ShareLog),
+    /// Seal anew what is still under an older folder key
+    ///
+    /// Names, headers and small files, with --eager all contents. Where nothing is left under an older key, it begins with a new one. It
+    /// goes on where it was interrupted. The vault must not be mounted meanwhile, except with --status.
+    Rekey(ShareRekey),
     /// Choose one of two lists of members that exclude each other
     ///
     /// Without --keep it shows them.
@@ -78,12 +88,52 @@ pub struct ShareAdd {
     pub names: Vec<String>,
 }
 
+/// `share create`
+#[derive(Args, Debug)]
+pub struct ShareCreate {
+    /// The secret.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// Keep the admins of what the folder is in out of it
+    #[arg(long)]
+    pub isolated: bool,
+    /// What its members see as your name
+    #[arg(long, value_name = "NAME", default_value = "owner")]
+    pub name: String,
+    /// The vault and the folder in it: VAULT/FOLDER
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+}
+
+/// `share rekey`
+#[derive(Args, Debug)]
+pub struct ShareRekey {
+    /// The secret.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// Contents too
+    #[arg(long)]
+    pub eager: bool,
+    /// Only tell what is left
+    #[arg(long, conflicts_with = "eager")]
+    pub status: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The vault, or the folder of a share in it
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+}
+
 /// `share remove`
 #[derive(Args, Debug)]
 pub struct ShareRemove {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
+    /// Seal all contents anew at once; the vault must not be mounted meanwhile
+    #[arg(long)]
+    pub eager: bool,
     /// The vault, or where it is mounted
     #[arg(value_name = "PATH")]
     pub path: PathBuf,

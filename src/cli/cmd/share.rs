@@ -1,8 +1,10 @@
 //! `kithfs share`, `kithfs who-can-read`
 //!
 //! Rules: what changes the membership names the folder of the share itself, so that nobody shares a whole vault who meant a folder in it;
-//! a key is taken from the contacts alone, never from a name in a roster; the vault is opened without its lock, for nothing but new
-//! control files is written, so all of it works beside a mount.
+//! a key is taken from the contacts alone, never from a name in a roster; where nothing but new control files is written the vault is
+//! opened without its lock, so that it works beside a mount. What writes files takes the lock, and is refused while it is mounted.
+
+mod reseal;
 
 use std::path::{Path, PathBuf};
 
@@ -26,6 +28,8 @@ use crate::vault::{self, LogEntry, LogKind, ShareInfo};
 /// Runs one of the commands.
 pub fn run(command: &ShareCommand) -> Result<Exit, Failure> {
     match command {
+        ShareCommand::Create(args) => reseal::create(args),
+        ShareCommand::Rekey(args) => reseal::rekey(args),
         ShareCommand::Add(args) => add(args),
         ShareCommand::Remove(args) => remove(args),
         ShareCommand::List(args) => list(args),
@@ -49,15 +53,22 @@ fn locate(given: &Path) -> Result<(PathBuf, Vec<u8>), Failure> {
 }
 
 fn open_beside(path: &Path, args: &OpenArgs) -> Result<(Open, Vec<u8>), Failure> {
+    open_for(path, args, Purpose::Beside)
+}
+
+fn open_for(path: &Path, args: &OpenArgs, purpose: Purpose) -> Result<(Open, Vec<u8>), Failure> {
     let (vault, rest) = locate(path)?;
-    let found = open::find(&vault)?;
-    let secret = found.ask(args)?;
-    Ok((found.unlock(secret, args, Purpose::Beside)?, rest))
+    Ok((open::open(&vault, args, purpose)?, rest))
 }
 
 /// As [`open_beside`], for what changes the share: the path must be its own folder.
 fn open_to_change(path: &Path, args: &OpenArgs) -> Result<(Open, vault::Share, ShareInfo), Failure> {
-    let (open, rest) = open_beside(path, args)?;
+    open_share(path, args, Purpose::Beside)
+}
+
+/// The share whose own folder the path is.
+fn open_share(path: &Path, args: &OpenArgs, purpose: Purpose) -> Result<(Open, vault::Share, ShareInfo), Failure> {
+    let (open, rest) = open_for(path, args, purpose)?;
     let (share, info) = share_at(&open, &rest)?;
     if info.path == rest { Ok((open, share, info)) } else { Err(Error::NotAShare { path: path.to_owned(), vault: open.dir }.into()) }
 }
@@ -138,16 +149,18 @@ fn add(args: &ShareAdd) -> Result<Exit, Failure> {
 }
 
 fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
-    let (open, share, info) = open_to_change(&args.path, &args.open)?;
+    let purpose = if args.eager { Purpose::Write } else { Purpose::Beside };
+    let (open, share, info) = open_share(&args.path, &args.open, purpose)?;
     let failed = open.failed(b"");
     let gone = members(&info, &contacts::load()?, &args.names, &args.path)?;
     let signs: Vec<[u8; 32]> = gone.iter().map(|member| member.public.sign).collect();
     share.remove(&signs, &mut |_| {}).map_err(&failed)?;
-    open.close()?;
     for name in &args.names {
         note(format_args!("removed {}. What was readable until now he may have kept", Shown(name.as_bytes())));
     }
-    Ok(Exit::Ok)
+    let left = if args.eager { Some(reseal::pass(&share, true).map_err(&failed)?) } else { None };
+    open.close()?;
+    Ok(left.map_or(Exit::Ok, |left| reseal::tell(&left, true)))
 }
 
 /// A member in JSON. The names of the fields are stable.
@@ -171,6 +184,7 @@ struct Listing {
     signer: String,
     time: u64,
     role: &'static str,
+    pending: reseal::Left,
     members: Vec<Row>,
 }
 
@@ -206,6 +220,8 @@ fn list(args: &ShareList) -> Result<Exit, Failure> {
     let (share, info) = share_at(&open, &path)?;
     let members = rows(&share, &info)?;
     let signer = signer(&info.signer, &info.members, &contacts::load()?, &share.identity());
+    // in its first epoch nothing is older
+    let left = if info.epoch > 1 { share.pending(&mut |_| {}).map_err(open.failed(&path))? } else { vault::Pending::default() };
     let mut out = Out::stdout();
     if args.json {
         let heads = info.heads.iter().map(|head| Head { sequence: head.sequence, hash: hex(&head.hash) }).collect();
@@ -218,6 +234,7 @@ fn list(args: &ShareList) -> Result<Exit, Failure> {
             signer,
             time: info.time,
             role: info.own_role.name(),
+            pending: reseal::Left::from(&left),
             members,
         })?;
     } else {
@@ -228,6 +245,9 @@ fn list(args: &ShareList) -> Result<Exit, Failure> {
         }
         let time = utc(i64::try_from(info.time).unwrap_or(i64::MAX));
         out.text(format_args!("signed {time} by {}\n", Shown(signer.as_bytes())))?;
+        if info.epoch > 1 {
+            out.text(format_args!("older  {}\n", reseal::in_words(&left)))?;
+        }
         if info.heads.len() > 1 {
             out.text(format_args!("FORKED: read-only until somebody settles it with `kithfs share settle`\n"))?;
         }

@@ -1,0 +1,128 @@
+//! `kithfs share create`, `kithfs share rekey`: what seals the contents of a folder anew.
+//!
+//! Rules: the vault is opened with its lock, and where it is mounted the command is refused; a pass that was interrupted is gone on with by
+//! the same command, and no new key is begun before nothing is left under an older one.
+
+use serde::Serialize;
+
+use crate::cli::args::share::{ShareCreate, ShareRekey};
+use crate::cli::cmd::files::make_path;
+use crate::cli::display::path as shown;
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::open::Purpose;
+use crate::cli::out::Out;
+use crate::cli::progress::Progress;
+use crate::cli::report::{Failure, note, warn};
+use crate::cli::size;
+use crate::vault::{self, CreateShare, Pending, Share, ShareProgress};
+
+/// What is left in JSON. The names of the fields are stable.
+#[derive(Serialize)]
+pub struct Left {
+    files: u64,
+    bytes: u64,
+    bytes_total: u64,
+    percent: f64,
+    names: u64,
+    headers: u64,
+    conflicts: u64,
+    skipped: u64,
+}
+
+impl From<&Pending> for Left {
+    fn from(left: &Pending) -> Left {
+        let Pending { files, bytes, bytes_total, names, headers, conflicts, skipped } = *left;
+        Left { files, bytes, bytes_total, percent: percent(left), names, headers, conflicts, skipped }
+    }
+}
+
+fn percent(left: &Pending) -> f64 {
+    if left.bytes_total == 0 { 0.0 } else { left.bytes as f64 / left.bytes_total as f64 * 100.0 }
+}
+
+/// What is left, in one line.
+pub fn in_words(left: &Pending) -> String {
+    let Pending { files, bytes, names, headers, conflicts, skipped, .. } = *left;
+    let mut line =
+        format!("{bytes} bytes in {files} files ({:.1}%), {names} names, {headers} headers and records under older keys", percent(left));
+    if conflicts > 0 {
+        line += &format!("; {conflicts} names in conflict, to be renamed or removed by hand");
+    }
+    if skipped > 0 {
+        line += &format!("; {skipped} not valid or not readable, left as they are");
+    }
+    line
+}
+
+/// Shows how far a pass over the share is.
+fn shower(progress: Option<Progress>) -> impl FnMut(&ShareProgress) {
+    let mut progress = progress;
+    move |done| {
+        let bar = progress.get_or_insert_with(|| Progress::new(Some(done.bytes_total)));
+        bar.set(done.bytes, done.files);
+    }
+}
+
+/// Seals anew what is left.
+pub fn pass(share: &Share, eager: bool) -> vault::Result<Pending> {
+    share.reseal(eager, &mut shower(None))
+}
+
+/// Says what a pass has left.
+pub fn tell(left: &Pending, eager: bool) -> Exit {
+    note(format_args!("{}", in_words(left)));
+    if left.is_done(eager) && left.skipped == 0 {
+        return Exit::Ok;
+    }
+    warn("not all could be sealed anew: see `kithfs fsck`, and the log");
+    Exit::Failure
+}
+
+/// `share rekey`
+pub fn rekey(args: &ShareRekey) -> Result<Exit, Failure> {
+    let purpose = if args.status { Purpose::Beside } else { Purpose::Write };
+    let (open, share, _) = super::open_share(&args.path, &args.open, purpose)?;
+    let failed = open.failed(b"");
+    let mut left = share.pending(&mut |_| {}).map_err(&failed)?;
+    if !args.status {
+        if left.is_done(args.eager) {
+            share.rekey().map_err(&failed)?;
+            note("a new folder key");
+        }
+        left = pass(&share, args.eager).map_err(&failed)?;
+    }
+    open.close()?;
+    if !args.status && !args.json {
+        return Ok(tell(&left, args.eager));
+    }
+    let mut out = Out::stdout();
+    if args.json {
+        out.json(&Left::from(&left))?;
+    } else {
+        out.text(format_args!("{}\n", in_words(&left)))?;
+    }
+    out.finish()?;
+    Ok(if args.status || left.is_done(args.eager) && left.skipped == 0 { Exit::Ok } else { Exit::Failure })
+}
+
+/// `share create`
+pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
+    let (open, path) = super::open_for(&args.path, &args.open, Purpose::Write)?;
+    if path.is_empty() {
+        return Err(Error::Usage(format!("share create {}: name a folder in the vault", shown(&args.path))).into());
+    }
+    drop(make_path(&open.vault, &path).map_err(open.failed(&path))?);
+    let options = CreateShare { isolated: args.isolated, name: args.name.clone(), ..CreateShare::default() };
+    let mut last = ShareProgress::default();
+    let mut show = shower(None);
+    let mut progress = |done: &ShareProgress| {
+        last = *done;
+        show(done);
+    };
+    open.vault.create_share(&path, &options, &mut progress).map_err(open.failed(&path))?;
+    drop(show);
+    open.close()?;
+    note(format_args!("{} is a share: {} files, {}", shown(&args.path), last.files, size::show(last.bytes)));
+    Ok(Exit::Ok)
+}
