@@ -27,7 +27,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use self::overlay::OverlayFile;
 use super::error::{Fault, Inner, is_no_space};
 use super::keys::ShareKeys;
-use crate::backing::{Dir, File, Lock, Timestamp};
+use crate::backing::{Dir, File, Timestamp};
 use crate::crypto::{JournalKey, Random, RecordCipher, hmac, labels};
 use crate::format::journal::{ALIGN, JournalHead, JournalRecord, RECORD_MAX, RECORDS_AT};
 
@@ -197,15 +197,15 @@ impl Journal {
         let file = self.root.create_file(&name, 0o600)?;
         let head = JournalHead { suite: self.keys.suite, share: self.keys.share, id, owner: Self::owner(&self.key, &id) };
         let made = (|| {
-            file.try_lock(Lock::Exclusive)?;
+            self.take(&*file)?;
             file.write_at(&head.encode(), 0)?;
             write_zeros(&*file, RECORDS_AT, capacity)?;
             file.sync_all()?;
-            self.root.sync()
+            Ok::<_, Fault>(self.root.sync()?)
         })();
-        if let Err(e) = made {
+        if let Err(fault) = made {
             let _ = self.root.unlink(&name);
-            return Err(e.into());
+            return Err(fault);
         }
         Ok(Running { file, name, head, capacity })
     }
@@ -387,6 +387,8 @@ impl Journal {
         match write_zeros(&*running.file, running.capacity, capacity) {
             Ok(()) => running.capacity = capacity,
             Err(e) if is_no_space(e.raw_os_error().unwrap_or(0)) => {
+                // What was written of it would be held for nothing.
+                let _ = running.file.set_len(running.capacity);
                 self.checkpoint_locked(state)?;
                 let fits = state.running.as_ref().is_some_and(|r| state.tail + len <= r.capacity);
                 if !fits && !state.broken.is_empty() {

@@ -131,7 +131,7 @@ impl Journal {
     ///
     /// Who replays it holds the vault's lock, so a journal that is locked all the same is being read by somebody, and not for long. To go
     /// on without it would be to serve files as they were before what was acknowledged last.
-    fn take(&self, file: &dyn File) -> Inner<bool> {
+    pub(super) fn take(&self, file: &dyn File) -> Inner<bool> {
         if self.overlaid.is_some() {
             return Ok(file.try_lock(Lock::Shared)?);
         }
