@@ -470,10 +470,11 @@ fn attack_removed_admins_rival_manifest() {
     let beside = before.remove_members(&acting(&bob, &bobs_keys, &bobs_members, &random), &[sign_key(&ann)], None).unwrap();
     // He may even claim that it settles the chain in which he was removed.
     let settling = forge(&beside.manifest, &bob, |m| m.second_parent = pin.hash);
-    for rival in [beside.manifest, settling] {
+    for (rival, counts) in [(beside.manifest, true), (settling, false)] {
         let bag: Vec<Vec<u8>> = store.manifests.iter().cloned().chain([rival.clone()]).collect();
         let fork = Roster::assemble(&store.descriptor, &bag, None).unwrap();
-        assert!(matches!(fork.only(), Err(RosterError::Forked(2))));
+        // What settles has to be of an epoch above both.
+        assert!(if counts { matches!(fork.only(), Err(RosterError::Forked(2))) } else { fork.only().unwrap().head() == pin });
         let seen = Roster::assemble(&store.descriptor, &bag, Some(&pin)).unwrap().only().unwrap();
         assert_eq!(seen.head(), pin);
         let alone = Roster::verify(&store.descriptor, &[&bag[0], &bag[1], &rival]).unwrap();
@@ -537,9 +538,9 @@ fn two_admins_who_change_the_membership_apart_make_a_fork_and_one_settles_it() {
     }
     let (roster, keys, members) = anns.as_admin(&ann);
     let (lost, lost_keys, _) = bobs.as_admin(&ann);
-    let settle = |by: &Identity| roster.settle(&acting(by, &keys, &members, &random), &lost, &lost_keys, &[sign_key(&cem)]);
+    let settle = |by: &Identity| roster.settle(&acting(by, &keys, &members, &random), &lost, &lost_keys, &[sign_key(&cem)], None);
     assert!(matches!(settle(&dan), Err(RosterError::NotAdmin)));
-    assert!(matches!(roster.settle(&acting(&ann, &keys, &members, &random), &roster, &keys, &[]), Err(RosterError::NoFork)));
+    assert!(matches!(roster.settle(&acting(&ann, &keys, &members, &random), &roster, &keys, &[], None), Err(RosterError::NoFork)));
     let settled = settle(&ann).unwrap();
     both.put(&settled);
     anns.put(&settled);
