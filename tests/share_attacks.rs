@@ -114,7 +114,7 @@ fn an_inventory_of_a_removed_admins_rival_does_not_make_his_forgery_valid() {
     let honest = open_as(&store, &cem).unwrap();
     assert!(honest.is_read_only());
     let got = get(&honest, b"small");
-    assert!(got.is_err(), "Bob may not write at one of the heads, and yet: {:?}", got.map(|b| String::from_utf8(b)));
+    assert!(got.is_err(), "Bob may not write at one of the heads, and yet: {:?}", got.map(String::from_utf8));
 }
 
 #[test]
