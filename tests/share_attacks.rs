@@ -8,7 +8,7 @@ use kithfs::backing::mem::MemStore;
 use kithfs::backing::{Access, RenameMode as StoreRename};
 use kithfs::crypto::Suite;
 use kithfs::sharing::{Identity, Member, Role, RosterError};
-use kithfs::vault::{CreateOptions, CreateShare, Error, LockMode, OpenFlags, OpenOptions, Share, ShareProgress, Trust, Vault};
+use kithfs::vault::{Caller, CreateOptions, CreateShare, Error, LockMode, OpenFlags, OpenOptions, Share, ShareProgress, Trust, Vault};
 use vaults::{Seeded, get, mkdir, put};
 
 fn person(n: u64) -> Identity {
@@ -507,4 +507,49 @@ fn a_settlement_keeps_what_an_admin_who_stays_has_listed_on_the_losing_side() {
     merge(&apart, &store);
     root_share(&beside(&store, &ann)).settle(&anns.hash, &[]).unwrap();
     assert_eq!(get(&open_as(&store, &ann).unwrap(), b"bobs").unwrap(), b"by Bob");
+}
+
+#[test]
+fn a_directory_that_the_admin_must_not_read_does_not_keep_its_writer() {
+    // Bob takes all rights from a directory of his, so that the list of what he has signed cannot be made to its end.
+    let outcome = std::thread::spawn(|| {
+        let path = tempfile::tempdir().unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(path.path(), Some(65534), None).unwrap();
+            // SAFETY: it takes no pointer. It changes what this thread alone may do with files, and the thread ends with the test.
+            unsafe { libc::setfsuid(65534) };
+        }
+        let caller = Caller { uid: 65534, gid: 0, umask: 0o022 };
+        let (ann, bob) = (person(1), person(2));
+        let store = kithfs::backing::os::OsDir::open(path.path()).unwrap();
+        let share = CreateShare { isolated: false, name: "Ann".into(), others: vec![member(&bob, Role::Writer, "Bob")] };
+        Vault::create_signed(&store, &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 14 }, &ann, &share).unwrap();
+        let trust = Trust { first_use: true, ..Trust::default() };
+        let vault = Vault::open(store.clone(), &bob, OpenOptions { trust, ..OpenOptions::default() }).unwrap();
+        for name in [&b"closed"[..], b"open"] {
+            let folder = vault.mkdir(&caller, kithfs::vault::ROOT, name, 0o755).unwrap().node;
+            let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+            let (_, file) = vault.create_file(&caller, folder, b"file", 0o644, flags).unwrap();
+            vault.write(file.handle, 0, b"by Bob", false).unwrap();
+            vault.release(file.handle).unwrap();
+        }
+        let stored = String::from_utf8(vault.cipher_path(b"closed").unwrap()).unwrap();
+        vault.close().unwrap();
+        drop(vault);
+        let closed = path.path().join(stored);
+        let mode = |mode| std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        mode(0);
+        let vault =
+            Vault::open(store.clone(), &ann, OpenOptions { read_only: true, lock: LockMode::None, ..OpenOptions::default() }).unwrap();
+        let mut unread = 0;
+        let removed = root_share(&vault).remove(&[key(&bob)], &mut |progress| unread = progress.unread);
+        mode(0o755);
+        removed.unwrap();
+        assert_eq!(unread, 1, "and it is told");
+        drop(vault);
+        let vault = Vault::open(store, &ann, OpenOptions::default()).unwrap();
+        assert_eq!(get(&vault, b"open/file").unwrap(), b"by Bob");
+        assert_eq!(get(&vault, b"closed/file").unwrap_err().errno(), libc::EIO);
+    });
+    outcome.join().unwrap();
 }
