@@ -7,30 +7,24 @@
 //! * Who is removed from a share and was an admin of it is removed from the shares in it before, unless they are isolated; from which he
 //!   could not be removed, the caller is told.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::core::{Core, list, read_control};
+use super::core::Core;
 use super::error::{Error, Fault, Inner, Result};
 use super::share::{self, Entered, Head, Vouched};
 use super::types::{NodeId, ROOT};
+use super::walk::{Walk, Walked};
 use super::{OsRandom, ShareProgress, Vault};
-use crate::backing::{Access, Dir, Kind};
+use crate::backing::Access;
 use crate::crypto::Suite;
 use crate::format::inventory::{self, InventoryList};
-use crate::format::journal::header_hash;
-use crate::format::junction::Junction;
-use crate::format::layout::SMALL_MAX;
-use crate::format::name::{DIRECTORY_RECORD, Decoded, SIDECAR, is_control};
-use crate::format::record::{OVERFLOW, RecordKind, link_record};
 use crate::format::share::ShareDescriptor;
 use crate::sharing::{Acting, Change, Inventory, Invitation, Member, Pin, PublicIdentity, Role, RosterError};
 
 /// How often an inventory is taken before the caller is told that the share is busy.
 const ROUNDS: usize = 8;
-/// Longest record that is looked at.
-const RECORD_MAX: usize = 8192;
 
 /// A share of an open vault, to be asked about its members.
 pub struct Share {
@@ -518,197 +512,5 @@ impl Share {
         file.write_at(bytes, 0)?;
         file.set_len(bytes.len() as u64)?;
         Ok(file.sync_all()?)
-    }
-}
-
-/// What a walk through a share has found.
-#[derive(Default)]
-struct Walked {
-    hashes: HashSet<[u8; 32]>,
-    /// Places of nested shares.
-    nested: Vec<NodeId>,
-    /// Shares to which a junction leads and which are not isolated, with the stored path of one.
-    expected: HashMap<[u8; 32], PathBuf>,
-}
-
-impl Walked {
-    fn forget_nested(&self, core: &Core) {
-        self.nested.iter().for_each(|node| core.nodes.forget(*node, 1));
-    }
-}
-
-/// Goes through a share and notes what certain members have signed. Depth is for them to choose: what is left to do is on the heap, and no
-/// directory is held open but the one that is looked at.
-struct Walk<'a> {
-    core: &'a Core,
-    of: &'a [[u8; 32]],
-    found: Walked,
-    done: ShareProgress,
-    progress: &'a mut dyn FnMut(&ShareProgress),
-}
-
-/// What a walk has still to do.
-enum Step {
-    Enter(NodeId, Vec<u8>),
-    /// All below it is done.
-    Leave(NodeId),
-}
-
-impl Walk<'_> {
-    fn all(&mut self) -> Inner<()> {
-        let mut steps = Vec::new();
-        let walked = self.steps(&mut steps);
-        for step in steps {
-            if let Step::Leave(node) = step {
-                self.core.nodes.forget(node, 1);
-            }
-        }
-        walked
-    }
-
-    fn steps(&mut self, steps: &mut Vec<Step>) -> Inner<()> {
-        self.directory(ROOT, steps)?;
-        while let Some(step) = steps.pop() {
-            let (parent, name) = match step {
-                Step::Enter(parent, name) => (parent, name),
-                Step::Leave(node) => {
-                    self.core.nodes.forget(node, 1);
-                    continue;
-                }
-            };
-            let node = match self.core.lookup(parent, &name) {
-                Ok(attr) => attr.node,
-                Err(fault) => {
-                    self.pass_over(parent, fault)?;
-                    continue;
-                }
-            };
-            let before = steps.len();
-            steps.push(Step::Leave(node));
-            match self.directory(node, steps) {
-                Ok(()) => {}
-                Err(Fault::Boundary) => {
-                    steps.truncate(before);
-                    self.found.nested.push(node);
-                }
-                Err(fault) => self.pass_over(node, fault)?,
-            }
-        }
-        Ok(())
-    }
-
-    /// What cannot be authenticated, or is gone, has nothing that could be kept. What must not be read is told, and hinders nobody's
-    /// removal; any other failure ends the walk.
-    fn pass_over(&mut self, node: NodeId, fault: Fault) -> Inner<()> {
-        match (&fault, fault.errno()) {
-            (Fault::Corrupt(_) | Fault::Format(_), _) | (_, libc::ENOENT | libc::ESTALE | libc::ENOTDIR) => Ok(()),
-            (_, libc::EACCES | libc::EPERM | libc::ELOOP) => {
-                self.done.unread += 1;
-                tracing::error!(
-                    "{}: not all of it may be read; what was signed there is in no inventory",
-                    self.core.shown_path(node).display()
-                );
-                Ok(())
-            }
-            _ => Err(fault),
-        }
-    }
-
-    /// Notes the record `bytes` if it is valid and signed by one of them. What is not valid is for the check to tell.
-    fn record(&mut self, kind: RecordKind, bound: &[u8], bytes: &[u8]) {
-        if let Ok((_, Some(by))) = self.core.keys.open_record_by(kind, bound, bytes)
-            && self.of.contains(&by.signer)
-        {
-            self.found.hashes.insert(header_hash(bytes));
-        }
-    }
-
-    fn control(&mut self, node: NodeId, id: &[u8; 32], name: &[u8]) -> Inner<()> {
-        let prefixes = [SIDECAR, crate::format::junction::PREFIX, b"+link-"];
-        if name != DIRECTORY_RECORD && !prefixes.iter().any(|prefix| name.starts_with(prefix)) {
-            return Ok(());
-        }
-        let Some(bytes) = read_control(&*self.core.dir(node)?, name, RECORD_MAX)? else { return Ok(()) };
-        // The hash stands in the name, as it does in that of the entry.
-        let hash = |prefix: &[u8]| match self.core.keys.names(id).decode(&[&b"="[..], &name[prefix.len()..]].concat()) {
-            Decoded::Long { hash, .. } => Some([&id[..], &hash].concat()),
-            _ => None,
-        };
-        if name == DIRECTORY_RECORD {
-            self.record(RecordKind::Directory, b"", &bytes);
-        } else if name.starts_with(SIDECAR) {
-            if let Some(bound) = hash(SIDECAR) {
-                self.record(RecordKind::Name, &bound, &bytes);
-            }
-        } else if name.starts_with(crate::format::junction::PREFIX) {
-            if let Some(bound) = hash(crate::format::junction::PREFIX) {
-                self.record(RecordKind::Junction, &bound, &bytes);
-                self.expect(node, name, &bound, &bytes);
-            }
-        } else if let Some(reference) = super::symlink::overflow_reference(name) {
-            self.record(RecordKind::LongSymlink, &reference, &bytes);
-        }
-        Ok(())
-    }
-
-    /// Notes to which share a valid junction leads.
-    fn expect(&mut self, node: NodeId, name: &[u8], bound: &[u8], bytes: &[u8]) {
-        if let Ok((plain, _)) = self.core.keys.open_record_by(RecordKind::Junction, bound, bytes)
-            && let Ok(junction) = Junction::decode(&plain)
-            && !junction.isolated
-            && !junction.coming
-        {
-            let path = self.core.shown_path(node).join(super::entries::shown(name));
-            self.found.expected.insert(junction.share, path);
-        }
-    }
-
-    fn directory(&mut self, node: NodeId, steps: &mut Vec<Step>) -> Inner<()> {
-        let id = self.core.directory_id(node)?;
-        let dir = self.core.dir(node)?;
-        for entry in list(&*dir)? {
-            let seen = match is_control(&entry.name) {
-                true => self.control(node, &id, &entry.name),
-                false => self.entry(node, &*dir, &entry.name, steps),
-            };
-            if let Err(fault) = seen {
-                self.pass_over(node, fault)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn entry(&mut self, node: NodeId, dir: &dyn Dir, stored: &[u8], steps: &mut Vec<Step>) -> Inner<()> {
-        match dir.stat(stored)?.kind {
-            Kind::File => {
-                let file = dir.open_file(stored, Access::Read)?;
-                let header = self.core.keys.layout.header();
-                let mut bytes = vec![0; header + SMALL_MAX as usize];
-                let read = file.read_at(&mut bytes, 0)?;
-                bytes.truncate(read);
-                if let Ok(opened) = self.core.keys.open_header(&bytes)
-                    && opened.by.is_some_and(|by| self.of.contains(&by.signer))
-                {
-                    self.found.hashes.insert(header_hash(&bytes[..header]));
-                }
-                self.done.files += 1;
-                (self.progress)(&self.done);
-            }
-            Kind::Symlink => {
-                let text = dir.readlink(stored)?;
-                let (text, bound): (&[u8], &[u8]) = match text.split_first() {
-                    Some((&OVERFLOW, rest)) => (rest, b"+"),
-                    _ => (&text, b""),
-                };
-                self.record(RecordKind::Symlink, bound, &link_record(text)?);
-            }
-            Kind::Dir => {
-                if let Some(name) = self.core.folder(node)?.decode(stored)? {
-                    steps.push(Step::Enter(node, name.to_vec()));
-                }
-            }
-            _ => {}
-        }
-        Ok(())
     }
 }

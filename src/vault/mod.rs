@@ -56,6 +56,7 @@ mod symlink;
 mod tree;
 mod trust;
 pub mod types;
+mod walk;
 mod xattr;
 
 use std::path::{Path, PathBuf};
