@@ -189,7 +189,11 @@ fn a_share_planted_by_the_storage_host_is_not_entered() {
     assert_eq!(faults(&vault).len(), 1);
     vault.close().unwrap();
     let vault = Vault::open(root, &vaults::owner(), trusting()).unwrap();
-    put(&vault, b"victim/secret", b"by her own decision").unwrap();
+    let within = put(&vault, b"victim/secret", b"secret").unwrap_err();
+    assert_eq!(within.errno(), libc::EACCES, "to take the vault as it is says nothing of what was planted within");
+    vault.close().unwrap();
+    let vault = Vault::open(planted, &vaults::owner(), trusting()).unwrap();
+    put(&vault, b"secret", b"by her own decision").unwrap();
 }
 
 #[test]

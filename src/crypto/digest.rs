@@ -20,6 +20,29 @@ pub fn digest(label: &Label, parts: &[&[u8]]) -> [u8; 32] {
     hash.finalize().into()
 }
 
+/// [`digest`] of one part of `len` bytes that `read` gives piece by piece, from where it is told; `None` where it ends before.
+///
+/// # Errors
+/// What `read` says.
+pub fn digest_stream<E>(label: &Label, len: u64, mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>) -> Result<Option<[u8; 32]>, E> {
+    let mut hash = Sha256::new();
+    let label = label.as_bytes();
+    hash.update((label.len() as u16).to_le_bytes());
+    hash.update(label);
+    hash.update(len.to_le_bytes());
+    let (mut at, mut buf) = (0, vec![0; len.min(1 << 16) as usize]);
+    while at < len {
+        let want = (len - at).min(buf.len() as u64) as usize;
+        let got = read(at, &mut buf[..want])?;
+        if got == 0 {
+            return Ok(None);
+        }
+        hash.update(&buf[..got]);
+        at += got as u64;
+    }
+    Ok(Some(hash.finalize().into()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -28,7 +28,7 @@ pub mod xaes;
 pub mod xctr;
 
 pub use aead::Aead;
-pub use digest::digest;
+pub use digest::{digest, digest_stream};
 pub use exchange::{ExchangeSecret, ForMany, ZeroShared};
 pub use hctr2::{Hctr2, TooShort, Tweak};
 pub use hierarchy::{EpochKeys, directory_id, directory_key, file_key, long_name_hash, memory_keys, root_directory_id};

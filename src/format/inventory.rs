@@ -6,7 +6,7 @@
 //! Rules: the count is bounded before anything is allocated; one set of hashes has one file.
 
 use super::error::{FormatError, FormatErrorKind};
-use crate::crypto::{digest, labels};
+use crate::crypto::{digest, digest_stream, labels};
 
 /// Beginning of the control file's name.
 pub const PREFIX: &str = "+inventory-";
@@ -32,6 +32,11 @@ impl InventoryList {
     /// Whether the hash is in it.
     pub fn contains(&self, hash: &[u8; 32]) -> bool {
         self.0.binary_search(hash).is_ok()
+    }
+
+    /// The hashes, ascending.
+    pub fn hashes(&self) -> &[[u8; 32]] {
+        &self.0
     }
 
     /// Number of hashes.
@@ -91,6 +96,14 @@ pub fn file_hash(bytes: &[u8]) -> [u8; 32] {
     digest(&labels::INVENTORY_HASH, &[bytes])
 }
 
+/// [`file_hash`] of a file of `len` bytes that `read` gives piece by piece; `None` where it ends before.
+///
+/// # Errors
+/// What `read` says.
+pub fn file_hash_of<E>(len: u64, read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>) -> Result<Option<[u8; 32]>, E> {
+    digest_stream(&labels::INVENTORY_HASH, len, read)
+}
+
 /// Name of the control file with this file hash.
 pub fn file_name(hash: &[u8; 32]) -> String {
     hash[..16].iter().fold(PREFIX.to_owned(), |name, byte| format!("{name}{byte:02x}"))
@@ -111,6 +124,13 @@ mod tests {
         assert_eq!(InventoryList::decode(&bytes[..63]).unwrap_err().kind(), FormatErrorKind::Truncated);
         assert_eq!(InventoryList::decode(&[[2; 32], [1; 32]].concat()).unwrap_err().kind(), FormatErrorKind::Order);
         assert_eq!(InventoryList::decode(&[[2; 32], [2; 32]].concat()).unwrap_err().kind(), FormatErrorKind::Order);
+        let streamed = file_hash_of(bytes.len() as u64, |at, buf: &mut [u8]| {
+            let read = buf.len().min(7);
+            buf[..read].copy_from_slice(&bytes[at as usize..][..read]);
+            Ok::<_, ()>(read)
+        });
+        assert_eq!(streamed, Ok(Some(file_hash(&bytes))));
+        assert_eq!(file_hash_of(65, |at, _| Ok::<_, ()>(if at < 64 { 1 } else { 0 })), Ok(None));
         assert_eq!(file_name(&file_hash(&bytes)).len(), PREFIX.len() + 32);
     }
 

@@ -347,7 +347,8 @@ impl VerifiedRoster {
 
     /// Settles a fork in favour of this head: a new epoch above those of both branches, with `members` minus `gone`, that names the losing
     /// head as second parent and hands on the keys of its epochs. Who was added on the losing branch alone has to be added again. The
-    /// signer must be an admin on both: otherwise whoever was removed on one branch could settle the removal away.
+    /// signer must be an admin on both: otherwise whoever was removed on one branch could settle the removal away. `inventory` commits to
+    /// what those signed who could write before and cannot any more.
     ///
     /// # Errors
     /// [`NoFork`](RosterError::NoFork) where the other is not a branch of the same share that excludes this one; otherwise as
@@ -358,6 +359,7 @@ impl VerifiedRoster {
         losing: &VerifiedRoster,
         losing_keys: &FolderKeys,
         gone: &[[u8; 32]],
+        inventory: Option<Inventory>,
     ) -> Result<Change, RosterError> {
         let Acting { keys, members, .. } = *acting;
         self.may_change(acting)?;
@@ -378,6 +380,7 @@ impl VerifiedRoster {
         let mut draft = self.new_epoch(keys, &folder, &left)?;
         draft.place.epoch = self.epoch().max(losing.epoch()).checked_add(1).ok_or(RosterError::TooMany("epochs"))?;
         draft.second_parent = losing.head().hash;
+        draft.inventory = inventory;
         let unknown = losing_keys.all().filter(|key| !keys.all().any(|own| own.epoch == key.epoch && own.commitment == key.commitment));
         draft.earlier.extend(unknown.map(|key| (key.epoch, key.commitment, &key.key)));
         self.finish(draft, acting)

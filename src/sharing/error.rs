@@ -142,6 +142,9 @@ pub enum RosterError {
     /// The branch that was to be settled is not one.
     #[error("there is no fork to settle with this branch")]
     NoFork,
+    /// A head that counts cannot be opened, so that it cannot be settled either.
+    #[error("one of the roster's heads cannot be opened")]
+    UnopenedHead,
     /// A chunk size out of range.
     #[error("chunk size is out of range")]
     ChunkSize,

@@ -9,6 +9,7 @@
 //! admins it has, and their public signing keys.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::error::RosterError;
 use super::public::verify_labelled;
@@ -18,8 +19,11 @@ use crate::format::share::ShareDescriptor;
 
 /// Most manifests of a roster.
 pub const MAX_CHAIN: usize = 1 << 16;
-/// Most heads that are told apart; only admins can make one at all.
+/// Most heads that are told apart; only admins, and who was one, can make one at all. With more the share is refused: to pass one over would
+/// let in whom it has removed.
 const MAX_HEADS: usize = 64;
+/// Bytes of all manifests that are kept while heads are sought, 256 MiB: a roster of as many manifests as there can be has a tenth of it.
+const MAX_BYTES: usize = 256 << 20;
 
 /// A head that was seen: what a client remembers of a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,7 +36,8 @@ pub struct Pin {
 
 #[derive(Debug, Clone)]
 struct Link {
-    manifest: Manifest,
+    /// Chains of several heads have it in common.
+    manifest: Arc<Manifest>,
     hash: [u8; 32],
 }
 
@@ -70,7 +75,7 @@ fn check_step(descriptor: &ShareDescriptor, share: &[u8; 32], before: Option<&Li
     }
     verify_labelled(&manifest.signer, &labels::MANIFEST_SIGNATURE, &manifest.signed_bytes(), &manifest.signature)
         .map_err(|_| RosterError::BadSignature(n))?;
-    if !epoch_follows(before.map(|link| &link.manifest), manifest) {
+    if !epoch_follows(before.map(|link| &*link.manifest), manifest) {
         return Err(RosterError::BadEpoch(n));
     }
     let owner_only = manifest.admins == [descriptor.founder.sign] && manifest.blocks.len() == 1 && manifest.blocks[0].count == 1;
@@ -107,7 +112,7 @@ impl Roster {
         for bytes in manifests {
             let manifest = Manifest::decode(bytes.as_ref())?;
             check_step(descriptor, &share, chain.last(), &manifest)?;
-            chain.push(Link { hash: manifest.hash(), manifest });
+            chain.push(Link { hash: manifest.hash(), manifest: Arc::new(manifest) });
         }
         if chain.is_empty() {
             return Err(RosterError::Empty);
@@ -152,12 +157,13 @@ pub struct Assembly {
     descriptor: ShareDescriptor,
     share: [u8; 32],
     valid: Valid,
+    bytes: usize,
 }
 
 impl Assembly {
     /// Of no manifest yet.
     pub fn new(descriptor: &ShareDescriptor) -> Self {
-        Assembly { descriptor: *descriptor, share: descriptor.share_id(), valid: HashMap::new() }
+        Assembly { descriptor: *descriptor, share: descriptor.share_id(), valid: HashMap::new(), bytes: 0 }
     }
 
     /// Verifies the next manifest. Those of lower numbers have to come before it.
@@ -173,18 +179,33 @@ impl Assembly {
             return Err(RosterError::BrokenChain(manifest.sequence));
         }
         check_step(&self.descriptor, &self.share, before, &manifest)?;
+        let bytes = self.bytes + manifest.signed_bytes().len();
+        if bytes > MAX_BYTES {
+            return Err(RosterError::TooLong);
+        }
         let hash = manifest.hash();
-        self.valid.insert(hash, Link { manifest, hash });
+        if self.valid.insert(hash, Link { manifest: Arc::new(manifest), hash }).is_none() {
+            self.bytes = bytes;
+        }
         Ok(())
     }
 
-    /// The heads, as [`Roster::assemble`] finds them.
+    /// The heads, as [`Roster::assemble`] finds them. What says that it settles a branch which is not there, or not from an epoch above both,
+    /// does not count, nor what continues it: that can be told only when all manifests were read.
     ///
     /// # Errors
     /// As there.
     pub fn finish(self, pin: Option<&Pin>) -> Result<Standing, RosterError> {
-        let Assembly { descriptor, share, valid } = self;
+        let Assembly { descriptor, share, mut valid, .. } = self;
+        let sound = sound(&valid);
         let mut ignored = Vec::new();
+        valid.retain(|hash, link| {
+            let counts = sound.contains(hash);
+            if !counts {
+                ignored.push((usize::MAX, RosterError::BadEpoch(link.manifest.sequence)));
+            }
+            counts
+        });
         let counted: HashSet<[u8; 32]> = match pin {
             Some(pin) => descendants(&valid, pin)?,
             None => valid.keys().copied().collect(),
@@ -201,13 +222,51 @@ impl Assembly {
             let rivals = valid.values().filter(|link| link.manifest.sequence > pin.sequence && !counted.contains(&link.hash)).count();
             ignored.extend((0..rivals).map(|_| (usize::MAX, RosterError::NotDescended(pin.sequence))));
         }
-        let heads = tips.into_iter().take(MAX_HEADS).map(|tip| chain_to(&descriptor, share, &valid, tip)).collect();
+        if tips.len() > MAX_HEADS {
+            return Err(RosterError::TooMany("heads"));
+        }
+        let heads = tips.into_iter().map(|tip| chain_to(&descriptor, share, &valid, tip)).collect();
         Ok(Standing { heads, ignored })
     }
 }
 
 /// Verified manifests by their hash.
 type Valid = HashMap<[u8; 32], Link>;
+
+/// The manifests whose whole descent is there: of one that settles, its second parent too, another one than the one before it, and its epoch
+/// is the next above both.
+fn sound(valid: &Valid) -> HashSet<[u8; 32]> {
+    const NONE: [u8; 32] = [0; 32];
+    let parents = |link: &Link| [link.manifest.previous, link.manifest.second_parent].into_iter().filter(|hash| *hash != NONE);
+    let mut waiting: HashMap<[u8; 32], (usize, Vec<[u8; 32]>)> = HashMap::with_capacity(valid.len());
+    for link in valid.values() {
+        waiting.entry(link.hash).or_default().0 = parents(link).count();
+        for parent in parents(link) {
+            waiting.entry(parent).or_default().1.push(link.hash);
+        }
+    }
+    let follows = |link: &Link| {
+        let Manifest { previous, second_parent, epoch, .. } = &*link.manifest;
+        let above = |hash| valid.get(hash).map(|link: &Link| link.manifest.epoch);
+        *second_parent == NONE
+            || previous != second_parent && above(previous).max(above(second_parent)).and_then(|above| above.checked_add(1)) == Some(*epoch)
+    };
+    let mut sound = HashSet::new();
+    let mut next: Vec<[u8; 32]> = valid.values().filter(|link| parents(link).next().is_none()).map(|link| link.hash).collect();
+    while let Some(hash) = next.pop() {
+        let Some(link) = valid.get(&hash).filter(|link| follows(link)) else { continue };
+        sound.insert(link.hash);
+        for child in waiting.remove(&hash).map(|(_, children)| children).unwrap_or_default() {
+            if let Some((parents, _)) = waiting.get_mut(&child) {
+                *parents -= 1;
+                if *parents == 0 {
+                    next.push(child);
+                }
+            }
+        }
+    }
+    sound
+}
 
 /// The head that this manifest settles, if it may.
 fn settled_by(valid: &Valid, link: &Link) -> Option<[u8; 32]> {
@@ -249,7 +308,8 @@ fn chain_to(descriptor: &ShareDescriptor, share: [u8; 32], valid: &Valid, tip: &
 pub struct Standing {
     /// The heads that count, longest first; more than one is a fork.
     pub heads: Vec<VerifiedRoster>,
-    /// What does not count: index in the bag (`usize::MAX` for one that is valid but does not descend from the pin), and why.
+    /// What does not count: index in the bag (`usize::MAX` for one that is valid by itself, but does not descend from the
+    /// pin, or settles what it must not), and why.
     pub ignored: Vec<(usize, RosterError)>,
 }
 
@@ -293,7 +353,7 @@ impl VerifiedRoster {
 
     /// All manifests from the first to the head, each with its hash.
     pub fn history(&self) -> impl DoubleEndedIterator<Item = (&Manifest, &[u8; 32])> {
-        self.chain.iter().map(|link| (&link.manifest, &link.hash))
+        self.chain.iter().map(|link| (&*link.manifest, &link.hash))
     }
 
     /// Epoch at the head.
@@ -308,7 +368,7 @@ impl VerifiedRoster {
 
     /// The manifest that began this epoch in this chain.
     pub(super) fn beginning_of(&self, epoch: u32, commitment: &[u8; 32]) -> Option<&Manifest> {
-        self.chain.iter().map(|link| &link.manifest).find(|manifest| manifest.epoch == epoch && manifest.commitment == *commitment)
+        self.chain.iter().map(|link| &*link.manifest).find(|manifest| manifest.epoch == epoch && manifest.commitment == *commitment)
     }
 
     /// Whether the pinned manifest is in this chain.
@@ -337,7 +397,7 @@ impl VerifiedRoster {
         let manifest = Manifest::decode(manifest)?;
         check_step(&self.descriptor, &self.share, Some(self.last()), &manifest)?;
         let mut longer = self.clone();
-        longer.chain.push(Link { hash: manifest.hash(), manifest });
+        longer.chain.push(Link { hash: manifest.hash(), manifest: Arc::new(manifest) });
         Ok(longer)
     }
 }

@@ -6,7 +6,8 @@
 //!   `fdatasync`; record, `fdatasync` of the journal; then in place, header last; the checkpoint flushes that later.
 //! * Every deferred write ends by restoring the modification time that the program set or saw.
 //! * A failure latches: the file gives its errno until its last close. A full store is the exception, as long as nothing that the last
-//!   durable header refers to was touched: what is in memory stays, and the next commit tries again.
+//!   durable header refers to was touched: what is in memory stays, and the next commit tries again. So is a share whose head does not open
+//!   yet, or which is forked: a sync tool may have brought the manifest before the slots.
 //! * The blocks that a record will be applied to are allocated before it is acknowledged.
 
 use std::borrow::Cow;
@@ -56,6 +57,7 @@ impl Committer<'_> {
         let result = self.commit_unlatched(state, open, path, durability, &mut recorded);
         if let Err(fault) = &result
             && (recorded || !is_no_space(fault.errno()))
+            && !(matches!(fault, Fault::Os(libc::EROFS)) && self.tools.keys.signing.waits())
         {
             state.latched = Some(fault.errno());
         }

@@ -26,6 +26,8 @@ use crate::format::signature::Authorship;
 
 /// Directory handles of the store that are kept open.
 const DIRS_MAX: usize = 512;
+/// Directories below each other that are followed: where the store moves them about, what is remembered of it may go in a circle.
+const DEPTH_MAX: usize = 1 << 16;
 
 /// Inodes of which a size is remembered that does not follow from the ciphertext's length.
 const SIZES_MAX: usize = 4096;
@@ -149,18 +151,29 @@ impl Core {
 
     /// An open handle of the store for a directory.
     pub fn dir(&self, node: NodeId) -> Inner<Arc<dyn Dir>> {
-        if node == ROOT {
-            return Ok(self.root.clone());
+        // Up to the nearest one that is open, and down again: depth is somebody else's choice and must not be that of our stack.
+        let (mut at, mut below) = (node, Vec::new());
+        let mut dir = loop {
+            if at == ROOT {
+                break self.root.clone();
+            }
+            if let Some(dir) = self.dirs.lock().get(&at) {
+                break dir.clone();
+            }
+            if below.len() >= DEPTH_MAX {
+                return Err(Fault::Os(libc::ELOOP));
+            }
+            let link = self.nodes.link(at)?;
+            below.push((at, link.stored));
+            at = link.parent;
+        };
+        while let Some((node, stored)) = below.pop() {
+            dir = dir.open_dir(&stored)?;
+            if !self.nodes.is(node, &dir.stat_self()?) {
+                return Err(Fault::Os(libc::ESTALE));
+            }
+            self.dirs.lock().put(node, dir.clone());
         }
-        if let Some(dir) = self.dirs.lock().get(&node) {
-            return Ok(dir.clone());
-        }
-        let link = self.nodes.link(node)?;
-        let dir = self.dir(link.parent)?.open_dir(&link.stored)?;
-        if !self.nodes.is(node, &dir.stat_self()?) {
-            return Err(Fault::Os(libc::ESTALE));
-        }
-        self.dirs.lock().put(node, dir.clone());
         Ok(dir)
     }
 
@@ -410,6 +423,11 @@ impl Core {
             shared.handles -= 1;
             shared.writers -= usize::from(flags.write);
             if shared.handles == 0 {
+                // What waits for a head that opens stays in the table without a handle, until a later commit has written it.
+                let waits = matches!(committed, Some(Err(_))) && self.keys.signing.waits();
+                if waits && open.state.try_read().is_some_and(|state| state.changed && state.latched.is_none()) {
+                    break;
+                }
                 files.remove(&open.node);
                 drop(files);
                 self.nodes.closed(open.node);
@@ -472,6 +490,20 @@ impl Core {
                 // The error stays with the file: whoever writes, flushes or closes it is told.
                 tracing::error!(path = %self.shown_path(open.node).display(), errno = fault.errno(), "deferred commit failed");
             }
+            if due {
+                self.drop_unused(&open);
+            }
+        }
+    }
+
+    /// Drops a file that has stayed in the table without a handle, once it is written or cannot be any more.
+    fn drop_unused(&self, open: &Arc<OpenFile>) {
+        let mut files = self.files.lock();
+        let unused = files.get(&open.node).is_some_and(|shared| shared.handles == 0 && Arc::ptr_eq(&shared.file, open));
+        if unused && open.state.try_read().is_some_and(|state| !state.changed || state.latched.is_some()) {
+            files.remove(&open.node);
+            drop(files);
+            self.nodes.closed(open.node);
         }
     }
 

@@ -86,6 +86,12 @@ pub enum Error {
         /// Why.
         source: RosterError,
     },
+    /// Members were removed from a share, and not from all shares within it: the same call once more goes on with those.
+    #[error("remove members: they are still in shares within: {}", left.iter().map(|(path, why)| format!("{} ({why})", path.display())).collect::<Vec<_>>().join(", "))]
+    LeftWithin {
+        /// Stored path of each, and why.
+        left: Vec<(PathBuf, String)>,
+    },
     /// Another process has the vault open.
     #[error("open {path}: in use by process {} on {}", holder.pid, holder.host, path = path.display())]
     InUse {
@@ -123,7 +129,7 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            Error::Corrupt { .. } | Error::Share { .. } => libc::EIO,
+            Error::Corrupt { .. } | Error::Share { .. } | Error::LeftWithin { .. } => libc::EIO,
             Error::NotAVault { .. } | Error::NewerVersion { .. } => libc::EINVAL,
             Error::NoAccess { .. } | Error::Untrusted { .. } => libc::EACCES,
             Error::Members { .. } => libc::EPERM,

@@ -57,6 +57,7 @@ mod symlink;
 mod tree;
 mod trust;
 pub mod types;
+mod walk;
 mod xattr;
 
 use std::path::{Path, PathBuf};
@@ -560,6 +561,8 @@ impl Vault {
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
         let route = self.shares().directory("rmdir", parent)?;
+        // A share is not closed for nothing.
+        route.core.check_writable().map_err(|fault| self.shares().explain("rmdir", &route, fault))?;
         if self.shares().has_nested()
             && let Ok(attr) = route.core.lookup(route.local, name)
         {

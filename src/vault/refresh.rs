@@ -69,13 +69,13 @@ impl Core {
             Err(error) => {
                 if matches!(error, Error::NoAccess { .. }) {
                     tracing::error!("{}: this identity is no member any more; what it could read stays readable", shown.display());
-                    self.keys.signing.freeze();
+                    self.keys.signing.freeze(true);
                     seen.manifests = manifests;
                 } else {
                     seen.changed = None; // tried again, however old the change is
                     if matches!(&error, Error::Share { path, .. } if path.as_os_str() == "+slots") {
                         // A head that counts cannot be opened: the old epoch may have ended.
-                        self.keys.signing.freeze();
+                        self.keys.signing.freeze(false);
                     }
                 }
                 Err(error)

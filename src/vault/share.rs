@@ -218,24 +218,38 @@ pub(crate) fn block_reader(store: &dyn Dir) -> impl FnMut(&BlockRef, u64, &mut [
 fn inventories(store: &dyn Dir, roster: &VerifiedRoster) -> (Vec<Arc<InventoryList>>, bool) {
     let (mut kept, mut missing) = (Vec::new(), false);
     for (manifest, _) in roster.history().filter(|(m, _)| m.inventory_file != [0; 32]) {
-        let name = inventory::file_name(&manifest.inventory_file);
-        let read = read_control(store, name.as_bytes(), inventory::MAX_ENTRIES * 32).and_then(|bytes| {
-            let bytes = bytes.ok_or(Fault::Corrupt("is missing"))?;
-            let list = InventoryList::decode(&bytes)?;
-            if inventory::file_hash(&bytes) != manifest.inventory_file || list.root() != manifest.inventory_root {
-                return Err(Fault::Corrupt("is not the inventory that its manifest names"));
-            }
-            Ok(list)
-        });
-        match read {
+        match inventory_of(store, manifest) {
             Ok(list) => kept.push(Arc::new(list)),
             Err(fault) => {
-                drop(fault.at("read", || PathBuf::from(name)));
+                drop(fault.at("read", || PathBuf::from(inventory::file_name(&manifest.inventory_file))));
                 missing = true;
             }
         }
     }
     (kept, missing)
+}
+
+/// The inventory that a manifest names. Its hash is taken piece by piece first: nothing of its size is allocated for what an admin did
+/// not sign.
+pub(crate) fn inventory_of(store: &dyn Dir, manifest: &Manifest) -> Inner<InventoryList> {
+    const MAX: usize = inventory::MAX_ENTRIES * 32;
+    let name = inventory::file_name(&manifest.inventory_file);
+    let other = Fault::Corrupt("is not the inventory that its manifest names");
+    let file = match store.open_file(name.as_bytes(), Access::Read) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Err(Fault::Corrupt("is missing")),
+        file => file?,
+    };
+    let size = file.stat()?.size;
+    if size > MAX as u64 || inventory::file_hash_of(size, |at, buf| file.read_at(buf, at))? != Some(manifest.inventory_file) {
+        return Err(other);
+    }
+    let bytes = read_control(store, name.as_bytes(), MAX)?.ok_or(Fault::Corrupt("is missing"))?;
+    // Once more: it may have been exchanged meanwhile.
+    let list = InventoryList::decode(&bytes)?;
+    if inventory::file_hash(&bytes) != manifest.inventory_file || list.root() != manifest.inventory_root {
+        return Err(other);
+    }
+    Ok(list)
 }
 
 /// What vouches for a share besides the caller's memory.

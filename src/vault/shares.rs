@@ -5,7 +5,8 @@
 //!   again while the vault is open.
 //! * The directory in which a nested share stands is one node, that of the parent: what is asked of it goes to the root of the nested
 //!   share once that is open, and the root is never shown under a number of its own.
-//! * A nested share is entered through a valid junction only, or by the user's explicit decision (see [`Trust`](super::trust::Trust)).
+//! * A nested share is entered through a valid junction only. The user's decision to take a share as it is
+//!   ([`Trust::first_use`](super::trust::Trust)) is about the one that he named, and says nothing of what was planted within.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -125,7 +126,6 @@ impl Shares {
         }
         match place.core.junction_at(place.local)? {
             Some(junction) if junction.share == child.core.keys.share => *child.link.lock() = link,
-            None if self.options.trust.first_use => *child.link.lock() = link,
             _ => return Err(Fault::Os(libc::EACCES)),
         }
         Ok(())
@@ -235,13 +235,13 @@ impl Shares {
         let shown = self.shown_path(place.number, place.local);
         let link = place.core.nodes.link(place.local).map_err(explain)?;
         let junction = place.core.junction_at(place.local).map_err(explain)?;
-        if junction.is_none() && !self.options.trust.first_use {
+        let Some(junction) = junction else {
             tracing::error!("{}: a share stands here to which no junction leads; it is not entered", shown.display());
             return Err(explain(Fault::Os(libc::EACCES)));
-        }
+        };
         let store = place.core.dir(place.local).map_err(explain)?;
         let seen = super::refresh::manifests(&*store).map_err(explain)?;
-        let vouched = Vouched { share: junction.map(|junction| junction.share), head: None };
+        let vouched = Vouched { share: Some(junction.share), head: None };
         let entered = share::enter(&*store, &self.identity, &self.options.trust, &vouched, &shown)
             .and_then(|entered| if entered.descriptor.signed { Ok(entered) } else { Err(explain(Fault::Os(libc::EACCES))) });
         let entered = entered.inspect_err(|error| tracing::error!("{error}"))?;

@@ -25,6 +25,10 @@ use crate::sharing::{FoundParams, Member, Role};
 
 /// A share that is being made, by the hash of the name whose place it will take.
 const COMING: &[u8] = b"+moving-";
+/// A directory that was brought up to be removed.
+const BROUGHT: &str = "+removed-";
+/// Levels of directories that a folder may have, of which a share is made: copying holds a frame, and the last look a handle, for each.
+const DEPTH_MAX: usize = 256;
 /// Bytes that are copied at a time.
 const PART: usize = 1 << 20;
 /// How often what changed meanwhile is copied again before the caller is told that the folder is busy.
@@ -41,6 +45,8 @@ pub struct ShareProgress {
     pub files_total: u64,
     /// Bytes in all.
     pub bytes_total: u64,
+    /// Files and directories that could not be looked into for want of permission, and were passed over.
+    pub unread: u64,
 }
 
 /// What an object of the store looked like when it was copied.
@@ -86,16 +92,31 @@ fn caller(attr: &Attr) -> Caller {
 
 impl Copy<'_> {
     fn count(&mut self, node: NodeId) -> Inner<()> {
-        for (_, attr) in children(self.from, node)? {
-            match attr.kind {
-                Kind::Dir => self.count(attr.node)?,
-                Kind::File => {
-                    self.done.files_total += 1;
-                    self.done.bytes_total += attr.size;
-                }
-                _ => {}
+        let mut left = vec![(node, 0)];
+        while let Some((at, depth)) = left.pop() {
+            if depth > DEPTH_MAX {
+                left.push((at, depth));
+                left.iter().filter(|(at, _)| *at != node).for_each(|(at, _)| self.from.nodes.forget(*at, 1));
+                return Err(Fault::Os(libc::ELOOP));
             }
-            self.from.nodes.forget(attr.node, 1);
+            let below = children(self.from, at);
+            if at != node {
+                self.from.nodes.forget(at, 1); // those below keep it
+            }
+            for (_, attr) in below? {
+                match attr.kind {
+                    Kind::Dir => {
+                        left.push((attr.node, depth + 1));
+                        continue;
+                    }
+                    Kind::File => {
+                        self.done.files_total += 1;
+                        self.done.bytes_total += attr.size;
+                    }
+                    _ => {}
+                }
+                self.from.nodes.forget(attr.node, 1);
+            }
         }
         Ok(())
     }
@@ -340,13 +361,41 @@ fn unchanged(dir: &dyn Dir, seen: &Seen) -> Inner<bool> {
     Ok(true)
 }
 
-/// Removes a directory of the store with all that is in it.
+/// Removes a directory of the store with all that is in it. What is deeper is brought up to its top first: whoever filled it could have made
+/// it deeper than our stack, and than there are handles.
 fn remove_all(parent: &dyn Dir, name: &[u8]) -> Inner<()> {
-    let dir = parent.open_dir(name)?;
-    for entry in list(&*dir)? {
-        if dir.stat(&entry.name)?.kind == Kind::Dir { remove_all(&*dir, &entry.name)? } else { dir.unlink(&entry.name)? }
+    let top = parent.open_dir(name)?;
+    let mut brought = 0u64;
+    loop {
+        let mut deeper = false;
+        for entry in list(&*top)? {
+            if top.stat(&entry.name)?.kind != Kind::Dir {
+                top.unlink(&entry.name)?;
+                continue;
+            }
+            let dir = top.open_dir(&entry.name)?;
+            for inner in list(&*dir)? {
+                if dir.stat(&inner.name)?.kind != Kind::Dir {
+                    dir.unlink(&inner.name)?;
+                    continue;
+                }
+                deeper = true;
+                // An interrupted call may have left such names.
+                loop {
+                    let free = format!("{BROUGHT}{brought}");
+                    brought += 1;
+                    match dir.rename(&inner.name, &*top, free.as_bytes(), RenameMode::NoReplace) {
+                        Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {}
+                        other => break other?,
+                    }
+                }
+            }
+            top.rmdir(&entry.name)?;
+        }
+        if !deeper {
+            return Ok(parent.rmdir(name)?);
+        }
     }
-    Ok(parent.rmdir(name)?)
 }
 
 impl Vault {
@@ -355,7 +404,7 @@ impl Vault {
     ///
     /// # Errors
     /// `EPERM` for who is no admin of the share that the folder is in, `EBUSY` while files in it are open or change all the time, `EINVAL`
-    /// for the vault's root and for a folder with a share in it; whatever reading and writing can fail with.
+    /// for the vault's root and for a folder with a share in it, `ELOOP` for one with more than 256 levels of directories; whatever reading and writing can fail with.
     pub fn create_share(&self, path: &[u8], options: &CreateShare, progress: &mut dyn FnMut(&ShareProgress)) -> Result<[u8; 32]> {
         const OP: &str = "share";
         let attr = self.resolve(path)?;

@@ -31,6 +31,8 @@ pub(crate) struct Rights {
     heads: Vec<HeadRights>,
     /// Two heads exclude each other, or what the head says cannot be read: nothing is written until that is settled.
     pub forked: bool,
+    /// This identity is no member any more: it will not write again.
+    pub ended: bool,
 }
 
 impl Rights {
@@ -43,7 +45,7 @@ impl Rights {
             admins: with(&members, Role::Admin),
             kept,
         };
-        Rights { heads: heads.map(of).collect(), forked }
+        Rights { heads: heads.map(of).collect(), forked, ended: false }
     }
 
     fn all(&self, counts: impl Fn(&HeadRights) -> bool) -> bool {
@@ -83,10 +85,16 @@ impl Signing {
         *self.rights.write() = Arc::new(rights);
     }
 
-    /// Nothing is written until a head is taken over again; what counted before still counts.
-    pub fn freeze(&self) {
+    /// Nothing is written until a head is taken over again, with `ended` nothing at all; what counted before still counts.
+    pub fn freeze(&self, ended: bool) {
         let mut rights = self.rights.write();
-        *rights = Arc::new(Rights { forked: true, ..Rights::clone(&rights) });
+        *rights = Arc::new(Rights { forked: true, ended, ..Rights::clone(&rights) });
+    }
+
+    /// Whether we may not write now and may again once there is one head that opens: what is not written yet is to be kept.
+    pub fn waits(&self) -> bool {
+        let rights = self.rights.read();
+        rights.forked && !rights.ended && rights.all(|head| head.writers.contains(&self.own))
     }
 
     /// Whether we may write.

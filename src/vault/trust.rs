@@ -38,7 +38,7 @@ pub trait Pins: Send + Sync {
 pub struct Trust {
     /// What the caller remembers.
     pub pins: Option<Arc<dyn Pins>>,
-    /// Enter a share that nothing vouches for: an explicit decision of the user.
+    /// Enter the share that is opened even where nothing vouches for it: an explicit decision of the user. Shares within it need a junction.
     pub first_use: bool,
 }
 

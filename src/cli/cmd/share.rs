@@ -152,9 +152,18 @@ fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
     let purpose = if args.eager { Purpose::Write } else { Purpose::Beside };
     let (open, share, info) = open_share(&args.path, &args.open, purpose)?;
     let failed = open.failed(b"");
-    let gone = members(&info, &contacts::load()?, &args.names, &args.path)?;
-    let signs: Vec<[u8; 32]> = gone.iter().map(|member| member.public.sign).collect();
-    share.remove(&signs, &mut |_| {}).map_err(&failed)?;
+    let contacts = contacts::load()?;
+    let sign = |name: &String| match members(&info, &contacts, std::slice::from_ref(name), &args.path) {
+        Ok(found) => Ok(found[0].public.sign),
+        // He may be gone from here, and still in a share within.
+        Err(error) => contacts.get(name).map(|contact| contact.public.sign).ok_or(error),
+    };
+    let signs = args.names.iter().map(sign).collect::<Result<Vec<[u8; 32]>, Error>>()?;
+    let mut unread = 0;
+    share.remove(&signs, &mut |progress| unread = unread.max(progress.unread)).map_err(&failed)?;
+    if unread > 0 {
+        note(format_args!("{unread} files or directories may not be read here: what a removed member signed there is refused from now on"));
+    }
     for name in &args.names {
         note(format_args!("removed {}. What was readable until now he may have kept", Shown(name.as_bytes())));
     }

@@ -31,6 +31,11 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
         Error::NoAccess { path } => Failure::new(Exit::WrongSecret, format_args!("open {}: this identity is not a member", place(&path)))
             .hint("give another identity with --identity FILE, or let a member add this one"),
         Error::Members { op, source } => of_members(op, source, vault),
+        Error::LeftWithin { left } => {
+            let list = left.iter().map(|(path, why)| format!("{} ({})", asked(path), Shown(why.as_bytes()))).collect::<Vec<_>>().join(", ");
+            Failure::new(Exit::Failure, format_args!("removed, but not from shares within: {list}"))
+                .hint("see to it that these can be opened, then give the same command again")
+        }
         Error::Untrusted { path, founder, .. } => Failure::new(
             Exit::NotTrusted,
             format_args!("open {}: nothing vouches for this share, made by {}", place(&path), founder.fingerprint()),
@@ -59,6 +64,8 @@ fn of_members(op: &str, error: RosterError, vault: &Path) -> Failure {
         RosterError::NoFork => {
             failed(Exit::NotFound).hint("`kithfs share list` shows the heads; there is something to settle where there are two")
         }
+        RosterError::UnopenedHead => failed(Exit::Corrupt)
+            .hint("a file of the vault is missing, damaged or was tampered with; see whether a sync tool has fetched all of it"),
         RosterError::Forked(_) => failed(Exit::ReadOnly).hint(format_args!("settle it first: kithfs share settle {}", shown(vault))),
         _ => failed(Exit::Failure),
     }

@@ -1,0 +1,555 @@
+//! Attacks on shares by members, former members and whoever stores them: each test is named after what the attacker wants, and shows that he
+//! does not get it.
+
+#[path = "support/vaults.rs"]
+mod vaults;
+
+use kithfs::backing::mem::MemStore;
+use kithfs::backing::{Access, RenameMode as StoreRename};
+use kithfs::crypto::Suite;
+use kithfs::sharing::{Identity, Member, Role, RosterError};
+use kithfs::vault::{Caller, CreateOptions, CreateShare, Error, LockMode, OpenFlags, OpenOptions, Share, ShareProgress, Trust, Vault};
+use vaults::{Seeded, get, mkdir, put};
+
+fn person(n: u64) -> Identity {
+    Identity::generate(&Seeded::new(1000 + n))
+}
+fn member(identity: &Identity, role: Role, name: &str) -> Member {
+    Member { public: identity.public(), role, name: name.into() }
+}
+fn key(identity: &Identity) -> [u8; 32] {
+    identity.public().sign
+}
+fn open_as(store: &MemStore, who: &Identity) -> Result<Vault, Error> {
+    let trust = Trust { first_use: true, ..Trust::default() };
+    Vault::open(store.root(), who, OpenOptions { trust, ..OpenOptions::default() })
+}
+fn beside(store: &MemStore, who: &Identity) -> Vault {
+    let trust = Trust { first_use: true, ..Trust::default() };
+    Vault::open(store.root(), who, OpenOptions { read_only: true, lock: LockMode::None, trust, ..OpenOptions::default() }).unwrap()
+}
+fn quiet() -> impl FnMut(&ShareProgress) {
+    |_| {}
+}
+fn founded(others: Vec<Member>) -> (MemStore, Identity) {
+    let ann = person(1);
+    let store = MemStore::new();
+    let share = CreateShare { isolated: false, name: "Ann".into(), others };
+    Vault::create_signed(&store.root(), &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 14 }, &ann, &share).unwrap();
+    (store, ann)
+}
+fn root_share(vault: &Vault) -> Share {
+    vault.share_at(b"").unwrap()
+}
+fn names(store: &MemStore) -> Vec<Vec<u8>> {
+    store.root().reopen().unwrap().read(0, 1 << 20).unwrap().into_iter().map(|e| e.name.to_vec()).collect()
+}
+fn read(store: &MemStore, name: &[u8]) -> Vec<u8> {
+    let file = store.root().open_file(name, Access::Read).unwrap();
+    let mut bytes = vec![0; file.stat().unwrap().size as usize];
+    file.read_at(&mut bytes, 0).unwrap();
+    bytes
+}
+fn write(store: &MemStore, name: &[u8], bytes: &[u8]) {
+    let file = match store.root().open_file(name, Access::ReadWrite) {
+        Ok(file) => file,
+        Err(_) => store.root().create_file(name, 0o600).unwrap(),
+    };
+    file.set_len(0).unwrap();
+    file.write_at(bytes, 0).unwrap();
+}
+/// Control files of the roster.
+fn merge(from: &MemStore, to: &MemStore) {
+    let have = names(to);
+    for name in names(from) {
+        if [&b"+manifest-"[..], b"+slots-", b"+inventory-"].iter().any(|p| name.starts_with(p)) && !have.contains(&name) {
+            write(to, &name, &read(from, &name));
+        }
+    }
+}
+fn new_since(before: &[Vec<u8>], store: &MemStore, prefix: &[u8]) -> Vec<u8> {
+    names(store).into_iter().find(|n| n.starts_with(prefix) && !before.contains(n)).unwrap()
+}
+
+#[test]
+fn an_admin_made_a_writer_leaves_the_shares_he_made_reachable() {
+    // Bob, an admin, has made a share; made a writer he is no admin any more, but the junction that he signed still leads there.
+    let bob = person(2);
+    let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob")]);
+    let vault = open_as(&store, &bob).unwrap();
+    mkdir(&vault, b"projects").unwrap();
+    vault.create_share(b"projects", &CreateShare { isolated: false, name: "Bob".into(), others: vec![] }, &mut quiet()).unwrap();
+    put(&vault, b"projects/plan", b"the plan").unwrap();
+    vault.close().unwrap();
+    let vault = Vault::open(store.root(), &ann, OpenOptions::default()).unwrap();
+    assert_eq!(get(&vault, b"projects/plan").unwrap(), b"the plan");
+    root_share(&vault).set_role(&key(&bob), Role::Writer, &mut quiet()).unwrap();
+    vault.close().unwrap();
+    let vault = Vault::open(store.root(), &ann, OpenOptions::default()).unwrap();
+    assert_eq!(get(&vault, b"projects/plan").unwrap(), b"the plan");
+}
+
+#[test]
+fn an_inventory_of_a_removed_admins_rival_does_not_make_his_forgery_valid() {
+    // Bob was removed; he signs a rival of his removal with an inventory that lists his forgery. Neither head alone may vouch for it.
+    let (bob, cem) = (person(2), person(3));
+    let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob"), member(&cem, Role::Writer, "Cem")]);
+    let vault = open_as(&store, &ann).unwrap();
+    put(&vault, b"small", b"by Ann").unwrap();
+    let path = vault.cipher_path(b"small").unwrap();
+    vault.close().unwrap();
+    let apart = store.snapshot();
+    root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    // Bob, removed, back-dates a file and lists it in an inventory of a rival manifest.
+    let vault = open_as(&apart, &bob).unwrap();
+    put(&vault, b"small", b"forged afterwards").unwrap();
+    vault.close().unwrap();
+    root_share(&beside(&apart, &bob)).set_role(&key(&bob), Role::Reader, &mut quiet()).unwrap();
+    write(&store, &path, &read(&apart, &path));
+    // without the rival it is refused
+    let honest = open_as(&store, &cem).unwrap();
+    assert_eq!(get(&honest, b"small").unwrap_err().errno(), libc::EIO);
+    honest.close().unwrap();
+    merge(&apart, &store);
+    let honest = open_as(&store, &cem).unwrap();
+    assert!(honest.is_read_only());
+    let got = get(&honest, b"small");
+    assert!(got.is_err(), "Bob may not write at one of the heads, and yet: {:?}", got.map(String::from_utf8));
+}
+
+#[test]
+fn a_fork_of_which_one_head_does_not_open_is_a_fork() {
+    // Two heads are there and the host has damaged the slots of one: what is left must not look like the only one.
+    let (bob, cem) = (person(2), person(3));
+    let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob"), member(&cem, Role::Writer, "Cem")]);
+    let apart = store.snapshot();
+    let before = names(&store);
+    root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    let slots = new_since(&before, &store, b"+slots-");
+    root_share(&beside(&apart, &bob)).rekey().unwrap();
+    merge(&apart, &store);
+    // The storage host damages the slots of Ann's head.
+    let good = read(&store, &slots);
+    write(&store, &slots, &vec![0; good.len()]);
+    let honest = open_as(&store, &cem).unwrap();
+    assert!(honest.is_read_only(), "two heads are there");
+    let written = put(&honest, b"secret", b"under the key of Bob, who was removed");
+    assert!(written.is_err());
+}
+
+#[test]
+fn who_settles_without_somebody_keeps_what_he_wrote() {
+    // Ann settles a fork without Bob, who could write on one side: what he had written stays readable.
+    let (bob, dan) = (person(2), person(4));
+    let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob"), member(&dan, Role::Admin, "Dan")]);
+    let vault = open_as(&store, &bob).unwrap();
+    put(&vault, b"bobs", b"by Bob").unwrap();
+    vault.close().unwrap();
+    let apart = store.snapshot();
+    root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    let dans = root_share(&beside(&apart, &dan)).add(&[member(&person(5), Role::Writer, "Eve")]).unwrap();
+    merge(&apart, &store);
+    let vault = beside(&store, &ann);
+    assert_eq!(get(&vault, b"bobs").unwrap(), b"by Bob");
+    root_share(&vault).settle(&dans.hash, &[key(&bob)]).unwrap();
+    let vault = open_as(&store, &ann).unwrap();
+    assert_eq!(get(&vault, b"bobs").unwrap(), b"by Bob");
+}
+
+#[test]
+fn nothing_is_written_under_a_key_that_a_verified_manifest_has_ended() {
+    // The manifest that ends an epoch is there, its slots are damaged: nothing more is sealed under the key of who was removed.
+    let (bob, cem) = (person(2), person(3));
+    let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob"), member(&cem, Role::Writer, "Cem")]);
+    let vault = open_as(&store, &bob).unwrap();
+    let before = names(&store);
+    root_share(&beside(&store, &ann)).remove(&[key(&cem)], &mut quiet()).unwrap();
+    let slots = new_since(&before, &store, b"+slots-");
+    let good = read(&store, &slots);
+    write(&store, &slots, &vec![0; good.len()]);
+    assert!(vault.refresh().is_err());
+    assert_eq!(put(&vault, b"secret", b"not for Cem").unwrap_err().errno(), libc::EROFS);
+}
+
+#[test]
+fn a_new_epoch_that_could_not_be_taken_over_is_tried_again() {
+    // A sync tool brings the manifest first and the slots much later: they are taken over all the same.
+    let (bob, cem) = (person(2), person(3));
+    let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob"), member(&cem, Role::Writer, "Cem")]);
+    let vault = open_as(&store, &bob).unwrap();
+    let before = names(&store);
+    root_share(&beside(&store, &ann)).remove(&[key(&cem)], &mut quiet()).unwrap();
+    let slots = new_since(&before, &store, b"+slots-");
+    let good = read(&store, &slots);
+    write(&store, &slots, &vec![0; good.len()]);
+    // A directory whose last change is that old is looked at again only when it changes: there is nothing but the clock to wait for.
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    assert!(vault.refresh().is_err());
+    write(&store, &slots, &good); // the sync tool has brought the rest
+    vault.refresh().unwrap();
+    put(&vault, b"secret", b"not for Cem").unwrap();
+    let header = read(&store, &vault.cipher_path(b"secret").unwrap());
+    assert_ne!(header[16..20], 1u32.to_le_bytes(), "sealed under the key that Cem has");
+}
+
+#[test]
+fn who_is_to_be_removed_cannot_hinder_it_by_writing() {
+    // Bob, who is to be removed, rewrites a file without rest while his removal lists what he has signed.
+    let bob = person(2);
+    let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
+    let of_bob = open_as(&store, &bob).unwrap();
+    put(&of_bob, b"a", b"0").unwrap();
+    let mut n = 0;
+    let mut busy = |_: &ShareProgress| {
+        n += 1;
+        put(&of_bob, b"a", format!("{n}").as_bytes()).unwrap();
+    };
+    let command = beside(&store, &ann);
+    root_share(&command).remove(&[key(&bob)], &mut busy).unwrap();
+}
+
+#[test]
+fn an_inventory_that_arrives_after_its_manifest_counts() {
+    // A sync tool brings an inventory after the manifest that names it: what it lists counts from then on.
+    let bob = person(2);
+    let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
+    let vault = open_as(&store, &bob).unwrap();
+    put(&vault, b"bobs", b"by Bob").unwrap();
+    vault.close().unwrap();
+    let mounted = open_as(&store, &ann).unwrap();
+    let apart = store.snapshot();
+    root_share(&beside(&apart, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    let have = names(&store);
+    for name in names(&apart) {
+        if !have.contains(&name) && (name.starts_with(b"+manifest-") || name.starts_with(b"+slots-")) {
+            write(&store, &name, &read(&apart, &name));
+        }
+    }
+    mounted.refresh().unwrap();
+    merge(&apart, &store);
+    mounted.refresh().unwrap();
+    assert_eq!(get(&mounted, b"bobs").unwrap(), b"by Bob");
+}
+
+#[test]
+fn sharing_a_conflict_copy_leaves_the_original_alone() {
+    // A sync tool has made a conflict copy of a folder; a share of the copy would have the junction of the original.
+    let (store, ann) = founded(vec![]);
+    let vault = open_as(&store, &ann).unwrap();
+    mkdir(&vault, b"photos").unwrap();
+    put(&vault, b"photos/one", b"1").unwrap();
+    let stored = vault.cipher_path(b"photos").unwrap();
+    vault.close().unwrap();
+    // A sync tool has made a conflict copy of the folder.
+    store.root().mkdir(&[&stored[..], b" (conflicted copy)"].concat(), 0o755).unwrap();
+    let vault = open_as(&store, &ann).unwrap();
+    let node = vault.resolve(b"photos (conflicted copy)").unwrap().node;
+    vault.forget(node, 1);
+    let shared =
+        vault.create_share(b"photos (conflicted copy)", &CreateShare { isolated: false, name: "Ann".into(), others: vec![] }, &mut quiet());
+    assert_eq!(shared.unwrap_err().errno(), libc::EINVAL);
+    vault.close().unwrap();
+    let vault = open_as(&store, &ann).unwrap();
+    assert_eq!(get(&vault, b"photos/one").unwrap(), b"1");
+}
+
+#[test]
+fn a_nested_share_that_is_hidden_during_the_removal_does_not_keep_the_removed_admin() {
+    // The host hides a nested share while an admin is removed and puts it back later: Ann is told, and the same call goes on with it.
+    let bob = person(2);
+    let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob")]);
+    let vault = open_as(&store, &ann).unwrap();
+    mkdir(&vault, b"projects").unwrap();
+    vault.create_share(b"projects", &CreateShare { isolated: false, name: "Ann".into(), others: vec![] }, &mut quiet()).unwrap();
+    let stored = vault.cipher_path(b"projects").unwrap();
+    vault.close().unwrap();
+    let root = store.root();
+    root.rename(&stored, &*root, b"+hidden", StoreRename::NoReplace).unwrap();
+    let vault = open_as(&store, &ann).unwrap();
+    let told = root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap_err();
+    assert!(matches!(&told, Error::LeftWithin { left } if left.len() == 1), "{told}");
+    assert!(root_share(&vault).info().unwrap().members.iter().all(|m| m.public.sign != key(&bob)), "he is gone from the parent");
+    vault.close().unwrap();
+    root.rename(b"+hidden", &*root, &stored, StoreRename::NoReplace).unwrap();
+    let vault = open_as(&store, &ann).unwrap();
+    root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+    assert!(vault.who_can_read(b"projects").unwrap().iter().all(|m| m.public.sign != key(&bob)));
+    let nobody = root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap_err();
+    assert!(matches!(nobody, Error::Members { source: RosterError::NoSuchMember, .. }), "{nobody}");
+}
+
+#[test]
+fn who_was_removed_under_a_mount_reads_on_as_the_log_says() {
+    // Who was removed under a mount keeps what he could read, as the log tells him.
+    let bob = person(2);
+    let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
+    let vault = open_as(&store, &bob).unwrap();
+    put(&vault, b"a", b"by Bob").unwrap();
+    root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    assert!(matches!(vault.refresh(), Err(Error::NoAccess { .. })));
+    assert_eq!(get(&vault, b"a").unwrap(), b"by Bob");
+}
+
+#[test]
+fn a_fork_with_a_head_that_does_not_open_is_not_said_to_be_settled() {
+    // One head of a fork does not open: settling it says so, instead of saying that all is settled.
+    let (bob, cem) = (person(2), person(3));
+    let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob"), member(&cem, Role::Writer, "Cem")]);
+    let apart = store.snapshot();
+    let anns = root_share(&beside(&store, &ann)).rekey().unwrap();
+    let before = names(&apart);
+    root_share(&beside(&apart, &bob)).rekey().unwrap();
+    let slots = new_since(&before, &apart, b"+slots-");
+    merge(&apart, &store);
+    store.root().unlink(&slots).unwrap();
+    let vault = beside(&store, &ann);
+    let settled = root_share(&vault).settle(&anns.hash, &[]).unwrap_err();
+    assert!(matches!(settled, Error::Members { source: RosterError::UnopenedHead, .. }), "{settled}");
+    write(&store, &slots, &read(&apart, &slots));
+    root_share(&beside(&store, &ann)).settle(&anns.hash, &[]).unwrap();
+    assert_eq!(root_share(&beside(&store, &ann)).info().unwrap().heads.len(), 1);
+}
+
+#[test]
+fn a_share_that_the_host_moves_under_the_mount_is_not_entered_at_a_place_without_its_junction() {
+    // The host moves a share that is open to the place of a private folder: what is put there would be for its members.
+    let bob = person(2);
+    let (store, ann) = founded(vec![]);
+    let vault = Vault::open(store.root(), &ann, OpenOptions::default()).unwrap();
+    mkdir(&vault, b"private").unwrap();
+    mkdir(&vault, b"projects").unwrap();
+    let options = CreateShare { isolated: false, name: "Ann".into(), others: vec![member(&bob, Role::Writer, "Bob")] };
+    vault.create_share(b"projects", &options, &mut quiet()).unwrap();
+    put(&vault, b"projects/plan", b"for Bob too").unwrap();
+    let (private, projects) = (vault.cipher_path(b"private").unwrap(), vault.cipher_path(b"projects").unwrap());
+    let root = store.root();
+    root.rename(&private, &*root, b"+hidden", StoreRename::NoReplace).unwrap();
+    root.rename(&projects, &*root, &private, StoreRename::NoReplace).unwrap();
+    let written = put(&vault, b"private/secret", b"Ann's own");
+    if written.is_ok() {
+        vault.close().unwrap();
+        let of_bob = Vault::open(
+            root.open_dir(&private).unwrap(),
+            &bob,
+            OpenOptions { trust: Trust { first_use: true, ..Trust::default() }, ..OpenOptions::default() },
+        )
+        .unwrap();
+        panic!("Bob reads: {:?}", get(&of_bob, b"secret").map(String::from_utf8));
+    }
+}
+
+#[test]
+fn trust_in_the_share_that_is_opened_is_not_trust_in_what_is_planted_within() {
+    // The user takes the vault's share as it is; the host has planted another one in a folder of it.
+    let eve = person(9);
+    let (store, ann) = founded(vec![]);
+    let vault = Vault::open(store.root(), &ann, OpenOptions::default()).unwrap();
+    mkdir(&vault, b"private").unwrap();
+    let private = vault.cipher_path(b"private").unwrap();
+    vault.close().unwrap();
+    // The storage host puts a share of Eve's there, with a slot for Ann.
+    let inside = store.root().open_dir(&private).unwrap();
+    let options = CreateShare { isolated: false, name: "Eve".into(), others: vec![member(&ann, Role::Writer, "Ann")] };
+    Vault::create_signed(&inside, &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 14 }, &eve, &options).unwrap();
+    let vault = open_as(&store, &ann).unwrap();
+    assert!(put(&vault, b"private/secret", b"Ann's own").is_err());
+}
+
+#[test]
+fn deep_directories_of_who_is_to_be_removed_do_not_keep_him() {
+    // Bob makes very deep directories, so that whoever wants to remove him runs out of stack or of handles.
+    let depth = std::env::var("KITHFS_DEPTH").ok().and_then(|d| d.parse().ok()).unwrap_or(1200);
+    let (ann, bob) = (person(1), person(2));
+    let path = tempfile::tempdir().unwrap();
+    let store = kithfs::backing::os::OsDir::open(path.path()).unwrap();
+    let share = CreateShare { isolated: false, name: "Ann".into(), others: vec![member(&bob, Role::Writer, "Bob")] };
+    Vault::create_signed(&store, &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 14 }, &ann, &share).unwrap();
+    let trust = Trust { first_use: true, ..Trust::default() };
+    let vault = Vault::open(store.clone(), &bob, OpenOptions { trust, ..OpenOptions::default() }).unwrap();
+    let mut parent = kithfs::vault::ROOT;
+    for _ in 0..depth {
+        parent = vault.mkdir(&vaults::CALLER, parent, b"d", 0o755).unwrap().node;
+    }
+    vault.close().unwrap();
+    drop(vault);
+    let vault = Vault::open(store, &ann, OpenOptions { read_only: true, lock: LockMode::None, ..OpenOptions::default() }).unwrap();
+    let removed = root_share(&vault).remove(&[key(&bob)], &mut quiet());
+    drop(vault);
+    std::process::Command::new("rm").arg("-rf").arg(path.path()).status().unwrap();
+    removed.unwrap();
+}
+
+#[test]
+fn an_old_junction_put_back_leads_into_the_share_and_shows_its_members() {
+    // A share was renamed; the host moves it back and puts its old junction there. The threat model says that he can: a junction has no age.
+    let bob = person(2);
+    let (store, ann) = founded(vec![]);
+    let vault = Vault::open(store.root(), &ann, OpenOptions::default()).unwrap();
+    mkdir(&vault, b"projects").unwrap();
+    let options = CreateShare { isolated: false, name: "Ann".into(), others: vec![member(&bob, Role::Writer, "Bob")] };
+    vault.create_share(b"projects", &options, &mut quiet()).unwrap();
+    let projects = vault.cipher_path(b"projects").unwrap();
+    let junction = names(&store).into_iter().find(|n| n.starts_with(b"+junction-")).unwrap();
+    let old = read(&store, &junction);
+    vaults::rename(&vault, b"projects", b"archive", kithfs::vault::RenameMode::Replace).unwrap();
+    mkdir(&vault, b"projects").unwrap();
+    put(&vault, b"projects/own", b"Ann's own").unwrap();
+    let archive = vault.cipher_path(b"archive").unwrap();
+    vault.close().unwrap();
+    let root = store.root();
+    root.rename(&projects, &*root, b"+hidden", StoreRename::NoReplace).unwrap();
+    root.rename(&archive, &*root, &projects, StoreRename::NoReplace).unwrap();
+    write(&store, &junction, &old);
+    let vault = Vault::open(store.root(), &ann, OpenOptions::default()).unwrap();
+    put(&vault, b"projects/new", b"for the members of the share").unwrap();
+    assert!(vault.who_can_read(b"projects").unwrap().iter().any(|m| m.public.sign == key(&bob)), "who asks is told the truth");
+    assert!(get(&vault, b"projects/own").is_err(), "what was private does not become part of it");
+}
+
+#[test]
+fn a_removal_that_was_interrupted_after_the_parent_can_be_ended() {
+    // A removal has stopped after the parent and before a share within; the same call once more ends it.
+    let bob = person(2);
+    let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob")]);
+    let vault = open_as(&store, &ann).unwrap();
+    mkdir(&vault, b"projects").unwrap();
+    vault.create_share(b"projects", &CreateShare { isolated: false, name: "Ann".into(), others: vec![] }, &mut quiet()).unwrap();
+    let stored = vault.cipher_path(b"projects").unwrap();
+    // As if the process had stopped between the parent's manifest and the child's: the child's new control files are taken away again.
+    let child = store.root().open_dir(&stored).unwrap();
+    let before: Vec<_> = child.reopen().unwrap().read(0, 1 << 20).unwrap().into_iter().map(|e| e.name).collect();
+    root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+    vault.close().unwrap();
+    drop(vault);
+    for entry in child.reopen().unwrap().read(0, 1 << 20).unwrap() {
+        if !before.contains(&entry.name) {
+            child.unlink(&entry.name).unwrap();
+        }
+    }
+    let vault = open_as(&store, &ann).unwrap();
+    root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+    assert_eq!(vault.who_can_read(b"projects").unwrap().len(), 1);
+}
+
+#[test]
+fn what_is_dirty_while_a_head_does_not_open_is_kept_until_it_does() {
+    // A sync tool brings the manifest before the slots while a file is being written: what is in memory must outlive that, even its close.
+    let (bob, cem) = (person(2), person(3));
+    let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob"), member(&cem, Role::Writer, "Cem")]);
+    let vault = open_as(&store, &bob).unwrap();
+    put(&vault, b"open", b"old").unwrap();
+    put(&vault, b"closed", b"old").unwrap();
+    let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+    let (open, closed) =
+        (vaults::open_or_create(&vault, b"open", flags).unwrap(), vaults::open_or_create(&vault, b"closed", flags).unwrap());
+    vault.write(open, 0, b"new", false).unwrap();
+    vault.write(closed, 0, b"new", false).unwrap();
+    let before = names(&store);
+    root_share(&beside(&store, &ann)).remove(&[key(&cem)], &mut quiet()).unwrap();
+    let slots = new_since(&before, &store, b"+slots-");
+    let good = read(&store, &slots);
+    write(&store, &slots, &vec![0; good.len()]);
+    assert!(vault.refresh().is_err());
+    assert_eq!(vault.fsync(open, false).unwrap_err().errno(), libc::EROFS);
+    assert_eq!(vault.release(closed).unwrap_err().errno(), libc::EROFS);
+    write(&store, &slots, &good);
+    vault.refresh().unwrap();
+    vault.fsync(open, false).unwrap();
+    vault.release(open).unwrap();
+    vault.close().unwrap();
+    drop(vault);
+    let vault = open_as(&store, &ann).unwrap();
+    for name in [&b"open"[..], b"closed"] {
+        assert_eq!(get(&vault, name).unwrap(), b"new");
+        let header = read(&store, &vault.cipher_path(name).unwrap());
+        assert_eq!(header[16..20], 2u32.to_le_bytes(), "under the new epoch, of which Cem has no key");
+    }
+}
+
+#[test]
+fn a_settlement_does_not_revive_what_a_removed_admin_lists_on_the_losing_side() {
+    // Bob, removed, lists his forgery in an inventory of a rival branch, and waits for Ann to settle: her inventory must not take it over.
+    let (bob, cem) = (person(2), person(3));
+    let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob"), member(&cem, Role::Writer, "Cem")]);
+    let vault = open_as(&store, &ann).unwrap();
+    put(&vault, b"small", b"by Ann").unwrap();
+    let path = vault.cipher_path(b"small").unwrap();
+    vault.close().unwrap();
+    let apart = store.snapshot();
+    let anns = root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    let vault = open_as(&apart, &bob).unwrap();
+    put(&vault, b"small", b"forged afterwards").unwrap();
+    vault.close().unwrap();
+    let before = names(&apart);
+    root_share(&beside(&apart, &bob)).set_role(&key(&bob), Role::Reader, &mut quiet()).unwrap();
+    assert!(!new_since(&before, &apart, b"+inventory-").is_empty());
+    write(&store, &path, &read(&apart, &path));
+    merge(&apart, &store);
+    root_share(&beside(&store, &ann)).settle(&anns.hash, &[]).unwrap();
+    let honest = open_as(&store, &cem).unwrap();
+    assert!(!honest.is_read_only(), "it is settled");
+    assert_eq!(get(&honest, b"small").unwrap_err().errno(), libc::EIO);
+}
+
+#[test]
+fn a_settlement_keeps_what_an_admin_who_stays_has_listed_on_the_losing_side() {
+    // Ann and Dan have both removed Bob, each apart; a file of his reached only Dan's copy before that.
+    let (bob, dan) = (person(2), person(4));
+    let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob"), member(&dan, Role::Admin, "Dan")]);
+    let apart = store.snapshot();
+    let vault = open_as(&apart, &bob).unwrap();
+    put(&vault, b"bobs", b"by Bob").unwrap();
+    let path = vault.cipher_path(b"bobs").unwrap();
+    vault.close().unwrap();
+    let anns = root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    root_share(&beside(&apart, &dan)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    write(&store, &path, &read(&apart, &path));
+    merge(&apart, &store);
+    root_share(&beside(&store, &ann)).settle(&anns.hash, &[]).unwrap();
+    assert_eq!(get(&open_as(&store, &ann).unwrap(), b"bobs").unwrap(), b"by Bob");
+}
+
+#[test]
+fn a_directory_that_the_admin_must_not_read_does_not_keep_its_writer() {
+    // Bob takes all rights from a directory of his, so that the list of what he has signed cannot be made to its end.
+    let outcome = std::thread::spawn(|| {
+        let path = tempfile::tempdir().unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(path.path(), Some(65534), None).unwrap();
+            // SAFETY: it takes no pointer. It changes what this thread alone may do with files, and the thread ends with the test.
+            unsafe { libc::setfsuid(65534) };
+        }
+        let caller = Caller { uid: 65534, gid: 0, umask: 0o022 };
+        let (ann, bob) = (person(1), person(2));
+        let store = kithfs::backing::os::OsDir::open(path.path()).unwrap();
+        let share = CreateShare { isolated: false, name: "Ann".into(), others: vec![member(&bob, Role::Writer, "Bob")] };
+        Vault::create_signed(&store, &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 14 }, &ann, &share).unwrap();
+        let trust = Trust { first_use: true, ..Trust::default() };
+        let vault = Vault::open(store.clone(), &bob, OpenOptions { trust, ..OpenOptions::default() }).unwrap();
+        for name in [&b"closed"[..], b"open"] {
+            let folder = vault.mkdir(&caller, kithfs::vault::ROOT, name, 0o755).unwrap().node;
+            let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+            let (_, file) = vault.create_file(&caller, folder, b"file", 0o644, flags).unwrap();
+            vault.write(file.handle, 0, b"by Bob", false).unwrap();
+            vault.release(file.handle).unwrap();
+        }
+        let stored = String::from_utf8(vault.cipher_path(b"closed").unwrap()).unwrap();
+        vault.close().unwrap();
+        drop(vault);
+        let closed = path.path().join(stored);
+        let mode = |mode| std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        mode(0);
+        let vault =
+            Vault::open(store.clone(), &ann, OpenOptions { read_only: true, lock: LockMode::None, ..OpenOptions::default() }).unwrap();
+        let mut unread = 0;
+        let removed = root_share(&vault).remove(&[key(&bob)], &mut |progress| unread = progress.unread);
+        mode(0o755);
+        removed.unwrap();
+        assert_eq!(unread, 1, "and it is told");
+        drop(vault);
+        let vault = Vault::open(store, &ann, OpenOptions::default()).unwrap();
+        assert_eq!(get(&vault, b"open/file").unwrap(), b"by Bob");
+        assert_eq!(get(&vault, b"closed/file").unwrap_err().errno(), libc::EIO);
+    });
+    outcome.join().unwrap();
+}
