@@ -266,7 +266,7 @@ fn space_is_refused_once() {
 #[test]
 fn a_store_that_fills_up() {
     let mut full = 0;
-    for blocks in (10..1200).step_by(17) {
+    for blocks in (10..1200).step_by(11) {
         full += usize::from(session(None, Some(blocks * 4096), &format!("{blocks} blocks")).1 > 0);
     }
     assert!(full > 10, "{full} runs ran out of space");
