@@ -246,7 +246,7 @@ impl Core {
                         dir.set_times(&link.stored, set.atime, set.mtime)?;
                     }
                 }
-                (None, Err(_)) => return Err(Fault::Os(libc::ENOENT)),
+                (None, Err(fault)) => return Err(Fault::Os(fault.errno())),
             }
         }
         self.stat(node)

@@ -26,6 +26,8 @@ struct Node {
     key: Key,
     kind: Kind,
     links: Vec<Link>,
+    /// True where it had more names than are remembered.
+    forgotten: bool,
     lookups: u64,
     children: u64,
     opens: u64,
@@ -46,6 +48,13 @@ impl Key {
     }
 }
 
+impl Node {
+    /// One that nobody counts on yet.
+    fn new(key: Key) -> Self {
+        Node { key, kind: key.kind, links: Vec::new(), forgotten: false, lookups: 0, children: 0, opens: 0, directory: None }
+    }
+}
+
 struct Inside {
     nodes: HashMap<NodeId, Node>,
     by_key: HashMap<Key, NodeId>,
@@ -57,14 +66,13 @@ pub(crate) struct Nodes {
     inside: Mutex<Inside>,
 }
 
-/// Names that a node remembers; more hard links than this are found again by their own lookups.
+/// Names that a node remembers; more hard links than this are found again by their own lookups, for which `ESTALE` asks.
 const LINKS_MAX: usize = 16;
 
 impl Nodes {
     /// A table that holds the root.
     pub fn new(root: &Stat, directory: DirectoryId) -> Self {
-        let node =
-            Node { key: Key::of(root), kind: Kind::Dir, links: Vec::new(), lookups: 1, children: 0, opens: 0, directory: Some(directory) };
+        let node = Node { lookups: 1, directory: Some(directory), ..Node::new(Key::of(root)) };
         let inside = Inside { by_key: HashMap::from([(node.key, ROOT)]), nodes: HashMap::from([(ROOT, node)]), next: ROOT + 1 };
         Nodes { inside: Mutex::new(inside) }
     }
@@ -80,9 +88,7 @@ impl Nodes {
                 let id = inside.next;
                 inside.next += 1;
                 inside.by_key.insert(key, id);
-                inside
-                    .nodes
-                    .insert(id, Node { key, kind: stat.kind, links: Vec::new(), lookups: 0, children: 0, opens: 0, directory: None });
+                inside.nodes.insert(id, Node::new(key));
                 id
             }
         };
@@ -96,9 +102,9 @@ impl Nodes {
         self.inside.lock().add_link(id, link);
     }
 
-    /// The name (`parent`, `stored`) is no longer one of the object; gives its node, if it has one.
+    /// The name (`parent`, `stored`) is no longer one of the object, of which `stat` is from before that; gives its node, if it has one.
     pub fn remove_link(&self, stat: &Stat, parent: NodeId, stored: &[u8]) -> Option<NodeId> {
-        self.inside.lock().remove_link(&Key::of(stat), parent, stored)
+        self.inside.lock().remove_link(stat, parent, stored)
     }
 
     /// The node of an object, if it has one.
@@ -158,11 +164,12 @@ impl Nodes {
         self.inside.lock().nodes.get(&id).map(|n| n.kind).ok_or(Fault::Os(libc::ESTALE))
     }
 
-    /// A name of a node; `ENOENT` where it has none any more.
+    /// A name of a node; `ENOENT` where it has none any more, and `ESTALE` where it has others than those that were remembered: the kernel
+    /// walks the caller's path once more then, with lookups (`retry_estale` in its `fs/namei.c`), and so the name is learnt again.
     pub fn link(&self, id: NodeId) -> Inner<Link> {
         let inside = self.inside.lock();
         let node = inside.nodes.get(&id).ok_or(Fault::Os(libc::ESTALE))?;
-        node.links.last().cloned().ok_or(Fault::Os(libc::ENOENT))
+        node.links.last().cloned().ok_or(Fault::Os(if node.forgotten { libc::ESTALE } else { libc::ENOENT }))
     }
 
     /// Id of a directory, where it was worked out before.
@@ -247,6 +254,7 @@ impl Inside {
             node.directory = None;
         } else if node.links.len() >= LINKS_MAX {
             gone = Some(node.links.remove(0));
+            node.forgotten = true;
         }
         let parent = link.parent;
         node.links.push(link);
@@ -258,16 +266,19 @@ impl Inside {
         }
     }
 
-    fn remove_link(&mut self, key: &Key, parent: NodeId, stored: &[u8]) -> Option<NodeId> {
-        let id = *self.by_key.get(key)?;
+    fn remove_link(&mut self, stat: &Stat, parent: NodeId, stored: &[u8]) -> Option<NodeId> {
+        let key = Key::of(stat);
+        let id = *self.by_key.get(&key)?;
         let node = self.nodes.get_mut(&id)?;
+        // The last name of all, remembered or not.
+        node.forgotten &= stat.nlink > 1;
         if !node.links.iter().any(|l| l.parent == parent && *l.stored == *stored) {
             return Some(id);
         }
         node.links.retain(|l| !(l.parent == parent && *l.stored == *stored));
-        if node.links.is_empty() && node.opens == 0 {
+        if node.links.is_empty() && node.opens == 0 && !node.forgotten {
             // The store may give the inode number to another object now; an open node still holds it.
-            self.by_key.remove(key);
+            self.by_key.remove(&key);
         }
         self.release_parent(parent);
         self.collect(id);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use super::{Posix, c, errno};
@@ -60,6 +60,35 @@ fn hard_links_share_everything_across_handles_and_mounts() {
     assert_eq!((fs::metadata(&a).unwrap().nlink(), fs::metadata(&b).unwrap().ino()), (2, ino));
     assert_eq!(fs::read(&a).unwrap(), b"by the first name, and on");
     assert_eq!(fs::hard_link(posix.at("sub"), posix.at("dir")).unwrap_err().raw_os_error(), Some(libc::EPERM));
+    posix.finish();
+}
+
+#[test]
+fn a_file_of_many_names_is_reached_by_each_of_them() {
+    // A node forgot the oldest of many names, and when the others were removed the kernel's entry for the oldest gave ENOENT for ever.
+    let Some(mut posix) = Posix::new() else { return };
+    let first = posix.at("first");
+    fs::write(&first, "kept").unwrap();
+    let ino = fs::metadata(&first).unwrap().ino();
+    let dir = posix.at("names");
+    fs::create_dir(&dir).unwrap();
+    for round in 0..3 {
+        for each in 0..100 {
+            fs::hard_link(&first, dir.join(each.to_string())).unwrap();
+        }
+        for each in 0..100 {
+            fs::remove_file(dir.join(each.to_string())).unwrap();
+        }
+        match round {
+            0 => fs::set_permissions(&first, fs::Permissions::from_mode(0o640)).unwrap(),
+            1 => fs::rename(&first, posix.at("away")).and_then(|()| fs::rename(posix.at("away"), &first)).unwrap(),
+            _ => assert_eq!(fs::read(&first).unwrap(), b"kept"),
+        }
+        let meta = fs::metadata(&first).unwrap();
+        assert_eq!((meta.ino(), meta.nlink(), meta.mode() & 0o777), (ino, 1, 0o640));
+    }
+    fs::remove_file(&first).unwrap();
+    assert_eq!(fs::metadata(&first).unwrap_err().kind(), std::io::ErrorKind::NotFound);
     posix.finish();
 }
 
