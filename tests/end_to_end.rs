@@ -343,6 +343,31 @@ fn a_termination_signal_unmounts_cleanly() {
     }
 }
 
+#[test]
+fn a_file_that_is_asked_whether_it_is_a_terminal_leaves_no_line_in_the_log() {
+    // Many a runtime asks that of each file that it opens; each time a warning went to the log, which took longer than making the file.
+    use std::os::fd::AsRawFd;
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let mut mount = scratch.kithfs("mount");
+    let mut daemon = mount.arg("--foreground").arg(scratch.vault()).arg(scratch.point()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until_mounted(&scratch.point(), &mut daemon);
+    let file = fs::File::create(scratch.point().join("file")).unwrap();
+    // SAFETY: asks about a descriptor that is open; nothing is written but errno.
+    assert_eq!(unsafe { libc::isatty(file.as_raw_fd()) }, 0);
+    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOTTY));
+    let mut ready = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLIN | libc::POLLOUT, revents: 0 };
+    // SAFETY: one valid pollfd.
+    assert_eq!(unsafe { libc::poll(&mut ready, 1, -1) }, 1);
+    drop(file);
+    expect_code(Command::new(KITHFS).arg("umount").arg(scratch.point()), 0);
+    let output = daemon.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && text.contains("unmounted") && !text.contains("WARN"), "{text}");
+}
+
 /// Waits for the mount table to change, which poll(2) reports.
 fn wait_until_mounted(point: &Path, daemon: &mut std::process::Child) {
     use std::os::fd::AsRawFd;

@@ -20,9 +20,9 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner, RenameFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner,
+    PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use super::listing::Listing;
@@ -498,6 +498,35 @@ impl fuser::Filesystem for Adapter {
         let kill = request.uid() != 0;
         let allocate = || self.ops.fallocate(handle.0, offset, len, AllocateMode::from_mode(mode)?, kill);
         Self::reply_empty(reply, guarded("fallocate", || self.killing(node, kill, allocate)));
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        // Whoever opens a file for a language's streams asks whether it is a terminal.
+        reply.error(refusal(Errno::new(libc::ENOTTY)));
+    }
+
+    fn poll(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        _notify: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        // The kernel asks once and answers by itself from then on: files are always ready.
+        reply.error(refusal(Errno::ENOSYS));
     }
 
     fn lseek(&self, _request: &Request, _node: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {

@@ -15,12 +15,14 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
+use bytes::Bytes;
 use parking_lot::RwLock;
 use zeroize::Zeroizing;
 
 use super::cache::BlockCache;
 use super::error::{Fault, Inner};
 use super::keys::{Epoch, OpenedHeader, ShareKeys};
+use super::seal::{Ready, Sealed, seal};
 use super::tree::{Chunk, Root, Tree};
 use super::types::NodeId;
 use crate::backing::{File, Seek, Timestamp};
@@ -50,11 +52,11 @@ pub(crate) struct DirtyChunk {
     pub table: Table,
     pub key: SegmentKey,
     /// Commitment of the epoch that the table names.
-    epoch: [u8; 8],
+    pub epoch: [u8; 8],
     /// Segments to which the last durable header refers.
     pub live: Box<[bool]>,
     /// Sealed segments that are not in their place yet.
-    pub pending: BTreeMap<usize, Box<[u8]>>,
+    pub pending: BTreeMap<usize, Bytes>,
 }
 
 /// What [`FileState::look_at`] finds.
@@ -149,6 +151,8 @@ pub(crate) struct OpenFile {
     pub file: Arc<dyn File>,
     /// Device and inode number in the store.
     pub inode: (u64, u64),
+    /// The same as in the state, which need not be locked to know it.
+    pub file_id: [u8; 32],
     pub state: RwLock<FileState>,
     /// Name or mode have changed; the next commit begins with a real flush.
     pub inode_changed: AtomicBool,
@@ -195,7 +199,7 @@ impl OpenFile {
             replaced: false,
             cut: false,
         };
-        Arc::new(OpenFile { node, file, inode, state: RwLock::new(state), inode_changed: AtomicBool::new(false) })
+        Arc::new(OpenFile { node, file, inode, file_id, state: RwLock::new(state), inode_changed: AtomicBool::new(false) })
     }
 
     /// Opens what stands in the store: one read of header and small data. A file of no bytes was never committed and cannot be read;
@@ -258,7 +262,8 @@ impl OpenFile {
             replaced: false,
             cut: false,
         };
-        Ok(Arc::new(OpenFile { node, file, inode, state: RwLock::new(state), inode_changed: AtomicBool::new(false) }))
+        let file_id = state.file_id;
+        Ok(Arc::new(OpenFile { node, file, inode, file_id, state: RwLock::new(state), inode_changed: AtomicBool::new(false) }))
     }
 
     /// Reads up to `buf.len()` plain bytes at `offset`; fewer only at the end of the file.
@@ -372,7 +377,7 @@ impl FileState {
         k: u64,
         table: &Table,
         key: &SegmentKey,
-        pending: Option<&BTreeMap<usize, Box<[u8]>>>,
+        pending: Option<&BTreeMap<usize, Bytes>>,
         within: usize,
         buf: &mut [u8],
     ) -> Inner<()> {
@@ -449,7 +454,7 @@ impl FileState {
         self.open_in_place(tools, k, s, table, key, &mut plain[..len])
     }
 
-    fn new_salt(tools: &Tools) -> [u8; 16] {
+    pub(super) fn new_salt(tools: &Tools) -> [u8; 16] {
         let mut salt = [0; 16];
         match tools.keys.suite {
             crate::crypto::Suite::Aes256Gcm => tools.random.fill(&mut salt[..12]),
@@ -517,7 +522,8 @@ impl FileState {
         for (s, len) in lens.into_iter().enumerate().filter(|(_, len)| *len > 0) {
             let at = s * SEGMENT;
             // What is refused is in memory now, and the commit will find it again.
-            let _ = self.seal_into(file, tools, k, &mut chunk, s, &mut plain[at..at + len as usize]);
+            let part = Zeroizing::new(plain[at..at + len as usize].to_vec());
+            let _ = self.seal_into(file, tools, k, &mut chunk, s, part);
         }
         self.replace_dirty(k, chunk);
         Ok(())
@@ -568,9 +574,8 @@ impl FileState {
         }
     }
 
-    /// Seals `plain` (whole segments, the last one may be short) from segment `first` on in place, and puts the sealed segments where
-    /// they belong: into the store where their place is fresh, into the chunk's pending ones where it is live. What the store refuses
-    /// waits with the pending ones, for its place may hold half of the new bytes; the answer is why.
+    /// Seals `plain` (whole segments, the last one may be short) from segment `first` on, and puts the sealed segments where they belong;
+    /// see [`FileState::place`].
     fn seal_into(
         &mut self,
         file: &dyn File,
@@ -578,13 +583,13 @@ impl FileState {
         k: u64,
         chunk: &mut DirtyChunk,
         first: usize,
-        plain: &mut [u8],
+        plain: Zeroizing<Vec<u8>>,
     ) -> Option<Fault> {
-        self.seal_held(file, tools, k, chunk, first, plain, false)
+        let sealed = seal(tools, &self.file_id, k, chunk.table.epoch, &chunk.key, first, plain);
+        self.place(file, tools, k, chunk, first, sealed, false)
     }
 
-    /// As [`FileState::seal_into`]; with `hold` nothing goes to its place before the commit.
-    #[allow(clippy::too_many_arguments)]
+    /// As [`FileState::seal_into`], but nothing goes to its place before the commit.
     fn seal_held(
         &mut self,
         file: &dyn File,
@@ -592,24 +597,32 @@ impl FileState {
         k: u64,
         chunk: &mut DirtyChunk,
         first: usize,
-        plain: &mut [u8],
+        plain: Zeroizing<Vec<u8>>,
+    ) -> Option<Fault> {
+        let sealed = seal(tools, &self.file_id, k, chunk.table.epoch, &chunk.key, first, plain);
+        self.place(file, tools, k, chunk, first, sealed, true)
+    }
+
+    /// Puts sealed segments, of which the first is `first`, where they belong: into the store where their place is fresh, into the chunk's
+    /// pending ones where it is live, or all of them with `hold`. What the store refuses waits with the pending ones, for its place may
+    /// hold half of the new bytes; the answer is why.
+    #[allow(clippy::too_many_arguments)]
+    fn place(
+        &mut self,
+        file: &dyn File,
+        tools: &Tools,
+        k: u64,
+        chunk: &mut DirtyChunk,
+        first: usize,
+        sealed: Sealed,
         hold: bool,
     ) -> Option<Fault> {
         let layout = &tools.keys.layout;
-        let count = plain.len().div_ceil(SEGMENT);
-        let mut nonces = vec![[0u8; 12]; count];
-        tools.random.fill(nonces.as_flattened_mut());
-        let mut entries = Vec::with_capacity(count);
-        for ((sealed, nonce), s) in plain.chunks_mut(SEGMENT).zip(&nonces).zip(first..) {
-            let len = sealed.len() as u16;
-            let aad = segment_aad(&tools.keys.share, &self.file_id, k, s as u32, len, chunk.table.epoch, tools.keys.suite);
-            let tag = chunk.key.seal(nonce, &aad, sealed);
-            let hash = layout.signed().then(|| segment_hash(sealed));
-            entries.push((Segment { nonce: *nonce, tag, len }, hash));
-        }
+        let Sealed { bytes, entries } = sealed;
+        let count = entries.len();
         chunk.table.seals = chunk.table.seals.saturating_add(count as u32);
         let guarded_end = if self.durable { self.committed.as_ref().map_or(0, |c| c.end) } else { 0 };
-        let rides = self.durable && self.riding_bytes + plain.len() <= RIDE_MAX;
+        let rides = self.durable && self.riding_bytes + bytes.len() <= RIDE_MAX;
         let live = std::mem::take(&mut chunk.live);
         let waits = |s: usize| live[s] || layout.segment_offset(k, s) < guarded_end;
         let mut refused = None;
@@ -617,7 +630,7 @@ impl FileState {
         while s < first + count {
             let at = (s - first) * SEGMENT;
             if waits(s) || rides || hold || refused.is_some() {
-                let sealed: Box<[u8]> = plain[at..plain.len().min(at + SEGMENT)].into();
+                let sealed = bytes.slice(at..bytes.len().min(at + SEGMENT));
                 if !waits(s) {
                     self.riding_bytes += sealed.len();
                 }
@@ -634,7 +647,7 @@ impl FileState {
             while run < first + count && !waits(run) {
                 run += 1;
             }
-            let part = &plain[at..plain.len().min((run - first) * SEGMENT)];
+            let part = &bytes[at..bytes.len().min((run - first) * SEGMENT)];
             let offset = layout.segment_offset(k, s);
             // Noted first: a write that fails may have been done in part.
             self.backing_len = self.backing_len.max(offset + part.len() as u64);
@@ -663,10 +676,10 @@ impl FileState {
         }
         let live = self.live_segments(tools, self.committed_chunk(file, tools, 0)?.as_deref());
         let mut chunk = self.empty_chunk(tools, live);
-        let Some(mut small) = self.small.take() else { return Ok(()) };
+        let Some(small) = self.small.take() else { return Ok(()) };
         if !small.is_empty() {
             // What is refused is not lost, and the commit will find it again.
-            let _ = self.seal_into(file, tools, 0, &mut chunk, 0, &mut small);
+            let _ = self.seal_into(file, tools, 0, &mut chunk, 0, small);
         }
         self.replace_dirty(0, chunk);
         Ok(())
@@ -674,6 +687,11 @@ impl FileState {
 
     /// Writes `data` at `offset`.
     pub fn write(&mut self, file: &dyn File, tools: &Tools, offset: u64, data: &[u8]) -> Inner<()> {
+        self.write_ready(file, tools, offset, data, Ready::default())
+    }
+
+    /// Writes `data` at `offset`, of which the chunks in `ready` were sealed before.
+    pub fn write_ready(&mut self, file: &dyn File, tools: &Tools, offset: u64, data: &[u8], mut ready: Ready) -> Inner<()> {
         self.check_latched()?;
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= SIZE_MAX).ok_or(Fault::Os(libc::EFBIG))?;
         if data.is_empty() {
@@ -699,7 +717,7 @@ impl FileState {
             let at = offset + done as u64;
             let within = (at % chunk_size) as usize;
             let part = (chunk_size as usize - within).min(data.len() - done);
-            match self.write_chunk(file, tools, at / chunk_size, within, &data[done..done + part]) {
+            match self.write_chunk(file, tools, at / chunk_size, within, &data[done..done + part], &mut ready) {
                 Ok(refused) => {
                     done += part;
                     self.size = self.size.max(at + part as u64);
@@ -725,7 +743,15 @@ impl FileState {
     }
 
     /// Writes within one chunk. `Ok` with a fault: the bytes are in memory, but the store has refused them.
-    fn write_chunk(&mut self, file: &dyn File, tools: &Tools, k: u64, within: usize, data: &[u8]) -> Inner<Option<Fault>> {
+    fn write_chunk(
+        &mut self,
+        file: &dyn File,
+        tools: &Tools,
+        k: u64,
+        within: usize,
+        data: &[u8],
+        ready: &mut Ready,
+    ) -> Inner<Option<Fault>> {
         let chunk_start = k * tools.keys.layout.chunk();
         let end = within + data.len();
         let covers_all = within == 0 && chunk_start + end as u64 >= self.size.min(chunk_start + tools.keys.layout.chunk());
@@ -735,9 +761,16 @@ impl FileState {
                 Some(dirty) => dirty.live.clone(),
                 None => self.live_segments(tools, self.committed_chunk(file, tools, k)?.as_deref()),
             };
-            let mut chunk = self.empty_chunk(tools, live);
-            let mut plain = Zeroizing::new(data.to_vec());
-            let refused = self.seal_into(file, tools, k, &mut chunk, 0, &mut plain);
+            let (mut chunk, sealed) = match ready.take(tools, k, data.len()) {
+                Some((chunk, sealed)) => (DirtyChunk { live, ..chunk }, sealed),
+                None => {
+                    let chunk = self.empty_chunk(tools, live);
+                    let plain = Zeroizing::new(data.to_vec());
+                    let sealed = seal(tools, &self.file_id, k, chunk.table.epoch, &chunk.key, 0, plain);
+                    (chunk, sealed)
+                }
+            };
+            let refused = self.place(file, tools, k, &mut chunk, 0, sealed, false);
             self.replace_dirty(k, chunk);
             return Ok(refused);
         }
@@ -749,10 +782,9 @@ impl FileState {
         let mut plain = Zeroizing::new(vec![0; (last - first) * SEGMENT + tail]);
         let starts_inside = !within.is_multiple_of(SEGMENT);
         let ends_inside = end - last * SEGMENT < old_tail;
-        let mut old = Zeroizing::new([0; SEGMENT]);
         for (s, wanted) in [(first, starts_inside), (last, ends_inside && (first != last || !starts_inside))] {
             if wanted {
-                old.fill(0);
+                let mut old = Zeroizing::new([0; SEGMENT]);
                 self.open_one(file, tools, k, s, &dirty.table, &dirty.key, dirty.pending.get(&s).map(|b| &**b), &mut old)?;
                 let at = (s - first) * SEGMENT;
                 let len = (plain.len() - at).min(SEGMENT);
@@ -762,7 +794,7 @@ impl FileState {
         let at = within - first * SEGMENT;
         plain[at..at + data.len()].copy_from_slice(data);
         let mut chunk = self.dirty.remove(&k).expect("made dirty above");
-        let refused = self.seal_into(file, tools, k, &mut chunk, first, &mut plain);
+        let refused = self.seal_into(file, tools, k, &mut chunk, first, plain);
         self.dirty.insert(k, chunk);
         Ok(refused)
     }
@@ -840,8 +872,8 @@ impl FileState {
             (longer.pending_bytes, longer.riding_bytes) = (self.pending_bytes, self.riding_bytes);
             let mut chunk = self.dirty.remove(&last).expect("made dirty above");
             if let Some((_, _, plain)) = &tail {
-                let mut kept = Zeroizing::new(plain[..len].to_vec());
-                self.seal_held(file, tools, last, &mut chunk, s, &mut kept, true);
+                let kept = Zeroizing::new(plain[..len].to_vec());
+                self.seal_held(file, tools, last, &mut chunk, s, kept);
             }
             for t in s + 1..chunk.table.segments.len() {
                 self.clear_segment(&mut chunk, t);
@@ -868,13 +900,13 @@ impl FileState {
         (self.pending_bytes, self.riding_bytes) = (longer.pending_bytes, longer.riding_bytes);
         (self.freed, self.changed, self.rewritten) = (longer.freed, longer.changed, longer.rewritten);
         (self.mtime, self.dirty_since) = (longer.mtime, longer.dirty_since);
-        if let Some((k, s, mut plain)) = longer.tail
+        if let Some((k, s, plain)) = longer.tail
             && !self.durable
             && let Some(mut chunk) = self.dirty.remove(&k)
         {
             // A file that is written straight may have the shorter segment at its place by now.
             let len = chunk.table.segments[s].len as usize;
-            self.seal_held(file, tools, k, &mut chunk, s, &mut plain[..len], true);
+            self.seal_held(file, tools, k, &mut chunk, s, Zeroizing::new(plain[..len].to_vec()));
             self.dirty.insert(k, chunk);
             self.mark();
         }

@@ -6,6 +6,7 @@ use super::commit::Durability;
 use super::core::{Core, Open};
 use super::error::{Fault, Inner};
 use super::file::{FileState, OpenFile};
+use super::seal::Ready;
 use super::types::{Attr, Fallocate, Handle, NodeId, OpenFlags, Opened, SetAttr};
 use crate::backing::{Allocate, Kind, Seek, SetTime};
 use crate::format::layout::SIZE_MAX;
@@ -66,6 +67,12 @@ impl Core {
         if kill_suid_sgid {
             kill_suid_sgid_bits(&open)?;
         }
+        let tools = self.tools();
+        // Where appended data will stand is not known before the file is locked.
+        let ahead = if flags.append { &[] } else { data };
+        let at = |i: usize| offset.saturating_add((i * WRITE_PART) as u64);
+        let seal = |(i, part)| Ready::seal(&tools, &open.file_id, at(i), part);
+        let mut ready = ahead.chunks(WRITE_PART).enumerate().map(seal).collect::<Vec<Ready>>().into_iter();
         let mut state = open.state.write();
         let mut offset = if flags.append { state.size } else { offset };
         self.make_room(&open, &mut state, offset.saturating_add(data.len() as u64))?;
@@ -75,7 +82,7 @@ impl Core {
                 // A commit failed for want of space and may do so again: nothing more is taken in.
                 self.commit_state(&open, &mut state, Durability::Ordered)?;
             }
-            state.write(&*open.file, &self.tools(), offset, part)?;
+            state.write_ready(&*open.file, &tools, offset, part, ready.next().unwrap_or_default())?;
             if state.is_full() {
                 self.commit_state(&open, &mut state, Durability::Ordered)?;
             }

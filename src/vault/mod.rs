@@ -49,6 +49,7 @@ mod path;
 mod refresh;
 mod repair;
 mod reseal;
+mod seal;
 mod share;
 mod shares;
 mod sharing;
