@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
 # kithfs beside other encrypted filesystems and the plain disk, in one run on one machine.
 #
-#     scripts/bench-peers.sh [--quick] [--runs N] [--dir DIR] [--with LIST] [--tree DIR] [--drop-caches] [--out FILE]
+#     scripts/bench-peers.sh [--quick] [--runs N] [--dir DIR] [--with LIST] [--tree DIR] [--entries N] [--drop-caches] [--out FILE]
+#                            [--chart FILE] [--install]
 #
 #   --quick        small files, few of them, one run: to see that it works, not to quote
 #   --runs N       medians of N runs (default 3); within each run the filesystems take turns
 #   --dir DIR      where plain and ciphered files lie, all on this one filesystem (default: a directory in $TMPDIR or /tmp)
-#   --with LIST    which, separated by commas: native, gocryptfs, securefs, kithfs (default: all that are installed)
+#   --with LIST    which, separated by commas: native, gocryptfs, securefs, encfs, cryfs, kithfs, kithfs-uring (default: all that are
+#                  there; the last is kithfs over io_uring, where the fuse module allows that, which root switches on for the run)
 #   --tree DIR     the tree that is packed and then unpacked (default: a made one of 2,000 files)
+#   --entries N    files in the one directory that is listed (default 20,000)
 #   --drop-caches  as root: empty the kernel's caches before each cold measurement, so that the disk is measured too
 #   --out FILE     write the table to FILE as well
+#   --chart FILE   draw it to FILE, as SVG (scripts/bench-chart.pl)
+#   --install      install Debian's packages of the others first (as root)
 #
 # The jobs of fio are benches/fio/*.fio and can be run by hand. "cold" means mounted anew: nothing is in the cache of the mount,
 # while the ciphertext may still be in the cache of the disk. The plain disk has no mount, so its cold is warm without --drop-caches.
@@ -18,17 +23,21 @@ set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 kithfs=${KITHFS:-$here/target/release/kithfs}
-runs=3 base='' with='' tree='' drop=no out='' size_mib=256 files=3000
+runs=3 base='' with='' tree='' drop=no out='' chart='' size_mib=256 files=3000 entries=20000
 die() { echo "bench-peers: $*" >&2; exit 1; }
 say() { echo "bench-peers: $*" >&2; }
 
 while [ $# -gt 0 ]; do
     case $1 in
-        --quick) runs=1 size_mib=32 files=300 ;;
+        --quick) runs=1 size_mib=32 files=300 entries=1000 ;;
         --drop-caches) drop=yes ;;
-        --runs | --dir | --with | --tree | --out)
+        --install) apt-get install -y --no-install-recommends gocryptfs securefs encfs cryfs fio >/dev/null || die "the packages could not be installed" ;;
+        --runs | --dir | --with | --tree | --entries | --out | --chart)
             [ $# -ge 2 ] || die "$1 needs a value"
-            case $1 in --runs) runs=$2 ;; --dir) base=$2 ;; --with) with=$2 ;; --tree) tree=$2 ;; --out) out=$2 ;; esac
+            case $1 in
+                --runs) runs=$2 ;; --dir) base=$2 ;; --with) with=$2 ;; --tree) tree=$2 ;; --entries) entries=$2 ;; --out) out=$2 ;;
+                --chart) chart=$2 ;;
+            esac
             shift
             ;;
         -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
@@ -37,25 +46,29 @@ while [ $# -gt 0 ]; do
     shift
 done
 case $runs in '' | *[!0-9]* | 0) die "--runs takes a number from 1" ;; esac
+case $entries in '' | *[!0-9]* | 0) die "--entries takes a number from 1" ;; esac
 [ "$drop" = no ] || [ "$(id -u)" -eq 0 ] || die "--drop-caches needs root"
 for tool in fio perl tar mountpoint findmnt awk; do command -v "$tool" >/dev/null || die "$tool is missing (scripts/setup.sh installs it)"; done
 unmounter=$(command -v fusermount3 || command -v fusermount || true)
 
+# Whether FUSE over io_uring can be had: a switch of the fuse module that root may set, and that is put back in the end.
+switch=/sys/module/fuse/parameters/enable_uring switched=''
 available() {
     case $1 in
         native) ;;
         kithfs) [ -x "$kithfs" ] ;;
+        kithfs-uring) [ -x "$kithfs" ] && [ -r "$switch" ] && { [ "$(cat "$switch")" = Y ] || [ -w "$switch" ]; } ;;
         *) command -v "$1" >/dev/null ;;
     esac
 }
 peers=()
 for fs in ${with:+${with//,/ }}; do
-    case $fs in native | gocryptfs | securefs | kithfs) ;; *) die "--with: $fs is none of native, gocryptfs, securefs, kithfs" ;; esac
+    case $fs in native | gocryptfs | securefs | encfs | cryfs | kithfs | kithfs-uring) ;; *) die "--with: $fs is not known (see --help)" ;; esac
     available "$fs" || die "$fs is not there"
     peers+=("$fs")
 done
 if [ -z "$with" ]; then
-    for fs in native gocryptfs securefs kithfs; do
+    for fs in native gocryptfs securefs encfs cryfs kithfs kithfs-uring; do
         if available "$fs"; then peers+=("$fs"); else say "$fs is not there: left out"; fi
     done
 fi
@@ -69,7 +82,7 @@ end_mount() {
     [ -n "$pid" ] || return 0
     for i in 1 2 3 4 5; do
         mountpoint -q "$mnt" || break
-        case $fs in kithfs) "$kithfs" umount "$mnt" ;; *) "$unmounter" -u "$mnt" ;; esac 2>>"$work/$fs/log" && break
+        case $fs in kithfs*) "$kithfs" umount "$mnt" ;; *) "$unmounter" -u "$mnt" ;; esac 2>>"$work/$fs/log" && break
         sleep 1
     done
     if mountpoint -q "$mnt"; then
@@ -86,6 +99,7 @@ cleanup() {
     local status=$? fs
     trap - EXIT INT TERM HUP
     for fs in "${peers[@]}"; do end_mount "$fs"; done
+    [ -z "$switched" ] || echo N >"$switch"
     for fs in "${peers[@]}"; do
         if [ "$fs" != native ] && mountpoint -q "$work/$fs/mnt" 2>/dev/null; then
             say "$work/$fs/mnt is still mounted: $work is left as it is"
@@ -108,7 +122,9 @@ make_store() {
         native) ;;
         gocryptfs) gocryptfs -q -init -scryptn 10 -passfile "$work/pass" "$dir/store" ;;
         securefs) securefs create --pass bench-peers --rounds 1 "$dir/store" ;;
-        kithfs) "$kithfs" init --passphrase-file "$work/pass" --kdf-memory 32 --kdf-passes 1 "$dir/store" ;;
+        encfs) ;; # makes its store when it is mounted for the first time
+        cryfs) ;;
+        kithfs*) "$kithfs" init --passphrase-file "$work/pass" --kdf-memory 32 --kdf-passes 1 "$dir/store" ;;
     esac >"$dir/log" 2>&1 || { cat "$dir/log" >&2; die "$1: no store could be made"; }
 }
 
@@ -118,11 +134,18 @@ start_mount() {
         native) return 0 ;;
         gocryptfs) command=(gocryptfs -q -fg -passfile "$work/pass" "$dir/store" "$dir/mnt") ;;
         securefs) command=(securefs mount --pass bench-peers "$dir/store" "$dir/mnt") ;;
+        encfs) command=(encfs -f -S --standard "$dir/store" "$dir/mnt") ;;
+        cryfs) command=(env CRYFS_FRONTEND=noninteractive CRYFS_NO_UPDATE_CHECK=true CRYFS_LOCAL_STATE_DIR="$dir/state" cryfs -f "$dir/store" "$dir/mnt") ;;
         kithfs) command=("$kithfs" mount --foreground --passphrase-file "$work/pass" "$dir/store" "$dir/mnt") ;;
+        kithfs-uring)
+            if [ "$(cat "$switch")" != Y ]; then echo Y >"$switch" && switched=yes; fi
+            command=("$kithfs" mount --foreground --transport uring --passphrase-file "$work/pass" "$dir/store" "$dir/mnt")
+            ;;
     esac
-    "${command[@]}" >>"$dir/log" 2>&1 </dev/null &
+    # Those without an option for it read the passphrase from their standard input.
+    "${command[@]}" >>"$dir/log" 2>&1 <"$work/pass" &
     daemon[$fs]=$!
-    for ((i = 0; i < 200; i++)); do
+    for ((i = 0; i < 2400; i++)); do
         if mountpoint -q "$dir/mnt"; then return 0; fi
         kill -0 "${daemon[$fs]}" 2>/dev/null || break
         sleep 0.05
@@ -167,6 +190,9 @@ fio_job() { # filesystem, job, MB/s | IOPS, size in MiB
 micros() { local now=$EPOCHREALTIME; echo $((${now%[.,]*} * 1000000 + 10#${now#*[.,]})); }
 
 # Measures a command; prints how often a second `count` things were done.
+# The most memory that the daemon of $1 has held since it was started, in MiB.
+memory() { awk '/^VmHWM/ { printf "%.0f", $2 / 1024 }' "/proc/${daemon[$1]}/status"; }
+
 rate() { # count, command...
     local count=$1 from to
     shift
@@ -187,11 +213,16 @@ loop() { # what, directory: one process that does it for each of the files
             if ($what eq "create") { open(my $f, ">", $name) or die "$name: $!"; syswrite($f, $data) == 4096 or die "$name: $!"; close $f or die "$name: $!" }
             elsif ($what eq "stat") { stat $name or die "$name: $!" }
             elsif ($what eq "read") { open(my $f, "<", $name) or die "$name: $!"; my $got; sysread($f, $got, 8192) == 4096 && $got eq $data or die "$name: other bytes"; close $f }
+            elsif ($what eq "entry") { open(my $f, ">", $name) or die "$name: $!"; close $f }
             elsif ($what eq "rename") { rename $name, "moved$i" or die "$name: $!" }
             elsif ($what eq "unlink") { unlink "moved$i" or die "moved$i: $!" }
             else { die "$what?" }
-        }' "$1" "$2" "$files"
+        }' "$1" "$2" "${3:-$files}"
 }
+
+list() { ls -f "$1" | wc -l; }
+list_all() { ls -lR "$1"; }
+sum_all() { find "$1" -type f -exec md5sum {} +; }
 
 make_tree() {
     perl -e '
@@ -224,10 +255,13 @@ one_run() {
     note "$fs" read-warm fio_job "$fs" seq-read MB/s "$size_mib"
     cold "$fs"
     note "$fs" rand-read fio_job "$fs" rand-read-4k IOPS "$size_mib"
+    cold "$fs"
+    note "$fs" rand-read-2 fio_job "$fs" rand-read-4k-two IOPS "$size_mib"
     note "$fs" rand-write fio_job "$fs" rand-write-4k IOPS "$size_mib"
     note "$fs" rand-write-fsync fio_job "$fs" rand-write-4k-fsync IOPS "$size_mib"
     rm -f "$at/append.dat"
     note "$fs" append fio_job "$fs" append-4k MB/s $((size_mib / 4))
+    if [ "$fs" != native ]; then note "$fs" memory memory "$fs"; fi
     rm -f "$at/seq.dat" "$at/append.dat"
     sync -f "$work"
 
@@ -244,7 +278,20 @@ one_run() {
     mkdir "$at/tree"
     note "$fs" untar rate "$tree_mb" tar -xf "$work/tree.tar" -C "$at/tree"
     cold "$fs"
+    note "$fs" list-tree rate "$tree_files" list_all "$at/tree"
+    cold "$fs"
+    note "$fs" sum-tree rate "$tree_mb" sum_all "$at/tree"
+    cold "$fs"
     note "$fs" rm-tree rate "$tree_files" rm -r "$at/tree"
+
+    # Made in the first run only: it is the listing that is measured.
+    if [ ! -d "$at/many" ]; then
+        mkdir "$at/many"
+        loop entry "$at/many" "$entries"
+    fi
+    cold "$fs"
+    note "$fs" list-cold rate "$entries" list "$at/many"
+    note "$fs" list-warm rate "$entries" list "$at/many"
     end_mount "$fs"
 }
 
@@ -255,42 +302,24 @@ version() {
         native) findmnt -n -o FSTYPE -T "$work" ;;
         gocryptfs) gocryptfs -version 2>&1 | sed 's/;.*//;q' ;;
         securefs) dpkg-query -W -f '${Package} ${Version}\n' securefs 2>/dev/null || echo "securefs of unknown version" ;;
+        encfs) encfs --version 2>&1 | sed -n 's/^encfs version /encfs /p' ;;
+        cryfs) CRYFS_NO_UPDATE_CHECK=true cryfs --version 2>/dev/null | head -n 1 ;;
         kithfs) "$kithfs" --version ;;
+        kithfs-uring) echo "the same over io_uring" ;;
     esac
 }
 
-report() {
-    local fs row unit key what value reference names=("${peers[@]}") mem cpu
-    cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
-    mem=$(awk '/^MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo)
-    echo "$(date -u +%Y-%m-%d), $(nproc) CPUs (${cpu:-unknown}), $mem, Linux $(uname -r); medians of $runs."
-    for fs in "${names[@]}"; do echo "$(version "$fs");"; done | paste -s -d ' ' | sed 's/;$/./'
-    echo "File of $size_mib MiB, $files small files of 4 KiB, tree of $tree_files files and $tree_mb MB. More is better everywhere."
-    echo
-    row='| |' unit='|---|'
-    for fs in "${names[@]}"; do row="$row $fs |" unit="$unit---:|"; done
-    reference=''
-    if [[ " ${names[*]} " == *" gocryptfs "* && " ${names[*]} " == *" kithfs "* ]]; then
-        reference=gocryptfs row="$row kithfs / gocryptfs |" unit="$unit---:|"
-    fi
-    printf '%s\n%s\n' "$row" "$unit"
-    while IFS=: read -r key what; do
-        row="| $what |"
-        for fs in "${names[@]}"; do
-            value=$(median "$work/$fs/result.$key")
-            row="$row $(awk -v v="$value" 'BEGIN { if (v >= 100) printf "%.0f", v; else printf "%.1f", v }') |"
-        done
-        if [ -n "$reference" ]; then
-            row="$row $(awk -v a="$(median "$work/kithfs/result.$key")" -v b="$(median "$work/$reference/result.$key")" \
-                'BEGIN { if (b > 0) printf "%.2f", a / b; else printf "-" }') |"
-        fi
-        echo "$row"
-    done <<'ROWS'
+# Middle, least and greatest of the numbers in a file.
+spread() { sort -n "$1" | awk -v m="$(median "$1")" '{ v[NR] = $1 } END { if (NR && m > 0) printf "%.0f", 100 * (v[NR] - v[1]) / (2 * m); else printf "-" }'; }
+
+rows() {
+    cat <<'ROWS'
 write-fresh:new file, 1 MiB writes, fsync at the end, MB/s
 overwrite:the same written over, MB/s
 read-cold:read, 1 MiB, cold, MB/s
 read-warm:read, 1 MiB, warm, MB/s
-rand-read:4 KiB random reads, IOPS
+rand-read:4 KiB random reads, cold, IOPS
+rand-read-2:the same by two clients, IOPS
 rand-write:4 KiB random writes, fsync at the end, IOPS
 rand-write-fsync:4 KiB random writes, fsync each, IOPS
 append:4 KiB appends, fsync at the end, MB/s
@@ -300,8 +329,49 @@ open-read-cold:open and read 4 KiB files, cold, files/s
 rename:rename, files/s
 unlink:unlink, files/s
 untar:unpack a tree, MB/s
+list-tree:ls -lR of the tree, cold, files/s
+sum-tree:md5sum of the tree, cold, MB/s
 rm-tree:rm -r of the tree, cold, files/s
+list-cold:list one large directory, cold, entries/s
+list-warm:the same again, entries/s
 ROWS
+}
+
+# Tab-separated: line, filesystem, median, half of the spread in percent of it.
+results() {
+    local key what fs
+    while IFS=: read -r key what; do
+        for fs in "${peers[@]}"; do
+            printf '%s\t%s\t%s\t%s\n' "$what" "$fs" "$(median "$work/$fs/result.$key")" "$(spread "$work/$fs/result.$key")"
+        done
+    done < <(rows)
+}
+
+report() {
+    local fs mem cpu
+    cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
+    mem=$(awk '/^MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo)
+    echo "$(date -u +%Y-%m-%d), $(nproc) CPUs (${cpu:-unknown}), $mem, Linux $(uname -r), $(findmnt -n -o FSTYPE -T "$work"); medians of $runs."
+    for fs in "${peers[@]}"; do echo "$(version "$fs");"; done | paste -s -d ' ' | sed 's/;$/./'
+    echo "File of $size_mib MiB, $files small files of 4 KiB, tree of $tree_files files and $tree_mb MB, directory of $entries files. More is better."
+    echo
+    # The ratio is to the faster of gocryptfs and securefs on each line.
+    perl -F'\t' -lane '
+        BEGIN { @fs = split / /, shift @ARGV; $better = grep(/^(gocryptfs|securefs)$/, @fs) && grep(/^kithfs/, @fs) }
+        push @lines, $F[0] unless $value{$F[0]}; $value{$F[0]}{$F[1]} = $F[2]; $spread = $F[3] if $F[3] ne "-" && $F[3] > $spread;
+        sub number { $_[0] >= 100 ? sprintf "%.0f", $_[0] : sprintf "%.1f", $_[0] }
+        END {
+            my @ours = $better ? grep /^kithfs/, @fs : ();
+            print join " | ", "| ", @fs, map { "$_ / better" } @ours; # of gocryptfs and securefs
+            print "|---|" . "---:|" x (@fs + @ours);
+            for my $line (@lines) {
+                my %v = %{$value{$line}};
+                my ($best) = sort { $b <=> $a } grep defined, @v{qw(gocryptfs securefs)};
+                print join(" | ", "| $line", (map { number($v{$_}) } @fs), map { $best ? sprintf "%.2f", $v{$_} / $best : "-" } @ours) . " |";
+            }
+            print "\nThe widest spread of a line is \u00b1$spread% of its median." =~ s/\\u00b1/+-/r;
+        }' "${peers[*]}" "$work/results.tsv"
+    echo "Most memory held by the daemon in the first half, MiB:$(for fs in "${peers[@]}"; do [ "$fs" = native ] || printf ' %s %s,' "$fs" "$(median "$work/$fs/result.memory" | sed 's/\.0$//')"; done | sed 's/,$/./')"
 }
 
 if [ -z "$tree" ]; then
@@ -319,6 +389,8 @@ for ((run = 1; run <= runs; run++)); do
         one_run "$fs"
     done
 done
+results >"$work/results.tsv"
 report >"$work/report.md"
 cat "$work/report.md"
 if [ -n "$out" ]; then cp -- "$work/report.md" "$out"; fi
+if [ -n "$chart" ]; then perl "$here/scripts/bench-chart.pl" <"$work/results.tsv" >"$chart"; fi
