@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::error::{Inner, LockHolder};
+use super::error::{Inner, LockHolder, is_no_space};
 use crate::backing::{Access, Dir, File, Lock};
 
 /// Name of the lock file.
@@ -50,7 +50,11 @@ pub(crate) fn take(root: &Arc<dyn Dir>) -> Inner<Attempt> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let text = format!("{}\n{}\n{since}\n", host(), std::process::id());
         file.set_len(0)?;
-        file.write_at(text.as_bytes(), 0)?;
+        match file.write_at(text.as_bytes(), 0) {
+            // A full store is opened all the same, or nobody could delete anything in it. The lock is the kernel's; only its text is missing.
+            Err(e) if is_no_space(e.raw_os_error().unwrap_or(0)) => {}
+            other => other?,
+        }
         return Ok(Attempt::Held(VaultLock { root: root.clone(), _file: file }));
     }
 }
