@@ -426,6 +426,7 @@ fn every_line_of_the_page_has_its_test() {
         ("contract", include_str!("contract.rs")),
         ("crash", include_str!("crash.rs")),
         ("durability", include_str!("durability.rs")),
+        ("deferred", include_str!("deferred.rs")),
         ("vault_faults", include_str!("vault_faults.rs")),
         ("power_cut_random", include_str!("power_cut_random.rs")),
     ];
