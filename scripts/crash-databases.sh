@@ -49,7 +49,10 @@ daemon='' server=''
 
 end_all() {
     trap - EXIT INT TERM
-    if [ -n "$server" ]; then kill -9 "$server" 2>/dev/null || true; fi
+    if [ -n "$server" ]; then
+        # shellcheck disable=SC2046
+        kill -9 "$server" $(cat "/proc/$server/task/$server/children" 2>/dev/null) 2>/dev/null || true
+    fi
     if [ -n "$daemon" ]; then kill -9 "$daemon" 2>/dev/null || true; wait "$daemon" 2>/dev/null || true; fi
     if mountpoint -q "$work/mnt"; then umount -l "$work/mnt"; fi
     rm -rf --one-file-system -- "$work"
@@ -72,8 +75,16 @@ kill_it() {
     kill -9 "$daemon"
     wait "$daemon" 2>/dev/null || true
     daemon=''
-    # The server dies of it; what is left of it must not hold the mount.
-    if [ -n "$server" ]; then kill -9 "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; server=''; fi
+    # The server dies of it; what is left of it must not hold the mount, nor the clients. A process of the server that waits for a lock of
+    # another one, which has died, does not notice the end of its parent.
+    if [ -n "$server" ]; then
+        local parts
+        parts=$(cat "/proc/$server/task/$server/children" 2>/dev/null || true)
+        # shellcheck disable=SC2086
+        kill -9 "$server" $parts 2>/dev/null || true
+        wait "$server" 2>/dev/null || true
+        server=''
+    fi
     umount -l "$work/mnt"
 }
 

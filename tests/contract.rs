@@ -6,6 +6,8 @@
 
 #[path = "support/cuts.rs"]
 mod cuts;
+#[path = "contract/people.rs"]
+mod people;
 
 use std::time::Duration;
 
@@ -347,6 +349,14 @@ fn unlink() {
     at(&vault, b"", |root| vault.unlink(root, b"file")).unwrap();
     write(&vault, b"new", 0, &pattern(3, 30_000), true).unwrap();
     assert!(get(&vault, b"other").unwrap() == pattern(2, 9000));
+    vault.close().unwrap();
+    // A store with room for the name of the lock's file and not for its text could not be opened for writing: nothing could be deleted.
+    let space = store.root().space().unwrap();
+    store.set_capacity(Some((space.blocks - space.free + 1) * space.block_size));
+    let vault = vaults::open(store.root()).unwrap();
+    at(&vault, b"", |root| vault.unlink(root, b"new")).unwrap();
+    write(&vault, b"other", 0, &pattern(4, 9000), true).unwrap();
+    vault.close().unwrap();
 }
 
 #[test]
@@ -364,6 +374,18 @@ fn long_names() {
         s.must(&two);
     });
     fills_up(&one, None, Some(pattern(2, 9000)), |_| {}, |v| write(v, &one, 0, &pattern(2, 9000), true));
+}
+
+#[test]
+fn change_of_members() {
+    people::change_of_members();
+    people::change_of_members_in_a_full_store();
+}
+
+#[test]
+fn change_of_a_passphrase() {
+    people::change_of_a_passphrase();
+    people::change_of_a_passphrase_in_a_full_store();
 }
 
 #[test]
@@ -404,6 +426,7 @@ fn every_line_of_the_page_has_its_test() {
         ("contract", include_str!("contract.rs")),
         ("crash", include_str!("crash.rs")),
         ("durability", include_str!("durability.rs")),
+        ("deferred", include_str!("deferred.rs")),
         ("vault_faults", include_str!("vault_faults.rs")),
         ("power_cut_random", include_str!("power_cut_random.rs")),
     ];

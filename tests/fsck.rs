@@ -117,3 +117,42 @@ fn a_mounted_vault_is_verified_beside_the_mount_and_not_repaired() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("mounted"), "{refused:?}");
     mount.unmount();
 }
+
+#[test]
+fn a_check_says_that_a_journal_is_pending_and_verifies_what_it_holds() {
+    // What a crash had left in the journal was verified as part of the files, and nothing told that the files alone were older.
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let mount = scratch.mount(&[]);
+    let path = scratch.point().join("file");
+    fs::write(&path, vec![1; 50_000]).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.sync_all().unwrap();
+    // A copy of the store beside the mount is what a crash leaves. The journal is empty again after it has rested, and its records may be at
+    // their places already when the copy is made; then once more.
+    let copy = scratch.path().join("copy");
+    let mut found = serde_json::Value::Null;
+    for n in 0..200u8 {
+        file.write_all_at(&[n; 4096], 8192).unwrap();
+        file.sync_all().unwrap();
+        // First the file, then what the journal holds for a later state of it.
+        shell(scratch.path(), "rm -rf copy; cp -a vault copy");
+        file.write_all_at(&[n + 1; 4096], 8192).unwrap();
+        file.sync_all().unwrap();
+        shell(scratch.path(), "cp -a vault/+journal-* copy/");
+        found = json(scratch.kithfs("fsck").arg("--json").arg(&copy), 0);
+        if found["in_journal"] == 1 {
+            break;
+        }
+    }
+    assert_eq!(found["in_journal"], 1, "{found}");
+    let said = expect_code(scratch.kithfs("fsck").arg(&copy), 0);
+    assert!(String::from_utf8_lossy(&said.stderr).contains("the journal of an interrupted mount"), "{said:?}");
+    // A repair replays it, though nothing is damaged.
+    expect_code(scratch.kithfs("fsck").args(["--repair", "--yes"]).arg(&copy), 0);
+    assert!(json(scratch.kithfs("fsck").arg("--json").arg(&copy), 0).get("in_journal").is_none());
+    drop(file);
+    mount.unmount();
+}

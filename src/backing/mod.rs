@@ -15,11 +15,13 @@ pub mod os;
 
 mod call;
 mod name;
+mod replace;
 
 #[cfg(test)]
 mod conformance;
 
 pub use call::Call;
+pub use replace::{ReplaceError, replace};
 
 use std::io;
 use std::sync::Arc;

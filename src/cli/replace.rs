@@ -1,13 +1,17 @@
-//! Replacing a small file whose loss would be the loss of everything: the file with an identity's slots.
+//! Replacing a small file, by its path, whose loss would be the loss of everything: the file with an identity's slots.
 //!
-//! Rule: the old file stays until the new one is on the disk, was read back and found good, and has taken its place by one rename.
+//! Rule: how it is done, and in what order, stands in [`crate::backing::replace`].
 
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::error::Error;
+use crate::backing::os::OsDir;
+use crate::backing::{self, ReplaceError};
+use crate::crypto::Random;
+use crate::vault::OsRandom;
 
 /// Writes `contents` in the place of `path`, once `verify` has found good what was read back from the disk. Owner and mode stay those of
 /// the old file; a new one gets mode 0600.
@@ -22,30 +26,17 @@ pub fn replace<E: From<Error>>(path: &Path, contents: &[u8], verify: impl FnOnce
         other => other.map_err(failed("find"))?,
     };
     let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // control files of a vault begin with `+`; a name with a dot is outside of what the vault reads
-    let mut new = tempfile::Builder::new().prefix(".kithfs-new-").tempfile_in(dir).map_err(failed("write beside"))?;
-    if let Ok(old) = fs::metadata(&target) {
-        keep_owner(new.as_file(), &old).map_err(failed("keep owner and mode of"))?;
-    }
-    new.write_all(contents).and_then(|()| new.as_file().sync_all()).map_err(failed("write beside"))?;
-    let mut written = Vec::new();
-    File::open(new.path()).and_then(|mut file| file.read_to_end(&mut written)).map_err(failed("read back"))?;
-    verify(&written)?;
-    new.persist(&target).map_err(|error| failed("replace")(error.error))?;
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed("sync the directory of"))?;
-    Ok(())
-}
-
-fn keep_owner(new: &File, old: &fs::Metadata) -> io::Result<()> {
-    let is = new.metadata()?;
-    if (is.uid(), is.gid()) != (old.uid(), old.gid()) {
-        // an ordinary user who may write to the directory, but does not own the file, becomes its owner
-        match std::os::unix::fs::fchown(new, Some(old.uid()), Some(old.gid())) {
-            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
-            _ => {}
-        }
-    }
-    new.set_permissions(old.permissions())
+    let name = target.file_name().ok_or_else(|| failed("write")(io::ErrorKind::InvalidInput.into()))?;
+    let dir = OsDir::open(dir).map_err(failed("write beside"))?;
+    let mut random = [0; 8];
+    OsRandom.fill(&mut random);
+    // in a vault what a crash leaves has a name that a check knows
+    let prefix = if name.as_bytes().starts_with(b"+") { "+tmp-" } else { ".kithfs-new-" };
+    let temporary = format!("{prefix}{:016x}", u64::from_le_bytes(random));
+    backing::replace(&*dir, name.as_bytes(), temporary.as_bytes(), contents, verify).map_err(|error| match error {
+        ReplaceError::Store(op, source) => failed(op)(source).into(),
+        ReplaceError::Refused(error) => error,
+    })
 }
 
 #[cfg(test)]

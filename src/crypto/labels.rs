@@ -70,6 +70,8 @@ labels! {
     IDENTITY_JOURNAL = "identity journal";
     /// Mark by which the owner of a journal knows it.
     JOURNAL_OWNER = "journal owner";
+    /// What tells machines of one name apart in the names of journals.
+    MACHINE = "machine";
     /// Associated data of the slots of an identity.
     IDENTITY_SLOT = "identity slot";
     /// Slot key of a recovery code.

@@ -1,9 +1,10 @@
-//! The cache of authenticated tables and index blocks, bounded for the whole vault.
+//! The cache of authenticated tables and index blocks, bounded for the whole vault, and how much its changes take until they are committed.
 //!
 //! Only committed blocks are in it; what is dirty belongs to its open file. A file's serial number is never used again, so blocks of a
 //! closed file are never found, they only age out.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
@@ -11,6 +12,9 @@ use quick_cache::sync::Cache;
 use super::tree::Chunk;
 use crate::format::layout::INDEX_BLOCK;
 use crate::format::table::IndexBlock;
+
+/// Changes may take as much as this, however small the caches are.
+const CHANGES_MIN: usize = 1 << 20;
 
 #[derive(Clone)]
 enum Block {
@@ -34,12 +38,47 @@ impl Weighter<(u64, u8, u64), Block> for Weight {
 /// See the module.
 pub(crate) struct BlockCache {
     blocks: Cache<(u64, u8, u64), Block, Weight>,
+    /// Bytes that the changes of all open files of the vault hold until they are committed.
+    pub changes: Arc<AtomicUsize>,
+    /// Bytes of them beyond which who writes commits at once.
+    changes_max: usize,
+}
+
+/// What one file counts for in [`BlockCache::changes`].
+pub(crate) struct Counted {
+    total: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Counted {
+    pub fn new(cache: &BlockCache) -> Counted {
+        Counted { total: cache.changes.clone(), bytes: 0 }
+    }
+
+    /// Counts for `bytes` from now on.
+    pub fn set(&mut self, bytes: usize) {
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.set(0);
+    }
 }
 
 impl BlockCache {
     /// A cache of at most `bytes` bytes.
     pub fn new(bytes: usize) -> Self {
-        BlockCache { blocks: Cache::with_weighter((bytes / 3000).max(16), bytes as u64, Weight) }
+        let blocks = Cache::with_weighter((bytes / 3000).max(16), bytes as u64, Weight);
+        BlockCache { blocks, changes: Arc::default(), changes_max: bytes.max(CHANGES_MIN) }
+    }
+
+    /// Whether the vault's open files hold more changes than its caches may take.
+    pub fn has_too_many_changes(&self) -> bool {
+        self.changes.load(Ordering::Relaxed) > self.changes_max
     }
 
     pub fn block(&self, serial: u64, level: u8, j: u64) -> Option<Arc<IndexBlock>> {

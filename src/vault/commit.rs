@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::error::{Fault, Inner, is_no_space};
-use super::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools};
+use super::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools, now};
 use super::journal::Journal;
 use super::tree::{Chunk, PlannedBlock, Root, plan};
 use crate::backing::{Allocate, File, SetTime};
@@ -108,6 +108,9 @@ impl Committer<'_> {
         let cipher_len = layout.cipher_len(state.size);
         let holes = state.holes(&layout);
 
+        // The first header of a file that was just made.
+        let is_made = state.committed.is_none() && !state.replaced && state.size == 0 && state.backing_len == 0;
+        let made = if is_made && durability == Durability::Ordered { path()? } else { None };
         let path = if state.durable { path()? } else { None };
         match path {
             Some(path) => self.journaled(state, open, path, &planned.blocks, &header_bytes, cipher_len, &holes, recorded)?,
@@ -117,6 +120,9 @@ impl Committer<'_> {
                 // What was cut cannot be taken back any more.
                 *recorded |= touched && state.cut;
                 written?;
+                if let Some(made) = made {
+                    self.journal.created(made, state.file_id, &header_bytes, now());
+                }
                 if durability == Durability::Synced {
                     self.sync_all(state, open, recorded)?;
                 }
@@ -129,6 +135,7 @@ impl Committer<'_> {
     /// A real flush of the inode: contents, times, mode, and on the usual stores its name.
     fn sync_all(&self, state: &mut FileState, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
         self.flushed(open.file.sync_all(), open, recorded)?;
+        self.journal.created_is_durable(&state.file_id);
         state.durable = true;
         state.replaced = false;
         state.needs_sync = false;

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use lru::LruCache;
 use parking_lot::{Mutex, RwLock};
@@ -28,6 +29,9 @@ use crate::format::signature::Authorship;
 const DIRS_MAX: usize = 512;
 /// Directories below each other that are followed: where the store moves them about, what is remembered of it may go in a circle.
 const DEPTH_MAX: usize = 1 << 16;
+
+/// How long the background waits for its turn with a file that others work on.
+const TURN: Duration = Duration::from_secs(1);
 
 /// Inodes of which a size is remembered that does not follow from the ciphertext's length.
 const SIZES_MAX: usize = 4096;
@@ -343,7 +347,7 @@ impl Core {
             return Err(Fault::Os(libc::ESTALE));
         }
         if flags.truncate {
-            self.journal.forget_repair((stat.dev, stat.ino));
+            self.journal.suspend_repair((stat.dev, stat.ino));
             // Before it is in the table: what is there is committed by the last close.
             self.journal.settle(Some((stat.dev, stat.ino)))?;
         } else {
@@ -351,7 +355,11 @@ impl Core {
         }
         self.journal.forget_lost((stat.dev, stat.ino));
         let file = self.journal.overlay(file)?;
-        let file = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate)?;
+        let loaded = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate);
+        if loaded.is_err() {
+            self.journal.keep_repair((stat.dev, stat.ino));
+        }
+        let file = loaded?;
         self.insert_open(&mut files, node, file.clone(), flags);
         Ok(file)
     }
@@ -396,7 +404,9 @@ impl Core {
         }
         let _paths = self.paths.read();
         state.needs_sync |= open.inode_changed.swap(false, Ordering::AcqRel);
-        committer.commit(state, open, &|| self.record_path(open), durability)
+        let committed = committer.commit(state, open, &|| self.record_path(open), durability);
+        state.count(&self.tools());
+        committed
     }
 
     /// Lets go of one handle of an open file; the last one commits, unless no name leads to the file any more.
@@ -482,18 +492,31 @@ impl Core {
     }
 
     /// Commits every open file that has been dirty for `age`.
-    pub fn commit_due(&self, age: std::time::Duration) {
+    pub fn commit_due(&self, age: Duration) {
+        let is_due = |s: &FileState| s.changed && s.dirty_since.is_some_and(|since| since.elapsed() >= age);
+        let mut busy = Vec::new();
         let files: Vec<_> = self.files.lock().values().map(|s| s.file.clone()).collect();
         for open in files {
-            let due = open.state.try_read().is_some_and(|s| s.changed && s.dirty_since.is_some_and(|since| since.elapsed() >= age));
-            if due && let Err(fault) = self.commit(&open, Durability::Ordered) {
-                // The error stays with the file: whoever writes, flushes or closes it is told.
-                tracing::error!(path = %self.shown_path(open.node).display(), errno = fault.errno(), "deferred commit failed");
-            }
-            if due {
-                self.drop_unused(&open);
+            match open.state.try_read().map(|state| is_due(&state)) {
+                Some(true) => self.commit_deferred(&open),
+                Some(false) => {}
+                None => busy.push(open),
             }
         }
+        // Those that somebody works on come last, and wait for their turn: else a file that is never idle would never be committed.
+        for open in busy {
+            if open.state.try_read_for(TURN).is_some_and(|state| is_due(&state)) {
+                self.commit_deferred(&open);
+            }
+        }
+    }
+
+    fn commit_deferred(&self, open: &Arc<OpenFile>) {
+        if let Err(fault) = self.commit(open, Durability::Ordered) {
+            // The error stays with the file: whoever writes, flushes or closes it is told.
+            tracing::error!(path = %self.shown_path(open.node).display(), errno = fault.errno(), "deferred commit failed");
+        }
+        self.drop_unused(open);
     }
 
     /// Drops a file that has stayed in the table without a handle, once it is written or cannot be any more.

@@ -373,6 +373,11 @@ impl Core {
         if stat.nlink == 1 {
             self.journal.forget_repair((stat.dev, stat.ino));
         }
+        if self.journal.notes_created()
+            && let Some(path) = self.path_in(parent, &stored)
+        {
+            self.journal.created_is_gone(&path);
+        }
         let gone = self.nodes.remove_link(&stat, parent, &stored);
         drop(paths);
         folder.tidy(&stored);
@@ -384,6 +389,12 @@ impl Core {
             self.inode_changed(node);
         }
         Ok(())
+    }
+
+    /// Stored path of an entry of a directory.
+    fn path_in(&self, parent: NodeId, stored: &[u8]) -> Option<Vec<u8>> {
+        let dir = self.nodes.stored_path(parent)?;
+        Some(if dir.is_empty() { stored.to_vec() } else { [&dir[..], b"/", stored].concat() })
     }
 
     /// What the journal holds for a file goes to its place before its path changes.
@@ -556,6 +567,16 @@ impl Core {
             self.move_over(&from, &stored, &to, destination, target.as_ref().map(|(_, t)| t))?;
         }
 
+        if self.journal.notes_created()
+            && let (Some(old), Some(new)) = (self.path_in(parent, &stored), self.path_in(new_parent, destination))
+        {
+            let back = (mode == RenameMode::Exchange).then(|| (new.clone(), old.clone()));
+            if back.is_none() {
+                self.journal.created_is_gone(&new);
+            }
+            self.journal.created_has_moved(&[(old, new)].into_iter().chain(back).collect::<Vec<_>>());
+        }
+
         // The table follows.
         let mut changed = Vec::new();
         if let Some((target_stored, there)) = &target
@@ -634,7 +655,15 @@ impl Core {
             return self.commit(&open, super::commit::Durability::Synced);
         }
         match from.dir.open_file(stored, crate::backing::Access::Read) {
-            Ok(file) => Ok(file.sync_all()?),
+            Ok(file) => {
+                file.sync_all()?;
+                if self.journal.notes_created()
+                    && let Some(path) = self.path_in(from.node, stored)
+                {
+                    self.journal.created_is_gone(&path);
+                }
+                Ok(())
+            }
             // Who may not read a file may rename it all the same.
             Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => Ok(()),
             Err(e) => Err(e.into()),

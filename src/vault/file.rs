@@ -19,7 +19,7 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 use zeroize::Zeroizing;
 
-use super::cache::BlockCache;
+use super::cache::{BlockCache, Counted};
 use super::error::{Fault, Inner};
 use super::keys::{Epoch, OpenedHeader, ShareKeys};
 use super::seal::{Ready, Sealed, seal};
@@ -127,6 +127,8 @@ pub(crate) struct FileState {
     pub replaced: bool,
     /// The file was shortened, and the commit that goes with it is under way.
     pub cut: bool,
+    /// What the changes take, counted for the whole vault.
+    counted: Counted,
 }
 
 /// What [`FileState::shorten`] has changed, as it was before.
@@ -198,6 +200,7 @@ impl OpenFile {
             rewritten: true,
             replaced: false,
             cut: false,
+            counted: Counted::new(tools.cache),
         };
         Arc::new(OpenFile { node, file, inode, file_id, state: RwLock::new(state), inode_changed: AtomicBool::new(false) })
     }
@@ -261,6 +264,7 @@ impl OpenFile {
             rewritten: false,
             replaced: false,
             cut: false,
+            counted: Counted::new(tools.cache),
         };
         let file_id = state.file_id;
         Ok(Arc::new(OpenFile { node, file, inode, file_id, state: RwLock::new(state), inode_changed: AtomicBool::new(false) }))
@@ -1054,6 +1058,15 @@ impl FileState {
     /// Whether a commit is needed before more is taken in.
     pub fn is_full(&self) -> bool {
         self.pending_bytes > PENDING_MAX || self.dirty.len() > DIRTY_CHUNKS_MAX
+    }
+
+    /// Counts what the changes take, and tells whether those of all files are more than the vault may hold, and these a part of it.
+    pub fn count(&mut self, tools: &Tools) -> bool {
+        // A changed chunk has its table in memory, besides what waits of its segments.
+        let table = tools.keys.layout.chunk() as usize / SEGMENT * size_of::<Segment>() + 2048;
+        let bytes = self.pending_bytes + self.dirty.len() * table;
+        self.counted.set(bytes);
+        bytes > 0 && tools.cache.has_too_many_changes()
     }
 
     /// What the header in the store will say.

@@ -78,12 +78,14 @@ impl Core {
         self.make_room(&open, &mut state, offset.saturating_add(data.len() as u64))?;
         // In parts, so that no commit, and no record of the journal, becomes larger than a bound.
         for part in data.chunks(WRITE_PART) {
-            if state.is_full() {
+            if state.is_full() || state.count(&self.tools()) {
                 // A commit failed for want of space and may do so again: nothing more is taken in.
                 self.commit_state(&open, &mut state, Durability::Ordered)?;
             }
-            state.write_ready(&*open.file, &tools, offset, part, ready.next().unwrap_or_default())?;
-            if state.is_full() {
+            let written = state.write_ready(&*open.file, &tools, offset, part, ready.next().unwrap_or_default());
+            let vault_is_full = state.count(&tools);
+            written?;
+            if state.is_full() || vault_is_full {
                 self.commit_state(&open, &mut state, Durability::Ordered)?;
             }
             offset = offset.saturating_add(part.len() as u64);
@@ -144,7 +146,12 @@ impl Core {
             self.journal.settle(Some(open.inode))?;
             // Nothing of the old contents is promised to anybody any more: straight, and only then is the space free.
             state.discard(self.next_serial());
-            return self.commit_state(open, state, Durability::Ordered);
+            let committed = self.commit_state(open, state, Durability::Ordered);
+            match &committed {
+                Ok(()) => self.journal.forget_repair(open.inode),
+                Err(_) => self.journal.keep_repair(open.inode),
+            }
+            return committed;
         }
         let longer = state.shorten(&*open.file, &self.tools(), size)?;
         let committed = self.commit_state(open, state, Durability::Ordered);

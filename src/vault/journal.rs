@@ -14,6 +14,7 @@
 //! * The journal file is written full when it is made, because a flush of overwritten blocks costs two thirds of one that also has to
 //!   record an allocation.
 
+pub(crate) mod created;
 mod overlay;
 mod redo;
 mod replay;
@@ -24,10 +25,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use self::created::Created;
 use self::overlay::OverlayFile;
+use self::redo::Outcome;
+use self::replay::REFUSED;
 use super::error::{Fault, Inner, is_no_space};
 use super::keys::ShareKeys;
-use crate::backing::{Dir, File, Timestamp};
+use crate::backing::{Dir, File, RenameMode, Timestamp};
 use crate::crypto::{JournalKey, Random, RecordCipher, hmac, labels};
 use crate::format::journal::{ALIGN, JournalHead, JournalRecord, RECORD_MAX, RECORDS_AT};
 
@@ -78,6 +82,8 @@ struct Broken {
     paths: Vec<Vec<u8>>,
     /// `None` while they were not read from the journal yet.
     records: Option<Vec<JournalRecord<'static>>>,
+    /// The file is being truncated to nothing: its records are kept until that is done, and not written meanwhile.
+    doomed: bool,
 }
 
 struct State {
@@ -124,7 +130,7 @@ impl State {
     fn add_broken(&mut self, inode: Inode, tracked: Tracked) {
         if self.broken_at(inode, None).is_none() {
             let Tracked { file, file_id, paths } = tracked;
-            self.broken.push(Broken { inode: Some(inode), file: Some(file), file_id, paths, records: None });
+            self.broken.push(Broken { inode: Some(inode), file: Some(file), file_id, paths, records: None, doomed: false });
         }
     }
 }
@@ -139,6 +145,8 @@ pub(crate) struct Journal {
     host: String,
     state: Mutex<State>,
     changed: Condvar,
+    /// Files that were made and are perhaps not durable.
+    created: Arc<Created>,
     /// In a vault that is open for reading only: what a replay would have made of the files that journals name.
     overlaid: Option<Mutex<HashMap<Inode, Arc<OverlayFile>>>>,
 }
@@ -171,7 +179,18 @@ impl Journal {
             draining: false,
         };
         let overlaid = read_only.then(Mutex::default);
-        Journal { root, keys, random, key, cipher, host, state: Mutex::new(state), changed: Condvar::new(), overlaid }
+        Journal {
+            root,
+            keys,
+            random,
+            key,
+            cipher,
+            host,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            created: Arc::default(),
+            overlaid,
+        }
     }
 
     fn owner(key: &JournalKey, id: &[u8; 16]) -> [u8; 16] {
@@ -180,20 +199,20 @@ impl Journal {
 
     /// Makes a journal file with room for a record of `needed` bytes at the least.
     fn begin(&self, needed: u64) -> Inner<Running> {
-        match self.begin_with(INITIAL.max((RECORDS_AT + needed).next_multiple_of(RECORDS_AT))) {
+        match self.begin_with(PREFIX, INITIAL.max((RECORDS_AT + needed).next_multiple_of(RECORDS_AT))) {
             // A full store may still take the one record.
             Err(fault) if is_no_space(fault.errno()) && needed + RECORDS_AT < INITIAL => {
-                self.begin_with((RECORDS_AT + needed).next_multiple_of(RECORDS_AT))
+                self.begin_with(PREFIX, (RECORDS_AT + needed).next_multiple_of(RECORDS_AT))
             }
             other => other,
         }
     }
 
-    fn begin_with(&self, capacity: u64) -> Inner<Running> {
+    fn begin_with(&self, prefix: &[u8], capacity: u64) -> Inner<Running> {
         let mut id = [0; 16];
         self.random.fill(&mut id);
         let hex: String = id[..8].iter().map(|b| format!("{b:02x}")).collect();
-        let name = [PREFIX, self.host.as_bytes(), b"-", hex.as_bytes()].concat();
+        let name = [prefix, self.host.as_bytes(), b"-", hex.as_bytes()].concat();
         let file = self.root.create_file(&name, 0o600)?;
         let head = JournalHead { suite: self.keys.suite, share: self.keys.share, id, owner: Self::owner(&self.key, &id) };
         let made = (|| {
@@ -358,9 +377,24 @@ impl Journal {
         Err(Fault::Os(libc::EIO))
     }
 
-    /// The contents of the inode are thrown away, so it needs no repair.
+    /// The contents of the inode were thrown away, so it needs no repair.
     pub fn forget_repair(&self, inode: Inode) {
         self.state.lock().broken.retain(|b| b.inode != Some(inode));
+    }
+
+    /// The contents of the inode are about to be thrown away: what the journal has for it stays there until [`Journal::forget_repair`], or
+    /// [`Journal::keep_repair`] where that fails, and is not written meanwhile.
+    pub fn suspend_repair(&self, inode: Inode) {
+        self.doom(inode, true);
+    }
+
+    /// The contents of the inode were not thrown away after all.
+    pub fn keep_repair(&self, inode: Inode) {
+        self.doom(inode, false);
+    }
+
+    fn doom(&self, inode: Inode, doomed: bool) {
+        self.state.lock().broken.iter_mut().filter(|b| b.inode == Some(inode)).for_each(|b| b.doomed = doomed);
     }
 
     /// Gives the store back what the journal has reserved and not used, for a record that is durable and finds no space at its place. The
@@ -482,34 +516,51 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes the records of broken files again, and lets go of those that are whole and flushed.
+    /// Writes the records of broken files again, and lets go of those that are whole and flushed. What fits its file no longer is put aside,
+    /// as a replay does: somebody has changed the file beside us, and nobody knows which of the two is wanted.
     fn mend(&self, state: &mut State) {
-        state.broken.retain(|broken| {
+        let mut kept = Vec::new();
+        for broken in std::mem::take(&mut state.broken) {
             let records: Vec<_> = broken.records.iter().flatten().collect();
+            if broken.doomed {
+                kept.push(broken);
+                continue;
+            }
             if records.is_empty() {
-                return false;
+                continue;
             }
             let mended = match &broken.file {
-                Some(file) => self.redo(&**file, &records, true).map(|_| ()),
-                None => self.redo_file(&records, true).map(|_| ()),
+                Some(file) => self.redo(&**file, &records, true).map(|outcome| outcome == Outcome::Refused),
+                None => self.redo_file(&records, true).map(|redone| redone.refused > 0),
             };
-            match &mended {
+            let mended = mended.and_then(|refused| if refused { self.put_aside(&records) } else { Ok(()) });
+            match mended {
                 Ok(()) => tracing::info!("a file that could not be written earlier is up to date"),
-                Err(fault) => tracing::error!(errno = fault.errno(), "a file that has records in the journal cannot be written"),
+                Err(fault) => {
+                    tracing::error!(errno = fault.errno(), "a file that has records in the journal cannot be written");
+                    kept.push(broken);
+                }
             }
-            mended.is_err()
-        });
+        }
+        state.broken = kept;
     }
 
-    /// Begins a journal with the records of broken files in it, and only then removes those that had them.
-    fn carry(&self, state: &mut State) -> Inner<()> {
-        if state.old.is_empty() && state.running.is_some() && state.sequence == state.carried {
-            state.unclean = false;
-            return Ok(());
+    /// Makes a journal of `records` that no replay will read; `fsck` names it.
+    fn put_aside(&self, records: &[&JournalRecord<'_>]) -> Inner<()> {
+        tracing::warn!("a file is not what records in the journal were made against; they are kept under another name");
+        let (aside, _) = self.begin_from(records)?;
+        let name = [REFUSED, &aside.name[PREFIX.len()..]].concat();
+        let renamed = self.root.rename(&aside.name, &*self.root, &name, RenameMode::Replace);
+        if renamed.is_err() {
+            let _ = self.root.unlink(&aside.name);
         }
-        let records: Vec<&JournalRecord<'static>> = state.broken.iter().flat_map(|b| b.records.iter().flatten()).collect();
-        let needed = records.iter().map(|r| r.encoded_len() as u64).sum();
-        let next = self.begin(needed)?;
+        renamed?;
+        Ok(self.root.sync()?)
+    }
+
+    /// Makes a journal with `records` in it, durable; gives it with the place behind them.
+    fn begin_from(&self, records: &[&JournalRecord<'_>]) -> Inner<(Running, u64)> {
+        let next = self.begin(records.iter().map(|r| r.encoded_len() as u64).sum())?;
         let mut tail = RECORDS_AT;
         let mut buffer = Vec::new();
         let written = (|| {
@@ -524,6 +575,17 @@ impl Journal {
             let _ = self.root.unlink(&next.name);
             return Err(e.into());
         }
+        Ok((next, tail))
+    }
+
+    /// Begins a journal with the records of broken files in it, and only then removes those that had them.
+    fn carry(&self, state: &mut State) -> Inner<()> {
+        if state.old.is_empty() && state.running.is_some() && state.sequence == state.carried {
+            state.unclean = false;
+            return Ok(());
+        }
+        let records: Vec<&JournalRecord<'static>> = state.broken.iter().flat_map(|b| b.records.iter().flatten()).collect();
+        let (next, tail) = self.begin_from(&records)?;
         let count = records.len() as u64;
         let before = state.running.replace(next);
         state.old.extend(before.map(|r| Old { file: r.file, name: r.name, head: r.head, acknowledged: 0 }));
@@ -554,7 +616,7 @@ impl Journal {
     pub fn settle(&self, inode: Option<Inode>) -> Inner<()> {
         let mut state = self.state.lock();
         let is_broken = |state: &State| match inode {
-            Some(inode) => state.broken_at(inode, None).is_some(),
+            Some(inode) => state.broken_at(inode, None).is_some_and(|at| !state.broken[at].doomed),
             None => !state.broken.is_empty(),
         };
         let concerned = match inode {
@@ -579,6 +641,7 @@ impl Journal {
 
     /// Checkpoints and removes the journal file. Where a file is broken the journal stays for the next mount, and the answer is `EIO`.
     pub fn close(&self) -> Inner<()> {
+        let of_created = self.close_created();
         let mut state = self.state.lock();
         self.checkpoint_locked(&mut state)?;
         if !state.broken.is_empty() {
@@ -587,7 +650,12 @@ impl Journal {
         if let Some(running) = state.running.take() {
             self.root.unlink(&running.name)?;
         }
-        Ok(())
+        of_created
+    }
+
+    /// How many files are shown with what a journal holds for them.
+    pub fn overlaid(&self) -> usize {
+        self.overlaid.as_ref().map_or(0, |overlaid| overlaid.lock().values().filter(|file| file.is_changed()).count())
     }
 
     /// `file`, in a vault that is open for reading only as a replay would have left it.

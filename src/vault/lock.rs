@@ -5,8 +5,9 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::error::{Inner, LockHolder};
+use super::error::{Inner, LockHolder, is_no_space};
 use crate::backing::{Access, Dir, File, Lock};
+use crate::crypto::{hmac, labels};
 
 /// Name of the lock file.
 pub(crate) const LOCK_FILE: &[u8] = b"+lock";
@@ -50,7 +51,11 @@ pub(crate) fn take(root: &Arc<dyn Dir>) -> Inner<Attempt> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let text = format!("{}\n{}\n{since}\n", host(), std::process::id());
         file.set_len(0)?;
-        file.write_at(text.as_bytes(), 0)?;
+        match file.write_at(text.as_bytes(), 0) {
+            // A full store is opened all the same, or nobody could delete anything in it. The lock is the kernel's; only its text is missing.
+            Err(e) if is_no_space(e.raw_os_error().unwrap_or(0)) => {}
+            other => other?,
+        }
         return Ok(Attempt::Held(VaultLock { root: root.clone(), _file: file }));
     }
 }
@@ -64,14 +69,28 @@ pub(crate) fn holder(root: &Arc<dyn Dir>) -> Inner<Option<LockHolder>> {
     if file.try_lock(Lock::Shared)? { Ok(None) } else { Ok(Some(read_holder(&*file)?)) }
 }
 
-/// Name of this machine, for people and for the names of journals: letters, digits, `-` and `_` only.
-pub(crate) fn host() -> String {
+/// Name of this machine, for people: letters, digits, `-` and `_` only.
+fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut clean: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-' || *c == '_').take(32).collect();
     if clean.is_empty() {
         clean.push_str("host");
     }
     clean
+}
+
+/// Name of this machine for the names of journals in a share: [`host`], and what tells two machines of one name apart. That is a hash of
+/// the system's own id under the share's, so that it tells nothing elsewhere. Where the system has no such id the name stands alone.
+pub(crate) fn machine(share: &[u8; 32]) -> String {
+    let ids = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
+    let id = ids.iter().find_map(|path| std::fs::read(path).ok().filter(|id| id.len() >= 32));
+    machine_of(&host(), id.as_deref(), share)
+}
+
+fn machine_of(host: &str, id: Option<&[u8]>, share: &[u8; 32]) -> String {
+    let Some(id) = id else { return host.to_owned() };
+    let hash = hmac(share, &[labels::MACHINE.as_bytes(), id.trim_ascii()]);
+    hash[..4].iter().fold(format!("{host}-"), |name, byte| format!("{name}{byte:02x}"))
 }
 
 fn read_holder(file: &dyn File) -> Inner<LockHolder> {
@@ -87,5 +106,22 @@ impl Drop for VaultLock {
     fn drop(&mut self) {
         // Removed while it is still locked, so that nobody else's is.
         let _ = self.root.unlink(LOCK_FILE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_machines_of_one_name_are_two() {
+        // Two machines called "debian" took each other's journals for their own, and replayed and removed what was in use.
+        let of = |id: &[u8], share: u8| machine_of("debian", Some(id), &[share; 32]);
+        let (one, two) = (of(b"0123456789abcdef0123456789abcdef\n", 1), of(b"fedcba98765432100123456789abcdef\n", 1));
+        assert_ne!(one, two);
+        assert_eq!(one, of(b"0123456789abcdef0123456789abcdef", 1), "always the same");
+        assert_ne!(one, of(b"0123456789abcdef0123456789abcdef", 2), "another one in another share");
+        assert!(one.starts_with("debian-") && one.len() == "debian-".len() + 8, "{one}");
+        assert_eq!(machine_of("debian", None, &[1; 32]), "debian");
     }
 }

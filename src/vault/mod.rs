@@ -124,7 +124,7 @@ pub enum LockMode {
 pub struct OpenOptions {
     /// Nothing is changed, not even by a recovery.
     pub read_only: bool,
-    /// Bytes that the caches may take.
+    /// Bytes that the caches may take, and as many again what was changed and is not committed (at least 1 MiB).
     pub cache_bytes: usize,
     /// Lock.
     pub lock: LockMode,
@@ -226,7 +226,7 @@ fn open_core(
     };
     let random: Arc<dyn Random> = Arc::new(OsRandom);
     let journal_key = identity.journal_key(&keys.share);
-    let journal = Journal::new(store.clone(), keys.clone(), random.clone(), journal_key, lock::host(), read_only);
+    let journal = Journal::new(store.clone(), keys.clone(), random.clone(), journal_key, lock::machine(&descriptor.share_id()), read_only);
     if lock.is_some()
         && let Some(holder) = journal.in_use_elsewhere().map_err(at)?
     {
@@ -253,6 +253,7 @@ fn look_after(core: &Core, trust: &Trust) {
         tracing::error!("{error}");
     }
     core.commit_due(COMMIT_AFTER);
+    core.journal.write_created();
     if let Err(fault) = core.journal.checkpoint_idle(JOURNAL_IDLE) {
         tracing::error!(errno = fault.errno(), "journal checkpoint failed");
     }
@@ -395,9 +396,12 @@ impl Vault {
         self.on_node("make a journal in", ROOT, |core, _| if core.read_only { Ok(()) } else { core.journal.reserve() })
     }
 
-    /// Commits what has been waiting for at least `age`.
+    /// Commits what has been waiting for at least `age`, as the background does twice a second.
     pub fn commit_due(&self, age: Duration) {
-        self.shares().cores().iter().for_each(|core| core.commit_due(age));
+        for core in self.shares().cores() {
+            core.commit_due(age);
+            core.journal.write_created();
+        }
     }
 
     /// What the identity may do in the vault's own share.
@@ -420,6 +424,17 @@ impl Vault {
     /// True where nothing may be changed.
     pub fn is_read_only(&self) -> bool {
         self.core().check_writable().is_err()
+    }
+
+    /// Bytes that changes of open files take in memory until they are committed.
+    pub fn uncommitted_bytes(&self) -> usize {
+        self.core().cache.changes.load(Ordering::Relaxed)
+    }
+
+    /// Files that a vault opened for reading only shows with what a journal of an interrupted mount holds for them: as they will be when
+    /// somebody who may write opens the vault.
+    pub fn replayed_in_memory(&self) -> usize {
+        self.shares().cores().iter().map(|core| core.journal.overlaid()).sum()
     }
 
     /// Number of nodes that are known at the moment.

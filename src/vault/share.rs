@@ -55,7 +55,11 @@ pub struct CreateShare {
 pub(crate) fn write_new(dir: &dyn Dir, name: &[u8], bytes: &[u8]) -> Inner<()> {
     // whoever may read the directory holds ciphertext that is of no use without its control files; nothing in them is secret
     let file = dir.create_file(name, 0o600 | dir.stat_self()?.perm & 0o044)?;
-    file.write_at(bytes, 0)?;
+    if let Err(e) = file.write_at(bytes, 0) {
+        // In part it is of no use to anybody, least of all on a store that is full.
+        let _ = dir.unlink(name);
+        return Err(e.into());
+    }
     Ok(file.sync_all()?)
 }
 
@@ -116,6 +120,25 @@ pub(crate) fn put_change(store: &dyn Dir, change: &Change) -> Inner<()> {
     write_new(store, change.slots_name.as_bytes(), &change.slots)?;
     store.sync()?;
     write_new(store, change.manifest_name.as_bytes(), &change.manifest)?;
+    Ok(store.sync()?)
+}
+
+/// Makes what the chain of a head beyond `known` consists of durable, whoever wrote it: a head must not be remembered that a crash can take
+/// back, or everybody who remembers it would refuse the share for ever.
+fn flush_chain(store: &dyn Dir, roster: &VerifiedRoster, known: Option<&Pin>) -> Inner<()> {
+    let since = known.map_or(0, |pin| pin.sequence);
+    for (manifest, _) in roster.history().filter(|(manifest, _)| manifest.sequence > since) {
+        let mut names = vec![manifest.file_name()];
+        names.extend(manifest.blocks.iter().map(|block| slots::file_name(&block.root)));
+        names.extend((manifest.inventory_file != [0; 32]).then(|| inventory::file_name(&manifest.inventory_file)));
+        for name in names {
+            match store.open_file(name.as_bytes(), Access::Read) {
+                // The slots and inventories of former epochs may be gone.
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+                file => file?.sync_all()?,
+            }
+        }
+    }
     Ok(store.sync()?)
 }
 
@@ -323,7 +346,14 @@ pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched
             shown.display()
         );
     } else if descriptor.signed {
-        trust.remember(&share, heads[0].roster.head());
+        let roster = &heads[0].roster;
+        if trust.pins.is_some() && remembered != Some(roster.head()) {
+            if let Err(fault) = flush_chain(store, roster, remembered.as_ref()) {
+                // Remembered all the same: a store that refuses to flush must not be able to keep us from remembering.
+                tracing::warn!(errno = fault.errno(), "{}: the members of the share could not be made durable", shown.display());
+            }
+            trust.remember(&share, roster.head());
+        }
     }
     Ok(Entered { descriptor, heads, forked: several, incomplete })
 }

@@ -503,6 +503,13 @@ fn journal_record() -> Make {
     let (aes, good) = (inputs(AES), seal(AES, &record(8199, 999_999_999)));
     make.ok("aes", "Two patches; a time before 1970.", &aes, &good);
     make.ok("chacha", "The same with the other suite.", &inputs(CHACHA), &seal(CHACHA, &record(8199, 999_999_999)));
+    // SPEC.md section 8, "Files that were made".
+    let header = vec![7; 512];
+    let (nothing, result) = (*blake3::hash(b"").as_bytes(), *blake3::hash(&header).as_bytes());
+    let made = JournalRecord { base: nothing, result, patches: vec![Patch { offset: 0, bytes: header.into() }], ..record(512, 0) };
+    make.ok("file-made", "A file was made: its base is the hash of no bytes.", &aes, &seal(AES, &made));
+    let void = JournalRecord { base: result, patches: Vec::new(), ..JournalRecord { result, ..record(0, 0) } };
+    make.ok("file-made-void", "The record of a file's making does not hold any more.", &aes, &seal(AES, &void));
     make.bad(
         "beyond-the-end",
         "range",

@@ -47,6 +47,7 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
         None => Vec::new(),
     };
     let mut report = Report::new(&found, args.repair);
+    report.journal(open.vault.replayed_in_memory());
     report.salvaged(&salvaged);
     if changes && !found.faults.is_empty() {
         let done = repair(&open, &found, args.yes)?;

@@ -36,6 +36,12 @@ impl OverlayFile {
         let changes = Changes { pieces: BTreeMap::new(), len: stat.size, kept: stat.size, mtime: stat.mtime };
         OverlayFile { below, changes: RwLock::new(changes) }
     }
+
+    /// Whether a replay would change anything.
+    pub fn is_changed(&self) -> bool {
+        let changes = self.changes.read();
+        !changes.pieces.is_empty() || self.below.stat().is_ok_and(|stat| stat.size != changes.len)
+    }
 }
 
 impl Changes {

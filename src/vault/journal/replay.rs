@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::created::CREATED;
 use super::overlay::OverlayFile;
 use super::redo::Outcome;
 use super::{Broken, Inode, Journal, Old, PREFIX};
@@ -20,7 +21,7 @@ use crate::format::journal::{ALIGN, JournalHead, JournalRecord, RECORD_HEAD, REC
 use crate::vault::error::{Fault, Inner, LockHolder};
 
 /// A journal that a replay has read and not all of which fitted is kept under this name: it is never replayed again.
-const REFUSED: &[u8] = b"+refused-";
+pub(super) const REFUSED: &[u8] = b"+refused-";
 
 /// How long a journal of another machine rests before it counts as left behind: more than a mount there would let pass before it empties it.
 const RESTS: Duration = Duration::from_secs(120);
@@ -31,7 +32,7 @@ const EMPTY_RESTS: Duration = Duration::from_secs(24 * 3600);
 #[derive(Default)]
 pub(super) struct Redone {
     done: usize,
-    refused: usize,
+    pub(super) refused: usize,
     /// The files.
     files: HashMap<Inode, Arc<dyn File>>,
 }
@@ -44,7 +45,7 @@ impl Journal {
     /// Replays what a crash left behind: every journal of this identity whose owner is gone. Gives the number of files that were
     /// brought up to date; see the module for vaults that are open for reading only.
     pub fn replay(&self) -> Inner<usize> {
-        let (mut count, mut files) = (0, HashMap::new());
+        let (mut count, mut files) = (self.replay_created()?, HashMap::new());
         let mut left = self.leftover()?;
         let mut refused_before = usize::MAX;
         // One journal may go on where another one ends, and their names do not tell which is first: again, as long as that helps. What was
@@ -90,7 +91,7 @@ impl Journal {
 
     /// Who may have the vault open on another machine: the owner of a journal that has records and changed a short while ago.
     pub fn in_use_elsewhere(&self) -> Inner<Option<LockHolder>> {
-        for name in self.leftover()? {
+        for name in self.leftover()?.into_iter().chain(self.leftover_of(CREATED)?) {
             let Some(host) = self.other_machine(&name) else { continue };
             let file = match self.root.open_file(&name, Access::Read) {
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => continue,
@@ -100,22 +101,31 @@ impl Journal {
             let read = file.read_at(&mut head, 0)?;
             let Ok(head) = JournalHead::decode(&head[..read]) else { continue };
             let own = head.share == self.keys.share && head.owner == Self::owner(&self.key, &head.id);
-            if own && rested(&*file)? < RESTS && !self.records(&*file, &head)?.is_empty() {
+            if own && self.may_be_used_elsewhere(&name, &*file)? && !self.records(&*file, &head)?.is_empty() {
                 return Ok(Some(LockHolder { host, pid: 0, since_unix: file.stat()?.mtime.secs }));
             }
         }
         Ok(None)
     }
 
+    /// Whether a journal is of another machine and was changed a short while ago.
+    pub(super) fn may_be_used_elsewhere(&self, name: &[u8], file: &dyn File) -> Inner<bool> {
+        Ok(self.other_machine(name).is_some() && rested(file)? < RESTS)
+    }
+
     /// The machine that a journal's name tells of, where it is not this one.
     fn other_machine(&self, name: &[u8]) -> Option<String> {
-        let name = std::str::from_utf8(name.strip_prefix(PREFIX)?).ok()?;
+        let name = std::str::from_utf8(name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(CREATED))?).ok()?;
         let (host, _) = name.rsplit_once('-')?;
         (host != self.host).then(|| host.to_string())
     }
 
     /// Names of all journals in the vault.
     pub fn leftover(&self) -> Inner<Vec<Vec<u8>>> {
+        self.leftover_of(PREFIX)
+    }
+
+    pub(super) fn leftover_of(&self, prefix: &[u8]) -> Inner<Vec<Vec<u8>>> {
         let mut names = Vec::new();
         let mut cookie = 0;
         let dir = self.root.reopen()?;
@@ -123,7 +133,7 @@ impl Journal {
             let entries = dir.read(cookie, 1 << 16)?;
             let Some(last) = entries.last() else { return Ok(names) };
             cookie = last.next;
-            names.extend(entries.iter().filter(|e| e.name.starts_with(PREFIX)).map(|e| e.name.to_vec()));
+            names.extend(entries.iter().filter(|e| e.name.starts_with(prefix)).map(|e| e.name.to_vec()));
         }
     }
 
@@ -226,7 +236,7 @@ impl Journal {
                 None => {
                     let inode = self.inode_of(&record.path).ok();
                     let (file_id, paths) = (record.file_id, vec![record.path.clone()]);
-                    all.push(Broken { inode, file: None, file_id, paths, records: Some(vec![record]) });
+                    all.push(Broken { inode, file: None, file_id, paths, records: Some(vec![record]), doomed: false });
                 }
             }
         }
@@ -307,7 +317,7 @@ impl Journal {
         Ok(redone)
     }
 
-    fn open_path(&self, path: &[u8]) -> Inner<Arc<dyn File>> {
+    pub(super) fn open_path(&self, path: &[u8]) -> Inner<Arc<dyn File>> {
         let mut dir = self.root.clone();
         let mut components = path.split(|b| *b == b'/').peekable();
         while let Some(component) = components.next() {

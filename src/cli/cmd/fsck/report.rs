@@ -24,6 +24,9 @@ pub(super) struct Report {
     kept: Vec<Fault>,
     /// Files that were written to all the time.
     changing: Vec<JsonPath>,
+    /// Files that were verified with what a journal of an interrupted mount holds for them.
+    #[serde(skip_serializing_if = "is_zero")]
+    in_journal: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     kept_in: Option<JsonPath>,
     /// Faults that a second check has found after the repair.
@@ -54,6 +57,10 @@ struct Fault {
     moved_to: Option<JsonPath>,
     #[serde(skip_serializing_if = "Option::is_none")]
     salvaged_to: Option<JsonPath>,
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 fn pairs(ranges: &[Range<u64>]) -> Vec<[u64; 2]> {
@@ -113,10 +120,16 @@ impl Report {
             faults: faults.iter().map(Fault::of).collect(),
             kept: kept.iter().map(Fault::of).collect(),
             changing: changing.iter().map(|path| JsonPath::from_bytes(path)).collect(),
+            in_journal: 0,
             kept_in: None,
             left: None,
             repairs,
         }
+    }
+
+    /// Notes how many files a journal was needed for.
+    pub fn journal(&mut self, files: usize) {
+        self.in_journal = files;
     }
 
     /// Notes where the good parts of files are.
@@ -177,6 +190,12 @@ impl Report {
         let Report { files, dirs, symlinks, others, bytes, faults, .. } = self;
         let (bytes, faults) = (size::show(*bytes), faults.len());
         note(format_args!("{files} files, {dirs} directories, {symlinks} links, {others} others, {bytes} verified; {faults} faults"));
+        if self.in_journal > 0 {
+            note(format_args!(
+                "{} files were verified with what the journal of an interrupted mount holds for them; the next mount, or fsck --repair, brings it to its place",
+                self.in_journal
+            ));
+        }
         if let Some(left) = &self.left {
             note(format_args!("after the repair {} faults are left", left.len()));
         }

@@ -1,0 +1,241 @@
+//! Stories of what waits: records that could not be written yet, changes that are not committed yet, and how much of them there may be.
+
+#[path = "support/vaults.rs"]
+mod vaults;
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::backing::mem::MemStore;
+use kithfs::backing::{Access, Call};
+use kithfs::crypto::Suite;
+use kithfs::vault::{OpenFlags, OpenOptions, Vault};
+use vaults::{READ_WRITE, Seeded, get, pattern, put, rename};
+
+fn store() -> MemStore {
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    store
+}
+
+fn synced(vault: &Vault, path: &[u8], bytes: &[u8]) {
+    let handle = vaults::open_or_create(vault, path, READ_WRITE).unwrap();
+    vault.write(handle, 0, bytes, false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    vault.release(handle).unwrap();
+}
+
+fn patched(mut bytes: Vec<u8>, offset: usize, patch: &[u8]) -> Vec<u8> {
+    bytes[offset..offset + patch.len()].copy_from_slice(patch);
+    bytes
+}
+
+fn control_files(store: &MemStore, prefix: &[u8]) -> usize {
+    store.root().read(0, 1 << 20).unwrap().iter().filter(|e| e.name.starts_with(prefix)).count()
+}
+
+fn fail(plan: &FaultPlan, call: Call, nth: u64) {
+    plan.reset();
+    plan.add(Fault { calls: Calls::Of(call), when: When::Nth(nth), errno: libc::EIO, short: false });
+}
+
+/// A vault with a file whose last record is durable and could not be applied.
+fn with_broken_file(store: &MemStore, plan: &std::sync::Arc<FaultPlan>) -> (Vault, Vec<u8>) {
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    synced(&vault, b"file", &pattern(1, 40_000));
+    synced(&vault, b"other", &pattern(2, 100));
+    synced(&vault, b"file", b"the journal is there");
+    let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+    vault.write(handle, 8192, &pattern(3, 4096), false).unwrap();
+    fail(plan, Call::Write, 2); // the first is the record's
+    assert_eq!(vault.fsync(handle, false).unwrap_err().errno(), libc::EIO);
+    let _ = vault.release(handle);
+    plan.reset();
+    let now = patched(patched(pattern(1, 40_000), 0, b"the journal is there"), 8192, &pattern(3, 4096));
+    (vault, now)
+}
+
+#[test]
+fn records_that_fit_their_file_no_longer_are_kept() {
+    // A file with records that could not be applied was exchanged in the store: at the next checkpoint the records did not fit it, and were
+    // dropped without a word.
+    let (store, plan) = (store(), FaultPlan::new());
+    let (vault, _) = with_broken_file(&store, &plan);
+    let stored = vault.cipher_path(b"file").unwrap();
+    let file = store.root().open_file(&stored, Access::ReadWrite).unwrap();
+    file.set_len(0).unwrap();
+    file.write_at(&[7; 9000], 0).unwrap();
+    vault.close().unwrap();
+    assert_eq!((control_files(&store, b"+journal-"), control_files(&store, b"+refused-")), (0, 1));
+    let again = vaults::open(store.root()).unwrap();
+    assert_eq!(get(&again, b"file").unwrap_err().errno(), libc::EIO);
+    assert!(get(&again, b"other").unwrap() == pattern(2, 100));
+    assert!(vaults::faults(&again).iter().any(|fault| fault.contains("is a journal with changes to files that were something else")));
+}
+
+#[test]
+fn a_truncation_that_fails_leaves_the_records_of_the_file() {
+    // The journal forgot the records of a file that was about to be truncated; the truncation failed, and what had been acknowledged was lost.
+    let truncate = OpenFlags { truncate: true, ..READ_WRITE };
+    for (call, nth) in [(Call::Read, 1), (Call::Write, 1)] {
+        let (store, plan) = (store(), FaultPlan::new());
+        let (vault, now) = with_broken_file(&store, &plan);
+        fail(&plan, call, nth);
+        let refused = vaults::open_or_create(&vault, b"file", truncate);
+        assert!(refused.is_err() && plan.failed() == 1, "{call:?}");
+        plan.reset();
+        assert!(get(&vault, b"file").unwrap() == now, "{call:?}: repaired when it is opened again");
+        vault.close().unwrap();
+        assert!(get(&vaults::open(store.root()).unwrap(), b"file").unwrap() == now, "{call:?}");
+    }
+    // One that succeeds needs none of them.
+    let (store, plan) = (store(), FaultPlan::new());
+    let (vault, _) = with_broken_file(&store, &plan);
+    put(&vault, b"file", b"new").unwrap();
+    vault.close().unwrap();
+    assert_eq!((control_files(&store, b"+journal-"), control_files(&store, b"+refused-")), (0, 0));
+    assert_eq!(get(&vaults::open(store.root()).unwrap(), b"file").unwrap(), b"new");
+}
+
+#[test]
+fn a_file_that_somebody_works_on_is_committed_all_the_same() {
+    // The background passed over a file whose lock was taken at that moment. One that was written to without a pause was never committed.
+    let store = store();
+    let vault = vaults::open(store.root()).unwrap();
+    synced(&vault, b"file", &pattern(1, 40_000));
+    let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+    vault.write(handle, 0, &pattern(2, 4096), false).unwrap();
+    // A write that appends has its fresh bytes written at once, and holds the file's lock meanwhile: until the background has given up, or
+    // has waited for a while.
+    let (began, has_begun) = mpsc::channel();
+    let (gave_up, has_given_up) = mpsc::channel::<()>();
+    let first = parking_lot::Mutex::new(Some((began, has_given_up)));
+    store.on_event(Box::new(move |event| {
+        if event.call == Call::Write
+            && let Some((began, has_given_up)) = first.lock().take()
+        {
+            began.send(()).unwrap();
+            let _ = has_given_up.recv_timeout(Duration::from_millis(200));
+        }
+    }));
+    std::thread::scope(|scope| {
+        scope.spawn(|| vault.write(handle, 40_000, &pattern(3, 300_000), false).unwrap());
+        has_begun.recv().unwrap();
+        vault.commit_due(Duration::ZERO);
+        let _ = gave_up.send(());
+    });
+    store.on_event(Box::new(|_| {}));
+    let died = get(&vaults::open(store.snapshot().root()).unwrap(), b"file").unwrap();
+    assert!(died[..4096] == pattern(2, 4096), "it was committed");
+    vault.release(handle).unwrap();
+}
+
+#[test]
+fn changes_of_many_files_take_no_more_memory_than_the_vault_may() {
+    // Each open file could hold 8 MiB of changes: with some hundreds of them the daemon was killed for want of memory.
+    const MAX: usize = 2 << 20;
+    let store = store();
+    let options = OpenOptions { cache_bytes: MAX, ..OpenOptions::default() };
+    let vault = Vault::open(store.root(), &vaults::owner(), options).unwrap();
+    let (files, len) = (16, 512 << 10);
+    let names: Vec<Vec<u8>> = (0..files).map(|n| format!("file {n}").into_bytes()).collect();
+    names.iter().for_each(|name| synced(&vault, name, &pattern(1, len)));
+    let handles: Vec<u64> = names.iter().map(|name| vaults::open_or_create(&vault, name, READ_WRITE).unwrap()).collect();
+    let mut most = 0;
+    for round in 0..4 {
+        for handle in &handles {
+            let part = len / 4;
+            vault.write(*handle, (round * part) as u64, &pattern(2 + round as u64, part), false).unwrap();
+            most = most.max(vault.uncommitted_bytes());
+        }
+    }
+    assert!(most > MAX / 2, "changes wait at all: {most}");
+    assert!(most <= MAX + (1 << 20), "{most} bytes");
+    handles.into_iter().for_each(|handle| vault.release(handle).unwrap());
+    assert_eq!(vault.uncommitted_bytes(), 0);
+    let wanted: Vec<u8> = (0..4).flat_map(|round| pattern(2 + round, len / 4)).collect();
+    assert!(names.iter().all(|name| get(&vault, name).unwrap() == wanted));
+}
+
+/// Crashes a store so that names stay and bytes are lost, again and again in other ways, and gives what is found under `path` where the store
+/// has a file of no bytes.
+fn without_bytes(store: &MemStore, stored: &[u8], path: &[u8]) -> Vec<Result<Vec<u8>, i32>> {
+    let mut found = Vec::new();
+    for way in 0..60 {
+        let random = Seeded::new(way + 1);
+        let crashed = store.crash(&mut |n| if random.below(3) > 0 { n - 1 } else { random.below(n as u64) as usize });
+        let mut dir = crashed.root();
+        let (parents, name) = vaults::split(stored);
+        for parent in parents.split(|b| *b == b'/').filter(|p| !p.is_empty()) {
+            let Ok(below) = dir.open_dir(parent) else { break };
+            dir = below;
+        }
+        if dir.stat(name).is_ok_and(|stat| stat.size == 0) {
+            let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+            let shown = get(&Vault::open(crashed.root(), &vaults::owner(), read_only).unwrap(), path).map_err(|e| e.errno());
+            let vault = vaults::open(crashed.root()).unwrap();
+            let replayed = get(&vault, path).map_err(|e| e.errno());
+            assert_eq!(shown, replayed, "a vault opened for reading shows what a replay makes");
+            if replayed.is_ok() {
+                put(&vault, path, b"it can be used").unwrap();
+            }
+            vault.close().unwrap();
+            assert_eq!(control_files(&crashed, b"+created-") + control_files(&crashed, b"+refused-"), 0);
+            found.push(replayed);
+        }
+    }
+    found
+}
+
+#[test]
+fn a_file_that_was_made_and_never_synced_is_empty_after_a_power_cut() {
+    // The store kept the name and lost the header: the file gave EIO, where a plain disk shows it empty. A database that keeps a side file
+    // which it never syncs could not be opened any more.
+    let store = store();
+    let vault = vaults::open(store.root()).unwrap();
+    vaults::mkdir(&vault, b"dir").unwrap();
+    for path in [&b"empty"[..], b"dir/written", b"old name", b"gone"] {
+        put(&vault, path, if path == b"dir/written" { b"bytes that nobody synced" } else { b"" }).unwrap();
+    }
+    vault.commit_due(Duration::ZERO);
+    rename(&vault, b"old name", b"new name", kithfs::vault::RenameMode::Replace).unwrap();
+    rename(&vault, b"dir", b"renamed", kithfs::vault::RenameMode::Replace).unwrap();
+    vaults::at(&vault, b"", |root| vault.unlink(root, b"gone")).unwrap();
+    vault.commit_due(Duration::ZERO);
+    for path in [&b"empty"[..], b"renamed/written", b"new name"] {
+        let found = without_bytes(&store, &vault.cipher_path(path).unwrap(), path);
+        assert!(!found.is_empty(), "{}: names outlive bytes in this store", path.escape_ascii());
+        assert!(found.iter().all(|f| f.as_ref().is_ok_and(|bytes| bytes.is_empty())), "{}: {found:?}", path.escape_ascii());
+    }
+    vault.close().unwrap();
+    assert_eq!(control_files(&store, b"+created-"), 0);
+}
+
+#[test]
+fn a_synced_file_that_is_cut_off_is_never_shown_as_empty() {
+    // With the record of its making still there: by a sync of its own, by another file that took its name, by a flush of the store.
+    let store = store();
+    let vault = vaults::open(store.root()).unwrap();
+    for path in [&b"synced"[..], b"replaced", b"made anew", b"source"] {
+        put(&vault, path, b"first").unwrap();
+    }
+    vault.commit_due(Duration::ZERO);
+    synced(&vault, b"synced", b"durable");
+    rename(&vault, b"source", b"replaced", kithfs::vault::RenameMode::Replace).unwrap();
+    vaults::at(&vault, b"", |root| vault.unlink(root, b"made anew")).unwrap();
+    synced(&vault, b"made anew", b"durable");
+    vault.commit_due(Duration::ZERO);
+    let stored: Vec<Vec<u8>> = [&b"synced"[..], b"replaced", b"made anew"].iter().map(|path| vault.cipher_path(path).unwrap()).collect();
+    let crashed = store.snapshot();
+    assert_eq!(control_files(&crashed, b"+created-"), 1);
+    for (path, stored) in [&b"synced"[..], b"replaced", b"made anew"].iter().zip(&stored) {
+        let attacked = crashed.snapshot();
+        attacked.root().open_file(stored, Access::ReadWrite).unwrap().set_len(0).unwrap();
+        let vault = vaults::open(attacked.root()).unwrap();
+        assert_eq!(get(&vault, path).map_err(|e| e.errno()), Err(libc::EIO), "{}", path.escape_ascii());
+    }
+    vault.close().unwrap();
+    let vault = vaults::open(store.root()).unwrap();
+    assert_eq!(get(&vault, b"synced").unwrap(), b"durable");
+}
