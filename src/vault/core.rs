@@ -280,19 +280,21 @@ impl Core {
         if node == ROOT {
             return self.attr(node, &self.root.stat_self()?, None);
         }
-        match self.nodes.link(node) {
-            Ok(link) => {
-                let dir = self.dir(link.parent)?;
+        let place = self.nodes.link(node).and_then(|link| Ok((self.dir(link.parent)?, link)));
+        match place {
+            Ok((dir, link)) => {
                 let stat = dir.stat(&link.stored)?;
                 if !self.nodes.is(node, &stat) {
                     return Err(Fault::Os(libc::ESTALE));
                 }
                 self.attr(node, &stat, Some((&*dir, &link.stored)))
             }
+            // It has no name any more, or stands in a folder whose place another one has taken.
             Err(fault) => {
                 let open = self.files.lock().get(&node).map(|s| s.file.clone());
                 match open {
                     Some(open) => self.attr(node, &open.file.stat()?, None),
+                    None if self.nodes.link(node).is_ok() => Err(fault),
                     None => match self.dirs.lock().get(&node).cloned() {
                         Some(dir) => self.attr(node, &dir.stat_self()?, None),
                         None => Err(fault),

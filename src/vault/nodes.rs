@@ -107,6 +107,20 @@ impl Nodes {
         self.inside.lock().remove_link(stat, parent, stored)
     }
 
+    /// Another object has taken the place of a directory: who asks for its name is told to look it up again.
+    pub fn forget_links(&self, id: NodeId) {
+        let mut inside = self.inside.lock();
+        let Some(node) = inside.nodes.get_mut(&id) else { return };
+        let key = node.key;
+        node.forgotten = true;
+        let gone = std::mem::take(&mut node.links);
+        if inside.by_key.get(&key) == Some(&id) {
+            inside.by_key.remove(&key);
+        }
+        gone.into_iter().for_each(|link| inside.release_parent(link.parent));
+        inside.collect(id);
+    }
+
     /// The node of an object, if it has one.
     pub fn find(&self, stat: &Stat) -> Option<NodeId> {
         self.inside.lock().by_key.get(&Key::of(stat)).copied()
@@ -170,6 +184,14 @@ impl Nodes {
         let inside = self.inside.lock();
         let node = inside.nodes.get(&id).ok_or(Fault::Os(libc::ESTALE))?;
         node.links.last().cloned().ok_or(Fault::Os(if node.forgotten { libc::ESTALE } else { libc::ENOENT }))
+    }
+
+    /// The name of a node that was last seen in `parent`: of hard links another one may have been used since.
+    pub fn link_in(&self, id: NodeId, parent: NodeId, name: &[u8]) -> Inner<Link> {
+        let inside = self.inside.lock();
+        let node = inside.nodes.get(&id).ok_or(Fault::Os(libc::ESTALE))?;
+        let found = node.links.iter().rev().find(|link| link.parent == parent && *link.name == *name);
+        found.cloned().ok_or(Fault::Os(libc::ENOENT))
     }
 
     /// Id of a directory, where it was worked out before.

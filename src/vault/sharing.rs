@@ -10,10 +10,11 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::cache::BlockCache;
 use super::commit::Durability;
-use super::core::{Core, list};
+use super::core::{Core, Shared, list};
 use super::error::{Error, Fault, Inner, Result};
 use super::share::{self, CreateShare, Vouched};
 use super::types::{Attr, Caller, NodeId, OpenFlags, ROOT, SetAttr, SetXattr};
@@ -86,6 +87,11 @@ fn children(core: &Core, node: NodeId) -> Inner<Vec<(Vec<u8>, Attr)>> {
     listed
 }
 
+/// `ESHUTDOWN` once the vault is closed.
+fn is_open(core: &Core) -> Inner<()> {
+    if core.closed.load(Ordering::Acquire) { Err(Fault::Os(libc::ESHUTDOWN)) } else { Ok(()) }
+}
+
 fn caller(attr: &Attr) -> Caller {
     Caller { uid: attr.uid, gid: attr.gid, umask: 0 }
 }
@@ -155,7 +161,8 @@ impl Copy<'_> {
     }
 
     fn entry(&mut self, from_parent: NodeId, to_parent: NodeId, name: &[u8], attr: &Attr) -> Inner<()> {
-        let link = self.from.nodes.link(attr.node)?;
+        is_open(self.from)?;
+        let link = self.from.nodes.link_in(attr.node, from_parent, name)?;
         let stat = self.from.dir(from_parent)?.stat(&link.stored)?;
         self.seen.insert((stat.dev, stat.ino), look(&stat));
         let mut there = match self.to.lookup(to_parent, name) {
@@ -302,6 +309,7 @@ impl Copy<'_> {
                 Err(Fault::Os(libc::ENXIO)) => break,
                 Err(fault) => return Err(fault),
             };
+            is_open(self.from)?;
             let read = self.from.read(from, at, &mut buf)?;
             if read == 0 {
                 break;
@@ -403,7 +411,7 @@ impl Vault {
     /// interruption it goes on; on a folder that is a share already it ends what an interruption left.
     ///
     /// # Errors
-    /// `EPERM` for who is no admin of the share that the folder is in, `EBUSY` while files in it are open or change all the time, `EINVAL`
+    /// `EPERM` for who is no admin of the share that the folder is in, `EBUSY` while files in it are open for writing or change all the time, `ESHUTDOWN` where the vault was closed meanwhile, `EINVAL`
     /// for the vault's root and for a folder with a share in it, `ELOOP` for one with more than 256 levels of directories; whatever reading and writing can fail with.
     pub fn create_share(&self, path: &[u8], options: &CreateShare, progress: &mut dyn FnMut(&ShareProgress)) -> Result<[u8; 32]> {
         const OP: &str = "share";
@@ -588,14 +596,18 @@ impl Place {
             let (links, seen) = (copy.links, copy.seen);
             links.values().for_each(|node| staged.nodes.forget(*node, 1));
             super::close_core(&staged).map_err(|_| Fault::Os(libc::EIO))?;
-            staged.closed.store(false, std::sync::atomic::Ordering::Release);
+            staged.closed.store(false, Ordering::Release);
 
             // From here on no name changes, and no file is opened.
             let _names = core.names.write();
             let files = core.files.lock();
-            if files.values().any(|shared| core.nodes.is_below(shared.file.node, folder)) {
+            // Who has a file open for reading goes on with the one that he has, as after a rename(2) over it.
+            let is_written = |shared: &Shared| shared.writers > 0 || shared.file.state.read().changed;
+            if files.values().any(|shared| core.nodes.is_below(shared.file.node, folder) && is_written(shared)) {
                 return Err(Fault::Os(libc::EBUSY));
             }
+            let _step = core.passing.lock();
+            is_open(core)?;
             if !unchanged(&*self.parent.open_dir(&self.stored)?, &seen)? {
                 before = seen;
                 continue;
@@ -607,6 +619,8 @@ impl Place {
             if let Ok(stat) = self.parent.stat(&staging) {
                 core.nodes.remove_link(&stat, self.node, &self.stored);
             }
+            // Whoever still goes by the former folder is told to look its name up again.
+            core.nodes.forget_links(folder);
             core.forget_dir(folder);
             return self.tidy(core);
         }

@@ -66,7 +66,7 @@ fn hard_links_share_everything_across_handles_and_mounts() {
 #[test]
 fn a_file_of_many_names_is_reached_by_each_of_them() {
     // A node forgot the oldest of many names, and when the others were removed the kernel's entry for the oldest gave ENOENT for ever.
-    let Some(mut posix) = Posix::new() else { return };
+    let Some(posix) = Posix::new() else { return };
     let first = posix.at("first");
     fs::write(&first, "kept").unwrap();
     let ino = fs::metadata(&first).unwrap().ino();
