@@ -5,7 +5,7 @@
 mod people;
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use people::{Person, refused, said, stderr};
 
@@ -293,7 +293,7 @@ fn everything_about_shares_works_inside_a_live_mount_while_programs_read() {
     // A program reads in the folder all the time and has a file of it open; it stops when it is told, and says whether all was right.
     let reads = "exec 7< plain/projects/large; touch reading; while ! test -e stop; do cmp plain/projects/large large; \
         test \"$(cat plain/projects/deep/small)\" = text; ls plain/projects > /dev/null; done; cmp - large <&7; touch fine";
-    let mut reader = ann.program(reads).spawn().unwrap();
+    let reader = ann.program(reads).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_until("the program reads", || ann.home().join("reading").exists());
     ann.ok(&["share", "create", "--name", "Ann", "plain/projects"]);
     ann.ok(&["share", "add", "--role", "writer", "plain/projects", "Bob", "Dan"]);
@@ -314,7 +314,12 @@ fn everything_about_shares_works_inside_a_live_mount_while_programs_read() {
         assert!(log.contains(what), "{what} is missing in {log}");
     }
     ann.write("stop", "");
-    assert!(reader.wait().unwrap().success() && ann.home().join("fine").exists(), "a program that read meanwhile was disturbed");
+    let output = reader.wait_with_output().unwrap();
+    assert!(
+        output.status.success() && ann.home().join("fine").exists(),
+        "a program that read meanwhile was disturbed: {}",
+        stderr(&output)
+    );
 
     // refusals come through with their codes
     refused(&ann.fails(&["share", "remove", "plain/projects", "Bob"], 12), "no member has this key");

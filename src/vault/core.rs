@@ -186,6 +186,11 @@ impl Core {
         self.dirs.lock().pop(&node);
     }
 
+    /// As [`Core::forget_dir`], of all.
+    pub fn forget_dirs(&self) {
+        self.dirs.lock().clear();
+    }
+
     /// Id of a directory: the recorded one where it has been renamed, else the one that follows from its place.
     pub fn directory_id(&self, node: NodeId) -> Inner<DirectoryId> {
         if let Some(id) = self.nodes.directory(node) {
@@ -326,6 +331,9 @@ impl Core {
     /// The open file of a node, opened now if it is not, with one more handle.
     pub fn acquire(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
         let mut files = self.files.lock();
+        if self.nodes.is_moved_away(node) {
+            return Err(Fault::Os(libc::ESTALE));
+        }
         if let Some(shared) = files.get_mut(&node) {
             shared.handles += 1;
             shared.writers += usize::from(flags.write);

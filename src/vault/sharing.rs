@@ -11,10 +11,11 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use super::cache::BlockCache;
 use super::commit::Durability;
-use super::core::{Core, Shared, list};
+use super::core::{Core, Open, Shared, list};
 use super::error::{Error, Fault, Inner, Result};
 use super::share::{self, CreateShare, Vouched};
 use super::types::{Attr, Caller, NodeId, OpenFlags, ROOT, SetAttr, SetXattr};
@@ -34,6 +35,10 @@ const DEPTH_MAX: usize = 256;
 const PART: usize = 1 << 20;
 /// How often what changed meanwhile is copied again before the caller is told that the folder is busy.
 const ROUNDS: usize = 4;
+
+/// How long listings of the former folder may take, and how often they are asked for.
+const LISTINGS_TAKE: Duration = Duration::from_secs(5);
+const LISTINGS_ASKED: Duration = Duration::from_millis(10);
 
 /// How far the making of a share, or a pass over it, has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -350,6 +355,15 @@ impl Copy<'_> {
     }
 }
 
+/// Gives those who are listing a directory that another one has taken the place of time to end, before its entries go.
+fn wait_for_listings(core: &Core) {
+    let listed = || core.handles.read().values().any(|open| matches!(open, Open::Dir { node, .. } if core.nodes.is_moved_away(*node)));
+    let end = Instant::now() + LISTINGS_TAKE;
+    while listed() && Instant::now() < end {
+        std::thread::sleep(LISTINGS_ASKED);
+    }
+}
+
 /// Whether everything in the store below `dir` looks as it did when it was copied. Nothing here takes a lock of the vault.
 fn unchanged(dir: &dyn Dir, seen: &Seen) -> Inner<bool> {
     let same = |stat: &Stat| seen.get(&(stat.dev, stat.ino)) == Some(&look(stat));
@@ -533,14 +547,13 @@ struct Place {
     parent_id: [u8; 32],
     stored: Box<[u8]>,
     name: Vec<u8>,
-    node: NodeId,
 }
 
 impl Place {
     fn of(core: &Core, stored: &[u8], name: &[u8], parent: NodeId) -> Inner<Self> {
         let parent_id = core.directory_id(parent)?;
         let name = core.keys.place_name(&parent_id, stored, name).to_vec();
-        Ok(Place { parent: core.dir(parent)?, parent_id, stored: stored.into(), name, node: parent })
+        Ok(Place { parent: core.dir(parent)?, parent_id, stored: stored.into(), name })
     }
 
     fn new_staging(&self, core: &Core) -> Vec<u8> {
@@ -599,14 +612,14 @@ impl Place {
             staged.closed.store(false, Ordering::Release);
 
             // From here on no name changes, and no file is opened.
-            let _names = core.names.write();
+            let names = core.names.write();
             let files = core.files.lock();
             // Who has a file open for reading goes on with the one that he has, as after a rename(2) over it.
             let is_written = |shared: &Shared| shared.writers > 0 || shared.file.state.read().changed;
             if files.values().any(|shared| core.nodes.is_below(shared.file.node, folder) && is_written(shared)) {
                 return Err(Fault::Os(libc::EBUSY));
             }
-            let _step = core.passing.lock();
+            let step = core.passing.lock();
             is_open(core)?;
             if !unchanged(&*self.parent.open_dir(&self.stored)?, &seen)? {
                 before = seen;
@@ -615,13 +628,11 @@ impl Place {
             core.journal.settle(None)?;
             self.parent.rename(&self.stored, &*self.parent, &staging, RenameMode::Exchange)?;
             self.parent.sync()?;
-            drop(files);
-            if let Ok(stat) = self.parent.stat(&staging) {
-                core.nodes.remove_link(&stat, self.node, &self.stored);
-            }
-            // Whoever still goes by the former folder is told to look its name up again.
+            // Whoever still goes by the former folder is told to look its name up again; nobody may open anything in it for writing.
             core.nodes.forget_links(folder);
-            core.forget_dir(folder);
+            core.forget_dirs();
+            drop((files, names, step));
+            wait_for_listings(core);
             return self.tidy(core);
         }
         Err(Fault::Os(libc::EBUSY))
