@@ -5,7 +5,7 @@
 mod people;
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use people::{Person, refused, said, stderr};
 
@@ -223,11 +223,6 @@ fn after_a_pass_a_removed_member_opens_nothing_and_the_pass_survives_being_kille
     ann.ok(&["share", "remove", "vault", "Bob"]);
     let at_first = left(&ann);
     assert_eq!((&at_first["bytes"], &at_first["files"]), (&serde_json::json!(40_000_004), &serde_json::json!(2)), "{at_first}");
-    {
-        let _mounted = Mounted::new(&ann, &[]);
-        refused(&ann.fails(&["share", "rekey", "--eager", "vault"], 9), "unmount first");
-        refused(&ann.fails(&["share", "create", "plain/projects"], 9), "unmount first");
-    }
     // killed as soon as it has begun
     let mut pass = ann.kithfs(&["share", "rekey", "--eager", "vault"]).spawn().unwrap();
     while left(&ann)["names"] == at_first["names"] && pass.try_wait().unwrap().is_none() {}
@@ -263,4 +258,91 @@ fn a_folder_of_a_vault_becomes_a_share() {
     ann.ok(&["share", "rekey", "--eager", "vault/projects"]);
     assert!(said(&ann.ok(&["share", "list", "vault/projects"])).contains("epoch  2"));
     refused(&ann.fails(&["share", "create", "vault"], 2), "name a folder");
+}
+
+/// Waits until `holds`, which something that happens meanwhile makes true.
+fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !holds() {
+        assert!(std::time::Instant::now() < end, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn everything_about_shares_works_inside_a_live_mount_while_programs_read() {
+    if !can_run() {
+        return;
+    }
+    let (ann, bob) = (Person::user("ann", 0), Person::with_identity("bob"));
+    let dan = Person::with_identity("dan");
+    ann.ok(&["init", "--identity", ".config/kithfs/identity", "vault"]);
+    knows(&ann, "Bob", &bob);
+    knows(&ann, "Dan", &dan);
+    let mounted = Mounted::new(&ann, &[]);
+    assert!(
+        ann.shell(
+            "mkdir -p plain/projects/deep; head -c 3000000 /dev/urandom > plain/projects/large; echo text > plain/projects/deep/small"
+        )
+        .0
+    );
+    assert!(ann.shell("cp plain/projects/large large; ln plain/projects/deep/small plain/projects/other").0);
+    // no passphrase is to be had from here on: the daemon has what it takes
+    fs::rename(ann.home().join("passphrase"), ann.home().join("hidden")).unwrap();
+
+    // A program reads in the folder all the time and has a file of it open; it stops when it is told, and says whether all was right.
+    let reads = "exec 7< plain/projects/large; touch reading; while ! test -e stop; do cmp plain/projects/large large; \
+        test \"$(cat plain/projects/deep/small)\" = text; ls plain/projects > /dev/null; done; cmp - large <&7; touch fine";
+    let reader = ann.program(reads).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("the program reads", || ann.home().join("reading").exists());
+    ann.ok(&["share", "create", "--name", "Ann", "plain/projects"]);
+    ann.ok(&["share", "add", "--role", "writer", "plain/projects", "Bob", "Dan"]);
+    let listed = said(&ann.ok(&["share", "list", "plain/projects/deep"]));
+    assert!(["Ann", "Bob", "Dan", "epoch  1"].iter().all(|what| listed.contains(what)), "{listed}");
+    assert!(said(&ann.ok(&["who-can-read", "plain/projects/large"])).contains("Bob"));
+    assert!(!said(&ann.ok(&["who-can-read", "plain"])).contains("Bob"));
+    ann.ok(&["share", "invite", "-o", "invitation", "plain/projects", "Bob"]);
+    ann.ok(&["share", "rekey", "--eager", "plain/projects"]);
+    assert!(said(&ann.ok(&["share", "list", "plain/projects"])).contains("epoch  2"));
+    ann.ok(&["share", "remove", "--eager", "plain/projects", "Bob"]);
+    // by the path of the ciphertext too
+    let status = said(&ann.ok(&["share", "rekey", "--status", "--json", "vault/projects"]));
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert!(["bytes", "names", "headers", "skipped"].iter().all(|field| status[field] == 0), "{status}");
+    let log = said(&ann.ok(&["share", "log", "plain/projects"]));
+    for what in ["founded, added Ann as admin", "added Bob as writer", "new folder key", "removed Bob"] {
+        assert!(log.contains(what), "{what} is missing in {log}");
+    }
+    ann.write("stop", "");
+    let output = reader.wait_with_output().unwrap();
+    assert!(
+        output.status.success() && ann.home().join("fine").exists(),
+        "a program that read meanwhile was disturbed: {}",
+        stderr(&output)
+    );
+
+    // refusals come through with their codes
+    refused(&ann.fails(&["share", "remove", "plain/projects", "Bob"], 12), "no member has this key");
+    refused(&ann.fails(&["share", "create", "plain"], 2), "name a folder");
+    refused(&ann.fails(&["share", "add", "--role", "reader", "plain", "Bob"], 2), "--signed");
+    refused(&ann.fails(&["share", "settle", "plain/projects"], 2), "there is nothing to settle");
+    // a new folder is made as mkdir(1) makes one
+    let (_, mask) = ann.shell("umask 027; mkdir plain/like; umask 027; stat -c %a plain/like");
+    assert_eq!(mask.trim(), "750");
+    ann.ok(&["share", "create", "plain/like/new"]);
+    assert_eq!(ann.shell("stat -c %a plain/like/new").1, ann.shell("mkdir d; stat -c %a d").1);
+    // what is open for writing is not taken away from its program
+    let writes = "mkdir plain/busy; exec 8> plain/busy/open; touch writing; while ! test -e end; do sleep 0.05; done; echo end >&8";
+    let mut writer = ann.program(writes).spawn().unwrap();
+    wait_until("the program writes", || ann.home().join("writing").exists());
+    refused(&ann.fails(&["share", "create", "plain/busy"], 1), "busy");
+    ann.write("end", "");
+    assert!(writer.wait().unwrap().success());
+    assert_eq!(ann.shell("cat plain/busy/open").1, "end\n");
+    ann.ok(&["share", "create", "plain/busy"]);
+    assert_eq!(ann.shell("cat plain/busy/open").1, "end\n");
+    fs::rename(ann.home().join("hidden"), ann.home().join("passphrase")).unwrap();
+    drop(mounted);
+    ann.ok(&["fsck", "vault"]);
+    assert_eq!(said(&ann.ok(&["cat", "vault", "projects/other"])), "text\n");
 }

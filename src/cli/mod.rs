@@ -4,12 +4,14 @@
 //!   place for advice; [`exit`]: what scripts read.
 //! * [`secret`], [`identity`], [`kdf`], [`replace`]: passphrases and the files that they open; [`open`], [`paths`], [`seen`]: vaults.
 //! * [`home`], [`contacts`], [`memory`], [`ask`]: what this user keeps of people and shares, and questions to him.
-//! * [`daemon`], [`signals`], [`log`], [`process`], [`registry`]: the process of a mount.
+//! * [`daemon`], [`signals`], [`log`], [`process`], [`registry`]: the process of a mount; [`control`]: what it
+//!   can be asked to do.
 
 pub mod args;
 pub mod ask;
 pub mod cmd;
 pub mod contacts;
+pub mod control;
 pub mod daemon;
 pub mod display;
 pub mod error;

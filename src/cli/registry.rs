@@ -39,6 +39,8 @@ const ENTRY_MAX: u64 = 32 * 1024;
 
 /// Extension of the file in which a daemon leaves word that its last writes failed.
 const FAILED: &str = "failed";
+/// Extension of the socket on which a daemon can be asked.
+const SOCKET: &str = "sock";
 
 /// The directory of the entries.
 pub struct Registry {
@@ -51,6 +53,11 @@ pub struct Registered {
 }
 
 impl Registered {
+    /// Where this process can be asked about its mount.
+    pub fn socket(&self) -> PathBuf {
+        self.path.with_extension(SOCKET)
+    }
+
     /// Leaves word for whoever waits for the end of this process that not all was written.
     pub fn leave_failure(&self, message: &str) -> io::Result<()> {
         std::fs::write(self.path.with_extension(FAILED), message)
@@ -95,6 +102,11 @@ impl Registry {
         self.dir.join(format!("{}-{}.json", process.pid, process.start_ticks))
     }
 
+    /// Where the daemon of a mount can be asked.
+    pub fn socket_of(&self, process: ProcessId) -> PathBuf {
+        self.path_of(process).with_extension(SOCKET)
+    }
+
     /// The entry of `mountpoint` whose process runs, whether it is mounted still or only writes what is left; the latest of several.
     pub fn serving(&self, mountpoint: &Path) -> io::Result<Option<Entry>> {
         let mut entries = self.entries()?;
@@ -122,6 +134,7 @@ impl Registry {
                 Ok(Some(entry)) if entry.process.is_running() => entries.push(entry),
                 Ok(_) => {
                     let _ = std::fs::remove_file(&path);
+                    let _ = std::fs::remove_file(path.with_extension(SOCKET));
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),

@@ -190,6 +190,11 @@ impl Core {
         self.dirs.lock().pop(&node);
     }
 
+    /// As [`Core::forget_dir`], of all.
+    pub fn forget_dirs(&self) {
+        self.dirs.lock().clear();
+    }
+
     /// Id of a directory: the recorded one where it has been renamed, else the one that follows from its place.
     pub fn directory_id(&self, node: NodeId) -> Inner<DirectoryId> {
         if let Some(id) = self.nodes.directory(node) {
@@ -284,19 +289,21 @@ impl Core {
         if node == ROOT {
             return self.attr(node, &self.root.stat_self()?, None);
         }
-        match self.nodes.link(node) {
-            Ok(link) => {
-                let dir = self.dir(link.parent)?;
+        let place = self.nodes.link(node).and_then(|link| Ok((self.dir(link.parent)?, link)));
+        match place {
+            Ok((dir, link)) => {
                 let stat = dir.stat(&link.stored)?;
                 if !self.nodes.is(node, &stat) {
                     return Err(Fault::Os(libc::ESTALE));
                 }
                 self.attr(node, &stat, Some((&*dir, &link.stored)))
             }
+            // It has no name any more, or stands in a folder whose place another one has taken.
             Err(fault) => {
                 let open = self.files.lock().get(&node).map(|s| s.file.clone());
                 match open {
                     Some(open) => self.attr(node, &open.file.stat()?, None),
+                    None if self.nodes.link(node).is_ok() => Err(fault),
                     None => match self.dirs.lock().get(&node).cloned() {
                         Some(dir) => self.attr(node, &dir.stat_self()?, None),
                         None => Err(fault),
@@ -328,6 +335,9 @@ impl Core {
     /// The open file of a node, opened now if it is not, with one more handle.
     pub fn acquire(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
         let mut files = self.files.lock();
+        if self.nodes.is_moved_away(node) {
+            return Err(Fault::Os(libc::ESTALE));
+        }
         if let Some(shared) = files.get_mut(&node) {
             shared.handles += 1;
             shared.writers += usize::from(flags.write);

@@ -723,7 +723,11 @@ impl Core {
         let folder = Folder { core: self, node, dir, id };
         loop {
             let raw = folder.dir.read(cookie, limit)?;
-            let Some(last) = raw.last() else { return Ok(Vec::new()) };
+            let Some(last) = raw.last() else {
+                // What was removed because something else has taken its place must not look empty.
+                let gone = self.nodes.is_moved_away(node) && folder.dir.stat_self()?.nlink == 0;
+                return if gone { Err(Fault::Os(libc::ESTALE)) } else { Ok(Vec::new()) };
+            };
             cookie = last.next;
             let mut entries = Vec::with_capacity(raw.len());
             let decoded = self.keys.names(&folder.id).decode_many(raw.iter().map(|entry| &*entry.name));

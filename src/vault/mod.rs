@@ -71,7 +71,7 @@ use parking_lot::{Condvar, Mutex};
 
 pub use self::check::{CheckFault, CheckProgress, CheckReport, LOST_AND_FOUND, Online, REPAIR_RUN};
 pub use self::error::{Error, LockHolder, Result};
-pub use self::members::{LogEntry, LogKind, Share, ShareInfo};
+pub use self::members::{LogEntry, LogKind, MemberChanges, Share, ShareInfo};
 pub use self::memory::{Notice, NoticeKind, SETTLE, SurveyOptions};
 pub use self::repair::{Outcome, Remedy, RepairReport, Repaired};
 pub use self::reseal::Pending;

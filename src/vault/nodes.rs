@@ -6,6 +6,7 @@
 //! * An inode number alone is no identity: birth time and type are compared, and an object that was replaced gets a new node.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
@@ -64,6 +65,8 @@ struct Inside {
 /// See the module.
 pub(crate) struct Nodes {
     inside: Mutex<Inside>,
+    /// Whether [`Nodes::forget_links`] was ever called.
+    any_moved: AtomicBool,
 }
 
 /// Names that a node remembers; more hard links than this are found again by their own lookups, for which `ESTALE` asks.
@@ -74,7 +77,7 @@ impl Nodes {
     pub fn new(root: &Stat, directory: DirectoryId) -> Self {
         let node = Node { lookups: 1, directory: Some(directory), ..Node::new(Key::of(root)) };
         let inside = Inside { by_key: HashMap::from([(node.key, ROOT)]), nodes: HashMap::from([(ROOT, node)]), next: ROOT + 1 };
-        Nodes { inside: Mutex::new(inside) }
+        Nodes { inside: Mutex::new(inside), any_moved: AtomicBool::new(false) }
     }
 
     /// The node of an object that was just seen at `link`, counted once.
@@ -105,6 +108,37 @@ impl Nodes {
     /// The name (`parent`, `stored`) is no longer one of the object, of which `stat` is from before that; gives its node, if it has one.
     pub fn remove_link(&self, stat: &Stat, parent: NodeId, stored: &[u8]) -> Option<NodeId> {
         self.inside.lock().remove_link(stat, parent, stored)
+    }
+
+    /// Another object has taken the place of a directory: who asks for its name is told to look it up again.
+    pub fn forget_links(&self, id: NodeId) {
+        let mut inside = self.inside.lock();
+        let Some(node) = inside.nodes.get_mut(&id) else { return };
+        let key = node.key;
+        node.forgotten = true;
+        self.any_moved.store(true, Ordering::Release);
+        let gone = std::mem::take(&mut node.links);
+        if inside.by_key.get(&key) == Some(&id) {
+            inside.by_key.remove(&key);
+        }
+        gone.into_iter().for_each(|link| inside.release_parent(link.parent));
+        inside.collect(id);
+    }
+
+    /// Whether another object has taken the place of the directory that `id` is, or stands in.
+    pub fn is_moved_away(&self, mut id: NodeId) -> bool {
+        if !self.any_moved.load(Ordering::Acquire) {
+            return false;
+        }
+        let inside = self.inside.lock();
+        for _ in 0..4096 {
+            let Some(node) = inside.nodes.get(&id) else { return false };
+            match node.links.last() {
+                Some(link) => id = link.parent,
+                None => return node.forgotten && node.kind == Kind::Dir,
+            }
+        }
+        false
     }
 
     /// The node of an object, if it has one.
@@ -170,6 +204,14 @@ impl Nodes {
         let inside = self.inside.lock();
         let node = inside.nodes.get(&id).ok_or(Fault::Os(libc::ESTALE))?;
         node.links.last().cloned().ok_or(Fault::Os(if node.forgotten { libc::ESTALE } else { libc::ENOENT }))
+    }
+
+    /// The name of a node that was last seen in `parent`: of hard links another one may have been used since.
+    pub fn link_in(&self, id: NodeId, parent: NodeId, name: &[u8]) -> Inner<Link> {
+        let inside = self.inside.lock();
+        let node = inside.nodes.get(&id).ok_or(Fault::Os(libc::ESTALE))?;
+        let found = node.links.iter().rev().find(|link| link.parent == parent && *link.name == *name);
+        found.cloned().ok_or(Fault::Os(libc::ENOENT))
     }
 
     /// Id of a directory, where it was worked out before.

@@ -147,6 +147,10 @@ impl Shares {
             let route = self.route(node).map_err(|fault| fault.at(op, PathBuf::new))?;
             match act(&route.core, route.local) {
                 Err(Fault::Boundary) if !entered => self.enter(&route)?,
+                // It is gone because another directory has taken its place: not for who looks it up again.
+                Err(fault) if fault.errno() == libc::ENOENT && route.core.nodes.is_moved_away(route.local) => {
+                    return Err(self.explain(op, &route, Fault::Os(libc::ESTALE)));
+                }
                 other => return other.map(|out| (out, route.number)).map_err(|fault| self.explain(op, &route, fault)),
             }
             entered = true;

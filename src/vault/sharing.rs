@@ -10,10 +10,12 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use super::cache::BlockCache;
 use super::commit::Durability;
-use super::core::{Core, list};
+use super::core::{Core, Open, Shared, list};
 use super::error::{Error, Fault, Inner, Result};
 use super::share::{self, CreateShare, Vouched};
 use super::types::{Attr, Caller, NodeId, OpenFlags, ROOT, SetAttr, SetXattr};
@@ -33,6 +35,10 @@ const DEPTH_MAX: usize = 256;
 const PART: usize = 1 << 20;
 /// How often what changed meanwhile is copied again before the caller is told that the folder is busy.
 const ROUNDS: usize = 4;
+
+/// How long listings of the former folder may take, and how often they are asked for.
+const LISTINGS_TAKE: Duration = Duration::from_secs(5);
+const LISTINGS_ASKED: Duration = Duration::from_millis(10);
 
 /// How far the making of a share, or a pass over it, has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +90,11 @@ fn children(core: &Core, node: NodeId) -> Inner<Vec<(Vec<u8>, Attr)>> {
     })();
     core.release_handle(handle)?;
     listed
+}
+
+/// `ESHUTDOWN` once the vault is closed.
+fn is_open(core: &Core) -> Inner<()> {
+    if core.closed.load(Ordering::Acquire) { Err(Fault::Os(libc::ESHUTDOWN)) } else { Ok(()) }
 }
 
 fn caller(attr: &Attr) -> Caller {
@@ -155,7 +166,8 @@ impl Copy<'_> {
     }
 
     fn entry(&mut self, from_parent: NodeId, to_parent: NodeId, name: &[u8], attr: &Attr) -> Inner<()> {
-        let link = self.from.nodes.link(attr.node)?;
+        is_open(self.from)?;
+        let link = self.from.nodes.link_in(attr.node, from_parent, name)?;
         let stat = self.from.dir(from_parent)?.stat(&link.stored)?;
         self.seen.insert((stat.dev, stat.ino), look(&stat));
         let mut there = match self.to.lookup(to_parent, name) {
@@ -302,6 +314,7 @@ impl Copy<'_> {
                 Err(Fault::Os(libc::ENXIO)) => break,
                 Err(fault) => return Err(fault),
             };
+            is_open(self.from)?;
             let read = self.from.read(from, at, &mut buf)?;
             if read == 0 {
                 break;
@@ -339,6 +352,15 @@ impl Copy<'_> {
         self.to.setattr(to, &SetAttr { perm, ..SetAttr::default() })?;
         self.to.setattr(to, &SetAttr { atime: SetTime::At(attr.atime), mtime: SetTime::At(attr.mtime), ..SetAttr::default() })?;
         Ok(())
+    }
+}
+
+/// Gives those who are listing a directory that another one has taken the place of time to end, before its entries go.
+fn wait_for_listings(core: &Core) {
+    let listed = || core.handles.read().values().any(|open| matches!(open, Open::Dir { node, .. } if core.nodes.is_moved_away(*node)));
+    let end = Instant::now() + LISTINGS_TAKE;
+    while listed() && Instant::now() < end {
+        std::thread::sleep(LISTINGS_ASKED);
     }
 }
 
@@ -403,7 +425,7 @@ impl Vault {
     /// interruption it goes on; on a folder that is a share already it ends what an interruption left.
     ///
     /// # Errors
-    /// `EPERM` for who is no admin of the share that the folder is in, `EBUSY` while files in it are open or change all the time, `EINVAL`
+    /// `EPERM` for who is no admin of the share that the folder is in, `EBUSY` while files in it are open for writing or change all the time, `ESHUTDOWN` where the vault was closed meanwhile, `EINVAL`
     /// for the vault's root and for a folder with a share in it, `ELOOP` for one with more than 256 levels of directories; whatever reading and writing can fail with.
     pub fn create_share(&self, path: &[u8], options: &CreateShare, progress: &mut dyn FnMut(&ShareProgress)) -> Result<[u8; 32]> {
         const OP: &str = "share";
@@ -525,14 +547,13 @@ struct Place {
     parent_id: [u8; 32],
     stored: Box<[u8]>,
     name: Vec<u8>,
-    node: NodeId,
 }
 
 impl Place {
     fn of(core: &Core, stored: &[u8], name: &[u8], parent: NodeId) -> Inner<Self> {
         let parent_id = core.directory_id(parent)?;
         let name = core.keys.place_name(&parent_id, stored, name).to_vec();
-        Ok(Place { parent: core.dir(parent)?, parent_id, stored: stored.into(), name, node: parent })
+        Ok(Place { parent: core.dir(parent)?, parent_id, stored: stored.into(), name })
     }
 
     fn new_staging(&self, core: &Core) -> Vec<u8> {
@@ -588,14 +609,18 @@ impl Place {
             let (links, seen) = (copy.links, copy.seen);
             links.values().for_each(|node| staged.nodes.forget(*node, 1));
             super::close_core(&staged).map_err(|_| Fault::Os(libc::EIO))?;
-            staged.closed.store(false, std::sync::atomic::Ordering::Release);
+            staged.closed.store(false, Ordering::Release);
 
             // From here on no name changes, and no file is opened.
-            let _names = core.names.write();
+            let names = core.names.write();
             let files = core.files.lock();
-            if files.values().any(|shared| core.nodes.is_below(shared.file.node, folder)) {
+            // Who has a file open for reading goes on with the one that he has, as after a rename(2) over it.
+            let is_written = |shared: &Shared| shared.writers > 0 || shared.file.state.read().changed;
+            if files.values().any(|shared| core.nodes.is_below(shared.file.node, folder) && is_written(shared)) {
                 return Err(Fault::Os(libc::EBUSY));
             }
+            let step = core.passing.lock();
+            is_open(core)?;
             if !unchanged(&*self.parent.open_dir(&self.stored)?, &seen)? {
                 before = seen;
                 continue;
@@ -603,11 +628,11 @@ impl Place {
             core.journal.settle(None)?;
             self.parent.rename(&self.stored, &*self.parent, &staging, RenameMode::Exchange)?;
             self.parent.sync()?;
-            drop(files);
-            if let Ok(stat) = self.parent.stat(&staging) {
-                core.nodes.remove_link(&stat, self.node, &self.stored);
-            }
-            core.forget_dir(folder);
+            // Whoever still goes by the former folder is told to look its name up again; nobody may open anything in it for writing.
+            core.nodes.forget_links(folder);
+            core.forget_dirs();
+            drop((files, names, step));
+            wait_for_listings(core);
             return self.tidy(core);
         }
         Err(Fault::Os(libc::EBUSY))

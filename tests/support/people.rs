@@ -84,6 +84,11 @@ impl Person {
         (output.status.success(), said(&output) + &stderr(&output))
     }
 
+    /// A shell script of this person that is yet to be started.
+    pub fn program(&self, script: &str) -> Command {
+        self.command(Path::new("/bin/sh"), &["-euc", script])
+    }
+
     pub fn home(&self) -> &Path {
         self.dir.path()
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
 
 use super::OpenArgs;
 use crate::sharing;
@@ -21,7 +22,8 @@ pub enum ShareCommand {
     /// Make a share of a folder of a vault
     ///
     /// The folder is made where it is missing. What it holds is encrypted anew; until that is done it stays what it is, and the command
-    /// goes on where it was interrupted. The vault must not be mounted meanwhile.
+    /// goes on where it was interrupted. In a mounted vault programs may read meanwhile; what is open for writing in the folder at the end
+    /// makes the command fail.
     Create(ShareCreate),
     /// Add members, or give them a role that may do more
     ///
@@ -38,7 +40,7 @@ pub enum ShareCommand {
     /// Seal anew what is still under an older folder key
     ///
     /// Names, headers and small files, with --eager all contents. Where nothing is left under an older key, it begins with a new one. It
-    /// goes on where it was interrupted. The vault must not be mounted meanwhile, except with --status.
+    /// goes on where it was interrupted.
     Rekey(ShareRekey),
     /// Choose one of two lists of members that exclude each other
     ///
@@ -51,7 +53,7 @@ pub enum ShareCommand {
 }
 
 /// What a member may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Role {
     /// Reads
     Reader,
@@ -67,6 +69,16 @@ impl From<Role> for sharing::Role {
             Role::Reader => sharing::Role::Reader,
             Role::Writer => sharing::Role::Writer,
             Role::Admin => sharing::Role::Admin,
+        }
+    }
+}
+
+impl From<sharing::Role> for Role {
+    fn from(role: sharing::Role) -> Role {
+        match role {
+            sharing::Role::Reader => Role::Reader,
+            sharing::Role::Writer => Role::Writer,
+            sharing::Role::Admin => Role::Admin,
         }
     }
 }
@@ -100,7 +112,7 @@ pub struct ShareCreate {
     /// What its members see as your name
     #[arg(long, value_name = "NAME", default_value = "owner")]
     pub name: String,
-    /// The vault and the folder in it: VAULT/FOLDER
+    /// The vault, or where it is mounted, and the folder in it: VAULT/FOLDER
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 }
@@ -120,7 +132,7 @@ pub struct ShareRekey {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// The vault, or the folder of a share in it
+    /// The vault, or where it is mounted, or the folder of a share in it
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 }
@@ -131,7 +143,7 @@ pub struct ShareRemove {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// Seal all contents anew at once; the vault must not be mounted meanwhile
+    /// Seal all contents anew at once
     #[arg(long)]
     pub eager: bool,
     /// The vault, or where it is mounted

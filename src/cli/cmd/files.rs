@@ -334,7 +334,7 @@ pub fn mkdir(args: &Mkdir) -> Result<Exit, Failure> {
     let open = open(&args.vault, &args.open, Purpose::Write)?;
     for path in &paths {
         if args.parents {
-            make_path(&open.vault, path).map_err(open.failed(path))?;
+            make_path(&open.vault, path, new_dir_mode()).map_err(open.failed(path))?;
         } else {
             let Some((parent, name)) = split(path) else {
                 return Err(open.failed(b"/")(vault::Error::Os { op: "make", errno: libc::EEXIST }));
@@ -349,20 +349,20 @@ pub fn mkdir(args: &Mkdir) -> Result<Exit, Failure> {
 }
 
 /// Makes a directory and those above it, where they are missing; gives its node.
-pub fn make_path<'a>(vault: &'a vault::Vault, path: &[u8]) -> vault::Result<Node<'a>> {
+pub fn make_path<'a>(vault: &'a vault::Vault, path: &[u8], mode: u32) -> vault::Result<Node<'a>> {
     let mut node = Node::at(vault, b"")?;
     for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
         node = match Node::child(vault, node.id(), name)? {
             Some(found) if found.is_dir() => found,
             Some(_) => return Err(vault::Error::Os { op: "make", errno: libc::ENOTDIR }),
-            None => Node::counted(vault, vault.mkdir(&caller(), node.id(), name, new_dir_mode())?),
+            None => Node::counted(vault, vault.mkdir(&caller(), node.id(), name, mode)?),
         };
     }
     Ok(node)
 }
 
 /// What mkdir(1) gives: all bits but those of the umask.
-fn new_dir_mode() -> u32 {
+pub fn new_dir_mode() -> u32 {
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
     0o777 & !umask.as_raw_mode()

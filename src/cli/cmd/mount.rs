@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::backing::os::clear_umask;
 use crate::cli::args::{self, LogLevel, Mount, OpenArgs};
+use crate::cli::control::{self, Control};
 use crate::cli::daemon::{self, Background, Side};
 use crate::cli::display::JsonPath;
 use crate::cli::error::Error;
@@ -140,6 +141,7 @@ struct Service {
     serving: Serving,
     signals: Signals,
     registered: Option<Registered>,
+    control: Option<Control>,
 }
 
 impl Service {
@@ -187,12 +189,18 @@ impl Service {
             tracing::debug!("readahead stays as it is: {error}");
         }
         let registered = register(&open.dir, &mounted, options.read_only);
-        Ok(Service { vault: open.vault, dir: open.dir, mounted: Arc::new(mounted), serving, signals, registered })
+        // of a mount that only reads nothing is asked that a command could not do beside it
+        let asked = registered.as_ref().filter(|_| !options.read_only);
+        let control = asked.and_then(|registered| {
+            let served = control::serve(registered.socket(), open.vault.clone(), open.dir.clone(), serving.notifier());
+            served.inspect_err(|error| tracing::warn!("commands about shares will not reach this mount: {error}")).ok()
+        });
+        Ok(Service { vault: open.vault, dir: open.dir, mounted: Arc::new(mounted), serving, signals, registered, control })
     }
 
     /// Serves until it is unmounted, then writes what is left.
     fn run(self, background: Option<Background>) -> Result<Exit, Failure> {
-        let Service { vault, dir, mounted, serving, signals, registered } = self;
+        let Service { vault, dir, mounted, serving, signals, registered, control } = self;
         if let Some(background) = background
             && let Err(error) = background.serving()
         {
@@ -203,6 +211,7 @@ impl Service {
         tracing::info!("serving the vault {} on {}", display::path(&dir), display::path(&mounted.mountpoint));
         obey(signals, mounted, vault.clone());
         let served = serving.join();
+        drop(control);
         let closed = vault.close().map_err(|error| in_vault(error, &dir, None));
         let result = match (served, closed) {
             (_, Err(failure)) => Err(failure),

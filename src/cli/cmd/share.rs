@@ -1,29 +1,29 @@
 //! `kithfs share`, `kithfs who-can-read`
 //!
 //! Rules: what changes the membership names the folder of the share itself, so that nobody shares a whole vault who meant a folder in it;
-//! a key is taken from the contacts alone, never from a name in a roster; where nothing but new control files is written the vault is
-//! opened without its lock, so that it works beside a mount. What writes files takes the lock, and is refused while it is mounted.
+//! a key is taken from the contacts alone, never from a name in a roster. Where the vault is mounted for writing its daemon does what is
+//! asked for; else it is opened here, without its lock where nothing but new control files is written.
 
 mod reseal;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 
 use crate::cli::args::OpenArgs;
 use crate::cli::args::share::{ShareAdd, ShareCommand, ShareInvite, ShareList, ShareLog, ShareRemove, ShareSettle};
+use crate::cli::contacts;
+use crate::cli::control::{Door, Known, Past};
 use crate::cli::display::{Shown, hex, path as shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
-use crate::cli::open::{self, Open, Purpose};
+use crate::cli::open::Purpose;
 use crate::cli::out::Out;
-use crate::cli::registry::Registry;
 use crate::cli::replace::replace;
 use crate::cli::report::{Failure, note};
-use crate::cli::{contacts, paths};
 use crate::sharing::contacts::Trust;
 use crate::sharing::{Contacts, Member, PublicIdentity, Role};
-use crate::vault::{self, LogEntry, LogKind, ShareInfo};
+use crate::vault::{LogKind, Pending};
 
 /// Runs one of the commands.
 pub fn run(command: &ShareCommand) -> Result<Exit, Failure> {
@@ -39,68 +39,34 @@ pub fn run(command: &ShareCommand) -> Result<Exit, Failure> {
     }
 }
 
-/// The vault that a path of ciphertext or of a live mount belongs to, and the plain path in it.
-fn locate(given: &Path) -> Result<(PathBuf, Vec<u8>), Failure> {
-    let place = given.canonicalize().unwrap_or_else(|_| given.to_owned());
-    // without a registry there are no mounts to be found in
-    let live = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
-    let mounts = live.iter().filter_map(|entry| Some((entry, place.strip_prefix(&entry.mountpoint.0).ok()?)));
-    // of mounts inside of mounts the innermost
-    match mounts.min_by_key(|(_, rest)| rest.as_os_str().len()) {
-        Some((entry, rest)) => Ok((entry.vault.0.clone(), paths::clean(rest.as_os_str())?)),
-        None => Ok(paths::split_vault(given)?),
-    }
-}
-
-fn open_beside(path: &Path, args: &OpenArgs) -> Result<(Open, Vec<u8>), Failure> {
-    open_for(path, args, Purpose::Beside)
-}
-
-fn open_for(path: &Path, args: &OpenArgs, purpose: Purpose) -> Result<(Open, Vec<u8>), Failure> {
-    let (vault, rest) = locate(path)?;
-    Ok((open::open(&vault, args, purpose)?, rest))
-}
-
-/// As [`open_beside`], for what changes the share: the path must be its own folder.
-fn open_to_change(path: &Path, args: &OpenArgs) -> Result<(Open, vault::Share, ShareInfo), Failure> {
-    open_share(path, args, Purpose::Beside)
-}
-
-/// The share whose own folder the path is.
-fn open_share(path: &Path, args: &OpenArgs, purpose: Purpose) -> Result<(Open, vault::Share, ShareInfo), Failure> {
-    let (open, rest) = open_for(path, args, purpose)?;
-    let (share, info) = share_at(&open, &rest)?;
-    if info.path == rest { Ok((open, share, info)) } else { Err(Error::NotAShare { path: path.to_owned(), vault: open.dir }.into()) }
-}
-
-/// The share in which a plain path stands.
-fn share_at(open: &Open, path: &[u8]) -> Result<(vault::Share, ShareInfo), Failure> {
-    let share = open.vault.share_at(path).map_err(open.failed(path))?;
-    let info = share.info().map_err(open.failed(path))?;
-    Ok((share, info))
+/// The way to a share that is to be changed: the path must be its own folder.
+fn to_change(path: &Path, args: &OpenArgs, purpose: Purpose) -> Result<(Door, Known), Failure> {
+    let door = Door::to(path, args, purpose)?;
+    let share = door.share()?;
+    if share.path == door.path { Ok((door, share)) } else { Err(Error::NotAShare { path: path.to_owned(), vault: door.vault }.into()) }
 }
 
 /// A member as this user knows him.
-struct Known {
+struct Acquainted {
     name: String,
     state: &'static str,
 }
 
 /// The name that this user has for a member, else the one that the share's admin gave him.
-fn known(contacts: &Contacts, me: &PublicIdentity, member: &Member) -> Known {
+fn known(contacts: &Contacts, me: &PublicIdentity, member: &Member) -> Acquainted {
     if member.public == *me {
-        return Known { name: member.name.clone(), state: "you" };
+        return Acquainted { name: member.name.clone(), state: "you" };
     }
     match (contacts.by_key(&member.public), contacts.get(&member.name)) {
-        (Some(contact), _) => Known { name: contact.name.clone(), state: contact.trust().name() },
+        (Some(contact), _) => Acquainted { name: contact.name.clone(), state: contact.trust().name() },
         // somebody else's key under the name of a contact
-        (None, Some(_)) => Known { name: member.name.clone(), state: Trust::Changed.name() },
-        (None, None) => Known { name: member.name.clone(), state: "unknown" },
+        (None, Some(_)) => Acquainted { name: member.name.clone(), state: Trust::Changed.name() },
+        (None, None) => Acquainted { name: member.name.clone(), state: "unknown" },
     }
 }
 
 /// The members that are meant by these names.
-fn members<'a>(info: &'a ShareInfo, contacts: &Contacts, names: &[String], path: &Path) -> Result<Vec<&'a Member>, Error> {
+fn members<'a>(info: &'a Known, contacts: &Contacts, names: &[String], path: &Path) -> Result<Vec<&'a Member>, Error> {
     let find = |name: &String| {
         let by_key = contacts.get(name).and_then(|contact| info.members.iter().find(|member| member.public == contact.public));
         let mut by_name = info.members.iter().filter(|member| member.name == *name && contacts.get(name).is_none());
@@ -128,20 +94,19 @@ fn add(args: &ShareAdd) -> Result<Exit, Failure> {
         }
         people.push(Member { public: contact.public, role, name: name.clone() });
     }
-    let (open, share, info) = open_to_change(&args.path, &args.open)?;
-    let failed = open.failed(b"");
+    let (door, info) = to_change(&args.path, &args.open, Purpose::Beside)?;
     let is_member = |person: &Member| info.members.iter().any(|member| member.public == person.public);
     let (present, new): (Vec<Member>, Vec<Member>) = people.into_iter().partition(is_member);
     if !new.is_empty() {
-        share.add(&new).map_err(&failed)?;
+        door.add(&new)?;
     }
     for person in &present {
         let same = info.members.iter().any(|member| member.public == person.public && member.role == role);
         if !same {
-            share.set_role(&person.public.sign, role, &mut |_| {}).map_err(&failed)?;
+            door.set_role(&person.public.sign, role)?;
         }
     }
-    open.close()?;
+    door.close()?;
     for Member { name, .. } in new.iter().chain(&present) {
         note(format_args!("{} is a {} of {}", Shown(name.as_bytes()), role.name(), shown(&args.path)));
     }
@@ -150,8 +115,7 @@ fn add(args: &ShareAdd) -> Result<Exit, Failure> {
 
 fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
     let purpose = if args.eager { Purpose::Write } else { Purpose::Beside };
-    let (open, share, info) = open_share(&args.path, &args.open, purpose)?;
-    let failed = open.failed(b"");
+    let (door, info) = to_change(&args.path, &args.open, purpose)?;
     let contacts = contacts::load()?;
     let sign = |name: &String| match members(&info, &contacts, std::slice::from_ref(name), &args.path) {
         Ok(found) => Ok(found[0].public.sign),
@@ -159,16 +123,15 @@ fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
         Err(error) => contacts.get(name).map(|contact| contact.public.sign).ok_or(error),
     };
     let signs = args.names.iter().map(sign).collect::<Result<Vec<[u8; 32]>, Error>>()?;
-    let mut unread = 0;
-    share.remove(&signs, &mut |progress| unread = unread.max(progress.unread)).map_err(&failed)?;
+    let unread = door.remove(&signs)?.unread;
     if unread > 0 {
         note(format_args!("{unread} files or directories may not be read here: what a removed member signed there is refused from now on"));
     }
     for name in &args.names {
         note(format_args!("removed {}. What was readable until now he may have kept", Shown(name.as_bytes())));
     }
-    let left = if args.eager { Some(reseal::pass(&share, true).map_err(&failed)?) } else { None };
-    open.close()?;
+    let left = if args.eager { Some(reseal::pass(&door, true)?) } else { None };
+    door.close()?;
     Ok(left.map_or(Exit::Ok, |left| reseal::tell(&left, true)))
 }
 
@@ -203,11 +166,11 @@ struct Head {
     hash: String,
 }
 
-fn rows(share: &vault::Share, info: &ShareInfo) -> Result<Vec<Row>, Failure> {
+fn rows(info: &Known) -> Result<Vec<Row>, Failure> {
     let contacts = contacts::load()?;
-    let me = share.identity();
+    let me = info.me;
     let row = |member: &Member| {
-        let Known { name, state } = known(&contacts, &me, member);
+        let Acquainted { name, state } = known(&contacts, &me, member);
         let (fingerprint, key) = (member.public.fingerprint(), member.public.to_string());
         Row { name, role: member.role.name(), state, fingerprint, key }
     };
@@ -225,12 +188,12 @@ fn signer(sign: &[u8; 32], members: &[Member], contacts: &Contacts, me: &PublicI
 }
 
 fn list(args: &ShareList) -> Result<Exit, Failure> {
-    let (open, path) = open_beside(&args.path, &args.open)?;
-    let (share, info) = share_at(&open, &path)?;
-    let members = rows(&share, &info)?;
-    let signer = signer(&info.signer, &info.members, &contacts::load()?, &share.identity());
+    let door = Door::to(&args.path, &args.open, Purpose::Beside)?;
+    let info = door.share()?;
+    let members = rows(&info)?;
+    let signer = signer(&info.signer, &info.members, &contacts::load()?, &info.me);
     // in its first epoch nothing is older
-    let left = if info.epoch > 1 { share.pending(&mut |_| {}).map_err(open.failed(&path))? } else { vault::Pending::default() };
+    let left = if info.epoch > 1 { door.pending()? } else { Pending::default() };
     let mut out = Out::stdout();
     if args.json {
         let heads = info.heads.iter().map(|head| Head { sequence: head.sequence, hash: hex(&head.hash) }).collect();
@@ -276,9 +239,7 @@ fn print(out: &mut Out, members: &[Row]) -> Result<(), Failure> {
 
 /// Prints who has a key for what stands at a path.
 pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
-    let (open, path) = open_beside(&args.path, &args.open)?;
-    let (share, info) = share_at(&open, &path)?;
-    let members = rows(&share, &info)?;
+    let members = rows(&Door::to(&args.path, &args.open, Purpose::Beside)?.share()?)?;
     let mut out = Out::stdout();
     if args.json {
         out.json(&members)?;
@@ -290,11 +251,10 @@ pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
 }
 
 fn log(args: &ShareLog) -> Result<Exit, Failure> {
-    let (open, path) = open_beside(&args.path, &args.open)?;
-    let share = open.vault.share_at(&path).map_err(open.failed(&path))?;
-    let log = share.log().map_err(open.failed(&path))?;
+    let door = Door::to(&args.path, &args.open, Purpose::Beside)?;
+    let log = door.log()?;
     let contacts = contacts::load()?;
-    let me = share.identity();
+    let me = door.share()?.me;
     // who signed may have left since
     let mut seen: Vec<Member> = Vec::new();
     let mut out = Out::stdout();
@@ -305,14 +265,14 @@ fn log(args: &ShareLog) -> Result<Exit, Failure> {
         let time = utc(i64::try_from(entry.time).unwrap_or(i64::MAX));
         let by = signer(&entry.signer, &seen, &contacts, &me);
         let what = what(entry, &contacts, &me);
-        out.text(format_args!("{:>4}  {time}  epoch {:<3}  {}: {}\n", entry.head.sequence, entry.epoch, Shown(by.as_bytes()), what))?;
+        out.text(format_args!("{:>4}  {time}  epoch {:<3}  {}: {}\n", entry.sequence, entry.epoch, Shown(by.as_bytes()), what))?;
     }
     out.finish()?;
     Ok(Exit::Ok)
 }
 
 /// What a change did, in words.
-fn what(entry: &LogEntry, contacts: &Contacts, me: &PublicIdentity) -> String {
+fn what(entry: &Past, contacts: &Contacts, me: &PublicIdentity) -> String {
     let mut parts: Vec<String> = Vec::new();
     let name = |member: &Member| Shown(known(contacts, me, member).name.as_bytes()).to_string();
     match entry.what {
@@ -338,8 +298,7 @@ fn what(entry: &LogEntry, contacts: &Contacts, me: &PublicIdentity) -> String {
 const HASH_MIN: usize = 8;
 
 fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
-    let (open, share, info) = open_to_change(&args.path, &args.open)?;
-    let failed = open.failed(b"");
+    let (door, info) = to_change(&args.path, &args.open, Purpose::Beside)?;
     let Some(keep) = &args.keep else {
         let heads: Vec<String> = info.heads.iter().map(|head| hex(&head.hash[..16])).collect();
         return Err(Error::WhichHead { path: args.path.clone(), heads }.into());
@@ -349,17 +308,16 @@ fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
     let Some(head) = info.heads.iter().find(|head| fits(&head.hash)) else {
         return Err(Error::NoSuchHead { path: args.path.clone(), head: keep }.into());
     };
-    share.settle(&head.hash, &[]).map_err(&failed)?;
-    open.close()?;
+    door.settle(&head.hash)?;
+    door.close()?;
     note(format_args!("settled in favour of {}; who was added on the other side alone has to be added again", hex(&head.hash[..16])));
     Ok(Exit::Ok)
 }
 
 fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
-    let (open, share, info) = open_to_change(&args.path, &args.open)?;
-    let failed = open.failed(b"");
+    let (door, info) = to_change(&args.path, &args.open, Purpose::Beside)?;
     let member = members(&info, &contacts::load()?, std::slice::from_ref(&args.name), &args.path)?[0];
-    let invitation = share.invite(&member.public.sign).map_err(&failed)?;
+    let invitation = door.invite(&member.public.sign)?;
     if args.output == Path::new("-") {
         let mut out = Out::stdout();
         out.bytes(&invitation)?;
@@ -373,7 +331,7 @@ fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
         "invited {} ({}). He accepts with: kithfs accept FILE. Tell him your fingerprint by another way: {}",
         Shown(args.name.as_bytes()),
         member.public.fingerprint(),
-        share.identity().fingerprint()
+        info.me.fingerprint()
     ));
     Ok(Exit::Ok)
 }

@@ -120,7 +120,7 @@ pub fn import(args: &Import) -> Result<Exit, Failure> {
         return Err(Error::Usage(format!("import {}: it lies in the vault {}", shown(&args.dir), shown(&open.dir))).into());
     }
     let total = progress::is_shown().then(|| import::total(&args.dir, &open.dir));
-    let target = super::files::make_path(&open.vault, &path).map_err(open.failed(&path))?;
+    let target = super::files::make_path(&open.vault, &path, super::files::new_dir_mode()).map_err(open.failed(&path))?;
     let tally = import::run(&open, &args.dir, target.id(), Tally::new(total));
     drop(target);
     let closed = open.close();

@@ -1,12 +1,13 @@
 //! `kithfs share create`, `kithfs share rekey`: what seals the contents of a folder anew.
 //!
-//! Rules: the vault is opened with its lock, and where it is mounted the command is refused; a pass that was interrupted is gone on with by
-//! the same command, and no new key is begun before nothing is left under an older one.
+//! Rules: a pass that was interrupted is gone on with by the same command, and no new key is begun before nothing is left under an older
+//! one.
 
 use serde::Serialize;
 
 use crate::cli::args::share::{ShareCreate, ShareRekey};
-use crate::cli::cmd::files::make_path;
+use crate::cli::cmd::files::new_dir_mode;
+use crate::cli::control::Door;
 use crate::cli::display::path as shown;
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
@@ -15,7 +16,7 @@ use crate::cli::out::Out;
 use crate::cli::progress::Progress;
 use crate::cli::report::{Failure, note, warn};
 use crate::cli::size;
-use crate::vault::{self, CreateShare, Pending, Share, ShareProgress};
+use crate::vault::{Pending, ShareProgress};
 
 /// What is left in JSON. The names of the fields are stable.
 #[derive(Serialize)]
@@ -56,8 +57,8 @@ pub fn in_words(left: &Pending) -> String {
 }
 
 /// Shows how far a pass over the share is.
-fn shower(progress: Option<Progress>) -> impl FnMut(&ShareProgress) {
-    let mut progress = progress;
+fn shower() -> impl FnMut(&ShareProgress) {
+    let mut progress = None;
     move |done| {
         let bar = progress.get_or_insert_with(|| Progress::new(Some(done.bytes_total)));
         bar.set(done.bytes, done.files);
@@ -65,8 +66,8 @@ fn shower(progress: Option<Progress>) -> impl FnMut(&ShareProgress) {
 }
 
 /// Seals anew what is left.
-pub fn pass(share: &Share, eager: bool) -> vault::Result<Pending> {
-    share.reseal(eager, &mut shower(None))
+pub fn pass(door: &Door, eager: bool) -> Result<Pending, Failure> {
+    door.reseal(eager, &mut shower())
 }
 
 /// Says what a pass has left.
@@ -82,17 +83,16 @@ pub fn tell(left: &Pending, eager: bool) -> Exit {
 /// `share rekey`
 pub fn rekey(args: &ShareRekey) -> Result<Exit, Failure> {
     let purpose = if args.status { Purpose::Beside } else { Purpose::Write };
-    let (open, share, _) = super::open_share(&args.path, &args.open, purpose)?;
-    let failed = open.failed(b"");
-    let mut left = share.pending(&mut |_| {}).map_err(&failed)?;
+    let (door, _) = super::to_change(&args.path, &args.open, purpose)?;
+    let mut left = door.pending()?;
     if !args.status {
         if left.is_done(args.eager) {
-            share.rekey().map_err(&failed)?;
+            door.rekey()?;
             note("a new folder key");
         }
-        left = pass(&share, args.eager).map_err(&failed)?;
+        left = pass(&door, args.eager)?;
     }
-    open.close()?;
+    door.close()?;
     if !args.status && !args.json {
         return Ok(tell(&left, args.eager));
     }
@@ -108,21 +108,12 @@ pub fn rekey(args: &ShareRekey) -> Result<Exit, Failure> {
 
 /// `share create`
 pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
-    let (open, path) = super::open_for(&args.path, &args.open, Purpose::Write)?;
-    if path.is_empty() {
+    let door = Door::to(&args.path, &args.open, Purpose::Write)?;
+    if door.path.is_empty() {
         return Err(Error::Usage(format!("share create {}: name a folder in the vault", shown(&args.path))).into());
     }
-    drop(make_path(&open.vault, &path).map_err(open.failed(&path))?);
-    let options = CreateShare { isolated: args.isolated, name: args.name.clone(), ..CreateShare::default() };
-    let mut last = ShareProgress::default();
-    let mut show = shower(None);
-    let mut progress = |done: &ShareProgress| {
-        last = *done;
-        show(done);
-    };
-    open.vault.create_share(&path, &options, &mut progress).map_err(open.failed(&path))?;
-    drop(show);
-    open.close()?;
-    note(format_args!("{} is a share: {} files, {}", shown(&args.path), last.files, size::show(last.bytes)));
+    let done = door.create(args.isolated, &args.name, new_dir_mode(), &mut shower())?;
+    door.close()?;
+    note(format_args!("{} is a share: {} files, {}", shown(&args.path), done.files, size::show(done.bytes)));
     Ok(Exit::Ok)
 }

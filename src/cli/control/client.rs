@@ -1,0 +1,233 @@
+//! The command's side: a way to the vault that a path belongs to.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use super::message::{self, Answer, Known, Past, Question, Reply, Request, VERSION, What};
+use super::perform::perform;
+use super::wire::{check_peer, receive, send};
+use crate::cli::args::OpenArgs;
+use crate::cli::args::share::Role;
+use crate::cli::error::Error;
+use crate::cli::open::{self, Open, Purpose};
+use crate::cli::paths;
+use crate::cli::registry::{Entry, Registry};
+use crate::cli::report::Failure;
+use crate::sharing::{Member, Role as SharingRole};
+use crate::vault::{Pending, ShareProgress};
+
+/// Is told how far an operation is.
+pub type Progressed<'a> = &'a mut dyn FnMut(&ShareProgress);
+
+/// A vault and a path in it, on which operations can be asked for.
+pub struct Door {
+    way: Way,
+    /// The vault's directory.
+    pub vault: PathBuf,
+    /// The plain path in it.
+    pub path: Vec<u8>,
+}
+
+enum Way {
+    /// This process has opened it.
+    Here(Open),
+    /// The daemon that serves it listens here.
+    Daemon(PathBuf),
+}
+
+/// A path without links, as far as it exists.
+fn resolve(given: &Path) -> PathBuf {
+    let absolute = std::path::absolute(given).unwrap_or_else(|_| given.to_owned());
+    for there in absolute.ancestors() {
+        if let (Ok(place), Ok(rest)) = (there.canonicalize(), absolute.strip_prefix(there)) {
+            return if rest.as_os_str().is_empty() { place } else { place.join(rest) };
+        }
+    }
+    absolute
+}
+
+/// The vault that a path of ciphertext or of a live mount belongs to, the plain path in it, and the mount that can write to it.
+fn locate(given: &Path) -> Result<(PathBuf, Vec<u8>, Option<Entry>), Failure> {
+    let place = resolve(given);
+    // without a registry there are no mounts to be found in
+    let live = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
+    let below = live.iter().filter_map(|entry| Some((entry, place.strip_prefix(&entry.mountpoint.0).ok()?)));
+    // of mounts inside of mounts the innermost
+    let (vault, path) = match below.min_by_key(|(_, rest)| rest.as_os_str().len()) {
+        Some((entry, rest)) => (entry.vault.0.clone(), paths::clean(rest.as_os_str())?),
+        None => paths::split_vault(given)?,
+    };
+    let directory = vault.canonicalize().unwrap_or_else(|_| vault.clone());
+    let mount = live.into_iter().find(|entry| entry.vault.0 == directory && !entry.read_only);
+    Ok((vault, path, mount))
+}
+
+/// Where the daemon of a mount listens, if it does.
+fn socket(entry: &Entry) -> Option<PathBuf> {
+    let socket = Registry::open().ok()?.socket_of(entry.process);
+    UnixStream::connect(&socket).ok().map(|_| socket)
+}
+
+impl Door {
+    /// The way to what `given` names. Where the vault is mounted for writing its daemon is asked, unless another identity than that of the
+    /// mount was named; elsewhere it is opened for `purpose`.
+    ///
+    /// # Errors
+    /// Those of finding and opening the vault.
+    pub fn to(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Door, Failure> {
+        let (vault, path, mount) = locate(given)?;
+        let daemon = if args.identity.is_none() { mount.as_ref().and_then(socket) } else { None };
+        let way = match daemon {
+            Some(socket) => Way::Daemon(socket),
+            None => Way::Here(open::open(&vault, args, purpose)?),
+        };
+        Ok(Door { way, vault, path })
+    }
+
+    /// Asks for an operation at the path.
+    ///
+    /// # Errors
+    /// What it fails with; the daemon has ended.
+    fn ask(&self, what: What, progress: Progressed<'_>) -> Result<Reply, Failure> {
+        let request = Request { path: self.path.clone(), what };
+        match &self.way {
+            Way::Here(open) => perform(&open.vault, &open.dir, &request, progress),
+            Way::Daemon(socket) => over(socket, request, progress),
+        }
+    }
+
+    /// What the share is in which the path stands.
+    ///
+    /// # Errors
+    /// What the vault says, as people read it; the daemon has ended. So it is with all that follow.
+    pub fn share(&self) -> Result<Known, Failure> {
+        match self.ask(What::Info, &mut |_| {})? {
+            Reply::Info(info) => Ok(info.into()),
+            _ => Err(other()),
+        }
+    }
+
+    /// Its history.
+    pub fn log(&self) -> Result<Vec<Past>, Failure> {
+        match self.ask(What::Log, &mut |_| {})? {
+            Reply::Log(steps) => Ok(steps.into_iter().map(Past::from).collect()),
+            _ => Err(other()),
+        }
+    }
+
+    fn left(&self, what: What, progress: Progressed<'_>) -> Result<Pending, Failure> {
+        match self.ask(what, progress)? {
+            Reply::Pending(left) => Ok(left.into()),
+            _ => Err(other()),
+        }
+    }
+
+    /// What is under older folder keys.
+    pub fn pending(&self) -> Result<Pending, Failure> {
+        self.left(What::Pending, &mut |_| {})
+    }
+
+    /// Seals that anew, and tells what is left.
+    pub fn reseal(&self, eager: bool, progress: Progressed<'_>) -> Result<Pending, Failure> {
+        self.left(What::Reseal { eager }, progress)
+    }
+
+    /// Begins a new folder key.
+    pub fn rekey(&self) -> Result<(), Failure> {
+        self.ask(What::Rekey, &mut |_| {}).map(drop)
+    }
+
+    /// Adds members.
+    pub fn add(&self, members: &[Member]) -> Result<(), Failure> {
+        self.ask(What::Add(members.iter().map(message::Person::from).collect()), &mut |_| {}).map(drop)
+    }
+
+    /// Gives a member another role.
+    pub fn set_role(&self, sign: &[u8; 32], role: SharingRole) -> Result<(), Failure> {
+        self.ask(What::SetRole(*sign, Role::from(role)), &mut |_| {}).map(drop)
+    }
+
+    /// Removes members; the end of the progress tells how much could not be read.
+    pub fn remove(&self, signs: &[[u8; 32]]) -> Result<ShareProgress, Failure> {
+        self.end(What::Remove(signs.to_vec()), &mut |_| {})
+    }
+
+    /// Makes a share of the folder; the end of the progress tells how large it is.
+    pub fn create(&self, isolated: bool, name: &str, mode: u32, progress: Progressed<'_>) -> Result<ShareProgress, Failure> {
+        self.end(What::Create { isolated, name: name.to_owned(), mode }, progress)
+    }
+
+    fn end(&self, what: What, progress: Progressed<'_>) -> Result<ShareProgress, Failure> {
+        match self.ask(what, progress)? {
+            Reply::Progress(progress) => Ok(progress.into()),
+            _ => Err(other()),
+        }
+    }
+
+    /// Settles a fork in favour of a head.
+    pub fn settle(&self, keep: &[u8; 32]) -> Result<(), Failure> {
+        self.ask(What::Settle(*keep), &mut |_| {}).map(drop)
+    }
+
+    /// A signed invitation.
+    pub fn invite(&self, sign: &[u8; 32]) -> Result<Vec<u8>, Failure> {
+        match self.ask(What::Invite(*sign), &mut |_| {})? {
+            Reply::Invitation(bytes) => Ok(bytes),
+            _ => Err(other()),
+        }
+    }
+
+    /// Lets go of the vault. Every command that has changed something ends with it.
+    ///
+    /// # Errors
+    /// Something could not be written.
+    pub fn close(&self) -> Result<(), Failure> {
+        match &self.way {
+            Way::Here(open) => open.close(),
+            Way::Daemon(_) => Ok(()),
+        }
+    }
+}
+
+fn other() -> Failure {
+    failed(io::Error::new(io::ErrorKind::InvalidData, "it answers something else than was asked"))
+}
+
+fn failed(source: io::Error) -> Failure {
+    Error::Os { op: "ask the daemon of the mount", source }.into()
+}
+
+fn over(socket: &Path, request: Request, progress: Progressed<'_>) -> Result<Reply, Failure> {
+    let ended = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+            failed(io::Error::new(error.kind(), "it has ended, or has too much to do; what was begun can be gone on with"))
+        }
+        _ => failed(error),
+    };
+    let mut stream = UnixStream::connect(socket).map_err(failed)?;
+    check_peer(&stream).map_err(failed)?;
+    send(&mut stream, &Question { version: VERSION, request }).map_err(ended)?;
+    loop {
+        match receive(&mut stream).map_err(ended)? {
+            Answer::Progress(done) => progress(&done.into()),
+            Answer::Done(reply) => return Ok(reply),
+            Answer::Failed { exit, message, hint } => return Err(message::failure(exit, message, hint)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_which_the_end_is_missing_is_resolved_as_far_as_it_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        std::fs::create_dir(root.join("a")).unwrap();
+        std::os::unix::fs::symlink("a", root.join("link")).unwrap();
+        assert_eq!(resolve(&root.join("link")), root.join("a"));
+        assert_eq!(resolve(&root.join("link/new/folder")), root.join("a/new/folder"));
+    }
+}

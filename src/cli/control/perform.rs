@@ -1,0 +1,49 @@
+//! The operations on shares.
+
+use std::path::Path;
+
+use super::message::{Info, Reply, Request, Step, What};
+use crate::cli::cmd::files::make_path;
+use crate::cli::report::{Failure, in_vault};
+use crate::sharing::Member;
+use crate::vault::{self, CreateShare, ShareProgress, Vault};
+
+/// Does in `vault`, whose directory is `dir`, what is asked for.
+///
+/// # Errors
+/// What the vault says, as people read it.
+pub fn perform(vault: &Vault, dir: &Path, request: &Request, progress: &mut dyn FnMut(&ShareProgress)) -> Result<Reply, Failure> {
+    done(vault, request, progress).map_err(|error| in_vault(error, dir, Some(&request.path)))
+}
+
+fn done(vault: &Vault, request: &Request, progress: &mut dyn FnMut(&ShareProgress)) -> vault::Result<Reply> {
+    let Request { path, what } = request;
+    let mut last = ShareProgress::default();
+    let mut progress = |done: &ShareProgress| {
+        last = ShareProgress { unread: last.unread.max(done.unread), ..*done };
+        progress(done);
+    };
+    if let What::Create { isolated, name, mode } = what {
+        drop(make_path(vault, path, *mode)?);
+        let options = CreateShare { isolated: *isolated, name: name.clone(), ..CreateShare::default() };
+        vault.create_share(path, &options, &mut progress)?;
+        return Ok(Reply::Progress((&last).into()));
+    }
+    let share = vault.share_at(path)?;
+    Ok(match what {
+        What::Info => Reply::Info(Info::of(&share)?),
+        What::Log => Reply::Log(share.log()?.iter().map(Step::from).collect()),
+        What::Pending => Reply::Pending(share.pending(&mut progress)?.into()),
+        What::Reseal { eager } => Reply::Pending(share.reseal(*eager, &mut progress)?.into()),
+        What::Rekey => share.rekey().map(|_| Reply::Done)?,
+        What::Add(people) => share.add(&people.iter().map(Member::from).collect::<Vec<_>>()).map(|_| Reply::Done)?,
+        What::SetRole(sign, role) => share.set_role(sign, (*role).into(), &mut progress).map(|_| Reply::Done)?,
+        What::Remove(signs) => {
+            share.remove(signs, &mut progress)?;
+            Reply::Progress((&last).into())
+        }
+        What::Settle(keep) => share.settle(keep, &[]).map(|_| Reply::Done)?,
+        What::Invite(sign) => Reply::Invitation(share.invite(sign)?),
+        What::Create { .. } => unreachable!("done above"),
+    })
+}

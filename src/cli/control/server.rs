@@ -1,0 +1,161 @@
+//! The daemon's side of the socket.
+//!
+//! Rules that hold here
+//! * A question is answered in a thread of its own, so that none waits for a pass over a large share; of passes there is one at a time.
+//! * A client that is gone or slow hinders nothing: what cannot be told to it is not told.
+//! * When the mount ends the socket goes first. What is under way then ends with the vault, as if it had been killed.
+
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+
+use super::message::{Answer, Question, Reply, Request, VERSION, What};
+use super::perform::perform;
+use super::wire::{check_peer, receive, send};
+use crate::cli::exit::Exit;
+use crate::cli::paths;
+use crate::cli::report::Failure;
+use crate::fuse::Notifier;
+use crate::vault::{ShareProgress, Vault};
+
+/// Questions that are answered at the same time.
+const CLIENTS_MAX: usize = 16;
+/// How long a client may take to ask, and to take an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often progress is told.
+const TOLD_EVERY: Duration = Duration::from_millis(100);
+
+/// The socket of a mount; removed on drop.
+pub struct Control {
+    path: PathBuf,
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // one that stays behind is stale, and goes with the entry of its mount
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+struct Served {
+    vault: Vault,
+    dir: PathBuf,
+    notifier: Notifier,
+    clients: AtomicUsize,
+    /// Held by what goes through a whole share and writes to it.
+    pass: Mutex<()>,
+}
+
+/// Answers questions about `vault`, whose directory is `dir`, at `path`.
+///
+/// # Errors
+/// The socket cannot be made.
+pub fn serve(path: PathBuf, vault: Vault, dir: PathBuf, notifier: Notifier) -> io::Result<Control> {
+    let listener = listen_at(&path)?;
+    let control = Control { path };
+    let served = Arc::new(Served { vault, dir, notifier, clients: AtomicUsize::new(0), pass: Mutex::new(()) });
+    std::thread::Builder::new().name("kithfs-control".into()).spawn(move || {
+        for client in listener.incoming() {
+            match client {
+                Ok(client) => welcome(&served, client),
+                Err(error) => {
+                    tracing::warn!("the control socket takes no more questions: {error}");
+                    return;
+                }
+            }
+        }
+    })?;
+    Ok(control)
+}
+
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    // of a process that had our number and start time before the machine was started anew
+    let _ = std::fs::remove_file(path);
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Before there is a name by which anybody could reach it: bind(2) takes the mode of the socket for that of the name.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, 16)?;
+    Ok(UnixListener::from(socket as OwnedFd))
+}
+
+fn welcome(served: &Arc<Served>, client: UnixStream) {
+    if let Err(error) = check_peer(&client) {
+        return tracing::warn!("a question over the control socket is refused: {error}");
+    }
+    if served.clients.fetch_add(1, Ordering::AcqRel) >= CLIENTS_MAX {
+        served.clients.fetch_sub(1, Ordering::AcqRel);
+        return; // which the client takes for the end of the daemon
+    }
+    let of_thread = served.clone();
+    let answer = move || {
+        if let Err(error) = of_thread.answer(client) {
+            tracing::debug!("a client of the control socket is gone: {error}");
+        }
+        of_thread.clients.fetch_sub(1, Ordering::AcqRel);
+    };
+    if std::thread::Builder::new().name("kithfs-answer".into()).spawn(answer).is_err() {
+        served.clients.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Served {
+    fn answer(&self, mut client: UnixStream) -> io::Result<()> {
+        client.set_read_timeout(Some(PATIENCE))?;
+        client.set_write_timeout(Some(PATIENCE))?;
+        let Question { version, request } = receive(&mut client)?;
+        let answer = match version {
+            VERSION => self.perform(&request, &mut client),
+            _ => Err(Failure::new(Exit::Failure, "the mount is served by another version of kithfs").hint("unmount it and mount it again")),
+        };
+        send(&mut client, &answer.map_or_else(Answer::from, Answer::Done))?;
+        client.shutdown(Shutdown::Both)
+    }
+
+    fn perform(&self, request: &Request, client: &mut UnixStream) -> Result<Reply, Failure> {
+        let is_pass = matches!(request.what, What::Create { .. } | What::Reseal { .. });
+        let _pass = match self.pass.try_lock() {
+            Some(guard) => is_pass.then_some(guard),
+            None if is_pass => {
+                return Err(
+                    Failure::new(Exit::InUse, "a pass over a share of this mount is under way").hint("wait for its end: it goes on")
+                );
+            }
+            None => None,
+        };
+        if !matches!(request.what, What::Info | What::Log | What::Pending | What::Invite(_)) {
+            tracing::info!("a change of a share was asked for over the control socket");
+        }
+        let (mut told, mut listens) = (Instant::now(), true);
+        let mut tell = |progress: &ShareProgress| {
+            if listens && told.elapsed() >= TOLD_EVERY {
+                listens = send(client, &Answer::Progress(progress.into())).is_ok();
+                told = Instant::now();
+            }
+        };
+        let done = perform(&self.vault, &self.dir, request, &mut tell);
+        if matches!(request.what, What::Create { .. }) {
+            self.show_anew(&request.path);
+        }
+        done
+    }
+
+    /// Has the kernel forget what it knows of a folder whose place another one has taken.
+    fn show_anew(&self, path: &[u8]) {
+        let Some((parent, name)) = paths::split(path) else { return };
+        let Ok(parent) = self.vault.resolve(parent) else { return };
+        if let Err(error) = self.notifier.inval_entry(parent.node, name) {
+            tracing::warn!("the kernel may show a folder as it was until programs look again: {error}");
+        }
+        self.vault.forget(parent.node, 1);
+    }
+}

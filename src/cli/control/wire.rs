@@ -1,0 +1,70 @@
+//! Messages on the socket: four bytes of length, little-endian, then JSON.
+//!
+//! Rules that hold here
+//! * A length is checked before anything of it is allocated, and memory grows with what arrives.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+
+use rustix::net::sockopt::socket_peercred;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Longest message: a list of members of the greatest length fits many times.
+const MESSAGE_MAX: u32 = 64 << 20;
+
+/// Sends a message.
+pub fn send(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let text = serde_json::to_vec(message)?;
+    let len = u32::try_from(text.len()).ok().filter(|len| *len <= MESSAGE_MAX);
+    let len = len.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the message is too long"))?;
+    to.write_all(&[&len.to_le_bytes()[..], &text].concat())
+}
+
+/// Receives a message; `UnexpectedEof` where the other side has ended.
+pub fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+    let mut len = [0; 4];
+    from.read_exact(&mut len)?;
+    let len = u32::from_le_bytes(len);
+    if len > MESSAGE_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the message is too long"));
+    }
+    let mut text = Vec::new();
+    if from.take(u64::from(len)).read_to_end(&mut text)? < len as usize {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Refuses a peer that is another user than this process.
+pub fn check_peer(socket: impl AsFd) -> io::Result<()> {
+    if socket_peercred(socket)?.uid == rustix::process::geteuid() {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, "the other side belongs to another user"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_back_and_others_are_refused() {
+        let mut bytes = Vec::new();
+        send(&mut bytes, &("a", 7)).unwrap();
+        assert_eq!(receive::<(String, u8)>(&mut &bytes[..]).unwrap(), ("a".to_owned(), 7));
+        for cut in 0..bytes.len() {
+            assert_eq!(receive::<(String, u8)>(&mut &bytes[..cut]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof, "cut at {cut}");
+        }
+        assert_eq!(receive::<u8>(&mut &bytes[..]).unwrap_err().kind(), io::ErrorKind::InvalidData, "something else");
+        let long = (MESSAGE_MAX + 1).to_le_bytes();
+        assert_eq!(receive::<u8>(&mut &long[..]).unwrap_err().kind(), io::ErrorKind::InvalidData, "too long");
+    }
+
+    #[test]
+    fn the_own_user_is_let_in() {
+        let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
+        check_peer(&a).unwrap();
+        check_peer(&b).unwrap();
+    }
+}
