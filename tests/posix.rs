@@ -12,6 +12,8 @@ mod access;
 mod attributes;
 #[path = "posix/contents.rs"]
 mod contents;
+#[path = "posix/uring_client.rs"]
+mod uring_client;
 #[path = "posix/names.rs"]
 mod names;
 #[path = "posix/space.rs"]
