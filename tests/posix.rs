@@ -12,14 +12,14 @@ mod access;
 mod attributes;
 #[path = "posix/contents.rs"]
 mod contents;
-#[path = "posix/uring_client.rs"]
-mod uring_client;
 #[path = "posix/names.rs"]
 mod names;
 #[path = "posix/space.rs"]
 mod space;
 #[path = "posix/stress.rs"]
 mod stress;
+#[path = "posix/uring_client.rs"]
+mod uring_client;
 #[path = "posix/user.rs"]
 mod user;
 

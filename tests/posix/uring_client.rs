@@ -80,7 +80,11 @@ fn chains_registered_buffers_and_the_calls_of_names() {
     let chain = vec![
         opcode::WriteFixed::new(file, pinned[0].iov_base.cast(), 300_000, 0).offset(5000).build().flags(Flags::IO_LINK),
         opcode::Fsync::new(file).build().flags(Flags::IO_LINK),
-        opcode::Fallocate::new(file, 10_000).offset(20_000).mode(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE).build().flags(Flags::IO_LINK),
+        opcode::Fallocate::new(file, 10_000)
+            .offset(20_000)
+            .mode(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
+            .build()
+            .flags(Flags::IO_LINK),
         opcode::ReadFixed::new(file, pinned[1].iov_base.cast(), 300_000, 1).offset(5000).build().flags(Flags::IO_LINK),
         opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
     ];
