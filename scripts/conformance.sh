@@ -2,9 +2,10 @@
 # Foreign test suites on a real mount: pjdfstest (what POSIX says of names, modes, owners and errors) and fsx (what a file holds after
 # any mixture of reads, writes, mappings, holes and lengths). See docs/conformance.md.
 #
-#     scripts/conformance.sh [--full] [pjdfstest] [fsx]
+#     scripts/conformance.sh [--full] [--chunk SIZE] [--seed N] [pjdfstest] [fsx]
 #
-#   --full   fsx with 1,000,000 operations instead of 20,000, on a release build; takes an hour or more
+#   --full           fsx with 1,000,000 operations instead of 20,000, on a release build; takes an hour or more
+#   --chunk, --seed  of fsx only the part with these chunks (4K or 256K) or this seed (1 to 4), to run it in pieces
 #
 # Needs root, because pjdfstest changes users and because `allow_other`, `suid` and `dev` are root's to give. Both suites come from
 # crates.io in the versions below and are built once, into target/conformance. Without /dev/fuse it says so and succeeds.
@@ -18,10 +19,14 @@ die() { say "$*"; exit 1; }
 pjdfstest_version=0.2.2
 fsx_version=0.3.2
 full=no
-suites=()
-for argument in "$@"; do
+suites=() chunks=(4K 256K) seeds=(1 2 3 4)
+while [ $# -gt 0 ]; do
+    argument=$1
+    shift
     case $argument in
         --full) full=yes ;;
+        --chunk) chunks=("${1:?a size}"); shift ;;
+        --seed) seeds=("${1:?a number}"); shift ;;
         pjdfstest | fsx) suites+=("$argument") ;;
         -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
         *) die "unknown argument $argument (see --help)" ;;
@@ -122,9 +127,9 @@ run_fsx() {
     local parts=1 operations=2500 done=0
     [ "$full" = no ] || { parts=5; operations=25000; }
     local chunk seed part sum
-    for chunk in 4K 256K; do
+    for chunk in "${chunks[@]}"; do
         vault "fsx-$chunk" "$chunk"
-        for seed in 1 2 3 4; do
+        for seed in "${seeds[@]}"; do
             for part in $(seq "$parts"); do
                 mount_vault "fsx-$chunk"
                 if ! "$tools/bin/fsx" -q -f scripts/conformance/fsx.toml -N "$operations" -S "$((seed * 1000 + part))" -P "$scratch" \

@@ -5,7 +5,7 @@
 #
 # DIR is a built checkout of xfstests (its public repository; it needs its own packages, see its README). As root, and on a machine that
 # is for testing: it makes the users that xfstests wants and puts a mount helper into /sbin for the time of the run. Results stay in
-# DIR/results. Tests named in scripts/xfstests-excluded.txt are not run, each for the reason given there.
+# DIR/results. Some tests fill the filesystem of $TMPDIR: let it be one of its own, of some 12 GiB. Tests named in scripts/xfstests-excluded.txt are not run, each for the reason given there.
 set -euo pipefail
 xfstests=$(realpath -- "${1:?the directory of xfstests}")
 which=${2:-kithfs}
@@ -15,7 +15,7 @@ shift $(($# < 2 ? $# : 2))
 [ "$(id -u)" -eq 0 ] || skip "needs root"
 [ -x "$xfstests/check" ] || die "$xfstests is no checkout of xfstests"
 for user in fsgqa fsgqa2 123456-fsgqa; do
-    id "$user" >/dev/null 2>&1 || useradd -M -s /bin/bash "$user" 2>/dev/null || useradd --badname -M -s /bin/bash "$user"
+    id "$user" >/dev/null 2>&1 || useradd -m -s /bin/bash "$user" 2>/dev/null || useradd --badname -m -s /bin/bash "$user"
 done
 
 helper=/sbin/mount.fuse.$which
@@ -31,27 +31,43 @@ case $which in
         for store in test scratch; do
             "$kithfs" init --passphrase-file "$work/passphrase" --kdf-memory 32 --kdf-passes 1 "$work/store-$store" >/dev/null 2>&1
         done
-        command=("$kithfs" mount --passphrase-file "$work/passphrase") ;;
+        command=(env "PATH=$(dirname -- "$kithfs"):$PATH" "$here/mount-helper/mount.kithfs")
+        own=allow_suid,allow_dev,passphrase_file=$work/passphrase ;;
     gocryptfs)
         for store in test scratch; do gocryptfs -init -q -scryptn 10 -passfile "$work/passphrase" "$work/store-$store"; done
-        command=(gocryptfs -q -passfile "$work/passphrase") ;;
+        command=(gocryptfs -q -nosyslog -allow_other -suid -dev -passfile "$work/passphrase")
+        own='' ;;
     *) die "kithfs or gocryptfs, not $which" ;;
 esac
-# mount(8) calls it as: helper SOURCE MOUNTPOINT -o OPTIONS; the store's directory comes as the option store=.
+# mount(8) calls it as: helper SOURCE MOUNTPOINT -o OPTIONS; the store's directory comes as the option store=. To remount is the kernel's
+# affair, which kithfs has in its own helper.
 cat >"$helper" <<HELPER
 #!/bin/bash
 ulimit -n "\$(ulimit -Hn)"
-source=\$1 point=\$2 options='' store=''
+source=\$1 point=\$2 options=${own@Q} store='' remount=no
 shift 2
 while [ \$# -gt 0 ]; do
     case \$1 in -o) list=\$2; shift ;; -o*) list=\${1#-o} ;; *) shift; continue ;; esac
     shift
     IFS=, read -ra each <<<"\$list"
     for option in "\${each[@]}"; do
-        case \$option in store=*) store=\${option#store=} ;; source=*) ;; rw) ;; *) options+=,\$option ;; esac
+        case \$option in
+            store=*) store=\${option#store=} ;;
+            source=* | rw) ;;
+            remount) remount=yes; options+=,\$option ;;
+            # gocryptfs has the one as its own option, which brings the other; what else there is goes to the kernel.
+            allow_other | default_permissions) [ $which = gocryptfs ] || options+=,\$option ;;
+            *) options+=,\$option ;;
+        esac
     done
 done
-exec ${command[*]@Q} -o "fsname=\$source\$options" "\$store" "\$point"
+options=\${options#,}
+case $which-\$remount in
+    kithfs-no) exec ${command[*]@Q} "\$store" "\$point" -o "fsname=\$source,\$options" ;;
+    kithfs-yes) exec ${command[*]@Q} "\$source" "\$point" -o "\$options" ;;
+    *-no) exec ${command[*]@Q} -fsname "\$source" \${options:+-ko "\$options"} "\$store" "\$point" ;;
+    *-yes) exec mount -i -o "\$options" "\$source" "\$point" ;;
+esac
 HELPER
 chmod 755 "$helper"
 
@@ -62,22 +78,35 @@ export SCRATCH_DEV=$which-scratch
 export SCRATCH_MNT=$work/mnt-scratch
 export FSTYP=fuse
 export FUSE_SUBTYP=.$which
-export MOUNT_OPTIONS="-ostore=$work/store-scratch,allow_other,default_permissions,suid,dev"
-export TEST_FS_MOUNT_OPTS="-ostore=$work/store-test,allow_other,default_permissions,suid,dev"
+export MOUNT_OPTIONS="-ostore=$work/store-scratch,allow_other,default_permissions"
+export TEST_FS_MOUNT_OPTS="-ostore=$work/store-test,allow_other,default_permissions"
 CONFIG
 sed -n 's/^\([a-z]*\/[0-9]*\) .*/\1/p' "$here/scripts/xfstests-excluded.txt" >"$work/excluded"
-mount -t "fuse.$which" -o "store=$work/store-test,allow_other,default_permissions,suid,dev" "$which-test" "$work/mnt-test"
+mount -t "fuse.$which" -o "store=$work/store-test,allow_other,default_permissions" "$which-test" "$work/mnt-test"
 cd "$xfstests"
 # xfstests knows the mounts of libfuse's examples, whose type is `fuse` alone; ours have a subtype, as mounts by mount(8) do.
-sed -i "s#-e 's/fuse.ceph-fuse/ceph-fuse/')#-e 's/fuse.ceph-fuse/ceph-fuse/' -e 's/fuse[.]$which/fuse/')#; s#^\( *-e 's/fuse.ceph-fuse/ceph-fuse/'\)\$#\1 -e 's/fuse[.]$which\$/fuse/'#" common/rc
-# A test that hangs is ended by its own time; the run is judged by what it printed.
-TEST_TIMEOUT=${TEST_TIMEOUT:-300} ./check -E "$work/excluded" "$@" 2>&1 | tee "$work/log" || true
+grep -q 'fuse[[]' common/rc || sed -i -E "s#-e 's/fuse.ceph-fuse/ceph-fuse/'#& -e 's/fuse[.]kithfs/fuse/' -e 's/fuse[.]gocryptfs/fuse/'#" common/rc
+# A test that hangs is ended after TEST_TIMEOUT seconds: `check` itself would wait for ever.
+sed -i 's#^\t\t"${cmd\[@\]}"$#\t\ttimeout -k 20 "${TEST_TIMEOUT:-300}" "${cmd[@]}"#' check
+grep -q 'timeout -k 20' check || die "$xfstests/check is not as it was known: it runs its tests in another way"
+export TEST_TIMEOUT=${TEST_TIMEOUT:-300}
+./check -E "$work/excluded" "$@" 2>&1 | tee "$work/log" || true
+# The run is judged by what it printed: a line for each test, which ends with its time where it passed.
 awk '
     /^(generic|shared)\/[0-9]+/ {
         if (/\[not run\]/) notrun++
         else if (/\[expunged\]/) expunged++
-        else if (/\[failed|output mismatch|_check_/ || / - /) failed++
+        else if (/exit status (124|137)/) { late++; which_late = which_late " " $1 }
+        else if (/\[failed|output mismatch|_check_|\[dmesg/ || / - /) { failed++; which_failed = which_failed " " $1 }
         else passed++
     }
-    END { printf "passed %d, failed %d, not run %d, left out %d\n", passed, failed, notrun, expunged }' "$work/log"
-grep -E '^(Failures|Failed)' "$work/log" || true
+    END {
+        printf "passed %d, failed %d, timed out %d, not run %d, left out %d\n", passed, failed, late, notrun, expunged
+        if (failed) print "failed:" which_failed
+        if (late) print "timed out:" which_late
+    }' "$work/log"
+cd "$here"
+for at in "$work"/mnt-*; do ! mountpoint -q "$at" || umount "$at" || die "$at is still in use"; done
+[ "$which" != kithfs ] || for store in test scratch; do
+    "$kithfs" fsck --passphrase-file "$work/passphrase" "$work/store-$store" >"$work/fsck" 2>&1 || { cat "$work/fsck"; die "fsck finds faults in the vault of $store"; }
+done

@@ -55,6 +55,12 @@ fn what_concerns_only_mount_and_fstab_is_dropped_and_the_rest_goes_on() {
 }
 
 #[test]
+fn device_nodes_and_suid_bits_can_be_asked_for() {
+    // mount(8) takes `dev` and `suid` for its own defaults and hands neither on: nobody could have them in fstab.
+    assert_eq!(called(&["/v", "/m", "-o", "rw,allow_dev,allow_suid"]), ["mount", "-o", "dev,suid,fsname=/v", "--", "/v", "/m"]);
+}
+
+#[test]
 fn several_lists_and_flags_in_any_place() {
     let expected = ["mount", "--read-only", "-o", "nodev,uid=1,fsname=/v", "--", "/v", "/m"];
     assert_eq!(called(&["-n", "/v", "-onodev", "/m", "-sr", "-o", "uid=1", "-t", "fuse.kithfs", "-N", "/ns"]), expected);

@@ -18,6 +18,8 @@ mod names;
 mod space;
 #[path = "posix/stress.rs"]
 mod stress;
+#[path = "posix/uring_client.rs"]
+mod uring_client;
 #[path = "posix/user.rs"]
 mod user;
 

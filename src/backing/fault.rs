@@ -243,6 +243,10 @@ impl Dir for FaultDir {
 }
 
 impl File for FaultFile {
+    fn keep_access_time(&self) {
+        self.file.keep_access_time();
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.plan.pass(Call::Read)?;
         self.file.read_at(buf, offset)

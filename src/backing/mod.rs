@@ -285,6 +285,9 @@ pub trait File: Send + Sync {
     fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()>;
     /// Removes an extended attribute; `Ok(false)` where there was none.
     fn remove_xattr(&self, key: &[u8]) -> io::Result<bool>;
+    /// From now on reading through this handle leaves the time of access alone, where the store lets us: it is ours to ask for in our own
+    /// files. A store without such times has nothing to do.
+    fn keep_access_time(&self) {}
     /// Tries to take an advisory lock; `Ok(false)` where another handle holds it.
     fn try_lock(&self, lock: Lock) -> io::Result<bool>;
     /// For downcasts inside an implementation.

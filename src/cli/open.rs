@@ -34,6 +34,8 @@ pub struct Found {
     pub store: Arc<dyn Dir>,
     /// What is public of it.
     pub description: Description,
+    /// Reading files in it is to change their times of access.
+    pub access_times: bool,
 }
 
 /// An open vault and where it lies.
@@ -69,7 +71,7 @@ pub fn find(given: &Path) -> Result<Found, Failure> {
         Err(source) => return Err(Error::Io { op: "open vault", path: dir, source }.into()),
     };
     let description = Vault::describe(&store).map_err(|error| in_vault(error, &dir, None))?;
-    Ok(Found { dir, store, description })
+    Ok(Found { dir, store, description, access_times: true })
 }
 
 impl Found {
@@ -114,6 +116,7 @@ impl Found {
         let trust = Trust { pins, first_use: args.trust_on_first_use };
         let options = OpenOptions {
             read_only: purpose != Purpose::Write,
+            access_times: self.access_times,
             cache_bytes: args.cache_size.unwrap_or(default.cache_bytes),
             lock: if purpose == Purpose::Beside { LockMode::None } else { LockMode::Exclusive },
             trust,

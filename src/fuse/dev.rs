@@ -76,6 +76,10 @@ fn caller(request: &Request, umask: u32) -> Caller {
     Caller { uid: request.uid(), gid: request.gid(), umask: umask & 0o777 }
 }
 
+fn requester(request: &Request) -> Requester {
+    Requester { uid: request.uid(), gid: request.gid(), pid: request.pid() }
+}
+
 /// Undoes what `fuser` 0.18 does to times before 1970 on their way in: it reads (secs, nanos) with secs < 0 as -(|secs| + nanos).
 /// That is one to one, so reading it backwards gives the true time.
 fn timestamp(time: SystemTime) -> Timestamp {
@@ -116,8 +120,8 @@ impl Adapter {
         Adapter { ops, device, options }
     }
 
-    fn killing<T>(&self, node: INodeNo, kill: bool, operation: impl FnOnce() -> Result<T>) -> Result<T> {
-        privilege::killing(&*self.ops, &self.device, node.0, kill, operation)
+    fn killing<T>(&self, request: &Request, node: INodeNo, kill: bool, operation: impl FnOnce() -> Result<T>) -> Result<T> {
+        privilege::killing(&*self.ops, &self.device, node.0, kill.then(|| requester(request)), operation)
     }
 
     /// Sends our own reply in the place of `fuser`'s, which is forgotten. False where the kernel did not want it any more.
@@ -269,7 +273,11 @@ impl fuser::Filesystem for Adapter {
         let perm = mode.map(|mode| mode & 0o7777);
         let kill_suid_sgid = perm.is_none() && (truncates || chowns);
         let set = SetAttr { perm, uid, gid, size, atime: set_time(atime), mtime: set_time(mtime), kill_suid_sgid };
-        self.reply_attr(request, reply, guarded("setattr", || self.ops.setattr(node.0, &set)));
+        let change = || {
+            privilege::before_setattr(&*self.ops, node.0, &set, requester(request))?;
+            self.ops.setattr(node.0, &set)
+        };
+        self.reply_attr(request, reply, guarded("setattr", change));
     }
 
     fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
@@ -327,7 +335,7 @@ impl fuser::Filesystem for Adapter {
     fn open(&self, request: &Request, node: INodeNo, flags: fuser::OpenFlags, reply: ReplyOpen) {
         // FUSE_OPEN_KILL_SUIDGID is hidden by fuser as well.
         let asked = OpenRequest::from_flags(flags.0, request.uid() == 0);
-        match guarded("open", || self.killing(node, asked.kill_suid_sgid, || self.ops.open(node.0, asked))) {
+        match guarded("open", || self.killing(request, node, asked.kill_suid_sgid, || self.ops.open(node.0, asked))) {
             Ok(opened) => {
                 let mut out = Vec::with_capacity(wire::OPEN_OUT);
                 wire::put_open(&mut out, opened.handle, open_flags(opened).bits());
@@ -381,7 +389,7 @@ impl fuser::Filesystem for Adapter {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -393,7 +401,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let kill_suid_sgid = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let write = || self.ops.write(handle.0, offset, data, kill_suid_sgid);
-        match guarded("write", || self.killing(node, kill_suid_sgid, write)) {
+        match guarded("write", || self.killing(request, node, kill_suid_sgid, write)) {
             Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(refusal(error)),
         }
@@ -465,10 +473,9 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn setxattr(&self, request: &Request, node: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
-        let by = Requester { uid: request.uid(), gid: request.gid(), pid: request.pid() };
         let set = || {
             let name = name.as_bytes();
-            let kill_sgid = privilege::kills_sgid(&*self.ops, node.0, name, by)?;
+            let kill_sgid = privilege::kills_sgid(&*self.ops, node.0, name, requester(request))?;
             self.ops.setxattr(node.0, name, value, XattrMode::from_flags(flags)?, kill_sgid)
         };
         Self::reply_empty(reply, guarded("setxattr", set));
@@ -497,7 +504,7 @@ impl fuser::Filesystem for Adapter {
     fn fallocate(&self, request: &Request, node: INodeNo, handle: FileHandle, offset: u64, len: u64, mode: i32, reply: ReplyEmpty) {
         let kill = request.uid() != 0;
         let allocate = || self.ops.fallocate(handle.0, offset, len, AllocateMode::from_mode(mode)?, kill);
-        Self::reply_empty(reply, guarded("fallocate", || self.killing(node, kill, allocate)));
+        Self::reply_empty(reply, guarded("fallocate", || self.killing(request, node, kill, allocate)));
     }
 
     fn ioctl(
@@ -563,7 +570,7 @@ impl fuser::Filesystem for Adapter {
         let to = FileRange { handle: to.0, offset: to_offset };
         let kill = request.uid() != 0;
         let copy = || self.ops.copy_file_range(from, to, len, kill);
-        match guarded("copy_file_range", || self.killing(to_node, kill, copy)) {
+        match guarded("copy_file_range", || self.killing(request, to_node, kill, copy)) {
             Ok(copied) => reply.written(copied.min(len) as u32),
             Err(error) => reply.error(refusal(error)),
         }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::abi::{self, forget_one, put, statfs_out, u64_at};
 use super::listing::Listing;
 use super::ops::{self, AllocateMode, Attr, Errno, FileRange, NodeId, OpenRequest, Opened, Operations, Result, XattrMode};
-use super::privilege::{self, Requester};
+use super::privilege;
 use super::request::{Call, Header, Range};
 use super::serve::ServeOptions;
 use super::wire::{self, Device};
@@ -181,7 +181,10 @@ impl Dispatcher {
                 Err(error) => return Err(error),
             },
             Call::GetAttr => wire::put_attr_out(out, &self.ops.getattr(node)?, self.options.attr_ttl),
-            Call::SetAttr(ref set) => wire::put_attr_out(out, &self.ops.setattr(node, set)?, self.options.attr_ttl),
+            Call::SetAttr(ref set) => {
+                privilege::before_setattr(&*self.ops, node, set, header.requester())?;
+                wire::put_attr_out(out, &self.ops.setattr(node, set)?, self.options.attr_ttl);
+            }
             Call::ReadLink => *out = self.ops.readlink(node)?,
             Call::Symlink { name, target } => return Ok(self.entry(&self.ops.symlink(&header.caller(0), node, name, target)?, out)),
             Call::MkNod { name, mode, umask, rdev } => {
@@ -199,7 +202,7 @@ impl Dispatcher {
             Call::Link { node: linked, name } => return Ok(self.entry(&self.ops.link(linked, node, name)?, out)),
             Call::Open { flags, kill } => {
                 let open = || self.ops.open(node, OpenRequest::from_flags(flags, !kill));
-                let opened = privilege::killing(&*self.ops, &self.device, node, kill, open)?;
+                let opened = privilege::killing(&*self.ops, &self.device, node, kill.then(|| header.requester()), open)?;
                 put_opened(out, opened);
                 return Ok(Undo::File(opened.handle));
             }
@@ -217,15 +220,14 @@ impl Dispatcher {
             }
             Call::Write { handle, offset, data, kill } => {
                 let write = || self.ops.write(handle, offset, data, kill);
-                privilege::killing(&*self.ops, &self.device, node, kill, write)?;
+                privilege::killing(&*self.ops, &self.device, node, kill.then(|| header.requester()), write)?;
                 put_written(out, data.len() as u32); // the kernel gave the length as such a number
             }
             Call::StatFs => put_statfs(out, &self.ops.statfs()?),
             Call::Release { handle } => self.ops.release(handle)?,
             Call::Fsync { handle, data_only } => self.ops.fsync(handle, data_only)?,
             Call::SetXattr { name, value, flags } => {
-                let by = Requester { uid: header.uid, gid: header.gid, pid: header.pid };
-                let kill_sgid = privilege::kills_sgid(&*self.ops, node, name, by)?;
+                let kill_sgid = privilege::kills_sgid(&*self.ops, node, name, header.requester())?;
                 self.ops.setxattr(node, name, value, XattrMode::from_flags(flags)?, kill_sgid)?;
             }
             Call::GetXattr { name, size } => return put_xattr(out, size, self.ops.getxattr(node, name)?),
@@ -251,7 +253,7 @@ impl Dispatcher {
             Call::Allocate { handle, offset, len, mode } => {
                 let kill = header.uid != 0;
                 let allocate = || self.ops.fallocate(handle, offset, len, AllocateMode::from_mode(mode)?, kill);
-                privilege::killing(&*self.ops, &self.device, node, kill, allocate)?;
+                privilege::killing(&*self.ops, &self.device, node, kill.then(|| header.requester()), allocate)?;
             }
             Call::Seek { handle, offset, whence } => {
                 let what = match whence {
@@ -266,7 +268,7 @@ impl Dispatcher {
             Call::Copy { from, to_node, to, len } => {
                 let kill = header.uid != 0;
                 let copy = || self.copy(header.unique, from, to, len.min(COPY_AT_ONCE), kill);
-                let copied = privilege::killing(&*self.ops, &self.device, to_node, kill, copy)?;
+                let copied = privilege::killing(&*self.ops, &self.device, to_node, kill.then(|| header.requester()), copy)?;
                 put_written(out, copied as u32); // at most COPY_AT_ONCE
             }
             Call::Forget { count } => self.ops.forget(node, count),

@@ -177,6 +177,8 @@ pub trait Operations: Send + Sync + 'static {
     fn getattr(&self, node: NodeId) -> Result<Attr>;
     /// Changes what `set` names, in one step. `set.kill_suid_sgid` on a directory means nothing: directories keep theirs.
     fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr>;
+    /// Clears sgid, whether the group may execute or not.
+    fn clear_sgid(&self, node: NodeId) -> Result<()>;
     /// What a symbolic link holds.
     fn readlink(&self, node: NodeId) -> Result<Vec<u8>>;
     /// Makes a file of any kind but directory and symbolic link; `mode` has the type bits. Counts one.

@@ -67,9 +67,9 @@ pub struct MountOptions {
     pub sync: bool,
     /// Directory changes go to the disk at once.
     pub dirsync: bool,
-    /// Access times are not changed by reading (what FUSE does anyway).
+    /// Access times of files are not changed by reading. FUSE leaves them to the daemon, and they are those of the store.
     pub noatime: bool,
-    /// Access times of directories are not changed by reading.
+    /// For the kernel; what FUSE does anyway.
     pub nodiratime: bool,
     /// The mount point may have entries, which the mount hides.
     pub nonempty: bool,

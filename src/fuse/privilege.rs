@@ -1,8 +1,9 @@
 //! What the kernel leaves to a filesystem of suid, sgid and ACLs under `FUSE_HANDLE_KILLPRIV_V2`, the same for every transport.
 
 use super::notify::Notifier;
-use super::ops::{NodeId, Operations, Result};
+use super::ops::{NodeId, Operations, Result, SetAttr};
 use super::wire::Device;
+use crate::backing::Kind;
 
 /// The extended attribute under which the kernel sets the ACL of an object.
 const POSIX_ACL_ACCESS: &[u8] = b"system.posix_acl_access";
@@ -18,18 +19,58 @@ pub struct Requester {
     pub pid: u32,
 }
 
-/// Does an operation that clears suid and sgid where `kill` says so. The kernel knows that it asked for it, and keeps the mode that it
-/// has cached all the same; so it is told to ask again.
+impl Requester {
+    /// Whether a file's group is none of his. Root is nowhere outside.
+    fn is_outside(self, group: u32) -> bool {
+        self.uid != 0 && self.gid != group && !has_group(self.pid, group)
+    }
+}
+
+/// sgid without execution by the group, which once meant mandatory locks: the operations leave it alone, as `linux/fuse.h` defines it.
+fn has_bare_sgid(perm: u32) -> bool {
+    perm & 0o2010 == 0o2000
+}
+
+/// Does an operation that clears suid and sgid where there is somebody, `by`, because of whom it does. Linux (since 6.2) takes a bare sgid
+/// too, from those outside the group; that is done here, and first, as on a local filesystem. The kernel knows that it asked for all this,
+/// and keeps the mode that it has cached all the same; so it is told to ask again.
 ///
 /// # Errors
 /// Those of the operation.
-pub fn killing<T>(ops: &dyn Operations, device: &Device, node: NodeId, kill: bool, operation: impl FnOnce() -> Result<T>) -> Result<T> {
-    let had_bits = kill && ops.getattr(node)?.perm & 0o6000 != 0;
+pub fn killing<T>(
+    ops: &dyn Operations,
+    device: &Device,
+    node: NodeId,
+    by: Option<Requester>,
+    operation: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let Some(by) = by else { return operation() };
+    let attr = ops.getattr(node)?;
+    if has_bare_sgid(attr.perm) && by.is_outside(attr.gid) {
+        ops.clear_sgid(node)?;
+    }
     let result = operation();
-    if had_bits && let Err(error) = Notifier::new(device.clone()).inval_inode(node, -1, 0) {
+    if attr.perm & 0o6000 != 0
+        && let Err(error) = Notifier::new(device.clone()).inval_inode(node, -1, 0)
+    {
         tracing::warn!(%error, "the kernel may show a mode from before a write");
     }
     result
+}
+
+/// What precedes a change of attributes that clears suid and sgid: a bare sgid goes, as in [`killing`]. The answer to the change tells the
+/// kernel of the new mode.
+///
+/// # Errors
+/// Those of `getattr` and of the change.
+pub fn before_setattr(ops: &dyn Operations, node: NodeId, set: &SetAttr, by: Requester) -> Result<()> {
+    if set.kill_suid_sgid {
+        let attr = ops.getattr(node)?;
+        if attr.kind != Kind::Dir && has_bare_sgid(attr.perm) && by.is_outside(attr.gid) {
+            ops.clear_sgid(node)?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether setting the extended attribute `name` takes sgid away: where it is the ACL, and who sets it stands outside the group. The
@@ -41,8 +82,7 @@ pub fn kills_sgid(ops: &dyn Operations, node: NodeId, name: &[u8], by: Requester
     if name != POSIX_ACL_ACCESS || by.uid == 0 {
         return Ok(false);
     }
-    let group = ops.getattr(node)?.gid;
-    Ok(by.gid != group && !has_group(by.pid, group))
+    Ok(by.is_outside(ops.getattr(node)?.gid))
 }
 
 /// Whether `group` is a supplementary group of a process; false where that cannot be told (it is of another PID namespace, or gone).

@@ -6,6 +6,7 @@
 
 use super::abi::{self, fattr, opcode, u32_at, u64_at};
 use super::ops::{Caller, Errno, FileRange, NodeId, Result, SetAttr};
+use super::privilege::Requester;
 use crate::backing::{SetTime, Timestamp};
 use crate::vault::Handle;
 
@@ -43,6 +44,11 @@ impl Header {
     /// The caller, with the umask that came.
     pub fn caller(&self, umask: u32) -> Caller {
         Caller { uid: self.uid, gid: self.gid, umask: umask & 0o777 }
+    }
+
+    /// Who asks, for what depends on all of his groups.
+    pub fn requester(&self) -> Requester {
+        Requester { uid: self.uid, gid: self.gid, pid: self.pid }
     }
 }
 

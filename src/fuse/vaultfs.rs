@@ -107,6 +107,10 @@ impl Operations for VaultFs {
         Ok(self.show(attr))
     }
 
+    fn clear_sgid(&self, node: NodeId) -> Result<()> {
+        Ok(self.vault.clear_sgid(node)?)
+    }
+
     fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
         Ok(self.vault.readlink(node)?)
     }

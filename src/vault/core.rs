@@ -78,6 +78,8 @@ pub(crate) struct Core {
     /// What the roster was made of at the last look.
     pub seen: Mutex<super::refresh::Seen>,
     pub read_only: bool,
+    /// False where reading is to leave no trace in the times of access.
+    pub access_times: bool,
     /// Holds the vault's lock as long as it lives.
     pub lock: Mutex<Option<super::lock::VaultLock>>,
     pub is_root_user: bool,
@@ -96,6 +98,7 @@ pub(crate) struct Parts {
     pub journal: Journal,
     pub cache: Arc<BlockCache>,
     pub read_only: bool,
+    pub access_times: bool,
     pub lock: Option<super::lock::VaultLock>,
 }
 
@@ -120,6 +123,7 @@ impl Core {
             long_copies: Mutex::new(None),
             seen: Mutex::default(),
             read_only: parts.read_only,
+            access_times: parts.access_times,
             lock: Mutex::new(parts.lock),
             is_root_user: rustix::process::geteuid().is_root(),
             memory: std::sync::OnceLock::new(),
@@ -284,7 +288,7 @@ impl Core {
         record::link_target_len(stat.size, self.keys.signed())
     }
 
-    /// `stat` of a node by one of its names, or by its open file where it has none.
+    /// `stat` of a node by one of its names; where it has none any more by its open file, or as it was with the last.
     pub fn stat(&self, node: NodeId) -> Inner<Attr> {
         if node == ROOT {
             return self.attr(node, &self.root.stat_self()?, None);
@@ -304,9 +308,10 @@ impl Core {
                 match open {
                     Some(open) => self.attr(node, &open.file.stat()?, None),
                     None if self.nodes.link(node).is_ok() => Err(fault),
-                    None => match self.dirs.lock().get(&node).cloned() {
-                        Some(dir) => self.attr(node, &dir.stat_self()?, None),
-                        None => Err(fault),
+                    None => match (self.known_dir(node), self.nodes.last_stat(node)) {
+                        (Some(dir), _) => self.attr(node, &dir.stat_self()?, None),
+                        (None, Some(last)) => self.attr(node, &last, None),
+                        (None, None) => Err(fault),
                     },
                 }
             }
@@ -352,6 +357,9 @@ impl Core {
             }
             other => other?,
         };
+        if !self.access_times {
+            file.keep_access_time();
+        }
         let stat = file.stat()?;
         if !self.nodes.is(node, &stat) {
             return Err(Fault::Os(libc::ESTALE));

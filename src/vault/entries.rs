@@ -310,6 +310,9 @@ impl Core {
         }
         folder.prepare(&stored, name)?;
         let file = folder.dir.create_file(stored.entry(), folder.masked(caller, perm & 0o7777))?;
+        if !self.access_times {
+            file.keep_access_time();
+        }
         let mut stat = file.stat()?;
         if self.is_root_user && (stat.uid, stat.gid) != (caller.uid, caller.gid) {
             stat = self.give(&folder, stored.entry(), caller, stat)?;

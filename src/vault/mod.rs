@@ -124,6 +124,8 @@ pub enum LockMode {
 pub struct OpenOptions {
     /// Nothing is changed, not even by a recovery.
     pub read_only: bool,
+    /// Reading a file changes its time of access, where the store's own mount has it so.
+    pub access_times: bool,
     /// Bytes that the caches may take, and as many again what was changed and is not committed (at least 1 MiB).
     pub cache_bytes: usize,
     /// Lock.
@@ -134,7 +136,7 @@ pub struct OpenOptions {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, cache_bytes: 64 << 20, lock: LockMode::Exclusive, trust: Trust::default() }
+        OpenOptions { read_only: false, access_times: true, cache_bytes: 64 << 20, lock: LockMode::Exclusive, trust: Trust::default() }
     }
 }
 
@@ -242,7 +244,7 @@ fn open_core(
         tracing::warn!("a journal of an interrupted mount is there; files in it show their state before it until a mount can write");
     }
     let cache = cache.unwrap_or_else(|| Arc::new(BlockCache::new(options.cache_bytes)));
-    Core::new(Parts { root: store, keys, random, journal, cache, read_only, lock }).map_err(at)
+    Core::new(Parts { root: store, keys, random, journal, cache, read_only, access_times: options.access_times, lock }).map_err(at)
 }
 
 /// What the background does for a share, twice a second.

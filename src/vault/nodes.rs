@@ -33,6 +33,9 @@ struct Node {
     children: u64,
     opens: u64,
     directory: Option<DirectoryId>,
+    /// What the object was when its last name went, but for the name: what is asked of a directory, a FIFO or a place on a path that
+    /// somebody still holds, and of which nothing here is open.
+    last: Option<Box<Stat>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,7 +55,7 @@ impl Key {
 impl Node {
     /// One that nobody counts on yet.
     fn new(key: Key) -> Self {
-        Node { key, kind: key.kind, links: Vec::new(), forgotten: false, lookups: 0, children: 0, opens: 0, directory: None }
+        Node { key, kind: key.kind, links: Vec::new(), forgotten: false, lookups: 0, children: 0, opens: 0, directory: None, last: None }
     }
 }
 
@@ -214,6 +217,11 @@ impl Nodes {
         found.cloned().ok_or(Fault::Os(libc::ENOENT))
     }
 
+    /// What an object was when it lost its last name.
+    pub fn last_stat(&self, id: NodeId) -> Option<Stat> {
+        self.inside.lock().nodes.get(&id).and_then(|n| n.last.as_deref().copied())
+    }
+
     /// Id of a directory, where it was worked out before.
     pub fn directory(&self, id: NodeId) -> Option<DirectoryId> {
         self.inside.lock().nodes.get(&id).and_then(|n| n.directory)
@@ -300,6 +308,7 @@ impl Inside {
         }
         let parent = link.parent;
         node.links.push(link);
+        node.last = None;
         if let Some(parent) = self.nodes.get_mut(&parent) {
             parent.children += 1;
         }
@@ -318,6 +327,10 @@ impl Inside {
             return Some(id);
         }
         node.links.retain(|l| !(l.parent == parent && *l.stored == *stored));
+        if node.links.is_empty() && !node.forgotten {
+            let nlink = if node.kind == Kind::Dir { 0 } else { stat.nlink.saturating_sub(1) };
+            node.last = Some(Box::new(Stat { nlink, ..*stat }));
+        }
         if node.links.is_empty() && node.opens == 0 && !node.forgotten {
             // The store may give the inode number to another object now; an open node still holds it.
             self.by_key.remove(&key);

@@ -135,3 +135,20 @@ fn file_capabilities_survive_a_copy_and_end_with_a_change_of_the_contents() {
     posix.shell("getcap to/t | grep -q cap_net_raw=ep");
     posix.finish();
 }
+
+#[test]
+fn reading_leaves_access_times_alone_where_it_is_asked_to() {
+    // The option reached the kernel alone, which leaves the times of a FUSE filesystem to the daemon: each read of a file changed them.
+    let Some(mut posix) = Posix::new() else { return };
+    let age = "echo x > f; touch -a -d @1000000000 f";
+    let reread = "cat f > /dev/null; test $(stat -c %X f) -gt 1000000000 && echo changed || echo kept";
+    posix.same_as_below(&format!("{age}; {reread}"));
+    posix.mount.take().unwrap().unmount();
+    posix.mount = Some(posix.scratch.mount(&["-o", "allow_other,noatime"]));
+    assert_eq!(posix.shell(&format!("{age}; {reread}")), "kept\n");
+    assert_eq!(
+        posix.shell("head -c 300000 /dev/zero > f; touch -a -d @1000000000 f; exec 3<>f; head -c 9 <&3 > /dev/null; stat -c %X f"),
+        "1000000000\n"
+    );
+    posix.finish();
+}

@@ -155,6 +155,30 @@ fn a_file_without_a_name_lives_until_it_is_closed() {
 }
 
 #[test]
+fn what_was_removed_is_known_to_those_who_still_hold_it() {
+    // fstat of a directory that was removed or renamed over gave ENOENT, and so did that of a FIFO or of a descriptor opened for its path.
+    let Some(posix) = Posix::new() else { return };
+    let script = "
+        mkdir d e full fresh; mkdir full/x; rmdir full/x; mkfifo p; touch f; ln -s away l; mknod n c 1 3; touch two; ln two three
+        exec 3<d 4<e 5<full 6<>p 7<n; rmdir d full; mv -T fresh e; rm p n
+        for fd in 3 4 5 6 7; do stat -L -c '%F %h %a %u:%g' /proc/self/fd/$fd; done
+        test -z \"$(ls -A /proc/self/fd/3/)\"; code touch /proc/self/fd/3/new; code mkdir /proc/self/fd/4/new
+        mkdir here; cd here; rmdir ../here; stat -c '%F %h' .; code touch x; cd ..; mkdir d; rmdir d; test ! -e d";
+    posix.same_as_below(script);
+    for (name, nlink) in [("f", 0), ("l", 0), ("two", 1)] {
+        let [here, below] = [posix.at(name), posix.below().join(name)].map(|path| {
+            let held = File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(&path).unwrap();
+            fs::remove_file(&path).unwrap();
+            let meta = held.metadata().unwrap();
+            (meta.file_type(), meta.nlink(), meta.mode(), meta.len())
+        });
+        assert_eq!(here, below);
+        assert_eq!(here.1, nlink, "{name}");
+    }
+    posix.finish();
+}
+
+#[test]
 fn a_nameless_file_is_made_or_refused_as_programs_expect() {
     // open(2) names EOPNOTSUPP as what a filesystem without O_TMPFILE says, and programs then make a file with a name.
     let Some(posix) = Posix::new() else { return };

@@ -114,3 +114,55 @@ fn owners_acls_and_namespaces_are_as_far_as_an_ordinary_user_has_them() {
     );
     user.umount();
 }
+
+/// Runs a script as root in a mount namespace of its own, in which `conf` stands for /etc/fuse.conf: the machine's is not touched, and what
+/// is mounted there goes with it. `mine` and `his` run a command as the daemon's user and as another.
+fn with_fuse_conf(user: &Unprivileged, conf: &str, script: &str) -> String {
+    std::fs::write(user.0.path().join("fuse.conf"), conf).unwrap();
+    let mut bash = Command::new("unshare");
+    bash.args(["--mount", "--propagation", "private", "bash", "-euc"]).current_dir(user.0.path());
+    bash.arg(format!(
+        "chmod 644 fuse.conf; mount --bind fuse.conf /etc/fuse.conf
+         export KITHFS_PASSPHRASE_FILE=$PWD/passphrase XDG_STATE_HOME=$PWD/state XDG_RUNTIME_DIR= HOME=/nonexistent
+         mine() {{ setpriv --reuid {USER} --regid {USER} --clear-groups \"$@\"; }}
+         his() {{ setpriv --reuid 1235 --regid 1235 --clear-groups \"$@\"; }}
+         {script}"
+    ));
+    String::from_utf8(mounted::expect_code(&mut bash, 0).stdout).unwrap()
+}
+
+#[test]
+fn an_ordinary_user_lets_others_in_where_the_machine_allows_it() {
+    let Some(user) = unprivileged() else { return };
+    if !std::path::Path::new("/etc/fuse.conf").exists() {
+        println!("skipped: there is no /etc/fuse.conf");
+        return;
+    }
+    user.umount();
+    // Where it does not, the mount is refused, and says so.
+    with_fuse_conf(
+        &user,
+        "",
+        &format!("! mine {KITHFS} mount -o allow_other vault mnt 2> why; grep -q user_allow_other why; ! mountpoint -q mnt"),
+    );
+    with_fuse_conf(
+        &user,
+        "user_allow_other\n",
+        &format!(
+            "umask 022; mine {KITHFS} mount vault mnt; ! his ls mnt 2>/dev/null; ! ls mnt 2>/dev/null; mine {KITHFS} umount mnt
+             mine {KITHFS} mount -o allow_other vault mnt
+             mine bash -c 'cd mnt; echo open > open; echo closed > closed; chmod 600 closed; mkdir mine all sticky; chmod 777 all; chmod 1777 sticky; echo x > sticky/x'
+             # modes hold for others; root passes, as everywhere
+             test \"$(his cat mnt/open)\" = open; ! his cat mnt/closed 2>/dev/null; ! his touch mnt/mine/x 2>/dev/null; ! his rm -f mnt/sticky/x 2>/dev/null
+             ! his chmod 777 mnt/open 2>/dev/null; test \"$(cat mnt/closed)\" = closed
+             # what others make works and belongs to the daemon's user, who can give nothing away
+             his bash -c 'umask 0; cd mnt/all; echo his > his; mkdir dir; echo in > dir/in; ln -s his link; mv his moved; echo more >> moved'
+             test \"$(his cat mnt/all/moved | tr '\\n' ' ')\" = 'his more '; test \"$(stat -c %u:%g:%a mnt/all/moved)\" = {USER}:{USER}:666
+             ! chown 1235 mnt/open 2>/dev/null
+             mine {KITHFS} umount mnt; ! mountpoint -q mnt; mine {KITHFS} fsck vault 2>/dev/null >/dev/null"
+        ),
+    );
+    user.mount();
+    assert_eq!(user.run("cat mnt/all/dir/in"), "in\n");
+    user.umount();
+}

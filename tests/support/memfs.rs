@@ -281,6 +281,11 @@ impl Operations for MemFs {
         Ok(inode.attr)
     }
 
+    fn clear_sgid(&self, node: NodeId) -> Result<()> {
+        self.state().node(node)?.attr.perm &= !0o2000;
+        Ok(())
+    }
+
     fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
         Ok(self.state().node(node)?.data.clone())
     }

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{self, FallocateFlags, FlockOperation, Mode, SeekFrom};
+use rustix::fs::{self, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::grant::{self, Grants};
@@ -75,6 +75,11 @@ impl File for OsFile {
             }
         }
         Ok(())
+    }
+
+    fn keep_access_time(&self) {
+        // Of its flags the kernel lets only some be changed, and passes over the others, those of access among them.
+        let _ = fs::fcntl_getfl(&self.fd).and_then(|flags| fs::fcntl_setfl(&self.fd, flags | OFlags::NOATIME));
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

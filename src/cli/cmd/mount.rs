@@ -68,7 +68,8 @@ impl Plan<'_> {
         let mut options = MountOptions::default();
         args.options.iter().try_for_each(|list| options.parse(list))?;
         options.read_only |= args.read_only;
-        let found = open::find(&args.vault)?;
+        let mut found = open::find(&args.vault)?;
+        found.access_times = !options.noatime;
         let mountpoint = check_mountpoint(&args.mountpoint, &found.dir, options.nonempty)?;
         check_fuse()?;
         let serve = serve_options(args.transport, &options)?;
