@@ -384,6 +384,35 @@ fn wait_until_mounted(point: &Path, daemon: &mut std::process::Child) {
 }
 
 #[test]
+fn a_mount_that_is_busy_for_a_moment_is_waited_for() {
+    // A program had just ended, or was just being started, and umount gave up at once, with nobody to name.
+    use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair};
+    use std::os::fd::AsFd;
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let mount = scratch.mount(&[]);
+    // A file that is open in a message on its way is in nobody's list of open files.
+    let (here, there) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    let file = fs::File::create(scratch.point().join("held")).unwrap();
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut message = SendAncillaryBuffer::new(&mut space);
+    let files = [file.as_fd()];
+    assert!(message.push(SendAncillaryMessage::ScmRights(&files)));
+    sendmsg(&here, &[std::io::IoSlice::new(b"x")], &mut message, SendFlags::empty()).unwrap();
+    drop(file);
+    let output = expect_code(Command::new(KITHFS).arg("umount").arg(scratch.point()), 13);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("busy") && !text.contains("process "), "{text}");
+    let umount = Command::new(KITHFS).arg("umount").arg(scratch.point()).spawn().unwrap();
+    drop((here, there));
+    let output = umount.wait_with_output().unwrap();
+    assert!(output.status.success());
+    drop(mount);
+}
+
+#[test]
 fn a_busy_mount_names_who_keeps_it() {
     if !can_mount() {
         return;

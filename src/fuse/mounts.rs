@@ -11,12 +11,18 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::UnmountFlags;
 
 use super::mount::MountError;
 use super::options::SUBTYPE;
+
+/// How long unmounting is tried where nobody is seen who keeps the mount busy, and after which time each time.
+const UNSEEN_PATIENCE: Duration = Duration::from_secs(2);
+const UNSEEN_STEP: Duration = Duration::from_millis(20);
 
 /// Number of a mounted filesystem, as `st_dev` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -176,9 +182,24 @@ fn mapped_from(line: &[u8], device: DeviceId) -> Option<Option<PathBuf>> {
 /// `expected` is the device number where the caller knows which filesystem he means. A lazy one disappears from the tree at once and
 /// ends when nobody uses it any more.
 ///
+/// Where nobody is seen who keeps it busy it is tried for two seconds.
+///
 /// # Errors
 /// [`MountError::NotMounted`], [`MountError::NotOurs`], [`MountError::Busy`] with the processes that keep it busy, and those of the calls.
 pub fn unmount(mountpoint: &Path, expected: Option<DeviceId>, lazy: bool) -> Result<(), MountError> {
+    let since = Instant::now();
+    loop {
+        match unmount_once(mountpoint, expected, lazy) {
+            // Who was about to end, or a file that was about to be closed, is gone in a moment.
+            Err(MountError::Busy { holders, .. }) if holders.is_empty() && since.elapsed() < UNSEEN_PATIENCE => {
+                thread::sleep(UNSEEN_STEP);
+            }
+            result => return result,
+        }
+    }
+}
+
+fn unmount_once(mountpoint: &Path, expected: Option<DeviceId>, lazy: bool) -> Result<(), MountError> {
     let failed = |op| move |source| MountError::Io { op, path: mountpoint.to_owned(), source };
     let place = resolve(mountpoint).map_err(failed("find mount point"))?;
     let found = mount_at(&place).map_err(failed("read mount table"))?;

@@ -51,7 +51,9 @@ impl From<MountError> for Failure {
 
 /// Names the processes that keep a mount busy.
 fn busy(mountpoint: &str, holders: &[Holder]) -> Failure {
-    let hint = if holders.is_empty() {
+    let hint = if holders.is_empty() && rustix::process::geteuid().is_root() {
+        "nobody is seen who keeps it busy: perhaps another mount below it, or a file on its way between two processes. --lazy unmounts as soon as that ends"
+    } else if holders.is_empty() {
         "processes of other users keep it busy; only root can see which. --lazy unmounts as soon as they let go"
     } else {
         "end these processes or let them leave the directory; --lazy unmounts as soon as they let go"
