@@ -186,6 +186,90 @@ fn exchanged_and_vanished_entries_are_noticed() {
     assert!(client.survey(&root, &SurveyOptions::default()).iter().all(|n| n.silenced));
 }
 
+/// Rows of entries in a client's database.
+fn rows(client: &Client) -> u64 {
+    use redb::{ReadableDatabase, ReadableTableMetadata};
+    let db = redb::Database::open(client.path()).unwrap();
+    let table = redb::TableDefinition::<&[u8], &[u8]>::new("entries");
+    db.begin_read().unwrap().open_table(table).unwrap().len().unwrap()
+}
+
+#[test]
+fn what_was_in_directories_that_are_gone_is_forgotten() {
+    // A directory that was removed or renamed left the rows of all that had been in it, and below, in the database for ever.
+    let (store, client) = fresh();
+    let root = store.root();
+    let fill = |v: &Vault| {
+        mkdir(v, b"tree").unwrap();
+        mkdir(v, b"tree/below").unwrap();
+        (0..20).for_each(|n| put(v, format!("tree/below/{n}").as_bytes(), b"x").unwrap());
+    };
+    let before = rows(&client);
+    client.session(&root, fill);
+    assert_eq!(client.told(&root), []);
+    assert_eq!(rows(&client), before + 22);
+    for round in 0..3 {
+        // Renamed by this client, by another one, and removed by this one.
+        client.session(&root, |v| rename(v, b"tree", b"renamed", RenameMode::Replace).unwrap());
+        assert_eq!(client.told(&root), [], "round {round}");
+        assert_eq!(rows(&client), before + 22, "round {round}");
+        Client::new().session(&root, |v| rename(v, b"renamed", b"tree", RenameMode::Replace).unwrap());
+        assert_eq!(client.told(&root), [], "round {round}");
+        assert_eq!(rows(&client), before + 22, "round {round}");
+    }
+    client.session(&root, |v| {
+        for n in 0..20 {
+            vaults::at(v, b"tree/below", |dir| v.unlink(dir, n.to_string().as_bytes())).unwrap();
+        }
+        vaults::at(v, b"tree", |dir| v.rmdir(dir, b"below")).unwrap();
+        vaults::at(v, b"", |dir| v.rmdir(dir, b"tree")).unwrap();
+    });
+    assert_eq!(client.told(&root), []);
+    assert_eq!(rows(&client), before);
+    // Removed by the storage it is noticed, and forgotten when that is accepted.
+    client.session(&root, fill);
+    let dir = cipher(&root, b"tree");
+    root.rename(&dir, &*root, b"+trash-0", RenameMode::Replace).unwrap();
+    assert_eq!(client.told(&root), [("tree".to_owned(), NoticeKind::Gone { elsewhere: false })]);
+    let accept = SurveyOptions { accept: vec![Vec::new()], ..SurveyOptions::default() };
+    client.survey(&root, &accept);
+    assert_eq!((client.told(&root), rows(&client)), (vec![], before));
+}
+
+#[test]
+fn a_renamed_directory_in_whose_place_the_storage_puts_an_empty_one_is_noticed() {
+    // It had an id of its own, the empty one has that of its place: the two were not compared, and all that was in it went unnoticed.
+    let (store, client) = fresh();
+    let root = store.root();
+    client.session(&root, |v| rename(v, b"dir", b"moved", RenameMode::Replace).unwrap());
+    assert_eq!(client.told(&root), []);
+    let stored = cipher(&root, b"moved");
+    root.rename(&stored, &*root, b"+trash-0", RenameMode::Replace).unwrap();
+    root.mkdir(&stored, 0o755).unwrap();
+    assert_eq!(client.told(&root), [("moved".to_owned(), NoticeKind::Gone { elsewhere: false })]);
+    root.rmdir(&stored).unwrap();
+    root.rename(b"+trash-0", &*root, &stored, RenameMode::Replace).unwrap();
+    assert_eq!(client.told(&root), []);
+    // Done by a client, who leaves the directory elsewhere, it is nothing.
+    Client::new().session(&root, |v| {
+        rename(v, b"moved", b"away", RenameMode::Replace).unwrap();
+        mkdir(v, b"moved").unwrap();
+    });
+    assert_eq!(client.told(&root), []);
+}
+
+#[test]
+fn a_host_that_only_deletes_is_told_of_and_whose_news_is_seen_is_no_alarm() {
+    // Who only removes leaves nothing that the storage could not have done itself, so it is an alarm; with anything new beside it, it is not.
+    let (store, client) = fresh();
+    let root = store.root();
+    let other = Client::new();
+    other.session(&root, |v| vaults::at(v, b"", |dir| v.unlink(dir, b"third")).unwrap());
+    assert_eq!(client.told(&root), [("third".to_owned(), NoticeKind::Gone { elsewhere: false })]);
+    other.session(&root, |v| put(v, b"news", b"from elsewhere").unwrap());
+    assert_eq!(client.told(&root), [("third".to_owned(), NoticeKind::Gone { elsewhere: true })]);
+}
+
 #[test]
 fn an_older_copy_of_the_whole_vault_is_noticed_and_accepted_with_one_word() {
     let (store, client) = fresh();

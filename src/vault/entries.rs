@@ -309,6 +309,7 @@ impl Core {
             return Err(Fault::Os(libc::EEXIST));
         }
         folder.prepare(&stored, name)?;
+        self.journal.before_name(|| self.path_in(parent, stored.entry()));
         let file = folder.dir.create_file(stored.entry(), folder.masked(caller, perm & 0o7777))?;
         if !self.access_times {
             file.keep_access_time();
@@ -352,6 +353,7 @@ impl Core {
         let stored = folder.encode(new_name)?;
         let from = self.nodes.link(node)?;
         folder.prepare(&stored, new_name)?;
+        self.journal.before_name(|| self.path_in(new_parent, stored.entry()));
         self.dir(from.parent)?.link(&from.stored, &*folder.dir, stored.entry())?;
         self.inode_changed(node);
         let stat = folder.dir.stat(stored.entry())?;
@@ -564,7 +566,9 @@ impl Core {
                 self.settle(there)?;
             }
         }
+        self.journal.before_name(|| self.path_in(new_parent, destination));
         if mode == RenameMode::Exchange {
+            self.journal.before_name(|| self.path_in(parent, &stored));
             from.dir.rename(&stored, &*to.dir, destination, mode)?;
         } else {
             self.move_over(&from, &stored, &to, destination, target.as_ref().map(|(_, t)| t))?;

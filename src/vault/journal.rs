@@ -12,7 +12,7 @@
 //! * No place that a record writes is filled again by other means before that record is gone: a commit that frees places begins with a
 //!   checkpoint. So a replay may write all of a file's records, whichever of them are at their places already.
 //! * The journal file is written full when it is made, because a flush of overwritten blocks costs two thirds of one that also has to
-//!   record an allocation.
+//!   record an allocation; only a record of a megabyte or more makes its own place.
 
 pub(crate) mod created;
 mod overlay;
@@ -31,7 +31,7 @@ use self::redo::Outcome;
 use self::replay::REFUSED;
 use super::error::{Fault, Inner, is_no_space};
 use super::keys::ShareKeys;
-use crate::backing::{Dir, File, RenameMode, Timestamp};
+use crate::backing::{Allocate, Dir, File, RenameMode, Timestamp};
 use crate::crypto::{JournalKey, Random, RecordCipher, hmac, labels};
 use crate::format::journal::{ALIGN, JournalHead, JournalRecord, RECORD_MAX, RECORDS_AT};
 
@@ -41,6 +41,8 @@ pub(crate) const PREFIX: &[u8] = b"+journal-";
 const INITIAL: u64 = 4 << 20;
 /// Bytes beyond which a journal is checkpointed rather than lengthened.
 const LIMIT: u64 = 32 << 20;
+/// Bytes of a record for which the journal is not written full before.
+const LARGE: u64 = 1 << 20;
 /// Files with records, and so open handles, beyond which a journal is checkpointed.
 const FILES_MAX: usize = 256;
 
@@ -417,8 +419,16 @@ impl Journal {
     fn lengthen(&self, state: &mut MutexGuard<State>, len: u64) -> Inner<()> {
         let tail = state.tail;
         let running = state.running.as_mut().expect("the caller has one");
-        let capacity = (tail + len).next_multiple_of(INITIAL).max((running.capacity * 2).min(LIMIT));
-        match write_zeros(&*running.file, running.capacity, capacity) {
+        // A large record fills its place itself, and what its flush costs more is little beside its own bytes.
+        let (capacity, grown) = if len >= LARGE {
+            let capacity = (tail + len).next_multiple_of(RECORDS_AT);
+            let reserved = running.file.allocate(Allocate::KeepSize, running.capacity, capacity - running.capacity);
+            (capacity, reserved.or_else(|e| if e.raw_os_error() == Some(libc::EOPNOTSUPP) { Ok(()) } else { Err(e) }))
+        } else {
+            let capacity = (tail + len).next_multiple_of(INITIAL).max((running.capacity * 2).min(LIMIT));
+            (capacity, write_zeros(&*running.file, running.capacity, capacity))
+        };
+        match grown {
             Ok(()) => running.capacity = capacity,
             Err(e) if is_no_space(e.raw_os_error().unwrap_or(0)) => {
                 // What was written of it would be held for nothing.

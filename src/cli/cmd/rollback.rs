@@ -97,7 +97,9 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
         lines.iter().try_for_each(|line| out.text(format_args!("{}\n", line.text())))?;
     }
     out.finish()?;
-    let told = notices.iter().any(|n| n.due && !n.silenced);
+    // What another client may have removed is told, and is no reason for an alarm.
+    let is_alarm = |n: &Notice| !matches!(n.kind, NoticeKind::Gone { elsewhere: true });
+    let told = notices.iter().any(|n| n.due && !n.silenced && is_alarm(n));
     if told && !args.json {
         note(
             "nothing is locked; `kithfs accept-rollback` takes the vault as it is, --export copies what is there out, --keep says no more",

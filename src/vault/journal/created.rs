@@ -12,7 +12,7 @@
 //! * A file that was synced has its record voided by a later one, so that it is not taken for new when somebody cuts it off.
 //! * Records go when the whole store was flushed after they were noted: half a minute later, or when there are many.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,8 @@ struct Files {
     by_path: HashMap<Vec<u8>, [u8; 32]>,
     /// Files with a record that does not hold any more.
     void: Vec<JournalRecord<'static>>,
+    /// The paths that those name, until it is durable that they do not hold.
+    stale: HashSet<Vec<u8>>,
     noted: u64,
 }
 
@@ -91,6 +93,7 @@ impl Files {
         let made = self.made.remove(file_id)?;
         self.by_path.remove(&made.path);
         if made.written {
+            self.stale.insert(made.path.clone());
             self.void.push(made.void());
         }
         Some(made)
@@ -160,6 +163,16 @@ impl Journal {
         !self.created.is_idle()
     }
 
+    /// A name is about to be given to a file. A record of another one that had it must not hold any more: the replay would take this for that.
+    pub fn before_name(&self, path: impl FnOnce() -> Option<Vec<u8>>) {
+        if !self.created.is_idle()
+            && !self.created.files.lock().stale.is_empty()
+            && path().is_some_and(|path| self.created.files.lock().stale.contains(&path))
+        {
+            self.write_created();
+        }
+    }
+
     /// The name of a file is gone.
     pub fn created_is_gone(&self, path: &[u8]) {
         self.created.counted(|files| {
@@ -222,6 +235,7 @@ impl Journal {
         *log = Log { failed: Some(Instant::now()), ..Log::default() };
         self.created.counted(|files| {
             files.void.clear();
+            files.stale.clear();
             files.made.values_mut().for_each(|made| made.written = false);
         });
     }
@@ -239,9 +253,10 @@ impl Journal {
             log.running = None;
         } else if full {
             self.begin_anew(log)?;
+            self.created.files.lock().stale.clear();
         }
         let (records, numbers) = self.created.counted(|files| {
-            let mut records = std::mem::take(&mut files.void);
+            let mut records = files.void.clone();
             let waiting: Vec<&Made> = files.made.values().filter(|made| !made.written).collect();
             records.extend(waiting.iter().map(|made| made.record()));
             (records, waiting.iter().map(|made| (made.file_id, made.number)).collect::<Vec<_>>())
@@ -270,13 +285,25 @@ impl Journal {
         running.file.write_at(&all, log.tail)?;
         running.file.sync_data()?;
         log.tail += all.len() as u64;
-        let mut files = self.created.files.lock();
-        for (file_id, number) in numbers {
-            // One that was renamed or synced meanwhile is another matter.
-            if let Some(made) = files.made.get_mut(&file_id).filter(|made| made.number == number) {
-                made.written = true;
+        self.created.counted(|files| {
+            for void in files.void.drain(..records.len() - numbers.len()) {
+                files.stale.remove(&void.path);
             }
-        }
+            for void in &files.void {
+                files.stale.insert(void.path.clone());
+            }
+            for ((file_id, number), record) in numbers.iter().zip(&records[records.len() - numbers.len()..]) {
+                match files.made.get_mut(file_id).filter(|made| made.number == *number && made.path == record.path) {
+                    Some(made) => made.written = true,
+                    // Gone, synced or renamed while it was written.
+                    None => {
+                        let void = JournalRecord { base: record.result, cipher_len: 0, patches: Vec::new(), ..record.clone() };
+                        files.stale.insert(void.path.clone());
+                        files.void.push(void);
+                    }
+                }
+            }
+        });
         Ok(())
     }
 
@@ -371,12 +398,13 @@ impl Journal {
     fn make_again(&self, records: &[JournalRecord<'_>]) -> Inner<usize> {
         let nothing = header_hash(b"");
         let mut count = 0;
-        for (at, record) in records.iter().enumerate().filter(|(_, record)| record.base == nothing) {
-            let voided = records[at + 1..].iter().any(|later| later.file_id == record.file_id && later.base != nothing);
-            let [Patch { offset: 0, bytes }] = &record.patches[..] else { continue };
-            if voided {
+        // The last word on a path and on a file counts.
+        let (mut paths, mut ids) = (HashSet::new(), HashSet::new());
+        for record in records.iter().rev() {
+            if !(paths.insert(&record.path) & ids.insert(record.file_id)) || record.base != nothing {
                 continue;
             }
+            let [Patch { offset: 0, bytes }] = &record.patches[..] else { continue };
             let file = match self.open_path(&record.path) {
                 Ok(file) => file,
                 Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR) => continue,

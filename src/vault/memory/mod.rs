@@ -320,15 +320,21 @@ impl Memory {
 /// Logs what is new to `told`; plain paths only where names may be logged.
 fn tell(notices: &[Notice], told: &mut HashSet<Vec<u8>>) {
     let due: Vec<_> = notices.iter().filter(|n| n.due && !n.silenced).collect();
-    let mut fresh = 0;
+    let (mut fresh, mut elsewhere) = (0, 0);
     for notice in &due {
         if told.insert(notice.plain.clone()) {
-            fresh += 1;
+            match notice.kind {
+                NoticeKind::Gone { elsewhere: true } => elsewhere += 1,
+                _ => fresh += 1,
+            }
             tracing::debug!("rollback: {}: {:?}", String::from_utf8_lossy(&notice.plain), notice.kind);
         }
     }
     if fresh > 0 {
         tracing::warn!("{fresh} files or directories of the vault are older than they were, or gone");
+    }
+    if elsewhere > 0 {
+        tracing::info!("{elsewhere} files or directories are gone, perhaps removed on another machine");
     }
 }
 

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::db::{Changes, Db, EntryKey, FileRow, NoticeRow, Row};
+use super::db::{Changes, Db, EntryKey, FileRow, NoticeRow, PREFIX, Row};
 use super::{Memory, Notice, NoticeKind, PlaceId, SurveyOptions, Touched};
 use crate::backing::{Access, Dir, Kind};
 use crate::format::name::is_control;
@@ -55,6 +55,8 @@ struct Candidate {
     seen: i64,
     /// The file that is there, or that was.
     id: [u8; 32],
+    /// The place of a directory that was there.
+    inside: Option<PlaceId>,
     /// Where the file that is there stood before.
     from: EntryKey,
     /// What would be learnt.
@@ -77,6 +79,10 @@ pub(super) struct Survey<'a> {
     latest: i64,
     /// An earlier session did not end: it may have removed and moved what it could not note any more.
     forgiving: bool,
+    /// Directories that were looked at.
+    visited: HashSet<[u8; PREFIX]>,
+    /// Places where directories do not stand any more, with the hashes of their ids: what was in them is forgotten in the end.
+    vacated: Vec<(PlaceId, [u8; 32])>,
 }
 
 impl<'a> Survey<'a> {
@@ -92,6 +98,8 @@ impl<'a> Survey<'a> {
             news: false,
             latest: i64::MIN,
             forgiving,
+            visited: HashSet::new(),
+            vacated: Vec::new(),
         }
     }
 
@@ -116,6 +124,7 @@ impl<'a> Survey<'a> {
             }
         }
         let notices = self.resolve()?;
+        self.prune(true)?;
         self.write()?;
         self.db.set_notices(&notices)?;
         Ok(Some(self.memory.shown(&notices, self.options, self.latest)))
@@ -137,7 +146,37 @@ impl<'a> Survey<'a> {
                 Err(fault) => tracing::debug!(errno = fault.errno(), "rollback memory: a directory cannot be looked at"),
             }
         }
+        self.prune(false)?;
         self.write()
+    }
+
+    /// Forgets what was in directories that are not at their places any more. With `whole`, after a walk through all of the vault, the files
+    /// that were in those which are nowhere else count as removed.
+    fn prune(&mut self, whole: bool) -> Inner<()> {
+        while let Some((place, id)) = self.vacated.pop() {
+            let prefix = super::prefix(&place);
+            if self.visited.contains(&prefix) {
+                continue;
+            }
+            let rows = self.db.rows(&prefix)?;
+            let files = self.db.files(rows.values().map(|row| &row.id))?;
+            let removed = whole && !self.seen.contains_key(&id);
+            for (key, row) in rows {
+                if row.kind == DIRECTORY
+                    && let Some(name) = self.memory.open(&row.name)
+                {
+                    self.vacated.push((self.memory.place(&place, &name, &row.id), row.id));
+                }
+                if removed && row.kind == FILE && !self.seen.contains_key(&row.id) {
+                    self.retire(key, &row.id, &files);
+                }
+                self.changes.entries.insert(key, None);
+            }
+            if self.changes.len() >= BATCH {
+                self.write()?;
+            }
+        }
+        Ok(())
     }
 
     fn write(&mut self) -> Inner<()> {
@@ -161,12 +200,22 @@ impl<'a> Survey<'a> {
     fn directory(&mut self, dir: &Arc<dyn Dir>, id: &DirectoryId, place: &PlaceId, plain: &[u8]) -> Inner<Below> {
         let prefix = super::prefix(place);
         let (present, below) = self.look(dir, id, place, plain)?;
+        self.visited.insert(prefix);
         let mut rows = self.db.rows(&prefix)?;
         let ids: HashSet<[u8; 32]> = present.iter().map(|p| p.id).chain(rows.values().map(|r| r.id)).collect();
         let files = self.db.files(ids.iter())?;
         for entry in present {
             let key = self.memory.key(place, &entry.name);
-            self.entry(key, rows.remove(&key), entry, &files, plain);
+            let row = rows.remove(&key);
+            if let Some(row) = &row
+                && row.kind == DIRECTORY
+                && entry.id != row.id
+                && (entry.id != [0; 32] || entry.kind == OTHER)
+                && self.was_replaced(key, row, &entry, place, plain)?
+            {
+                continue;
+            }
+            self.entry(key, row, entry, &files, plain);
         }
         for (key, row) in rows {
             let accepted = self.memory.is_ours(&key) || self.options.accepts(plain);
@@ -175,13 +224,31 @@ impl<'a> Survey<'a> {
             let is_full = |inside| self.db.rows(&super::prefix(&inside)).map(|rows| !rows.is_empty());
             let matters = row.kind == FILE || row.kind == DIRECTORY && is_full(self.memory.place(place, &name, &row.id))?;
             if accepted || self.options.accepts(&plain) || !matters {
+                if row.kind == DIRECTORY {
+                    self.vacated.push((self.memory.place(place, &name, &row.id), row.id));
+                }
                 self.drop_row(key, &row, &files);
                 continue;
             }
             let kind = NoticeKind::Gone { elsewhere: false };
-            self.candidates.push(Candidate { key, plain, kind, seen: row.seen, id: row.id, from: key, learn: None });
+            let inside = (row.kind == DIRECTORY).then(|| self.memory.place(place, &name, &row.id));
+            self.candidates.push(Candidate { key, plain, kind, seen: row.seen, id: row.id, inside, from: key, learn: None });
         }
         Ok(below)
+    }
+
+    /// Something else stands where a directory stood, under its name. True where that is to be noticed, as if the directory were just gone.
+    fn was_replaced(&mut self, key: EntryKey, row: &Row, entry: &Present, place: &PlaceId, dir: &[u8]) -> Inner<bool> {
+        let old = self.memory.place(place, &entry.name, &row.id);
+        let plain = join(dir, &entry.name);
+        let accepted = self.memory.is_ours(&key) || self.options.accepts(&plain);
+        if accepted || self.db.rows(&super::prefix(&old))?.is_empty() {
+            self.vacated.push((old, row.id));
+            return Ok(false);
+        }
+        let kind = NoticeKind::Gone { elsewhere: false };
+        self.candidates.push(Candidate { key, plain, kind, seen: row.seen, id: row.id, inside: Some(old), from: key, learn: None });
+        Ok(true)
     }
 
     fn drop_row(&mut self, key: EntryKey, row: &Row, files: &BTreeMap<[u8; 32], FileRow>) {
@@ -284,7 +351,7 @@ impl<'a> Survey<'a> {
             };
             if let Some((kind, seen, from)) = candidate {
                 let learn = Some((new_row, new_file));
-                self.candidates.push(Candidate { key, plain, kind, seen, id: entry.id, from, learn });
+                self.candidates.push(Candidate { key, plain, kind, seen, id: entry.id, inside: None, from, learn });
                 return;
             }
         }
@@ -336,6 +403,7 @@ impl<'a> Survey<'a> {
                     (Some((_, _)), NoticeKind::Older { .. }) => {}
                     (Some((row, file)), _) => self.put(candidate.key, None, row, None, file),
                     (None, _) => {
+                        self.vacated.extend(candidate.inside.map(|place| (place, candidate.id)));
                         let files = self.db.files([candidate.id].iter())?;
                         let row = Row { kind: FILE, id: candidate.id, seen: 0, name: Vec::new() };
                         let elsewhere = self.seen.contains_key(&candidate.id);
