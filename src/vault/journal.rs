@@ -141,6 +141,8 @@ pub(crate) struct Journal {
     changed: Condvar,
     /// In a vault that is open for reading only: what a replay would have made of the files that journals name.
     overlaid: Option<Mutex<HashMap<Inode, Arc<OverlayFile>>>>,
+    /// Others may have the vault open too, and journals in it.
+    shared: bool,
 }
 
 /// A record that was appended and must be reported as applied.
@@ -148,7 +150,15 @@ pub(crate) struct Journal {
 pub(crate) struct Ticket;
 
 impl Journal {
-    pub fn new(root: Arc<dyn Dir>, keys: Arc<ShareKeys>, random: Arc<dyn Random>, key: JournalKey, host: String, read_only: bool) -> Self {
+    pub fn new(
+        root: Arc<dyn Dir>,
+        keys: Arc<ShareKeys>,
+        random: Arc<dyn Random>,
+        key: JournalKey,
+        host: String,
+        read_only: bool,
+        shared: bool,
+    ) -> Self {
         let cipher = RecordCipher::new(keys.suite, key.expose());
         let state = State {
             running: None,
@@ -171,7 +181,7 @@ impl Journal {
             draining: false,
         };
         let overlaid = read_only.then(Mutex::default);
-        Journal { root, keys, random, key, cipher, host, state: Mutex::new(state), changed: Condvar::new(), overlaid }
+        Journal { root, keys, random, key, cipher, host, state: Mutex::new(state), changed: Condvar::new(), overlaid, shared }
     }
 
     fn owner(key: &JournalKey, id: &[u8; 16]) -> [u8; 16] {
