@@ -77,5 +77,6 @@ smoke_tests! {
     share_descriptor invitation people_text manifest slot_block member_list identity_file public_key_text recovery_text
     header_sealed header_body record_sealed link_text xattrs directory_record journal_sealed journal_body
     roster_bag roster_open
+    signed_header junction_sealed junction inventory_list
     vault_aes vault_chacha vault_journal vault_path
 }

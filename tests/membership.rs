@@ -1,55 +1,15 @@
 //! Changing who is in a share, through the vault: adding, removing, roles, forks, and what attackers make of it.
 
+#[path = "support/members.rs"]
+mod members;
 #[path = "support/vaults.rs"]
 mod vaults;
 
 use kithfs::backing::Access;
-use kithfs::backing::mem::MemStore;
-use kithfs::crypto::Suite;
-use kithfs::sharing::{Identity, Member, Role};
-use kithfs::vault::{CreateOptions, CreateShare, Error, LockMode, LogKind, OpenOptions, RenameMode, Share, ShareProgress, Trust, Vault};
-use vaults::{Seeded, at, faults, get, mkdir, pattern, put, rename, symlink, tree};
-
-fn person(n: u64) -> Identity {
-    Identity::generate(&Seeded::new(1000 + n))
-}
-
-fn member(identity: &Identity, role: Role, name: &str) -> Member {
-    Member { public: identity.public(), role, name: name.into() }
-}
-
-fn key(identity: &Identity) -> [u8; 32] {
-    identity.public().sign
-}
-
-fn open_as(store: &MemStore, who: &Identity) -> Result<Vault, Error> {
-    let trust = Trust { first_use: true, ..Trust::default() };
-    Vault::open(store.root(), who, OpenOptions { trust, ..OpenOptions::default() })
-}
-
-/// As a command beside a mount does.
-fn beside(store: &MemStore, who: &Identity) -> Vault {
-    let trust = Trust { first_use: true, ..Trust::default() };
-    Vault::open(store.root(), who, OpenOptions { read_only: true, lock: LockMode::None, trust, ..OpenOptions::default() }).unwrap()
-}
-
-fn quiet() -> impl FnMut(&ShareProgress) {
-    |_| {}
-}
-
-/// Ann's share with Bob, who writes.
-fn with_bob() -> (MemStore, Identity, Identity) {
-    let (ann, bob) = (person(1), person(2));
-    let store = MemStore::new();
-    let others = vec![member(&bob, Role::Writer, "Bob")];
-    let share = CreateShare { isolated: false, name: "Ann".into(), others };
-    Vault::create_signed(&store.root(), &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 14 }, &ann, &share).unwrap();
-    (store, ann, bob)
-}
-
-fn root_share(vault: &Vault) -> Share {
-    vault.share_at(b"").unwrap()
-}
+use kithfs::sharing::Role;
+use kithfs::vault::{CreateShare, Error, LogKind, RenameMode};
+use members::{beside, key, member, open_as, person, quiet, root_share, with_bob};
+use vaults::{at, faults, get, mkdir, pattern, put, rename, symlink, tree};
 
 #[test]
 fn what_a_removed_member_wrote_stays_and_what_he_back_dates_is_refused() {

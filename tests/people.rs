@@ -7,7 +7,7 @@ mod people;
 use std::fs;
 use std::process::{Command, Stdio};
 
-use people::{Person, refused, said, stderr};
+use people::{Mounted, Person, holds, knows, refused, said, stderr, wait_until};
 
 fn can_run() -> bool {
     let usable = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
@@ -29,35 +29,6 @@ fn sync(from: &Person, to: &Person) {
     to.own(&to.home().join("vault"));
 }
 
-/// A mount of a person's copy at `plain` in his home, taken down when it is dropped.
-struct Mounted<'a>(&'a Person);
-
-impl<'a> Mounted<'a> {
-    fn new(person: &'a Person, options: &[&str]) -> Self {
-        person.shell("mkdir -p plain");
-        person.ok(&[&["mount"], options, &["vault", "plain"]].concat());
-        Mounted(person)
-    }
-}
-
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        let ended = self.0.kithfs(&["umount", "plain"]).output().is_ok_and(|output| output.status.success());
-        if !ended {
-            let _ = self.0.kithfs(&["umount", "--lazy", "plain"]).output();
-        }
-    }
-}
-
-fn key(person: &Person) -> String {
-    said(&person.ok(&["identity", "export"])).trim().to_owned()
-}
-
-fn knows(person: &Person, name: &str, other: &Person) {
-    person.ok(&["contact", "add", name, &key(other)]);
-    person.ok(&["contact", "verify", name, "--yes"]);
-}
-
 /// Ann's vault with Bob, who writes, and Cem, who reads; both have accepted her invitation and hold copies.
 fn three() -> (Person, Person, Person) {
     let (ann, bob, cem) = (Person::user("ann", 0), Person::user("bob", 1), Person::user("cem", 2));
@@ -77,11 +48,6 @@ fn three() -> (Person, Person, Person) {
     }
     sync(&ann, &bob);
     (ann, bob, cem)
-}
-
-fn holds(person: &Person, file: &str, text: &str) {
-    let (fine, read) = person.shell(&format!("cat plain/{file}"));
-    assert!(fine && read == text, "{file}: {read}");
 }
 
 #[test]
@@ -258,15 +224,6 @@ fn a_folder_of_a_vault_becomes_a_share() {
     ann.ok(&["share", "rekey", "--eager", "vault/projects"]);
     assert!(said(&ann.ok(&["share", "list", "vault/projects"])).contains("epoch  2"));
     refused(&ann.fails(&["share", "create", "vault"], 2), "name a folder");
-}
-
-/// Waits until `holds`, which something that happens meanwhile makes true.
-fn wait_until(what: &str, holds: impl Fn() -> bool) {
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !holds() {
-        assert!(std::time::Instant::now() < end, "{what}");
-        std::thread::yield_now();
-    }
 }
 
 #[test]

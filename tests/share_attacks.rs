@@ -1,46 +1,19 @@
 //! Attacks on shares by members, former members and whoever stores them: each test is named after what the attacker wants, and shows that he
 //! does not get it.
 
+#[path = "support/members.rs"]
+mod members;
 #[path = "support/vaults.rs"]
 mod vaults;
 
 use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Access, RenameMode as StoreRename};
+use kithfs::backing::{Access, RenameMode as StoreRename, SetTime, Timestamp};
 use kithfs::crypto::Suite;
-use kithfs::sharing::{Identity, Member, Role, RosterError};
-use kithfs::vault::{Caller, CreateOptions, CreateShare, Error, LockMode, OpenFlags, OpenOptions, Share, ShareProgress, Trust, Vault};
-use vaults::{Seeded, get, mkdir, put};
+use kithfs::sharing::{Role, RosterError};
+use kithfs::vault::{Caller, CreateOptions, CreateShare, Error, LockMode, OpenFlags, OpenOptions, ShareProgress, Trust, Vault};
+use members::{beside, founded, key, member, open_as, person, quiet, root_share};
+use vaults::{get, mkdir, put};
 
-fn person(n: u64) -> Identity {
-    Identity::generate(&Seeded::new(1000 + n))
-}
-fn member(identity: &Identity, role: Role, name: &str) -> Member {
-    Member { public: identity.public(), role, name: name.into() }
-}
-fn key(identity: &Identity) -> [u8; 32] {
-    identity.public().sign
-}
-fn open_as(store: &MemStore, who: &Identity) -> Result<Vault, Error> {
-    let trust = Trust { first_use: true, ..Trust::default() };
-    Vault::open(store.root(), who, OpenOptions { trust, ..OpenOptions::default() })
-}
-fn beside(store: &MemStore, who: &Identity) -> Vault {
-    let trust = Trust { first_use: true, ..Trust::default() };
-    Vault::open(store.root(), who, OpenOptions { read_only: true, lock: LockMode::None, trust, ..OpenOptions::default() }).unwrap()
-}
-fn quiet() -> impl FnMut(&ShareProgress) {
-    |_| {}
-}
-fn founded(others: Vec<Member>) -> (MemStore, Identity) {
-    let ann = person(1);
-    let store = MemStore::new();
-    let share = CreateShare { isolated: false, name: "Ann".into(), others };
-    Vault::create_signed(&store.root(), &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 14 }, &ann, &share).unwrap();
-    (store, ann)
-}
-fn root_share(vault: &Vault) -> Share {
-    vault.share_at(b"").unwrap()
-}
 fn names(store: &MemStore) -> Vec<Vec<u8>> {
     store.root().reopen().unwrap().read(0, 1 << 20).unwrap().into_iter().map(|e| e.name.to_vec()).collect()
 }
@@ -182,8 +155,9 @@ fn a_new_epoch_that_could_not_be_taken_over_is_tried_again() {
     let slots = new_since(&before, &store, b"+slots-");
     let good = read(&store, &slots);
     write(&store, &slots, &vec![0; good.len()]);
-    // A directory whose last change is that old is looked at again only when it changes: there is nothing but the clock to wait for.
-    std::thread::sleep(std::time::Duration::from_millis(2100));
+    // A directory whose last change is old is looked at again only when it changes.
+    let long_ago = Timestamp { secs: 1_000_000_000, nanos: 0 };
+    store.root().set_times_self(SetTime::Omit, SetTime::At(long_ago)).unwrap();
     assert!(vault.refresh().is_err());
     write(&store, &slots, &good); // the sync tool has brought the rest
     vault.refresh().unwrap();

@@ -3,37 +3,33 @@
 //! The attackers here are members: they hold the folder key, and they, or who stores the ciphertext with them, may change every byte of
 //! it. Each forgery is built with the key, as a modified client would.
 
+#[path = "support/forger.rs"]
+mod forger;
+#[path = "support/members.rs"]
+mod members;
 #[path = "support/vaults.rs"]
 mod vaults;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use forger::{Forger, folder_keys, overwrite, read};
+use kithfs::backing::Access;
 use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Access, Dir};
-use kithfs::crypto::hierarchy::{EpochKeys, file_key};
-use kithfs::crypto::{ChunkKeys, Label, RecordCipher, Suite, labels};
-use kithfs::format::header::{Header, HeaderContext, Hint, PublicHeader};
+use kithfs::crypto::hierarchy::file_key;
+use kithfs::crypto::{ChunkKeys, RecordCipher, Suite, labels};
+use kithfs::format::header::{Header, HeaderContext, PublicHeader};
 use kithfs::format::layout::Layout;
-use kithfs::format::manifest::Manifest;
 use kithfs::format::name::NameCipher;
-use kithfs::format::share::ShareDescriptor;
-use kithfs::format::signature::{Authorship, Sign};
+use kithfs::format::signature::Authorship;
 use kithfs::format::slots;
 use kithfs::format::table::{HOLE, Table, segment_aad, table_hash};
-use kithfs::sharing::{Acting, FolderKeys, Identity, Member, Pin, Role, Roster, VerifiedRoster};
+use kithfs::sharing::{Acting, Identity, Pin, Role, VerifiedRoster};
 use kithfs::vault::{CreateOptions, CreateShare, Error, OpenOptions, Pins, ROOT, RenameMode, Trust, Vault};
+use members::{member, person};
 use vaults::{READ_WRITE, Seeded, at, faults, get, mkdir, open_or_create, pattern, put, rename, symlink, tree, write_at};
 
 const CHUNK_LOG2: u8 = 14;
-
-fn person(n: u64) -> Identity {
-    Identity::generate(&Seeded::new(1000 + n))
-}
-
-fn member(identity: &Identity, role: Role, name: &str) -> Member {
-    Member { public: identity.public(), role, name: name.into() }
-}
 
 /// Ann's share with Bob, who writes, and Cem, who reads.
 struct People {
@@ -63,82 +59,12 @@ impl People {
     }
 
     fn roster(&self) -> VerifiedRoster {
-        let root = self.store.root();
-        let descriptor = ShareDescriptor::decode(&read(&*root, b"+share")).unwrap();
-        let mut manifests = Vec::new();
-        for entry in root.reopen().unwrap().read(0, 1 << 20).unwrap() {
-            if entry.name.starts_with(b"+manifest-") {
-                manifests.push(Manifest::decode(&read(&*root, &entry.name)).unwrap());
-            }
-        }
-        manifests.sort_by_key(|m| m.sequence);
-        let chain: Vec<Vec<u8>> = manifests.iter().map(Manifest::encode).collect();
-        Roster::verify(&descriptor, &chain).unwrap()
+        forger::roster(&self.store.root())
     }
 
     /// What a modified client of a member has in its hands.
     fn keys(&self, who: &Identity) -> Forger {
-        let root = self.store.root();
-        let roster = self.roster();
-        let descriptor = *roster.descriptor();
-        let folder = open_roster(&roster, who, &root);
-        let keys = EpochKeys::derive(&folder.current().key, roster.share_id(), folder.current().epoch, descriptor.suite);
-        Forger { share: *roster.share_id(), suite: descriptor.suite, epoch: folder.current().epoch, keys }
-    }
-}
-
-fn open_roster(roster: &VerifiedRoster, who: &Identity, root: &Arc<dyn Dir>) -> FolderKeys {
-    roster
-        .open(who, &mut |block, offset, buf| {
-            root.open_file(slots::file_name(&block.root).as_bytes(), Access::Read)?.read_at(buf, offset).map(|_| ())
-        })
-        .unwrap()
-}
-
-fn read(dir: &dyn Dir, name: &[u8]) -> Vec<u8> {
-    let file = dir.open_file(name, Access::Read).unwrap();
-    let mut bytes = vec![0; file.stat().unwrap().size as usize];
-    file.read_at(&mut bytes, 0).unwrap();
-    bytes
-}
-
-fn overwrite(dir: &dyn Dir, name: &[u8], bytes: &[u8]) {
-    let file = dir.open_file(name, Access::ReadWrite).unwrap();
-    file.set_len(0).unwrap();
-    file.write_at(bytes, 0).unwrap();
-}
-
-/// Seals and signs whatever it likes, with the keys that every reader has.
-struct Forger {
-    share: [u8; 32],
-    suite: Suite,
-    epoch: u32,
-    keys: EpochKeys,
-}
-
-impl Forger {
-    fn layout() -> Layout {
-        Layout::new(CHUNK_LOG2, true).unwrap()
-    }
-
-    fn header(&self, size: u64, small: Option<u16>, file_id: [u8; 32], root: [u8; 32]) -> Header {
-        let commitment = self.keys.commitment[..8].try_into().unwrap();
-        let public = PublicHeader { suite: self.suite, small, epoch: self.epoch, commitment, file_id };
-        let hint = Hint { directory: [0; 32], name: Vec::new() };
-        Header { public, size, version: 77, root, oldest_epoch: self.epoch, hint }
-    }
-
-    fn seal(&self, header: &Header, data: &[u8], by: Authorship, sign: &dyn Fn(&Label, &[u8]) -> [u8; 64]) -> Vec<u8> {
-        let cipher = RecordCipher::new(self.suite, self.keys.headers.expose());
-        let context = HeaderContext { share: &self.share, layout: Self::layout(), cipher: &cipher };
-        header.seal(&context, data, Some(Sign { by, sign }), &Seeded::new(5))
-    }
-
-    /// A small file whose contents are said to be `author`'s.
-    fn small(&self, data: &[u8], author: &Identity, signer: &Identity) -> Vec<u8> {
-        let by = Authorship { author: author.public().sign, signer: signer.public().sign };
-        let header = self.header(data.len() as u64, Some(data.len() as u16), [7; 32], HOLE);
-        self.seal(&header, data, by, &|label, message| signer.sign(label, message))
+        Forger::of(&self.store.root(), who)
     }
 }
 
@@ -198,7 +124,7 @@ impl People {
     fn remove(&self, gone: &Identity) {
         let root = self.store.root();
         let roster = self.roster();
-        let keys = open_roster(&roster, &self.ann, &root);
+        let keys = folder_keys(&roster, &self.ann, &root);
         let members = roster
             .members(&keys, &mut |block, offset, buf| {
                 root.open_file(slots::file_name(&block.root).as_bytes(), Access::Read)?.read_at(buf, offset).map(|_| ())
@@ -238,11 +164,11 @@ fn a_removal_is_noticed_by_an_open_vault_and_nothing_new_opens_with_the_old_keys
     for name in [b"after".as_slice(), b"half"] {
         let bytes = read(&*root, &stored(&vault, name));
         assert_eq!(epoch_of(&bytes), 2);
-        assert!(PublicHeader::decode(&Forger::layout(), &bytes).unwrap().commitment != old.keys.commitment[..8]);
+        assert!(PublicHeader::decode(&Layout::new(CHUNK_LOG2, true).unwrap(), &bytes).unwrap().commitment != old.keys.commitment[..8]);
     }
     let half = read(&*root, &stored(&vault, b"half"));
     for k in 0..3 {
-        let at = Forger::layout().table_offset(k) as usize;
+        let at = Layout::new(CHUNK_LOG2, true).unwrap().table_offset(k) as usize;
         assert_eq!(epoch_of(&half[at..]), 2, "what waited under the old epoch was sealed anew: chunk {k}");
     }
     assert_eq!(stored(&vault, b"before"), before, "the name is found under its old epoch");
@@ -254,7 +180,7 @@ fn a_removal_is_noticed_by_an_open_vault_and_nothing_new_opens_with_the_old_keys
     // Somebody who had not heard of it made the same name under the old epoch: both are shown.
     let old_name = {
         let hctr2 = kithfs::crypto::Hctr2::new(&old.keys.names);
-        let folder = open_roster(&people.roster(), &people.ann, &root);
+        let folder = folder_keys(&people.roster(), &people.ann, &root);
         let directories = kithfs::crypto::directory_key(&folder.first().key, &old.share);
         let id = kithfs::crypto::root_directory_id(&directories, &old.share);
         NameCipher::new(&hctr2, &old.keys.names, &id).encode(b"after").unwrap().entry().to_vec()
@@ -381,7 +307,7 @@ fn collision(key: &kithfs::crypto::SegmentKey, nonce: &[u8; 12], aad: &[u8], pla
 
 /// Header, table and segments of the file `name`, opened with the forger's keys.
 fn take_apart(forger: &Forger, bytes: &[u8]) -> (Header, Authorship, Table) {
-    let layout = Forger::layout();
+    let layout = Layout::new(CHUNK_LOG2, true).unwrap();
     let cipher = RecordCipher::new(forger.suite, forger.keys.headers.expose());
     let context = HeaderContext { share: &forger.share, layout, cipher: &cipher };
     let (header, _, by) = Header::open(&context, bytes).unwrap();
@@ -408,7 +334,7 @@ fn a_second_ciphertext_with_the_same_tag_is_refused_and_never_signed() {
     let key = ChunkKeys::new(forger.suite, &file_key(&forger.keys.content, &header.public.file_id)).derive(&table.salt);
     let segment = &table.segments[0];
     let aad = segment_aad(&forger.share, &header.public.file_id, 0, 0, segment.len, table.epoch, forger.suite);
-    let at_segment = Forger::layout().segment_offset(0, 0) as usize;
+    let at_segment = Layout::new(CHUNK_LOG2, true).unwrap().segment_offset(0, 0) as usize;
     for bit in collision(&key, &segment.nonce, &aad, &contents[..4096]) {
         bytes[at_segment + bit / 8] ^= 1 << (bit % 8);
     }
@@ -445,9 +371,9 @@ fn a_planted_table_is_not_taken_into_a_signed_tree() {
     let bytes = read(&*root, &name);
     let (header, by, mut table) = take_apart(&forger, &bytes);
     table.seals += 1;
-    let used = table.encode(&Forger::layout());
+    let used = table.encode(&Layout::new(CHUNK_LOG2, true).unwrap());
     let mut with_table = bytes.clone();
-    let table_at = Forger::layout().table_offset(0) as usize;
+    let table_at = Layout::new(CHUNK_LOG2, true).unwrap().table_offset(0) as usize;
     with_table[table_at..table_at + used.len()].copy_from_slice(&used);
     overwrite(&*root, &name, &with_table);
     refused(get(&people.open(&people.ann), b"plans"), "chunk table that cannot be authenticated");

@@ -249,13 +249,19 @@ pub struct Mount {
     /// Options of the mount, separated by commas
     ///
     /// ro, rw, allow_other, no_default_permissions, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, noatime, nodiratime,
-    /// nonempty, fsname=NAME, subtype=NAME, uid=N, gid=N, umask=OCTAL, uring, uring_memory=MIB. Device nodes and set-user-id bits do not work unless `dev` and
+    /// nonempty, shared, fsname=NAME, subtype=NAME, uid=N, gid=N, umask=OCTAL, uring, uring_memory=MIB. Device nodes and set-user-id bits do not work unless `dev` and
     /// `suid` are given. A comma in a value is written `\,`.
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub options: Vec<String>,
     /// Allow no writes
     #[arg(long)]
     pub read_only: bool,
+    /// Let others have the vault mounted for writing at the same time, who all say the same
+    ///
+    /// Each operation asks the store, nothing is cached, and one file is written by one of them at a time. The store must show each of them
+    /// the locks of the others, as a local filesystem and NFS do; no sync tool does.
+    #[arg(long)]
+    pub shared: bool,
     /// How requests come from the kernel
     #[arg(long, value_name = "HOW", env = "KITHFS_TRANSPORT", value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,

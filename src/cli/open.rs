@@ -22,6 +22,10 @@ pub enum Purpose {
     Read,
     /// Reads and writes.
     Write,
+    /// Reads and writes, while others who say the same do so too.
+    WriteShared,
+    /// Reads, while others write who are in [`Purpose::WriteShared`].
+    ReadShared,
     /// Reads, and adds control files at the most, while another process may have it open.
     Beside,
 }
@@ -115,10 +119,14 @@ impl Found {
         };
         let trust = Trust { pins, first_use: args.trust_on_first_use };
         let options = OpenOptions {
-            read_only: purpose != Purpose::Write,
+            read_only: !matches!(purpose, Purpose::Write | Purpose::WriteShared),
             access_times: self.access_times,
             cache_bytes: args.cache_size.unwrap_or(default.cache_bytes),
-            lock: if purpose == Purpose::Beside { LockMode::None } else { LockMode::Exclusive },
+            lock: match purpose {
+                Purpose::Beside => LockMode::None,
+                Purpose::WriteShared | Purpose::ReadShared => LockMode::Shared,
+                Purpose::Read | Purpose::Write => LockMode::Exclusive,
+            },
             trust,
         };
         match Vault::open(self.store, &identity, options) {

@@ -240,6 +240,8 @@ pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 /// In the answer to OPEN: the kernel may keep its pages.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
+/// In `open_out.open_flags`: each read and write comes to us, and the kernel keeps no pages.
+pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 
 /// Over io_uring: makes a buffer known; a request comes back in it.
 pub const URING_REGISTER: u32 = 1;

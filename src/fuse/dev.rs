@@ -98,8 +98,11 @@ fn set_time(time: Option<TimeOrNow>) -> SetTime {
     }
 }
 
-fn open_flags(opened: Opened) -> FopenFlags {
-    if opened.keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
+fn open_flags(opened: Opened, options: &ServeOptions) -> FopenFlags {
+    let mut flags = FopenFlags::empty();
+    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, options.direct_io);
+    flags
 }
 
 /// Size of the buffer that the kernel has for a listing. `fuser` shows it nowhere but in the `Debug` text of the reply object; where
@@ -338,7 +341,7 @@ impl fuser::Filesystem for Adapter {
         match guarded("open", || self.killing(request, node, asked.kill_suid_sgid, || self.ops.open(node.0, asked))) {
             Ok(opened) => {
                 let mut out = Vec::with_capacity(wire::OPEN_OUT);
-                wire::put_open(&mut out, opened.handle, open_flags(opened).bits());
+                wire::put_open(&mut out, opened.handle, open_flags(opened, &self.options).bits());
                 if !self.reply_raw(request, reply, &out) {
                     let _ = self.ops.release(opened.handle);
                 }
@@ -354,7 +357,7 @@ impl fuser::Filesystem for Adapter {
             Ok((attr, opened)) => {
                 let mut out = Vec::with_capacity(wire::ENTRY_OUT + wire::OPEN_OUT);
                 wire::put_entry(&mut out, &attr, self.options.entry_ttl, self.options.attr_ttl);
-                wire::put_open(&mut out, opened.handle, open_flags(opened).bits());
+                wire::put_open(&mut out, opened.handle, open_flags(opened, &self.options).bits());
                 if !self.reply_raw(request, reply, &out) {
                     let _ = self.ops.release(opened.handle);
                     self.ops.forget(attr.node, 1);

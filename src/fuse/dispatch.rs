@@ -78,8 +78,10 @@ fn guarded<T>(operation: u32, run: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-fn put_opened(out: &mut Vec<u8>, opened: Opened) {
-    wire::put_open(out, opened.handle, if opened.keep_cache { abi::FOPEN_KEEP_CACHE } else { 0 });
+fn put_opened(out: &mut Vec<u8>, opened: Opened, options: &ServeOptions) {
+    let keep = if opened.keep_cache { abi::FOPEN_KEEP_CACHE } else { 0 };
+    let direct = if options.direct_io { abi::FOPEN_DIRECT_IO } else { 0 };
+    wire::put_open(out, opened.handle, keep | direct);
 }
 
 fn put_statfs(out: &mut Vec<u8>, space: &Space) {
@@ -203,14 +205,14 @@ impl Dispatcher {
             Call::Open { flags, kill } => {
                 let open = || self.ops.open(node, OpenRequest::from_flags(flags, !kill));
                 let opened = privilege::killing(&*self.ops, &self.device, node, kill.then(|| header.requester()), open)?;
-                put_opened(out, opened);
+                put_opened(out, opened, &self.options);
                 return Ok(Undo::File(opened.handle));
             }
             Call::Create { name, mode, umask, flags, kill } => {
                 let request = OpenRequest::from_flags(flags, !kill);
                 let (attr, opened) = self.ops.create(&header.caller(umask), node, name, mode & 0o7777, request)?;
                 self.entry(&attr, out);
-                put_opened(out, opened);
+                put_opened(out, opened, &self.options);
                 return Ok(Undo::Created(attr.node, opened.handle));
             }
             Call::Read(range) => {

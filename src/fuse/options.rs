@@ -73,6 +73,8 @@ pub struct MountOptions {
     pub nodiratime: bool,
     /// The mount point may have entries, which the mount hides.
     pub nonempty: bool,
+    /// Others have the vault mounted for writing at the same time.
+    pub shared: bool,
     /// How owners and modes are shown.
     pub view: View,
     /// Largest READ in bytes.
@@ -99,6 +101,7 @@ impl Default for MountOptions {
             noatime: false,
             nodiratime: false,
             nonempty: false,
+            shared: false,
             view: View::default(),
             max_read: 1 << 20,
             uring: false,
@@ -179,6 +182,7 @@ impl MountOptions {
             "nodiratime" => self.nodiratime = true,
             "diratime" => self.nodiratime = false,
             "nonempty" => self.nonempty = true,
+            "shared" => self.shared = true,
             "uring" => self.uring = true,
             "nouring" => self.uring = false,
             _ => return Err(OptionError::Unknown(option.to_owned())),

@@ -46,6 +46,8 @@ pub struct ServeOptions {
     pub negative_ttl: Duration,
     /// The kernel collects small writes in its page cache.
     pub writeback: bool,
+    /// The kernel keeps no pages of files, and each read and write of a program comes to us. Mappings can then not be shared.
+    pub direct_io: bool,
     /// The kernel checks POSIX ACLs and lets them be set. Implies the checks of `default_permissions`.
     pub posix_acl: bool,
     /// Largest WRITE in bytes.
@@ -70,6 +72,7 @@ impl Default for ServeOptions {
             attr_ttl: LONG,
             negative_ttl: LONG,
             writeback: true,
+            direct_io: false,
             posix_acl: true,
             max_write: 1 << 20,
             max_readahead: 1 << 20,
@@ -88,6 +91,7 @@ impl ServeOptions {
             attr_ttl: Duration::ZERO,
             negative_ttl: Duration::ZERO,
             writeback: false,
+            direct_io: true,
             ..ServeOptions::default()
         }
     }

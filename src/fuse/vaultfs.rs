@@ -47,9 +47,10 @@ impl VaultFs {
         Opened { handle: opened.handle, keep_cache: opened.keep_cache }
     }
 
-    /// The flags for the vault, by the first rule above.
-    fn flags(request: &OpenRequest) -> OpenFlags {
-        OpenFlags { read: true, append: false, ..request.flags }
+    /// The flags for the vault, by the first rule above. Where others write too the kernel has no writeback cache, and does not know where a
+    /// file ends.
+    fn flags(&self, request: &OpenRequest) -> OpenFlags {
+        OpenFlags { read: true, append: request.flags.append && self.vault.is_shared(), ..request.flags }
     }
 
     /// `set` as the vault should do it. Where owners are shown as someone they are not, a change of them means nothing and is
@@ -145,7 +146,7 @@ impl Operations for VaultFs {
     }
 
     fn open(&self, node: NodeId, request: OpenRequest) -> Result<Opened> {
-        let opened = self.vault.open_file(node, Self::flags(&request))?;
+        let opened = self.vault.open_file(node, self.flags(&request))?;
         if opened.resized {
             // The kernel keeps the size that it was told of this node, and would show zeros beyond the true end. On ESTALE it looks the
             // name up again, and finds another node with the true size.
@@ -163,7 +164,7 @@ impl Operations for VaultFs {
     }
 
     fn create(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, request: OpenRequest) -> Result<(Attr, Opened)> {
-        match self.vault.create_file(caller, parent, name, perm, Self::flags(&request)) {
+        match self.vault.create_file(caller, parent, name, perm, self.flags(&request)) {
             Ok((attr, opened)) => Ok((self.show(attr), Self::file(opened))),
             Err(error) if error.errno() == libc::EEXIST && !request.exclusive => self.open_existing(parent, name, request),
             Err(error) => Err(error.into()),

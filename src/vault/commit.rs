@@ -14,10 +14,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::error::{Fault, Inner, is_no_space};
-use super::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools, now};
+use super::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools, now, set_mtime};
 use super::journal::Journal;
 use super::tree::{Chunk, PlannedBlock, Root, plan};
-use crate::backing::{Allocate, File, SetTime};
+use crate::backing::{Allocate, File};
 use crate::format::journal::{JournalRecord, Patch, header_hash};
 use crate::format::layout::DATA_START;
 use crate::format::signature::Authorship;
@@ -213,7 +213,7 @@ impl Committer<'_> {
             }
         }
         if let Some(mtime) = state.mtime {
-            file.set_times(SetTime::Omit, SetTime::At(mtime))?;
+            set_mtime(&**file, mtime)?;
         }
         Ok(())
     }

@@ -18,8 +18,9 @@ use super::file::{FileState, OpenFile, Tools};
 use super::journal::Journal;
 use super::keys::{DirectoryId, ShareKeys};
 use super::nodes::Nodes;
+use super::together::Names;
 use super::types::{Attr, Handle, NodeId, OpenFlags, ROOT};
-use crate::backing::{Access, Dir, Kind, Stat};
+use crate::backing::{Access, Dir, Kind, Lock, Stat};
 use crate::crypto::Random;
 use crate::format::name::DIRECTORY_RECORD;
 use crate::format::record::{self, DirectoryRecord, RecordKind};
@@ -69,7 +70,7 @@ pub(crate) struct Core {
     pub sizes: Mutex<LruCache<(u64, u64), (u64, u64)>>,
     next_handle: AtomicU64,
     /// Names: taken for reading by what adds or removes one name, for writing by what must see a directory stand still.
-    pub names: RwLock<()>,
+    pub names: Names,
     /// Stored paths: held for reading by a commit from the moment it puts a path into a journal record until the record is applied, for
     /// writing by what changes a path. Taken after a file's lock, and no file's lock is taken while it is held for writing.
     pub paths: RwLock<()>,
@@ -80,6 +81,8 @@ pub(crate) struct Core {
     pub read_only: bool,
     /// False where reading is to leave no trace in the times of access.
     pub access_times: bool,
+    /// Other daemons may have the vault open for writing too.
+    pub shared: bool,
     /// Holds the vault's lock as long as it lives.
     pub lock: Mutex<Option<super::lock::VaultLock>>,
     pub is_root_user: bool,
@@ -99,6 +102,7 @@ pub(crate) struct Parts {
     pub cache: Arc<BlockCache>,
     pub read_only: bool,
     pub access_times: bool,
+    pub shared: bool,
     pub lock: Option<super::lock::VaultLock>,
 }
 
@@ -106,6 +110,7 @@ impl Core {
     pub fn new(parts: Parts) -> Inner<Self> {
         let directory = parts.keys.root_directory();
         let nodes = Nodes::new(&parts.root.stat_self()?, directory);
+        let names = Names::new((parts.shared && !parts.read_only).then(|| parts.root.clone()));
         Ok(Core {
             nodes,
             root: parts.root,
@@ -118,12 +123,13 @@ impl Core {
             handles: RwLock::new(HashMap::new()),
             sizes: Mutex::new(LruCache::new(NonZeroUsize::new(SIZES_MAX).expect("not zero"))),
             next_handle: AtomicU64::new(1),
-            names: RwLock::new(()),
+            names,
             paths: RwLock::new(()),
             long_copies: Mutex::new(None),
             seen: Mutex::default(),
             read_only: parts.read_only,
             access_times: parts.access_times,
+            shared: parts.shared,
             lock: Mutex::new(parts.lock),
             is_root_user: rustix::process::geteuid().is_root(),
             memory: std::sync::OnceLock::new(),
@@ -255,6 +261,10 @@ impl Core {
                 }
                 let open = self.files.lock().get(&node).map(|s| s.file.clone());
                 if let Some(open) = open {
+                    if self.shared {
+                        // What cannot be read now shows as it was; reading tells.
+                        let _ = self.freshen(&open);
+                    }
                     let state = open.state.read();
                     attr.size = state.size;
                     if let Some(mtime) = state.mtime {
@@ -296,10 +306,17 @@ impl Core {
         let place = self.nodes.link(node).and_then(|link| Ok((self.dir(link.parent)?, link)));
         match place {
             Ok((dir, link)) => {
-                let stat = dir.stat(&link.stored)?;
-                if !self.nodes.is(node, &stat) {
-                    return Err(Fault::Os(libc::ESTALE));
-                }
+                let stat = match dir.stat(&link.stored) {
+                    Ok(stat) if self.nodes.is(node, &stat) => stat,
+                    // Another daemon may have given it another name.
+                    other if self.shared && (other.is_ok() || is_gone(&other)) => {
+                        let open = self.files.lock().get(&node).map(|s| s.file.clone());
+                        let open = open.ok_or(Fault::Os(libc::ESTALE))?;
+                        return self.attr(node, &open.file.stat()?, None);
+                    }
+                    Ok(_) => return Err(Fault::Os(libc::ESTALE)),
+                    Err(e) => return Err(e.into()),
+                };
                 self.attr(node, &stat, Some((&*dir, &link.stored)))
             }
             // It has no name any more, or stands in a folder whose place another one has taken.
@@ -339,14 +356,30 @@ impl Core {
 
     /// The open file of a node, opened now if it is not, with one more handle.
     pub fn acquire(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
+        self.patiently(flags.write, || self.acquire_now(node, flags), node)
+    }
+
+    fn acquire_now(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
         let mut files = self.files.lock();
         if self.nodes.is_moved_away(node) {
             return Err(Fault::Os(libc::ESTALE));
         }
         if let Some(shared) = files.get_mut(&node) {
+            if self.shared && flags.write {
+                self.guard(&shared.file)?;
+            }
             shared.handles += 1;
             shared.writers += usize::from(flags.write);
-            return Ok(shared.file.clone());
+            let open = shared.file.clone();
+            drop(files);
+            if self.shared
+                && !flags.truncate
+                && let Err(fault) = self.freshen(&open)
+            {
+                let _ = self.release(&open, flags);
+                return Err(fault);
+            }
+            return Ok(open);
         }
         let link = self.nodes.link(node)?;
         let dir = self.dir(link.parent)?;
@@ -364,6 +397,18 @@ impl Core {
         if !self.nodes.is(node, &stat) {
             return Err(Fault::Os(libc::ESTALE));
         }
+        let mut guard = None;
+        if self.shared && flags.write {
+            let handle = dir.open_file(&link.stored, Access::Read)?;
+            let its = handle.stat()?;
+            if (its.dev, its.ino) != (stat.dev, stat.ino) {
+                return Err(Fault::Os(libc::ESTALE));
+            }
+            if !handle.try_lock(Lock::Exclusive)? {
+                return Err(Fault::Os(libc::EBUSY));
+            }
+            guard = Some(handle);
+        }
         if flags.truncate {
             self.journal.suspend_repair((stat.dev, stat.ino));
             // Before it is in the table: what is there is committed by the last close.
@@ -378,6 +423,7 @@ impl Core {
             self.journal.keep_repair((stat.dev, stat.ino));
         }
         let file = loaded?;
+        *file.guard.lock() = guard;
         self.insert_open(&mut files, node, file.clone(), flags);
         Ok(file)
     }
@@ -422,9 +468,11 @@ impl Core {
         }
         let _paths = self.paths.read();
         state.needs_sync |= open.inode_changed.swap(false, Ordering::AcqRel);
+        let _pinned = if self.shared { Some(self.begin_together(open, state)?) } else { None };
         let committed = committer.commit(state, open, &|| self.record_path(open), durability);
         state.count(&self.tools());
-        committed
+        committed?;
+        if self.shared { self.end_together(open, state) } else { Ok(()) }
     }
 
     /// Lets go of one handle of an open file; the last one commits, unless no name leads to the file any more.
@@ -433,7 +481,8 @@ impl Core {
         loop {
             let mut files = self.files.lock();
             let Some(shared) = files.get_mut(&open.node) else { break };
-            if shared.handles == 1 && !self.read_only {
+            let last_writer = self.shared && flags.write && shared.writers == 1;
+            if (shared.handles == 1 || last_writer) && !self.read_only {
                 // Whoever opened, wrote and closed while this one committed was not the last, and has left his change to it.
                 let Some(changed) = open.state.try_read().map(|state| state.changed && state.latched.is_none()) else {
                     drop(files);
@@ -450,6 +499,9 @@ impl Core {
             }
             shared.handles -= 1;
             shared.writers -= usize::from(flags.write);
+            if last_writer && open.state.try_read().is_some_and(|state| !state.changed || state.latched.is_some()) {
+                self.unguard(open);
+            }
             if shared.handles == 0 {
                 // What waits for a head that opens stays in the table without a handle, until a later commit has written it.
                 let waits = matches!(committed, Some(Err(_))) && self.keys.signing.waits();
@@ -476,7 +528,9 @@ impl Core {
     /// The stored path that a record of the file names; `None` where no name leads to it any more. A hard link that nobody has looked up is
     /// searched for: without a record, places would be overwritten that it refers to.
     fn record_path(&self, open: &OpenFile) -> Inner<Option<Vec<u8>>> {
-        if let Some(path) = self.nodes.stored_path(open.node) {
+        if let Some(path) = self.nodes.stored_path(open.node)
+            && (!self.shared || self.leads_to(&path, open.inode))
+        {
             return Ok(Some(path));
         }
         let stat = open.file.stat()?;
@@ -557,6 +611,10 @@ impl Core {
     }
 }
 
+fn is_gone<T>(result: &std::io::Result<T>) -> bool {
+    matches!(result, Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESTALE)))
+}
+
 /// Reads a control file of at most `limit` bytes; `None` where there is none.
 pub(crate) fn read_control(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Option<Vec<u8>>> {
     let file = match dir.open_file(name, Access::Read) {
@@ -580,7 +638,8 @@ pub(crate) fn write_control(dir: &dyn Dir, random: &dyn Random, name: &[u8], byt
     random.fill(&mut suffix);
     let hex: String = suffix.iter().map(|b| format!("{b:02x}")).collect();
     let temporary = [b"+tmp-", hex.as_bytes()].concat();
-    let file = dir.create_file(&temporary, 0o600)?;
+    // other members of a share may be other users of the machine
+    let file = dir.create_file(&temporary, 0o600 | dir.stat_self()?.perm & 0o044)?;
     let written = (|| {
         file.write_at(bytes, 0)?;
         file.sync_all()?;

@@ -219,7 +219,7 @@ impl Core {
         if name == b"." {
             return self.stat(parent);
         }
-        let _names = self.names.read();
+        let _names = self.names.look();
         let folder = self.folder(parent)?;
         let (stored, stat) = folder.find(name)?;
         folder.seen(&stat, &stored, name)
@@ -247,7 +247,7 @@ impl Core {
     /// Makes an entry by `make`, which is told its stored name.
     fn make(&self, caller: &Caller, parent: NodeId, name: &[u8], make: impl FnOnce(&Folder, &[u8]) -> Inner<()>) -> Inner<Attr> {
         self.check_writable()?;
-        let _names = self.names.read();
+        let _names = self.names.read()?;
         let folder = self.folder(parent)?;
         let stored = folder.encode(name)?;
         if matches!(stored, StoredName::Long { .. }) && folder.exists(name)? || folder.exists_older(name) {
@@ -302,7 +302,7 @@ impl Core {
 
     pub fn create_file(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, flags: OpenFlags) -> Inner<(Attr, Handle)> {
         self.check_writable()?;
-        let _names = self.names.read();
+        let _names = self.names.read()?;
         let folder = self.folder(parent)?;
         let stored = folder.encode(name)?;
         if folder.exists_older(name) {
@@ -325,6 +325,13 @@ impl Core {
         let open = OpenFile::fresh(node, file, (stat.dev, stat.ino), &self.tools(), self.next_serial(), hint);
         self.insert_open(&mut files, node, open.clone(), flags);
         drop(files);
+        if self.shared
+            && let Err(fault) = self.guard_fresh(&open)
+        {
+            let _ = self.release(&open, flags);
+            self.nodes.forget(node, 1);
+            return Err(fault);
+        }
         // An empty file has a header from the beginning: should the daemon die, a file that nobody wrote to yet is empty and not broken.
         if let Err(fault) = self.commit(&open, super::commit::Durability::Ordered)
             && is_no_space(fault.errno())
@@ -336,13 +343,16 @@ impl Core {
             self.nodes.forget(node, 1);
             return Err(fault);
         }
+        if !flags.write {
+            self.unguard(&open);
+        }
         let attr = self.attr(node, &stat, None)?;
         Ok((attr, self.put_handle(Open::File { file: open, flags })))
     }
 
     pub fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Inner<Attr> {
         self.check_writable()?;
-        let _names = self.names.write();
+        let _names = self.names.write()?;
         if self.nodes.kind(node)? == Kind::Dir {
             return Err(Fault::Os(libc::EPERM));
         }
@@ -362,7 +372,7 @@ impl Core {
 
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Inner<()> {
         self.check_writable()?;
-        let _names = self.names.read();
+        let _names = self.names.read()?;
         let folder = self.folder(parent)?;
         let (stored, stat) = folder.find(name)?;
         if stat.kind == Kind::Dir {
@@ -415,7 +425,7 @@ impl Core {
 
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Inner<()> {
         self.check_writable()?;
-        let _names = self.names.write();
+        let _names = self.names.write()?;
         let folder = self.folder(parent)?;
         let (stored, stat) = folder.find(name)?;
         if stat.kind != Kind::Dir {
@@ -471,8 +481,8 @@ impl Core {
     fn record_move(&self, from: &Folder, stored: &[u8], name: &[u8], to: &Folder, new_name: &[u8]) -> Inner<bool> {
         let dir = from.dir.open_dir(stored)?;
         let (_, bare) = Self::is_empty(&*dir)?;
-        if bare {
-            return Ok(false);
+        if bare && !self.shared {
+            return Ok(false); // it takes the id of its new place, of which only another daemon could know too late
         }
         let name = from.place_name(stored, name);
         let (id, _) = self.identify(&*dir, &from.id, name)?;
@@ -501,7 +511,7 @@ impl Core {
 
     pub fn rename(&self, parent: NodeId, name: &[u8], new_parent: NodeId, new_name: &[u8], mode: RenameMode) -> Inner<()> {
         self.check_writable()?;
-        let _names = self.names.write();
+        let _names = self.names.write()?;
         let from = self.folder(parent)?;
         let to = self.folder(new_parent)?;
         let (stored, stat) = from.find(name)?;

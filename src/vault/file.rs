@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use zeroize::Zeroizing;
 
 use super::cache::{BlockCache, Counted};
@@ -25,7 +25,7 @@ use super::keys::{Epoch, OpenedHeader, ShareKeys};
 use super::seal::{Ready, Sealed, seal};
 use super::tree::{Chunk, Root, Tree};
 use super::types::NodeId;
-use crate::backing::{File, Seek, Timestamp};
+use crate::backing::{File, Seek, SetTime, Timestamp};
 use crate::crypto::{ChunkKeys, Random, SegmentKey};
 use crate::format::header::{Header, Hint, PublicHeader};
 use crate::format::journal::header_hash;
@@ -158,12 +158,23 @@ pub(crate) struct OpenFile {
     pub state: RwLock<FileState>,
     /// Name or mode have changed; the next commit begins with a real flush.
     pub inode_changed: AtomicBool,
+    /// Where several daemons have the vault open: the lock of who has the file open for writing.
+    pub guard: Mutex<Option<Arc<dyn File>>>,
 }
 
 /// The present time, to the nanosecond.
 pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }
+}
+
+/// Gives a file the time of modification that its contents have. Who may write to it and does not own it cannot do that, and has the time
+/// at which the store was written to instead.
+pub(crate) fn set_mtime(file: &dyn File, mtime: Timestamp) -> Inner<()> {
+    match file.set_times(SetTime::Omit, SetTime::At(mtime)) {
+        Err(e) if e.raw_os_error() == Some(libc::EPERM) => Ok(()),
+        other => Ok(other?),
+    }
 }
 
 impl OpenFile {
@@ -202,7 +213,15 @@ impl OpenFile {
             cut: false,
             counted: Counted::new(tools.cache),
         };
-        Arc::new(OpenFile { node, file, inode, file_id, state: RwLock::new(state), inode_changed: AtomicBool::new(false) })
+        Arc::new(OpenFile {
+            node,
+            file,
+            inode,
+            file_id,
+            state: RwLock::new(state),
+            inode_changed: AtomicBool::new(false),
+            guard: Mutex::new(None),
+        })
     }
 
     /// Opens what stands in the store: one read of header and small data. A file of no bytes was never committed and cannot be read;
@@ -266,8 +285,15 @@ impl OpenFile {
             cut: false,
             counted: Counted::new(tools.cache),
         };
-        let file_id = state.file_id;
-        Ok(Arc::new(OpenFile { node, file, inode, file_id, state: RwLock::new(state), inode_changed: AtomicBool::new(false) }))
+        Ok(Arc::new(OpenFile {
+            node,
+            file,
+            inode,
+            file_id: state.file_id,
+            state: RwLock::new(state),
+            inode_changed: AtomicBool::new(false),
+            guard: Mutex::new(None),
+        }))
     }
 
     /// Reads up to `buf.len()` plain bytes at `offset`; fewer only at the end of the file.

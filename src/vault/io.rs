@@ -31,6 +31,8 @@ impl Core {
         if flags.write || flags.truncate {
             self.check_writable()?;
         }
+        // Nobody else may be writing to what is cut.
+        let flags = OpenFlags { write: flags.write || self.shared && flags.truncate, ..flags };
         let file = self.acquire(node, flags)?;
         if flags.truncate {
             let truncated = self.truncate(&file, 0);
@@ -42,7 +44,7 @@ impl Core {
         let alone = self.files.lock().get(&node).is_some_and(|s| s.handles == 1);
         let resized = !flags.truncate && alone && self.note_size(&file);
         let handle = self.put_handle(Open::File { file, flags });
-        Ok(Opened { handle, keep_cache: !flags.truncate, resized })
+        Ok(Opened { handle, keep_cache: !flags.truncate && !self.shared, resized })
     }
 
     /// Notes the authenticated size of a file whose ciphertext is longer than that size makes it, and tells whether the attributes that
@@ -58,7 +60,7 @@ impl Core {
 
     pub fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Inner<usize> {
         let (file, _) = self.file_handle(handle)?;
-        file.read(&self.tools(), offset, buf)
+        if self.shared { self.read_together(&file, offset, buf) } else { file.read(&self.tools(), offset, buf) }
     }
 
     pub fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Inner<()> {
@@ -268,6 +270,9 @@ impl Core {
 
     pub fn seek_data_hole(&self, handle: Handle, offset: u64, what: Seek) -> Inner<u64> {
         let (open, _) = self.file_handle(handle)?;
+        if self.shared {
+            self.patiently(false, || self.freshen(&open), open.node)?;
+        }
         let has_writers = self.files.lock().get(&open.node).is_some_and(|s| s.writers > 0);
         let state = open.state.read();
         if has_writers {
@@ -332,12 +337,11 @@ impl Core {
     }
 
     pub fn copy_range(&self, from: Handle, from_offset: u64, to: Handle, to_offset: u64, len: u64) -> Inner<u64> {
-        let (source, _) = self.file_handle(from)?;
         let mut buf = zeroize::Zeroizing::new(vec![0; COPY_PART.min(len as usize)]);
         let mut done = 0;
         while done < len {
             let part = (len - done).min(buf.len() as u64) as usize;
-            let read = source.read(&self.tools(), from_offset + done, &mut buf[..part])?;
+            let read = self.read(from, from_offset + done, &mut buf[..part])?;
             if read == 0 {
                 break;
             }

@@ -151,6 +151,8 @@ pub(crate) struct Journal {
     created: Arc<Created>,
     /// In a vault that is open for reading only: what a replay would have made of the files that journals name.
     overlaid: Option<Mutex<HashMap<Inode, Arc<OverlayFile>>>>,
+    /// Others may have the vault open too, and journals in it.
+    shared: bool,
 }
 
 /// A record that was appended and must be reported as applied.
@@ -158,7 +160,15 @@ pub(crate) struct Journal {
 pub(crate) struct Ticket;
 
 impl Journal {
-    pub fn new(root: Arc<dyn Dir>, keys: Arc<ShareKeys>, random: Arc<dyn Random>, key: JournalKey, host: String, read_only: bool) -> Self {
+    pub fn new(
+        root: Arc<dyn Dir>,
+        keys: Arc<ShareKeys>,
+        random: Arc<dyn Random>,
+        key: JournalKey,
+        host: String,
+        read_only: bool,
+        shared: bool,
+    ) -> Self {
         let cipher = RecordCipher::new(keys.suite, key.expose());
         let state = State {
             running: None,
@@ -192,6 +202,7 @@ impl Journal {
             changed: Condvar::new(),
             created: Arc::default(),
             overlaid,
+            shared,
         }
     }
 

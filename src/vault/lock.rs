@@ -3,9 +3,10 @@
 //! The lock is the kernel's (`flock`), so that a crash frees it. The text in the file is only for people: host, process, since when.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::error::{Inner, LockHolder, is_no_space};
+use super::together::lock_perm;
 use crate::backing::{Access, Dir, File, Lock};
 use crate::crypto::{hmac, labels};
 
@@ -15,8 +16,12 @@ pub(crate) const LOCK_FILE: &[u8] = b"+lock";
 /// A held lock.
 pub(crate) struct VaultLock {
     root: Arc<dyn Dir>,
-    _file: Arc<dyn File>,
+    file: Arc<dyn File>,
 }
+
+/// How long others who come or go may be in the way of a shared lock, and how often is asked.
+const SHARED_TAKES: Duration = Duration::from_secs(1);
+const SHARED_ASKED: Duration = Duration::from_millis(5);
 
 /// Outcome of an attempt.
 pub(crate) enum Attempt {
@@ -26,17 +31,23 @@ pub(crate) enum Attempt {
     Taken(LockHolder),
 }
 
-/// Takes the lock for this process.
-pub(crate) fn take(root: &Arc<dyn Dir>) -> Inner<Attempt> {
+/// Takes the lock for this process, alone or with others.
+pub(crate) fn take(root: &Arc<dyn Dir>, how: Lock) -> Inner<Attempt> {
+    let begun = Instant::now();
+    let perm = if how == Lock::Shared { lock_perm(&**root)? } else { 0o600 };
     loop {
         let file = match root.open_file(LOCK_FILE, Access::ReadWrite) {
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => match root.create_file(LOCK_FILE, 0o600) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => match root.create_file(LOCK_FILE, perm) {
                 Err(e) if e.raw_os_error() == Some(libc::EEXIST) => continue,
                 other => other?,
             },
             other => other?,
         };
-        if !file.try_lock(Lock::Exclusive)? {
+        if !file.try_lock(how)? {
+            if how == Lock::Shared && begun.elapsed() < SHARED_TAKES {
+                std::thread::sleep(SHARED_ASKED); // whoever leaves has it alone for a moment
+                continue;
+            }
             return Ok(Attempt::Taken(read_holder(&*file)?));
         }
         // The file may have been removed by its last owner between the open and the lock: then this is a lock on nothing.
@@ -56,7 +67,7 @@ pub(crate) fn take(root: &Arc<dyn Dir>) -> Inner<Attempt> {
             Err(e) if is_no_space(e.raw_os_error().unwrap_or(0)) => {}
             other => other?,
         }
-        return Ok(Attempt::Held(VaultLock { root: root.clone(), _file: file }));
+        return Ok(Attempt::Held(VaultLock { root: root.clone(), file }));
     }
 }
 
@@ -104,8 +115,10 @@ fn read_holder(file: &dyn File) -> Inner<LockHolder> {
 
 impl Drop for VaultLock {
     fn drop(&mut self) {
-        // Removed while it is still locked, so that nobody else's is.
-        let _ = self.root.unlink(LOCK_FILE);
+        // Removed while it is locked, so that nobody else's is, and not while others have it too.
+        if self.file.try_lock(Lock::Exclusive).is_ok_and(|alone| alone) {
+            let _ = self.root.unlink(LOCK_FILE);
+        }
     }
 }
 

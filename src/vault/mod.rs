@@ -55,6 +55,7 @@ mod shares;
 mod sharing;
 mod signed;
 mod symlink;
+mod together;
 mod tree;
 mod trust;
 pub mod types;
@@ -115,6 +116,8 @@ impl Random for OsRandom {
 pub enum LockMode {
     /// Nobody.
     Exclusive,
+    /// Others who say the same, in other processes and on other machines that see each other's locks. See `docs/SHARED.md`.
+    Shared,
     /// Not asked: for reading what may be changing.
     None,
 }
@@ -219,8 +222,10 @@ fn open_core(
     }
     // Who may not write has no key with which anybody would believe him.
     let read_only = options.read_only || !keys.signing.may_write() || store.is_read_only().map_err(|e| at(e.into()))?;
+    let shared = options.lock == LockMode::Shared;
+    let how = if shared { crate::backing::Lock::Shared } else { crate::backing::Lock::Exclusive };
     let lock = match options.lock {
-        LockMode::Exclusive if !read_only => match lock::take(&store).map_err(at)? {
+        LockMode::Exclusive | LockMode::Shared if !read_only => match lock::take(&store, how).map_err(at)? {
             lock::Attempt::Held(lock) => Some(lock),
             lock::Attempt::Taken(holder) => return Err(Error::InUse { path: shown.to_path_buf(), holder }),
         },
@@ -228,8 +233,10 @@ fn open_core(
     };
     let random: Arc<dyn Random> = Arc::new(OsRandom);
     let journal_key = identity.journal_key(&keys.share);
-    let journal = Journal::new(store.clone(), keys.clone(), random.clone(), journal_key, lock::machine(&descriptor.share_id()), read_only);
+    let journal =
+        Journal::new(store.clone(), keys.clone(), random.clone(), journal_key, lock::machine(&descriptor.share_id()), read_only, shared);
     if lock.is_some()
+        && !shared
         && let Some(holder) = journal.in_use_elsewhere().map_err(at)?
     {
         return Err(Error::InUse { path: shown.to_path_buf(), holder });
@@ -244,7 +251,7 @@ fn open_core(
         tracing::warn!("a journal of an interrupted mount is there; files in it show their state before it until a mount can write");
     }
     let cache = cache.unwrap_or_else(|| Arc::new(BlockCache::new(options.cache_bytes)));
-    Core::new(Parts { root: store, keys, random, journal, cache, read_only, access_times: options.access_times, lock }).map_err(at)
+    Core::new(Parts { root: store, keys, random, journal, cache, read_only, access_times: options.access_times, shared, lock }).map_err(at)
 }
 
 /// What the background does for a share, twice a second.
@@ -421,6 +428,11 @@ impl Vault {
             changed |= core.refresh(self.shares().trust())?;
         }
         Ok(changed)
+    }
+
+    /// True where others may have it open for writing at the same time.
+    pub fn is_shared(&self) -> bool {
+        self.core().shared
     }
 
     /// True where nothing may be changed.

@@ -425,7 +425,7 @@ impl Vault {
     /// interruption it goes on; on a folder that is a share already it ends what an interruption left.
     ///
     /// # Errors
-    /// `EPERM` for who is no admin of the share that the folder is in, `EBUSY` while files in it are open for writing or change all the time, `ESHUTDOWN` where the vault was closed meanwhile, `EINVAL`
+    /// `EPERM` for who is no admin of the share that the folder is in, `EBUSY` while files in it are open for writing or change all the time, and where the vault is open with others, `ESHUTDOWN` where the vault was closed meanwhile, `EINVAL`
     /// for the vault's root and for a folder with a share in it, `ELOOP` for one with more than 256 levels of directories; whatever reading and writing can fail with.
     pub fn create_share(&self, path: &[u8], options: &CreateShare, progress: &mut dyn FnMut(&ShareProgress)) -> Result<[u8; 32]> {
         const OP: &str = "share";
@@ -437,6 +437,10 @@ impl Vault {
             let at = self.shares().raw(attr.node).map_err(|fault| fault.at(OP, PathBuf::new))?;
             let explain = |fault: Fault| self.shares().explain(OP, &at, fault);
             at.core.check_writable().map_err(explain)?;
+            if at.core.shared {
+                // What other daemons have open in the folder is not seen here.
+                return Err(explain(Fault::Os(libc::EBUSY)));
+            }
             if at.core.keys.signing.role() != Role::Admin {
                 return Err(explain(Fault::Os(libc::EPERM)));
             }
@@ -612,7 +616,7 @@ impl Place {
             staged.closed.store(false, Ordering::Release);
 
             // From here on no name changes, and no file is opened.
-            let names = core.names.write();
+            let names = core.names.write()?;
             let files = core.files.lock();
             // Who has a file open for reading goes on with the one that he has, as after a rename(2) over it.
             let is_written = |shared: &Shared| shared.writers > 0 || shared.file.state.read().changed;

@@ -164,7 +164,7 @@ impl Core {
 
     pub fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: SetXattr) -> Inner<()> {
         self.check_writable()?;
-        let _names = self.names.write();
+        let _names = self.names.write()?;
         let place = self.xattr_place(node)?;
         if is_acl(name) {
             place.set(name, value)?;
@@ -190,7 +190,7 @@ impl Core {
 
     /// Seals the attributes of a node anew under the current epoch.
     pub fn reseal_xattrs(&self, node: NodeId) -> Inner<()> {
-        let _names = self.names.write();
+        let _names = self.names.write()?;
         let place = self.xattr_place(node)?;
         match self.read_xattrs(node, &place)? {
             Some(attrs) => self.write_xattrs(node, &place, &attrs),
@@ -211,7 +211,7 @@ impl Core {
 
     pub fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Inner<()> {
         self.check_writable()?;
-        let _names = self.names.write();
+        let _names = self.names.write()?;
         let place = self.xattr_place(node)?;
         if is_acl(name) {
             let was_there = place.remove(name)?;

@@ -12,6 +12,7 @@ mod clear;
 mod membership;
 mod roster;
 mod sealed;
+mod shares;
 mod vault;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,6 +90,10 @@ targets! {
     sealed::journal_body, seeds journal_body_seeds, memory 64 * KIB, runs 5000;
     roster::roster_bag, seeds roster_bag_seeds, memory MIB, runs 300;
     roster::roster_open, seeds roster_open_seeds, memory MIB, runs 300;
+    shares::signed_header, seeds signed_header_seeds, memory 64 * KIB, runs 2000;
+    shares::junction_sealed, seeds junction_sealed_seeds, memory 64 * KIB, runs 3000;
+    shares::junction, seeds junction_seeds, memory 16 * KIB, runs 5000;
+    shares::inventory_list, seeds inventory_list_seeds, memory 64 * KIB, runs 3000;
     vault::vault_aes, seeds vault_aes_seeds, memory 16 * MIB, runs 150;
     vault::vault_chacha, seeds vault_chacha_seeds, memory 16 * MIB, runs 150;
     vault::vault_journal, seeds vault_journal_seeds, memory 32 * MIB, runs 100;

@@ -143,3 +143,59 @@ pub fn refused(output: &Output, what: &str) {
     assert!(message.contains(what), "{what:?} is missing in: {message}");
     assert!(said(output).is_empty(), "{}", said(output));
 }
+
+/// A mount of a person's copy at `plain` in his home, taken down when it is dropped.
+pub struct Mounted<'a>(&'a Person);
+
+impl<'a> Mounted<'a> {
+    pub fn new(person: &'a Person, options: &[&str]) -> Self {
+        Mounted::at(person, options, "vault")
+    }
+
+    /// Of this vault.
+    pub fn at(person: &'a Person, options: &[&str], vault: &str) -> Self {
+        person.shell("mkdir -p plain");
+        person.ok(&[&["mount"], options, &[vault, "plain"]].concat());
+        Mounted(person)
+    }
+
+    /// One that is there already.
+    pub fn of(person: &'a Person) -> Self {
+        Mounted(person)
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let ended = self.0.kithfs(&["umount", "plain"]).output().is_ok_and(|output| output.status.success());
+        if !ended {
+            let _ = self.0.kithfs(&["umount", "--lazy", "plain"]).output();
+        }
+    }
+}
+
+/// The public key, as a line.
+pub fn key(person: &Person) -> String {
+    said(&person.ok(&["identity", "export"])).trim().to_owned()
+}
+
+/// Notes the key of another person, and that it was compared.
+pub fn knows(person: &Person, name: &str, other: &Person) {
+    person.ok(&["contact", "add", name, &key(other)]);
+    person.ok(&["contact", "verify", name, "--yes"]);
+}
+
+/// Asserts what a file of the mount holds.
+pub fn holds(person: &Person, file: &str, text: &str) {
+    let (fine, read) = person.shell(&format!("cat plain/{file}"));
+    assert!(fine && read == text, "{file}: {read}");
+}
+
+/// Waits until `holds`, which something that happens meanwhile makes true.
+pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !holds() {
+        assert!(std::time::Instant::now() < end, "{what}");
+        std::thread::yield_now();
+    }
+}

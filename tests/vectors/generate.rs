@@ -1,16 +1,19 @@
 //! Makes the scenarios. Runs only where somebody asks for it; what it gives is then committed and never made anew.
 
 use base64ct::{Base64UrlUnpadded, Encoding};
-use kithfs::crypto::{Argon2Params, ChunkKeys, FileKey, Hctr2, IdentitySeed, NamesKey, RecordCipher, Suite};
+use kithfs::crypto::{Argon2Params, ChunkKeys, FileKey, Hctr2, IdentitySeed, Label, NamesKey, RecordCipher, Suite, labels};
 use kithfs::format::header::{Header, HeaderContext, Hint, PublicHeader};
 use kithfs::format::identity::{IdentityRecord, PublicIdentity, SEALED_SEED_LEN, SlotKind, SlotRecord};
+use kithfs::format::inventory::InventoryList;
 use kithfs::format::journal::{JournalHead, JournalRecord, Patch};
+use kithfs::format::junction::Junction;
 use kithfs::format::layout::Layout;
 use kithfs::format::manifest::{BlockRef, HistoryEntry, Manifest};
 use kithfs::format::members::{self, Member, Role};
 use kithfs::format::name::{NameCipher, StoredName};
 use kithfs::format::record::{DirectoryRecord, Place, RecordContext, RecordKind, Xattrs, link_text};
 use kithfs::format::share::ShareDescriptor;
+use kithfs::format::signature::{Authorship, Sign};
 use kithfs::format::slots::{self, SlotHeader};
 use kithfs::format::table::{HOLE, IndexBlock, Segment, Table, index_hash, segment_aad, table_hash};
 use kithfs::sharing::{Identity, IdentityFile, Invitation, NewSlot, Pin, Secret};
@@ -90,6 +93,7 @@ fn count<const N: usize>(first: u8) -> [u8; N] {
 pub fn all() -> Vec<(&'static str, String, Scenario)> {
     let makers = [
         file_header,
+        signed_file_header,
         chunk_table,
         index_block,
         segment,
@@ -106,6 +110,8 @@ pub fn all() -> Vec<(&'static str, String, Scenario)> {
         manifest,
         slot_block,
         member_list,
+        junction,
+        inventory_list,
     ];
     makers.into_iter().flat_map(|make| make().all).collect()
 }
@@ -163,6 +169,122 @@ fn file_header() -> Make {
     make.bad("size-not-the-data", "range", "The size is not the length of the data.", &aes, &seal(AES, 8, Some(b"some data"), HOLE, b""));
     make.bad("large-too-small", "range", "A large file of 4096 bytes.", &aes, &seal(AES, 4096, None, HOLE, b""));
     make.bad("large-too-large", "range", "A file of 2^62 + 1 bytes.", &aes, &seal(AES, (1 << 62) + 1, None, HOLE, b""));
+    make
+}
+
+/// Author and signer of what is signed in the vectors.
+fn signers() -> (Identity, Identity) {
+    (Identity::from_seed(IdentitySeed::from_bytes([3; 32])), Identity::from_seed(IdentitySeed::from_bytes(count(0x40))))
+}
+
+fn signed_file_header() -> Make {
+    let mut make = Make::of("file-header");
+    let key = [7u8; 32];
+    let layout = Layout::new(18, true).unwrap();
+    let inputs = |suite: Suite| -> Inputs {
+        vec![
+            ("suite", suite.as_byte().to_string()),
+            ("chunk-log2", "18".into()),
+            ("share", hex::encode(SHARE)),
+            ("header-key", hex::encode(key)),
+            ("signed", "1".into()),
+        ]
+    };
+    let (author, signer) = signers();
+    let by = Authorship { author: author.public().sign, signer: signer.public().sign };
+    let seal = |suite: Suite, size: u64, data: Option<&[u8]>, root: [u8; 32], by: Authorship, label: &Label| {
+        let cipher = RecordCipher::new(suite, &key);
+        let public = PublicHeader { suite, small: data.map(|d| d.len() as u16), epoch: 2, commitment: count(0x60), file_id: count(0x70) };
+        let hint = Hint { directory: count(0x90), name: b"letter.txt".to_vec() };
+        let header = Header { public, size, version: 5, root, oldest_epoch: 1, hint };
+        let context = HeaderContext { share: &SHARE, layout, cipher: &cipher };
+        let sign = |_: &Label, message: &[u8]| signer.sign(label, message);
+        header.seal(&context, data.unwrap_or_default(), Some(Sign { by, sign: &sign }), &Counting::from(1))
+    };
+    let (data, aes) = (Some(&b"some data"[..]), inputs(AES));
+    let small = seal(AES, 9, data, HOLE, by, &labels::FILE_SIGNATURE);
+    make.ok("signed-small", "A small file of a signed share, sealed anew by another member than its author.", &aes, &small);
+    let chacha = seal(CHACHA, 9, data, HOLE, by, &labels::FILE_SIGNATURE);
+    make.ok("signed-small-chacha", "The same with the other suite.", &inputs(CHACHA), &chacha);
+    let large = seal(AES, 5000, None, [0xee; 32], by, &labels::FILE_SIGNATURE);
+    make.ok("signed-large", "The header of a large file.", &aes, &large);
+    let bad = "unauthentic";
+    let unsigned: Inputs = aes.iter().filter(|(name, _)| *name != "signed").cloned().collect();
+    make.bad("signed-unsigned-flag", "flags", "The flag of signed shares is missing.", &aes, &with(&small, 11, 2));
+    make.bad("signed-as-unsigned", "flags", "Read in a share that is not signed.", &unsigned, &small);
+    make.bad("signed-cut", "truncated", "Ends within the data.", &aes, &small[..small.len() - 1]);
+    make.bad("signed-flipped", bad, "One bit of the sealed part is flipped.", &aes, &flipped(&small, 120));
+    let other = Authorship { signer: by.author, ..by };
+    make.bad(
+        "signed-by-another",
+        bad,
+        "The signature is not that of the signer who is named.",
+        &aes,
+        &seal(AES, 9, data, HOLE, other, &labels::FILE_SIGNATURE),
+    );
+    make.bad(
+        "signed-other-label",
+        bad,
+        "Signed as something else than a file.",
+        &aes,
+        &seal(AES, 9, data, HOLE, by, &labels::SYMLINK_SIGNATURE),
+    );
+    make
+}
+
+fn junction() -> Make {
+    let mut make = Make::of("junction");
+    let (author, signer) = signers();
+    let (directory, hash) = (count::<32>(0x20), count::<32>(0xa0));
+    let more = [("directory", hex::encode(directory)), ("hash", hex::encode(hash)), ("signed", "1".into())];
+    let inputs = |suite| -> Inputs { [record_inputs(suite), more.to_vec()].concat() };
+    let seal = |suite, by: Authorship, plain: &[u8]| {
+        let cipher = RecordCipher::new(suite, &[9; 32]);
+        let context = RecordContext { share: &SHARE, suite, signed: true, epoch: 2, cipher: &cipher };
+        let sign = |label: &Label, message: &[u8]| signer.sign(label, message);
+        context.seal(RecordKind::Junction, &[directory, hash].concat(), plain, Some(Sign { by, sign: &sign }), &Counting::from(1))
+    };
+    let by = Authorship { author: author.public().sign, signer: signer.public().sign };
+    let junction = |isolated, coming, name: &[u8]| Junction { share: [0x77; 32], isolated, coming, name: name.to_vec() }.encode();
+    let plain = junction(false, false, b"projects");
+    let (aes, good) = (inputs(AES), seal(AES, by, &plain));
+    make.ok("aes", "A share that stands in the directory `projects`.", &aes, &good);
+    make.ok("chacha", "The same with the other suite.", &inputs(CHACHA), &seal(CHACHA, by, &plain));
+    make.ok("isolated", "One that keeps the admins of its parent out.", &aes, &seal(AES, by, &junction(true, false, b"projects")));
+    make.ok(
+        "coming",
+        "One that is being made of a folder, of the longest name.",
+        &aes,
+        &seal(AES, by, &junction(false, true, &[b'n'; 255])),
+    );
+    make.bad("cut", "unauthentic", "The last byte is missing.", &aes, &good[..good.len() - 1]);
+    make.bad("unsigned", "flags", "The flag that it is signed is missing.", &aes, &with(&good, 2, 0));
+    make.bad("flipped", "unauthentic", "One bit of the ciphertext is flipped.", &aes, &flipped(&good, 60));
+    make.bad("other-directory", "unauthentic", "Moved to another directory.", &replaced(&aes, "directory", hex::encode([3; 32])), &good);
+    make.bad("other-entry", "unauthentic", "Put beside another entry.", &replaced(&aes, "hash", hex::encode([3; 32])), &good);
+    make.bad("other-share", "unauthentic", "Another parent.", &replaced(&aes, "share", hex::encode([0x52; 32])), &good);
+    let forged = Authorship { signer: by.author, ..by };
+    make.bad("signed-by-another", "unauthentic", "The signature is not that of the signer who is named.", &aes, &seal(AES, forged, &plain));
+    make.bad("unknown-flag", "flags", "A flag inside that is not known.", &aes, &seal(AES, by, &with(&plain, 32, 4)));
+    make.bad("no-name", "range", "No name.", &aes, &seal(AES, by, &junction(false, false, b"")));
+    make.bad("slash", "range", "A name with a slash.", &aes, &seal(AES, by, &junction(false, false, b"a/b")));
+    make.bad("shorter-inside", "truncated", "What is sealed is one byte short.", &aes, &seal(AES, by, &plain[..plain.len() - 1]));
+    make.bad("longer-inside", "trailing", "What is sealed is one byte long.", &aes, &seal(AES, by, &[&plain[..], &[0]].concat()));
+    make
+}
+
+fn inventory_list() -> Make {
+    let mut make = Make::of("inventory");
+    let none = Vec::new();
+    // two pages and one hash, so that a node has no neighbour
+    let hashes = |n: u16| (0..n).map(|i| std::array::from_fn(|at| if at < 2 { i.to_be_bytes()[at] } else { 0x11 })).collect();
+    let list = |n| InventoryList::new(hashes(n)).encode();
+    make.ok("none", "Nothing is listed.", &none, &[]);
+    make.ok("one", "One header.", &none, &list(1));
+    make.ok("three-pages", "257 headers: two pages, and one with a single hash.", &none, &list(257));
+    make.bad("cut", "truncated", "Part of a hash.", &none, &list(2)[..63]);
+    make.bad("order", "order", "Hashes that do not ascend.", &none, &[[2u8; 32], [1; 32]].concat());
+    make.bad("twice", "order", "One hash twice.", &none, &[[2u8; 32], [2; 32]].concat());
     make
 }
 

@@ -6,14 +6,17 @@ use kithfs::crypto::{FileKey, Hctr2, NamesKey, RecordCipher, Suite};
 use kithfs::format::FormatError;
 use kithfs::format::header::{Header, HeaderContext};
 use kithfs::format::identity::{IdentityRecord, PublicIdentity, SlotKind};
+use kithfs::format::inventory::{self, InventoryList};
 use kithfs::format::invitation::InvitationRecord;
 use kithfs::format::journal::{JournalHead, RECORD_HEAD, open_record, record_head};
+use kithfs::format::junction::Junction;
 use kithfs::format::layout::Layout;
 use kithfs::format::manifest::Manifest;
 use kithfs::format::members;
 use kithfs::format::name::{Decoded, NameCipher};
 use kithfs::format::record::{DirectoryRecord, RecordContext, RecordKind, Xattrs, link_record};
 use kithfs::format::share::ShareDescriptor;
+use kithfs::format::signature::Authorship;
 use kithfs::format::slots::{self, SlotHeader};
 use kithfs::format::table::{IndexBlock, Segment, Table, index_hash, segment_aad, table_hash};
 use kithfs::sharing::{IdentityError, IdentityFile, Invitation, InvitationError, Secret};
@@ -22,15 +25,17 @@ use zeroize::Zeroizing;
 use super::scenario::Scenario;
 
 /// All structures that have vectors.
-pub const STRUCTURES: [&str; 17] = [
+pub const STRUCTURES: [&str; 19] = [
     "chunk-table",
     "directory-record",
     "file-header",
     "identity-file",
     "index-block",
+    "inventory",
     "invitation",
     "journal-head",
     "journal-record",
+    "junction",
     "long-name",
     "manifest",
     "members",
@@ -58,7 +63,18 @@ fn suite(scenario: &Scenario) -> Suite {
 }
 
 fn layout(scenario: &Scenario) -> Layout {
-    Layout::new(scenario.number("chunk-log2") as u8, false).expect("a chunk size")
+    Layout::new(scenario.number("chunk-log2") as u8, is_signed(scenario)).expect("a chunk size")
+}
+
+/// Whether the share is a signed one.
+fn is_signed(scenario: &Scenario) -> bool {
+    scenario.inputs.contains_key("signed")
+}
+
+/// Adds whose something is; the signature was verified.
+fn authors(mut all: Fields, by: Option<Authorship>) -> Fields {
+    all.extend(by.into_iter().flat_map(|by| fields([("author", hex::encode(by.author)), ("signer", hex::encode(by.signer))])));
+    all
 }
 
 fn public(public: &PublicIdentity) -> String {
@@ -70,6 +86,8 @@ pub fn read(structure: &str, scenario: &Scenario) -> Outcome {
     match structure {
         "file-header" => file_header(scenario),
         "invitation" => invitation(scenario),
+        "inventory" => inventory(scenario),
+        "junction" => junction(scenario),
         "chunk-table" => chunk_table(scenario),
         "index-block" => index_block(scenario),
         "segment" => segment(scenario),
@@ -97,8 +115,8 @@ fn file_header(scenario: &Scenario) -> Outcome {
     let cipher = RecordCipher::new(suite(scenario), &scenario.key("header-key"));
     let share = scenario.key("share");
     let context = HeaderContext { share: &share, layout: layout(scenario), cipher: &cipher };
-    let (header, data, _) = Header::open(&context, &scenario.bytes).map_err(kind)?;
-    Ok(fields([
+    let (header, data, by) = Header::open(&context, &scenario.bytes).map_err(kind)?;
+    let all = fields([
         ("form", if header.public.small.is_some() { "small" } else { "large" }.to_owned()),
         ("epoch", header.public.epoch.to_string()),
         ("commitment", hex::encode(header.public.commitment)),
@@ -110,7 +128,8 @@ fn file_header(scenario: &Scenario) -> Outcome {
         ("hint-directory", hex::encode(header.hint.directory)),
         ("hint-name", hex::encode(header.hint.name)),
         ("data", hex::encode(&*data)),
-    ]))
+    ]);
+    Ok(authors(all, by))
 }
 
 fn chunk_table(scenario: &Scenario) -> Outcome {
@@ -178,11 +197,39 @@ fn name(scenario: &Scenario) -> Outcome {
 }
 
 fn record(scenario: &Scenario, of: RecordKind, bound: &[u8], bytes: &[u8]) -> Result<Vec<u8>, String> {
+    Ok(record_by(scenario, of, bound, bytes)?.0)
+}
+
+fn record_by(scenario: &Scenario, of: RecordKind, bound: &[u8], bytes: &[u8]) -> Result<(Vec<u8>, Option<Authorship>), String> {
     let suite = suite(scenario);
     let cipher = RecordCipher::new(suite, &scenario.key("records-key"));
     let share = scenario.key("share");
-    let context = RecordContext { share: &share, suite, signed: false, epoch: scenario.number("epoch") as u32, cipher: &cipher };
-    Ok(context.open(of, bound, bytes).map_err(kind)?.0.to_vec())
+    let (signed, epoch) = (is_signed(scenario), scenario.number("epoch") as u32);
+    let context = RecordContext { share: &share, suite, signed, epoch, cipher: &cipher };
+    let (plain, by) = context.open(of, bound, bytes).map_err(kind)?;
+    Ok((plain.to_vec(), by))
+}
+
+fn junction(scenario: &Scenario) -> Outcome {
+    let bound = [scenario.key("directory"), scenario.key("hash")].concat();
+    let (plain, by) = record_by(scenario, RecordKind::Junction, &bound, &scenario.bytes)?;
+    let Junction { share, isolated, coming, name } = Junction::decode(&plain).map_err(kind)?;
+    let all = fields([
+        ("leads-to", hex::encode(share)),
+        ("isolated", isolated.to_string()),
+        ("coming", coming.to_string()),
+        ("name", hex::encode(name)),
+    ]);
+    Ok(authors(all, by))
+}
+
+fn inventory(scenario: &Scenario) -> Outcome {
+    let list = InventoryList::decode(&scenario.bytes).map_err(kind)?;
+    let hash = inventory::file_hash(&scenario.bytes);
+    let mut all =
+        fields([("root", hex::encode(list.root())), ("file-hash", hex::encode(hash)), ("file-name", inventory::file_name(&hash))]);
+    all.extend(list.hashes().iter().enumerate().map(|(i, hash)| (format!("entry-{i}"), hex::encode(hash))));
+    Ok(all)
 }
 
 fn directory_record(scenario: &Scenario) -> Outcome {

@@ -68,12 +68,13 @@ impl Plan<'_> {
         let mut options = MountOptions::default();
         args.options.iter().try_for_each(|list| options.parse(list))?;
         options.read_only |= args.read_only;
+        options.shared |= args.shared;
         let mut found = open::find(&args.vault)?;
         found.access_times = !options.noatime;
         let mountpoint = check_mountpoint(&args.mountpoint, &found.dir, options.nonempty)?;
         check_fuse()?;
         let serve = serve_options(args.transport, &options)?;
-        if !options.read_only {
+        if !options.read_only && !options.shared {
             found.refuse_mounted()?;
         }
         if options.fsname == MountOptions::default().fsname {
@@ -127,7 +128,8 @@ fn serve_options(transport: args::Transport, options: &MountOptions) -> Result<S
         args::Transport::Auto if options.uring => Transport::PreferUring,
         args::Transport::Auto | args::Transport::Dev => Transport::Dev,
     };
-    let mut serve = ServeOptions { transport, ..ServeOptions::default() };
+    let caching = if options.shared { ServeOptions::shared() } else { ServeOptions::default() };
+    let mut serve = ServeOptions { transport, ..caching };
     if let Some(mib) = options.uring_memory {
         serve.uring_memory = mib as usize * (1 << 20);
     }
@@ -152,7 +154,12 @@ impl Service {
         clear_umask();
         signals::ignore_file_size_limit().map_err(|source| Error::Os { op: "lift the limit on file sizes", source })?;
         let signals = Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
-        let purpose = if options.read_only { Purpose::Read } else { Purpose::Write };
+        let purpose = match (options.read_only, options.shared) {
+            (true, false) => Purpose::Read,
+            (false, false) => Purpose::Write,
+            (true, true) => Purpose::ReadShared,
+            (false, true) => Purpose::WriteShared,
+        };
         let share = found.description.share_id;
         let remembers = !open.no_rollback_memory;
         let open = found.unlock(secret, open, purpose)?;

@@ -25,8 +25,8 @@ use crate::vault::xattr;
 
 /// Beginnings of the names of control files at the root of a share. What is in them is verified by who opens the share, but for the
 /// targets of long links, which are read with their links.
-const ROOT_CONTROLS: [&[u8]; 9] =
-    [b"+share", b"+manifest-", b"+slots-", b"+identity", b"+lock", b"+journal-", b"+created-", b"+link-", b"+inventory-"];
+const ROOT_CONTROLS: [&[u8]; 10] =
+    [b"+share", b"+manifest-", b"+slots-", b"+identity", b"+lock", b"+names", b"+journal-", b"+created-", b"+link-", b"+inventory-"];
 /// Files that are open at a time, and plain bytes that wait with them.
 const OPEN_MAX: usize = 128;
 const WAITING_MAX: u64 = 64 << 20;

@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 
 use super::Journal;
-use crate::backing::{File, SetTime, Timestamp};
+use crate::backing::{File, Timestamp};
 use crate::format::journal::{JournalRecord, Patch, header_hash};
 use crate::format::layout::SMALL_MAX;
 use crate::vault::error::Inner;
+use crate::vault::file::set_mtime;
 
 /// What a redo made of the records of one inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +60,7 @@ impl Journal {
         // The time can be lost where the contents are not: a store writes the inode when it likes.
         let mtime = Timestamp { secs: last.mtime.0, nanos: last.mtime.1 };
         if changed || stat.mtime != mtime {
-            file.set_times(SetTime::Omit, SetTime::At(mtime))?;
+            set_mtime(file, mtime)?;
         }
         file.sync_all()?;
         Ok(match (end < records.len(), changed) {
@@ -79,7 +80,7 @@ impl Journal {
         let stat = file.stat()?;
         if stat.size > layout.cipher_len(header.size) {
             file.set_len(layout.cipher_len(header.size))?;
-            file.set_times(SetTime::Omit, SetTime::At(stat.mtime))?;
+            set_mtime(file, stat.mtime)?;
         }
         Ok(())
     }

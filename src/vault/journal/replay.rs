@@ -159,8 +159,10 @@ impl Journal {
         let file = match self.root.open_file(name, if self.overlaid.is_some() { Access::Read } else { Access::ReadWrite }) {
             Ok(file) => file,
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(Redone::default()),
+            Err(e) if self.shared && e.raw_os_error() == Some(libc::EACCES) => return Ok(Redone::default()), // another user's
             Err(e) => return Err(e.into()),
         };
+        let is_held = |how| Ok::<_, Fault>(self.shared && !file.try_lock(how)?);
         let shown = String::from_utf8_lossy(name).into_owned();
         let mut head = vec![0; RECORDS_AT as usize];
         let read = file.read_at(&mut head, 0)?;
@@ -168,7 +170,8 @@ impl Journal {
             Ok(head) if head.share == self.keys.share && head.suite == self.keys.suite => head,
             // A journal that was being made when the machine stopped has no records yet.
             _ if head[..read].iter().all(|b| *b == 0) => {
-                if self.overlaid.is_none() {
+                let is_made = self.shared && (is_held(Lock::Shared)? || rested(&*file)? < RESTS);
+                if self.overlaid.is_none() && !is_made {
                     self.root.unlink(name)?;
                 }
                 return Ok(Redone::default());
@@ -181,7 +184,8 @@ impl Journal {
         if head.owner != Self::owner(&self.key, &head.id) {
             return Ok(Redone::default());
         }
-        if !self.take(&*file)? {
+        // Where several have the vault open, one of which may be the same person's, a journal that is locked is in use.
+        if is_held(if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive })? || !self.take(&*file)? {
             return Ok(Redone::default());
         }
         let mut by_file: Vec<Vec<JournalRecord<'static>>> = Vec::new();

@@ -63,7 +63,7 @@ impl Folder<'_> {
 impl Core {
     /// Gives the entry `stored`, whose name is sealed under an older epoch, its stored name of the current one.
     pub(super) fn reseal_name(&self, node: NodeId, stored: &[u8], name: &[u8]) -> Inner<()> {
-        let _names = self.names.write();
+        let _names = self.names.write()?;
         let folder = self.folder(node)?;
         let dir = folder.dir();
         let stat = dir.stat(stored)?;

@@ -1,0 +1,71 @@
+//! People, and shares that they are members of, for tests of the library.
+
+#![allow(dead_code, reason = "each test uses its part")]
+
+use kithfs::backing::mem::MemStore;
+use kithfs::crypto::Suite;
+use kithfs::sharing::{Identity, Member, Role};
+use kithfs::vault::{CreateOptions, CreateShare, Error, LockMode, OpenOptions, Share, ShareProgress, Trust, Vault};
+
+use super::vaults::Seeded;
+
+/// Somebody; the same number is the same person.
+pub fn person(n: u64) -> Identity {
+    Identity::generate(&Seeded::new(1000 + n))
+}
+
+/// An entry of a list of members.
+pub fn member(identity: &Identity, role: Role, name: &str) -> Member {
+    Member { public: identity.public(), role, name: name.into() }
+}
+
+/// The key by which members are named.
+pub fn key(identity: &Identity) -> [u8; 32] {
+    identity.public().sign
+}
+
+/// How a share is opened that nothing vouches for.
+pub fn trusting(read_only: bool, lock: LockMode) -> OpenOptions {
+    OpenOptions { read_only, lock, trust: Trust { first_use: true, ..Trust::default() }, ..OpenOptions::default() }
+}
+
+/// As a mount does.
+pub fn open_as(store: &MemStore, who: &Identity) -> Result<Vault, Error> {
+    Vault::open(store.root(), who, trusting(false, LockMode::Exclusive))
+}
+
+/// As a command beside a mount does.
+pub fn beside(store: &MemStore, who: &Identity) -> Vault {
+    Vault::open(store.root(), who, trusting(true, LockMode::None)).unwrap()
+}
+
+/// As a mount does beside which others write too.
+pub fn together(store: &MemStore, who: &Identity) -> Result<Vault, Error> {
+    Vault::open(store.root(), who, trusting(false, LockMode::Shared))
+}
+
+/// Nobody looks.
+pub fn quiet() -> impl FnMut(&ShareProgress) {
+    |_| {}
+}
+
+/// A share of the person number 1, whom its members call Ann.
+pub fn founded(others: Vec<Member>) -> (MemStore, Identity) {
+    let ann = person(1);
+    let store = MemStore::new();
+    let share = CreateShare { isolated: false, name: "Ann".into(), others };
+    Vault::create_signed(&store.root(), &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 14 }, &ann, &share).unwrap();
+    (store, ann)
+}
+
+/// Ann's share with Bob, who writes.
+pub fn with_bob() -> (MemStore, Identity, Identity) {
+    let bob = person(2);
+    let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
+    (store, ann, bob)
+}
+
+/// The vault's own share.
+pub fn root_share(vault: &Vault) -> Share {
+    vault.share_at(b"").unwrap()
+}

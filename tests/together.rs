@@ -1,0 +1,267 @@
+//! Two people who have one share open for writing at the same time, each in a daemon of his own.
+
+#[path = "support/members.rs"]
+mod members;
+#[path = "support/vaults.rs"]
+mod vaults;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kithfs::backing::Access;
+use kithfs::backing::mem::MemStore;
+use kithfs::vault::{Error, OpenFlags, RenameMode, Vault};
+use members::{open_as, together, with_bob};
+use vaults::{CALLER, READ, READ_WRITE, Seeded, at, faults, get, mkdir, open_or_create, pattern, put, rename, tree, write_at};
+
+fn both() -> (MemStore, Vault, Vault) {
+    let (store, ann, bob) = with_bob();
+    let (ann, bob) = (together(&store, &ann).unwrap(), together(&store, &bob).unwrap());
+    (store, ann, bob)
+}
+
+/// Again as long as somebody else has it open.
+fn when_free<T>(mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    loop {
+        match act() {
+            Err(error) if error.errno() == libc::EBUSY => {}
+            other => return other,
+        }
+    }
+}
+
+fn errno<T>(result: Result<T, Error>) -> i32 {
+    result.map_or_else(|error| error.errno(), |_| 0)
+}
+
+fn open(vault: &Vault, path: &[u8], flags: OpenFlags) -> Result<u64, Error> {
+    at(vault, path, |node| Ok(vault.open_file(node, flags)?.handle))
+}
+
+#[test]
+fn who_wants_a_vault_alone_and_who_shares_it_keep_each_other_out() {
+    let (store, ann, bob) = with_bob();
+    let first = together(&store, &ann).unwrap();
+    let second = together(&store, &bob).unwrap();
+    assert!(matches!(open_as(&store, &ann), Err(Error::InUse { .. })));
+    first.close().unwrap();
+    assert!(matches!(open_as(&store, &ann), Err(Error::InUse { .. })), "one is left");
+    second.close().unwrap();
+    let alone = open_as(&store, &ann).unwrap();
+    assert!(matches!(together(&store, &bob), Err(Error::InUse { .. })));
+    alone.close().unwrap();
+    assert!(store.root().stat(b"+lock").is_err());
+}
+
+#[test]
+fn what_one_writes_the_other_sees_at_once() {
+    let (_store, ann, bob) = both();
+    put(&ann, b"by ann", b"one").unwrap();
+    put(&bob, b"by bob", &pattern(1, 70_000)).unwrap();
+    assert_eq!(get(&bob, b"by ann").unwrap(), b"one");
+    assert_eq!(get(&ann, b"by bob").unwrap(), pattern(1, 70_000));
+    // Bob's handle was open before: he sees what Ann commits, also where the file changes its form
+    let handle = open(&bob, b"by ann", READ).unwrap();
+    let mut buf = vec![0; 100_000];
+    for (round, len) in [5, 4096, 50_000, 100_000, 20_000, 3, 0].into_iter().enumerate() {
+        put(&ann, b"by ann", &pattern(round as u64, len)).unwrap();
+        let read = bob.read(handle, 0, &mut buf).unwrap();
+        assert_eq!(&buf[..read], pattern(round as u64, len), "round {round}");
+        assert_eq!(at(&bob, b"by ann", |node| bob.getattr(node)).unwrap().size, len as u64);
+    }
+    bob.release(handle).unwrap();
+    mkdir(&ann, b"dir").unwrap();
+    put(&bob, b"dir/in", b"it").unwrap();
+    rename(&ann, b"dir", b"moved", RenameMode::Replace).unwrap();
+    assert_eq!(get(&bob, b"moved/in").unwrap(), b"it");
+    assert_eq!(errno(get(&bob, b"dir/in")), libc::ENOENT);
+    assert_eq!(tree(&ann).unwrap(), tree(&bob).unwrap());
+    assert_eq!(faults(&ann), [""; 0]);
+}
+
+#[test]
+fn a_file_is_written_by_one_of_them_at_a_time() {
+    let (_store, ann, bob) = both();
+    put(&ann, b"file", &pattern(1, 40_000)).unwrap();
+    let hers = open(&ann, b"file", READ_WRITE).unwrap();
+    ann.write(hers, 10_000, b"dirty", false).unwrap();
+    assert_eq!(errno(open(&bob, b"file", READ_WRITE)), libc::EBUSY);
+    assert_eq!(errno(open(&bob, b"file", OpenFlags { truncate: true, ..READ })), libc::EBUSY);
+    assert_eq!(errno(write_at(&bob, b"file", 0, b"x")), libc::EBUSY);
+    assert_eq!(get(&bob, b"file").unwrap(), pattern(1, 40_000), "what is committed can be read");
+    ann.fsync(hers, false).unwrap();
+    let mut after_hers = pattern(1, 40_000);
+    after_hers[10_000..10_005].copy_from_slice(b"dirty");
+    assert_eq!(get(&bob, b"file").unwrap(), after_hers);
+    // she goes on reading when she writes no more, and he may write
+    let reading = open(&ann, b"file", READ).unwrap();
+    ann.release(hers).unwrap();
+    write_at(&bob, b"file", 20_000, b"his").unwrap();
+    after_hers[20_000..20_003].copy_from_slice(b"his");
+    let mut buf = vec![0; 40_000];
+    assert_eq!(ann.read(reading, 0, &mut buf).unwrap(), 40_000);
+    assert!(buf == after_hers);
+    // her next change is made to what he left
+    write_at(&ann, b"file", 0, b"hers").unwrap();
+    after_hers[..4].copy_from_slice(b"hers");
+    assert!(get(&bob, b"file").unwrap() == after_hers);
+    ann.release(reading).unwrap();
+    // a file that is being made belongs to who makes it
+    let (attr, opened) = at(&ann, b"", |root| ann.create_file(&CALLER, root, b"new", 0o644, READ_WRITE)).unwrap();
+    assert_eq!(errno(write_at(&bob, b"new", 0, b"x")), libc::EBUSY);
+    ann.release(opened.handle).unwrap();
+    ann.forget(attr.node, 1);
+    write_at(&bob, b"new", 0, b"x").unwrap();
+    assert_eq!(get(&ann, b"new").unwrap(), b"x");
+}
+
+#[test]
+fn what_both_append_is_all_there() {
+    let (_store, ann, bob) = both();
+    put(&ann, b"log", b"").unwrap();
+    let append = |vault: &Vault, who: u8| {
+        for line in 0..150u32 {
+            let handle = when_free(|| open(vault, b"log", OpenFlags { append: true, ..READ_WRITE })).unwrap();
+            vault.write(handle, 0, &[&[who][..], &line.to_le_bytes()].concat(), false).unwrap();
+            vault.release(handle).unwrap();
+        }
+    };
+    std::thread::scope(|threads| {
+        threads.spawn(|| append(&ann, b'a'));
+        threads.spawn(|| append(&bob, b'b'));
+    });
+    let log = get(&bob, b"log").unwrap();
+    assert_eq!(log, get(&ann, b"log").unwrap());
+    let lines: BTreeSet<&[u8]> = log.chunks(5).collect();
+    assert_eq!((log.len(), lines.len()), (2 * 150 * 5, 2 * 150));
+}
+
+#[test]
+fn who_reads_while_another_commits_never_sees_a_mixture() {
+    let (_store, ann, bob) = both();
+    const LEN: usize = 200_000;
+    put(&ann, b"file", &[0; LEN]).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            for round in 1..=60u8 {
+                // written over in place, which the journal goes before, and now and then all anew
+                let flags = OpenFlags { truncate: round % 20 == 0, ..READ_WRITE };
+                let handle = open(&ann, b"file", flags).unwrap();
+                ann.write(handle, 0, &[round; LEN], false).unwrap();
+                ann.release(handle).unwrap();
+            }
+            done.store(true, Ordering::Release);
+        });
+        let handle = open(&bob, b"file", READ).unwrap();
+        let (mut buf, mut last) = (vec![0; LEN], 0);
+        while !done.load(Ordering::Acquire) {
+            let read = bob.read(handle, 0, &mut buf).unwrap();
+            assert!(read == LEN || read == 0, "a whole state, or the one after it was emptied: {read}");
+            if read > 0 {
+                assert!(buf.iter().all(|b| *b == buf[0]), "a mixture");
+                assert!(buf[0] >= last, "never back");
+                last = buf[0];
+            }
+        }
+        bob.release(handle).unwrap();
+    });
+    assert_eq!(get(&bob, b"file").unwrap(), [60; LEN]);
+}
+
+#[test]
+fn a_writer_who_was_overtaken_by_somebody_without_locks_is_told_and_changes_nothing() {
+    let (store, ann, bob) = both();
+    put(&ann, b"file", &pattern(1, 60_000)).unwrap();
+    let stored = ann.cipher_path(b"file").unwrap();
+    let raw = |store: &MemStore| {
+        let file = store.root().open_file(&stored, Access::Read).unwrap();
+        let mut bytes = vec![0; file.stat().unwrap().size as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    let old = raw(&store);
+    write_at(&bob, b"file", 0, b"newer").unwrap();
+    let handle = open(&ann, b"file", READ_WRITE).unwrap();
+    ann.write(handle, 30_000, b"on the newer", false).unwrap();
+    // a sync tool, say, delivers another version of the file
+    let file = store.root().open_file(&stored, Access::ReadWrite).unwrap();
+    file.write_at(&old, 0).unwrap();
+    assert_eq!(errno(ann.fsync(handle, false)), libc::ESTALE);
+    assert_eq!(errno(ann.write(handle, 0, b"more", false)), libc::ESTALE, "it is told again");
+    let _ = ann.release(handle);
+    assert_eq!(raw(&store), old);
+    assert_eq!(get(&ann, b"file").unwrap(), pattern(1, 60_000), "and what is there can be read and written");
+    write_at(&ann, b"file", 0, b"x").unwrap();
+    assert_eq!(get(&bob, b"file").unwrap()[0], b'x');
+}
+
+#[test]
+fn what_both_do_to_names_leaves_one_tree_and_no_fault() {
+    let (store, ann, bob) = both();
+    for dir in [&b"a"[..], b"b", b"a/c"] {
+        mkdir(&ann, dir).unwrap();
+    }
+    let dirs: [&[u8]; 5] = [b"a", b"b", b"a/c", b"b/c", b"a/d"];
+    let act = |vault: &Vault, who: u8| {
+        let random = Seeded::new(u64::from(who));
+        let mut made = 0;
+        for n in 0..250u32 {
+            let pick = || dirs[random.below(dirs.len() as u64) as usize];
+            let file = [pick(), b"/", &[who][..], n.to_string().as_bytes()].concat();
+            let (from, to) = (pick(), pick());
+            let done = match random.below(8) {
+                0 => mkdir(vault, from),
+                1 => at(vault, vaults::split(from).0, |parent| vault.rmdir(parent, vaults::split(from).1)),
+                2 | 3 => rename(vault, from, to, RenameMode::Replace),
+                4 => rename(vault, from, to, RenameMode::Exchange),
+                _ => put(vault, &file, &file).inspect(|()| made += 1),
+            };
+            let expected = [libc::ENOENT, libc::EEXIST, libc::ENOTEMPTY, libc::EINVAL, libc::ESTALE, libc::ENOTDIR, libc::EBUSY];
+            if let Err(error) = done {
+                assert!(expected.contains(&error.errno()), "{error}");
+            }
+        }
+        made
+    };
+    let made: usize = std::thread::scope(|threads| {
+        let (a, b) = (threads.spawn(|| act(&ann, b'x')), threads.spawn(|| act(&bob, b'y')));
+        a.join().unwrap() + b.join().unwrap()
+    });
+    let hers = tree(&ann).unwrap();
+    assert_eq!(hers, tree(&bob).unwrap());
+    let files = hers.values().filter(|item| matches!(item, vaults::Item::File { .. })).count();
+    assert_eq!(files, made, "no file goes but by its removal, of which there was none");
+    assert_eq!(faults(&ann), [""; 0]);
+    ann.close().unwrap();
+    bob.close().unwrap();
+    let (_, ann, _) = with_bob();
+    assert_eq!(tree(&open_as(&store, &ann).unwrap()).unwrap(), hers);
+}
+
+#[test]
+fn what_was_synced_by_either_is_there_after_a_power_cut_whoever_comes_first() {
+    let (store, ann_id, bob_id) = with_bob();
+    let (ann, bob) = (together(&store, &ann_id).unwrap(), together(&store, &bob_id).unwrap());
+    put(&ann, b"file", &pattern(0, 60_000)).unwrap();
+    let mut now = pattern(0, 60_000);
+    for round in 1..=6u8 {
+        let vault = if round % 2 == 0 { &ann } else { &bob };
+        let handle = open_or_create(vault, b"file", READ_WRITE).unwrap();
+        let place = usize::from(round) * 4500;
+        vault.write(handle, place as u64, &[round; 5000], false).unwrap();
+        now[place..place + 5000].fill(round);
+        vault.fsync(handle, false).unwrap();
+        vault.release(handle).unwrap();
+        for (choice, harsh) in [(0, true), (1, false)] {
+            let cut = store.snapshot().crash(&mut |n| if harsh { 0 } else { (n - 1).min(choice) });
+            let ways = if round % 3 == 0 { [&ann_id, &bob_id] } else { [&bob_id, &ann_id] };
+            for who in ways {
+                let vault = together(&cut, who).unwrap();
+                assert!(get(&vault, b"file").unwrap() == now, "round {round}");
+                write_at(&vault, b"file", 0, &now[..3]).unwrap();
+                vault.close().unwrap();
+            }
+        }
+    }
+}
