@@ -7,7 +7,7 @@
 #   --full           fsx with 1,000,000 operations instead of 20,000, on a release build; takes an hour or more
 #   --chunk, --seed  of fsx only the part with these chunks (4K or 256K) or this seed (1 to 4), to run it in pieces
 #
-# Needs root, because pjdfstest changes users and because `allow_other`, `suid` and `dev` are root's to give. Both suites come from
+# The program is $KITHFS, else it is built. Needs root, because pjdfstest changes users and because `allow_other`, `suid` and `dev` are root's to give. Both suites come from
 # crates.io in the versions below and are built once, into target/conformance. Without /dev/fuse it says so and succeeds.
 set -euo pipefail
 
@@ -50,7 +50,9 @@ install_suite() {
     : > "$stamp"
 }
 
-if [ "$full" = yes ]; then
+if [ -n "${KITHFS:-}" ]; then
+    kithfs=$KITHFS
+elif [ "$full" = yes ]; then
     cargo build --release --locked
     kithfs=${CARGO_TARGET_DIR:-$here/target}/release/kithfs
 else
@@ -65,7 +67,16 @@ mkdir "$point" "$scratch/other"
 echo 'a passphrase for a test' > "$scratch/passphrase"
 export KITHFS_PASSPHRASE_FILE=$scratch/passphrase
 
-unmount() { ! mountpoint -q "$point" || "$kithfs" umount "$point"; }
+# What looks at every mount of the machine, as df does, keeps one busy for a moment.
+unmount() {
+    local try
+    for try in 1 2 3 4 5 6 7 8; do
+        ! mountpoint -q "$point" || "$kithfs" umount "$point" 2>"$scratch/umount" || { sleep "0.$try"; continue; }
+        return 0
+    done
+    cat "$scratch/umount" >&2
+    return 1
+}
 tidy() {
     unmount || "$kithfs" umount --lazy "$point" || true
     ! mountpoint -q "$scratch/other" || umount "$scratch/other"

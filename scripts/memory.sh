@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The daemon's memory and handles under scale: a tree of many files read through, one very large file read through, a huge directory listed.
 #
-#     scripts/memory.sh [--full]
+#     scripts/memory.sh [--full] [tree] [large] [many]      all three of them where none is named
 #
 #   --full    100,000 files, 20 GiB, 1,000,000 entries (needs 26 GiB of disk and about half an hour); else 10,000 files, 1 GiB, 50,000 entries
 #
@@ -11,7 +11,9 @@ set -euo pipefail
 . "$(dirname -- "$0")/scratch.sh"
 need python3
 files=10000 bytes=$((1 << 30)) entries=50000
-[ "${1-}" != --full ] || { files=100000 bytes=$((20 << 30)) entries=1000000; }
+[ "${1-}" != --full ] || { files=100000 bytes=$((20 << 30)) entries=1000000; shift; }
+parts=" ${*:-tree large many} "
+wanted() { [[ $parts == *" $1 "* ]]; }
 [ "$(id -u)" -eq 0 ] || skip "needs root, to drop the kernel's caches"
 
 make_vault && mount_vault
@@ -26,7 +28,8 @@ check() { # WHAT NODES
 }
 forget() { sync; echo 2 >/proc/sys/vm/drop_caches; }
 
-python3 - "$plain/tree" "$files" <<'PY'
+tree() {
+    python3 - "$plain/tree" "$files" <<'PY'
 import os, sys
 root, count = sys.argv[1], int(sys.argv[2])
 for n in range(count):
@@ -36,34 +39,43 @@ for n in range(count):
     with open(f"{place}/{n}", "wb") as f:
         f.write(b"%d\n" % n * (n % 90))
 PY
-check "$files files made" "$files"
-umount_vault && mount_vault
-daemon=$("$kithfs" mounts --json | python3 -c 'import json, sys; print(next(m["pid"] for m in json.load(sys.stdin) if m["mountpoint"] == sys.argv[1]))' "$plain")
-[ "$(find "$plain/tree" -type f -print0 | xargs -0 cat | wc -c)" -gt $((files * 100)) ] || die "the tree is not whole"
-check "$files files read" "$files"
-forget
-check "$files files forgotten" 0
+    check "$files files made" "$files"
+    umount_vault && mount_vault
+    daemon=$("$kithfs" mounts --json | python3 -c 'import json, sys; print(next(m["pid"] for m in json.load(sys.stdin) if m["mountpoint"] == sys.argv[1]))' "$plain")
+    [ "$(find "$plain/tree" -type f -print0 | xargs -0 cat | wc -c)" -gt $((files * 100)) ] || die "the tree is not whole"
+    check "$files files read" "$files"
+    forget
+    check "$files files forgotten" 0
+}
 
-# Written with noise that compresses to nothing but costs nothing to make: the same MiB, over and over.
-head -c 1048576 /dev/urandom >"$work/block"
-sum=$(for _ in $(seq $((bytes >> 20))); do cat "$work/block"; done | tee "$plain/large" | cksum)
-check "$((bytes >> 30)) GiB written" 0
-forget
-[ "$(cksum <"$plain/large")" = "$sum" ] || die "the large file came back different"
-check "$((bytes >> 30)) GiB read" 0
-rm "$plain/large"
+large() {
+    # Written with noise that compresses to nothing but costs nothing to make: the same MiB, over and over.
+    head -c 1048576 /dev/urandom >"$work/block"
+    sum=$(for _ in $(seq $((bytes >> 20))); do cat "$work/block"; done | tee "$plain/large" | cksum)
+    check "$((bytes >> 30)) GiB written" 0
+    forget
+    [ "$(cksum <"$plain/large")" = "$sum" ] || die "the large file came back different"
+    check "$((bytes >> 30)) GiB read" 0
+    rm "$plain/large"
+}
 
-mkdir "$plain/many"
-python3 - "$plain/many" "$entries" <<'PY'
+many() {
+    mkdir "$plain/many"
+    python3 - "$plain/many" "$entries" <<'PY'
 import os, sys
 for n in range(int(sys.argv[2])):
     os.close(os.open(f"{sys.argv[1]}/entry-{n}", os.O_CREAT | os.O_WRONLY))
 PY
-forget
-[ "$(ls -f "$plain/many" | wc -l)" -eq $((entries + 2)) ] || die "the listing of the directory is not whole"
-check "$entries entries listed" 10000
-[ "$(find "$plain/many" -mindepth 1 -printf '%s\n' | wc -l)" -eq "$entries" ] || die "the second listing is not whole"
-check "$entries entries listed with their attributes" "$entries"
-forget
-check "$entries entries forgotten" 0
+    forget
+    [ "$(ls -f "$plain/many" | wc -l)" -eq $((entries + 2)) ] || die "the listing of the directory is not whole"
+    check "$entries entries listed" 10000
+    [ "$(find "$plain/many" -mindepth 1 -printf '%s\n' | wc -l)" -eq "$entries" ] || die "the second listing is not whole"
+    check "$entries entries listed with their attributes" "$entries"
+    forget
+    check "$entries entries forgotten" 0
+}
+
+for part in tree large many; do
+    if wanted "$part"; then "$part"; fi
+done
 umount_vault

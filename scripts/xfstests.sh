@@ -5,7 +5,8 @@
 #
 # DIR is a built checkout of xfstests (its public repository; it needs its own packages, see its README). As root, and on a machine that
 # is for testing: it makes the users that xfstests wants and puts a mount helper into /sbin for the time of the run. Results stay in
-# DIR/results. Some tests fill the filesystem of $TMPDIR: let it be one of its own, of some 12 GiB. Tests named in scripts/xfstests-excluded.txt are not run, each for the reason given there.
+# DIR/results. Some tests fill the filesystem of $TMPDIR: let it be one of its own, of some 12 GiB. Tests named in
+# scripts/xfstests-excluded.txt are not run, each for the reason given there.
 set -euo pipefail
 xfstests=$(realpath -- "${1:?the directory of xfstests}")
 which=${2:-kithfs}
@@ -65,7 +66,8 @@ options=\${options#,}
 case $which-\$remount in
     kithfs-no) exec ${command[*]@Q} "\$store" "\$point" -o "fsname=\$source,\$options" ;;
     kithfs-yes) exec ${command[*]@Q} "\$source" "\$point" -o "\$options" ;;
-    *-no) exec ${command[*]@Q} -fsname "\$source" \${options:+-ko "\$options"} "\$store" "\$point" ;;
+    # What its daemon has to say is no output of a test.
+    *-no) exec >>"$work/gocryptfs.log" 2>&1 ${command[*]@Q} -fsname "\$source" \${options:+-ko "\$options"} "\$store" "\$point" ;;
     *-yes) exec mount -i -o "\$options" "\$source" "\$point" ;;
 esac
 HELPER

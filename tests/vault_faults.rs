@@ -110,9 +110,11 @@ impl Session<'_> {
         self.change(path, |b| b.iter_mut().skip(offset).take(len).for_each(|b| *b = 0));
         let opened = at(self.vault, path, |node| self.vault.open_file(node, READ_WRITE));
         let Some(opened) = self.took(opened) else { return self.story(path).blurred = true };
-        let failed = self.took(self.vault.fallocate(opened.handle, offset as u64, len as u64, Fallocate::PunchHole)).is_none();
-        self.story(path).blurred |= failed;
-        self.took(self.vault.release(opened.handle));
+        let punched = self.took(self.vault.fallocate(opened.handle, offset as u64, len as u64, Fallocate::PunchHole)).is_some();
+        // Like what is written, a small hole is committed by the next flush, which tells of a failure.
+        let flushed = self.took(self.vault.flush(opened.handle)).is_some();
+        let closed = self.took(self.vault.release(opened.handle)).is_some();
+        self.story(path).blurred |= !(punched && flushed && closed);
     }
 
     fn unlink(&mut self, path: &[u8]) {

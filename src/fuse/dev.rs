@@ -36,7 +36,7 @@ use crate::backing::{Seek, SetTime, Timestamp};
 const COPY_AT_ONCE: u64 = 64 << 20;
 
 /// Capabilities that are asked for where the kernel has them. Not among them: `SETXATTR_EXT`, which makes `fuser` 0.18 panic;
-/// POSIX and BSD locks, which the kernel then does by itself; `NO_OPENDIR_SUPPORT`, since listings need a handle.
+/// POSIX and BSD locks, which the kernel then does by itself; `ASYNC_DIO`, for the reason that stands in `init.rs`; `NO_OPENDIR_SUPPORT`, since listings need a handle.
 const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_BIG_WRITES)
     .union(InitFlags::FUSE_ATOMIC_O_TRUNC)
@@ -44,7 +44,6 @@ const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_DO_READDIRPLUS)
     .union(InitFlags::FUSE_READDIRPLUS_AUTO)
     .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
-    .union(InitFlags::FUSE_ASYNC_DIO)
     .union(InitFlags::FUSE_MAX_PAGES);
 
 thread_local! {

@@ -10,7 +10,9 @@ use super::ops::{Errno, Result};
 use super::serve::ServeOptions;
 
 /// Capabilities that are asked for where the kernel has them. Not among them: POSIX and BSD locks, which the kernel then does by
-/// itself; `SETXATTR_EXT`, which nothing here needs; `NO_OPENDIR_SUPPORT`, since listings need a handle.
+/// itself; `SETXATTR_EXT`, which nothing here needs; `NO_OPENDIR_SUPPORT`, since listings need a handle; `ASYNC_DIO`, under which the
+/// kernel (6.18) keeps pages that a reader brought into its cache while an asynchronous O_DIRECT write was under way: whoever copied the
+/// file later got what had been there before the write.
 const WANTED: u64 = init_flag::ASYNC_READ
     | init_flag::BIG_WRITES
     | init_flag::ATOMIC_O_TRUNC
@@ -18,7 +20,6 @@ const WANTED: u64 = init_flag::ASYNC_READ
     | init_flag::DO_READDIRPLUS
     | init_flag::READDIRPLUS_AUTO
     | init_flag::HANDLE_KILLPRIV_V2
-    | init_flag::ASYNC_DIO
     | init_flag::MAX_PAGES
     | init_flag::INIT_EXT;
 

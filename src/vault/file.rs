@@ -1026,6 +1026,11 @@ impl FileState {
         Ok(until_told)
     }
 
+    /// Bytes that were punched since the last commit, and whose blocks the store still has.
+    pub fn punched(&self) -> u64 {
+        self.punch.iter().map(|(_, segments)| (segments.len() * SEGMENT) as u64).sum()
+    }
+
     /// Ciphertext ranges that the next commit turns into holes: what was punched and not written since, perhaps while an earlier commit
     /// found no space.
     pub fn holes(&self, layout: &Layout) -> Vec<(u64, u64)> {

@@ -21,6 +21,10 @@ const LARGE: u64 = 1 << 40;
 /// Bytes after which a write looks whether a commit is due.
 const WRITE_PART: usize = 1 << 20;
 
+/// Punched bytes of an open file with which a commit gives the space back at once; less waits for the next commit, which costs a flush:
+/// what digs many small holes would pay that for each.
+const PUNCH_PENDING: u64 = 1 << 20;
+
 impl Core {
     pub fn open_file(&self, node: NodeId, flags: OpenFlags) -> Inner<Opened> {
         match self.nodes.kind(node)? {
@@ -320,7 +324,7 @@ impl Core {
             }
         }
         state.needs_sync = true;
-        if state.is_full() || !state.punch.is_empty() {
+        if state.is_full() || state.punched() >= PUNCH_PENDING {
             self.commit_state(&open, &mut state, Durability::Ordered)?;
         }
         Ok(())

@@ -75,6 +75,9 @@ pub(crate) struct Nodes {
 /// Names that a node remembers; more hard links than this are found again by their own lookups, for which `ESTALE` asks.
 const LINKS_MAX: usize = 16;
 
+/// Room in the table, in nodes, that is not worth giving back.
+const ROOM_MIN: usize = 1 << 14;
+
 impl Nodes {
     /// A table that holds the root.
     pub fn new(root: &Stat, directory: DirectoryId) -> Self {
@@ -279,6 +282,12 @@ impl Nodes {
         false
     }
 
+    /// Nodes that the table has room for.
+    #[cfg(test)]
+    fn room(&self) -> usize {
+        self.inside.lock().nodes.capacity()
+    }
+
     /// Number of nodes in the table.
     pub fn len(&self) -> usize {
         self.inside.lock().nodes.len()
@@ -368,6 +377,41 @@ impl Inside {
                 node.children = node.children.saturating_sub(1);
             }
             id = parent;
+            self.give_back();
         }
+    }
+
+    /// Room that was taken for many nodes does not stay when they are gone: once a sixteenth of it is in use, it is cut to an eighth.
+    fn give_back(&mut self) {
+        let used = self.nodes.len();
+        if self.nodes.capacity() >= ROOM_MIN && used < self.nodes.capacity() / 16 {
+            self.nodes.shrink_to(used * 2);
+            self.by_key.shrink_to(used * 2);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(ino: u64, kind: Kind) -> Stat {
+        let time = Timestamp { secs: 0, nanos: 0 };
+        let (dev, perm, nlink, uid, gid, rdev, size, blocks) = (1, 0o644, 1, 0, 0, 0, 0, 0);
+        Stat { dev, ino, kind, perm, nlink, uid, gid, rdev, size, blocks, atime: time, mtime: time, ctime: time, btime: None }
+    }
+
+    #[test]
+    fn a_table_gives_its_room_back_when_the_kernel_forgets() {
+        // After a directory of a million entries had been listed the daemon kept half a gigabyte for nodes that were gone.
+        let nodes = Nodes::new(&stat(1, Kind::Dir), [0; 32]);
+        let name = |n: u64| Link { parent: ROOT, stored: n.to_string().into_bytes().into(), name: n.to_string().into_bytes().into() };
+        let ids: Vec<NodeId> = (2..100_000).map(|n| nodes.seen(&stat(n, Kind::File), name(n))).collect();
+        assert!(nodes.room() >= ids.len());
+        ids.iter().for_each(|id| nodes.forget(*id, 1));
+        assert_eq!(nodes.len(), 1);
+        assert!(nodes.room() <= ROOM_MIN, "{}", nodes.room());
+        let again = nodes.seen(&stat(7, Kind::File), name(7));
+        assert_eq!((nodes.len(), nodes.find(&stat(7, Kind::File))), (2, Some(again)));
     }
 }
