@@ -89,6 +89,26 @@ fn set(dir: &Arc<dyn Dir>, name: &[u8], bytes: &[u8]) {
 }
 
 #[test]
+fn a_directory_that_is_too_large_is_left_out_and_forgets_nothing() {
+    // All of a directory is held in memory while it is compared: one of a million entries took a gigabyte.
+    let (store, client) = fresh();
+    let root = store.root();
+    let inside = cipher(&root, b"dir/inside");
+    let (dir, name) = (inside.split(|b| *b == b'/').next().unwrap(), inside.rsplit(|b| *b == b'/').next().unwrap());
+    let dir = root.open_dir(dir).unwrap();
+    let before = bytes(&dir, name);
+    client.session(&root, |v| write_at(v, b"dir/inside", 0, b"other!").unwrap());
+    assert_eq!(client.told(&root), []);
+    set(&dir, name, &before);
+    let told = |entries_max| {
+        let options = SurveyOptions { settle: Duration::ZERO, entries_max, ..SurveyOptions::default() };
+        client.survey(&root, &options).len()
+    };
+    assert_eq!(told(2), 0);
+    assert_eq!(told(1000), 1, "nothing was forgotten meanwhile");
+}
+
+#[test]
 fn a_file_that_was_put_back_is_noticed_until_it_is_accepted() {
     let (store, client) = fresh();
     let root = store.root();

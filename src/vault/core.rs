@@ -654,13 +654,21 @@ pub(crate) fn write_control(dir: &dyn Dir, random: &dyn Random, name: &[u8], byt
 
 /// Lists all of a directory's entries.
 pub(crate) fn list(dir: &dyn Dir) -> Inner<Vec<crate::backing::DirEntry>> {
+    Ok(list_at_most(dir, usize::MAX)?.expect("no list is longer than memory"))
+}
+
+/// All entries of a directory; `None` where there are more than `max`.
+pub(crate) fn list_at_most(dir: &dyn Dir, max: usize) -> Inner<Option<Vec<crate::backing::DirEntry>>> {
     let dir = dir.reopen()?;
     let mut all = Vec::new();
     let mut cookie = 0;
     loop {
         let entries = dir.read(cookie, 1 << 16)?;
-        let Some(last) = entries.last() else { return Ok(all) };
+        let Some(last) = entries.last() else { return Ok(Some(all)) };
         cookie = last.next;
         all.extend(entries);
+        if all.len() > max {
+            return Ok(None);
+        }
     }
 }

@@ -98,6 +98,9 @@ pub struct Notice {
     pub silenced: bool,
 }
 
+/// See [`SurveyOptions::entries_max`].
+const ENTRIES_MAX: usize = 65_536;
+
 /// How a vault is compared with the memory.
 #[derive(Clone, Debug)]
 pub struct SurveyOptions {
@@ -109,12 +112,14 @@ pub struct SurveyOptions {
     pub accept: Vec<Vec<u8>>,
     /// What is noticed is not to be told again.
     pub silence: bool,
+    /// Directories of more entries are left out, with what is below them: all entries of a directory are held in memory.
+    pub entries_max: usize,
 }
 
 impl Default for SurveyOptions {
     fn default() -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
-        SurveyOptions { now, settle: SETTLE, accept: Vec::new(), silence: false }
+        SurveyOptions { now, settle: SETTLE, accept: Vec::new(), silence: false, entries_max: ENTRIES_MAX }
     }
 }
 

@@ -15,7 +15,7 @@ use super::{Memory, Notice, NoticeKind, PlaceId, SurveyOptions, Touched};
 use crate::backing::{Access, Dir, Kind};
 use crate::format::name::is_control;
 use crate::vault::check::{hints, join};
-use crate::vault::core::{Core, list};
+use crate::vault::core::{Core, list_at_most};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::keys::DirectoryId;
 
@@ -199,8 +199,12 @@ impl<'a> Survey<'a> {
     /// Compares one directory, learns what is new, and gives the directories in it.
     fn directory(&mut self, dir: &Arc<dyn Dir>, id: &DirectoryId, place: &PlaceId, plain: &[u8]) -> Inner<Below> {
         let prefix = super::prefix(place);
-        let (present, below) = self.look(dir, id, place, plain)?;
+        // What is remembered of a directory that has grown too large stays, for the time when it is smaller again.
         self.visited.insert(prefix);
+        let Some((present, below)) = self.look(dir, id, place, plain)? else {
+            tracing::debug!("rollback memory: a directory has too many entries to be compared");
+            return Ok(Vec::new());
+        };
         let mut rows = self.db.rows(&prefix)?;
         let ids: HashSet<[u8; 32]> = present.iter().map(|p| p.id).chain(rows.values().map(|r| r.id)).collect();
         let files = self.db.files(ids.iter())?;
@@ -266,15 +270,16 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// What is in a directory of the store.
-    fn look(&mut self, dir: &Arc<dyn Dir>, id: &DirectoryId, at: &PlaceId, plain: &[u8]) -> Inner<(Vec<Present>, Below)> {
+    /// What is in a directory of the store; `None` where that is too much.
+    fn look(&mut self, dir: &Arc<dyn Dir>, id: &DirectoryId, at: &PlaceId, plain: &[u8]) -> Inner<Option<(Vec<Present>, Below)>> {
+        let Some(entries) = list_at_most(&**dir, self.options.entries_max)? else { return Ok(None) };
         let folder = self.core.folder_at(dir.clone(), *id);
         let (mut present, mut below) = (Vec::new(), Vec::new());
         let is_root = plain.is_empty();
         if !is_root && !self.memory.is_touched(at) {
             self.latest = self.latest.max(dir.stat_self()?.ctime.secs);
         }
-        for entry in list(&**dir)?.iter().filter(|e| !is_control(&e.name)) {
+        for entry in entries.iter().filter(|e| !is_control(&e.name)) {
             let Ok(Some(name)) = folder.decode(&entry.name) else { continue };
             let Ok(stat) = dir.stat(&entry.name) else { continue };
             if !self.memory.is_touched(at) {
@@ -317,7 +322,7 @@ impl<'a> Survey<'a> {
             let linked = stat.kind == Kind::File && stat.nlink > 1;
             present.push(Present { name, kind, id: file, version, linked });
         }
-        Ok((present, below))
+        Ok(Some((present, below)))
     }
 
     fn entry(&mut self, key: EntryKey, row: Option<Row>, entry: Present, files: &BTreeMap<[u8; 32], FileRow>, dir: &[u8]) {
