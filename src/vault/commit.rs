@@ -320,8 +320,12 @@ impl Committer<'_> {
     fn allocate(&self, state: &FileState, file: &dyn File, blocks: &[PlannedBlock], header: &[u8], flush_fresh: bool) -> Inner<()> {
         let mut fresh: Vec<(u64, u64)> = vec![(0, header.len() as u64)];
         for (k, chunk) in &state.dirty {
-            for (s, sealed) in chunk.pending.iter().filter(|(s, _)| !chunk.live[**s]) {
-                fresh.push((self.tools.keys.layout.segment_offset(*k, *s), sealed.len() as u64));
+            for (s, sealed) in &chunk.pending {
+                let (from, len) = (self.tools.keys.layout.segment_offset(*k, *s), sealed.len() as u64);
+                // The last segment of a file that grows is live, and yet longer than the place that it has.
+                if !chunk.live[*s] || from + len > state.backing_len {
+                    fresh.push((from, len));
+                }
             }
         }
         if !flush_fresh {
