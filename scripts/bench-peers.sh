@@ -299,7 +299,7 @@ median() { sort -n "$1" | awk '{ v[NR] = $1 } END { if (NR) printf "%.1f", NR % 
 
 version() {
     case $1 in
-        native) findmnt -n -o FSTYPE -T "$work" ;;
+        native) findmnt -n -o FSTYPE -T "$work" | tail -n 1 ;;
         gocryptfs) gocryptfs -version 2>&1 | sed 's/;.*//;q' ;;
         securefs) dpkg-query -W -f '${Package} ${Version}\n' securefs 2>/dev/null || echo "securefs of unknown version" ;;
         encfs) encfs --version 2>&1 | sed -n 's/^encfs version /encfs /p' ;;
@@ -351,7 +351,7 @@ report() {
     local fs mem cpu
     cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
     mem=$(awk '/^MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo)
-    echo "$(date -u +%Y-%m-%d), $(nproc) CPUs (${cpu:-unknown}), $mem, Linux $(uname -r), $(findmnt -n -o FSTYPE -T "$work"); medians of $runs."
+    echo "$(date -u +%Y-%m-%d), $(nproc) CPUs (${cpu:-unknown}), $mem, Linux $(uname -r), $(findmnt -n -o FSTYPE -T "$work" | tail -n 1); medians of $runs."
     for fs in "${peers[@]}"; do echo "$(version "$fs");"; done | paste -s -d ' ' | sed 's/;$/./'
     echo "File of $size_mib MiB, $files small files of 4 KiB, tree of $tree_files files and $tree_mb MB, directory of $entries files. More is better."
     echo
@@ -362,14 +362,14 @@ report() {
         sub number { $_[0] >= 100 ? sprintf "%.0f", $_[0] : sprintf "%.1f", $_[0] }
         END {
             my @ours = $better ? grep /^kithfs/, @fs : ();
-            print join " | ", "| ", @fs, map { "$_ / better" } @ours; # of gocryptfs and securefs
+            print join(" | ", "|", @fs, map { "$_ / better" } @ours) . " |"; # of gocryptfs and securefs
             print "|---|" . "---:|" x (@fs + @ours);
             for my $line (@lines) {
                 my %v = %{$value{$line}};
                 my ($best) = sort { $b <=> $a } grep defined, @v{qw(gocryptfs securefs)};
                 print join(" | ", "| $line", (map { number($v{$_}) } @fs), map { $best ? sprintf "%.2f", $v{$_} / $best : "-" } @ours) . " |";
             }
-            print "\nThe widest spread of a line is \u00b1$spread% of its median." =~ s/\\u00b1/+-/r;
+            print "\nThe widest spread of a line is $spread% of its median to either side.";
         }' "${peers[*]}" "$work/results.tsv"
     echo "Most memory held by the daemon in the first half, MiB:$(for fs in "${peers[@]}"; do [ "$fs" = native ] || printf ' %s %s,' "$fs" "$(median "$work/$fs/result.memory" | sed 's/\.0$//')"; done | sed 's/,$/./')"
 }

@@ -36,7 +36,7 @@ for load; do
     kill -INT "$recorder"
     wait "$recorder" || true
     busy=$(awk -v t=$((after - before)) -v hz="$(getconf CLK_TCK)" -v s="$from" -v e="$to" 'BEGIN { printf "%.0f", 100 * t / hz / (e - s) }')
-    perf script -i "$work/perf.data" -F sym 2>/dev/null | perl -e '
+    perf script -i "$work/perf.data" -F ip,sym 2>/dev/null | perl -e '
         my ($load, $busy) = @ARGV;
         @ARGV = ();
         my @layers = (
@@ -54,7 +54,7 @@ for load; do
             FRAME: for my $frame (@stack) { for my $layer (@layers) { if ($frame =~ $layer->[1]) { $found = $layer->[0]; last FRAME } } }
             $count{$found}++; $all++; @stack = ();
         };
-        while (<STDIN>) { chomp; s/^\s+//; if ($_ eq "") { $end->() } else { push @stack, $_ } }
+        while (<STDIN>) { chomp; s/^\s+([0-9a-f]+\s+)?//; if ($_ eq "") { $end->() } else { push @stack, $_ } }
         $end->();
         $all ||= 1;
         printf "| %s | %s | %d%% |\n", $load, join(" | ", map { sprintf "%d%%", 100 * ($count{$_} // 0) / $all + 0.5 } qw(ciphers hashes device store wakeups copies rest)), $busy;
