@@ -99,7 +99,7 @@ pub struct Notice {
 }
 
 /// See [`SurveyOptions::entries_max`].
-const ENTRIES_MAX: usize = 65_536;
+const ENTRIES_MAX: usize = 16_384;
 
 /// How a vault is compared with the memory.
 #[derive(Clone, Debug)]
