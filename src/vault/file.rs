@@ -553,7 +553,7 @@ impl FileState {
             let at = s * SEGMENT;
             // What is refused is in memory now, and the commit will find it again.
             let part = Zeroizing::new(plain[at..at + len as usize].to_vec());
-            let _ = self.seal_into(file, tools, k, &mut chunk, s, part);
+            let _ = self.seal_into(file, tools, k, &mut chunk, s, part, false);
         }
         self.replace_dirty(k, chunk);
         Ok(())
@@ -606,6 +606,7 @@ impl FileState {
 
     /// Seals `plain` (whole segments, the last one may be short) from segment `first` on, and puts the sealed segments where they belong;
     /// see [`FileState::place`].
+    #[allow(clippy::too_many_arguments)]
     fn seal_into(
         &mut self,
         file: &dyn File,
@@ -614,23 +615,10 @@ impl FileState {
         chunk: &mut DirtyChunk,
         first: usize,
         plain: Zeroizing<Vec<u8>>,
+        hold: bool,
     ) -> Option<Fault> {
         let sealed = seal(tools, &self.file_id, k, chunk.table.epoch, &chunk.key, first, plain);
-        self.place(file, tools, k, chunk, first, sealed, false)
-    }
-
-    /// As [`FileState::seal_into`], but nothing goes to its place before the commit.
-    fn seal_held(
-        &mut self,
-        file: &dyn File,
-        tools: &Tools,
-        k: u64,
-        chunk: &mut DirtyChunk,
-        first: usize,
-        plain: Zeroizing<Vec<u8>>,
-    ) -> Option<Fault> {
-        let sealed = seal(tools, &self.file_id, k, chunk.table.epoch, &chunk.key, first, plain);
-        self.place(file, tools, k, chunk, first, sealed, true)
+        self.place(file, tools, k, chunk, first, sealed, hold)
     }
 
     /// Puts sealed segments, of which the first is `first`, where they belong: into the store where their place is fresh, into the chunk's
@@ -709,7 +697,7 @@ impl FileState {
         let Some(small) = self.small.take() else { return Ok(()) };
         if !small.is_empty() {
             // What is refused is not lost, and the commit will find it again.
-            let _ = self.seal_into(file, tools, 0, &mut chunk, 0, small);
+            let _ = self.seal_into(file, tools, 0, &mut chunk, 0, small, false);
         }
         self.replace_dirty(0, chunk);
         Ok(())
@@ -824,7 +812,7 @@ impl FileState {
         let at = within - first * SEGMENT;
         plain[at..at + data.len()].copy_from_slice(data);
         let mut chunk = self.dirty.remove(&k).expect("made dirty above");
-        let refused = self.seal_into(file, tools, k, &mut chunk, first, plain);
+        let refused = self.seal_into(file, tools, k, &mut chunk, first, plain, false);
         self.dirty.insert(k, chunk);
         Ok(refused)
     }
@@ -903,7 +891,7 @@ impl FileState {
             let mut chunk = self.dirty.remove(&last).expect("made dirty above");
             if let Some((_, _, plain)) = &tail {
                 let kept = Zeroizing::new(plain[..len].to_vec());
-                self.seal_held(file, tools, last, &mut chunk, s, kept);
+                self.seal_into(file, tools, last, &mut chunk, s, kept, true);
             }
             for t in s + 1..chunk.table.segments.len() {
                 self.clear_segment(&mut chunk, t);
@@ -936,7 +924,7 @@ impl FileState {
         {
             // A file that is written straight may have the shorter segment at its place by now.
             let len = chunk.table.segments[s].len as usize;
-            self.seal_held(file, tools, k, &mut chunk, s, Zeroizing::new(plain[..len].to_vec()));
+            self.seal_into(file, tools, k, &mut chunk, s, Zeroizing::new(plain[..len].to_vec()), true);
             self.dirty.insert(k, chunk);
             self.mark();
         }
