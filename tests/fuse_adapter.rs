@@ -239,7 +239,7 @@ fn a_listing_counts_exactly_the_nodes_that_it_hands_out() {
     for i in 0..300 {
         ops.plant(format!("name {i}").as_bytes(), b"");
     }
-    let handle = ops.opendir(ROOT).unwrap();
+    let handle = ops.opendir(ROOT).unwrap().handle;
     for size in [4096, 10_000, 65_536] {
         let ttl = Duration::from_secs(1);
         let listing = Listing { ops: &ops, node: ROOT, handle, plus: true, entry_ttl: ttl, attr_ttl: ttl };

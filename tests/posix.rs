@@ -12,6 +12,8 @@ mod access;
 mod attributes;
 #[path = "posix/contents.rs"]
 mod contents;
+#[path = "posix/listing.rs"]
+mod listing;
 #[path = "posix/names.rs"]
 mod names;
 #[path = "posix/space.rs"]

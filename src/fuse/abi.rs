@@ -238,8 +238,10 @@ pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// In `fsync_in.fsync_flags`: contents only.
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
-/// In the answer to OPEN: the kernel may keep its pages.
+/// In the answer to OPEN: the kernel may keep its pages; to OPENDIR: what it kept of a listing.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
+/// In the answer to OPENDIR: the kernel may keep the listing, and read one that it kept.
+pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
 /// In `open_out.open_flags`: each read and write comes to us, and the kernel keeps no pages.
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 

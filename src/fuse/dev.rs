@@ -25,6 +25,7 @@ use fuser::{
     ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
+use super::dispatch::put_opened_dir;
 use super::listing::Listing;
 use super::ops::{self, AllocateMode, Attr, Caller, Errno, FileRange, OpenRequest, Opened, Operations, Result, SetAttr, XattrMode};
 use super::privilege::{self, Requester};
@@ -432,11 +433,11 @@ impl fuser::Filesystem for Adapter {
 
     fn opendir(&self, request: &Request, node: INodeNo, _flags: fuser::OpenFlags, reply: ReplyOpen) {
         match guarded("opendir", || self.ops.opendir(node.0)) {
-            Ok(handle) => {
+            Ok(opened) => {
                 let mut out = Vec::with_capacity(wire::OPEN_OUT);
-                wire::put_open(&mut out, handle, 0);
+                put_opened_dir(&mut out, opened, &self.options);
                 if !self.reply_raw(request, reply, &out) {
-                    self.ops.releasedir(handle);
+                    self.ops.releasedir(opened.handle);
                 }
             }
             Err(error) => reply.error(refusal(error)),

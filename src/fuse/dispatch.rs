@@ -13,7 +13,9 @@ use parking_lot::Mutex;
 
 use super::abi::{self, forget_one, put, statfs_out, u64_at};
 use super::listing::Listing;
-use super::ops::{self, AllocateMode, Attr, Errno, FileRange, NodeId, OpenRequest, Opened, Operations, Result, XattrMode};
+use super::ops::{
+    self, AllocateMode, Attr, DirCache, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir, Operations, Result, XattrMode,
+};
 use super::privilege;
 use super::request::{Call, Header, Range};
 use super::serve::ServeOptions;
@@ -82,6 +84,14 @@ fn put_opened(out: &mut Vec<u8>, opened: Opened, options: &ServeOptions) {
     let keep = if opened.keep_cache { abi::FOPEN_KEEP_CACHE } else { 0 };
     let direct = if options.direct_io { abi::FOPEN_DIRECT_IO } else { 0 };
     wire::put_open(out, opened.handle, keep | direct);
+}
+
+/// Appends the answer to OPENDIR. A kernel that may not keep entries keeps no listing either.
+pub(super) fn put_opened_dir(out: &mut Vec<u8>, opened: OpenedDir, options: &ServeOptions) {
+    let cache = if options.entry_ttl.is_zero() { DirCache::default() } else { opened.cache };
+    let keep = if cache.keep { abi::FOPEN_KEEP_CACHE } else { 0 };
+    let fill = if cache.fill { abi::FOPEN_CACHE_DIR } else { 0 };
+    wire::put_open(out, opened.handle, keep | fill);
 }
 
 fn put_statfs(out: &mut Vec<u8>, space: &Space) {
@@ -240,9 +250,9 @@ impl Dispatcher {
             Call::RemoveXattr { name } => self.ops.removexattr(node, name)?,
             Call::Flush { handle } => self.ops.flush(handle)?,
             Call::OpenDir => {
-                let handle = self.ops.opendir(node)?;
-                wire::put_open(out, handle, 0);
-                return Ok(Undo::Dir(handle));
+                let opened = self.ops.opendir(node)?;
+                put_opened_dir(out, opened, &self.options);
+                return Ok(Undo::Dir(opened.handle));
             }
             Call::ReadDir { range, plus } => {
                 let ServeOptions { entry_ttl, attr_ttl, .. } = self.options;

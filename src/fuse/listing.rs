@@ -17,6 +17,11 @@ const AFTER_DOT: i64 = 1;
 /// Position before the first entry of the store: what [`to_kernel`] makes of the store's 0.
 const AFTER_DOTS: i64 = 2;
 
+/// Longest name of an entry in bytes.
+const LONGEST_NAME: usize = 255;
+/// Shortest stored name in bytes, rounded down: 16 bytes in Base64.
+const SHORTEST_STORED: usize = 16;
+
 /// The kernel's position for a position of the store.
 ///
 /// The topmost three share one, which goes back to the topmost: the end of a directory on ext4 and btrfs; no filesystem has
@@ -64,6 +69,9 @@ impl Listing<'_> {
             at = next;
         }
         loop {
+            if out.len() + self.overhead() + wire::dirent_len(LONGEST_NAME) > size && !out.is_empty() {
+                return Ok(counted);
+            }
             let entries = match self.ops.readdir(self.handle, to_store(at), self.batch(size - out.len())) {
                 Ok(entries) => entries,
                 Err(_) if !out.is_empty() => return Ok(counted),
@@ -105,10 +113,10 @@ impl Listing<'_> {
         if self.plus { ENTRY_OUT } else { 0 }
     }
 
-    /// Bytes of names to ask for so that names of usual length fill `room`: what is read and does not fit is read again.
+    /// Bytes of stored names to ask for, so that what is read fits into `room`: what does not is read again, and the store's directory
+    /// is gone back in. A stored name has a third more bytes than the plain one and [`SHORTEST_STORED`] at least.
     fn batch(&self, room: usize) -> usize {
-        const USUAL_NAME: usize = 16;
-        (room / (self.overhead() + wire::dirent_len(USUAL_NAME)) * USUAL_NAME).max(USUAL_NAME)
+        (room / (self.overhead() + wire::dirent_len(SHORTEST_STORED)) * SHORTEST_STORED).max(SHORTEST_STORED)
     }
 }
 

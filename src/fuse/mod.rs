@@ -12,6 +12,7 @@ pub mod dev;
 pub mod dispatch;
 pub mod errno;
 pub mod init;
+mod listed;
 pub mod listing;
 pub mod mount;
 pub mod mounts;

@@ -62,6 +62,24 @@ pub struct Opened {
     pub keep_cache: bool,
 }
 
+/// A directory that was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenedDir {
+    /// What later operations name.
+    pub handle: Handle,
+    /// What the kernel may do with its listing.
+    pub cache: DirCache,
+}
+
+/// What the kernel may do with the listing of a directory that was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirCache {
+    /// What it kept of earlier listings is still so; else it is dropped.
+    pub keep: bool,
+    /// This handle may read what is kept, and what it reads from us may be kept.
+    pub fill: bool,
+}
+
 /// How a file is opened, as the system call said it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenRequest {
@@ -211,7 +229,7 @@ pub trait Operations: Send + Sync + 'static {
     /// Makes contents (and, unless `data_only`, the inode) durable.
     fn fsync(&self, handle: Handle, data_only: bool) -> Result<()>;
     /// Opens a directory.
-    fn opendir(&self, node: NodeId) -> Result<Handle>;
+    fn opendir(&self, node: NodeId) -> Result<OpenedDir>;
     /// Entries after the position `cookie` (0 is the beginning), without `.` and `..`: about `limit` bytes of names at most, at
     /// least one entry if there is one. Empty is the end.
     fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>>;

@@ -4,36 +4,32 @@
 //! * With the kernel's writeback cache READ comes on handles that were opened for writing only, and it is the kernel that puts appended
 //!   bytes at the end. So a file is always opened for reading too and never for appending.
 //! * `uid=`, `gid=` and `umask=` change what is shown, never what is stored.
-//! * A listing hands out nodes for the first `NODES_PER_LISTING` entries of a directory handle; of larger directories the rest is looked
-//!   up when it is asked for, so that listing a million files does not keep a million nodes.
 
-use std::collections::HashMap;
+use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
+use super::listed::Listed;
 use super::ops::{
-    AllocateMode, Attr, Caller, Entry, Errno, FileRange, NodeId, OpenRequest, Opened, Operations, RenameMode, Result, SetAttr, XattrMode,
+    AllocateMode, Attr, Caller, Entry, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir, Operations, RenameMode, Result, SetAttr,
+    XattrMode,
 };
 use super::options::View;
 use super::wire::kind_of_mode;
 use crate::backing::{Kind, Seek, Space};
 use crate::vault::{Fallocate, Handle, OpenFlags, SetXattr, Vault};
 
-/// Entries of one directory handle for which a listing hands out nodes.
-const NODES_PER_LISTING: u32 = 10_000;
-
 /// A mounted vault.
 pub struct VaultFs {
     vault: Vault,
     view: View,
-    /// Nodes handed out by each open directory.
-    listed: Mutex<HashMap<Handle, u32>>,
+    listed: Mutex<Listed>,
 }
 
 impl VaultFs {
     /// Shows `vault` as `view` says.
     pub fn new(vault: Vault, view: View) -> VaultFs {
-        VaultFs { vault, view, listed: Mutex::new(HashMap::new()) }
+        VaultFs { vault, view, listed: Mutex::default() }
     }
 
     fn show(&self, mut attr: Attr) -> Attr {
@@ -191,8 +187,10 @@ impl Operations for VaultFs {
         Ok(self.vault.fsync(handle, data_only)?)
     }
 
-    fn opendir(&self, node: NodeId) -> Result<Handle> {
-        Ok(self.vault.open_dir(node)?)
+    fn opendir(&self, node: NodeId) -> Result<OpenedDir> {
+        let handle = self.vault.open_dir(node)?;
+        let attr = self.vault.getattr(node).ok();
+        Ok(OpenedDir { handle, cache: self.listed.lock().opened(node, handle, attr.as_ref(), SystemTime::now()) })
     }
 
     fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>> {
@@ -200,13 +198,8 @@ impl Operations for VaultFs {
     }
 
     fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Result<Option<Attr>> {
-        {
-            let mut listed = self.listed.lock();
-            let handed_out = listed.entry(handle).or_insert(0);
-            if *handed_out >= NODES_PER_LISTING {
-                return Ok(None);
-            }
-            *handed_out += 1;
+        if !self.listed.lock().hand_out(handle) {
+            return Ok(None);
         }
         Ok(Some(self.show(self.vault.lookup_entry(handle, entry)?)))
     }
@@ -216,7 +209,7 @@ impl Operations for VaultFs {
     }
 
     fn releasedir(&self, handle: Handle) {
-        self.listed.lock().remove(&handle);
+        self.listed.lock().closed(handle);
         self.vault.release_dir(handle);
     }
 

@@ -12,7 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kithfs::backing::{Kind, Seek, SetTime, Space, Timestamp};
 use kithfs::fuse::ops::{
-    AllocateMode, Attr, Caller, Entry, Errno, FileRange, NodeId, OpenRequest, Opened, Operations, RenameMode, Result, SetAttr, XattrMode,
+    AllocateMode, Attr, Caller, DirCache, Entry, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir, Operations, RenameMode, Result,
+    SetAttr, XattrMode,
 };
 use kithfs::fuse::wire::kind_of_mode;
 use kithfs::vault::{Handle, ROOT};
@@ -413,8 +414,8 @@ impl Operations for MemFs {
         self.state().file(handle).map(|_| ())
     }
 
-    fn opendir(&self, node: NodeId) -> Result<Handle> {
-        self.state().open(node)
+    fn opendir(&self, node: NodeId) -> Result<OpenedDir> {
+        Ok(OpenedDir { handle: self.state().open(node)?, cache: DirCache::default() })
     }
 
     fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>> {

@@ -111,6 +111,7 @@ const FLAGS: &[(&str, u64)] = &[
     ("FUSE_WRITE_KILL_SUIDGID", WRITE_KILL_SUIDGID as u64),
     ("FUSE_FSYNC_FDATASYNC", FSYNC_FDATASYNC as u64),
     ("FOPEN_KEEP_CACHE", FOPEN_KEEP_CACHE as u64),
+    ("FOPEN_CACHE_DIR", FOPEN_CACHE_DIR as u64),
 ];
 
 /// The kernel's header, without comments; `None` (and a word) where the system has none.

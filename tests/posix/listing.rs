@@ -1,0 +1,76 @@
+//! Listings that the kernel keeps: what it shows of them is what is there.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::Posix;
+use super::mounted::shell;
+
+fn names(dir: &Path) -> BTreeSet<String> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// A listing may be kept once the directory has been left alone for some seconds by the clock, for which nothing but time can be
+/// waited; then it is kept by being read.
+fn keep(dir: &Path) -> BTreeSet<String> {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+    while now() <= fs::metadata(dir).unwrap().ctime() + 4 {
+        thread::sleep(Duration::from_millis(100));
+    }
+    let all = names(dir);
+    assert_eq!(names(dir), all);
+    all
+}
+
+#[test]
+fn a_kept_listing_shows_what_is_there() {
+    let Some(posix) = Posix::new() else { return };
+    let [streams, changed, store] = ["streams", "changed", "store"].map(|name| posix.at(name));
+    let made: BTreeSet<String> = (0..3000).map(|i| format!("entry-{i}")).collect();
+    for dir in [&streams, &changed, &store] {
+        fs::create_dir(dir).unwrap();
+        for name in &made {
+            File::create(dir.join(name)).unwrap();
+        }
+    }
+    for dir in [&streams, &changed, &store] {
+        assert_eq!(keep(dir), made);
+    }
+
+    // Two streams, of which the first removes what it reads: the second, which lists the directory anew meanwhile, may not make the
+    // first lose the rest.
+    let mut first = fs::read_dir(&streams).unwrap();
+    let mut removed = BTreeSet::new();
+    for entry in first.by_ref().take(1500) {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        fs::remove_file(streams.join(&name)).unwrap();
+        removed.insert(name);
+    }
+    let rest: BTreeSet<_> = made.difference(&removed).cloned().collect();
+    assert_eq!(keep(&streams), rest);
+    let after = first.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<BTreeSet<_>>();
+    assert_eq!(after, rest, "each is listed that was there all the time");
+
+    // Each change by way of the mount is seen at once.
+    File::create(changed.join("new")).unwrap();
+    assert!(names(&changed).contains("new"));
+    fs::rename(changed.join("new"), streams.join("moved")).unwrap();
+    assert_eq!(names(&changed), made);
+    assert!(names(&streams).contains("moved"));
+
+    // And each that others, such as a sync tool, make in the store.
+    let victim = made.first().unwrap();
+    let inode = fs::metadata(store.join(victim)).unwrap().ino();
+    let found = shell(&posix.scratch.vault(), &format!("find \"$PWD\" -inum {inode}"));
+    let stored = Path::new(found.trim_end());
+    let aside = posix.scratch.path().join("aside");
+    fs::rename(stored, &aside).unwrap();
+    assert_eq!(names(&store), made.iter().skip(1).cloned().collect());
+    fs::rename(&aside, stored).unwrap();
+    assert_eq!(names(&store), made);
+    posix.finish();
+}
