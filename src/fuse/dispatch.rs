@@ -88,10 +88,13 @@ fn put_opened(out: &mut Vec<u8>, opened: Opened, options: &ServeOptions) {
 
 /// Appends the answer to OPENDIR. A kernel that may not keep entries keeps no listing either.
 pub(super) fn put_opened_dir(out: &mut Vec<u8>, opened: OpenedDir, options: &ServeOptions) {
-    let cache = if options.entry_ttl.is_zero() { DirCache::default() } else { opened.cache };
-    let keep = if cache.keep { abi::FOPEN_KEEP_CACHE } else { 0 };
-    let fill = if cache.fill { abi::FOPEN_CACHE_DIR } else { 0 };
-    wire::put_open(out, opened.handle, keep | fill);
+    let flags = match opened.cache {
+        _ if options.entry_ttl.is_zero() => 0,
+        DirCache::No => 0,
+        DirCache::Fill => abi::FOPEN_CACHE_DIR,
+        DirCache::Keep => abi::FOPEN_CACHE_DIR | abi::FOPEN_KEEP_CACHE,
+    };
+    wire::put_open(out, opened.handle, flags);
 }
 
 fn put_statfs(out: &mut Vec<u8>, space: &Space) {

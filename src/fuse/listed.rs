@@ -3,12 +3,10 @@
 //! Rules that hold here
 //! * A listing hands out nodes for the first [`NODES_PER_LISTING`] entries of a directory handle; of larger directories the rest is
 //!   looked up when it is asked for, so that listing a million files does not keep a million nodes.
-//! * The kernel keeps a listing (`FOPEN_CACHE_DIR`) for one handle of a directory at a time. Each stream of a kept listing resumes at
-//!   the position of an entry; after a second stream has filled the cache anew, an entry that the first had read and removed would be
-//!   searched for in vain, and the rest of the directory would be missing.
-//! * A kept listing is given again (`FOPEN_KEEP_CACHE`) only while the directory of the store is as it was: others, such as a sync
-//!   tool, may bring files into it. Its times say so, unless it changed so shortly before that a later change may bear the same time.
-//!   Changes by way of the mount need none of this: the kernel drops what it keeps by itself.
+//! * The kernel may keep a listing (`FOPEN_CACHE_DIR`), and shows it again (`FOPEN_KEEP_CACHE`) only while the directory of the store is
+//!   as it was: others, such as a sync tool, may bring files into it. Its times say so, unless it changed so shortly before that a later
+//!   change may bear the same time. Changes by way of the mount need none of this: the kernel drops what it keeps by itself. A stream
+//!   whose position is not in what is kept goes on with us (`fuse_readdir_cached`).
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -30,17 +28,10 @@ const SETTLED: Duration = Duration::from_secs(3);
 /// The open directories and the listings that the kernel may keep.
 #[derive(Debug, Default)]
 pub struct Listed {
-    open: HashMap<Handle, Stream>,
+    /// Nodes that each handle has handed out.
+    nodes: HashMap<Handle, u32>,
+    /// Directories whose listing the kernel may keep, as they were when it was told so.
     kept: HashMap<NodeId, State>,
-}
-
-#[derive(Debug)]
-struct Stream {
-    node: NodeId,
-    /// Nodes that were handed out.
-    nodes: u32,
-    /// The kernel was told that it may keep this listing.
-    keeps: bool,
 }
 
 /// What of a directory changes with its entries.
@@ -57,36 +48,27 @@ impl Listed {
     pub fn opened(&mut self, node: NodeId, handle: Handle, attr: Option<&Attr>, now: SystemTime) -> DirCache {
         let settled = attr.filter(|attr| settled(attr.ctime, now) && settled(attr.mtime, now));
         let state = settled.map(|attr| State { ino: attr.ino, mtime: attr.mtime, ctime: attr.ctime });
-        let alone = !self.open.values().any(|stream| stream.keeps && stream.node == node);
-        let keep = state.is_some() && self.kept.get(&node) == state.as_ref();
-        let fill = state.is_some() && alone;
-        match state {
-            Some(state) if fill => {
-                if self.kept.len() >= REMEMBERED {
-                    self.kept.clear();
-                }
-                self.kept.insert(node, state);
-            }
-            _ if !keep => drop(self.kept.remove(&node)),
-            _ => {}
+        self.nodes.insert(handle, 0);
+        let before = self.kept.remove(&node);
+        let Some(state) = state else { return DirCache::No };
+        if self.kept.len() >= REMEMBERED {
+            self.kept.clear();
         }
-        self.open.insert(handle, Stream { node, nodes: 0, keeps: fill });
-        DirCache { keep, fill }
+        self.kept.insert(node, state);
+        if before == Some(state) { DirCache::Keep } else { DirCache::Fill }
     }
 
     /// Whether a further entry of this handle gets a node; counts it.
     pub fn hand_out(&mut self, handle: Handle) -> bool {
-        let Some(stream) = self.open.get_mut(&handle) else { return false };
-        if stream.nodes >= NODES_PER_LISTING {
-            return false;
-        }
-        stream.nodes += 1;
-        true
+        let Some(nodes) = self.nodes.get_mut(&handle) else { return false };
+        let more = *nodes < NODES_PER_LISTING;
+        *nodes += u32::from(more);
+        more
     }
 
     /// The handle was closed.
     pub fn closed(&mut self, handle: Handle) {
-        self.open.remove(&handle);
+        self.nodes.remove(&handle);
     }
 }
 
@@ -117,9 +99,9 @@ mod tests {
     #[test]
     fn a_listing_is_given_again_only_while_the_directory_is_as_it_was() {
         let mut listed = Listed::default();
-        for (handle, ctime, keep) in [(1, 10, false), (2, 10, true), (3, 11, false), (4, 11, true), (5, 10, false)] {
-            assert_eq!(open(&mut listed, handle, ctime), DirCache { keep, fill: true }, "{handle}");
-            listed.closed(handle);
+        use DirCache::{Fill, Keep};
+        for (handle, ctime, expected) in [(1, 10, Fill), (2, 10, Keep), (3, 11, Fill), (4, 11, Keep), (5, 10, Fill)] {
+            assert_eq!(open(&mut listed, handle, ctime), expected, "{handle}");
         }
     }
 
@@ -127,20 +109,11 @@ mod tests {
     fn a_directory_that_has_just_changed_may_change_within_the_same_tick() {
         let mut listed = Listed::default();
         for (handle, age) in [(1, 0), (2, 0), (3, 2), (4, -100)] {
-            assert_eq!(open(&mut listed, handle, NOW - age), DirCache::default(), "{age}");
-            listed.closed(handle);
+            assert_eq!(open(&mut listed, handle, NOW - age), DirCache::No, "{age}");
         }
-        assert_eq!(open(&mut listed, 5, NOW - 3), DirCache { keep: false, fill: true });
-    }
-
-    #[test]
-    fn one_stream_at_a_time_uses_what_is_kept() {
-        let mut listed = Listed::default();
-        assert!(open(&mut listed, 1, 10).fill);
-        assert_eq!(open(&mut listed, 2, 10), DirCache { keep: true, fill: false }, "the first's stream stays as it is");
-        assert_eq!(open(&mut listed, 3, 11), DirCache::default(), "the directory changed: nobody reads what the first has kept");
-        listed.closed(1);
-        assert!(open(&mut listed, 4, 11).fill);
+        assert_eq!(open(&mut listed, 5, NOW - 3), DirCache::Fill);
+        assert_eq!(open(&mut listed, 6, NOW), DirCache::No);
+        assert_eq!(open(&mut listed, 7, NOW - 3), DirCache::Fill, "what was kept before is not known to be so still");
     }
 
     #[test]

@@ -72,12 +72,14 @@ pub struct OpenedDir {
 }
 
 /// What the kernel may do with the listing of a directory that was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DirCache {
-    /// What it kept of earlier listings is still so; else it is dropped.
-    pub keep: bool,
-    /// This handle may read what is kept, and what it reads from us may be kept.
-    pub fill: bool,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirCache {
+    /// Drop what was kept, and keep nothing.
+    No,
+    /// Drop what was kept, and keep what is read now.
+    Fill,
+    /// Show what was kept.
+    Keep,
 }
 
 /// How a file is opened, as the system call said it.

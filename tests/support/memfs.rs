@@ -415,7 +415,7 @@ impl Operations for MemFs {
     }
 
     fn opendir(&self, node: NodeId) -> Result<OpenedDir> {
-        Ok(OpenedDir { handle: self.state().open(node)?, cache: DirCache::default() })
+        Ok(OpenedDir { handle: self.state().open(node)?, cache: DirCache::No })
     }
 
     fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>> {
