@@ -36,6 +36,7 @@ fn filled() -> MemStore {
     put(&vault, &[&b"projects/"[..], &[b'n'; 230]].concat(), b"long name").unwrap();
     symlink(&vault, b"projects/link", b"deep/note").unwrap();
     vaults::set_xattr(&vault, b"projects/plan", b"user.tag", b"blue").unwrap();
+    vaults::set_xattr(&vault, b"projects/plan", b"user.long", &pattern(3, 66_000)).unwrap();
     at(&vault, b"projects/plan", |node| {
         at(&vault, b"projects/deep", |dir| {
             let linked = vault.link(node, dir, b"hard")?;

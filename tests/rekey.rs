@@ -66,6 +66,7 @@ fn filled() -> (MemStore, Identity, Identity) {
         vaults::set_xattr(&vault, path, b"user.tag", b"blue").unwrap();
     }
     at(&vault, b"link", |node| vault.set_xattr(node, b"trusted.tag", b"of a link", SetXattr::Any)).unwrap();
+    vaults::set_xattr(&vault, b"small", b"user.long", &pattern(3, 66_000)).unwrap();
     rename(&vault, b"dir", b"moved", RenameMode::Replace).unwrap();
     age(&vault, ROOT);
     settle(&vault, ROOT);
@@ -202,6 +203,7 @@ fn a_pass_seals_all_anew_and_leaves_all_as_it_was() {
     }
     assert_eq!(at(&vault, b"link", |node| vault.get_xattr(node, b"trusted.tag")).unwrap(), b"of a link");
     assert_eq!(at(&vault, b"moved/deep", |node| vault.get_xattr(node, b"user.tag")).unwrap(), b"blue");
+    assert_eq!(at(&vault, b"small", |node| vault.get_xattr(node, b"user.long")).unwrap(), pattern(3, 66_000));
     assert_eq!(faults(&vault), Vec::<String>::new());
     vault.close().unwrap();
     let vault = open_as(&store, &ann).unwrap();
@@ -428,7 +430,7 @@ fn no_name_and_no_control_file_of_the_old_epoch_is_left() {
     assert!(unexpected.is_empty(), "{:?}", unexpected.iter().map(|p| p.escape_ascii().to_string()).collect::<Vec<_>>());
     let names =
         |all: &[Vec<u8>], prefix: &[u8]| all.iter().filter(|p| p.rsplit(|b| *b == b'/').next().unwrap().starts_with(prefix)).count();
-    for prefix in [&b"+junction-"[..], b"+name-", b"+long-", b"="] {
+    for prefix in [&b"+junction-"[..], b"+name-", b"+link-", b"+attr-", b"="] {
         assert_eq!(names(&before, prefix), names(&after, prefix), "{}", prefix.escape_ascii());
     }
 }

@@ -58,6 +58,7 @@ fn build(suite: Suite) -> (MemStore, MemStore, Truth) {
     symlink(v, b"long link", &[b't'; 3500]).unwrap();
     set_xattr(v, b"small", b"user.a", b"value").unwrap();
     set_xattr(v, b"chunks", b"user.b", &pattern(8, 200)).unwrap();
+    set_xattr(v, b"empty", b"user.long", &pattern(9, 66_000)).unwrap();
     mkdir(v, b"dir").unwrap();
     set_xattr(v, b"dir", b"user.c", b"of a directory").unwrap();
     put(v, b"dir/inside", &pattern(9, 500)).unwrap();
@@ -211,6 +212,9 @@ fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], wha
             let (dir, name) = vaults::split(&path);
             match name {
                 _ if name.starts_with(b"+name-") => damaged.push([dir, &b"/="[usize::from(dir.is_empty())..], &name[6..]].concat()),
+                _ if name.starts_with(b"+attr-") => {
+                    damaged.extend(places(store).into_iter().map(|(place, _)| place.path()));
+                }
                 _ if name.starts_with(b"+link-") => {
                     damaged.extend(places(store).into_iter().filter(|(_, kind)| *kind == Kind::Symlink).map(|(place, _)| place.path()));
                 }

@@ -29,10 +29,13 @@ pub const TARGET_MAX: usize = 4095;
 pub const TARGET_INLINE_MAX: usize = 4095 / 4 * 3 - OVERHEAD;
 /// As [`TARGET_INLINE_MAX`], in a signed share.
 pub const TARGET_INLINE_MAX_SIGNED: usize = TARGET_INLINE_MAX - TRAILER_LEN;
-/// First byte of a link text that refers to a control file.
+/// First byte of a link text, or of a blob of attributes, that refers to a control file. No record begins with it.
 pub const OVERFLOW: u8 = b'+';
-/// Longest blob of attributes (the kernel's limit for one value).
+/// Longest list of attributes that fits the store's own attribute (the kernel's limit for one value); a longer one, or one that the store
+/// has no room for, stands in a control file.
 pub const XATTRS_MAX: usize = 65536 - OVERHEAD;
+/// Longest list of attributes.
+pub const XATTRS_LONG_MAX: usize = 1 << 20;
 
 /// The four kinds of record; the word is part of the associated data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -510,6 +510,9 @@ impl Core {
                 }
                 files.remove(&open.node);
                 drop(files);
+                if !self.read_only && !self.has_name(open) {
+                    self.drop_xattrs_of(open);
+                }
                 self.nodes.closed(open.node);
             }
             break;

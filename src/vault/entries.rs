@@ -16,6 +16,7 @@ use super::file::OpenFile;
 use super::junction::holds_share;
 use super::keys::DirectoryId;
 use super::nodes::Link;
+use super::overflow::Reference;
 use super::types::{Attr, Caller, Entry, Handle, NodeId, OpenFlags, RenameMode};
 use crate::backing::{Dir, Kind, Stat};
 use crate::format::header::Hint;
@@ -379,6 +380,7 @@ impl Core {
             return Err(Fault::Os(libc::EISDIR));
         }
         let text = (stat.kind == Kind::Symlink && stat.nlink == 1).then(|| folder.dir.readlink(&stored)).transpose()?;
+        let attributes = self.last_xattrs(&*folder.dir, &stored, &stat);
         let paths = self.paths.write();
         let settled = self.settle(&stat);
         if stat.nlink > 1 || stat.kind != Kind::File {
@@ -400,10 +402,19 @@ impl Core {
             // A target that cannot be told apart any more is residue; the name is gone all the same.
             let _ = self.drop_target(&text);
         }
+        self.drop_xattrs(&*folder.dir, attributes);
         if let Some(node) = gone {
             self.inode_changed(node);
         }
         Ok(())
+    }
+
+    /// Where the attributes stand of an entry whose name is about to go, if it is the last one, nobody has the file open, and they are in a
+    /// control file.
+    fn last_xattrs(&self, dir: &dyn Dir, stored: &[u8], stat: &Stat) -> Option<Reference> {
+        let last = stat.kind == Kind::Dir || stat.nlink == 1;
+        let open = || self.nodes.find(stat).is_some_and(|node| self.files.lock().contains_key(&node));
+        if last && !open() { self.long_xattrs(dir, stored, stat.kind) } else { None }
     }
 
     /// Stored path of an entry of a directory.
@@ -431,6 +442,7 @@ impl Core {
         if stat.kind != Kind::Dir {
             return Err(Fault::Os(libc::ENOTDIR));
         }
+        let attributes = self.last_xattrs(&*folder.dir, &stored, &stat);
         let mut share = false;
         match folder.dir.rmdir(&stored) {
             Err(e) if e.raw_os_error() == Some(libc::ENOTEMPTY) => {
@@ -446,6 +458,7 @@ impl Core {
             other => other?,
         }
         folder.tidy(&stored);
+        self.drop_xattrs(&*folder.dir, attributes);
         if share {
             self.remove_junction(&*folder.dir, &folder.id, folder.place_name(&stored, name));
         }
@@ -566,6 +579,10 @@ impl Core {
         };
         to.prepare(&new_stored, new_name)?;
         let destination = target.as_ref().map_or(new_stored.entry(), |(target_stored, _)| target_stored.as_slice());
+        let attributes = match &target {
+            Some((target_stored, there)) if mode != RenameMode::Exchange => self.last_xattrs(&*to.dir, target_stored, there),
+            _ => None,
+        };
         // What the journal has under the old paths goes to its place before they change.
         let paths = self.paths.write();
         if stat.kind == Kind::Dir || target.as_ref().is_some_and(|(_, t)| t.kind == Kind::Dir) {
@@ -583,6 +600,7 @@ impl Core {
         } else {
             self.move_over(&from, &stored, &to, destination, target.as_ref().map(|(_, t)| t))?;
         }
+        self.drop_xattrs(&*to.dir, attributes);
 
         if self.journal.notes_created()
             && let (Some(old), Some(new)) = (self.path_in(parent, &stored), self.path_in(new_parent, destination))

@@ -45,6 +45,7 @@ mod members;
 mod memory;
 mod names;
 mod nodes;
+mod overflow;
 mod path;
 mod refresh;
 mod repair;

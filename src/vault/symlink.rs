@@ -5,6 +5,7 @@
 
 use super::core::{Core, read_control, write_control};
 use super::error::{Fault, Inner};
+use super::overflow::{REFERENCE_LEN, Reference, control_name, reference_of};
 use crate::backing::Dir;
 use crate::format::record::{
     OVERFLOW, OVERHEAD, RecordKind, TARGET_INLINE_MAX, TARGET_INLINE_MAX_SIGNED, TARGET_MAX, link_record, link_text,
@@ -12,21 +13,15 @@ use crate::format::record::{
 use crate::format::signature::TRAILER_LEN;
 
 pub(crate) const OVERFLOW_FILE: &[u8] = b"+link-";
-const ID: usize = 16;
 
 /// Length of the text of a link that overflows.
 pub(crate) fn overflow_text_len(signed: bool) -> u64 {
-    1 + ((overhead(signed) + ID) * 4).div_ceil(3) as u64
+    1 + ((overhead(signed) + REFERENCE_LEN) * 4).div_ceil(3) as u64
 }
 
 /// The reference that the name of a control file stands for.
-pub(crate) fn overflow_reference(name: &[u8]) -> Option<[u8; ID]> {
-    let text = std::str::from_utf8(name.strip_prefix(OVERFLOW_FILE)?).ok()?;
-    let mut id = [0; ID];
-    for (byte, at) in id.iter_mut().zip((0..).step_by(2)) {
-        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
-    }
-    (overflow_file(&id) == name).then_some(id)
+pub(crate) fn overflow_reference(name: &[u8]) -> Option<Reference> {
+    reference_of(OVERFLOW_FILE, name)
 }
 
 /// Bytes that the record of a target is longer than the target.
@@ -35,8 +30,7 @@ pub(super) fn overhead(signed: bool) -> usize {
 }
 
 pub(super) fn overflow_file(id: &[u8]) -> Vec<u8> {
-    let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
-    [OVERFLOW_FILE, hex.as_bytes()].concat()
+    control_name(OVERFLOW_FILE, id)
 }
 
 impl Core {
@@ -52,8 +46,7 @@ impl Core {
         if target.len() <= if self.keys.signed() { TARGET_INLINE_MAX_SIGNED } else { TARGET_INLINE_MAX } {
             return Ok(link_text(&seal(RecordKind::Symlink, b"", target)));
         }
-        let mut id = [0; ID];
-        self.random.fill(&mut id);
+        let id = self.new_reference();
         write_control(&*self.root, &*self.random, &overflow_file(&id), &seal(RecordKind::LongSymlink, &id, target))?;
         self.root.sync()?;
         let text = link_text(&seal(RecordKind::Symlink, b"+", &id));
@@ -77,7 +70,11 @@ impl Core {
         match text.split_first() {
             Some((&OVERFLOW, rest)) => {
                 let id = self.keys.open_record(RecordKind::Symlink, b"+", &link_record(rest)?)?.to_vec();
-                if id.len() == ID { Ok(Some(id)) } else { Err(Fault::Corrupt("is a symbolic link with a reference of the wrong length")) }
+                if id.len() == REFERENCE_LEN {
+                    Ok(Some(id))
+                } else {
+                    Err(Fault::Corrupt("is a symbolic link with a reference of the wrong length"))
+                }
             }
             _ => Ok(None),
         }
@@ -86,10 +83,7 @@ impl Core {
     /// Removes what a link that is about to lose its last name has at the root.
     pub fn drop_target(&self, text: &[u8]) -> Inner<()> {
         if let Some(id) = self.overflow_id(text)? {
-            match self.root.unlink(&overflow_file(&id)) {
-                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
-                other => other?,
-            }
+            self.drop_overflow(OVERFLOW_FILE, &id)?;
         }
         Ok(())
     }

@@ -1,6 +1,9 @@
 //! Extended attributes: one sealed blob for each inode, in one attribute of the store. POSIX ACLs: the store's own.
 //!
 //! Rules that hold here
+//! * A list that the store has no room for (ext4 has about 4 KiB, others up to 64 KiB) stands in a control file at the share's root, and
+//!   the store's attribute holds a sealed reference to it. Each list has a reference of its own, so that what refers to it can be
+//!   replaced at once: the new file, the reference, and when that is on the disk the old file goes.
 //! * `user.`, `trusted.` and `security.` attributes are sealed, name and value, in the one blob. Who may touch which is the kernel's
 //!   business before it asks us.
 //! * The two ACLs stand beside the mode, in clear like it, as the store's own: so the store's kernel keeps mode and mask in step and hands
@@ -8,13 +11,14 @@
 
 use std::sync::Arc;
 
-use super::core::Core;
+use super::core::{Core, read_control, write_control};
 use super::entries::Folder;
 use super::error::{Fault, Inner};
 use super::file::OpenFile;
+use super::overflow::{Reference, control_name, reference_of};
 use super::types::{Caller, NodeId, ROOT, SetXattr};
-use crate::backing::{Dir, Kind};
-use crate::format::record::{OVERHEAD, RecordKind, XATTRS_MAX, Xattrs, epoch_of};
+use crate::backing::{Access, Dir, Kind};
+use crate::format::record::{OVERFLOW, OVERHEAD, RecordKind, XATTRS_LONG_MAX, XATTRS_MAX, Xattrs, epoch_of};
 
 /// The store's attribute that holds the blob.
 const KEY: &[u8] = b"user.kithfs";
@@ -23,6 +27,14 @@ const KEY_SPECIAL: &[u8] = b"trusted.kithfs";
 /// The store's attribute that holds the blob of an object of this kind.
 pub(crate) fn key_of(kind: Kind) -> &'static [u8] {
     if matches!(kind, Kind::File | Kind::Dir) { KEY } else { KEY_SPECIAL }
+}
+
+/// Beginning of the name of a control file with attributes.
+pub(crate) const OVERFLOW_FILE: &[u8] = b"+attr-";
+
+/// The reference that the name of a control file with attributes stands for.
+pub(crate) fn overflow_reference(name: &[u8]) -> Option<Reference> {
+    reference_of(OVERFLOW_FILE, name)
 }
 
 /// Longest name of an attribute.
@@ -85,6 +97,21 @@ impl Place {
         })
     }
 
+    /// Makes what was set durable.
+    fn sync(&self, root: &dyn Dir) -> Inner<()> {
+        match self {
+            Place::File(open) => open.file.sync_all()?,
+            Place::Dir(dir) => dir.sync()?,
+            Place::Entry(dir, stored) => match dir.stat(stored)?.kind {
+                Kind::File => dir.open_file(stored, Access::Read)?.sync_all()?,
+                Kind::Dir => dir.open_dir(stored)?.sync()?,
+                // Nothing else can be opened to be flushed alone.
+                _ => root.sync_store()?,
+            },
+        }
+        Ok(())
+    }
+
     /// Takes the set-group-id bit away.
     fn clear_sgid(&self) -> Inner<()> {
         let perm = match self {
@@ -129,28 +156,93 @@ impl Core {
         Ok(key_of(self.nodes.kind(node)?))
     }
 
-    fn read_xattrs(&self, node: NodeId, place: &Place) -> Inner<Option<Xattrs>> {
+    /// The attributes of a node, none where it has no blob, and the reference where they stand in a control file.
+    fn read_xattrs(&self, node: NodeId, place: &Place) -> Inner<(Xattrs, Option<Reference>)> {
         match place.get(self.xattr_key(node)?)? {
-            Some(blob) => Ok(Some(Xattrs::decode(&self.keys.open_record(RecordKind::Xattrs, b"", &blob)?)?)),
-            None => Ok(None),
+            Some(blob) => self.open_xattrs(&blob),
+            None => Ok((Xattrs::default(), None)),
         }
     }
 
-    fn write_xattrs(&self, node: NodeId, place: &Place, attrs: &Xattrs) -> Inner<()> {
+    /// What a blob holds, or refers to.
+    pub fn open_xattrs(&self, blob: &[u8]) -> Inner<(Xattrs, Option<Reference>)> {
+        let Some(reference) = self.xattr_reference(blob)? else {
+            return Ok((Xattrs::decode(&self.keys.open_record(RecordKind::Xattrs, b"", blob)?)?, None));
+        };
+        let bytes = read_control(&*self.root, &control_name(OVERFLOW_FILE, &reference), OVERHEAD + XATTRS_LONG_MAX)?;
+        let bytes = bytes.ok_or(Fault::Corrupt("has attributes whose control file is missing"))?;
+        Ok((Xattrs::decode(&self.keys.open_record(RecordKind::Xattrs, &reference, &bytes)?)?, Some(reference)))
+    }
+
+    fn xattr_reference(&self, blob: &[u8]) -> Inner<Option<Reference>> {
+        let Some((&OVERFLOW, record)) = blob.split_first() else { return Ok(None) };
+        let reference = self.keys.open_record(RecordKind::Xattrs, b"+", record)?;
+        match Reference::try_from(reference.as_slice()) {
+            Ok(reference) => Ok(Some(reference)),
+            Err(_) => Err(Fault::Corrupt("has a reference to attributes that is of the wrong length")),
+        }
+    }
+
+    fn write_xattrs(&self, node: NodeId, place: &Place, attrs: &Xattrs, before: Option<Reference>) -> Inner<()> {
         let key = self.xattr_key(node)?;
         if attrs.0.is_empty() {
             place.remove(key)?;
         } else {
-            let plain = attrs.encode();
-            if plain.len() > XATTRS_MAX {
-                return Err(Fault::Os(libc::ENOSPC));
-            }
-            let blob = self.keys.seal_record(RecordKind::Xattrs, b"", &plain, &*self.random);
-            debug_assert!(blob.len() <= XATTRS_MAX + OVERHEAD);
-            place.set(key, &blob)?;
+            self.set_xattrs(place, key, &attrs.encode())?;
         }
         self.inode_changed(node);
+        if let Some(before) = before {
+            place.sync(&*self.root)?;
+            self.drop_overflow(OVERFLOW_FILE, &before)?;
+        }
         Ok(())
+    }
+
+    /// Seals a list and puts it where there is room for it.
+    fn set_xattrs(&self, place: &Place, key: &[u8], plain: &[u8]) -> Inner<()> {
+        let seal = |bound: &[u8], plain: &[u8]| self.keys.seal_record(RecordKind::Xattrs, bound, plain, &*self.random);
+        if plain.len() <= XATTRS_MAX {
+            match place.set(key, &seal(b"", plain)) {
+                Err(fault) if [libc::ENOSPC, libc::E2BIG, libc::ERANGE].contains(&fault.errno()) => {}
+                other => return other,
+            }
+        }
+        if plain.len() > XATTRS_LONG_MAX {
+            return Err(Fault::Os(libc::ENOSPC));
+        }
+        let reference = self.new_reference();
+        write_control(&*self.root, &*self.random, &control_name(OVERFLOW_FILE, &reference), &seal(&reference, plain))?;
+        self.root.sync()?;
+        let set = place.set(key, &[&[OVERFLOW], seal(b"+", &reference).as_slice()].concat());
+        if set.is_err() {
+            let _ = self.drop_overflow(OVERFLOW_FILE, &reference);
+        }
+        set
+    }
+
+    /// Where the attributes of an entry stand that is about to lose its last name, if that is in a control file.
+    pub fn long_xattrs(&self, dir: &dyn Dir, stored: &[u8], kind: Kind) -> Option<Reference> {
+        self.xattr_reference(&dir.get_xattr(stored, key_of(kind)).ok()??).ok()?
+    }
+
+    /// Removes the attributes of what has lost its last name in `dir`, once that is on the disk. Where that fails they are residue; the name
+    /// is gone all the same.
+    pub fn drop_xattrs(&self, dir: &dyn Dir, reference: Option<Reference>) {
+        if let Some(reference) = reference
+            && dir.sync().is_ok()
+        {
+            let _ = self.drop_overflow(OVERFLOW_FILE, &reference);
+        }
+    }
+
+    /// The same for a file without a name whose last handle was closed.
+    pub fn drop_xattrs_of(&self, open: &OpenFile) {
+        if let Ok(Some(blob)) = open.file.get_xattr(KEY)
+            && let Ok(Some(reference)) = self.xattr_reference(&blob)
+            && self.root.sync_store().is_ok()
+        {
+            let _ = self.drop_overflow(OVERFLOW_FILE, &reference);
+        }
     }
 
     pub fn get_xattr(&self, node: NodeId, name: &[u8]) -> Inner<Vec<u8>> {
@@ -159,7 +251,7 @@ impl Core {
             return place.get(name)?.ok_or(Fault::Os(libc::ENODATA));
         }
         check_name(name)?;
-        self.read_xattrs(node, &place)?.and_then(|mut attrs| attrs.0.remove(name)).ok_or(Fault::Os(libc::ENODATA))
+        self.read_xattrs(node, &place)?.0.0.remove(name).ok_or(Fault::Os(libc::ENODATA))
     }
 
     pub fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: SetXattr) -> Inner<()> {
@@ -172,35 +264,35 @@ impl Core {
             return Ok(());
         }
         check_name(name)?;
-        let mut attrs = self.read_xattrs(node, &place)?.unwrap_or_default();
+        let (mut attrs, before) = self.read_xattrs(node, &place)?;
         match (attrs.0.contains_key(name), mode) {
             (true, SetXattr::Create) => return Err(Fault::Os(libc::EEXIST)),
             (false, SetXattr::Replace) => return Err(Fault::Os(libc::ENODATA)),
             _ => {}
         }
         attrs.0.insert(name.to_vec(), value.to_vec());
-        self.write_xattrs(node, &place, &attrs)
+        self.write_xattrs(node, &place, &attrs, before)
     }
 
     /// Epoch under which the attributes of a node are sealed; `None` where it has none.
     pub fn xattrs_epoch(&self, node: NodeId) -> Inner<Option<u32>> {
         let blob = self.xattr_place(node)?.get(self.xattr_key(node)?)?;
-        Ok(blob.map(|blob| epoch_of(RecordKind::Xattrs, &blob)).transpose()?)
+        // A reference and what it refers to are sealed together.
+        let record = |blob: &[u8]| blob.strip_prefix(&[OVERFLOW]).unwrap_or(blob).to_vec();
+        Ok(blob.map(|blob| epoch_of(RecordKind::Xattrs, &record(&blob))).transpose()?)
     }
 
     /// Seals the attributes of a node anew under the current epoch.
     pub fn reseal_xattrs(&self, node: NodeId) -> Inner<()> {
         let _names = self.names.write()?;
         let place = self.xattr_place(node)?;
-        match self.read_xattrs(node, &place)? {
-            Some(attrs) => self.write_xattrs(node, &place, &attrs),
-            None => Ok(()),
-        }
+        let (attrs, before) = self.read_xattrs(node, &place)?;
+        if attrs.0.is_empty() { Ok(()) } else { self.write_xattrs(node, &place, &attrs, before) }
     }
 
     pub fn list_xattr(&self, node: NodeId) -> Inner<Vec<Vec<u8>>> {
         let place = self.xattr_place(node)?;
-        let mut names = self.read_xattrs(node, &place)?.map_or(Vec::new(), |attrs| attrs.0.into_keys().collect());
+        let mut names: Vec<_> = self.read_xattrs(node, &place)?.0.0.into_keys().collect();
         for (acl, kinds) in [(ACL_ACCESS, &[Kind::File, Kind::Dir, Kind::Fifo, Kind::Socket][..]), (ACL_DEFAULT, &[Kind::Dir])] {
             if kinds.contains(&self.nodes.kind(node)?) && place.get(acl)?.is_some() {
                 names.push(acl.to_vec());
@@ -219,11 +311,11 @@ impl Core {
             return if was_there { Ok(()) } else { Err(Fault::Os(libc::ENODATA)) };
         }
         check_name(name)?;
-        let mut attrs = self.read_xattrs(node, &place)?.unwrap_or_default();
+        let (mut attrs, before) = self.read_xattrs(node, &place)?;
         if attrs.0.remove(name).is_none() {
             return Err(Fault::Os(libc::ENODATA));
         }
-        self.write_xattrs(node, &place, &attrs)
+        self.write_xattrs(node, &place, &attrs, before)
     }
 
     /// Takes the set-group-id bit of a node away, as a change of its ACL by somebody outside its group does.

@@ -124,6 +124,7 @@ fn bounds_in_the_text() {
     says(format!("1 to {} bytes; or the 16-byte reference", record::TARGET_MAX));
     says(format!("A target of up to {} bytes ({} in a signed share)", record::TARGET_INLINE_MAX, record::TARGET_INLINE_MAX_SIGNED));
     says(format!("At most {} bytes in all", record::XATTRS_MAX));
+    says(format!("of at most {} bytes, stands in `+attr-", record::XATTRS_LONG_MAX));
     says(format!("n · 3 / 4 - {} ({} in a signed share)", record::OVERHEAD, record::OVERHEAD + TRAILER_LEN));
     says(format!("{RECORD_OVERHEAD} to {}", journal::RECORD_MAX));
     says(format!("Records begin at {}, each at a multiple of {}", journal::RECORDS_AT, journal::ALIGN));

@@ -581,6 +581,15 @@ fn xattrs() -> Make {
     make.bad("twice", "order", "One name twice.", &inputs, &sealed(&[a, a].concat()));
     make.bad("cut-inside", "truncated", "What is sealed ends within a value.", &inputs, &sealed(&a[..16]));
     make.bad("value-too-long", "truncated", "A value that is longer than what is there.", &inputs, &sealed(&with(a, 5, 0xff)));
+    let reference = [&b"+"[..], &seal_record(AES, RecordKind::Xattrs, b"+", &count::<16>(0x80))].concat();
+    make.ok("overflow", "A reference to a list that stands in a control file.", &inputs, &reference);
+    let control_file = seal_record(AES, RecordKind::Xattrs, &count::<16>(0x80), &list);
+    let with_reference: Inputs = [inputs.clone(), vec![("reference", hex::encode(count::<16>(0x80)))]].concat();
+    make.ok("overflow-list", "That control file.", &with_reference, &control_file);
+    let swapped = replaced(&with_reference, "reference", hex::encode(count::<16>(0x81)));
+    make.bad("overflow-swapped", "unauthentic", "The control file of another inode.", &swapped, &control_file);
+    make.bad("overflow-as-list", "unauthentic", "A reference is no list.", &inputs, &reference[1..]);
+    make.bad("list-as-overflow", "unauthentic", "A list is no reference.", &inputs, &[&b"+"[..], &sealed(&list)].concat());
     make
 }
 

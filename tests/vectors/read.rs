@@ -258,8 +258,13 @@ fn symlink(scenario: &Scenario) -> Outcome {
     Ok(fields([(field, hex::encode(record(scenario, RecordKind::Symlink, bound, &sealed)?))]))
 }
 
+/// The bytes are the store's attribute; with an input `reference` they are the control file of a long list.
 fn xattrs(scenario: &Scenario) -> Outcome {
-    let plain = record(scenario, RecordKind::Xattrs, b"", &scenario.bytes)?;
+    if let Some(sealed) = scenario.bytes.strip_prefix(b"+") {
+        return Ok(fields([("reference", hex::encode(record(scenario, RecordKind::Xattrs, b"+", sealed)?))]));
+    }
+    let bound = if scenario.inputs.contains_key("reference") { scenario.bytes_input("reference") } else { Vec::new() };
+    let plain = record(scenario, RecordKind::Xattrs, &bound, &scenario.bytes)?;
     let attributes = Xattrs::decode(&plain).map_err(kind)?;
     Ok(attributes.0.iter().map(|(name, value)| (format!("attribute-{}", hex::encode(name)), hex::encode(value))).collect())
 }

@@ -13,7 +13,6 @@ use super::{CheckFault, CheckProgress, NestedShares, Progress, describe, hints, 
 use crate::backing::{Access, Dir, DirEntry, Kind, Stat};
 use crate::format::junction;
 use crate::format::name::{DIRECTORY_RECORD, LONG, SIDECAR, is_control};
-use crate::format::record::{RecordKind, Xattrs};
 use crate::vault::core::{Core, list};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::OpenFile;
@@ -24,9 +23,20 @@ use crate::vault::types::ROOT;
 use crate::vault::xattr;
 
 /// Beginnings of the names of control files at the root of a share. What is in them is verified by who opens the share, but for the
-/// targets of long links, which are read with their links.
-const ROOT_CONTROLS: [&[u8]; 10] =
-    [b"+share", b"+manifest-", b"+slots-", b"+identity", b"+lock", b"+names", b"+journal-", b"+created-", b"+link-", b"+inventory-"];
+/// targets of long links and for long lists of attributes, which are read with what they belong to.
+const ROOT_CONTROLS: [&[u8]; 11] = [
+    b"+share",
+    b"+manifest-",
+    b"+slots-",
+    b"+identity",
+    b"+lock",
+    b"+names",
+    b"+journal-",
+    b"+created-",
+    b"+link-",
+    b"+attr-",
+    b"+inventory-",
+];
 /// Files that are open at a time, and plain bytes that wait with them.
 const OPEN_MAX: usize = 128;
 const WAITING_MAX: u64 = 64 << 20;
@@ -283,7 +293,7 @@ impl<'a> Walk<'a> {
 
     fn xattrs(&self, blob: Option<Vec<u8>>) -> Inner<()> {
         if let Some(blob) = blob {
-            Xattrs::decode(&self.core.keys.open_record(RecordKind::Xattrs, b"", &blob)?)?;
+            self.core.open_xattrs(&blob)?;
         }
         Ok(())
     }

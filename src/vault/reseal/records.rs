@@ -14,7 +14,7 @@ use crate::vault::error::{Fault, Inner};
 use crate::vault::keys::DirectoryId;
 use crate::vault::symlink::{overflow_file, overflow_reference, overhead};
 use crate::vault::types::NodeId;
-use crate::vault::xattr::key_of;
+use crate::vault::xattr::{self, key_of};
 
 /// Longest record of a directory or a junction.
 const RECORD_MAX: usize = 8192;
@@ -157,8 +157,8 @@ impl Pass<'_> {
 
     /// Control files that no entry leads to.
     pub fn control(&mut self, node: NodeId, id: &DirectoryId, dir: &Arc<dyn Dir>, name: &[u8]) -> Inner<()> {
-        if overflow_reference(name).is_some() {
-            return Ok(()); // dealt with from the link
+        if overflow_reference(name).is_some() || xattr::overflow_reference(name).is_some() {
+            return Ok(()); // dealt with from what refers to it
         }
         let hash = |prefix: &[u8]| match self.core.keys.names(id).decode(&[&[LONG], &name[prefix.len()..]].concat()) {
             Decoded::Long { hash, suffix, .. } if suffix.is_empty() => Some(hash),
