@@ -8,11 +8,13 @@
 //!   up when it is asked for, so that listing a million files does not keep a million nodes.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use parking_lot::Mutex;
 
 use super::ops::{
-    AllocateMode, Attr, Caller, Entry, Errno, FileRange, NodeId, OpenRequest, Opened, Operations, RenameMode, Result, SetAttr, XattrMode,
+    AllocateMode, Attr, Caller, Entry, Errno, FileRange, NodeId, OpenRequest, Opened, Operations, RenameMode, Result, SetAttr, Sought,
+    XattrMode,
 };
 use super::options::View;
 use super::wire::kind_of_mode;
@@ -275,8 +277,8 @@ impl Operations for VaultFs {
         Ok(self.vault.fallocate(handle, offset, len, mode)?)
     }
 
-    fn lseek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
-        Ok(self.vault.seek_data_hole(handle, offset, what)?)
+    fn lseek(&self, handle: Handle, offset: u64, what: Seek, sent: Range<u64>) -> Result<Sought> {
+        Ok(self.vault.seek_under_cache(handle, offset, what, sent)?)
     }
 
     fn copy_file_range(&self, from: FileRange, to: FileRange, len: u64, kill_suid_sgid: bool) -> Result<u64> {
