@@ -16,8 +16,10 @@ parts=" ${*:-tree large many} "
 wanted() { [[ $parts == *" $1 "* ]]; }
 [ "$(id -u)" -eq 0 ] || skip "needs root, to drop the kernel's caches"
 
-make_vault && mount_vault
-daemon=$("$kithfs" mounts --json | python3 -c 'import json, sys; print(next(m["pid"] for m in json.load(sys.stdin) if m["mountpoint"] == sys.argv[1]))' "$plain")
+find_daemon() {
+    daemon=$("$kithfs" mounts --json | python3 -c 'import json, sys; print(next(m["pid"] for m in json.load(sys.stdin) if m["mountpoint"] == sys.argv[1]))' "$plain")
+}
+make_vault && mount_vault && find_daemon
 memory() { awk '/^VmRSS/ { print $2 }' "/proc/$daemon/status"; }
 handles() { find "/proc/$daemon/fd" -mindepth 1 -maxdepth 1 | wc -l; }
 check() { # WHAT NODES
@@ -40,8 +42,7 @@ for n in range(count):
         f.write(b"%d\n" % n * (n % 90))
 PY
     check "$files files made" "$files"
-    umount_vault && mount_vault
-    daemon=$("$kithfs" mounts --json | python3 -c 'import json, sys; print(next(m["pid"] for m in json.load(sys.stdin) if m["mountpoint"] == sys.argv[1]))' "$plain")
+    umount_vault && mount_vault && find_daemon
     [ "$(find "$plain/tree" -type f -print0 | xargs -0 cat | wc -c)" -gt $((files * 100)) ] || die "the tree is not whole"
     check "$files files read" "$files"
     forget
@@ -66,6 +67,7 @@ import os, sys
 for n in range(int(sys.argv[2])):
     os.close(os.open(f"{sys.argv[1]}/entry-{n}", os.O_CREAT | os.O_WRONLY))
 PY
+    check "$entries entries made" "$entries"
     forget
     [ "$(ls -f "$plain/many" | wc -l)" -eq $((entries + 2)) ] || die "the listing of the directory is not whole"
     check "$entries entries listed" 10000
@@ -73,6 +75,13 @@ PY
     check "$entries entries listed with their attributes" "$entries"
     forget
     check "$entries entries forgotten" 0
+    umount_vault && mount_vault && find_daemon
+    [ "$(ls -f "$plain/many" | wc -l)" -eq $((entries + 2)) ] || die "the listing in a new mount is not whole"
+    check "$entries entries listed in a new mount" 10000
+    [ "$(find "$plain/many" -mindepth 1 -printf '%s\n' | wc -l)" -eq "$entries" ] || die "the second listing in a new mount is not whole"
+    check "$entries entries listed with their attributes in a new mount" "$entries"
+    forget
+    check "$entries entries forgotten in a new mount" 0
 }
 
 for part in tree large many; do

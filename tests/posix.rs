@@ -3,6 +3,8 @@
 //!
 //! As root all of it is shown, with other users by setpriv(1); `posix/user.rs` shows what differs for the daemon of an ordinary user.
 
+#[path = "support/holes.rs"]
+mod holes;
 #[path = "support/mounted.rs"]
 mod mounted;
 

@@ -3,6 +3,8 @@
 //!
 //! Skipped with a word where the kernel has no FUSE over io_uring, or where it is switched off and we are not root.
 
+#[path = "support/holes.rs"]
+mod holes;
 #[path = "support/mounted.rs"]
 mod mounted;
 mod support;
@@ -178,6 +180,25 @@ fn more_requests_than_entries_all_get_their_turn() {
         mount.ops.open_gate();
     });
     assert_eq!(done.load(Ordering::SeqCst), 40);
+}
+
+#[test]
+fn holes_that_many_look_for_at_once_are_found_and_nobody_waits_for_ever() {
+    // LSEEK waits until the kernel has sent pages. If all entries of a queue waited so, there would be none for the pages.
+    let Some(_switch) = Switch::on() else { return };
+    let scratch = Scratch::new(&[]);
+    let mount = scratch.mount(&["--transport", "uring"]);
+    let file = File::create_new(scratch.point().join("one")).unwrap();
+    file.set_len(1 << 20).unwrap();
+    file.write_all_at(&[1; 4096], 81920).unwrap();
+    if holes::kernel_sends() {
+        assert_eq!(holes::data(&file), vec![81920..86016; 1]);
+    }
+    drop(file);
+    // So many at once are more than a queue can let wait: from then on all counts as data.
+    holes::many_at_once(&scratch.point(), false);
+    mount.unmount();
+    expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
 }
 
 /// The number of the process that serves `point`.

@@ -4,13 +4,14 @@
 mod vaults;
 
 use std::fs;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use kithfs::backing::os::OsDir;
 use kithfs::backing::{Kind, Seek};
 use kithfs::crypto::Suite;
-use kithfs::vault::{Fallocate, OpenFlags, ROOT, RenameMode, SetAttr, Vault};
+use kithfs::vault::{Fallocate, OpenFlags, ROOT, RenameMode, SetAttr, Sought, Vault};
 use tempfile::TempDir;
 use vaults::{Item, READ, READ_WRITE, at, get, mkdir, pattern, put, rename, symlink, tree};
 
@@ -123,6 +124,24 @@ fn a_sparse_file_of_a_tebibyte() {
         assert_eq!(seek(end, Seek::Data).unwrap(), SIZE - 4096);
         assert_eq!(seek(SIZE - 100, Seek::Hole).unwrap(), SIZE);
         assert_eq!(seek(SIZE, Seek::Data).unwrap_err().errno(), libc::ENXIO);
+
+        // While somebody may write, a hole is one only where a cache above has sent all that it held; data is data in any case.
+        let under_cache = |offset, what, sent: Range<u64>| on.vault.seek_under_cache(handle, offset, what, sent);
+        assert_eq!(under_cache(8192, Seek::Data, 0..0).unwrap(), Sought::At(second));
+        let writer = at(&on.vault, b"sparse", |node| Ok(on.vault.open_file(node, READ_WRITE)?.handle)).unwrap();
+        assert_eq!(under_cache(second + 10, Seek::Data, 0..0).unwrap(), Sought::At(second + 10));
+        assert_eq!(under_cache(8192, Seek::Data, 0..0).unwrap(), Sought::Unsent(8192..second));
+        assert_eq!(under_cache(8192, Seek::Data, 8193..second).unwrap(), Sought::Unsent(8192..second));
+        assert_eq!(under_cache(8192, Seek::Data, 4096..second).unwrap(), Sought::At(second));
+        assert_eq!(under_cache(second, Seek::Hole, 0..0).unwrap(), Sought::Unsent(end..SIZE - 4096));
+        assert_eq!(under_cache(second, Seek::Hole, end..SIZE - 4096).unwrap(), Sought::At(end));
+        assert_eq!(under_cache(SIZE - 100, Seek::Hole, 0..SIZE).unwrap(), Sought::Unsent(SIZE..u64::MAX));
+        assert_eq!(under_cache(SIZE - 100, Seek::Hole, SIZE..u64::MAX).unwrap(), Sought::At(SIZE));
+        for what in [Seek::Data, Seek::Hole] {
+            assert_eq!(under_cache(SIZE, what, 0..0).unwrap(), Sought::Unsent(SIZE..u64::MAX));
+            assert_eq!(under_cache(SIZE, what, 0..u64::MAX).unwrap_err().errno(), libc::ENXIO);
+        }
+        on.vault.release(writer).unwrap();
         on.vault.release(handle).unwrap();
         on.clean();
 

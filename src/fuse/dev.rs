@@ -27,11 +27,14 @@ use fuser::{
 
 use super::dispatch::put_opened_dir;
 use super::listing::Listing;
+use super::notify::Notifier;
 use super::ops::{self, AllocateMode, Attr, Caller, Errno, FileRange, OpenRequest, Opened, Operations, Result, SetAttr, XattrMode};
+use super::pool::Pool;
 use super::privilege::{self, Requester};
+use super::seek::{Question, Said, Seeker};
 use super::serve::ServeOptions;
 use super::wire::{self, Device};
-use crate::backing::{Seek, SetTime, Timestamp};
+use crate::backing::{SetTime, Timestamp};
 
 /// The most that one copy_file_range does before the caller, who may want to interrupt it, is asked to call again.
 const COPY_AT_ONCE: u64 = 64 << 20;
@@ -57,6 +60,9 @@ pub struct Adapter {
     ops: Arc<dyn Operations>,
     device: Device,
     options: ServeOptions,
+    seeker: Seeker,
+    /// Asks the kernel where the answer to LSEEK is not known.
+    patient: Pool,
 }
 
 /// The errno in `fuser`'s type.
@@ -119,8 +125,12 @@ fn capacity(reply: &impl Debug) -> usize {
 
 impl Adapter {
     /// `device` is a duplicate of the descriptor that the session reads from.
-    pub fn new(ops: Arc<dyn Operations>, device: Device, options: ServeOptions) -> Adapter {
-        Adapter { ops, device, options }
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn new(ops: Arc<dyn Operations>, device: Device, options: ServeOptions) -> io::Result<Adapter> {
+        let seeker = Seeker::new(ops.clone(), Notifier::new(device.clone()));
+        Ok(Adapter { ops, device, options, seeker, patient: Pool::patient()? })
     }
 
     fn killing<T>(&self, request: &Request, node: INodeNo, kill: bool, operation: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -539,19 +549,25 @@ impl fuser::Filesystem for Adapter {
         reply.error(refusal(Errno::ENOSYS));
     }
 
-    fn lseek(&self, _request: &Request, _node: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        let seek = || {
-            let what = match whence {
-                libc::SEEK_DATA => Seek::Data,
-                libc::SEEK_HOLE => Seek::Hole,
-                _ => return Err(Errno::EINVAL),
-            };
-            let offset = u64::try_from(offset).map_err(|_| Errno::new(libc::ENXIO))?;
-            i64::try_from(self.ops.lseek(handle.0, offset, what)?).map_err(|_| Errno::new(libc::EOVERFLOW))
-        };
-        match guarded("lseek", seek) {
+    fn lseek(&self, _request: &Request, node: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let answer = |reply: ReplyLseek, found: Result<u64>| match found
+            .and_then(|found| i64::try_from(found).map_err(|_| Errno::new(libc::EOVERFLOW)))
+        {
             Ok(found) => reply.offset(found),
             Err(error) => reply.error(refusal(error)),
+        };
+        let asked = guarded("lseek", || {
+            let question = Question::new(node.0, handle.0, offset, whence)?;
+            Ok((question, self.seeker.at_once(&question)?))
+        });
+        match asked {
+            Ok((_, Said::Answer(found))) => answer(reply, Ok(found)),
+            Ok((question, Said::Depends(range))) => {
+                let seeker = self.seeker.clone();
+                let ask = move || answer(reply, guarded("lseek", || seeker.ask_kernel(&question, range)));
+                self.patient.run(ask);
+            }
+            Err(error) => answer(reply, Err(error)),
         }
     }
 

@@ -13,14 +13,16 @@ use parking_lot::Mutex;
 
 use super::abi::{self, forget_one, put, statfs_out, u64_at};
 use super::listing::Listing;
+use super::notify::Notifier;
 use super::ops::{
     self, AllocateMode, Attr, DirCache, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir, Operations, Result, XattrMode,
 };
 use super::privilege;
 use super::request::{Call, Header, Range};
+use super::seek::{Question, Said, Seeker};
 use super::serve::ServeOptions;
 use super::wire::{self, Device};
-use crate::backing::{Seek, Space};
+use crate::backing::Space;
 use crate::vault::Handle;
 
 /// The most that one copy_file_range does before the caller is asked to call again.
@@ -63,11 +65,21 @@ impl Answer {
     }
 }
 
+/// Whether an answer may wait until the kernel has had other requests served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// It is given on a thread that those other requests may need.
+    None,
+    /// Nothing else waits for this thread.
+    Some,
+}
+
 /// Answers requests by calling [`Operations`].
 pub struct Dispatcher {
     ops: Arc<dyn Operations>,
     options: ServeOptions,
     device: Device,
+    seeker: Seeker,
     /// The copies that are under way, by the number of the request, and whether their callers want them to end.
     copies: Mutex<HashMap<u64, bool>>,
 }
@@ -135,13 +147,14 @@ fn put_written(out: &mut Vec<u8>, len: u32) -> Undo {
 impl Dispatcher {
     /// Answers by calling `ops`, on a session of `device`.
     pub fn new(ops: Arc<dyn Operations>, options: ServeOptions, device: Device) -> Dispatcher {
-        Dispatcher { ops, options, device, copies: Mutex::default() }
+        let seeker = Seeker::new(ops.clone(), Notifier::new(device.clone()));
+        Dispatcher { ops, options, device, seeker, copies: Mutex::default() }
     }
 
     /// Does what `call` asks for and puts the body of the answer into `out`, which is emptied first.
-    pub fn answer(&self, header: &Header, call: &Call<'_>, out: &mut Vec<u8>) -> Answer {
+    pub fn answer(&self, header: &Header, call: &Call<'_>, patience: Patience, out: &mut Vec<u8>) -> Answer {
         out.clear();
-        match guarded(header.opcode, || self.call(header, call, out)) {
+        match guarded(header.opcode, || self.call(header, call, patience, out)) {
             Ok(undo) => Answer { error: None, undo },
             Err(error) => {
                 out.clear();
@@ -185,7 +198,7 @@ impl Dispatcher {
         Undo::Node(attr.node)
     }
 
-    fn call(&self, header: &Header, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Undo> {
+    fn call(&self, header: &Header, call: &Call<'_>, patience: Patience, out: &mut Vec<u8>) -> Result<Undo> {
         let node = header.node;
         match *call {
             Call::Lookup { name } => match self.ops.lookup(node, name) {
@@ -271,13 +284,14 @@ impl Dispatcher {
                 privilege::killing(&*self.ops, &self.device, node, kill.then(|| header.requester()), allocate)?;
             }
             Call::Seek { handle, offset, whence } => {
-                let what = match whence {
-                    libc::SEEK_DATA => Seek::Data,
-                    libc::SEEK_HOLE => Seek::Hole,
-                    _ => return Err(Errno::EINVAL),
+                let question = Question::new(node, handle, offset, whence)?;
+                let found = match (self.seeker.at_once(&question)?, patience) {
+                    (Said::Answer(found), _) => found,
+                    (Said::Depends(range), Patience::Some) => self.seeker.ask_kernel(&question, range)?,
+                    // The kernel answers by itself, now and for all files from now on: that all is data.
+                    (Said::Depends(_), Patience::None) => return Err(Errno::ENOSYS),
                 };
-                let offset = u64::try_from(offset).map_err(|_| Errno::new(libc::ENXIO))?;
-                let found = i64::try_from(self.ops.lseek(handle, offset, what)?).map_err(|_| Errno::new(libc::EOVERFLOW))?;
+                let found = i64::try_from(found).map_err(|_| Errno::new(libc::EOVERFLOW))?;
                 out.extend_from_slice(&found.to_ne_bytes());
             }
             Call::Copy { from, to_node, to, len } => {

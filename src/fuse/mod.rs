@@ -4,6 +4,7 @@
 //! * [`dev`]: `fuser` as the transport under it; [`wire`] encodes the replies that `fuser` cannot, [`listing`] fills directory
 //!   replies for any transport.
 //! * [`uring`]: FUSE over io_uring as another; [`abi`], [`request`], [`mod@init`] and [`dispatch`] read and answer the protocol for it.
+//! * [`seek`]: holes of files of which the kernel holds pages, for any transport.
 //! * [`mod@serve`]: threads on the device, until the filesystem is unmounted; [`notify`]: pushing changes out of the kernel's caches.
 //! * [`mod@mount`], [`options`], [`mounts`]: our own mounting and unmounting.
 
@@ -19,8 +20,10 @@ pub mod mounts;
 pub mod notify;
 pub mod ops;
 pub mod options;
+mod pool;
 mod privilege;
 pub mod request;
+pub mod seek;
 pub mod serve;
 pub mod uring;
 pub mod vaultfs;

@@ -7,9 +7,10 @@
 //! * Methods may be called from several threads at the same time and may block.
 
 use std::io;
+use std::ops::Range;
 
 use crate::backing::{Seek, Space};
-pub use crate::vault::{Attr, Caller, Entry, Handle, NodeId, OpenFlags, RenameMode, SetAttr};
+pub use crate::vault::{Attr, Caller, Entry, Handle, NodeId, OpenFlags, RenameMode, SetAttr, Sought};
 
 /// What an operation answers when it fails: a positive `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -258,8 +259,8 @@ pub trait Operations: Send + Sync + 'static {
     fn access(&self, caller: &Caller, node: NodeId, mask: i32) -> Result<()>;
     /// Changes the space of a range. `kill_suid_sgid` as for `write`.
     fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: AllocateMode, kill_suid_sgid: bool) -> Result<()>;
-    /// The next data or hole at or after `offset`; `ENXIO` beyond the end.
-    fn lseek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64>;
+    /// The next data or hole at or after `offset`; `ENXIO` beyond the end. Of the range `sent` the kernel has sent what it held.
+    fn lseek(&self, handle: Handle, offset: u64, what: Seek, sent: Range<u64>) -> Result<Sought>;
     /// Copies a range between two files and returns how much. `kill_suid_sgid` as for `write`, of the second file.
     fn copy_file_range(&self, from: FileRange, to: FileRange, len: u64, kill_suid_sgid: bool) -> Result<u64>;
 }

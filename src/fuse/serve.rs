@@ -138,7 +138,7 @@ pub fn serve(fd: OwnedFd, ops: Arc<dyn Operations>, options: &ServeOptions) -> i
     let mut config = Config::default();
     config.n_threads = Some(options.threads.max(2));
     // Who may use the mount at all is the kernel's business (allow_other), so fuser's own check lets everybody through.
-    let session = fuser::Session::from_fd(Adapter::new(ops, device.clone(), *options), duplicate, SessionACL::All, config)?;
+    let session = fuser::Session::from_fd(Adapter::new(ops, device.clone(), *options)?, duplicate, SessionACL::All, config)?;
     let session = session.spawn()?;
     // The replies that Adapter forgets keep fuser's descriptor open for ever, unless there was none. This makes it certain.
     mem::forget(session.notifier());

@@ -5,6 +5,7 @@
 //!   bytes at the end. So a file is always opened for reading too and never for appending.
 //! * `uid=`, `gid=` and `umask=` change what is shown, never what is stored.
 
+use std::ops::Range;
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
@@ -12,7 +13,7 @@ use parking_lot::Mutex;
 use super::listed::Listed;
 use super::ops::{
     AllocateMode, Attr, Caller, Entry, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir, Operations, RenameMode, Result, SetAttr,
-    XattrMode,
+    Sought, XattrMode,
 };
 use super::options::View;
 use super::wire::kind_of_mode;
@@ -268,8 +269,8 @@ impl Operations for VaultFs {
         Ok(self.vault.fallocate(handle, offset, len, mode)?)
     }
 
-    fn lseek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
-        Ok(self.vault.seek_data_hole(handle, offset, what)?)
+    fn lseek(&self, handle: Handle, offset: u64, what: Seek, sent: Range<u64>) -> Result<Sought> {
+        Ok(self.vault.seek_under_cache(handle, offset, what, sent)?)
     }
 
     fn copy_file_range(&self, from: FileRange, to: FileRange, len: u64, kill_suid_sgid: bool) -> Result<u64> {

@@ -1,5 +1,6 @@
 //! Handles: reading, writing, lengths, durability and attributes of open files.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::commit::Durability;
@@ -7,7 +8,7 @@ use super::core::{Core, Open};
 use super::error::{Fault, Inner};
 use super::file::{FileState, OpenFile};
 use super::seal::Ready;
-use super::types::{Attr, Fallocate, Handle, NodeId, OpenFlags, Opened, SetAttr};
+use super::types::{Attr, Fallocate, Handle, NodeId, OpenFlags, Opened, SetAttr, Sought};
 use crate::backing::{Allocate, Kind, Seek, SetTime};
 use crate::format::layout::SIZE_MAX;
 
@@ -277,17 +278,38 @@ impl Core {
         if self.shared {
             self.patiently(false, || self.freshen(&open), open.node)?;
         }
+        open.state.read().seek(&*open.file, &self.tools(), offset, what)
+    }
+
+    pub fn seek_under_cache(&self, handle: Handle, offset: u64, what: Seek, sent: &Range<u64>) -> Inner<Sought> {
+        let (open, _) = self.file_handle(handle)?;
         let has_writers = self.files.lock().get(&open.node).is_some_and(|s| s.writers > 0);
-        let state = open.state.read();
-        if has_writers {
-            // The kernel may hold pages that we have not seen yet: where somebody may write, there is only data.
-            return match what {
-                _ if offset >= state.size => Err(Fault::Os(libc::ENXIO)),
-                Seek::Data => Ok(offset),
-                Seek::Hole => Ok(state.size),
-            };
+        // Where others write too, nothing is held back.
+        if self.shared || !has_writers {
+            return self.seek_data_hole(handle, offset, what).map(Sought::At);
         }
-        state.seek(&*open.file, &self.tools(), offset, what)
+        let state = open.state.read();
+        let seek = |from, what| match state.seek(&*open.file, &self.tools(), from, what) {
+            Err(Fault::Os(libc::ENXIO)) => Ok(None),
+            found => found.map(Some),
+        };
+        // The hole that the answer hangs on; beyond the end that we know of there may be more than we know.
+        let hole = match what {
+            Seek::Data => offset..seek(offset, Seek::Data)?.unwrap_or(u64::MAX),
+            Seek::Hole => {
+                let hole = seek(offset, Seek::Hole)?.unwrap_or(offset);
+                hole..seek(hole, Seek::Data)?.unwrap_or(u64::MAX)
+            }
+        };
+        let is_known = hole.is_empty() || sent.start <= hole.start && hole.end <= sent.end;
+        if !is_known {
+            return Ok(Sought::Unsent(hole));
+        }
+        match what {
+            Seek::Data if hole.end < u64::MAX => Ok(Sought::At(hole.end)),
+            Seek::Hole if offset < state.size => Ok(Sought::At(hole.start)),
+            _ => Err(Fault::Os(libc::ENXIO)),
+        }
     }
 
     pub fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Inner<()> {

@@ -63,6 +63,7 @@ pub mod types;
 mod walk;
 mod xattr;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -660,6 +661,11 @@ impl Vault {
     /// The next data or hole at or after `offset`.
     pub fn seek_data_hole(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
         self.on_handle("seek in", handle, |core, handle| core.seek_data_hole(handle, offset, what))
+    }
+
+    /// As [`Vault::seek_data_hole`], where a cache above may hold back what programs have written. Of the range `sent` it holds nothing.
+    pub fn seek_under_cache(&self, handle: Handle, offset: u64, what: Seek, sent: Range<u64>) -> Result<Sought> {
+        self.on_handle("seek in", handle, |core, handle| core.seek_under_cache(handle, offset, what, &sent))
     }
 
     /// Reserves, punches or zeroes a range.

@@ -5,15 +5,19 @@
 //! * A node stays while the kernel (or a caller) counts on it, while it has children in the table, or while it is open.
 //! * An inode number alone is no identity: birth time and type are compared, and an object that was replaced gets a new node.
 
-use std::collections::HashMap;
+mod node;
+mod slab;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use self::node::{Kept, Key, Node};
+use self::slab::Slab;
 use super::error::{Fault, Inner};
 use super::keys::DirectoryId;
 use super::types::{NodeId, ROOT};
-use crate::backing::{Kind, Stat, Timestamp};
+use crate::backing::{Kind, Stat};
 
 /// A name under which a node was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,45 +27,8 @@ pub(crate) struct Link {
     pub name: Box<[u8]>,
 }
 
-struct Node {
-    key: Key,
-    kind: Kind,
-    links: Vec<Link>,
-    /// True where it had more names than are remembered.
-    forgotten: bool,
-    lookups: u64,
-    children: u64,
-    opens: u64,
-    directory: Option<DirectoryId>,
-    /// What the object was when its last name went, but for the name: what is asked of a directory, a FIFO or a place on a path that
-    /// somebody still holds, and of which nothing here is open.
-    last: Option<Box<Stat>>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    dev: u64,
-    ino: u64,
-    btime: Option<(i64, u32)>,
-    kind: Kind,
-}
-
-impl Key {
-    fn of(stat: &Stat) -> Self {
-        Key { dev: stat.dev, ino: stat.ino, btime: stat.btime.map(|Timestamp { secs, nanos }| (secs, nanos)), kind: stat.kind }
-    }
-}
-
-impl Node {
-    /// One that nobody counts on yet.
-    fn new(key: Key) -> Self {
-        Node { key, kind: key.kind, links: Vec::new(), forgotten: false, lookups: 0, children: 0, opens: 0, directory: None, last: None }
-    }
-}
-
 struct Inside {
-    nodes: HashMap<NodeId, Node>,
-    by_key: HashMap<Key, NodeId>,
+    nodes: Slab,
     next: NodeId,
 }
 
@@ -75,14 +42,14 @@ pub(crate) struct Nodes {
 /// Names that a node remembers; more hard links than this are found again by their own lookups, for which `ESTALE` asks.
 const LINKS_MAX: usize = 16;
 
-/// Room in the table, in nodes, that is not worth giving back.
-const ROOM_MIN: usize = 1 << 14;
-
 impl Nodes {
     /// A table that holds the root.
     pub fn new(root: &Stat, directory: DirectoryId) -> Self {
-        let node = Node { lookups: 1, directory: Some(directory), ..Node::new(Key::of(root)) };
-        let inside = Inside { by_key: HashMap::from([(node.key, ROOT)]), nodes: HashMap::from([(ROOT, node)]), next: ROOT + 1 };
+        let mut node = Node::new(ROOT, Key::of(root));
+        node.lookups = 1;
+        node.set_directory(Some(directory));
+        let mut inside = Inside { nodes: Slab::new(), next: ROOT + 1 };
+        inside.nodes.insert(node);
         Nodes { inside: Mutex::new(inside), any_moved: AtomicBool::new(false) }
     }
 
@@ -91,17 +58,13 @@ impl Nodes {
         let key = Key::of(stat);
         let mut guard = self.inside.lock();
         let inside = &mut *guard;
-        let id = match inside.by_key.get(&key) {
-            Some(id) => *id,
-            None => {
-                let id = inside.next;
-                inside.next += 1;
-                inside.by_key.insert(key, id);
-                inside.nodes.insert(id, Node::new(key));
-                id
-            }
-        };
-        inside.nodes.get_mut(&id).expect("found or inserted").lookups += 1;
+        let id = inside.nodes.by_key(&key).unwrap_or_else(|| {
+            let id = inside.next;
+            inside.next += 1;
+            inside.nodes.insert(Node::new(id, key));
+            id
+        });
+        inside.nodes.get_mut(id).expect("found or inserted").lookups += 1;
         inside.add_link(id, link);
         id
     }
@@ -119,14 +82,11 @@ impl Nodes {
     /// Another object has taken the place of a directory: who asks for its name is told to look it up again.
     pub fn forget_links(&self, id: NodeId) {
         let mut inside = self.inside.lock();
-        let Some(node) = inside.nodes.get_mut(&id) else { return };
-        let key = node.key;
+        let Some(node) = inside.nodes.get_mut(id) else { return };
         node.forgotten = true;
         self.any_moved.store(true, Ordering::Release);
         let gone = std::mem::take(&mut node.links);
-        if inside.by_key.get(&key) == Some(&id) {
-            inside.by_key.remove(&key);
-        }
+        inside.nodes.leave_key(id);
         gone.into_iter().for_each(|link| inside.release_parent(link.parent));
         inside.collect(id);
     }
@@ -138,10 +98,10 @@ impl Nodes {
         }
         let inside = self.inside.lock();
         for _ in 0..4096 {
-            let Some(node) = inside.nodes.get(&id) else { return false };
+            let Some(node) = inside.nodes.get(id) else { return false };
             match node.links.last() {
                 Some(link) => id = link.parent,
-                None => return node.forgotten && node.kind == Kind::Dir,
+                None => return node.forgotten && node.kind() == Kind::Dir,
             }
         }
         false
@@ -149,13 +109,13 @@ impl Nodes {
 
     /// The node of an object, if it has one.
     pub fn find(&self, stat: &Stat) -> Option<NodeId> {
-        self.inside.lock().by_key.get(&Key::of(stat)).copied()
+        self.inside.lock().nodes.by_key(&Key::of(stat))
     }
 
     /// Lets go of `count` lookups.
     pub fn forget(&self, id: NodeId, count: u64) {
         let mut inside = self.inside.lock();
-        if let Some(node) = inside.nodes.get_mut(&id) {
+        if let Some(node) = inside.nodes.get_mut(id) {
             node.lookups = node.lookups.saturating_sub(count);
         }
         inside.collect(id);
@@ -163,7 +123,7 @@ impl Nodes {
 
     /// Keeps a node while it is open.
     pub fn opened(&self, id: NodeId) {
-        if let Some(node) = self.inside.lock().nodes.get_mut(&id) {
+        if let Some(node) = self.inside.lock().nodes.get_mut(id) {
             node.opens += 1;
         }
     }
@@ -171,7 +131,7 @@ impl Nodes {
     /// The counterpart of [`Nodes::opened`].
     pub fn closed(&self, id: NodeId) {
         let mut inside = self.inside.lock();
-        if let Some(node) = inside.nodes.get_mut(&id) {
+        if let Some(node) = inside.nodes.get_mut(id) {
             node.opens = node.opens.saturating_sub(1);
         }
         inside.collect(id);
@@ -179,84 +139,75 @@ impl Nodes {
 
     /// The next lookup of the object gets a new node; this one stays for those who count on it.
     pub fn renew(&self, id: NodeId) {
-        let mut inside = self.inside.lock();
-        if let Some(key) = inside.nodes.get(&id).map(|n| n.key)
-            && inside.by_key.get(&key) == Some(&id)
-        {
-            inside.by_key.remove(&key);
-        }
+        self.inside.lock().nodes.leave_key(id);
     }
 
     /// The object `old` was replaced by `new`, which is the same to whoever looks at it: its node goes on.
     pub fn replaced(&self, old: &Stat, new: &Stat) {
         let mut inside = self.inside.lock();
-        let (old, new) = (Key::of(old), Key::of(new));
-        if let Some(id) = inside.by_key.remove(&old) {
-            inside.by_key.insert(new, id);
-            if let Some(node) = inside.nodes.get_mut(&id) {
-                node.key = new;
-            }
+        if let Some(id) = inside.nodes.by_key(&Key::of(old)) {
+            inside.nodes.take_key(id, Key::of(new));
         }
     }
 
     /// Type of a node.
     pub fn kind(&self, id: NodeId) -> Inner<Kind> {
-        self.inside.lock().nodes.get(&id).map(|n| n.kind).ok_or(Fault::Os(libc::ESTALE))
+        self.inside.lock().nodes.get(id).map(|n| n.kind()).ok_or(Fault::Os(libc::ESTALE))
     }
 
     /// A name of a node; `ENOENT` where it has none any more, and `ESTALE` where it has others than those that were remembered: the kernel
     /// walks the caller's path once more then, with lookups (`retry_estale` in its `fs/namei.c`), and so the name is learnt again.
     pub fn link(&self, id: NodeId) -> Inner<Link> {
         let inside = self.inside.lock();
-        let node = inside.nodes.get(&id).ok_or(Fault::Os(libc::ESTALE))?;
-        node.links.last().cloned().ok_or(Fault::Os(if node.forgotten { libc::ESTALE } else { libc::ENOENT }))
+        let node = inside.nodes.get(id).ok_or(Fault::Os(libc::ESTALE))?;
+        node.links.last().map(Kept::link).ok_or(Fault::Os(if node.forgotten { libc::ESTALE } else { libc::ENOENT }))
     }
 
     /// The name of a node that was last seen in `parent`: of hard links another one may have been used since.
     pub fn link_in(&self, id: NodeId, parent: NodeId, name: &[u8]) -> Inner<Link> {
         let inside = self.inside.lock();
-        let node = inside.nodes.get(&id).ok_or(Fault::Os(libc::ESTALE))?;
-        let found = node.links.iter().rev().find(|link| link.parent == parent && *link.name == *name);
-        found.cloned().ok_or(Fault::Os(libc::ENOENT))
+        let node = inside.nodes.get(id).ok_or(Fault::Os(libc::ESTALE))?;
+        let found = node.links.iter().rev().find(|link| link.parent == parent && link.name() == name);
+        found.map(Kept::link).ok_or(Fault::Os(libc::ENOENT))
     }
 
     /// What an object was when it lost its last name.
     pub fn last_stat(&self, id: NodeId) -> Option<Stat> {
-        self.inside.lock().nodes.get(&id).and_then(|n| n.last.as_deref().copied())
+        self.inside.lock().nodes.get(id).and_then(|n| n.last())
     }
 
     /// Id of a directory, where it was worked out before.
     pub fn directory(&self, id: NodeId) -> Option<DirectoryId> {
-        self.inside.lock().nodes.get(&id).and_then(|n| n.directory)
+        self.inside.lock().nodes.get(id).and_then(|n| n.directory())
     }
 
     /// Notes or forgets the id of a directory.
     pub fn set_directory(&self, id: NodeId, directory: Option<DirectoryId>) {
-        if let Some(node) = self.inside.lock().nodes.get_mut(&id) {
-            node.directory = directory;
+        if let Some(node) = self.inside.lock().nodes.get_mut(id) {
+            node.set_directory(directory);
         }
     }
 
     /// True where `stat` is of the object that the node stands for.
     pub fn is(&self, id: NodeId, stat: &Stat) -> bool {
-        self.inside.lock().nodes.get(&id).is_some_and(|n| n.key == Key::of(stat))
+        self.inside.lock().nodes.get(id).is_some_and(|n| n.key == Key::of(stat))
     }
 
     /// Stored path from the root, components joined by `/`; `None` where a name on the way is gone.
     pub fn stored_path(&self, id: NodeId) -> Option<Vec<u8>> {
-        self.path(id, |link| &link.stored)
+        self.path(id, Kept::stored)
     }
 
     /// Plain path from the root, likewise.
     pub fn plain_path(&self, id: NodeId) -> Option<Vec<u8>> {
-        self.path(id, |link| &link.name)
+        self.path(id, Kept::name)
     }
 
-    fn path(&self, mut id: NodeId, part: impl Fn(&Link) -> &[u8]) -> Option<Vec<u8>> {
+    fn path(&self, mut id: NodeId, part: impl Fn(&Kept) -> &[u8]) -> Option<Vec<u8>> {
         let inside = self.inside.lock();
         let mut parts: Vec<&[u8]> = Vec::new();
         while id != ROOT {
-            let link = inside.nodes.get(&id)?.links.last()?;
+            let link = inside.nodes.get(id)?.links.last()?;
             parts.push(part(link));
             id = link.parent;
             if parts.len() > 4096 {
@@ -274,7 +225,7 @@ impl Nodes {
             if id == ancestor {
                 return true;
             }
-            match inside.nodes.get(&id).and_then(|n| n.links.last()) {
+            match inside.nodes.get(id).and_then(|n| n.links.last()) {
                 Some(link) => id = link.parent,
                 None => return false,
             }
@@ -285,7 +236,7 @@ impl Nodes {
     /// Nodes that the table has room for.
     #[cfg(test)]
     fn room(&self) -> usize {
-        self.inside.lock().nodes.capacity()
+        self.inside.lock().nodes.room()
     }
 
     /// Number of nodes in the table.
@@ -296,29 +247,29 @@ impl Nodes {
 
 impl Inside {
     fn add_link(&mut self, id: NodeId, link: Link) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let Some(node) = self.nodes.get_mut(id) else { return };
         if id == ROOT {
             return;
         }
-        if let Some(at) = node.links.iter().position(|l| l.parent == link.parent && l.stored == link.stored) {
+        if let Some(at) = node.links.iter().position(|l| l.is(link.parent, &link.stored)) {
             // The name that was used last is the one most likely to be there still.
             let last = node.links.len() - 1;
             node.links.swap(at, last);
             return;
         }
         let mut gone = None;
-        if node.kind == Kind::Dir && !node.links.is_empty() {
+        if node.kind() == Kind::Dir && !node.links.is_empty() {
             // It was moved beneath us: its id follows from the new place or its record.
             gone = node.links.pop();
-            node.directory = None;
+            node.set_directory(None);
         } else if node.links.len() >= LINKS_MAX {
             gone = Some(node.links.remove(0));
             node.forgotten = true;
         }
         let parent = link.parent;
-        node.links.push(link);
-        node.last = None;
-        if let Some(parent) = self.nodes.get_mut(&parent) {
+        node.links.push(link.into());
+        node.set_last(None);
+        if let Some(parent) = self.nodes.get_mut(parent) {
             parent.children += 1;
         }
         if let Some(gone) = gone {
@@ -327,22 +278,21 @@ impl Inside {
     }
 
     fn remove_link(&mut self, stat: &Stat, parent: NodeId, stored: &[u8]) -> Option<NodeId> {
-        let key = Key::of(stat);
-        let id = *self.by_key.get(&key)?;
-        let node = self.nodes.get_mut(&id)?;
+        let id = self.nodes.by_key(&Key::of(stat))?;
+        let node = self.nodes.get_mut(id)?;
         // The last name of all, remembered or not.
         node.forgotten &= stat.nlink > 1;
-        if !node.links.iter().any(|l| l.parent == parent && *l.stored == *stored) {
+        if !node.links.iter().any(|l| l.is(parent, stored)) {
             return Some(id);
         }
-        node.links.retain(|l| !(l.parent == parent && *l.stored == *stored));
+        node.links.retain(|l| !l.is(parent, stored));
         if node.links.is_empty() && !node.forgotten {
-            let nlink = if node.kind == Kind::Dir { 0 } else { stat.nlink.saturating_sub(1) };
-            node.last = Some(Box::new(Stat { nlink, ..*stat }));
+            let nlink = if node.kind() == Kind::Dir { 0 } else { stat.nlink.saturating_sub(1) };
+            node.set_last(Some(Stat { nlink, ..*stat }));
         }
         if node.links.is_empty() && node.opens == 0 && !node.forgotten {
             // The store may give the inode number to another object now; an open node still holds it.
-            self.by_key.remove(&key);
+            self.nodes.leave_key(id);
         }
         self.release_parent(parent);
         self.collect(id);
@@ -350,7 +300,7 @@ impl Inside {
     }
 
     fn release_parent(&mut self, parent: NodeId) {
-        if let Some(node) = self.nodes.get_mut(&parent) {
+        if let Some(node) = self.nodes.get_mut(parent) {
             node.children = node.children.saturating_sub(1);
         }
         self.collect(parent);
@@ -359,41 +309,30 @@ impl Inside {
     /// Drops the node, and those above it that were kept by it alone, where nothing counts on it.
     fn collect(&mut self, mut id: NodeId) {
         while id != ROOT {
-            let Some(node) = self.nodes.get(&id) else { return };
+            let Some(node) = self.nodes.get(id) else { return };
             if node.lookups > 0 || node.children > 0 || node.opens > 0 {
                 return;
             }
-            let node = self.nodes.remove(&id).expect("found above");
-            if self.by_key.get(&node.key) == Some(&id) {
-                self.by_key.remove(&node.key);
-            }
+            let node = self.nodes.remove(id).expect("found above");
             let mut parents = node.links.into_iter().map(|l| l.parent);
             let first = parents.next();
             for parent in parents {
                 self.release_parent(parent);
             }
             let Some(parent) = first else { return };
-            if let Some(node) = self.nodes.get_mut(&parent) {
+            if let Some(node) = self.nodes.get_mut(parent) {
                 node.children = node.children.saturating_sub(1);
             }
             id = parent;
-            self.give_back();
-        }
-    }
-
-    /// Room that was taken for many nodes does not stay when they are gone: once a sixteenth of it is in use, it is cut to an eighth.
-    fn give_back(&mut self) {
-        let used = self.nodes.len();
-        if self.nodes.capacity() >= ROOM_MIN && used < self.nodes.capacity() / 16 {
-            self.nodes.shrink_to(used * 2);
-            self.by_key.shrink_to(used * 2);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::slab::ROOM_MIN;
     use super::*;
+    use crate::backing::Timestamp;
 
     fn stat(ino: u64, kind: Kind) -> Stat {
         let time = Timestamp { secs: 0, nanos: 0 };

@@ -1,5 +1,7 @@
 //! What the vault's operations take and give: nodes, attributes, callers, handles.
 
+use std::ops::Range;
+
 use crate::backing::{Kind, SetTime, Timestamp};
 
 /// Number of a node of an open vault. The root is [`ROOT`]; a number is never used again while the vault is open.
@@ -20,6 +22,16 @@ pub struct Caller {
     pub gid: u32,
     /// File mode creation mask, `0o777`: taken from `perm` where the directory hands down no ACL.
     pub umask: u32,
+}
+
+/// Where data or a hole begins, as far as can be said under a cache that may hold back what programs have written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sought {
+    /// Here.
+    At(u64),
+    /// It hangs on what the cache holds of these bytes, which are a hole for all that is known. An end of `u64::MAX` is the end of the
+    /// file, wherever the cache has that.
+    Unsent(Range<u64>),
 }
 
 /// What `stat` says of a node, in plain terms.

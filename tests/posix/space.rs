@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-use super::{Posix, errno, fallocate, seek};
+use super::{Posix, errno, fallocate, holes, seek};
 
 const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
@@ -58,10 +58,71 @@ fn what_another_process_holds_dirty_is_copied_whole() {
     file.set_len(8 << 20).unwrap();
     file.write_all_at(&[9; 100_000], 3 << 20).unwrap();
     posix.shell("cp --sparse=auto dirty copy; cmp dirty copy");
+    // What lay behind the end that the daemon knew of was no data at all, so tar made a hole of it.
+    let fresh = open(&posix.at("fresh"));
+    fresh.write_all_at(&[9; 3_000_000], 0).unwrap();
+    assert_eq!(seek(&fresh, 0, libc::SEEK_DATA), if holes::kernel_sends() { Ok(0) } else { Err(libc::EINVAL) });
+    fresh.write_all_at(&[9; 3_000_000], 3_000_000).unwrap();
+    posix.shell("tar -Scf fresh.tar fresh; mkdir x; tar -C x -xf fresh.tar; cmp fresh x/fresh");
+    drop(fresh);
     let mut read = vec![0; 100_000];
     File::open(posix.at("copy")).unwrap().read_exact_at(&mut read, 3 << 20).unwrap();
     assert!(read.iter().all(|b| *b == 9));
     drop(file);
+    posix.finish();
+}
+
+#[test]
+fn holes_of_a_file_that_is_open_for_writing_are_found() {
+    // While anybody had a file open for writing all of it counted as data, since LSEEK comes before the pages that the kernel holds back.
+    let Some(posix) = Posix::new() else { return };
+    if !holes::kernel_sends() {
+        return;
+    }
+    const MIB: u64 = 1 << 20;
+    let file = open(&posix.at("f"));
+    file.set_len(16 * MIB).unwrap();
+    assert_eq!(holes::data(&file), []);
+    file.write_all_at(&[9; 100_000], 3 * MIB).unwrap();
+    // Whole segments are data; the second one is behind the end that the daemon knows.
+    assert_eq!(seek(&file, 0, libc::SEEK_DATA), Ok(3 << 20));
+    assert_eq!(seek(&file, 3 << 20, libc::SEEK_HOLE), Ok((3 << 20) + 102_400));
+    file.write_all_at(&[8; 5000], 20 * MIB).unwrap();
+    let end = 20 * MIB + 5000;
+    let written = [3 * MIB..3 * MIB + 102_400, 20 * MIB..end];
+    assert_eq!(holes::data(&file), written);
+    assert_eq!(seek(&file, end as i64 - 1, libc::SEEK_HOLE), Ok(end as i64));
+    assert_eq!(seek(&file, end as i64, libc::SEEK_HOLE), Err(libc::ENXIO));
+    assert_eq!(seek(&file, end as i64, libc::SEEK_DATA), Err(libc::ENXIO));
+    // Others see the same, and what a mapping has written is data too.
+    assert_eq!(holes::data(&File::open(posix.at("f")).unwrap()), written);
+    posix.shell(
+        "python3 -c '
+import mmap, os
+f = os.open(\"f\", os.O_RDWR)
+m = mmap.mmap(f, 0)
+m[8 << 20] = 7
+assert os.lseek(f, 4 << 20, os.SEEK_DATA) == 8 << 20
+assert os.lseek(f, 8 << 20, os.SEEK_HOLE) == (8 << 20) + 4096
+assert m[8 << 20] == 7 and m[3 << 20] == 9
+'",
+    );
+    assert_eq!(fallocate(&file, PUNCH, 3 << 20, 1 << 20), 0);
+    assert_eq!(holes::data(&file), [8 * MIB..8 * MIB + 4096, 20 * MIB..end]);
+    posix.shell("cp --sparse=auto f copy; cmp f copy");
+    assert!(blocks(&File::open(posix.at("copy")).unwrap()) < MIB);
+    drop(file);
+    posix.finish();
+}
+
+#[test]
+fn holes_that_many_look_for_at_once_are_found() {
+    // A thread of the daemon that asks the kernel for its pages must not be one that the kernel needs for them.
+    let Some(posix) = Posix::new() else { return };
+    if holes::kernel_sends() {
+        let over_io_uring = std::env::var_os("KITHFS_TRANSPORT").is_some_and(|transport| transport != "dev");
+        holes::many_at_once(&posix.scratch.point(), !over_io_uring);
+    }
     posix.finish();
 }
 

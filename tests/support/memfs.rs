@@ -7,13 +7,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kithfs::backing::{Kind, Seek, SetTime, Space, Timestamp};
 use kithfs::fuse::ops::{
     AllocateMode, Attr, Caller, DirCache, Entry, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir, Operations, RenameMode, Result,
-    SetAttr, XattrMode,
+    SetAttr, Sought, XattrMode,
 };
 use kithfs::fuse::wire::kind_of_mode;
 use kithfs::vault::{Handle, ROOT};
@@ -500,12 +501,12 @@ impl Operations for MemFs {
         Ok(())
     }
 
-    fn lseek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
+    fn lseek(&self, handle: Handle, offset: u64, what: Seek, _sent: Range<u64>) -> Result<Sought> {
         let len = self.state().file(handle)?.data.len() as u64;
         match what {
             _ if offset >= len => Err(no(libc::ENXIO)),
-            Seek::Data => Ok(offset),
-            Seek::Hole => Ok(len),
+            Seek::Data => Ok(Sought::At(offset)),
+            Seek::Hole => Ok(Sought::At(len)),
         }
     }
 

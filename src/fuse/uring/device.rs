@@ -2,10 +2,12 @@
 //! does not take the rings.
 
 use std::io;
+use std::sync::Arc;
 
 use crate::fuse::abi::{in_header, opcode};
-use crate::fuse::dispatch::{Answer, Dispatcher};
+use crate::fuse::dispatch::{Answer, Dispatcher, Patience};
 use crate::fuse::init::{self, Terms};
+use crate::fuse::pool::Pool;
 use crate::fuse::request::{Call, Header};
 use crate::fuse::serve::ServeOptions;
 use crate::fuse::wire::Device;
@@ -70,24 +72,40 @@ pub fn shake_hands(device: &Device, options: &ServeOptions, uring: bool) -> io::
 ///
 /// # Errors
 /// Those of the device.
-pub fn serve(device: &Device, dispatcher: &Dispatcher, max_write: u32) -> io::Result<()> {
+pub fn serve(device: &Device, dispatcher: &Arc<Dispatcher>, patient: &Pool, max_write: u32) -> io::Result<()> {
     let mut reader = Reader::new(device.clone(), max_write);
     let mut out = Vec::new();
     while let Some((header, body)) = reader.next()? {
-        let (answer, is_answered) = match Call::from_body(header.opcode, body) {
-            Ok(call) => (dispatcher.answer(&header, &call, &mut out), call.is_answered()),
-            Err(error) => (Answer::refusal(error), !matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT)),
-        };
-        if is_answered {
-            let sent = match answer.error {
-                None => device.reply(header.unique, &out),
-                Some(error) => device.refuse(header.unique, error),
-            };
-            if let Err(error) = sent {
-                tracing::debug!(%error, "an answer was not taken");
-                dispatcher.undo(answer.undo);
+        match Call::from_body(header.opcode, body) {
+            // It may wait until other requests are served, and these threads serve them.
+            Ok(Call::Seek { handle, offset, whence }) => {
+                let (device, dispatcher) = (device.clone(), dispatcher.clone());
+                patient.run(move || {
+                    let mut out = Vec::new();
+                    let answer = dispatcher.answer(&header, &Call::Seek { handle, offset, whence }, Patience::Some, &mut out);
+                    send(&device, &dispatcher, &header, answer, &out);
+                });
             }
+            Ok(call) => {
+                let answer = dispatcher.answer(&header, &call, Patience::None, &mut out);
+                if call.is_answered() {
+                    send(device, dispatcher, &header, answer, &out);
+                }
+            }
+            Err(_) if matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT) => {}
+            Err(error) => send(device, dispatcher, &header, Answer::refusal(error), &[]),
         }
     }
     Ok(())
+}
+
+fn send(device: &Device, dispatcher: &Dispatcher, header: &Header, answer: Answer, out: &[u8]) {
+    let sent = match answer.error {
+        None => device.reply(header.unique, out),
+        Some(error) => device.refuse(header.unique, error),
+    };
+    if let Err(error) = sent {
+        tracing::debug!(%error, "an answer was not taken");
+        dispatcher.undo(answer.undo);
+    }
 }

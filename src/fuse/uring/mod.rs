@@ -10,7 +10,6 @@
 pub mod cpus;
 pub mod device;
 pub mod memory;
-pub mod pool;
 pub mod queue;
 pub mod ring;
 
@@ -21,10 +20,10 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
 use self::cpus::Cpus;
-use self::pool::Pool;
 use self::queue::{Assignment, Common};
 use super::dispatch::Dispatcher;
 use super::ops::Operations;
+use super::pool::Pool;
 use super::serve::ServeOptions;
 use super::wire::Device;
 
@@ -106,13 +105,15 @@ pub fn start(device: &Device, ops: Arc<dyn Operations>, options: &ServeOptions, 
     let dispatcher = Arc::new(Dispatcher::new(ops, options, device.clone()));
     let cores = thread::available_parallelism().map_or(2, usize::from);
     let pool = Arc::new(Pool::new((2 * cores).clamp(8, 16))?);
-    let prepared = Prepared::make(Arc::new(Common { dispatcher: dispatcher.clone(), pool, device: device.clone() }), &plan)?;
+    let patient = Arc::new(Pool::patient()?);
+    let common = Common { dispatcher: dispatcher.clone(), pool, patient: patient.clone(), device: device.clone() };
+    let prepared = Prepared::make(Arc::new(common), &plan)?;
 
     let terms = device::shake_hands(device, &options, true)?;
     let mut threads = Vec::new();
     let read_device = |threads: &mut Vec<Thread>| {
-        let (device, dispatcher) = (device.clone(), dispatcher.clone());
-        threads.push(spawn("kithfs-device".into(), move || device::serve(&device, &dispatcher, terms.max_write))?);
+        let (device, dispatcher, patient) = (device.clone(), dispatcher.clone(), patient.clone());
+        threads.push(spawn("kithfs-device".into(), move || device::serve(&device, &dispatcher, &patient, terms.max_write))?);
         io::Result::Ok(())
     };
     // Before the queues are there: what they wait for may come over the device.

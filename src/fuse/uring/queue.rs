@@ -5,6 +5,8 @@
 //!   processors is where the whole gain comes from.
 //! * What waits for the disk by its nature goes to the pool, also because the kernel may need this queue to write back what the wait is
 //!   for. What merely may wait is done here, until it was slow: then the next ones of its kind go to the pool until some were not.
+//! * LSEEK may have to wait until the kernel has sent pages, over this queue or another. So it has threads of its own, and at most half of
+//!   the entries; beyond that the kernel is told to answer by itself.
 //! * The answer to a request is submitted before the next one is worked on.
 
 use std::cell::RefCell;
@@ -17,11 +19,11 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::memory::{self, Slot};
-use super::pool::Pool;
 use super::ring::{Event, Ring};
 use crate::fuse::abi::{self, URING_HEADER, opcode, put, ring_in_out, u32_at};
-use crate::fuse::dispatch::{Answer, Dispatcher, Undo};
+use crate::fuse::dispatch::{Answer, Dispatcher, Patience, Undo};
 use crate::fuse::ops::Errno;
+use crate::fuse::pool::Pool;
 use crate::fuse::request::{Call, Header};
 use crate::fuse::wire::{Device, OUT_HEADER};
 
@@ -46,6 +48,8 @@ pub struct Common {
     pub dispatcher: Arc<Dispatcher>,
     /// Does what may take long.
     pub pool: Arc<Pool>,
+    /// Does what waits until other requests are served, of the pool as well.
+    pub patient: Arc<Pool>,
     /// The session.
     pub device: Device,
 }
@@ -93,6 +97,9 @@ pub struct Queue {
     fresh: Vec<Slot>,
     /// Slots that are not lost.
     live: usize,
+    /// Slots whose requests wait in the patient pool: never so many that the requests that those wait for find none.
+    patient: usize,
+    patient_max: usize,
     /// By slot: what to take back where its answer is not taken.
     undo: Vec<Undo>,
     /// By kind of operation: how many more go to the pool.
@@ -122,7 +129,7 @@ impl Queue {
         let live = fresh.len();
         let undo = fresh.iter().map(|_| Undo::Nothing).collect();
         let done = Arc::new(Done { answered: Mutex::default(), wake });
-        Ok(Queue { common, ring, done, fresh, live, undo, wary: [0; KINDS] })
+        Ok(Queue { common, ring, done, fresh, live, patient: 0, patient_max: live / 2, undo, wary: [0; KINDS] })
     }
 
     /// Makes the queue known to the kernel, which has agreed to io_uring by then. When the queues of all processors are known, requests
@@ -176,7 +183,9 @@ impl Queue {
             Event::Woken => {
                 let answered = std::mem::take(&mut *self.done.answered.lock());
                 answered.into_iter().try_for_each(|answered| {
-                    if answered.slow {
+                    if answered.operation == opcode::LSEEK {
+                        self.patient -= 1;
+                    } else if answered.slow {
                         self.be_wary(answered.operation);
                     }
                     self.commit(answered.slot, answered.undo)
@@ -188,18 +197,21 @@ impl Queue {
 
     fn request(&mut self, mut slot: Slot) -> io::Result<()> {
         let (operation, size) = kind(&mut slot);
-        if self.goes_to_pool(operation, size) {
+        let patient = operation == opcode::LSEEK && self.patient < self.patient_max;
+        if patient || operation != opcode::LSEEK && self.goes_to_pool(operation, size) {
+            let (pool, patience) = if patient { (&self.common.patient, Patience::Some) } else { (&self.common.pool, Patience::None) };
+            self.patient += usize::from(patient);
             // Not `common`, which has the pool: one of its own threads must not be the last to let go of it.
             let (dispatcher, done) = (self.common.dispatcher.clone(), self.done.clone());
-            self.common.pool.run(move || {
+            pool.run(move || {
                 let begun = Instant::now();
-                let undo = answer(&dispatcher, &mut slot);
+                let undo = answer(&dispatcher, &mut slot, patience);
                 done.hand_over(Answered { slot, undo, operation, slow: begun.elapsed() > SLOW });
             });
             return Ok(());
         }
         let begun = Instant::now();
-        let undo = answer(&self.common.dispatcher, &mut slot);
+        let undo = answer(&self.common.dispatcher, &mut slot, Patience::None);
         if begun.elapsed() > SLOW {
             self.be_wary(operation);
         }
@@ -267,7 +279,7 @@ fn kind(slot: &mut Slot) -> (u32, u32) {
 }
 
 /// Answers the request in `slot`; the answer takes its place.
-fn answer(dispatcher: &Dispatcher, slot: &mut Slot) -> Undo {
+fn answer(dispatcher: &Dispatcher, slot: &mut Slot, patience: Patience) -> Undo {
     let (headers, payload) = slot.parts();
     let (common, rest) = headers.split_at_mut(URING_HEADER);
     let (own, ring) = rest.split_at_mut(URING_HEADER);
@@ -284,7 +296,7 @@ fn answer(dispatcher: &Dispatcher, slot: &mut Slot) -> Undo {
         }
         Ok(call) => {
             let mut body = BODY.take();
-            let answer = dispatcher.answer(&header, &call, &mut body);
+            let answer = dispatcher.answer(&header, &call, patience, &mut body);
             let len = body.len();
             let answer = match payload.get_mut(..len) {
                 Some(place) => {

@@ -1,7 +1,7 @@
-//! Threads for work that may take long, so that a queue's own thread is free for what comes next.
+//! Threads for work that may take long, so that the thread that took the request is free for what comes next.
 //!
 //! Rules that hold here
-//! * The number of threads is fixed. What waits is bounded from outside: each job holds an entry of a queue.
+//! * The number of threads is fixed. What waits is bounded from outside: each job is a request that somebody waits for.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,6 +26,15 @@ pub struct Pool {
 }
 
 impl Pool {
+    /// A small one for what waits until other requests are served, and so must never have the threads that serve those.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn patient() -> io::Result<Pool> {
+        const PATIENT: usize = 2;
+        Pool::new(PATIENT)
+    }
+
     /// A pool of so many threads.
     ///
     /// # Errors
