@@ -18,6 +18,7 @@ use super::commit::Durability;
 use super::core::{Core, Open, Shared, list};
 use super::error::{Error, Fault, Inner, Result};
 use super::share::{self, CreateShare, Vouched};
+use super::trust::Trust;
 use super::types::{Attr, Caller, NodeId, OpenFlags, ROOT, SetAttr, SetXattr};
 use super::{LockMode, OpenOptions, OsRandom, Vault};
 use crate::backing::{Dir, Kind, RenameMode, Seek, SetTime, Stat};
@@ -472,7 +473,7 @@ impl Vault {
 
     /// The share that will take the place: founded now, or by an earlier call. One of an earlier call is gone on with only if the junction
     /// of the place names it and its members are those that it is to have: whoever stores the vault could have put another share of ours
-    /// there, with somebody else in it.
+    /// there, with somebody else in it. It is not remembered yet: a share that we have been in is not one that is being made.
     fn staged_share(&self, core: &Arc<Core>, place: &Place, attr: &Attr, options: &CreateShare) -> Result<Arc<Core>> {
         let at = |fault: Fault| fault.at("share", PathBuf::new);
         let identity = core.keys.signing.identity();
@@ -483,7 +484,7 @@ impl Vault {
             let vouched = Vouched { share: junction.map(|junction| junction.share), head: None };
             let store = parent.open_dir(&staging).map_err(|e| at(e.into()))?;
             if vouched.share.is_some()
-                && let Ok(entered) = share::enter(&*store, identity, self.shares().trust(), &vouched, &PathBuf::new())
+                && let Ok(entered) = share::enter(&*store, identity, &Trust::default(), &vouched, &PathBuf::new())
                 && !entered.forked
                 && entered.descriptor.isolated == options.isolated
                 && has_members(entered.heads[0].members.all(), &others, &identity.public().sign)
@@ -507,7 +508,7 @@ impl Vault {
         let coming = Junction { share, isolated: options.isolated, coming: true, name: place.name.clone() };
         core.write_junction(parent, &place.parent_id, &coming).map_err(at)?;
         let vouched = Vouched { share: Some(share), head: None };
-        let entered = share::enter(&*store, identity, self.shares().trust(), &vouched, &PathBuf::new())?;
+        let entered = share::enter(&*store, identity, &Trust::default(), &vouched, &PathBuf::new())?;
         self.open_staged(store, &entered)
     }
 
