@@ -1,5 +1,9 @@
 //! Shares within a vault: made of folders, entered by proof, apart from what they stand in.
 
+#[path = "support/members.rs"]
+mod members;
+#[path = "support/raw.rs"]
+mod raw;
 #[path = "support/vaults.rs"]
 mod vaults;
 
@@ -9,17 +13,14 @@ use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::backing::mem::MemStore;
 use kithfs::backing::{Access, Dir, Kind, RenameMode as StoreRename};
 use kithfs::crypto::Suite;
-use kithfs::sharing::{Identity, Member, Pin, Role};
-use kithfs::vault::{CreateShare, Error, NodeId, OpenOptions, Outcome, Pins, ROOT, RenameMode, SetXattr, Trust, Vault};
-use vaults::{READ_WRITE, Seeded, at, faults, get, mkdir, open, pattern, put, rename, symlink, tree};
-
-fn person(n: u64) -> Identity {
-    Identity::generate(&Seeded::new(1000 + n))
-}
+use kithfs::sharing::{Identity, Member, Role};
+use kithfs::vault::{CreateShare, Error, OpenOptions, Outcome, ROOT, RenameMode, SetXattr, Trust, Vault};
+use members::{Memory, member, person, remembering};
+use raw::beneath;
+use vaults::{at, faults, get, mkdir, open, pattern, put, rename, settle, symlink, tree};
 
 fn with_bob(bob: &Identity) -> CreateShare {
-    let others = vec![Member { public: bob.public(), role: Role::Writer, name: "Bob".into() }];
-    CreateShare { isolated: false, name: "Ann".into(), others }
+    CreateShare { isolated: false, name: "Ann".into(), others: vec![member(bob, Role::Writer, "Bob")] }
 }
 
 /// A vault with a folder that has something of everything.
@@ -51,31 +52,8 @@ fn filled() -> MemStore {
     store
 }
 
-/// Makes everything below a directory durable.
-fn settle(vault: &Vault, node: NodeId) {
-    for (_, attr) in vaults::entries(vault, node).unwrap() {
-        match attr.kind {
-            Kind::Dir => settle(vault, attr.node),
-            Kind::File => {
-                let handle = vault.open_file(attr.node, READ_WRITE).unwrap().handle;
-                vault.fsync(handle, false).unwrap();
-                vault.release(handle).unwrap();
-            }
-            _ => {}
-        }
-        vault.forget(attr.node, 1);
-    }
-    let handle = vault.open_dir(node).unwrap();
-    vault.sync_dir(handle).unwrap();
-    vault.release_dir(handle);
-}
-
 fn share(vault: &Vault, path: &[u8], options: &CreateShare) -> Result<[u8; 32], Error> {
-    vault.create_share(path, options, &mut |_| {})
-}
-
-fn beneath(store: &Arc<dyn Dir>, path: &[u8]) -> Arc<dyn Dir> {
-    path.split(|b| *b == b'/').fold(store.clone(), |dir, name| dir.open_dir(name).unwrap())
+    vault.create_share(path, options, &mut members::quiet())
 }
 
 fn trusting() -> OpenOptions {
@@ -305,25 +283,6 @@ fn another_share_of_ours_in_the_place_of_the_one_that_is_being_made_is_not_fille
     assert_eq!(get(&vault, b"projects/moved/note").unwrap(), b"a note");
 }
 
-/// Pins in memory.
-#[derive(Default)]
-struct Memory(parking_lot::Mutex<std::collections::HashMap<[u8; 32], Pin>>);
-
-impl Pins for Memory {
-    fn get(&self, share: &[u8; 32]) -> std::io::Result<Option<Pin>> {
-        Ok(self.0.lock().get(share).copied())
-    }
-
-    fn inviter(&self, _share: &[u8; 32]) -> std::io::Result<Option<[u8; 32]>> {
-        Ok(None)
-    }
-
-    fn put(&self, share: &[u8; 32], head: Pin) -> std::io::Result<()> {
-        self.0.lock().insert(*share, head);
-        Ok(())
-    }
-}
-
 #[test]
 fn who_has_seen_a_removal_from_a_nested_share_does_not_take_the_older_list_of_members() {
     // The storage host takes the newest manifest of the share away, and the removed member is one again; the vault itself has one owner.
@@ -333,21 +292,16 @@ fn who_has_seen_a_removal_from_a_nested_share_does_not_take_the_older_list_of_me
     let folder = vault.cipher_path(b"projects").unwrap();
     vault.close().unwrap();
     let folder = beneath(&store.root(), &folder);
-    let manifests = || -> Vec<Box<[u8]>> {
-        let entries = folder.reopen().unwrap().read(0, 1 << 20).unwrap();
-        entries.into_iter().map(|entry| entry.name).filter(|name| name.starts_with(b"+manifest-")).collect()
-    };
+    let manifests = || raw::named(&*folder, b"+manifest-");
     let first = manifests();
 
     let pins = Arc::new(Memory::default());
-    let trust = Trust { pins: Some(pins.clone()), ..Trust::default() };
-    let remembering =
-        || Vault::open(store.root(), &vaults::owner(), OpenOptions { trust: trust.clone(), ..OpenOptions::default() }).unwrap();
+    let remembering = || Vault::open(store.root(), &vaults::owner(), remembering(&pins)).unwrap();
     let vault = remembering();
-    vault.share_at(b"projects").unwrap().remove(&[bob.public().sign], &mut |_| {}).unwrap();
+    vault.share_at(b"projects").unwrap().remove(&[members::key(&bob)], &mut |_| {}).unwrap();
     vault.refresh().unwrap();
     vault.close().unwrap();
-    assert_eq!(pins.0.lock().keys().collect::<Vec<_>>(), [&id], "of the vault itself there is nothing to remember");
+    assert_eq!(pins.heads.lock().keys().collect::<Vec<_>>(), [&id], "of the vault itself there is nothing to remember");
 
     let newest = manifests().into_iter().find(|name| !first.contains(name)).unwrap();
     folder.rename(&newest, &*folder, b"+gone", StoreRename::Replace).unwrap();

@@ -151,6 +151,9 @@ fn two_admins_who_change_the_membership_at_the_same_time_make_a_fork_for_whoever
     sync(&ann, &cem);
     assert!(said(&cem.ok(&["share", "list", "vault"])).contains("FORKED"));
     refused(&cem.fails(&["share", "settle", "vault"], 2), "there are 2 heads");
+    let told = cem.fails(&["share", "remove", "vault", "Bob"], 11);
+    assert!(stderr(&told).contains("hint: settle it first: kithfs share settle"), "{}", stderr(&told));
+    assert!(!cem.kithfs(&["mkdir", "vault", "new"]).output().unwrap().status.success(), "nothing is written");
     let listing: serde_json::Value = serde_json::from_str(&said(&ann.ok(&["share", "list", "--json", "vault"]))).unwrap();
     // Ann has seen her own change: what excludes it is a rival that does not bother her
     assert_eq!(listing["heads"].as_array().unwrap().len(), 1, "{listing}");
@@ -302,4 +305,34 @@ fn everything_about_shares_works_inside_a_live_mount_while_programs_read() {
     drop(mounted);
     ann.ok(&["fsck", "vault"]);
     assert_eq!(said(&ann.ok(&["cat", "vault", "projects/other"])), "text\n");
+}
+
+#[test]
+fn what_is_moved_and_copied_across_the_boundary_of_a_share_arrives_whole() {
+    // rename(2) and link(2) cannot do it, so mv(1) copies; it and cp(1) keep all that they keep elsewhere.
+    if !can_run() {
+        return;
+    }
+    let ann = Person::user("ann", 0);
+    ann.ok(&["init", "--identity", ".config/kithfs/identity", "vault"]);
+    let _mounted = Mounted::new(&ann, &[]);
+    let looks =
+        |dir: &str| ann.shell(&format!("cd {dir} && find . -exec stat -c '%n %F %a %s %Y' {{}} + | sort; cat in/file; readlink link")).1;
+    let make = "mkdir -p plain/projects plain/tree/in; head -c 300000 /dev/urandom | base64 > plain/tree/in/file; ln -s in/file plain/tree/link; \
+        chmod 640 plain/tree/in/file; ln plain/tree/in/file plain/tree/hard; touch -d 2001-02-03 plain/tree/in/file plain/tree/in plain/tree";
+    assert!(ann.shell(make).0);
+    ann.ok(&["share", "create", "--name", "Ann", "plain/projects"]);
+    let before = looks("plain/tree");
+    let (linked, why) = ann.shell("ln plain/tree/in/file plain/projects/file");
+    assert!(!linked && why.contains("cross-device"), "{why}");
+    assert!(ann.shell("cp -a plain/tree plain/projects/copy").0);
+    assert!(ann.shell("mv plain/tree plain/projects/moved").0);
+    assert!(!ann.shell("test -e plain/tree").0);
+    for copy in ["copy", "moved"] {
+        assert_eq!(looks(&format!("plain/projects/{copy}")), before);
+        assert_eq!(ann.shell(&format!("stat -c %h plain/projects/{copy}/hard")).1, "2\n", "hard links stay hard links");
+    }
+    assert!(ann.shell("mv plain/projects/moved plain/back && rm -r plain/projects/copy").0);
+    assert_eq!(looks("plain/back"), before);
+    assert_eq!(ann.shell("ls plain/projects").1, "");
 }

@@ -169,3 +169,49 @@ fn what_a_modified_client_of_a_reader_writes_is_refused_by_every_honest_mount() 
         assert!(daemon.wait().unwrap().success());
     }
 }
+
+/// Who has a vault open with others, as `info` says: process ids.
+fn sharers(person: &Person, vault: &str) -> Vec<i32> {
+    let info: serde_json::Value = serde_json::from_str(&said(&person.ok(&["info", "--json", vault]))).unwrap();
+    assert!(info["in_use_by"].is_null(), "{info}");
+    info["shared_by"].as_array().unwrap().iter().map(|holder| holder["pid"].as_i64().unwrap() as i32).collect()
+}
+
+#[test]
+fn a_daemon_that_is_stopped_while_it_holds_a_file_loses_nothing_and_keeps_others_from_it() {
+    // The machine of Ann sleeps, say. Who holds what she has open is refused, reads what is committed, and goes on when she does.
+    if !can_run() {
+        return;
+    }
+    let (ann, bob, _cem, place) = three();
+    let place = place.to_str().unwrap();
+    let hers = Mounted::at(&ann, &["--shared"], "vault");
+    let [daemon] = sharers(&ann, "vault")[..] else { panic!("one of them has it open") };
+    let daemon = rustix::process::Pid::from_raw(daemon).unwrap();
+    assert!(ann.shell("umask 0; echo committed > plain/projects/file; echo other > plain/projects/other").0);
+    let _his = Mounted::at(&bob, &["--shared"], place);
+    assert_eq!(sharers(&bob, place).len(), 2, "she is in the folder as well, and he in nothing else");
+    assert_eq!(sharers(&ann, "vault").len(), 1);
+    let listed = said(&bob.ok(&["info", place]));
+    assert_eq!(listed.lines().filter(|line| line.starts_with("shared ") && line.contains("by process")).count(), 2, "{listed}");
+
+    let keeps = "exec 7>> plain/projects/file; echo dirty >&7; touch holding; while ! test -e let-go; do sleep 0.02; done";
+    let mut keeper = ann.program(keeps).spawn().unwrap();
+    wait_until("she has it open", || ann.home().join("holding").exists());
+    rustix::process::kill_process(daemon, rustix::process::Signal::STOP).unwrap();
+    let (wrote, why) = bob.shell("echo his >> plain/file");
+    let (also, read) = (bob.shell("echo his >> plain/other"), bob.shell("cat plain/file").1);
+    rustix::process::kill_process(daemon, rustix::process::Signal::CONT).unwrap();
+    assert!(!wrote && why.contains("busy"), "{why}");
+    assert!(also.0, "what she does not hold is his to write: {}", also.1);
+    assert!(["committed\n", "committed\ndirty\n"].contains(&&*read), "{read}");
+    ann.write("let-go", "");
+    assert!(keeper.wait().unwrap().success());
+    assert!(bob.shell("echo his >> plain/file").0);
+    for (person, at) in [(&ann, "projects/"), (&bob, "")] {
+        holds(person, &format!("{at}file"), "committed\ndirty\nhis\n");
+        holds(person, &format!("{at}other"), "other\nhis\n");
+    }
+    drop(hers);
+    assert_eq!(sharers(&bob, place).len(), 1);
+}

@@ -1,5 +1,7 @@
 //! The pass that seals a share anew after the folder key has changed: complete, stoppable, and never a help to a forger.
 
+#[path = "support/members.rs"]
+mod members;
 #[path = "support/vaults.rs"]
 mod vaults;
 
@@ -9,43 +11,20 @@ use std::sync::Arc;
 use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::backing::mem::MemStore;
 use kithfs::backing::{Access, Dir, Kind, RenameMode as StoreRename, SetTime, Timestamp};
-use kithfs::crypto::Suite;
-use kithfs::sharing::{Identity, Member, Role};
-use kithfs::vault::{
-    CreateOptions, CreateShare, Error, NodeId, OpenOptions, Pending, ROOT, RenameMode, SetAttr, SetXattr, ShareProgress, Trust, Vault,
-};
-use vaults::{READ_WRITE, Seeded, at, entries, faults, get, mkdir, pattern, put, rename, symlink, tree, write_at};
-
-fn person(n: u64) -> Identity {
-    Identity::generate(&Seeded::new(1000 + n))
-}
-
-fn key(identity: &Identity) -> [u8; 32] {
-    identity.public().sign
-}
+use kithfs::sharing::{Identity, Role};
+use kithfs::vault::{CreateShare, Error, LockMode, NodeId, Pending, ROOT, RenameMode, SetAttr, SetXattr, ShareProgress, Vault};
+use members::{key, member, open_as, person, quiet, root_share, trusting, with_bob};
+use vaults::{READ_WRITE, at, entries, faults, get, mkdir, pattern, put, rename, settle, symlink, tree, write_at};
 
 fn open_root(root: Arc<dyn Dir>, who: &Identity) -> Result<Vault, Error> {
-    let trust = Trust { first_use: true, ..Trust::default() };
-    Vault::open(root, who, OpenOptions { trust, ..OpenOptions::default() })
-}
-
-fn open_as(store: &MemStore, who: &Identity) -> Result<Vault, Error> {
-    open_root(store.root(), who)
-}
-
-fn quiet() -> impl FnMut(&ShareProgress) {
-    |_| {}
+    Vault::open(root, who, trusting(false, LockMode::Exclusive))
 }
 
 const LARGE: usize = 60_000;
 
 /// Ann's share with Bob, who writes, and who made something of everything; Ann has some too, and a share within.
 fn filled() -> (MemStore, Identity, Identity) {
-    let (ann, bob) = (person(1), person(2));
-    let store = MemStore::new();
-    let others = vec![Member { public: bob.public(), role: Role::Writer, name: "Bob".into() }];
-    let share = CreateShare { isolated: false, name: "Ann".into(), others };
-    Vault::create_signed(&store.root(), &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 14 }, &ann, &share).unwrap();
+    let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &bob).unwrap();
     put(&vault, b"small", b"by Bob").unwrap();
     put(&vault, b"empty", b"").unwrap();
@@ -92,25 +71,6 @@ fn age(vault: &Vault, node: NodeId) {
     }
 }
 
-/// Makes everything below a directory durable.
-fn settle(vault: &Vault, node: NodeId) {
-    for (_, attr) in entries(vault, node).unwrap() {
-        match attr.kind {
-            Kind::Dir => settle(vault, attr.node),
-            Kind::File => {
-                let handle = vault.open_file(attr.node, READ_WRITE).unwrap().handle;
-                vault.fsync(handle, false).unwrap();
-                vault.release(handle).unwrap();
-            }
-            _ => {}
-        }
-        vault.forget(attr.node, 1);
-    }
-    let handle = vault.open_dir(node).unwrap();
-    vault.sync_dir(handle).unwrap();
-    vault.release_dir(handle);
-}
-
 /// Times, owners and modes of everything, by path.
 fn looks(vault: &Vault) -> BTreeMap<Vec<u8>, (Timestamp, u32, u32, u32)> {
     fn walk(vault: &Vault, node: NodeId, path: &[u8], all: &mut BTreeMap<Vec<u8>, (Timestamp, u32, u32, u32)>) {
@@ -141,7 +101,7 @@ fn same<T: PartialEq + std::fmt::Debug>(now: &BTreeMap<Vec<u8>, T>, before: &BTr
 }
 
 fn new_epoch(vault: &Vault) {
-    vault.share_at(b"").unwrap().rekey().unwrap();
+    root_share(vault).rekey().unwrap();
 }
 
 fn pending(vault: &Vault) -> Pending {
@@ -441,7 +401,7 @@ fn who_cannot_write_counts_and_seals_nothing() {
     let vault = open_as(&store, &ann).unwrap();
     let cem = person(3);
     new_epoch(&vault);
-    vault.share_at(b"").unwrap().add(&[Member { public: cem.public(), role: Role::Reader, name: "Cem".into() }]).unwrap();
+    vault.share_at(b"").unwrap().add(&[member(&cem, Role::Reader, "Cem")]).unwrap();
     let counted = pending(&vault);
     vault.close().unwrap();
     let of_cem = open_as(&store, &cem).unwrap();

@@ -3,45 +3,32 @@
 
 #[path = "support/members.rs"]
 mod members;
+#[path = "support/raw.rs"]
+mod raw;
 #[path = "support/vaults.rs"]
 mod vaults;
 
 use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Access, RenameMode as StoreRename, SetTime, Timestamp};
+use kithfs::backing::{RenameMode as StoreRename, SetTime, Timestamp};
 use kithfs::crypto::Suite;
-use kithfs::sharing::{Role, RosterError};
+use kithfs::sharing::{Identity, Role, RosterError};
 use kithfs::vault::{Caller, CreateOptions, CreateShare, Error, LockMode, OpenFlags, OpenOptions, ShareProgress, Trust, Vault};
 use members::{beside, founded, key, member, open_as, person, quiet, root_share};
+use raw::{merge, named, names, read, write};
 use vaults::{get, mkdir, put};
 
-fn names(store: &MemStore) -> Vec<Vec<u8>> {
-    store.root().reopen().unwrap().read(0, 1 << 20).unwrap().into_iter().map(|e| e.name.to_vec()).collect()
-}
-fn read(store: &MemStore, name: &[u8]) -> Vec<u8> {
-    let file = store.root().open_file(name, Access::Read).unwrap();
-    let mut bytes = vec![0; file.stat().unwrap().size as usize];
-    file.read_at(&mut bytes, 0).unwrap();
-    bytes
-}
-fn write(store: &MemStore, name: &[u8], bytes: &[u8]) {
-    let file = match store.root().open_file(name, Access::ReadWrite) {
-        Ok(file) => file,
-        Err(_) => store.root().create_file(name, 0o600).unwrap(),
-    };
-    file.set_len(0).unwrap();
-    file.write_at(bytes, 0).unwrap();
-}
-/// Control files of the roster.
-fn merge(from: &MemStore, to: &MemStore) {
-    let have = names(to);
-    for name in names(from) {
-        if [&b"+manifest-"[..], b"+slots-", b"+inventory-"].iter().any(|p| name.starts_with(p)) && !have.contains(&name) {
-            write(to, &name, &read(from, &name));
-        }
-    }
-}
 fn new_since(before: &[Vec<u8>], store: &MemStore, prefix: &[u8]) -> Vec<u8> {
-    names(store).into_iter().find(|n| n.starts_with(prefix) && !before.contains(n)).unwrap()
+    named(&*store.root(), prefix).into_iter().find(|n| !before.contains(n)).unwrap()
+}
+
+/// Removes somebody, with a command of Ann's, while the host damages the slots of the new epoch: their name, and what they ought to be.
+fn removed_and_damaged(store: &MemStore, ann: &Identity, gone: &Identity) -> (Vec<u8>, Vec<u8>) {
+    let before = names(&*store.root());
+    root_share(&beside(store, ann)).remove(&[key(gone)], &mut quiet()).unwrap();
+    let slots = new_since(&before, store, b"+slots-");
+    let good = read(&*store.root(), &slots);
+    write(&*store.root(), &slots, &vec![0; good.len()]);
+    (slots, good)
 }
 
 #[test]
@@ -78,12 +65,12 @@ fn an_inventory_of_a_removed_admins_rival_does_not_make_his_forgery_valid() {
     put(&vault, b"small", b"forged afterwards").unwrap();
     vault.close().unwrap();
     root_share(&beside(&apart, &bob)).set_role(&key(&bob), Role::Reader, &mut quiet()).unwrap();
-    write(&store, &path, &read(&apart, &path));
+    write(&*store.root(), &path, &read(&*apart.root(), &path));
     // without the rival it is refused
     let honest = open_as(&store, &cem).unwrap();
     assert_eq!(get(&honest, b"small").unwrap_err().errno(), libc::EIO);
     honest.close().unwrap();
-    merge(&apart, &store);
+    merge(&*apart.root(), &*store.root());
     let honest = open_as(&store, &cem).unwrap();
     assert!(honest.is_read_only());
     let got = get(&honest, b"small");
@@ -96,14 +83,14 @@ fn a_fork_of_which_one_head_does_not_open_is_a_fork() {
     let (bob, cem) = (person(2), person(3));
     let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob"), member(&cem, Role::Writer, "Cem")]);
     let apart = store.snapshot();
-    let before = names(&store);
+    let before = names(&*store.root());
     root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
     let slots = new_since(&before, &store, b"+slots-");
     root_share(&beside(&apart, &bob)).rekey().unwrap();
-    merge(&apart, &store);
+    merge(&*apart.root(), &*store.root());
     // The storage host damages the slots of Ann's head.
-    let good = read(&store, &slots);
-    write(&store, &slots, &vec![0; good.len()]);
+    let good = read(&*store.root(), &slots);
+    write(&*store.root(), &slots, &vec![0; good.len()]);
     let honest = open_as(&store, &cem).unwrap();
     assert!(honest.is_read_only(), "two heads are there");
     let written = put(&honest, b"secret", b"under the key of Bob, who was removed");
@@ -121,7 +108,7 @@ fn who_settles_without_somebody_keeps_what_he_wrote() {
     let apart = store.snapshot();
     root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
     let dans = root_share(&beside(&apart, &dan)).add(&[member(&person(5), Role::Writer, "Eve")]).unwrap();
-    merge(&apart, &store);
+    merge(&*apart.root(), &*store.root());
     let vault = beside(&store, &ann);
     assert_eq!(get(&vault, b"bobs").unwrap(), b"by Bob");
     root_share(&vault).settle(&dans.hash, &[key(&bob)]).unwrap();
@@ -135,11 +122,7 @@ fn nothing_is_written_under_a_key_that_a_verified_manifest_has_ended() {
     let (bob, cem) = (person(2), person(3));
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob"), member(&cem, Role::Writer, "Cem")]);
     let vault = open_as(&store, &bob).unwrap();
-    let before = names(&store);
-    root_share(&beside(&store, &ann)).remove(&[key(&cem)], &mut quiet()).unwrap();
-    let slots = new_since(&before, &store, b"+slots-");
-    let good = read(&store, &slots);
-    write(&store, &slots, &vec![0; good.len()]);
+    removed_and_damaged(&store, &ann, &cem);
     assert!(vault.refresh().is_err());
     assert_eq!(put(&vault, b"secret", b"not for Cem").unwrap_err().errno(), libc::EROFS);
 }
@@ -150,19 +133,15 @@ fn a_new_epoch_that_could_not_be_taken_over_is_tried_again() {
     let (bob, cem) = (person(2), person(3));
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob"), member(&cem, Role::Writer, "Cem")]);
     let vault = open_as(&store, &bob).unwrap();
-    let before = names(&store);
-    root_share(&beside(&store, &ann)).remove(&[key(&cem)], &mut quiet()).unwrap();
-    let slots = new_since(&before, &store, b"+slots-");
-    let good = read(&store, &slots);
-    write(&store, &slots, &vec![0; good.len()]);
+    let (slots, good) = removed_and_damaged(&store, &ann, &cem);
     // A directory whose last change is old is looked at again only when it changes.
     let long_ago = Timestamp { secs: 1_000_000_000, nanos: 0 };
     store.root().set_times_self(SetTime::Omit, SetTime::At(long_ago)).unwrap();
     assert!(vault.refresh().is_err());
-    write(&store, &slots, &good); // the sync tool has brought the rest
+    write(&*store.root(), &slots, &good); // the sync tool has brought the rest
     vault.refresh().unwrap();
     put(&vault, b"secret", b"not for Cem").unwrap();
-    let header = read(&store, &vault.cipher_path(b"secret").unwrap());
+    let header = read(&*store.root(), &vault.cipher_path(b"secret").unwrap());
     assert_ne!(header[16..20], 1u32.to_le_bytes(), "sealed under the key that Cem has");
 }
 
@@ -193,14 +172,14 @@ fn an_inventory_that_arrives_after_its_manifest_counts() {
     let mounted = open_as(&store, &ann).unwrap();
     let apart = store.snapshot();
     root_share(&beside(&apart, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
-    let have = names(&store);
-    for name in names(&apart) {
+    let have = names(&*store.root());
+    for name in names(&*apart.root()) {
         if !have.contains(&name) && (name.starts_with(b"+manifest-") || name.starts_with(b"+slots-")) {
-            write(&store, &name, &read(&apart, &name));
+            write(&*store.root(), &name, &read(&*apart.root(), &name));
         }
     }
     mounted.refresh().unwrap();
-    merge(&apart, &store);
+    merge(&*apart.root(), &*store.root());
     mounted.refresh().unwrap();
     assert_eq!(get(&mounted, b"bobs").unwrap(), b"by Bob");
 }
@@ -271,15 +250,15 @@ fn a_fork_with_a_head_that_does_not_open_is_not_said_to_be_settled() {
     let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob"), member(&cem, Role::Writer, "Cem")]);
     let apart = store.snapshot();
     let anns = root_share(&beside(&store, &ann)).rekey().unwrap();
-    let before = names(&apart);
+    let before = names(&*apart.root());
     root_share(&beside(&apart, &bob)).rekey().unwrap();
     let slots = new_since(&before, &apart, b"+slots-");
-    merge(&apart, &store);
+    merge(&*apart.root(), &*store.root());
     store.root().unlink(&slots).unwrap();
     let vault = beside(&store, &ann);
     let settled = root_share(&vault).settle(&anns.hash, &[]).unwrap_err();
     assert!(matches!(settled, Error::Members { source: RosterError::UnopenedHead, .. }), "{settled}");
-    write(&store, &slots, &read(&apart, &slots));
+    write(&*store.root(), &slots, &read(&*apart.root(), &slots));
     root_share(&beside(&store, &ann)).settle(&anns.hash, &[]).unwrap();
     assert_eq!(root_share(&beside(&store, &ann)).info().unwrap().heads.len(), 1);
 }
@@ -363,8 +342,8 @@ fn an_old_junction_put_back_leads_into_the_share_and_shows_its_members() {
     let options = CreateShare { isolated: false, name: "Ann".into(), others: vec![member(&bob, Role::Writer, "Bob")] };
     vault.create_share(b"projects", &options, &mut quiet()).unwrap();
     let projects = vault.cipher_path(b"projects").unwrap();
-    let junction = names(&store).into_iter().find(|n| n.starts_with(b"+junction-")).unwrap();
-    let old = read(&store, &junction);
+    let junction = names(&*store.root()).into_iter().find(|n| n.starts_with(b"+junction-")).unwrap();
+    let old = read(&*store.root(), &junction);
     vaults::rename(&vault, b"projects", b"archive", kithfs::vault::RenameMode::Replace).unwrap();
     mkdir(&vault, b"projects").unwrap();
     put(&vault, b"projects/own", b"Ann's own").unwrap();
@@ -373,7 +352,7 @@ fn an_old_junction_put_back_leads_into_the_share_and_shows_its_members() {
     let root = store.root();
     root.rename(&projects, &*root, b"+hidden", StoreRename::NoReplace).unwrap();
     root.rename(&archive, &*root, &projects, StoreRename::NoReplace).unwrap();
-    write(&store, &junction, &old);
+    write(&*store.root(), &junction, &old);
     let vault = Vault::open(store.root(), &ann, OpenOptions::default()).unwrap();
     put(&vault, b"projects/new", b"for the members of the share").unwrap();
     assert!(vault.who_can_read(b"projects").unwrap().iter().any(|m| m.public.sign == key(&bob)), "who asks is told the truth");
@@ -418,15 +397,11 @@ fn what_is_dirty_while_a_head_does_not_open_is_kept_until_it_does() {
         (vaults::open_or_create(&vault, b"open", flags).unwrap(), vaults::open_or_create(&vault, b"closed", flags).unwrap());
     vault.write(open, 0, b"new", false).unwrap();
     vault.write(closed, 0, b"new", false).unwrap();
-    let before = names(&store);
-    root_share(&beside(&store, &ann)).remove(&[key(&cem)], &mut quiet()).unwrap();
-    let slots = new_since(&before, &store, b"+slots-");
-    let good = read(&store, &slots);
-    write(&store, &slots, &vec![0; good.len()]);
+    let (slots, good) = removed_and_damaged(&store, &ann, &cem);
     assert!(vault.refresh().is_err());
     assert_eq!(vault.fsync(open, false).unwrap_err().errno(), libc::EROFS);
     assert_eq!(vault.release(closed).unwrap_err().errno(), libc::EROFS);
-    write(&store, &slots, &good);
+    write(&*store.root(), &slots, &good);
     vault.refresh().unwrap();
     vault.fsync(open, false).unwrap();
     vault.release(open).unwrap();
@@ -435,7 +410,7 @@ fn what_is_dirty_while_a_head_does_not_open_is_kept_until_it_does() {
     let vault = open_as(&store, &ann).unwrap();
     for name in [&b"open"[..], b"closed"] {
         assert_eq!(get(&vault, name).unwrap(), b"new");
-        let header = read(&store, &vault.cipher_path(name).unwrap());
+        let header = read(&*store.root(), &vault.cipher_path(name).unwrap());
         assert_eq!(header[16..20], 2u32.to_le_bytes(), "under the new epoch, of which Cem has no key");
     }
 }
@@ -454,11 +429,11 @@ fn a_settlement_does_not_revive_what_a_removed_admin_lists_on_the_losing_side() 
     let vault = open_as(&apart, &bob).unwrap();
     put(&vault, b"small", b"forged afterwards").unwrap();
     vault.close().unwrap();
-    let before = names(&apart);
+    let before = names(&*apart.root());
     root_share(&beside(&apart, &bob)).set_role(&key(&bob), Role::Reader, &mut quiet()).unwrap();
     assert!(!new_since(&before, &apart, b"+inventory-").is_empty());
-    write(&store, &path, &read(&apart, &path));
-    merge(&apart, &store);
+    write(&*store.root(), &path, &read(&*apart.root(), &path));
+    merge(&*apart.root(), &*store.root());
     root_share(&beside(&store, &ann)).settle(&anns.hash, &[]).unwrap();
     let honest = open_as(&store, &cem).unwrap();
     assert!(!honest.is_read_only(), "it is settled");
@@ -477,8 +452,8 @@ fn a_settlement_keeps_what_an_admin_who_stays_has_listed_on_the_losing_side() {
     vault.close().unwrap();
     let anns = root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
     root_share(&beside(&apart, &dan)).remove(&[key(&bob)], &mut quiet()).unwrap();
-    write(&store, &path, &read(&apart, &path));
-    merge(&apart, &store);
+    write(&*store.root(), &path, &read(&*apart.root(), &path));
+    merge(&*apart.root(), &*store.root());
     root_share(&beside(&store, &ann)).settle(&anns.hash, &[]).unwrap();
     assert_eq!(get(&open_as(&store, &ann).unwrap(), b"bobs").unwrap(), b"by Bob");
 }

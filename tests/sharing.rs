@@ -644,6 +644,31 @@ fn operations_that_make_no_sense_are_refused() {
 }
 
 #[test]
+fn ones_own_slot_among_thousands_is_found_with_a_few_reads() {
+    let (ann, random) = (person(1), random(1));
+    let others: Vec<Member> = (0..3000u64)
+        .map(|n| {
+            let mut seed = [7; 32];
+            seed[..8].copy_from_slice(&n.to_le_bytes());
+            member(&Identity::from_seed(IdentitySeed::from_bytes(seed)), Role::Reader, &n.to_string())
+        })
+        .collect();
+    let founded = found(&ann, &FoundParams { others: &others, ..params(Suite::Aes256Gcm, true) }, &random, NOW).unwrap();
+    let store = Store::new(&founded);
+    let mut seed = [7; 32];
+    seed[..8].copy_from_slice(&1234u64.to_le_bytes());
+    let mut read = 0;
+    let mut reader = store.reader();
+    let mut counting = |block: &BlockRef, at: u64, buf: &mut [u8]| {
+        read += buf.len();
+        reader(block, at, buf)
+    };
+    let keys = store.roster().open(&Identity::from_seed(IdentitySeed::from_bytes(seed)), &mut counting).unwrap();
+    assert_eq!(keys.current().key.expose(), founded.keys.current().key.expose());
+    assert!(read <= 4096, "{read} bytes of the block");
+}
+
+#[test]
 fn adding_to_a_large_share_makes_a_small_block_until_there_are_four() {
     let random = random(1);
     let ann = person(1);

@@ -24,9 +24,9 @@ use kithfs::format::name::NameCipher;
 use kithfs::format::signature::Authorship;
 use kithfs::format::slots;
 use kithfs::format::table::{HOLE, Table, segment_aad, table_hash};
-use kithfs::sharing::{Acting, Identity, Pin, Role, VerifiedRoster};
-use kithfs::vault::{CreateOptions, CreateShare, Error, OpenOptions, Pins, ROOT, RenameMode, Trust, Vault};
-use members::{member, person};
+use kithfs::sharing::{Acting, Identity, Role, VerifiedRoster};
+use kithfs::vault::{CreateOptions, CreateShare, Error, OpenOptions, ROOT, RenameMode, Trust, Vault};
+use members::{Memory, member, person};
 use vaults::{READ_WRITE, Seeded, at, faults, get, mkdir, open_or_create, pattern, put, rename, symlink, tree, write_at};
 
 const CHUNK_LOG2: u8 = 14;
@@ -210,25 +210,6 @@ fn a_share_that_nothing_vouches_for_is_not_entered() {
     assert!(open(&people.bob, remembering(false)).is_err());
     assert!(open(&people.bob, remembering(true)).is_ok());
     assert!(open(&people.bob, remembering(false)).is_ok(), "the first use was remembered");
-}
-
-/// Pins in memory.
-#[derive(Default)]
-struct Memory(parking_lot::Mutex<std::collections::HashMap<[u8; 32], Pin>>);
-
-impl Pins for Memory {
-    fn get(&self, share: &[u8; 32]) -> std::io::Result<Option<Pin>> {
-        Ok(self.0.lock().get(share).copied())
-    }
-
-    fn inviter(&self, _share: &[u8; 32]) -> std::io::Result<Option<[u8; 32]>> {
-        Ok(None)
-    }
-
-    fn put(&self, share: &[u8; 32], head: Pin) -> std::io::Result<()> {
-        self.0.lock().insert(*share, head);
-        Ok(())
-    }
 }
 
 #[test]

@@ -19,6 +19,8 @@ mod numbers;
 mod page;
 #[path = "spec/sharing.rs"]
 mod sharing;
+#[path = "spec/signed.rs"]
+mod signed;
 
 use std::collections::BTreeSet;
 
@@ -62,7 +64,7 @@ fn every_label_of_the_program_is_used_by_it() {
 
 #[test]
 fn every_byte_table_says_what_the_program_writes() {
-    let known: Vec<bytes::Structure> = bytes::structures().into_iter().chain(sharing::structures()).collect();
+    let known: Vec<bytes::Structure> = bytes::structures().into_iter().chain(sharing::structures()).chain(signed::structures()).collect();
     let on_page: BTreeSet<String> = page::byte_tables();
     let checked: BTreeSet<String> = known.iter().map(|s| s.name.to_owned()).collect();
     assert_eq!(on_page, checked, "tables of the page, and structures that are checked");

@@ -2,16 +2,21 @@
 
 #[path = "support/members.rs"]
 mod members;
+#[path = "support/raw.rs"]
+mod raw;
 #[path = "support/vaults.rs"]
 mod vaults;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use kithfs::backing::Access;
+use kithfs::backing::fault::{FaultPlan, FaultStore, Locks};
 use kithfs::backing::mem::MemStore;
-use kithfs::vault::{Error, OpenFlags, RenameMode, Vault};
-use members::{open_as, together, with_bob};
+use kithfs::backing::{Access, RenameMode as StoreRename};
+use kithfs::sharing::Identity;
+use kithfs::vault::{Error, LockMode, OpenFlags, RenameMode, Vault};
+use members::{open_as, together, trusting, with_bob};
 use vaults::{CALLER, READ, READ_WRITE, Seeded, at, faults, get, mkdir, open_or_create, pattern, put, rename, tree, write_at};
 
 fn both() -> (MemStore, Vault, Vault) {
@@ -264,4 +269,187 @@ fn what_was_synced_by_either_is_there_after_a_power_cut_whoever_comes_first() {
             }
         }
     }
+}
+
+/// A share whose locks are given in another way than a local filesystem's, open by Ann and by Bob.
+fn with_locks(store: &MemStore, who: [&Identity; 2], how: Locks) -> [Vault; 2] {
+    who.map(|who| {
+        let plan = FaultPlan::new();
+        plan.give_locks(how);
+        Vault::open(FaultStore::wrap(store.root(), plan), who, trusting(false, LockMode::Shared)).unwrap()
+    })
+}
+
+#[test]
+fn the_locks_of_nfs_are_enough() {
+    // NFS gives an exclusive lock only through a handle that is open for writing. The guards of files, and the lock on all names, were
+    // asked for through handles for reading, so that nothing could be written in a vault on NFS.
+    let (store, ann, bob) = with_bob();
+    let [ann, bob] = with_locks(&store, [&ann, &bob], Locks::ByAccess);
+    put(&ann, b"file", &pattern(1, 40_000)).unwrap();
+    let hers = open(&ann, b"file", READ_WRITE).unwrap();
+    assert_eq!(errno(write_at(&bob, b"file", 0, b"x")), libc::EBUSY);
+    ann.release(hers).unwrap();
+    write_at(&bob, b"file", 0, b"x").unwrap();
+    assert_eq!(get(&ann, b"file").unwrap()[0], b'x');
+    mkdir(&bob, b"dir").unwrap();
+    put(&bob, b"dir/in", b"it").unwrap();
+    rename(&ann, b"dir", b"moved", RenameMode::Replace).unwrap();
+    assert_eq!(get(&bob, b"moved/in").unwrap(), b"it");
+    ann.close().unwrap();
+    bob.close().unwrap();
+    assert!(store.root().stat(b"+lock").is_err());
+}
+
+#[test]
+fn where_locks_bind_nobody_a_commit_in_the_middle_of_another_is_an_error_and_never_wrong_bytes() {
+    // A machine sleeps in the middle of a commit, and its locks expire; or whoever keeps the store gives them to everybody. Bob commits at
+    // each moment of Ann's commit in turn.
+    const LEN: usize = 40_000;
+    let (start, ann_id, bob_id) = with_bob();
+    {
+        let vault = open_as(&start, &ann_id).unwrap();
+        put(&vault, b"file", &pattern(0, LEN)).unwrap();
+        let handle = open(&vault, b"file", READ_WRITE).unwrap();
+        vault.fsync(handle, false).unwrap();
+        vault.release(handle).unwrap();
+        vault.close().unwrap();
+    }
+    let (hers, his) = ([1u8; 4096], [2u8; 4096]);
+    let (mut told, mut moment) = ((0, 0), 0);
+    loop {
+        let store = start.snapshot();
+        let [ann, bob] = with_locks(&store, [&ann_id, &bob_id], Locks::Everybody);
+        let (a, b) = (open(&ann, b"file", READ_WRITE).unwrap(), open(&bob, b"file", READ_WRITE).unwrap());
+        // Segment 0 is hers, 5 in another chunk his, 2 of both.
+        for segment in [0, 2] {
+            ann.write(a, segment * 4096, &hers, false).unwrap();
+        }
+        for segment in [2, 5] {
+            bob.write(b, segment * 4096, &his, false).unwrap();
+        }
+        let (count, fired): (Arc<AtomicU64>, Arc<parking_lot::Mutex<Option<i32>>>) = Default::default();
+        let (vault, counted, outcome) = (bob.clone(), count.clone(), fired.clone());
+        store.on_event(Box::new(move |_| {
+            if counted.fetch_add(1, Ordering::AcqRel) == moment {
+                *outcome.lock() = Some(errno(vault.fsync(b, false)));
+            }
+        }));
+        let outcome_of_ann = errno(ann.fsync(a, false));
+        store.on_event(Box::new(|_| {}));
+        let outcome_of_bob = fired.lock().take();
+        let _ = (ann.release(a), bob.release(b));
+        let _ = (ann.close(), bob.close());
+        let Some(outcome_of_bob) = outcome_of_bob else { break };
+        let ok = [outcome_of_ann == 0, outcome_of_bob == 0];
+        told = (told.0 + u32::from(!ok[0]), told.1 + u32::from(!ok[1]));
+        assert!([0, libc::ESTALE, libc::EIO, libc::EBUSY].contains(&outcome_of_ann), "at {moment}: {outcome_of_ann}");
+        let vault = open_as(&store, &ann_id).unwrap();
+        let handle = open(&vault, b"file", READ).unwrap();
+        for segment in 0..(LEN / 4096) as u64 {
+            let mut bytes = [0; 4096];
+            let read = vault.read(handle, segment * 4096, &mut bytes);
+            let before = &pattern(0, LEN)[segment as usize * 4096..][..4096];
+            let Ok(_) = read else {
+                assert_eq!(errno(read), libc::EIO, "at {moment}");
+                continue;
+            };
+            let is = |what: &[u8]| bytes[..] == *what;
+            let fits = match (segment, ok) {
+                (0, [true, _]) => is(&hers),
+                (0, _) => is(&hers) || is(before),
+                (5, [_, true]) => is(&his),
+                (5, _) => is(&his) || is(before),
+                (2, [false, false]) => is(&hers) || is(&his) || is(before),
+                (2, [true, false]) => is(&hers),
+                (2, [false, true]) => is(&his),
+                (2, _) => is(&hers) || is(&his),
+                _ => is(before),
+            };
+            assert!(fits, "at {moment}: segment {segment} with {ok:?}: {:?}", &bytes[..4]);
+        }
+        moment += 1;
+    }
+    assert!(moment > 5 && told.0 > 2, "{moment} moments, of which {told:?} were told");
+}
+
+#[test]
+fn who_removes_the_lock_file_does_not_get_two_to_write_at_once() {
+    let (store, ann_id, bob_id) = with_bob();
+    let (ann, bob) = (together(&store, &ann_id).unwrap(), together(&store, &bob_id).unwrap());
+    put(&ann, b"file", b"hers").unwrap();
+    // Nobody else comes: it is made anew, and keeps others out again.
+    store.root().unlink(b"+lock").unwrap();
+    while store.root().stat(b"+lock").is_err() {
+        std::thread::yield_now();
+    }
+    assert!(matches!(open_as(&store, &ann_id), Err(Error::InUse { .. })));
+    bob.close().unwrap();
+    // Somebody else, who wants it alone, is faster: who had it writes nothing any more, and says so.
+    let other = loop {
+        let _ = store.root().unlink(b"+lock");
+        if let Ok(other) = open_as(&store, &bob_id) {
+            break other;
+        }
+    };
+    let handle = open(&ann, b"file", READ_WRITE).unwrap();
+    let refused = loop {
+        match ann.write(handle, 0, b"late", false).and_then(|()| ann.fsync(handle, false)) {
+            Ok(()) => std::thread::yield_now(), // until it has looked
+            Err(error) => break error.errno(),
+        }
+    };
+    assert_eq!(refused, libc::EROFS);
+    assert_eq!(get(&ann, b"file").unwrap().len(), 4, "reading goes on");
+    let _ = (ann.release(handle), ann.close());
+    assert!(matches!(open_as(&store, &ann_id), Err(Error::InUse { .. })), "she has not taken away a lock that is not hers");
+    put(&other, b"file", b"his").unwrap();
+    other.close().unwrap();
+    assert_eq!(get(&open_as(&store, &ann_id).unwrap(), b"file").unwrap(), b"his");
+}
+
+#[test]
+fn a_file_that_is_replaced_under_who_writes_it_is_another_file() {
+    // As in any filesystem: a sync tool that renames a new version over the old one, or another daemon that does, leaves who has the old
+    // one open with a file that has no name any more.
+    let (store, ann, bob) = both();
+    for name in [&b"file"[..], b"other"] {
+        put(&ann, name, &pattern(name.len() as u64, 40_000)).unwrap();
+    }
+    let [file, other] = [&b"file"[..], b"other"].map(|name| ann.cipher_path(name).unwrap());
+    let hers = open(&ann, b"file", READ_WRITE).unwrap();
+    ann.write(hers, 0, b"to the old one", false).unwrap();
+    store.root().rename(&other, &*store.root(), &file, StoreRename::Replace).unwrap();
+    ann.fsync(hers, false).unwrap();
+    let mut bytes = [0; 14];
+    ann.read(hers, 0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"to the old one");
+    ann.release(hers).unwrap();
+    for vault in [&ann, &bob] {
+        assert_eq!(get(vault, b"file").unwrap(), pattern(5, 40_000));
+    }
+    assert_eq!(faults(&ann), [""; 0]);
+}
+
+#[test]
+fn those_who_share_a_vault_are_named_without_a_secret() {
+    let (store, ann, bob) = both();
+    let described = |store: &MemStore| Vault::describe(&store.root()).unwrap();
+    assert_eq!(described(&store).shared_by.len(), 2);
+    assert!(described(&store).shared_by.iter().all(|holder| holder.pid == std::process::id() && holder.since_unix > 0));
+    assert!(described(&store).locked_by.is_none());
+    ann.close().unwrap();
+    assert_eq!(described(&store).shared_by.len(), 1);
+    // Of who has died only a card is left, on which no lock is. It names nobody, and goes when the next one comes.
+    let dead = store.snapshot();
+    bob.close().unwrap();
+    assert_eq!(described(&store).shared_by.len(), 0);
+    assert!(raw::named(&*store.root(), b"+lock").is_empty());
+    let left = raw::named(&*dead.root(), b"+lock-");
+    assert_eq!((left.len(), described(&dead).shared_by.len()), (1, 0));
+    let (_, ann, _) = with_bob();
+    let alive = together(&dead, &ann).unwrap();
+    let cards = raw::named(&*dead.root(), b"+lock-");
+    assert!(cards.len() == 1 && cards != left);
+    alive.close().unwrap();
 }

@@ -24,6 +24,7 @@
 //! Rules that hold here
 //! * A call that fails does nothing, but for a write that is cut short.
 //! * A name is a name of the store below: what it refuses is refused in the same way.
+//! * Locks can be given in other ways than the store's ([`Locks`]), as those of a network filesystem are.
 
 mod plan;
 
@@ -31,7 +32,7 @@ use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
-pub use plan::{Calls, Fault, FaultPlan, When};
+pub use plan::{Calls, Fault, FaultPlan, Locks, When};
 
 use super::{Access, Allocate, Call, Dir, DirEntry, File, Kind, Lock, RenameMode, Seek, SetTime, Space, Stat};
 
@@ -53,6 +54,7 @@ struct FaultDir {
 struct FaultFile {
     file: Arc<dyn File>,
     plan: Arc<FaultPlan>,
+    access: Access,
 }
 
 impl FaultDir {
@@ -60,8 +62,8 @@ impl FaultDir {
         FaultStore::wrap(dir, self.plan.clone())
     }
 
-    fn wrap_file(&self, file: Arc<dyn File>) -> Arc<dyn File> {
-        Arc::new(FaultFile { file, plan: self.plan.clone() })
+    fn wrap_file(&self, file: Arc<dyn File>, access: Access) -> Arc<dyn File> {
+        Arc::new(FaultFile { file, plan: self.plan.clone(), access })
     }
 }
 
@@ -83,17 +85,17 @@ impl Dir for FaultDir {
 
     fn open_file(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
         self.plan.pass(Call::OpenFile)?;
-        Ok(self.wrap_file(self.dir.open_file(name, access)?))
+        Ok(self.wrap_file(self.dir.open_file(name, access)?, access))
     }
 
     fn create_file(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>> {
         self.plan.pass(Call::CreateFile)?;
-        Ok(self.wrap_file(self.dir.create_file(name, perm)?))
+        Ok(self.wrap_file(self.dir.create_file(name, perm)?, Access::ReadWrite))
     }
 
     fn create_unnamed(&self, perm: u32) -> io::Result<Arc<dyn File>> {
         self.plan.pass(Call::CreateUnnamed)?;
-        Ok(self.wrap_file(self.dir.create_unnamed(perm)?))
+        Ok(self.wrap_file(self.dir.create_unnamed(perm)?, Access::ReadWrite))
     }
 
     fn link_unnamed(&self, file: &dyn File, name: &[u8]) -> io::Result<()> {
@@ -331,7 +333,11 @@ impl File for FaultFile {
 
     fn try_lock(&self, lock: Lock) -> io::Result<bool> {
         self.plan.pass(Call::Lock)?;
-        self.file.try_lock(lock)
+        match self.plan.locks() {
+            Locks::Everybody => Ok(true),
+            Locks::ByAccess if lock == Lock::Exclusive && self.access == Access::Read => Err(io::Error::from_raw_os_error(libc::EBADF)),
+            _ => self.file.try_lock(lock),
+        }
     }
 
     fn as_any(&self) -> &dyn Any {

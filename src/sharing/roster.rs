@@ -145,9 +145,9 @@ impl Roster {
                 Err(error) => ignored.push((index, error)),
             }
         }
-        let Standing { heads, ignored: rivals } = assembly.finish(pin)?;
+        let Standing { heads, ignored: rivals, pinned } = assembly.finish(pin)?;
         ignored.extend(rivals);
-        Ok(Standing { heads, ignored })
+        Ok(Standing { heads, ignored, pinned })
     }
 }
 
@@ -226,7 +226,8 @@ impl Assembly {
             return Err(RosterError::TooMany("heads"));
         }
         let heads = tips.into_iter().map(|tip| chain_to(&descriptor, share, &valid, tip)).collect();
-        Ok(Standing { heads, ignored })
+        let pinned = pin.and_then(|pin| valid.get(&pin.hash)).map(|link| link.manifest.clone());
+        Ok(Standing { heads, ignored, pinned })
     }
 }
 
@@ -311,6 +312,8 @@ pub struct Standing {
     /// What does not count: index in the bag (`usize::MAX` for one that is valid by itself, but does not descend from the
     /// pin, or settles what it must not), and why.
     pub ignored: Vec<(usize, RosterError)>,
+    /// The manifest of the pin. It need not be in the chain of a head: its branch may have lost a fork.
+    pub pinned: Option<Arc<Manifest>>,
 }
 
 impl Standing {

@@ -41,6 +41,8 @@ pub(crate) struct Committer<'a> {
     pub journal: &'a Journal,
     /// Number for the blocks of a file that was shortened: the old ones are never found again.
     pub next_serial: &'a dyn Fn() -> u64,
+    /// Others may commit to the file too, if a lock is lost.
+    pub shared: bool,
 }
 
 impl Committer<'_> {
@@ -285,6 +287,11 @@ impl Committer<'_> {
         let appended = self.journal.append(&record, open.inode, file);
         let applied = appended.and_then(|ticket| {
             *recorded = true;
+            if self.shared && self.is_overtaken(file, &base).unwrap_or(true) {
+                // The flush of the record may have taken as long as the machine was asleep. Nothing is at its place yet, and nothing will be.
+                self.journal.applied(ticket);
+                return Err(Fault::Os(libc::ESTALE));
+            }
             let mut apply = || {
                 // Neighbouring segments go with one call.
                 let mut rest = &record.patches[..];
@@ -314,6 +321,13 @@ impl Committer<'_> {
         state.dirty = dirty;
         state.mtime_set &= applied.is_err();
         applied
+    }
+
+    /// Whether another header stands in the store than the one that a commit was made against.
+    fn is_overtaken(&self, file: &Arc<dyn File>, base: &[u8; 32]) -> Inner<bool> {
+        let mut bytes = vec![0; self.tools.keys.layout.header()];
+        let read = file.read_at(&mut bytes, 0)?;
+        Ok(header_hash(&bytes[..read]) != *base)
     }
 
     /// Reserves the blocks of what rides in the record for places that are fresh: in place it may need no new space.

@@ -18,7 +18,8 @@ use super::file::{FileState, OpenFile, Tools};
 use super::journal::Journal;
 use super::keys::{DirectoryId, ShareKeys};
 use super::nodes::Nodes;
-use super::together::Names;
+use super::together::{Names, open_to_lock};
+use super::trust::Trust;
 use super::types::{Attr, Handle, NodeId, OpenFlags, ROOT};
 use crate::backing::{Access, Dir, Kind, Lock, Stat};
 use crate::crypto::Random;
@@ -85,6 +86,8 @@ pub(crate) struct Core {
     pub shared: bool,
     /// Holds the vault's lock as long as it lives.
     pub lock: Mutex<Option<super::lock::VaultLock>>,
+    /// What is remembered of other shares.
+    pub trust: Trust,
     pub is_root_user: bool,
     /// What this client remembers of the vault, where it does.
     pub memory: std::sync::OnceLock<Arc<super::memory::Memory>>,
@@ -104,6 +107,7 @@ pub(crate) struct Parts {
     pub access_times: bool,
     pub shared: bool,
     pub lock: Option<super::lock::VaultLock>,
+    pub trust: Trust,
 }
 
 impl Core {
@@ -131,6 +135,7 @@ impl Core {
             access_times: parts.access_times,
             shared: parts.shared,
             lock: Mutex::new(parts.lock),
+            trust: parts.trust,
             is_root_user: rustix::process::geteuid().is_root(),
             memory: std::sync::OnceLock::new(),
             closed: AtomicBool::new(false),
@@ -399,7 +404,7 @@ impl Core {
         }
         let mut guard = None;
         if self.shared && flags.write {
-            let handle = dir.open_file(&link.stored, Access::Read)?;
+            let handle = open_to_lock(&*dir, &link.stored)?;
             let its = handle.stat()?;
             if (its.dev, its.ino) != (stat.dev, stat.ino) {
                 return Err(Fault::Os(libc::ESTALE));
@@ -462,7 +467,7 @@ impl Core {
             state.hint.name.extend_from_slice(&link.name);
         }
         let next_serial = || self.next_serial();
-        let committer = Committer { tools: self.tools(), journal: &self.journal, next_serial: &next_serial };
+        let committer = Committer { tools: self.tools(), journal: &self.journal, next_serial: &next_serial, shared: self.shared };
         if state.changed {
             self.remember_commit(open.node);
         }

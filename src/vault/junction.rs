@@ -3,7 +3,8 @@
 //! Rules that hold here
 //! * A directory that holds a share's descriptor is never taken for an ordinary one of the parent: names and contents written into it
 //!   under the parent's keys would be read by people who are no members.
-//! * Neither is a directory to whose place a valid junction leads, when its descriptor is gone, except while the share is being made.
+//! * Neither is a directory to whose place a valid junction leads, when its descriptor is gone, except while the share is being made: which
+//!   it is not any more once we have been in it.
 //! * Junctions are made by admins; one that does not open, or is signed by somebody else, is as if it were not there.
 
 use super::core::{Core, read_control, write_control};
@@ -28,7 +29,10 @@ impl Core {
             Err(e) => return Err(e.into()),
         }
         match self.junction(parent, parent_id, name)? {
-            Some(junction) if !junction.coming => Err(Fault::Corrupt("is the place of a share that is not there")),
+            // The junction of before the share was there, put back with the folder of then, would have us write for other people.
+            Some(junction) if !junction.coming || self.trust.pin(&junction.share)?.is_some() => {
+                Err(Fault::Corrupt("is the place of a share that is not there"))
+            }
             _ => Ok(()),
         }
     }

@@ -1,22 +1,33 @@
 //! Who has a vault open: the control file `+lock`, locked as long as its owner lives, saying who that is.
 //!
-//! The lock is the kernel's (`flock`), so that a crash frees it. The text in the file is only for people: host, process, since when.
+//! Rules that hold here
+//! * The lock is the kernel's (`flock`), so that a crash frees it. The text in the file is only for people: host, process, since when.
+//! * Those who share a vault hold the lock together, and each has a *card* beside it, a file of its own that says who that is, locked alone
+//!   as long as its owner lives. A card decides about nothing.
+//! * Whoever removes the lock file lets others in. Its holder looks now and then, and writes nothing any more where somebody else came in.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::core::{Core, list};
 use super::error::{Inner, LockHolder, is_no_space};
 use super::together::lock_perm;
 use crate::backing::{Access, Dir, File, Lock};
-use crate::crypto::{hmac, labels};
+use crate::crypto::{Random, hmac, labels};
 
 /// Name of the lock file.
 pub(crate) const LOCK_FILE: &[u8] = b"+lock";
+
+/// Cards begin with this.
+const CARD: &[u8] = b"+lock-";
 
 /// A held lock.
 pub(crate) struct VaultLock {
     root: Arc<dyn Dir>,
     file: Arc<dyn File>,
+    how: Lock,
+    /// Names who we are, where others hold the lock too.
+    card: Option<(Vec<u8>, Arc<dyn File>)>,
 }
 
 /// How long others who come or go may be in the way of a shared lock, and how often is asked.
@@ -32,7 +43,7 @@ pub(crate) enum Attempt {
 }
 
 /// Takes the lock for this process, alone or with others.
-pub(crate) fn take(root: &Arc<dyn Dir>, how: Lock) -> Inner<Attempt> {
+pub(crate) fn take(root: &Arc<dyn Dir>, how: Lock, random: &dyn Random) -> Inner<Attempt> {
     let begun = Instant::now();
     let perm = if how == Lock::Shared { lock_perm(&**root)? } else { 0o600 };
     loop {
@@ -51,33 +62,118 @@ pub(crate) fn take(root: &Arc<dyn Dir>, how: Lock) -> Inner<Attempt> {
             return Ok(Attempt::Taken(read_holder(&*file)?));
         }
         // The file may have been removed by its last owner between the open and the lock: then this is a lock on nothing.
-        let same = match root.stat(LOCK_FILE) {
-            Ok(stat) => stat.ino == file.stat()?.ino,
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => false,
-            Err(e) => return Err(e.into()),
-        };
-        if !same {
+        if !is_there(&**root, &*file)? {
             continue;
         }
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        let text = format!("{}\n{}\n{since}\n", host(), std::process::id());
+        let text = text();
         file.set_len(0)?;
         match file.write_at(text.as_bytes(), 0) {
             // A full store is opened all the same, or nobody could delete anything in it. The lock is the kernel's; only its text is missing.
             Err(e) if is_no_space(e.raw_os_error().unwrap_or(0)) => {}
             other => other?,
         }
-        return Ok(Attempt::Held(VaultLock { root: root.clone(), file }));
+        let card = if how == Lock::Shared { card(&**root, perm, &text, random) } else { None };
+        return Ok(Attempt::Held(VaultLock { root: root.clone(), file, how, card }));
     }
 }
 
-/// Who holds the lock now, if anybody does.
+/// Who we are, for people.
+fn text() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    format!("{}\n{}\n{since}\n", host(), std::process::id())
+}
+
+/// Whether the file that we have open is the one that everybody finds.
+fn is_there(root: &dyn Dir, file: &dyn File) -> Inner<bool> {
+    match root.stat(LOCK_FILE) {
+        Ok(stat) => Ok(stat.ino == file.stat()?.ino),
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Makes our card. Nothing depends on it, so nothing fails for want of one.
+fn card(root: &dyn Dir, perm: u32, text: &str, random: &dyn Random) -> Option<(Vec<u8>, Arc<dyn File>)> {
+    remove_left_cards(root);
+    let mut id = [0; 8];
+    random.fill(&mut id);
+    let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
+    let name = [CARD, hex.as_bytes()].concat();
+    let made = root.create_file(&name, perm).and_then(|file| {
+        file.try_lock(Lock::Exclusive)?;
+        file.write_at(text.as_bytes(), 0)?;
+        Ok(file)
+    });
+    made.inspect_err(|e| tracing::debug!("nobody will be told who shares the vault here: {e}")).ok().map(|file| (name, file))
+}
+
+/// Removes cards whose owners are gone. One without text may just be being made.
+fn remove_left_cards(root: &dyn Dir) {
+    for entry in list(root).unwrap_or_default().iter().filter(|entry| entry.name.starts_with(CARD)) {
+        let left =
+            root.open_file(&entry.name, Access::ReadWrite).and_then(|file| Ok(file.stat()?.size > 0 && file.try_lock(Lock::Exclusive)?));
+        if left.unwrap_or(false) {
+            let _ = root.unlink(&entry.name);
+        }
+    }
+}
+
+/// Whether anybody holds the lock now, alone or with others.
+pub(crate) fn is_held(root: &Arc<dyn Dir>) -> Inner<bool> {
+    Ok(holder(root)?.is_some() || !sharers(&**root)?.is_empty())
+}
+
+/// Who holds the lock alone now, if anybody does.
 pub(crate) fn holder(root: &Arc<dyn Dir>) -> Inner<Option<LockHolder>> {
     let file = match root.open_file(LOCK_FILE, Access::Read) {
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
         other => other?,
     };
     if file.try_lock(Lock::Shared)? { Ok(None) } else { Ok(Some(read_holder(&*file)?)) }
+}
+
+/// Who holds the lock together with others now, those who have had it longest first.
+pub(crate) fn sharers(root: &dyn Dir) -> Inner<Vec<LockHolder>> {
+    let mut sharers = Vec::new();
+    for entry in list(root)?.iter().filter(|entry| entry.name.starts_with(CARD)) {
+        let file = match root.open_file(&entry.name, Access::Read) {
+            // Gone by now, or of somebody whose files are not for us.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EACCES)) => continue,
+            other => other?,
+        };
+        if !file.try_lock(Lock::Shared)? {
+            sharers.push(read_holder(&*file)?);
+        }
+    }
+    sharers.sort_by(|a, b| (a.since_unix, &a.host, a.pid).cmp(&(b.since_unix, &b.host, b.pid)));
+    Ok(sharers)
+}
+
+impl Core {
+    /// Sees to it that we hold the lock on the file that everybody finds: somebody may have removed it. Where somebody else has come in
+    /// meanwhile, with whom we cannot share the vault, we write nothing any more.
+    pub fn watch_lock(&self) {
+        let mut held = self.lock.lock();
+        let Some(lock) = &*held else { return };
+        let taken = match is_there(&*lock.root, &*lock.file) {
+            Ok(false) => take(&lock.root, lock.how, &*self.random),
+            _ => return, // it is there, or the store does not tell
+        };
+        match taken {
+            Ok(Attempt::Held(again)) => {
+                tracing::warn!("somebody has removed the lock of the vault while it is in use; it is made anew");
+                *held = Some(again);
+            }
+            Ok(Attempt::Taken(LockHolder { host, pid, .. })) => {
+                tracing::error!(
+                    "somebody has removed the lock of the vault, and process {pid} on {host} has it now; nothing is written any more"
+                );
+                self.keys.signing.shut_out();
+                *held = None;
+            }
+            Err(fault) => tracing::warn!(errno = fault.errno(), "the lock of the vault is gone and cannot be made anew"),
+        }
+    }
 }
 
 /// Name of this machine, for people: letters, digits, `-` and `_` only.
@@ -115,8 +211,12 @@ fn read_holder(file: &dyn File) -> Inner<LockHolder> {
 
 impl Drop for VaultLock {
     fn drop(&mut self) {
-        // Removed while it is locked, so that nobody else's is, and not while others have it too.
-        if self.file.try_lock(Lock::Exclusive).is_ok_and(|alone| alone) {
+        if let Some((name, _)) = &self.card {
+            let _ = self.root.unlink(name);
+        }
+        // Removed while it is locked, so that nobody else's is, and not while others have it too. Where somebody has removed it already,
+        // what stands there now is another's.
+        if self.file.try_lock(Lock::Exclusive).is_ok_and(|alone| alone) && is_there(&*self.root, &*self.file).unwrap_or(false) {
             let _ = self.root.unlink(LOCK_FILE);
         }
     }

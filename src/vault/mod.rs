@@ -164,8 +164,10 @@ pub struct Description {
     pub founder: PublicIdentity,
     /// Whether it holds an identity of its own, to be unlocked by passphrase.
     pub has_identity: bool,
-    /// Who has it open.
+    /// Who has it open for writing alone.
     pub locked_by: Option<LockHolder>,
+    /// Who have it open for writing together, those who came first first.
+    pub shared_by: Vec<LockHolder>,
 }
 
 struct Background {
@@ -227,7 +229,7 @@ fn open_core(
     let shared = options.lock == LockMode::Shared;
     let how = if shared { crate::backing::Lock::Shared } else { crate::backing::Lock::Exclusive };
     let lock = match options.lock {
-        LockMode::Exclusive | LockMode::Shared if !read_only => match lock::take(&store, how).map_err(at)? {
+        LockMode::Exclusive | LockMode::Shared if !read_only => match lock::take(&store, how, &OsRandom).map_err(at)? {
             lock::Attempt::Held(lock) => Some(lock),
             lock::Attempt::Taken(holder) => return Err(Error::InUse { path: shown.to_path_buf(), holder }),
         },
@@ -253,11 +255,24 @@ fn open_core(
         tracing::warn!("a journal of an interrupted mount is there; files in it show their state before it until a mount can write");
     }
     let cache = cache.unwrap_or_else(|| Arc::new(BlockCache::new(options.cache_bytes)));
-    Core::new(Parts { root: store, keys, random, journal, cache, read_only, access_times: options.access_times, shared, lock }).map_err(at)
+    Core::new(Parts {
+        root: store,
+        keys,
+        random,
+        journal,
+        cache,
+        read_only,
+        access_times: options.access_times,
+        shared,
+        lock,
+        trust: options.trust.clone(),
+    })
+    .map_err(at)
 }
 
 /// What the background does for a share, twice a second.
 fn look_after(core: &Core, trust: &Trust) {
+    core.watch_lock();
     if core.keys.signed()
         && let Err(error) = core.refresh(trust)
     {
@@ -327,6 +342,7 @@ impl Vault {
             founder: descriptor.founder,
             has_identity: store.stat(IDENTITY_FILE.as_bytes()).is_ok(),
             locked_by: lock::holder(store).map_err(at)?,
+            shared_by: lock::sharers(&**store).map_err(at)?,
         })
     }
 

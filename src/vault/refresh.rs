@@ -5,17 +5,28 @@
 //! * From then on everything new is written under the new epoch; who lost the right to write, writes no more.
 //! * The look costs one `stat` of the share's directory as long as nothing changes in it.
 
+use std::time::{Duration, Instant};
+
 use super::core::{Core, list};
 use super::error::{Error, Inner, Result};
 use super::share::{self, Vouched};
 use super::trust::Trust;
 use crate::backing::{Dir, Timestamp};
-use crate::sharing::Pin;
+use crate::sharing::{Pin, RosterError};
+
+/// Within this time two changes of a directory may leave it with the same times: the clocks of stores are coarse.
+const GRANULARITY: Duration = Duration::from_secs(2);
+
+/// The two times of a directory that tell of a change.
+type Times = (Timestamp, Timestamp);
 
 /// What the share's directory looked like at the last look.
 #[derive(Default)]
 pub(crate) struct Seen {
-    changed: Option<(Timestamp, Timestamp)>,
+    /// The times with which it was listed, after it had had them for a while.
+    changed: Option<Times>,
+    /// The times that it has now, and when they were first seen, by our own clock: that of the store may be another one.
+    now: Option<(Times, Instant)>,
     pub manifests: Vec<Box<[u8]>>,
     /// The highest head: nothing that does not descend from it is taken over.
     pub head: Option<Pin>,
@@ -28,6 +39,27 @@ pub(crate) fn manifests(store: &dyn Dir) -> Inner<Vec<Box<[u8]>>> {
     Ok(names)
 }
 
+/// Whether what kept the roster from being taken over leaves it open if the epoch has ended: a head that counts cannot be opened, or there
+/// are more manifests and heads than anybody looks through.
+fn may_have_ended(error: &Error) -> bool {
+    let Error::Share { path, source } = error else { return false };
+    let many = source.downcast_ref().is_some_and(|source| matches!(source, RosterError::TooLong | RosterError::TooMany(_)));
+    path.as_os_str() == "+slots" || many
+}
+
+impl Seen {
+    /// Whether the directory has had these times for so long that what changes now gives it others.
+    fn has_aged(&mut self, times: Times, now: Instant) -> bool {
+        match self.now {
+            Some((since, first)) if since == times => now.saturating_duration_since(first) >= GRANULARITY,
+            _ => {
+                self.now = Some((times, now));
+                false
+            }
+        }
+    }
+}
+
 impl Core {
     /// Looks for new manifests and takes over what they say; tells whether there were any.
     ///
@@ -37,12 +69,13 @@ impl Core {
         let mut seen = self.seen.lock();
         let looked: Inner<Option<Vec<Box<[u8]>>>> = (|| {
             let stat = self.root.stat_self()?;
-            if seen.changed == Some((stat.mtime, stat.ctime)) {
+            let times = (stat.mtime, stat.ctime);
+            if seen.changed == Some(times) {
                 return Ok(None);
             }
+            let aged = seen.has_aged(times, Instant::now());
             let manifests = manifests(&*self.root)?;
-            // A change within the granularity of the store's clock would go unseen: it is looked at again until it has aged.
-            seen.changed = (super::file::now().secs > stat.mtime.secs.saturating_add(1)).then_some((stat.mtime, stat.ctime));
+            seen.changed = aged.then_some(times);
             Ok((manifests != seen.manifests).then_some(manifests))
         })();
         let Some(manifests) = looked.map_err(|fault| self.explain("look for new members in", super::types::ROOT, fault))? else {
@@ -73,8 +106,7 @@ impl Core {
                     seen.manifests = manifests;
                 } else {
                     seen.changed = None; // tried again, however old the change is
-                    if matches!(&error, Error::Share { path, .. } if path.as_os_str() == "+slots") {
-                        // A head that counts cannot be opened: the old epoch may have ended.
+                    if may_have_ended(&error) {
                         self.keys.signing.freeze(false);
                     }
                 }
@@ -87,5 +119,25 @@ impl Core {
     pub fn note_head(&self, manifests: Vec<Box<[u8]>>, head: Option<Pin>) {
         let mut seen = self.seen.lock();
         (seen.manifests, seen.head) = (manifests, head);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_a_directory_ages_is_told_by_our_own_clock() {
+        // The clock of this machine was ahead of that of the store. A change that gave the directory the times that it had already, within
+        // the granularity of the store's clock, was not looked at: a removed member's key stayed in use.
+        let (begun, mut seen) = (Instant::now(), Seen::default());
+        let long_ago = Timestamp { secs: 1_000_000_000, nanos: 0 };
+        let times = (long_ago, long_ago);
+        assert!(!seen.has_aged(times, begun), "old by the clock alone");
+        assert!(!seen.has_aged(times, begun + GRANULARITY / 2));
+        assert!(seen.has_aged(times, begun + GRANULARITY));
+        let later = (long_ago, Timestamp { secs: 4_000_000_000, nanos: 0 });
+        assert!(!seen.has_aged(later, begun + GRANULARITY * 2), "another change is young again");
+        assert!(seen.has_aged(later, begun + GRANULARITY * 3));
     }
 }

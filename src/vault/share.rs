@@ -200,10 +200,14 @@ pub(crate) fn standing(store: &dyn Dir, descriptor: &ShareDescriptor, pin: Optio
         text.split_once('-')?.0.parse().ok()
     };
     let mut numbered: Vec<(u32, &[u8])> = names.iter().filter_map(|e| Some((number(&e.name)?, &*e.name))).collect();
+    if numbered.len() > MANIFESTS_MAX {
+        // To leave some out would be to let whoever fills the directory choose which: the removal of a member, say.
+        return Err(share_error(MANIFEST, RosterError::TooLong));
+    }
     numbered.sort_unstable();
     let mut assembly = Assembly::new(descriptor);
     let mut ignored = Vec::new();
-    for (index, (_, name)) in numbered.into_iter().take(MANIFESTS_MAX).enumerate() {
+    for (index, (_, name)) in numbered.into_iter().enumerate() {
         let bytes = match read_control(store, name, MANIFEST_MAX) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => continue,
@@ -219,13 +223,15 @@ pub(crate) fn standing(store: &dyn Dir, descriptor: &ShareDescriptor, pin: Optio
             }
             assembly.take(manifest)
         });
-        if let Err(error) = taken {
-            ignored.push((index, error));
+        match taken {
+            Ok(()) => {}
+            Err(RosterError::TooLong) => return Err(share_error(MANIFEST, RosterError::TooLong)),
+            Err(error) => ignored.push((index, error)),
         }
     }
-    let Standing { heads, ignored: rivals } = assembly.finish(pin).map_err(|e| share_error(MANIFEST, e))?;
+    let Standing { heads, ignored: rivals, pinned } = assembly.finish(pin).map_err(|e| share_error(MANIFEST, e))?;
     ignored.extend(rivals);
-    Ok(Standing { heads, ignored })
+    Ok(Standing { heads, ignored, pinned })
 }
 
 /// Reads a block of slots.
@@ -294,7 +300,11 @@ pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched
         true => (trust.pin(&share).map_err(unknown)?, trust.inviter(&share).map_err(unknown)?),
         false => (None, None),
     };
-    let pin = vouched.head.or(remembered);
+    // Another process of the same user may have seen more than this one.
+    let pin = match (vouched.head, remembered) {
+        (Some(seen), Some(remembered)) if remembered.sequence > seen.sequence => Some(remembered),
+        (seen, remembered) => seen.or(remembered),
+    };
     let vouched = vouched.share;
     if !descriptor.signed && descriptor.founder != identity.public() {
         return Err(Error::NoAccess { path: shown.to_path_buf() }); // it has one owner
@@ -306,13 +316,13 @@ pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched
     if !proven && !trust.first_use {
         return Err(Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder });
     }
-    let Standing { heads: rosters, ignored } = standing(store, &descriptor, pin.as_ref(), shown)?;
-    if let (Some(pin), Some(inviter)) = (remembered, inviter) {
-        let pinned = rosters.iter().flat_map(VerifiedRoster::history).find(|(_, hash)| **hash == pin.hash);
-        if pinned.is_some_and(|(manifest, _)| manifest.admins.binary_search(&inviter).is_err()) {
-            tracing::error!("{}: the invitation to this share is signed by somebody who was no admin", shown.display());
-            return Err(Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder });
-        }
+    let Standing { heads: rosters, ignored, pinned } = standing(store, &descriptor, pin.as_ref(), shown)?;
+    if remembered == pin
+        && let Some(inviter) = inviter
+        && pinned.is_none_or(|manifest| manifest.admins.binary_search(&inviter).is_err())
+    {
+        tracing::error!("{}: the invitation to this share is signed by somebody who was no admin", shown.display());
+        return Err(Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder });
     }
     for (_, reason) in &ignored {
         tracing::warn!("{}: a manifest is ignored: {reason}", shown.display());

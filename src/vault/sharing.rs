@@ -7,22 +7,25 @@
 //!   instead. The time is set last, after its contents are durable.
 //! * Nothing is left behind: what changed while it was being copied is noticed at the end, with all names held, and copied again.
 
-use std::collections::{HashMap, HashSet};
+mod copy;
+
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use self::copy::{Copy, Seen, is_open, unchanged};
 use super::cache::BlockCache;
 use super::commit::Durability;
 use super::core::{Core, Open, Shared, list};
 use super::error::{Error, Fault, Inner, Result};
 use super::share::{self, CreateShare, Vouched};
-use super::types::{Attr, Caller, NodeId, OpenFlags, ROOT, SetAttr, SetXattr};
+use super::trust::Trust;
+use super::types::{Attr, NodeId, ROOT};
 use super::{LockMode, OpenOptions, OsRandom, Vault};
-use crate::backing::{Dir, Kind, RenameMode, Seek, SetTime, Stat};
+use crate::backing::{Dir, Kind, RenameMode};
 use crate::format::junction::{self, Junction};
-use crate::format::name::is_control;
 use crate::sharing::{FoundParams, Member, Role};
 
 /// A share that is being made, by the hash of the name whose place it will take.
@@ -31,8 +34,6 @@ const COMING: &[u8] = b"+moving-";
 const BROUGHT: &str = "+removed-";
 /// Levels of directories that a folder may have, of which a share is made: copying holds a frame, and the last look a handle, for each.
 const DEPTH_MAX: usize = 256;
-/// Bytes that are copied at a time.
-const PART: usize = 1 << 20;
 /// How often what changed meanwhile is copied again before the caller is told that the folder is busy.
 const ROUNDS: usize = 4;
 
@@ -55,306 +56,6 @@ pub struct ShareProgress {
     pub unread: u64,
 }
 
-/// What an object of the store looked like when it was copied.
-type Seen = HashMap<(u64, u64), (u64, crate::backing::Timestamp, crate::backing::Timestamp)>;
-
-fn look(stat: &Stat) -> (u64, crate::backing::Timestamp, crate::backing::Timestamp) {
-    (stat.size, stat.mtime, stat.ctime)
-}
-
-struct Copy<'a> {
-    from: &'a Core,
-    to: &'a Core,
-    /// Nodes in the share of inodes with several names.
-    links: HashMap<u64, NodeId>,
-    seen: Seen,
-    /// As of the round before.
-    before: Seen,
-    done: ShareProgress,
-    progress: &'a mut dyn FnMut(&ShareProgress),
-}
-
-/// All entries of a directory, by plain name, each node counted once.
-fn children(core: &Core, node: NodeId) -> Inner<Vec<(Vec<u8>, Attr)>> {
-    let handle = core.open_dir(node)?;
-    let listed = (|| {
-        let (mut all, mut cookie) = (Vec::new(), 0);
-        loop {
-            let entries = core.read_dir(handle, cookie, 1 << 16)?;
-            let Some(last) = entries.last() else { return Ok(all) };
-            cookie = last.next;
-            for entry in &entries {
-                all.push((entry.name.to_vec(), core.lookup(node, &entry.name)?));
-            }
-        }
-    })();
-    core.release_handle(handle)?;
-    listed
-}
-
-/// `ESHUTDOWN` once the vault is closed.
-fn is_open(core: &Core) -> Inner<()> {
-    if core.closed.load(Ordering::Acquire) { Err(Fault::Os(libc::ESHUTDOWN)) } else { Ok(()) }
-}
-
-fn caller(attr: &Attr) -> Caller {
-    Caller { uid: attr.uid, gid: attr.gid, umask: 0 }
-}
-
-impl Copy<'_> {
-    fn count(&mut self, node: NodeId) -> Inner<()> {
-        let mut left = vec![(node, 0)];
-        while let Some((at, depth)) = left.pop() {
-            if depth > DEPTH_MAX {
-                left.push((at, depth));
-                left.iter().filter(|(at, _)| *at != node).for_each(|(at, _)| self.from.nodes.forget(*at, 1));
-                return Err(Fault::Os(libc::ELOOP));
-            }
-            let below = children(self.from, at);
-            if at != node {
-                self.from.nodes.forget(at, 1); // those below keep it
-            }
-            for (_, attr) in below? {
-                match attr.kind {
-                    Kind::Dir => {
-                        left.push((attr.node, depth + 1));
-                        continue;
-                    }
-                    Kind::File => {
-                        self.done.files_total += 1;
-                        self.done.bytes_total += attr.size;
-                    }
-                    _ => {}
-                }
-                self.from.nodes.forget(attr.node, 1);
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes the directory `to` of the share what the directory `from` is.
-    fn directory(&mut self, from: NodeId, to: NodeId) -> Inner<()> {
-        // Looked at before it is read: a later change shows.
-        let stat = self.from.dir(from)?.stat_self()?;
-        self.seen.insert((stat.dev, stat.ino), look(&stat));
-        let entries = children(self.from, from)?;
-        let names: HashSet<&[u8]> = entries.iter().map(|(name, _)| &name[..]).collect();
-        for (name, attr) in children(self.to, to)? {
-            if !names.contains(&name[..]) {
-                self.remove(to, &name, &attr)?;
-            }
-            self.to.nodes.forget(attr.node, 1);
-        }
-        for (name, attr) in &entries {
-            let copied = self.entry(from, to, name, attr);
-            self.from.nodes.forget(attr.node, 1);
-            copied?;
-        }
-        self.attributes(from, to, &self.from.stat(from)?)?;
-        Ok(self.to.dir(to)?.sync()?)
-    }
-
-    fn remove(&self, parent: NodeId, name: &[u8], attr: &Attr) -> Inner<()> {
-        if attr.kind != Kind::Dir {
-            return self.to.unlink(parent, name);
-        }
-        for (name, child) in children(self.to, attr.node)? {
-            self.remove(attr.node, &name, &child)?;
-            self.to.nodes.forget(child.node, 1);
-        }
-        self.to.rmdir(parent, name)
-    }
-
-    fn entry(&mut self, from_parent: NodeId, to_parent: NodeId, name: &[u8], attr: &Attr) -> Inner<()> {
-        is_open(self.from)?;
-        let link = self.from.nodes.link_in(attr.node, from_parent, name)?;
-        let stat = self.from.dir(from_parent)?.stat(&link.stored)?;
-        self.seen.insert((stat.dev, stat.ino), look(&stat));
-        let mut there = match self.to.lookup(to_parent, name) {
-            Ok(there) => Some(there),
-            Err(fault) if fault.errno() == libc::ENOENT => None,
-            Err(fault) => return Err(fault),
-        };
-        if let Some(other) = there.filter(|there| there.kind != attr.kind) {
-            self.remove(to_parent, name, &other)?;
-            self.to.nodes.forget(other.node, 1);
-            there = None;
-        }
-        if attr.nlink > 1
-            && attr.kind != Kind::Dir
-            && let Some(&node) = self.links.get(&attr.ino)
-        {
-            if let Some(there) = there {
-                self.to.nodes.forget(there.node, 1);
-                if there.node == node {
-                    return self.tell(attr, 0);
-                }
-                self.to.unlink(to_parent, name)?;
-            }
-            let linked = self.to.link(node, to_parent, name)?;
-            self.to.nodes.forget(linked.node, 1);
-            return self.tell(attr, 0);
-        }
-        let node = match attr.kind {
-            Kind::Dir => {
-                let made = there.map_or_else(|| self.to.mkdir(&caller(attr), to_parent, name, attr.perm | 0o700), Ok)?;
-                self.directory(attr.node, made.node)?;
-                made.node
-            }
-            Kind::File => self.file(to_parent, name, attr, there)?,
-            Kind::Symlink => {
-                let target = self.from.readlink(attr.node)?;
-                let made = match there {
-                    Some(there) if self.to.readlink(there.node)? == target => there,
-                    Some(there) => {
-                        self.to.nodes.forget(there.node, 1);
-                        self.to.unlink(to_parent, name)?;
-                        self.to.symlink(&caller(attr), to_parent, name, &target)?
-                    }
-                    None => self.to.symlink(&caller(attr), to_parent, name, &target)?,
-                };
-                self.attributes(attr.node, made.node, attr)?;
-                made.node
-            }
-            other => {
-                let make = || self.to.mknod(&caller(attr), to_parent, name, other, attr.perm, attr.rdev);
-                let made = there.map_or_else(make, Ok)?;
-                self.attributes(attr.node, made.node, attr)?;
-                made.node
-            }
-        };
-        if attr.nlink > 1 && attr.kind != Kind::Dir {
-            self.links.insert(attr.ino, node); // counted on until the end
-        } else {
-            self.to.nodes.forget(node, 1);
-        }
-        Ok(())
-    }
-
-    fn tell(&mut self, attr: &Attr, bytes: u64) -> Inner<()> {
-        if attr.kind == Kind::File {
-            self.done.files += 1;
-            self.done.bytes += bytes;
-            (self.progress)(&self.done);
-        }
-        Ok(())
-    }
-
-    fn file(&mut self, to_parent: NodeId, name: &[u8], attr: &Attr, there: Option<Attr>) -> Inner<NodeId> {
-        if let Some(there) = there
-            && (there.size, there.mtime) == (attr.size, attr.mtime)
-            && (self.is_known(attr)? || self.is_same(attr, &there)?)
-        {
-            self.tell(attr, attr.size)?;
-            return Ok(there.node);
-        }
-        let flags = OpenFlags { read: true, write: true, truncate: true, ..OpenFlags::default() };
-        let (node, to) = match there {
-            Some(there) => (there.node, self.to.open_file(there.node, flags)?.handle),
-            None => {
-                let (made, handle) = self.to.create_file(&caller(attr), to_parent, name, 0o600, flags)?;
-                (made.node, handle)
-            }
-        };
-        let copied = (|| {
-            let from = self.from.open_file(attr.node, OpenFlags { read: true, ..OpenFlags::default() })?.handle;
-            let copied = self.contents(from, to, attr);
-            self.from.release_handle(from)?;
-            copied?;
-            self.to.fsync(to, false)
-        })();
-        self.to.release_handle(to)?;
-        copied?;
-        self.attributes(attr.node, node, attr)?;
-        self.done.files += 1;
-        (self.progress)(&self.done);
-        Ok(node)
-    }
-
-    /// Whether the file looks as it did when an earlier round copied it.
-    fn is_known(&self, attr: &Attr) -> Inner<bool> {
-        let link = self.from.nodes.link(attr.node)?;
-        let stat = self.from.dir(link.parent)?.stat(&link.stored)?;
-        Ok(self.before.get(&(stat.dev, stat.ino)) == Some(&look(&stat)))
-    }
-
-    /// Whether what an earlier call copied is what the file holds: a time can be set by anybody.
-    fn is_same(&self, from: &Attr, to: &Attr) -> Inner<bool> {
-        let read = OpenFlags { read: true, ..OpenFlags::default() };
-        let a = self.from.open_file(from.node, read)?.handle;
-        let compared = self.to.open_file(to.node, read).map(|opened| opened.handle).and_then(|b| {
-            let (mut left, mut right) = (zeroize::Zeroizing::new(vec![0; PART]), zeroize::Zeroizing::new(vec![0; PART]));
-            let mut at = 0;
-            let same = loop {
-                let (l, r) = (self.from.read(a, at, &mut left)?, self.to.read(b, at, &mut right));
-                match r {
-                    Ok(r) if left[..l] != right[..r] => break false,
-                    Ok(_) if l == 0 => break true,
-                    Ok(_) => at += l as u64,
-                    Err(Fault::Corrupt(_) | Fault::Format(_)) => break false, // a crash left half of it
-                    Err(fault) => return Err(fault),
-                }
-            };
-            self.to.release_handle(b)?;
-            Ok(same)
-        });
-        self.from.release_handle(a)?;
-        match compared {
-            Err(Fault::Corrupt(_) | Fault::Format(_)) => Ok(false),
-            other => other,
-        }
-    }
-
-    fn contents(&mut self, from: u64, to: u64, attr: &Attr) -> Inner<()> {
-        let mut buf = zeroize::Zeroizing::new(vec![0; PART]);
-        let mut at = 0;
-        loop {
-            at = match self.from.seek_data_hole(from, at, Seek::Data) {
-                Ok(data) => data,
-                Err(Fault::Os(libc::ENXIO)) => break,
-                Err(fault) => return Err(fault),
-            };
-            is_open(self.from)?;
-            let read = self.from.read(from, at, &mut buf)?;
-            if read == 0 {
-                break;
-            }
-            self.to.write(to, at, &buf[..read], false)?;
-            at += read as u64;
-            self.done.bytes += read as u64;
-            (self.progress)(&self.done);
-        }
-        let (file, _) = self.to.file_handle(to)?;
-        let size = file.state.read().size;
-        let size_now = self.from.file_handle(from)?.0.state.read().size.max(attr.size);
-        if size < size_now {
-            let node = file.node;
-            self.to.setattr(node, &SetAttr { size: Some(size_now), ..SetAttr::default() })?;
-        }
-        Ok(())
-    }
-
-    /// Owner, mode, attributes, and the times last.
-    fn attributes(&self, from: NodeId, to: NodeId, attr: &Attr) -> Inner<()> {
-        let names = self.from.list_xattr(from)?;
-        for name in self.to.list_xattr(to)?.into_iter().filter(|name| !names.contains(name)) {
-            self.to.remove_xattr(to, &name)?;
-        }
-        for name in names {
-            let value = self.from.get_xattr(from, &name)?;
-            self.to.set_xattr(to, &name, &value, SetXattr::Any)?;
-        }
-        let now = self.to.stat(to)?;
-        let owner = (now.uid, now.gid) != (attr.uid, attr.gid);
-        let perm = (attr.kind != Kind::Symlink && (owner || now.perm != attr.perm)).then_some(attr.perm);
-        let (uid, gid) = (owner.then_some(attr.uid), owner.then_some(attr.gid));
-        self.to.setattr(to, &SetAttr { uid, gid, ..SetAttr::default() })?;
-        self.to.setattr(to, &SetAttr { perm, ..SetAttr::default() })?;
-        self.to.setattr(to, &SetAttr { atime: SetTime::At(attr.atime), mtime: SetTime::At(attr.mtime), ..SetAttr::default() })?;
-        Ok(())
-    }
-}
-
 /// Gives those who are listing a directory that another one has taken the place of time to end, before its entries go.
 fn wait_for_listings(core: &Core) {
     let listed = || core.handles.read().values().any(|open| matches!(open, Open::Dir { node, .. } if core.nodes.is_moved_away(*node)));
@@ -362,25 +63,6 @@ fn wait_for_listings(core: &Core) {
     while listed() && Instant::now() < end {
         std::thread::sleep(LISTINGS_ASKED);
     }
-}
-
-/// Whether everything in the store below `dir` looks as it did when it was copied. Nothing here takes a lock of the vault.
-fn unchanged(dir: &dyn Dir, seen: &Seen) -> Inner<bool> {
-    let same = |stat: &Stat| seen.get(&(stat.dev, stat.ino)) == Some(&look(stat));
-    if !same(&dir.stat_self()?) {
-        return Ok(false);
-    }
-    for entry in list(dir)?.iter().filter(|entry| !is_control(&entry.name)) {
-        let stat = dir.stat(&entry.name)?;
-        if stat.kind == Kind::Dir {
-            if !unchanged(&*dir.open_dir(&entry.name)?, seen)? {
-                return Ok(false);
-            }
-        } else if !same(&stat) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// Removes a directory of the store with all that is in it. What is deeper is brought up to its top first: whoever filled it could have made
@@ -472,7 +154,7 @@ impl Vault {
 
     /// The share that will take the place: founded now, or by an earlier call. One of an earlier call is gone on with only if the junction
     /// of the place names it and its members are those that it is to have: whoever stores the vault could have put another share of ours
-    /// there, with somebody else in it.
+    /// there, with somebody else in it. It is not remembered yet: a share that we have been in is not one that is being made.
     fn staged_share(&self, core: &Arc<Core>, place: &Place, attr: &Attr, options: &CreateShare) -> Result<Arc<Core>> {
         let at = |fault: Fault| fault.at("share", PathBuf::new);
         let identity = core.keys.signing.identity();
@@ -483,7 +165,7 @@ impl Vault {
             let vouched = Vouched { share: junction.map(|junction| junction.share), head: None };
             let store = parent.open_dir(&staging).map_err(|e| at(e.into()))?;
             if vouched.share.is_some()
-                && let Ok(entered) = share::enter(&*store, identity, self.shares().trust(), &vouched, &PathBuf::new())
+                && let Ok(entered) = share::enter(&*store, identity, &Trust::default(), &vouched, &PathBuf::new())
                 && !entered.forked
                 && entered.descriptor.isolated == options.isolated
                 && has_members(entered.heads[0].members.all(), &others, &identity.public().sign)
@@ -507,7 +189,7 @@ impl Vault {
         let coming = Junction { share, isolated: options.isolated, coming: true, name: place.name.clone() };
         core.write_junction(parent, &place.parent_id, &coming).map_err(at)?;
         let vouched = Vouched { share: Some(share), head: None };
-        let entered = share::enter(&*store, identity, self.shares().trust(), &vouched, &PathBuf::new())?;
+        let entered = share::enter(&*store, identity, &Trust::default(), &vouched, &PathBuf::new())?;
         self.open_staged(store, &entered)
     }
 

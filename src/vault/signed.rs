@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 
@@ -63,11 +64,13 @@ pub(crate) struct Signing {
     identity: Arc<Identity>,
     own: [u8; 32],
     rights: RwLock<Arc<Rights>>,
+    /// Somebody else has the vault for writing who does not know of us.
+    shut_out: AtomicBool,
 }
 
 impl Signing {
     pub fn new(identity: Arc<Identity>, rights: Rights) -> Self {
-        Signing { own: identity.public().sign, identity, rights: RwLock::new(Arc::new(rights)) }
+        Signing { own: identity.public().sign, identity, rights: RwLock::new(Arc::new(rights)), shut_out: AtomicBool::new(false) }
     }
 
     /// The identity that has the share open.
@@ -91,16 +94,21 @@ impl Signing {
         *rights = Arc::new(Rights { forked: true, ended, ..Rights::clone(&rights) });
     }
 
+    /// Nothing is written from here on: we have lost the lock, and what is in memory may be of a state that is no more.
+    pub fn shut_out(&self) {
+        self.shut_out.store(true, Ordering::Release);
+    }
+
     /// Whether we may not write now and may again once there is one head that opens: what is not written yet is to be kept.
     pub fn waits(&self) -> bool {
         let rights = self.rights.read();
-        rights.forked && !rights.ended && rights.all(|head| head.writers.contains(&self.own))
+        rights.forked && !rights.ended && !self.shut_out.load(Ordering::Acquire) && rights.all(|head| head.writers.contains(&self.own))
     }
 
     /// Whether we may write.
     pub fn may_write(&self) -> bool {
         let rights = self.rights.read();
-        rights.all(|head| head.writers.contains(&self.own)) && !rights.forked
+        rights.all(|head| head.writers.contains(&self.own)) && !rights.forked && !self.shut_out.load(Ordering::Acquire)
     }
 
     /// What the identity may do.

@@ -37,10 +37,19 @@ const COMMIT_TAKES: Duration = Duration::from_secs(5);
 /// How often is asked.
 const ASKED: Duration = Duration::from_millis(2);
 
+/// Opens a file to lock it alone: for writing, because NFS gives such a lock through no other handle; where that is not allowed, for
+/// reading, which is enough for other stores.
+pub(crate) fn open_to_lock(dir: &dyn Dir, name: &[u8]) -> std::io::Result<Arc<dyn File>> {
+    match dir.open_file(name, Access::ReadWrite) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS)) => dir.open_file(name, Access::Read),
+        other => other,
+    }
+}
+
 /// Opens a file of the store by which daemons of several users lock each other out.
-fn lock_file(root: &dyn Dir, name: &[u8]) -> Inner<Arc<dyn File>> {
+fn lock_file(root: &dyn Dir, name: &[u8], how: Lock) -> Inner<Arc<dyn File>> {
     loop {
-        match root.open_file(name, Access::Read) {
+        match if how == Lock::Exclusive { open_to_lock(root, name) } else { root.open_file(name, Access::Read) } {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
             other => return Ok(other?),
         }
@@ -105,7 +114,7 @@ impl Names {
 
     fn lock(&self, how: Lock) -> Inner<Option<Arc<dyn File>>> {
         let Some(root) = &self.root else { return Ok(None) };
-        let file = lock_file(&**root, NAMES_FILE)?;
+        let file = lock_file(&**root, NAMES_FILE, how)?;
         insist(Instant::now() + NAMES_TAKE, || Ok(file.try_lock(how)?.then_some(())))?;
         Ok(Some(file))
     }
@@ -159,22 +168,18 @@ impl Core {
         }
     }
 
-    /// A handle on the file of a node, for its lock alone.
-    fn lock_handle(&self, node: NodeId) -> Inner<Arc<dyn File>> {
-        let link = self.nodes.link(node)?;
-        Ok(self.dir(link.parent)?.open_file(&link.stored, Access::Read)?)
-    }
-
     /// Whether another daemon has the file of a node open for writing.
     fn is_guarded(&self, node: NodeId) -> bool {
-        self.lock_handle(node).is_ok_and(|file| file.try_lock(Lock::Shared).is_ok_and(|free| !free))
+        let handle = || Ok::<_, Fault>(self.dir(self.nodes.link(node)?.parent)?.open_file(&self.nodes.link(node)?.stored, Access::Read)?);
+        handle().is_ok_and(|file| file.try_lock(Lock::Shared).is_ok_and(|free| !free))
     }
 
     /// Takes the guard of an open file, or fails with `EBUSY`.
     pub fn guard(&self, open: &OpenFile) -> Inner<()> {
         let mut guard = open.guard.lock();
         if guard.is_none() {
-            let file = self.lock_handle(open.node)?;
+            let link = self.nodes.link(open.node)?;
+            let file = open_to_lock(&*self.dir(link.parent)?, &link.stored)?;
             let stat = file.stat()?;
             if (stat.dev, stat.ino) != open.inode {
                 return Err(Fault::Os(libc::ESTALE));

@@ -158,7 +158,7 @@ fn lengths_of_signed_shares() {
         at += number(&row[1]);
     }
     assert_eq!(at, layout::HEADER_SIGNED as u64);
-    let entry = table_after("<!-- lengths: entry of a table in a signed share -->");
-    assert_eq!(number(&entry[0][1]), layout::ENTRY as u64);
-    assert_eq!(number(&entry[1][0]) + number(&entry[1][1]), layout::ENTRY_SIGNED as u64);
+    let entry = table_after("<!-- bytes: entry of a chunk table in a signed share -->");
+    assert_eq!(number(&entry[3][0]), layout::ENTRY as u64);
+    assert_eq!(number(&entry[3][0]) + number(&entry[3][1]), layout::ENTRY_SIGNED as u64);
 }

@@ -2,10 +2,13 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use kithfs::backing::mem::MemStore;
 use kithfs::crypto::Suite;
-use kithfs::sharing::{Identity, Member, Role};
-use kithfs::vault::{CreateOptions, CreateShare, Error, LockMode, OpenOptions, Share, ShareProgress, Trust, Vault};
+use kithfs::sharing::{Identity, Member, Pin, Role};
+use kithfs::vault::{CreateOptions, CreateShare, Error, LockMode, OpenOptions, Pins, Share, ShareProgress, Trust, Vault};
 
 use super::vaults::Seeded;
 
@@ -68,4 +71,39 @@ pub fn with_bob() -> (MemStore, Identity, Identity) {
 /// The vault's own share.
 pub fn root_share(vault: &Vault) -> Share {
     vault.share_at(b"").unwrap()
+}
+
+/// What a client remembers of shares.
+#[derive(Default)]
+pub struct Memory {
+    pub heads: parking_lot::Mutex<HashMap<[u8; 32], Pin>>,
+    /// Whose invitation the heads come from.
+    pub inviter: Option<[u8; 32]>,
+}
+
+impl Memory {
+    /// An accepted invitation of `inviter`.
+    pub fn invited(share: [u8; 32], head: Pin, inviter: &Identity) -> Arc<Memory> {
+        Arc::new(Memory { heads: parking_lot::Mutex::new(HashMap::from([(share, head)])), inviter: Some(key(inviter)) })
+    }
+}
+
+impl Pins for Memory {
+    fn get(&self, share: &[u8; 32]) -> std::io::Result<Option<Pin>> {
+        Ok(self.heads.lock().get(share).copied())
+    }
+
+    fn inviter(&self, _share: &[u8; 32]) -> std::io::Result<Option<[u8; 32]>> {
+        Ok(self.inviter)
+    }
+
+    fn put(&self, share: &[u8; 32], head: Pin) -> std::io::Result<()> {
+        self.heads.lock().insert(*share, head);
+        Ok(())
+    }
+}
+
+/// How a share is opened by who remembers what he has seen, and takes nothing on trust.
+pub fn remembering(memory: &Arc<Memory>) -> OpenOptions {
+    OpenOptions { trust: Trust { pins: Some(memory.clone()), first_use: false }, ..OpenOptions::default() }
 }

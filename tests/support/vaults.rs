@@ -239,3 +239,22 @@ pub fn faults(vault: &Vault) -> Vec<String> {
     let report = vault.check(b"", &mut |_| {}).expect("the check runs");
     report.faults.iter().map(|f| format!("{} ({}): {}", f.plain.escape_ascii(), f.cipher.escape_ascii(), f.what)).collect()
 }
+
+/// Makes everything below a directory durable.
+pub fn settle(vault: &Vault, node: NodeId) {
+    for (_, attr) in entries(vault, node).unwrap() {
+        match attr.kind {
+            Kind::Dir => settle(vault, attr.node),
+            Kind::File => {
+                let handle = vault.open_file(attr.node, READ_WRITE).unwrap().handle;
+                vault.fsync(handle, false).unwrap();
+                vault.release(handle).unwrap();
+            }
+            _ => {}
+        }
+        vault.forget(attr.node, 1);
+    }
+    let handle = vault.open_dir(node).unwrap();
+    vault.sync_dir(handle).unwrap();
+    vault.release_dir(handle);
+}

@@ -53,10 +53,23 @@ pub struct Fault {
     pub short: bool,
 }
 
+/// How locks are given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Locks {
+    /// As the store below gives them.
+    #[default]
+    Own,
+    /// To everybody who asks, so that they bind nobody.
+    Everybody,
+    /// As NFS does: an exclusive lock only through a handle that is open for writing, else `EBADF`.
+    ByAccess,
+}
+
 /// What fails, and what has been called.
 #[derive(Debug, Default)]
 pub struct FaultPlan {
     state: Mutex<PlanState>,
+    locks: Mutex<Locks>,
 }
 
 #[derive(Debug, Default)]
@@ -88,6 +101,15 @@ impl FaultPlan {
     /// Adds a fault. Of several that fit a call the first one added counts.
     pub fn add(&self, fault: Fault) {
         self.state.lock().faults.push(fault);
+    }
+
+    /// From now on locks are given in this way.
+    pub fn give_locks(&self, how: Locks) {
+        *self.locks.lock() = how;
+    }
+
+    pub(super) fn locks(&self) -> Locks {
+        *self.locks.lock()
     }
 
     /// Drops all faults and sets all counters to 0.

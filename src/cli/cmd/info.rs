@@ -10,6 +10,7 @@ use crate::cli::out::Out;
 use crate::cli::registry::Registry;
 use crate::cli::report::Failure;
 use crate::cli::size;
+use crate::vault::LockHolder;
 
 /// What is public of a vault. The names of the fields are stable.
 #[derive(Serialize)]
@@ -24,6 +25,7 @@ struct Report {
     founder: String,
     own_identity: bool,
     in_use_by: Option<Holder>,
+    shared_by: Vec<Holder>,
     mounted_on: Vec<JsonPath>,
 }
 
@@ -32,6 +34,12 @@ struct Holder {
     host: String,
     pid: u32,
     since: i64,
+}
+
+impl From<LockHolder> for Holder {
+    fn from(LockHolder { host, pid, since_unix: since }: LockHolder) -> Self {
+        Holder { host, pid, since }
+    }
 }
 
 /// Prints what can be said of a vault without a secret.
@@ -60,7 +68,8 @@ impl Report {
             isolated: description.isolated,
             founder: description.founder.to_string(),
             own_identity: description.has_identity,
-            in_use_by: description.locked_by.map(|holder| Holder { host: holder.host, pid: holder.pid, since: holder.since_unix }),
+            in_use_by: description.locked_by.map(Holder::from),
+            shared_by: description.shared_by.into_iter().map(Holder::from).collect(),
             mounted_on: mounts.into_iter().filter(|entry| entry.vault.0 == dir).map(|entry| entry.mountpoint).collect(),
             vault: JsonPath(dir),
         }
@@ -78,9 +87,10 @@ impl Report {
         line("isolated", &yes(self.isolated))?;
         line("founder", &self.founder)?;
         line("own identity", &yes(self.own_identity))?;
-        if let Some(Holder { host, pid, since }) = &self.in_use_by {
+        let alone = self.in_use_by.iter().map(|holder| ("in use", holder));
+        for (name, Holder { host, pid, since }) in alone.chain(self.shared_by.iter().map(|holder| ("shared", holder))) {
             let host = crate::cli::display::Shown(host.as_bytes());
-            line("in use", &format_args!("by process {pid} on {host} since {}", utc(*since)))?;
+            line(name, &format_args!("by process {pid} on {host} since {}", utc(*since)))?;
         }
         for place in &self.mounted_on {
             line("mounted on", &shown(&place.0))?;

@@ -409,7 +409,7 @@ impl Core {
         let memory = Memory::new(self, path);
         let db = Db::open(&memory.path)?;
         let is_open = db.session()?.is_some();
-        let is_live = is_open && super::lock::holder(&self.root)?.is_some();
+        let is_live = is_open && super::lock::is_held(&self.root)?;
         if is_live && options.accept.is_empty() {
             // A mount is changing the vault and has not told yet what it did; what it has noticed itself stands.
             let mut notices = db.notices()?;
