@@ -9,6 +9,7 @@ mod vaults;
 
 use std::collections::BTreeMap;
 
+use kithfs::backing::Call;
 use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::backing::mem::MemStore;
 use kithfs::crypto::Suite;
@@ -318,4 +319,29 @@ fn a_full_store_keeps_what_is_there_and_takes_it_when_there_is_space() {
         wanted[4096..8192].copy_from_slice(&pattern(4, 4096));
         assert!(vaults::get(&vault, b"large").unwrap() == wanted);
     }
+}
+
+#[test]
+fn long_names_go_from_several_directories_without_each_being_listed_every_time() {
+    // Only the directory asked about last was remembered: two programs that removed 12,000 long names each took minutes for it.
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    let name = |dir: u8, n: usize| [&[dir, b'/'][..], &[b'n'; 200], n.to_string().as_bytes()].concat();
+    for dir in *b"ab" {
+        mkdir(&vault, &[dir]).unwrap();
+        (0..200).for_each(|n| vaults::put(&vault, &name(dir, n), b"x").unwrap());
+    }
+    let dirs = b"ab".map(|dir| (dir, vault.lookup(ROOT, &[dir]).unwrap().node));
+    plan.reset();
+    for n in 0..200 {
+        for (dir, node) in dirs {
+            vault.unlink(node, split(&name(dir, n)).1).unwrap();
+        }
+    }
+    let listings = plan.count(Calls::Of(Call::List));
+    assert!(listings < 100, "{listings} for 400 files");
+    assert!(vaults::faults(&vault).is_empty(), "no sidecar is left");
+    vault.close().unwrap();
 }

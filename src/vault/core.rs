@@ -75,8 +75,8 @@ pub(crate) struct Core {
     /// Stored paths: held for reading by a commit from the moment it puts a path into a journal record until the record is applied, for
     /// writing by what changes a path. Taken after a file's lock, and no file's lock is taken while it is held for writing.
     pub paths: RwLock<()>,
-    /// Long names of which sync tools have made conflict copies, in the directory that was asked about last.
-    pub long_copies: Mutex<Option<super::entries::LongCopies>>,
+    /// Long names of which sync tools have made conflict copies.
+    pub long_copies: super::copies::LongCopies,
     /// What the roster was made of at the last look.
     pub seen: Mutex<super::refresh::Seen>,
     pub read_only: bool,
@@ -129,7 +129,7 @@ impl Core {
             next_handle: AtomicU64::new(1),
             names,
             paths: RwLock::new(()),
-            long_copies: Mutex::new(None),
+            long_copies: super::copies::LongCopies::new(),
             seen: Mutex::default(),
             read_only: parts.read_only,
             access_times: parts.access_times,

@@ -7,9 +7,6 @@
 //! * A directory is removed, or renamed over, only when it holds nothing but control files, checked while no name can change; it is moved
 //!   away under a control name first, so that nobody ever sees it without its record.
 
-use std::collections::HashSet;
-use std::time::{Duration, Instant};
-
 use super::core::{Core, Open, list, read_control, write_control};
 use super::error::{Fault, Inner, is_no_space};
 use super::file::OpenFile;
@@ -23,16 +20,6 @@ use crate::format::header::Hint;
 use crate::format::junction::Junction;
 use crate::format::name::{DIRECTORY_RECORD, Decoded, LONG, StoredName, is_control, is_valid};
 use crate::format::record::{DirectoryRecord, Place, RecordKind};
-
-/// How long the conflict copies of a directory's long names count as known.
-const COPIES_KNOWN: Duration = Duration::from_secs(2);
-
-/// See [`Core::long_copies`].
-pub(crate) struct LongCopies {
-    node: NodeId,
-    since: Instant,
-    of: HashSet<Box<[u8]>>,
-}
 
 /// Longest sidecar that is read.
 const SIDECAR_MAX: usize = 4096;
@@ -139,7 +126,9 @@ impl Folder<'_> {
         let Decoded::Long { sidecar, suffix, .. } = self.core.keys.names(&self.id).decode(stored) else { return };
         let entry = &stored[..stored.len() - suffix.len()];
         let tidied = (|| {
-            if !suffix.is_empty() && self.dir.stat(entry).is_ok() || self.has_copies(entry, !suffix.is_empty())? {
+            let is_copy = !suffix.is_empty();
+            let has_copies = || self.core.long_copies.are_there((self.node, self.id), &*self.dir, entry, is_copy);
+            if is_copy && self.dir.stat(entry).is_ok() || has_copies()? {
                 return Ok(());
             }
             match self.dir.unlink(&sidecar) {
@@ -151,20 +140,6 @@ impl Folder<'_> {
             // The entry is gone, as was asked; what is left is residue that a check names.
             tracing::warn!(errno = fault.errno(), "sidecar {} left behind", shown(&sidecar));
         }
-    }
-
-    /// Whether the directory holds conflict copies of the long-named `entry`. One listing serves all who ask within [`COPIES_KNOWN`], so
-    /// that removing a directory of long names does not list it for each; with `anew` it is listed in any case.
-    fn has_copies(&self, entry: &[u8], anew: bool) -> Inner<bool> {
-        let mut known = self.core.long_copies.lock();
-        let fresh = known.as_ref().is_some_and(|k| k.node == self.node && k.since.elapsed() < COPIES_KNOWN);
-        if anew || !fresh {
-            let entries = list(&*self.dir)?;
-            let copies = entries.iter().filter(|e| e.name.first() == Some(&LONG) && e.name.len() > entry.len());
-            let of = copies.map(|e| e.name[..entry.len()].into()).collect();
-            *known = Some(LongCopies { node: self.node, since: Instant::now(), of });
-        }
-        Ok(known.as_ref().is_some_and(|k| k.of.contains(entry)))
     }
 
     /// Plain name of a stored one; `None` for control files and what is not a name of this directory.

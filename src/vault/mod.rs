@@ -32,6 +32,7 @@
 mod cache;
 mod check;
 mod commit;
+mod copies;
 mod core;
 mod entries;
 mod error;
