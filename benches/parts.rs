@@ -5,11 +5,13 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use kithfs::crypto::{ChunkKeys, FileKey, Hctr2, NamesKey, Random, Suite};
+use kithfs::crypto::{ChunkKeys, FileKey, Hctr2, Label, NamesKey, Random, RecordCipher, Suite};
+use kithfs::format::header::{Header, HeaderContext, Hint, PublicHeader};
 use kithfs::format::layout::{CHUNK_LOG2_DEFAULT, INDEX_BLOCK, Layout, SEGMENT};
 use kithfs::format::name::NameCipher;
 use kithfs::format::share::ShareDescriptor;
-use kithfs::format::table::{IndexBlock, Segment, Table, index_hash, segment_aad, table_hash};
+use kithfs::format::signature::{Authorship, Sign};
+use kithfs::format::table::{IndexBlock, Segment, Table, index_hash, segment_aad, segment_hash, table_hash};
 use kithfs::sharing::{FoundParams, Identity, Member, Role, Roster, found};
 
 /// Reproducible bytes.
@@ -105,5 +107,34 @@ fn roster(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, chunk, name, index, roster);
+/// What a signed share costs more: the hashes of a chunk's segments, and the signature of a header.
+fn signed(c: &mut Criterion) {
+    let mut group = c.benchmark_group("signed");
+    let chunk = vec![7; 1 << CHUNK_LOG2_DEFAULT];
+    group.throughput(Throughput::Bytes(chunk.len() as u64));
+    group.bench_function("hash of segments", |b| {
+        b.iter(|| black_box(&chunk).chunks(SEGMENT).map(segment_hash).fold(0, |all, hash| all ^ hash[0]))
+    });
+    group.bench_function("hash of the whole chunk", |b| b.iter(|| segment_hash(black_box(&chunk))));
+    group.throughput(Throughput::Elements(1));
+    let (random, suite) = (Seeded(AtomicU64::new(1)), Suite::Aes256Gcm);
+    let (identity, cipher) = (Identity::generate(&random), RecordCipher::new(suite, &[1; 32]));
+    let by = Authorship { author: identity.public().sign, signer: identity.public().sign };
+    let sign = |label: &Label, message: &[u8]| identity.sign(label, message);
+    for signed in [false, true] {
+        let layout = Layout::new(CHUNK_LOG2_DEFAULT, signed).expect("the default");
+        let context = HeaderContext { share: &[2; 32], layout, cipher: &cipher };
+        let public = PublicHeader { suite, small: None, epoch: 1, commitment: [3; 8], file_id: [4; 32] };
+        let hint = Hint { directory: [5; 32], name: b"name".to_vec() };
+        let header = Header { public, size: 2 << 20, version: 1, root: [6; 32], oldest_epoch: 1, hint };
+        let seal = || header.seal(&context, &[], signed.then_some(Sign { by, sign: &sign }), &random);
+        let sealed = seal();
+        let of = if signed { "signed" } else { "unsigned" };
+        group.bench_function(BenchmarkId::new("seal a header", of), |b| b.iter(seal));
+        group.bench_function(BenchmarkId::new("open a header", of), |b| b.iter(|| Header::open(&context, black_box(&sealed))));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, chunk, name, index, roster, signed);
 criterion_main!(benches);
