@@ -723,7 +723,14 @@ impl Core {
         let folder = self.folder(node)?;
         let dir = folder.dir.reopen()?;
         self.nodes.opened(node);
-        Ok(self.put_handle(Open::Dir { node, dir, directory: folder.id }))
+        let handle = self.put_handle(Open::Dir { node, dir, directory: folder.id });
+        if self.nodes.is_moved_away(node) {
+            // Another directory has taken its place since we looked, and whoever empties this one may have asked for handles before ours
+            // was there. The caller looks the name up again.
+            self.release_handle(handle)?;
+            return Err(Fault::Os(libc::ESTALE));
+        }
+        Ok(handle)
     }
 
     pub fn read_dir(&self, handle: Handle, mut cookie: i64, limit: usize) -> Inner<Vec<Entry>> {
