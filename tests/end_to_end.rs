@@ -324,6 +324,56 @@ fn a_second_mount_is_refused_and_names_the_first() {
 }
 
 #[test]
+fn a_mount_waits_for_the_daemon_of_the_one_before() {
+    // umount(8) does not wait until the daemon has ended, and a mount right after it was refused: the vault was in use.
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root and /dev/fuse");
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let first = scratch.mount(&[]);
+    let mounts = expect_code(scratch.kithfs("mounts").arg("--json"), 0);
+    let mounts: serde_json::Value = serde_json::from_slice(&mounts.stdout).unwrap();
+    let point = scratch.point();
+    let of_ours = mounts.as_array().unwrap().iter().find(|mount| mount["mountpoint"].as_str() == point.to_str()).unwrap();
+    let daemon = rustix::process::Pid::from_raw(of_ours["pid"].as_i64().unwrap() as i32).unwrap();
+    let stopped = Stopped::stop(daemon);
+    // Not umount(8), which asks for the attributes of the place first.
+    rustix::mount::unmount(&point, rustix::mount::UnmountFlags::empty()).unwrap();
+    let mut second = scratch.kithfs("mount").arg(scratch.vault()).arg(&point).spawn().unwrap();
+    // It waits in poll(2), which has one of these numbers.
+    let waits = || {
+        let call = std::fs::read_to_string(format!("/proc/{}/syscall", second.id())).unwrap_or_default();
+        ["7", "271", "73"].contains(&call.split(' ').next().unwrap_or_default())
+    };
+    while !waits() {
+        let ended = std::fs::read_to_string(format!("/proc/{}/stat", second.id())).unwrap().contains(") Z ");
+        assert!(!ended, "it did not wait");
+        std::thread::yield_now();
+    }
+    drop(stopped);
+    assert!(second.wait().unwrap().success());
+    assert!(is_mounted(&point));
+    first.unmount();
+}
+
+/// A process that stands still until this is dropped.
+struct Stopped(rustix::process::Pid);
+
+impl Stopped {
+    fn stop(process: rustix::process::Pid) -> Stopped {
+        rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
+        Stopped(process)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.0, rustix::process::Signal::CONT);
+    }
+}
+
+#[test]
 fn a_termination_signal_unmounts_cleanly() {
     if !can_mount() {
         return;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::args::OpenArgs;
 use super::error::Error;
@@ -89,6 +90,16 @@ impl Found {
         match entries.into_iter().find(|entry| entry.vault.0 == self.dir && !entry.read_only) {
             Some(entry) => Err(Error::AlreadyMounted { vault: self.dir.clone(), mountpoint: entry.mountpoint.0, pid: entry.process.pid }),
             None => Ok(()),
+        }
+    }
+
+    /// Waits until a daemon that was unmounted from this vault has written what is left: umount(8) does not wait for it. Not for ever, for
+    /// one that was unmounted lazily ends when the last program lets go.
+    pub fn wait_for_last_daemon(&self) {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        // what cannot be seen or does not end is refused by the vault's own lock
+        for process in Registry::open().and_then(|registry| registry.writing(&self.dir)).unwrap_or_default() {
+            let _ = process.wait_for_end(PATIENCE);
         }
     }
 

@@ -148,6 +148,14 @@ impl Registry {
         self.live_among(&mounts::mounts()?)
     }
 
+    /// Daemons that have been unmounted from a vault and still write what is left.
+    pub fn writing(&self, vault: &Path) -> io::Result<Vec<ProcessId>> {
+        let live = self.live()?;
+        let mut entries = self.entries()?;
+        entries.retain(|entry| entry.vault.0 == vault && !entry.read_only && !live.iter().any(|other| other.process == entry.process));
+        Ok(entries.into_iter().map(|entry| entry.process).collect())
+    }
+
     fn live_among(&self, mounts: &[MountEntry]) -> io::Result<Vec<Entry>> {
         let mut live = self.entries()?;
         // a daemon that has unmounted and still writes keeps its entry, so that `umount` can be asked again to wait for it

@@ -76,6 +76,7 @@ impl Plan<'_> {
         let serve = serve_options(args.transport, &options)?;
         if !options.read_only && !options.shared {
             found.refuse_mounted()?;
+            found.wait_for_last_daemon();
         }
         if options.fsname == MountOptions::default().fsname {
             options.fsname = found.dir.to_string_lossy().replace(['\n', '\0'], "?");
