@@ -201,6 +201,14 @@ impl Core {
         self.dirs.lock().get(&node).cloned()
     }
 
+    /// A directory that somebody has open.
+    fn listed_dir(&self, node: NodeId) -> Option<Arc<dyn Dir>> {
+        self.handles.read().values().find_map(|open| match open {
+            Open::Dir { node: listed, dir, .. } if *listed == node => Some(dir.clone()),
+            _ => None,
+        })
+    }
+
     pub fn forget_dir(&self, node: NodeId) {
         self.dirs.lock().pop(&node);
     }
@@ -319,7 +327,8 @@ impl Core {
                         let open = open.ok_or(Fault::Os(libc::ESTALE))?;
                         return self.attr(node, &open.file.stat()?, None);
                     }
-                    Ok(_) => return Err(Fault::Os(libc::ESTALE)),
+                    // Another directory has taken its place, a moment ago; who lists it goes on with what he has.
+                    Ok(_) => return self.attr(node, &self.listed_dir(node).ok_or(Fault::Os(libc::ESTALE))?.stat_self()?, None),
                     Err(e) => return Err(e.into()),
                 };
                 self.attr(node, &stat, Some((&*dir, &link.stored)))
@@ -330,7 +339,7 @@ impl Core {
                 match open {
                     Some(open) => self.attr(node, &open.file.stat()?, None),
                     None if self.nodes.link(node).is_ok() => Err(fault),
-                    None => match (self.known_dir(node), self.nodes.last_stat(node)) {
+                    None => match (self.known_dir(node).or_else(|| self.listed_dir(node)), self.nodes.last_stat(node)) {
                         (Some(dir), _) => self.attr(node, &dir.stat_self()?, None),
                         (None, Some(last)) => self.attr(node, &last, None),
                         (None, None) => Err(fault),
