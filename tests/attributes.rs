@@ -119,6 +119,43 @@ fn a_list_goes_with_the_last_name_and_the_last_handle() {
 }
 
 #[test]
+fn a_list_stays_as_long_as_a_conflict_copy_may_refer_to_it() {
+    // Story: a sync tool that copies attributes left two versions of a file, both with the reference to one list. The list went with the
+    // first of them that was removed or given other attributes, and with it the attributes of the other one.
+    for remove in ["closed", "open", "no"] {
+        for of_copy in [true, false] {
+            let (store, vault) = in_memory();
+            put(&vault, b"file", b"contents").unwrap();
+            set_xattr(&vault, b"file", b"user.long", &pattern(1, LONG)).unwrap();
+            vault.close().unwrap();
+            let original = stored(&store, b"file");
+            const SUFFIX: &[u8] = b".sync-conflict-20260102-101112-ABCDEFG";
+            let copy = [&original[..], SUFFIX].concat();
+            let from = store.open_file(&original, kithfs::backing::Access::Read).unwrap();
+            let mut bytes = vec![0; from.stat().unwrap().size as usize];
+            from.read_at(&mut bytes, 0).unwrap();
+            store.create_file(&copy, 0o600).unwrap().write_at(&bytes, 0).unwrap();
+            store.set_xattr(&copy, KEY, &store.get_xattr(&original, KEY).unwrap().unwrap()).unwrap();
+
+            let vault = open(store.clone()).unwrap();
+            let names = [b"file".to_vec(), [b"file", SUFFIX].concat()];
+            let (changed, other) = if of_copy { (&names[1], &names[0]) } else { (&names[0], &names[1]) };
+            match remove {
+                "closed" => vault.unlink(ROOT, changed).unwrap(),
+                "open" => {
+                    let handle = open_or_create(&vault, changed, READ_WRITE).unwrap();
+                    vault.unlink(ROOT, changed).unwrap();
+                    vault.release(handle).unwrap();
+                }
+                _ => set_xattr(&vault, changed, b"user.long", b"another").unwrap(),
+            }
+            assert_eq!(attribute(&vault, other, b"user.long").unwrap(), pattern(1, LONG), "removed {remove}, of the copy {of_copy}");
+            vault.close().unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_list_that_is_not_the_one_that_was_set_is_refused() {
     let (store, vault) = in_memory();
     let mut lists = Vec::new();

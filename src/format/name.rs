@@ -201,6 +201,11 @@ pub fn is_control(stored: &[u8]) -> bool {
     stored.first().is_some_and(|b| !is_alphabet(*b) && *b != LONG)
 }
 
+/// What the stored name of an entry and those of its conflict copies have in common: no stored name has a dot or a blank of its own.
+pub fn without_suffix(stored: &[u8]) -> &[u8] {
+    stored.split(|b| matches!(b, b'.' | b' ')).next().unwrap_or(stored)
+}
+
 fn is_alphabet(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
 }

@@ -7,6 +7,8 @@
 //! * A directory is removed, or renamed over, only when it holds nothing but control files, checked while no name can change; it is moved
 //!   away under a control name first, so that nobody ever sees it without its record.
 
+use std::sync::atomic::Ordering;
+
 use super::core::{Core, Open, list, read_control, write_control};
 use super::error::{Fault, Inner, is_no_space};
 use super::file::OpenFile;
@@ -15,6 +17,7 @@ use super::keys::DirectoryId;
 use super::nodes::Link;
 use super::overflow::Reference;
 use super::types::{Attr, Caller, Entry, Handle, NodeId, OpenFlags, RenameMode};
+use super::xattr::has_copies;
 use crate::backing::{Dir, Kind, Stat};
 use crate::format::header::Hint;
 use crate::format::junction::Junction;
@@ -387,9 +390,16 @@ impl Core {
     /// Where the attributes stand of an entry whose name is about to go, if it is the last one, nobody has the file open, and they are in a
     /// control file.
     fn last_xattrs(&self, dir: &dyn Dir, stored: &[u8], stat: &Stat) -> Option<Reference> {
-        let last = stat.kind == Kind::Dir || stat.nlink == 1;
-        let open = || self.nodes.find(stat).is_some_and(|node| self.files.lock().contains_key(&node));
-        if last && !open() { self.long_xattrs(dir, stored, stat.kind) } else { None }
+        if stat.kind != Kind::Dir && stat.nlink > 1 {
+            return None;
+        }
+        let reference = self.long_xattrs(dir, stored, stat.kind)?;
+        let copied = has_copies(dir, stored);
+        if let Some(shared) = self.nodes.find(stat).and_then(|node| self.files.lock().get(&node).map(|s| s.file.clone())) {
+            shared.copied.store(copied, Ordering::Release);
+            return None;
+        }
+        (!copied).then_some(reference)
     }
 
     /// Stored path of an entry of a directory.

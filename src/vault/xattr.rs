@@ -3,21 +3,24 @@
 //! Rules that hold here
 //! * A list that the store has no room for (ext4 has about 4 KiB, others up to 64 KiB) stands in a control file at the share's root, and
 //!   the store's attribute holds a sealed reference to it. Each list has a reference of its own, so that what refers to it can be
-//!   replaced at once: the new file, the reference, and when that is on the disk the old file goes.
+//!   replaced at once: the new file, the reference, and when that is on the disk the old file goes. It stays where a sync tool may have
+//!   copied the reference with the entry: residue is better than a list that is missing.
 //! * `user.`, `trusted.` and `security.` attributes are sealed, name and value, in the one blob. Who may touch which is the kernel's
 //!   business before it asks us.
 //! * The two ACLs stand beside the mode, in clear like it, as the store's own: so the store's kernel keeps mode and mask in step and hands
 //!   a directory's default ACL down. A store without ACLs says so when one is set, and has none when one is asked for.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::core::{Core, read_control, write_control};
+use super::core::{Core, list, read_control, write_control};
 use super::entries::Folder;
 use super::error::{Fault, Inner};
 use super::file::OpenFile;
 use super::overflow::{Reference, control_name, reference_of};
 use super::types::{Caller, NodeId, ROOT, SetXattr};
 use crate::backing::{Access, Dir, Kind};
+use crate::format::name::without_suffix;
 use crate::format::record::{OVERFLOW, OVERHEAD, RecordKind, XATTRS_LONG_MAX, XATTRS_MAX, Xattrs, epoch_of};
 
 /// The store's attribute that holds the blob.
@@ -54,6 +57,12 @@ fn check_name(name: &[u8]) -> Inner<()> {
         return Err(Fault::Os(libc::ERANGE));
     }
     if known { Ok(()) } else { Err(Fault::Os(libc::EOPNOTSUPP)) }
+}
+
+/// Whether another version of an entry stands beside it, as a sync tool makes them: with the attributes it has their reference, too.
+pub(super) fn has_copies(dir: &dyn Dir, stored: &[u8]) -> bool {
+    let is_copy = |name: &[u8]| name != stored && without_suffix(name) == without_suffix(stored);
+    list(dir).map_or(true, |all| all.iter().any(|entry| is_copy(&entry.name)))
 }
 
 /// Where the attributes of a node are reached.
@@ -191,11 +200,22 @@ impl Core {
             self.set_xattrs(place, key, &attrs.encode())?;
         }
         self.inode_changed(node);
-        if let Some(before) = before {
-            place.sync(&*self.root)?;
-            self.drop_overflow(OVERFLOW_FILE, &before)?;
+        // The change is made; an old file that cannot go yet is residue.
+        if let Some(before) = before
+            && !self.may_be_copied(node, place)
+            && place.sync(&*self.root).is_ok()
+        {
+            let _ = self.drop_overflow(OVERFLOW_FILE, &before);
         }
         Ok(())
+    }
+
+    /// Whether a conflict copy may have the reference of this node too.
+    fn may_be_copied(&self, node: NodeId, place: &Place) -> bool {
+        match self.nodes.link(node) {
+            Ok(link) => self.dir(link.parent).map_or(true, |dir| has_copies(&*dir, &link.stored)),
+            Err(_) => matches!(place, Place::File(open) if open.copied.load(Ordering::Acquire)),
+        }
     }
 
     /// Seals a list and puts it where there is room for it.
@@ -213,8 +233,10 @@ impl Core {
         let reference = self.new_reference();
         write_control(&*self.root, &*self.random, &control_name(OVERFLOW_FILE, &reference), &seal(&reference, plain))?;
         self.root.sync()?;
-        let set = place.set(key, &[&[OVERFLOW], seal(b"+", &reference).as_slice()].concat());
-        if set.is_err() {
+        let blob = [&[OVERFLOW], seal(b"+", &reference).as_slice()].concat();
+        let set = place.set(key, &blob);
+        // A store that reports a failure may have set it all the same.
+        if set.is_err() && place.get(key).is_ok_and(|there| there.as_ref() != Some(&blob)) {
             let _ = self.drop_overflow(OVERFLOW_FILE, &reference);
         }
         set
@@ -237,7 +259,8 @@ impl Core {
 
     /// The same for a file without a name whose last handle was closed.
     pub fn drop_xattrs_of(&self, open: &OpenFile) {
-        if let Ok(Some(blob)) = open.file.get_xattr(KEY)
+        if !open.copied.load(Ordering::Acquire)
+            && let Ok(Some(blob)) = open.file.get_xattr(KEY)
             && let Ok(Some(reference)) = self.xattr_reference(&blob)
             && self.root.sync_store().is_ok()
         {
