@@ -5,7 +5,7 @@
 //!   looked up when it is asked for, so that listing a million files does not keep a million nodes.
 //! * The kernel may keep a listing (`FOPEN_CACHE_DIR`), and shows it again (`FOPEN_KEEP_CACHE`) only while the directory of the store is
 //!   as it was: others, such as a sync tool, may bring files into it. Its times say so, unless it changed so shortly before that a later
-//!   change may bear the same time. Changes by way of the mount need none of this: the kernel drops what it keeps by itself. A stream
+//!   change may bear the same time. Times do not say that names which were there have become readable. Changes by way of the mount need none of this: the kernel drops what it keeps by itself. A stream
 //!   whose position is not in what is kept goes on with us (`fuse_readdir_cached`).
 
 use std::collections::HashMap;

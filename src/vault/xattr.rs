@@ -3,8 +3,8 @@
 //! Rules that hold here
 //! * A list that the store has no room for (ext4 has about 4 KiB, others up to 64 KiB) stands in a control file at the share's root, and
 //!   the store's attribute holds a sealed reference to it. Each list has a reference of its own, so that what refers to it can be
-//!   replaced at once: the new file, the reference, and when that is on the disk the old file goes. It stays where a sync tool may have
-//!   copied the reference with the entry: residue is better than a list that is missing.
+//!   replaced at once: the new file, the reference, and when that is on the disk the old file goes. It stays where a conflict
+//!   copy stands beside the entry, which may have the same reference: residue is better than a list that is missing.
 //! * `user.`, `trusted.` and `security.` attributes are sealed, name and value, in the one blob. Who may touch which is the kernel's
 //!   business before it asks us.
 //! * The two ACLs stand beside the mode, in clear like it, as the store's own: so the store's kernel keeps mode and mask in step and hands
