@@ -4,13 +4,14 @@
 mod vaults;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::backing::mem::MemStore;
 use kithfs::backing::os::OsDir;
 use kithfs::backing::{Dir, Kind};
 use kithfs::crypto::Suite;
-use kithfs::vault::{ROOT, RenameMode, SetXattr, Vault};
+use kithfs::vault::{CheckFault, CheckReport, Online, Outcome, ROOT, RenameMode, SetXattr, UNUSED_AGE, Vault};
 use parking_lot::Mutex;
 use vaults::{READ_WRITE, at, create, faults, get, open, open_or_create, pattern, put, rename, set_xattr};
 
@@ -32,6 +33,15 @@ fn long_lists(store: &Arc<dyn Dir>) -> Vec<Vec<u8>> {
 
 fn attribute(vault: &Vault, path: &[u8], name: &[u8]) -> Result<Vec<u8>, kithfs::vault::Error> {
     at(vault, path, |node| vault.get_xattr(node, name))
+}
+
+fn check(vault: &Vault) -> CheckReport {
+    vault.check(b"", &mut |_| {}).unwrap()
+}
+
+/// How many control files nothing refers to.
+fn unused(vault: &Vault) -> usize {
+    check(vault).unused.expect("everything was looked at").len()
 }
 
 fn in_memory() -> (Arc<dyn Dir>, Vault) {
@@ -74,7 +84,9 @@ fn a_list_of_any_length_is_set_changed_shortened_and_removed() {
             .unwrap();
             assert_eq!(attribute(&vault, path, b"user.attribute-0").unwrap(), pattern(0, 100));
         }
-        assert_eq!(long_lists(&store), [&b""[..]; 0], "what fits again stands in the store's attribute");
+        assert_eq!(unused(&vault), 2, "what fits again stands in the store's attribute");
+        vault.collect(&check(&vault), Duration::ZERO).unwrap();
+        assert_eq!(long_lists(&store), [&b""[..]; 0]);
         // More than a list may hold is refused, and what was there stays.
         let most =
             (0..20).take_while(|i| set_xattr(&vault, b"file", format!("user.big-{i}").as_bytes(), &pattern(*i, LONG)).is_ok()).count();
@@ -85,37 +97,176 @@ fn a_list_of_any_length_is_set_changed_shortened_and_removed() {
 }
 
 #[test]
-fn a_list_goes_with_the_last_name_and_the_last_handle() {
+fn a_list_stays_when_its_entry_goes_and_is_collected_when_nothing_refers_to_it() {
+    // Story: a list went with the last name of its file, the last handle, a rename over it. A conflict copy that had been moved elsewhere, or
+    // the version of a machine that was offline meanwhile, had the same reference, and had lost its attributes.
     let (store, vault) = in_memory();
-    let lists = |expected: usize, what: &str| assert_eq!(long_lists(&store).len(), expected, "{what}");
-    for path in [&b"a"[..], b"b", b"c"] {
+    for path in [&b"a"[..], b"b", b"c", b"stays"] {
         put(&vault, path, path).unwrap();
         set_xattr(&vault, path, b"user.long", &pattern(1, LONG)).unwrap();
     }
     vaults::mkdir(&vault, b"dir").unwrap();
     set_xattr(&vault, b"dir", b"user.long", &pattern(1, LONG)).unwrap();
-    lists(4, "made");
+    vaults::symlink(&vault, b"link", &[b'x'; 4000]).unwrap();
+    vaults::symlink(&vault, b"other link", &[b'x'; 4000]).unwrap();
+    assert_eq!((unused(&vault), long_lists(&store).len()), (0, 5));
+    let gone = |expected: usize, what: &str| {
+        assert_eq!((unused(&vault), long_lists(&store).len()), (expected, 5), "{what}");
+    };
     at(&vault, b"a", |node| vault.link(node, ROOT, b"other name").map(|attr| vault.forget(attr.node, 1))).unwrap();
     vault.unlink(ROOT, b"a").unwrap();
-    lists(4, "there is another name");
+    gone(0, "there is another name");
     assert_eq!(attribute(&vault, b"other name", b"user.long").unwrap(), pattern(1, LONG));
     vault.unlink(ROOT, b"other name").unwrap();
-    lists(3, "the last name");
+    gone(1, "the last name");
     put(&vault, b"new", b"new").unwrap();
     rename(&vault, b"new", b"b", RenameMode::Replace).unwrap();
-    lists(2, "replaced");
+    gone(2, "replaced");
     vault.rmdir(ROOT, b"dir").unwrap();
-    lists(1, "a directory");
+    gone(3, "a directory");
+    vault.unlink(ROOT, b"other link").unwrap();
+    gone(4, "the target of a link");
 
     let handle = open_or_create(&vault, b"c", READ_WRITE).unwrap();
     let node = vault.lookup(ROOT, b"c").unwrap().node;
     vault.unlink(ROOT, b"c").unwrap();
+    assert_eq!(vault.collect(&check(&vault), Duration::ZERO).unwrap_err().errno(), libc::EBUSY, "who has a file open may refer to one");
     assert_eq!(vault.get_xattr(node, b"user.long").unwrap(), pattern(1, LONG), "who holds it open still has it");
     vault.release(handle).unwrap();
     vault.forget(node, 1);
-    lists(0, "the last handle");
+    gone(5, "the last handle");
+
+    let found = check(&vault);
+    let young = vault.collect(&found, UNUSED_AGE).unwrap();
+    assert_eq!((young.files, young.bytes, young.young), (0, 0, 5), "what is not a day old may be waiting for its file");
+    let collected = vault.collect(&found, Duration::ZERO).unwrap();
+    assert_eq!((collected.files, collected.young), (5, 0));
+    assert_eq!(collected.bytes, found.unused.unwrap().iter().map(|one| one.bytes).sum::<u64>());
+    assert_eq!((unused(&vault), long_lists(&store).len()), (0, 1));
+    assert_eq!(attribute(&vault, b"stays", b"user.long").unwrap(), pattern(1, LONG));
+    assert_eq!(at(&vault, b"link", |node| vault.readlink(node)).unwrap(), [b'x'; 4000]);
     assert_eq!(get(&vault, b"b").unwrap(), b"new");
     assert_eq!(faults(&vault), [""; 0]);
+}
+
+#[test]
+fn nothing_is_collected_where_something_is_wrong_or_was_not_looked_at() {
+    let (store, vault) = in_memory();
+    for path in [&b"a"[..], b"b"] {
+        put(&vault, path, path).unwrap();
+        set_xattr(&vault, path, b"user.long", &pattern(1, LONG)).unwrap();
+    }
+    vaults::mkdir(&vault, b"dir").unwrap();
+    vault.unlink(ROOT, b"a").unwrap();
+    assert_eq!(unused(&vault), 1);
+    let part = vault.check(b"dir", &mut |_| {}).unwrap();
+    assert!(part.unused.is_none(), "only a part of the vault was looked at");
+    assert_eq!(vault.collect(&part, Duration::ZERO).unwrap_err().errno(), libc::EINVAL);
+    let beside = vault.check_online(b"", &kithfs::vault::Online::default(), &mut |_| {}).unwrap();
+    assert!(beside.unused.is_none(), "somebody else has it open");
+    vault.close().unwrap();
+
+    store.mkdir(b"no name of this directory", 0o755).unwrap();
+    let vault = open(store.clone()).unwrap();
+    let found = check(&vault);
+    assert!(found.faults.len() == 1 && found.unused.is_none(), "what is in there is not known");
+    vault.repair(&found.faults, b"repair-test", &mut |_| true).unwrap();
+    vault.close().unwrap();
+    store.rmdir(b"no name of this directory").unwrap_err();
+    assert_eq!(long_lists(&store).len(), 2);
+
+    // A store that does not let this user see some attributes.
+    let plan = FaultPlan::new();
+    let vault = open(FaultStore::wrap(store.clone(), plan.clone())).unwrap();
+    assert_eq!(unused(&vault), 1);
+    for errno in [libc::EPERM, libc::EOPNOTSUPP] {
+        plan.add(Fault { calls: Calls::Of(kithfs::backing::Call::GetXattr), when: When::From(1), errno, short: false });
+        let found = check(&vault);
+        assert!(found.faults.is_empty() && found.unused.is_none() && found.unlooked > 0, "{errno}: {:?}", found.faults);
+        plan.heal();
+    }
+    at(&vault, b"", |root| vault.mknod(&vaults::CALLER, root, b"fifo", Kind::Fifo, 0o600, 0).map(|attr| vault.forget(attr.node, 1)))
+        .unwrap();
+    assert_eq!(unused(&vault), 1);
+    plan.add(Fault { calls: Calls::Of(kithfs::backing::Call::RemoveXattr), when: When::From(1), errno: libc::EPERM, short: false });
+    let found = check(&vault);
+    assert!(
+        found.faults.is_empty() && found.unused.is_none() && found.unlooked == 1,
+        "who may not see those of a fifo is told that it has none"
+    );
+    plan.heal();
+    assert_eq!(vault.collect(&check(&vault), Duration::ZERO).unwrap().files, 1);
+}
+
+#[test]
+fn many_changes_in_a_row_leave_a_handful_of_lists() {
+    // Story: each change of a long list wrote a file, and where the old ones stay a program that sets a thousand attributes fills the disk.
+    let (store, vault) = in_memory();
+    put(&vault, b"file", b"contents").unwrap();
+    vaults::mkdir(&vault, b"dir").unwrap();
+    for path in [&b""[..], b"file", b"dir"] {
+        set_xattr(&vault, path, b"user.long", &pattern(1, LONG)).unwrap();
+        for i in 0..100 {
+            set_xattr(&vault, path, format!("user.{i}").as_bytes(), b"value").unwrap();
+        }
+    }
+    assert_eq!(long_lists(&store).len(), 3);
+    let handle = open_or_create(&vault, b"file", READ_WRITE).unwrap();
+    (0..100).for_each(|i| at(&vault, b"file", |node| vault.remove_xattr(node, format!("user.{i}").as_bytes())).unwrap());
+    vault.release(handle).unwrap();
+    assert_eq!(long_lists(&store).len(), 3);
+    vault.close().unwrap();
+
+    // Whose list it was is known only to who made it.
+    let vault = open(store.clone()).unwrap();
+    set_xattr(&vault, b"file", b"user.other", b"value").unwrap();
+    set_xattr(&vault, b"file", b"user.other", b"another").unwrap();
+    assert_eq!((long_lists(&store).len(), unused(&vault)), (4, 1));
+}
+
+#[test]
+fn a_list_that_was_just_made_stays_where_another_name_may_lead_to_it() {
+    // Story: the list of a file went with its next change, and with it the attributes of a conflict copy beside it, of one that was moved
+    // elsewhere in between, and of one beside another name of the file.
+    for how in ["beside", "moved", "beside a hard link"] {
+        let (store, vault) = in_memory();
+        put(&vault, b"file", b"contents").unwrap();
+        put(&vault, b"other", b"other").unwrap();
+        vaults::mkdir(&vault, b"dir").unwrap();
+        set_xattr(&vault, b"file", b"user.long", &pattern(1, LONG)).unwrap();
+        if how == "beside a hard link" {
+            let dir = vault.resolve(b"dir").unwrap().node;
+            at(&vault, b"file", |node| vault.link(node, dir, b"name").map(|attr| vault.forget(attr.node, 1))).unwrap();
+        }
+        let stored_in = |path: &[u8]| {
+            let path = vault.cipher_path(path).unwrap().to_vec();
+            match path.iter().position(|b| *b == b'/') {
+                Some(at) => (store.open_dir(&path[..at]).unwrap(), path[at + 1..].to_vec()),
+                None => (store.clone(), path),
+            }
+        };
+        let (of, copy) = if how == "beside a hard link" { (&b"dir/name"[..], &b"dir/name"[..]) } else { (&b"file"[..], &b"file"[..]) };
+        const SUFFIX: &[u8] = b".sync-conflict-20260102-101112-ABCDEFG";
+        let (dir, original) = stored_in(of);
+        copy_stored(&dir, &original, &[&original[..], SUFFIX].concat());
+        let mut copy = [copy, SUFFIX].concat();
+        if how == "moved" {
+            rename(&vault, &copy, b"dir/copy", RenameMode::NoReplace).unwrap();
+            copy = b"dir/copy".to_vec();
+        }
+        set_xattr(&vault, b"file", b"user.long", b"another").unwrap();
+        assert_eq!(attribute(&vault, &copy, b"user.long").unwrap(), pattern(1, LONG), "{how}");
+        assert_eq!(faults(&vault), [""; 0]);
+    }
+}
+
+/// Copies a file of the store with its attribute, as a sync tool does.
+fn copy_stored(dir: &Arc<dyn Dir>, from: &[u8], to: &[u8]) {
+    let file = dir.open_file(from, kithfs::backing::Access::Read).unwrap();
+    let mut bytes = vec![0; file.stat().unwrap().size as usize];
+    file.read_at(&mut bytes, 0).unwrap();
+    dir.create_file(to, 0o600).unwrap().write_at(&bytes, 0).unwrap();
+    dir.set_xattr(to, KEY, &dir.get_xattr(from, KEY).unwrap().unwrap()).unwrap();
 }
 
 #[test]
@@ -131,11 +282,7 @@ fn a_list_stays_as_long_as_a_conflict_copy_may_refer_to_it() {
             let original = stored(&store, b"file");
             const SUFFIX: &[u8] = b".sync-conflict-20260102-101112-ABCDEFG";
             let copy = [&original[..], SUFFIX].concat();
-            let from = store.open_file(&original, kithfs::backing::Access::Read).unwrap();
-            let mut bytes = vec![0; from.stat().unwrap().size as usize];
-            from.read_at(&mut bytes, 0).unwrap();
-            store.create_file(&copy, 0o600).unwrap().write_at(&bytes, 0).unwrap();
-            store.set_xattr(&copy, KEY, &store.get_xattr(&original, KEY).unwrap().unwrap()).unwrap();
+            copy_stored(&store, &original, &copy);
 
             let vault = open(store.clone()).unwrap();
             let names = [b"file".to_vec(), [b"file", SUFFIX].concat()];
@@ -320,5 +467,113 @@ fn a_store_that_fails_leaves_the_old_list_or_the_new_one() {
                 break;
             }
         }
+    }
+}
+
+#[test]
+fn a_list_that_is_replaced_while_it_is_read_is_read_anew() {
+    // Story: a reader had the reference when a writer replaced the list and removed the old one: EIO, and a fault in the check of a mounted
+    // vault, where nothing was wrong.
+    let (_store, vault) = in_memory();
+    put(&vault, b"file", b"contents").unwrap();
+    let node = vault.resolve(b"file").unwrap().node;
+    vault.set_xattr(node, b"user.long", &pattern(0, LONG), SetXattr::Any).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let is_done = || done.load(std::sync::atomic::Ordering::Acquire);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            while !is_done() {
+                assert_eq!(vault.get_xattr(node, b"user.long").map(|value| value.len()).unwrap(), LONG);
+                assert_eq!(vault.list_xattr(node).unwrap(), [b"user.long"]);
+            }
+        });
+        let checker = scope.spawn(|| {
+            while !is_done() {
+                assert_eq!(vault.check(b"file", &mut |_| {}).unwrap().faults, []);
+            }
+        });
+        // The readers fail by themselves, and are not waited for then.
+        for i in (0..400).take_while(|_| !reader.is_finished() && !checker.is_finished()) {
+            vault.set_xattr(node, b"user.long", &pattern(i, LONG), SetXattr::Any).unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::Release);
+    });
+    vault.forget(node, 1);
+}
+
+#[test]
+fn attributes_whose_list_is_missing_are_given_up_only_by_who_says_so() {
+    // Story: a repair took the reference to a list away that a sync tool brought a little later: it was there, and used by nothing.
+    let (store, vault) = in_memory();
+    put(&vault, b"file", b"contents").unwrap();
+    set_xattr(&vault, b"file", b"user.long", &pattern(1, LONG)).unwrap();
+    vaults::set_xattr(&vault, b"", b"user.long", &pattern(2, LONG)).unwrap();
+    let [first, second] = <[_; 2]>::try_from(long_lists(&store)).unwrap();
+    store.rename(&first, &*store, b"+names", kithfs::backing::RenameMode::NoReplace).unwrap();
+    store.unlink(&second).unwrap();
+    let mut found = check(&vault);
+    assert_eq!(found.faults.iter().map(|fault| (fault.list_missing, fault.remedy.is_some())).collect::<Vec<_>>(), [(true, false); 2]);
+    let done = vault.repair(&found.faults, b"repair-test", &mut |_| true).unwrap();
+    assert!(done.repaired.iter().all(|one| one.outcome == Outcome::Nothing) && done.kept_in.is_none(), "{done:?}");
+    // Neither does somebody who sets an attribute take the others away.
+    assert_eq!(set_xattr(&vault, b"file", b"user.other", b"value").unwrap_err().errno(), libc::EIO);
+    assert_eq!(set_xattr(&vault, b"", b"user.other", b"value").unwrap_err().errno(), libc::EIO);
+
+    store.rename(b"+names", &*store, &first, kithfs::backing::RenameMode::NoReplace).unwrap();
+    let late = [(&b"file"[..], 1), (b"", 2)]
+        .into_iter()
+        .filter(|(path, n)| attribute(&vault, path, b"user.long").is_ok_and(|v| v == pattern(*n, LONG)));
+    assert_eq!(late.count(), 1, "it was only late");
+    store.unlink(&first).unwrap();
+    found.faults.iter_mut().for_each(CheckFault::give_up_list);
+    let done = vault.repair(&found.faults, b"repair-test", &mut |_| true).unwrap();
+    assert!(done.repaired.iter().all(|one| matches!(one.outcome, Outcome::Done(Some(_)))), "{done:?}");
+    assert_eq!(faults(&vault), [""; 0]);
+    for path in [&b"file"[..], b""] {
+        set_xattr(&vault, path, b"user.other", b"value").unwrap();
+        assert_eq!(at(&vault, path, |node| vault.list_xattr(node)).unwrap(), [b"user.other"]);
+    }
+    assert_eq!(get(&vault, b"file").unwrap(), b"contents");
+}
+
+#[test]
+fn attributes_of_the_root_that_cannot_be_opened_are_told_in_a_live_check_too() {
+    // Story: what was wrong with the attributes of the root was looked for a second time among its entries, not found there, and not told.
+    let (store, vault) = in_memory();
+    vaults::set_xattr(&vault, b"", b"user.name", b"value").unwrap();
+    let mut blob = store.get_xattr_self(KEY).unwrap().unwrap();
+    *blob.last_mut().unwrap() ^= 1;
+    store.set_xattr_self(KEY, &blob).unwrap();
+    let online = Online { settle: Duration::from_millis(1), tries: 3 };
+    for found in [check(&vault), vault.check_online(b"", &online, &mut |_| {}).unwrap()] {
+        assert_eq!(found.faults.iter().map(|fault| &fault.cipher[..]).collect::<Vec<_>>(), [b""], "{found:?}");
+    }
+}
+
+#[test]
+fn a_directory_that_is_held_has_its_attributes_after_it_was_removed() {
+    // Story: fgetxattr(2) on a directory that was removed meanwhile failed, where fstat(2) did not.
+    let scratch = tempfile::tempdir().unwrap();
+    for store in [MemStore::new().root(), OsDir::open(scratch.path()).unwrap()] {
+        create(&store, Suite::Aes256Gcm, 12);
+        let vault = open(store).unwrap();
+        for path in [&b"dir"[..], b"dir/below", b"other"] {
+            vaults::mkdir(&vault, path).unwrap();
+        }
+        for path in [&b"dir"[..], b"other"] {
+            set_xattr(&vault, path, b"user.long", &pattern(1, LONG)).unwrap();
+        }
+        let node = vault.resolve(b"dir").unwrap().node;
+        let handle = vault.open_dir(node).unwrap();
+        vault.rmdir(node, b"below").unwrap();
+        vault.rmdir(ROOT, b"dir").unwrap();
+        rename(&vault, b"other", b"dir", RenameMode::Replace).unwrap();
+        assert_eq!(vault.get_xattr(node, b"user.long").unwrap(), pattern(1, LONG));
+        vault.set_xattr(node, b"user.long", b"another", SetXattr::Any).unwrap();
+        assert_eq!(vault.get_xattr(node, b"user.long").unwrap(), b"another");
+        assert_eq!(attribute(&vault, b"dir", b"user.long").unwrap(), pattern(1, LONG), "another directory of this name");
+        vault.release_dir(handle);
+        vault.forget(node, 1);
+        vault.close().unwrap();
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Access, Dir, Kind, RenameMode as StoreRename, SetTime, Timestamp};
+use kithfs::backing::{Access, Call, Dir, Kind, RenameMode as StoreRename, SetTime, Timestamp};
 use kithfs::sharing::{Identity, Role};
 use kithfs::vault::{CreateShare, Error, LockMode, NodeId, Pending, ROOT, RenameMode, SetAttr, SetXattr, ShareProgress, Vault};
 use members::{key, member, open_as, person, quiet, root_share, trusting, with_bob};
@@ -381,6 +381,10 @@ fn no_name_and_no_control_file_of_the_old_epoch_is_left() {
     let vault = open_as(&store, &ann).unwrap();
     new_epoch(&vault);
     vault.reseal(b"", true, &mut quiet()).unwrap();
+    // Lists of attributes under the old epoch stay until somebody says that no copy, and no machine that was offline, needs them.
+    let lists = before.iter().filter(|path| path.starts_with(b"/+attr-")).count() as u64;
+    let collected = vault.collect(&vault.check(b"", &mut |_| {}).unwrap(), std::time::Duration::ZERO).unwrap();
+    assert!(lists > 0 && (collected.files, collected.young) == (lists, 0), "{collected:?} of {lists}");
     vault.close().unwrap();
     let mut after = Vec::new();
     stored_entries(&store.root(), b"", &mut after);
@@ -408,4 +412,39 @@ fn who_cannot_write_counts_and_seals_nothing() {
     let left = pending(&of_cem);
     assert_eq!((left.bytes, left.files, left.names), (counted.bytes, counted.files, counted.names));
     assert_eq!(of_cem.reseal(b"", true, &mut quiet()).unwrap_err().errno(), libc::EROFS);
+}
+
+#[test]
+fn a_link_of_two_names_keeps_its_attributes_when_a_pass_ends_between_them() {
+    // Story: the first name of a link was made anew with the reference to its list of attributes, and the pass ended. Then the link was two,
+    // and the list went with the next change of one of them.
+    let (store, ann, _bob) = with_bob();
+    let plan = FaultPlan::new();
+    let vault = open_root(FaultStore::wrap(store.root(), plan.clone()), &ann).unwrap();
+    symlink(&vault, b"one", b"target").unwrap();
+    at(&vault, b"one", |node| vault.link(node, ROOT, b"two").map(|attr| vault.forget(attr.node, 1))).unwrap();
+    new_epoch(&vault);
+    let fail = |call, errno| plan.add(Fault { calls: Calls::Of(call), when: When::From(1), errno, short: false });
+    // A pass that may change names and nothing else.
+    fail(Call::Symlink, libc::EACCES);
+    let left = vault.reseal(b"", false, &mut quiet()).unwrap();
+    assert_eq!((left.names, left.headers), (0, 2));
+    plan.heal();
+    at(&vault, b"one", |node| vault.set_xattr(node, b"trusted.long", &pattern(1, 66_000), SetXattr::Any)).unwrap();
+    fail(Call::Link, libc::EIO);
+    assert_eq!(vault.reseal(b"", false, &mut quiet()).unwrap_err().errno(), libc::EIO);
+    plan.heal();
+    assert_eq!(vault.resolve(b"one").unwrap().nlink, 1, "it was made anew");
+    for changed in [&b"one"[..], b"two"] {
+        at(&vault, changed, |node| vault.set_xattr(node, b"trusted.other", b"value", SetXattr::Any)).unwrap();
+        for path in [&b"one"[..], b"two"] {
+            assert_eq!(
+                at(&vault, path, |node| vault.get_xattr(node, b"trusted.long")).unwrap(),
+                pattern(1, 66_000),
+                "{}",
+                path.escape_ascii()
+            );
+        }
+    }
+    assert_eq!(faults(&vault), [""; 0]);
 }

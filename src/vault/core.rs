@@ -77,6 +77,8 @@ pub(crate) struct Core {
     pub paths: RwLock<()>,
     /// Long names of which sync tools have made conflict copies.
     pub long_copies: super::copies::LongCopies,
+    /// Lists of attributes that were written a short while ago.
+    pub young_lists: super::overflow::Young,
     /// What the roster was made of at the last look.
     pub seen: Mutex<super::refresh::Seen>,
     pub read_only: bool,
@@ -130,6 +132,7 @@ impl Core {
             names,
             paths: RwLock::new(()),
             long_copies: super::copies::LongCopies::new(),
+            young_lists: super::overflow::Young::new(),
             seen: Mutex::default(),
             read_only: parts.read_only,
             access_times: parts.access_times,
@@ -202,7 +205,7 @@ impl Core {
     }
 
     /// A directory that somebody has open.
-    fn listed_dir(&self, node: NodeId) -> Option<Arc<dyn Dir>> {
+    pub fn listed_dir(&self, node: NodeId) -> Option<Arc<dyn Dir>> {
         self.handles.read().values().find_map(|open| match open {
             Open::Dir { node: listed, dir, .. } if *listed == node => Some(dir.clone()),
             _ => None,
@@ -524,9 +527,6 @@ impl Core {
                 }
                 files.remove(&open.node);
                 drop(files);
-                if !self.read_only && !self.has_name(open) {
-                    self.drop_xattrs_of(open);
-                }
                 self.nodes.closed(open.node);
             }
             break;

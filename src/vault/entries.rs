@@ -7,17 +7,13 @@
 //! * A directory is removed, or renamed over, only when it holds nothing but control files, checked while no name can change; it is moved
 //!   away under a control name first, so that nobody ever sees it without its record.
 
-use std::sync::atomic::Ordering;
-
 use super::core::{Core, Open, list, read_control, write_control};
 use super::error::{Fault, Inner, is_no_space};
 use super::file::OpenFile;
 use super::junction::holds_share;
 use super::keys::DirectoryId;
 use super::nodes::Link;
-use super::overflow::Reference;
 use super::types::{Attr, Caller, Entry, Handle, NodeId, OpenFlags, RenameMode};
-use super::xattr::has_copies;
 use crate::backing::{Dir, Kind, Stat};
 use crate::format::header::Hint;
 use crate::format::junction::Junction;
@@ -272,7 +268,8 @@ impl Core {
             }
             let text = self.seal_target(target)?;
             let made = folder.dir.symlink(stored, &text);
-            if made.is_err() {
+            // A store that reports a failure may have made it all the same.
+            if made.is_err() && folder.dir.readlink(stored).map_or(true, |there| there != text) {
                 let _ = self.drop_target(&text);
             }
             Ok(made?)
@@ -357,8 +354,6 @@ impl Core {
         if stat.kind == Kind::Dir {
             return Err(Fault::Os(libc::EISDIR));
         }
-        let text = (stat.kind == Kind::Symlink && stat.nlink == 1).then(|| folder.dir.readlink(&stored)).transpose()?;
-        let attributes = self.last_xattrs(&*folder.dir, &stored, &stat);
         let paths = self.paths.write();
         let settled = self.settle(&stat);
         if stat.nlink > 1 || stat.kind != Kind::File {
@@ -376,30 +371,10 @@ impl Core {
         let gone = self.nodes.remove_link(&stat, parent, &stored);
         drop(paths);
         folder.tidy(&stored);
-        if let Some(text) = text {
-            // A target that cannot be told apart any more is residue; the name is gone all the same.
-            let _ = self.drop_target(&text);
-        }
-        self.drop_xattrs(&*folder.dir, attributes);
         if let Some(node) = gone {
             self.inode_changed(node);
         }
         Ok(())
-    }
-
-    /// Where the attributes stand of an entry whose name is about to go, if it is the last one, nobody has the file open, and they are in a
-    /// control file.
-    fn last_xattrs(&self, dir: &dyn Dir, stored: &[u8], stat: &Stat) -> Option<Reference> {
-        if stat.kind != Kind::Dir && stat.nlink > 1 {
-            return None;
-        }
-        let reference = self.long_xattrs(dir, stored, stat.kind)?;
-        let copied = has_copies(dir, stored);
-        if let Some(shared) = self.nodes.find(stat).and_then(|node| self.files.lock().get(&node).map(|s| s.file.clone())) {
-            shared.copied.store(copied, Ordering::Release);
-            return None;
-        }
-        (!copied).then_some(reference)
     }
 
     /// Stored path of an entry of a directory.
@@ -427,7 +402,6 @@ impl Core {
         if stat.kind != Kind::Dir {
             return Err(Fault::Os(libc::ENOTDIR));
         }
-        let attributes = self.last_xattrs(&*folder.dir, &stored, &stat);
         let mut share = false;
         match folder.dir.rmdir(&stored) {
             Err(e) if e.raw_os_error() == Some(libc::ENOTEMPTY) => {
@@ -443,7 +417,6 @@ impl Core {
             other => other?,
         }
         folder.tidy(&stored);
-        self.drop_xattrs(&*folder.dir, attributes);
         if share {
             self.remove_junction(&*folder.dir, &folder.id, folder.place_name(&stored, name));
         }
@@ -564,10 +537,7 @@ impl Core {
         };
         to.prepare(&new_stored, new_name)?;
         let destination = target.as_ref().map_or(new_stored.entry(), |(target_stored, _)| target_stored.as_slice());
-        let attributes = match &target {
-            Some((target_stored, there)) if mode != RenameMode::Exchange => self.last_xattrs(&*to.dir, target_stored, there),
-            _ => None,
-        };
+        self.young_lists.forget_all();
         // What the journal has under the old paths goes to its place before they change.
         let paths = self.paths.write();
         if stat.kind == Kind::Dir || target.as_ref().is_some_and(|(_, t)| t.kind == Kind::Dir) {
@@ -585,8 +555,6 @@ impl Core {
         } else {
             self.move_over(&from, &stored, &to, destination, target.as_ref().map(|(_, t)| t))?;
         }
-        self.drop_xattrs(&*to.dir, attributes);
-
         if self.journal.notes_created()
             && let (Some(old), Some(new)) = (self.path_in(parent, &stored), self.path_in(new_parent, destination))
         {

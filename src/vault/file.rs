@@ -158,8 +158,6 @@ pub(crate) struct OpenFile {
     pub state: RwLock<FileState>,
     /// Name or mode have changed; the next commit begins with a real flush.
     pub inode_changed: AtomicBool,
-    /// It has lost its last name, and a conflict copy that stood beside it may have the reference to its attributes.
-    pub copied: AtomicBool,
     /// Where several daemons have the vault open: the lock of who has the file open for writing.
     pub guard: Mutex<Option<Arc<dyn File>>>,
 }
@@ -222,7 +220,6 @@ impl OpenFile {
             file_id,
             state: RwLock::new(state),
             inode_changed: AtomicBool::new(false),
-            copied: AtomicBool::new(false),
             guard: Mutex::new(None),
         })
     }
@@ -295,7 +292,6 @@ impl OpenFile {
             file_id: state.file_id,
             state: RwLock::new(state),
             inode_changed: AtomicBool::new(false),
-            copied: AtomicBool::new(false),
             guard: Mutex::new(None),
         }))
     }

@@ -55,32 +55,32 @@ impl Core {
 
     /// The target of the link `stored`.
     pub fn read_target(&self, dir: &dyn Dir, stored: &[u8]) -> Inner<Vec<u8>> {
+        Ok(self.read_link(dir, stored)?.0)
+    }
+
+    /// The target of the link `stored`, and the reference where it stands in a control file.
+    pub fn read_link(&self, dir: &dyn Dir, stored: &[u8]) -> Inner<(Vec<u8>, Option<Reference>)> {
         let text = dir.readlink(stored)?;
         match self.overflow_id(&text)? {
-            None => Ok(self.keys.open_record(RecordKind::Symlink, b"", &link_record(&text)?)?.to_vec()),
+            None => Ok((self.keys.open_record(RecordKind::Symlink, b"", &link_record(&text)?)?.to_vec(), None)),
             Some(id) => {
                 let bytes = read_control(&*self.root, &overflow_file(&id), overhead(self.keys.signed()) + TARGET_MAX)?;
                 let bytes = bytes.ok_or(Fault::Corrupt("is a symbolic link whose target is missing"))?;
-                Ok(self.keys.open_record(RecordKind::LongSymlink, &id, &bytes)?.to_vec())
+                Ok((self.keys.open_record(RecordKind::LongSymlink, &id, &bytes)?.to_vec(), Some(id)))
             }
         }
     }
 
-    pub(super) fn overflow_id(&self, text: &[u8]) -> Inner<Option<Vec<u8>>> {
-        match text.split_first() {
-            Some((&OVERFLOW, rest)) => {
-                let id = self.keys.open_record(RecordKind::Symlink, b"+", &link_record(rest)?)?.to_vec();
-                if id.len() == REFERENCE_LEN {
-                    Ok(Some(id))
-                } else {
-                    Err(Fault::Corrupt("is a symbolic link with a reference of the wrong length"))
-                }
-            }
-            _ => Ok(None),
+    pub(super) fn overflow_id(&self, text: &[u8]) -> Inner<Option<Reference>> {
+        let Some((&OVERFLOW, rest)) = text.split_first() else { return Ok(None) };
+        let id = self.keys.open_record(RecordKind::Symlink, b"+", &link_record(rest)?)?;
+        match Reference::try_from(id.as_slice()) {
+            Ok(id) => Ok(Some(id)),
+            Err(_) => Err(Fault::Corrupt("is a symbolic link with a reference of the wrong length")),
         }
     }
 
-    /// Removes what a link that is about to lose its last name has at the root.
+    /// Removes what a link that could not be made has at the root.
     pub fn drop_target(&self, text: &[u8]) -> Inner<()> {
         if let Some(id) = self.overflow_id(text)? {
             self.drop_overflow(OVERFLOW_FILE, &id)?;

@@ -3,23 +3,25 @@
 //! Rules that hold here
 //! * A list that the store has no room for (ext4 has about 4 KiB, others up to 64 KiB) stands in a control file at the share's root, and
 //!   the store's attribute holds a sealed reference to it. Each list has a reference of its own, so that what refers to it can be
-//!   replaced at once: the new file, the reference, and when that is on the disk the old file goes. It stays where a conflict
-//!   copy stands beside the entry, which may have the same reference: residue is better than a list that is missing.
+//!   replaced at once.
+//! * The old file stays, as residue (see `overflow`), but for one that this process wrote a moment ago: that goes when the new reference is
+//!   on the disk, unless the entry has other names, or a conflict copy stands beside it, which may have the same reference.
+//! * Who reads takes no lock: where the file of a list is missing, the reference is read again, which may be another one by now.
 //! * `user.`, `trusted.` and `security.` attributes are sealed, name and value, in the one blob. Who may touch which is the kernel's
 //!   business before it asks us.
 //! * The two ACLs stand beside the mode, in clear like it, as the store's own: so the store's kernel keeps mode and mask in step and hands
 //!   a directory's default ACL down. A store without ACLs says so when one is set, and has none when one is asked for.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use super::core::{Core, list, read_control, write_control};
+use super::core::{Core, list_at_most, read_control, write_control};
 use super::entries::Folder;
 use super::error::{Fault, Inner};
 use super::file::OpenFile;
 use super::overflow::{Reference, control_name, reference_of};
 use super::types::{Caller, NodeId, ROOT, SetXattr};
-use crate::backing::{Access, Dir, Kind};
+use crate::backing::{Access, Dir, Kind, Stat};
 use crate::format::name::without_suffix;
 use crate::format::record::{OVERFLOW, OVERHEAD, RecordKind, XATTRS_LONG_MAX, XATTRS_MAX, Xattrs, epoch_of};
 
@@ -39,6 +41,13 @@ pub(crate) const OVERFLOW_FILE: &[u8] = b"+attr-";
 pub(crate) fn overflow_reference(name: &[u8]) -> Option<Reference> {
     reference_of(OVERFLOW_FILE, name)
 }
+
+/// What is wrong where the control file of a list is not there.
+pub(crate) const LIST_MISSING: &str = "has attributes whose control file is missing";
+/// How often a list is looked for that is another one each time.
+const TRIES: usize = 64;
+/// Entries of a directory that are looked through for conflict copies. In a larger one each list stays.
+const LOOKED_MAX: usize = 1 << 16;
 
 /// Longest name of an attribute.
 const NAME_MAX: usize = 255;
@@ -60,9 +69,9 @@ fn check_name(name: &[u8]) -> Inner<()> {
 }
 
 /// Whether another version of an entry stands beside it, as a sync tool makes them: with the attributes it has their reference, too.
-pub(super) fn has_copies(dir: &dyn Dir, stored: &[u8]) -> bool {
+fn has_copies(dir: &dyn Dir, stored: &[u8]) -> bool {
     let is_copy = |name: &[u8]| name != stored && without_suffix(name) == without_suffix(stored);
-    list(dir).map_or(true, |all| all.iter().any(|entry| is_copy(&entry.name)))
+    !matches!(list_at_most(dir, LOOKED_MAX), Ok(Some(all)) if !all.iter().any(|entry| is_copy(&entry.name)))
 }
 
 /// Where the attributes of a node are reached.
@@ -121,14 +130,17 @@ impl Place {
         Ok(())
     }
 
-    /// Takes the set-group-id bit away.
-    fn clear_sgid(&self) -> Inner<()> {
-        let perm = match self {
+    fn stat(&self) -> Inner<Stat> {
+        Ok(match self {
             Place::File(open) => open.file.stat()?,
             Place::Dir(dir) => dir.stat_self()?,
             Place::Entry(dir, stored) => dir.stat(stored)?,
-        }
-        .perm;
+        })
+    }
+
+    /// Takes the set-group-id bit away.
+    fn clear_sgid(&self) -> Inner<()> {
+        let perm = self.stat()?.perm;
         if perm & 0o2000 == 0 {
             return Ok(());
         }
@@ -157,7 +169,7 @@ impl Core {
                 }
                 Ok(Place::Entry(self.dir(link.parent)?, link.stored))
             }
-            Err(fault) => self.known_dir(node).map(Place::Dir).ok_or(fault),
+            Err(fault) => self.known_dir(node).or_else(|| self.listed_dir(node)).map(Place::Dir).ok_or(fault),
         }
     }
 
@@ -167,19 +179,34 @@ impl Core {
 
     /// The attributes of a node, none where it has no blob, and the reference where they stand in a control file.
     fn read_xattrs(&self, node: NodeId, place: &Place) -> Inner<(Xattrs, Option<Reference>)> {
-        match place.get(self.xattr_key(node)?)? {
-            Some(blob) => self.open_xattrs(&blob),
-            None => Ok((Xattrs::default(), None)),
-        }
+        let key = self.xattr_key(node)?;
+        self.read_list(&|| place.get(key))
     }
 
-    /// What a blob holds, or refers to.
-    pub fn open_xattrs(&self, blob: &[u8]) -> Inner<(Xattrs, Option<Reference>)> {
+    /// What the blob holds, or refers to, that `get` gives; nothing where there is none.
+    pub fn read_list(&self, get: &dyn Fn() -> Inner<Option<Vec<u8>>>) -> Inner<(Xattrs, Option<Reference>)> {
+        let mut blob = get()?;
+        for _ in 0..TRIES {
+            let Some(there) = &blob else { return Ok((Xattrs::default(), None)) };
+            match self.open_xattrs(there) {
+                Err(Fault::Corrupt(LIST_MISSING)) => {}
+                other => return other,
+            }
+            let again = get()?;
+            if again == blob {
+                break;
+            }
+            blob = again;
+        }
+        Err(Fault::Corrupt(LIST_MISSING))
+    }
+
+    fn open_xattrs(&self, blob: &[u8]) -> Inner<(Xattrs, Option<Reference>)> {
         let Some(reference) = self.xattr_reference(blob)? else {
             return Ok((Xattrs::decode(&self.keys.open_record(RecordKind::Xattrs, b"", blob)?)?, None));
         };
         let bytes = read_control(&*self.root, &control_name(OVERFLOW_FILE, &reference), OVERHEAD + XATTRS_LONG_MAX)?;
-        let bytes = bytes.ok_or(Fault::Corrupt("has attributes whose control file is missing"))?;
+        let bytes = bytes.ok_or(Fault::Corrupt(LIST_MISSING))?;
         Ok((Xattrs::decode(&self.keys.open_record(RecordKind::Xattrs, &reference, &bytes)?)?, Some(reference)))
     }
 
@@ -192,7 +219,7 @@ impl Core {
         }
     }
 
-    fn write_xattrs(&self, node: NodeId, place: &Place, attrs: &Xattrs, before: Option<Reference>) -> Inner<()> {
+    fn write_xattrs(&self, node: NodeId, place: &Place, attrs: &Xattrs) -> Inner<()> {
         let key = self.xattr_key(node)?;
         if attrs.0.is_empty() {
             place.remove(key)?;
@@ -200,22 +227,31 @@ impl Core {
             self.set_xattrs(place, key, &attrs.encode())?;
         }
         self.inode_changed(node);
-        // The change is made; an old file that cannot go yet is residue.
-        if let Some(before) = before
-            && !self.may_be_copied(node, place)
-            && place.sync(&*self.root).is_ok()
-        {
-            let _ = self.drop_overflow(OVERFLOW_FILE, &before);
-        }
         Ok(())
     }
 
-    /// Whether a conflict copy may have the reference of this node too.
-    fn may_be_copied(&self, node: NodeId, place: &Place) -> bool {
-        match self.nodes.link(node) {
-            Ok(link) => self.dir(link.parent).map_or(true, |dir| has_copies(&*dir, &link.stored)),
-            Err(_) => matches!(place, Place::File(open) if open.copied.load(Ordering::Acquire)),
+    /// Removes the list that a node had before, where nothing else can refer to it: see the module. Takes long, so no lock is held: whoever
+    /// changes names meanwhile makes that no list is young any more.
+    fn drop_before(&self, node: NodeId, place: &Place, before: Option<Reference>) {
+        if let Some(before) = before
+            && self.young_lists.is_young(&before, Instant::now())
+            && self.is_alone(node, place)
+            && place.sync(&*self.root).is_ok()
+            && self.young_lists.take(&before, Instant::now())
+        {
+            // The change is made; an old file that cannot go is residue.
+            let _ = self.drop_overflow(OVERFLOW_FILE, &before);
         }
+    }
+
+    /// Whether the node has one name, beside which no conflict copy stands.
+    fn is_alone(&self, node: NodeId, place: &Place) -> bool {
+        let has_one_name = || place.stat().is_ok_and(|stat| stat.kind == Kind::Dir || stat.nlink == 1);
+        let has_copies = || match self.nodes.link(node) {
+            Ok(link) => self.dir(link.parent).map_or(true, |dir| has_copies(&*dir, &link.stored)),
+            Err(_) => true,
+        };
+        node == ROOT || has_one_name() && !has_copies()
     }
 
     /// Seals a list and puts it where there is room for it.
@@ -239,32 +275,16 @@ impl Core {
         if set.is_err() && place.get(key).is_ok_and(|there| there.as_ref() != Some(&blob)) {
             let _ = self.drop_overflow(OVERFLOW_FILE, &reference);
         }
+        if set.is_ok() {
+            self.young_lists.add(reference, Instant::now());
+        }
         set
     }
 
-    /// Where the attributes of an entry stand that is about to lose its last name, if that is in a control file.
-    pub fn long_xattrs(&self, dir: &dyn Dir, stored: &[u8], kind: Kind) -> Option<Reference> {
-        self.xattr_reference(&dir.get_xattr(stored, key_of(kind)).ok()??).ok()?
-    }
-
-    /// Removes the attributes of what has lost its last name in `dir`, once that is on the disk. Where that fails they are residue; the name
-    /// is gone all the same.
-    pub fn drop_xattrs(&self, dir: &dyn Dir, reference: Option<Reference>) {
-        if let Some(reference) = reference
-            && dir.sync().is_ok()
-        {
-            let _ = self.drop_overflow(OVERFLOW_FILE, &reference);
-        }
-    }
-
-    /// The same for a file without a name whose last handle was closed.
-    pub fn drop_xattrs_of(&self, open: &OpenFile) {
-        if !open.copied.load(Ordering::Acquire)
-            && let Ok(Some(blob)) = open.file.get_xattr(KEY)
-            && let Ok(Some(reference)) = self.xattr_reference(&blob)
-            && self.root.sync_store().is_ok()
-        {
-            let _ = self.drop_overflow(OVERFLOW_FILE, &reference);
+    /// The attributes of an inode, its blob, are about to be given to another one too.
+    pub fn share_xattrs(&self, blob: &[u8]) {
+        if let Ok(Some(reference)) = self.xattr_reference(blob) {
+            self.young_lists.take(&reference, Instant::now());
         }
     }
 
@@ -279,7 +299,7 @@ impl Core {
 
     pub fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: SetXattr) -> Inner<()> {
         self.check_writable()?;
-        let _names = self.names.write()?;
+        let names = self.names.write()?;
         let place = self.xattr_place(node)?;
         if is_acl(name) {
             place.set(name, value)?;
@@ -294,7 +314,10 @@ impl Core {
             _ => {}
         }
         attrs.0.insert(name.to_vec(), value.to_vec());
-        self.write_xattrs(node, &place, &attrs, before)
+        self.write_xattrs(node, &place, &attrs)?;
+        drop(names);
+        self.drop_before(node, &place, before);
+        Ok(())
     }
 
     /// Epoch under which the attributes of a node are sealed; `None` where it has none.
@@ -305,12 +328,12 @@ impl Core {
         Ok(blob.map(|blob| epoch_of(RecordKind::Xattrs, &record(&blob))).transpose()?)
     }
 
-    /// Seals the attributes of a node anew under the current epoch.
+    /// Seals the attributes of a node anew under the current epoch. A list under an older one stays, as residue.
     pub fn reseal_xattrs(&self, node: NodeId) -> Inner<()> {
         let _names = self.names.write()?;
         let place = self.xattr_place(node)?;
-        let (attrs, before) = self.read_xattrs(node, &place)?;
-        if attrs.0.is_empty() { Ok(()) } else { self.write_xattrs(node, &place, &attrs, before) }
+        let attrs = self.read_xattrs(node, &place)?.0;
+        if attrs.0.is_empty() { Ok(()) } else { self.write_xattrs(node, &place, &attrs) }
     }
 
     pub fn list_xattr(&self, node: NodeId) -> Inner<Vec<Vec<u8>>> {
@@ -326,7 +349,7 @@ impl Core {
 
     pub fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Inner<()> {
         self.check_writable()?;
-        let _names = self.names.write()?;
+        let names = self.names.write()?;
         let place = self.xattr_place(node)?;
         if is_acl(name) {
             let was_there = place.remove(name)?;
@@ -338,7 +361,10 @@ impl Core {
         if attrs.0.remove(name).is_none() {
             return Err(Fault::Os(libc::ENODATA));
         }
-        self.write_xattrs(node, &place, &attrs, before)
+        self.write_xattrs(node, &place, &attrs)?;
+        drop(names);
+        self.drop_before(node, &place, before);
+        Ok(())
     }
 
     /// Takes the set-group-id bit of a node away, as a change of its ACL by somebody outside its group does.

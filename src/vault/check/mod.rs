@@ -10,14 +10,17 @@
 mod content;
 pub(crate) mod hints;
 mod nested;
+mod unused;
 mod walk;
+
+pub use unused::{Collected, UNUSED_AGE, Unused};
 
 use std::ops::Range;
 use std::time::Duration;
 
 use super::core::Core;
 use super::error::{Fault, Inner};
-use super::repair::Remedy;
+use super::repair::{Action, Remedy};
 
 /// Name of the directory in the root to which repairs move what cannot be authenticated.
 pub const LOST_AND_FOUND: &[u8] = b"lost+found";
@@ -67,6 +70,8 @@ pub struct CheckFault {
     pub bad: Vec<Range<u64>>,
     /// What a repair would do about it.
     pub remedy: Option<Remedy>,
+    /// The control file with its attributes is not there: a sync tool may still bring it. See [`CheckFault::give_up_list`].
+    pub list_missing: bool,
 }
 
 /// Outcome of a check.
@@ -81,12 +86,33 @@ pub struct CheckReport {
     /// Plain paths that changed while they were read, again and again, so that nothing can be said of them. Only for a vault that somebody
     /// else has open.
     pub changing: Vec<Vec<u8>>,
+    /// Control files of the vault's own share to which nothing refers: no fault. `None` where that is not known, because not the whole vault
+    /// was checked, somebody else may have it open, something is wrong, or attributes could not be looked at.
+    pub unused: Option<Vec<Unused>>,
+    /// Entries of the vault's own share whose attributes could not be looked at: the store has none, or this process may not see them.
+    pub unlooked: u64,
 }
 
 impl CheckFault {
     /// A fault of an entry as a whole.
     pub(crate) fn new(plain: &[u8], cipher: &[u8], what: impl Into<String>, remedy: Option<Remedy>) -> CheckFault {
-        CheckFault { plain: plain.to_vec(), cipher: cipher.to_vec(), what: what.into(), size: None, bad: Vec::new(), remedy }
+        CheckFault {
+            plain: plain.to_vec(),
+            cipher: cipher.to_vec(),
+            what: what.into(),
+            size: None,
+            bad: Vec::new(),
+            remedy,
+            list_missing: false,
+        }
+    }
+
+    /// Where the control file with the attributes is missing: has a repair take the reference away, although the file may only be late.
+    pub fn give_up_list(&mut self) {
+        if self.list_missing {
+            let name = self.plain.rsplit(|b| *b == b'/').next().filter(|name| !name.is_empty()).unwrap_or(b"root");
+            self.remedy = Some(Remedy(Action::Attributes { name: name.to_vec() }));
+        }
     }
 
     /// Ranges of plain bytes that are good, where the file can be opened.
@@ -151,7 +177,10 @@ impl Core {
     pub fn check(&self, start: &[u8], progress: Progress) -> Inner<(CheckReport, NestedShares)> {
         let mut walk = walk::Walk::new(self, progress);
         walk.from(start)?;
-        let mut report = CheckReport { seen: walk.seen, ..CheckReport::default() };
+        let mut report = CheckReport { seen: walk.seen, unlooked: walk.used.unlooked, ..CheckReport::default() };
+        if start.is_empty() && walk.faults.is_empty() && walk.used.unlooked == 0 {
+            report.unused = Some(self.unused(&walk.used)?);
+        }
         (report.kept, report.faults) = walk.faults.into_iter().partition(CheckFault::is_kept);
         Ok((report, walk.shares))
     }
@@ -160,6 +189,7 @@ impl Core {
     /// a while and the fault is still there.
     pub fn check_online(&self, start: &[u8], online: &Online, progress: Progress) -> Inner<(CheckReport, NestedShares)> {
         let (mut report, shares) = self.check(start, progress)?;
+        report.unused = None; // whoever has the vault open may be about to refer to one
         for round in 0.. {
             let suspects = std::mem::take(&mut report.faults);
             if suspects.is_empty() {

@@ -5,7 +5,9 @@
 //! * What is wrong in a nested share is told by paths from the vault's root, and without a remedy: whoever opens that share alone can
 //!   repair it, where its own `lost+found` is.
 
-use super::{CheckFault, CheckProgress, CheckReport, NestedShares, Online, Progress};
+use std::time::Duration;
+
+use super::{CheckFault, CheckProgress, CheckReport, Collected, NestedShares, Online, Progress};
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner, Result};
 use crate::vault::repair::RepairReport;
@@ -47,6 +49,17 @@ impl Vault {
         self.core().repair(faults, run, decide).map_err(|fault| self.core().explain("repair", ROOT, fault))
     }
 
+    /// Removes the control files to which nothing refers, as a check has found them, of those that have been in the store for `age`
+    /// ([`UNUSED_AGE`](super::UNUSED_AGE) where a sync tool may be at work). This is the one place where a vault's files are deleted that
+    /// nobody has removed: what refers to one must be in this very copy of the vault, so a copy whose extended attributes a sync tool
+    /// left behind is not one to do this in.
+    ///
+    /// # Errors
+    /// `EINVAL` where the check does not know ([`CheckReport::unused`]), `EBUSY` where a file is open, `EROFS` where this client cannot write.
+    pub fn collect(&self, found: &CheckReport, age: Duration) -> Result<Collected> {
+        self.core().collect(found, age).map_err(|fault| self.core().explain("collect unused control files of", ROOT, fault))
+    }
+
     /// Reads the good ranges of a damaged file, as a check has found them, piece by piece with their offsets; of a nested share too, once it
     /// was entered.
     ///
@@ -74,11 +87,17 @@ impl Vault {
                     report.faults.extend(part.faults);
                     report.kept.extend(part.kept);
                     report.changing.extend(part.changing);
+                    if plain.is_empty() {
+                        (report.unused, report.unlooked) = (part.unused, part.unlooked);
+                    }
                     left.extend(nested.into_iter().map(|(plain, cipher)| (plain, Some(cipher))));
                 }
                 (Err(error), None) => return Err(error),
                 (Err(error), Some(cipher)) => report.faults.push(CheckFault::new(&plain, &cipher, error.to_string(), None)),
             }
+        }
+        if !report.faults.is_empty() || !report.kept.is_empty() {
+            report.unused = None;
         }
         Ok(report)
     }
@@ -109,7 +128,7 @@ impl Vault {
         let below = |top: &[u8], path: &[u8]| if path.is_empty() { top.to_vec() } else { super::join(top, path) };
         for fault in report.faults.iter_mut().chain(&mut report.kept) {
             (fault.plain, fault.cipher) = (below(&plain, &fault.plain), below(&cipher, &fault.cipher));
-            if fault.remedy.take().is_some() {
+            if fault.remedy.take().is_some() || std::mem::take(&mut fault.list_missing) {
                 fault.what.push_str(ELSEWHERE);
             }
         }

@@ -5,10 +5,12 @@
 //! * A fault of a directory whose remedy moves it comes after the faults of what is in it; all others come first.
 //! * What vanishes between the listing and the look at it was removed by somebody, which is no fault.
 
+use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::content::{self, Job};
+use super::unused::Used;
 use super::{CheckFault, CheckProgress, NestedShares, Progress, describe, hints, join};
 use crate::backing::{Access, Dir, DirEntry, Kind, Stat};
 use crate::format::junction;
@@ -37,6 +39,8 @@ const ROOT_CONTROLS: [&[u8]; 11] = [
     b"+attr-",
     b"+inventory-",
 ];
+/// An attribute that nobody has, to learn whether this process sees those of its kind.
+const PROBE: &[u8] = b"trusted.kithfs-probe";
 /// Files that are open at a time, and plain bytes that wait with them.
 const OPEN_MAX: usize = 128;
 const WAITING_MAX: u64 = 64 << 20;
@@ -77,6 +81,10 @@ pub(super) struct Walk<'a> {
     only: Option<Vec<u8>>,
     /// Names that remedies of this walk will give.
     claimed: HashSet<Vec<u8>>,
+    /// What entries refer to.
+    pub used: Used,
+    /// Whether this process sees attributes of links and special files.
+    sees_special: OnceCell<bool>,
 }
 
 fn vanished(fault: &Fault) -> bool {
@@ -96,6 +104,8 @@ impl<'a> Walk<'a> {
             bytes: 0,
             only: None,
             claimed: HashSet::new(),
+            used: Used::default(),
+            sees_special: OnceCell::new(),
         }
     }
 
@@ -106,11 +116,7 @@ impl<'a> Walk<'a> {
     /// Checks the entry at a stored path and all below it.
     pub fn from(&mut self, cipher: &[u8]) -> Inner<()> {
         if cipher.is_empty() {
-            // The root is an entry of no directory: nobody else would look at its attributes.
-            match self.core.root.get_xattr_self(xattr::key_of(Kind::Dir)).map_err(Fault::from).and_then(|blob| self.xattrs(blob)) {
-                Ok(()) => {}
-                Err(fault) => self.fault(b"", b"", describe(&fault), Some(Remedy(Action::Attributes { name: b"root".to_vec() }))),
-            }
+            self.root_attributes();
             let root = self.root()?;
             self.directory(root);
         } else {
@@ -125,6 +131,7 @@ impl<'a> Walk<'a> {
     pub fn single(&mut self, cipher: &[u8]) -> Inner<()> {
         self.only = Some(Vec::new());
         if cipher.is_empty() {
+            self.root_attributes();
             let root = self.root()?;
             self.directory(root);
             return Ok(());
@@ -134,6 +141,12 @@ impl<'a> Walk<'a> {
         self.entry_of(&place, &stored);
         self.flush();
         Ok(())
+    }
+
+    /// The root is an entry of no directory: nobody else would look at its attributes.
+    fn root_attributes(&mut self) {
+        let root = self.core.root.clone();
+        self.attributes(&*root, b"", Kind::Dir, (b"", b""), b"root");
     }
 
     fn root(&self) -> Inner<Place> {
@@ -243,7 +256,7 @@ impl<'a> Walk<'a> {
         }
         let stat = match place.dir.stat(&entry.name) {
             Ok(stat) => stat,
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return,
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return self.used.unlooked += 1,
             Err(e) => return self.fault(&place.plain, &cipher, e.to_string(), None),
         };
         let Some(name) = name else { return self.foreign(place, &entry.name, &stat, &cipher) };
@@ -260,13 +273,8 @@ impl<'a> Walk<'a> {
             // Checked by whoever enters it, its attributes too, which are sealed under its own keys.
             return self.shares.push((plain, cipher));
         }
-        let blob = place.dir.get_xattr(&entry.name, xattr::key_of(stat.kind)).map_err(Fault::from);
-        match blob.and_then(|blob| self.xattrs(blob)) {
-            Ok(()) => {}
-            Err(fault) if vanished(&fault) => return,
-            // Not every store has attributes, and those of links and special files are for root alone.
-            Err(Fault::Io(e)) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) => {}
-            Err(fault) => self.fault(&plain, &cipher, describe(&fault), Some(Remedy(Action::Attributes { name: name.clone() }))),
+        if !self.attributes(&*place.dir, &entry.name, stat.kind, (&plain, &cipher), &name) {
+            return;
         }
         let keep = || Remedy(Action::Keep { name: name.clone(), directory: None, place: place.id });
         match stat.kind {
@@ -276,14 +284,15 @@ impl<'a> Walk<'a> {
                     self.directory(inside);
                 }
                 Some(Err(fault)) if !vanished(&fault) => self.fault(&plain, &cipher, describe(&fault), None),
-                _ => {}
+                _ => self.used.unlooked += 1,
             },
             Kind::File => self.file(place, &entry.name, &stat, Waiting { plain, cipher, otherwise: None, keep: keep() }),
             Kind::Symlink => {
                 self.seen.symlinks += 1;
-                match self.core.read_target(&*place.dir, &entry.name) {
-                    Err(fault) if !vanished(&fault) => self.fault(&plain, &cipher, describe(&fault), Some(keep())),
-                    _ => {}
+                match self.core.read_link(&*place.dir, &entry.name) {
+                    Ok((_, reference)) => self.used.targets.extend(reference),
+                    Err(fault) if vanished(&fault) => self.used.unlooked += 1,
+                    Err(fault) => self.fault(&plain, &cipher, describe(&fault), Some(keep())),
                 }
             }
             _ => self.seen.others += 1,
@@ -291,11 +300,32 @@ impl<'a> Walk<'a> {
         (self.progress)(&self.seen);
     }
 
-    fn xattrs(&self, blob: Option<Vec<u8>>) -> Inner<()> {
-        if let Some(blob) = blob {
-            self.core.open_xattrs(&blob)?;
+    /// Reads the attributes of an entry of `dir`, or of `dir` itself where `stored` is empty. `paths` are its plain and its stored one.
+    /// False where it has vanished.
+    fn attributes(&mut self, dir: &dyn Dir, stored: &[u8], kind: Kind, paths: (&[u8], &[u8]), name: &[u8]) -> bool {
+        let key = xattr::key_of(kind);
+        let get = || Ok(if stored.is_empty() { dir.get_xattr_self(key) } else { dir.get_xattr(stored, key) }?);
+        // Who does not see an attribute of this kind is told that there is none; who may remove one that is not there would see it.
+        let sees = || *self.sees_special.get_or_init(|| self.core.root.remove_xattr_self(PROBE).is_ok());
+        match self.core.read_list(&get) {
+            Ok((_, reference)) => {
+                self.used.lists.extend(reference);
+                self.used.unlooked += u64::from(!matches!(kind, Kind::File | Kind::Dir) && !sees());
+            }
+            Err(fault) if vanished(&fault) => {
+                self.used.unlooked += 1;
+                return false;
+            }
+            // Not every store has attributes, and those of links and special files are for root alone.
+            Err(Fault::Io(e)) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) => self.used.unlooked += 1,
+            // Perhaps it is only late.
+            Err(fault @ Fault::Corrupt(xattr::LIST_MISSING)) => {
+                let fault = CheckFault::new(paths.0, paths.1, describe(&fault), None);
+                self.faults.push(CheckFault { list_missing: true, ..fault });
+            }
+            Err(fault) => self.fault(paths.0, paths.1, describe(&fault), Some(Remedy(Action::Attributes { name: name.to_vec() }))),
         }
-        Ok(())
+        true
     }
 
     /// The long name of an entry whose sidecar is lost, where something that is sealed tells it: its hash is in the entry.

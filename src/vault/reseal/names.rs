@@ -71,6 +71,7 @@ impl Core {
         if dir.stat(new.entry()).is_ok() {
             return Ok(()); // it came meanwhile: a conflict now
         }
+        self.young_lists.forget_all(); // its conflict copies stay where they are
         keeping_time(dir, || {
             folder.prepare(&new, name)?;
             {

@@ -37,7 +37,10 @@ impl Core {
             }
             let key = key_of(stat.kind);
             match dir.get_xattr(stored, key) {
-                Ok(Some(blob)) => dir.set_xattr(&temporary, key, &blob)?,
+                Ok(Some(blob)) => {
+                    self.share_xattrs(&blob); // its other names keep it, should nothing come after this
+                    dir.set_xattr(&temporary, key, &blob)?
+                }
                 Ok(None) => {}
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) => {}
                 Err(e) => return Err(e.into()),
@@ -53,7 +56,7 @@ impl Core {
         replaced
     }
 
-    fn temporary_name(&self) -> Vec<u8> {
+    pub(in crate::vault) fn temporary_name(&self) -> Vec<u8> {
         let mut random = [0; 6];
         self.random.fill(&mut random);
         let hex: String = random.iter().map(|b| format!("{b:02x}")).collect();

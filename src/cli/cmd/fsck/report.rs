@@ -9,7 +9,7 @@ use crate::cli::display::{JsonPath, Shown};
 use crate::cli::out::Out;
 use crate::cli::report::{Failure, note};
 use crate::cli::size;
-use crate::vault::{CheckFault, CheckReport, Outcome, RepairReport};
+use crate::vault::{CheckFault, CheckReport, Collected, Outcome, RepairReport};
 
 #[derive(Serialize)]
 pub(super) struct Report {
@@ -32,8 +32,33 @@ pub(super) struct Report {
     /// Faults that a second check has found after the repair.
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<Vec<Fault>>,
+    /// Control files to which nothing refers, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unused: Option<Unused>,
+    /// Entries whose attributes could not be looked at.
+    #[serde(skip_serializing_if = "is_zero")]
+    unlooked: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    collected: Option<Gone>,
     #[serde(skip)]
     repairs: bool,
+    /// They were to be collected, and it is not known which they are.
+    #[serde(skip)]
+    uncollected: bool,
+}
+
+#[derive(Serialize)]
+struct Unused {
+    files: usize,
+    bytes: u64,
+}
+
+/// What was collected, and how many files stay because they came less than a day ago.
+#[derive(Serialize)]
+struct Gone {
+    files: u64,
+    bytes: u64,
+    young: u64,
 }
 
 #[derive(Serialize)]
@@ -57,10 +82,13 @@ struct Fault {
     moved_to: Option<JsonPath>,
     #[serde(skip_serializing_if = "Option::is_none")]
     salvaged_to: Option<JsonPath>,
+    /// The control file with its attributes is missing, and may only be late.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    list_missing: bool,
 }
 
-fn is_zero(number: &usize) -> bool {
-    *number == 0
+fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
+    *number == N::default()
 }
 
 fn pairs(ranges: &[Range<u64>]) -> Vec<[u64; 2]> {
@@ -80,6 +108,7 @@ impl Fault {
             outcome: None,
             moved_to: None,
             salvaged_to: None,
+            list_missing: fault.list_missing,
         }
     }
 
@@ -102,6 +131,10 @@ impl Fault {
             (None, _) if repairs => out.text(format_args!("  would: {}\n", self.remedy.unwrap_or("nothing, there is no remedy")))?,
             _ => {}
         }
+        if self.list_missing && self.remedy.is_none() {
+            let advice = "a sync tool may still bring it; fsck --repair --forget-missing-attributes does without it";
+            out.text(format_args!("  hint: {advice}\n"))?;
+        }
         Ok(())
     }
 }
@@ -109,7 +142,7 @@ impl Fault {
 impl Report {
     /// What a check has found; `repairs` where it is told what a repair would do.
     pub fn new(found: &CheckReport, repairs: bool) -> Report {
-        let CheckReport { seen, faults, kept, changing } = found;
+        let CheckReport { seen, faults, kept, changing, unused, unlooked } = found;
         Report {
             clean: faults.is_empty(),
             files: seen.files,
@@ -123,8 +156,18 @@ impl Report {
             in_journal: 0,
             kept_in: None,
             left: None,
+            unused: unused.as_ref().map(|all| Unused { files: all.len(), bytes: all.iter().map(|one| one.bytes).sum() }),
+            unlooked: *unlooked,
+            collected: None,
             repairs,
+            uncollected: false,
         }
+    }
+
+    /// Notes what was collected; `None` where it is not known what could be.
+    pub fn collected(&mut self, collected: Option<Collected>) {
+        self.uncollected = collected.is_none();
+        self.collected = collected.map(|Collected { files, bytes, young }| Gone { files, bytes, young });
     }
 
     /// Notes how many files a journal was needed for.
@@ -158,6 +201,8 @@ impl Report {
     pub fn left(&mut self, after: &CheckReport) {
         self.clean = after.faults.is_empty();
         self.left = Some(after.faults.iter().map(Fault::of).collect());
+        let Report { unused, unlooked, .. } = Report::new(after, false);
+        (self.unused, self.unlooked) = (unused, unlooked);
     }
 
     /// Whether nothing is wrong, or nothing is left.
@@ -203,6 +248,23 @@ impl Report {
             note(format_args!("what could not be repaired is kept in {}", Shown(kept_in.0.as_os_str().as_encoded_bytes())));
         } else if !self.kept.is_empty() {
             note(format_args!("{} damaged things are kept in lost+found by earlier repairs", self.kept.len()));
+        }
+        match (&self.unused, &self.collected) {
+            (_, Some(Gone { files, bytes, young })) => note(format_args!(
+                "removed {files} control files ({}) that nothing uses; {young} more came less than a day ago and stay",
+                size::show(*bytes)
+            )),
+            (Some(Unused { files: files @ 1.., bytes }), None) => {
+                note(format_args!("{files} control files ({}) are used by nothing; fsck --collect removes them", size::show(*bytes)))
+            }
+            (None, None) if self.uncollected && self.is_clean() && self.kept.is_empty() => note(format_args!(
+                "nothing was collected: the attributes of {} entries could not be looked at, those of links and special files only by root",
+                self.unlooked
+            )),
+            (None, None) if self.uncollected => {
+                note(format_args!("nothing was collected: that needs a vault without faults, in its lost+found too"))
+            }
+            _ => {}
         }
         if !self.changing.is_empty() {
             note(format_args!("{} files changed all the time and were not verified", self.changing.len()));
