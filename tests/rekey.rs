@@ -448,3 +448,19 @@ fn a_link_of_two_names_keeps_its_attributes_when_a_pass_ends_between_them() {
     }
     assert_eq!(faults(&vault), [""; 0]);
 }
+
+#[test]
+fn what_names_are_read_with_is_another_thing_once_there_is_a_new_key() {
+    // Story: the kernel kept listings in which the names of an epoch were missing whose key came after them.
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &ann).unwrap();
+    let reader = members::beside(&store, &bob);
+    let handles = [&vault, &reader].map(|vault| (vault, vault.open_dir(ROOT).unwrap()));
+    let before = handles.map(|(vault, handle)| vault.names_read_with(handle).unwrap());
+    assert_eq!(handles.map(|(vault, handle)| vault.names_read_with(handle).unwrap()), before);
+    new_epoch(&vault);
+    assert_ne!(vault.names_read_with(handles[0].1).unwrap(), before[0], "who made the key");
+    assert_eq!(reader.names_read_with(handles[1].1).unwrap(), before[1], "not there yet");
+    reader.pending(b"", &mut quiet()).unwrap(); // looks for what is new
+    assert_ne!(reader.names_read_with(handles[1].1).unwrap(), before[1], "who reads");
+}

@@ -5,23 +5,27 @@
 //!   looked up when it is asked for, so that listing a million files does not keep a million nodes.
 //! * The kernel may keep a listing (`FOPEN_CACHE_DIR`), and shows it again (`FOPEN_KEEP_CACHE`) only while the directory of the store is
 //!   as it was: others, such as a sync tool, may bring files into it. Its times say so, unless it changed so shortly before that a later
-//!   change may bear the same time. Times do not say that names which were there have become readable. Changes by way of the mount need none of this: the kernel drops what it keeps by itself. A stream
-//!   whose position is not in what is kept goes on with us (`fuse_readdir_cached`).
+//!   change may bear the same time. So a listing is kept only once the directory was seen with its times for a while, by our own clock:
+//!   that of the store may be another one.
+//! * Names that were there may become readable, without a change of any time: when the key of a new epoch comes after them, or the
+//!   directory's id. So what they are read with counts as well.
+//! * Changes by way of the mount need none of this: the kernel drops what it keeps by itself. A stream whose position is not in what is
+//!   kept goes on with us (`fuse_readdir_cached`).
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use super::ops::{Attr, DirCache, NodeId};
 use crate::backing::Timestamp;
-use crate::vault::Handle;
+use crate::vault::{Handle, NamesReadWith};
 
 /// Entries of one directory handle for which a listing hands out nodes.
 pub const NODES_PER_LISTING: u32 = 10_000;
 
-/// Directories whose state is remembered. Beyond that all are forgotten, which costs a listing by the daemon each.
+/// Directories whose state is remembered. Beyond that all are forgotten, which costs two listings by the daemon each.
 const REMEMBERED: usize = 4096;
 
-/// A change of a directory that is at least so old has a time of its own, on every store whose clock ticks at least once a second;
+/// Once a directory was seen for so long as it is, a change has a time of its own, on every store whose clock ticks at least once a second;
 /// FAT, which does not, has two seconds.
 const SETTLED: Duration = Duration::from_secs(3);
 
@@ -30,32 +34,56 @@ const SETTLED: Duration = Duration::from_secs(3);
 pub struct Listed {
     /// Nodes that each handle has handed out.
     nodes: HashMap<Handle, u32>,
-    /// Directories whose listing the kernel may keep, as they were when it was told so.
-    kept: HashMap<NodeId, State>,
+    /// Directories as they were when they were opened last.
+    seen: HashMap<NodeId, Seen>,
 }
 
-/// What of a directory changes with its entries.
+/// What of a directory changes with what a listing of it shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     ino: u64,
     mtime: Timestamp,
     ctime: Timestamp,
+    with: NamesReadWith,
+}
+
+#[derive(Debug)]
+struct Seen {
+    state: State,
+    /// When it was first seen to be so.
+    since: Instant,
+    /// The kernel may keep a listing that was read since it had settled.
+    kept: bool,
 }
 
 impl Listed {
-    /// A directory was opened; `attr` is its state before anything of it was listed, if it is known. What the kernel may do with its
-    /// listing.
-    pub fn opened(&mut self, node: NodeId, handle: Handle, attr: Option<&Attr>, now: SystemTime) -> DirCache {
-        let settled = attr.filter(|attr| settled(attr.ctime, now) && settled(attr.mtime, now));
-        let state = settled.map(|attr| State { ino: attr.ino, mtime: attr.mtime, ctime: attr.ctime });
+    /// A directory was opened; `look` is its state, and what its names are read with, before anything of it was listed, if they are known.
+    /// What the kernel may do with its listing.
+    pub fn opened(&mut self, node: NodeId, handle: Handle, look: Option<(&Attr, NamesReadWith)>, now: Instant) -> DirCache {
         self.nodes.insert(handle, 0);
-        let before = self.kept.remove(&node);
-        let Some(state) = state else { return DirCache::No };
-        if self.kept.len() >= REMEMBERED {
-            self.kept.clear();
+        let Some((attr, with)) = look else {
+            self.seen.remove(&node);
+            return DirCache::No;
+        };
+        let state = State { ino: attr.ino, mtime: attr.mtime, ctime: attr.ctime, with };
+        match self.seen.get_mut(&node) {
+            Some(seen) if seen.state == state => {
+                let before = seen.kept;
+                seen.kept |= now.saturating_duration_since(seen.since) >= SETTLED;
+                match (before, seen.kept) {
+                    (true, _) => DirCache::Keep,
+                    (false, true) => DirCache::Fill,
+                    (false, false) => DirCache::No,
+                }
+            }
+            _ => {
+                if self.seen.len() >= REMEMBERED {
+                    self.seen.clear();
+                }
+                self.seen.insert(node, Seen { state, since: now, kept: false });
+                DirCache::No
+            }
         }
-        self.kept.insert(node, state);
-        if before == Some(state) { DirCache::Keep } else { DirCache::Fill }
     }
 
     /// Whether a further entry of this handle gets a node; counts it.
@@ -72,18 +100,10 @@ impl Listed {
     }
 }
 
-/// Whether a change at `time` is so old that a later one has another time.
-fn settled(time: Timestamp, now: SystemTime) -> bool {
-    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
-    time.secs.saturating_add(SETTLED.as_secs() as i64) <= now
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::backing::Kind;
-
-    const NOW: i64 = 1_000_000;
 
     fn attr(ctime: i64) -> Attr {
         let at = |secs| Timestamp { secs, nanos: 0 };
@@ -92,34 +112,56 @@ mod tests {
         Attr { node: 1, ino: 1, kind: Kind::Dir, perm, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime }
     }
 
-    fn open(listed: &mut Listed, handle: Handle, ctime: i64) -> DirCache {
-        listed.opened(1, handle, Some(&attr(ctime)), UNIX_EPOCH + Duration::from_secs(NOW as u64))
+    /// Opens a directory that was changed at `ctime` by the store's clock, with the keys number `keys`, `now` seconds after the beginning.
+    fn open(listed: &mut Listed, begun: Instant, ctime: i64, keys: u64, now: u64) -> DirCache {
+        let with = NamesReadWith { generation: keys, directory: [7; 32] };
+        listed.opened(1, now, Some((&attr(ctime), with)), begun + Duration::from_secs(now))
     }
 
     #[test]
     fn a_listing_is_given_again_only_while_the_directory_is_as_it_was() {
-        let mut listed = Listed::default();
-        use DirCache::{Fill, Keep};
-        for (handle, ctime, expected) in [(1, 10, Fill), (2, 10, Keep), (3, 11, Fill), (4, 11, Keep), (5, 10, Fill)] {
-            assert_eq!(open(&mut listed, handle, ctime), expected, "{handle}");
+        let (mut listed, begun) = (Listed::default(), Instant::now());
+        use DirCache::{Fill, Keep, No};
+        let steps = [(10, 0, No), (10, 1, No), (10, 3, Fill), (10, 4, Keep), (11, 5, No), (10, 6, No), (10, 9, Fill), (10, 9, Keep)];
+        for (ctime, now, expected) in steps {
+            assert_eq!(open(&mut listed, begun, ctime, 1, now), expected, "{now}");
+        }
+        assert_eq!(listed.opened(1, 10, None, begun + Duration::from_secs(10)), No, "nothing is known of it");
+        assert_eq!(open(&mut listed, begun, 10, 1, 11), No);
+    }
+
+    #[test]
+    fn how_long_a_directory_has_settled_is_told_by_our_own_clock() {
+        // Story: the clock of the store was behind ours, so that a directory that had just changed passed for one that had not changed for
+        // long; a further change within the same tick was not shown. With one that was ahead no listing was kept.
+        let begun = Instant::now();
+        for ctime in [0, i64::MAX, -1] {
+            let mut listed = Listed::default();
+            for (now, expected) in [(0, DirCache::No), (2, DirCache::No), (3, DirCache::Fill), (9, DirCache::Keep)] {
+                assert_eq!(open(&mut listed, begun, ctime, 1, now), expected, "{ctime} {now}");
+            }
         }
     }
 
     #[test]
-    fn a_directory_that_has_just_changed_may_change_within_the_same_tick() {
-        let mut listed = Listed::default();
-        for (handle, age) in [(1, 0), (2, 0), (3, 2), (4, -100)] {
-            assert_eq!(open(&mut listed, handle, NOW - age), DirCache::No, "{age}");
+    fn a_listing_is_read_anew_when_its_names_are_read_with_other_keys() {
+        // Story: names came before the manifest with the epoch that they are sealed under. When that was there, the kernel went on showing
+        // the listing in which they were missing: the directory had not changed.
+        let (mut listed, begun) = (Listed::default(), Instant::now());
+        for (keys, now, expected) in
+            [(1, 0, DirCache::No), (1, 3, DirCache::Fill), (1, 4, DirCache::Keep), (2, 5, DirCache::No), (2, 8, DirCache::Fill)]
+        {
+            assert_eq!(open(&mut listed, begun, 10, keys, now), expected, "{now}");
         }
-        assert_eq!(open(&mut listed, 5, NOW - 3), DirCache::Fill);
-        assert_eq!(open(&mut listed, 6, NOW), DirCache::No);
-        assert_eq!(open(&mut listed, 7, NOW - 3), DirCache::Fill, "what was kept before is not known to be so still");
+        let another = NamesReadWith { generation: 2, directory: [8; 32] };
+        let look = Some((&attr(10), another));
+        assert_eq!(listed.opened(1, 9, look, begun + Duration::from_secs(9)), DirCache::No, "the directory has another id");
     }
 
     #[test]
     fn nodes_are_handed_out_up_to_the_limit_and_never_for_a_closed_handle() {
         let mut listed = Listed::default();
-        open(&mut listed, 1, 10);
+        open(&mut listed, Instant::now(), 10, 1, 1);
         assert_eq!((0..NODES_PER_LISTING + 5).filter(|_| listed.hand_out(1)).count() as u32, NODES_PER_LISTING);
         listed.closed(1);
         assert!(!listed.hand_out(1));

@@ -6,7 +6,7 @@
 //! * `uid=`, `gid=` and `umask=` change what is shown, never what is stored.
 
 use std::ops::Range;
-use std::time::SystemTime;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
@@ -190,8 +190,9 @@ impl Operations for VaultFs {
 
     fn opendir(&self, node: NodeId) -> Result<OpenedDir> {
         let handle = self.vault.open_dir(node)?;
+        let with = self.vault.names_read_with(handle).ok();
         let attr = self.vault.getattr(node).ok();
-        Ok(OpenedDir { handle, cache: self.listed.lock().opened(node, handle, attr.as_ref(), SystemTime::now()) })
+        Ok(OpenedDir { handle, cache: self.listed.lock().opened(node, handle, attr.as_ref().zip(with), Instant::now()) })
     }
 
     fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>> {

@@ -13,7 +13,7 @@ use super::file::OpenFile;
 use super::junction::holds_share;
 use super::keys::DirectoryId;
 use super::nodes::Link;
-use super::types::{Attr, Caller, Entry, Handle, NodeId, OpenFlags, RenameMode};
+use super::types::{Attr, Caller, Entry, Handle, NamesReadWith, NodeId, OpenFlags, RenameMode};
 use crate::backing::{Dir, Kind, Stat};
 use crate::format::header::Hint;
 use crate::format::junction::Junction;
@@ -709,6 +709,13 @@ impl Core {
             return Err(Fault::Os(libc::ESTALE));
         }
         Ok(handle)
+    }
+
+    pub fn names_read_with(&self, handle: Handle) -> Inner<NamesReadWith> {
+        match self.handle(handle)? {
+            Open::Dir { directory, .. } => Ok(NamesReadWith { generation: self.keys.generation(), directory }),
+            Open::File { .. } => Err(Fault::Os(libc::ENOTDIR)),
+        }
     }
 
     pub fn read_dir(&self, handle: Handle, mut cookie: i64, limit: usize) -> Inner<Vec<Entry>> {

@@ -5,7 +5,7 @@
 //! * No header and no record is given out whose signature does not count.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use zeroize::Zeroizing;
 
@@ -24,6 +24,9 @@ use crate::sharing::{EpochKey, FolderKeys};
 
 /// Id of a directory.
 pub(crate) type DirectoryId = [u8; 32];
+
+/// Number of the next generation of keys, whichever share they are of: one that is opened anew has another one.
+static NEXT_GENERATION: AtomicU64 = AtomicU64::new(0);
 
 /// Ciphers of one epoch.
 pub(crate) struct Epoch {
@@ -69,16 +72,28 @@ pub(crate) struct ShareKeys {
     directories: DirectoryKey,
     epochs: boxcar::Vec<Epoch>,
     current: AtomicUsize,
+    generation: AtomicU64,
 }
 
 impl ShareKeys {
     /// From the folder keys of all epochs.
     pub fn new(share: [u8; 32], suite: Suite, layout: Layout, folder_keys: &FolderKeys, signing: Signing) -> Arc<Self> {
         let directories = directory_key(&folder_keys.first().key, &share);
-        let keys =
-            ShareKeys { share, suite, layout, signing, directories, epochs: boxcar::Vec::new(), current: AtomicUsize::new(usize::MAX) };
+        let (epochs, current, generation) = (boxcar::Vec::new(), AtomicUsize::new(usize::MAX), AtomicU64::default());
+        let keys = ShareKeys { share, suite, layout, signing, directories, epochs, current, generation };
         keys.adopt(folder_keys);
+        keys.renew_generation();
         Arc::new(keys)
+    }
+
+    /// Another number after each change of the keys, or of whose signatures count.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// To be called once such a change is done.
+    pub fn renew_generation(&self) {
+        self.generation.store(NEXT_GENERATION.fetch_add(1, Ordering::Relaxed), Ordering::Release);
     }
 
     fn find(&self, key: &EpochKey) -> Option<usize> {

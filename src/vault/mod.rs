@@ -712,6 +712,11 @@ impl Vault {
         self.on_handle("list", handle, |core, handle| core.read_dir(handle, cookie, limit))
     }
 
+    /// What the names in an open directory are read with.
+    pub fn names_read_with(&self, handle: Handle) -> Result<NamesReadWith> {
+        self.on_handle("look at", handle, |core, handle| core.names_read_with(handle))
+    }
+
     /// Attributes of an entry of a listing; counts one.
     pub fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Result<Attr> {
         let number = self.shares().raw(handle).map_or(0, |route| route.number);

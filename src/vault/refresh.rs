@@ -92,6 +92,7 @@ impl Core {
                 }
                 self.keys.adopt(&entered.heads[0].keys);
                 self.keys.signing.adopt(entered.rights());
+                self.keys.renew_generation();
                 if entered.incomplete {
                     seen.changed = None; // it may still come
                 } else {

@@ -121,6 +121,13 @@ pub struct Entry {
 /// How `rename` treats an existing target.
 pub use crate::backing::RenameMode;
 
+/// What the names in a directory are read with: while two values are equal, the same stored names are read as the same names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamesReadWith {
+    pub(crate) generation: u64,
+    pub(crate) directory: [u8; 32],
+}
+
 /// An open file or directory and what the kernel may do with its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
