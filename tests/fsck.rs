@@ -156,3 +156,59 @@ fn a_check_says_that_a_journal_is_pending_and_verifies_what_it_holds() {
     drop(file);
     mount.unmount();
 }
+
+#[test]
+fn a_list_of_attributes_that_is_missing_is_waited_for_and_one_that_is_unused_is_told() {
+    // A repair took away what referred to a list that a sync tool brought later, and nothing told of lists that nothing used.
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let mount = scratch.mount(&[]);
+    for name in ["kept", "gone"] {
+        fs::write(scratch.point().join(name), name).unwrap();
+        let set = rustix::fs::setxattr(scratch.point().join(name), "user.long", &[7; 65_536], rustix::fs::XattrFlags::empty());
+        set.unwrap();
+    }
+    fs::remove_file(scratch.point().join("gone")).unwrap();
+    mount.unmount();
+    let fsck = || {
+        let mut command = scratch.kithfs("fsck");
+        command.stdin(std::process::Stdio::null());
+        command
+    };
+    let lists = || shell(&scratch.vault(), "ls | grep ^+attr- || true").lines().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(lists().len(), 2);
+    let found = json(fsck().arg("--json").arg(scratch.vault()), 0);
+    assert_eq!(found["unused"]["files"], 1, "{found}");
+    let told = expect_code(fsck().arg(scratch.vault()), 0);
+    assert!(String::from_utf8_lossy(&told.stderr).contains("fsck --collect"), "{told:?}");
+    for args in [&["--collect", "--online"][..], &["--collect", "--repair", "--dry-run"]] {
+        expect_code(fsck().args(args).arg(scratch.vault()), 2);
+    }
+    expect_code(fsck().arg("--collect").arg(scratch.vault()).arg("kept"), 2);
+    // What is not a day old stays.
+    let collected = json(fsck().args(["--json", "--collect"]).arg(scratch.vault()), 0);
+    assert_eq!(collected["collected"], serde_json::json!({ "files": 0, "bytes": 0, "young": 1 }));
+    assert_eq!(lists().len(), 2);
+
+    for name in lists() {
+        fs::rename(scratch.vault().join(&name), scratch.path().join(&name)).unwrap();
+    }
+    let left = expect_code(fsck().args(["--repair", "--yes", "--collect"]).arg(scratch.vault()), 20);
+    assert!(String::from_utf8_lossy(&left.stdout).contains("--forget-missing-attributes"), "{left:?}");
+    assert!(String::from_utf8_lossy(&left.stderr).contains("nothing was collected"), "{left:?}");
+    for name in shell(scratch.path(), "ls | grep ^+attr-").lines() {
+        fs::copy(scratch.path().join(name), scratch.vault().join(name)).unwrap();
+    }
+    expect_code(fsck().arg(scratch.vault()), 0);
+    for name in lists() {
+        fs::remove_file(scratch.vault().join(name)).unwrap();
+    }
+    let done = json(fsck().args(["--json", "--repair", "--yes", "--forget-missing-attributes"]).arg(scratch.vault()), 0);
+    assert!(done["faults"][0]["moved_to"].as_str().unwrap().ends_with("/kept.attributes"), "{done}");
+    let mount = scratch.mount(&[]);
+    assert_eq!(rustix::fs::setxattr(scratch.point().join("kept"), "user.new", b"value", rustix::fs::XattrFlags::empty()), Ok(()));
+    assert_eq!(fs::read(scratch.point().join("kept")).unwrap(), b"kept");
+    mount.unmount();
+}
