@@ -301,7 +301,7 @@ impl Core {
         let mut files = self.files.lock();
         let node = self.nodes.seen(&stat, folder.link(stored.entry(), name));
         let hint = Hint { directory: folder.id, name: name.to_vec() };
-        let open = OpenFile::fresh(node, file, (stat.dev, stat.ino), &self.tools(), self.next_serial(), hint);
+        let open = OpenFile::fresh(node, file, &stat, &self.tools(), self.next_serial(), hint);
         self.insert_open(&mut files, node, open.clone(), flags);
         drop(files);
         if self.shared
