@@ -293,7 +293,7 @@ impl Core {
         if !self.access_times {
             file.keep_access_time();
         }
-        let mut stat = file.stat()?;
+        let mut stat = file.stat_but_times()?;
         if self.is_root_user && (stat.uid, stat.gid) != (caller.uid, caller.gid) {
             stat = self.give(&folder, stored.entry(), caller, stat)?;
         }
@@ -301,7 +301,7 @@ impl Core {
         let mut files = self.files.lock();
         let node = self.nodes.seen(&stat, folder.link(stored.entry(), name));
         let hint = Hint { directory: folder.id, name: name.to_vec() };
-        let open = OpenFile::fresh(node, file, &stat, &self.tools(), self.next_serial(), hint);
+        let open = OpenFile::fresh(node, file, (stat.dev, stat.ino), &self.tools(), self.next_serial(), hint);
         self.insert_open(&mut files, node, open.clone(), flags);
         drop(files);
         if self.shared
@@ -325,6 +325,17 @@ impl Core {
         if !flags.write {
             self.unguard(&open);
         }
+        // Its time is that of the header: were it that of the name, which is there before the directory has its own, the kernel would see
+        // another one at the first write, and send it when the file is closed (see `backing/os/attr.rs`).
+        let stat = match open.file.stat() {
+            Ok(stat) => stat,
+            Err(e) => {
+                let _ = self.release(&open, flags);
+                self.nodes.forget(node, 1);
+                return Err(e.into());
+            }
+        };
+        open.state.write().note_made(&self.tools(), stat.mtime);
         let attr = self.attr(node, &stat, None)?;
         Ok((attr, self.put_handle(Open::File { file: open, flags })))
     }

@@ -26,7 +26,7 @@ use super::mtime;
 use super::seal::{Ready, Sealed, seal};
 use super::tree::{Chunk, Root, Tree};
 use super::types::NodeId;
-use crate::backing::{File, Seek, SetTime, Stat, Timestamp};
+use crate::backing::{File, Seek, SetTime, Timestamp};
 use crate::crypto::{ChunkKeys, Random, SegmentKey};
 use crate::format::header::{Header, Hint, PublicHeader};
 use crate::format::journal::header_hash;
@@ -172,10 +172,9 @@ pub(crate) struct OpenFile {
 
 impl OpenFile {
     /// A file that was just created and holds nothing, not even a header.
-    pub fn fresh(node: NodeId, file: Arc<dyn File>, stat: &Stat, tools: &Tools, serial: u64, hint: Hint) -> Arc<Self> {
+    pub fn fresh(node: NodeId, file: Arc<dyn File>, inode: (u64, u64), tools: &Tools, serial: u64, hint: Hint) -> Arc<Self> {
         let mut file_id = [0; 32];
         tools.random.fill(&mut file_id);
-        let kept_mtime = tools.caller_keeps_times.then_some(stat.mtime);
         let state = FileState {
             serial,
             file_id,
@@ -196,8 +195,8 @@ impl OpenFile {
             riding_bytes: 0,
             unsynced: false,
             backing_len: 0,
-            mtime: kept_mtime,
-            kept_mtime,
+            mtime: None,
+            kept_mtime: None,
             holds_nanos: false,
             dirty_since: Some(Instant::now()),
             latched: None,
@@ -212,7 +211,7 @@ impl OpenFile {
         Arc::new(OpenFile {
             node,
             file,
-            inode: (stat.dev, stat.ino),
+            inode,
             file_id,
             state: RwLock::new(state),
             inode_changed: AtomicBool::new(false),
@@ -233,10 +232,11 @@ impl OpenFile {
         let inode = (stat.dev, stat.ino);
         if empty {
             // A file whose contents nobody will see again need not be authentic to be replaced.
-            let open = Self::fresh(node, file, &stat, tools, serial, Hint { directory: [0; 32], name: Vec::new() });
+            let open = Self::fresh(node, file, inode, tools, serial, Hint { directory: [0; 32], name: Vec::new() });
             let mut state = open.state.write();
             state.backing_len = backing_len;
             state.replaced = backing_len > 0;
+            state.kept_mtime = tools.caller_keeps_times.then_some(stat.mtime);
             drop(state);
             return Ok(open);
         }
@@ -823,6 +823,13 @@ impl FileState {
         self.mtime = Some(mtime::after_write(before, mtime::now()));
         self.rewritten = true;
         self.mark();
+    }
+
+    /// Notes the time that a file has which was just made.
+    pub fn note_made(&mut self, tools: &Tools, mtime: Timestamp) {
+        if tools.caller_keeps_times && self.mtime.is_none() {
+            (self.mtime, self.kept_mtime) = (Some(mtime), Some(mtime));
+        }
     }
 
     /// Notes that the time of modification was set, as the store has it, which may not be able to hold every time.

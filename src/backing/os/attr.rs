@@ -40,7 +40,8 @@ pub(super) fn stat_fd(fd: BorrowedFd<'_>) -> Result<Stat> {
 /// time of its own at its next change, between the ticks of the clock, and from then on no file of the machine gets an earlier one. Who
 /// asks after each change so makes the kernel see a new time in a file of the mount with each write, which costs a SETATTR with each fsync.
 pub(super) fn stat_fd_but_times(fd: BorrowedFd<'_>) -> Result<Stat> {
-    let mask = StatxFlags::BASIC_STATS.difference(StatxFlags::MTIME.union(StatxFlags::CTIME));
+    let times = StatxFlags::MTIME.union(StatxFlags::CTIME);
+    let mask = StatxFlags::BASIC_STATS.difference(times) | StatxFlags::BTIME;
     convert(&statx(fd, c"", AtFlags::EMPTY_PATH, mask)?)
 }
 
