@@ -604,6 +604,29 @@ fn a_time_that_was_set_alone_on_an_open_file_survives_the_daemon() {
 }
 
 #[test]
+fn new_contents_never_stand_under_an_old_time() {
+    // Where the kernel keeps the times (its writeback cache) a write must not move a young one: see the test of the mount. An old one it
+    // must: were the daemon killed before the kernel sends its own, a backup that goes by times would miss the new contents.
+    let store = store(12);
+    let options = || OpenOptions { caller_keeps_times: true, ..OpenOptions::default() };
+    let open = |root| Vault::open(root, &vaults::owner(), options()).unwrap();
+    let vault = open(store.root());
+    durable(&vault, b"file", &pattern(1, 20_000));
+    let times = |secs| SetAttr { mtime: SetTime::At(Timestamp { secs, nanos: 0 }), ..SetAttr::default() };
+    at(&vault, b"file", |node| vault.setattr(node, &times(1000))).unwrap();
+    for again in [false, true] {
+        let begun = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
+        if again {
+            at(&vault, b"file", |node| vault.setattr(node, &times(begun - 100))).unwrap();
+        }
+        overwrite(&vault, b"file", 4096, &pattern(2, 4096)).unwrap();
+        let killed = open(store.snapshot().root());
+        let mtime = at(&killed, b"file", |node| Ok(killed.getattr(node)?.mtime)).unwrap();
+        assert!(mtime.secs >= begun, "{mtime:?}");
+    }
+}
+
+#[test]
 fn a_write_that_could_not_read_leaves_nothing_that_counts_as_fresh_later() {
     // The segments of a failed write stayed without the marks that protect them, and the next commit overwrote committed ones in place.
     let store = store(18);

@@ -273,6 +273,11 @@ pub trait File: Send + Sync {
     fn sync_all(&self) -> io::Result<()>;
     /// `fstat`.
     fn stat(&self) -> io::Result<Stat>;
+    /// [`File::stat`] whose times of modification and change mean nothing: cheaper, for to be asked for those is not free (see
+    /// `os/attr.rs`).
+    fn stat_but_times(&self) -> io::Result<Stat> {
+        self.stat()
+    }
     /// Sets the permission bits.
     fn chmod(&self, perm: u32) -> io::Result<()>;
     /// Sets owner and group, each where given.

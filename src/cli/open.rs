@@ -41,6 +41,8 @@ pub struct Found {
     pub description: Description,
     /// Reading files in it is to change their times of access.
     pub access_times: bool,
+    /// The kernel keeps the times of what is written, and sets them.
+    pub kernel_keeps_times: bool,
 }
 
 /// An open vault and where it lies.
@@ -76,7 +78,7 @@ pub fn find(given: &Path) -> Result<Found, Failure> {
         Err(source) => return Err(Error::Io { op: "open vault", path: dir, source }.into()),
     };
     let description = Vault::describe(&store).map_err(|error| in_vault(error, &dir, None))?;
-    Ok(Found { dir, store, description, access_times: true })
+    Ok(Found { dir, store, description, access_times: true, kernel_keeps_times: false })
 }
 
 impl Found {
@@ -132,6 +134,7 @@ impl Found {
         let options = OpenOptions {
             read_only: !matches!(purpose, Purpose::Write | Purpose::WriteShared),
             access_times: self.access_times,
+            caller_keeps_times: self.kernel_keeps_times,
             cache_bytes: args.cache_size.unwrap_or(default.cache_bytes),
             lock: match purpose {
                 Purpose::Beside => LockMode::None,

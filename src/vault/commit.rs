@@ -14,8 +14,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::error::{Fault, Inner, is_no_space};
-use super::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools, now, set_mtime};
+use super::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools};
 use super::journal::Journal;
+use super::mtime::{now, set_mtime};
 use super::tree::{Chunk, PlannedBlock, Root, plan};
 use crate::backing::{Allocate, File};
 use crate::format::journal::{JournalRecord, Patch, header_hash};

@@ -84,6 +84,8 @@ pub(crate) struct Core {
     pub read_only: bool,
     /// False where reading is to leave no trace in the times of access.
     pub access_times: bool,
+    /// See [`super::OpenOptions::caller_keeps_times`].
+    pub caller_keeps_times: bool,
     /// Other daemons may have the vault open for writing too.
     pub shared: bool,
     /// Holds the vault's lock as long as it lives.
@@ -107,6 +109,7 @@ pub(crate) struct Parts {
     pub cache: Arc<BlockCache>,
     pub read_only: bool,
     pub access_times: bool,
+    pub caller_keeps_times: bool,
     pub shared: bool,
     pub lock: Option<super::lock::VaultLock>,
     pub trust: Trust,
@@ -136,6 +139,7 @@ impl Core {
             seen: Mutex::default(),
             read_only: parts.read_only,
             access_times: parts.access_times,
+            caller_keeps_times: parts.caller_keeps_times,
             shared: parts.shared,
             lock: Mutex::new(parts.lock),
             trust: parts.trust,
@@ -147,7 +151,7 @@ impl Core {
     }
 
     pub fn tools(&self) -> Tools<'_> {
-        Tools { keys: &self.keys, cache: &self.cache, random: &*self.random }
+        Tools { keys: &self.keys, cache: &self.cache, random: &*self.random, caller_keeps_times: self.caller_keeps_times }
     }
 
     pub fn next_serial(&self) -> u64 {

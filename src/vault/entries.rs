@@ -290,7 +290,7 @@ impl Core {
         if !self.access_times {
             file.keep_access_time();
         }
-        let mut stat = file.stat()?;
+        let mut stat = file.stat_but_times()?;
         if self.is_root_user && (stat.uid, stat.gid) != (caller.uid, caller.gid) {
             stat = self.give(&folder, stored.entry(), caller, stat)?;
         }
@@ -322,6 +322,17 @@ impl Core {
         if !flags.write {
             self.unguard(&open);
         }
+        // Its time is that of the header: were it that of the name, which is there before the directory has its own, the kernel would see
+        // another one at the first write, and send it when the file is closed (see `backing/os/attr.rs`).
+        let stat = match open.file.stat() {
+            Ok(stat) => stat,
+            Err(e) => {
+                let _ = self.release(&open, flags);
+                self.nodes.forget(node, 1);
+                return Err(e.into());
+            }
+        };
+        open.state.write().note_made(&self.tools(), stat.mtime);
         let attr = self.attr(node, &stat, None)?;
         Ok((attr, self.put_handle(Open::File { file: open, flags })))
     }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -22,6 +22,7 @@ use zeroize::Zeroizing;
 use super::cache::{BlockCache, Counted};
 use super::error::{Fault, Inner};
 use super::keys::{Epoch, OpenedHeader, ShareKeys};
+use super::mtime;
 use super::seal::{Ready, Sealed, seal};
 use super::tree::{Chunk, Root, Tree};
 use super::types::NodeId;
@@ -45,6 +46,7 @@ pub(crate) struct Tools<'a> {
     pub keys: &'a ShareKeys,
     pub cache: &'a BlockCache,
     pub random: &'a dyn Random,
+    pub caller_keeps_times: bool,
 }
 
 /// A chunk that has changed since the last commit.
@@ -112,6 +114,10 @@ pub(crate) struct FileState {
     pub backing_len: u64,
     /// Modification time to show, and to restore after every deferred write.
     pub mtime: Option<Timestamp>,
+    /// That with which the file was made or loaded, where the caller keeps it.
+    pub kept_mtime: Option<Timestamp>,
+    /// The store was seen to hold a time of these days to the nanosecond.
+    pub holds_nanos: bool,
     pub dirty_since: Option<Instant>,
     /// errno of a failure that stays until the last close.
     pub latched: Option<i32>,
@@ -162,21 +168,6 @@ pub(crate) struct OpenFile {
     pub guard: Mutex<Option<Arc<dyn File>>>,
 }
 
-/// The present time, to the nanosecond.
-pub(crate) fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }
-}
-
-/// Gives a file the time of modification that its contents have. Who may write to it and does not own it cannot do that, and has the time
-/// at which the store was written to instead.
-pub(crate) fn set_mtime(file: &dyn File, mtime: Timestamp) -> Inner<()> {
-    match file.set_times(SetTime::Omit, SetTime::At(mtime)) {
-        Err(e) if e.raw_os_error() == Some(libc::EPERM) => Ok(()),
-        other => Ok(other?),
-    }
-}
-
 impl OpenFile {
     /// A file that was just created and holds nothing, not even a header.
     pub fn fresh(node: NodeId, file: Arc<dyn File>, inode: (u64, u64), tools: &Tools, serial: u64, hint: Hint) -> Arc<Self> {
@@ -203,6 +194,8 @@ impl OpenFile {
             unsynced: false,
             backing_len: 0,
             mtime: None,
+            kept_mtime: None,
+            holds_nanos: false,
             dirty_since: Some(Instant::now()),
             latched: None,
             punch: Vec::new(),
@@ -240,6 +233,7 @@ impl OpenFile {
             let mut state = open.state.write();
             state.backing_len = backing_len;
             state.replaced = backing_len > 0;
+            state.kept_mtime = tools.caller_keeps_times.then_some(stat.mtime);
             drop(state);
             return Ok(open);
         }
@@ -275,6 +269,8 @@ impl OpenFile {
             unsynced: false,
             backing_len,
             mtime: None,
+            kept_mtime: tools.caller_keeps_times.then_some(stat.mtime),
+            holds_nanos: false,
             dirty_since: None,
             latched: None,
             punch: Vec::new(),
@@ -819,9 +815,31 @@ impl FileState {
 
     /// Notes a change of the contents.
     pub fn touch(&mut self) {
-        self.mtime = Some(now());
+        let before = self.kept_mtime.map(|kept| self.mtime.unwrap_or(kept));
+        self.mtime = Some(mtime::after_write(before, mtime::now()));
         self.rewritten = true;
         self.mark();
+    }
+
+    /// Notes the time that a file has which was just made.
+    pub fn note_made(&mut self, tools: &Tools, mtime: Timestamp) {
+        if tools.caller_keeps_times && self.mtime.is_none() {
+            (self.mtime, self.kept_mtime) = (Some(mtime), Some(mtime));
+        }
+    }
+
+    /// Notes that the time of modification was set, as the store has it, which may not be able to hold every time.
+    pub fn note_mtime(&mut self, file: &dyn File, set: SetTime) -> Inner<()> {
+        match set {
+            SetTime::Omit => return Ok(()),
+            SetTime::At(time) if self.holds_nanos && mtime::is_near(time) => self.mtime = Some(time),
+            _ => {
+                let held = file.stat()?.mtime;
+                self.holds_nanos |= set == SetTime::At(held) && !held.nanos.is_multiple_of(1000) && mtime::is_near(held);
+                self.mtime = Some(held);
+            }
+        }
+        Ok(())
     }
 
     /// Notes that a commit is due.

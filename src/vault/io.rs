@@ -241,10 +241,7 @@ impl Core {
                     if times {
                         let mut state = open.state.write();
                         open.file.set_times(set.atime, set.mtime)?;
-                        if set.mtime != SetTime::Omit {
-                            // As the store has it, which may not be able to hold every time.
-                            state.mtime = Some(open.file.stat()?.mtime);
-                        }
+                        state.note_mtime(&*open.file, set.mtime)?;
                     }
                     let mut state = open.state.write();
                     // The kernel sets the time of its cached writes before each fsync: that alone is no reason for a second flush.
@@ -270,7 +267,11 @@ impl Core {
                 (None, Err(fault)) => return Err(Fault::Os(fault.errno())),
             }
         }
-        self.stat(node)
+        match open {
+            // Who keeps the times asks for none, and this is on the way of each fsync.
+            Some(open) if self.caller_keeps_times && set.mtime != SetTime::Omit => self.attr(node, &open.file.stat_but_times()?, None),
+            _ => self.stat(node),
+        }
     }
 
     pub fn seek_data_hole(&self, handle: Handle, offset: u64, what: Seek) -> Inner<u64> {

@@ -274,7 +274,7 @@ impl Journal {
         if state.running.is_some() && full || !state.old.is_empty() {
             self.checkpoint_locked(&mut state)?;
         }
-        if state.running.as_ref().is_some_and(|r| r.file.stat().is_ok_and(|stat| stat.nlink == 0)) {
+        if state.running.as_ref().is_some_and(|r| r.file.stat_but_times().is_ok_and(|stat| stat.nlink == 0)) {
             // Somebody has taken the file away, a sync tool perhaps: a record in it would not be found after a crash.
             tracing::warn!("the journal was removed by somebody else, another one takes its place");
             self.checkpoint_locked(&mut state)?;
@@ -476,7 +476,7 @@ impl Journal {
 
     fn checkpoint_drained(&self, state: &mut State) -> Inner<()> {
         state.unclean = true;
-        if state.running.as_ref().is_some_and(|r| r.file.stat().is_ok_and(|stat| stat.nlink == 0)) {
+        if state.running.as_ref().is_some_and(|r| r.file.stat_but_times().is_ok_and(|stat| stat.nlink == 0)) {
             let acknowledged = state.sequence;
             state.old.extend(state.running.take().map(|r| Old { file: r.file, name: r.name, head: r.head, acknowledged }));
         }

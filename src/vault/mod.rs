@@ -44,6 +44,7 @@ mod keys;
 mod lock;
 mod members;
 mod memory;
+mod mtime;
 mod names;
 mod nodes;
 mod overflow;
@@ -132,6 +133,8 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Reading a file changes its time of access, where the store's own mount has it so.
     pub access_times: bool,
+    /// Who writes keeps the times of modification and sets them, as the kernel does with its writeback cache.
+    pub caller_keeps_times: bool,
     /// Bytes that the caches may take, and as many again what was changed and is not committed (at least 1 MiB).
     pub cache_bytes: usize,
     /// Lock.
@@ -142,7 +145,14 @@ pub struct OpenOptions {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, access_times: true, cache_bytes: 64 << 20, lock: LockMode::Exclusive, trust: Trust::default() }
+        OpenOptions {
+            read_only: false,
+            access_times: true,
+            caller_keeps_times: false,
+            cache_bytes: 64 << 20,
+            lock: LockMode::Exclusive,
+            trust: Trust::default(),
+        }
     }
 }
 
@@ -264,6 +274,7 @@ fn open_core(
         cache,
         read_only,
         access_times: options.access_times,
+        caller_keeps_times: options.caller_keeps_times,
         shared,
         lock,
         trust: options.trust.clone(),

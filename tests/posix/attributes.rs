@@ -1,7 +1,8 @@
 //! Times and extended attributes.
 
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags, lgetxattr, lsetxattr, utimensat};
 use rustix::io::Errno;
@@ -153,5 +154,53 @@ fn reading_leaves_access_times_alone_where_it_is_asked_to() {
         posix.shell("head -c 300000 /dev/zero > f; touch -a -d @1000000000 f; exec 3<>f; head -c 9 <&3 > /dev/null; stat -c %X f"),
         "1000000000\n"
     );
+    posix.finish();
+}
+
+#[test]
+fn no_time_changes_that_no_program_has_changed() {
+    // The time of a new file was moved by the daemon when it was committed: seen as soon as the kernel had forgotten the file. An empty
+    // file always had another one then, and on kernels whose clock has no finer times than its ticks every new file that was written to.
+    let Some(mut posix) = Posix::new() else { return };
+    let write = |name: &str, parts: &[&[u8]]| {
+        for (i, part) in parts.iter().enumerate() {
+            let mut file = File::options().append(true).create(true).open(posix.at(name)).unwrap();
+            file.write_all(part).unwrap();
+            if i % 2 == 1 {
+                file.sync_all().unwrap();
+            }
+        }
+    };
+    for i in 0..40 {
+        File::create(posix.at(&format!("empty {i}"))).unwrap();
+        write(&format!("small {i}"), &[b"abc"]);
+        write(&format!("large {i}"), &[&[1; 300_000], b"more", b"and more"]);
+        write(&format!("cut {i}"), &[&[1; 5000]]);
+        File::create(posix.at(&format!("cut {i}"))).unwrap();
+        write(&format!("set {i}"), &[b"abc", b"def"]);
+        set(&posix.at(&format!("set {i}")), (1_000_000, 1), (1_000_000 + i, 7));
+    }
+    let times = |posix: &Posix| {
+        let entries = fs::read_dir(posix.scratch.point()).unwrap().map(|entry| entry.unwrap());
+        let time = |path: &std::path::Path| fs::symlink_metadata(path).map(|stat| (stat.mtime(), stat.mtime_nsec())).unwrap();
+        entries.map(|entry| (entry.file_name(), time(&entry.path()))).collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let before = times(&posix);
+    posix.remount();
+    assert_eq!(times(&posix), before);
+    // What was there before the mount and is written to now has a new time, and keeps it.
+    let begun = std::time::SystemTime::now();
+    fs::write(posix.at("set 1"), b"new").unwrap();
+    let file = File::options().write(true).open(posix.at("set 2")).unwrap();
+    file.write_at(b"x", 1).unwrap();
+    drop(file);
+    let written = times(&posix);
+    for name in ["set 1", "set 2"] {
+        let modified = fs::metadata(posix.at(name)).unwrap().modified().unwrap();
+        // The clock of files is that of the last tick.
+        assert!(modified + std::time::Duration::from_secs(1) > begun, "{name}: {modified:?}");
+    }
+    posix.remount();
+    assert_eq!(times(&posix), written);
     posix.finish();
 }

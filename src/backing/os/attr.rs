@@ -34,6 +34,17 @@ pub(super) fn stat_fd(fd: BorrowedFd<'_>) -> Result<Stat> {
     convert(&statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?)
 }
 
+/// `fstat` without the times of modification and change, which mean nothing.
+///
+/// A filesystem with multigrain timestamps (ext4, XFS, Btrfs, tmpfs since Linux 6.13) gives a file whose times somebody has asked for a
+/// time of its own at its next change, between the ticks of the clock, and from then on no file of the machine gets an earlier one. Who
+/// asks after each change so makes the kernel see a new time in a file of the mount with each write, which costs a SETATTR with each fsync.
+pub(super) fn stat_fd_but_times(fd: BorrowedFd<'_>) -> Result<Stat> {
+    let times = StatxFlags::MTIME.union(StatxFlags::CTIME);
+    let mask = StatxFlags::BASIC_STATS.difference(times) | StatxFlags::BTIME;
+    convert(&statx(fd, c"", AtFlags::EMPTY_PATH, mask)?)
+}
+
 fn convert(statx: &Statx) -> Result<Stat> {
     let mode = u32::from(statx.stx_mode);
     let has_btime = statx.stx_mask & StatxFlags::BTIME.bits() != 0;

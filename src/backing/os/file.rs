@@ -115,6 +115,11 @@ impl File for OsFile {
         Ok(attr::stat_fd(self.fd.as_fd())?)
     }
 
+    fn stat_but_times(&self) -> io::Result<Stat> {
+        let _steady = grant::steady();
+        Ok(attr::stat_fd_but_times(self.fd.as_fd())?)
+    }
+
     fn chmod(&self, perm: u32) -> io::Result<()> {
         let _steady = grant::steady();
         Ok(fs::fchmod(&self.fd, Mode::from_raw_mode(perm & 0o7777))?)

@@ -11,7 +11,7 @@ use crate::backing::{File, Timestamp};
 use crate::format::journal::{JournalRecord, Patch, header_hash};
 use crate::format::layout::SMALL_MAX;
 use crate::vault::error::Inner;
-use crate::vault::file::set_mtime;
+use crate::vault::mtime::set_mtime;
 
 /// What a redo made of the records of one inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
