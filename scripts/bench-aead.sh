@@ -6,8 +6,9 @@
 #   --most MIB   the largest buffer (default 1024)
 #   --ring       ours with AES-256-GCM of ring, in the place of that of aws-lc-rs
 #
-# Buffers of 32 KiB to 1 GiB in memory, encrypted in place, and files. Ours seals each segment of 4 KiB by itself, with a sub-key for
-# each 256 KiB; the others seal a buffer as a whole. One thread each. The packages go into a Python environment of their own, under target.
+# Buffers of 32 KiB to 1 GiB in memory, and files. Ours seals each segment of 4 KiB by itself, with a sub-key for each 256 KiB; the others
+# seal a buffer as a whole. Ours and rencrypt work in place, PyFLocker from one buffer to another, as each is meant to be used. One
+# thread each. The packages go into a Python environment of their own, under target.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 die() { echo "bench-aead: $*" >&2; exit 1; }
