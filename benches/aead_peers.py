@@ -19,9 +19,11 @@ from rencrypt import Cipher, CipherMeta, RingAlgorithm
 CHUNK = 256 << 10
 
 
-def times(size, work):
+def times(size, work, prepare=None):
     taken = []
     for _ in range(min(max((256 << 20) // size, 3), 2000)):
+        if prepare:
+            prepare()
         start = time.perf_counter()
         work()
         taken.append(time.perf_counter() - start)
@@ -41,11 +43,9 @@ def rencrypt_buffers(size, directory):
     sealed = buf.copy()
     length = cipher.seal_in_place(sealed, size, 0, b"context")
 
-    def copy_and_open():
-        numpy.copyto(buf, sealed)
-        cipher.open_in_place(buf, length, 0, b"context")
-
-    show("rencrypt", "copy and open", size, times(size, copy_and_open))
+    # As with ours, putting the ciphertext where it is opened is not counted.
+    opening = times(size, lambda: cipher.open_in_place(buf, length, 0, b"context"), lambda: numpy.copyto(buf, sealed))
+    show("rencrypt", "open", size, opening)
     if size < 1 << 20:
         return
     source, target = os.path.join(directory, "plain"), os.path.join(directory, "sealed")
@@ -83,13 +83,13 @@ def pyflocker_buffers(size, directory):
     show("PyFLocker", "seal", size, times(size, seal))
     opened = memoryview(bytearray(size + 16))
 
-    def copy_and_open():
+    def open_sealed():
         cipher = new(False)
         cipher.authenticate(b"context")
         cipher.update_into(sealed[:size], opened)
         cipher.finalize(tag)
 
-    show("PyFLocker", "copy and open", size, times(size, copy_and_open))
+    show("PyFLocker", "open", size, times(size, open_sealed))
     if size < 1 << 20:
         return
     source, target = os.path.join(directory, "plain"), os.path.join(directory, "sealed")

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Our chunk path beside libraries of Python: PyPI's rencrypt (AES-256-GCM of ring) and PyFLocker (of OpenSSL, through cryptography).
 #
-#     scripts/bench-aead.sh [--most MIB] [--features FEATURES]
+#     scripts/bench-aead.sh [--most MIB] [--ring]
 #
-#   --most MIB             the largest buffer (default 1024)
-#   --features FEATURES    features of Cargo, for example aws-lc
+#   --most MIB   the largest buffer (default 1024)
+#   --ring       ours with AES-256-GCM of ring, in the place of that of aws-lc-rs
 #
-# Buffers of 32 KiB to 1 GiB in memory, encrypted in place, and files. Ours seals each segment of 4 KiB by itself, with a sub-key for
-# each 256 KiB; the others seal a buffer as a whole. One thread each. The packages go into a Python environment of their own, under target.
+# Buffers of 32 KiB to 1 GiB in memory, and files. Ours seals each segment of 4 KiB by itself, with a sub-key for each 256 KiB; the others
+# seal a buffer as a whole. Ours and rencrypt work in place, PyFLocker from one buffer to another, as each is meant to be used. One
+# thread each. The packages go into a Python environment of their own, under target.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 die() { echo "bench-aead: $*" >&2; exit 1; }
@@ -15,11 +16,12 @@ die() { echo "bench-aead: $*" >&2; exit 1; }
 most=1024 features=()
 while [ $# -gt 0 ]; do
     case $1 in
-        --most | --features)
+        --most)
             [ $# -ge 2 ] || die "$1 needs a value"
-            case $1 in --most) most=$2 ;; --features) features=(--features "$2") ;; esac
+            most=$2
             shift
             ;;
+        --ring) features=(--no-default-features --features fast-exchange) ;;
         -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
         *) die "unknown option $1 (see --help)" ;;
     esac

@@ -10,7 +10,8 @@
 #   --with LIST    which, separated by commas: native, gocryptfs, securefs, encfs, cryfs, kithfs, kithfs-uring (default: all that are
 #                  there; the last is kithfs over io_uring, where the fuse module allows that, which root switches on for the run)
 #   --tree DIR     the tree that is packed and then unpacked (default: a made one of 2,000 files)
-#   --entries N    files in the one directory that is listed (default 20,000)
+#   --entries N    files in the one directory that is listed (default 20,000); after --quick, which sets it too. A million takes some
+#                  minutes for each filesystem
 #   --drop-caches  as root: empty the kernel's caches before each cold measurement, so that the disk is measured too
 #   --out FILE     write the table to FILE as well
 #   --chart FILE   draw it to FILE, as SVG (scripts/bench-chart.pl)
@@ -357,7 +358,7 @@ report() {
     echo
     # The ratio is to the faster of gocryptfs and securefs on each line.
     perl -F'\t' -lane '
-        BEGIN { @fs = split / /, shift @ARGV; $better = grep(/^(gocryptfs|securefs)$/, @fs) && grep(/^kithfs/, @fs) }
+        BEGIN { @fs = split / /, shift @ARGV; $spread = 0; $better = grep(/^(gocryptfs|securefs)$/, @fs) && grep(/^kithfs/, @fs) }
         push @lines, $F[0] unless $value{$F[0]}; $value{$F[0]}{$F[1]} = $F[2]; $spread = $F[3] if $F[3] ne "-" && $F[3] > $spread;
         sub number { $_[0] >= 100 ? sprintf "%.0f", $_[0] : sprintf "%.1f", $_[0] }
         END {

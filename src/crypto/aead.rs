@@ -1,7 +1,7 @@
 //! The trait under which an AEAD provider stands, and the provider in use.
 //!
-//! Nothing outside this module names a provider. [`RingAead`] is always built, and in use unless the feature `aws-lc` puts
-//! `AwsLcAead` in its place; the same vectors are run over whichever is in use, and with the feature the two are compared.
+//! Nothing outside this module names a provider. With the feature `aws-lc`, which is on unless it is left out, it is `AwsLcAead`, and
+//! without it [`RingAead`], which is always built. The same vectors are run over either, and with the feature the two are compared.
 
 #[cfg(feature = "aws-lc")]
 mod on_aws_lc;

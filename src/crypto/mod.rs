@@ -6,7 +6,7 @@
 //! * A failed decryption leaves zeros behind, never unauthenticated plaintext.
 //! * Secrets and tags are compared with [`equal`] or inside the primitive, in constant time.
 //!
-//! The primitives come from `ring`, `aws-lc-rs` and the RustCrypto and dalek crates. Written here are HCTR2 ([`hctr2`]) and the sub-key step of
+//! The primitives come from `aws-lc-rs`, `ring` and the RustCrypto and dalek crates. Written here are HCTR2 ([`hctr2`]) and the sub-key step of
 //! XAES-256-GCM ([`xaes`]); both are held against the official vectors in `tests/crypto_vectors`.
 
 pub mod aead;
