@@ -225,6 +225,10 @@ impl fuser::Filesystem for Adapter {
         // With ACLs the umask is ours to apply, for a directory's default ACL takes its place.
         wanted.set(InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK, self.options.posix_acl);
         wanted.set(InitFlags::FUSE_CACHE_SYMLINKS, !self.options.attr_ttl.is_zero());
+        // The vault relies on it: who keeps the times is settled before there is a session. Every kernel since 3.15 offers it.
+        if self.options.writeback && !config.capabilities().contains(InitFlags::FUSE_WRITEBACK_CACHE) {
+            return Err(io::Error::from_raw_os_error(libc::EPROTO));
+        }
         // Each of these is an offer: what the kernel lacks it does without, and the nearest value is one that it takes.
         let offered = config.capabilities() & wanted;
         let _ = config.add_capabilities(offered);

@@ -47,7 +47,8 @@ impl Terms {
 /// Answers INIT, whose body is `body`: the terms and the body of the answer. `uring`: requests are wanted over io_uring.
 ///
 /// # Errors
-/// `EPROTO` where the kernel speaks another version of the protocol, or an older one than 7.31 (Linux 5.4).
+/// `EPROTO` where the kernel speaks another version of the protocol, or an older one than 7.31 (Linux 5.4), or has no writeback cache that
+/// is wanted.
 pub fn answer(body: &[u8], options: &ServeOptions, uring: bool) -> Result<(Terms, [u8; init_out::LEN])> {
     const OLDEST: u32 = 31;
     let word = |at: usize| if body.len() >= at + 4 { u32_at(body, at) } else { 0 };
@@ -58,6 +59,10 @@ pub fn answer(body: &[u8], options: &ServeOptions, uring: bool) -> Result<(Terms
     let mut offered = u64::from(word(init_in::flags));
     if offered & init_flag::INIT_EXT != 0 {
         offered |= u64::from(word(init_in::flags2)) << 32;
+    }
+    // The vault relies on it: who keeps the times is settled before there is a session. Every kernel since 3.15 offers it.
+    if options.writeback && offered & init_flag::WRITEBACK_CACHE == 0 {
+        return Err(Errno::new(libc::EPROTO));
     }
     let mut wanted = WANTED;
     for (flag, on) in [
@@ -131,7 +136,8 @@ mod tests {
     fn other_protocols_are_refused() {
         assert!(answer(&offer(30, 0), &ServeOptions::default(), false).is_err());
         assert!(answer(&[], &ServeOptions::default(), false).is_err());
-        assert!(answer(&[7, 0, 0, 0, 31, 0, 0, 0], &ServeOptions::default(), false).is_ok());
+        assert!(answer(&[7, 0, 0, 0, 31, 0, 0, 0], &ServeOptions::shared(), false).is_ok());
+        assert!(answer(&[7, 0, 0, 0, 31, 0, 0, 0], &ServeOptions::default(), false).is_err());
     }
 
     #[test]

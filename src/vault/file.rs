@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 use super::cache::{BlockCache, Counted};
 use super::error::{Fault, Inner};
 use super::keys::{Epoch, OpenedHeader, ShareKeys};
-use super::mtime;
+use super::mtime::{self, Kept};
 use super::seal::{Ready, Sealed, seal};
 use super::tree::{Chunk, Root, Tree};
 use super::types::NodeId;
@@ -114,8 +114,8 @@ pub(crate) struct FileState {
     pub backing_len: u64,
     /// Modification time to show, and to restore after every deferred write.
     pub mtime: Option<Timestamp>,
-    /// That with which the file was made or loaded, where the caller keeps it.
-    pub kept_mtime: Option<Timestamp>,
+    /// What the caller has, where it keeps the time.
+    pub kept_mtime: Option<Kept>,
     /// The store was seen to hold a time of these days to the nanosecond.
     pub holds_nanos: bool,
     pub dirty_since: Option<Instant>,
@@ -233,7 +233,7 @@ impl OpenFile {
             let mut state = open.state.write();
             state.backing_len = backing_len;
             state.replaced = backing_len > 0;
-            state.kept_mtime = tools.caller_keeps_times.then_some(stat.mtime);
+            state.kept_mtime = tools.caller_keeps_times.then(|| Kept::new(stat.mtime));
             drop(state);
             return Ok(open);
         }
@@ -269,7 +269,7 @@ impl OpenFile {
             unsynced: false,
             backing_len,
             mtime: None,
-            kept_mtime: tools.caller_keeps_times.then_some(stat.mtime),
+            kept_mtime: tools.caller_keeps_times.then(|| Kept::new(stat.mtime)),
             holds_nanos: false,
             dirty_since: None,
             latched: None,
@@ -815,8 +815,10 @@ impl FileState {
 
     /// Notes a change of the contents.
     pub fn touch(&mut self) {
-        let before = self.kept_mtime.map(|kept| self.mtime.unwrap_or(kept));
-        self.mtime = Some(mtime::after_write(before, mtime::now()));
+        self.mtime = Some(mtime::now());
+        if let Some(kept) = &mut self.kept_mtime {
+            kept.pending = true;
+        }
         self.rewritten = true;
         self.mark();
     }
@@ -824,22 +826,38 @@ impl FileState {
     /// Notes the time that a file has which was just made.
     pub fn note_made(&mut self, tools: &Tools, mtime: Timestamp) {
         if tools.caller_keeps_times && self.mtime.is_none() {
-            (self.mtime, self.kept_mtime) = (Some(mtime), Some(mtime));
+            (self.mtime, self.kept_mtime) = (Some(mtime), Some(Kept::new(mtime)));
         }
     }
 
     /// Notes that the time of modification was set, as the store has it, which may not be able to hold every time.
     pub fn note_mtime(&mut self, file: &dyn File, set: SetTime) -> Inner<()> {
-        match set {
+        let held = match set {
             SetTime::Omit => return Ok(()),
-            SetTime::At(time) if self.holds_nanos && mtime::is_near(time) => self.mtime = Some(time),
+            SetTime::At(time) if self.holds_nanos && mtime::is_near(time) => time,
             _ => {
                 let held = file.stat()?.mtime;
-                self.holds_nanos |= set == SetTime::At(held) && !held.nanos.is_multiple_of(1000) && mtime::is_near(held);
-                self.mtime = Some(held);
+                // Some hold a tenth of a microsecond.
+                self.holds_nanos |= set == SetTime::At(held) && !held.nanos.is_multiple_of(100) && mtime::is_near(held);
+                held
+            }
+        };
+        self.mtime = Some(held);
+        self.kept_mtime = self.kept_mtime.map(|_| Kept::new(held));
+        Ok(())
+    }
+
+    /// Takes the time of writes back of which the caller, who has sent everything, has sent none: it has the one of before.
+    pub fn settle_mtime(&mut self) {
+        if let Some(kept) = &mut self.kept_mtime
+            && kept.pending
+        {
+            *kept = Kept::new(kept.last);
+            self.mtime = Some(kept.last);
+            if self.committed.is_some() {
+                self.mark(); // those that were committed meanwhile have another one
             }
         }
-        Ok(())
     }
 
     /// Notes that a commit is due.

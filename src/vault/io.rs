@@ -107,7 +107,9 @@ impl Core {
         let (open, flags) = self.file_handle(handle)?;
         if flags.write && !self.read_only && self.has_name(&open) {
             // Who closes a file asks for the last time whether all went well; of what the last close finds nobody is told.
-            return self.commit(&open, Durability::Ordered);
+            let mut state = open.state.write();
+            state.settle_mtime();
+            return self.commit_state(&open, &mut state, Durability::Ordered);
         }
         open.state.read().check_latched()
     }
@@ -117,13 +119,20 @@ impl Core {
         if self.read_only {
             return Ok(());
         }
-        self.commit(&open, Durability::Synced)
+        let mut state = open.state.write();
+        state.settle_mtime();
+        self.commit_state(&open, &mut state, Durability::Synced)
     }
 
     pub fn release_handle(&self, handle: Handle) -> Inner<()> {
         let removed = self.handles.write().remove(&handle);
         match removed {
-            Some(Open::File { file, flags }) => self.release(&file, flags),
+            Some(Open::File { file, flags }) => {
+                if flags.write {
+                    file.state.write().settle_mtime();
+                }
+                self.release(&file, flags)
+            }
             Some(Open::Dir { node, .. }) => {
                 self.nodes.closed(node);
                 Ok(())
@@ -191,6 +200,9 @@ impl Core {
             let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
             let open = self.acquire(node, flags)?;
             let result = self.truncate(&open, size);
+            if set.mtime == SetTime::Omit {
+                open.state.write().settle_mtime(); // the kernel leaves it as it is
+            }
             let released = self.release(&open, flags);
             result?;
             released?;

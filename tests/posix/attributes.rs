@@ -180,6 +180,16 @@ fn no_time_changes_that_no_program_has_changed() {
         write(&format!("set {i}"), &[b"abc", b"def"]);
         set(&posix.at(&format!("set {i}")), (1_000_000, 1), (1_000_000 + i, 7));
     }
+    // Written to within the tick in which it was made, and held open: what was written comes late.
+    let make = |i| {
+        let mut file = File::create(posix.at(&format!("held {i}"))).unwrap();
+        file.write_all(&[1; 5000]).unwrap();
+        file
+    };
+    let held: Vec<File> = (0..40).map(make).collect();
+    // Long enough that no clock takes the two for the same time. There is no event to wait for.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    drop(held);
     let times = |posix: &Posix| {
         let entries = fs::read_dir(posix.scratch.point()).unwrap().map(|entry| entry.unwrap());
         let time = |path: &std::path::Path| fs::symlink_metadata(path).map(|stat| (stat.mtime(), stat.mtime_nsec())).unwrap();
