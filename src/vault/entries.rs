@@ -268,8 +268,12 @@ impl Core {
             }
             let text = self.seal_target(target)?;
             let made = folder.dir.symlink(stored, &text);
-            // A store that reports a failure may have made it all the same.
-            if made.is_err() && folder.dir.readlink(stored).map_or(true, |there| there != text) {
+            // A store that reports a failure may have made it all the same, and fail again when it is asked.
+            let is_absent = || match folder.dir.readlink(stored) {
+                Ok(there) => there != text,
+                Err(e) => e.raw_os_error() == Some(libc::ENOENT),
+            };
+            if made.is_err() && is_absent() {
                 let _ = self.drop_target(&text);
             }
             Ok(made?)
@@ -350,6 +354,7 @@ impl Core {
         let stored = folder.encode(new_name)?;
         let from = self.nodes.link(node)?;
         folder.prepare(&stored, new_name)?;
+        self.young_lists.forget_all(); // the conflict copies of a name that goes later do not stand beside the new one
         self.journal.before_name(|| self.path_in(new_parent, stored.entry()));
         self.dir(from.parent)?.link(&from.stored, &*folder.dir, stored.entry())?;
         self.inode_changed(node);
