@@ -9,6 +9,8 @@
 //!   that of the store may be another one.
 //! * Names that were there may become readable, without a change of any time: when the key of a new epoch comes after them, or the
 //!   directory's id. So what they are read with counts as well.
+//! * The name of an entry may also come with the contents of a file beside it (that of a long one), which show in none of these. So of a
+//!   directory in which a name could not be read no listing is kept until it changes.
 //! * Changes by way of the mount need none of this: the kernel drops what it keeps by itself. A stream whose position is not in what is
 //!   kept goes on with us (`fuse_readdir_cached`).
 
@@ -32,8 +34,8 @@ const SETTLED: Duration = Duration::from_secs(3);
 /// The open directories and the listings that the kernel may keep.
 #[derive(Debug, Default)]
 pub struct Listed {
-    /// Nodes that each handle has handed out.
-    nodes: HashMap<Handle, u32>,
+    /// The directory of each handle, and how many nodes it has handed out.
+    handles: HashMap<Handle, (NodeId, u32)>,
     /// Directories as they were when they were opened last.
     seen: HashMap<NodeId, Seen>,
 }
@@ -54,13 +56,15 @@ struct Seen {
     since: Instant,
     /// The kernel may keep a listing that was read since it had settled.
     kept: bool,
+    /// A listing came upon an entry whose name cannot be read.
+    unread: bool,
 }
 
 impl Listed {
     /// A directory was opened; `look` is its state, and what its names are read with, before anything of it was listed, if they are known.
     /// What the kernel may do with its listing.
     pub fn opened(&mut self, node: NodeId, handle: Handle, look: Option<(&Attr, NamesReadWith)>, now: Instant) -> DirCache {
-        self.nodes.insert(handle, 0);
+        self.handles.insert(handle, (node, 0));
         let Some((attr, with)) = look else {
             self.seen.remove(&node);
             return DirCache::No;
@@ -69,7 +73,7 @@ impl Listed {
         match self.seen.get_mut(&node) {
             Some(seen) if seen.state == state => {
                 let before = seen.kept;
-                seen.kept |= now.saturating_duration_since(seen.since) >= SETTLED;
+                seen.kept |= !seen.unread && now.saturating_duration_since(seen.since) >= SETTLED;
                 match (before, seen.kept) {
                     (true, _) => DirCache::Keep,
                     (false, true) => DirCache::Fill,
@@ -80,7 +84,7 @@ impl Listed {
                 if self.seen.len() >= REMEMBERED {
                     self.seen.clear();
                 }
-                self.seen.insert(node, Seen { state, since: now, kept: false });
+                self.seen.insert(node, Seen { state, since: now, kept: false, unread: false });
                 DirCache::No
             }
         }
@@ -88,15 +92,23 @@ impl Listed {
 
     /// Whether a further entry of this handle gets a node; counts it.
     pub fn hand_out(&mut self, handle: Handle) -> bool {
-        let Some(nodes) = self.nodes.get_mut(&handle) else { return false };
+        let Some((_, nodes)) = self.handles.get_mut(&handle) else { return false };
         let more = *nodes < NODES_PER_LISTING;
         *nodes += u32::from(more);
         more
     }
 
+    /// A listing by this handle came upon an entry whose name cannot be read: what the kernel has of it is dropped when the directory is
+    /// opened the next time.
+    pub fn unread(&mut self, handle: Handle) {
+        if let Some(seen) = self.handles.get(&handle).and_then(|(node, _)| self.seen.get_mut(node)) {
+            (seen.kept, seen.unread) = (false, true);
+        }
+    }
+
     /// The handle was closed.
     pub fn closed(&mut self, handle: Handle) {
-        self.nodes.remove(&handle);
+        self.handles.remove(&handle);
     }
 }
 
@@ -156,6 +168,32 @@ mod tests {
         let another = NamesReadWith { generation: 2, directory: [8; 32] };
         let look = Some((&attr(10), another));
         assert_eq!(listed.opened(1, 9, look, begun + Duration::from_secs(9)), DirCache::No, "the directory has another id");
+    }
+
+    #[test]
+    fn no_listing_is_kept_of_a_directory_in_which_a_name_cannot_be_read() {
+        // Story: the sidecar of a long name came empty, and was filled in place: the directory had not changed, and the kernel went on
+        // showing the hash.
+        let (mut listed, begun) = (Listed::default(), Instant::now());
+        use DirCache::{Fill, Keep, No};
+        for (ctime, now, unread, expected) in [
+            (10, 0, true, No),
+            (10, 3, true, No),
+            (10, 9, false, No),
+            (11, 10, false, No),
+            (11, 13, false, Fill),
+            (11, 14, true, Keep),
+            (11, 15, false, No),
+            (11, 30, false, No),
+            (12, 31, false, No),
+            (12, 34, true, Fill),
+            (12, 35, false, No),
+        ] {
+            assert_eq!(open(&mut listed, begun, ctime, 1, now), expected, "{now}");
+            if unread {
+                listed.unread(now);
+            }
+        }
     }
 
     #[test]

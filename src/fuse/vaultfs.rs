@@ -196,7 +196,11 @@ impl Operations for VaultFs {
     }
 
     fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>> {
-        Ok(self.vault.read_dir(handle, cookie, limit)?)
+        let entries = self.vault.read_dir(handle, cookie, limit);
+        if self.vault.has_unread_names(handle) {
+            self.listed.lock().unread(handle);
+        }
+        Ok(entries?)
     }
 
     fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Result<Option<Attr>> {

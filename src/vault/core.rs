@@ -44,8 +44,17 @@ static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 /// What a handle stands for.
 #[derive(Clone)]
 pub(crate) enum Open {
-    File { file: Arc<OpenFile>, flags: OpenFlags },
-    Dir { node: NodeId, dir: Arc<dyn Dir>, directory: DirectoryId },
+    File {
+        file: Arc<OpenFile>,
+        flags: OpenFlags,
+    },
+    /// `unread` is set when a listing came upon an entry whose name cannot be read as yet.
+    Dir {
+        node: NodeId,
+        dir: Arc<dyn Dir>,
+        directory: DirectoryId,
+        unread: Arc<AtomicBool>,
+    },
 }
 
 /// An open file and how many handles it has.

@@ -728,6 +728,12 @@ impl Vault {
         self.on_handle("look at", handle, |core, handle| core.names_read_with(handle))
     }
 
+    /// Whether this handle has listed, or passed over, an entry whose name cannot be read as yet: what tells it may come without a change
+    /// of the directory.
+    pub fn has_unread_names(&self, handle: Handle) -> bool {
+        self.on_handle("look at", handle, |core, handle| Ok(core.has_unread_names(handle))).unwrap_or(false)
+    }
+
     /// Attributes of an entry of a listing; counts one.
     pub fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Result<Attr> {
         let number = self.shares().raw(handle).map_or(0, |route| route.number);
