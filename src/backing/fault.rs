@@ -238,6 +238,10 @@ impl Dir for FaultDir {
         self.dir.is_read_only()
     }
 
+    fn has_our_clock(&self) -> bool {
+        self.dir.has_our_clock()
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }

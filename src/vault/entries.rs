@@ -737,6 +737,10 @@ impl Core {
         }
     }
 
+    pub fn has_our_clock(&self, handle: Handle) -> bool {
+        matches!(self.handle(handle), Ok(Open::Dir { dir, .. }) if dir.has_our_clock())
+    }
+
     pub fn has_unread_names(&self, handle: Handle) -> bool {
         matches!(self.handle(handle), Ok(Open::Dir { unread, .. }) if unread.load(Ordering::Relaxed))
     }

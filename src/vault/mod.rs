@@ -728,6 +728,11 @@ impl Vault {
         self.on_handle("look at", handle, |core, handle| core.names_read_with(handle))
     }
 
+    /// Whether changes of an open directory certainly bear the time of this machine's clock.
+    pub fn has_our_clock(&self, handle: Handle) -> bool {
+        self.on_handle("look at", handle, |core, handle| Ok(core.has_our_clock(handle))).unwrap_or(false)
+    }
+
     /// Whether this handle has listed, or passed over, an entry whose name cannot be read as yet: what tells it may come without a change
     /// of the directory.
     pub fn has_unread_names(&self, handle: Handle) -> bool {
