@@ -22,7 +22,7 @@
 //! ```
 //!
 //! Rules that hold here
-//! * A call that fails does nothing, but for a write that is cut short.
+//! * A call that fails does nothing, but for a write that is cut short, and a link that is to be made all the same.
 //! * A name is a name of the store below: what it refuses is refused in the same way.
 //! * Locks can be given in other ways than the store's ([`Locks`]), as those of a network filesystem are.
 
@@ -115,8 +115,7 @@ impl Dir for FaultDir {
     }
 
     fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()> {
-        self.plan.pass(Call::Symlink)?;
-        self.dir.symlink(name, target)
+        self.plan.pass_or_do(Call::Symlink, || self.dir.symlink(name, target))
     }
 
     fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>> {
@@ -237,6 +236,10 @@ impl Dir for FaultDir {
     fn is_read_only(&self) -> io::Result<bool> {
         self.plan.pass(Call::Space)?;
         self.dir.is_read_only()
+    }
+
+    fn has_our_clock(&self) -> bool {
+        self.dir.has_our_clock()
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -249,6 +249,10 @@ pub trait Dir: Send + Sync {
     fn space(&self) -> io::Result<Space>;
     /// True where the store is mounted read-only.
     fn is_read_only(&self) -> io::Result<bool>;
+    /// True where changes of this directory certainly bear the time of this machine's clock.
+    fn has_our_clock(&self) -> bool {
+        false
+    }
     /// For downcasts inside an implementation.
     fn as_any(&self) -> &dyn std::any::Any;
 }

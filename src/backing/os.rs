@@ -49,6 +49,9 @@ pub struct OsDir {
     listing: Mutex<Listing>,
 }
 
+/// Filesystems (`statfs(2)`) that this machine's kernel runs itself, so that times are those of its clock: tmpfs, ext2 to ext4, XFS, Btrfs.
+const LOCAL: [u32; 4] = [0x0102_1994, 0xef53, 0x5846_5342, 0x9123_683e];
+
 const FILE_FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
 const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const DIR_PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -414,6 +417,10 @@ impl Dir for OsDir {
 
     fn is_read_only(&self) -> io::Result<bool> {
         Ok(fs::fstatvfs(&self.fd)?.f_flag.contains(StatVfsMountFlags::RDONLY))
+    }
+
+    fn has_our_clock(&self) -> bool {
+        fs::fstatfs(&self.fd).is_ok_and(|stat| LOCAL.contains(&(stat.f_type as u32)))
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -455,14 +455,6 @@ pub struct Fsck {
     /// refers to the list is kept in `lost+found`.
     #[arg(long, requires = "repair")]
     pub forget_missing_attributes: bool,
-    /// Remove lists of attributes and targets of links that nothing uses any more
-    ///
-    /// They are left behind because a conflict copy of a sync tool, or a machine that was offline, may still need them. Nothing is removed
-    /// where any fault is left, in the vault or in its `lost+found`, where this user may not see all attributes (those of links and special
-    /// files are for root), or if it came less than a day ago. Not for a copy of a vault to which a sync tool brings no extended
-    /// attributes: there every list looks unused. The vault must not be mounted.
-    #[arg(long, conflicts_with_all = ["online", "path", "dry_run"])]
-    pub collect: bool,
     /// Repair without questions
     #[arg(short, long, requires = "repair", conflicts_with = "dry_run")]
     pub yes: bool,
@@ -745,8 +737,7 @@ mod tests {
             "kithfs fsck --repair --yes --salvage D V a",
             "kithfs fsck --repair -n --json V",
             "kithfs fsck --online V a",
-            "kithfs fsck --collect V",
-            "kithfs fsck --collect --repair --yes --forget-missing-attributes V",
+            "kithfs fsck --repair --yes --forget-missing-attributes V",
             "kithfs rollback --json --keep --export D --settle 0 V",
             "kithfs accept-rollback V",
             "kithfs accept-rollback V a b",

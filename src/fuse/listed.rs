@@ -6,14 +6,16 @@
 //! * The kernel may keep a listing (`FOPEN_CACHE_DIR`), and shows it again (`FOPEN_KEEP_CACHE`) only while the directory of the store is
 //!   as it was: others, such as a sync tool, may bring files into it. Its times say so, unless it changed so shortly before that a later
 //!   change may bear the same time. So a listing is kept only once the directory was seen with its times for a while, by our own clock:
-//!   that of the store may be another one.
+//!   that of the store may be another one. Where it certainly is ours, times that are so old by it say the same at once.
 //! * Names that were there may become readable, without a change of any time: when the key of a new epoch comes after them, or the
 //!   directory's id. So what they are read with counts as well.
+//! * The name of an entry may also come with the contents of a file beside it (that of a long one), which show in none of these. So of a
+//!   directory in which a name could not be read no listing is kept until it changes.
 //! * Changes by way of the mount need none of this: the kernel drops what it keeps by itself. A stream whose position is not in what is
 //!   kept goes on with us (`fuse_readdir_cached`).
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::ops::{Attr, DirCache, NodeId};
 use crate::backing::Timestamp;
@@ -32,8 +34,8 @@ const SETTLED: Duration = Duration::from_secs(3);
 /// The open directories and the listings that the kernel may keep.
 #[derive(Debug, Default)]
 pub struct Listed {
-    /// Nodes that each handle has handed out.
-    nodes: HashMap<Handle, u32>,
+    /// The directory of each handle, and how many nodes it has handed out.
+    handles: HashMap<Handle, (NodeId, u32)>,
     /// Directories as they were when they were opened last.
     seen: HashMap<NodeId, Seen>,
 }
@@ -47,6 +49,28 @@ struct State {
     with: NamesReadWith,
 }
 
+/// What is known of a directory before anything of it is listed.
+#[derive(Clone, Copy, Debug)]
+pub struct Look<'a> {
+    /// Its state.
+    pub attr: &'a Attr,
+    /// What its names are read with.
+    pub with: NamesReadWith,
+    /// Its times are old ([`is_old`]) by the clock that they are from.
+    pub is_old: bool,
+}
+
+/// Whether a change of a directory after `now`, which was before it was looked at, has another time than those that it has, where both are
+/// by one clock.
+pub fn is_old(attr: &Attr, now: SystemTime) -> bool {
+    let Ok(now) = now.duration_since(UNIX_EPOCH) else { return false };
+    let passed = |at: Timestamp| {
+        let at = Duration::new(u64::try_from(at.secs).unwrap_or(0), at.nanos);
+        now.checked_sub(at).is_some_and(|passed| passed >= SETTLED)
+    };
+    passed(attr.mtime) && passed(attr.ctime)
+}
+
 #[derive(Debug)]
 struct Seen {
     state: State,
@@ -54,14 +78,15 @@ struct Seen {
     since: Instant,
     /// The kernel may keep a listing that was read since it had settled.
     kept: bool,
+    /// A listing came upon an entry whose name cannot be read.
+    unread: bool,
 }
 
 impl Listed {
-    /// A directory was opened; `look` is its state, and what its names are read with, before anything of it was listed, if they are known.
-    /// What the kernel may do with its listing.
-    pub fn opened(&mut self, node: NodeId, handle: Handle, look: Option<(&Attr, NamesReadWith)>, now: Instant) -> DirCache {
-        self.nodes.insert(handle, 0);
-        let Some((attr, with)) = look else {
+    /// A directory was opened. What the kernel may do with its listing.
+    pub fn opened(&mut self, node: NodeId, handle: Handle, look: Option<Look>, now: Instant) -> DirCache {
+        self.handles.insert(handle, (node, 0));
+        let Some(Look { attr, with, is_old }) = look else {
             self.seen.remove(&node);
             return DirCache::No;
         };
@@ -69,7 +94,8 @@ impl Listed {
         match self.seen.get_mut(&node) {
             Some(seen) if seen.state == state => {
                 let before = seen.kept;
-                seen.kept |= now.saturating_duration_since(seen.since) >= SETTLED;
+                let settled = is_old || now.saturating_duration_since(seen.since) >= SETTLED;
+                seen.kept |= settled && !seen.unread;
                 match (before, seen.kept) {
                     (true, _) => DirCache::Keep,
                     (false, true) => DirCache::Fill,
@@ -80,23 +106,31 @@ impl Listed {
                 if self.seen.len() >= REMEMBERED {
                     self.seen.clear();
                 }
-                self.seen.insert(node, Seen { state, since: now, kept: false });
-                DirCache::No
+                self.seen.insert(node, Seen { state, since: now, kept: is_old, unread: false });
+                if is_old { DirCache::Fill } else { DirCache::No }
             }
         }
     }
 
     /// Whether a further entry of this handle gets a node; counts it.
     pub fn hand_out(&mut self, handle: Handle) -> bool {
-        let Some(nodes) = self.nodes.get_mut(&handle) else { return false };
+        let Some((_, nodes)) = self.handles.get_mut(&handle) else { return false };
         let more = *nodes < NODES_PER_LISTING;
         *nodes += u32::from(more);
         more
     }
 
+    /// A listing by this handle came upon an entry whose name cannot be read: what the kernel has of it is dropped when the directory is
+    /// opened the next time.
+    pub fn unread(&mut self, handle: Handle) {
+        if let Some(seen) = self.handles.get(&handle).and_then(|(node, _)| self.seen.get_mut(node)) {
+            (seen.kept, seen.unread) = (false, true);
+        }
+    }
+
     /// The handle was closed.
     pub fn closed(&mut self, handle: Handle) {
-        self.nodes.remove(&handle);
+        self.handles.remove(&handle);
     }
 }
 
@@ -115,7 +149,7 @@ mod tests {
     /// Opens a directory that was changed at `ctime` by the store's clock, with the keys number `keys`, `now` seconds after the beginning.
     fn open(listed: &mut Listed, begun: Instant, ctime: i64, keys: u64, now: u64) -> DirCache {
         let with = NamesReadWith { generation: keys, directory: [7; 32] };
-        listed.opened(1, now, Some((&attr(ctime), with)), begun + Duration::from_secs(now))
+        listed.opened(1, now, Some(Look { attr: &attr(ctime), with, is_old: false }), begun + Duration::from_secs(now))
     }
 
     #[test]
@@ -144,6 +178,29 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_is_old_by_the_clock_that_is_ours_has_settled_at_once() {
+        let (mut listed, begun) = (Listed::default(), Instant::now());
+        let with = NamesReadWith { generation: 1, directory: [7; 32] };
+        use DirCache::{Fill, Keep, No};
+        for (ctime, is_old, expected) in
+            [(10, true, Fill), (10, true, Keep), (11, false, No), (11, false, No), (11, true, Fill), (12, true, Fill)]
+        {
+            assert_eq!(listed.opened(1, 1, Some(Look { attr: &attr(ctime), with, is_old }), begun), expected, "{ctime} {is_old}");
+        }
+        listed.unread(1);
+        assert_eq!(listed.opened(1, 1, Some(Look { attr: &attr(12), with, is_old: true }), begun), No, "a name may come");
+
+        let clock = |secs| UNIX_EPOCH + Duration::from_secs(secs);
+        assert!(is_old(&attr(10), clock(13)) && is_old(&attr(-5), clock(13)));
+        for ctime in [11, 13, 14, i64::MAX] {
+            assert!(!is_old(&attr(ctime), clock(13)), "{ctime}");
+        }
+        assert!(!is_old(&attr(0), UNIX_EPOCH - Duration::from_secs(9)));
+        let mixed = Attr { mtime: attr(0).mtime, ..attr(12) };
+        assert!(!is_old(&mixed, clock(13)), "both have to be");
+    }
+
+    #[test]
     fn a_listing_is_read_anew_when_its_names_are_read_with_other_keys() {
         // Story: names came before the manifest with the epoch that they are sealed under. When that was there, the kernel went on showing
         // the listing in which they were missing: the directory had not changed.
@@ -154,8 +211,34 @@ mod tests {
             assert_eq!(open(&mut listed, begun, 10, keys, now), expected, "{now}");
         }
         let another = NamesReadWith { generation: 2, directory: [8; 32] };
-        let look = Some((&attr(10), another));
+        let look = Some(Look { attr: &attr(10), with: another, is_old: false });
         assert_eq!(listed.opened(1, 9, look, begun + Duration::from_secs(9)), DirCache::No, "the directory has another id");
+    }
+
+    #[test]
+    fn no_listing_is_kept_of_a_directory_in_which_a_name_cannot_be_read() {
+        // Story: the sidecar of a long name came empty, and was filled in place: the directory had not changed, and the kernel went on
+        // showing the hash.
+        let (mut listed, begun) = (Listed::default(), Instant::now());
+        use DirCache::{Fill, Keep, No};
+        for (ctime, now, unread, expected) in [
+            (10, 0, true, No),
+            (10, 3, true, No),
+            (10, 9, false, No),
+            (11, 10, false, No),
+            (11, 13, false, Fill),
+            (11, 14, true, Keep),
+            (11, 15, false, No),
+            (11, 30, false, No),
+            (12, 31, false, No),
+            (12, 34, true, Fill),
+            (12, 35, false, No),
+        ] {
+            assert_eq!(open(&mut listed, begun, ctime, 1, now), expected, "{now}");
+            if unread {
+                listed.unread(now);
+            }
+        }
     }
 
     #[test]

@@ -6,11 +6,11 @@
 //! * `uid=`, `gid=` and `umask=` change what is shown, never what is stored.
 
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::listed::Listed;
+use super::listed::{self, Listed, Look};
 use super::ops::{
     AllocateMode, Attr, Caller, Entry, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir, Operations, RenameMode, Result, SetAttr,
     Sought, XattrMode,
@@ -191,12 +191,21 @@ impl Operations for VaultFs {
     fn opendir(&self, node: NodeId) -> Result<OpenedDir> {
         let handle = self.vault.open_dir(node)?;
         let with = self.vault.names_read_with(handle).ok();
+        let by_clock = SystemTime::now(); // before the directory is looked at
         let attr = self.vault.getattr(node).ok();
-        Ok(OpenedDir { handle, cache: self.listed.lock().opened(node, handle, attr.as_ref().zip(with), Instant::now()) })
+        let look = attr.as_ref().zip(with).map(|(attr, with)| {
+            let is_old = listed::is_old(attr, by_clock) && self.vault.has_our_clock(handle);
+            Look { attr, with, is_old }
+        });
+        Ok(OpenedDir { handle, cache: self.listed.lock().opened(node, handle, look, Instant::now()) })
     }
 
     fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>> {
-        Ok(self.vault.read_dir(handle, cookie, limit)?)
+        let entries = self.vault.read_dir(handle, cookie, limit);
+        if self.vault.has_unread_names(handle) {
+            self.listed.lock().unread(handle);
+        }
+        Ok(entries?)
     }
 
     fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Result<Option<Attr>> {

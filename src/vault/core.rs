@@ -44,8 +44,17 @@ static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 /// What a handle stands for.
 #[derive(Clone)]
 pub(crate) enum Open {
-    File { file: Arc<OpenFile>, flags: OpenFlags },
-    Dir { node: NodeId, dir: Arc<dyn Dir>, directory: DirectoryId },
+    File {
+        file: Arc<OpenFile>,
+        flags: OpenFlags,
+    },
+    /// `unread` is set when a listing came upon an entry whose name cannot be read as yet.
+    Dir {
+        node: NodeId,
+        dir: Arc<dyn Dir>,
+        directory: DirectoryId,
+        unread: Arc<AtomicBool>,
+    },
 }
 
 /// An open file and how many handles it has.
@@ -636,6 +645,9 @@ fn is_gone<T>(result: &std::io::Result<T>) -> bool {
     matches!(result, Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESTALE)))
 }
 
+/// What is wrong where a control file holds more than any of its kind.
+pub(crate) const CONTROL_TOO_LARGE: &str = "has a control file that is too large";
+
 /// Reads a control file of at most `limit` bytes; `None` where there is none.
 pub(crate) fn read_control(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Option<Vec<u8>>> {
     let file = match dir.open_file(name, Access::Read) {
@@ -645,7 +657,7 @@ pub(crate) fn read_control(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Op
     };
     let size = file.stat()?.size;
     if size > limit as u64 {
-        return Err(Fault::Corrupt("has a control file that is too large"));
+        return Err(Fault::Corrupt(CONTROL_TOO_LARGE));
     }
     let mut bytes = vec![0; size as usize];
     let read = file.read_at(&mut bytes, 0)?;

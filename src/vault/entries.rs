@@ -7,6 +7,9 @@
 //! * A directory is removed, or renamed over, only when it holds nothing but control files, checked while no name can change; it is moved
 //!   away under a control name first, so that nobody ever sees it without its record.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use super::core::{Core, Open, list, read_control, write_control};
 use super::error::{Fault, Inner, is_no_space};
 use super::file::OpenFile;
@@ -268,8 +271,12 @@ impl Core {
             }
             let text = self.seal_target(target)?;
             let made = folder.dir.symlink(stored, &text);
-            // A store that reports a failure may have made it all the same.
-            if made.is_err() && folder.dir.readlink(stored).map_or(true, |there| there != text) {
+            // A store that reports a failure may have made it all the same, and fail again when it is asked.
+            let is_absent = || match folder.dir.readlink(stored) {
+                Ok(there) => there != text,
+                Err(e) => e.raw_os_error() == Some(libc::ENOENT),
+            };
+            if made.is_err() && is_absent() {
                 let _ = self.drop_target(&text);
             }
             Ok(made?)
@@ -350,6 +357,7 @@ impl Core {
         let stored = folder.encode(new_name)?;
         let from = self.nodes.link(node)?;
         folder.prepare(&stored, new_name)?;
+        self.young_lists.forget_all(); // the conflict copies of a name that goes later do not stand beside the new one
         self.journal.before_name(|| self.path_in(new_parent, stored.entry()));
         self.dir(from.parent)?.link(&from.stored, &*folder.dir, stored.entry())?;
         self.inode_changed(node);
@@ -712,7 +720,7 @@ impl Core {
         let folder = self.folder(node)?;
         let dir = folder.dir.reopen()?;
         self.nodes.opened(node);
-        let handle = self.put_handle(Open::Dir { node, dir, directory: folder.id });
+        let handle = self.put_handle(Open::Dir { node, dir, directory: folder.id, unread: Arc::default() });
         if self.nodes.is_moved_away(node) {
             // Another directory has taken its place since we looked, and whoever empties this one may have asked for handles before ours
             // was there. The caller looks the name up again.
@@ -729,8 +737,16 @@ impl Core {
         }
     }
 
+    pub fn has_our_clock(&self, handle: Handle) -> bool {
+        matches!(self.handle(handle), Ok(Open::Dir { dir, .. }) if dir.has_our_clock())
+    }
+
+    pub fn has_unread_names(&self, handle: Handle) -> bool {
+        matches!(self.handle(handle), Ok(Open::Dir { unread, .. }) if unread.load(Ordering::Relaxed))
+    }
+
     pub fn read_dir(&self, handle: Handle, mut cookie: i64, limit: usize) -> Inner<Vec<Entry>> {
-        let Open::Dir { node, dir, directory } = self.handle(handle)? else { return Err(Fault::Os(libc::ENOTDIR)) };
+        let Open::Dir { node, dir, directory, unread } = self.handle(handle)? else { return Err(Fault::Os(libc::ENOTDIR)) };
         // An empty directory that was renamed since has the id of its new place; one that was removed keeps what it had.
         let id = self.directory_id(node).unwrap_or(directory);
         let folder = Folder { core: self, node, dir, id };
@@ -746,8 +762,12 @@ impl Core {
             let decoded = self.keys.names(&folder.id).decode_many(raw.iter().map(|entry| &*entry.name));
             for (entry, decoded) in raw.into_iter().zip(decoded) {
                 if let Some(name) = folder.plain(&entry.name, decoded)? {
+                    if name == *entry.name {
+                        unread.store(true, Ordering::Relaxed); // what is left of a long name
+                    }
                     entries.push(Entry { name: name.into(), ino: entry.ino, kind: entry.kind, next: entry.next });
                 } else if !is_control(&entry.name) {
+                    unread.store(true, Ordering::Relaxed);
                     tracing::warn!(
                         "{}: not a name of its directory, passed over",
                         self.shown_path(node).join(shown(&entry.name)).display()

@@ -74,7 +74,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-pub use self::check::{CheckFault, CheckProgress, CheckReport, Collected, LOST_AND_FOUND, Online, REPAIR_RUN, UNUSED_AGE, Unused};
+pub use self::check::{CheckFault, CheckProgress, CheckReport, LOST_AND_FOUND, Online, REPAIR_RUN, Unused};
 pub use self::error::{Error, LockHolder, Result};
 pub use self::members::{LogEntry, LogKind, MemberChanges, Share, ShareInfo};
 pub use self::memory::{Notice, NoticeKind, SETTLE, SurveyOptions};
@@ -726,6 +726,17 @@ impl Vault {
     /// What the names in an open directory are read with.
     pub fn names_read_with(&self, handle: Handle) -> Result<NamesReadWith> {
         self.on_handle("look at", handle, |core, handle| core.names_read_with(handle))
+    }
+
+    /// Whether changes of an open directory certainly bear the time of this machine's clock.
+    pub fn has_our_clock(&self, handle: Handle) -> bool {
+        self.on_handle("look at", handle, |core, handle| Ok(core.has_our_clock(handle))).unwrap_or(false)
+    }
+
+    /// Whether this handle has listed, or passed over, an entry whose name cannot be read as yet: what tells it may come without a change
+    /// of the directory.
+    pub fn has_unread_names(&self, handle: Handle) -> bool {
+        self.on_handle("look at", handle, |core, handle| Ok(core.has_unread_names(handle))).unwrap_or(false)
     }
 
     /// Attributes of an entry of a listing; counts one.

@@ -4,7 +4,7 @@
 //! * Such a file is named by its reference, random bytes that stand, sealed, at the place itself: so link and rename need not touch it.
 //! * It is durable before the reference is set, and goes after nothing on the disk can refer to it any more.
 //! * Who removes an entry, or gives it another list, does not know who else has the reference: a conflict copy that was moved, a machine
-//!   that was offline. So the file stays as residue, which `fsck --collect` removes, but where this process made it a moment ago, so that
+//!   that was offline. So the file stays as residue, which nothing removes as yet, but where this process made it a moment ago, so that
 //!   not each of many changes in a row leaves one.
 
 use std::num::NonZeroUsize;
@@ -39,7 +39,7 @@ pub(crate) fn reference_of(prefix: &[u8], name: &[u8]) -> Option<Reference> {
 }
 
 /// How long a reference is young: too short for a copy of what has it to get far.
-const YOUNG: Duration = Duration::from_secs(60);
+const YOUNG: Duration = Duration::from_secs(5);
 /// Young references that are remembered; beyond that the oldest are forgotten, and what they refer to stays.
 const YOUNG_MAX: usize = 1024;
 
@@ -99,7 +99,7 @@ mod tests {
         assert!(!young.is_young(&reference(3), begun), "never seen");
         assert!(young.is_young(&reference(0), begun + YOUNG / 2) && young.take(&reference(0), begun + YOUNG / 2));
         assert!(!young.take(&reference(0), begun + YOUNG / 2), "taken");
-        assert!(!young.is_young(&reference(1), begun + YOUNG) && !young.take(&reference(1), begun + YOUNG), "a minute later");
+        assert!(!young.is_young(&reference(1), begun + YOUNG) && !young.take(&reference(1), begun + YOUNG), "some seconds later");
         young.forget_all();
         assert!(!young.take(&reference(2), begun));
         (0..YOUNG_MAX + 1).for_each(|n| young.add(reference(n), begun));

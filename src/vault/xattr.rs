@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::core::{Core, list_at_most, read_control, write_control};
+use super::core::{CONTROL_TOO_LARGE, Core, list_at_most, read_control, write_control};
 use super::entries::Folder;
 use super::error::{Fault, Inner};
 use super::file::OpenFile;
@@ -44,6 +44,15 @@ pub(crate) fn overflow_reference(name: &[u8]) -> Option<Reference> {
 
 /// What is wrong where the control file of a list is not there.
 pub(crate) const LIST_MISSING: &str = "has attributes whose control file is missing";
+/// What is wrong where what stands for a list is none.
+const NO_REFERENCE: &str = "has a reference to attributes that is of the wrong length";
+
+/// Whether attributes are damaged for good that cannot be read because of this fault. The store may only have failed this once, and what
+/// tells their key, who may write, or the list itself may be late.
+pub(crate) fn is_lasting(fault: &Fault) -> bool {
+    matches!(fault, Fault::Format(_) | Fault::Corrupt(CONTROL_TOO_LARGE | NO_REFERENCE))
+}
+
 /// How often a list is looked for that is another one each time.
 const TRIES: usize = 64;
 /// Entries of a directory that are looked through for conflict copies. In a larger one each list stays.
@@ -215,7 +224,7 @@ impl Core {
         let reference = self.keys.open_record(RecordKind::Xattrs, b"+", record)?;
         match Reference::try_from(reference.as_slice()) {
             Ok(reference) => Ok(Some(reference)),
-            Err(_) => Err(Fault::Corrupt("has a reference to attributes that is of the wrong length")),
+            Err(_) => Err(Fault::Corrupt(NO_REFERENCE)),
         }
     }
 

@@ -72,3 +72,26 @@ fn a_kept_listing_shows_what_is_there() {
     assert_eq!(names(&store), made);
     posix.finish();
 }
+
+#[test]
+fn a_kept_listing_does_not_hide_a_long_name_that_comes_later() {
+    // Story: a sync tool had brought the file with a long name empty, and filled it in place. Neither the directory nor what its names are
+    // read with had changed, so the kernel went on showing the hash in the place of the name.
+    let Some(posix) = Posix::new() else { return };
+    let dir = posix.at("dir");
+    fs::create_dir(&dir).unwrap();
+    let name = "long".repeat(50);
+    File::create(dir.join(&name)).unwrap();
+    let inode = fs::metadata(&dir).unwrap().ino();
+    let found = shell(&posix.scratch.vault(), &format!("find \"$PWD\" -path \"$(find \"$PWD\" -inum {inode})/+name-*\""));
+    let sidecar = Path::new(found.trim_end());
+    let sealed = fs::read(sidecar).unwrap();
+    assert!(!sealed.is_empty());
+    fs::write(sidecar, b"").unwrap();
+    let [hash] = keep([&dir]);
+    assert!(hash.len() == 1 && !hash.contains(&name), "{hash:?}");
+    assert_eq!(names(&dir), hash);
+    fs::write(sidecar, &sealed).unwrap();
+    assert_eq!(names(&dir), BTreeSet::from([name]));
+    posix.finish();
+}

@@ -70,6 +70,7 @@ pub enum Locks {
 pub struct FaultPlan {
     state: Mutex<PlanState>,
     locks: Mutex<Locks>,
+    done: Mutex<Option<Call>>,
 }
 
 #[derive(Debug, Default)]
@@ -106,6 +107,11 @@ impl FaultPlan {
     /// From now on locks are given in this way.
     pub fn give_locks(&self, how: Locks) {
         *self.locks.lock() = how;
+    }
+
+    /// From now on `symlink` is done where it fails, too: its answer is lost, as that of a network filesystem may be.
+    pub fn link_all_the_same(&self) {
+        *self.done.lock() = Some(Call::Symlink);
     }
 
     pub(super) fn locks(&self) -> Locks {
@@ -145,6 +151,15 @@ impl FaultPlan {
         })?;
         state.failed += 1;
         Some(fault)
+    }
+
+    /// [`FaultPlan::pass`], with what the call does.
+    pub(super) fn pass_or_do(&self, call: Call, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let passed = self.pass(call);
+        if passed.is_ok() || *self.done.lock() == Some(call) {
+            act()?;
+        }
+        passed
     }
 
     /// Counts the call and fails it, if it is to fail.

@@ -193,3 +193,16 @@ fn in_a_process_of_its_own() {
     let (_temp, root) = store();
     crate::backing::conformance::modes(root);
 }
+
+#[test]
+fn only_a_filesystem_of_this_machine_has_its_clock() {
+    assert!(!OsDir::open(Path::new("/proc")).unwrap().has_our_clock());
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    let shm = mounts.lines().rfind(|line| line.split(' ').nth(1) == Some("/dev/shm"));
+    match shm.and_then(|line| line.split(' ').nth(2)) {
+        Some("tmpfs") => assert!(OsDir::open(Path::new("/dev/shm")).unwrap().has_our_clock()),
+        other => eprintln!("skipped: /dev/shm is no tmpfs: {other:?}"),
+    }
+    let store = crate::backing::mem::MemStore::new().root();
+    assert!(!store.has_our_clock(), "its times are made up");
+}

@@ -2,7 +2,7 @@
 //!
 //! Rules that hold here
 //! * Nothing is changed without a yes: to each question, or `--yes` to all. `--dry-run` opens the vault for reading only.
-//! * Nothing is deleted but by `--collect`, which is about what nothing refers to; it comes last, and knows it only if nothing is wrong.
+//! * Nothing is deleted, not even what nothing refers to: that is counted.
 //! * Good parts are salvaged before anything is moved. After a repair the check runs once more, and its word decides the exit code.
 
 mod report;
@@ -20,7 +20,7 @@ use crate::cli::paths::clean;
 use crate::cli::progress::Progress;
 use crate::cli::report::{Failure, note};
 use crate::cli::{identity, node};
-use crate::vault::{CheckFault, CheckProgress, CheckReport, Online, OpenFlags, REPAIR_RUN, RepairReport, UNUSED_AGE};
+use crate::vault::{CheckFault, CheckProgress, CheckReport, Online, OpenFlags, REPAIR_RUN, RepairReport};
 
 /// Verifies a vault. Whatever keeps the check from running has the exit code that says so.
 pub fn run(args: &Fsck) -> Result<Exit, Failure> {
@@ -36,7 +36,7 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
     if changes && !args.yes && !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
         return Err(Error::Usage("fsck: there is no terminal to ask at; give --yes or --dry-run".into()).into());
     }
-    let purpose = match (changes || args.collect, args.online) {
+    let purpose = match (changes, args.online) {
         (true, _) => Purpose::Write,
         (_, true) => Purpose::Beside,
         _ => Purpose::Read,
@@ -60,11 +60,6 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
         // What was restored may show more, and what was moved is not where it was.
         let after = look(&open, if open.vault.resolve(&start).is_ok() { &start } else { b"" }, false)?;
         report.left(&after);
-        found = after;
-    }
-    if args.collect {
-        let collected = found.unused.is_some().then(|| open.vault.collect(&found, UNUSED_AGE)).transpose();
-        report.collected(collected.map_err(open.failed(b""))?);
     }
     open.close()?;
     report.print(args.json)?;

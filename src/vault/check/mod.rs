@@ -13,7 +13,7 @@ mod nested;
 mod unused;
 mod walk;
 
-pub use unused::{Collected, UNUSED_AGE, Unused};
+pub use unused::Unused;
 
 use std::ops::Range;
 use std::time::Duration;
@@ -87,8 +87,9 @@ pub struct CheckReport {
     /// else has open.
     pub changing: Vec<Vec<u8>>,
     /// Control files of the vault's own share to which nothing refers: no fault. `None` where that is not known, because not the whole vault
-    /// was checked, somebody else may have it open, something is wrong, or attributes could not be looked at.
-    pub unused: Option<Vec<Unused>>,
+    /// was checked, somebody else may have it open, something is wrong, attributes could not be looked at, or there are lists of attributes
+    /// and no entry has any, as in a copy that was made without them.
+    pub unused: Option<Unused>,
     /// Entries of the vault's own share whose attributes could not be looked at: the store has none, or this process may not see them.
     pub unlooked: u64,
 }
@@ -179,7 +180,7 @@ impl Core {
         walk.from(start)?;
         let mut report = CheckReport { seen: walk.seen, unlooked: walk.used.unlooked, ..CheckReport::default() };
         if start.is_empty() && walk.faults.is_empty() && walk.used.unlooked == 0 {
-            report.unused = Some(self.unused(&walk.used)?);
+            report.unused = self.unused(&walk.used)?;
         }
         (report.kept, report.faults) = walk.faults.into_iter().partition(CheckFault::is_kept);
         Ok((report, walk.shares))

@@ -5,9 +5,7 @@
 //! * What is wrong in a nested share is told by paths from the vault's root, and without a remedy: whoever opens that share alone can
 //!   repair it, where its own `lost+found` is.
 
-use std::time::Duration;
-
-use super::{CheckFault, CheckProgress, CheckReport, Collected, NestedShares, Online, Progress};
+use super::{CheckFault, CheckProgress, CheckReport, NestedShares, Online, Progress};
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner, Result};
 use crate::vault::repair::RepairReport;
@@ -47,17 +45,6 @@ impl Vault {
     /// The vault is open for reading only. What fails for one fault is in the report.
     pub fn repair(&self, faults: &[CheckFault], run: &[u8], decide: &mut dyn FnMut(&CheckFault) -> bool) -> Result<RepairReport> {
         self.core().repair(faults, run, decide).map_err(|fault| self.core().explain("repair", ROOT, fault))
-    }
-
-    /// Removes the control files to which nothing refers, as a check has found them, of those that have been in the store for `age`
-    /// ([`UNUSED_AGE`](super::UNUSED_AGE) where a sync tool may be at work). This is the one place where a vault's files are deleted that
-    /// nobody has removed: what refers to one must be in this very copy of the vault, so a copy whose extended attributes a sync tool
-    /// left behind is not one to do this in.
-    ///
-    /// # Errors
-    /// `EINVAL` where the check does not know ([`CheckReport::unused`]), `EBUSY` where a file is open, `EROFS` where this client cannot write.
-    pub fn collect(&self, found: &CheckReport, age: Duration) -> Result<Collected> {
-        self.core().collect(found, age).map_err(|fault| self.core().explain("collect unused control files of", ROOT, fault))
     }
 
     /// Reads the good ranges of a damaged file, as a check has found them, piece by piece with their offsets; of a nested share too, once it

@@ -308,7 +308,8 @@ impl<'a> Walk<'a> {
         // Who does not see an attribute of this kind is told that there is none; who may remove one that is not there would see it.
         let sees = || *self.sees_special.get_or_init(|| self.core.root.remove_xattr_self(PROBE).is_ok());
         match self.core.read_list(&get) {
-            Ok((_, reference)) => {
+            Ok((attrs, reference)) => {
+                self.used.attributes |= !attrs.0.is_empty();
                 self.used.lists.extend(reference);
                 self.used.unlooked += u64::from(!matches!(kind, Kind::File | Kind::Dir) && !sees());
             }
@@ -323,7 +324,10 @@ impl<'a> Walk<'a> {
                 let fault = CheckFault::new(paths.0, paths.1, describe(&fault), None);
                 self.faults.push(CheckFault { list_missing: true, ..fault });
             }
-            Err(fault) => self.fault(paths.0, paths.1, describe(&fault), Some(Remedy(Action::Attributes { name: name.to_vec() }))),
+            Err(fault) => {
+                let remedy = xattr::is_lasting(&fault).then(|| Remedy(Action::Attributes { name: name.to_vec() }));
+                self.fault(paths.0, paths.1, describe(&fault), remedy);
+            }
         }
         true
     }
@@ -371,7 +375,7 @@ impl<'a> Walk<'a> {
                             _ => Action::Keep { name: b"unnamed directory".to_vec(), directory: id, place: place.id },
                         }
                     }
-                    Err(fault) if vanished(&fault) => return,
+                    Err(fault) if vanished(&fault) => return self.used.unlooked += 1,
                     Err(Fault::Boundary) => return self.fault(&unknown, cipher, "is a share whose name cannot be read", None),
                     Err(fault) => return self.fault(&unknown, cipher, describe(&fault), None),
                 };
@@ -443,7 +447,7 @@ impl<'a> Walk<'a> {
                     self.flush();
                 }
             }
-            Err(fault) if vanished(&fault) => {}
+            Err(fault) if vanished(&fault) => self.used.unlooked += 1,
             Err(fault) => self.fault(&waiting.plain, &waiting.cipher, describe(&fault), Some(waiting.keep)),
         }
     }

@@ -69,7 +69,7 @@ impl<'a> Bench<'a> {
             Action::Name { directory, name, .. } => self.restore_name(&fault.cipher, directory, name),
             Action::Keep { name, directory, .. } => self.keep(&fault.cipher, name, *directory),
             Action::Trash => self.trash(&fault.cipher),
-            Action::Attributes { name } => self.attributes(&fault.cipher, name),
+            Action::Attributes { name } => self.attributes(&fault.cipher, name, fault.list_missing),
             Action::Surplus { name, length } => self.surplus(&fault.cipher, name, *length),
         }
     }
@@ -262,10 +262,17 @@ impl<'a> Bench<'a> {
         Ok(self.kept(&name))
     }
 
-    fn attributes(&mut self, cipher: &[u8], name: &[u8]) -> Inner<Option<Vec<u8>>> {
+    /// Takes attributes away that still cannot be read, and for good; where `list_missing`, also those whose list is not there.
+    fn attributes(&mut self, cipher: &[u8], name: &[u8], list_missing: bool) -> Inner<Option<Vec<u8>>> {
         let (dir, stored) = self.core.open_parent(cipher)?;
         let key = xattr::key_of(if stored.is_empty() { Kind::Dir } else { dir.stat(stored)?.kind });
-        let get = || if stored.is_empty() { dir.get_xattr_self(key) } else { dir.get_xattr(stored, key) };
+        let get = || Ok(if stored.is_empty() { dir.get_xattr_self(key) } else { dir.get_xattr(stored, key) }?);
+        match self.core.read_list(&get) {
+            Ok(_) => return Ok(None),
+            Err(Fault::Corrupt(xattr::LIST_MISSING)) if list_missing => {}
+            Err(fault) if xattr::is_lasting(&fault) => {}
+            Err(fault) => return Err(fault),
+        }
         let Some(blob) = get()? else { return Ok(None) };
         let name = [&name[..name.len().min(NAME_MAX)], b".attributes"].concat();
         let kept = self.copy(&name, &mut |write| write(&blob))?;

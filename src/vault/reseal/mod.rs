@@ -7,7 +7,7 @@
 //! * What is said to be left is counted afterwards, with the newest manifest looked for before and after the count: an epoch that began
 //!   meanwhile is never passed over.
 //! * Times of files and directories stay as they are.
-//! * Long lists of attributes that were replaced stay under their old epoch until `fsck --collect`: see `vault::overflow`.
+//! * Long lists of attributes that were replaced stay under their old epoch: see `vault::overflow`.
 
 mod content;
 mod names;

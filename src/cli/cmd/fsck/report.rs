@@ -9,7 +9,7 @@ use crate::cli::display::{JsonPath, Shown};
 use crate::cli::out::Out;
 use crate::cli::report::{Failure, note};
 use crate::cli::size;
-use crate::vault::{CheckFault, CheckReport, Collected, Outcome, RepairReport};
+use crate::vault::{CheckFault, CheckReport, Outcome, RepairReport};
 
 #[derive(Serialize)]
 pub(super) struct Report {
@@ -38,27 +38,14 @@ pub(super) struct Report {
     /// Entries whose attributes could not be looked at.
     #[serde(skip_serializing_if = "is_zero")]
     unlooked: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    collected: Option<Gone>,
     #[serde(skip)]
     repairs: bool,
-    /// They were to be collected, and it is not known which they are.
-    #[serde(skip)]
-    uncollected: bool,
 }
 
 #[derive(Serialize)]
 struct Unused {
-    files: usize,
-    bytes: u64,
-}
-
-/// What was collected, and how many files stay because they came less than a day ago.
-#[derive(Serialize)]
-struct Gone {
     files: u64,
     bytes: u64,
-    young: u64,
 }
 
 #[derive(Serialize)]
@@ -156,18 +143,10 @@ impl Report {
             in_journal: 0,
             kept_in: None,
             left: None,
-            unused: unused.as_ref().map(|all| Unused { files: all.len(), bytes: all.iter().map(|one| one.bytes).sum() }),
+            unused: unused.map(|crate::vault::Unused { files, bytes }| Unused { files, bytes }),
             unlooked: *unlooked,
-            collected: None,
             repairs,
-            uncollected: false,
         }
-    }
-
-    /// Notes what was collected; `None` where it is not known what could be.
-    pub fn collected(&mut self, collected: Option<Collected>) {
-        self.uncollected = collected.is_none();
-        self.collected = collected.map(|Collected { files, bytes, young }| Gone { files, bytes, young });
     }
 
     /// Notes how many files a journal was needed for.
@@ -249,22 +228,11 @@ impl Report {
         } else if !self.kept.is_empty() {
             note(format_args!("{} damaged things are kept in lost+found by earlier repairs", self.kept.len()));
         }
-        match (&self.unused, &self.collected) {
-            (_, Some(Gone { files, bytes, young })) => note(format_args!(
-                "removed {files} control files ({}) that nothing uses; {young} more came less than a day ago and stay",
-                size::show(*bytes)
-            )),
-            (Some(Unused { files: files @ 1.., bytes }), None) => {
-                note(format_args!("{files} control files ({}) are used by nothing; fsck --collect removes them", size::show(*bytes)))
-            }
-            (None, None) if self.uncollected && self.is_clean() && self.kept.is_empty() => note(format_args!(
-                "nothing was collected: the attributes of {} entries could not be looked at, those of links and special files only by root",
-                self.unlooked
-            )),
-            (None, None) if self.uncollected => {
-                note(format_args!("nothing was collected: that needs a vault without faults, in its lost+found too"))
-            }
-            _ => {}
+        if let Some(Unused { files: files @ 1.., bytes }) = &self.unused {
+            let bytes = size::show(*bytes);
+            note(format_args!(
+                "{files} control files ({bytes}) are used by nothing that was found; they are harmless, a copy elsewhere may need them"
+            ));
         }
         if !self.changing.is_empty() {
             note(format_args!("{} files changed all the time and were not verified", self.changing.len()));
