@@ -53,6 +53,22 @@ fn many_commits_of_one_handle() {
 }
 
 #[test]
+fn single_segments_all_over_a_tree_of_several_levels() {
+    // The records of such commits have only what changes of tables and index blocks, several of the same block from record to record.
+    for chunk_log2 in [12, 14, 18] {
+        cut_some(chunk_log2, 3, |s, _| {
+            s.create(b"file", &pattern(1, 700_000));
+            let handle = s.open(b"file", READ_WRITE);
+            for (round, segment) in [3, 130, 4, 170, 3, 0, 127].into_iter().enumerate() {
+                s.write_on(handle, b"file", 4096 * segment, &pattern(10 + round as u64, 4096));
+                s.fsync(handle, b"file");
+            }
+            s.vault.release(handle).unwrap();
+        });
+    }
+}
+
+#[test]
 fn appended_in_small_and_large_parts() {
     both_chunk_sizes(|s, _| {
         s.create(b"log", b"");

@@ -126,6 +126,8 @@ impl Committer<'_> {
                 if let Some(made) = made {
                     self.journal.created(made, state.file_id, &header_bytes, now());
                 }
+                // A record may rely on what was written without one only when it is flushed.
+                state.needs_sync = true;
                 if durability == Durability::Synced {
                     self.sync_all(state, open, recorded)?;
                 }
@@ -266,16 +268,22 @@ impl Committer<'_> {
         self.allocate(state, &**file, blocks, header, flush_fresh)?;
         // Taken out while the record borrows from it; nothing returns before it is put back.
         let dirty = std::mem::take(&mut state.dirty);
-        let mut patches = Vec::new();
+        let patch = |offset, bytes| Patch { offset, bytes: Cow::Borrowed(bytes) };
+        // What is written in place afterwards, and of it what the record has to have.
+        let mut places = Vec::new();
         for (k, chunk) in &dirty {
-            for (s, sealed) in &chunk.pending {
-                patches.push(Patch { offset: layout.segment_offset(*k, *s), bytes: Cow::Borrowed(sealed) });
-            }
+            places.extend(chunk.pending.iter().map(|(s, sealed)| patch(layout.segment_offset(*k, *s), &**sealed)));
         }
+        let mut patches = places.clone();
         for block in blocks.iter().filter(|b| guarded(b) || !flush_fresh) {
-            patches.push(Patch { offset: block.offset, bytes: Cow::Borrowed(&block.bytes) });
+            places.push(patch(block.offset, &block.bytes));
+            // The rest of a live block is in the store already, durable or in an earlier record, and whatever a crash makes of writing the
+            // whole block puts the same bytes there again.
+            patches.extend(block.changed.iter().map(|part| patch(block.offset + part.start as u64, &block.bytes[part.clone()])));
         }
-        patches.push(Patch { offset: 0, bytes: Cow::Borrowed(header) });
+        for all in [&mut places, &mut patches] {
+            all.push(patch(0, header));
+        }
         let record = JournalRecord {
             path,
             file_id: state.file_id,
@@ -295,7 +303,7 @@ impl Committer<'_> {
             }
             let mut apply = || {
                 // Neighbouring segments go with one call.
-                let mut rest = &record.patches[..];
+                let mut rest = &places[..];
                 while let Some(first) = rest.first() {
                     let mut end = first.offset;
                     let run = rest.iter().take(RUN_MAX).take_while(|p| (p.offset == end, end += p.bytes.len() as u64).0).count();
