@@ -16,7 +16,7 @@ use std::sync::Arc;
 use super::error::{Fault, Inner, is_no_space};
 use super::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools};
 use super::journal::Journal;
-use super::mtime::{now, set_mtime};
+use super::mtime::now;
 use super::tree::{Chunk, PlannedBlock, Root, plan};
 use crate::backing::{Allocate, File};
 use crate::format::journal::{JournalRecord, Patch, header_hash};
@@ -217,10 +217,7 @@ impl Committer<'_> {
                 }
             }
         }
-        if let Some(mtime) = state.mtime {
-            set_mtime(&**file, mtime)?;
-        }
-        Ok(())
+        state.mtime.restore(&**file)
     }
 
     /// Redo record first, then in place.
@@ -261,10 +258,7 @@ impl Committer<'_> {
             }
             state.unsynced = false;
         }
-        let mtime = match state.mtime {
-            Some(mtime) => mtime,
-            None => file.stat()?.mtime,
-        };
+        let mtime = state.mtime.of(&**file)?;
         self.allocate(state, &**file, blocks, header, flush_fresh)?;
         // Taken out while the record borrows from it; nothing returns before it is put back.
         let dirty = std::mem::take(&mut state.dirty);

@@ -296,7 +296,7 @@ impl Core {
                     }
                     let state = open.state.read();
                     attr.size = state.size;
-                    if let Some(mtime) = state.mtime {
+                    if let Some(mtime) = state.mtime.shown() {
                         attr.mtime = mtime;
                         attr.ctime = attr.ctime.max(mtime);
                     }

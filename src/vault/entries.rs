@@ -339,7 +339,9 @@ impl Core {
                 return Err(e.into());
             }
         };
-        open.state.write().note_made(&self.tools(), stat.mtime);
+        if self.caller_keeps_times {
+            open.state.write().mtime.made(stat.mtime);
+        }
         let attr = self.attr(node, &stat, None)?;
         Ok((attr, self.put_handle(Open::File { file: open, flags })))
     }

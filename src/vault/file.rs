@@ -22,11 +22,11 @@ use zeroize::Zeroizing;
 use super::cache::{BlockCache, Counted};
 use super::error::{Fault, Inner};
 use super::keys::{Epoch, OpenedHeader, ShareKeys};
-use super::mtime::{self, Kept};
+use super::mtime::Mtime;
 use super::seal::{Ready, Sealed, seal};
 use super::tree::{Chunk, Root, Tree};
 use super::types::NodeId;
-use crate::backing::{File, Seek, SetTime, Timestamp};
+use crate::backing::{File, Seek};
 use crate::crypto::{ChunkKeys, Random, SegmentKey};
 use crate::format::header::{Header, Hint, PublicHeader};
 use crate::format::journal::header_hash;
@@ -112,12 +112,7 @@ pub(crate) struct FileState {
     pub unsynced: bool,
     /// Length of the file in the store.
     pub backing_len: u64,
-    /// Modification time to show, and to restore after every deferred write.
-    pub mtime: Option<Timestamp>,
-    /// What the caller has, where it keeps the time.
-    pub kept_mtime: Option<Kept>,
-    /// The store was seen to hold a time of these days to the nanosecond.
-    pub holds_nanos: bool,
+    pub mtime: Mtime,
     pub dirty_since: Option<Instant>,
     /// errno of a failure that stays until the last close.
     pub latched: Option<i32>,
@@ -149,7 +144,7 @@ pub(crate) struct Longer {
     freed: bool,
     changed: bool,
     rewritten: bool,
-    mtime: Option<Timestamp>,
+    mtime: Mtime,
     dirty_since: Option<Instant>,
 }
 
@@ -193,9 +188,7 @@ impl OpenFile {
             riding_bytes: 0,
             unsynced: false,
             backing_len: 0,
-            mtime: None,
-            kept_mtime: None,
-            holds_nanos: false,
+            mtime: Mtime::default(),
             dirty_since: Some(Instant::now()),
             latched: None,
             punch: Vec::new(),
@@ -233,7 +226,7 @@ impl OpenFile {
             let mut state = open.state.write();
             state.backing_len = backing_len;
             state.replaced = backing_len > 0;
-            state.kept_mtime = tools.caller_keeps_times.then(|| Kept::new(stat.mtime));
+            state.mtime = Mtime::loaded(tools.caller_keeps_times, stat.mtime);
             drop(state);
             return Ok(open);
         }
@@ -268,9 +261,7 @@ impl OpenFile {
             riding_bytes: 0,
             unsynced: false,
             backing_len,
-            mtime: None,
-            kept_mtime: tools.caller_keeps_times.then(|| Kept::new(stat.mtime)),
-            holds_nanos: false,
+            mtime: Mtime::loaded(tools.caller_keeps_times, stat.mtime),
             dirty_since: None,
             latched: None,
             punch: Vec::new(),
@@ -815,48 +806,15 @@ impl FileState {
 
     /// Notes a change of the contents.
     pub fn touch(&mut self) {
-        self.mtime = Some(mtime::now());
-        if let Some(kept) = &mut self.kept_mtime {
-            kept.pending = true;
-        }
+        self.mtime.touch();
         self.rewritten = true;
         self.mark();
     }
 
-    /// Notes the time that a file has which was just made.
-    pub fn note_made(&mut self, tools: &Tools, mtime: Timestamp) {
-        if tools.caller_keeps_times && self.mtime.is_none() {
-            (self.mtime, self.kept_mtime) = (Some(mtime), Some(Kept::new(mtime)));
-        }
-    }
-
-    /// Notes that the time of modification was set, as the store has it, which may not be able to hold every time.
-    pub fn note_mtime(&mut self, file: &dyn File, set: SetTime) -> Inner<()> {
-        let held = match set {
-            SetTime::Omit => return Ok(()),
-            SetTime::At(time) if self.holds_nanos && mtime::is_near(time) => time,
-            _ => {
-                let held = file.stat()?.mtime;
-                // Some hold a tenth of a microsecond.
-                self.holds_nanos |= set == SetTime::At(held) && !held.nanos.is_multiple_of(100) && mtime::is_near(held);
-                held
-            }
-        };
-        self.mtime = Some(held);
-        self.kept_mtime = self.kept_mtime.map(|_| Kept::new(held));
-        Ok(())
-    }
-
-    /// Takes the time of writes back of which the caller, who has sent everything, has sent none: it has the one of before.
+    /// See [`Mtime::settle`].
     pub fn settle_mtime(&mut self) {
-        if let Some(kept) = &mut self.kept_mtime
-            && kept.pending
-        {
-            *kept = Kept::new(kept.last);
-            self.mtime = Some(kept.last);
-            if self.committed.is_some() {
-                self.mark(); // those that were committed meanwhile have another one
-            }
+        if self.mtime.settle() && self.committed.is_some() {
+            self.mark(); // those that were committed meanwhile have another one
         }
     }
 

@@ -253,7 +253,7 @@ impl Core {
                     if times {
                         let mut state = open.state.write();
                         open.file.set_times(set.atime, set.mtime)?;
-                        state.note_mtime(&*open.file, set.mtime)?;
+                        state.mtime.note(&*open.file, set.mtime)?;
                     }
                     let mut state = open.state.write();
                     // The kernel sets the time of its cached writes before each fsync: that alone is no reason for a second flush.

@@ -14,7 +14,7 @@ use crate::format::layout::SMALL_MAX;
 use crate::vault::commit::Durability;
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
-use crate::vault::file::{FileState, OpenFile};
+use crate::vault::file::OpenFile;
 use crate::vault::types::{NodeId, OpenFlags};
 
 /// What the header of a file says of epochs.
@@ -46,14 +46,6 @@ impl Core {
         bytes.truncate(read);
         Ok(bytes)
     }
-}
-
-/// The time of the contents stays what it is.
-fn keep_time(open: &OpenFile, state: &mut FileState) -> Inner<()> {
-    if state.mtime.is_none() {
-        state.mtime = Some(open.file.stat()?.mtime);
-    }
-    Ok(())
 }
 
 impl Pass<'_> {
@@ -174,7 +166,7 @@ impl Pass<'_> {
         loop {
             let step = self.step()?;
             let mut state = open.state.write();
-            keep_time(open, &mut state)?;
+            state.mtime.hold(&*open.file)?; // the contents stay what they are
             let chunks = if self.work == Work::Eager { state.chunks(&tools.keys.layout) } else { 0 };
             let before = bytes;
             while k < chunks && !state.is_full() {
