@@ -72,6 +72,9 @@ mod tests {
         let signature = |s: &mut [u8; 64]| *s = SigningKey::from_seed(&[3; 32]).sign(b"something else");
         assert!(known.verify(&claim(b"what is signed", 1, signature)).is_err());
         assert_ne!(good.digest(), claim(b"what is signed", 2, |_| ()).digest());
+        let other = Authorship { author: [1; 32], signer: SigningKey::from_seed(&[4; 32]).public() };
+        let signature = SigningKey::from_seed(&[3; 32]).sign(&[labels::FILE_SIGNATURE.as_bytes(), b"what is signed"].concat());
+        assert!(known.verify(&Claim::made(other, &labels::FILE_SIGNATURE, b"what is signed", signature)).is_err(), "another signer");
         assert_ne!(good.digest(), claim(b"what is Signed", 1, |_| ()).digest());
         assert_eq!(known.0.lock().len(), 1, "what fails is not remembered");
     }
