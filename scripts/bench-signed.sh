@@ -10,10 +10,13 @@
 #
 # Loads, in files of 2 MiB and one of 256 MiB:
 #   create       files made, written and closed: us a file
-#   open         files opened, their first 4 KiB read, and closed, in a fresh mount: us a file
+#   open         files opened, their first 4 KiB read, and closed, in a fresh mount: us a file, the median
+#   open again   the same once more
 #   write        a file written from its beginning to its end in 1 MiB and closed: MB/s
 #   overwrite    the same over what is there: MB/s
 #   read         the same read in a fresh mount: MB/s
+# For the opens daemon and program have one processor, since waking each other across two takes longer than what is to be measured, and
+# differs from mount to mount; and no rollback memory, whose look through the vault verifies signatures in the background.
 # The difference is hashing of ciphertext, the signatures, and tables of twice the size. `cargo bench --bench parts -- signed` has the first two alone.
 set -euo pipefail
 
@@ -85,13 +88,21 @@ def one(vault):
     subprocess.run(["sync", "-f", mnt], check=True)
     got["overwrite"] = stream(f"{mnt}/large", os.O_WRONLY, lambda fd: os.write(fd, data))
     run("umount", mnt)
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    run("mount", "--no-rollback-memory", store, mnt)
+    for load in ("open", "open again"):
+        took = []
+        for n in range(files):
+            begun = time.perf_counter()
+            fd = os.open(f"{mnt}/{n}", os.O_RDONLY)
+            os.read(fd, 4096)
+            os.close(fd)
+            took.append((time.perf_counter() - begun) * 1e6)
+        got[load] = statistics.median(took)
+    run("umount", mnt)
+    os.sched_setaffinity(0, allowed)
     run("mount", store, mnt)
-    begun = time.perf_counter()
-    for n in range(files):
-        fd = os.open(f"{mnt}/{n}", os.O_RDONLY)
-        os.read(fd, 4096)
-        os.close(fd)
-    got["open"] = (time.perf_counter() - begun) / files * 1e6
     got["read"] = stream(f"{mnt}/large", os.O_RDONLY, lambda fd: os.read(fd, MIB))
     for name in os.listdir(mnt):
         os.unlink(f"{mnt}/{name}")
@@ -104,7 +115,7 @@ for n in range(runs):
         all[vault].append(one(vault))
 
 print(f"| load | unsigned | signed | more time |\n|---|---:|---:|---:|")
-for load, unit in [("create", "us"), ("open", "us"), ("write", "MB/s"), ("overwrite", "MB/s"), ("read", "MB/s")]:
+for load, unit in [("create", "us"), ("open", "us"), ("open again", "us"), ("write", "MB/s"), ("overwrite", "MB/s"), ("read", "MB/s")]:
     a, b = (statistics.median(got[load] for got in all[vault]) for vault in ("unsigned", "signed"))
     more = b / a - 1 if unit == "us" else a / b - 1
     print(f"| {load}, {unit} | {a:.0f} | {b:.0f} | {more:+.0%} |")

@@ -257,6 +257,75 @@ fn a_reader_who_writes_with_the_folder_key_is_refused_by_everybody() {
     assert_eq!(get(&people.open(cem), b"letter").unwrap(), b"dear Ann");
 }
 
+#[test]
+fn a_signature_that_is_known_vouches_for_what_it_was_made_for_alone() {
+    // Of a file that was opened before, or written here, the signature is not verified again. Everything here happens in one open vault.
+    for len in [5, 100_000] {
+        let people = People::new(Suite::Aes256Gcm);
+        let (ann, bob, cem) = (&people.ann, &people.bob, &people.cem);
+        let honest = pattern(3, len);
+        for writer in [ann, bob] {
+            // Ann reads her own file, which she knows because she has signed it, and Bob's, which she has verified.
+            let vault = people.open(writer);
+            put(&vault, b"file", &honest).unwrap();
+            let name = stored(&vault, b"file");
+            let vault = if std::ptr::eq(writer, ann) {
+                vault
+            } else {
+                vault.close().unwrap();
+                people.open(ann)
+            };
+            assert_eq!(get(&vault, b"file").unwrap(), honest);
+            let root = people.store.root();
+            let bytes = read(&*root, &name);
+            let forger = people.keys(cem);
+            let (header, by, data) = parts(&forger, &bytes);
+            let signed = std::cell::RefCell::new(Vec::new());
+            let reseal = |header: &Header, by: Authorship, sign: &dyn Fn(&kithfs::crypto::Label, &[u8]) -> [u8; 64]| {
+                let sealed = forger.seal(header, &data, by, sign);
+                [&sealed[..], &bytes[sealed.len()..]].concat()
+            };
+            // What its writer has signed, and with it his signature: the same for the same message.
+            let same = reseal(&header, by, &|label, message| {
+                *signed.borrow_mut() = message.to_vec();
+                writer.sign(label, message)
+            });
+            let taken = |label: &kithfs::crypto::Label, _: &[u8]| writer.sign(label, &signed.borrow());
+            let newer = Header { version: header.version + 1, ..header.clone() };
+            let flipped = |label: &kithfs::crypto::Label, message: &[u8]| {
+                let mut signature = writer.sign(label, message);
+                signature[40] ^= 1;
+                signature
+            };
+            let of_cem = Authorship { author: cem.public().sign, ..by };
+            let by_cem = Authorship { author: cem.public().sign, signer: cem.public().sign };
+            let forgeries = [
+                (reseal(&newer, by, &taken), "cannot be authenticated"),
+                (reseal(&header, of_cem, &taken), "cannot be authenticated"),
+                (reseal(&header, by, &flipped), "cannot be authenticated"),
+                // A valid one, of somebody whose signature does not count: it is known from the second time on, and counts as little.
+                (reseal(&newer, by_cem, &|label, message| cem.sign(label, message)), "may not write here"),
+            ];
+            for (forged, why) in &forgeries {
+                overwrite(&*root, &name, forged);
+                for _ in 0..3 {
+                    refused(get(&vault, b"file"), why);
+                    refused(write_at(&vault, b"file", 2, b"x").map(|()| Vec::new()), why);
+                }
+                assert_eq!(read(&*root, &name), *forged, "nothing planted is signed by an honest client");
+            }
+            // Sealed anew it is still what was signed.
+            for whole in [&same, &bytes] {
+                overwrite(&*root, &name, whole);
+                assert_eq!(get(&vault, b"file").unwrap(), honest);
+            }
+            write_at(&vault, b"file", 2, b"x").unwrap();
+            assert_eq!(get(&vault, b"file").unwrap()[..3], [honest[0], honest[1], b'x']);
+            vault.close().unwrap();
+        }
+    }
+}
+
 /// Bits of a segment that can be flipped together without a change of its tag: what holders of the key can always find, since the tag of
 /// GCM is linear in the ciphertext.
 fn collision(key: &kithfs::crypto::SegmentKey, nonce: &[u8; 12], aad: &[u8], plain: &[u8]) -> Vec<usize> {
@@ -284,6 +353,14 @@ fn collision(key: &kithfs::crypto::SegmentKey, nonce: &[u8; 12], aad: &[u8], pla
         rows.push((difference, bits));
     }
     unreachable!("129 vectors of 128 bits depend on each other")
+}
+
+/// Header, whose it is, and small data of a file, opened with the forger's keys.
+fn parts(forger: &Forger, bytes: &[u8]) -> (Header, Authorship, Vec<u8>) {
+    let cipher = RecordCipher::new(forger.suite, forger.keys.headers.expose());
+    let context = HeaderContext { share: &forger.share, layout: forger.layout, cipher: &cipher };
+    let (header, data, by) = Header::open(&context, bytes).unwrap();
+    (header, by.unwrap(), data.to_vec())
 }
 
 /// Header, table and segments of the file `name`, opened with the forger's keys.

@@ -3,7 +3,8 @@
 //! Rules that hold here
 //! * The first [`PUBLIC`] bytes stand in clear and are authenticated as associated data; the body is sealed as one record.
 //! * In a signed share author, signer and signature are sealed before the body. The signature is over what the file *is* (ids, size,
-//!   version, author, root), not over the bytes of the header, and is verified before anything of the header is given out.
+//!   version, author, root), not over the bytes of the header, and is verified before anything of the header is given out. Who takes the
+//!   header with its signature unverified ([`Header::unseal`]) has the [`Claim`] in his hands and sees to it himself.
 //! * A small file (at most one segment) is sealed *with* its header: one read opens it, one write makes it.
 //! * Unknown versions, suites, flags, types and reserved bytes that are not zero are refused before anything is decrypted.
 //!
@@ -31,7 +32,7 @@ use zeroize::Zeroizing;
 use super::cursor::{Reader, Writer};
 use super::error::{FormatError, FormatErrorKind};
 use super::layout::{HEADER_SIGNED, Layout, SIZE_MAX, SMALL_MAX};
-use super::signature::{Authorship, Sign, TRAILER_LEN, verify_trailer};
+use super::signature::{Authorship, Claim, Sign, TRAILER_LEN};
 use super::table::{Hash, small_hash};
 use crate::crypto::{Random, RecordCipher, Suite, labels};
 
@@ -101,6 +102,9 @@ pub struct Header {
 
 /// A header, the data of a small file, and in a signed share whose they are.
 pub type OpenedParts = (Header, Zeroizing<Vec<u8>>, Option<Authorship>);
+
+/// A header, the data of a small file, and in a signed share what is still to be verified.
+pub type UnsealedParts = (Header, Zeroizing<Vec<u8>>, Option<Claim>);
 
 /// What headers of one share and epoch have in common.
 pub struct HeaderContext<'a> {
@@ -196,6 +200,13 @@ impl Header {
     /// follows is ignored. Gives the data of a small file, and in a signed share whose it is, the signature verified. Whether its signer
     /// may write is for the caller to decide.
     pub fn open(context: &HeaderContext, bytes: &[u8]) -> Result<OpenedParts, FormatError> {
+        let (header, data, claim) = Self::unseal(context, bytes)?;
+        Ok((header, data, claim.map(|claim| claim.verify()).transpose()?))
+    }
+
+    /// As [`Header::open`], with the signature left to whoever calls. Before it is verified all of this is the word of somebody who has the
+    /// folder key, and every reader has that.
+    pub fn unseal(context: &HeaderContext, bytes: &[u8]) -> Result<UnsealedParts, FormatError> {
         let public = PublicHeader::decode(&context.layout, bytes)?;
         let fail = |kind| Err(FormatError::new(WHAT, kind));
         let Some(sealed) = bytes.get(BODY_AT..) else { return fail(FormatErrorKind::Truncated) };
@@ -225,10 +236,10 @@ impl Header {
         }
         let header = Header { public, size, version, root, oldest_epoch, hint: Hint { directory, name } };
         let message = |author: &[u8; 32]| header.signed_message(context, author, &data);
-        let by = match trailer {
+        let claim = match trailer {
             0 => None,
-            _ => Some(verify_trailer(WHAT, &labels::FILE_SIGNATURE, &body[..trailer], message)?),
+            _ => Some(Claim::decode(WHAT, &labels::FILE_SIGNATURE, &body[..trailer], message)?),
         };
-        Ok((header, data, by))
+        Ok((header, data, claim))
     }
 }

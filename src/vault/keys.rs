@@ -158,7 +158,8 @@ impl ShareKeys {
         let Some(epoch) = self.numbered(public.epoch).find(|epoch| epoch.commitment == public.commitment) else {
             return Err(Fault::Corrupt("names another key than this share has"));
         };
-        let (header, data, by) = Header::open(&self.header_context(epoch), bytes)?;
+        let (header, data, claim) = Header::unseal(&self.header_context(epoch), bytes)?;
+        let by = claim.map(|claim| self.signing.verify(&claim)).transpose()?;
         if let Some(by) = &by {
             self.signing.check(by, &bytes[..self.layout.header()])?;
         }

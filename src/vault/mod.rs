@@ -41,6 +41,7 @@ mod io;
 mod journal;
 mod junction;
 mod keys;
+mod known;
 mod lock;
 mod members;
 mod memory;

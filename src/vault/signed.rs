@@ -12,9 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::RwLock;
 
 use super::error::{Fault, Inner};
+use super::known::Known;
+use crate::crypto::{Label, labels};
 use crate::format::inventory::InventoryList;
 use crate::format::journal::header_hash;
-use crate::format::signature::{Authorship, Sign};
+use crate::format::signature::{Authorship, Claim, Sign};
 use crate::sharing::{Identity, Members, Role};
 
 /// Whose signatures count at one head.
@@ -64,13 +66,16 @@ pub(crate) struct Signing {
     identity: Arc<Identity>,
     own: [u8; 32],
     rights: RwLock<Arc<Rights>>,
+    /// Signatures of headers that are valid.
+    known: Known,
     /// Somebody else has the vault for writing who does not know of us.
     shut_out: AtomicBool,
 }
 
 impl Signing {
     pub fn new(identity: Arc<Identity>, rights: Rights) -> Self {
-        Signing { own: identity.public().sign, identity, rights: RwLock::new(Arc::new(rights)), shut_out: AtomicBool::new(false) }
+        let (own, rights) = (identity.public().sign, RwLock::new(Arc::new(rights)));
+        Signing { identity, own, rights, known: Known::new(), shut_out: AtomicBool::new(false) }
     }
 
     /// The identity that has the share open.
@@ -124,7 +129,19 @@ impl Signing {
     /// Signs by `act`, as ourselves, for `author` where it is somebody else's.
     pub fn sign<T>(&self, author: Option<[u8; 32]>, act: impl FnOnce(Sign<'_>) -> T) -> T {
         let by = Authorship { author: author.unwrap_or(self.own), signer: self.own };
-        act(Sign { by, sign: &|label, message| self.identity.sign(label, message) })
+        let sign = |label: &Label, message: &[u8]| {
+            let signature = self.identity.sign(label, message);
+            if *label == labels::FILE_SIGNATURE {
+                self.known.learn(&Claim::made(by, label, message, signature));
+            }
+            signature
+        };
+        act(Sign { by, sign: &sign })
+    }
+
+    /// Whose a header is, its signature verified unless that was done before. Whether it counts is another question.
+    pub fn verify(&self, claim: &Claim) -> Inner<Authorship> {
+        Ok(self.known.verify(claim)?)
     }
 
     /// Whether what is signed by `by`, whose signature was verified, counts; `bytes` is the header or record.
