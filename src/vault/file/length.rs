@@ -1,0 +1,224 @@
+//! Lengths and holes of an open file: growing, cutting, throwing away, punching.
+//!
+//! Rules that hold here
+//! * Only a commit makes places free to which the committed header refers; that it will is noted here, for it begins with a checkpoint then.
+//! * What was cut can be taken back as long as the store has taken nothing of it in.
+
+use std::collections::BTreeMap;
+
+use zeroize::Zeroizing;
+
+use super::{DirtyChunk, FileState, Longer, Tools, resize_zeroizing};
+use crate::backing::File;
+use crate::format::layout::{DATA_START, Layout, SEGMENT, SIZE_MAX, SMALL_MAX};
+use crate::format::table::{HOLE, Segment};
+use crate::vault::error::{Fault, Inner};
+use crate::vault::tree::Root;
+
+impl FileState {
+    /// Lengthens the file with a hole.
+    pub fn extend(&mut self, file: &dyn File, tools: &Tools, size: u64) -> Inner<()> {
+        debug_assert!(size >= self.size);
+        if size > SIZE_MAX {
+            return Err(Fault::Os(libc::EFBIG));
+        }
+        match &mut self.small {
+            Some(small) if size <= SMALL_MAX => resize_zeroizing(small, size as usize),
+            Some(_) => self.grow_out_of_small(file, tools)?,
+            None => {}
+        }
+        self.size = size;
+        self.touch();
+        Ok(())
+    }
+
+    /// Shortens the file in memory. The caller commits at once: only a commit makes the bytes beyond the end free. Where the store refuses
+    /// that, he takes it back with [`FileState::restore`].
+    pub fn shorten(&mut self, file: &dyn File, tools: &Tools, size: u64) -> Inner<Longer> {
+        debug_assert!(size < self.size);
+        // Now, because the commit must not: it would write to places of which what was cut is to be restored.
+        self.renew_dirty(file, tools)?;
+        let mut longer = Longer {
+            size: self.size,
+            small: self.small.clone(),
+            dirty: BTreeMap::new(),
+            tail: None,
+            pending_bytes: self.pending_bytes,
+            riding_bytes: self.riding_bytes,
+            freed: self.freed,
+            changed: self.changed,
+            rewritten: self.rewritten,
+            mtime: self.mtime,
+            dirty_since: self.dirty_since,
+        };
+        if let Some(small) = &mut self.small {
+            small.truncate(size as usize);
+        } else if size <= SMALL_MAX {
+            let mut data = Zeroizing::new(vec![0; size as usize]);
+            self.read(file, tools, 0, &mut data)?;
+            self.small = Some(data);
+            longer.dirty = self.take_dirty_from(0);
+        } else {
+            let (last, s) = tools.keys.layout.locate(size - 1);
+            let len = ((size - 1) % SEGMENT as u64 + 1) as usize;
+            self.make_dirty(file, tools, last)?;
+            let chunk = &self.dirty[&last];
+            let (table, live, pending, epoch) = (chunk.table.clone(), chunk.live.clone(), chunk.pending.clone(), chunk.epoch);
+            let sealed_under = tools.keys.numbered(table.epoch).find(|e| e.commitment == epoch).expect("an epoch stays known");
+            let mut before = DirtyChunk { key: self.key_of(tools, sealed_under, &table.salt), table, epoch, live, pending };
+            let mut tail = None;
+            if before.table.segments[s].len as usize > len {
+                let mut plain = Zeroizing::new([0; SEGMENT]);
+                let waits = before.pending.get(&s).map(|b| &**b);
+                self.open_one(file, tools, last, s, &before.table, &before.key, waits, &mut plain)?;
+                tail = Some((last, s, plain));
+            }
+            (longer.pending_bytes, longer.riding_bytes) = (self.pending_bytes, self.riding_bytes);
+            let mut chunk = self.dirty.remove(&last).expect("made dirty above");
+            if let Some((_, _, plain)) = &tail {
+                let kept = Zeroizing::new(plain[..len].to_vec());
+                self.seal_into(file, tools, last, &mut chunk, s, kept, true);
+            }
+            for t in s + 1..chunk.table.segments.len() {
+                self.clear_segment(&mut chunk, t);
+            }
+            before.table.seals = chunk.table.seals;
+            self.dirty.insert(last, chunk);
+            longer.dirty = self.take_dirty_from(last + 1);
+            longer.dirty.insert(last, before);
+            longer.tail = tail;
+        }
+        self.size = size;
+        self.freed = true;
+        self.cut = true;
+        self.touch();
+        Ok(longer)
+    }
+
+    /// Takes a [`FileState::shorten`] back of which the store has taken nothing in.
+    pub fn restore(&mut self, file: &dyn File, tools: &Tools, longer: Longer) {
+        self.cut = false;
+        self.size = longer.size;
+        self.small = longer.small;
+        self.dirty.extend(longer.dirty);
+        (self.pending_bytes, self.riding_bytes) = (longer.pending_bytes, longer.riding_bytes);
+        (self.freed, self.changed, self.rewritten) = (longer.freed, longer.changed, longer.rewritten);
+        (self.mtime, self.dirty_since) = (longer.mtime, longer.dirty_since);
+        if let Some((k, s, plain)) = longer.tail
+            && !self.durable
+            && let Some(mut chunk) = self.dirty.remove(&k)
+        {
+            // A file that is written straight may have the shorter segment at its place by now.
+            let len = chunk.table.segments[s].len as usize;
+            self.seal_into(file, tools, k, &mut chunk, s, Zeroizing::new(plain[..len].to_vec()), true);
+            self.dirty.insert(k, chunk);
+            self.mark();
+        }
+    }
+
+    /// Throws the contents away, committed ones too, under a new number for the blocks. The caller commits at once.
+    pub fn discard(&mut self, serial: u64) {
+        self.take_dirty_from(0);
+        self.serial = serial;
+        self.replaced |= self.durable;
+        self.durable = false;
+        self.committed = None;
+        self.root = Root { hash: HOLE, chunks: 0 };
+        self.small = Some(Zeroizing::new(Vec::new()));
+        self.size = 0;
+        self.riding_bytes = 0;
+        self.punch.clear();
+        self.touch();
+    }
+
+    pub(super) fn clear_segment(&mut self, chunk: &mut DirtyChunk, s: usize) {
+        // Records of the small form may have written where the first chunk stands now.
+        self.freed |= chunk.live[s] || self.durable && self.committed.as_ref().is_some_and(|c| c.end > DATA_START);
+        chunk.table.set(s, Segment::HOLE, None);
+        if let Some(old) = chunk.pending.remove(&s) {
+            self.pending_bytes -= old.len();
+        }
+    }
+
+    pub fn take_dirty_from(&mut self, k: u64) -> BTreeMap<u64, DirtyChunk> {
+        let taken = self.dirty.split_off(&k);
+        let pending: usize = taken.values().flat_map(|chunk| chunk.pending.values()).map(|b| b.len()).sum();
+        self.pending_bytes -= pending.min(self.pending_bytes);
+        taken
+    }
+
+    /// Makes a hole of the bytes `offset..end` (`end` at most the size): whole segments leave the store, the rest becomes zeros. Stops
+    /// where a commit is due; gives the offset up to which it is done.
+    pub fn punch(&mut self, file: &dyn File, tools: &Tools, offset: u64, end: u64) -> Inner<u64> {
+        let until_told = end;
+        let end = end.min(self.size);
+        if offset >= end {
+            return Ok(until_told);
+        }
+        if let Some(small) = &mut self.small {
+            small[offset as usize..end as usize].fill(0);
+            self.touch();
+            return Ok(until_told);
+        }
+        const S: u64 = SEGMENT as u64;
+        // Behind the end of the file the last segment has nothing, so a range that reaches the end covers it whole.
+        let (whole_from, whole_to) = (offset.next_multiple_of(S), if end == self.size { end.next_multiple_of(S) } else { end / S * S });
+        if whole_from >= whole_to {
+            self.write(file, tools, offset, &vec![0; (end - offset) as usize])?;
+            return Ok(until_told);
+        }
+        if offset < whole_from {
+            self.write(file, tools, offset, &vec![0; (whole_from - offset) as usize])?;
+        }
+        let chunk_size = tools.keys.layout.chunk();
+        let mut at = whole_from;
+        while at < whole_to {
+            if self.is_full() {
+                self.touch();
+                return Ok(at);
+            }
+            let k = at / chunk_size;
+            if !self.dirty.contains_key(&k) && self.committed_chunk(file, tools, k)?.is_none() {
+                at = self.after_hole(file, tools, k)?.saturating_mul(chunk_size);
+                continue;
+            }
+            let until = ((k + 1) * chunk_size).min(whole_to);
+            self.make_dirty(file, tools, k)?;
+            let mut chunk = self.dirty.remove(&k).expect("made dirty above");
+            let segments = ((at % chunk_size) / S) as usize..((until - k * chunk_size).div_ceil(S)) as usize;
+            self.punch.push((k, segments.clone()));
+            for s in segments {
+                self.clear_segment(&mut chunk, s);
+            }
+            self.dirty.insert(k, chunk);
+            at = until;
+        }
+        if whole_to < end {
+            self.write(file, tools, whole_to, &vec![0; (end - whole_to) as usize])?;
+        }
+        self.touch();
+        Ok(until_told)
+    }
+
+    /// Bytes that were punched since the last commit, and whose blocks the store still has.
+    pub fn punched(&self) -> u64 {
+        self.punch.iter().map(|(_, segments)| (segments.len() * SEGMENT) as u64).sum()
+    }
+
+    /// Ciphertext ranges that the next commit turns into holes: what was punched and not written since, perhaps while an earlier commit
+    /// found no space.
+    pub fn holes(&self, layout: &Layout) -> Vec<(u64, u64)> {
+        let is_hole = |k: u64, s: usize| self.dirty.get(&k).is_some_and(|chunk| chunk.table.segments[s].len == 0);
+        let mut holes: Vec<(u64, u64)> = Vec::new();
+        for (k, segments) in &self.punch {
+            for s in segments.clone().filter(|s| is_hole(*k, *s)) {
+                let at = layout.segment_offset(*k, s);
+                match holes.last_mut() {
+                    Some((from, len)) if *from + *len == at => *len += SEGMENT as u64,
+                    _ => holes.push((at, SEGMENT as u64)),
+                }
+            }
+        }
+        holes
+    }
+}

@@ -1,0 +1,345 @@
+//! Writing to an open file: chunks that change, the segments sealed for them, and where these go until the commit.
+//!
+//! Rules that hold here
+//! * Nothing that the last durable header refers to is overwritten here: such segments wait in memory, sealed, for the commit. Fresh
+//!   places (holes, bytes beyond the end, files that were never durable) are written at once.
+//! * A table entry changes only after its bytes are where they belong or in memory, so that no failed write makes anything unreadable:
+//!   what the store refuses waits for the commit, and the writer is told.
+
+use std::collections::BTreeMap;
+
+use zeroize::Zeroizing;
+
+use super::{ChunkLook, DirtyChunk, FileState, RIDE_MAX, Tools, resize_zeroizing};
+use crate::backing::File;
+use crate::format::layout::{SEGMENT, SIZE_MAX, SMALL_MAX};
+use crate::format::table::{SEALS_MAX, Table};
+use crate::vault::error::{Fault, Inner};
+use crate::vault::seal::{Ready, Sealed, seal};
+use crate::vault::tree::Chunk;
+
+impl FileState {
+    pub(super) fn empty_chunk(&self, tools: &Tools, live: Box<[bool]>) -> DirtyChunk {
+        let epoch = tools.keys.current();
+        let table = Table::empty(&tools.keys.layout, Self::new_salt(tools), epoch.number);
+        let key = self.key_of(tools, epoch, &table.salt);
+        DirtyChunk { table, key, epoch: epoch.commitment, live, pending: BTreeMap::new() }
+    }
+
+    /// Which segments of chunk `k` the last durable header refers to.
+    pub(super) fn live_segments(&self, tools: &Tools, committed: Option<&Chunk>) -> Box<[bool]> {
+        match committed {
+            Some(chunk) if self.durable => chunk.table.segments.iter().map(|s| s.len != 0).collect(),
+            _ => vec![false; tools.keys.layout.segments()].into(),
+        }
+    }
+
+    /// Takes chunk `k` into the dirty ones, ready for new segments under its present salt, or sealed anew where the salt is worn out or
+    /// of an older epoch.
+    pub(super) fn make_dirty(&mut self, file: &dyn File, tools: &Tools, k: u64) -> Inner<()> {
+        let current = tools.keys.current();
+        if let Some(dirty) = self.dirty.get(&k)
+            && dirty.table.seals < SEALS_MAX
+            && (dirty.table.epoch, dirty.epoch) == (current.number, current.commitment)
+        {
+            return Ok(());
+        }
+        if !self.dirty.contains_key(&k) {
+            let committed = self.committed_chunk(file, tools, k)?;
+            let live = self.live_segments(tools, committed.as_deref());
+            let fits = |t: &Table| t.epoch == current.number && t.seals < SEALS_MAX && tools.keys.numbered(t.epoch).count() == 1;
+            match committed {
+                None => {
+                    let chunk = self.empty_chunk(tools, live);
+                    self.dirty.insert(k, chunk);
+                    return Ok(());
+                }
+                Some(chunk) if fits(&chunk.table) => {
+                    let key = self.key_of(tools, current, &chunk.table.salt);
+                    let table = chunk.table.clone();
+                    self.dirty.insert(k, DirtyChunk { table, key, epoch: current.commitment, live, pending: BTreeMap::new() });
+                    return Ok(());
+                }
+                Some(_) => {}
+            }
+        }
+        // No new bytes under an old epoch or a worn-out salt: the whole chunk is sealed anew.
+        let mut plain = Zeroizing::new(vec![0; tools.keys.layout.chunk() as usize]);
+        self.read_chunk(file, tools, k, 0, &mut plain)?;
+        let lens: Vec<u16> = match self.dirty.get(&k) {
+            Some(dirty) => dirty.table.segments.iter().map(|s| s.len).collect(),
+            None => self.committed_chunk(file, tools, k)?.map_or(Vec::new(), |c| c.table.segments.iter().map(|s| s.len).collect()),
+        };
+        let live = match self.dirty.get(&k) {
+            Some(dirty) => dirty.live.clone(),
+            None => self.live_segments(tools, self.committed_chunk(file, tools, k)?.as_deref()),
+        };
+        let mut chunk = self.empty_chunk(tools, live);
+        for (s, len) in lens.into_iter().enumerate().filter(|(_, len)| *len > 0) {
+            let at = s * SEGMENT;
+            // What is refused is in memory now, and the commit will find it again.
+            let part = Zeroizing::new(plain[at..at + len as usize].to_vec());
+            let _ = self.seal_into(file, tools, k, &mut chunk, s, part, false);
+        }
+        self.replace_dirty(k, chunk);
+        Ok(())
+    }
+
+    /// Seals anew what waits under an epoch that has ended since: nothing new is written under it.
+    pub fn renew_dirty(&mut self, file: &dyn File, tools: &Tools) -> Inner<()> {
+        let current = tools.keys.current();
+        let ended =
+            |(k, chunk): (&u64, &DirtyChunk)| ((chunk.table.epoch, chunk.epoch) != (current.number, current.commitment)).then_some(*k);
+        for k in self.dirty.iter().filter_map(ended).collect::<Vec<u64>>() {
+            self.make_dirty(file, tools, k)?;
+        }
+        Ok(())
+    }
+
+    /// What chunk `k` holds. Its segments are not looked at.
+    pub fn look_at(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<ChunkLook> {
+        let current = tools.keys.current();
+        let of = |table: &Table, older: bool| {
+            let bytes = table.segments.iter().map(|s| u64::from(s.len)).sum();
+            ChunkLook { next: k + 1, bytes, older }
+        };
+        if let Some(dirty) = self.dirty.get(&k) {
+            return Ok(of(&dirty.table, (dirty.table.epoch, dirty.epoch) != (current.number, current.commitment)));
+        }
+        Ok(match self.committed_chunk(file, tools, k)? {
+            Some(chunk) => {
+                let epoch = chunk.table.epoch;
+                of(&chunk.table, epoch != current.number || tools.keys.numbered(epoch).count() != 1)
+            }
+            None => ChunkLook { next: self.after_hole(file, tools, k)?, bytes: 0, older: false },
+        })
+    }
+
+    /// Takes chunk `k` into the dirty ones, sealed anew, where it is of another epoch than the current one; tells what it was.
+    pub fn renew(&mut self, file: &dyn File, tools: &Tools, k: u64) -> Inner<ChunkLook> {
+        let look = self.look_at(file, tools, k)?;
+        if look.older {
+            self.make_dirty(file, tools, k)?;
+        }
+        Ok(look)
+    }
+
+    pub(super) fn replace_dirty(&mut self, k: u64, chunk: DirtyChunk) {
+        if let Some(old) = self.dirty.insert(k, chunk) {
+            self.pending_bytes -= old.pending.values().map(|b| b.len()).sum::<usize>().min(self.pending_bytes);
+        }
+    }
+
+    /// Seals `plain` (whole segments, the last one may be short) from segment `first` on, and puts the sealed segments where they belong;
+    /// see [`FileState::place`].
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn seal_into(
+        &mut self,
+        file: &dyn File,
+        tools: &Tools,
+        k: u64,
+        chunk: &mut DirtyChunk,
+        first: usize,
+        plain: Zeroizing<Vec<u8>>,
+        hold: bool,
+    ) -> Option<Fault> {
+        let sealed = seal(tools, &self.file_id, k, chunk.table.epoch, &chunk.key, first, plain);
+        self.place(file, tools, k, chunk, first, sealed, hold)
+    }
+
+    /// Puts sealed segments, of which the first is `first`, where they belong: into the store where their place is fresh, into the chunk's
+    /// pending ones where it is live, or all of them with `hold`. What the store refuses waits with the pending ones, for its place may
+    /// hold half of the new bytes; the answer is why.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn place(
+        &mut self,
+        file: &dyn File,
+        tools: &Tools,
+        k: u64,
+        chunk: &mut DirtyChunk,
+        first: usize,
+        sealed: Sealed,
+        hold: bool,
+    ) -> Option<Fault> {
+        let layout = &tools.keys.layout;
+        let Sealed { bytes, entries } = sealed;
+        let count = entries.len();
+        chunk.table.seals = chunk.table.seals.saturating_add(count as u32);
+        let guarded_end = if self.durable { self.committed.as_ref().map_or(0, |c| c.end) } else { 0 };
+        let rides = self.durable && self.riding_bytes + bytes.len() <= RIDE_MAX;
+        let live = std::mem::take(&mut chunk.live);
+        let waits = |s: usize| live[s] || layout.segment_offset(k, s) < guarded_end;
+        let mut refused = None;
+        let mut s = first;
+        while s < first + count {
+            let at = (s - first) * SEGMENT;
+            if waits(s) || rides || hold || refused.is_some() {
+                let sealed = bytes.slice(at..bytes.len().min(at + SEGMENT));
+                if !waits(s) {
+                    self.riding_bytes += sealed.len();
+                }
+                self.pending_bytes += sealed.len();
+                if let Some(old) = chunk.pending.insert(s, sealed) {
+                    self.pending_bytes -= old.len();
+                }
+                let (entry, hash) = entries[s - first];
+                chunk.table.set(s, entry, hash);
+                s += 1;
+                continue;
+            }
+            let mut run = s + 1;
+            while run < first + count && !waits(run) {
+                run += 1;
+            }
+            let part = &bytes[at..bytes.len().min((run - first) * SEGMENT)];
+            let offset = layout.segment_offset(k, s);
+            // Noted first: a write that fails may have been done in part.
+            self.backing_len = self.backing_len.max(offset + part.len() as u64);
+            self.unsynced = true;
+            if let Err(e) = file.write_at(part, offset) {
+                refused = Some(Fault::Io(e));
+                continue;
+            }
+            for t in s..run {
+                if let Some(old) = chunk.pending.remove(&t) {
+                    self.pending_bytes -= old.len();
+                }
+                let (entry, hash) = entries[t - first];
+                chunk.table.set(t, entry, hash);
+            }
+            s = run;
+        }
+        chunk.live = live;
+        refused
+    }
+
+    /// Leaves the small form: what it holds becomes segment 0 of chunk 0.
+    pub(super) fn grow_out_of_small(&mut self, file: &dyn File, tools: &Tools) -> Inner<()> {
+        if self.small.is_none() {
+            return Ok(());
+        }
+        let live = self.live_segments(tools, self.committed_chunk(file, tools, 0)?.as_deref());
+        let mut chunk = self.empty_chunk(tools, live);
+        let Some(small) = self.small.take() else { return Ok(()) };
+        if !small.is_empty() {
+            // What is refused is not lost, and the commit will find it again.
+            let _ = self.seal_into(file, tools, 0, &mut chunk, 0, small, false);
+        }
+        self.replace_dirty(0, chunk);
+        Ok(())
+    }
+
+    /// Writes `data` at `offset`.
+    pub fn write(&mut self, file: &dyn File, tools: &Tools, offset: u64, data: &[u8]) -> Inner<()> {
+        self.write_ready(file, tools, offset, data, Ready::default())
+    }
+
+    /// Writes `data` at `offset`, of which the chunks in `ready` were sealed before.
+    pub fn write_ready(&mut self, file: &dyn File, tools: &Tools, offset: u64, data: &[u8], mut ready: Ready) -> Inner<()> {
+        self.check_latched()?;
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= SIZE_MAX).ok_or(Fault::Os(libc::EFBIG))?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        if let Some(small) = &mut self.small
+            && end <= SMALL_MAX
+        {
+            if small.len() < end as usize {
+                resize_zeroizing(small, end as usize);
+            }
+            small[offset as usize..end as usize].copy_from_slice(data);
+            self.size = small.len() as u64;
+            self.touch();
+            return Ok(());
+        }
+        let (small, size) = (self.small.clone(), self.size);
+        self.grow_out_of_small(file, tools)?;
+        let chunk_size = tools.keys.layout.chunk();
+        let mut done = 0;
+        let mut result = Ok(());
+        while done < data.len() {
+            let at = offset + done as u64;
+            let within = (at % chunk_size) as usize;
+            let part = (chunk_size as usize - within).min(data.len() - done);
+            match self.write_chunk(file, tools, at / chunk_size, within, &data[done..done + part], &mut ready) {
+                Ok(refused) => {
+                    done += part;
+                    self.size = self.size.max(at + part as u64);
+                    result = refused.map_or(Ok(()), Err);
+                }
+                Err(fault) => result = Err(fault),
+            }
+            if result.is_err() {
+                break;
+            }
+        }
+        if result.is_err() && self.size <= SMALL_MAX {
+            // What was written does not make the file large: without its small form no header could tell its size.
+            self.take_dirty_from(0);
+            (self.small, self.size) = (small, size);
+            return result;
+        }
+        // What was written before a failure counts: the program may be told of a short write, never of lost bytes.
+        if done > 0 {
+            self.touch();
+        }
+        result
+    }
+
+    /// Writes within one chunk. `Ok` with a fault: the bytes are in memory, but the store has refused them.
+    pub(super) fn write_chunk(
+        &mut self,
+        file: &dyn File,
+        tools: &Tools,
+        k: u64,
+        within: usize,
+        data: &[u8],
+        ready: &mut Ready,
+    ) -> Inner<Option<Fault>> {
+        let chunk_start = k * tools.keys.layout.chunk();
+        let end = within + data.len();
+        let covers_all = within == 0 && chunk_start + end as u64 >= self.size.min(chunk_start + tools.keys.layout.chunk());
+        if covers_all {
+            // Every byte of the chunk is new: a new salt, and no need to read what was there.
+            let live = match self.dirty.get(&k) {
+                Some(dirty) => dirty.live.clone(),
+                None => self.live_segments(tools, self.committed_chunk(file, tools, k)?.as_deref()),
+            };
+            let (mut chunk, sealed) = match ready.take(tools, k, data.len()) {
+                Some((chunk, sealed)) => (DirtyChunk { live, ..chunk }, sealed),
+                None => {
+                    let chunk = self.empty_chunk(tools, live);
+                    let plain = Zeroizing::new(data.to_vec());
+                    let sealed = seal(tools, &self.file_id, k, chunk.table.epoch, &chunk.key, 0, plain);
+                    (chunk, sealed)
+                }
+            };
+            let refused = self.place(file, tools, k, &mut chunk, 0, sealed, false);
+            self.replace_dirty(k, chunk);
+            return Ok(refused);
+        }
+        self.make_dirty(file, tools, k)?;
+        let (first, last) = (within / SEGMENT, (end - 1) / SEGMENT);
+        let dirty = &self.dirty[&k];
+        let old_tail = dirty.table.segments[last].len as usize;
+        let tail = (end - last * SEGMENT).max(old_tail);
+        let mut plain = Zeroizing::new(vec![0; (last - first) * SEGMENT + tail]);
+        let starts_inside = !within.is_multiple_of(SEGMENT);
+        let ends_inside = end - last * SEGMENT < old_tail;
+        for (s, wanted) in [(first, starts_inside), (last, ends_inside && (first != last || !starts_inside))] {
+            if wanted {
+                let mut old = Zeroizing::new([0; SEGMENT]);
+                self.open_one(file, tools, k, s, &dirty.table, &dirty.key, dirty.pending.get(&s).map(|b| &**b), &mut old)?;
+                let at = (s - first) * SEGMENT;
+                let len = (plain.len() - at).min(SEGMENT);
+                plain[at..at + len].copy_from_slice(&old[..len]);
+            }
+        }
+        let at = within - first * SEGMENT;
+        plain[at..at + data.len()].copy_from_slice(data);
+        let mut chunk = self.dirty.remove(&k).expect("made dirty above");
+        let refused = self.seal_into(file, tools, k, &mut chunk, first, plain, false);
+        self.dirty.insert(k, chunk);
+        Ok(refused)
+    }
+}
