@@ -145,7 +145,7 @@ impl PlannedBlock {
     fn new(offset: u64, bytes: Vec<u8>, live: bool, old: Option<&[u8]>) -> Self {
         let changed = match old {
             Some(old) if live && old.len() == bytes.len() => differences(old, &bytes),
-            _ => vec![0..bytes.len()],
+            _ => std::iter::once(0..bytes.len()).collect(),
         };
         PlannedBlock { offset, bytes, live, changed }
     }
