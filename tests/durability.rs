@@ -896,6 +896,43 @@ fn a_flush_that_failed_in_a_commit_keeps_the_records_of_the_file() {
 }
 
 #[test]
+fn a_record_that_was_refused_harms_nobody_who_writes_to_the_file_later() {
+    // The flush of a record failed, and the record was in the journal all the same. The file was opened again and places were filled on
+    // which the record relied; a power cut before the next record took its journal away, and the replay left an index block of two commits.
+    let store = store(14);
+    durable(&vaults::open(store.root()).unwrap(), b"file", &pattern(1, 9000));
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    plan.reset();
+    plan.add(Fault { calls: Calls::Of(Call::SyncData), when: When::Nth(1), errno: libc::EIO, short: false });
+    let longer = SetAttr { size: Some(20_000), ..SetAttr::default() };
+    let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+    at(&vault, b"file", |node| vault.setattr(node, &longer)).unwrap();
+    assert_eq!(vault.fsync(handle, false).unwrap_err().errno(), libc::EIO);
+    let _ = vault.release(handle);
+    let moments: Arc<parking_lot::Mutex<Vec<MemStore>>> = Arc::default();
+    let (watched, seen) = (store.clone(), moments.clone());
+    store.on_event(Box::new(move |_| seen.lock().push(watched.snapshot())));
+    let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+    vault.write(handle, 28_672, &pattern(2, 9000), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    store.on_event(Box::new(|_| {}));
+    let mut written = pattern(1, 9000);
+    written.resize(28_672, 0);
+    written.extend(pattern(2, 9000));
+    for (n, moment) in moments.lock().iter().enumerate() {
+        for seed in 0..8 {
+            let random = Seeded::new(seed);
+            let cut = moment.crash(&mut |n| if seed == 0 { n - 1 } else { random.below(n as u64) as usize });
+            let bytes = get(&vaults::open(cut.root()).unwrap(), b"file").unwrap_or_else(|e| panic!("moment {n}, way {seed}: {e}"));
+            let longer = [&pattern(1, 9000)[..], &[0; 11_000]].concat();
+            assert!([pattern(1, 9000), longer, written.clone()].contains(&bytes), "moment {n}, way {seed}: {} bytes", bytes.len());
+        }
+    }
+    vault.release(handle).unwrap();
+}
+
+#[test]
 fn an_fsync_of_four_kib_in_a_large_file_records_little_more_than_those() {
     // Tables and index blocks stood in the record whole: 15 KiB for an overwrite of 4 in a file of 64 MiB. What changes of them is some
     // dozen bytes each.

@@ -60,11 +60,27 @@ enum Step {
         file: usize,
         len: usize,
     },
+    /// Write and fsync where a file of small chunks has index blocks of two levels, with a hole before it.
+    Far {
+        file: usize,
+        offset: usize,
+        len: usize,
+    },
+    /// Lengthen by a hole, or make a hole of what is behind `offset` besides.
+    Extend {
+        file: usize,
+        size: usize,
+        zero: Option<usize>,
+    },
     Reopen,
 }
 
+/// Chunks of 4 KiB have a second level of index blocks from half a MiB on.
+const FAR: usize = 500_000;
+
 fn step() -> impl Strategy<Value = Step> {
     let (file, offset) = (0..NAMES.len(), 0..20_000usize);
+    let size = prop_oneof![4 => 0..20_000usize, 1 => FAR..FAR + 60_000];
     let len = prop_oneof![1..200usize, 4000..4200usize, Just(4096), 5000..14_000usize];
     prop_oneof![
         6 => (file.clone(), offset.clone(), len.clone()).prop_map(|(file, offset, len)| Step::Overwrite { file, offset, len }),
@@ -72,7 +88,9 @@ fn step() -> impl Strategy<Value = Step> {
         5 => (file.clone(), offset.clone(), len.clone()).prop_map(|(file, offset, len)| Step::Write { file, offset, len }),
         3 => Just(Step::Fsync),
         2 => Just(Step::Commit),
-        3 => (file.clone(), 0..20_000usize).prop_map(|(file, size)| Step::Truncate { file, size }),
+        3 => (file.clone(), size.clone()).prop_map(|(file, size)| Step::Truncate { file, size }),
+        2 => (file.clone(), FAR..FAR + 60_000, len.clone()).prop_map(|(file, offset, len)| Step::Far { file, offset, len }),
+        1 => (file.clone(), size, proptest::option::of(0..20_000usize)).prop_map(|(file, size, zero)| Step::Extend { file, size, zero }),
         2 => (file.clone(), offset, 1..4usize).prop_map(|(file, offset, segments)| Step::Punch { file, offset, segments }),
         1 => (file.clone(), file.clone()).prop_map(|(from, to)| Step::RenameOver { from, to }),
         1 => (file, len).prop_map(|(file, len)| Step::Remake { file, len }),
@@ -107,6 +125,8 @@ fn run(s: &mut Session, store: &MemStore, steps: &[Step]) {
                 }
             }
             Step::Commit => s.commit(),
+            Step::Far { file, offset, len } => s.overwrite(NAMES[file], offset, &pattern(seed, len)),
+            Step::Extend { file, size, zero } => s.extend(NAMES[file], len_of(s, NAMES[file]).max(size).max(1), zero),
             Step::Truncate { file, size } => s.truncate(NAMES[file], size),
             Step::Punch { file, offset, segments } => {
                 let offset = offset % (len_of(s, NAMES[file]) + 1) / 4096 * 4096;

@@ -271,9 +271,14 @@ impl Committer<'_> {
         let mut patches = places.clone();
         for block in blocks.iter().filter(|b| guarded(b) || !flush_fresh) {
             places.push(patch(block.offset, &block.bytes));
-            // The rest of a live block is in the store already, durable or in an earlier record, and whatever a crash makes of writing the
-            // whole block puts the same bytes there again.
-            patches.extend(block.changed.iter().map(|part| patch(block.offset + part.start as u64, &block.bytes[part.clone()])));
+            if self.shared {
+                // What stands there may be of a daemon that died in a commit, and not the block that this one was made from.
+                patches.push(patch(block.offset, &block.bytes));
+            } else {
+                // The rest of a live block is in the store already, durable or in an earlier record, and whatever a crash makes of writing
+                // the whole block puts the same bytes there again.
+                patches.extend(block.changed.iter().map(|part| patch(block.offset + part.start as u64, &block.bytes[part.clone()])));
+            }
         }
         for all in [&mut places, &mut patches] {
             all.push(patch(0, header));

@@ -8,6 +8,7 @@
 //!   else is appended what it has acknowledged is flushed or carried into the next one, and its file removed.
 //! * A file whose records cannot be applied or flushed is *broken*: its records are written again at every checkpoint, carried from
 //!   journal to journal until that succeeds, and meanwhile nothing else is committed to it, nor is it opened.
+//! * A record whose flush failed may be there all the same: its file is not opened again before that journal is gone.
 //! * A checkpoint wipes the first record, so that what a replay finds was not at its place for certain.
 //! * No place that a record writes is filled again by other means before that record is gone: a commit that frees places begins with a
 //!   checkpoint. So a replay may write all of a file's records, whichever of them are at their places already.
@@ -111,6 +112,8 @@ struct State {
     buffer: Vec<u8>,
     /// Inodes of which a checkpoint was told that bytes were lost; nobody else will be told.
     lost: HashSet<Inode>,
+    /// Inodes with a record that was refused in a journal that is not removed yet. It may be there all the same, and a replay write it.
+    doubtful: HashSet<Inode>,
     /// A checkpoint failed: records of files that were flushed are there still.
     unclean: bool,
     /// A checkpoint is under way or waits for its turn: nothing is appended meanwhile.
@@ -187,6 +190,7 @@ impl Journal {
             last_append: Instant::now(),
             buffer: Vec::new(),
             lost: HashSet::new(),
+            doubtful: HashSet::new(),
             unclean: false,
             draining: false,
         };
@@ -328,6 +332,9 @@ impl Journal {
         }
         if state.failures != failures {
             state.unapplied -= 1;
+            if !state.old.is_empty() {
+                state.doubtful.insert(inode);
+            }
             self.changed.notify_all();
             return Err(Fault::Os(libc::EIO));
         }
@@ -373,6 +380,10 @@ impl Journal {
     /// committed on top of, a state that is neither the old nor the new one. `EIO` where that does not succeed now either.
     pub fn repair(&self, inode: Inode, path: &dyn Fn() -> Option<Vec<u8>>) -> Inner<()> {
         let mut state = self.state.lock();
+        if state.doubtful.contains(&inode) {
+            // Whoever writes to the file fills places on which that record relies.
+            self.checkpoint_locked(&mut state)?;
+        }
         if state.broken.is_empty() {
             return Ok(());
         }
@@ -629,6 +640,7 @@ impl Journal {
         }
         self.root.sync()?;
         state.old.clear();
+        state.doubtful.clear();
         Ok(())
     }
 

@@ -149,6 +149,20 @@ impl Session {
         self.vault.release(handle).unwrap();
     }
 
+    /// Lengthens a file to `size` by `fallocate`, and makes zeros of what is behind `zero` besides.
+    pub fn extend(&mut self, path: &[u8], size: usize, zero: Option<usize>) {
+        let from = zero.map_or(0, |zero| zero.min(size - 1));
+        let handle = self.open(path, READ_WRITE);
+        if zero.is_some() {
+            // Two commits where much becomes a hole: first the hole, then the length.
+            self.change(path, |b| b.iter_mut().skip(from).for_each(|b| *b = 0));
+        }
+        self.change(path, |b| b.resize(size, 0));
+        let how = if zero.is_some() { Fallocate::ZeroRange { keep_size: false } } else { Fallocate::Allocate { keep_size: false } };
+        self.vault.fallocate(handle, from as u64, (size - from) as u64, how).unwrap();
+        self.vault.release(handle).unwrap();
+    }
+
     /// Renames a file; durable only when a directory is synced.
     pub fn rename(&mut self, from: &[u8], to: &[u8]) {
         let bytes = self.now.remove(from).unwrap();
