@@ -261,6 +261,8 @@ impl File for FaultFile {
         let Some(fault) = self.plan.next(Call::Write) else { return self.file.write_at(buf, offset) };
         if fault.short {
             self.file.write_at(&buf[..buf.len() / 2], offset)?;
+        } else if self.plan.is_done_all_the_same(Call::Write) {
+            self.file.write_at(buf, offset)?;
         }
         Err(io::Error::from_raw_os_error(fault.errno))
     }
@@ -270,6 +272,8 @@ impl File for FaultFile {
         if fault.short {
             let all = bufs.concat();
             self.file.write_at(&all[..all.len() / 2], offset)?;
+        } else if self.plan.is_done_all_the_same(Call::Write) {
+            self.file.write_vectored_at(bufs, offset)?;
         }
         Err(io::Error::from_raw_os_error(fault.errno))
     }

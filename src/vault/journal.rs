@@ -8,7 +8,7 @@
 //!   else is appended what it has acknowledged is flushed or carried into the next one, and its file removed.
 //! * A file whose records cannot be applied or flushed is *broken*: its records are written again at every checkpoint, carried from
 //!   journal to journal until that succeeds, and meanwhile nothing else is committed to it, nor is it opened.
-//! * A record whose flush failed may be there all the same: its file is not opened again before that journal is gone.
+//! * A record that could not be written or flushed may be there all the same: its file is not opened again before no replay would find it.
 //! * A checkpoint wipes the first record, so that what a replay finds was not at its place for certain.
 //! * No place that a record writes is filled again by other means before that record is gone: a commit that frees places begins with a
 //!   checkpoint. So a replay may write all of a file's records, whichever of them are at their places already.
@@ -112,7 +112,8 @@ struct State {
     buffer: Vec<u8>,
     /// Inodes of which a checkpoint was told that bytes were lost; nobody else will be told.
     lost: HashSet<Inode>,
-    /// Inodes with a record that was refused in a journal that is not removed yet. It may be there all the same, and a replay write it.
+    /// Inodes with a record that was refused in a journal that was not wiped or removed since. It may be there all the same, and a replay
+    /// write it.
     doubtful: HashSet<Inode>,
     /// A checkpoint failed: records of files that were flushed are there still.
     unclean: bool,
@@ -297,7 +298,10 @@ impl Journal {
         let (file_of_journal, head) = (running.file.clone(), running.head.clone());
         record.seal(&mut state.buffer, &head, &self.cipher, generation, sequence, &*self.random);
         debug_assert!(state.buffer.len() as u64 <= len);
-        file_of_journal.write_at(&state.buffer, tail)?;
+        if let Err(e) = file_of_journal.write_at(&state.buffer, tail) {
+            state.doubtful.insert(inode);
+            return Err(e.into());
+        }
         state.sequence += 1;
         state.tail += state.buffer.len() as u64;
         state.appended += 1;
@@ -508,7 +512,7 @@ impl Journal {
             return self.carry(state);
         }
         self.remove_old(state)?;
-        if state.sequence > 0
+        if (state.sequence > 0 || !state.doubtful.is_empty())
             && let Some(running) = &state.running
             && let Err(e) = running.file.write_at(&[0; ALIGN], RECORDS_AT).and_then(|()| running.file.sync_data())
         {
@@ -516,6 +520,7 @@ impl Journal {
             state.old.extend(state.running.take().map(|r| Old { file: r.file, name: r.name, head: r.head, acknowledged: 0 }));
             return Err(e.into());
         }
+        state.doubtful.clear();
         state.unclean = false;
         state.generation += 1;
         state.sequence = 0;
@@ -612,7 +617,7 @@ impl Journal {
 
     /// Begins a journal with the records of broken files in it, and only then removes those that had them.
     fn carry(&self, state: &mut State) -> Inner<()> {
-        if state.old.is_empty() && state.running.is_some() && state.sequence == state.carried {
+        if state.old.is_empty() && state.running.is_some() && state.sequence == state.carried && state.doubtful.is_empty() {
             state.unclean = false;
             return Ok(());
         }
@@ -624,6 +629,7 @@ impl Journal {
         state.old.iter_mut().for_each(|old| old.acknowledged = 0);
         (state.generation, state.sequence, state.carried, state.tail) = (1, count, count, tail);
         self.remove_old(state)?;
+        state.doubtful.clear();
         state.unclean = false;
         Ok(())
     }
@@ -640,7 +646,6 @@ impl Journal {
         }
         self.root.sync()?;
         state.old.clear();
-        state.doubtful.clear();
         Ok(())
     }
 

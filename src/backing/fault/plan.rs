@@ -114,6 +114,11 @@ impl FaultPlan {
         *self.done.lock() = Some(Call::Symlink);
     }
 
+    /// From now on writes are done where they fail, too, but for those that are cut short.
+    pub fn write_all_the_same(&self) {
+        *self.done.lock() = Some(Call::Write);
+    }
+
     pub(super) fn locks(&self) -> Locks {
         *self.locks.lock()
     }
@@ -153,10 +158,15 @@ impl FaultPlan {
         Some(fault)
     }
 
+    /// Whether such calls are done where they fail.
+    pub(super) fn is_done_all_the_same(&self, call: Call) -> bool {
+        *self.done.lock() == Some(call)
+    }
+
     /// [`FaultPlan::pass`], with what the call does.
     pub(super) fn pass_or_do(&self, call: Call, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let passed = self.pass(call);
-        if passed.is_ok() || *self.done.lock() == Some(call) {
+        if passed.is_ok() || self.is_done_all_the_same(call) {
             act()?;
         }
         passed
