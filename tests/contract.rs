@@ -427,6 +427,7 @@ fn every_line_of_the_page_has_its_test() {
         ("crash", include_str!("crash.rs")),
         ("durability", include_str!("durability.rs")),
         ("deferred", include_str!("deferred.rs")),
+        ("together", include_str!("together.rs")),
         ("vault_faults", include_str!("vault_faults.rs")),
         ("power_cut_random", include_str!("power_cut_random.rs")),
     ];
