@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use super::cursor::{Reader, Writer};
 use super::error::{FormatError, FormatErrorKind};
 use super::name::is_valid;
-use super::signature::{Authorship, Sign, TRAILER_LEN, verify_trailer};
+use super::signature::{Authorship, Claim, Sign, TRAILER_LEN};
 use crate::crypto::{Label, RECORD_OVERHEAD, Random, RecordCipher, Suite, labels};
 
 /// Record version that this program reads and writes.
@@ -177,7 +177,7 @@ impl RecordContext<'_> {
         let mut plain = self.cipher.open_record(&aad, sealed).map_err(|_| fail(FormatErrorKind::Unauthentic))?;
         let Some(label) = kind.label().filter(|_| flags == FLAG_SIGNED) else { return Ok((plain, None)) };
         let end = plain.len().checked_sub(TRAILER_LEN).ok_or(fail(FormatErrorKind::Truncated))?;
-        let by = verify_trailer(kind.what(), label, &plain[end..], |author| message(&aad, author, &plain[..end]))?;
+        let by = Claim::decode(kind.what(), label, &plain[end..], |author| message(&aad, author, &plain[..end]))?.verify()?;
         plain.truncate(end);
         Ok((plain, Some(by)))
     }

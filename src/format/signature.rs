@@ -98,16 +98,3 @@ impl Claim {
         Ok(self.by)
     }
 }
-
-/// Takes a trailer apart whose signature is over what `message` gives for its author.
-///
-/// # Errors
-/// `unauthentic` where the signature is not the signer's.
-pub fn verify_trailer(
-    what: &'static str,
-    label: &Label,
-    trailer: &[u8],
-    message: impl FnOnce(&[u8; 32]) -> Vec<u8>,
-) -> Result<Authorship, FormatError> {
-    Claim::decode(what, label, trailer, message)?.verify()
-}
