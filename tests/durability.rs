@@ -956,6 +956,42 @@ fn refused_and_written_to_later(fault: Fault) -> bool {
 }
 
 #[test]
+fn a_record_that_was_refused_does_not_undo_a_time_that_was_set_since() {
+    // A change of times looked for records that were acknowledged, and not for one whose write had failed and which was in the journal all
+    // the same: a power cut after all was on the disk brought that record's time back, with the bytes that had been refused.
+    let mut there = 0;
+    for call in [Call::Write, Call::SyncData] {
+        for n in 1.. {
+            let store = store(12);
+            durable(&vaults::open(store.root()).unwrap(), b"file", b"first");
+            let plan = FaultPlan::new();
+            let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+            let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+            vault.write(handle, 0, b"other", false).unwrap();
+            plan.reset();
+            plan.write_all_the_same();
+            plan.add(Fault { calls: Calls::Of(call), when: When::Nth(n), errno: libc::EIO, short: false });
+            let refused = vault.fsync(handle, false).is_err();
+            let _ = vault.release(handle);
+            if plan.failed() == 0 {
+                break;
+            }
+            plan.heal();
+            let after_a_crash = || vaults::open(store.crash(&mut |n| n - 1).root()).unwrap();
+            if !refused || get(&after_a_crash(), b"file").unwrap() != b"other" {
+                continue;
+            }
+            there += 1;
+            let time = Timestamp { secs: 1_000_000_000, nanos: 7 };
+            at(&vault, b"file", |node| vault.setattr(node, &SetAttr { mtime: SetTime::At(time), ..SetAttr::default() })).unwrap();
+            let vault = after_a_crash();
+            assert_eq!(at(&vault, b"file", |node| vault.getattr(node)).unwrap().mtime, time, "{call:?} {n}");
+        }
+    }
+    assert!(there > 0, "no record was in the journal all the same");
+}
+
+#[test]
 fn an_fsync_of_four_kib_in_a_large_file_records_little_more_than_those() {
     // Tables and index blocks stood in the record whole: 15 KiB for an overwrite of 4 in a file of 64 MiB. What changes of them is some
     // dozen bytes each.

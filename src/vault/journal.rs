@@ -649,8 +649,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Checkpoints where a record names the inode, or any inode when `None`: before its path changes. `EIO` where its records are not at
-    /// their places even then.
+    /// Checkpoints where a record names the inode, one that was refused too, or any inode when `None`: before its path changes. `EIO` where
+    /// its records are not at their places even then.
     pub fn settle(&self, inode: Option<Inode>) -> Inner<()> {
         let mut state = self.state.lock();
         let is_broken = |state: &State| match inode {
@@ -658,8 +658,8 @@ impl Journal {
             None => !state.broken.is_empty(),
         };
         let concerned = match inode {
-            Some(inode) => state.unflushed.contains_key(&inode),
-            None => !state.unflushed.is_empty(),
+            Some(inode) => state.unflushed.contains_key(&inode) || state.doubtful.contains(&inode),
+            None => !state.unflushed.is_empty() || !state.doubtful.is_empty(),
         };
         if concerned || state.unclean || is_broken(&state) {
             self.checkpoint_locked(&mut state)?;
@@ -670,7 +670,7 @@ impl Journal {
     /// Checkpoints a journal in which nothing was written for `idle`.
     pub fn checkpoint_idle(&self, idle: Duration) -> Inner<()> {
         let mut state = self.state.lock();
-        let nothing = state.unflushed.is_empty() && state.old.is_empty() && !state.unclean;
+        let nothing = state.unflushed.is_empty() && state.old.is_empty() && state.doubtful.is_empty() && !state.unclean;
         if nothing || state.unapplied > 0 || state.draining || state.last_append.elapsed() < idle {
             return Ok(());
         }
