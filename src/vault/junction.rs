@@ -54,8 +54,8 @@ impl Core {
             let junction = opened.and_then(|plain| Ok(Junction::decode(&plain)?));
             match junction {
                 Ok(junction) if junction.name == name => return Ok(Some(junction)),
-                Ok(_) => tracing::error!("{}: a junction of another name", super::entries::shown(&file)),
-                Err(fault) => drop(fault.at("read", || super::entries::shown(&file).into())),
+                Ok(_) => tracing::error!("{}: a junction of another name", super::folder::shown(&file)),
+                Err(fault) => drop(fault.at("read", || super::folder::shown(&file).into())),
             }
         }
         Ok(None)

@@ -160,7 +160,7 @@ impl Walk<'_> {
             && !junction.isolated
             && !junction.coming
         {
-            let path = self.core.shown_path(node).join(super::entries::shown(name));
+            let path = self.core.shown_path(node).join(super::folder::shown(name));
             self.found.expected.insert(junction.share, path);
         }
     }

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::core::{CONTROL_TOO_LARGE, Core, list_at_most, read_control, write_control};
-use super::entries::Folder;
 use super::error::{Fault, Inner};
 use super::file::OpenFile;
+use super::folder::Folder;
 use super::overflow::{Reference, control_name, reference_of};
 use super::types::{Caller, NodeId, ROOT, SetXattr};
 use crate::backing::{Access, Dir, Kind, Stat};

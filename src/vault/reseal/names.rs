@@ -7,8 +7,8 @@ use crate::backing::{Dir, Kind};
 use crate::backing::{RenameMode, SetTime};
 use crate::format::name::{Decoded, StoredName};
 use crate::vault::core::Core;
-use crate::vault::entries::Folder;
 use crate::vault::error::Inner;
+use crate::vault::folder::Folder;
 use crate::vault::types::NodeId;
 
 /// Under which epoch an entry stands, with the name that it is shown with.

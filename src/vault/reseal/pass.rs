@@ -12,8 +12,8 @@ use crate::backing::{Dir, Kind};
 use crate::format::name::is_control;
 use crate::vault::ShareProgress;
 use crate::vault::core::{Core, list};
-use crate::vault::entries::shown;
 use crate::vault::error::{Fault, Inner};
+use crate::vault::folder::shown;
 use crate::vault::types::{Attr, NodeId, ROOT};
 
 /// What a pass does.
