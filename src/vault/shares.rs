@@ -264,7 +264,7 @@ impl Shares {
 
     fn open(&self, store: Arc<dyn crate::backing::Dir>, entered: &Entered, shown: &Path) -> Result<Core> {
         let options = OpenOptions { read_only: self.options.read_only || self.root.read_only, ..self.options.clone() };
-        super::open_core(store, entered, self.identity.clone(), &options, Some(self.root.cache.clone()), shown)
+        super::lifetime::open_core(store, entered, self.identity.clone(), &options, Some(self.root.cache.clone()), shown)
     }
 
     /// Whether a nested share was entered.
@@ -295,7 +295,7 @@ impl Shares {
         if let Ok(route) = self.raw(child.place) {
             route.core.nodes.closed(route.local);
         }
-        super::close_core(&child.core)
+        super::lifetime::close_core(&child.core)
     }
 }
 

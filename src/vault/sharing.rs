@@ -143,7 +143,7 @@ impl Vault {
             }
             let staged = self.staged_share(&at.core, &place, &attr, options)?;
             let copied = place.fill_and_exchange(&at.core, at.local, staged.clone(), progress);
-            let closed = super::close_core(&staged);
+            let closed = super::lifetime::close_core(&staged);
             copied.map_err(explain)?;
             closed?;
             Ok(staged.keys.share)
@@ -197,7 +197,7 @@ impl Vault {
         let options = OpenOptions { lock: LockMode::Exclusive, ..OpenOptions::default() };
         let cache = Some(Arc::new(BlockCache::new(4 << 20)));
         let identity = self.core().keys.signing.identity().clone();
-        Ok(Arc::new(super::open_core(store, entered, identity, &options, cache, &PathBuf::new())?))
+        Ok(Arc::new(super::lifetime::open_core(store, entered, identity, &options, cache, &PathBuf::new())?))
     }
 
     /// Who is to be in the new share besides us: whom the caller names, and the parent's admins unless it is isolated.
@@ -294,7 +294,7 @@ impl Place {
             copy.directory(folder, ROOT)?;
             let (links, seen) = (copy.links, copy.seen);
             links.values().for_each(|node| staged.nodes.forget(*node, 1));
-            super::close_core(&staged).map_err(|_| Fault::Os(libc::EIO))?;
+            super::lifetime::close_core(&staged).map_err(|_| Fault::Os(libc::EIO))?;
             staged.closed.store(false, Ordering::Release);
 
             // From here on no name changes, and no file is opened.
