@@ -4,11 +4,13 @@
 //! * A directory is removed, or renamed over, only when it holds nothing but control files, checked while no name can change; it is moved
 //!   away under a control name first, so that nobody ever sees it without its record.
 
-use super::core::{Core, Open, list};
+use super::control::list;
+use super::core::Core;
 use super::error::{Fault, Inner, is_no_space};
 use super::file::OpenFile;
 use super::folder::Folder;
 use super::junction::holds_share;
+use super::open_files::Open;
 use super::types::{Attr, Caller, Handle, NodeId, OpenFlags, RenameMode};
 use crate::backing::{Dir, Kind, Stat};
 use crate::format::header::Hint;

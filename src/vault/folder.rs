@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use super::core::{Core, read_control, write_control};
+use super::control::{read_control, write_control};
+use super::core::Core;
 use super::error::{Fault, Inner};
 use super::keys::{DirectoryId, ShareKeys};
 use super::nodes::Link;

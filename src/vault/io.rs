@@ -4,9 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::commit::Durability;
-use super::core::{Core, Open};
+use super::core::Core;
 use super::error::{Fault, Inner};
 use super::file::{FileState, OpenFile};
+use super::open_files::Open;
 use super::seal::Ready;
 use super::types::{Attr, Fallocate, Handle, NodeId, OpenFlags, Opened, SetAttr, Sought};
 use crate::backing::{Allocate, Kind, Seek, SetTime};

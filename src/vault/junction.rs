@@ -7,7 +7,8 @@
 //!   it is not any more once we have been in it.
 //! * Junctions are made by admins; one that does not open, or is signed by somebody else, is as if it were not there.
 
-use super::core::{Core, read_control, write_control};
+use super::control::{read_control, write_control};
+use super::core::Core;
 use super::error::{Fault, Inner};
 use super::keys::DirectoryId;
 use super::share::DESCRIPTOR;

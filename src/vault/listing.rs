@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::core::{Core, Open};
+use super::core::Core;
 use super::error::{Fault, Inner};
 use super::folder::{Folder, shown};
+use super::open_files::Open;
 use super::types::{Attr, Entry, Handle, NamesReadWith, NodeId};
 use crate::format::name::is_control;
 

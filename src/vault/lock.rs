@@ -9,7 +9,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::core::{Core, list};
+use super::control::list;
+use super::core::Core;
 use super::error::{Inner, LockHolder, is_no_space};
 use super::together::lock_perm;
 use crate::backing::{Access, Dir, File, Lock};

@@ -32,6 +32,7 @@
 mod cache;
 mod check;
 mod commit;
+mod control;
 mod copies;
 mod core;
 mod entries;
@@ -51,6 +52,7 @@ mod memory;
 mod mtime;
 mod names;
 mod nodes;
+mod open_files;
 mod operations;
 mod overflow;
 mod path;
@@ -363,8 +365,8 @@ impl Vault {
         let route = self.shares().raw(handle).map_err(|_| Error::Os { op, errno: libc::EBADF })?;
         act(&route.core, route.local).map_err(|fault| {
             let local = match route.core.handle(route.local) {
-                Ok(core::Open::File { file, .. }) => file.node,
-                Ok(core::Open::Dir { node, .. }) => node,
+                Ok(open_files::Open::File { file, .. }) => file.node,
+                Ok(open_files::Open::Dir { node, .. }) => node,
                 Err(_) => ROOT,
             };
             self.shares().explain(op, &Route { local, ..route }, fault)

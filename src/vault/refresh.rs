@@ -7,7 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::core::{Core, list};
+use super::control::list;
+use super::core::Core;
 use super::error::{Error, Inner, Result};
 use super::share::{self, Vouched};
 use super::trust::Trust;

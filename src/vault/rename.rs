@@ -5,7 +5,8 @@
 //!   places until the rename is done.
 
 use super::commit::Durability;
-use super::core::{Core, write_control};
+use super::control::write_control;
+use super::core::Core;
 use super::error::{Fault, Inner};
 use super::folder::Folder;
 use super::junction::holds_share;

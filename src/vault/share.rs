@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::core::{list, read_control, write_control};
+use super::control::{list, read_control, write_control};
 use super::error::{Error, Fault, Inner, Result};
 use super::signed::Rights;
 use super::trust::Trust;

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use super::OpenOptions;
-use super::core::{Core, list};
+use super::control::list;
+use super::core::Core;
 use super::error::{Error, Fault, Inner, Result};
 use super::nodes::Link;
 use super::share::{self, Entered, Vouched};

@@ -3,7 +3,8 @@
 //! A target whose record does not fit a link (more than 3,005 bytes, 2,877 in a signed share) stands in a control file at the share's root, and the link's text
 //! is `+` and a sealed reference. The reference is the link's random id, so that link and rename need not touch it.
 
-use super::core::{Core, read_control, write_control};
+use super::control::{read_control, write_control};
+use super::core::Core;
 use super::error::{Fault, Inner};
 use super::overflow::{REFERENCE_LEN, Reference, control_name, reference_of};
 use crate::backing::Dir;

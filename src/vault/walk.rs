@@ -9,7 +9,8 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use super::ShareProgress;
-use super::core::{Core, list, read_control};
+use super::control::{list, read_control};
+use super::core::Core;
 use super::error::{Fault, Inner};
 use super::types::{NodeId, ROOT};
 use crate::backing::{Access, Dir, Kind};

@@ -15,7 +15,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::core::{CONTROL_TOO_LARGE, Core, list_at_most, read_control, write_control};
+use super::control::{CONTROL_TOO_LARGE, list_at_most, read_control, write_control};
+use super::core::Core;
 use super::error::{Fault, Inner};
 use super::file::OpenFile;
 use super::folder::Folder;

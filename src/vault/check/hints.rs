@@ -10,7 +10,8 @@ use crate::format::header::{Header, Hint};
 use crate::format::layout::SMALL_MAX;
 use crate::format::name::{DIRECTORY_RECORD, is_control};
 use crate::format::record::{DirectoryRecord, RecordKind};
-use crate::vault::core::{Core, read_control};
+use crate::vault::control::read_control;
+use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::keys::DirectoryId;
 

@@ -9,7 +9,8 @@
 
 use std::collections::HashSet;
 
-use crate::vault::core::{Core, list};
+use crate::vault::control::list;
+use crate::vault::core::Core;
 use crate::vault::error::Inner;
 use crate::vault::overflow::Reference;
 use crate::vault::{symlink, xattr};

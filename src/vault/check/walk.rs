@@ -15,7 +15,8 @@ use super::{CheckFault, CheckProgress, NestedShares, Progress, describe, hints, 
 use crate::backing::{Access, Dir, DirEntry, Kind, Stat};
 use crate::format::junction;
 use crate::format::name::{DIRECTORY_RECORD, LONG, SIDECAR, is_control};
-use crate::vault::core::{Core, list};
+use crate::vault::control::list;
+use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::OpenFile;
 use crate::vault::keys::DirectoryId;

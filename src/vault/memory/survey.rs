@@ -15,7 +15,8 @@ use super::{Memory, Notice, NoticeKind, PlaceId, SurveyOptions, Touched};
 use crate::backing::{Access, Dir, Kind};
 use crate::format::name::is_control;
 use crate::vault::check::{hints, join};
-use crate::vault::core::{Core, list_at_most};
+use crate::vault::control::list_at_most;
+use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::keys::DirectoryId;
 

@@ -9,7 +9,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
-use super::super::core::{Core, list};
+use super::super::control::list;
+use super::super::core::Core;
 use super::super::error::{Fault, Inner};
 use super::super::types::{Attr, Caller, NodeId, OpenFlags, SetAttr, SetXattr};
 use super::{DEPTH_MAX, ShareProgress};

@@ -1,0 +1,66 @@
+//! Control files, and directories of the store read whole.
+
+use super::error::{Fault, Inner};
+use crate::backing::{Access, Dir, DirEntry, RenameMode};
+use crate::crypto::Random;
+
+/// What is wrong where a control file holds more than any of its kind.
+pub(crate) const CONTROL_TOO_LARGE: &str = "has a control file that is too large";
+
+/// Reads a control file of at most `limit` bytes; `None` where there is none.
+pub(crate) fn read_control(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Option<Vec<u8>>> {
+    let file = match dir.open_file(name, Access::Read) {
+        Ok(file) => file,
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+        Err(e) => return Err(e.into()),
+    };
+    let size = file.stat()?.size;
+    if size > limit as u64 {
+        return Err(Fault::Corrupt(CONTROL_TOO_LARGE));
+    }
+    let mut bytes = vec![0; size as usize];
+    let read = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(read);
+    Ok(Some(bytes))
+}
+
+/// Writes a control file under a temporary name, flushes it and renames it into its place: it is there whole or not at all.
+pub(crate) fn write_control(dir: &dyn Dir, random: &dyn Random, name: &[u8], bytes: &[u8]) -> Inner<()> {
+    let mut suffix = [0; 6];
+    random.fill(&mut suffix);
+    let hex: String = suffix.iter().map(|b| format!("{b:02x}")).collect();
+    let temporary = [b"+tmp-", hex.as_bytes()].concat();
+    // other members of a share may be other users of the machine
+    let file = dir.create_file(&temporary, 0o600 | dir.stat_self()?.perm & 0o044)?;
+    let written = (|| {
+        file.write_at(bytes, 0)?;
+        file.sync_all()?;
+        dir.rename(&temporary, dir, name, RenameMode::Replace)
+    })();
+    if let Err(e) = written {
+        let _ = dir.unlink(&temporary);
+        return Err(e.into());
+    }
+    Ok(())
+}
+
+/// Lists all of a directory's entries.
+pub(crate) fn list(dir: &dyn Dir) -> Inner<Vec<DirEntry>> {
+    Ok(list_at_most(dir, usize::MAX)?.expect("no list is longer than memory"))
+}
+
+/// All entries of a directory; `None` where there are more than `max`.
+pub(crate) fn list_at_most(dir: &dyn Dir, max: usize) -> Inner<Option<Vec<DirEntry>>> {
+    let dir = dir.reopen()?;
+    let mut all = Vec::new();
+    let mut cookie = 0;
+    loop {
+        let entries = dir.read(cookie, 1 << 16)?;
+        let Some(last) = entries.last() else { return Ok(Some(all)) };
+        cookie = last.next;
+        all.extend(entries);
+        if all.len() > max {
+            return Ok(None);
+        }
+    }
+}

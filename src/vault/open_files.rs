@@ -1,0 +1,318 @@
+//! Open files: one state for each inode, whatever the number of handles, and who commits it when.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::commit::{Committer, Durability};
+use super::control::list;
+use super::core::Core;
+use super::error::{Fault, Inner};
+use super::file::{FileState, OpenFile};
+use super::keys::DirectoryId;
+use super::together::open_to_lock;
+use super::types::{Handle, NodeId, OpenFlags};
+use crate::backing::{Access, Dir, Kind, Lock};
+use crate::format::signature::Authorship;
+
+/// How long the background waits for its turn with a file that others work on.
+const TURN: Duration = Duration::from_secs(1);
+
+/// What a handle stands for.
+#[derive(Clone)]
+pub(crate) enum Open {
+    File {
+        file: Arc<OpenFile>,
+        flags: OpenFlags,
+    },
+    /// `unread` is set when a listing came upon an entry whose name cannot be read as yet.
+    Dir {
+        node: NodeId,
+        dir: Arc<dyn Dir>,
+        directory: DirectoryId,
+        unread: Arc<AtomicBool>,
+    },
+}
+
+/// An open file and how many handles it has.
+pub(crate) struct Shared {
+    pub file: Arc<OpenFile>,
+    pub handles: usize,
+    pub writers: usize,
+}
+
+impl Core {
+    pub fn put_handle(&self, open: Open) -> Handle {
+        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        self.handles.write().insert(handle, open);
+        handle
+    }
+
+    pub fn handle(&self, handle: Handle) -> Inner<Open> {
+        self.handles.read().get(&handle).cloned().ok_or(Fault::Os(libc::EBADF))
+    }
+
+    pub fn file_handle(&self, handle: Handle) -> Inner<(Arc<OpenFile>, OpenFlags)> {
+        match self.handle(handle)? {
+            Open::File { file, flags } => Ok((file, flags)),
+            Open::Dir { .. } => Err(Fault::Os(libc::EISDIR)),
+        }
+    }
+
+    /// The open file of a node, opened now if it is not, with one more handle.
+    pub fn acquire(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
+        self.patiently(flags.write, || self.acquire_now(node, flags), node)
+    }
+
+    fn acquire_now(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
+        let mut files = self.files.lock();
+        if self.nodes.is_moved_away(node) {
+            return Err(Fault::Os(libc::ESTALE));
+        }
+        if let Some(shared) = files.get_mut(&node) {
+            if self.shared && flags.write {
+                self.guard(&shared.file)?;
+            }
+            shared.handles += 1;
+            shared.writers += usize::from(flags.write);
+            let open = shared.file.clone();
+            drop(files);
+            if self.shared
+                && !flags.truncate
+                && let Err(fault) = self.freshen(&open)
+            {
+                let _ = self.release(&open, flags);
+                return Err(fault);
+            }
+            return Ok(open);
+        }
+        let link = self.nodes.link(node)?;
+        let dir = self.dir(link.parent)?;
+        // Read-write even for readers: the kernel's cache reads on write-only handles, and a writer may come later.
+        let file = match dir.open_file(&link.stored, if self.read_only { Access::Read } else { Access::ReadWrite }) {
+            Err(e) if !flags.write && matches!(e.raw_os_error(), Some(libc::EACCES | libc::EROFS | libc::EPERM)) => {
+                dir.open_file(&link.stored, Access::Read)?
+            }
+            other => other?,
+        };
+        if !self.access_times {
+            file.keep_access_time();
+        }
+        let stat = file.stat()?;
+        if !self.nodes.is(node, &stat) {
+            return Err(Fault::Os(libc::ESTALE));
+        }
+        let mut guard = None;
+        if self.shared && flags.write {
+            let handle = open_to_lock(&*dir, &link.stored)?;
+            let its = handle.stat()?;
+            if (its.dev, its.ino) != (stat.dev, stat.ino) {
+                return Err(Fault::Os(libc::ESTALE));
+            }
+            if !handle.try_lock(Lock::Exclusive)? {
+                return Err(Fault::Os(libc::EBUSY));
+            }
+            guard = Some(handle);
+        }
+        if flags.truncate {
+            self.journal.suspend_repair((stat.dev, stat.ino));
+            // Before it is in the table: what is there is committed by the last close.
+            self.journal.settle(Some((stat.dev, stat.ino)))?;
+        } else {
+            self.journal.repair((stat.dev, stat.ino), &|| self.nodes.stored_path(node))?;
+        }
+        self.journal.forget_lost((stat.dev, stat.ino));
+        let file = self.journal.overlay(file)?;
+        let loaded = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate);
+        if loaded.is_err() {
+            self.journal.keep_repair((stat.dev, stat.ino));
+        }
+        let file = loaded?;
+        *file.guard.lock() = guard;
+        self.insert_open(&mut files, node, file.clone(), flags);
+        Ok(file)
+    }
+
+    /// Whose contents a file holds, by its committed header.
+    pub fn author(&self, node: NodeId) -> Inner<Option<Authorship>> {
+        if self.nodes.kind(node)? != Kind::File {
+            return Err(Fault::Os(libc::EINVAL));
+        }
+        let flags = OpenFlags { read: true, ..OpenFlags::default() };
+        let open = self.acquire(node, flags)?;
+        let by = open.state.read().by;
+        self.release(&open, flags)?;
+        Ok(by)
+    }
+
+    /// Enters a file that was just opened or created.
+    pub fn insert_open(&self, files: &mut HashMap<NodeId, Shared>, node: NodeId, file: Arc<OpenFile>, flags: OpenFlags) {
+        self.nodes.opened(node);
+        files.insert(node, Shared { file, handles: 1, writers: usize::from(flags.write) });
+    }
+
+    /// Commits a file.
+    pub fn commit(&self, open: &OpenFile, durability: Durability) -> Inner<()> {
+        self.commit_state(open, &mut open.state.write(), durability)
+    }
+
+    /// Commits a file whose lock is held.
+    pub fn commit_state(&self, open: &OpenFile, state: &mut FileState, durability: Durability) -> Inner<()> {
+        if state.changed
+            && let Ok(link) = self.nodes.link(open.node)
+            && let Some(directory) = self.nodes.directory(link.parent)
+        {
+            state.hint.directory = directory;
+            state.hint.name.clear();
+            state.hint.name.extend_from_slice(&link.name);
+        }
+        let next_serial = || self.next_serial();
+        let committer = Committer { tools: self.tools(), journal: &self.journal, next_serial: &next_serial, shared: self.shared };
+        if state.changed {
+            self.remember_commit(open.node);
+        }
+        let _paths = self.paths.read();
+        state.needs_sync |= open.inode_changed.swap(false, Ordering::AcqRel);
+        let _pinned = if self.shared { Some(self.begin_together(open, state)?) } else { None };
+        let committed = committer.commit(state, open, &|| self.record_path(open), durability);
+        state.count(&self.tools());
+        committed?;
+        if self.shared { self.end_together(open, state) } else { Ok(()) }
+    }
+
+    /// Lets go of one handle of an open file; the last one commits, unless no name leads to the file any more.
+    pub fn release(&self, open: &Arc<OpenFile>, flags: OpenFlags) -> Inner<()> {
+        let mut committed = None;
+        loop {
+            let mut files = self.files.lock();
+            let Some(shared) = files.get_mut(&open.node) else { break };
+            let last_writer = self.shared && flags.write && shared.writers == 1;
+            if (shared.handles == 1 || last_writer) && !self.read_only {
+                // Whoever opened, wrote and closed while this one committed was not the last, and has left his change to it.
+                let Some(changed) = open.state.try_read().map(|state| state.changed && state.latched.is_none()) else {
+                    drop(files);
+                    drop(open.state.read());
+                    continue;
+                };
+                let due = committed.is_none() || changed && matches!(committed, Some(Ok(())));
+                if due && self.has_name(open) {
+                    // Committed while still in the table, so that a lookup in between sees the right size.
+                    drop(files);
+                    committed = Some(self.commit_last(open));
+                    continue;
+                }
+            }
+            shared.handles -= 1;
+            shared.writers -= usize::from(flags.write);
+            if last_writer && open.state.try_read().is_some_and(|state| !state.changed || state.latched.is_some()) {
+                self.unguard(open);
+            }
+            if shared.handles == 0 {
+                // What waits for a head that opens stays in the table without a handle, until a later commit has written it.
+                let waits = matches!(committed, Some(Err(_))) && self.keys.signing.waits();
+                if waits && open.state.try_read().is_some_and(|state| state.changed && state.latched.is_none()) {
+                    break;
+                }
+                files.remove(&open.node);
+                drop(files);
+                self.nodes.closed(open.node);
+            }
+            break;
+        }
+        committed.unwrap_or(Ok(()))
+    }
+
+    /// The commit of the last close. A file whose old contents were thrown away is made durable at once: the program has put new ones there,
+    /// and either of the two it would like to find after a crash. Nobody waits for it: the kernel closes files in the background.
+    fn commit_last(&self, open: &OpenFile) -> Inner<()> {
+        let mut state = open.state.write();
+        let durability = if state.replaced { Durability::Synced } else { Durability::Ordered };
+        self.commit_state(open, &mut state, durability)
+    }
+
+    /// The stored path that a record of the file names; `None` where no name leads to it any more. A hard link that nobody has looked up is
+    /// searched for: without a record, places would be overwritten that it refers to.
+    fn record_path(&self, open: &OpenFile) -> Inner<Option<Vec<u8>>> {
+        if let Some(path) = self.nodes.stored_path(open.node)
+            && (!self.shared || self.leads_to(&path, open.inode))
+        {
+            return Ok(Some(path));
+        }
+        let stat = open.file.stat()?;
+        if stat.nlink == 0 {
+            return Ok(None);
+        }
+        let mut left = vec![Vec::new()];
+        while let Some(path) = left.pop() {
+            let dir =
+                path.split(|b| *b == b'/').filter(|name| !name.is_empty()).try_fold(self.root.clone(), |dir, name| dir.open_dir(name));
+            let Ok(dir) = dir else { continue };
+            for entry in list(&*dir)? {
+                let below = || if path.is_empty() { entry.name.to_vec() } else { [&path[..], b"/", &entry.name].concat() };
+                let known = entry.kind.or_else(|| dir.stat(&entry.name).ok().map(|stat| stat.kind));
+                match known {
+                    Some(Kind::Dir) => left.push(below()),
+                    Some(Kind::File) if entry.ino == stat.ino && dir.stat(&entry.name).is_ok_and(|there| there.dev == stat.dev) => {
+                        return Ok(Some(below()));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        tracing::error!("a hard link of an open file is not found: what was written to it is not committed");
+        Err(Fault::Os(libc::EIO))
+    }
+
+    /// Whether a name leads to the file: one that is known here, or a hard link that nobody has looked up yet.
+    pub fn has_name(&self, open: &OpenFile) -> bool {
+        self.nodes.link(open.node).is_ok() || open.file.stat().map_or(true, |stat| stat.nlink > 0)
+    }
+
+    /// Commits every open file that has been dirty for `age`.
+    pub fn commit_due(&self, age: Duration) {
+        let is_due = |s: &FileState| s.changed && s.dirty_since.is_some_and(|since| since.elapsed() >= age);
+        let mut busy = Vec::new();
+        let files: Vec<_> = self.files.lock().values().map(|s| s.file.clone()).collect();
+        for open in files {
+            match open.state.try_read().map(|state| is_due(&state)) {
+                Some(true) => self.commit_deferred(&open),
+                Some(false) => {}
+                None => busy.push(open),
+            }
+        }
+        // Those that somebody works on come last, and wait for their turn: else a file that is never idle would never be committed.
+        for open in busy {
+            if open.state.try_read_for(TURN).is_some_and(|state| is_due(&state)) {
+                self.commit_deferred(&open);
+            }
+        }
+    }
+
+    fn commit_deferred(&self, open: &Arc<OpenFile>) {
+        if let Err(fault) = self.commit(open, Durability::Ordered) {
+            // The error stays with the file: whoever writes, flushes or closes it is told.
+            tracing::error!(path = %self.shown_path(open.node).display(), errno = fault.errno(), "deferred commit failed");
+        }
+        self.drop_unused(open);
+    }
+
+    /// Drops a file that has stayed in the table without a handle, once it is written or cannot be any more.
+    fn drop_unused(&self, open: &Arc<OpenFile>) {
+        let mut files = self.files.lock();
+        let unused = files.get(&open.node).is_some_and(|shared| shared.handles == 0 && Arc::ptr_eq(&shared.file, open));
+        if unused && open.state.try_read().is_some_and(|state| !state.changed || state.latched.is_some()) {
+            files.remove(&open.node);
+            drop(files);
+            self.nodes.closed(open.node);
+        }
+    }
+
+    /// Notes that the inode of a node has changed in a way that only a real flush makes durable.
+    pub fn inode_changed(&self, node: NodeId) {
+        let open = self.files.lock().get(&node).map(|s| s.file.clone());
+        if let Some(open) = open {
+            open.inode_changed.store(true, Ordering::Release);
+        }
+    }
+}
