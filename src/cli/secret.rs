@@ -14,7 +14,8 @@ use std::process::{Command, Stdio};
 
 use zeroize::{Zeroize, Zeroizing};
 
-use super::args::{NewSecret, PassphraseArgs, PresentSecret};
+use super::args::slots::NewSecret;
+use super::args::{PassphraseArgs, PresentSecret};
 use super::error::Error;
 
 /// Longest passphrase or key file.

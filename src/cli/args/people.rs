@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{KdfArgs, PassphraseArgs, PassphraseCommand, PresentSecret};
+use super::slots::PassphraseCommand;
+use super::{KdfArgs, PassphraseArgs, PresentSecret};
 use crate::cli::error::Error;
 use crate::cli::home;
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 use crate::backing::{Kind, RenameMode, SetTime};
-use crate::cli::args::{Cat, Get, Ls, Mkdir, Put, Rm};
+use crate::cli::args::files::{Cat, Get, Ls, Mkdir, Put, Rm};
 use crate::cli::display;
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;

@@ -11,7 +11,7 @@ mod salvage;
 use std::io::{self, BufRead, IsTerminal};
 
 use self::report::Report;
-use crate::cli::args::Fsck;
+use crate::cli::args::check::Fsck;
 use crate::cli::display::{Shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;

@@ -9,9 +9,8 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::cli::args::people::OwnIdentity;
-use crate::cli::args::{
-    KdfArgs, PassphraseAdd, PassphraseChange, PassphraseCommand, PassphraseList, PassphraseRemove, PresentSecret, SlotsOf,
-};
+use crate::cli::args::slots::{PassphraseAdd, PassphraseChange, PassphraseCommand, PassphraseList, PassphraseRemove, SlotsOf};
+use crate::cli::args::{KdfArgs, PresentSecret};
 use crate::cli::display::{path as shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;

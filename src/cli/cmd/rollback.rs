@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cli::args::{AcceptRollback, OpenArgs, Rollback};
+use crate::cli::args::OpenArgs;
+use crate::cli::args::check::{AcceptRollback, Rollback};
 use crate::cli::display::{JsonPath, Shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;

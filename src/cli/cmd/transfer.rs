@@ -11,7 +11,7 @@ mod import;
 use std::fs;
 
 use crate::backing::{Kind, SetTime};
-use crate::cli::args::{Export, Import};
+use crate::cli::args::files::{Export, Import};
 use crate::cli::display::{Shown, path as shown};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
