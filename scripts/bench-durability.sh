@@ -16,11 +16,8 @@
 # A disk whose fsync takes no time (a RAM disk) says nothing here; the first line tells what the plain disk needs for one.
 set -euo pipefail
 
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-kithfs=${KITHFS:-$here/target/release/kithfs}
+. "$(dirname -- "${BASH_SOURCE[0]}")/peers.sh"
 runs=3 base='' with='' out='' size_mib=256 seconds=10 files=1000
-die() { echo "bench-durability: $*" >&2; exit 1; }
-say() { echo "bench-durability: $*" >&2; }
 while [ $# -gt 0 ]; do
     case $1 in
         --quick) runs=1 size_mib=16 seconds=1 files=50 ;;
@@ -36,87 +33,11 @@ while [ $# -gt 0 ]; do
 done
 case $runs in '' | *[!0-9]* | 0) die "--runs takes a number from 1" ;; esac
 for tool in fio perl mountpoint awk; do command -v "$tool" >/dev/null || die "$tool is missing (scripts/setup.sh installs it)"; done
-unmounter=$(command -v fusermount3 || command -v fusermount || true)
-
-available() {
-    case $1 in
-        native) ;;
-        kithfs) [ -x "$kithfs" ] ;;
-        *) command -v "$1" >/dev/null ;;
-    esac
-}
-peers=()
-for fs in ${with:+${with//,/ }}; do
-    case $fs in native | gocryptfs | securefs | kithfs) ;; *) die "--with: $fs is none of native, gocryptfs, securefs, kithfs" ;; esac
-    available "$fs" || die "$fs is not there"
-    peers+=("$fs")
-done
-if [ -z "$with" ]; then
-    for fs in native gocryptfs securefs kithfs; do
-        if available "$fs"; then peers+=("$fs"); else say "$fs is not there: left out"; fi
-    done
-fi
-
-work=$(mktemp -d "${base:-${TMPDIR:-/tmp}}/kithfs-bench.XXXXXX")
-declare -A daemon=()
-
-end_mount() {
-    local fs=$1 mnt=$work/$1/mnt pid=${daemon[$1]:-}
-    [ -n "$pid" ] || return 0
-    case $fs in kithfs) "$kithfs" umount "$mnt" ;; *) "$unmounter" -u "$mnt" ;; esac 2>>"$work/$fs/log" || {
-        say "$fs is busy: unmounted lazily"
-        "$unmounter" -uz "$mnt" || umount -l "$mnt" || true
-        kill "$pid" 2>/dev/null || true
-    }
-    wait "$pid" 2>/dev/null || true
-    daemon[$fs]=''
-}
-
-cleanup() {
-    local status=$? fs
-    trap - EXIT INT TERM HUP
-    for fs in "${peers[@]}"; do end_mount "$fs"; done
-    for fs in "${peers[@]}"; do
-        if [ "$fs" != native ] && mountpoint -q "$work/$fs/mnt" 2>/dev/null; then
-            say "$work/$fs/mnt is still mounted: $work is left as it is"
-            exit 1
-        fi
-    done
-    rm -rf --one-file-system -- "$work"
-    exit "$status"
-}
-trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
-
-printf 'bench' >"$work/pass"
+choose_peers "$with" native gocryptfs securefs kithfs
+begin_peers "$base"
 for fs in "${peers[@]}"; do
-    dir=$work/$fs
-    mkdir -p "$dir/store" "$dir/mnt"
-    case $fs in
-        native) command=() ;;
-        gocryptfs)
-            gocryptfs -q -init -scryptn 10 -passfile "$work/pass" "$dir/store"
-            command=(gocryptfs -q -fg -passfile "$work/pass" "$dir/store" "$dir/mnt")
-            ;;
-        securefs)
-            securefs create --pass bench --rounds 1 "$dir/store"
-            command=(securefs mount --pass bench "$dir/store" "$dir/mnt")
-            ;;
-        kithfs)
-            "$kithfs" init --passphrase-file "$work/pass" --kdf-memory 32 --kdf-passes 1 "$dir/store"
-            command=("$kithfs" mount --foreground --passphrase-file "$work/pass" "$dir/store" "$dir/mnt")
-            ;;
-    esac >"$dir/log" 2>&1 || { cat "$dir/log" >&2; die "$fs: no store could be made"; }
-    [ ${#command[@]} -gt 0 ] || continue
-    "${command[@]}" >>"$dir/log" 2>&1 </dev/null &
-    daemon[$fs]=$!
-    for ((i = 0; i < 200; i++)); do
-        if mountpoint -q "$dir/mnt"; then break; fi
-        kill -0 "${daemon[$fs]}" 2>/dev/null || break
-        sleep 0.05
-    done
-    mountpoint -q "$dir/mnt" || { tail -n 5 "$dir/log" >&2; die "$fs: the mount did not come up"; }
+    make_store "$fs"
+    start_mount "$fs"
 done
 
 fio_json() { fio --output-format=json "$@" 2>>"$work/fio.log" | perl -0ne 'print $1 if /(\{.*\})/s'; }

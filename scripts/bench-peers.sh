@@ -22,11 +22,8 @@
 # Each filesystem is mounted by this script, which unmounts it and ends its process, however the script ends.
 set -euo pipefail
 
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-kithfs=${KITHFS:-$here/target/release/kithfs}
+. "$(dirname -- "${BASH_SOURCE[0]}")/peers.sh"
 runs=3 base='' with='' tree='' drop=no out='' chart='' size_mib=256 files=3000 entries=20000
-die() { echo "bench-peers: $*" >&2; exit 1; }
-say() { echo "bench-peers: $*" >&2; }
 
 while [ $# -gt 0 ]; do
     case $1 in
@@ -50,110 +47,8 @@ case $runs in '' | *[!0-9]* | 0) die "--runs takes a number from 1" ;; esac
 case $entries in '' | *[!0-9]* | 0) die "--entries takes a number from 1" ;; esac
 [ "$drop" = no ] || [ "$(id -u)" -eq 0 ] || die "--drop-caches needs root"
 for tool in fio perl tar mountpoint findmnt awk; do command -v "$tool" >/dev/null || die "$tool is missing (scripts/setup.sh installs it)"; done
-unmounter=$(command -v fusermount3 || command -v fusermount || true)
-
-# Whether FUSE over io_uring can be had: a switch of the fuse module that root may set, and that is put back in the end.
-switch=/sys/module/fuse/parameters/enable_uring switched=''
-available() {
-    case $1 in
-        native) ;;
-        kithfs) [ -x "$kithfs" ] ;;
-        kithfs-uring) [ -x "$kithfs" ] && [ -r "$switch" ] && { [ "$(cat "$switch")" = Y ] || [ -w "$switch" ]; } ;;
-        *) command -v "$1" >/dev/null ;;
-    esac
-}
-peers=()
-for fs in ${with:+${with//,/ }}; do
-    case $fs in native | gocryptfs | securefs | encfs | cryfs | kithfs | kithfs-uring) ;; *) die "--with: $fs is not known (see --help)" ;; esac
-    available "$fs" || die "$fs is not there"
-    peers+=("$fs")
-done
-if [ -z "$with" ]; then
-    for fs in native gocryptfs securefs encfs cryfs kithfs kithfs-uring; do
-        if available "$fs"; then peers+=("$fs"); else say "$fs is not there: left out"; fi
-    done
-fi
-
-work=$(mktemp -d "${base:-${TMPDIR:-/tmp}}/kithfs-bench.XXXXXX")
-declare -A daemon=()
-
-# Ends the mount of $1, if it has one: first kindly, then lazily. The process is one that we started.
-end_mount() {
-    local fs=$1 mnt=$work/$1/mnt pid=${daemon[$1]:-} i
-    [ -n "$pid" ] || return 0
-    for i in 1 2 3 4 5; do
-        mountpoint -q "$mnt" || break
-        case $fs in kithfs*) "$kithfs" umount "$mnt" ;; *) "$unmounter" -u "$mnt" ;; esac 2>>"$work/$fs/log" && break
-        sleep 1
-    done
-    if mountpoint -q "$mnt"; then
-        say "$fs is busy: unmounted lazily"
-        "$unmounter" -uz "$mnt" || umount -l "$mnt" || true
-        kill "$pid" 2>/dev/null || true
-    fi
-    # What the daemon still writes belongs to the time of nobody else.
-    wait "$pid" 2>/dev/null || true
-    daemon[$fs]=''
-}
-
-cleanup() {
-    local status=$? fs
-    trap - EXIT INT TERM HUP
-    for fs in "${peers[@]}"; do end_mount "$fs"; done
-    [ -z "$switched" ] || echo N >"$switch"
-    for fs in "${peers[@]}"; do
-        if [ "$fs" != native ] && mountpoint -q "$work/$fs/mnt" 2>/dev/null; then
-            say "$work/$fs/mnt is still mounted: $work is left as it is"
-            exit 1
-        fi
-    done
-    rm -rf --one-file-system -- "$work"
-    exit "$status"
-}
-trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
-
-printf 'bench-peers' >"$work/pass"
-
-make_store() {
-    local dir=$work/$1
-    mkdir -p "$dir/store" "$dir/mnt"
-    case $1 in
-        native) ;;
-        gocryptfs) gocryptfs -q -init -scryptn 10 -passfile "$work/pass" "$dir/store" ;;
-        securefs) securefs create --pass bench-peers --rounds 1 "$dir/store" ;;
-        encfs) ;; # makes its store when it is mounted for the first time
-        cryfs) ;;
-        kithfs*) "$kithfs" init --passphrase-file "$work/pass" --kdf-memory 32 --kdf-passes 1 "$dir/store" ;;
-    esac >"$dir/log" 2>&1 || { cat "$dir/log" >&2; die "$1: no store could be made"; }
-}
-
-start_mount() {
-    local fs=$1 dir=$work/$1 i command
-    case $fs in
-        native) return 0 ;;
-        gocryptfs) command=(gocryptfs -q -fg -passfile "$work/pass" "$dir/store" "$dir/mnt") ;;
-        securefs) command=(securefs mount --pass bench-peers "$dir/store" "$dir/mnt") ;;
-        encfs) command=(encfs -f -S --standard "$dir/store" "$dir/mnt") ;;
-        cryfs) command=(env CRYFS_FRONTEND=noninteractive CRYFS_NO_UPDATE_CHECK=true CRYFS_LOCAL_STATE_DIR="$dir/state" cryfs -f "$dir/store" "$dir/mnt") ;;
-        kithfs) command=("$kithfs" mount --foreground --passphrase-file "$work/pass" "$dir/store" "$dir/mnt") ;;
-        kithfs-uring)
-            if [ "$(cat "$switch")" != Y ]; then echo Y >"$switch" && switched=yes; fi
-            command=("$kithfs" mount --foreground --transport uring --passphrase-file "$work/pass" "$dir/store" "$dir/mnt")
-            ;;
-    esac
-    # Those without an option for it read the passphrase from their standard input.
-    "${command[@]}" >>"$dir/log" 2>&1 <"$work/pass" &
-    daemon[$fs]=$!
-    for ((i = 0; i < 2400; i++)); do
-        if mountpoint -q "$dir/mnt"; then return 0; fi
-        kill -0 "${daemon[$fs]}" 2>/dev/null || break
-        sleep 0.05
-    done
-    tail -n 5 "$dir/log" >&2
-    die "$fs: the mount did not come up"
-}
+choose_peers "$with" native gocryptfs securefs encfs cryfs kithfs kithfs-uring
+begin_peers "$base"
 
 # Empties the cache of the mount by mounting anew.
 cold() {

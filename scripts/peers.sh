@@ -1,0 +1,120 @@
+# Other encrypted filesystems beside kithfs, each in a directory of its own, for the scripts that compare them: sourced, not run.
+#
+# Sets `here`, `kithfs` (the program: $KITHFS, or target/release/kithfs) and, by `choose_peers LIST KNOWN...`, `peers`: those of LIST
+# (names with commas), or where it is empty those of KNOWN that are there. `begin_peers DIR` makes the scratch directory `work` in DIR.
+# Only what is mounted here is unmounted, and only processes that were started here are ended, however the script ends.
+
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+kithfs=${KITHFS:-$here/target/release/kithfs}
+name=$(basename -- "$0" .sh)
+say() { echo "$name: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+# Whether FUSE over io_uring can be had: a switch of the fuse module that root may set, and that is put back in the end.
+switch=/sys/module/fuse/parameters/enable_uring switched=''
+available() {
+    case $1 in
+        native) ;;
+        kithfs) [ -x "$kithfs" ] ;;
+        kithfs-uring) [ -x "$kithfs" ] && [ -r "$switch" ] && { [ "$(cat "$switch")" = Y ] || [ -w "$switch" ]; } ;;
+        *) command -v "$1" >/dev/null ;;
+    esac
+}
+
+choose_peers() { # LIST KNOWN...
+    local list=$1 fs
+    shift
+    peers=()
+    for fs in ${list:+${list//,/ }}; do
+        case " $* " in *" $fs "*) ;; *) die "--with: $fs is none of $*" ;; esac
+        available "$fs" || die "$fs is not there"
+        peers+=("$fs")
+    done
+    [ -z "$list" ] || return 0
+    for fs in "$@"; do
+        if available "$fs"; then peers+=("$fs"); else say "$fs is not there: left out"; fi
+    done
+}
+
+begin_peers() { # DIR
+    unmounter=$(command -v fusermount3 || command -v fusermount || true)
+    work=$(mktemp -d "${1:-${TMPDIR:-/tmp}}/kithfs-bench.XXXXXX")
+    declare -gA daemon=()
+    printf 'bench-peers' >"$work/pass"
+    trap end_peers EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM HUP
+}
+
+end_peers() {
+    local status=$? fs
+    trap - EXIT INT TERM HUP
+    for fs in "${peers[@]}"; do end_mount "$fs"; done
+    [ -z "$switched" ] || echo N >"$switch"
+    for fs in "${peers[@]}"; do
+        if [ "$fs" != native ] && mountpoint -q "$work/$fs/mnt" 2>/dev/null; then
+            say "$work/$fs/mnt is still mounted: $work is left as it is"
+            exit 1
+        fi
+    done
+    rm -rf --one-file-system -- "$work"
+    exit "$status"
+}
+
+make_store() {
+    local dir=$work/$1
+    mkdir -p "$dir/store" "$dir/mnt"
+    case $1 in
+        native) ;;
+        gocryptfs) gocryptfs -q -init -scryptn 10 -passfile "$work/pass" "$dir/store" ;;
+        securefs) securefs create --pass bench-peers --rounds 1 "$dir/store" ;;
+        encfs) ;; # makes its store when it is mounted for the first time
+        cryfs) ;;
+        kithfs*) "$kithfs" init --passphrase-file "$work/pass" --kdf-memory 32 --kdf-passes 1 "$dir/store" ;;
+    esac >"$dir/log" 2>&1 || { cat "$dir/log" >&2; die "$1: no store could be made"; }
+}
+
+start_mount() {
+    local fs=$1 dir=$work/$1 i command
+    case $fs in
+        native) return 0 ;;
+        gocryptfs) command=(gocryptfs -q -fg -passfile "$work/pass" "$dir/store" "$dir/mnt") ;;
+        securefs) command=(securefs mount --pass bench-peers "$dir/store" "$dir/mnt") ;;
+        encfs) command=(encfs -f -S --standard "$dir/store" "$dir/mnt") ;;
+        cryfs) command=(env CRYFS_FRONTEND=noninteractive CRYFS_NO_UPDATE_CHECK=true CRYFS_LOCAL_STATE_DIR="$dir/state" cryfs -f "$dir/store" "$dir/mnt") ;;
+        kithfs) command=("$kithfs" mount --foreground --passphrase-file "$work/pass" "$dir/store" "$dir/mnt") ;;
+        kithfs-uring)
+            if [ "$(cat "$switch")" != Y ]; then echo Y >"$switch" && switched=yes; fi
+            command=("$kithfs" mount --foreground --transport uring --passphrase-file "$work/pass" "$dir/store" "$dir/mnt")
+            ;;
+    esac
+    # Those without an option for it read the passphrase from their standard input.
+    "${command[@]}" >>"$dir/log" 2>&1 <"$work/pass" &
+    daemon[$fs]=$!
+    for ((i = 0; i < 2400; i++)); do
+        if mountpoint -q "$dir/mnt"; then return 0; fi
+        kill -0 "${daemon[$fs]}" 2>/dev/null || break
+        sleep 0.05
+    done
+    tail -n 5 "$dir/log" >&2
+    die "$fs: the mount did not come up"
+}
+
+# Ends the mount of $1, if it has one: first kindly, then lazily. The process is one that we started.
+end_mount() {
+    local fs=$1 mnt=$work/$1/mnt pid=${daemon[$1]:-} i
+    [ -n "$pid" ] || return 0
+    for i in 1 2 3 4 5; do
+        mountpoint -q "$mnt" || break
+        case $fs in kithfs*) "$kithfs" umount "$mnt" ;; *) "$unmounter" -u "$mnt" ;; esac 2>>"$work/$fs/log" && break
+        sleep 1
+    done
+    if mountpoint -q "$mnt"; then
+        say "$fs is busy: unmounted lazily"
+        "$unmounter" -uz "$mnt" || umount -l "$mnt" || true
+        kill "$pid" 2>/dev/null || true
+    fi
+    # What the daemon still writes belongs to the time of nobody else.
+    wait "$pid" 2>/dev/null || true
+    daemon[$fs]=''
+}
