@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # kithfs beside other encrypted filesystems and the plain disk, in one run on one machine.
 #
-#     scripts/bench-peers.sh [--quick] [--runs N] [--dir DIR] [--with LIST] [--tree DIR] [--entries N] [--drop-caches] [--out FILE]
-#                            [--chart FILE] [--install]
+#     scripts/bench-peers.sh [--quick] [--runs N] [--dir DIR] [--with LIST] [--tree DIR] [--entries N] [--drop-caches] [--cpus LIST]
+#                            [--out FILE] [--chart FILE] [--install]
 #
 #   --quick        small files, few of them, one run: to see that it works, not to quote
 #   --runs N       medians of N runs (default 3); within each run the filesystems take turns
@@ -13,6 +13,8 @@
 #   --entries N    files in the one directory that is listed (default 20,000); after --quick, which sets it too. A million takes some
 #                  minutes for each filesystem
 #   --drop-caches  as root: empty the kernel's caches before each cold measurement, so that the disk is measured too
+#   --cpus LIST    bind all programs and daemons to these processors, as taskset -c takes them: with one alone nobody waits for another
+#                  processor to wake up, and what counts is the work that each filesystem makes
 #   --out FILE     write the table to FILE as well
 #   --chart FILE   draw it to FILE, as SVG (scripts/bench-chart.pl)
 #   --install      install Debian's packages of the others first (as root)
@@ -23,17 +25,17 @@
 set -euo pipefail
 
 . "$(dirname -- "${BASH_SOURCE[0]}")/peers.sh"
-runs=3 base='' with='' tree='' drop=no out='' chart='' size_mib=256 files=3000 entries=20000
+runs=3 base='' with='' tree='' drop=no cpus='' out='' chart='' size_mib=256 files=3000 entries=20000
 
 while [ $# -gt 0 ]; do
     case $1 in
         --quick) runs=1 size_mib=32 files=300 entries=1000 ;;
         --drop-caches) drop=yes ;;
         --install) apt-get install -y --no-install-recommends gocryptfs securefs encfs cryfs fio >/dev/null || die "the packages could not be installed" ;;
-        --runs | --dir | --with | --tree | --entries | --out | --chart)
+        --runs | --dir | --with | --tree | --entries | --cpus | --out | --chart)
             [ $# -ge 2 ] || die "$1 needs a value"
             case $1 in
-                --runs) runs=$2 ;; --dir) base=$2 ;; --with) with=$2 ;; --tree) tree=$2 ;; --entries) entries=$2 ;; --out) out=$2 ;;
+                --runs) runs=$2 ;; --dir) base=$2 ;; --with) with=$2 ;; --tree) tree=$2 ;; --entries) entries=$2 ;; --cpus) cpus=$2 ;; --out) out=$2 ;;
                 --chart) chart=$2 ;;
             esac
             shift
@@ -47,6 +49,7 @@ case $runs in '' | *[!0-9]* | 0) die "--runs takes a number from 1" ;; esac
 case $entries in '' | *[!0-9]* | 0) die "--entries takes a number from 1" ;; esac
 [ "$drop" = no ] || [ "$(id -u)" -eq 0 ] || die "--drop-caches needs root"
 for tool in fio perl tar mountpoint findmnt awk; do command -v "$tool" >/dev/null || die "$tool is missing (scripts/setup.sh installs it)"; done
+if [ -n "$cpus" ]; then taskset -cp "$cpus" $$ >/dev/null || die "--cpus $cpus: taskset refuses"; fi
 choose_peers "$with" native gocryptfs securefs encfs cryfs kithfs kithfs-uring
 begin_peers "$base"
 
