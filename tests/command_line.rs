@@ -147,3 +147,84 @@ fn a_file_that_was_written_and_removed_makes_no_later_syncfs_fail() {
     }
     mount.unmount();
 }
+
+/// The names of all fields of a value, and of what is in it.
+fn fields(value: &serde_json::Value, found: &mut std::collections::BTreeSet<String>) {
+    match value {
+        serde_json::Value::Array(items) => items.iter().for_each(|item| fields(item, found)),
+        serde_json::Value::Object(object) => object.iter().for_each(|(name, value)| {
+            found.insert(name.clone());
+            fields(value, found);
+        }),
+        _ => {}
+    }
+}
+
+#[test]
+fn what_json_prints_is_what_its_page_says() {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/JSON.md")).unwrap();
+    let scratch = Scratch::new(&["--signed"]);
+    let vault = scratch.vault();
+    let contacts = scratch.path().join("config");
+    let run = |words: &str, code: i32| -> serde_json::Value {
+        let mut words = words.split(' ');
+        let mut command = scratch.kithfs(words.next().expect("a command"));
+        command.args(words).arg("--json").arg(&vault).env("XDG_CONFIG_HOME", &contacts);
+        serde_json::from_slice(&expect_code(&mut command, code).stdout).expect("JSON")
+    };
+    // what is described: command, heading of its section, fields at the least
+    let compare = |heading: &str, value: &serde_json::Value, at_least: &[&str]| {
+        let section =
+            page.split("\n## ").find(|section| section.lines().next() == Some(heading)).unwrap_or_else(|| panic!("no section {heading}"));
+        let mut found = std::collections::BTreeSet::new();
+        fields(value, &mut found);
+        for field in at_least {
+            assert!(found.contains(*field), "{heading}: no {field} in {value}");
+        }
+        // what a section says of others is as they have it
+        let all = if heading == "kithfs share list" { &page[..] } else { section };
+        let missing: Vec<&String> = found.iter().filter(|field| !all.contains(&format!("`{field}`"))).collect();
+        assert!(missing.is_empty(), "{heading} does not describe {missing:?}");
+    };
+    let member = &["name", "role", "state", "fingerprint", "key"];
+    compare("kithfs who-can-read", &run("who-can-read", 0), member);
+    compare("kithfs share list", &run("share list", 0), &["share", "heads", "sequence", "members", "pending"]);
+    compare("kithfs share rekey", &run("share rekey --status", 0), &["percent", "conflicts"]);
+    compare("kithfs passphrase list", &run("passphrase list", 0), &["slot", "kind", "created", "memory_kib", "passes", "lanes"]);
+    compare("kithfs info", &run("info", 0), &["share_id", "in_use_by", "shared_by", "mounted_on"]);
+    let file = scratch.path().join("file");
+    fs::write(&file, vec![1; 600_000]).unwrap();
+    expect_code(scratch.kithfs("put").arg(&vault).arg("file").arg(&file), 0);
+    let stored = String::from_utf8(expect_code(scratch.kithfs("map").arg(&vault).arg("file"), 0).stdout).unwrap();
+    let stored = vault.join(stored.trim_end());
+    let was = fs::read(&stored).unwrap();
+    let mut bytes = was.clone();
+    bytes[300_000] ^= 1;
+    fs::write(&stored, bytes).unwrap();
+    compare("kithfs fsck", &run("fsck", 20), &["clean", "faults", "plain", "cipher", "what", "bad", "good", "remedy", "kept", "changing"]);
+    compare("kithfs fsck", &run("fsck --repair --yes", 0), &["outcome", "moved_to", "kept_in", "left"]);
+    compare("kithfs rollback", &run("rollback", 0), &[]);
+    expect_code(scratch.kithfs("put").arg(&vault).arg("second").arg(&file), 0);
+    let second = String::from_utf8(expect_code(scratch.kithfs("map").arg(&vault).arg("second"), 0).stdout).unwrap();
+    fs::remove_file(vault.join(second.trim_end())).unwrap();
+    compare(
+        "kithfs rollback",
+        &run("rollback --settle 0", 22),
+        &["path", "kind", "seen", "noticed", "settled", "kept", "perhaps_elsewhere"],
+    );
+    let key = expect_code(scratch.kithfs("identity").args(["export", "--identity"]).arg(vault.join("+identity")), 0).stdout;
+    let key = String::from_utf8(key).unwrap();
+    expect_code(scratch.kithfs("contact").args(["add", "Ann", key.trim_end()]).env("XDG_CONFIG_HOME", &contacts), 0);
+    let list = expect_code(scratch.kithfs("contact").args(["list", "--json"]).env("XDG_CONFIG_HOME", &contacts), 0);
+    compare("kithfs contact list", &serde_json::from_slice(&list.stdout).unwrap(), &["name", "state", "key", "offered_key"]);
+    if can_mount() {
+        let mount = scratch.mount(&[]);
+        let mounts: serde_json::Value =
+            serde_json::from_slice(&expect_code(Command::new(KITHFS).args(["mounts", "--json"]), 0).stdout).unwrap();
+        compare("kithfs mounts", &mounts, &["vault", "mountpoint", "pid", "start_ticks", "since", "read_only"]);
+        compare("kithfs info", &run("info", 0), &["host", "pid", "since"]);
+        mount.unmount();
+    }
+    let bench = expect_code(scratch.kithfs("bench").args(["--quick", "--json"]).arg(scratch.path()), 0);
+    compare("kithfs bench", &serde_json::from_slice(&bench.stdout).unwrap(), &["ciphers", "names", "files", "ratio", "not_mounted"]);
+}
