@@ -228,3 +228,24 @@ fn what_json_prints_is_what_its_page_says() {
     let bench = expect_code(scratch.kithfs("bench").args(["--quick", "--json"]).arg(scratch.path()), 0);
     compare("kithfs bench", &serde_json::from_slice(&bench.stdout).unwrap(), &["ciphers", "names", "files", "ratio", "not_mounted"]);
 }
+
+#[test]
+fn each_script_tells_how_it_is_used() {
+    // `scripts/memory.sh --help` went to work for minutes, `scripts/check.sh --help` ran all tests, `scripts/fuzz.sh --help` looked for a
+    // target of that name.
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut told = 0;
+    for entry in fs::read_dir(root.join("scripts")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        // sourced by others, not run
+        if !name.ends_with(".sh") || name == "scratch.sh" {
+            continue;
+        }
+        let path = format!("scripts/{name}");
+        let output = expect_code(Command::new("bash").args([&path, "--help"]).current_dir(root).stdin(Stdio::null()), 0);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains(&path) && !text.contains("set -"), "{path} --help says\n{text}");
+        told += 1;
+    }
+    assert!(told > 10);
+}
