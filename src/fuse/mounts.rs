@@ -232,7 +232,7 @@ fn unmount_as_user(place: &Path, device: DeviceId, lazy: bool) -> Result<(), Mou
     if output.status.success() {
         return Ok(());
     }
-    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let message = String::from_utf8_lossy(&output.stderr).trim().trim_start_matches("fusermount3: ").to_owned();
     if message.contains("busy") {
         return Err(MountError::Busy { path: place.to_owned(), holders: holders(device) });
     }
