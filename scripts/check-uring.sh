@@ -4,6 +4,7 @@
 #     scripts/check-uring.sh                    # skips with a word where the kernel does not offer it
 #     scripts/check-uring.sh --stress SECONDS   # random I/O with writeback and fsync, in a control group with little memory (root)
 set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 switch=/sys/module/fuse/parameters/enable_uring

@@ -3,6 +3,7 @@
 #
 #     scripts/check.sh
 set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 step() {

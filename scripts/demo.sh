@@ -6,6 +6,7 @@
 #
 # Uses target/release/kithfs, or what the variable KITHFS names. Leaves nothing behind, however it ends.
 set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 kithfs=${KITHFS:-$here/target/release/kithfs}

@@ -9,6 +9,7 @@
 #   KITHFS_FUZZ_INPUT=FILE scripts/fuzz.sh 0 TARGET
 # Exit status: 0 if every target held, 1 if one did not, 2 if the fuzzer could not be built.
 set -u
+case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.." || exit 2
 
 top="${CARGO_TARGET_DIR:-target}"

@@ -7,6 +7,7 @@
 #
 # Each of them can be run by itself. Exit status: 0 if all held; 1 if one failed; those whose program is missing are named.
 set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 
 packages=(git sqlite3 postgresql postgresql-contrib rsync tar acl attr qemu-utils rclone libcap2-bin util-linux python3 stress-ng)

@@ -3,6 +3,7 @@
 # Sets `kithfs` (the program: $KITHFS, or target/release/kithfs), `work` (the scratch directory, on $TMPDIR), `vault`, `plain` (the mount
 # point). Only the mount made here is ended, however the script ends; the daemon goes with it.
 
+case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 kithfs=${KITHFS:-$here/target/release/kithfs}
 name=$(basename -- "$0" .sh)

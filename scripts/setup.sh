@@ -85,5 +85,8 @@ fi
 
 say "building"
 cargo build --release --locked
-scripts/demo.sh
-say "the program is target/release/kithfs; put it in the PATH, for example: install target/release/kithfs /usr/local/bin"
+# Builds may go elsewhere: CARGO_TARGET_DIR, or a line in ~/.cargo/config.toml.
+built=$(cargo metadata --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')/release/kithfs
+KITHFS=$built scripts/demo.sh
+[ "$built" != "$here/target/release/kithfs" ] || built=target/release/kithfs
+say "the program is $built; put it in the PATH, for example: install $built /usr/local/bin"

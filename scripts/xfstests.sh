@@ -8,6 +8,7 @@
 # DIR/results. Some tests fill the filesystem of $TMPDIR: let it be one of its own, of some 12 GiB. Tests named in
 # scripts/xfstests-excluded.txt are not run, each for the reason given there.
 set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 xfstests=$(realpath -- "${1:?the directory of xfstests}")
 which=${2:-kithfs}
 shift $(($# < 2 ? $# : 2))

@@ -585,6 +585,12 @@ fn mount_8_and_fstab_know_the_type() {
         let mounts: serde_json::Value = serde_json::from_slice(&mounts.stdout).unwrap();
         let ours = mounts.as_array().unwrap().iter().find(|m| m["mountpoint"] == point.to_str().unwrap()).expect("listed");
         let daemon = Ended::watch(ours["pid"].as_u64().unwrap() as i32);
+        if round == 1 {
+            // `remount,ro` took nosuid and nodev away with it.
+            expect_code(Command::new("mount").arg("-T").arg(&fstab).args(["-o", "remount,ro"]).arg(&point), 0);
+            let options = shell(scratch.path(), "findmnt -nro VFS-OPTIONS mnt");
+            assert!(["ro", "nosuid", "nodev"].iter().all(|flag| options.trim().split(',').any(|has| has == *flag)), "{options}");
+        }
         expect_code(Command::new("umount").arg(&point), 0);
         daemon.wait();
         let cat = expect_code(scratch.kithfs("cat").arg(&vault).arg(format!("round {round}")), 0);

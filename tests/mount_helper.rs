@@ -83,7 +83,14 @@ fn a_remount_changes_the_options_of_the_kernel_and_starts_nothing() {
     fs::set_permissions(fake.path().join("mount"), fs::Permissions::from_mode(0o755)).unwrap();
     let output = run(&fake, &["/v", "/m m", "-o", "remount,ro,allow_other,passphrase_file=/p,nosuid"]);
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), "-i\n-o\nremount,ro,nosuid\n--\n/v\n/m m\n");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "-i\n-o\nremount,nosuid,nodev,ro,nosuid\n--\n/v\n/m m\n");
+    // The flags that the mount had were dropped: after `remount,ro` set-user-id programs and device nodes of the vault worked.
+    let findmnt = "#!/bin/sh\necho rw,nosuid,nodev,noexec,relatime\n";
+    fs::write(fake.path().join("findmnt"), findmnt).unwrap();
+    fs::set_permissions(fake.path().join("findmnt"), fs::Permissions::from_mode(0o755)).unwrap();
+    let output = run(&fake, &["/v", "/m m", "-o", "remount,ro"]);
+    let called = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(called, "-i\n-o\nremount,rw,nosuid,nodev,noexec,relatime,ro\n--\n/v\n/m m\n");
 }
 
 #[test]

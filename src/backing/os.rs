@@ -116,6 +116,19 @@ impl OsDir {
         Ok(retry_on_intr(op)?)
     }
 
+    /// Renames what may be a directory that its owner may not write to: another parent is a change of the directory itself.
+    fn rename_closed(&self, name: &[u8], new_dir: &OsDir, new_name: &[u8], op: impl Fn() -> Result<()>) -> io::Result<()> {
+        let grants = Grants::begin();
+        let _this = grants.owner(self.fd(), CHANGE_ENTRIES)?;
+        let _other = grants.owner(new_dir.fd(), CHANGE_ENTRIES)?;
+        // where it is exchanged, both directories get another parent
+        let moved = [sys::open_path(self.fd(), name), sys::open_path(new_dir.fd(), new_name)];
+        let is_dir = |fd: &OwnedFd| fs::fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
+        let moved: Vec<OwnedFd> = moved.into_iter().flatten().filter(is_dir).collect();
+        let _moved = moved.iter().map(|dir| grants.owner(dir.as_fd(), CHANGE_ENTRIES)).collect::<Result<Vec<_>>>()?;
+        Ok(retry_on_intr(op)?)
+    }
+
     /// Like [`OsDir::attempt`], for what needs the bits `needed` of the entry `name` too.
     fn attempt_entry<T>(&self, name: &[u8], needed: RawMode, op: impl Fn() -> Result<T>) -> io::Result<T> {
         match retry_on_intr(&op) {
@@ -310,7 +323,11 @@ impl Dir for OsDir {
             RenameMode::NoReplace => RenameFlags::NOREPLACE,
             RenameMode::Exchange => RenameFlags::EXCHANGE,
         };
-        self.attempt_both(new_dir, || fs::renameat_with(self.fd(), name, new_dir.fd(), new_name, flags))
+        let op = || fs::renameat_with(self.fd(), name, new_dir.fd(), new_name, flags);
+        match self.attempt_both(new_dir, op) {
+            Err(error) if error.raw_os_error() == Some(libc::EACCES) => self.rename_closed(name, new_dir, new_name, op),
+            result => result,
+        }
     }
 
     fn stat(&self, name: &[u8]) -> io::Result<Stat> {

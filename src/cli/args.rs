@@ -18,6 +18,9 @@ use people::{Accept, Contact, Identity};
 use share::{Share, ShareList};
 use slots::Passphrase;
 
+/// A heading of the help. Each option names its own: `next_help_heading` of a group goes on for all that follows the group.
+const SECRET: &str = "Secret";
+
 /// An encrypted filesystem for people who share.
 ///
 /// A vault is an ordinary directory of ciphertext. `kithfs mount` shows it as plain files; all other commands work without a mount.
@@ -27,7 +30,7 @@ pub struct Cli {
     /// What is logged: to stderr in the foreground, to the journal or syslog by a mount in the background
     ///
     /// Names of files are logged at `debug` and `trace` only. Default: `info` for mount, `warn` for all else.
-    #[arg(long, global = true, value_name = "LEVEL", value_enum)]
+    #[arg(long, global = true, value_name = "LEVEL", value_enum, display_order = 900)]
     pub log_level: Option<LogLevel>,
     /// What to do.
     #[command(subcommand)]
@@ -143,22 +146,21 @@ pub enum Command {
 
 /// Where the passphrase comes from, when not from the terminal.
 #[derive(Args, Debug, Default)]
-#[command(next_help_heading = "Secret")]
 pub struct PassphraseArgs {
     /// Read the passphrase from a file (`-`: stdin); one newline at its end does not count
     ///
     /// Without any of these options: the file that the variable KITHFS_PASSPHRASE_FILE names, else the systemd credential
     /// `kithfs.passphrase`, else a prompt at the terminal.
-    #[arg(long, value_name = "FILE", group = "secret")]
+    #[arg(long, value_name = "FILE", group = "secret", help_heading = SECRET)]
     pub passphrase_file: Option<PathBuf>,
     /// Read the passphrase from this file descriptor
-    #[arg(long, value_name = "N", group = "secret", value_parser = clap::value_parser!(i32).range(0..))]
+    #[arg(long, value_name = "N", group = "secret", help_heading = SECRET, value_parser = clap::value_parser!(i32).range(0..))]
     pub passphrase_fd: Option<i32>,
     /// Run a command with `sh -c` and read the passphrase from its output
-    #[arg(long, value_name = "CMD", group = "secret")]
+    #[arg(long, value_name = "CMD", group = "secret", help_heading = SECRET)]
     pub passphrase_command: Option<OsString>,
     /// Use the contents of a file instead of a passphrase
-    #[arg(long, value_name = "FILE", group = "secret")]
+    #[arg(long, value_name = "FILE", group = "secret", help_heading = SECRET)]
     pub key_file: Option<PathBuf>,
 }
 
@@ -169,7 +171,7 @@ pub struct PresentSecret {
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
     /// Read a recovery code from a file (at a prompt it can be typed in place of the passphrase)
-    #[arg(long, value_name = "FILE", group = "secret", help_heading = "Secret")]
+    #[arg(long, value_name = "FILE", group = "secret", help_heading = SECRET)]
     pub recovery_code_file: Option<PathBuf>,
 }
 
@@ -180,7 +182,7 @@ pub struct OpenArgs {
     #[command(flatten)]
     pub secret: PresentSecret,
     /// Use this identity instead of the vault's own one
-    #[arg(long, value_name = "FILE", help_heading = "Secret")]
+    #[arg(long, value_name = "FILE", help_heading = SECRET)]
     pub identity: Option<PathBuf>,
     /// Neither compare the vault with what was seen of it earlier nor remember what is seen now
     ///
@@ -386,6 +388,23 @@ mod tests {
     #[test]
     fn the_definition_holds_together() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn only_what_is_secret_stands_below_secret() {
+        // The heading of the passphrase options went on for all that came after them: `kithfs help mount` showed `-o` and even the vault
+        // below "Secret", and the operands in the order of the alphabet, the mount point before the vault.
+        fn look(command: &clap::Command) {
+            for arg in command.get_arguments().filter(|arg| arg.get_help_heading().is_some()) {
+                let name = arg.get_long().unwrap_or_else(|| panic!("{}: an operand has a heading", command.get_name()));
+                let about_secrets = ["passphrase", "key-file", "recovery-code", "identity"].iter().any(|word| name.contains(word));
+                assert!(about_secrets, "{}: --{name} stands below {:?}", command.get_name(), arg.get_help_heading());
+            }
+            command.get_subcommands().for_each(look);
+        }
+        look(&Cli::command());
+        let help = Cli::command().find_subcommand_mut("mount").unwrap().render_long_help().to_string();
+        assert!(help.contains("Arguments:\n  <VAULT>"), "{help}");
     }
 
     #[test]

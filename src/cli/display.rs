@@ -45,6 +45,18 @@ pub fn path(path: &Path) -> Shown<'_> {
     Shown(path.as_os_str().as_bytes())
 }
 
+/// A path or name as one word of a command line, for hints that are to be followed: in quotes where a shell would take it for more.
+/// What cannot be shown in that way is shown as [`Shown`], and cannot be copied.
+pub fn word(bytes: &[u8]) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+=:,@%".contains(byte);
+    let shown = Shown(bytes).to_string();
+    match bytes.first() {
+        Some(first) if *first != b'-' && bytes.iter().all(is_plain) => shown,
+        _ if shown.as_bytes() == bytes => format!("'{}'", shown.replace('\'', r"'\''")),
+        _ => shown,
+    }
+}
+
 /// A path in JSON: a string where it is UTF-8, else `{"hex": "..."}` with all of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonPath(pub PathBuf);
@@ -174,6 +186,23 @@ mod tests {
         assert_eq!(Shown(b"a\\b\xff\xfe").to_string(), "a\\\\b\\xff\\xfe");
         assert_eq!(Shown("\u{202e}txt.exe".as_bytes()).to_string(), "\\xe2\\x80\\xaetxt.exe");
         assert_eq!(Shown("\u{9b}2J".as_bytes()).to_string(), "\\xc2\\x9b2J");
+    }
+
+    #[test]
+    fn a_word_of_a_hint_can_be_copied() {
+        // `mkdir my plain` was the hint for a mount point "my plain"; followed, it made two directories and no mount point.
+        for (given, shown) in [
+            ("/a/b-c.d", "/a/b-c.d"),
+            ("my plain", "'my plain'"),
+            ("it's", r"'it'\''s'"),
+            ("$HOME", "'$HOME'"),
+            ("", "''"),
+            ("-x", "'-x'"),
+            ("ü", "'ü'"),
+        ] {
+            assert_eq!(word(given.as_bytes()), shown);
+        }
+        assert_eq!(word(b"a\nb"), "a\\x0ab", "no line break reaches the terminal");
     }
 
     #[test]

@@ -23,6 +23,16 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// A file or descriptor that a secret was to come from, or an identity, cannot be read.
+    #[error("{op} {}: {source}", shown(path))]
+    Secret {
+        /// Operation.
+        op: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// A call without a path failed.
     #[error("{op}: {source}")]
     Os {
@@ -41,7 +51,7 @@ pub enum Error {
     #[error("no passphrase was given and there is no terminal to ask at")]
     NoTerminal,
     /// The command that should print the passphrase failed.
-    #[error("passphrase command: {0}")]
+    #[error("run passphrase command: {0}")]
     PassphraseCommand(ExitStatus),
     /// There is nothing at the vault's path.
     #[error("open {}: there is no such vault", shown(.0))]
@@ -63,6 +73,9 @@ pub enum Error {
     /// A kithfs is mounted there.
     #[error("mount on {}: a kithfs is mounted there already", shown(.0))]
     MountPointTaken(PathBuf),
+    /// A kithfs whose daemon has died.
+    #[error("mount on {}: the daemon of the mount that is there has died", shown(.0))]
+    MountPointDead(PathBuf),
     /// The mount point is the vault or lies in it.
     #[error("mount on {}: the mount point lies in the vault {}", shown(mountpoint), shown(vault))]
     MountPointInVault {

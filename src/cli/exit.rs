@@ -90,7 +90,7 @@ impl Exit {
             Exit::NotAVault => "the directory is not a kithfs vault",
             Exit::NewerVersion => "the vault was made by a newer version of kithfs",
             Exit::MountPoint => "the mount point cannot be used: missing, not empty, or vault and mount point lie in one another",
-            Exit::NoFuse => "FUSE is not available: no /dev/fuse, or no fusermount3",
+            Exit::NoFuse => "FUSE is not available: no /dev/fuse, no fusermount3, or one of them refuses what was asked for",
             Exit::InUse => "the vault is already mounted or in use; the message names the process",
             Exit::Corrupt => "the vault is damaged or was tampered with: something in it cannot be authenticated",
             Exit::ReadOnly => "the vault, or the place where it lies, can only be read",
@@ -114,7 +114,7 @@ impl Exit {
         table
     }
 
-    /// The table of all codes as indented text, for the help and the man page.
+    /// The table of all codes as indented text, for the help.
     pub fn text_table() -> String {
         let mut table = String::from("Exit codes:\n");
         for exit in Exit::ALL {

@@ -51,7 +51,7 @@ pub fn own_of(vault: &Path) -> Result<PathBuf, Error> {
 /// # Errors
 /// Those of reading, and a file that is none.
 pub fn read(path: &Path) -> Result<IdentityFile, Failure> {
-    let failed = |source| Error::Io { op: "read identity", path: path.to_owned(), source };
+    let failed = |source| Error::Secret { op: "read identity", path: path.to_owned(), source };
     let mut bytes = Vec::new();
     // one byte more than the longest file, so that a longer one is refused and not cut
     File::open(path).and_then(|file| file.take(MAX_LEN as u64 + 1).read_to_end(&mut bytes)).map_err(failed)?;

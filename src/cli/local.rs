@@ -18,6 +18,20 @@ pub fn os_str(name: &[u8]) -> &OsStr {
     OsStr::from_bytes(name)
 }
 
+/// An error of crate `tempfile` without the name of the new file, which says nothing to anybody.
+pub fn unnamed(error: io::Error) -> io::Error {
+    let errno = match error.kind() {
+        io::ErrorKind::NotFound => libc::ENOENT,
+        io::ErrorKind::PermissionDenied => libc::EACCES,
+        io::ErrorKind::NotADirectory => libc::ENOTDIR,
+        io::ErrorKind::ReadOnlyFilesystem => libc::EROFS,
+        io::ErrorKind::StorageFull => libc::ENOSPC,
+        io::ErrorKind::QuotaExceeded => libc::EDQUOT,
+        _ => return error,
+    };
+    io::Error::from_raw_os_error(errno)
+}
+
 /// Time of modification.
 pub fn mtime(stat: &Metadata) -> Timestamp {
     Timestamp { secs: stat.mtime(), nanos: stat.mtime_nsec() as u32 }

@@ -10,7 +10,7 @@ use super::error::Error;
 use super::out::Out;
 use super::replace::replace;
 use super::report::{Failure, note, of_identity};
-use super::{identity, kdf};
+use super::{identity, kdf, local};
 use crate::crypto::Suite;
 use crate::sharing::{Identity, IdentityFile, RecoveryCode, Secret};
 use crate::vault::OsRandom;
@@ -55,7 +55,8 @@ impl NewIdentity {
     pub fn write_new(&self, path: &Path) -> Result<(), Failure> {
         let failed = |op| move |source| Error::Io { op, path: path.to_owned(), source };
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut new = tempfile::Builder::new().prefix(".kithfs-new-").tempfile_in(dir).map_err(failed("write beside"))?;
+        let mut new =
+            tempfile::Builder::new().prefix(".kithfs-new-").tempfile_in(dir).map_err(local::unnamed).map_err(failed("write beside"))?;
         new.write_all(&self.file.encode()).and_then(|()| new.as_file().sync_all()).map_err(failed("write beside"))?;
         self.check(&std::fs::read(new.path()).map_err(failed("read back"))?, path)?;
         new.persist_noclobber(path).map_err(|error| match error.error.kind() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::args::OpenArgs;
+use super::display::path as shown;
 use super::error::Error;
 use super::identity;
 use super::memory::Shares;
@@ -172,6 +173,25 @@ impl Open {
     /// A failure of this vault, about the plain path `plain`.
     pub fn failed<'a>(&'a self, plain: &'a [u8]) -> impl Fn(vault::Error) -> Failure + 'a {
         move |error| in_vault(error, &self.dir, Some(plain))
+    }
+
+    /// Refuses a place for plain files that lies in the vault: whoever stores it would read them. Called before anything is made there.
+    ///
+    /// # Errors
+    /// It lies there, or what is there of its path cannot be looked at.
+    pub fn refuse_within(&self, op: &'static str, place: &Path) -> Result<(), Error> {
+        let start = if place.is_absolute() { place.to_owned() } else { Path::new(".").join(place) };
+        let there = start.ancestors().find_map(|path| match path.canonicalize() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            found => Some(found),
+        });
+        match there {
+            Some(Ok(there)) if there.starts_with(&self.dir) => {
+                Err(Error::Usage(format!("{op} {}: it lies in the vault {}", shown(place), shown(&self.dir))))
+            }
+            Some(Err(source)) => Err(Error::Io { op, path: place.to_owned(), source }),
+            _ => Ok(()),
+        }
     }
 
     /// Commits all and lets go of the vault. Every command that has written ends with it.

@@ -13,7 +13,9 @@ pub use self::vault::in_vault;
 
 use std::fmt::Display;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 
+use super::display::word;
 use super::error::Error;
 use super::exit::Exit;
 use crate::sharing::{ContactError, InvitationError};
@@ -88,12 +90,14 @@ impl From<Error> for Failure {
             | Error::PassphrasesDiffer
             | Error::NoTerminal
             | Error::PassphraseCommand(_)
+            | Error::Secret { .. }
             | Error::WrongSecret { .. }
             | Error::NoOwnIdentity(_) => Exit::WrongSecret,
             Error::VaultMissing(_) => Exit::VaultMissing,
             Error::MountPoint { .. }
             | Error::MountPointNotEmpty(_)
             | Error::MountPointTaken(_)
+            | Error::MountPointDead(_)
             | Error::MountPointInVault { .. }
             | Error::VaultInMountPoint { .. } => Exit::MountPoint,
             Error::NoFuseDevice(_) | Error::NoFusermount | Error::NoUring(_) => Exit::NoFuse,
@@ -101,7 +105,11 @@ impl From<Error> for Failure {
             Error::NoSuchSlot { .. } | Error::NoSuchMember { .. } | Error::NoSuchHead { .. } => Exit::NotFound,
             Error::NotAShare { .. } | Error::WhichHead { .. } => Exit::Usage,
             Error::WhichSlot { .. } | Error::NotAPassphraseSlot { .. } => Exit::Usage,
-            Error::Io { source, .. } => exit_of_io(source),
+            // what is not in the vault is no path in it
+            Error::Io { source, .. } => match exit_of_io(source) {
+                Exit::NotFound => Exit::Failure,
+                exit => exit,
+            },
             Error::KeyChanged(_)
             | Error::ContactNotVerified(_)
             | Error::OtherFingerprint { .. }
@@ -142,14 +150,18 @@ fn hint(error: &Error) -> Option<String> {
             "a recovery code belongs to one identity only; compare each group with the paper".to_owned()
         }
         Error::NoOwnIdentity(_) => "give the identity that owns it, or is a member of it, with --identity FILE".to_owned(),
+        Error::Secret { op: "read identity", source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            "make one with `kithfs identity new`, or name yours with --identity FILE".to_owned()
+        }
         Error::VaultMissing(_) => {
             "check the path, and whether the disk that holds it is mounted; `kithfs init` makes a new vault".to_owned()
         }
         Error::MountPoint { path, source } if source.kind() == io::ErrorKind::NotFound => {
-            format!("make it first: mkdir {}", super::display::path(path))
+            format!("make it first: mkdir {}", word(path.as_os_str().as_bytes()))
         }
-        Error::MountPoint { source, .. } if source.raw_os_error() == Some(libc::ENOTCONN) => {
-            "a daemon that died has left its mount there: kithfs umount --lazy MOUNTPOINT".to_owned()
+        Error::MountPointDead(path) => {
+            let place = word(path.as_os_str().as_bytes());
+            format!("kithfs umount {place} takes it away; then mount anew, which finds what was synced")
         }
         Error::MountPoint { .. } => "the mount point must be a directory that you may enter and write to".to_owned(),
         Error::MountPointNotEmpty(_) => "choose an empty directory: what is in this one would be hidden".to_owned(),
@@ -168,7 +180,7 @@ fn hint(error: &Error) -> Option<String> {
             "root can allow it: echo Y > /sys/module/fuse/parameters/enable_uring; `--transport auto` does without".to_owned()
         }
         Error::AlreadyMounted { mountpoint, .. } => {
-            let place = super::display::path(mountpoint);
+            let place = word(mountpoint.as_os_str().as_bytes());
             format!("use the files in {place}, or unmount first: kithfs umount {place}")
         }
         Error::NoSuchSlot { .. } | Error::NotAPassphraseSlot { .. } => "`kithfs passphrase list` shows the slots".to_owned(),
@@ -176,18 +188,18 @@ fn hint(error: &Error) -> Option<String> {
         Error::LastSlot(_) => "add another way in first: kithfs passphrase add".to_owned(),
         Error::NoHome => "set HOME, or name the file with --identity where the command has it".to_owned(),
         Error::WritableByOthers(path) => {
-            format!("look whether it still says what you wrote, then: chmod go-w {}", super::display::path(path))
+            format!("look whether it still says what you wrote, then: chmod go-w {}", word(path.as_os_str().as_bytes()))
         }
         Error::IdentityExists(_) => "an identity is not replaced: give another --identity FILE; `kithfs identity show` shows this one".to_owned(),
         Error::PublicKey(_) => "it is one line that begins with kith1, as `kithfs identity export` prints it; `-` reads it from stdin".to_owned(),
         Error::CannotAsk(_) => "answer with --yes, or where it is about a fingerprint with --fingerprint FINGERPRINT".to_owned(),
         Error::KeyChanged(name) => {
-            let name = super::display::Shown(name.as_bytes());
+            let name = word(name.as_bytes());
             format!("ask {name} by another way which fingerprint is right. The new one: kithfs contact verify {name}; the old one: add it again")
         }
         Error::ContactNotVerified(name) => format!(
             "compare it with the owner, then: kithfs contact verify {}; --trust-on-first-use takes the key as it is",
-            super::display::Shown(name.as_bytes())
+            word(name.as_bytes())
         ),
         Error::NotAShare { .. } => "give the vault itself, if all of it is meant".to_owned(),
         Error::NoSuchMember { .. } => "`kithfs share list` shows the members".to_owned(),
@@ -203,7 +215,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Invitation { source: InvitationError::Format(_), .. } => "have the file sent again; it must not be changed on its way".to_owned(),
         Error::Invitation { .. } => "do not use this share; ask the one who invites you by another way".to_owned(),
         Error::InviterChanged { name, .. } => {
-            format!("find out which key is right, then: kithfs contact verify {}", super::display::Shown(name.as_bytes()))
+            format!("find out which key is right, then: kithfs contact verify {}", word(name.as_bytes()))
         }
         Error::Contacts { source: ContactError::Unknown(_), .. } => "`kithfs contact list` shows whom you know".to_owned(),
         Error::Contacts { source: ContactError::KeyOfOther(_), .. } => {
@@ -258,7 +270,9 @@ mod tests {
             assert_eq!(failure.exit.code(), code, "{}", failure.message);
             assert!(failure.hint.is_some(), "{}", failure.message);
         }
-        assert_eq!(exit(Error::Io { op: "read", path: "/x".into(), source: missing() }), (Exit::NotFound, false));
+        // A passphrase file, or a file to copy in, that is missing gave 12: "no such path in the vault".
+        assert_eq!(exit(Error::Io { op: "read", path: "/x".into(), source: missing() }), (Exit::Failure, false));
+        assert_eq!(exit(Error::Secret { op: "read passphrase file", path: "/x".into(), source: missing() }).0, Exit::WrongSecret);
     }
 
     #[test]

@@ -183,7 +183,7 @@ fn non_empty(secret: SecretBytes) -> Result<SecretBytes, Error> {
 }
 
 fn from_file(op: &'static str, file: &Path) -> Result<SecretBytes, Error> {
-    let failed = |source| Error::Io { op, path: file.to_owned(), source };
+    let failed = |source| Error::Secret { op, path: file.to_owned(), source };
     if file == Path::new("-") {
         return read_all(&mut io::stdin().lock()).map_err(failed);
     }
@@ -199,7 +199,7 @@ impl Read for Descriptor<'_> {
 }
 
 fn from_descriptor(number: i32) -> Result<SecretBytes, Error> {
-    let failed = |source| Error::Io { op: "read passphrase from descriptor", path: number.to_string().into(), source };
+    let failed = |source| Error::Secret { op: "read passphrase from descriptor", path: number.to_string().into(), source };
     // A number below 0 is no descriptor; clap refuses it, and -1 alone would break what BorrowedFd promises.
     if number < 0 {
         return Err(failed(io::Error::from_raw_os_error(libc::EBADF)));
@@ -297,14 +297,14 @@ mod tests {
             let file = file(contents);
             assert!(matches!(passphrase(&Source::File(file.path().into())), Err(Error::EmptySecret(_))));
         }
-        assert!(matches!(passphrase(&Source::File("/dev/zero".into())), Err(Error::Io { .. })));
+        assert!(matches!(passphrase(&Source::File("/dev/zero".into())), Err(Error::Secret { .. })));
         let longest = file(&vec![b'a'; SECRET_MAX]);
         assert_eq!(passphrase(&Source::File(longest.path().into())).unwrap().len(), SECRET_MAX);
     }
 
     #[test]
     fn a_missing_file_is_named() {
-        let Err(Error::Io { op, path, .. }) = passphrase(&Source::File("/no/such/file".into())) else { panic!("it exists") };
+        let Err(Error::Secret { op, path, .. }) = passphrase(&Source::File("/no/such/file".into())) else { panic!("it exists") };
         assert_eq!((op, path.as_path()), ("read passphrase file", Path::new("/no/such/file")));
     }
 
@@ -314,8 +314,8 @@ mod tests {
         writer.write_all(b"from a pipe\n").unwrap();
         drop(writer);
         assert_eq!(passphrase(&Source::Descriptor(reader.as_raw_fd())).unwrap(), b"from a pipe");
-        assert!(matches!(passphrase(&Source::Descriptor(1_000_000)), Err(Error::Io { .. })));
-        assert!(matches!(passphrase(&Source::Descriptor(-1)), Err(Error::Io { .. })));
+        assert!(matches!(passphrase(&Source::Descriptor(1_000_000)), Err(Error::Secret { .. })));
+        assert!(matches!(passphrase(&Source::Descriptor(-1)), Err(Error::Secret { .. })));
     }
 
     #[test]

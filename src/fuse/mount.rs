@@ -196,7 +196,7 @@ fn mount_as_user(place: &Path, options: &MountOptions) -> Result<OwnedFd, MountE
     match received.map_err(failed("receive the device from fusermount3 for"))? {
         Some(fd) if status.success() => Ok(fd),
         _ if !Path::new("/dev/fuse").exists() => Err(MountError::NoDevice(io::Error::from_raw_os_error(libc::ENOENT))),
-        _ => Err(MountError::Fusermount { path: place.to_owned(), message: message.trim().to_owned() }),
+        _ => Err(MountError::Fusermount { path: place.to_owned(), message: message.trim().trim_start_matches("fusermount3: ").to_owned() }),
     }
 }
 

@@ -117,6 +117,11 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
+/// Whether the daemon of what is mounted at `place` has died. Asks that daemon, where it lives.
+pub fn is_dead(place: &Path) -> bool {
+    fs::metadata(place).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+}
+
 /// A process that keeps a filesystem busy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
@@ -124,7 +129,7 @@ pub struct Holder {
     pub pid: u32,
     /// Its name, at most 15 bytes.
     pub name: String,
-    /// By what: `working directory`, `root directory`, `program`, `open file`, `mapped file`.
+    /// By what: `working directory`, `root directory`, `program`, `open file`, `mapped file`, or what else it is that a path follows.
     pub by: &'static str,
     /// The file or directory, where it has a name.
     pub path: Option<PathBuf>,
@@ -227,7 +232,7 @@ fn unmount_as_user(place: &Path, device: DeviceId, lazy: bool) -> Result<(), Mou
     if output.status.success() {
         return Ok(());
     }
-    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let message = String::from_utf8_lossy(&output.stderr).trim().trim_start_matches("fusermount3: ").to_owned();
     if message.contains("busy") {
         return Err(MountError::Busy { path: place.to_owned(), holders: holders(device) });
     }

@@ -247,8 +247,9 @@ impl Vault {
     }
 
     /// Remembers from now on, in the database at `path`, what is seen and done here; the path belongs to this share alone. With `survey` the
-    /// vault is compared with the memory in the background, and what is not as it was is logged. Gives how many things were noticed earlier
-    /// and not settled yet. The memory is one of the vault's own share: what is in nested shares is remembered by who opens those alone.
+    /// vault is compared with the memory in the background, and what is not as it was is logged. Gives how many things were noticed
+    /// [`SETTLE`] ago or earlier, are not accepted, and are no removals that another client may have made. The memory is one of the vault's
+    /// own share: what is in nested shares is remembered by who opens those alone.
     ///
     /// # Errors
     /// The database cannot be opened or made. The vault can be used without.

@@ -170,7 +170,7 @@ impl Vault {
                 && let Ok(entered) = share::enter(&*store, identity, &Trust::default(), &vouched, &PathBuf::new())
                 && !entered.forked
                 && entered.descriptor.isolated == options.isolated
-                && has_members(entered.heads[0].members.all(), &others, &identity.public().sign)
+                && has_members(entered.heads[0].members.all(), &others, &identity.public().sign, &options.name)
             {
                 return self.open_staged(store, &entered);
             }
@@ -220,10 +220,10 @@ impl Vault {
     }
 }
 
-/// Whether these are the members: ourselves as admin, and the others in their roles.
-fn has_members(there: &[Member], others: &[Member], own: &[u8; 32]) -> bool {
+/// Whether these are the members: ourselves as admin under this name, and the others in their roles.
+fn has_members(there: &[Member], others: &[Member], own: &[u8; 32], name: &str) -> bool {
     let expected = |member: &Member| match member.public.sign == *own {
-        true => member.role == Role::Admin,
+        true => member.role == Role::Admin && member.name == name,
         false => others.iter().any(|other| other.public == member.public && other.role == member.role),
     };
     there.len() == others.len() + 1 && there.iter().all(expected)

@@ -98,6 +98,14 @@ fn the_owner_reaches_what_his_modes_forbid_and_leaves_them_as_they_were() {
             // A failure leaves the mode as it was, too.
             assert_eq!(dir.mkdir(b"sub", 0o755).unwrap_err().raw_os_error(), Some(libc::EEXIST));
             assert_eq!(mode(&path.join("d")), perm);
+            // `fsck --repair` of an ordinary user could not move a directory that he may not write to: another parent is a change of it.
+            root.mkdir(b"moved", 0o555).unwrap();
+            root.rename(b"moved", &*dir, b"moved", RenameMode::NoReplace).unwrap();
+            dir.rename(b"moved", &*root, b"sub", RenameMode::NoReplace).unwrap();
+            assert_eq!((root.stat(b"sub").unwrap().perm, mode(&path.join("d"))), (0o555, perm));
+            root.rename(b"sub", &*dir, b"sub", RenameMode::Exchange).unwrap();
+            assert_eq!((dir.stat(b"sub").unwrap().perm, root.stat(b"sub").unwrap().perm), (0o555, 0o111));
+            root.rmdir(b"sub").unwrap();
             dir.rmdir(b"sub").unwrap();
             dir.unlink(b"f").unwrap();
             dir.unlink(b"g").unwrap();

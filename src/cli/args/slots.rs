@@ -7,6 +7,9 @@ use clap::{Args, Subcommand};
 
 use super::{KdfArgs, PresentSecret};
 
+/// A heading of the help, see [`super`].
+const NEW_SECRET: &str = "New secret";
+
 /// `passphrase`
 #[derive(Args, Debug)]
 pub struct Passphrase {
@@ -41,16 +44,15 @@ pub struct SlotsOf {
 
 /// Where the new passphrase comes from.
 #[derive(Args, Debug, Default)]
-#[command(next_help_heading = "New secret")]
 pub struct NewSecret {
     /// Read the new passphrase from a file; default is a prompt at the terminal, twice
-    #[arg(long, value_name = "FILE", group = "new_secret")]
+    #[arg(long, value_name = "FILE", group = "new_secret", help_heading = NEW_SECRET)]
     pub new_passphrase_file: Option<PathBuf>,
     /// Read the new passphrase from this file descriptor
-    #[arg(long, value_name = "N", group = "new_secret", value_parser = clap::value_parser!(i32).range(0..))]
+    #[arg(long, value_name = "N", group = "new_secret", help_heading = NEW_SECRET, value_parser = clap::value_parser!(i32).range(0..))]
     pub new_passphrase_fd: Option<i32>,
     /// Run a command with `sh -c` and read the new passphrase from its output
-    #[arg(long, value_name = "CMD", group = "new_secret")]
+    #[arg(long, value_name = "CMD", group = "new_secret", help_heading = NEW_SECRET)]
     pub new_passphrase_command: Option<OsString>,
 }
 
@@ -67,10 +69,10 @@ pub struct PassphraseAdd<Of: Args = SlotsOf> {
     #[command(flatten)]
     pub new: NewSecret,
     /// Add the contents of this file as a way in, instead of a passphrase
-    #[arg(long, value_name = "FILE", group = "new_secret", help_heading = "New secret")]
+    #[arg(long, value_name = "FILE", group = "new_secret", help_heading = NEW_SECRET)]
     pub new_key_file: Option<PathBuf>,
     /// Add a new recovery code, which is printed once, instead of a passphrase
-    #[arg(long, group = "new_secret", help_heading = "New secret")]
+    #[arg(long, group = "new_secret", help_heading = NEW_SECRET)]
     pub new_recovery_code: bool,
     /// Its costs.
     #[command(flatten)]

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::cli::args::people::{Comparison, ContactAdd, ContactCommand, ContactList, ContactRemove, ContactVerify};
 use crate::cli::ask::confirm;
 use crate::cli::contacts::{self, failed};
-use crate::cli::display::Shown;
+use crate::cli::display::{Shown, word};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::out::Out;
@@ -30,10 +30,10 @@ pub fn run(command: &ContactCommand) -> Result<Exit, Failure> {
 fn add(args: &ContactAdd) -> Result<Exit, Failure> {
     let public = key(&args.key)?;
     let added = contacts::update(|contacts| Ok(contacts.add(&args.name, &public).map_err(failed)?))?;
-    let name = Shown(args.name.as_bytes());
+    let (name, word) = (Shown(args.name.as_bytes()), word(args.name.as_bytes()));
     match added {
         Added::New => note(format_args!(
-            "added {name}, fingerprint {}. Compare it with the owner, then: kithfs contact verify {name}",
+            "added {name}, fingerprint {}. Compare it with the owner, then: kithfs contact verify {word}",
             public.fingerprint()
         )),
         Added::Known => note(format_args!("{name} has this key already")),

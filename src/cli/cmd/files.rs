@@ -94,7 +94,8 @@ fn regular<'a>(open: &'a Open, path: &[u8]) -> Result<Node<'a>, Failure> {
     let node = Node::at(&open.vault, path).map_err(open.failed(path))?;
     match node.attr.kind {
         Kind::File => Ok(node),
-        Kind::Dir => Err(open.failed(path)(vault::Error::Os { op: "read", errno: libc::EISDIR })),
+        Kind::Dir => Err(open.failed(path)(vault::Error::Os { op: "read", errno: libc::EISDIR })
+            .hint("`kithfs ls` lists a directory, `kithfs export` copies it out")),
         _ => Err(open.failed(path)(vault::Error::Os { op: "read", errno: libc::EINVAL })),
     }
 }
@@ -137,10 +138,11 @@ pub fn get(args: &Get) -> Result<Exit, Failure> {
 /// Writes under a name beside, which takes the place of the file when it is complete.
 fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
     let failed = |source| Error::Io { op: "write", path: target.to_owned(), source };
+    open.refuse_within("write", target)?;
     let node = regular(open, path)?;
     let file = OpenFile::read(&open.vault, node.id()).map_err(open.failed(path))?;
     let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let new = tempfile::Builder::new().prefix(".kithfs-part-").tempfile_in(dir).map_err(failed)?;
+    let new = tempfile::Builder::new().prefix(".kithfs-part-").tempfile_in(dir).map_err(local::unnamed).map_err(failed)?;
     let mut ranges = local::DataRanges::of_vault(&open.vault, file.handle(), node.attr.size);
     let mut buffer = vec![0; BLOCK];
     while let Some((mut offset, end)) = ranges.next_range().map_err(|error| match error {
@@ -171,6 +173,10 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
     let mut path = clean(&args.path)?;
     let stdin = args.file == Path::new("-");
     let failed = |source| Error::Io { op: "read", path: args.file.clone(), source };
+    if !stdin && fs::metadata(&args.file).is_ok_and(|found| found.is_dir()) {
+        let failure = Failure::from(failed(std::io::Error::from_raw_os_error(libc::EISDIR)));
+        return Err(failure.hint("`kithfs import` copies a directory in"));
+    }
     // opened before anybody is asked for a passphrase
     let mut source: Box<dyn Read> =
         if stdin { Box::new(std::io::stdin().lock()) } else { Box::new(fs::File::open(&args.file).map_err(failed)?) };
@@ -234,8 +240,10 @@ impl<'a> Partial<'a> {
     pub fn new(vault: &'a vault::Vault, parent: NodeId, name: &[u8]) -> vault::Result<Partial<'a>> {
         let partial = partial_name(name);
         match vault.unlink(parent, partial.as_bytes()) {
-            Err(error) if error.errno() != libc::ENOENT => return Err(error),
-            _ => {}
+            Ok(()) => {}
+            Err(error) if error.errno() == libc::ENOENT => {}
+            // what cannot be done is to write: nobody has asked for anything to be removed
+            Err(error) => return Err(vault::Error::Os { op: "write", errno: error.errno() }),
         }
         let (node, file) = OpenFile::create(vault, parent, partial.as_bytes())?;
         Ok(Partial { vault, parent, partial, node, file })
@@ -271,7 +279,9 @@ pub fn rm(args: &Rm) -> Result<Exit, Failure> {
         match remove(&open.vault, path, args.recursive) {
             Err(error) if args.force && error.errno() == libc::ENOENT => {}
             Err(error) => {
+                let is_full = error.errno() == libc::ENOTEMPTY && !args.recursive;
                 let failure = open.failed(path)(error);
+                let failure = if is_full { failure.hint("-r removes a directory with all that is in it") } else { failure };
                 // each is told; the last word and the exit code are those of the first
                 if let Some(earlier) = first.replace(failure) {
                     std::mem::replace(first.as_mut().expect("was just set"), earlier).print();

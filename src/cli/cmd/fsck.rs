@@ -26,6 +26,9 @@ use crate::vault::{CheckFault, CheckProgress, CheckReport, Online, OpenFlags, RE
 pub fn run(args: &Fsck) -> Result<Exit, Failure> {
     check(args).map_err(|failure| match failure.exit {
         Exit::Usage => failure,
+        Exit::InUse if !args.repair => {
+            failure.hint("--online verifies it beside the mount; for all else unmount first: kithfs umount").exit(Exit::CouldNotCheck)
+        }
         _ => failure.exit(Exit::CouldNotCheck),
     })
 }
@@ -42,6 +45,9 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
         _ => Purpose::Read,
     };
     let open = open(&args.vault, &args.open, purpose)?;
+    if let Some(dir) = &args.salvage {
+        open.refuse_within("salvage to", dir)?;
+    }
     let mut found = look(&open, &start, args.online)?;
     if args.forget_missing_attributes {
         found.faults.iter_mut().for_each(CheckFault::give_up_list);

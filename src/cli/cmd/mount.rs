@@ -19,12 +19,13 @@ use crate::cli::log::{self, Target};
 use crate::cli::open::{self, Found, Purpose};
 use crate::cli::process::ProcessId;
 use crate::cli::registry::{Entry, Registered, Registry};
-use crate::cli::report::{Failure, in_vault};
+use crate::cli::report::{Failure, in_vault, note};
 use crate::cli::secret::Given;
 use crate::cli::signals::{self, Signals};
 use crate::cli::{display, identity, seen};
 use crate::fuse::vaultfs::VaultFs;
 use crate::fuse::{self, MountError, MountOptions, Mounted, ServeOptions, Serving, Transport, mounts, uring};
+use crate::sharing::Role;
 use crate::vault::Vault;
 
 /// How far the kernel reads ahead of a program that reads a stream, in KiB: some chunks of the default size.
@@ -90,9 +91,19 @@ impl Plan<'_> {
 /// The mount point without links, if it can be used for this vault.
 fn check_mountpoint(given: &Path, vault: &Path, nonempty: bool) -> Result<PathBuf, Error> {
     let failed = |source| Error::MountPoint { path: given.to_owned(), source };
-    let place = mounts::resolve(given).map_err(failed)?;
+    let place = match mounts::resolve(given) {
+        // said before anybody makes a directory in the vault because it is missing
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match given.parent().map(Path::canonicalize) {
+            Some(Ok(parent)) if parent.starts_with(vault) => {
+                return Err(Error::MountPointInVault { vault: vault.to_owned(), mountpoint: given.to_owned() });
+            }
+            _ => return Err(failed(error)),
+        },
+        found => found.map_err(failed)?,
+    };
     if mounts::mount_at(&place).map_err(failed)?.is_some_and(|entry| entry.is_kithfs()) {
-        return Err(Error::MountPointTaken(place));
+        let is_served = Registry::open().and_then(|registry| registry.serving(&place)).is_ok_and(|entry| entry.is_some());
+        return Err(if !is_served && mounts::is_dead(&place) { Error::MountPointDead(place) } else { Error::MountPointTaken(place) });
     }
     if place.starts_with(vault) {
         return Err(Error::MountPointInVault { vault: vault.to_owned(), mountpoint: place });
@@ -164,13 +175,19 @@ impl Service {
         };
         let share = found.description.share_id;
         let remembers = !open.no_rollback_memory;
+        let store_is_read_only = found.store.is_read_only().unwrap_or(false);
         let open = found.unlock(secret, open, purpose)?;
         if remembers {
             seen::begin(&open.vault, &share, true);
         }
         let mut options = options;
         if open.vault.is_read_only() && !options.read_only {
-            tracing::warn!("the store can only be read: mounted for reading only");
+            let why = match open.vault.role() {
+                Role::Reader => "your role is that of a reader",
+                _ if store_is_read_only => "the place where it lies can only be read",
+                _ => "it is not certain who its members are; see `kithfs share list`",
+            };
+            note(format_args!("{} is mounted for reading only: {why}", display::path(&open.dir)));
             options.read_only = true;
         }
         if let Err(error) = open.vault.prepare() {
@@ -324,6 +341,8 @@ mod tests {
         assert!(check_mountpoint(&root.join("full"), &vault, true).is_ok());
         assert!(matches!(check("v/in"), Err(Error::MountPointInVault { .. })));
         assert!(matches!(check("v"), Err(Error::MountPointInVault { .. })));
+        // The hint was to make the directory, in the vault.
+        assert!(matches!(check("v/none"), Err(Error::MountPointInVault { .. })));
         assert!(matches!(check("empty/.."), Err(Error::VaultInMountPoint { .. })));
     }
 }

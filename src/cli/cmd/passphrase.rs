@@ -50,7 +50,12 @@ impl Owner for SlotsOf {
     fn locate(&self) -> Result<PathBuf, Failure> {
         match (&self.identity, &self.vault) {
             (Some(identity), _) => Ok(identity.clone()),
-            (None, Some(vault)) => Ok(identity::own_of(&open::find(vault)?.dir)?),
+            (None, Some(vault)) => Ok(identity::own_of(&open::find(vault)?.dir).map_err(|error| match error {
+                Error::NoOwnIdentity(_) => {
+                    Failure::from(error).hint("it is opened with an identity that lies elsewhere; for yours: kithfs identity passphrase")
+                }
+                error => error.into(),
+            })?),
             (None, None) => Err(Error::Usage("a vault or an identity is needed".into()).into()),
         }
     }

@@ -88,6 +88,7 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
     let (open, notices) = survey(&args.vault, &args.open, &options)?;
     let lines: Vec<Line> = notices.iter().filter(|n| args.json || args.keep || !n.silenced).map(Line::of).collect();
     if let Some(dir) = &args.export {
+        open.refuse_within("export to", dir)?;
         export(&open, &notices, dir);
     }
     open.close()?;

@@ -138,10 +138,8 @@ pub fn export(args: &Export) -> Result<Exit, Failure> {
         return Err(open.failed(&path)(vault::Error::Os { op: "export", errno: libc::ENOTDIR }));
     }
     let failed = |source| Error::Io { op: "export to", path: args.dir.clone(), source };
+    open.refuse_within("export to", &args.dir)?;
     fs::create_dir_all(&args.dir).map_err(failed)?;
-    if args.dir.canonicalize().map_err(failed)?.starts_with(&open.dir) {
-        return Err(Error::Usage(format!("export to {}: it lies in the vault {}", shown(&args.dir), shown(&open.dir))).into());
-    }
     let total = progress::is_shown().then(|| total(&open.vault, source.id()));
     let tally = export::run(&open.vault, &source, &path, &args.dir, Tally::new(total));
     drop(source);

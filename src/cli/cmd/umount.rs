@@ -1,5 +1,6 @@
 //! `kithfs umount`
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use crate::cli::exit::Exit;
 use crate::cli::process::ProcessId;
 use crate::cli::registry::Registry;
 use crate::cli::report::{Failure, note};
+use crate::fuse::mounts::Holder;
 use crate::fuse::{MountError, mounts};
 
 /// How long it is silent while the daemon writes.
@@ -17,13 +19,28 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Ends a mount, and waits until its daemon has written all.
 pub fn run(args: &Umount) -> Result<Exit, Failure> {
-    let failed = |source| Error::Io { op: "umount", path: args.mountpoint.clone(), source };
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => Failure::from(MountError::NotMounted { path: args.mountpoint.clone() }),
+        _ => Error::Io { op: "umount", path: args.mountpoint.clone(), source }.into(),
+    };
     let place = mounts::resolve(&args.mountpoint).map_err(failed)?;
     // a registry that cannot be read must not keep anybody from unmounting
     let registry = Registry::open().inspect_err(|error| tracing::warn!("list of mounts: {error}")).ok();
     let entry = registry.as_ref().and_then(|registry| registry.serving(&place).ok()).flatten();
+    // who stands in the mount does not keep it busy with this very command
+    let _ = std::env::set_current_dir("/");
+    // asked only where no daemon is known to run: one that is stopped would not answer
+    let is_dead = entry.is_none() && mounts::is_dead(&place);
     match (mounts::unmount(&place, None, args.lazy), &entry) {
+        (Ok(()), _) if is_dead => {
+            note("its daemon had died before: what was not synced then may be missing");
+            return Ok(Exit::Ok);
+        }
         (Ok(()), _) => {}
+        (Err(MountError::Busy { path, mut holders }), _) => {
+            add_vaults_within(&place, registry.as_ref(), &mut holders);
+            return Err(MountError::Busy { path, holders }.into());
+        }
         // somebody else has unmounted it, and its daemon still writes
         (Err(MountError::NotMounted { .. }), Some(_)) => {}
         (Err(error), _) => return Err(error.into()),
@@ -39,6 +56,20 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
     match registry.take_failure(entry.process) {
         Some(message) => Err(Failure::new(Exit::Failure, format_args!("umount {}: not all was written: {message}", shown(&place)))),
         None => Ok(Exit::Ok),
+    }
+}
+
+/// Daemons of mounts of which the vault lies in the mount at `place`. Nobody but root sees what they hold: they keep their memory private.
+fn add_vaults_within(place: &Path, registry: Option<&Registry>, holders: &mut Vec<Holder>) {
+    let entries = registry.and_then(|registry| registry.live().ok()).unwrap_or_default();
+    for entry in entries.into_iter().filter(|entry| entry.vault.0.starts_with(place) && entry.mountpoint.0 != place) {
+        holders.retain(|holder| holder.pid != entry.process.pid);
+        holders.push(Holder {
+            pid: entry.process.pid,
+            name: "kithfs".into(),
+            by: "a vault in it is mounted on",
+            path: Some(entry.mountpoint.0),
+        });
     }
 }
 

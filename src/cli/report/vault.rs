@@ -1,8 +1,9 @@
 //! Failures of the vault. Its errors name stored paths below the vault; here the vault, and the plain path that was asked for, are added.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::super::display::{Shown, path as shown};
+use super::super::display::{Shown, path as shown, word};
 use super::super::exit::Exit;
 use super::{Failure, exit_of_io};
 use crate::sharing::RosterError;
@@ -18,9 +19,15 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
         None => place(stored),
     };
     match error {
-        Error::Io { op, path, source } => Failure::new(exit_of_io(&source), format_args!("{op} {}: {source}", asked(&path))),
+        Error::Io { op, path, source } => {
+            // The stored path is the parent's where it is about a name, which says nothing to who gave the plain one.
+            let about_names = [libc::EEXIST, libc::ENOTEMPTY, libc::ENOENT, libc::ENOTDIR, libc::EISDIR];
+            let is_about_names = source.raw_os_error().is_some_and(|errno| about_names.contains(&errno));
+            let place = plain.filter(|_| is_about_names).map_or_else(|| asked(&path), |plain| Shown(plain).to_string());
+            Failure::new(exit_of_io(&source), format_args!("{op} {place}: {source}"))
+        }
         Error::Corrupt { op, path, what } => Failure::new(Exit::Corrupt, format_args!("{op} {}: {what}", asked(&path)))
-            .hint(format_args!("`kithfs fsck {}` finds all that is damaged; a backup may have it whole", shown(vault))),
+            .hint(format_args!("`kithfs fsck {}` finds all that is damaged; a backup may have it whole", word(vault.as_os_str().as_bytes()))),
         Error::NotAVault { path } => Failure::new(Exit::NotAVault, format_args!("open {}: this is not a kithfs vault", place(&path)))
             .hint("give the directory that `kithfs init` made; a sync tool may not have fetched all of it yet"),
         Error::NewerVersion { path, found, known } => Failure::new(
@@ -46,7 +53,13 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
         Error::Os { op, errno } => {
             let source = std::io::Error::from_raw_os_error(errno);
             let path = plain.map_or_else(|| place(Path::new("")), |plain| Shown(plain).to_string());
-            Failure::new(exit_of_io(&source), format_args!("{op} {path}: {source}"))
+            let failure = Failure::new(exit_of_io(&source), format_args!("{op} {path}: {source}"));
+            match (op, errno) {
+                ("share", libc::EBUSY) => failure.hint(
+                    "close what is open for writing in the folder, which must not be mounted with --shared; the same command again goes on where it stopped",
+                ),
+                _ => failure,
+            }
         }
         Error::Share { path, source } => Failure::new(Exit::Corrupt, format_args!("open {}: {source}", place(&path)))
             .hint("a file of the vault is missing, damaged or was tampered with; see whether a sync tool has fetched all of it"),
@@ -57,7 +70,8 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
 fn of_members(op: &str, error: RosterError, vault: &Path) -> Failure {
     let failed = |exit| Failure::new(exit, format_args!("{op} in {}: {}", shown(vault), Shown(error.to_string().as_bytes())));
     match &error {
-        RosterError::OwnerOnly => failed(Exit::Usage).hint("only a vault that was made with `kithfs init --signed` can have members"),
+        RosterError::OwnerOnly => failed(Exit::Usage)
+            .hint("make a share of a folder in it: kithfs share create VAULT/FOLDER; a whole vault has members where it was made with `init --signed`"),
         RosterError::NotAdmin => failed(Exit::ReadOnly).hint("`kithfs share list` shows who the admins are"),
         RosterError::NoSuchMember => failed(Exit::NotFound).hint("`kithfs share list` shows the members"),
         RosterError::AlreadyMember(_) => failed(Exit::Usage).hint("`kithfs share list` shows the members and their roles"),
@@ -66,7 +80,7 @@ fn of_members(op: &str, error: RosterError, vault: &Path) -> Failure {
         }
         RosterError::UnopenedHead => failed(Exit::Corrupt)
             .hint("a file of the vault is missing, damaged or was tampered with; see whether a sync tool has fetched all of it"),
-        RosterError::Forked(_) => failed(Exit::ReadOnly).hint(format_args!("settle it first: kithfs share settle {}", shown(vault))),
+        RosterError::Forked(_) => failed(Exit::ReadOnly).hint(format_args!("settle it first: kithfs share settle {}", word(vault.as_os_str().as_bytes()))),
         _ => failed(Exit::Failure),
     }
 }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
 
-use self::db::{Db, EntryKey, PREFIX};
+use self::db::{Db, EntryKey, NoticeRow, PREFIX};
 use self::survey::Survey;
 use super::core::Core;
 use super::error::Inner;
@@ -354,7 +354,12 @@ impl Keeper {
         if !core.read_only {
             db.set_session(Some(SurveyOptions::default().now))?;
         }
-        let noticed = db.notices()?.values().filter(|notice| !notice.silenced).count();
+        let options = SurveyOptions::default();
+        let counts = |row: &NoticeRow| {
+            let is_alarm = !matches!(NoticeKind::decode(row.what, row.was, row.now), NoticeKind::Gone { elsewhere: true });
+            is_alarm && !row.silenced && options.now - row.first >= options.settle.as_secs() as i64
+        };
+        let noticed = db.notices()?.values().filter(|row| counts(row)).count();
         drop(db);
         let _ = core.memory.set(memory.clone());
         let (core, kept) = (core.clone(), memory.clone());

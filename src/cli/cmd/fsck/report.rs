@@ -223,7 +223,9 @@ impl Report {
         if let Some(left) = &self.left {
             note(format_args!("after the repair {} faults are left", left.len()));
         }
-        if let Some(kept_in) = &self.kept_in {
+        // what could not be moved is where it was
+        let has_moved = self.faults.iter().any(|fault| fault.moved_to.is_some());
+        if let Some(kept_in) = self.kept_in.as_ref().filter(|_| has_moved) {
             note(format_args!("what could not be repaired is kept in {}", Shown(kept_in.0.as_os_str().as_encoded_bytes())));
         } else if !self.kept.is_empty() {
             note(format_args!("{} damaged things are kept in lost+found by earlier repairs", self.kept.len()));

@@ -1,0 +1,251 @@
+//! What the program says and leaves behind where it is used in a way that cannot work.
+
+#[path = "support/mounted.rs"]
+mod mounted;
+
+use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Command, Stdio};
+
+use mounted::{KITHFS, Scratch, can_mount, expect_code, shell};
+
+/// What a command that ends with `code` writes to stderr.
+fn says(command: &mut Command, code: i32) -> String {
+    String::from_utf8_lossy(&expect_code(command, code).stderr).into_owned()
+}
+
+#[test]
+fn plain_files_are_not_written_into_the_ciphertext() {
+    // `export VAULT VAULT/out` was refused only after `out` was made in the vault, which `fsck` then called a fault; `get`, and the
+    // options --salvage and --export, wrote plain files beside the ciphertext, for whoever stores it to read.
+    let scratch = Scratch::new(&[]);
+    fs::write(scratch.path().join("file"), "secret").unwrap();
+    expect_code(scratch.kithfs("put").arg(scratch.vault()).arg("file").arg(scratch.path().join("file")), 0);
+    let before = shell(&scratch.vault(), "find . | sort");
+    let out = scratch.vault().join("new/out");
+    for command in [
+        scratch.kithfs("export").arg(scratch.vault()).arg(&out),
+        scratch.kithfs("export").arg("vault").arg("vault/out").current_dir(scratch.path()),
+        scratch.kithfs("get").arg(scratch.vault()).arg("file").arg(scratch.vault()),
+        scratch.kithfs("get").arg(scratch.vault()).arg("file").current_dir(scratch.vault()),
+        scratch.kithfs("fsck").arg("--salvage").arg(&out).arg(scratch.vault()),
+        scratch.kithfs("rollback").arg("--export").arg(&out).arg(scratch.vault()),
+    ] {
+        let said = says(command, 2);
+        assert!(said.contains("lies in the vault"), "{said}");
+    }
+    assert_eq!(shell(&scratch.vault(), "find . | sort"), before);
+    expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
+}
+
+#[test]
+fn a_local_file_that_is_missing_is_no_path_in_the_vault() {
+    // A script that asked whether a path is in the vault was told no (12) where its own passphrase file was missing.
+    let scratch = Scratch::new(&[]);
+    let (vault, none) = (scratch.vault(), scratch.path().join("none/x"));
+    expect_code(scratch.kithfs("ls").arg("--passphrase-file").arg(&none).arg(&vault), 3);
+    expect_code(scratch.kithfs("ls").arg("--key-file").arg(&none).arg(&vault), 3);
+    expect_code(scratch.kithfs("ls").arg("--identity").arg(&none).arg(&vault), 3);
+    expect_code(scratch.kithfs("put").arg(&vault).arg("a").arg(&none), 1);
+    expect_code(scratch.kithfs("import").arg(&none).arg(&vault), 1);
+    expect_code(scratch.kithfs("init").arg(&none), 1);
+    expect_code(scratch.kithfs("put").arg(&vault).arg("a").stdin(Stdio::null()), 0);
+    let said = says(scratch.kithfs("get").arg(&vault).arg("a").arg(&none), 1);
+    assert!(said.ends_with("none/x: No such file or directory (os error 2)\n"), "and no name that was made up for it: {said}");
+    expect_code(scratch.kithfs("ls").arg(&vault).arg("none"), 12);
+    expect_code(scratch.kithfs("umount").arg(&none), 12);
+}
+
+#[test]
+fn a_failure_about_a_name_is_told_of_the_name_that_was_given() {
+    // `mkdir: a (/vault/Xy...): File exists` named the ciphertext of the directory around it.
+    let scratch = Scratch::new(&[]);
+    let vault = scratch.vault();
+    expect_code(scratch.kithfs("mkdir").arg("-p").arg(&vault).arg("a/b"), 0);
+    assert_eq!(says(scratch.kithfs("mkdir").arg(&vault).arg("a/b"), 1), "kithfs: mkdir a/b: File exists (os error 17)\n");
+    let said = says(scratch.kithfs("rm").arg(&vault).arg("a"), 1);
+    assert_eq!(said, "kithfs: rmdir a: Directory not empty (os error 39)\nhint: -r removes a directory with all that is in it\n");
+}
+
+#[test]
+fn a_mount_whose_daemon_has_died_is_called_that() {
+    // After `kill -9` the next mount said "a kithfs is mounted there already", and `kithfs mounts`, to which it sent the user, listed nothing.
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let log = fs::File::create(scratch.path().join("log")).unwrap();
+    let mut daemon = scratch.kithfs("mount").arg("--foreground").arg(scratch.vault()).arg(scratch.point()).stderr(log).spawn().unwrap();
+    while !mounted::is_mounted(&scratch.point()) {
+        assert_eq!(daemon.try_wait().unwrap(), None, "it did not mount");
+        std::thread::yield_now();
+    }
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    let said = says(scratch.kithfs("mount").arg(scratch.vault()).arg(scratch.point()), 7);
+    assert!(said.contains("has died") && said.contains("kithfs umount"), "{said}");
+    let said = says(Command::new(KITHFS).arg("umount").arg(scratch.point()), 0);
+    assert!(said.contains("had died"), "{said}");
+    scratch.mount(&[]).unmount();
+}
+
+#[test]
+fn a_vault_in_a_mount_is_named_as_what_keeps_it_busy() {
+    // "processes of other users keep it busy", it said, of the user's own daemon; and who stood in the mount was told that the command
+    // itself keeps it busy.
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let mount = scratch.mount(&[]);
+    let (inner, place) = (scratch.point().join("inner"), scratch.path().join("place"));
+    fs::create_dir(&place).unwrap();
+    expect_code(scratch.kithfs("init").args(["--kdf-memory", "32", "--kdf-passes", "1"]).arg(&inner), 0);
+    expect_code(scratch.kithfs("mount").arg(&inner).arg(&place), 0);
+    let said = says(Command::new(KITHFS).arg("umount").arg(scratch.point()).current_dir(scratch.point()), 13);
+    expect_code(Command::new(KITHFS).arg("umount").arg(&place), 0);
+    assert!(said.contains(&format!("a vault in it is mounted on {}", place.display())), "{said}");
+    assert_eq!(said.matches("process ").count(), 1, "{said}");
+    expect_code(Command::new(KITHFS).arg("umount").arg(".").current_dir(scratch.point()), 0);
+    std::mem::forget(mount); // it is unmounted
+}
+
+#[test]
+fn a_share_of_a_mounted_folder_has_the_name_that_was_given_last() {
+    // `share create` failed because a file was open; given again with --name Ann, the members saw "owner" all the same.
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let mount = scratch.mount(&[]);
+    let folder = scratch.point().join("folder");
+    fs::create_dir(&folder).unwrap();
+    let open = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(folder.join("file")).unwrap();
+    let said = says(scratch.kithfs("share").arg("create").arg(&folder), 1);
+    assert!(said.contains("hint: close what is open for writing"), "{said}");
+    drop(open);
+    expect_code(scratch.kithfs("share").args(["create", "--name", "Ann"]).arg(&folder), 0);
+    let members = expect_code(scratch.kithfs("who-can-read").arg("--json").arg(&folder), 0);
+    let members: serde_json::Value = serde_json::from_slice(&members.stdout).unwrap();
+    assert_eq!(members[0]["name"], "Ann");
+    mount.unmount();
+}
+
+#[test]
+fn a_file_that_was_written_and_removed_makes_no_later_syncfs_fail() {
+    // The kernel sets the time of a file that it has written when it lets go of it, also where it has no name any more. The error was
+    // kept for the whole filesystem: `sync -f` failed with ENOENT, and so did `kithfs export` into a mount.
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let mount = scratch.mount(&[]);
+    for _ in 0..3 {
+        fs::write(scratch.point().join("file"), "words").unwrap();
+        fs::remove_file(scratch.point().join("file")).unwrap();
+        shell(&scratch.point(), "sync -f .");
+    }
+    mount.unmount();
+}
+
+/// The names of all fields of a value, and of what is in it.
+fn fields(value: &serde_json::Value, found: &mut std::collections::BTreeSet<String>) {
+    match value {
+        serde_json::Value::Array(items) => items.iter().for_each(|item| fields(item, found)),
+        serde_json::Value::Object(object) => object.iter().for_each(|(name, value)| {
+            found.insert(name.clone());
+            fields(value, found);
+        }),
+        _ => {}
+    }
+}
+
+#[test]
+fn what_json_prints_is_what_its_page_says() {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/JSON.md")).unwrap();
+    let scratch = Scratch::new(&["--signed"]);
+    let vault = scratch.vault();
+    let contacts = scratch.path().join("config");
+    let run = |words: &str, code: i32| -> serde_json::Value {
+        let mut words = words.split(' ');
+        let mut command = scratch.kithfs(words.next().expect("a command"));
+        command.args(words).arg("--json").arg(&vault).env("XDG_CONFIG_HOME", &contacts);
+        serde_json::from_slice(&expect_code(&mut command, code).stdout).expect("JSON")
+    };
+    // what is described: command, heading of its section, fields at the least
+    let compare = |heading: &str, value: &serde_json::Value, at_least: &[&str]| {
+        let section =
+            page.split("\n## ").find(|section| section.lines().next() == Some(heading)).unwrap_or_else(|| panic!("no section {heading}"));
+        let mut found = std::collections::BTreeSet::new();
+        fields(value, &mut found);
+        for field in at_least {
+            assert!(found.contains(*field), "{heading}: no {field} in {value}");
+        }
+        // what a section says of others is as they have it
+        let all = if heading == "kithfs share list" { &page[..] } else { section };
+        let missing: Vec<&String> = found.iter().filter(|field| !all.contains(&format!("`{field}`"))).collect();
+        assert!(missing.is_empty(), "{heading} does not describe {missing:?}");
+    };
+    let member = &["name", "role", "state", "fingerprint", "key"];
+    compare("kithfs who-can-read", &run("who-can-read", 0), member);
+    compare("kithfs share list", &run("share list", 0), &["share", "heads", "sequence", "members", "pending"]);
+    compare("kithfs share rekey", &run("share rekey --status", 0), &["percent", "conflicts"]);
+    compare("kithfs passphrase list", &run("passphrase list", 0), &["slot", "kind", "created", "memory_kib", "passes", "lanes"]);
+    compare("kithfs info", &run("info", 0), &["share_id", "in_use_by", "shared_by", "mounted_on"]);
+    let file = scratch.path().join("file");
+    fs::write(&file, vec![1; 600_000]).unwrap();
+    expect_code(scratch.kithfs("put").arg(&vault).arg("file").arg(&file), 0);
+    let stored = String::from_utf8(expect_code(scratch.kithfs("map").arg(&vault).arg("file"), 0).stdout).unwrap();
+    let stored = vault.join(stored.trim_end());
+    let was = fs::read(&stored).unwrap();
+    let mut bytes = was.clone();
+    bytes[300_000] ^= 1;
+    fs::write(&stored, bytes).unwrap();
+    compare("kithfs fsck", &run("fsck", 20), &["clean", "faults", "plain", "cipher", "what", "bad", "good", "remedy", "kept", "changing"]);
+    compare("kithfs fsck", &run("fsck --repair --yes", 0), &["outcome", "moved_to", "kept_in", "left"]);
+    compare("kithfs rollback", &run("rollback", 0), &[]);
+    expect_code(scratch.kithfs("put").arg(&vault).arg("second").arg(&file), 0);
+    let second = String::from_utf8(expect_code(scratch.kithfs("map").arg(&vault).arg("second"), 0).stdout).unwrap();
+    fs::remove_file(vault.join(second.trim_end())).unwrap();
+    compare(
+        "kithfs rollback",
+        &run("rollback --settle 0", 22),
+        &["path", "kind", "seen", "noticed", "settled", "kept", "perhaps_elsewhere"],
+    );
+    let key = expect_code(scratch.kithfs("identity").args(["export", "--identity"]).arg(vault.join("+identity")), 0).stdout;
+    let key = String::from_utf8(key).unwrap();
+    expect_code(scratch.kithfs("contact").args(["add", "Ann", key.trim_end()]).env("XDG_CONFIG_HOME", &contacts), 0);
+    let list = expect_code(scratch.kithfs("contact").args(["list", "--json"]).env("XDG_CONFIG_HOME", &contacts), 0);
+    compare("kithfs contact list", &serde_json::from_slice(&list.stdout).unwrap(), &["name", "state", "key", "offered_key"]);
+    if can_mount() {
+        let mount = scratch.mount(&[]);
+        let mounts: serde_json::Value =
+            serde_json::from_slice(&expect_code(Command::new(KITHFS).args(["mounts", "--json"]), 0).stdout).unwrap();
+        compare("kithfs mounts", &mounts, &["vault", "mountpoint", "pid", "start_ticks", "since", "read_only"]);
+        compare("kithfs info", &run("info", 0), &["host", "pid", "since"]);
+        mount.unmount();
+    }
+    let bench = expect_code(scratch.kithfs("bench").args(["--quick", "--json"]).arg(scratch.path()), 0);
+    compare("kithfs bench", &serde_json::from_slice(&bench.stdout).unwrap(), &["ciphers", "names", "files", "ratio", "not_mounted"]);
+}
+
+#[test]
+fn each_script_tells_how_it_is_used() {
+    // `scripts/memory.sh --help` went to work for minutes, `scripts/check.sh --help` ran all tests, `scripts/fuzz.sh --help` looked for a
+    // target of that name.
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut told = 0;
+    for entry in fs::read_dir(root.join("scripts")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        // sourced by others, not run
+        if !name.ends_with(".sh") || name == "scratch.sh" {
+            continue;
+        }
+        let path = format!("scripts/{name}");
+        let output = expect_code(Command::new("bash").args([&path, "--help"]).current_dir(root).stdin(Stdio::null()), 0);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains(&path) && !text.contains("set -"), "{path} --help says\n{text}");
+        told += 1;
+    }
+    assert!(told > 10);
+}
