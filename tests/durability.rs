@@ -11,7 +11,7 @@ use kithfs::backing::mem::MemStore;
 use kithfs::backing::{Access, Call, Dir, Lock, SetTime, Timestamp};
 use kithfs::crypto::Suite;
 use kithfs::format::journal::{ALIGN, RECORD_HEAD, RECORDS_AT, record_head};
-use kithfs::vault::{CreateOptions, CreateShare, Fallocate, OpenOptions, SetAttr, Vault};
+use kithfs::vault::{CreateOptions, CreateShare, Fallocate, OpenFlags, OpenOptions, SetAttr, Vault};
 use vaults::{READ, READ_WRITE, Seeded, at, get, pattern, put};
 
 fn store(chunk_log2: u8) -> MemStore {
@@ -989,6 +989,48 @@ fn a_record_that_was_refused_does_not_undo_a_time_that_was_set_since() {
         }
     }
     assert!(there > 0, "no record was in the journal all the same");
+}
+
+#[test]
+fn what_did_not_fit_leaves_no_damage_behind() {
+    // A copy to a full disk left bytes behind the end of the file that nothing referred to; `fsck` called the file damaged, and a repair
+    // moved it to `lost+found`, for which there was no room.
+    for (chunk_log2, was_durable, room) in
+        [(12, true, 40_000), (12, false, 40_000), (18, true, 500_000), (18, false, 500_000), (18, true, 0)]
+    {
+        for replaced in [false, true] {
+            let what = format!("chunks of 2^{chunk_log2}, durable: {was_durable}, {room} bytes of room, replaced: {replaced}");
+            let store = store(chunk_log2);
+            let vault = vaults::open(store.root()).unwrap();
+            let old = pattern(1, 20_000);
+            if was_durable {
+                durable(&vault, b"file", &old)
+            } else {
+                put(&vault, b"file", &old).unwrap()
+            }
+            vault.prepare().unwrap();
+            let space = vault.space().unwrap();
+            store.set_capacity(Some((space.blocks - space.free) * space.block_size + room));
+            let flags = OpenFlags { truncate: replaced, ..READ_WRITE };
+            let handle = vaults::open_or_create(&vault, b"file", flags).unwrap();
+            let mut refused = false;
+            for at in (0..2_000_000).step_by(100_000) {
+                refused |= vault.write(handle, 20_000 + at, &pattern(2, 100_000), false).is_err();
+            }
+            refused |= vault.flush(handle).is_err();
+            assert!(refused, "{what}");
+            let _ = vault.release(handle);
+            let report = vault.check(b"", &mut |_| {}).unwrap();
+            assert_eq!(report.faults, [], "{what}");
+            store.set_capacity(None);
+            let kept = get(&vault, b"file").unwrap();
+            assert!(replaced || kept[..20_000] == old, "{what}");
+            overwrite(&vault, b"file", 0, b"again").unwrap();
+            vault.close().unwrap();
+            let vault = vaults::open(store.crash(&mut |n| n - 1).root()).unwrap();
+            assert_eq!(get(&vault, b"file").unwrap(), patched(kept, 0, b"again"), "{what}");
+        }
+    }
 }
 
 #[test]

@@ -423,6 +423,13 @@ impl Journal {
         self.state.lock().broken.iter_mut().filter(|b| b.inode == Some(inode)).for_each(|b| b.doomed = doomed);
     }
 
+    /// Cuts what a refused commit has left beyond the end of a file that is let go of, unless a record may yet refer to it.
+    pub fn cut_refused(&self, inode: Inode, file: &dyn File) -> Inner<()> {
+        let state = self.state.lock();
+        let may_be_needed = state.broken_at(inode, None).is_some() || state.doubtful.contains(&inode);
+        if may_be_needed { Ok(()) } else { self.cut_residue(file) }
+    }
+
     /// Gives the store back what the journal has reserved and not used, for a record that is durable and finds no space at its place. The
     /// next record that needs it asks for it anew. False where there is nothing to give.
     pub fn give_space(&self) -> bool {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::commit::{Committer, Durability};
 use super::control::list;
 use super::core::Core;
-use super::error::{Fault, Inner};
+use super::error::{Fault, Inner, is_no_space};
 use super::file::{FileState, OpenFile};
 use super::keys::DirectoryId;
 use super::together::open_to_lock;
@@ -213,6 +213,12 @@ impl Core {
                 let waits = matches!(committed, Some(Err(_))) && self.keys.signing.waits();
                 if waits && open.state.try_read().is_some_and(|state| state.changed && state.latched.is_none()) {
                     break;
+                }
+                if matches!(&committed, Some(Err(fault)) if is_no_space(fault.errno())) && !self.shared {
+                    // What was written of it before stands behind the end that the header tells, and nobody will refer to it any more.
+                    if let Err(fault) = self.journal.cut_refused(open.inode, &*open.file) {
+                        tracing::debug!(errno = fault.errno(), "bytes beyond the end of a file stay");
+                    }
                 }
                 files.remove(&open.node);
                 drop(files);
