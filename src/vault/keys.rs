@@ -188,10 +188,12 @@ impl ShareKeys {
         RecordContext { share: &self.share, suite: self.suite, signed: self.signed(), epoch: epoch.number, cipher: &epoch.records }
     }
 
-    /// Seals a record under the current epoch; where its kind is signed, as ours, or as `author`'s.
+    /// Seals a record under the current epoch; where its kind is signed, as ours, or as `author`'s: not where nobody would believe that.
     pub fn seal_record_of(&self, author: Option<[u8; 32]>, kind: RecordKind, bound: &[u8], plain: &[u8], random: &dyn Random) -> Vec<u8> {
         let context = self.record_context(self.current());
         if kind.is_signed(self.signed()) {
+            let signer = self.signing.own();
+            let author = author.filter(|author| !record::reads_as_reference(kind, bound, &Authorship { author: *author, signer }, plain));
             self.signing.sign(author, |sign| context.seal(kind, bound, plain, Some(sign), random))
         } else {
             context.seal(kind, bound, plain, None, random)

@@ -1,0 +1,67 @@
+//! Signatures that were made for one thing and are shown for another: a reader has the keys under which all is sealed, so that he can seal
+//! anew whatever he likes around a signature that somebody else has made.
+
+#[path = "support/forger.rs"]
+mod forger;
+#[path = "support/members.rs"]
+mod members;
+#[path = "support/raw.rs"]
+mod raw;
+#[path = "support/vaults.rs"]
+mod vaults;
+
+use forger::Forger;
+use kithfs::crypto::RecordCipher;
+use kithfs::format::record::{CLEAR, link_record, link_text};
+use kithfs::sharing::Role;
+use members::{founded, key, member, open_as, person, quiet, root_share};
+use vaults::{Seeded, at, symlink};
+
+#[test]
+fn the_reference_of_a_long_link_is_not_shown_as_the_target_of_a_short_one() {
+    let cem = person(3);
+    let (store, ann) = founded(vec![member(&cem, Role::Reader, "Cem")]);
+    let target = [b't'; 3500];
+    let vault = open_as(&store, &ann).unwrap();
+    symlink(&vault, b"link", &target).unwrap();
+    let stored = vault.cipher_path(b"link").unwrap();
+    assert_eq!(at(&vault, b"link", |node| vault.readlink(node)).unwrap(), target);
+    vault.close().unwrap();
+    let root = store.root();
+    let forger = Forger::of(&root, &cem);
+    let cipher = RecordCipher::new(forger.suite, forger.keys.records.expose());
+    let text = root.readlink(&stored).unwrap();
+    let record = link_record(&text[1..]).unwrap();
+    let (clear, sealed) = record.split_at(CLEAR);
+    let aad = [b"KSYM", &forger.share[..], clear].concat();
+    let whole = cipher.open_record(&[&aad[..], b"+"].concat(), sealed).unwrap();
+    let (reference, author, rest) = (&whole[..16], &whole[16..48], &whole[48..]);
+    let moved = [&author[31..], reference, b"+", &author[..31], rest].concat();
+    let forged = [clear, &cipher.seal_record(&Seeded::new(4), &aad, &moved)].concat();
+    root.unlink(&stored).unwrap();
+    root.symlink(&stored, &link_text(&forged)).unwrap();
+    for who in [&ann, &cem] {
+        let vault = open_as(&store, who).unwrap();
+        let read = at(&vault, b"link", |node| vault.readlink(node));
+        assert_eq!(read.map_err(|e| e.errno()), Err(libc::EIO));
+    }
+}
+
+#[test]
+fn a_target_that_reads_as_a_reference_stays_readable_when_it_is_sealed_anew() {
+    // Who refuses what may be somebody else's reference must not refuse, or make, an honest link of that length.
+    let bob = (100..).map(person).find(|who| key(who)[0] == b'+').unwrap();
+    let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
+    let target = b"../seventeen/byte";
+    let vault = open_as(&store, &bob).unwrap();
+    symlink(&vault, b"link", target).unwrap();
+    let read = |vault: &kithfs::vault::Vault| at(vault, b"link", |node| vault.readlink(node)).unwrap();
+    assert_eq!(read(&vault), target);
+    vault.close().unwrap();
+    let vault = open_as(&store, &ann).unwrap();
+    let before = store.root().readlink(&vault.cipher_path(b"link").unwrap()).unwrap();
+    root_share(&vault).rekey().unwrap();
+    root_share(&vault).reseal(false, &mut quiet()).unwrap();
+    assert_ne!(store.root().readlink(&vault.cipher_path(b"link").unwrap()).unwrap(), before);
+    assert_eq!(read(&vault), target);
+}
