@@ -12,10 +12,13 @@ mod vaults;
 
 use forger::Forger;
 use kithfs::crypto::RecordCipher;
+use kithfs::format::header::{Header, HeaderContext};
 use kithfs::format::record::{CLEAR, link_record, link_text};
+use kithfs::format::table::Table;
 use kithfs::sharing::Role;
 use members::{founded, key, member, open_as, person, quiet, root_share};
-use vaults::{Seeded, at, symlink};
+use raw::{read, write};
+use vaults::{Seeded, at, get, pattern, put, symlink};
 
 #[test]
 fn the_reference_of_a_long_link_is_not_shown_as_the_target_of_a_short_one() {
@@ -64,4 +67,37 @@ fn a_target_that_reads_as_a_reference_stays_readable_when_it_is_sealed_anew() {
     root_share(&vault).reseal(false, &mut quiet()).unwrap();
     assert_ne!(store.root().readlink(&vault.cipher_path(b"link").unwrap()).unwrap(), before);
     assert_eq!(read(&vault), target);
+}
+
+#[test]
+fn an_oldest_epoch_that_a_reader_has_changed_keeps_no_chunk_from_an_eager_pass() {
+    // The oldest epoch of a file's chunks is not signed. Cem made it the current one, and the pass left the file under the key of who was gone.
+    let (bob, cem) = (person(2), person(3));
+    let (store, ann) = founded(vec![member(&bob, Role::Reader, "Bob"), member(&cem, Role::Reader, "Cem")]);
+    let vault = open_as(&store, &ann).unwrap();
+    put(&vault, b"plan", &pattern(1, 40_000)).unwrap();
+    root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+    root_share(&vault).reseal(false, &mut quiet()).unwrap();
+    let stored = vault.cipher_path(b"plan").unwrap();
+    vault.close().unwrap();
+    let root = store.root();
+    let bytes = read(&*root, &stored);
+    let forger = Forger::of(&root, &cem);
+    let cipher = RecordCipher::new(forger.suite, forger.keys.headers.expose());
+    let (header, _, by) = Header::open(&HeaderContext { share: &forger.share, layout: forger.layout, cipher: &cipher }, &bytes).unwrap();
+    assert_eq!((forger.epoch, header.oldest_epoch), (2, 1));
+    let changed = Header { oldest_epoch: 2, ..header };
+    // What Ann would sign is what she has signed.
+    let sealed = forger.seal(&changed, &[], by.unwrap(), &|label, message| ann.sign(label, message));
+    write(&*root, &stored, &[&sealed[..], &bytes[sealed.len()..]].concat());
+    let table_epoch = || {
+        let at = forger.layout.table_offset(0) as usize;
+        Table::decode(&forger.layout, forger.suite, &read(&*root, &stored)[at..at + forger.layout.table_used()]).unwrap().epoch
+    };
+    assert_eq!(table_epoch(), 1);
+    let vault = open_as(&store, &ann).unwrap();
+    root_share(&vault).reseal(true, &mut quiet()).unwrap();
+    assert_eq!(get(&vault, b"plan").unwrap(), pattern(1, 40_000));
+    vault.close().unwrap();
+    assert_eq!(table_epoch(), 2);
 }
