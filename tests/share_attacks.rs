@@ -1,6 +1,8 @@
 //! Attacks on shares by members, former members and whoever stores them: each test is named after what the attacker wants, and shows that he
 //! does not get it.
 
+#[path = "support/forger.rs"]
+mod forger;
 #[path = "support/members.rs"]
 mod members;
 #[path = "support/raw.rs"]
@@ -8,9 +10,14 @@ mod raw;
 #[path = "support/vaults.rs"]
 mod vaults;
 
+use base64ct::{Base64UrlUnpadded, Encoding};
+use forger::Forger;
 use kithfs::backing::mem::MemStore;
 use kithfs::backing::{RenameMode as StoreRename, SetTime, Timestamp};
-use kithfs::crypto::Suite;
+use kithfs::crypto::{RecordCipher, Suite, directory_key, root_directory_id};
+use kithfs::format::junction::{self, Junction};
+use kithfs::format::record::{RecordContext, RecordKind};
+use kithfs::format::signature::{Authorship, Sign};
 use kithfs::sharing::{Identity, Role, RosterError};
 use kithfs::vault::{Caller, CreateOptions, CreateShare, Error, LockMode, OpenFlags, OpenOptions, ShareProgress, Trust, Vault};
 use members::{beside, founded, key, member, open_as, person, quiet, root_share};
@@ -501,4 +508,48 @@ fn a_directory_that_the_admin_must_not_read_does_not_keep_its_writer() {
         assert_eq!(get(&vault, b"closed/file").unwrap_err().errno(), libc::EIO);
     });
     outcome.join().unwrap();
+}
+
+/// The junctions in the root of a share, each made anew by a member who is an admin.
+fn rewrite_junctions(store: &MemStore, by: &Identity, change: impl Fn(Junction) -> Junction) {
+    let root = store.root();
+    let forger = Forger::of(&root, by);
+    let roster = forger::roster(&root);
+    let folder = forger::folder_keys(&roster, by, &root);
+    let directory = root_directory_id(&directory_key(&folder.first().key, &forger.share), &forger.share);
+    let cipher = RecordCipher::new(forger.suite, forger.keys.records.expose());
+    let context = RecordContext { share: &forger.share, suite: forger.suite, signed: true, epoch: forger.epoch, cipher: &cipher };
+    for name in named(&*root, junction::PREFIX) {
+        let hash = Base64UrlUnpadded::decode_vec(std::str::from_utf8(&name[junction::PREFIX.len()..]).unwrap()).unwrap();
+        let bound = [&directory[..], &hash].concat();
+        let there = context.open(RecordKind::Junction, &bound, &read(&*root, &name)).unwrap().0;
+        let changed = change(Junction::decode(&there).unwrap()).encode();
+        let signed = Sign { by: Authorship { author: key(by), signer: key(by) }, sign: &|label, message| by.sign(label, message) };
+        write(&*root, &name, &context.seal(RecordKind::Junction, &bound, &changed, Some(signed), &vaults::Seeded::new(6)));
+    }
+}
+
+#[test]
+fn an_admin_who_calls_a_share_within_isolated_is_removed_from_it_all_the_same() {
+    // Bob, an admin, foresees his removal and signs a junction that says of a share within that it is isolated. Removing him from what is
+    // around it passed that share over, in silence, and he stayed its admin.
+    let bob = person(2);
+    let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob")]);
+    let vault = open_as(&store, &ann).unwrap();
+    mkdir(&vault, b"projects").unwrap();
+    vault.create_share(b"projects", &CreateShare { isolated: false, name: "Ann".into(), others: vec![] }, &mut quiet()).unwrap();
+    vault.close().unwrap();
+    rewrite_junctions(&store, &bob, |junction| Junction { isolated: true, ..junction });
+    let hidden = store.snapshot();
+    let vault = open_as(&store, &ann).unwrap();
+    assert_eq!(vault.who_can_read(b"projects").unwrap().len(), 2);
+    root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+    assert_eq!(vault.who_can_read(b"projects").unwrap().len(), 1);
+    // Nor does it help him that the host hides the share meanwhile.
+    let root = hidden.root();
+    let folder = vault.cipher_path(b"projects").unwrap();
+    root.rename(&folder, &*root, b"+hidden", StoreRename::NoReplace).unwrap();
+    let vault = open_as(&hidden, &ann).unwrap();
+    let told = root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap_err();
+    assert!(matches!(&told, Error::LeftWithin { left } if left.len() == 1), "{told}");
 }
