@@ -14,9 +14,10 @@ use forger::Forger;
 use kithfs::crypto::RecordCipher;
 use kithfs::format::header::{Header, HeaderContext};
 use kithfs::format::record::{CLEAR, link_record, link_text};
-use kithfs::format::table::Table;
+use kithfs::format::signature::Authorship;
+use kithfs::format::table::{HOLE, Table};
 use kithfs::sharing::Role;
-use members::{founded, key, member, open_as, person, quiet, root_share};
+use members::{founded, key, member, open_as, person, quiet, root_share, with_bob};
 use raw::{read, write};
 use vaults::{Seeded, at, get, pattern, put, symlink};
 
@@ -100,4 +101,22 @@ fn an_oldest_epoch_that_a_reader_has_changed_keeps_no_chunk_from_an_eager_pass()
     assert_eq!(get(&vault, b"plan").unwrap(), pattern(1, 40_000));
     vault.close().unwrap();
     assert_eq!(table_epoch(), 2);
+}
+
+#[test]
+fn who_may_write_can_name_another_author_and_no_other_signer() {
+    // What the threat model says of authors: they are the signer's word.
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &ann).unwrap();
+    put(&vault, b"letter", b"by Ann").unwrap();
+    let stored = vault.cipher_path(b"letter").unwrap();
+    let forger = Forger::of(&store.root(), &bob);
+    write(&*store.root(), &stored, &forger.small(b"by Bob", &ann, &bob));
+    assert_eq!(get(&vault, b"letter").unwrap(), b"by Bob");
+    let by = at(&vault, b"letter", |node| vault.author(node)).unwrap().unwrap();
+    assert_eq!((by.author, by.signer), (key(&ann), key(&bob)));
+    let by = Authorship { author: key(&ann), signer: key(&ann) };
+    let header = forger.header(6, Some(6), [7; 32], HOLE);
+    write(&*store.root(), &stored, &forger.seal(&header, b"by Bob", by, &|label, message| bob.sign(label, message)));
+    assert_eq!(get(&vault, b"letter").unwrap_err().errno(), libc::EIO);
 }

@@ -541,3 +541,21 @@ fn those_who_share_a_vault_are_named_without_a_secret() {
     assert!(cards.len() == 1 && cards != left);
     alive.close().unwrap();
 }
+
+#[test]
+fn what_is_written_under_a_new_key_is_read_at_once_by_who_has_not_looked_for_it() {
+    // Ann has begun a new epoch a moment ago, and Bob's daemon, which looks for one twice a second, has not seen it: it gave an error.
+    let (_store, ann, bob) = both();
+    put(&ann, b"file", b"old").unwrap();
+    let handle = open(&bob, b"file", READ).unwrap();
+    for round in 0..3 {
+        ann.share_at(b"").unwrap().rekey().unwrap();
+        let contents = format!("new in round {round}").into_bytes();
+        put(&ann, b"file", &contents).unwrap();
+        let mut buf = [0; 100];
+        let read = bob.read(handle, 0, &mut buf).unwrap();
+        assert_eq!(buf[..read], contents);
+        assert_eq!(get(&bob, b"file").unwrap(), contents);
+    }
+    bob.release(handle).unwrap();
+}

@@ -25,6 +25,9 @@ use crate::sharing::{EpochKey, FolderKeys};
 /// Id of a directory.
 pub(crate) type DirectoryId = [u8; 32];
 
+/// What is wrong with a header of an epoch of which nothing is known, perhaps not yet.
+pub(crate) const UNKNOWN_KEY: &str = "names another key than this share has";
+
 /// Number of the next generation of keys, whichever share they are of: one that is opened anew has another one.
 static NEXT_GENERATION: AtomicU64 = AtomicU64::new(0);
 
@@ -161,7 +164,7 @@ impl ShareKeys {
             return Err(Fault::Corrupt("names another suite than this share has"));
         }
         let Some(epoch) = self.named(&public) else {
-            return Err(Fault::Corrupt("names another key than this share has"));
+            return Err(Fault::Corrupt(UNKNOWN_KEY));
         };
         let (header, data, claim) = Header::unseal(&self.header_context(epoch), bytes)?;
         let by = claim.map(|claim| self.signing.verify(&claim)).transpose()?;
