@@ -19,7 +19,7 @@ use kithfs::backing::mem::MemStore;
 use kithfs::crypto::RecordCipher;
 use kithfs::format::journal::{JournalHead, JournalRecord, Patch, RECORDS_AT, header_hash};
 use kithfs::format::layout::Layout;
-use kithfs::format::record::{DirectoryRecord, Place, RecordContext, RecordKind};
+use kithfs::format::record::{DirectoryRecord, Place, RecordContext, RecordKind, Xattrs};
 use kithfs::format::signature::{Authorship, Sign};
 use kithfs::sharing::{Identity, Role};
 use kithfs::vault::{CreateShare, Error, Outcome};
@@ -357,5 +357,23 @@ fn attributes_are_not_signed_and_a_reader_can_give_others() {
     let blob = elsewhere.root().get_xattr(&stored, b"user.kithfs").unwrap().unwrap();
     store.root().set_xattr(&stored, b"user.kithfs", &blob).unwrap();
     assert_eq!(at(&vault, b"tagged", |node| vault.get_xattr(node, b"user.tag")).unwrap(), b"red");
+    assert_eq!(get(&vault, b"tagged").unwrap(), b"by Ann");
+}
+
+#[test]
+fn who_was_removed_can_give_attributes_under_the_key_that_he_had() {
+    // What the threat model says that he can do.
+    let (store, ann, cem) = with_cem();
+    let vault = open_as(&store, &ann).unwrap();
+    put(&vault, b"tagged", b"by Ann").unwrap();
+    let forger = Forger::of(&store.root(), &cem);
+    root_share(&vault).remove(&[key(&cem)], &mut quiet()).unwrap();
+    root_share(&vault).reseal(true, &mut quiet()).unwrap();
+    let stored = vault.cipher_path(b"tagged").unwrap();
+    let cipher = RecordCipher::new(forger.suite, forger.keys.records.expose());
+    let context = RecordContext { share: &forger.share, suite: forger.suite, signed: true, epoch: forger.epoch, cipher: &cipher };
+    let list = Xattrs([(b"user.tag".to_vec(), b"green".to_vec())].into()).encode();
+    store.root().set_xattr(&stored, b"user.kithfs", &context.seal(RecordKind::Xattrs, b"", &list, None, &Seeded::new(8))).unwrap();
+    assert_eq!(at(&vault, b"tagged", |node| vault.get_xattr(node, b"user.tag")).unwrap(), b"green");
     assert_eq!(get(&vault, b"tagged").unwrap(), b"by Ann");
 }

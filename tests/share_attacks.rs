@@ -1,6 +1,8 @@
 //! Attacks on shares by members, former members and whoever stores them: each test is named after what the attacker wants, and shows that he
 //! does not get it.
 
+#[path = "support/forger.rs"]
+mod forger;
 #[path = "support/members.rs"]
 mod members;
 #[path = "support/raw.rs"]
@@ -8,10 +10,18 @@ mod raw;
 #[path = "support/vaults.rs"]
 mod vaults;
 
+use base64ct::{Base64UrlUnpadded, Encoding};
+use forger::Forger;
 use kithfs::backing::mem::MemStore;
-use kithfs::backing::{RenameMode as StoreRename, SetTime, Timestamp};
-use kithfs::crypto::Suite;
-use kithfs::sharing::{Identity, Role, RosterError};
+use kithfs::backing::{Access, RenameMode as StoreRename, SetTime, Timestamp};
+use kithfs::crypto::{RecordCipher, Suite, directory_key, root_directory_id};
+use kithfs::format::inventory::{self, InventoryList};
+use kithfs::format::junction::{self, Junction};
+use kithfs::format::manifest::BlockRef;
+use kithfs::format::record::{RecordContext, RecordKind};
+use kithfs::format::signature::{Authorship, Sign};
+use kithfs::format::slots;
+use kithfs::sharing::{Acting, Identity, Inventory, Role, RosterError};
 use kithfs::vault::{Caller, CreateOptions, CreateShare, Error, LockMode, OpenFlags, OpenOptions, ShareProgress, Trust, Vault};
 use members::{beside, founded, key, member, open_as, person, quiet, root_share};
 use raw::{merge, named, names, read, write};
@@ -501,4 +511,129 @@ fn a_directory_that_the_admin_must_not_read_does_not_keep_its_writer() {
         assert_eq!(get(&vault, b"closed/file").unwrap_err().errno(), libc::EIO);
     });
     outcome.join().unwrap();
+}
+
+/// Each control file of a kind in the root of a share, made anew and signed by a member: what it holds becomes what `change` makes of it.
+fn rewrite(store: &MemStore, by: &Identity, kind: RecordKind, prefix: &[u8], change: impl Fn(&[u8]) -> Vec<u8>) {
+    let root = store.root();
+    let forger = Forger::of(&root, by);
+    let folder = forger::folder_keys(&forger::roster(&root), by, &root);
+    let directory = root_directory_id(&directory_key(&folder.first().key, &forger.share), &forger.share);
+    let cipher = RecordCipher::new(forger.suite, forger.keys.records.expose());
+    let context = RecordContext { share: &forger.share, suite: forger.suite, signed: true, epoch: forger.epoch, cipher: &cipher };
+    for name in named(&*root, prefix) {
+        let hash = Base64UrlUnpadded::decode_vec(std::str::from_utf8(&name[prefix.len()..]).unwrap()).unwrap();
+        let bound = [&directory[..], &hash].concat();
+        let there = context.open(kind, &bound, &read(&*root, &name)).unwrap().0;
+        let signed = Sign { by: Authorship { author: key(by), signer: key(by) }, sign: &|label, message| by.sign(label, message) };
+        write(&*root, &name, &context.seal(kind, &bound, &change(&there), Some(signed), &vaults::Seeded::new(6)));
+    }
+}
+
+#[test]
+fn a_name_that_none_can_have_is_not_shown_though_a_writer_has_signed_it() {
+    // Bob, a writer, seals a path, or what is no name at all, as the name of an entry: whoever exports the vault would write outside of it.
+    let bob = person(2);
+    let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
+    let vault = open_as(&store, &bob).unwrap();
+    put(&vault, &[b'l'; 200], b"by Bob").unwrap();
+    let entry = vault.cipher_path(&[b'l'; 200]).unwrap();
+    vault.close().unwrap();
+    let shown = || {
+        let vault = open_as(&store, &ann).unwrap();
+        let all: Vec<Vec<u8>> = vaults::entries(&vault, kithfs::vault::ROOT).unwrap().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(vaults::faults(&vault).len(), usize::from(all == std::slice::from_ref(&entry)));
+        all
+    };
+    for name in [&b"../outside"[..], b"..", b".", b"", b"/etc/passwd", b"a\0b", &[b'n'; 256]] {
+        rewrite(&store, &bob, RecordKind::Name, b"+name-", |_| name.to_vec());
+        assert!(shown() == std::slice::from_ref(&entry), "{}", name.escape_ascii());
+    }
+    rewrite(&store, &bob, RecordKind::Name, b"+name-", |_| vec![b'l'; 200]);
+    assert_eq!(shown(), [vec![b'l'; 200]]);
+}
+
+#[test]
+fn an_inventory_whose_root_is_not_the_one_that_was_signed_keeps_nothing() {
+    // Both commitments are compared: a second implementation may prove entries by the root alone, and must see the same files.
+    let bob = person(2);
+    let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
+    let vault = open_as(&store, &bob).unwrap();
+    put(&vault, b"bobs", b"by Bob").unwrap();
+    let stored = vault.cipher_path(b"bobs").unwrap();
+    vault.close().unwrap();
+    let root = store.root();
+    let header = read(&*root, &stored)[..640].to_vec();
+    let list = InventoryList::new(vec![kithfs::format::journal::header_hash(&header)]);
+    for (right, flip) in [(false, 1), (true, 0)] {
+        let store = store.snapshot();
+        let root = store.root();
+        let roster = forger::roster(&root);
+        let reader = &mut |block: &BlockRef, at: u64, buf: &mut [u8]| {
+            root.open_file(slots::file_name(&block.root).as_bytes(), Access::Read)?.read_at(buf, at).map(|_| ())
+        };
+        let keys = roster.open(&ann, reader).unwrap();
+        let members = roster.members(&keys, reader).unwrap();
+        let acting = Acting { by: &ann, keys: &keys, members: &members, random: &vaults::Seeded::new(7), now: 0 };
+        let (bytes, mut top) = (list.encode(), list.root());
+        top[0] ^= flip;
+        let file = inventory::file_hash(&bytes);
+        write(&*root, inventory::file_name(&file).as_bytes(), &bytes);
+        let change = roster.set_role(&acting, &key(&bob), Role::Reader, Some(Inventory { root: top, file })).unwrap();
+        write(&*root, change.slots_name.as_bytes(), &change.slots);
+        write(&*root, change.manifest_name.as_bytes(), &change.manifest);
+        let vault = open_as(&store, &ann).unwrap();
+        assert_eq!(get(&vault, b"bobs").is_ok(), right);
+    }
+}
+
+#[test]
+fn a_share_that_is_taken_away_with_its_junction_leaves_a_folder_of_what_is_around_it() {
+    // What the threat model says that the host can do: nothing tells that a share stood there, and who writes into the empty folder writes
+    // for the members around it. Who asks for them is told the truth.
+    let bob = person(2);
+    let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
+    let vault = open_as(&store, &ann).unwrap();
+    mkdir(&vault, b"private").unwrap();
+    vault.create_share(b"private", &CreateShare { isolated: true, name: "Ann".into(), others: vec![] }, &mut quiet()).unwrap();
+    put(&vault, b"private/one", b"for Ann alone").unwrap();
+    assert_eq!(vault.who_can_read(b"private").unwrap().len(), 1);
+    let stored = vault.cipher_path(b"private").unwrap();
+    vault.close().unwrap();
+    let root = store.root();
+    root.rename(&stored, &*root, b"+hidden", StoreRename::NoReplace).unwrap();
+    root.mkdir(&stored, 0o755).unwrap();
+    let vault = open_as(&store, &ann).unwrap();
+    assert!(put(&vault, b"private/two", b"for Ann alone").is_err(), "the junction says that a share belongs there");
+    vault.close().unwrap();
+    root.unlink(&named(&*root, junction::PREFIX)[0]).unwrap();
+    let vault = open_as(&store, &ann).unwrap();
+    assert_eq!(vaults::entries(&vault, vault.resolve(b"private").unwrap().node).unwrap().len(), 0, "nothing of it is shown");
+    assert_eq!(vault.who_can_read(b"private").unwrap().len(), 2);
+}
+
+#[test]
+fn an_admin_who_calls_a_share_within_isolated_is_removed_from_it_all_the_same() {
+    // Bob, an admin, foresees his removal and signs a junction that says of a share within that it is isolated. Removing him from what is
+    // around it passed that share over, in silence, and he stayed its admin.
+    let bob = person(2);
+    let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob")]);
+    let vault = open_as(&store, &ann).unwrap();
+    mkdir(&vault, b"projects").unwrap();
+    vault.create_share(b"projects", &CreateShare { isolated: false, name: "Ann".into(), others: vec![] }, &mut quiet()).unwrap();
+    vault.close().unwrap();
+    let isolated = |there: &[u8]| Junction { isolated: true, ..Junction::decode(there).unwrap() }.encode();
+    rewrite(&store, &bob, RecordKind::Junction, junction::PREFIX, isolated);
+    let hidden = store.snapshot();
+    let vault = open_as(&store, &ann).unwrap();
+    assert_eq!(vault.who_can_read(b"projects").unwrap().len(), 2);
+    root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+    assert_eq!(vault.who_can_read(b"projects").unwrap().len(), 1);
+    // Nor does it help him that the host hides the share meanwhile.
+    let root = hidden.root();
+    let folder = vault.cipher_path(b"projects").unwrap();
+    root.rename(&folder, &*root, b"+hidden", StoreRename::NoReplace).unwrap();
+    let vault = open_as(&hidden, &ann).unwrap();
+    let told = root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap_err();
+    assert!(matches!(&told, Error::LeftWithin { left } if left.len() == 1), "{told}");
 }

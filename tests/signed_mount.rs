@@ -149,3 +149,46 @@ fn what_was_read_is_neither_forged_under_the_kernel_nor_shown_in_the_place_of_th
         fs::remove_file(&file).unwrap();
     }
 }
+
+#[test]
+fn a_version_that_takes_the_place_of_another_in_the_store_is_not_mixed_with_it_in_the_kernel() {
+    // The kernel had some pages of a file when somebody put another version of it into the same file of the store, a sync tool or whoever
+    // stores it. The next open showed those pages between the ones of the other version.
+    if !Path::new("/dev/fuse").exists() {
+        println!("skipped: there is no /dev/fuse");
+        return;
+    }
+    let (store, ann) = founded(vec![]);
+    let version = |n| {
+        let vault = open_as(&store, &ann).unwrap();
+        put(&vault, b"file", &pattern(n, LARGE)).unwrap();
+        let name = vault.cipher_path(b"file").unwrap();
+        vault.close().unwrap();
+        (name.clone(), read(&*store.root(), &name))
+    };
+    let ((name, older), (_, newer)) = (version(1), version(2));
+    let mounted = Mount::of(&store, &ann);
+    let file = mounted.path("file");
+    let some_pages = |expected: &[u8]| {
+        let file = fs::File::open(&file).unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+        let mut page = [0; 4096];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut page, 100_000).unwrap();
+        assert!(page == expected[100_000..104_096]);
+    };
+    some_pages(&pattern(2, LARGE));
+    for n in [1, 2, 1] {
+        let (bytes, before) = if n == 1 { (&older, 2) } else { (&newer, 1) };
+        write(&*store.root(), &name, bytes);
+        let (expected, before) = (pattern(n, LARGE), pattern(before, LARGE));
+        let begun = Instant::now();
+        loop {
+            let seen = fs::read(&file).unwrap();
+            if seen == expected {
+                break;
+            }
+            assert!(seen == before, "a mixture of two versions");
+            assert!(begun.elapsed() < Duration::from_secs(20), "the other version is not shown");
+        }
+    }
+}

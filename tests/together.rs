@@ -85,6 +85,25 @@ fn what_one_writes_the_other_sees_at_once() {
 }
 
 #[test]
+fn what_is_written_to_a_file_that_somebody_else_has_filled_anew_can_be_read() {
+    // Ann truncated and filled a file that Bob had open for reading, which gave it another id. Whole chunks that Bob wrote then were sealed
+    // under the id that it had had, and nobody could read them any more.
+    let (_store, ann, bob) = both();
+    put(&ann, b"file", &pattern(1, 40_000)).unwrap();
+    let reading = open(&bob, b"file", READ).unwrap();
+    put(&ann, b"file", &pattern(2, 40_000)).unwrap();
+    let handle = open(&bob, b"file", READ_WRITE).unwrap();
+    bob.write(handle, 0, &pattern(3, 100_000), false).unwrap();
+    bob.release(handle).unwrap();
+    let mut buf = vec![0; 100_000];
+    assert_eq!(bob.read(reading, 0, &mut buf).unwrap(), 100_000);
+    assert!(buf == pattern(3, 100_000));
+    bob.release(reading).unwrap();
+    assert!(get(&ann, b"file").unwrap() == pattern(3, 100_000));
+    assert_eq!(faults(&ann), [""; 0]);
+}
+
+#[test]
 fn a_file_is_written_by_one_of_them_at_a_time() {
     let (_store, ann, bob) = both();
     put(&ann, b"file", &pattern(1, 40_000)).unwrap();
@@ -521,4 +540,22 @@ fn those_who_share_a_vault_are_named_without_a_secret() {
     let cards = raw::named(&*dead.root(), b"+lock-");
     assert!(cards.len() == 1 && cards != left);
     alive.close().unwrap();
+}
+
+#[test]
+fn what_is_written_under_a_new_key_is_read_at_once_by_who_has_not_looked_for_it() {
+    // Ann has begun a new epoch a moment ago, and Bob's daemon, which looks for one twice a second, has not seen it: it gave an error.
+    let (_store, ann, bob) = both();
+    put(&ann, b"file", b"old").unwrap();
+    let handle = open(&bob, b"file", READ).unwrap();
+    for round in 0..3 {
+        ann.share_at(b"").unwrap().rekey().unwrap();
+        let contents = format!("new in round {round}").into_bytes();
+        put(&ann, b"file", &contents).unwrap();
+        let mut buf = [0; 100];
+        let read = bob.read(handle, 0, &mut buf).unwrap();
+        assert_eq!(buf[..read], contents);
+        assert_eq!(get(&bob, b"file").unwrap(), contents);
+    }
+    bob.release(handle).unwrap();
 }

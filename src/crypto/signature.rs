@@ -1,5 +1,6 @@
-//! Ed25519 (RFC 8032). Verification is strict: neither side of a signature may have a component of small order, and encodings must
-//! be canonical, so that all verifiers agree, and a signature cannot be valid for two messages or be changed into another valid one.
+//! Ed25519 (RFC 8032). Verification is strict: neither key nor R may be a point of small order, the equation is the one without the cofactor,
+//! and encodings must be canonical, so that all verifiers agree, and a signature cannot be valid for two messages or be changed into another
+//! valid one.
 //!
 //! The crate of dalek signs. With the feature `aws-lc`, which is on unless it is left out, `aws-lc-rs` verifies, in three quarters of dalek's
 //! time; what dalek's strict verification refuses beyond the equation is refused here before. Wycheproof and the tests below hold the two

@@ -5,6 +5,7 @@
 //!   share, the kind and what the record is bound to are associated data.
 //! * Symbolic links and attributes are bound to their own id, not to a place, so that link and rename need not touch them.
 //! * Directory records and sidecars are bound to their directory.
+//! * What is signed for a target and for a reference to one is told apart: see [`reads_as_reference`].
 //! * In a signed share whatever says what a name is or where something leads is signed: all kinds but attributes. A junction is signed
 //!   in any share.
 
@@ -138,6 +139,18 @@ fn message(aad: &[u8], author: &[u8; 32], plain: &[u8]) -> Vec<u8> {
     [aad, author, plain].concat()
 }
 
+/// Bytes of a reference to a control file, which a link or a blob of attributes holds where there is no room for more.
+pub const REFERENCE_LEN: usize = 16;
+
+/// Whether what would be signed for the target of a link reads, byte by byte, as what is signed for a reference as well: `+`, its author, 16
+/// bytes. Whoever has the key could show somebody's reference as such a target. Only where the author signs himself can it be no reference:
+/// his key would be made of nothing but `+`.
+#[must_use]
+pub fn reads_as_reference(kind: RecordKind, bound: &[u8], by: &Authorship, plain: &[u8]) -> bool {
+    let is_target = kind == RecordKind::Symlink && bound.is_empty();
+    is_target && plain.len() == REFERENCE_LEN + 1 && by.author[0] == OVERFLOW && by.author != by.signer
+}
+
 impl RecordContext<'_> {
     /// Seals `plain` as a record of `kind`, bound to `bound`, under a fresh id and nonce. `sign` has to be given for what
     /// [`RecordKind::is_signed`], and for nothing else.
@@ -179,6 +192,9 @@ impl RecordContext<'_> {
         let end = plain.len().checked_sub(TRAILER_LEN).ok_or(fail(FormatErrorKind::Truncated))?;
         let by = Claim::decode(kind.what(), label, &plain[end..], |author| message(&aad, author, &plain[..end]))?.verify()?;
         plain.truncate(end);
+        if reads_as_reference(kind, bound, &by, &plain) {
+            return Err(fail(FormatErrorKind::Unauthentic));
+        }
         Ok((plain, Some(by)))
     }
 }

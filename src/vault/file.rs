@@ -152,7 +152,8 @@ pub(crate) struct OpenFile {
     pub file: Arc<dyn File>,
     /// Device and inode number in the store.
     pub inode: (u64, u64),
-    /// The same as in the state, which need not be locked to know it.
+    /// That of the state when the file was opened, which need not be locked to know it. Where several have the vault open it may be another
+    /// one by now.
     pub file_id: [u8; 32],
     pub state: RwLock<FileState>,
     /// Name or mode have changed; the next commit begins with a real flush.

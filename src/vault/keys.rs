@@ -25,6 +25,9 @@ use crate::sharing::{EpochKey, FolderKeys};
 /// Id of a directory.
 pub(crate) type DirectoryId = [u8; 32];
 
+/// What is wrong with a header of an epoch of which nothing is known, perhaps not yet.
+pub(crate) const UNKNOWN_KEY: &str = "names another key than this share has";
+
 /// Number of the next generation of keys, whichever share they are of: one that is opened anew has another one.
 static NEXT_GENERATION: AtomicU64 = AtomicU64::new(0);
 
@@ -139,6 +142,11 @@ impl ShareKeys {
         self.epochs.iter().map(|(_, epoch)| epoch).filter(move |epoch| epoch.number == number)
     }
 
+    /// The epoch that a header names.
+    fn named(&self, public: &PublicHeader) -> Option<&Epoch> {
+        self.numbered(public.epoch).find(|epoch| epoch.commitment == public.commitment)
+    }
+
     /// Keys of a file's chunks under an epoch.
     pub fn chunk_keys(&self, epoch: &Epoch, file_id: &[u8; 32]) -> ChunkKeys {
         ChunkKeys::new(self.suite, &file_key(&epoch.content, file_id))
@@ -155,8 +163,8 @@ impl ShareKeys {
         if public.suite != self.suite {
             return Err(Fault::Corrupt("names another suite than this share has"));
         }
-        let Some(epoch) = self.numbered(public.epoch).find(|epoch| epoch.commitment == public.commitment) else {
-            return Err(Fault::Corrupt("names another key than this share has"));
+        let Some(epoch) = self.named(&public) else {
+            return Err(Fault::Corrupt(UNKNOWN_KEY));
         };
         let (header, data, claim) = Header::unseal(&self.header_context(epoch), bytes)?;
         let by = claim.map(|claim| self.signing.verify(&claim)).transpose()?;
@@ -170,13 +178,14 @@ impl ShareKeys {
     /// damaged it.
     pub fn is_torn_header(&self, bytes: &[u8], file_id: &[u8; 32]) -> bool {
         let Ok(public) = PublicHeader::decode(&self.layout, bytes) else { return false };
-        let Some(epoch) = self.numbered(public.epoch).find(|epoch| epoch.commitment == public.commitment) else { return false };
+        let Some(epoch) = self.named(&public) else { return false };
         public.file_id == *file_id && Header::open(&self.header_context(epoch), bytes).is_err()
     }
 
-    /// Seals a header under the current epoch; in a signed share as ours, or as `author`'s.
+    /// Seals a header under the epoch that it names, which was the current one a moment ago; in a signed share as ours, or as `author`'s.
     pub fn seal_header(&self, header: &Header, data: &[u8], author: Option<[u8; 32]>, random: &dyn Random) -> Vec<u8> {
-        let context = self.header_context(self.current());
+        // Not the one that is current now: another may have begun since, and nobody would find the key of what names this one.
+        let context = self.header_context(self.named(&header.public).expect("a header names an epoch that is known"));
         if self.signed() {
             self.signing.sign(author, |sign| header.seal(&context, data, Some(sign), random))
         } else {
@@ -188,10 +197,12 @@ impl ShareKeys {
         RecordContext { share: &self.share, suite: self.suite, signed: self.signed(), epoch: epoch.number, cipher: &epoch.records }
     }
 
-    /// Seals a record under the current epoch; where its kind is signed, as ours, or as `author`'s.
+    /// Seals a record under the current epoch; where its kind is signed, as ours, or as `author`'s: not where nobody would believe that.
     pub fn seal_record_of(&self, author: Option<[u8; 32]>, kind: RecordKind, bound: &[u8], plain: &[u8], random: &dyn Random) -> Vec<u8> {
         let context = self.record_context(self.current());
         if kind.is_signed(self.signed()) {
+            let signer = self.signing.own();
+            let author = author.filter(|author| !record::reads_as_reference(kind, bound, &Authorship { author: *author, signer }, plain));
             self.signing.sign(author, |sign| context.seal(kind, bound, plain, Some(sign), random))
         } else {
             context.seal(kind, bound, plain, None, random)
@@ -260,5 +271,46 @@ impl ShareKeys {
     /// Id of the directory that stands at (`parent`, `name`), unless a record in it says otherwise.
     pub fn derived_directory(&self, parent: &DirectoryId, name: &[u8]) -> DirectoryId {
         directory_id(&self.directories, parent, name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::signed::Rights;
+    use super::*;
+    use crate::crypto::random::seeded::Seeded;
+    use crate::format::header::Hint;
+    use crate::format::slots::slice_reader;
+    use crate::format::table::HOLE;
+    use crate::sharing::{Acting, FoundParams, Identity, found};
+
+    #[test]
+    fn a_header_that_was_made_before_an_epoch_began_can_be_read_after_it() {
+        // The background takes a new epoch over between the making of a header and its sealing: it named the old epoch and was sealed under
+        // the key of the new one, and nobody could open the file any more.
+        let random = Seeded::new(1);
+        let ann = Arc::new(Identity::generate(&random));
+        for signed in [false, true] {
+            let params = FoundParams { suite: Suite::Aes256Gcm, signed, isolated: false, chunk_log2: 14, name: "Ann", others: &[] };
+            let founded = found(&ann, &params, &random, 0).unwrap();
+            let members = founded.roster.members(&founded.keys, &mut |_, at, buf| slice_reader(&founded.change.slots)(at, buf)).unwrap();
+            let rights = Rights::new([(members.clone(), Vec::new())].into_iter(), false);
+            let signing = Signing::new(ann.clone(), rights);
+            let layout = Layout::new(14, signed).unwrap();
+            let keys = ShareKeys::new(*founded.roster.share_id(), Suite::Aes256Gcm, layout, &founded.keys, signing);
+            let current = keys.current();
+            let public =
+                PublicHeader { suite: keys.suite, small: Some(4), epoch: current.number, commitment: current.commitment, file_id: [7; 32] };
+            let hint = Hint { directory: [0; 32], name: Vec::new() };
+            let header = Header { public, size: 4, version: 1, root: HOLE, oldest_epoch: 1, hint };
+
+            let acting = Acting { by: &ann, keys: &founded.keys, members: &members, random: &random, now: 0 };
+            let change = founded.roster.rekey(&acting).unwrap();
+            let next = founded.roster.extend(&change.manifest).unwrap();
+            keys.adopt(&next.open(&ann, &mut |_, at, buf| slice_reader(&change.slots)(at, buf)).unwrap());
+            assert_eq!(keys.current().number, 2);
+            let opened = keys.open_header(&keys.seal_header(&header, b"data", None, &random)).unwrap();
+            assert_eq!((&opened.data[..], opened.header), (&b"data"[..], header));
+        }
     }
 }

@@ -137,6 +137,18 @@ impl Nodes {
         inside.collect(id);
     }
 
+    /// Notes in what state a file was closed.
+    pub fn set_closed_as(&self, id: NodeId, state: Option<u64>) {
+        if let Some(node) = self.inside.lock().nodes.get_mut(id) {
+            node.closed_as = state.unwrap_or(0);
+        }
+    }
+
+    /// In what state a file was closed, where that is known.
+    pub fn closed_as(&self, id: NodeId) -> Option<u64> {
+        self.inside.lock().nodes.get(id).map(|node| node.closed_as).filter(|state| *state != 0)
+    }
+
     /// The next lookup of the object gets a new node; this one stays for those who count on it.
     pub fn renew(&self, id: NodeId) {
         self.inside.lock().nodes.leave_key(id);

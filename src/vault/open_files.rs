@@ -220,6 +220,7 @@ impl Core {
                         tracing::debug!(errno = fault.errno(), "bytes beyond the end of a file stay");
                     }
                 }
+                self.note_closed(open);
                 files.remove(&open.node);
                 drop(files);
                 self.nodes.closed(open.node);
@@ -227,6 +228,20 @@ impl Core {
             break;
         }
         committed.unwrap_or(Ok(()))
+    }
+
+    /// Notes in what state a file is closed.
+    fn note_closed(&self, open: &OpenFile) {
+        let state = open.state.try_read();
+        let settled = state.as_ref().filter(|state| !state.changed && state.latched.is_none());
+        self.nodes.set_closed_as(open.node, settled.and_then(|state| state_mark(state)));
+    }
+
+    /// Whether a file that was just loaded is in the state in which it was closed here: pages of another one, which somebody has put in its
+    /// place in the store, the kernel must not show beside those of this one.
+    pub fn is_as_closed(&self, open: &OpenFile) -> bool {
+        let closed = self.nodes.closed_as(open.node);
+        closed.is_some() && closed == state_mark(&open.state.read())
     }
 
     /// The commit of the last close. A file whose old contents were thrown away is made durable at once: the program has put new ones there,
@@ -321,4 +336,9 @@ impl Core {
             open.inode_changed.store(true, Ordering::Release);
         }
     }
+}
+
+/// What tells the committed state of a file from another one: the beginning of the header's hash.
+fn state_mark(state: &FileState) -> Option<u64> {
+    state.committed.as_ref().map(|committed| u64::from_le_bytes(*committed.hash.first_chunk().expect("32 bytes")))
 }

@@ -16,8 +16,7 @@ use parking_lot::Mutex;
 use super::core::Core;
 use super::error::Inner;
 
-/// Bytes of a reference.
-pub(crate) const REFERENCE_LEN: usize = 16;
+pub(crate) use crate::format::record::REFERENCE_LEN;
 
 /// What names a control file.
 pub(crate) type Reference = [u8; REFERENCE_LEN];

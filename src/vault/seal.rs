@@ -2,7 +2,8 @@
 //!
 //! Rules that hold here
 //! * A salt is drawn for a chunk that is sealed ahead, and used for nothing else: what is not taken in the end is thrown away with it.
-//! * Whoever takes such a chunk checks that its epoch is still the current one.
+//! * Whoever takes such a chunk checks that its epoch is still the current one, and that the file still has the id for which it was sealed:
+//!   where several have the vault open another daemon may have given it another one.
 //! * The buffer of the plain text is sealed in place; only one that could not be sealed is wiped.
 
 use std::collections::BTreeMap;
@@ -50,7 +51,10 @@ pub(crate) fn seal(
 
 /// Whole chunks of one write, sealed before its file was locked, so that two threads can seal what one stream writes.
 #[derive(Default)]
-pub(crate) struct Ready(BTreeMap<u64, (DirtyChunk, Sealed)>);
+pub(crate) struct Ready {
+    file_id: [u8; 32],
+    chunks: BTreeMap<u64, (DirtyChunk, Sealed)>,
+}
 
 impl Ready {
     /// Seals the chunks that `data` at `offset` fills from end to end.
@@ -58,7 +62,7 @@ impl Ready {
         let chunk = tools.keys.layout.chunk();
         let (first, end) = (offset.div_ceil(chunk), offset.saturating_add(data.len() as u64) / chunk);
         let epoch = tools.keys.current();
-        let mut ready = BTreeMap::new();
+        let mut chunks = BTreeMap::new();
         for k in first..end {
             let at = (k * chunk - offset) as usize;
             let plain = Zeroizing::new(data[at..at + chunk as usize].to_vec());
@@ -67,16 +71,19 @@ impl Ready {
             let sealed = seal(tools, file_id, k, epoch.number, &key, 0, plain);
             let table = Table::empty(&tools.keys.layout, salt, epoch.number);
             let (live, pending) = (Box::default(), BTreeMap::new());
-            ready.insert(k, (DirtyChunk { table, key, epoch: epoch.commitment, live, pending }, sealed));
+            chunks.insert(k, (DirtyChunk { table, key, epoch: epoch.commitment, live, pending }, sealed));
         }
-        Ready(ready)
+        Ready { file_id: *file_id, chunks }
     }
 
-    /// Takes chunk `k` out, if it was sealed from `len` bytes and its epoch is still the current one. Its live segments are not known yet.
-    pub fn take(&mut self, tools: &Tools, k: u64, len: usize) -> Option<(DirtyChunk, Sealed)> {
+    /// Takes chunk `k` out, if it was sealed from `len` bytes, for the file with this id, and its epoch is still the current one. Its live
+    /// segments are not known yet.
+    pub fn take(&mut self, tools: &Tools, file_id: &[u8; 32], k: u64, len: usize) -> Option<(DirtyChunk, Sealed)> {
         let current = tools.keys.current();
-        let (chunk, sealed) = self.0.remove(&k)?;
-        let fits = sealed.bytes.len() == len && (chunk.table.epoch, chunk.epoch) == (current.number, current.commitment);
+        let (chunk, sealed) = self.chunks.remove(&k)?;
+        let fits = sealed.bytes.len() == len
+            && self.file_id == *file_id
+            && (chunk.table.epoch, chunk.epoch) == (current.number, current.commitment);
         fits.then_some((chunk, sealed))
     }
 }

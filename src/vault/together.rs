@@ -20,6 +20,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::core::Core;
 use super::error::{Fault, Inner};
 use super::file::{FileState, OpenFile};
+use super::keys::UNKNOWN_KEY;
 use super::types::NodeId;
 use crate::backing::{Access, Dir, File, Lock};
 use crate::format::journal::header_hash;
@@ -145,12 +146,18 @@ impl Names {
 }
 
 impl Core {
-    /// See [`Core::acquire`](super::core::Core::acquire): waits for others' guards and commits.
+    /// See [`Core::acquire`](super::core::Core::acquire): waits for others' guards and commits, and looks for the key of an epoch that is not
+    /// known.
     pub fn patiently<T>(&self, writes: bool, mut attempt: impl FnMut() -> Inner<T>, node: NodeId) -> Inner<T> {
         let begun = Instant::now();
-        let mut again = true;
+        let (mut again, mut looked) = (true, false);
         loop {
             let fault = match attempt() {
+                // Another client may have begun an epoch since we looked.
+                Err(Fault::Corrupt(UNKNOWN_KEY)) if self.keys.signed() && !std::mem::replace(&mut looked, true) => {
+                    let _ = self.refresh(&self.trust);
+                    continue;
+                }
                 Err(fault) if self.shared => fault,
                 other => return other,
             };

@@ -29,7 +29,8 @@ pub(crate) struct Walked {
     pub hashes: HashSet<[u8; 32]>,
     /// Places of nested shares.
     pub nested: Vec<NodeId>,
-    /// Shares to which a junction leads and which are not isolated, with the stored path of one.
+    /// Shares to which a junction leads and which are not isolated, with the stored path of one. That a share is isolated, or is
+    /// being made, is not taken from a member who is to be removed.
     pub expected: HashMap<[u8; 32], PathBuf>,
 }
 
@@ -156,10 +157,9 @@ impl Walk<'_> {
 
     /// Notes to which share a valid junction leads.
     fn expect(&mut self, node: NodeId, name: &[u8], bound: &[u8], bytes: &[u8]) {
-        if let Ok((plain, _)) = self.core.keys.open_record_by(RecordKind::Junction, bound, bytes)
+        if let Ok((plain, Some(by))) = self.core.keys.open_record_by(RecordKind::Junction, bound, bytes)
             && let Ok(junction) = Junction::decode(&plain)
-            && !junction.isolated
-            && !junction.coming
+            && (!(junction.isolated || junction.coming) || self.of.iter().any(|gone| *gone == by.signer || *gone == by.author))
         {
             let path = self.core.shown_path(node).join(super::folder::shown(name));
             self.found.expected.insert(junction.share, path);

@@ -488,6 +488,56 @@ fn record_failures(make: &mut Make, inputs: &Inputs, good: &[u8]) {
     make.bad("other-key", "unauthentic", "Another key.", &replaced(inputs, "records-key", hex::encode([8; 32])), good);
 }
 
+/// What is sealed as a record: kind, bound to, held.
+type Sealed<'a> = (RecordKind, &'a [u8], &'a [u8]);
+
+/// A record of a signed share that says that it is `by`'s, under the signature that the second signer makes for `signed`.
+fn borrowed(sealed: Sealed<'_>, signed: Sealed<'_>, by: Authorship) -> Vec<u8> {
+    let cipher = RecordCipher::new(AES, &[9; 32]);
+    let context = RecordContext { share: &SHARE, suite: AES, signed: true, epoch: 2, cipher: &cipher };
+    let seal = |(kind, bound, plain): Sealed<'_>, sign: &dyn Fn(&Label, &[u8]) -> [u8; 64]| {
+        context.seal(kind, bound, plain, Some(Sign { by, sign }), &Counting::from(1))
+    };
+    let signature = std::cell::Cell::new([0; 64]);
+    seal(signed, &|label, message| {
+        signature.set(signers().1.sign(label, message));
+        signature.get()
+    });
+    seal(sealed, &|_, _| signature.get())
+}
+
+/// A record in a signed share, and what has been signed for something else.
+fn signed_records(make: &mut Make, inputs: &Inputs, good: Sealed<'_>, others: &[(&str, &str, Sealed<'_>)], text: fn(&[u8]) -> Vec<u8>) {
+    let inputs: Inputs = [inputs.clone(), vec![("signed", "1".into())]].concat();
+    let (author, signer) = signers();
+    let by = Authorship { author: author.public().sign, signer: signer.public().sign };
+    let record = borrowed(good, good, by);
+    make.ok("signed-share", "In a signed share, sealed anew by somebody else for its author.", &inputs, &text(&record));
+    make.bad("signed-share-unsigned", "flags", "The flag that it is signed is missing.", &inputs, &text(&with(&record, 2, 0)));
+    for (what, forged) in [("author", Authorship { author: by.signer, ..by }), ("signer", Authorship { signer: by.author, ..by })] {
+        let cipher = RecordCipher::new(AES, &[9; 32]);
+        let context = RecordContext { share: &SHARE, suite: AES, signed: true, epoch: 2, cipher: &cipher };
+        let signature = record_signature(&cipher, good, &record);
+        let sealed = context.seal(good.0, good.1, good.2, Some(Sign { by: forged, sign: &|_, _| signature }), &Counting::from(1));
+        make.bad(&format!("signed-share-other-{what}"), "unauthentic", &format!("Another {what} is named."), &inputs, &text(&sealed));
+    }
+    for (name, comment, other) in others {
+        make.bad(name, "unauthentic", comment, &inputs, &text(&borrowed(good, *other, by)));
+    }
+}
+
+/// The signature in a record.
+fn record_signature(cipher: &RecordCipher, (kind, bound, _): Sealed<'_>, record: &[u8]) -> [u8; 64] {
+    let word = match kind {
+        RecordKind::Symlink => b"KSYM",
+        RecordKind::Directory => b"KDIR",
+        RecordKind::Name => b"KNAM",
+        _ => panic!("not asked for"),
+    };
+    let plain = cipher.open_record(&[word, &SHARE[..], &record[..24], bound].concat(), &record[24..]).unwrap();
+    *plain.last_chunk().unwrap()
+}
+
 fn directory_record() -> Make {
     let mut make = Make::of("directory-record");
     let place = |byte: u8, name: &[u8]| Place { parent: [byte; 32], name: name.to_vec() };
@@ -511,6 +561,11 @@ fn directory_record() -> Make {
     );
     make.bad("slash", "range", "A name with a slash.", &inputs, &sealed(&with(&plain, 66, b'/')));
     make.bad("behind-the-name", "flags", "Bytes behind a name that are not zero.", &inputs, &sealed(&with(&plain, 100, 1)));
+    let others = [
+        ("signed-share-other-id", "The signature is over another id.", (RecordKind::Directory, &b""[..], &with(&plain, 0, 9)[..])),
+        ("signed-share-other-kind", "The signature is that of a link.", (RecordKind::Symlink, b"", &plain)),
+    ];
+    signed_records(&mut make, &inputs, (RecordKind::Directory, b"", &plain), &others, <[u8]>::to_vec);
     make
 }
 
@@ -529,6 +584,12 @@ fn long_name() -> Make {
     record_failures(&mut make, &aes, &good);
     make.bad("other-directory", "unauthentic", "Moved to another directory.", &replaced(&aes, "directory", hex::encode([3; 32])), &good);
     make.bad("other-entry", "unauthentic", "Put beside another entry.", &replaced(&aes, "hash", hex::encode([3; 32])), &good);
+    let elsewhere = [[3; 32], hash].concat();
+    let others = [
+        ("signed-share-other-directory", "The signature is for another directory.", (RecordKind::Name, &elsewhere[..], &plain[..])),
+        ("signed-share-other-name", "The signature is over another name.", (RecordKind::Name, &bound, &[b'm'; 255])),
+    ];
+    signed_records(&mut make, &aes, (RecordKind::Name, &bound, &plain), &others, <[u8]>::to_vec);
     make
 }
 
@@ -563,6 +624,32 @@ fn symlink() -> Make {
         &with(&good, 70, if good[70] == b'A' { b'B' } else { b'A' }),
     );
     make.bad("plain", "encoding", "A link that somebody without the key has made.", &inputs, b"/etc/passwd");
+    let long = count::<16>(0x80);
+    let others = [
+        ("signed-share-other-target", "The signature is over another target.", (RecordKind::Symlink, &b""[..], &b"../elsewherE"[..])),
+        ("signed-share-long-target", "The signature is that of a long target.", (RecordKind::LongSymlink, &long, b"../elsewhere")),
+    ];
+    signed_records(&mut make, &inputs, (RecordKind::Symlink, b"", b"../elsewhere"), &others, link_text);
+    let signed: Inputs = [inputs.clone(), vec![("signed", "1".into())]].concat();
+    let (author, signer) = signers();
+    let by = Authorship { author: author.public().sign, signer: signer.public().sign };
+    let reference = (RecordKind::Symlink, &b"+"[..], &long[..]);
+    let record = borrowed(reference, reference, by);
+    make.ok("signed-share-overflow", "A reference in a signed share.", &signed, &[&b"+"[..], &link_text(&record)].concat());
+    // What is signed for it, `+` and the author and the reference, is divided at another place.
+    let cipher = RecordCipher::new(AES, &[9; 32]);
+    let signature = record_signature(&cipher, reference, &record);
+    let context = RecordContext { share: &SHARE, suite: AES, signed: true, epoch: 2, cipher: &cipher };
+    let moved = Authorship { author: [&b"+"[..], &by.author[..31]].concat().try_into().unwrap(), ..by };
+    let target = [&by.author[31..], &long].concat();
+    let sealed = context.seal(RecordKind::Symlink, b"", &target, Some(Sign { by: moved, sign: &|_, _| signature }), &Counting::from(1));
+    make.bad(
+        "signed-share-overflow-as-target",
+        "unauthentic",
+        "That reference, its signature borrowed for a target.",
+        &signed,
+        &link_text(&sealed),
+    );
     make
 }
 

@@ -95,8 +95,8 @@ pub fn read(structure: &str, scenario: &Scenario) -> Outcome {
         "directory-record" => directory_record(scenario),
         "long-name" => {
             let bound = [scenario.key("directory"), scenario.key("hash")].concat();
-            let plain = record(scenario, RecordKind::Name, &bound, &scenario.bytes)?;
-            Ok(fields([("name", hex::encode(plain))]))
+            let (plain, by) = record_by(scenario, RecordKind::Name, &bound, &scenario.bytes)?;
+            Ok(authors(fields([("name", hex::encode(plain))]), by))
         }
         "symlink" => symlink(scenario),
         "xattrs" => xattrs(scenario),
@@ -233,29 +233,31 @@ fn inventory(scenario: &Scenario) -> Outcome {
 }
 
 fn directory_record(scenario: &Scenario) -> Outcome {
-    let plain = record(scenario, RecordKind::Directory, b"", &scenario.bytes)?;
+    let (plain, by) = record_by(scenario, RecordKind::Directory, b"", &scenario.bytes)?;
     let record = DirectoryRecord::decode(&plain).map_err(kind)?;
-    Ok(fields([
+    let all = fields([
         ("id", hex::encode(record.id)),
         ("place-parent", hex::encode(record.place.parent)),
         ("place-name", hex::encode(record.place.name)),
         ("previous-parent", hex::encode(record.previous.parent)),
         ("previous-name", hex::encode(record.previous.name)),
-    ]))
+    ]);
+    Ok(authors(all, by))
 }
 
 /// The bytes are the text of the store's link; with an input `reference` they are the control file of a long target.
 fn symlink(scenario: &Scenario) -> Outcome {
     if scenario.inputs.contains_key("reference") {
-        let target = record(scenario, RecordKind::LongSymlink, &scenario.bytes_input("reference"), &scenario.bytes)?;
-        return Ok(fields([("target", hex::encode(target))]));
+        let (target, by) = record_by(scenario, RecordKind::LongSymlink, &scenario.bytes_input("reference"), &scenario.bytes)?;
+        return Ok(authors(fields([("target", hex::encode(target))]), by));
     }
     let (text, bound, field): (_, &[u8], _) = match scenario.bytes.strip_prefix(b"+") {
         Some(text) => (text, b"+", "reference"),
         None => (&scenario.bytes[..], b"", "target"),
     };
     let sealed = link_record(text).map_err(kind)?;
-    Ok(fields([(field, hex::encode(record(scenario, RecordKind::Symlink, bound, &sealed)?))]))
+    let (plain, by) = record_by(scenario, RecordKind::Symlink, bound, &sealed)?;
+    Ok(authors(fields([(field, hex::encode(plain))]), by))
 }
 
 /// The bytes are the store's attribute; with an input `reference` they are the control file of a long list.

@@ -121,6 +121,12 @@ pub struct Export {
     /// The vault, or a directory in it
     #[arg(value_name = "VAULT[/PATH]")]
     pub source: PathBuf,
+    /// Keep set-user-id and set-group-id bits, and capabilities of files: whoever stores the vault can have set them
+    #[arg(long)]
+    pub suid: bool,
+    /// Make device nodes: whoever stores the vault can have put them there
+    #[arg(long)]
+    pub dev: bool,
     /// The directory to copy to, which is made when missing
     pub dir: PathBuf,
 }

@@ -141,7 +141,8 @@ pub fn export(args: &Export) -> Result<Exit, Failure> {
     open.refuse_within("export to", &args.dir)?;
     fs::create_dir_all(&args.dir).map_err(failed)?;
     let total = progress::is_shown().then(|| total(&open.vault, source.id()));
-    let tally = export::run(&open.vault, &source, &path, &args.dir, Tally::new(total));
+    let allowed = export::Allowed { suid: args.suid, dev: args.dev };
+    let tally = export::run(&open.vault, &source, &path, &args.dir, allowed, Tally::new(total));
     drop(source);
     // names and contents of an export that ended well are on the disk
     let dir = fs::File::open(&args.dir).map_err(failed)?;
@@ -193,7 +194,7 @@ mod tests {
     use crate::cli::open::Open;
     use crate::crypto::Suite;
     use crate::sharing::Identity;
-    use crate::vault::{CreateOptions, OpenOptions, OsRandom, ROOT};
+    use crate::vault::{Caller, CreateOptions, OpenOptions, OsRandom, ROOT, SetXattr};
 
     /// A vault in a directory of its own, and a tree to copy.
     struct Scene {
@@ -234,10 +235,14 @@ mod tests {
         }
 
         fn export(&self) -> (Tally, std::path::PathBuf) {
+            self.export_with(export::Allowed { suid: true, dev: true })
+        }
+
+        fn export_with(&self, allowed: export::Allowed) -> (Tally, std::path::PathBuf) {
             let target = self.dir.path().join("target");
             fs::create_dir_all(&target).unwrap();
             let root = Node::at(&self.open.vault, b"").unwrap();
-            (export::run(&self.open.vault, &root, b"", &target, Tally::new(None)), target)
+            (export::run(&self.open.vault, &root, b"", &target, allowed, Tally::new(None)), target)
         }
     }
 
@@ -286,6 +291,40 @@ mod tests {
         }
         assert_eq!(describe(&target), expected);
         assert_eq!(counts(&scene.export().0), (0, 6, 0), "all is there");
+    }
+
+    #[test]
+    fn what_gives_rights_is_made_only_where_that_is_asked_for() {
+        // Modes and kinds are the store's own: whoever stores a vault that root exports could make any file of it a program that runs as
+        // root, or a node of the machine's disk for everybody.
+        let scene = Scene::new();
+        scene.import();
+        let vault = &scene.open.vault;
+        let one = Node::child(vault, ROOT, b"one").unwrap().unwrap();
+        assert_eq!(one.attr.perm, 0o4751);
+        let is_root = rustix::process::geteuid().is_root();
+        let caller = Caller { uid: 0, gid: 0, umask: 0 };
+        let mut nodes = 0;
+        if is_root {
+            let disk = vault.mknod(&caller, ROOT, b"disk", Kind::BlockDevice, 0o666, rustix::fs::makedev(7, 200)).unwrap();
+            vault.forget(disk.node, 1);
+            nodes = 1;
+            // version 2, one capability, effective
+            let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            vault.set_xattr(one.id(), b"security.capability", &capability, SetXattr::Any).unwrap();
+        }
+        let (tally, target) = scene.export_with(export::Allowed::default());
+        assert_eq!((tally.copied, tally.failed), (6, nodes));
+        assert_eq!(fs::metadata(target.join("one")).unwrap().mode() & 0o7777, 0o751);
+        assert!(fs::symlink_metadata(target.join("disk")).is_err());
+        let capabilities = |path: &Path| local::xattrs(path).unwrap().iter().filter(|(name, _)| name == b"security.capability").count();
+        assert_eq!(capabilities(&target.join("one")), 0);
+        fs::remove_dir_all(&target).unwrap();
+        let (tally, target) = scene.export();
+        assert_eq!((tally.copied, tally.failed), (6 + nodes, 0));
+        let perm = if is_root { 0o4751 } else { 0o751 };
+        assert_eq!(fs::metadata(target.join("one")).unwrap().mode() & 0o7777, perm);
+        assert_eq!(capabilities(&target.join("one")), nodes as usize);
     }
 
     #[test]

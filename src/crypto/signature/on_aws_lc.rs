@@ -120,4 +120,36 @@ mod tests {
             assert!(!says(&public, &message, &signature));
         }
     }
+
+    #[test]
+    fn both_libraries_say_the_same_of_keys_with_a_part_of_small_order() {
+        // A member may publish any key. With one that is a sum of an ordinary point and one of small order the two ways to verify that are
+        // in use, with and without the cofactor, differ, and two members would see two vaults. Neither library takes the cofactor.
+        use curve25519_dalek::constants::{ED25519_BASEPOINT_POINT as B, EIGHT_TORSION};
+        use curve25519_dalek::scalar::Scalar;
+        use sha2::{Digest, Sha512};
+        let wide = |parts: &[&[u8]]| {
+            let mut hash = Sha512::new();
+            parts.iter().for_each(|part| hash.update(part));
+            Scalar::from_bytes_mod_order_wide(&hash.finalize().into())
+        };
+        let (a, mut counted) = (wide(&[b"secret"]), [0; 2]);
+        for in_key in EIGHT_TORSION {
+            let public = (B * a + in_key).compress().to_bytes();
+            for in_r in EIGHT_TORSION {
+                for n in 0..4u8 {
+                    let r = wide(&[b"nonce", &[n]]);
+                    let encoded = (B * r + in_r).compress().to_bytes();
+                    let k = wide(&[&encoded, &public, &[n]]);
+                    let signature: [u8; 64] = [encoded, (r + k * a).to_bytes()].concat().try_into().unwrap();
+                    let said = verify(&public, &[n], &signature);
+                    assert_eq!(said, on_dalek(&public, &[n], &signature));
+                    // With the cofactor all of them would pass.
+                    assert_eq!(said.is_ok(), in_r + in_key * k == EIGHT_TORSION[0]);
+                    counted[usize::from(said.is_ok())] += 1;
+                }
+            }
+        }
+        assert!(counted.iter().all(|n| *n > 20), "{counted:?}");
+    }
 }

@@ -305,7 +305,7 @@ impl FileState {
                 Some(dirty) => dirty.live.clone(),
                 None => self.live_segments(tools, self.committed_chunk(file, tools, k)?.as_deref()),
             };
-            let (mut chunk, sealed) = match ready.take(tools, k, data.len()) {
+            let (mut chunk, sealed) = match ready.take(tools, &self.file_id, k, data.len()) {
                 Some((chunk, sealed)) => (DirtyChunk { live, ..chunk }, sealed),
                 None => {
                     let chunk = self.empty_chunk(tools, live);

@@ -3,6 +3,7 @@
 //! Rules that hold here
 //! * Records apply to a file whose header one of them knows, or whose header a crash has torn; to no other.
 //! * Applying them again changes nothing, and says so.
+//! * Where they are only shown, and not written, none is that was signed by somebody who may not write: see [`Journal::counts`].
 
 use std::collections::BTreeMap;
 
@@ -40,7 +41,13 @@ impl Journal {
             None => return Ok(if self.is_newer(&bytes, records) { Outcome::Nothing } else { Outcome::Refused }),
         };
         let start = (1..=known).rev().find(|i| !follows(*i)).unwrap_or(0);
-        let end = (known + 1..records.len()).find(|i| !follows(*i)).unwrap_or(records.len());
+        let mut end = (known + 1..records.len()).find(|i| !follows(*i)).unwrap_or(records.len());
+        while self.overlaid.is_some() && end > start && !self.counts(records[end - 1]) {
+            end -= 1;
+        }
+        if end == start {
+            return Ok(Outcome::Refused);
+        }
         let last = records[end - 1];
         let mut changed = file.stat()?.size < last.cipher_len;
         let mut present = Vec::new();
@@ -83,6 +90,13 @@ impl Journal {
             set_mtime(file, stat.mtime)?;
         }
         Ok(())
+    }
+
+    /// Whether what a record leaves would be read by anybody: in a signed share its owner may have lost the right to write since. Who only
+    /// reads is not shown it then in the place of what is there, which may be valid by an inventory.
+    fn counts(&self, record: &JournalRecord<'_>) -> bool {
+        let header = record.patches.iter().rfind(|p| p.offset == 0);
+        !self.keys.signed() || header.is_some_and(|header| self.keys.open_header(&header.bytes).is_ok())
     }
 
     /// Whether the file is authentic and in a state that came after all of the records.

@@ -117,12 +117,15 @@ impl Share {
         progress: &mut dyn FnMut(&ShareProgress),
         left: &mut Vec<(PathBuf, String)>,
     ) -> Result<Option<Pin>> {
-        let Walked { nested, mut expected, .. } = self.walk(&[], progress)?;
+        let Walked { nested, mut expected, .. } = self.walk(admins, progress)?;
         let mut removed = None;
         for place in nested {
             let outside = self.vault.shares().outside(self.number, place);
             let junction = self.core.junction_at(place).ok().flatten();
             let shown = self.stored(place);
+            // By the descriptor, which the share's id binds: the junction may be signed by who is to be removed.
+            let descriptor = self.core.dir(place).ok().and_then(|dir| share::descriptor(&*dir, &shown).ok());
+            let is_isolated = junction.as_ref().zip(descriptor).is_some_and(|(j, d)| d.isolated && d.share_id() == j.share);
             let child = self.vault.shares().directory("enter", outside).map(|route| Share {
                 vault: self.vault.clone(),
                 core: route.core,
@@ -132,7 +135,7 @@ impl Share {
             if let Some(junction) = &junction {
                 expected.remove(&junction.share);
             }
-            if junction.is_some_and(|junction| junction.isolated) {
+            if is_isolated {
                 continue;
             }
             let done = child.and_then(|child| {

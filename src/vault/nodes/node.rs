@@ -92,13 +92,15 @@ pub(super) struct Node {
     pub lookups: u64,
     pub children: u32,
     pub opens: u32,
+    /// What tells the state in which a file was closed for the last time, 0 where that is not known: the kernel may have pages of it.
+    pub closed_as: u64,
     rare: Option<Box<Rare>>,
 }
 
 impl Node {
     /// One that nobody counts on yet.
     pub fn new(id: NodeId, key: Key) -> Self {
-        Node { id, key, links: SmallVec::new(), forgotten: false, lookups: 0, children: 0, opens: 0, rare: None }
+        Node { id, key, links: SmallVec::new(), forgotten: false, lookups: 0, children: 0, opens: 0, closed_as: 0, rare: None }
     }
 
     pub fn kind(&self) -> Kind {

@@ -3,6 +3,8 @@
 //! Rules that hold here
 //! * A file is worked on through the table of open files, under its lock, in parts that are let go of between commits: whoever has it open
 //!   reads and writes meanwhile, and no crash finds anything but the old or the new state of a part.
+//! * An eager pass looks at the tables themselves in a signed share: what a header says of the epochs of its chunks is not signed. A count goes
+//!   by the header.
 //! * A file that is not durable yet is made so first: half of it sealed anew, in place, would be lost in a crash that it might have survived.
 
 use std::sync::Arc;
@@ -66,7 +68,7 @@ impl Pass<'_> {
         let epochs = core.epochs(&bytes)?;
         match self.work {
             Work::Count => self.count(node, &epochs, stat),
-            Work::Eager if epochs.contents => self.reseal(node, dir, stored, stat),
+            Work::Eager if epochs.contents || self.has_older(node, &epochs)? => self.reseal(node, dir, stored, stat),
             _ if epochs.old => self.reseal(node, dir, stored, stat),
             _ => Ok(()),
         }
@@ -98,6 +100,19 @@ impl Pass<'_> {
         self.done.files += 1;
         (self.progress)(&self.done);
         Ok(())
+    }
+
+    /// Whether a file has chunks of older epochs of which its header says nothing: that part of it is not signed, so every reader can have
+    /// made it say so.
+    fn has_older(&self, node: NodeId, epochs: &Epochs) -> Inner<bool> {
+        if !self.core.keys.signed() || epochs.small.is_some() || self.core.keys.older().is_empty() {
+            return Ok(false);
+        }
+        let flags = OpenFlags { read: true, ..OpenFlags::default() };
+        let open = self.core.acquire(node, flags)?;
+        let counted = self.count_chunks(&open);
+        self.core.release(&open, flags)?;
+        Ok(counted?.0 > 0)
     }
 
     /// Bytes of older epochs, and all.

@@ -1,6 +1,9 @@
 //! From a vault into a local directory.
 //!
-//! Rule: nothing is written through a link. A name is looked at without following, and files are made under a name of their own.
+//! Rules that hold here
+//! * Nothing is written through a link. A name is looked at without following, and files are made under a name of their own.
+//! * What gives rights is made only where the user asks for it, as in a mount: modes and kinds are the store's own, and whoever stores the
+//!   vault can have made a program set-user-id, or a device node of a file.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, Permissions};
@@ -19,10 +22,22 @@ use crate::cli::node::{BLOCK, Node, OpenFile, is_partial, is_plain_name, names, 
 use crate::cli::paths::join;
 use crate::vault::{Attr, NodeId, Vault};
 
+/// What gives rights to its target.
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// What is kept of that which gives rights.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Allowed {
+    /// Set-user-id and set-group-id bits, and capabilities of files.
+    pub suid: bool,
+    /// Device nodes.
+    pub dev: bool,
+}
+
 /// Copies what is in the directory `source`, at the plain path `plain`, into `dir`.
-pub fn run(vault: &Vault, source: &Node<'_>, plain: &[u8], dir: &Path, tally: Tally) -> Tally {
+pub fn run(vault: &Vault, source: &Node<'_>, plain: &[u8], dir: &Path, allowed: Allowed, tally: Tally) -> Tally {
     let is_root = rustix::process::geteuid().is_root();
-    let mut export = Export { vault, tally, is_root, links: HashMap::new(), buffer: vec![0; BLOCK] };
+    let mut export = Export { vault, tally, allowed, is_root, links: HashMap::new(), buffer: vec![0; BLOCK] };
     if let Err(error) = export.directory(source, plain, dir) {
         export.tally.failed(Shown(plain), &error);
     }
@@ -32,6 +47,7 @@ pub fn run(vault: &Vault, source: &Node<'_>, plain: &[u8], dir: &Path, tally: Ta
 struct Export<'a> {
     vault: &'a Vault,
     tally: Tally,
+    allowed: Allowed,
     is_root: bool,
     /// Files with several names that were copied already, by inode: where the first one is.
     links: HashMap<u64, PathBuf>,
@@ -145,6 +161,9 @@ impl Export<'_> {
                 }
                 return outside::set_times_of(partial, node.attr.atime, node.attr.mtime).map_err(local("set times"));
             }
+            Kind::BlockDevice | Kind::CharDevice if !self.allowed.dev => {
+                return Err(EntryError::Odd("a device node, which is made only with --dev"));
+            }
             kind => {
                 let kind = file_type(kind).ok_or(EntryError::Odd("its type is not known"))?;
                 mknodat(CWD, partial, kind, Mode::from_raw_mode(0o600), node.attr.rdev).map_err(call("make"))?;
@@ -174,17 +193,18 @@ impl Export<'_> {
         }
         file.set_len(attr.size).map_err(local("set length"))?;
         opened.close()?;
-        self.xattrs(node.id(), partial)?;
+        // a change of the owner takes the capabilities away
         if self.is_root {
             fchown(&file, Some(attr.uid), Some(attr.gid)).map_err(local("set owner"))?;
         }
+        self.xattrs(node.id(), partial)?;
         file.set_permissions(Permissions::from_mode(self.mode(&attr))).map_err(local("set mode"))?;
         outside::set_times(&file, attr.atime, attr.mtime).map_err(local("set times"))
     }
 
     /// The mode to give. Where the owner cannot be kept, set-user-id bits would give the rights of another one.
     fn mode(&self, attr: &Attr) -> u32 {
-        if self.is_root { attr.perm } else { attr.perm & !0o6000 }
+        if self.is_root && self.allowed.suid { attr.perm } else { attr.perm & !0o6000 }
     }
 
     /// Sets owner (only root can), then mode (which a change of owner would cut), then times, of what is no link.
@@ -198,6 +218,9 @@ impl Export<'_> {
 
     fn xattrs(&self, node: NodeId, path: &Path) -> Result<(), EntryError> {
         for name in self.vault.list_xattr(node)? {
+            if name == CAPABILITY && !self.allowed.suid {
+                continue;
+            }
             let value = match self.vault.get_xattr(node, &name) {
                 Err(error) if error.errno() == libc::ENODATA => continue,
                 other => other?,
