@@ -320,7 +320,8 @@ fn small_disk(work: &Path) -> Option<Disk> {
 #[test]
 fn a_full_disk_damages_nothing_and_the_mount_goes_on_when_there_is_space() {
     // A last segment that grew needed a block of which the store was asked only after the record was durable, and then nothing else in
-    // the vault could be overwritten either.
+    // the vault could be overwritten either. And the kernel went on with the length of what was refused at the close: where it had let go
+    // of the pages, it showed zeros.
     if !can_mount() {
         return;
     }

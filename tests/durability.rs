@@ -1020,6 +1020,8 @@ fn what_did_not_fit_leaves_no_damage_behind() {
             refused |= vault.flush(handle).is_err();
             assert!(refused, "{what}");
             let _ = vault.release(handle);
+            vault.close().unwrap();
+            let vault = vaults::open(store.root()).unwrap();
             let report = vault.check(b"", &mut |_| {}).unwrap();
             assert_eq!(report.faults, [], "{what}");
             store.set_capacity(None);

@@ -45,6 +45,9 @@ const LARGE: u64 = 1 << 20;
 /// Files with records, and so open handles, beyond which a journal is checkpointed.
 const FILES_MAX: usize = 256;
 
+/// Files that are noted because a commit of them found no room.
+const REFUSED_FILES_MAX: usize = 4096;
+
 /// Device and inode number.
 type Inode = (u64, u64);
 
@@ -155,6 +158,8 @@ pub(crate) struct Journal {
     overlaid: Option<Mutex<HashMap<Inode, Arc<OverlayFile>>>>,
     /// Others may have the vault open too, and journals in it.
     shared: bool,
+    /// Stored paths of files of which a commit found no room.
+    refused: Mutex<HashMap<Inode, Vec<u8>>>,
 }
 
 /// A record that was appended and must be reported as applied.
@@ -206,6 +211,7 @@ impl Journal {
             created: Arc::default(),
             overlaid,
             shared,
+            refused: Mutex::default(),
         }
     }
 
@@ -423,11 +429,12 @@ impl Journal {
         self.state.lock().broken.iter_mut().filter(|b| b.inode == Some(inode)).for_each(|b| b.doomed = doomed);
     }
 
-    /// Cuts what a refused commit has left beyond the end of a file that is let go of, unless a record may yet refer to it.
-    pub fn cut_refused(&self, inode: Inode, file: &dyn File) -> Inner<()> {
-        let state = self.state.lock();
-        let may_be_needed = state.broken_at(inode, None).is_some() || state.doubtful.contains(&inode);
-        if may_be_needed { Ok(()) } else { self.cut_residue(file) }
+    /// Notes a file of which a commit was refused for want of room. What was written of it before may stand behind its end.
+    pub fn note_refused(&self, inode: Inode, path: Vec<u8>) {
+        let mut refused = self.refused.lock();
+        if refused.len() < REFUSED_FILES_MAX {
+            refused.insert(inode, path);
+        }
     }
 
     /// Gives the store back what the journal has reserved and not used, for a record that is durable and finds no space at its place. The

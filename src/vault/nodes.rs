@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+pub(crate) use self::node::Closed;
 use self::node::{Kept, Key, Node};
 use self::slab::Slab;
 use super::error::{Fault, Inner};
@@ -138,15 +139,15 @@ impl Nodes {
     }
 
     /// Notes in what state a file was closed.
-    pub fn set_closed_as(&self, id: NodeId, state: Option<u64>) {
+    pub fn set_closed(&self, id: NodeId, closed: Closed) {
         if let Some(node) = self.inside.lock().nodes.get_mut(id) {
-            node.closed_as = state.unwrap_or(0);
+            node.closed = closed;
         }
     }
 
-    /// In what state a file was closed, where that is known.
-    pub fn closed_as(&self, id: NodeId) -> Option<u64> {
-        self.inside.lock().nodes.get(id).map(|node| node.closed_as).filter(|state| *state != 0)
+    /// In what state a file was closed.
+    pub fn closed_as(&self, id: NodeId) -> Closed {
+        self.inside.lock().nodes.get(id).map_or(Closed::Unknown, |node| node.closed)
     }
 
     /// The next lookup of the object gets a new node; this one stays for those who count on it.

@@ -11,6 +11,7 @@ use super::core::Core;
 use super::error::{Fault, Inner, is_no_space};
 use super::file::{FileState, OpenFile};
 use super::keys::DirectoryId;
+use super::nodes::Closed;
 use super::together::open_to_lock;
 use super::types::{Handle, NodeId, OpenFlags};
 use crate::backing::{Access, Dir, Kind, Lock};
@@ -214,11 +215,10 @@ impl Core {
                 if waits && open.state.try_read().is_some_and(|state| state.changed && state.latched.is_none()) {
                     break;
                 }
-                if matches!(&committed, Some(Err(fault)) if is_no_space(fault.errno())) && !self.shared {
-                    // What was written of it before stands behind the end that the header tells, and nobody will refer to it any more.
-                    if let Err(fault) = self.journal.cut_refused(open.inode, &*open.file) {
-                        tracing::debug!(errno = fault.errno(), "bytes beyond the end of a file stay");
-                    }
+                if matches!(&committed, Some(Err(fault)) if is_no_space(fault.errno()))
+                    && let Some(path) = self.nodes.stored_path(open.node)
+                {
+                    self.journal.note_refused(open.inode, path);
                 }
                 self.note_closed(open);
                 files.remove(&open.node);
@@ -232,16 +232,24 @@ impl Core {
 
     /// Notes in what state a file is closed.
     fn note_closed(&self, open: &OpenFile) {
-        let state = open.state.try_read();
-        let settled = state.as_ref().filter(|state| !state.changed && state.latched.is_none());
-        self.nodes.set_closed_as(open.node, settled.and_then(|state| state_mark(state)));
+        let closed = match open.state.try_read() {
+            Some(state) if state.changed || state.latched.is_some() => Closed::Refused,
+            Some(state) => state_mark(&state),
+            None => Closed::Unknown,
+        };
+        self.nodes.set_closed(open.node, closed);
     }
 
     /// Whether a file that was just loaded is in the state in which it was closed here: pages of another one, which somebody has put in its
     /// place in the store, the kernel must not show beside those of this one.
     pub fn is_as_closed(&self, open: &OpenFile) -> bool {
         let closed = self.nodes.closed_as(open.node);
-        closed.is_some() && closed == state_mark(&open.state.read())
+        matches!(closed, Closed::As(_)) && closed == state_mark(&open.state.read())
+    }
+
+    /// Whether a file was closed with changes that were not committed. The kernel believes in their length, and would show zeros.
+    pub fn was_refused(&self, node: NodeId) -> bool {
+        self.nodes.closed_as(node) == Closed::Refused
     }
 
     /// The commit of the last close. A file whose old contents were thrown away is made durable at once: the program has put new ones there,
@@ -339,6 +347,7 @@ impl Core {
 }
 
 /// What tells the committed state of a file from another one: the beginning of the header's hash.
-fn state_mark(state: &FileState) -> Option<u64> {
-    state.committed.as_ref().map(|committed| u64::from_le_bytes(*committed.hash.first_chunk().expect("32 bytes")))
+fn state_mark(state: &FileState) -> Closed {
+    let mark = |hash: &[u8; 32]| Closed::As(u64::from_le_bytes(*hash.first_chunk().expect("32 bytes")));
+    state.committed.as_ref().map_or(Closed::Unknown, |committed| mark(&committed.hash))
 }

@@ -136,7 +136,8 @@ pub struct Opened {
     /// Pages that the kernel has of this node are still right.
     pub keep_cache: bool,
     /// The size that the header authenticates is not the one that the attributes of this node showed, which follows from the length of
-    /// the ciphertext: somebody lengthened it, or a crash left a tail. Whoever has believed those attributes must ask again.
+    /// the ciphertext: somebody lengthened it, a crash left a tail, or what was written was refused when it was closed. Whoever has believed
+    /// those attributes must ask again.
     pub resized: bool,
 }
 

@@ -82,6 +82,18 @@ pub(super) struct Rare {
     pub last: Option<Stat>,
 }
 
+/// In what state a file was closed for the last time: the kernel may have pages of that, and its length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// Not known: it was not open here.
+    #[default]
+    Unknown,
+    /// What tells the committed state from others.
+    As(u64),
+    /// With changes that were not committed.
+    Refused,
+}
+
 /// See the module.
 pub(super) struct Node {
     pub id: NodeId,
@@ -92,15 +104,14 @@ pub(super) struct Node {
     pub lookups: u64,
     pub children: u32,
     pub opens: u32,
-    /// What tells the state in which a file was closed for the last time, 0 where that is not known: the kernel may have pages of it.
-    pub closed_as: u64,
+    pub closed: Closed,
     rare: Option<Box<Rare>>,
 }
 
 impl Node {
     /// One that nobody counts on yet.
     pub fn new(id: NodeId, key: Key) -> Self {
-        Node { id, key, links: SmallVec::new(), forgotten: false, lookups: 0, children: 0, opens: 0, closed_as: 0, rare: None }
+        Node { id, key, links: SmallVec::new(), forgotten: false, lookups: 0, children: 0, opens: 0, closed: Closed::default(), rare: None }
     }
 
     pub fn kind(&self) -> Kind {
