@@ -147,7 +147,7 @@ impl Nodes {
 
     /// In what state a file was closed.
     pub fn closed_as(&self, id: NodeId) -> Closed {
-        self.inside.lock().nodes.get(id).map_or(Closed::Unknown, |node| node.closed)
+        self.inside.lock().nodes.get(id).map_or(Closed::UNKNOWN, |node| node.closed)
     }
 
     /// The next lookup of the object gets a new node; this one stays for those who count on it.

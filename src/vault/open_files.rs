@@ -233,9 +233,9 @@ impl Core {
     /// Notes in what state a file is closed.
     fn note_closed(&self, open: &OpenFile) {
         let closed = match open.state.try_read() {
-            Some(state) if state.changed || state.latched.is_some() => Closed::Refused,
+            Some(state) if state.changed || state.latched.is_some() => Closed::REFUSED,
             Some(state) => state_mark(&state),
-            None => Closed::Unknown,
+            None => Closed::UNKNOWN,
         };
         self.nodes.set_closed(open.node, closed);
     }
@@ -244,12 +244,12 @@ impl Core {
     /// place in the store, the kernel must not show beside those of this one.
     pub fn is_as_closed(&self, open: &OpenFile) -> bool {
         let closed = self.nodes.closed_as(open.node);
-        matches!(closed, Closed::As(_)) && closed == state_mark(&open.state.read())
+        closed != Closed::UNKNOWN && closed == state_mark(&open.state.read())
     }
 
     /// Whether a file was closed with changes that were not committed. The kernel believes in their length, and would show zeros.
     pub fn was_refused(&self, node: NodeId) -> bool {
-        self.nodes.closed_as(node) == Closed::Refused
+        self.nodes.closed_as(node) == Closed::REFUSED
     }
 
     /// The commit of the last close. A file whose old contents were thrown away is made durable at once: the program has put new ones there,
@@ -346,8 +346,7 @@ impl Core {
     }
 }
 
-/// What tells the committed state of a file from another one: the beginning of the header's hash.
+/// The committed state of a file.
 fn state_mark(state: &FileState) -> Closed {
-    let mark = |hash: &[u8; 32]| Closed::As(u64::from_le_bytes(*hash.first_chunk().expect("32 bytes")));
-    state.committed.as_ref().map_or(Closed::Unknown, |committed| mark(&committed.hash))
+    state.committed.as_ref().map_or(Closed::UNKNOWN, |committed| Closed::of(&committed.hash))
 }

@@ -82,16 +82,21 @@ pub(super) struct Rare {
     pub last: Option<Stat>,
 }
 
-/// In what state a file was closed for the last time: the kernel may have pages of that, and its length.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Closed {
+/// In what state a file was closed for the last time: the kernel may have pages of that, and its length. A number, because there are many
+/// nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Closed(u64);
+
+impl Closed {
     /// Not known: it was not open here.
-    #[default]
-    Unknown,
-    /// What tells the committed state from others.
-    As(u64),
+    pub const UNKNOWN: Closed = Closed(0);
     /// With changes that were not committed.
-    Refused,
+    pub const REFUSED: Closed = Closed(1);
+
+    /// What tells the committed state from others: the beginning of the header's hash.
+    pub fn of(header: &[u8; 32]) -> Closed {
+        Closed(u64::from_le_bytes(*header.first_chunk().expect("32 bytes")).max(2))
+    }
 }
 
 /// See the module.
@@ -111,7 +116,7 @@ pub(super) struct Node {
 impl Node {
     /// One that nobody counts on yet.
     pub fn new(id: NodeId, key: Key) -> Self {
-        Node { id, key, links: SmallVec::new(), forgotten: false, lookups: 0, children: 0, opens: 0, closed: Closed::default(), rare: None }
+        Node { id, key, links: SmallVec::new(), forgotten: false, lookups: 0, children: 0, opens: 0, closed: Closed::UNKNOWN, rare: None }
     }
 
     pub fn kind(&self) -> Kind {
