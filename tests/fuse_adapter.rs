@@ -242,7 +242,7 @@ fn a_listing_counts_exactly_the_nodes_that_it_hands_out() {
     let handle = ops.opendir(ROOT).unwrap().handle;
     for size in [4096, 10_000, 65_536] {
         let ttl = Duration::from_secs(1);
-        let listing = Listing { ops: &ops, node: ROOT, handle, plus: true, entry_ttl: ttl, attr_ttl: ttl };
+        let listing = Listing { ops: &ops, node: ROOT, handle, plus: true, known: true, entry_ttl: ttl, attr_ttl: ttl };
         let mut out = Vec::new();
         let counted = listing.fill(0, size, &mut out).unwrap();
         assert!(out.len() <= size && !counted.is_empty());

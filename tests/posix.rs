@@ -18,6 +18,8 @@ mod contents;
 mod listing;
 #[path = "posix/names.rs"]
 mod names;
+#[path = "posix/permissions.rs"]
+mod permissions;
 #[path = "posix/space.rs"]
 mod space;
 #[path = "posix/stress.rs"]
@@ -39,13 +41,25 @@ use mounted::{Mount, Scratch};
 struct Posix {
     scratch: Scratch,
     mount: Option<Mount>,
+    options: &'static str,
 }
 
-const OPTIONS: &[&str] = &["-o", "allow_other,default_permissions,suid,dev"];
+const OPTIONS: &str = "allow_other,default_permissions,suid,dev";
+/// The same where not the kernel but the daemon decides on who may do what.
+const DAEMON_DECIDES: &str = "allow_other,no_default_permissions,suid,dev";
 
 impl Posix {
     /// `None`, with a word about it, where it cannot be shown here.
     fn new() -> Option<Posix> {
+        Posix::mounted_with(OPTIONS)
+    }
+
+    /// One mount where the kernel decides on who may do what and one where the daemon does; none where neither can be shown here.
+    fn both() -> impl Iterator<Item = Posix> {
+        [OPTIONS, DAEMON_DECIDES].into_iter().filter_map(Posix::mounted_with)
+    }
+
+    fn mounted_with(options: &'static str) -> Option<Posix> {
         if !mounted::can_mount() {
             return None;
         }
@@ -58,8 +72,8 @@ impl Posix {
         for dir in [scratch.path().to_owned(), scratch.vault()] {
             std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
         }
-        let mount = Some(scratch.mount(OPTIONS));
-        Some(Posix { scratch, mount })
+        let mount = Some(scratch.mount(&["-o", options]));
+        Some(Posix { scratch, mount, options })
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -85,7 +99,7 @@ impl Posix {
 
     fn remount(&mut self) {
         self.mount.take().expect("mounted").unmount();
-        self.mount = Some(self.scratch.mount(OPTIONS));
+        self.mount = Some(self.scratch.mount(&["-o", self.options]));
     }
 
     /// Unmounts and has everything verified.

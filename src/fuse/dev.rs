@@ -25,14 +25,16 @@ use fuser::{
     ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
+use super::access::Gate;
 use super::dispatch::put_opened_dir;
 use super::listing::Listing;
 use super::notify::Notifier;
 use super::ops::{self, AllocateMode, Attr, Caller, Errno, FileRange, OpenRequest, Opened, Operations, Result, SetAttr, XattrMode};
 use super::pool::Pool;
 use super::privilege::{self, Requester};
+use super::request::Call;
 use super::seek::{Question, Said, Seeker};
-use super::serve::ServeOptions;
+use super::serve::{Permissions, ServeOptions};
 use super::wire::{self, Device};
 use crate::backing::{SetTime, Timestamp};
 
@@ -58,6 +60,7 @@ thread_local! {
 /// An [`Operations`] as `fuser` wants to see it.
 pub struct Adapter {
     ops: Arc<dyn Operations>,
+    gate: Gate,
     device: Device,
     options: ServeOptions,
     seeker: Seeker,
@@ -130,7 +133,12 @@ impl Adapter {
     /// A thread cannot be started.
     pub fn new(ops: Arc<dyn Operations>, device: Device, options: ServeOptions) -> io::Result<Adapter> {
         let seeker = Seeker::new(ops.clone(), Notifier::new(device.clone()));
-        Ok(Adapter { ops, device, options, seeker, patient: Pool::patient()? })
+        let gate = Gate::new(ops.clone(), &options, Notifier::new(device.clone()));
+        Ok(Adapter { ops, gate, device, options, seeker, patient: Pool::patient()? })
+    }
+
+    fn check(&self, request: &Request, node: INodeNo, call: &Call<'_>) -> Result<()> {
+        self.gate.check(requester(request), node.0, call)
     }
 
     fn killing<T>(&self, request: &Request, node: INodeNo, kill: bool, operation: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -212,9 +220,10 @@ impl Adapter {
         });
     }
 
-    fn listing(&self, node: INodeNo, handle: FileHandle, plus: bool) -> Listing<'_> {
+    fn listing(&self, request: &Request, node: INodeNo, handle: FileHandle, plus: bool) -> Listing<'_> {
         let ServeOptions { entry_ttl, attr_ttl, .. } = self.options;
-        Listing { ops: &*self.ops, node: node.0, handle: handle.0, plus, entry_ttl, attr_ttl }
+        let known = plus && self.gate.may_know_entries(requester(request), node.0);
+        Listing { ops: &*self.ops, node: node.0, handle: handle.0, plus, known, entry_ttl, attr_ttl }
     }
 }
 
@@ -223,7 +232,8 @@ impl fuser::Filesystem for Adapter {
         let mut wanted = WANTED;
         wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, self.options.writeback);
         // With ACLs the umask is ours to apply, for a directory's default ACL takes its place.
-        wanted.set(InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK, self.options.posix_acl);
+        wanted.set(InitFlags::FUSE_DONT_MASK, self.options.acls);
+        wanted.set(InitFlags::FUSE_POSIX_ACL, self.options.acls && self.options.permissions == Permissions::Kernel);
         wanted.set(InitFlags::FUSE_CACHE_SYMLINKS, !self.options.attr_ttl.is_zero());
         // The vault relies on it: who keeps the times is settled before there is a session. Every kernel since 3.15 offers it.
         if self.options.writeback && !config.capabilities().contains(InitFlags::FUSE_WRITEBACK_CACHE) {
@@ -244,7 +254,10 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match guarded("lookup", || self.ops.lookup(parent.0, name.as_bytes())) {
+        match guarded("lookup", || {
+            self.check(request, parent, &Call::Lookup { name: name.as_bytes() })?;
+            self.ops.lookup(parent.0, name.as_bytes())
+        }) {
             Err(Errno::ENOENT) if !self.options.negative_ttl.is_zero() => {
                 let mut out = Vec::with_capacity(wire::ENTRY_OUT);
                 wire::put_no_entry(&mut out, 0, 0, self.options.negative_ttl);
@@ -276,7 +289,7 @@ impl fuser::Filesystem for Adapter {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        _handle: Option<FileHandle>,
+        handle: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
@@ -291,8 +304,11 @@ impl fuser::Filesystem for Adapter {
         let kill_suid_sgid = perm.is_none() && (truncates || chowns);
         let set = SetAttr { perm, uid, gid, size, atime: set_time(atime), mtime: set_time(mtime), kill_suid_sgid };
         let change = || {
-            privilege::before_setattr(&*self.ops, node.0, &set, requester(request))?;
-            self.ops.setattr(node.0, &set)
+            self.check(request, node, &Call::SetAttr { set, opened: handle.is_some() })?;
+            let set = privilege::before_setattr(&*self.ops, node.0, &set, requester(request))?;
+            let attr = self.ops.setattr(node.0, &set)?;
+            self.gate.changed(requester(request), &set, &attr);
+            Ok(attr)
         };
         self.reply_attr(request, reply, guarded("setattr", change));
     }
@@ -305,32 +321,53 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
-        let make = || self.ops.mknod(&caller(request, umask), parent.0, name.as_bytes(), mode, u64::from(rdev));
+        let name = name.as_bytes();
+        let make = || {
+            self.check(request, parent, &Call::MkNod { name, mode, umask, rdev })?;
+            self.ops.mknod(&caller(request, umask), parent.0, name, mode, u64::from(rdev))
+        };
         self.reply_entry(request, reply, guarded("mknod", make));
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let make = || self.ops.mkdir(&caller(request, umask), parent.0, name.as_bytes(), mode & 0o7777);
+        let name = name.as_bytes();
+        let make = || {
+            self.check(request, parent, &Call::MkDir { name, mode, umask })?;
+            self.ops.mkdir(&caller(request, umask), parent.0, name, mode & 0o7777)
+        };
         self.reply_entry(request, reply, guarded("mkdir", make));
     }
 
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        Self::reply_empty(reply, guarded("unlink", || self.ops.unlink(parent.0, name.as_bytes())));
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes();
+        let remove = || {
+            self.check(request, parent, &Call::Unlink { name })?;
+            self.ops.unlink(parent.0, name)
+        };
+        Self::reply_empty(reply, guarded("unlink", remove));
     }
 
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        Self::reply_empty(reply, guarded("rmdir", || self.ops.rmdir(parent.0, name.as_bytes())));
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes();
+        let remove = || {
+            self.check(request, parent, &Call::RmDir { name })?;
+            self.ops.rmdir(parent.0, name)
+        };
+        Self::reply_empty(reply, guarded("rmdir", remove));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let target = target.as_os_str().as_bytes();
-        let make = || self.ops.symlink(&caller(request, 0), parent.0, name.as_bytes(), target);
+        let (name, target) = (name.as_bytes(), target.as_os_str().as_bytes());
+        let make = || {
+            self.check(request, parent, &Call::Symlink { name, target })?;
+            self.ops.symlink(&caller(request, 0), parent.0, name, target)
+        };
         self.reply_entry(request, reply, guarded("symlink", make));
     }
 
     fn rename(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -338,21 +375,32 @@ impl fuser::Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
         let rename = || {
-            let mode = ops::rename_mode(flags.bits())?;
-            self.ops.rename(parent.0, name.as_bytes(), new_parent.0, new_name.as_bytes(), mode)
+            self.check(request, parent, &Call::Rename { name, new_parent: new_parent.0, new_name, flags: flags.bits() })?;
+            self.ops.rename(parent.0, name, new_parent.0, new_name, ops::rename_mode(flags.bits())?)
         };
         Self::reply_empty(reply, guarded("rename", rename));
     }
 
     fn link(&self, request: &Request, node: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
-        self.reply_entry(request, reply, guarded("link", || self.ops.link(node.0, new_parent.0, new_name.as_bytes())));
+        let name = new_name.as_bytes();
+        let link = || {
+            self.check(request, new_parent, &Call::Link { node: node.0, name })?;
+            self.ops.link(node.0, new_parent.0, name)
+        };
+        self.reply_entry(request, reply, guarded("link", link));
     }
 
     fn open(&self, request: &Request, node: INodeNo, flags: fuser::OpenFlags, reply: ReplyOpen) {
         // FUSE_OPEN_KILL_SUIDGID is hidden by fuser as well.
         let asked = OpenRequest::from_flags(flags.0, request.uid() == 0);
-        match guarded("open", || self.killing(request, node, asked.kill_suid_sgid, || self.ops.open(node.0, asked))) {
+        let kill = asked.kill_suid_sgid;
+        let open = || {
+            self.check(request, node, &Call::Open { flags: flags.0, kill })?;
+            self.killing(request, node, kill, || self.ops.open(node.0, asked))
+        };
+        match guarded("open", open) {
             Ok(opened) => {
                 let mut out = Vec::with_capacity(wire::OPEN_OUT);
                 wire::put_open(&mut out, opened.handle, open_flags(opened, &self.options).bits());
@@ -366,7 +414,12 @@ impl fuser::Filesystem for Adapter {
 
     fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
         let asked = OpenRequest::from_flags(flags, request.uid() == 0);
-        let create = || self.ops.create(&caller(request, umask), parent.0, name.as_bytes(), mode & 0o7777, asked);
+        let name = name.as_bytes();
+        let create = || {
+            self.check(request, parent, &Call::Create { name, mode, umask, flags, kill: asked.kill_suid_sgid })?;
+            let caller = caller(request, umask);
+            self.gate.creating(asked, |asked| self.ops.create(&caller, parent.0, name, mode & 0o7777, asked))
+        };
         match guarded("create", create) {
             Ok((attr, opened)) => {
                 let mut out = Vec::with_capacity(wire::ENTRY_OUT + wire::OPEN_OUT);
@@ -446,7 +499,11 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn opendir(&self, request: &Request, node: INodeNo, _flags: fuser::OpenFlags, reply: ReplyOpen) {
-        match guarded("opendir", || self.ops.opendir(node.0)) {
+        let open = || {
+            self.check(request, node, &Call::OpenDir)?;
+            self.ops.opendir(node.0)
+        };
+        match guarded("opendir", open) {
             Ok(opened) => {
                 let mut out = Vec::with_capacity(wire::OPEN_OUT);
                 put_opened_dir(&mut out, opened, &self.options);
@@ -459,11 +516,11 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn readdir(&self, request: &Request, node: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectory) {
-        self.reply_listing(request, self.listing(node, handle, false), offset, reply, ReplyDirectory::error);
+        self.reply_listing(request, self.listing(request, node, handle, false), offset, reply, ReplyDirectory::error);
     }
 
     fn readdirplus(&self, request: &Request, node: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
-        self.reply_listing(request, self.listing(node, handle, true), offset, reply, ReplyDirectoryPlus::error);
+        self.reply_listing(request, self.listing(request, node, handle, true), offset, reply, ReplyDirectoryPlus::error);
     }
 
     fn releasedir(&self, _request: &Request, _node: INodeNo, handle: FileHandle, _flags: fuser::OpenFlags, reply: ReplyEmpty) {
@@ -492,14 +549,22 @@ impl fuser::Filesystem for Adapter {
     fn setxattr(&self, request: &Request, node: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
         let set = || {
             let name = name.as_bytes();
+            self.check(request, node, &Call::SetXattr { name, value, flags })?;
             let kill_sgid = privilege::kills_sgid(&*self.ops, node.0, name, requester(request))?;
-            self.ops.setxattr(node.0, name, value, XattrMode::from_flags(flags)?, kill_sgid)
+            self.ops.setxattr(node.0, name, value, XattrMode::from_flags(flags)?, kill_sgid)?;
+            self.gate.changed_xattr(requester(request), node.0, name);
+            Ok(())
         };
         Self::reply_empty(reply, guarded("setxattr", set));
     }
 
-    fn getxattr(&self, _request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        Self::reply_xattr(reply, size, guarded("getxattr", || self.ops.getxattr(node.0, name.as_bytes())));
+    fn getxattr(&self, request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let name = name.as_bytes();
+        let get = || {
+            self.check(request, node, &Call::GetXattr { name, size: size as usize })?;
+            self.ops.getxattr(node.0, name)
+        };
+        Self::reply_xattr(reply, size, guarded("getxattr", get));
     }
 
     fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
@@ -510,12 +575,19 @@ impl fuser::Filesystem for Adapter {
         Self::reply_xattr(reply, size, guarded("listxattr", list));
     }
 
-    fn removexattr(&self, _request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        Self::reply_empty(reply, guarded("removexattr", || self.ops.removexattr(node.0, name.as_bytes())));
+    fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes();
+        let remove = || {
+            self.check(request, node, &Call::RemoveXattr { name })?;
+            self.ops.removexattr(node.0, name)?;
+            self.gate.changed_xattr(requester(request), node.0, name);
+            Ok(())
+        };
+        Self::reply_empty(reply, guarded("removexattr", remove));
     }
 
     fn access(&self, request: &Request, node: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        Self::reply_empty(reply, guarded("access", || self.ops.access(&caller(request, 0), node.0, mask.bits())));
+        Self::reply_empty(reply, guarded("access", || self.check(request, node, &Call::Access { mask: mask.bits() })));
     }
 
     fn fallocate(&self, request: &Request, node: INodeNo, handle: FileHandle, offset: u64, len: u64, mode: i32, reply: ReplyEmpty) {

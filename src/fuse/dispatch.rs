@@ -12,6 +12,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::abi::{self, forget_one, put, statfs_out, u64_at};
+use super::access::Gate;
 use super::listing::Listing;
 use super::notify::Notifier;
 use super::ops::{
@@ -77,6 +78,7 @@ pub enum Patience {
 /// Answers requests by calling [`Operations`].
 pub struct Dispatcher {
     ops: Arc<dyn Operations>,
+    gate: Gate,
     options: ServeOptions,
     device: Device,
     seeker: Seeker,
@@ -148,7 +150,8 @@ impl Dispatcher {
     /// Answers by calling `ops`, on a session of `device`.
     pub fn new(ops: Arc<dyn Operations>, options: ServeOptions, device: Device) -> Dispatcher {
         let seeker = Seeker::new(ops.clone(), Notifier::new(device.clone()));
-        Dispatcher { ops, options, device, seeker, copies: Mutex::default() }
+        let gate = Gate::new(ops.clone(), &options, Notifier::new(device.clone()));
+        Dispatcher { ops, gate, options, device, seeker, copies: Mutex::default() }
     }
 
     /// Does what `call` asks for and puts the body of the answer into `out`, which is emptied first.
@@ -199,7 +202,8 @@ impl Dispatcher {
     }
 
     fn call(&self, header: &Header, call: &Call<'_>, patience: Patience, out: &mut Vec<u8>) -> Result<Undo> {
-        let node = header.node;
+        let (node, by) = (header.node, header.requester());
+        self.gate.check(by, node, call)?;
         match *call {
             Call::Lookup { name } => match self.ops.lookup(node, name) {
                 Ok(attr) => return Ok(self.entry(&attr, out)),
@@ -209,9 +213,11 @@ impl Dispatcher {
                 Err(error) => return Err(error),
             },
             Call::GetAttr => wire::put_attr_out(out, &self.ops.getattr(node)?, self.options.attr_ttl),
-            Call::SetAttr(ref set) => {
-                privilege::before_setattr(&*self.ops, node, set, header.requester())?;
-                wire::put_attr_out(out, &self.ops.setattr(node, set)?, self.options.attr_ttl);
+            Call::SetAttr { ref set, .. } => {
+                let set = privilege::before_setattr(&*self.ops, node, set, by)?;
+                let attr = self.ops.setattr(node, &set)?;
+                self.gate.changed(by, &set, &attr);
+                wire::put_attr_out(out, &attr, self.options.attr_ttl);
             }
             Call::ReadLink => *out = self.ops.readlink(node)?,
             Call::Symlink { name, target } => return Ok(self.entry(&self.ops.symlink(&header.caller(0), node, name, target)?, out)),
@@ -230,13 +236,14 @@ impl Dispatcher {
             Call::Link { node: linked, name } => return Ok(self.entry(&self.ops.link(linked, node, name)?, out)),
             Call::Open { flags, kill } => {
                 let open = || self.ops.open(node, OpenRequest::from_flags(flags, !kill));
-                let opened = privilege::killing(&*self.ops, &self.device, node, kill.then(|| header.requester()), open)?;
+                let opened = privilege::killing(&*self.ops, &self.device, node, kill.then_some(by), open)?;
                 put_opened(out, opened, &self.options);
                 return Ok(Undo::File(opened.handle));
             }
             Call::Create { name, mode, umask, flags, kill } => {
                 let request = OpenRequest::from_flags(flags, !kill);
-                let (attr, opened) = self.ops.create(&header.caller(umask), node, name, mode & 0o7777, request)?;
+                let create = |request| self.ops.create(&header.caller(umask), node, name, mode & 0o7777, request);
+                let (attr, opened) = self.gate.creating(request, create)?;
                 self.entry(&attr, out);
                 put_opened(out, opened, &self.options);
                 return Ok(Undo::Created(attr.node, opened.handle));
@@ -248,22 +255,26 @@ impl Dispatcher {
             }
             Call::Write { handle, offset, data, kill } => {
                 let write = || self.ops.write(handle, offset, data, kill);
-                privilege::killing(&*self.ops, &self.device, node, kill.then(|| header.requester()), write)?;
+                privilege::killing(&*self.ops, &self.device, node, kill.then_some(by), write)?;
                 put_written(out, data.len() as u32); // the kernel gave the length as such a number
             }
             Call::StatFs => put_statfs(out, &self.ops.statfs()?),
             Call::Release { handle } => self.ops.release(handle)?,
             Call::Fsync { handle, data_only } => self.ops.fsync(handle, data_only)?,
             Call::SetXattr { name, value, flags } => {
-                let kill_sgid = privilege::kills_sgid(&*self.ops, node, name, header.requester())?;
+                let kill_sgid = privilege::kills_sgid(&*self.ops, node, name, by)?;
                 self.ops.setxattr(node, name, value, XattrMode::from_flags(flags)?, kill_sgid)?;
+                self.gate.changed_xattr(by, node, name);
             }
             Call::GetXattr { name, size } => return put_xattr(out, size, self.ops.getxattr(node, name)?),
             Call::ListXattr { size } => {
                 let names = self.ops.listxattr(node, header.uid == 0)?;
                 return put_xattr(out, size, names.into_iter().flat_map(|name| [name, vec![0]]).flatten().collect());
             }
-            Call::RemoveXattr { name } => self.ops.removexattr(node, name)?,
+            Call::RemoveXattr { name } => {
+                self.ops.removexattr(node, name)?;
+                self.gate.changed_xattr(by, node, name);
+            }
             Call::Flush { handle } => self.ops.flush(handle)?,
             Call::OpenDir => {
                 let opened = self.ops.opendir(node)?;
@@ -272,16 +283,17 @@ impl Dispatcher {
             }
             Call::ReadDir { range, plus } => {
                 let ServeOptions { entry_ttl, attr_ttl, .. } = self.options;
-                let listing = Listing { ops: &*self.ops, node, handle: range.handle, plus, entry_ttl, attr_ttl };
+                let known = plus && self.gate.may_know_entries(by, node);
+                let listing = Listing { ops: &*self.ops, node, handle: range.handle, plus, known, entry_ttl, attr_ttl };
                 return Ok(Undo::Nodes(listing.fill(range.offset as i64, range.size.min(MOST_LISTED), out)?));
             }
             Call::ReleaseDir { handle } => self.ops.releasedir(handle),
             Call::FsyncDir { handle, data_only } => self.ops.fsyncdir(handle, data_only)?,
-            Call::Access { mask } => self.ops.access(&header.caller(0), node, mask)?,
+            Call::Access { .. } => {}
             Call::Allocate { handle, offset, len, mode } => {
                 let kill = header.uid != 0;
                 let allocate = || self.ops.fallocate(handle, offset, len, AllocateMode::from_mode(mode)?, kill);
-                privilege::killing(&*self.ops, &self.device, node, kill.then(|| header.requester()), allocate)?;
+                privilege::killing(&*self.ops, &self.device, node, kill.then_some(by), allocate)?;
             }
             Call::Seek { handle, offset, whence } => {
                 let question = Question::new(node, handle, offset, whence)?;
@@ -297,7 +309,7 @@ impl Dispatcher {
             Call::Copy { from, to_node, to, len } => {
                 let kill = header.uid != 0;
                 let copy = || self.copy(header.unique, from, to, len.min(COPY_AT_ONCE), kill);
-                let copied = privilege::killing(&*self.ops, &self.device, to_node, kill.then(|| header.requester()), copy)?;
+                let copied = privilege::killing(&*self.ops, &self.device, to_node, kill.then_some(by), copy)?;
                 put_written(out, copied as u32); // at most COPY_AT_ONCE
             }
             Call::Forget { count } => self.ops.forget(node, count),

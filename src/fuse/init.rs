@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::abi::{self, init_flag, init_in, init_out, put, u32_at};
 use super::ops::{Errno, Result};
-use super::serve::ServeOptions;
+use super::serve::{Permissions, ServeOptions};
 
 /// Capabilities that are asked for where the kernel has them. Not among them: POSIX and BSD locks, which the kernel then does by
 /// itself; `SETXATTR_EXT`, which nothing here needs; `NO_OPENDIR_SUPPORT`, since listings need a handle; `ASYNC_DIO`, under which the
@@ -69,7 +69,8 @@ pub fn answer(body: &[u8], options: &ServeOptions, uring: bool) -> Result<(Terms
         (init_flag::WRITEBACK_CACHE, options.writeback),
         (init_flag::CACHE_SYMLINKS, options.attr_ttl != Duration::ZERO),
         // With ACLs the umask is ours to apply, for a directory's default ACL takes its place.
-        (init_flag::POSIX_ACL | init_flag::DONT_MASK, options.posix_acl),
+        (init_flag::DONT_MASK, options.acls),
+        (init_flag::POSIX_ACL, options.acls && options.permissions == Permissions::Kernel),
         (init_flag::OVER_IO_URING, uring),
     ] {
         if on {

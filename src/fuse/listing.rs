@@ -43,8 +43,10 @@ pub struct Listing<'a> {
     pub node: NodeId,
     /// Its handle.
     pub handle: Handle,
-    /// With nodes and attributes (READDIRPLUS).
+    /// With room for nodes and attributes (READDIRPLUS).
     pub plus: bool,
+    /// And with those.
+    pub known: bool,
     /// How long the kernel may keep an entry.
     pub entry_ttl: Duration,
     /// How long the kernel may keep attributes.
@@ -85,7 +87,7 @@ impl Listing<'_> {
                     return Ok(counted);
                 }
                 at = to_kernel(entry.next);
-                let attr = if self.plus { self.ops.lookup_entry(self.handle, entry).ok().flatten() } else { None };
+                let attr = if self.known { self.ops.lookup_entry(self.handle, entry).ok().flatten() } else { None };
                 match attr {
                     Some(attr) => {
                         wire::put_entry(out, &attr, self.entry_ttl, self.attr_ttl);

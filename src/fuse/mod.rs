@@ -5,10 +5,13 @@
 //!   replies for any transport.
 //! * [`uring`]: FUSE over io_uring as another; [`abi`], [`request`], [`mod@init`] and [`dispatch`] read and answer the protocol for it.
 //! * [`seek`]: holes of files of which the kernel holds pages, for any transport.
+//! * [`access`], [`acl`]: who may do what, where the kernel leaves that to us.
 //! * [`mod@serve`]: threads on the device, until the filesystem is unmounted; [`notify`]: pushing changes out of the kernel's caches.
 //! * [`mod@mount`], [`options`], [`mounts`]: our own mounting and unmounting.
 
 pub mod abi;
+pub mod access;
+pub mod acl;
 pub mod dev;
 pub mod dispatch;
 pub mod errno;
@@ -21,7 +24,7 @@ pub mod notify;
 pub mod ops;
 pub mod options;
 mod pool;
-mod privilege;
+pub mod privilege;
 pub mod request;
 pub mod seek;
 pub mod serve;
@@ -33,4 +36,4 @@ pub use mount::{MountError, Mounted, mount};
 pub use notify::Notifier;
 pub use ops::{Errno, Operations};
 pub use options::{MountOptions, View};
-pub use serve::{ServeOptions, Serving, Transport, serve};
+pub use serve::{Permissions, ServeOptions, Serving, Transport, serve};

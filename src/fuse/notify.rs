@@ -2,13 +2,13 @@
 //!
 //! Rules that hold here
 //! * Never from a thread that serves requests, and never under a lock that an operation takes: the kernel may wait for an operation
-//!   that is under way on the same directory or inode before it returns. Excepted are the attributes alone of an inode that is open:
-//!   for those it takes no lock that an operation holds.
+//!   that is under way on the same directory or inode before it returns. Excepted are the attributes alone of an inode that is open,
+//!   and all names at once: for those it takes no lock that an operation holds.
 
 use std::io;
 
 use super::ops::NodeId;
-use super::wire::{Device, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE};
+use super::wire::{Device, NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE};
 
 /// Tells the kernel what has changed beneath it. Cheap to clone; usable from any thread that serves no request.
 #[derive(Clone, Debug)]
@@ -29,6 +29,11 @@ impl Notifier {
     /// alone. Under the writeback cache the kernel writes dirty pages of the range first and keeps its own size.
     pub fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> io::Result<()> {
         self.send(NOTIFY_INVAL_INODE, &[&node.to_ne_bytes(), &offset.to_ne_bytes(), &len.to_ne_bytes()])
+    }
+
+    /// Has every name looked up anew before it is used again. `EINVAL` before Linux 6.16.
+    pub fn forget_names(&self) -> io::Result<()> {
+        self.send(NOTIFY_INC_EPOCH, &[])
     }
 
     fn send(&self, code: i32, parts: &[&[u8]]) -> io::Result<()> {

@@ -35,8 +35,8 @@ impl Errno {
     pub const EEXIST: Errno = Errno(libc::EEXIST);
 
     /// The `errno` with this number; numbers that the kernel would not take as an error (it knows 1 to 4095) become [`Errno::EIO`].
-    pub fn new(number: i32) -> Errno {
-        if (1..4096).contains(&number) { Errno(number) } else { Errno::EIO }
+    pub const fn new(number: i32) -> Errno {
+        if number >= 1 && number < 4096 { Errno(number) } else { Errno::EIO }
     }
 
     /// The positive number.
@@ -255,8 +255,6 @@ pub trait Operations: Send + Sync + 'static {
     fn listxattr(&self, node: NodeId, privileged: bool) -> Result<Vec<Vec<u8>>>;
     /// Removes an extended attribute; `ENODATA` where there is none.
     fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()>;
-    /// access(2) on a mount without `default_permissions`; with it the kernel decides. `ENOSYS` allows all.
-    fn access(&self, caller: &Caller, node: NodeId, mask: i32) -> Result<()>;
     /// Changes the space of a range. `kill_suid_sgid` as for `write`.
     fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: AllocateMode, kill_suid_sgid: bool) -> Result<()>;
     /// The next data or hole at or after `offset`; `ENXIO` beyond the end. Of the range `sent` the kernel has sent what it held.

@@ -53,8 +53,8 @@ pub struct MountOptions {
     pub subtype: String,
     /// Users other than the one who mounts may use it.
     pub allow_other: bool,
-    /// The kernel checks permissions by owner and mode. Without it whoever may use the mount may do what the daemon may.
-    pub default_permissions: bool,
+    /// Whether the kernel checks permissions; `None` where it is not said: see [`MountOptions::kernel_decides`].
+    pub default_permissions: Option<bool>,
     /// No changes.
     pub read_only: bool,
     /// suid and sgid bits work.
@@ -91,7 +91,7 @@ impl Default for MountOptions {
             fsname: SUBTYPE.to_owned(),
             subtype: SUBTYPE.to_owned(),
             allow_other: false,
-            default_permissions: true,
+            default_permissions: None,
             read_only: false,
             suid: false,
             dev: false,
@@ -164,8 +164,8 @@ impl MountOptions {
         match option {
             "defaults" => {}
             "allow_other" => self.allow_other = true,
-            "default_permissions" => self.default_permissions = true,
-            "no_default_permissions" => self.default_permissions = false,
+            "default_permissions" => self.default_permissions = Some(true),
+            "no_default_permissions" => self.default_permissions = Some(false),
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
             "suid" => self.suid = true,
@@ -190,6 +190,12 @@ impl MountOptions {
         Ok(())
     }
 
+    /// Whether the kernel checks permissions, rather than the daemon. Where nobody but one user may enter, the daemon's word is enough,
+    /// and quicker.
+    pub fn kernel_decides(&self) -> bool {
+        self.default_permissions.unwrap_or(self.allow_other)
+    }
+
     /// Type for mount(2).
     pub fn fstype(&self) -> String {
         format!("fuse.{}", self.subtype)
@@ -212,7 +218,7 @@ impl MountOptions {
     /// The data string for mount(2). No value in it comes from the user but numbers.
     pub fn data(&self, fd: i32, root_mode: u32, uid: u32, gid: u32) -> String {
         let mut data = format!("fd={fd},rootmode={root_mode:o},user_id={uid},group_id={gid},max_read={}", self.max_read);
-        for (name, on) in [("default_permissions", self.default_permissions), ("allow_other", self.allow_other)] {
+        for (name, on) in [("default_permissions", self.kernel_decides()), ("allow_other", self.allow_other)] {
             if on {
                 data.push(',');
                 data.push_str(name);
@@ -225,7 +231,7 @@ impl MountOptions {
     pub fn for_fusermount(&self) -> String {
         let mut list = format!("fsname={},subtype={},max_read={}", escape(&self.fsname), self.subtype, self.max_read);
         let words = [
-            (self.default_permissions, "default_permissions"),
+            (self.kernel_decides(), "default_permissions"),
             (self.allow_other, "allow_other"),
             (self.read_only, "ro"),
             (self.suid, "suid"),
@@ -293,10 +299,7 @@ mod tests {
         assert!(!options.allow_other && !options.suid);
         assert!(!options.data(3, 0o40000, 0, 0).contains("allow_other"));
         let list = options.for_fusermount();
-        assert!(
-            list.starts_with(r"fsname=/v\,allow_other\,suid\\,subtype=kithfs,max_read=1048576,default_permissions,nosuid,nodev"),
-            "{list}"
-        );
+        assert!(list.starts_with(r"fsname=/v\,allow_other\,suid\\,subtype=kithfs,max_read=1048576,nosuid,nodev"), "{list}");
     }
 
     proptest! {

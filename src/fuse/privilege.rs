@@ -1,12 +1,10 @@
 //! What the kernel leaves to a filesystem of suid, sgid and ACLs under `FUSE_HANDLE_KILLPRIV_V2`, the same for every transport.
 
+use super::acl;
 use super::notify::Notifier;
 use super::ops::{NodeId, Operations, Result, SetAttr};
 use super::wire::Device;
 use crate::backing::Kind;
-
-/// The extended attribute under which the kernel sets the ACL of an object.
-const POSIX_ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 
 /// Who makes a request.
 #[derive(Clone, Copy, Debug)]
@@ -20,9 +18,14 @@ pub struct Requester {
 }
 
 impl Requester {
+    /// Whether he is of a group, by his own or by a supplementary one.
+    pub fn is_of(self, group: u32) -> bool {
+        self.gid == group || has_group(self.pid, group)
+    }
+
     /// Whether a file's group is none of his. Root is nowhere outside.
     fn is_outside(self, group: u32) -> bool {
-        self.uid != 0 && self.gid != group && !has_group(self.pid, group)
+        self.uid != 0 && !self.is_of(group)
     }
 }
 
@@ -58,19 +61,27 @@ pub fn killing<T>(
     result
 }
 
-/// What precedes a change of attributes that clears suid and sgid: a bare sgid goes, as in [`killing`]. The answer to the change tells the
-/// kernel of the new mode.
+/// What precedes a change of attributes. One that clears suid and sgid takes a bare sgid too, as in [`killing`], and nobody gives a file
+/// sgid who is not of its group. Returns what is then to be set; the answer to that tells the kernel of the new mode.
 ///
 /// # Errors
 /// Those of `getattr` and of the change.
-pub fn before_setattr(ops: &dyn Operations, node: NodeId, set: &SetAttr, by: Requester) -> Result<()> {
+pub fn before_setattr(ops: &dyn Operations, node: NodeId, set: &SetAttr, by: Requester) -> Result<SetAttr> {
+    let mut set = *set;
     if set.kill_suid_sgid {
         let attr = ops.getattr(node)?;
         if attr.kind != Kind::Dir && has_bare_sgid(attr.perm) && by.is_outside(attr.gid) {
             ops.clear_sgid(node)?;
         }
     }
-    Ok(())
+    // Where the kernel decides on permissions it has done this already, and asks for no such bit.
+    if let Some(perm) = set.perm.as_mut().filter(|perm| **perm & 0o2000 != 0)
+        && by.uid != 0
+        && by.is_outside(ops.getattr(node)?.gid)
+    {
+        *perm &= !0o2000;
+    }
+    Ok(set)
 }
 
 /// Whether setting the extended attribute `name` takes sgid away: where it is the ACL, and who sets it stands outside the group. The
@@ -79,7 +90,7 @@ pub fn before_setattr(ops: &dyn Operations, node: NodeId, set: &SetAttr, by: Req
 /// # Errors
 /// Those of `getattr`.
 pub fn kills_sgid(ops: &dyn Operations, node: NodeId, name: &[u8], by: Requester) -> Result<bool> {
-    if name != POSIX_ACL_ACCESS || by.uid == 0 {
+    if name != acl::ACCESS || by.uid == 0 {
         return Ok(false);
     }
     Ok(by.is_outside(ops.getattr(node)?.gid))

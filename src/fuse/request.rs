@@ -78,7 +78,11 @@ pub enum Call<'a> {
         pairs: &'a [u8],
     },
     GetAttr,
-    SetAttr(SetAttr),
+    /// `opened`: through a handle.
+    SetAttr {
+        set: SetAttr,
+        opened: bool,
+    },
     ReadLink,
     Symlink {
         name: &'a [u8],
@@ -276,7 +280,10 @@ impl<'a> Call<'a> {
                 Call::BatchForget { pairs: rest.get(..len).ok_or(Errno::EINVAL)? }
             }
             opcode::GETATTR => Call::GetAttr,
-            opcode::SETATTR => Call::SetAttr(set_attr(fixed)?),
+            opcode::SETATTR => {
+                let opened = u32_at(fixed, abi::setattr_in::valid) & fattr::FH != 0;
+                Call::SetAttr { set: set_attr(fixed)?, opened }
+            }
             opcode::READLINK => Call::ReadLink,
             opcode::SYMLINK => {
                 let (name, target) = two()?;
@@ -409,7 +416,7 @@ mod tests {
         abi::put(&mut body, at::atime, &i64::MIN.to_ne_bytes());
         abi::put(&mut body, at::mtime, &(-2i64).to_ne_bytes());
         abi::put(&mut body, at::mtimensec, &500_000_000u32.to_ne_bytes());
-        let Ok(Call::SetAttr(set)) = Call::from_body(opcode::SETATTR, &body) else { panic!("decodes") };
+        let Ok(Call::SetAttr { set, .. }) = Call::from_body(opcode::SETATTR, &body) else { panic!("decodes") };
         assert_eq!(set.atime, SetTime::At(Timestamp { secs: i64::MIN, nanos: 0 }));
         assert_eq!(set.mtime, SetTime::At(Timestamp { secs: -2, nanos: 500_000_000 }));
         abi::put(&mut body, at::atimensec, &1_000_000_000u32.to_ne_bytes());
@@ -423,7 +430,7 @@ mod tests {
             let mut body = [0; at::LEN];
             abi::put(&mut body, at::valid, &valid.to_ne_bytes());
             match Call::from_body(opcode::SETATTR, &body) {
-                Ok(Call::SetAttr(set)) => set.kill_suid_sgid,
+                Ok(Call::SetAttr { set, .. }) => set.kill_suid_sgid,
                 other => panic!("{other:?}"),
             }
         };

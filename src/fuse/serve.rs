@@ -33,6 +33,16 @@ pub enum Transport {
     Uring,
 }
 
+/// Who decides on what a caller may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Permissions {
+    /// The kernel, if it is mounted with `default_permissions`. ACLs imply those.
+    #[default]
+    Kernel,
+    /// We do, in [`super::access`]; it must be mounted without `default_permissions`.
+    Daemon,
+}
+
 /// How a filesystem is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServeOptions {
@@ -48,8 +58,10 @@ pub struct ServeOptions {
     pub writeback: bool,
     /// The kernel keeps no pages of files, and each read and write of a program comes to us. Mappings can then not be shared.
     pub direct_io: bool,
-    /// The kernel checks POSIX ACLs and lets them be set. Implies the checks of `default_permissions`.
-    pub posix_acl: bool,
+    /// Who decides on what a caller may do.
+    pub permissions: Permissions,
+    /// Objects have POSIX ACLs.
+    pub acls: bool,
     /// Largest WRITE in bytes.
     pub max_write: u32,
     /// Largest readahead in bytes.
@@ -73,7 +85,8 @@ impl Default for ServeOptions {
             negative_ttl: LONG,
             writeback: true,
             direct_io: false,
-            posix_acl: true,
+            permissions: Permissions::default(),
+            acls: true,
             max_write: 1 << 20,
             max_readahead: 1 << 20,
             max_background: 64,

@@ -262,11 +262,6 @@ impl Operations for VaultFs {
         Ok(self.vault.remove_xattr(node, name)?)
     }
 
-    fn access(&self, _caller: &Caller, _node: NodeId, _mask: i32) -> Result<()> {
-        // Asked only without default_permissions, which is the wish that nothing be checked.
-        Err(Errno::ENOSYS)
-    }
-
     fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: AllocateMode, kill_suid_sgid: bool) -> Result<()> {
         if kill_suid_sgid {
             self.vault.clear_suid_sgid(handle)?;

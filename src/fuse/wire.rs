@@ -34,6 +34,8 @@ pub const DIRENT: usize = 24;
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// `FUSE_NOTIFY_INVAL_ENTRY`.
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
+/// `FUSE_NOTIFY_INC_EPOCH`.
+pub const NOTIFY_INC_EPOCH: i32 = 8;
 
 /// Block size that `stat` shows: what the kernel's page cache works in.
 const BLOCK_SIZE: u32 = 4096;

@@ -4,7 +4,10 @@ use super::Posix;
 
 #[test]
 fn owners_modes_and_groups_are_those_of_the_filesystem_below() {
-    let Some(posix) = Posix::new() else { return };
+    Posix::both().for_each(owners_modes_and_groups);
+}
+
+fn owners_modes_and_groups(posix: Posix) {
     posix.same_as_below(
         "chmod 777 .
          # what another user makes is his
@@ -30,7 +33,10 @@ fn owners_modes_and_groups_are_those_of_the_filesystem_below() {
 
 #[test]
 fn suid_and_sgid_go_where_linux_clears_them() {
-    let Some(posix) = Posix::new() else { return };
+    Posix::both().for_each(suid_and_sgid);
+}
+
+fn suid_and_sgid(posix: Posix) {
     // sgid without execution by the group stayed when somebody outside the group wrote: the protocol leaves it alone, Linux does not.
     let each = |act: &str| {
         posix.same_as_below(&format!(
@@ -72,7 +78,10 @@ const SHOW: &str = "find t ! -type l | sort | xargs getfacl -n -p; find t -print
 #[test]
 fn acls_are_kept_enforced_and_handed_down() {
     // They were refused, so that `cp -p`, rsync -A and a default ACL for a team's directory did not work.
-    let Some(mut posix) = Posix::new() else { return };
+    Posix::both().for_each(acls);
+}
+
+fn acls(mut posix: Posix) {
     let shown = posix.same_as_below(&format!(
         "chmod 755 .; mkdir t; setfacl -m u:1234:rwx,g:4321:rx t; setfacl -d -m u:1234:rwx,g::rx,o::- t
          touch t/file; mkdir t/dir; mkfifo t/pipe; ln -s x t/link; echo > t/dir/deeper

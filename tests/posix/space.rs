@@ -233,7 +233,7 @@ fn the_limit_on_file_sizes_holds_for_programs_and_not_for_the_daemon() {
     super::mounted::expect_code(&mut mount, 0);
     posix.shell("head -c 5000000 /dev/zero > g; test $(stat -c %s g) = 5000000");
     super::mounted::expect_code(Command::new(super::mounted::KITHFS).arg("umount").arg(posix.scratch.point()), 0);
-    posix.mount = Some(posix.scratch.mount(super::OPTIONS));
+    posix.mount = Some(posix.scratch.mount(&["-o", posix.options]));
     posix.shell("test $(stat -c %s g) = 5000000; cmp -n 5000000 g /dev/zero");
     posix.finish();
 }

@@ -1,5 +1,6 @@
 //! The daemon of an ordinary user, mounted through fusermount3: it may do less than root, and must do what its user may all the same.
 
+use std::path::Path;
 use std::process::Command;
 
 use super::mounted::{self, KITHFS, Scratch, shell};
@@ -7,10 +8,14 @@ use super::mounted::{self, KITHFS, Scratch, shell};
 /// `nobody`: fusermount3 asks for the name of who calls it.
 const USER: &str = "65534";
 
-struct Unprivileged(Scratch);
+pub(super) struct Unprivileged(Scratch);
 
 impl Unprivileged {
-    fn run(&self, script: &str) -> String {
+    pub(super) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(super) fn run(&self, script: &str) -> String {
         let mut bash = Command::new("setpriv");
         bash.args(["--reuid", USER, "--regid", USER, "--clear-groups", "env", "HOME=/nonexistent", "XDG_RUNTIME_DIR="]);
         bash.arg(format!("XDG_STATE_HOME={}", self.0.path().join("state").display()));
@@ -23,7 +28,7 @@ impl Unprivileged {
         self.run(&format!("{KITHFS} mount vault mnt"));
     }
 
-    fn umount(&self) {
+    pub(super) fn umount(&self) {
         self.run(&format!("{KITHFS} umount mnt"));
     }
 }
@@ -36,7 +41,7 @@ impl Drop for Unprivileged {
     }
 }
 
-fn unprivileged() -> Option<Unprivileged> {
+pub(super) fn unprivileged() -> Option<Unprivileged> {
     if !mounted::can_mount() {
         return None;
     }

@@ -481,10 +481,6 @@ impl Operations for MemFs {
         self.state().node(node)?.xattrs.remove(name).map(|_| ()).ok_or(no(libc::ENODATA))
     }
 
-    fn access(&self, _caller: &Caller, _node: NodeId, _mask: i32) -> Result<()> {
-        Err(Errno::ENOSYS)
-    }
-
     fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: AllocateMode, _kill_suid_sgid: bool) -> Result<()> {
         let mut state = self.state();
         let inode = state.file(handle)?;

@@ -24,7 +24,7 @@ use crate::cli::secret::Given;
 use crate::cli::signals::{self, Signals};
 use crate::cli::{display, identity, seen};
 use crate::fuse::vaultfs::VaultFs;
-use crate::fuse::{self, MountError, MountOptions, Mounted, ServeOptions, Serving, Transport, mounts, uring};
+use crate::fuse::{self, MountError, MountOptions, Mounted, Permissions, ServeOptions, Serving, Transport, mounts, uring};
 use crate::sharing::Role;
 use crate::vault::Vault;
 
@@ -70,6 +70,10 @@ impl Plan<'_> {
         args.options.iter().try_for_each(|list| options.parse(list))?;
         options.read_only |= args.read_only;
         options.shared |= args.shared;
+        if options.default_permissions.is_none() && in_user_namespace() {
+            // ACLs are shown there by a kernel that decides on them, or not at all.
+            options.default_permissions = Some(true);
+        }
         let mut found = open::find(&args.vault)?;
         found.access_times = !options.noatime;
         let mountpoint = check_mountpoint(&args.mountpoint, &found.dir, options.nonempty)?;
@@ -131,6 +135,12 @@ fn check_fuse() -> Result<(), Error> {
     fs::File::options().read(true).write(true).open("/dev/fuse").map(drop).map_err(Error::NoFuseDevice)
 }
 
+/// Whether the users that we see are not all of the machine's.
+fn in_user_namespace() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    !map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
+}
+
 /// How the mount is served. Where io_uring is insisted on and cannot be had, that is said before anybody is asked for a passphrase.
 fn serve_options(transport: args::Transport, options: &MountOptions) -> Result<ServeOptions, Error> {
     let transport = match transport {
@@ -142,7 +152,15 @@ fn serve_options(transport: args::Transport, options: &MountOptions) -> Result<S
         args::Transport::Auto | args::Transport::Dev => Transport::Dev,
     };
     let caching = if options.shared { ServeOptions::shared() } else { ServeOptions::default() };
-    let mut serve = ServeOptions { transport, ..caching };
+    let mut serve = ServeOptions { transport, acls: options.view.is_plain(), ..caching };
+    if !options.kernel_decides() {
+        serve.permissions = Permissions::Daemon;
+        if options.allow_other {
+            // The kernel would let one user walk through names that another has found.
+            serve.entry_ttl = Duration::ZERO;
+            serve.negative_ttl = Duration::ZERO;
+        }
+    }
     if let Some(mib) = options.uring_memory {
         serve.uring_memory = mib as usize * (1 << 20);
     }
@@ -195,8 +213,6 @@ impl Service {
         }
         let (mounted, device) = fuse::mount(&mountpoint, &options)?;
         let operations = Arc::new(VaultFs::new(open.vault.clone(), options.view));
-        let posix_acl = options.default_permissions && options.view.is_plain();
-        let serve = ServeOptions { posix_acl, ..serve };
         let serving = match fuse::serve(device, operations, &serve) {
             Ok(serving) => serving,
             Err(source) => {
