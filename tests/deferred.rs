@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Access, Call};
+use kithfs::backing::{Access, Call, SetTime, Timestamp};
 use kithfs::crypto::Suite;
-use kithfs::vault::{OpenFlags, OpenOptions, Vault};
+use kithfs::vault::{OpenFlags, OpenOptions, ROOT, RenameMode, SetAttr, Vault};
 use vaults::{READ_WRITE, Seeded, get, pattern, put, rename};
 
 fn store() -> MemStore {
@@ -274,4 +274,25 @@ fn header_of(store: &MemStore, stored: &[u8]) -> (u64, Vec<u8>) {
     let read = file.read_at(&mut header, 0).unwrap();
     header.truncate(read);
     (file.stat().unwrap().ino, header)
+}
+
+#[test]
+fn a_time_that_a_file_has_already_is_not_set_again() {
+    // After each rename the kernel sends the time of modification that it keeps, and each time it was set once more in the store.
+    let (store, plan) = (store(), FaultPlan::new());
+    let options = OpenOptions { caller_keeps_times: true, ..OpenOptions::default() };
+    let vault = Vault::open(FaultStore::wrap(store.root(), plan.clone()), &vaults::owner(), options).unwrap();
+    put(&vault, b"old", b"bytes").unwrap();
+    rename(&vault, b"old", b"new", RenameMode::Replace).unwrap();
+    let attr = vault.lookup(ROOT, b"new").unwrap();
+    let set = |mtime, atime| vault.setattr(attr.node, &SetAttr { mtime: SetTime::At(mtime), atime, ..SetAttr::default() });
+    plan.reset();
+    plan.add(Fault { calls: Calls::Of(Call::SetTimes), when: When::From(1), errno: libc::EIO, short: false });
+    let same = set(attr.mtime, SetTime::Omit).unwrap();
+    assert_eq!((same.mtime, same.size, same.nlink), (attr.mtime, attr.size, attr.nlink));
+    let later = Timestamp { secs: attr.mtime.secs + 1, ..attr.mtime };
+    assert_eq!(set(later, SetTime::Omit).unwrap_err().errno(), libc::EIO);
+    assert_eq!(set(attr.mtime, SetTime::At(later)).unwrap_err().errno(), libc::EIO, "a program set both");
+    plan.reset();
+    assert_eq!(set(later, SetTime::Omit).unwrap().mtime, later);
 }

@@ -63,7 +63,10 @@ impl Mount {
         };
         let ops = Arc::new(MemFs::new());
         let mut mount = Mount { mounted, serving: None, ops: ops.clone(), _dir: dir };
-        mount.serving = Some(serve(fd, ops, &ServeOptions { transport: transport(), ..ServeOptions::default() }).expect("serving"));
+        mount.serving = Some(
+            serve(fd, ops, &ServeOptions { transport: transport(), permissions: options.permissions(), ..ServeOptions::default() })
+                .expect("serving"),
+        );
         Some(mount)
     }
 
@@ -269,6 +272,33 @@ fn what_is_not_there_is_remembered_until_the_kernel_is_told() {
     mount.notifier().inval_inode(node, 0, 0).unwrap();
     assert_eq!(fs::read(mount.path("late")).unwrap(), b"new");
     mount.notifier().inval_entry(ROOT, b"never heard of").unwrap();
+}
+
+#[test]
+fn a_file_that_is_there_after_all_is_opened_by_those_who_may() {
+    // The kernel takes it for missing and asks for it to be made. Whoever made it has decided who may open it.
+    for options in ["", "default_permissions"] {
+        let Some(mount) = Mount::new(options) else { return };
+        assert_eq!(errno(fs::metadata(mount.path("late"))), Some(libc::ENOENT));
+        mount.ops.plant(b"late", b"old");
+        let open = || OpenOptions::new().write(true).create(true).truncate(false).open(mount.path("late"));
+        open().unwrap().write_all(b"new").unwrap();
+        assert_eq!(fs::read(mount.path("late")).unwrap(), b"new");
+        assert_eq!(errno(OpenOptions::new().write(true).create_new(true).open(mount.path("late"))), Some(libc::EEXIST));
+    }
+    if is_root() {
+        let Some(mount) = Mount::new("allow_other,no_default_permissions") else { return };
+        let as_nobody = |script: &str| {
+            let mut shell = Command::new("setpriv");
+            shell.args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script]).current_dir(mount.path(""));
+            shell.stderr(std::process::Stdio::null()).status().unwrap().success()
+        };
+        fs::set_permissions(mount.path(""), fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(errno(fs::metadata(mount.path("late"))), Some(libc::ENOENT));
+        mount.ops.plant(b"late", b"root's");
+        assert!(!as_nobody("printf x >> late"));
+        assert!(as_nobody("test \"$(cat late)\" = \"root's\" && printf x > his && rm his"));
+    }
 }
 
 #[test]

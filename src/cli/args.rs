@@ -256,9 +256,9 @@ pub struct Mount {
     pub foreground: bool,
     /// Options of the mount, separated by commas
     ///
-    /// ro, rw, allow_other, no_default_permissions, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, noatime, nodiratime,
+    /// ro, rw, allow_other, default_permissions, no_default_permissions, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, noatime, nodiratime,
     /// nonempty, shared, fsname=NAME, subtype=NAME, uid=N, gid=N, umask=OCTAL, uring, uring_memory=MIB. Device nodes and set-user-id bits do not work unless `dev` and
-    /// `suid` are given. A comma in a value is written `\,`.
+    /// `suid` are given. Who may do what is decided by the kernel with allow_other and by the daemon without, unless it is said otherwise. A comma in a value is written `\,`.
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub options: Vec<String>,
     /// Allow no writes

@@ -7,6 +7,8 @@
 
 use rustix::mount::MountFlags;
 
+use super::serve::Permissions;
+
 /// Type that the mount shows in `/proc/mounts` after `fuse.`.
 pub const SUBTYPE: &str = "kithfs";
 
@@ -53,7 +55,7 @@ pub struct MountOptions {
     pub subtype: String,
     /// Users other than the one who mounts may use it.
     pub allow_other: bool,
-    /// Whether the kernel checks permissions; `None` where it is not said: see [`MountOptions::kernel_decides`].
+    /// Whether the kernel checks permissions; `None` where it is not said: see [`MountOptions::permissions`].
     pub default_permissions: Option<bool>,
     /// No changes.
     pub read_only: bool,
@@ -192,8 +194,13 @@ impl MountOptions {
 
     /// Whether the kernel checks permissions, rather than the daemon. Where nobody but one user may enter, the daemon's word is enough,
     /// and quicker.
-    pub fn kernel_decides(&self) -> bool {
+    fn kernel_decides(&self) -> bool {
         self.default_permissions.unwrap_or(self.allow_other)
+    }
+
+    /// Who decides on what a caller may do.
+    pub fn permissions(&self) -> Permissions {
+        if self.kernel_decides() { Permissions::Kernel } else { Permissions::Daemon }
     }
 
     /// Type for mount(2).
@@ -270,6 +277,22 @@ mod tests {
         assert_eq!(options.view, View { uid: Some(7), gid: Some(8), umask: 0o27 });
         assert!(!parsed("ro,rw,suid,nosuid").unwrap().read_only);
         assert_eq!(options.flags(), MountFlags::RDONLY | MountFlags::NOEXEC | MountFlags::NOATIME);
+    }
+
+    #[test]
+    fn who_decides_hangs_on_who_may_enter_unless_it_is_said() {
+        for (list, kernel) in [
+            ("", false),
+            ("allow_other", true),
+            ("default_permissions", true),
+            ("allow_other,no_default_permissions", false),
+            ("no_default_permissions,default_permissions", true),
+        ] {
+            let options = parsed(list).unwrap();
+            assert_eq!(options.permissions() == Permissions::Kernel, kernel, "{list}");
+            assert_eq!(options.data(3, 0o40000, 0, 0).contains("default_permissions"), kernel, "{list}");
+            assert_eq!(options.for_fusermount().contains("default_permissions"), kernel, "{list}");
+        }
     }
 
     #[test]

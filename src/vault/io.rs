@@ -267,6 +267,11 @@ impl Core {
                     if times {
                         let stat = dir.stat(&link.stored)?;
                         self.journal.settle(Some((stat.dev, stat.ino)))?;
+                        // After a rename or a link the kernel sends the time of modification only because that of the inode has changed.
+                        let same = SetAttr { mtime: SetTime::At(stat.mtime), ..SetAttr::default() };
+                        if self.caller_keeps_times && *set == same && stat.kind == Kind::File && self.nodes.is(node, &stat) {
+                            return self.attr(node, &stat, Some((&*dir, &link.stored)));
+                        }
                     }
                     if owner {
                         dir.chown(&link.stored, set.uid, set.gid)?;

@@ -366,7 +366,12 @@ impl Operations for MemFs {
         Ok(Opened { handle: state.open(node)?, keep_cache: true })
     }
 
-    fn create(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, _request: OpenRequest) -> Result<(Attr, Opened)> {
+    fn create(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, request: OpenRequest) -> Result<(Attr, Opened)> {
+        if !request.exclusive
+            && let Ok(attr) = self.lookup(parent, name)
+        {
+            return Ok((attr, Operations::open(self, attr.node, request)?));
+        }
         let mut state = self.state();
         let attr = state.make(caller, parent, name, Kind::File, perm, Vec::new())?;
         Ok((attr, Opened { handle: state.open(attr.node)?, keep_cache: true }))

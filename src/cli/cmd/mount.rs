@@ -152,14 +152,11 @@ fn serve_options(transport: args::Transport, options: &MountOptions) -> Result<S
         args::Transport::Auto | args::Transport::Dev => Transport::Dev,
     };
     let caching = if options.shared { ServeOptions::shared() } else { ServeOptions::default() };
-    let mut serve = ServeOptions { transport, acls: options.view.is_plain(), ..caching };
-    if !options.kernel_decides() {
-        serve.permissions = Permissions::Daemon;
-        if options.allow_other {
-            // The kernel would let one user walk through names that another has found.
-            serve.entry_ttl = Duration::ZERO;
-            serve.negative_ttl = Duration::ZERO;
-        }
+    let permissions = options.permissions();
+    let mut serve = ServeOptions { transport, permissions, acls: options.view.is_plain(), ..caching };
+    if permissions == Permissions::Daemon && options.allow_other {
+        // The kernel would let one user walk through names that another has found.
+        (serve.entry_ttl, serve.negative_ttl) = (Duration::ZERO, Duration::ZERO);
     }
     if let Some(mib) = options.uring_memory {
         serve.uring_memory = mib as usize * (1 << 20);
