@@ -302,6 +302,38 @@ fn a_file_that_is_there_after_all_is_opened_by_those_who_may() {
 }
 
 #[test]
+fn nobody_opens_a_file_while_the_kernel_is_given_its_contents() {
+    // Contents that were read before somebody wrote, and given to the kernel after that, took the write back.
+    if !kithfs::fuse::kernel::is_since(6, 16) {
+        println!("skipped: contents are given to Linux 6.16 and later");
+        return;
+    }
+    let Some(mount) = Mount::new("") else { return };
+    mount.ops.plant(b"f", b"old");
+    mount.ops.shut_gate_to_reads();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| fs::read(mount.path("f")).unwrap());
+        let is_given = mount.ops.wait_at_gate(1);
+        let (written, has_written) = std::sync::mpsc::channel();
+        let path = mount.path("f");
+        let write = move || {
+            OpenOptions::new().write(true).open(path).unwrap().write_all(b"new").unwrap();
+            let _ = written.send(());
+        };
+        let writer = scope.spawn(write);
+        // As long as this takes nobody has written; that it is enough is not relied on for anything but finding the fault.
+        let early = has_written.recv_timeout(Duration::from_millis(300)).is_ok();
+        mount.ops.open_gate();
+        writer.join().unwrap();
+        let seen = reader.join().unwrap();
+        assert!(is_given, "the contents were read before the program asked for them");
+        assert!(!early, "somebody opened the file meanwhile");
+        assert!(seen == b"old" || seen == b"new");
+    });
+    assert_eq!(fs::read(mount.path("f")).unwrap(), b"new");
+}
+
+#[test]
 fn extended_attributes() {
     let Some(mount) = Mount::new("") else { return };
     fs::write(mount.path("f"), b"").unwrap();

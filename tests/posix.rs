@@ -20,6 +20,8 @@ mod listing;
 mod names;
 #[path = "posix/permissions.rs"]
 mod permissions;
+#[path = "posix/prefetch.rs"]
+mod prefetch;
 #[path = "posix/space.rs"]
 mod space;
 #[path = "posix/stress.rs"]

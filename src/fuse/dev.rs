@@ -31,6 +31,7 @@ use super::listing::Listing;
 use super::notify::Notifier;
 use super::ops::{self, AllocateMode, Attr, Caller, Errno, FileRange, OpenRequest, Opened, Operations, Result, SetAttr, XattrMode};
 use super::pool::Pool;
+use super::prefetch::Prefetch;
 use super::privilege::{self, Requester};
 use super::request::Call;
 use super::seek::{Question, Said, Seeker};
@@ -61,6 +62,7 @@ thread_local! {
 pub struct Adapter {
     ops: Arc<dyn Operations>,
     gate: Gate,
+    prefetch: Prefetch,
     device: Device,
     options: ServeOptions,
     seeker: Seeker,
@@ -134,7 +136,8 @@ impl Adapter {
     pub fn new(ops: Arc<dyn Operations>, device: Device, options: ServeOptions) -> io::Result<Adapter> {
         let seeker = Seeker::new(ops.clone(), Notifier::new(device.clone()));
         let gate = Gate::new(ops.clone(), &options, Notifier::new(device.clone()));
-        Ok(Adapter { ops, gate, device, options, seeker, patient: Pool::patient()? })
+        let prefetch = Prefetch::new(ops.clone(), &options, Notifier::new(device.clone()));
+        Ok(Adapter { ops, gate, prefetch, device, options, seeker, patient: Pool::patient()? })
     }
 
     fn check(&self, request: &Request, node: INodeNo, call: &Call<'_>) -> Result<()> {
@@ -305,6 +308,7 @@ impl fuser::Filesystem for Adapter {
         let set = SetAttr { perm, uid, gid, size, atime: set_time(atime), mtime: set_time(mtime), kill_suid_sgid };
         let change = || {
             self.check(request, node, &Call::SetAttr { set, opened: handle.is_some() })?;
+            let _turn = set.size.map(|_| self.prefetch.turn(node.0));
             let set = privilege::before_setattr(&*self.ops, node.0, &set, requester(request))?;
             let attr = self.ops.setattr(node.0, &set)?;
             self.gate.changed(requester(request), &set, &attr);
@@ -398,7 +402,8 @@ impl fuser::Filesystem for Adapter {
         let kill = asked.kill_suid_sgid;
         let open = || {
             self.check(request, node, &Call::Open { flags: flags.0, kill })?;
-            self.killing(request, node, kill, || self.ops.open(node.0, asked))
+            let turn = self.prefetch.turn(node.0);
+            self.killing(request, node, kill, || Ok(self.prefetch.give(&turn, asked, self.ops.open(node.0, asked)?)))
         };
         match guarded("open", open) {
             Ok(opened) => {

@@ -18,6 +18,7 @@ use super::notify::Notifier;
 use super::ops::{
     self, AllocateMode, Attr, DirCache, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir, Operations, Result, XattrMode,
 };
+use super::prefetch::Prefetch;
 use super::privilege;
 use super::request::{Call, Header, Range};
 use super::seek::{Question, Said, Seeker};
@@ -79,6 +80,7 @@ pub enum Patience {
 pub struct Dispatcher {
     ops: Arc<dyn Operations>,
     gate: Gate,
+    prefetch: Prefetch,
     options: ServeOptions,
     device: Device,
     seeker: Seeker,
@@ -151,7 +153,8 @@ impl Dispatcher {
     pub fn new(ops: Arc<dyn Operations>, options: ServeOptions, device: Device) -> Dispatcher {
         let seeker = Seeker::new(ops.clone(), Notifier::new(device.clone()));
         let gate = Gate::new(ops.clone(), &options, Notifier::new(device.clone()));
-        Dispatcher { ops, gate, options, device, seeker, copies: Mutex::default() }
+        let prefetch = Prefetch::new(ops.clone(), &options, Notifier::new(device.clone()));
+        Dispatcher { ops, gate, prefetch, options, device, seeker, copies: Mutex::default() }
     }
 
     /// Does what `call` asks for and puts the body of the answer into `out`, which is emptied first.
@@ -214,6 +217,7 @@ impl Dispatcher {
             },
             Call::GetAttr => wire::put_attr_out(out, &self.ops.getattr(node)?, self.options.attr_ttl),
             Call::SetAttr { ref set, .. } => {
+                let _turn = set.size.map(|_| self.prefetch.turn(node));
                 let set = privilege::before_setattr(&*self.ops, node, set, by)?;
                 let attr = self.ops.setattr(node, &set)?;
                 self.gate.changed(by, &set, &attr);
@@ -235,7 +239,9 @@ impl Dispatcher {
             }
             Call::Link { node: linked, name } => return Ok(self.entry(&self.ops.link(linked, node, name)?, out)),
             Call::Open { flags, kill } => {
-                let open = || self.ops.open(node, OpenRequest::from_flags(flags, !kill));
+                let request = OpenRequest::from_flags(flags, !kill);
+                let turn = self.prefetch.turn(node);
+                let open = || Ok(self.prefetch.give(&turn, request, self.ops.open(node, request)?));
                 let opened = privilege::killing(&*self.ops, &self.device, node, kill.then_some(by), open)?;
                 put_opened(out, opened, &self.options);
                 return Ok(Undo::File(opened.handle));

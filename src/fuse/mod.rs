@@ -5,6 +5,7 @@
 //!   replies for any transport.
 //! * [`uring`]: FUSE over io_uring as another; [`abi`], [`request`], [`mod@init`] and [`dispatch`] read and answer the protocol for it.
 //! * [`seek`]: holes of files of which the kernel holds pages, for any transport.
+//! * [`mod@prefetch`]: contents of small files for the kernel, before it asks.
 //! * [`access`], [`acl`]: who may do what, where the kernel leaves that to us.
 //! * [`mod@serve`]: threads on the device, until the filesystem is unmounted; [`notify`]: pushing changes out of the kernel's caches.
 //! * [`mod@mount`], [`options`], [`mounts`]: our own mounting and unmounting.
@@ -16,6 +17,7 @@ pub mod dev;
 pub mod dispatch;
 pub mod errno;
 pub mod init;
+pub mod kernel;
 mod listed;
 pub mod listing;
 pub mod mount;
@@ -24,6 +26,7 @@ pub mod notify;
 pub mod ops;
 pub mod options;
 mod pool;
+mod prefetch;
 pub mod privilege;
 pub mod request;
 pub mod seek;

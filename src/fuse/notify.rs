@@ -3,12 +3,12 @@
 //! Rules that hold here
 //! * Never from a thread that serves requests, and never under a lock that an operation takes: the kernel may wait for an operation
 //!   that is under way on the same directory or inode before it returns. Excepted are the attributes alone of an inode that is open,
-//!   and all names at once: for those it takes no lock that an operation holds.
+//!   and all names at once: for those it takes no lock that an operation holds. And pages of a file that nobody has open: see `prefetch`.
 
 use std::io;
 
 use super::ops::NodeId;
-use super::wire::{Device, NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE};
+use super::wire::{Device, NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_STORE};
 
 /// Tells the kernel what has changed beneath it. Cheap to clone; usable from any thread that serves no request.
 #[derive(Clone, Debug)]
@@ -29,6 +29,13 @@ impl Notifier {
     /// alone. Under the writeback cache the kernel writes dirty pages of the range first and keeps its own size.
     pub fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> io::Result<()> {
         self.send(NOTIFY_INVAL_INODE, &[&node.to_ne_bytes(), &offset.to_ne_bytes(), &len.to_ne_bytes()])
+    }
+
+    /// Puts `data` into the pages of `node`, from `offset` on, and lengthens it where it ends before them.
+    pub(super) fn store(&self, node: NodeId, offset: u64, data: &[u8]) -> io::Result<()> {
+        let len = u32::try_from(data.len()).map_err(|_| io::Error::from_raw_os_error(libc::EMSGSIZE))?;
+        let header = [&node.to_ne_bytes()[..], &offset.to_ne_bytes(), &len.to_ne_bytes(), &[0; 4]].concat();
+        self.0.notify(NOTIFY_STORE, &[&header, data])
     }
 
     /// Has every name looked up anew before it is used again. `EINVAL` before Linux 6.16.

@@ -61,6 +61,8 @@ pub struct Opened {
     pub handle: Handle,
     /// The contents are those of the last time that it was open: the kernel may keep its pages.
     pub keep_cache: bool,
+    /// Where nobody else has the file open and the kernel is not to keep its pages: the size of its contents in bytes.
+    pub unknown: Option<u64>,
 }
 
 /// A directory that was opened.

@@ -16,6 +16,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::kernel;
 use super::notify::Notifier;
 use super::ops::{Errno, NodeId, Operations, Result, Sought};
 use crate::backing::Seek;
@@ -73,7 +74,7 @@ pub enum Said {
 impl Seeker {
     /// Answers by `ops`, and by the kernel that `notifier` speaks to where that can say.
     pub fn new(ops: Arc<dyn Operations>, notifier: Notifier) -> Seeker {
-        Seeker { ops, kernel: sends_before_it_forgets().then_some(notifier) }
+        Seeker { ops, kernel: kernel::is_since(6, 16).then_some(notifier) }
     }
 
     /// What can be said without asking the kernel.
@@ -126,40 +127,9 @@ impl Seeker {
     }
 }
 
-/// Whether this kernel waits for pages that are on their way to us before it forgets them.
-fn sends_before_it_forgets() -> bool {
-    let name = rustix::system::uname();
-    name.release().to_str().is_ok_and(is_since_6_16)
-}
-
-fn is_since_6_16(release: &str) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().ok());
-    let version = (numbers.next().flatten(), numbers.next().flatten());
-    matches!(version, (Some(major), Some(minor)) if (major, minor) >= (6, 16))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn kernels_that_lose_sight_of_pages_on_their_way_are_not_asked() {
-        for (release, since) in [
-            ("6.18.44-fc", true),
-            ("6.16.0", true),
-            ("6.16-rc1", true),
-            ("7.0.1", true),
-            ("10.1", true),
-            ("6.15.9", false),
-            ("6.9.0", false),
-            ("5.19.0", false),
-            ("6", false),
-            ("", false),
-            ("unknown", false),
-        ] {
-            assert_eq!(is_since_6_16(release), since, "{release}");
-        }
-    }
 
     #[test]
     fn only_data_and_holes_are_sought_and_nothing_before_the_beginning() {

@@ -34,6 +34,8 @@ pub const DIRENT: usize = 24;
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// `FUSE_NOTIFY_INVAL_ENTRY`.
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
+/// `FUSE_NOTIFY_STORE`.
+pub const NOTIFY_STORE: i32 = 4;
 /// `FUSE_NOTIFY_INC_EPOCH`.
 pub const NOTIFY_INC_EPOCH: i32 = 8;
 

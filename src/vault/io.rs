@@ -50,8 +50,9 @@ impl Core {
         let alone = self.files.lock().get(&node).is_some_and(|s| s.handles == 1);
         let resized = !flags.truncate && alone && (self.note_size(&file) || self.was_refused(node));
         let keep_cache = !flags.truncate && !self.shared && (!alone || self.is_as_closed(&file));
+        let alone = alone.then(|| file.state.read().size);
         let handle = self.put_handle(Open::File { file, flags });
-        Ok(Opened { handle, keep_cache, resized })
+        Ok(Opened { handle, keep_cache, alone, resized })
     }
 
     /// Notes the authenticated size of a file whose ciphertext is longer than that size makes it, and tells whether the attributes that

@@ -31,6 +31,7 @@ struct Inode {
     parent: NodeId,
     lookups: u64,
     opens: u64,
+    was_open: bool,
 }
 
 #[derive(Default)]
@@ -48,10 +49,11 @@ pub struct MemFs {
     gate_changed: Condvar,
 }
 
-/// What holds up fsync, as a slow disk would.
+/// What holds up fsync or reading, as a slow disk would.
 #[derive(Default)]
 struct Gate {
     shut: bool,
+    shut_to_reads: bool,
     waiting: usize,
 }
 
@@ -152,7 +154,7 @@ fn inode(node: NodeId, kind: Kind, perm: u32, parent: NodeId) -> Inode {
     let nlink = if kind == Kind::Dir { 2 } else { 1 };
     let (ino, uid, gid) = (node + INO_OFFSET, 0, 0);
     let attr = Attr { node, ino, kind, perm, nlink, uid, gid, rdev: 0, size: 0, blocks: 0, atime: time, mtime: time, ctime: time };
-    Inode { attr, data: Vec::new(), xattrs: BTreeMap::new(), entries: BTreeMap::new(), parent, lookups: 0, opens: 0 }
+    Inode { attr, data: Vec::new(), xattrs: BTreeMap::new(), entries: BTreeMap::new(), parent, lookups: 0, opens: 0, was_open: false }
 }
 
 /// A hash of the name, positive and below the topmost positions.
@@ -209,13 +211,28 @@ impl MemFs {
         self.gate.lock().expect("no operation panics").shut = true;
     }
 
-    /// Lets all who wait in fsync go on.
+    /// From now on reading waits.
+    pub fn shut_gate_to_reads(&self) {
+        self.gate.lock().expect("no operation panics").shut_to_reads = true;
+    }
+
+    /// Lets all who wait go on.
     pub fn open_gate(&self) {
-        self.gate.lock().expect("no operation panics").shut = false;
+        let mut gate = self.gate.lock().expect("no operation panics");
+        (gate.shut, gate.shut_to_reads) = (false, false);
+        drop(gate);
         self.gate_changed.notify_all();
     }
 
-    /// Waits until so many wait in fsync.
+    fn pass(&self, is_shut: impl Fn(&Gate) -> bool) {
+        let mut gate = self.gate.lock().expect("no operation panics");
+        gate.waiting += 1;
+        self.gate_changed.notify_all();
+        let mut gate = self.gate_changed.wait_while(gate, |gate| is_shut(gate)).expect("no operation panics");
+        gate.waiting -= 1;
+    }
+
+    /// Waits until so many wait.
     pub fn wait_at_gate(&self, waiting: usize) -> bool {
         let gate = self.gate.lock().expect("no operation panics");
         let wait = self.gate_changed.wait_timeout_while(gate, Duration::from_secs(20), |gate| gate.waiting < waiting);
@@ -363,7 +380,10 @@ impl Operations for MemFs {
         if request.kill_suid_sgid {
             inode.kill_suid_sgid();
         }
-        Ok(Opened { handle: state.open(node)?, keep_cache: true })
+        // The kernel has nothing of what was never opened.
+        let unknown = (!inode.was_open).then_some(inode.data.len() as u64);
+        inode.was_open = true;
+        Ok(Opened { handle: state.open(node)?, keep_cache: unknown.is_none(), unknown })
     }
 
     fn create(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, request: OpenRequest) -> Result<(Attr, Opened)> {
@@ -374,12 +394,14 @@ impl Operations for MemFs {
         }
         let mut state = self.state();
         let attr = state.make(caller, parent, name, Kind::File, perm, Vec::new())?;
-        Ok((attr, Opened { handle: state.open(attr.node)?, keep_cache: true }))
+        state.node(attr.node)?.was_open = true;
+        Ok((attr, Opened { handle: state.open(attr.node)?, keep_cache: true, unknown: None }))
     }
 
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let mut state = self.state();
-        let data = &state.file(handle)?.data;
+        let copied = self.state().file(handle)?.data.clone();
+        self.pass(|gate| gate.shut_to_reads);
+        let data = &copied;
         let rest = data.get(offset as usize..).unwrap_or_default();
         let len = rest.len().min(buf.len());
         buf[..len].copy_from_slice(&rest[..len]);
@@ -411,12 +433,7 @@ impl Operations for MemFs {
     }
 
     fn fsync(&self, handle: Handle, _data_only: bool) -> Result<()> {
-        let mut gate = self.gate.lock().expect("no operation panics");
-        gate.waiting += 1;
-        self.gate_changed.notify_all();
-        let mut gate = self.gate_changed.wait_while(gate, |gate| gate.shut).expect("no operation panics");
-        gate.waiting -= 1;
-        drop(gate);
+        self.pass(|gate| gate.shut);
         self.state().file(handle).map(|_| ())
     }
 
