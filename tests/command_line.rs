@@ -230,6 +230,23 @@ fn what_json_prints_is_what_its_page_says() {
 }
 
 #[test]
+fn a_mounted_vault_says_where_it_is_mounted_and_maps_its_names() {
+    // `umount VAULT` said that nothing was mounted there, and `map` that one should unmount first.
+    let scratch = Scratch::new(&[]);
+    if !mounted::can_mount() {
+        return;
+    }
+    let mount = scratch.mount(&[]);
+    fs::write(scratch.point().join("file"), b"x").unwrap();
+    let stored = String::from_utf8(expect_code(scratch.kithfs("map").arg(scratch.vault()).arg("file"), 0).stdout).unwrap();
+    assert!(scratch.vault().join(stored.trim_end()).is_file(), "{stored}");
+    let said = expect_code(scratch.kithfs("umount").arg(scratch.vault()), 12).stderr;
+    let point = scratch.point().canonicalize().unwrap();
+    assert!(String::from_utf8_lossy(&said).contains(&format!("kithfs umount {}", point.display())), "{}", String::from_utf8_lossy(&said));
+    mount.unmount();
+}
+
+#[test]
 fn each_script_tells_how_it_is_used() {
     // `scripts/memory.sh --help` went to work for minutes, `scripts/check.sh --help` ran all tests, `scripts/fuzz.sh --help` looked for a
     // target of that name.

@@ -43,6 +43,10 @@ fn a_file_put_back_beneath_a_vault_is_noticed_and_a_restored_backup_is_accepted(
     let out = scratch.path().join("out");
     expect_code(scratch.kithfs("rollback").args(["--settle", "0", "--export"]).arg(&out).arg(scratch.vault()), 22);
     assert_eq!(fs::read_to_string(out.join("letter")).unwrap(), "first");
+    // A name that was mistyped was "accepted".
+    let mistyped = expect_code(scratch.kithfs("accept-rollback").arg(scratch.vault()).args(["letter", "leter"]), 1);
+    assert!(String::from_utf8_lossy(&mistyped.stderr).contains("accept leter"), "{mistyped:?}");
+    assert_ne!(told(&scratch, 22), serde_json::json!([]));
     expect_code(scratch.kithfs("accept-rollback").arg(scratch.vault()), 0);
     assert_eq!(told(&scratch, 0), serde_json::json!([]));
     // And forward again, with rsync's way of copying: the state before is a newer one now, which is no rollback.
@@ -69,4 +73,19 @@ fn without_a_memory_nothing_is_kept_and_nothing_is_said() {
     assert!(!scratch.path().join("state").exists());
     expect_code(scratch.kithfs("mkdir").arg(scratch.vault()).arg("e"), 0);
     assert!(scratch.path().join("state/kithfs/seen").is_dir());
+}
+
+#[test]
+fn what_is_gone_is_accepted_by_its_name() {
+    let scratch = Scratch::new(&[]);
+    let text = scratch.path().join("text");
+    fs::write(&text, "bytes").unwrap();
+    expect_code(scratch.kithfs("put").arg(scratch.vault()).arg("letter").arg(&text), 0);
+    let stored = String::from_utf8(expect_code(scratch.kithfs("map").arg(scratch.vault()).arg("letter"), 0).stdout).unwrap();
+    fs::remove_file(scratch.vault().join(stored.trim_end())).unwrap();
+    let found = told(&scratch, 22);
+    assert_eq!((&found[0]["path"], &found[0]["kind"]), (&"letter".into(), &"gone".into()), "{found}");
+    expect_code(scratch.kithfs("accept-rollback").arg(scratch.vault()).arg("lett"), 1);
+    expect_code(scratch.kithfs("accept-rollback").arg(scratch.vault()).arg("letter"), 0);
+    assert_eq!(told(&scratch, 0), serde_json::json!([]));
 }

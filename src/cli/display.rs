@@ -100,6 +100,16 @@ impl<'de> Deserialize<'de> for JsonPath {
     }
 }
 
+/// A number of things, of which `one` is one: `1 file`, `2 files`, `2 directories`.
+pub fn count(number: impl Into<u64>, one: &str) -> String {
+    match (number.into(), one.strip_suffix('y')) {
+        (1, _) => format!("1 {one}"),
+        (number, Some(stem)) => format!("{number} {stem}ies"),
+        (number, None) if one.ends_with('s') => format!("{number} {one}es"),
+        (number, None) => format!("{number} {one}s"),
+    }
+}
+
 /// Lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
@@ -177,6 +187,12 @@ pub fn mode(kind: Kind, perm: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_of_a_thing_is_not_many() {
+        assert_eq!(["file", "directory", "pass"].map(|one| count(1u64, one)), ["1 file", "1 directory", "1 pass"]);
+        assert_eq!(["file", "directory", "pass"].map(|one| count(0u64, one)), ["0 files", "0 directories", "0 passes"]);
+    }
 
     #[test]
     fn names_cannot_reach_the_terminal() {

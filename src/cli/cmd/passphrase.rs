@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::cli::args::people::OwnIdentity;
 use crate::cli::args::slots::{PassphraseAdd, PassphraseChange, PassphraseCommand, PassphraseList, PassphraseRemove, SlotsOf};
 use crate::cli::args::{KdfArgs, PresentSecret};
-use crate::cli::display::{path as shown, utc};
+use crate::cli::display::{self, path as shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::out::Out;
@@ -212,7 +212,7 @@ fn list(args: &PassphraseList<impl Owner>) -> Result<Exit, Failure> {
             let created = utc(i64::try_from(*created).unwrap_or(i64::MAX));
             out.text(format_args!("{slot:>3}  {kind:<13}  {created}"))?;
             if let (Some(memory), Some(passes)) = (memory_kib, passes) {
-                out.text(format_args!("  Argon2id, {} MiB, {passes} passes", memory >> 10))?;
+                out.text(format_args!("  Argon2id, {} MiB, {}", memory >> 10, display::count(*passes, "pass")))?;
             }
             out.text(format_args!("\n"))?;
         }

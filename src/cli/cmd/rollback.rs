@@ -76,7 +76,7 @@ impl Line {
 /// Opens the vault, mounted or not, and compares it.
 fn survey(vault: &Path, args: &OpenArgs, options: &SurveyOptions) -> Result<(Open, Vec<Notice>), Failure> {
     let share = find(vault)?.description.share_id;
-    let path = seen::path(&share).ok_or_else(|| Error::Usage("neither XDG_STATE_HOME nor HOME is set".into()))?;
+    let path = seen::path(&share).ok_or_else(no_place)?;
     let open = open(vault, args, Purpose::Beside)?;
     let notices = open.vault.survey(&path, options).map_err(|error| Failure::new(Exit::Failure, error))?;
     Ok((open, notices))
@@ -116,11 +116,31 @@ pub fn accept(args: &AcceptRollback) -> Result<Exit, Failure> {
     if paths.is_empty() {
         paths.push(Vec::new());
     }
-    let options = SurveyOptions { accept: paths, ..SurveyOptions::default() };
-    let (open, left) = survey(&args.vault, &args.open, &options)?;
+    let share = find(&args.vault)?.description.share_id;
+    let memory = seen::path(&share).ok_or_else(no_place)?;
+    let open = open(&args.vault, &args.open, Purpose::Beside)?;
+    let survey = |options| open.vault.survey(&memory, &options).map_err(|error| Failure::new(Exit::Failure, error));
+    // What is not there may have been noticed as gone; what is neither is mistyped.
+    if paths.iter().any(|path| open.vault.resolve(path).is_err()) {
+        let noticed = survey(SurveyOptions::default())?;
+        let is_known = |path: &[u8]| open.vault.resolve(path).is_ok() || noticed.iter().any(|notice| is_at_or_below(&notice.plain, path));
+        if let Some(path) = paths.iter().find(|path| !is_known(path)) {
+            let path = std::ffi::OsStr::from_bytes(path).into();
+            return Err(Error::Io { op: "accept", path, source: std::io::Error::from_raw_os_error(libc::ENOENT) }.into());
+        }
+    }
+    let left = survey(SurveyOptions { accept: paths, ..SurveyOptions::default() })?;
     open.close()?;
-    note(format_args!("accepted; {} things are still noticed", left.len()));
+    note(format_args!("accepted; still noticed: {}", left.len()));
     Ok(Exit::Ok)
+}
+
+fn is_at_or_below(path: &[u8], top: &[u8]) -> bool {
+    path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+}
+
+fn no_place() -> Error {
+    Error::Usage("neither XDG_STATE_HOME nor HOME is set".into())
 }
 
 /// Copies the files that are noticed, as they are, below `dir`. Nothing there is overwritten.

@@ -43,6 +43,15 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
         }
         // somebody else has unmounted it, and its daemon still writes
         (Err(MountError::NotMounted { .. }), Some(_)) => {}
+        (Err(error @ MountError::NotMounted { .. }), None) => {
+            let live = registry.as_ref().and_then(|registry| registry.live().ok()).unwrap_or_default();
+            let mount = live.into_iter().find(|entry| entry.vault.0 == place);
+            let failure = Failure::from(error);
+            return Err(match mount {
+                Some(entry) => failure.hint(format_args!("it is a vault, mounted elsewhere: kithfs umount {}", shown(&entry.mountpoint.0))),
+                None => failure,
+            });
+        }
         (Err(error), _) => return Err(error.into()),
     }
     if args.lazy {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::salvage::Salvaged;
-use crate::cli::display::{JsonPath, Shown};
+use crate::cli::display::{self, JsonPath, Shown};
 use crate::cli::out::Out;
 use crate::cli::report::{Failure, note};
 use crate::cli::size;
@@ -213,7 +213,9 @@ impl Report {
         out.finish()?;
         let Report { files, dirs, symlinks, others, bytes, faults, .. } = self;
         let (bytes, faults) = (size::show(*bytes), faults.len());
-        note(format_args!("{files} files, {dirs} directories, {symlinks} links, {others} others, {bytes} verified; {faults} faults"));
+        let counts = [(*files, "file"), (*dirs, "directory"), (*symlinks, "link"), (*others, "other")];
+        let counts = counts.map(|(number, one)| display::count(number, one)).join(", ");
+        note(format_args!("{counts}, {bytes} verified; {}", display::count(faults as u64, "fault")));
         if self.in_journal > 0 {
             note(format_args!(
                 "{} files were verified with what the journal of an interrupted mount holds for them; the next mount, or fsck --repair, brings it to its place",
