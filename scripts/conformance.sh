@@ -89,14 +89,21 @@ vault() {
     "$kithfs" init --kdf-memory 32 --kdf-passes 1 --chunk-size "$2" "$scratch/$1" >/dev/null 2>&1
     chmod 755 "$scratch/$1" # its mode is that of the mount's root
 }
-mount_vault() { "$kithfs" mount -o allow_other,default_permissions,suid,dev "$scratch/$1" "$point"; }
+# mount_vault NAME [WHO DECIDES]: who may do what, the kernel (default_permissions) or the daemon (no_default_permissions).
+mount_vault() { "$kithfs" mount -o "allow_other,${2:-default_permissions},suid,dev" "$scratch/$1" "$point"; }
 
 run_pjdfstest() {
     install_suite pjdfstest "$pjdfstest_version"
+    pjdfstest_with default_permissions
+    pjdfstest_with no_default_permissions
+}
+
+pjdfstest_with() {
+    rm -rf "${scratch:?}/pjdfstest" "$scratch/sbin"
     vault pjdfstest 256K
-    mount_vault pjdfstest
+    mount_vault pjdfstest "$1"
     mkdir "$point/tests"
-    mount -t tmpfs -o size=1m none "$scratch/other" # what EXDEV needs
+    mountpoint -q "$scratch/other" || mount -t tmpfs -o size=1m none "$scratch/other" # what EXDEV needs
     # The cases that remount read-only and back with mount(8) come by themselves: a file that another case left open for writing would
     # forbid it. mount(8) looks for a helper; it gets ours in a mount namespace of its own, without a change to the machine.
     local log=$scratch/pjdfstest.log remount=$scratch/pjdfstest-remount.log
@@ -121,7 +128,7 @@ run_pjdfstest() {
     comm -23 <(cases 'FAILED|skipped' "$log" "$remount") "$scratch/passed" > "$scratch/not-passed"
     comm -12 <(cases FAILED "$log" "$remount") "$scratch/passed" >> "$scratch/not-passed"
     sed -E 's/#.*//; s/[[:space:]]+$//; /^$/d' scripts/conformance/pjdfstest.exclusions | sort > "$scratch/excluded"
-    say "pjdfstest $pjdfstest_version: $(wc -l < "$scratch/passed") cases passed, $(wc -l < "$scratch/not-passed") not"
+    say "pjdfstest $pjdfstest_version with $1: $(wc -l < "$scratch/passed") cases passed, $(wc -l < "$scratch/not-passed") not"
     [ "$(wc -l < "$scratch/passed")" -ge 380 ] || die "pjdfstest has run fewer cases than it has"
     if ! diff "$scratch/excluded" "$scratch/not-passed" > "$scratch/difference"; then
         grep -h -A4 -E ' FAILED$' "$log" "$remount" || true

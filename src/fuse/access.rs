@@ -13,6 +13,7 @@
 //!   forgets them when that user may no longer search a directory.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
@@ -22,7 +23,7 @@ use super::ops::{Attr, Errno, NodeId, OpenRequest, Operations, Result, SetAttr};
 use super::privilege::Requester;
 use super::request::Call;
 use super::serve::{Permissions, ServeOptions};
-use crate::backing::{Kind, SetTime};
+use crate::backing::{Kind, SetTime, Timestamp};
 
 /// Bits of a permission, as in a mode.
 const READ: u32 = 4;
@@ -39,6 +40,9 @@ const STICKY: u32 = 0o1000;
 const OPEN_TO_RUN: i32 = 0x20;
 const EACCES: Errno = Errno::new(libc::EACCES);
 const EPERM: Errno = Errno::new(libc::EPERM);
+
+/// Seconds that may pass between the kernel's and our look at the clock.
+const NOW_SECONDS: u64 = 10;
 
 /// Directories of which it is remembered that they may be searched.
 const REMEMBERED: usize = 64;
@@ -256,9 +260,19 @@ impl Gate {
         let owner = by.uid == attr.uid;
         let gives_away = set.uid.is_some_and(|uid| !owner || uid != attr.uid);
         let joins = set.gid.is_some_and(|gid| !owner || gid != attr.gid && !by.is_of(gid));
-        // A time of change alone may be the one that the kernel keeps of a file under its writeback cache: it sends it in the name of whoever
-        // closes or renames the file. With `UTIME_NOW` it comes as a time, and the time of access tells what was asked for.
-        let sets_times = matches!(set.atime, SetTime::At(_)) || matches!(set.mtime, SetTime::At(_)) && attr.kind != Kind::File;
+        // With a writeback cache the kernel keeps the time of modification of a file, and sends it alone in the name of whoever writes,
+        // closes or renames it: through a handle, or as it is already. With `UTIME_NOW` that time comes as any other.
+        let by_kernel = opened || set.size.is_some() || set.mtime == SetTime::At(attr.mtime);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let is_now = |time: Timestamp| time.secs.abs_diff(now as i64) <= NOW_SECONDS;
+        let sets_times = match (set.atime, set.mtime) {
+            (SetTime::At(_), _) => true,
+            (SetTime::Omit, SetTime::At(_)) => attr.kind != Kind::File || !by_kernel,
+            (SetTime::Now, SetTime::At(time)) => attr.kind != Kind::File || !is_now(time),
+            // One of the two alone: `utimensat` wants the owner, for both it is enough to be allowed to write.
+            (SetTime::Now, SetTime::Omit) | (SetTime::Omit, SetTime::Now) => set.size.is_none(),
+            _ => false,
+        };
         if gives_away || joins || (set.perm.is_some() || sets_times) && !owner {
             return Err(EPERM);
         }

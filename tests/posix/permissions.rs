@@ -145,6 +145,11 @@ fn attempts(at: &Path, links: bool) -> Vec<Outcome> {
     note("touch", utimes(&f, NOW, NOW));
     note("set times", utimes(&f, 1, 2));
     note("set time of access", utimes(&f, 1, OMIT));
+    note("set time of modification", utimes(&f, OMIT, 2));
+    note("touch time of modification", utimes(&f, OMIT, NOW));
+    note("touch time of access", utimes(&f, NOW, OMIT));
+    note("touch and set", utimes(&f, NOW, 2));
+    note("set and touch", utimes(&f, 2, NOW));
     note("truncate", truncate(&f));
     note("open with O_TRUNC", open(&f, libc::O_WRONLY | libc::O_TRUNC));
     note("read with O_TRUNC", open(&f, libc::O_RDONLY | libc::O_TRUNC));
@@ -162,6 +167,9 @@ fn attempts(at: &Path, links: bool) -> Vec<Outcome> {
     note("may change", access(&d, libc::W_OK | libc::X_OK));
     note("attribute of a directory", set_xattr(&d, "user.new", b"1"));
     note("touch a directory", utimes(&d, NOW, NOW));
+    note("touch time of access of a directory", utimes(&d, NOW, OMIT));
+    note("touch time of modification of a directory", utimes(&d, OMIT, NOW));
+    note("touch and set times of a directory", utimes(&d, NOW, 2));
     note("set times of a directory", utimes(&d, OMIT, 2));
     note("create", OpenOptions::new().write(true).create_new(true).open(d.join("new")).map(drop));
     note("create again", File::create(d.join("new")).map(drop));
@@ -264,7 +272,9 @@ fn one_users_own_mount_keeps_to_his_own_modes() {
          for mode in 0 100 200 300 400 500 600 700 077; do chmod $mode f d
            echo $mode $(code cat f) $(code bash -c 'echo y >> f') $(code bash -c ': > f') $(code test -r f) $(code test -w f) $(code test -x f) $(code truncate -s 1 f) $(code getfattr -n user.none f) $(code setfattr -n user.a -v 1 f)
            echo $(code ls d) $(code ls -l d) $(code cat d/in) $(code touch d/new) $(code rm d/new) $(code mv d/sub d/bus) $(code mv d/bus d/sub) $(code mkdir d/x) $(code rmdir d/x) $(code cd d) $(code find d) $(code touch f) $(code touch -d yesterday f)
-         done; chmod 700 f d; stat -c '%n %a' f d d/*"#;
+         done; chmod 700 f d; stat -c '%n %a' f d d/*
+         # the kernel sends the time of what was written also when it has no name any more
+         for i in 1 2 3; do echo x > w; rm w; sync -f .; done"#;
     std::fs::create_dir(user.path().join("below")).unwrap();
     chown(user.path().join("below"), Some(65534), Some(65534)).unwrap();
     let [here, below] = ["mnt", "below"].map(|at| user.run(&format!("cd {at}\n{script}")));
