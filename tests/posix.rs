@@ -48,7 +48,7 @@ struct Posix {
 
 const OPTIONS: &str = "allow_other,default_permissions,suid,dev";
 /// The same where not the kernel but the daemon decides on who may do what.
-const DAEMON_DECIDES: &str = "allow_other,no_default_permissions,suid,dev";
+const DAEMON_DECIDES: &str = "allow_other,no_default_permissions,suid";
 
 impl Posix {
     /// `None`, with a word about it, where it cannot be shown here.

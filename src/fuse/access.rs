@@ -9,8 +9,10 @@
 //! * What the kernel decides in either case is not decided here: suid, flags of the mount, attributes in `trusted.` and `security.`. Nor what
 //!   is done through a handle: that was decided when it was opened. The kernel does not see that a directory is sticky, so its
 //!   `fs.protected_symlinks`, `_regular` and `_fifos` do not hold.
+//! * Of some things the kernel asks nobody: steps to `.` and `..`, FIFOs, sockets and devices that are opened, directories that are watched.
 //! * The kernel walks through names that it knows without asking. So it may keep names only where all who may enter are one user, and
 //!   forgets them when that user may no longer search a directory.
+//! * What is mounted on a name that the kernel forgets, or that is refused to it, it takes down.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -55,6 +57,10 @@ pub struct Gate {
     decides: bool,
     /// Nobody changes modes but through us.
     remembers: bool,
+    /// The kernel walks through names without asking.
+    knows_names: bool,
+    /// The kernel keeps the times of files, and sends them.
+    keeps_times: bool,
     searchable: Mutex<Searchable>,
 }
 
@@ -70,7 +76,8 @@ impl Gate {
     pub fn new(ops: Arc<dyn Operations>, options: &ServeOptions, kernel: Notifier) -> Gate {
         let decides = options.permissions == Permissions::Daemon;
         let searchable = Mutex::new(Searchable { changes: 0, known: [None; REMEMBERED] });
-        Gate { ops, kernel, decides, remembers: !options.attr_ttl.is_zero(), searchable }
+        let (remembers, knows_names) = (!options.attr_ttl.is_zero(), !options.entry_ttl.is_zero());
+        Gate { ops, kernel, decides, remembers, knows_names, keeps_times: options.writeback, searchable }
     }
 
     /// Whether `by` may do `call` to `node`.
@@ -89,11 +96,19 @@ impl Gate {
             Call::Lookup { .. } => return self.may(by, node, EXEC),
             Call::OpenDir => return self.may(by, node, READ),
             Call::MkNod { .. } | Call::MkDir { .. } | Call::Symlink { .. } | Call::Create { .. } => return self.may(by, node, CHANGE),
-            Call::Unlink { name } | Call::RmDir { name } => return self.may_take(by, node, name, false),
+            Call::Unlink { name } | Call::RmDir { name } => {
+                self.may_take(by, node, name, false)?;
+            }
             Call::Rename { name, new_parent, new_name, flags } => {
                 let moves = new_parent != node;
-                self.may_take(by, node, name, moves)?;
-                self.may_take(by, new_parent, new_name, moves && flags & libc::RENAME_EXCHANGE != 0)?;
+                let moved = self.may_take(by, node, name, moves)?;
+                let back = self.may_take(by, new_parent, new_name, moves && flags & libc::RENAME_EXCHANGE != 0)?;
+                // A directory that gets another parent has its own `..` changed.
+                for attr in [moved, back].into_iter().flatten().filter(|attr| attr.kind == Kind::Dir) {
+                    if !self.allows(by, &attr, WRITE)? {
+                        return Err(EACCES);
+                    }
+                }
             }
             Call::Link { node: linked, .. } => {
                 self.may(by, node, CHANGE)?;
@@ -136,25 +151,40 @@ impl Gate {
         create(OpenRequest { exclusive: true, ..asked }).map_err(|error| if error == Errno::EEXIST { Errno::ESTALE } else { error })
     }
 
-    /// After a change of attributes that `by` made, and that left `attr`.
-    pub fn changed(&self, by: Requester, set: &SetAttr, attr: &Attr) {
-        if self.decides && (set.perm.is_some() || set.uid.is_some() || set.gid.is_some()) {
-            self.forget(by, attr);
+    /// After a change of the attributes of `node` that `by` made or tried: of one that failed a part may be done.
+    pub fn changed(&self, by: Requester, node: NodeId, set: &SetAttr, outcome: &Result<Attr>) {
+        if !self.decides || set.perm.is_none() && set.uid.is_none() && set.gid.is_none() {
+            return;
+        }
+        match outcome {
+            Ok(attr) => self.forget(by, attr),
+            Err(_) => self.forget_node(by, node),
         }
     }
 
-    /// After a change of the extended attribute `name` of `node`, which `by` made. An ACL is part of the mode, of which the kernel, which
-    /// knows nothing of ACLs here, must be told.
+    /// After a change of the extended attribute `name` of `node`, which `by` made or tried. An ACL is part of the mode, of which the kernel,
+    /// which knows nothing of ACLs here, must be told.
     pub fn changed_xattr(&self, by: Requester, node: NodeId, name: &[u8]) {
         if !self.decides || !acl::is_acl(name) {
             return;
         }
-        if let Ok(attr) = self.ops.getattr(node) {
-            self.forget(by, &attr);
-        }
+        self.forget_node(by, node);
         if let Err(error) = self.kernel.inval_inode(node, -1, 0) {
             tracing::warn!(%error, "the kernel may show a mode from before a change of an access control list");
         }
+    }
+
+    fn forget_node(&self, by: Requester, node: NodeId) {
+        match self.ops.getattr(node) {
+            Ok(attr) => self.forget(by, &attr),
+            Err(_) => self.forget_searchable(),
+        }
+    }
+
+    fn forget_searchable(&self) {
+        let mut searchable = self.searchable.lock();
+        searchable.changes += 1;
+        searchable.known = [None; REMEMBERED];
     }
 
     /// Forgets who may search, and has the kernel forget its names if `by` may no longer search this directory.
@@ -162,12 +192,9 @@ impl Gate {
         if attr.kind != Kind::Dir {
             return;
         }
-        {
-            let mut searchable = self.searchable.lock();
-            searchable.changes += 1;
-            searchable.known = [None; REMEMBERED];
-        }
-        if !self.allows(by, attr, EXEC).unwrap_or(false)
+        self.forget_searchable();
+        if self.knows_names
+            && !self.allows(by, attr, EXEC).unwrap_or(false)
             && let Err(error) = self.kernel.forget_names()
         {
             tracing::debug!(%error, "the kernel goes on showing names that it knows in a directory that may no longer be searched");
@@ -233,27 +260,27 @@ impl Gate {
         }
     }
 
-    /// Whether `by` may take the name `name` out of `parent`, or put another object in its place. `moves`: the object gets another parent,
-    /// which for a directory is a change of its own `..`.
-    fn may_take(&self, by: Requester, parent: NodeId, name: &[u8], moves: bool) -> Result<()> {
+    /// Whether `by` may take the name `name` out of `parent`, or put another object in its place. Where it `moves` to another parent, the
+    /// object is returned.
+    fn may_take(&self, by: Requester, parent: NodeId, name: &[u8], moves: bool) -> Result<Option<Attr>> {
         let dir = self.ops.getattr(parent)?;
         if !self.allows(by, &dir, CHANGE)? {
             return Err(EACCES);
         }
         let is_sticky = dir.perm & STICKY != 0 && by.uid != dir.uid;
         if !is_sticky && !moves {
-            return Ok(());
+            return Ok(None);
         }
         let attr = match self.ops.lookup(parent, name) {
             Ok(attr) => attr,
-            Err(Errno::ENOENT) => return Ok(()), // that is for the operation to say
+            Err(Errno::ENOENT) => return Ok(None), // that is for the operation to say
             Err(error) => return Err(error),
         };
         self.ops.forget(attr.node, 1);
         if is_sticky && by.uid != attr.uid {
             return Err(EPERM);
         }
-        if moves && attr.kind == Kind::Dir && !self.allows(by, &attr, WRITE)? { Err(EACCES) } else { Ok(()) }
+        Ok(moves.then_some(attr))
     }
 
     fn may_set(&self, by: Requester, attr: &Attr, set: &SetAttr, opened: bool) -> Result<()> {
@@ -261,24 +288,20 @@ impl Gate {
         let gives_away = set.uid.is_some_and(|uid| !owner || uid != attr.uid);
         let joins = set.gid.is_some_and(|gid| !owner || gid != attr.gid && !by.is_of(gid));
         // With a writeback cache the kernel keeps the time of modification of a file, and sends it alone in the name of whoever writes,
-        // closes or renames it: through a handle, or as it is already. With `UTIME_NOW` that time comes as any other.
-        let by_kernel = opened || set.size.is_some() || set.mtime == SetTime::At(attr.mtime);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let is_now = |time: Timestamp| time.secs.abs_diff(now as i64) <= NOW_SECONDS;
-        let sets_times = match (set.atime, set.mtime) {
-            (SetTime::At(_), _) => true,
-            (SetTime::Omit, SetTime::At(_)) => attr.kind != Kind::File || !by_kernel,
-            (SetTime::Now, SetTime::At(time)) => attr.kind != Kind::File || !is_now(time),
-            // One of the two alone: `utimensat` wants the owner, for both it is enough to be allowed to write.
-            (SetTime::Now, SetTime::Omit) | (SetTime::Omit, SetTime::Now) => set.size.is_none(),
-            _ => false,
+        // closes or renames it: through a handle, or as it is already. With `UTIME_NOW` it comes as a time, and the time of access tells
+        // what was asked for.
+        let kept = match set.mtime {
+            SetTime::At(time) if self.keeps_times && attr.kind == Kind::File => Some(time),
+            _ => None,
         };
+        let touches = set.atime == SetTime::Now && (set.mtime == SetTime::Now || kept.is_some_and(is_now));
+        let by_kernel = set.size.is_some() || kept.is_some_and(|time| opened || time == attr.mtime);
+        let sets_times = !touches && (set.atime != SetTime::Omit || set.mtime != SetTime::Omit && !by_kernel);
         if gives_away || joins || (set.perm.is_some() || sets_times) && !owner {
             return Err(EPERM);
         }
-        let touches = (set.atime == SetTime::Now || set.mtime == SetTime::Now) && !owner;
         let resizes = set.size.is_some() && !opened;
-        if (touches || resizes) && !self.allows(by, attr, WRITE)? { Err(EACCES) } else { Ok(()) }
+        if (touches && !owner || resizes) && !self.allows(by, attr, WRITE)? { Err(EACCES) } else { Ok(()) }
     }
 }
 
@@ -295,4 +318,10 @@ fn wanted_of(flags: i32) -> u32 {
 
 fn is_users(name: &[u8]) -> bool {
     name.starts_with(b"user.")
+}
+
+/// Whether a time is that of the clock, but for what may pass between the kernel's look at it and ours.
+fn is_now(time: Timestamp) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    time.secs.abs_diff(now as i64) <= NOW_SECONDS
 }

@@ -310,9 +310,9 @@ impl fuser::Filesystem for Adapter {
             self.check(request, node, &Call::SetAttr { set, opened: handle.is_some() })?;
             let _turn = set.size.map(|_| self.prefetch.turn(node.0));
             let set = privilege::before_setattr(&*self.ops, node.0, &set, requester(request))?;
-            let attr = self.ops.setattr(node.0, &set)?;
-            self.gate.changed(requester(request), &set, &attr);
-            Ok(attr)
+            let outcome = self.ops.setattr(node.0, &set);
+            self.gate.changed(requester(request), node.0, &set, &outcome);
+            outcome
         };
         self.reply_attr(request, reply, guarded("setattr", change));
     }
@@ -556,9 +556,9 @@ impl fuser::Filesystem for Adapter {
             let name = name.as_bytes();
             self.check(request, node, &Call::SetXattr { name, value, flags })?;
             let kill_sgid = privilege::kills_sgid(&*self.ops, node.0, name, requester(request))?;
-            self.ops.setxattr(node.0, name, value, XattrMode::from_flags(flags)?, kill_sgid)?;
+            let outcome = self.ops.setxattr(node.0, name, value, XattrMode::from_flags(flags)?, kill_sgid);
             self.gate.changed_xattr(requester(request), node.0, name);
-            Ok(())
+            outcome
         };
         Self::reply_empty(reply, guarded("setxattr", set));
     }
@@ -584,9 +584,9 @@ impl fuser::Filesystem for Adapter {
         let name = name.as_bytes();
         let remove = || {
             self.check(request, node, &Call::RemoveXattr { name })?;
-            self.ops.removexattr(node.0, name)?;
+            let outcome = self.ops.removexattr(node.0, name);
             self.gate.changed_xattr(requester(request), node.0, name);
-            Ok(())
+            outcome
         };
         Self::reply_empty(reply, guarded("removexattr", remove));
     }

@@ -219,9 +219,9 @@ impl Dispatcher {
             Call::SetAttr { ref set, .. } => {
                 let _turn = set.size.map(|_| self.prefetch.turn(node));
                 let set = privilege::before_setattr(&*self.ops, node, set, by)?;
-                let attr = self.ops.setattr(node, &set)?;
-                self.gate.changed(by, &set, &attr);
-                wire::put_attr_out(out, &attr, self.options.attr_ttl);
+                let outcome = self.ops.setattr(node, &set);
+                self.gate.changed(by, node, &set, &outcome);
+                wire::put_attr_out(out, &outcome?, self.options.attr_ttl);
             }
             Call::ReadLink => *out = self.ops.readlink(node)?,
             Call::Symlink { name, target } => return Ok(self.entry(&self.ops.symlink(&header.caller(0), node, name, target)?, out)),
@@ -269,8 +269,9 @@ impl Dispatcher {
             Call::Fsync { handle, data_only } => self.ops.fsync(handle, data_only)?,
             Call::SetXattr { name, value, flags } => {
                 let kill_sgid = privilege::kills_sgid(&*self.ops, node, name, by)?;
-                self.ops.setxattr(node, name, value, XattrMode::from_flags(flags)?, kill_sgid)?;
+                let outcome = self.ops.setxattr(node, name, value, XattrMode::from_flags(flags)?, kill_sgid);
                 self.gate.changed_xattr(by, node, name);
+                outcome?;
             }
             Call::GetXattr { name, size } => return put_xattr(out, size, self.ops.getxattr(node, name)?),
             Call::ListXattr { size } => {
@@ -278,8 +279,9 @@ impl Dispatcher {
                 return put_xattr(out, size, names.into_iter().flat_map(|name| [name, vec![0]]).flatten().collect());
             }
             Call::RemoveXattr { name } => {
-                self.ops.removexattr(node, name)?;
+                let outcome = self.ops.removexattr(node, name);
                 self.gate.changed_xattr(by, node, name);
+                outcome?;
             }
             Call::Flush { handle } => self.ops.flush(handle)?,
             Call::OpenDir => {

@@ -5,7 +5,7 @@
 //!   replies for any transport.
 //! * [`uring`]: FUSE over io_uring as another; [`abi`], [`request`], [`mod@init`] and [`dispatch`] read and answer the protocol for it.
 //! * [`seek`]: holes of files of which the kernel holds pages, for any transport.
-//! * [`mod@prefetch`]: contents of small files for the kernel, before it asks.
+//! * `prefetch`: contents of small files for the kernel, before it asks.
 //! * [`access`], [`acl`]: who may do what, where the kernel leaves that to us.
 //! * [`mod@serve`]: threads on the device, until the filesystem is unmounted; [`notify`]: pushing changes out of the kernel's caches.
 //! * [`mod@mount`], [`options`], [`mounts`]: our own mounting and unmounting.

@@ -138,6 +138,19 @@ impl MountOptions {
         split(list).iter().try_for_each(|option| self.set(option))
     }
 
+    /// Whether the options go together. The kernel asks nobody whether a device may be opened but itself: where it leaves permissions to the
+    /// daemon, whoever gets as far as a device has it.
+    ///
+    /// # Errors
+    /// `dev` in a mount that others may enter and where the daemon decides.
+    pub fn check(&self) -> Result<(), OptionError> {
+        if self.dev && self.allow_other && !self.kernel_decides() {
+            let why = "with allow_other and no_default_permissions every user could open every device";
+            return Err(OptionError::Bad { option: "dev".to_owned(), why });
+        }
+        Ok(())
+    }
+
     fn set(&mut self, option: &str) -> Result<(), OptionError> {
         let bad = |why| OptionError::Bad { option: option.to_owned(), why };
         if let Some((name, value)) = option.split_once('=') {
@@ -292,6 +305,19 @@ mod tests {
             assert_eq!(options.permissions() == Permissions::Kernel, kernel, "{list}");
             assert_eq!(options.data(3, 0o40000, 0, 0).contains("default_permissions"), kernel, "{list}");
             assert_eq!(options.for_fusermount().contains("default_permissions"), kernel, "{list}");
+        }
+    }
+
+    #[test]
+    fn devices_are_not_for_everybody() {
+        // FUSE is not asked about them: without `default_permissions` a device of mode 0600 opened for whoever could reach it.
+        for (list, fits) in [
+            ("allow_other,no_default_permissions,dev", false),
+            ("allow_other,no_default_permissions,dev,nodev", true),
+            ("allow_other,dev", true),
+            ("no_default_permissions,dev", true),
+        ] {
+            assert_eq!(parsed(list).unwrap().check().is_ok(), fits, "{list}");
         }
     }
 

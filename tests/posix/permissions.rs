@@ -48,7 +48,7 @@ impl Round {
     /// Makes it all anew, as root.
     fn prepare(&self, at: &Path) {
         let _ = fs::remove_dir_all(at.join("t"));
-        for dir in ["t", "t/d", "t/d/sub", "t/other"] {
+        for dir in ["t", "t/d", "t/d/sub", "t/other", "t/other/dir"] {
             fs::create_dir(at.join(dir)).unwrap();
         }
         for file in ["t/f", "t/d/in", "t/d/gone", "t/other/there"] {
@@ -57,7 +57,7 @@ impl Round {
         }
         symlink("in", at.join("t/d/link")).unwrap();
         set_xattr(&at.join("t/f"), "user.there", b"1").unwrap();
-        for name in ["t/f", "t/d", "t/d/in", "t/d/sub", "t/other"] {
+        for name in ["t/f", "t/d", "t/d/in", "t/d/sub", "t/other", "t/other/dir"] {
             chown(at.join(name), Some(OWNER), Some(GROUP)).unwrap();
         }
         fs::set_permissions(at.join("t"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -104,6 +104,11 @@ fn access(path: &Path, mode: i32) -> io::Result<()> {
 fn truncate(path: &Path) -> io::Result<()> {
     // SAFETY: as above.
     raw(unsafe { libc::truncate(c(path).as_ptr(), 3) })
+}
+
+fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    let cwd = rustix::fs::CWD;
+    Ok(rustix::fs::renameat_with(cwd, one, cwd, other, rustix::fs::RenameFlags::EXCHANGE)?)
 }
 
 fn chdir(path: &Path) -> io::Result<()> {
@@ -180,6 +185,8 @@ fn attempts(at: &Path, links: bool) -> Vec<Outcome> {
         note("link", fs::hard_link(d.join("in"), d.join("hard")));
         note("link another's", fs::hard_link(&f, other.join("hard")));
     }
+    note("replace a directory", fs::rename(other.join("dir"), d.join("sub")));
+    note("exchange", exchange(&other.join("dir"), &d.join("in")));
     note("replace", fs::rename(d.join("in"), other.join("there")));
     note("replace in", fs::rename(other.join("there"), d.join("in")));
     note("rename", fs::rename(d.join("in"), d.join("moved")));
@@ -259,6 +266,20 @@ fn names_that_the_kernel_knows_are_closed_with_their_directory() {
              as 1234 1234 setfacl -m u::rwx,u:1235:rwx d; stat -c %a d; code as 1235 1235 cat d/in; as 1234 1234 setfacl -x u:1235 d; code as 1235 1235 cat d/in; as 1234 1234 setfacl -b d; stat -c %a d
              printf '#!/bin/sh\nexit 7\n' > d/run; chown 1234:1234 d/run; for mode in 100 500 700 755 55 0; do chmod $mode d/run; echo $mode $(c sh -c d/run) $(code as 1235 1235 sh -c d/run) $(code d/run); done"#;
         posix.same_as_below(script);
+        posix.finish();
+    }
+}
+
+#[test]
+fn what_is_mounted_in_a_vault_stays_when_somebody_closes_a_directory() {
+    // Whoever closed a directory to himself had the kernel look all names up anew, and it takes down what is mounted on a name that it does
+    // not trust any more. Where it keeps no names there is nothing to look up anew.
+    for posix in Posix::both() {
+        let script = "mkdir -p his deep/on; chown 1234:1234 his; mount -t tmpfs none deep/on; touch deep/on/there
+             setpriv --reuid 1234 --regid 1234 --clear-groups chmod 0 his; test -e deep/on/there; grep -q \"$PWD/deep/on\" /proc/mounts";
+        let mut alone = std::process::Command::new("unshare");
+        alone.args(["--mount", "--propagation", "private", "bash", "-euc", script]).current_dir(posix.scratch.point());
+        mounted::expect_code(&mut alone, 0);
         posix.finish();
     }
 }

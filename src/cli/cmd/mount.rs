@@ -74,6 +74,7 @@ impl Plan<'_> {
             // ACLs are shown there by a kernel that decides on them, or not at all.
             options.default_permissions = Some(true);
         }
+        options.check()?;
         let mut found = open::find(&args.vault)?;
         found.access_times = !options.noatime;
         let mountpoint = check_mountpoint(&args.mountpoint, &found.dir, options.nonempty)?;
