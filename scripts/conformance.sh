@@ -89,12 +89,12 @@ vault() {
     "$kithfs" init --kdf-memory 32 --kdf-passes 1 --chunk-size "$2" "$scratch/$1" >/dev/null 2>&1
     chmod 755 "$scratch/$1" # its mode is that of the mount's root
 }
-# mount_vault NAME [WHO DECIDES]: who may do what, the kernel (default_permissions) or the daemon (no_default_permissions).
-mount_vault() { "$kithfs" mount -o "allow_other,${2:-default_permissions},suid,dev" "$scratch/$1" "$point"; }
+# mount_vault NAME [WHO DECIDES]: who may do what, the kernel (default_permissions,dev) or the daemon (no_default_permissions).
+mount_vault() { "$kithfs" mount -o "allow_other,suid,${2:-default_permissions,dev}" "$scratch/$1" "$point"; }
 
 run_pjdfstest() {
     install_suite pjdfstest "$pjdfstest_version"
-    pjdfstest_with default_permissions
+    pjdfstest_with default_permissions,dev
     pjdfstest_with no_default_permissions
 }
 
