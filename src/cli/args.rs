@@ -258,7 +258,7 @@ pub struct Mount {
     ///
     /// ro, rw, allow_other, default_permissions, no_default_permissions, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, noatime, nodiratime,
     /// nonempty, shared, fsname=NAME, subtype=NAME, uid=N, gid=N, umask=OCTAL, uring, uring_memory=MIB. Device nodes and set-user-id bits do not work unless `dev` and
-    /// `suid` are given. Who may do what is decided by the kernel with allow_other and by the daemon without, unless it is said otherwise. A comma in a value is written `\,`.
+    /// `suid` are given. Who may do what is decided by the kernel, but in a mount by root without allow_other, or with no_default_permissions, by the daemon. A comma in a value is written `\,`.
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub options: Vec<String>,
     /// Allow no writes

@@ -12,7 +12,8 @@
 //! * Of some things the kernel asks nobody: steps to `.` and `..`, FIFOs, sockets and devices that are opened, directories that are watched.
 //! * The kernel walks through names that it knows without asking. So it may keep names only where all who may enter are one user, and
 //!   forgets them when that user may no longer search a directory.
-//! * What is mounted on a name that the kernel forgets, or that is refused to it, it takes down.
+//! * What is mounted on a name that the kernel forgets, or that is refused to it, it takes down. So without being asked for, this is done for
+//!   user 0 alone, to whom nothing is refused.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -205,10 +205,9 @@ impl MountOptions {
         Ok(())
     }
 
-    /// Whether the kernel checks permissions, rather than the daemon. Where nobody but one user may enter, the daemon's word is enough,
-    /// and quicker.
+    /// Whether the kernel checks permissions, rather than the daemon. Where nobody may enter but root, there is nothing to refuse.
     fn kernel_decides(&self) -> bool {
-        self.default_permissions.unwrap_or(self.allow_other)
+        self.default_permissions.unwrap_or(self.allow_other || !rustix::process::geteuid().is_root())
     }
 
     /// Who decides on what a caller may do.
@@ -294,8 +293,9 @@ mod tests {
 
     #[test]
     fn who_decides_hangs_on_who_may_enter_unless_it_is_said() {
+        let is_root = rustix::process::geteuid().is_root();
         for (list, kernel) in [
-            ("", false),
+            ("", !is_root),
             ("allow_other", true),
             ("default_permissions", true),
             ("allow_other,no_default_permissions", false),
@@ -343,12 +343,15 @@ mod tests {
     /// fuser 0.18 hands `fsname` on as it is, so that `FSName("x,allow_other,suid")` set two more options.
     #[test]
     fn a_comma_in_the_name_of_the_source_adds_no_option() {
-        let options = parsed(r"fsname=/v\,allow_other\,suid\\").unwrap();
+        let options = parsed(r"fsname=/v\,allow_other\,suid\\,default_permissions").unwrap();
         assert_eq!(options.fsname, r"/v,allow_other,suid\");
         assert!(!options.allow_other && !options.suid);
         assert!(!options.data(3, 0o40000, 0, 0).contains("allow_other"));
         let list = options.for_fusermount();
-        assert!(list.starts_with(r"fsname=/v\,allow_other\,suid\\,subtype=kithfs,max_read=1048576,nosuid,nodev"), "{list}");
+        assert!(
+            list.starts_with(r"fsname=/v\,allow_other\,suid\\,subtype=kithfs,max_read=1048576,default_permissions,nosuid,nodev"),
+            "{list}"
+        );
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 //!
 //! Rules that hold here
 //! * Only on the way of an OPEN for reading of a file that nobody has open, and of which the kernel is not to keep what it may have. Until
-//!   that is answered, no other OPEN of the file is, and no change of its length ([`Prefetch::turn`]). So no page of it can be dirty or on
+//!   they are given, no other OPEN of the file is done, and no change of its length ([`Prefetch::turn`]). So no page of it can be dirty or on
 //!   its way to us, nor locked by who waits for us, and the kernel's size stays the one that we know.
 //! * What cannot be read is not given: the program will ask, and get the error.
 //! * Not before Linux 6.16: when the kernel began to clear the rest of a file's last page is not known to us, but there it does.
