@@ -152,6 +152,7 @@ pub(super) fn close_core_after(core: &Core, last: impl FnOnce(&Core)) -> Result<
         for file in open {
             if core.has_name(&file) {
                 keep(core.commit(&file, Durability::Ordered), file.node);
+                core.note_surplus(&file);
             }
         }
         keep(core.journal.close(), ROOT);
