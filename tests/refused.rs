@@ -234,3 +234,24 @@ fn a_record_that_was_refused_is_wiped_when_the_journal_rests() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+#[test]
+fn who_has_a_file_open_when_the_vault_is_closed_commits_nothing_any_more() {
+    // The lock is gone then, and with the journal what stood behind the ends of files. A daemon that is told twice to end closes the vault
+    // under the programs that keep its mount busy; what one of them wrote in that moment was committed over the work of the next mount.
+    let store = store(12);
+    let (vault, handle) = vault_with(&store, b"file", &pattern(1, 20_000), true);
+    vault.write(handle, 0, &pattern(2, 20_000), false).unwrap();
+    vault.close().unwrap();
+    let next = vaults::open(store.root()).unwrap();
+    assert!(get(&next, b"file").unwrap() == pattern(2, 20_000), "the close has committed it");
+    let again = vaults::open_or_create(&next, b"file", READ_WRITE).unwrap();
+    next.write(again, 0, &pattern(3, 20_000), false).unwrap();
+    next.fsync(again, false).unwrap();
+    assert_eq!(vault.write(handle, 0, &pattern(4, 20_000), false).unwrap_err().errno(), libc::ESHUTDOWN);
+    vault.fsync(handle, false).unwrap_err();
+    let _ = vault.release(handle);
+    vaults::put(&vault, b"late", b"late").unwrap_err();
+    next.release(again).unwrap();
+    assert!(get(&next, b"file").unwrap() == pattern(3, 20_000));
+}

@@ -189,7 +189,7 @@ impl Core {
             let mut files = self.files.lock();
             let Some(shared) = files.get_mut(&open.node) else { break };
             let last_writer = self.shared && flags.write && shared.writers == 1;
-            if (shared.handles == 1 || last_writer) && !self.read_only {
+            if (shared.handles == 1 || last_writer) && !self.read_only && !self.closed.load(Ordering::Acquire) {
                 // Whoever opened, wrote and closed while this one committed was not the last, and has left his change to it.
                 let Some(changed) = open.state.try_read().map(|state| state.changed && state.latched.is_none()) else {
                     drop(files);
@@ -229,7 +229,7 @@ impl Core {
                     break; // stays in the table without a handle, until a later commit finds a head that opens, and has written it
                 }
                 self.note_surplus(open);
-                self.note_closed(open);
+                self.note_closed(open, matches!(committed, Some(Err(_))));
                 files.remove(&open.node);
                 drop(files);
                 self.nodes.closed(open.node);
@@ -249,10 +249,11 @@ impl Core {
     }
 
     /// Notes in what state a file is closed.
-    fn note_closed(&self, open: &OpenFile) {
+    fn note_closed(&self, open: &OpenFile, refused: bool) {
         let closed = match open.state.try_read() {
             Some(state) if state.changed || state.latched.is_some() => Closed::REFUSED,
             Some(state) => state_mark(&state),
+            None if refused => Closed::REFUSED,
             None => Closed::UNKNOWN,
         };
         self.nodes.set_closed(open.node, closed);

@@ -48,7 +48,7 @@ impl Refused {
 }
 
 impl Journal {
-    /// Cuts what stands behind the ends of the files. The caller has emptied the journal, and lets nobody open a file any more.
+    /// Cuts what stands behind the ends of the files. The caller has emptied the journal, and lets nobody commit to them any more.
     pub(super) fn cut_refused(&self) {
         for (inode, path) in self.refused.paths.lock().drain().filter(|_| !self.shared) {
             let cut = (|| {
