@@ -430,6 +430,8 @@ fn every_line_of_the_page_has_its_test() {
         ("together", include_str!("together.rs")),
         ("vault_faults", include_str!("vault_faults.rs")),
         ("power_cut_random", include_str!("power_cut_random.rs")),
+        ("refused", include_str!("refused.rs")),
+        ("refused_model", include_str!("refused_model.rs")),
     ];
     let mut named = 0;
     for line in page.lines().filter(|line| line.starts_with('|')) {

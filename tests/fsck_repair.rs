@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::backing::mem::MemStore;
 use kithfs::backing::{Access, Dir, Kind, RenameMode};
 use kithfs::crypto::Suite;
@@ -442,4 +443,27 @@ fn a_check_beside_a_writer_raises_no_alarm_and_finds_what_is_wrong() {
         stop.store(true, std::sync::atomic::Ordering::Release);
     });
     assert!(rounds.into_inner() > 10, "there was a writer");
+}
+
+#[test]
+fn what_the_store_fails_to_give_once_is_not_moved_away() {
+    // A check that had no descriptor left, or no right to read another user's file, found it damaged, and the repair moved it to lost+found.
+    let (store, wanted) = build();
+    let mut told = 0;
+    for (n, errno) in (1..).zip([libc::EACCES, libc::EMFILE, libc::EIO].into_iter().cycle()) {
+        let plan = FaultPlan::new();
+        let vault = vaults::open(FaultStore::wrap(store.snapshot().root(), plan.clone())).unwrap();
+        plan.reset();
+        plan.add(Fault { calls: Calls::All, when: When::Nth(n), errno, short: false });
+        let found = vault.check(b"", &mut |_| {});
+        if plan.failed() == 0 {
+            break;
+        }
+        plan.heal();
+        let Ok(found) = found else { continue };
+        told += usize::from(!found.faults.is_empty());
+        vault.repair(&found.faults, RUN, &mut |_| true).unwrap();
+        assert!(tree(&vault).unwrap() == wanted, "call {n}: {:?}", found.faults);
+    }
+    assert!(told > 5, "{told} of the calls were missed");
 }

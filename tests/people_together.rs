@@ -215,3 +215,38 @@ fn a_daemon_that_is_stopped_while_it_holds_a_file_loses_nothing_and_keeps_others
     drop(hers);
     assert_eq!(sharers(&bob, place).len(), 1);
 }
+
+#[test]
+fn a_daemon_that_has_no_descriptor_left_for_a_moment_answers_later() {
+    // The first question that it could not take was the last one: nothing about the share could be asked or changed until it was mounted anew.
+    if !can_run() {
+        return;
+    }
+    let ann = Person::with_identity("ann");
+    ann.ok(&["init", "--signed", "--kdf-memory", "32", "--kdf-passes", "1", "--identity", ".config/kithfs/identity", "vault"]);
+    let _hers = Mounted::at(&ann, &[], "vault");
+    let info: serde_json::Value = serde_json::from_str(&said(&ann.ok(&["info", "--json", "vault"]))).unwrap();
+    let daemon = info["in_use_by"]["pid"].as_i64().unwrap();
+    let uid = rustix::process::geteuid();
+    let places = [PathBuf::from("/run/kithfs/mounts"), PathBuf::from(format!("/tmp/kithfs-{uid}/mounts"))];
+    let is_its = |name: &str| name.starts_with(&format!("{daemon}-")) && name.ends_with(".sock");
+    let mut sockets = places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().map(|entry| entry.unwrap().path());
+    let socket = sockets.find(|path| is_its(path.file_name().unwrap().to_str().unwrap())).unwrap();
+
+    let limit_to = |limit| {
+        let daemon = rustix::process::Pid::from_raw(daemon as i32);
+        rustix::process::prlimit(daemon, rustix::process::Resource::Nofile, limit).unwrap()
+    };
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let before = limit_to(rustix::process::Rlimit { current: Some(0), maximum: most });
+    // Who waits for a question has a descriptor for it already.
+    let _first = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    let mut asks = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    asks.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
+    let heard = std::io::Read::read(&mut asks, &mut [0; 1]).map_err(|e| e.kind());
+    limit_to(before);
+    assert_eq!(heard, Err(std::io::ErrorKind::WouldBlock), "it waits for its turn");
+    drop(asks);
+    let listed = said(&ann.ok(&["share", "list", "vault"]));
+    assert!(listed.contains("admin"), "{listed}");
+}

@@ -35,9 +35,14 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Characters that turn the direction of a line or cannot be seen: they make one name look like another.
+/// Characters that turn the direction of a line or cannot be seen: they make one name look like another. Those that Unicode has displays
+/// ignore, and blank letters; but for the one that is in the names of many emoji (U+FE0F).
 fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}'
+        | '\u{fe00}'..='\u{fe0e}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// [`Shown`] for a path.
@@ -202,6 +207,18 @@ mod tests {
         assert_eq!(Shown(b"a\\b\xff\xfe").to_string(), "a\\\\b\\xff\\xfe");
         assert_eq!(Shown("\u{202e}txt.exe".as_bytes()).to_string(), "\\xe2\\x80\\xaetxt.exe");
         assert_eq!(Shown("\u{9b}2J".as_bytes()).to_string(), "\\xc2\\x9b2J");
+    }
+
+    #[test]
+    fn a_name_that_looks_like_another_one_is_told_from_it() {
+        // A member "Ann" with a letter at the end that no terminal shows stood in lists as Ann.
+        for invisible in
+            ['\u{ad}', '\u{34f}', '\u{61c}', '\u{200d}', '\u{2064}', '\u{206f}', '\u{3164}', '\u{ffa0}', '\u{e0041}', '\u{fe00}']
+        {
+            let shown = Shown(format!("Ann{invisible}").as_bytes()).to_string();
+            assert!(shown.starts_with("Ann\\x") && shown.is_ascii(), "{shown}");
+        }
+        assert_eq!(Shown("❤\u{fe0f}.txt".as_bytes()).to_string(), "❤\u{fe0f}.txt");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The commit: the one place through which headers, tables and index blocks reach the store, and the one that knows the order.
 //!
 //! Rules that hold here
-//! * A file that was never durable is written straight, header last: a crash may leave it unreadable, and no program was promised it.
+//! * A file that was never durable is written straight: a crash may leave it unreadable, and no program was promised it. What the last
+//!   committed header refers to is overwritten after all that needs space, and the header last: a full store leaves it as it was.
 //! * Of any other file nothing that its last durable header refers to is overwritten before the redo record is durable: fresh bytes,
 //!   `fdatasync`; record, `fdatasync` of the journal; then in place, header last; the checkpoint flushes that later.
 //! * Every deferred write ends by restoring the modification time that the program set or saw.
@@ -58,6 +59,9 @@ impl Committer<'_> {
         state.check_latched()?;
         let mut recorded = false;
         let result = self.commit_unlatched(state, open, path, durability, &mut recorded);
+        if result.is_err() {
+            state.note_refusal(&*open.file);
+        }
         if let Err(fault) = &result
             && (recorded || !is_no_space(fault.errno()))
             && !(matches!(fault, Fault::Os(libc::EROFS)) && self.tools.keys.signing.waits())
@@ -171,17 +175,31 @@ impl Committer<'_> {
         holes: &[(u64, u64)],
         touched: &mut bool,
     ) -> Inner<()> {
-        for (k, chunk) in &state.dirty {
-            for (s, sealed) in &chunk.pending {
-                file.write_at(sealed, self.tools.keys.layout.segment_offset(*k, *s))?;
+        let layout = self.tools.keys.layout;
+        let (guarded_end, committed_len) = state.committed.as_ref().map_or((0, 0), |c| (c.end, c.len));
+        // First what needs new space: should a full store stop us there, what the committed header refers to is whole.
+        let mut guarded: Vec<(u64, &[u8])> = Vec::new();
+        let segments = state
+            .dirty
+            .iter()
+            .flat_map(|(k, chunk)| chunk.pending.iter().map(move |(s, sealed)| (chunk.live[*s], layout.segment_offset(*k, *s), &**sealed)));
+        for (live, offset, bytes) in segments.chain(blocks.iter().map(|block| (block.live, block.offset, &*block.bytes))) {
+            if live || offset < guarded_end { guarded.push((offset, bytes)) } else { file.write_at(bytes, offset)? }
+        }
+        for (offset, bytes) in &guarded {
+            // The last segment of a file that grows is longer than the place that it has.
+            if offset + bytes.len() as u64 > committed_len {
+                reserve(&**file, *offset, bytes.len() as u64)?;
             }
         }
-        for block in blocks {
-            // What stands there is what the state in memory still refers to, should a full store stop us here.
-            *touched |= block.live;
-            file.write_at(&block.bytes, block.offset)?;
+        if state.root.chunks > 0 && header.len() as u64 > DATA_START {
+            // Small data where the table of a large file stood, unless it was a hole.
+            reserve(&**file, 0, header.len() as u64)?;
         }
         *touched |= state.committed.is_some();
+        for (offset, bytes) in guarded {
+            file.write_at(bytes, offset)?;
+        }
         // Small data that outgrow the first block: first what may find no space, so that the header that is there stays whole.
         let first = header.len().min(DATA_START as usize);
         if first < header.len() {
@@ -340,12 +358,13 @@ impl Committer<'_> {
 
     /// Reserves the blocks of what rides in the record for places that are fresh: in place it may need no new space.
     fn allocate(&self, state: &FileState, file: &dyn File, blocks: &[PlannedBlock], header: &[u8], flush_fresh: bool) -> Inner<()> {
+        let committed_len = state.committed.as_ref().map_or(0, |c| c.len);
         let mut fresh: Vec<(u64, u64)> = vec![(0, header.len() as u64)];
         for (k, chunk) in &state.dirty {
             for (s, sealed) in &chunk.pending {
                 let (from, len) = (self.tools.keys.layout.segment_offset(*k, *s), sealed.len() as u64);
                 // The last segment of a file that grows is live, and yet longer than the place that it has.
-                if !chunk.live[*s] || from + len > state.backing_len {
+                if !chunk.live[*s] || from + len > committed_len {
                     fresh.push((from, len));
                 }
             }
@@ -362,12 +381,11 @@ impl Committer<'_> {
                 _ => runs.push((from, from + len)),
             }
         }
-        // The blocks of the header are there, unless small data have outgrown them.
-        for (from, end) in runs.into_iter().filter(|(from, end)| *from > 0 || *end > state.backing_len.next_multiple_of(DATA_START)) {
-            match file.allocate(Allocate::KeepSize, from, end - from) {
-                Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => return Ok(()),
-                other => other?,
-            }
+        // The blocks of the header are there, unless small data have outgrown them, or stand where the table of a large file would, had it
+        // not been a hole.
+        let is_there = |end: u64| end <= DATA_START || state.root.chunks == 0 && end <= committed_len.next_multiple_of(DATA_START);
+        for (from, end) in runs.into_iter().filter(|(from, end)| *from > 0 || !is_there(*end)) {
+            reserve(file, from, end - from)?;
         }
         Ok(())
     }
@@ -396,6 +414,7 @@ impl Committer<'_> {
         state.committed = Some(Committed {
             hash: header_hash(&header[..self.tools.keys.layout.header()]),
             end: if state.small.is_some() { cipher_len } else { self.tools.keys.layout.header() as u64 },
+            len: cipher_len,
         });
         for (level, j, block) in index {
             self.tools.cache.put_block(state.serial, level, j, block);
@@ -410,11 +429,20 @@ impl Committer<'_> {
         debug_assert!(root.chunks != 0 || root.hash == HOLE);
         state.changed = false;
         state.freed = false;
+        state.surplus = false;
         state.cut = false;
         state.punch.clear();
         state.pending_bytes = 0;
         state.riding_bytes = 0;
         state.backing_len = cipher_len;
         state.dirty_since = None;
+    }
+}
+
+/// Has the store reserve the blocks of a place, where it can do that.
+fn reserve(file: &dyn File, offset: u64, len: u64) -> Inner<()> {
+    match file.allocate(Allocate::KeepSize, offset, len) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(()),
+        other => Ok(other?),
     }
 }

@@ -152,6 +152,9 @@ impl Core {
     }
 
     pub fn check_writable(&self) -> Inner<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Fault::Os(libc::ESHUTDOWN));
+        }
         if self.read_only || !self.keys.signing.may_write() { Err(Fault::Os(libc::EROFS)) } else { Ok(()) }
     }
 

@@ -75,6 +75,8 @@ pub(crate) struct Committed {
     pub hash: [u8; 32],
     /// End of the bytes that it seals itself: the header, in the small form with the data.
     pub end: u64,
+    /// Length of the ciphertext that it tells of.
+    pub len: u64,
 }
 
 /// Everything of an open file that its lock guards.
@@ -110,6 +112,8 @@ pub(crate) struct FileState {
     pub unsynced: bool,
     /// Length of the file in the store.
     pub backing_len: u64,
+    /// The store has refused something: bytes may stand behind the end that nothing refers to.
+    pub surplus: bool,
     pub mtime: Mtime,
     pub dirty_since: Option<Instant>,
     /// errno of a failure that stays until the last close.
@@ -187,6 +191,7 @@ impl OpenFile {
             riding_bytes: 0,
             unsynced: false,
             backing_len: 0,
+            surplus: false,
             mtime: Mtime::default(),
             dirty_since: Some(Instant::now()),
             latched: None,
@@ -243,7 +248,7 @@ impl OpenFile {
             serial,
             file_id: public.file_id,
             chunk_keys: OnceLock::new(),
-            committed: Some(Committed { hash: header_hash(&bytes[..layout.header()]), end }),
+            committed: Some(Committed { hash: header_hash(&bytes[..layout.header()]), end, len: layout.cipher_len(header.size) }),
             root: Root { hash: header.root, chunks },
             version: header.version,
             oldest_epoch: header.oldest_epoch,
@@ -260,6 +265,7 @@ impl OpenFile {
             riding_bytes: 0,
             unsynced: false,
             backing_len,
+            surplus: false,
             mtime: Mtime::loaded(tools.caller_keeps_times, stat.mtime),
             dirty_since: None,
             latched: None,
@@ -355,6 +361,14 @@ impl FileState {
     pub fn settle_mtime(&mut self) {
         if self.mtime.settle() && self.committed.is_some() {
             self.mark(); // those that were committed meanwhile have another one
+        }
+    }
+
+    /// The store has refused to write to the file, which may have been done in part.
+    pub fn note_refusal(&mut self, file: &dyn File) {
+        self.surplus = true;
+        if let Ok(stat) = file.stat_but_times() {
+            self.backing_len = stat.size;
         }
     }
 

@@ -18,6 +18,7 @@ mod checkpoint;
 pub(crate) mod created;
 mod overlay;
 mod redo;
+mod refused;
 mod replay;
 
 use std::collections::{HashMap, HashSet};
@@ -28,6 +29,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use self::created::Created;
 use self::overlay::OverlayFile;
+use self::refused::Refused;
 use super::error::{Fault, Inner, is_no_space};
 use super::keys::ShareKeys;
 use crate::backing::{Allocate, Dir, File, Timestamp};
@@ -44,9 +46,6 @@ const LIMIT: u64 = 32 << 20;
 const LARGE: u64 = 1 << 20;
 /// Files with records, and so open handles, beyond which a journal is checkpointed.
 const FILES_MAX: usize = 256;
-
-/// Files that are noted because a commit of them found no room.
-const REFUSED_FILES_MAX: usize = 4096;
 
 /// Device and inode number.
 type Inode = (u64, u64);
@@ -158,8 +157,8 @@ pub(crate) struct Journal {
     overlaid: Option<Mutex<HashMap<Inode, Arc<OverlayFile>>>>,
     /// Others may have the vault open too, and journals in it.
     shared: bool,
-    /// Stored paths of files of which a commit found no room.
-    refused: Mutex<HashMap<Inode, Vec<u8>>>,
+    /// Files of which the store has refused something.
+    pub refused: Refused,
 }
 
 /// A record that was appended and must be reported as applied.
@@ -211,7 +210,7 @@ impl Journal {
             created: Arc::default(),
             overlaid,
             shared,
-            refused: Mutex::default(),
+            refused: Refused::default(),
         }
     }
 
@@ -427,14 +426,6 @@ impl Journal {
 
     fn doom(&self, inode: Inode, doomed: bool) {
         self.state.lock().broken.iter_mut().filter(|b| b.inode == Some(inode)).for_each(|b| b.doomed = doomed);
-    }
-
-    /// Notes a file of which a commit was refused for want of room. What was written of it before may stand behind its end.
-    pub fn note_refused(&self, inode: Inode, path: Vec<u8>) {
-        let mut refused = self.refused.lock();
-        if refused.len() < REFUSED_FILES_MAX {
-            refused.insert(inode, path);
-        }
     }
 
     /// Gives the store back what the journal has reserved and not used, for a record that is durable and finds no space at its place. The

@@ -150,9 +150,14 @@ pub(super) fn close_core_after(core: &Core, last: impl FnOnce(&Core)) -> Result<
     if !core.read_only {
         let open: Vec<_> = core.files.lock().values().map(|s| s.file.clone()).collect();
         for file in open {
+            let mut state = file.state.write();
             if core.has_name(&file) {
-                keep(core.commit(&file, Durability::Ordered), file.node);
+                keep(core.commit_state(&file, &mut state, Durability::Ordered), file.node);
             }
+            // Who has it open still, or writes to it at this moment, must not commit to it any more: soon there is no lock.
+            state.latched.get_or_insert(libc::ESHUTDOWN);
+            drop(state);
+            core.note_surplus(&file);
         }
         keep(core.journal.close(), ROOT);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::commit::{Committer, Durability};
 use super::control::list;
 use super::core::Core;
-use super::error::{Fault, Inner, is_no_space};
+use super::error::{Fault, Inner};
 use super::file::{FileState, OpenFile};
 use super::keys::DirectoryId;
 use super::nodes::Closed;
@@ -189,7 +189,7 @@ impl Core {
             let mut files = self.files.lock();
             let Some(shared) = files.get_mut(&open.node) else { break };
             let last_writer = self.shared && flags.write && shared.writers == 1;
-            if (shared.handles == 1 || last_writer) && !self.read_only {
+            if (shared.handles == 1 || last_writer) && !self.read_only && !self.closed.load(Ordering::Acquire) {
                 // Whoever opened, wrote and closed while this one committed was not the last, and has left his change to it.
                 let Some(changed) = open.state.try_read().map(|state| state.changed && state.latched.is_none()) else {
                     drop(files);
@@ -204,23 +204,32 @@ impl Core {
                     continue;
                 }
             }
+            let mut waits = false;
+            if shared.handles == 1
+                && let Some(Err(fault)) = &committed
+            {
+                let Some(mut state) = open.state.try_write() else {
+                    drop(files);
+                    drop(open.state.write());
+                    continue;
+                };
+                if state.changed && state.latched.is_none() {
+                    waits = self.keys.signing.waits();
+                    // Who came upon the file while it was open, as the background does, must not commit it when somebody has opened it anew.
+                    state.latched = (!waits).then(|| fault.errno());
+                }
+            }
             shared.handles -= 1;
             shared.writers -= usize::from(flags.write);
             if last_writer && open.state.try_read().is_some_and(|state| !state.changed || state.latched.is_some()) {
                 self.unguard(open);
             }
             if shared.handles == 0 {
-                // What waits for a head that opens stays in the table without a handle, until a later commit has written it.
-                let waits = matches!(committed, Some(Err(_))) && self.keys.signing.waits();
-                if waits && open.state.try_read().is_some_and(|state| state.changed && state.latched.is_none()) {
-                    break;
+                if waits {
+                    break; // stays in the table without a handle, until a later commit finds a head that opens, and has written it
                 }
-                if matches!(&committed, Some(Err(fault)) if is_no_space(fault.errno()))
-                    && let Some(path) = self.nodes.stored_path(open.node)
-                {
-                    self.journal.note_refused(open.inode, path);
-                }
-                self.note_closed(open);
+                self.note_surplus(open);
+                self.note_closed(open, matches!(committed, Some(Err(_))));
                 files.remove(&open.node);
                 drop(files);
                 self.nodes.closed(open.node);
@@ -230,11 +239,21 @@ impl Core {
         committed.unwrap_or(Ok(()))
     }
 
+    /// Notes a file behind the end of which bytes may stand that the store took before it refused the rest.
+    pub fn note_surplus(&self, open: &OpenFile) {
+        if open.state.try_read().is_none_or(|state| state.surplus)
+            && let Some(path) = self.nodes.stored_path(open.node)
+        {
+            self.journal.refused.note(open.inode, path);
+        }
+    }
+
     /// Notes in what state a file is closed.
-    fn note_closed(&self, open: &OpenFile) {
+    fn note_closed(&self, open: &OpenFile, refused: bool) {
         let closed = match open.state.try_read() {
             Some(state) if state.changed || state.latched.is_some() => Closed::REFUSED,
             Some(state) => state_mark(&state),
+            None if refused => Closed::REFUSED,
             None => Closed::UNKNOWN,
         };
         self.nodes.set_closed(open.node, closed);

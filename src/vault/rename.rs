@@ -125,14 +125,16 @@ impl Core {
         } else {
             self.move_over(&from, &stored, &to, destination, target.as_ref().map(|(_, t)| t))?;
         }
-        if self.journal.notes_created()
+        if (self.journal.notes_created() || !self.journal.refused.is_empty())
             && let (Some(old), Some(new)) = (self.path_in(parent, &stored), self.path_in(new_parent, destination))
         {
             let back = (mode == RenameMode::Exchange).then(|| (new.clone(), old.clone()));
             if back.is_none() {
                 self.journal.created_is_gone(&new);
             }
-            self.journal.created_has_moved(&[(old, new)].into_iter().chain(back).collect::<Vec<_>>());
+            let moves: Vec<_> = [(old, new)].into_iter().chain(back).collect();
+            self.journal.created_has_moved(&moves);
+            self.journal.refused.have_moved(&moves);
         }
 
         // The table follows.

@@ -67,6 +67,7 @@ pub fn serve(path: PathBuf, vault: Vault, dir: PathBuf, notifier: Notifier) -> i
         for client in listener.incoming() {
             match client {
                 Ok(client) => welcome(&served, client),
+                Err(error) if passes(&error) => std::thread::sleep(Duration::from_millis(100)),
                 Err(error) => {
                     tracing::warn!("the control socket takes no more questions: {error}");
                     return;
@@ -86,6 +87,12 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     listen(&socket, 16)?;
     Ok(UnixListener::from(socket as OwnedFd))
+}
+
+/// Whether the next question may be heard all the same: this one was taken back, or the process has as many files open as it may.
+fn passes(error: &io::Error) -> bool {
+    let passing = [libc::ECONNABORTED, libc::EINTR, libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    error.raw_os_error().is_some_and(|errno| passing.contains(&errno))
 }
 
 fn welcome(served: &Arc<Served>, client: UnixStream) {

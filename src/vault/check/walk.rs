@@ -88,6 +88,11 @@ pub(super) struct Walk<'a> {
     sees_special: OnceCell<bool>,
 }
 
+/// `remedy`, where the object is damaged: what the store only fails to give, or not to us, may be whole.
+fn of_damage(fault: &Fault, remedy: Remedy) -> Option<Remedy> {
+    matches!(fault, Fault::Format(_) | Fault::Corrupt(_)).then_some(remedy)
+}
+
 fn vanished(fault: &Fault) -> bool {
     matches!(fault, Fault::Io(e) if e.raw_os_error() == Some(libc::ENOENT))
 }
@@ -260,8 +265,16 @@ impl<'a> Walk<'a> {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return self.used.unlooked += 1,
             Err(e) => return self.fault(&place.plain, &cipher, e.to_string(), None),
         };
-        let Some(name) = name else { return self.foreign(place, &entry.name, &stat, &cipher) };
-        let mut name = name.clone();
+        let mut name = match (name, place.id) {
+            (Some(name), _) => name.clone(),
+            (None, None) => return self.foreign(place, &entry.name, &stat, &cipher),
+            // Once more: the store may have failed to give a long name.
+            (None, Some(id)) => match self.core.folder_at(place.dir.clone(), id).decode(&entry.name) {
+                Ok(Some(name)) => name,
+                Err(Fault::Io(e)) => return self.fault(&join(&place.plain, b"?"), &cipher, e.to_string(), None),
+                _ => return self.foreign(place, &entry.name, &stat, &cipher),
+            },
+        };
         if name == *entry.name {
             let known = self.lost_name(place, &entry.name, stat.kind);
             let remedy = known.clone().zip(place.id).map(|(name, directory)| Remedy(Action::Sidecar { directory, name }));
@@ -293,7 +306,7 @@ impl<'a> Walk<'a> {
                 match self.core.read_link(&*place.dir, &entry.name) {
                     Ok((_, reference)) => self.used.targets.extend(reference),
                     Err(fault) if vanished(&fault) => self.used.unlooked += 1,
-                    Err(fault) => self.fault(&plain, &cipher, describe(&fault), Some(keep())),
+                    Err(fault) => self.fault(&plain, &cipher, describe(&fault), of_damage(&fault, keep())),
                 }
             }
             _ => self.seen.others += 1,
@@ -449,7 +462,7 @@ impl<'a> Walk<'a> {
                 }
             }
             Err(fault) if vanished(&fault) => self.used.unlooked += 1,
-            Err(fault) => self.fault(&waiting.plain, &waiting.cipher, describe(&fault), Some(waiting.keep)),
+            Err(fault) => self.fault(&waiting.plain, &waiting.cipher, describe(&fault), of_damage(&fault, waiting.keep)),
         }
     }
 
@@ -478,7 +491,7 @@ impl<'a> Walk<'a> {
             let (open, size) = (job.open.clone(), job.size);
             let Waiting { plain, cipher, otherwise, keep } = waiting;
             if let Some(damage) = job.into_damage() {
-                let fault = CheckFault::new(&plain, &cipher, describe(&damage.what), Some(keep));
+                let fault = CheckFault::new(&plain, &cipher, describe(&damage.what), of_damage(&damage.what, keep));
                 self.faults.push(CheckFault { size: Some(size), bad: damage.bad, ..fault });
                 continue;
             }

@@ -133,7 +133,7 @@ impl FileState {
 
     pub(super) fn clear_segment(&mut self, chunk: &mut DirtyChunk, s: usize) {
         // Records of the small form may have written where the first chunk stands now.
-        self.freed |= chunk.live[s] || self.durable && self.committed.as_ref().is_some_and(|c| c.end > DATA_START);
+        self.freed |= chunk.live[s] || self.committed.as_ref().is_some_and(|c| c.end > DATA_START);
         chunk.table.set(s, Segment::HOLE, None);
         if let Some(old) = chunk.pending.remove(&s) {
             self.pending_bytes -= old.len();

@@ -1,8 +1,9 @@
 //! Writing to an open file: chunks that change, the segments sealed for them, and where these go until the commit.
 //!
 //! Rules that hold here
-//! * Nothing that the last durable header refers to is overwritten here: such segments wait in memory, sealed, for the commit. Fresh
-//!   places (holes, bytes beyond the end, files that were never durable) are written at once.
+//! * Nothing that the last committed header refers to is overwritten here: such segments wait in memory, sealed, for the commit. Fresh
+//!   places (holes, bytes beyond the end, files that were never committed) are written at once. That a file is not durable yet makes no
+//!   difference: a store that is full is no crash.
 //! * A table entry changes only after its bytes are where they belong or in memory, so that no failed write makes anything unreadable:
 //!   what the store refuses waits for the commit, and the writer is told.
 
@@ -26,11 +27,11 @@ impl FileState {
         DirtyChunk { table, key, epoch: epoch.commitment, live, pending: BTreeMap::new() }
     }
 
-    /// Which segments of chunk `k` the last durable header refers to.
+    /// Which segments of chunk `k` the last committed header refers to.
     pub(super) fn live_segments(&self, tools: &Tools, committed: Option<&Chunk>) -> Box<[bool]> {
         match committed {
-            Some(chunk) if self.durable => chunk.table.segments.iter().map(|s| s.len != 0).collect(),
-            _ => vec![false; tools.keys.layout.segments()].into(),
+            Some(chunk) => chunk.table.segments.iter().map(|s| s.len != 0).collect(),
+            None => vec![false; tools.keys.layout.segments()].into(),
         }
     }
 
@@ -165,7 +166,7 @@ impl FileState {
         let Sealed { bytes, entries } = sealed;
         let count = entries.len();
         chunk.table.seals = chunk.table.seals.saturating_add(count as u32);
-        let guarded_end = if self.durable { self.committed.as_ref().map_or(0, |c| c.end) } else { 0 };
+        let guarded_end = self.committed.as_ref().map_or(0, |c| c.end);
         let rides = self.durable && self.riding_bytes + bytes.len() <= RIDE_MAX;
         let live = std::mem::take(&mut chunk.live);
         let waits = |s: usize| live[s] || layout.segment_offset(k, s) < guarded_end;
@@ -193,13 +194,14 @@ impl FileState {
             }
             let part = &bytes[at..bytes.len().min((run - first) * SEGMENT)];
             let offset = layout.segment_offset(k, s);
-            // Noted first: a write that fails may have been done in part.
-            self.backing_len = self.backing_len.max(offset + part.len() as u64);
             self.unsynced = true;
             if let Err(e) = file.write_at(part, offset) {
+                // Not as long as if it had been written: what did not fit may never be.
+                self.note_refusal(file);
                 refused = Some(Fault::Io(e));
                 continue;
             }
+            self.backing_len = self.backing_len.max(offset + part.len() as u64);
             for t in s..run {
                 if let Some(old) = chunk.pending.remove(&t) {
                     self.pending_bytes -= old.len();

@@ -233,19 +233,4 @@ impl Journal {
         self.cut_refused();
         of_created
     }
-
-    /// Cuts what commits that found no room have left behind the ends of files. Not before nothing is in the journal that could refer to it,
-    /// and nobody has the files open: the kernel goes on with the length that it has seen.
-    fn cut_refused(&self) {
-        for (inode, path) in self.refused.lock().drain().filter(|_| !self.shared) {
-            let cut = (|| {
-                let file = self.open_path(&path)?;
-                let stat = file.stat_but_times()?;
-                if (stat.dev, stat.ino) == inode { self.cut_residue(&*file) } else { Ok(()) }
-            })();
-            if let Err(fault) = cut {
-                tracing::debug!(errno = fault.errno(), "bytes beyond the end of a file stay");
-            }
-        }
-    }
 }
