@@ -91,49 +91,49 @@ impl Gate {
         }
         match *call {
             // Even user 0 runs nothing that nobody may run; what he opens to run, the kernel looks at itself.
-            Call::Access { mask } if by.uid != 0 || mask as u32 & EXEC != 0 => return self.may(by, node, mask as u32 & (READ | CHANGE)),
-            _ if by.uid == 0 => {}
-            Call::Open { flags, .. } => return self.may(by, node, wanted_of(flags)),
-            Call::Lookup { .. } => return self.may(by, node, EXEC),
-            Call::OpenDir => return self.may(by, node, READ),
-            Call::MkNod { .. } | Call::MkDir { .. } | Call::Symlink { .. } | Call::Create { .. } => return self.may(by, node, CHANGE),
-            Call::Unlink { name } | Call::RmDir { name } => {
-                self.may_take(by, node, name, false)?;
-            }
+            Call::Access { mask } if by.uid != 0 || mask as u32 & EXEC != 0 => self.may(by, node, mask as u32 & (READ | CHANGE)),
+            _ if by.uid == 0 => Ok(()),
+            Call::Open { flags, .. } => self.may(by, node, wanted_of(flags)),
+            Call::Lookup { .. } => self.may(by, node, EXEC),
+            Call::OpenDir => self.may(by, node, READ),
+            Call::MkNod { .. } | Call::MkDir { .. } | Call::Symlink { .. } | Call::Create { .. } => self.may(by, node, CHANGE),
+            Call::Unlink { name } | Call::RmDir { name } => self.may_take(by, node, name, false).map(drop),
             Call::Rename { name, new_parent, new_name, flags } => {
                 let moves = new_parent != node;
                 let moved = self.may_take(by, node, name, moves)?;
                 let back = self.may_take(by, new_parent, new_name, moves && flags & libc::RENAME_EXCHANGE != 0)?;
                 // A directory that gets another parent has its own `..` changed.
-                for attr in [moved, back].into_iter().flatten().filter(|attr| attr.kind == Kind::Dir) {
-                    if !self.allows(by, &attr, WRITE)? {
-                        return Err(EACCES);
-                    }
-                }
+                let mut directories = [moved, back].into_iter().flatten().filter(|attr| attr.kind == Kind::Dir);
+                directories.try_for_each(|attr| self.must(by, &attr, WRITE, EACCES))
             }
             Call::Link { node: linked, .. } => {
                 self.may(by, node, CHANGE)?;
                 let attr = self.ops.getattr(linked)?;
                 // As with `fs.protected_hardlinks`, which distributions set.
-                if by.uid != attr.uid && (attr.kind != Kind::File || !self.allows(by, &attr, READ | WRITE)?) {
-                    return Err(EPERM);
+                match attr.kind {
+                    _ if by.uid == attr.uid => Ok(()),
+                    Kind::File => self.must(by, &attr, READ | WRITE, EPERM),
+                    _ => Err(EPERM),
                 }
             }
-            Call::SetAttr { ref set, opened } => return self.may_set(by, &self.ops.getattr(node)?, set, opened),
-            Call::GetXattr { name, .. } if is_users(name) => return self.may(by, node, READ),
+            Call::SetAttr { ref set, opened } => self.may_set(by, &self.ops.getattr(node)?, set, opened),
+            Call::GetXattr { name, .. } if is_users(name) => self.may(by, node, READ),
             Call::SetXattr { name, .. } | Call::RemoveXattr { name } if is_users(name) => {
                 let attr = self.ops.getattr(node)?;
                 if attr.kind == Kind::Dir && attr.perm & STICKY != 0 && by.uid != attr.uid {
                     return Err(EPERM);
                 }
-                return if self.allows(by, &attr, WRITE)? { Ok(()) } else { Err(EACCES) };
+                self.must(by, &attr, WRITE, EACCES)
             }
             Call::SetXattr { name, .. } | Call::RemoveXattr { name } if acl::is_acl(name) => {
-                return if self.ops.getattr(node)?.uid == by.uid { Ok(()) } else { Err(EPERM) };
+                if self.ops.getattr(node)?.uid == by.uid {
+                    Ok(())
+                } else {
+                    Err(EPERM)
+                }
             }
-            _ => {}
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether a listing of `dir` may make its entries known to the kernel, which `by` would look up otherwise.
@@ -213,9 +213,7 @@ impl Gate {
             searchable.changes
         };
         let attr = self.ops.getattr(node)?;
-        if !self.allows(by, &attr, want)? {
-            return Err(EACCES);
-        }
+        self.must(by, &attr, want, EACCES)?;
         // What hangs on the groups of the process says nothing of the next one.
         if self.remembers && want & EXEC != 0 && attr.kind == Kind::Dir && by.uid == attr.uid {
             let mut searchable = self.searchable.lock();
@@ -224,6 +222,10 @@ impl Gate {
             }
         }
         Ok(())
+    }
+
+    fn must(&self, by: Requester, attr: &Attr, want: u32, refusal: Errno) -> Result<()> {
+        if self.allows(by, attr, want)? { Ok(()) } else { Err(refusal) }
     }
 
     fn allows(&self, by: Requester, attr: &Attr, want: u32) -> Result<bool> {
@@ -265,9 +267,7 @@ impl Gate {
     /// object is returned.
     fn may_take(&self, by: Requester, parent: NodeId, name: &[u8], moves: bool) -> Result<Option<Attr>> {
         let dir = self.ops.getattr(parent)?;
-        if !self.allows(by, &dir, CHANGE)? {
-            return Err(EACCES);
-        }
+        self.must(by, &dir, CHANGE, EACCES)?;
         let is_sticky = dir.perm & STICKY != 0 && by.uid != dir.uid;
         if !is_sticky && !moves {
             return Ok(None);
@@ -302,7 +302,7 @@ impl Gate {
             return Err(EPERM);
         }
         let resizes = set.size.is_some() && !opened;
-        if (touches && !owner || resizes) && !self.allows(by, attr, WRITE)? { Err(EACCES) } else { Ok(()) }
+        if touches && !owner || resizes { self.must(by, attr, WRITE, EACCES) } else { Ok(()) }
     }
 }
 
