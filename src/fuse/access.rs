@@ -1,7 +1,7 @@
 //! Who may do what, on a mount on which the kernel leaves that to us.
 //!
 //! With `default_permissions` the kernel decides, from attributes that it must ask for anew after each change in a directory: one request
-//! more for each file that is made, renamed or removed. A mount that nobody but its user may enter does without.
+//! more for each file that is made, renamed or removed. A mount by root that nobody else may enter does without.
 //!
 //! Rules that hold here
 //! * The answers are Linux's (`generic_permission`, `setattr_prepare` and `xattr_permission`; acl(5) for lists), by owner, mode, ACL and the
@@ -38,6 +38,7 @@ const CHANGE: u32 = WRITE | EXEC;
 
 /// In a mode: only the owner of an entry, or of the directory, takes it away.
 const STICKY: u32 = 0o1000;
+const SGID: u32 = 0o2000;
 
 /// In the flags of OPEN: the file is to be run (`FMODE_EXEC` of the kernel).
 const OPEN_TO_RUN: i32 = 0x20;
@@ -150,6 +151,19 @@ impl Gate {
             return create(asked);
         }
         create(OpenRequest { exclusive: true, ..asked }).map_err(|error| if error == Errno::EEXIST { Errno::ESTALE } else { error })
+    }
+
+    /// `set` as far as it is given to `by`: nobody gives an object sgid who is not of its group. The kernel takes it where it decides.
+    ///
+    /// # Errors
+    /// Those of `getattr`.
+    pub fn given(&self, by: Requester, node: NodeId, set: SetAttr) -> Result<SetAttr> {
+        match set.perm {
+            Some(perm) if self.decides && perm & SGID != 0 && by.is_outside(self.ops.getattr(node)?.gid) => {
+                Ok(SetAttr { perm: Some(perm & !SGID), ..set })
+            }
+            _ => Ok(set),
+        }
     }
 
     /// After a change of the attributes of `node` that `by` made or tried: of one that failed a part may be done.

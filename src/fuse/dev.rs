@@ -309,7 +309,8 @@ impl fuser::Filesystem for Adapter {
         let change = || {
             self.check(request, node, &Call::SetAttr { set, opened: handle.is_some() })?;
             let _turn = set.size.map(|_| self.prefetch.turn(node.0));
-            let set = privilege::before_setattr(&*self.ops, node.0, &set, requester(request))?;
+            privilege::before_setattr(&*self.ops, node.0, &set, requester(request))?;
+            let set = self.gate.given(requester(request), node.0, set)?;
             let outcome = self.ops.setattr(node.0, &set);
             self.gate.changed(requester(request), node.0, &set, &outcome);
             outcome

@@ -218,7 +218,8 @@ impl Dispatcher {
             Call::GetAttr => wire::put_attr_out(out, &self.ops.getattr(node)?, self.options.attr_ttl),
             Call::SetAttr { ref set, .. } => {
                 let _turn = set.size.map(|_| self.prefetch.turn(node));
-                let set = privilege::before_setattr(&*self.ops, node, set, by)?;
+                privilege::before_setattr(&*self.ops, node, set, by)?;
+                let set = self.gate.given(by, node, *set)?;
                 let outcome = self.ops.setattr(node, &set);
                 self.gate.changed(by, node, &set, &outcome);
                 wire::put_attr_out(out, &outcome?, self.options.attr_ttl);

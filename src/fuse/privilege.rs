@@ -24,7 +24,7 @@ impl Requester {
     }
 
     /// Whether a file's group is none of his. Root is nowhere outside.
-    fn is_outside(self, group: u32) -> bool {
+    pub fn is_outside(self, group: u32) -> bool {
         self.uid != 0 && !self.is_of(group)
     }
 }
@@ -61,27 +61,19 @@ pub fn killing<T>(
     result
 }
 
-/// What precedes a change of attributes. One that clears suid and sgid takes a bare sgid too, as in [`killing`], and nobody gives a file
-/// sgid who is not of its group. Returns what is then to be set; the answer to that tells the kernel of the new mode.
+/// What precedes a change of attributes that clears suid and sgid: a bare sgid goes, as in [`killing`]. The answer to the change tells the
+/// kernel of the new mode.
 ///
 /// # Errors
 /// Those of `getattr` and of the change.
-pub fn before_setattr(ops: &dyn Operations, node: NodeId, set: &SetAttr, by: Requester) -> Result<SetAttr> {
-    let mut set = *set;
+pub fn before_setattr(ops: &dyn Operations, node: NodeId, set: &SetAttr, by: Requester) -> Result<()> {
     if set.kill_suid_sgid {
         let attr = ops.getattr(node)?;
         if attr.kind != Kind::Dir && has_bare_sgid(attr.perm) && by.is_outside(attr.gid) {
             ops.clear_sgid(node)?;
         }
     }
-    // Where the kernel decides on permissions it has done this already, and asks for no such bit.
-    if let Some(perm) = set.perm.as_mut().filter(|perm| **perm & 0o2000 != 0)
-        && by.uid != 0
-        && by.is_outside(ops.getattr(node)?.gid)
-    {
-        *perm &= !0o2000;
-    }
-    Ok(set)
+    Ok(())
 }
 
 /// Whether setting the extended attribute `name` takes sgid away: where it is the ACL, and who sets it stands outside the group. The

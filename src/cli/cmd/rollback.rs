@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -73,19 +73,23 @@ impl Line {
     }
 }
 
-/// Opens the vault, mounted or not, and compares it.
-fn survey(vault: &Path, args: &OpenArgs, options: &SurveyOptions) -> Result<(Open, Vec<Notice>), Failure> {
+/// Opens the vault, mounted or not, and says where what is remembered of it stands.
+fn open_remembered(vault: &Path, args: &OpenArgs) -> Result<(Open, PathBuf), Failure> {
     let share = find(vault)?.description.share_id;
-    let path = seen::path(&share).ok_or_else(no_place)?;
-    let open = open(vault, args, Purpose::Beside)?;
-    let notices = open.vault.survey(&path, options).map_err(|error| Failure::new(Exit::Failure, error))?;
-    Ok((open, notices))
+    let memory = seen::path(&share).ok_or_else(|| Error::Usage("neither XDG_STATE_HOME nor HOME is set".into()))?;
+    Ok((open(vault, args, Purpose::Beside)?, memory))
+}
+
+/// Compares the vault with what is remembered of it.
+fn survey(open: &Open, memory: &Path, options: &SurveyOptions) -> Result<Vec<Notice>, Failure> {
+    open.vault.survey(memory, options).map_err(|error| Failure::new(Exit::Failure, error))
 }
 
 /// Lists what was noticed.
 pub fn run(args: &Rollback) -> Result<Exit, Failure> {
     let options = SurveyOptions { settle: Duration::from_secs(args.settle), silence: args.keep, ..SurveyOptions::default() };
-    let (open, notices) = survey(&args.vault, &args.open, &options)?;
+    let (open, memory) = open_remembered(&args.vault, &args.open)?;
+    let notices = survey(&open, &memory, &options)?;
     let lines: Vec<Line> = notices.iter().filter(|n| args.json || args.keep || !n.silenced).map(Line::of).collect();
     if let Some(dir) = &args.export {
         open.refuse_within("export to", dir)?;
@@ -116,20 +120,17 @@ pub fn accept(args: &AcceptRollback) -> Result<Exit, Failure> {
     if paths.is_empty() {
         paths.push(Vec::new());
     }
-    let share = find(&args.vault)?.description.share_id;
-    let memory = seen::path(&share).ok_or_else(no_place)?;
-    let open = open(&args.vault, &args.open, Purpose::Beside)?;
-    let survey = |options| open.vault.survey(&memory, &options).map_err(|error| Failure::new(Exit::Failure, error));
+    let (open, memory) = open_remembered(&args.vault, &args.open)?;
     // What is not there may have been noticed as gone; what is neither is mistyped.
     if paths.iter().any(|path| open.vault.resolve(path).is_err()) {
-        let noticed = survey(SurveyOptions::default())?;
+        let noticed = survey(&open, &memory, &SurveyOptions::default())?;
         let is_known = |path: &[u8]| open.vault.resolve(path).is_ok() || noticed.iter().any(|notice| is_at_or_below(&notice.plain, path));
         if let Some(path) = paths.iter().find(|path| !is_known(path)) {
             let path = std::ffi::OsStr::from_bytes(path).into();
             return Err(Error::Io { op: "accept", path, source: std::io::Error::from_raw_os_error(libc::ENOENT) }.into());
         }
     }
-    let left = survey(SurveyOptions { accept: paths, ..SurveyOptions::default() })?;
+    let left = survey(&open, &memory, &SurveyOptions { accept: paths, ..SurveyOptions::default() })?;
     open.close()?;
     note(format_args!("accepted; still noticed: {}", left.len()));
     Ok(Exit::Ok)
@@ -137,10 +138,6 @@ pub fn accept(args: &AcceptRollback) -> Result<Exit, Failure> {
 
 fn is_at_or_below(path: &[u8], top: &[u8]) -> bool {
     path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
-}
-
-fn no_place() -> Error {
-    Error::Usage("neither XDG_STATE_HOME nor HOME is set".into())
 }
 
 /// Copies the files that are noticed, as they are, below `dir`. Nothing there is overwritten.
