@@ -5,11 +5,12 @@ mod vaults;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use kithfs::backing::fault::{Calls, FaultPlan, FaultStore};
 use kithfs::backing::mem::MemStore;
 use kithfs::backing::os::OsDir;
-use kithfs::backing::{Access, Dir, Kind, RenameMode};
+use kithfs::backing::{Access, Call, Dir, Kind, RenameMode};
 use kithfs::crypto::Suite;
 use kithfs::vault::{Notice, NoticeKind, OpenOptions, SurveyOptions, Vault};
 use parking_lot::Mutex;
@@ -519,4 +520,58 @@ fn the_database_tells_no_names() {
     for name in [&b"a very telling name"[..], b"letter", b"inside"] {
         assert!(!database.windows(name.len()).any(|w| w == name));
     }
+}
+
+/// A vault with `files` files in one directory behind a plan by which each opening of a file takes `time` from now on.
+fn slow(files: usize, time: Duration) -> (Arc<dyn Dir>, Arc<FaultPlan>, Client) {
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    let client = Client::new();
+    client.session(&store.root(), |v| {
+        for n in 0..files {
+            put(v, format!("file {n}").as_bytes(), b"text").unwrap();
+        }
+    });
+    let plan = FaultPlan::new();
+    plan.slow_down(Call::OpenFile, time);
+    (FaultStore::wrap(store.root(), plan.clone()), plan, client)
+}
+
+/// Waits until so many files have been opened since `before`.
+fn wait_for_opened(plan: &FaultPlan, before: u64, files: u64) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while plan.count(Calls::Of(Call::OpenFile)) < before + files {
+        assert!(Instant::now() < end, "the comparison goes on");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_comparison_in_the_background_leaves_the_store_alone_half_of_the_time() {
+    // Each mount read the headers of all files as fast as the store could give them, and on a slow disk nothing else came through.
+    let (files, time) = (30, Duration::from_millis(10));
+    let (store, plan, client) = slow(files, time);
+    let vault = vaults::open(store).unwrap();
+    let (begin, before) = (Instant::now(), plan.count(Calls::Of(Call::OpenFile)));
+    vault.remember(&client.path(), true).unwrap();
+    wait_for_opened(&plan, before, files as u64);
+    assert!(begin.elapsed() >= time * (2 * files as u32 - 3), "30 openings of 10 ms took {:?}", begin.elapsed());
+    vault.close().unwrap();
+}
+
+#[test]
+fn a_vault_is_closed_in_the_midst_of_a_comparison() {
+    // The comparison looked whether it was to stop between two directories: with a large one on a slow disk an unmount took minutes.
+    let files = 300;
+    let (store, plan, client) = slow(files, Duration::from_millis(5));
+    let vault = vaults::open(store.clone()).unwrap();
+    let before = plan.count(Calls::Of(Call::OpenFile));
+    vault.remember(&client.path(), true).unwrap();
+    wait_for_opened(&plan, before, 2);
+    vault.close().unwrap();
+    let opened = plan.count(Calls::Of(Call::OpenFile)) - before;
+    assert!(opened < files as u64, "{opened} of {files} files were opened");
+    // Nothing of what was not looked at counts as gone.
+    plan.slow_down(Call::OpenFile, Duration::ZERO);
+    assert_eq!(client.told(&store), []);
 }

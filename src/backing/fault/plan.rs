@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -71,6 +72,7 @@ pub struct FaultPlan {
     state: Mutex<PlanState>,
     locks: Mutex<Locks>,
     done: Mutex<Option<Call>>,
+    slow: Mutex<Option<(Call, Duration)>>,
 }
 
 #[derive(Debug, Default)]
@@ -119,6 +121,11 @@ impl FaultPlan {
         *self.done.lock() = Some(Call::Write);
     }
 
+    /// From now on each call of that kind takes that long before it is done.
+    pub fn slow_down(&self, call: Call, time: Duration) {
+        *self.slow.lock() = Some((call, time));
+    }
+
     pub(super) fn locks(&self) -> Locks {
         *self.locks.lock()
     }
@@ -145,6 +152,10 @@ impl FaultPlan {
 
     /// Counts the call and says how it fails, if it does.
     pub(super) fn next(&self, call: Call) -> Option<Fault> {
+        let slow = self.slow.lock().filter(|(slow, _)| *slow == call);
+        if let Some((_, time)) = slow {
+            std::thread::sleep(time);
+        }
         let mut state = self.state.lock();
         state.counts[call as usize] += 1;
         let fault = state.faults.iter().copied().find(|fault| {

@@ -36,7 +36,7 @@ pub const SETTLE: Duration = Duration::from_secs(300);
 /// How often what was changed here is learnt.
 const LEARN_EVERY: Duration = Duration::from_secs(30);
 /// Names changed and directories touched here that are held in memory; beyond that they are learnt at once.
-const HELD_MAX: usize = 50_000;
+const HELD_MAX: usize = if cfg!(test) { 50 } else { 50_000 };
 /// Associated data of names in the database.
 const SEALED: &[u8] = b"KMEM";
 
@@ -157,6 +157,12 @@ struct Held {
     prefixes: HashSet<[u8; PREFIX]>,
 }
 
+impl Held {
+    fn is_full(&self) -> bool {
+        self.ours.len() + self.touched.len() > HELD_MAX
+    }
+}
+
 /// The memory of one vault.
 pub(crate) struct Memory {
     path: PathBuf,
@@ -193,6 +199,19 @@ impl Memory {
 
     fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
+    }
+
+    /// So much was done here that it is to be learnt.
+    fn is_full(&self) -> bool {
+        self.held.lock().is_full()
+    }
+
+    /// Waits for that long, or until the memory is stopped or much was changed here.
+    fn wait(&self, time: Duration) {
+        let mut guard = self.wake.0.lock();
+        if !self.is_stopped() {
+            self.wake.1.wait_for(&mut guard, time);
+        }
     }
 
     fn hash(&self, directory: &[u8; 32], name: &[u8]) -> [u8; 32] {
@@ -252,7 +271,7 @@ impl Memory {
             held.touched.extend(paths.map(|(cipher, plain)| (place, Touched { id, cipher, plain })));
             held.prefixes.insert(prefix(&place));
         }
-        if held.ours.len() + held.touched.len() > HELD_MAX {
+        if held.is_full() {
             self.wake.1.notify_all();
         }
     }
@@ -283,7 +302,7 @@ impl Memory {
             if next_survey.is_some_and(|at| at <= Instant::now()) {
                 let options = SurveyOptions::default();
                 let forgiving = self.forgiving.load(Ordering::Acquire);
-                let found = Db::open(&self.path).and_then(|db| Survey::new(core, self, &db, &options, forgiving).run());
+                let found = Db::open(&self.path).and_then(|db| Survey::new(core, self, &db, &options, forgiving).in_background().run());
                 next_survey = None;
                 match found {
                     Ok(Some(notices)) => {
@@ -297,15 +316,9 @@ impl Memory {
                     Err(fault) => tracing::warn!("the rollback memory cannot be compared with the vault: {fault:?}"),
                 }
             }
-            {
-                let mut guard = self.wake.0.lock();
-                if self.is_stopped() {
-                    return;
-                }
-                self.wake.1.wait_for(&mut guard, LEARN_EVERY);
-                if self.is_stopped() {
-                    return;
-                }
+            self.wait(LEARN_EVERY);
+            if self.is_stopped() {
+                return;
             }
             if let Err(fault) = self.learn_now(core) {
                 tracing::warn!("the rollback memory cannot be written: {fault:?}");
@@ -429,5 +442,44 @@ impl Core {
             db.set_session(None)?;
         }
         Ok(notices)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backing::Call;
+    use crate::backing::fault::{Calls, FaultPlan, FaultStore};
+    use crate::backing::mem::MemStore;
+    use crate::crypto::Suite;
+    use crate::sharing::Identity;
+    use crate::vault::{Caller, CreateOptions, OpenFlags, OpenOptions, OsRandom, Vault};
+
+    #[test]
+    fn what_is_done_during_a_comparison_is_learnt_before_it_fills_the_memory() {
+        // Nothing was learnt until the comparison had ended, which takes hours on a slow disk, while names without limit were held.
+        let (store, owner, plan) = (MemStore::new(), Identity::generate(&OsRandom), FaultPlan::new());
+        Vault::create(&store.root(), &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 12 }, &owner).expect("a vault");
+        let vault = Vault::open(FaultStore::wrap(store.root(), plan.clone()), &owner, OpenOptions::default()).expect("open");
+        let caller = Caller { uid: 0, gid: 0, umask: 0 };
+        let flags = OpenFlags { read: true, write: true, truncate: false, append: false, sync: false };
+        let directories = 100;
+        for n in 0..directories {
+            let made = vault.mkdir(&caller, ROOT, format!("directory {n}").as_bytes(), 0o755).expect("mkdir");
+            let (_, opened) = vault.create_file(&caller, made.node, b"file", 0o644, flags).expect("create");
+            vault.release(opened.handle).expect("release");
+        }
+        let folder = tempfile::tempdir().expect("a directory");
+        plan.slow_down(Call::List, Duration::from_millis(10));
+        let before = plan.count(Calls::Of(Call::List));
+        vault.remember(&folder.path().join("memory"), true).expect("remember");
+        for n in 0..2 * HELD_MAX {
+            vault.mkdir(&caller, ROOT, format!("more {n}").as_bytes(), 0o755).expect("mkdir");
+        }
+        while !vault.core().memory.get().expect("a memory").held.lock().ours.is_empty() {
+            assert!(plan.count(Calls::Of(Call::List)) - before < directories, "they were held until the comparison had ended");
+            std::thread::yield_now();
+        }
+        vault.close().expect("close");
     }
 }

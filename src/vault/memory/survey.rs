@@ -5,10 +5,12 @@
 //! * What this client does itself is no news: names that it has changed are taken as they are.
 //! * What is noticed is not learnt, so that it stays noticed until somebody accepts it or it is as it was.
 //! * What is in a nested share is not compared: a share is remembered by who opens it alone.
+//! * In the background it leaves the store alone for as long as it has asked it for something: a slow disk is there for those who wait for it.
 //! * The memory learns a state only after the store was told to make it durable: it never runs ahead of the vault.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::db::{Changes, Db, EntryKey, FileRow, NoticeRow, PREFIX, Row};
 use super::{Memory, Notice, NoticeKind, PlaceId, SurveyOptions, Touched};
@@ -23,6 +25,8 @@ use crate::vault::keys::DirectoryId;
 const FILE: u8 = 1;
 const DIRECTORY: u8 = 2;
 const OTHER: u8 = 3;
+/// For how long the store is used in one go in the background.
+const STRETCH: Duration = Duration::from_millis(5);
 /// Changes that are written together.
 const BATCH: usize = 4096;
 /// Stands for the time of retirement of a file that has had several names at once: nobody can tell when the last of them goes.
@@ -84,6 +88,8 @@ pub(super) struct Survey<'a> {
     visited: HashSet<[u8; PREFIX]>,
     /// Places where directories do not stand any more, with the hashes of their ids: what was in them is forgotten in the end.
     vacated: Vec<(PlaceId, [u8; 32])>,
+    /// In the background: since when the store has not been left alone.
+    busy: Option<Instant>,
 }
 
 impl<'a> Survey<'a> {
@@ -101,7 +107,30 @@ impl<'a> Survey<'a> {
             forgiving,
             visited: HashSet::new(),
             vacated: Vec::new(),
+            busy: None,
         }
+    }
+
+    /// Nobody waits for this one: it gives way, and ends where the memory is stopped.
+    pub fn in_background(self) -> Survey<'a> {
+        Survey { busy: Some(Instant::now()), ..self }
+    }
+
+    /// Called between one entry and the next.
+    ///
+    /// # Errors
+    /// `ECANCELED` where the memory is stopped.
+    fn give_way(&mut self) -> Inner<()> {
+        if let Some(since) = self.busy
+            && since.elapsed() >= STRETCH
+        {
+            self.memory.wait(since.elapsed());
+            if self.memory.is_stopped() {
+                return Err(Fault::Os(libc::ECANCELED));
+            }
+            self.busy = Some(Instant::now());
+        }
+        Ok(())
     }
 
     /// Walks the whole vault. `None` where it was stopped.
@@ -119,6 +148,11 @@ impl<'a> Survey<'a> {
                     continue;
                 }
             };
+            if self.memory.is_full() {
+                // What was found so far is older than that.
+                self.write()?;
+                self.memory.learn(self.core, self.db)?;
+            }
             todo.extend(below.into_iter().filter_map(|(stored, inside)| Some((dir.open_dir(&stored).ok()?, inside))));
             if self.changes.len() >= BATCH {
                 self.write()?;
@@ -281,6 +315,7 @@ impl<'a> Survey<'a> {
             self.latest = self.latest.max(dir.stat_self()?.ctime.secs);
         }
         for entry in entries.iter().filter(|e| !is_control(&e.name)) {
+            self.give_way()?;
             let Ok(Some(name)) = folder.decode(&entry.name) else { continue };
             let Ok(stat) = dir.stat(&entry.name) else { continue };
             if !self.memory.is_touched(at) {
