@@ -477,6 +477,38 @@ fn a_busy_mount_names_who_keeps_it() {
 }
 
 #[test]
+fn a_mount_that_lives_on_in_another_mount_namespace_is_told_of_and_not_waited_for() {
+    // A container or a sandbox that was started beside a mount has a copy of it: `umount` waited for the daemon for ever, and said no more
+    // than that it was writing what is left.
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root, for a mount namespace");
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let mount = scratch.mount(&[]);
+    fs::write(scratch.point().join("file"), "text").unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", "echo there; read line"]);
+    let mut other = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(other.stdout.take().unwrap()), &mut line).unwrap();
+    assert_eq!(line, "there\n");
+    for _ in 0..2 {
+        let output = expect_code(Command::new(KITHFS).arg("umount").arg(scratch.point()), 13);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains(&format!("process {} (", other.id())) && text.contains("in use elsewhere"), "{text}");
+    }
+    assert!(!is_mounted(&scratch.point()));
+    // With the last process of the namespace the mount goes, and with that the daemon, which has written all.
+    drop(other.stdin.take());
+    other.wait().unwrap();
+    drop(mount);
+    let again = scratch.mount(&[]);
+    assert_eq!(fs::read_to_string(scratch.point().join("file")).unwrap(), "text");
+    again.unmount();
+}
+
+#[test]
 fn the_vault_is_usable_without_a_mount() {
     let scratch = Scratch::new(&[]);
     let vault = scratch.vault();

@@ -8,6 +8,7 @@ mod fuse;
 mod identity;
 mod vault;
 
+pub use self::fuse::mounted_elsewhere;
 pub use self::identity::of_identity;
 pub use self::vault::in_vault;
 

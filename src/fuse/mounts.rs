@@ -5,6 +5,7 @@
 //!   caller knows it, the one with his device number).
 //! * Nothing here asks the mounted filesystem for anything: its daemon may be dead or be the caller.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
@@ -138,12 +139,32 @@ pub struct Holder {
 /// The processes that have something open on `device`, each with the first thing found. Of other users' processes only root sees
 /// what they hold.
 pub fn holders(device: DeviceId) -> Vec<Holder> {
+    processes(|process| held(process, device))
+}
+
+/// The processes, one for each mount namespace other than this one's, in which a kithfs of which `is_it` is true is mounted: such a
+/// namespace began as a copy of another one, and keeps what is unmounted there. Of other users' processes only root sees the mounts.
+pub fn elsewhere(is_it: impl Fn(&MountEntry) -> bool) -> Vec<Holder> {
+    let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
+    let mut seen: HashSet<PathBuf> = namespace(Path::new("/proc/self")).into_iter().collect();
+    processes(|process| {
+        if !seen.insert(namespace(process)?) {
+            return None;
+        }
+        let table = parse(&fs::read(process.join("mountinfo")).ok()?);
+        let found = table.into_iter().find(|entry| entry.is_kithfs() && is_it(entry))?;
+        Some(("mounted in its own mount namespace at", Some(found.mountpoint)))
+    })
+}
+
+/// The processes for which `look` has an answer, by number.
+fn processes(mut look: impl FnMut(&Path) -> Option<(&'static str, Option<PathBuf>)>) -> Vec<Holder> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let mut holders: Vec<Holder> = processes
         .flatten()
         .filter_map(|process| {
             let pid = process.file_name().to_str()?.parse().ok()?;
-            let (by, path) = held(&process.path(), device)?;
+            let (by, path) = look(&process.path())?;
             let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default().trim_end().to_owned();
             Some(Holder { pid, name, by, path })
         })

@@ -10,8 +10,8 @@ use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::process::ProcessId;
 use crate::cli::registry::Registry;
-use crate::cli::report::{Failure, note};
-use crate::fuse::mounts::Holder;
+use crate::cli::report::{self, Failure, note};
+use crate::fuse::mounts::{Holder, MountEntry};
 use crate::fuse::{MountError, mounts};
 
 /// How long it is silent while the daemon writes.
@@ -29,6 +29,7 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
     let entry = registry.as_ref().and_then(|registry| registry.serving(&place).ok()).flatten();
     // who stands in the mount does not keep it busy with this very command
     let _ = std::env::set_current_dir("/");
+    let was = mounts::mount_at(&place).ok().flatten();
     // asked only where no daemon is known to run: one that is stopped would not answer
     let is_dead = entry.is_none() && mounts::is_dead(&place);
     match (mounts::unmount(&place, None, args.lazy), &entry) {
@@ -61,7 +62,8 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
         note("the mount is not on the list of your mounts; whether its daemon has written all cannot be seen");
         return Ok(Exit::Ok);
     };
-    wait(&place, entry.process)?;
+    let is_it = |other: &MountEntry| was.as_ref().map_or(other.mountpoint == place, |was| was.device == other.device);
+    wait(&place, entry.process, is_it)?;
     match registry.take_failure(entry.process) {
         Some(message) => Err(Failure::new(Exit::Failure, format_args!("umount {}: not all was written: {message}", shown(&place)))),
         None => Ok(Exit::Ok),
@@ -82,11 +84,16 @@ fn add_vaults_within(place: &Path, registry: Option<&Registry>, holders: &mut Ve
     }
 }
 
-/// Waits for the daemon, however long it takes: until it has ended the files are not safe.
-fn wait(place: &Path, process: ProcessId) -> Result<(), Error> {
+/// Waits for the daemon, however long it takes: until it has ended the files are not safe. Only where the mount lives on in another mount
+/// namespace, to which this command does not reach, nobody can tell when that will be.
+fn wait(place: &Path, process: ProcessId, is_it: impl Fn(&MountEntry) -> bool) -> Result<(), Failure> {
     let failed = |source| Error::Io { op: "wait for the daemon of", path: place.to_owned(), source };
     if process.wait_for_end(PATIENCE).map_err(failed)? {
         return Ok(());
+    }
+    let holders = mounts::elsewhere(is_it);
+    if !holders.is_empty() {
+        return Err(report::mounted_elsewhere(place, process.pid, &holders));
     }
     note(format_args!("unmounted {}; waiting for process {} to write what is left", shown(place), process.pid));
     while !process.wait_for_end(Duration::from_secs(3600)).map_err(failed)? {}

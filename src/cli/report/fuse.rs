@@ -1,5 +1,7 @@
 //! Failures of mounting and unmounting.
 
+use std::path::Path;
+
 use super::super::display::{Shown, path as shown};
 use super::super::error::Error;
 use super::super::exit::Exit;
@@ -58,14 +60,24 @@ fn busy(mountpoint: &str, holders: &[Holder]) -> Failure {
     } else {
         "end these processes or let them leave the directory; --lazy unmounts as soon as they let go"
     };
-    let mut message = format!("umount {mountpoint}: it is busy");
+    Failure::new(Exit::Busy, with_holders(format!("umount {mountpoint}: it is busy"), holders)).hint(hint)
+}
+
+/// The mount is gone here, and lives on in other mount namespaces, with its daemon `pid`.
+pub fn mounted_elsewhere(mountpoint: &Path, pid: u32, holders: &[Holder]) -> Failure {
+    let message = format!("umount {}: it is unmounted here, and in use elsewhere", shown(mountpoint));
+    let hint = format_args!("its daemon, process {pid}, ends and has written all when nobody of these has it mounted any more");
+    Failure::new(Exit::Busy, with_holders(message, holders)).hint(hint)
+}
+
+fn with_holders(mut message: String, holders: &[Holder]) -> String {
     for Holder { pid, name, by, path } in holders {
         message.push_str(&format!("\n  process {pid} ({}): {by}", Shown(name.as_bytes())));
         if let Some(path) = path {
             message.push_str(&format!(" {}", shown(path)));
         }
     }
-    Failure::new(Exit::Busy, message).hint(hint)
+    message
 }
 
 #[cfg(test)]
