@@ -289,6 +289,8 @@ fn a_host_that_only_deletes_is_told_of_and_whose_news_is_seen_is_no_alarm() {
     assert_eq!(client.told(&root), [("third".to_owned(), NoticeKind::Gone { elsewhere: false })]);
     other.session(&root, |v| put(v, b"news", b"from elsewhere").unwrap());
     assert_eq!(client.told(&root), [("third".to_owned(), NoticeKind::Gone { elsewhere: true })]);
+    // It became an alarm with the next mount, when what was new had been learnt.
+    assert_eq!(client.told(&root), [("third".to_owned(), NoticeKind::Gone { elsewhere: true })]);
 }
 
 #[test]

@@ -435,7 +435,9 @@ impl<'a> Survey<'a> {
                 NoticeKind::Exchanged => self.forgiving || !moved.contains(&candidate.from),
                 NoticeKind::PutBack => false,
                 NoticeKind::Gone { elsewhere } => {
-                    *elsewhere = self.news;
+                    // The news that came with it are none any more by the next comparison.
+                    let was_told = |old: &NoticeRow| NoticeKind::decode(old.what, old.was, old.now) == NoticeKind::Gone { elsewhere: true };
+                    *elsewhere = self.news || before.get(&candidate.key).is_some_and(was_told);
                     self.forgiving || self.seen.contains_key(&candidate.id)
                 }
             };
