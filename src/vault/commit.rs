@@ -1,8 +1,9 @@
 //! The commit: the one place through which headers, tables and index blocks reach the store, and the one that knows the order.
 //!
 //! Rules that hold here
-//! * A file that was never durable is written straight: a crash may leave it unreadable, and no program was promised it. What the last
-//!   committed header refers to is overwritten after all that needs space, and the header last: a full store leaves it as it was.
+//! * A file that was never durable, or to which no name leads for certain, is written straight: a crash may leave it unreadable, and no
+//!   program was promised it. What the last committed header refers to is overwritten after all that needs space, and the header last: a
+//!   full store leaves it as it was.
 //! * Of any other file nothing that its last durable header refers to is overwritten before the redo record is durable: fresh bytes,
 //!   `fdatasync`; record, `fdatasync` of the journal; then in place, header last; the checkpoint flushes that later.
 //! * Every deferred write ends by restoring the modification time that the program set or saw.
@@ -118,7 +119,12 @@ impl Committer<'_> {
         // The first header of a file that was just made.
         let is_made = state.committed.is_none() && !state.replaced && state.size == 0 && state.backing_len == 0;
         let made = if is_made && durability == Durability::Ordered { path()? } else { None };
-        let path = if state.durable { path()? } else { None };
+        let path = if state.durable && !state.nameless { path()? } else { None };
+        if state.durable && !state.nameless && path.is_none() {
+            // No record can name it, so it is written straight: not before it is durable that its name is gone, which else comes back.
+            self.journal.flush_store()?;
+            state.nameless = true;
+        }
         match path {
             Some(path) => self.journaled(state, open, path, &planned.blocks, &header_bytes, cipher_len, &holes, recorded)?,
             None => {

@@ -94,6 +94,8 @@ pub(crate) struct FileState {
     pub hint: Hint,
     /// Whether a crash may leave the committed header behind, so that what it refers to must not be touched.
     pub durable: bool,
+    /// It is durable that no name leads to the file any more.
+    pub nameless: bool,
     /// Name, mode or contents may have changed since the inode was last flushed for good.
     pub needs_sync: bool,
     /// A program has set the modification time since the inode was last flushed. A record of the journal carries it as well.
@@ -181,6 +183,7 @@ impl OpenFile {
             oldest_epoch: tools.keys.current().number,
             hint,
             durable: false,
+            nameless: false,
             needs_sync: true,
             mtime_set: false,
             size: 0,
@@ -254,6 +257,7 @@ impl OpenFile {
             oldest_epoch: header.oldest_epoch,
             hint: header.hint,
             durable: true,
+            nameless: false,
             // Whoever wrote it, an earlier mount or a sync tool, may have left it in the machine's cache: nothing in the store tells.
             needs_sync: true,
             mtime_set: false,

@@ -250,6 +250,11 @@ impl Journal {
         Ok(Running { file, name, head, capacity })
     }
 
+    /// Makes all names durable, and that others are gone.
+    pub fn flush_store(&self) -> Inner<()> {
+        Ok(self.root.sync_store()?)
+    }
+
     /// Makes the journal before it is needed: a store that fills up later takes overwrites of what is there all the same.
     pub fn reserve(&self) -> Inner<()> {
         let mut state = self.state.lock();
