@@ -96,10 +96,6 @@ impl Committer<'_> {
             // The right to write was taken while the file was open: nobody would believe what we sign.
             return Err(Fault::Os(libc::EROFS));
         }
-        if state.unsynced && self.journal.has_lost(open.inode) {
-            *recorded = true;
-            return Err(Fault::Os(libc::EIO));
-        }
         let layout = self.tools.keys.layout;
         let chunks = state.chunks(&layout);
         let shorter = chunks < state.root.chunks;
@@ -164,7 +160,7 @@ impl Committer<'_> {
     fn flushed(&self, result: std::io::Result<()>, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
         result.map_err(|e| {
             *recorded = true;
-            self.journal.not_flushed(open.inode);
+            self.journal.not_flushed(open.inode, &open.file);
             e.into()
         })
     }
@@ -274,11 +270,17 @@ impl Committer<'_> {
             for block in blocks.iter().filter(|b| !guarded(b)) {
                 file.write_at(&block.bytes, block.offset)?;
             }
+            let unsynced = state.unsynced || blocks.iter().any(|b| !guarded(b));
             // A record is worth nothing where the file that it amends, or its name, may be lost.
             if state.needs_sync {
                 self.sync_all(state, open, recorded)?
             } else {
                 self.flushed(file.sync_data(), open, recorded)?
+            }
+            // The kernel tells of lost bytes once, and a checkpoint, which may come between any two steps here, was perhaps told before.
+            if unsynced && self.journal.has_lost(open.inode) {
+                *recorded = true;
+                return Err(Fault::Os(libc::EIO));
             }
             state.unsynced = false;
         }

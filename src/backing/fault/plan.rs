@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
@@ -71,6 +72,7 @@ pub struct FaultPlan {
     state: Mutex<PlanState>,
     locks: Mutex<Locks>,
     done: Mutex<Option<Call>>,
+    loses: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -117,6 +119,16 @@ impl FaultPlan {
     /// From now on writes are done where they fail, too, but for those that are cut short.
     pub fn write_all_the_same(&self) {
         *self.done.lock() = Some(Call::Write);
+    }
+
+    /// From now on a flush of a file that fails loses what it was to flush, as Linux does: the bytes are seen as long as the kernel has room
+    /// for them, and no later flush brings them to the disk. Of a store in memory; [`MemStore::evict`](super::super::mem::MemStore::evict).
+    pub fn lose_what_is_not_flushed(&self) {
+        self.loses.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn loses(&self) -> bool {
+        self.loses.load(Ordering::Relaxed)
     }
 
     pub(super) fn locks(&self) -> Locks {
