@@ -1,5 +1,7 @@
 //! Stories of durability: each test is a way in which something was lost, or could have been.
 
+#[path = "support/members.rs"]
+mod members;
 #[path = "support/vaults.rs"]
 mod vaults;
 
@@ -456,6 +458,70 @@ fn a_journal_of_another_machine_is_left_alone_while_it_may_be_in_use_there() {
     touch(now - 600);
     assert_one_of(&base, &states[2..], "after it has rested");
     assert_eq!(journals(&root), 0);
+}
+
+/// A file of Ann and Bob, her journal with a record that is at its place, and his with an append that is not: fresh bytes in the file, on
+/// which his record relies, and the header of before.
+fn left_by_ann_and_bob() -> (MemStore, kithfs::sharing::Identity, kithfs::sharing::Identity, Vec<u8>) {
+    let (store, ann, bob) = members::with_bob();
+    let vault = members::open_as(&store, &ann).unwrap();
+    durable(&vault, b"file", &pattern(1, 20_000));
+    overwrite(&vault, b"file", 0, &pattern(2, 4096)).unwrap();
+    let store = store.crash(&mut |n| n - 1);
+    let vault = members::open_as(&store, &bob).unwrap();
+    overwrite(&vault, b"file", 20_000, &pattern(3, 200_000)).unwrap();
+    let wanted = patched(patched(pattern(1, 20_000), 0, &pattern(2, 4096)), 20_000, &pattern(3, 200_000));
+    (store.crash(&mut |_| 0), ann, bob, wanted)
+}
+
+#[test]
+fn a_replay_cuts_nothing_on_which_the_journal_of_somebody_else_relies() {
+    // Ann's mount died, then Bob's. Her replay found her file whole, and cut the bytes behind the end that its header gives: those were what
+    // Bob had synced, and when his journal was replayed the file was damaged.
+    let (store, ann, bob, wanted) = left_by_ann_and_bob();
+    members::open_as(&store, &ann).unwrap().close().unwrap();
+    assert!(get(&members::open_as(&store, &bob).unwrap(), b"file").unwrap() == wanted);
+}
+
+#[test]
+fn a_write_that_was_refused_spoils_nothing_on_which_the_journal_of_somebody_else_relies() {
+    // Fresh bytes went at once to places that the header does not count, where the record of another member's journal counts on its own. When
+    // the commit was refused the header was still the one that his record fits.
+    for (offset, len, space) in [(20_000, 200_000, 0), (20_000, 200_000, 40), (24_576, 9000, 0), (100, 40_000, 3), (20_000, 3000, 0)] {
+        for call in [None, Some(Call::Write), Some(Call::SyncData)] {
+            let what = format!("{len} at {offset}, {space} blocks, {call:?}");
+            let (store, ann, bob, wanted) = left_by_ann_and_bob();
+            let plan = FaultPlan::new();
+            let vault = Vault::open(
+                FaultStore::wrap(store.root(), plan.clone()),
+                &ann,
+                members::trusting(false, kithfs::vault::LockMode::Exclusive),
+            )
+            .unwrap();
+            vault.prepare().unwrap();
+            let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+            plan.reset();
+            match call {
+                Some(call) => plan.add(Fault { calls: Calls::Of(call), when: When::From(1), errno: libc::EIO, short: call == Call::Write }),
+                None => {
+                    let free = vault.space().unwrap();
+                    store.set_capacity(Some((free.blocks - free.free + space) * free.block_size));
+                }
+            }
+            let written = vault.write(handle, offset, &pattern(4, len), false).and_then(|()| vault.fsync(handle, false));
+            let released = vault.release(handle);
+            plan.heal();
+            store.set_capacity(None);
+            let _ = vault.close();
+            let found = get(&members::open_as(&store, &bob).unwrap(), b"file").unwrap_or_else(|e| panic!("{what}: {e}"));
+            if written.is_err() && released.is_err() {
+                assert!(found == wanted, "{what}: {} bytes", found.len());
+            } else {
+                let hers = patched(patched(pattern(1, 20_000), 0, &pattern(2, 4096)), offset as usize, &pattern(4, len));
+                assert!(found == hers, "{what}: hers, {} bytes", found.len());
+            }
+        }
+    }
 }
 
 #[test]

@@ -264,13 +264,14 @@ impl Committer<'_> {
         }
         let fresh: usize = blocks.iter().filter(|b| !b.live).map(|b| b.bytes.len()).sum();
         // Where fresh bytes have to be flushed anyway, fresh blocks go with them; else a few ride in the record, for one flush in all.
-        let flush_fresh = state.unsynced || state.needs_sync || fresh > RIDE_MAX;
+        let flush = state.unsynced || state.needs_sync || fresh > RIDE_MAX;
+        let flush_fresh = flush && !self.tools.others_wait;
         let guarded = |b: &PlannedBlock| b.live || b.offset < guarded_end;
-        if flush_fresh {
-            for block in blocks.iter().filter(|b| !guarded(b)) {
+        if flush {
+            for block in blocks.iter().filter(|b| flush_fresh && !guarded(b)) {
                 file.write_at(&block.bytes, block.offset)?;
             }
-            let unsynced = state.unsynced || blocks.iter().any(|b| !guarded(b));
+            let unsynced = state.unsynced || flush_fresh && blocks.iter().any(|b| !guarded(b));
             // A record is worth nothing where the file that it amends, or its name, may be lost.
             if state.needs_sync {
                 self.sync_all(state, open, recorded)?

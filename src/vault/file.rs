@@ -45,6 +45,8 @@ pub(crate) struct Tools<'a> {
     pub cache: &'a BlockCache,
     pub random: &'a dyn Random,
     pub caller_keeps_times: bool,
+    /// Whether a record that somebody else has left may rely on places that count as fresh: then they are written when ours is durable.
+    pub others_wait: bool,
 }
 
 /// A chunk that has changed since the last commit.

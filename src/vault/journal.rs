@@ -11,6 +11,7 @@
 //! * A record that could not be written or flushed may be there all the same: its file is not opened again before no replay would find it.
 //! * No place that a record writes is filled again by other means before that record is gone: a commit that frees places begins with a
 //!   checkpoint. So a replay may write all of a file's records, whichever of them are at their places already.
+//! * Where somebody else has left a journal, no file changes at all but by a record: his records rely on bytes that its header does not count.
 //! * The journal file is written full when it is made, because a flush of overwritten blocks costs two thirds of one that also has to
 //!   record an allocation; only a record of a megabyte or more makes its own place.
 
@@ -23,6 +24,7 @@ mod replay;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -158,6 +160,8 @@ pub(crate) struct Journal {
     overlaid: Option<Mutex<HashMap<Inode, Arc<OverlayFile>>>>,
     /// Others may have the vault open too, and journals in it.
     shared: bool,
+    /// A journal of somebody else with records was there when the vault was opened, and nobody here can read which files they are of.
+    others_wait: AtomicBool,
     /// Files of which the store has refused something.
     pub refused: Refused,
 }
@@ -211,6 +215,7 @@ impl Journal {
             created: Arc::default(),
             overlaid,
             shared,
+            others_wait: AtomicBool::new(false),
             refused: Refused::default(),
         }
     }
@@ -506,6 +511,11 @@ impl Journal {
             Err(e) => return Err(e.into()),
         }
         Ok(())
+    }
+
+    /// Whether a record of somebody else, which he will replay, may rely on bytes of any file that its header does not count.
+    pub fn others_wait(&self) -> bool {
+        self.others_wait.load(Ordering::Relaxed)
     }
 
     /// How many files are shown with what a journal holds for them.
