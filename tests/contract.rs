@@ -168,6 +168,8 @@ fn create_without_fsync() {
         s.may(b"file", Some(b""));
         let handle = s.open(b"file", READ_WRITE);
         s.write_on(handle, b"file", 0, &pattern(2, 9000));
+        s.commit();
+        s.write_on(handle, b"file", 4096, &pattern(3, 9000));
         s.vault.release(handle).unwrap();
         s.commit();
     });
@@ -336,6 +338,11 @@ fn unlink() {
         s.sync_dir(b"");
         s.must(b"file");
         s.create(b"file", &pattern(3, 5000));
+        let handle = s.open(b"file", READ_WRITE);
+        s.unlink(b"file");
+        s.vault.write(handle, 100, &pattern(4, 9000), false).unwrap();
+        s.vault.fsync(handle, false).unwrap();
+        s.vault.release(handle).unwrap();
     });
     // A full store takes names away; that is how space is made.
     let store = MemStore::new();

@@ -1,5 +1,7 @@
 //! Stories of durability: each test is a way in which something was lost, or could have been.
 
+#[path = "support/members.rs"]
+mod members;
 #[path = "support/vaults.rs"]
 mod vaults;
 
@@ -11,7 +13,7 @@ use kithfs::backing::mem::MemStore;
 use kithfs::backing::{Access, Call, Dir, Lock, SetTime, Timestamp};
 use kithfs::crypto::Suite;
 use kithfs::format::journal::{ALIGN, RECORD_HEAD, RECORDS_AT, record_head};
-use kithfs::vault::{CreateOptions, CreateShare, Fallocate, OpenFlags, OpenOptions, SetAttr, Vault};
+use kithfs::vault::{CreateOptions, CreateShare, Fallocate, OpenFlags, OpenOptions, RenameMode, SetAttr, Vault};
 use vaults::{READ, READ_WRITE, Seeded, at, get, pattern, put};
 
 fn store(chunk_log2: u8) -> MemStore {
@@ -458,6 +460,70 @@ fn a_journal_of_another_machine_is_left_alone_while_it_may_be_in_use_there() {
     assert_eq!(journals(&root), 0);
 }
 
+/// A file of Ann and Bob, her journal with a record that is at its place, and his with an append that is not: fresh bytes in the file, on
+/// which his record relies, and the header of before.
+fn left_by_ann_and_bob() -> (MemStore, kithfs::sharing::Identity, kithfs::sharing::Identity, Vec<u8>) {
+    let (store, ann, bob) = members::with_bob();
+    let vault = members::open_as(&store, &ann).unwrap();
+    durable(&vault, b"file", &pattern(1, 20_000));
+    overwrite(&vault, b"file", 0, &pattern(2, 4096)).unwrap();
+    let store = store.crash(&mut |n| n - 1);
+    let vault = members::open_as(&store, &bob).unwrap();
+    overwrite(&vault, b"file", 20_000, &pattern(3, 200_000)).unwrap();
+    let wanted = patched(patched(pattern(1, 20_000), 0, &pattern(2, 4096)), 20_000, &pattern(3, 200_000));
+    (store.crash(&mut |_| 0), ann, bob, wanted)
+}
+
+#[test]
+fn a_replay_cuts_nothing_on_which_the_journal_of_somebody_else_relies() {
+    // Ann's mount died, then Bob's. Her replay found her file whole, and cut the bytes behind the end that its header gives: those were what
+    // Bob had synced, and when his journal was replayed the file was damaged.
+    let (store, ann, bob, wanted) = left_by_ann_and_bob();
+    members::open_as(&store, &ann).unwrap().close().unwrap();
+    assert!(get(&members::open_as(&store, &bob).unwrap(), b"file").unwrap() == wanted);
+}
+
+#[test]
+fn a_write_that_was_refused_spoils_nothing_on_which_the_journal_of_somebody_else_relies() {
+    // Fresh bytes went at once to places that the header does not count, where the record of another member's journal counts on its own. When
+    // the commit was refused the header was still the one that his record fits.
+    for (offset, len, space) in [(20_000, 200_000, 0), (20_000, 200_000, 40), (24_576, 9000, 0), (100, 40_000, 3), (20_000, 3000, 0)] {
+        for call in [None, Some(Call::Write), Some(Call::SyncData)] {
+            let what = format!("{len} at {offset}, {space} blocks, {call:?}");
+            let (store, ann, bob, wanted) = left_by_ann_and_bob();
+            let plan = FaultPlan::new();
+            let vault = Vault::open(
+                FaultStore::wrap(store.root(), plan.clone()),
+                &ann,
+                members::trusting(false, kithfs::vault::LockMode::Exclusive),
+            )
+            .unwrap();
+            vault.prepare().unwrap();
+            let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+            plan.reset();
+            match call {
+                Some(call) => plan.add(Fault { calls: Calls::Of(call), when: When::From(1), errno: libc::EIO, short: call == Call::Write }),
+                None => {
+                    let free = vault.space().unwrap();
+                    store.set_capacity(Some((free.blocks - free.free + space) * free.block_size));
+                }
+            }
+            let written = vault.write(handle, offset, &pattern(4, len), false).and_then(|()| vault.fsync(handle, false));
+            let released = vault.release(handle);
+            plan.heal();
+            store.set_capacity(None);
+            let _ = vault.close();
+            let found = get(&members::open_as(&store, &bob).unwrap(), b"file").unwrap_or_else(|e| panic!("{what}: {e}"));
+            if written.is_err() && released.is_err() {
+                assert!(found == wanted, "{what}: {} bytes", found.len());
+            } else {
+                let hers = patched(patched(pattern(1, 20_000), 0, &pattern(2, 4096)), offset as usize, &pattern(4, len));
+                assert!(found == hers, "{what}: hers, {} bytes", found.len());
+            }
+        }
+    }
+}
+
 #[test]
 fn a_journal_that_somebody_takes_away_is_replaced() {
     // A sync tool removed the journal under the mount: the records that followed went into a file without a name.
@@ -751,6 +817,85 @@ fn a_checkpoint_that_learns_of_lost_bytes_tells_the_open_file() {
     assert_eq!(plan.failed(), 1);
     plan.reset();
     assert!(vault.fsync(handle, false).is_err(), "the only flush that the kernel fails was not this one");
+}
+
+#[test]
+fn what_a_failed_flush_has_lost_is_written_again_before_anything_relies_on_it() {
+    // The first flush of a new file failed, and its pages counted as clean from then on: they were seen, and no flush wrote them. The file was
+    // opened again and an overwrite of it synced, or it was renamed over another one: a power cut left neither that nor what was there before.
+    for what in ["opened again", "opened in the next mount", "renamed over another file"] {
+        let store = store(12);
+        let plan = FaultPlan::new();
+        let mut vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+        durable(&vault, b"other", &pattern(7, 9000));
+        let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+        vault.write(handle, 0, &pattern(1, 50_000), false).unwrap();
+        plan.reset();
+        plan.lose_what_is_not_flushed();
+        plan.add(Fault { calls: Calls::Of(Call::SyncAll), when: When::Nth(1), errno: libc::EIO, short: false });
+        assert!(vault.fsync(handle, false).is_err());
+        assert!(vault.release(handle).is_err());
+        plan.heal();
+        let mut wanted = pattern(1, 50_000);
+        match what {
+            "renamed over another file" => vaults::rename(&vault, b"file", b"other", RenameMode::Replace).unwrap(),
+            _ => {
+                if what == "opened in the next mount" {
+                    let _ = vault.close();
+                    vault = vaults::open(store.root()).unwrap();
+                }
+                overwrite(&vault, b"file", 4096, &pattern(2, 4096)).unwrap();
+                wanted = patched(wanted, 4096, &pattern(2, 4096));
+            }
+        }
+        sync_root(&vault);
+        let name: &[u8] = if what == "renamed over another file" { b"other" } else { b"file" };
+        let cut = vaults::open(store.crash(&mut |_| 0).root()).unwrap();
+        assert!(get(&cut, name).unwrap_or_else(|e| panic!("{what}: {e}")) == wanted, "{what}");
+        vault.close().unwrap();
+        store.evict();
+        assert!(get(&vaults::open(store.root()).unwrap(), name).unwrap() == wanted, "{what}, and read from the disk");
+    }
+}
+
+#[test]
+fn a_checkpoint_that_learns_of_lost_bytes_in_the_middle_of_a_commit_tells_it() {
+    // The commit had asked whether bytes of the file were lost, and flushed it then: the checkpoint in between was told of it, and the fsync
+    // succeeded.
+    let store = store(12);
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    durable(&vault, b"file", &pattern(1, 20_000));
+    durable(&vault, b"other", &pattern(1, 20_000));
+    overwrite(&vault, b"other", 0, &pattern(4, 4096)).unwrap();
+    let handle = open_synced(&vault, b"file");
+    let ino = at(&vault, b"file", |node| vault.getattr(node)).unwrap().ino;
+    vault.write(handle, 0, &pattern(2, 4096), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    vault.write(handle, 20_000, &pattern(3, 200_000), false).unwrap();
+    plan.lose_what_is_not_flushed();
+    let inside = parking_lot::Mutex::new(Some((vault.clone(), plan.clone())));
+    store.on_event(Box::new(move |event| {
+        if (event.call, event.ino) != (Call::SyncData, ino) {
+            return;
+        }
+        let Some((vault, plan)) = inside.lock().take() else { return };
+        plan.reset();
+        for n in 1..=2 {
+            plan.add(Fault { calls: Calls::Of(Call::SyncAll), when: When::Nth(n), errno: libc::EIO, short: false });
+        }
+        // What the journal has is checkpointed first.
+        let flags = OpenFlags { truncate: true, ..READ_WRITE };
+        let _ = vaults::open_or_create(&vault, b"other", flags);
+        assert_eq!(plan.failed(), 2);
+        plan.heal();
+    }));
+    let synced = vault.fsync(handle, false);
+    let cut = vaults::open(store.crash(&mut |_| 0).root()).unwrap();
+    let old = patched(pattern(1, 20_000), 0, &pattern(2, 4096));
+    let new = patched(old.clone(), 20_000, &pattern(3, 200_000));
+    let found = get(&cut, b"file").unwrap();
+    assert!(found == new || synced.is_err() && found == old, "{synced:?}, {} bytes", found.len());
 }
 
 #[test]

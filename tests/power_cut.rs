@@ -186,6 +186,36 @@ fn unlinked_and_made_again() {
 }
 
 #[test]
+fn written_to_when_their_names_are_gone() {
+    // A synced file was unlinked, or replaced by a rename, and written to through the handle that was still open: no record names a file
+    // without a path, so it was overwritten in place. A power cut brought the name back, which nobody had made durably gone, with a file that
+    // was neither old nor new.
+    both_chunk_sizes(|s, _| {
+        for (n, len) in [3000, 50_000].into_iter().enumerate() {
+            let other = [b'o', n as u8 + b'0'];
+            s.create(b"file", &pattern(1, len));
+            s.create(&other, &pattern(2, len));
+            for (round, replaced) in [false, true].into_iter().enumerate() {
+                let handle = s.open(b"file", READ_WRITE);
+                if replaced {
+                    s.rename(&other, b"file");
+                } else {
+                    s.unlink(b"file");
+                }
+                s.vault.write(handle, 100, &pattern(3, 9000), false).unwrap();
+                s.commit();
+                s.vault.write(handle, 0, &pattern(4, 9000), false).unwrap();
+                s.vault.fsync(handle, false).unwrap();
+                s.vault.release(handle).unwrap();
+                if round == 0 {
+                    s.create(b"file", &pattern(5, len));
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn closed_and_opened_again() {
     both_chunk_sizes(|s, store| {
         // The first mount syncs nothing, the second one overwrites what may not be on the disk yet.

@@ -60,6 +60,14 @@ enum Step {
         file: usize,
         len: usize,
     },
+    /// Take the name away from a file that is open, by a rename over it or an unlink, and write to it all the same.
+    Orphan {
+        file: usize,
+        by: Option<usize>,
+        offset: usize,
+        len: usize,
+        sync: bool,
+    },
     /// Write and fsync where a file of small chunks has index blocks of two levels, with a hole before it.
     Far {
         file: usize,
@@ -93,7 +101,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (file.clone(), size, proptest::option::of(0..20_000usize)).prop_map(|(file, size, zero)| Step::Extend { file, size, zero }),
         2 => (file.clone(), offset, 1..4usize).prop_map(|(file, offset, segments)| Step::Punch { file, offset, segments }),
         1 => (file.clone(), file.clone()).prop_map(|(from, to)| Step::RenameOver { from, to }),
-        1 => (file, len).prop_map(|(file, len)| Step::Remake { file, len }),
+        1 => (file.clone(), len.clone()).prop_map(|(file, len)| Step::Remake { file, len }),
+        2 => (file.clone(), proptest::option::of(file), 0..20_000usize, len, any::<bool>())
+            .prop_map(|(file, by, offset, len, sync)| Step::Orphan { file, by: by.filter(|by| *by != file), offset, len, sync }),
         1 => Just(Step::Reopen),
     ]
 }
@@ -144,6 +154,34 @@ fn run(s: &mut Session, store: &MemStore, steps: &[Step]) {
                 close(s, &mut open);
                 s.unlink(NAMES[file]);
                 s.create(NAMES[file], &pattern(seed, len));
+            }
+            Step::Orphan { file, by, offset, len, sync } => {
+                if open.is_none_or(|(_, name)| name != NAMES[file]) {
+                    close(s, &mut open);
+                    open = Some((s.open(NAMES[file], READ_WRITE), NAMES[file]));
+                }
+                let (handle, name) = open.expect("opened above");
+                let gone = match by {
+                    Some(by) => {
+                        s.fsync_path(NAMES[by]);
+                        s.rename(NAMES[by], name);
+                        NAMES[by]
+                    }
+                    None => {
+                        s.unlink(name);
+                        name
+                    }
+                };
+                s.vault.write(handle, offset as u64, &pattern(seed, len), false).unwrap();
+                if sync {
+                    s.vault.fsync(handle, false).unwrap();
+                } else {
+                    s.commit();
+                }
+                s.vault.write(handle, offset as u64 / 2, &pattern(seed, len), false).unwrap();
+                s.commit();
+                close(s, &mut open);
+                s.create(gone, &pattern(seed, 5000));
             }
             Step::Reopen => {
                 close(s, &mut open);

@@ -213,6 +213,8 @@ fn session(fault: Option<Fault>, capacity: Option<u64>, what: &str) -> (u64, usi
     let plan = FaultPlan::new();
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
     plan.reset();
+    // As Linux does, and the harshest that a store may do.
+    plan.lose_what_is_not_flushed();
     if let Some(fault) = fault {
         plan.add(fault);
     }
@@ -229,6 +231,7 @@ fn session(fault: Option<Fault>, capacity: Option<u64>, what: &str) -> (u64, usi
     let _ = vault.close();
     drop(vault);
     store.set_capacity(None);
+    store.evict();
     verify(&store, &stories, what);
     (calls, errors)
 }

@@ -247,6 +247,16 @@ impl Dir for FaultDir {
     }
 }
 
+impl FaultFile {
+    fn flush(&self, call: Call) -> io::Result<()> {
+        let passed = self.plan.pass(call);
+        if passed.is_err() && self.plan.loses() {
+            super::mem::lose(&*self.file);
+        }
+        passed
+    }
+}
+
 impl File for FaultFile {
     fn keep_access_time(&self) {
         self.file.keep_access_time();
@@ -294,12 +304,12 @@ impl File for FaultFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.plan.pass(Call::SyncData)?;
+        self.flush(Call::SyncData)?;
         self.file.sync_data()
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.plan.pass(Call::SyncAll)?;
+        self.flush(Call::SyncAll)?;
         self.file.sync_all()
     }
 

@@ -98,6 +98,12 @@ impl MemStore {
         self.shared.state.lock().capacity = bytes;
     }
 
+    /// What failed flushes have lost ([`FaultPlan::lose_what_is_not_flushed`](super::fault::FaultPlan::lose_what_is_not_flushed)) is not
+    /// seen any more: the kernel has needed the memory.
+    pub fn evict(&self) {
+        self.shared.state.lock().evict();
+    }
+
     /// Has `hook` called before each call that changes the store or makes it durable, in place of an earlier hook. It may use
     /// the store, above all [`MemStore::snapshot`]. (A hook that owns a clone of this store keeps it alive for ever.)
     pub fn on_event(&self, hook: Box<dyn Fn(Event) + Send + Sync>) {
@@ -123,6 +129,13 @@ impl MemStore {
             chosen
         };
         MemStore::from_state(self.shared.state.lock().crash(&mut checked))
+    }
+}
+
+/// A flush of `file` has failed and has lost what it was to flush, where the file is one of a store in memory.
+pub(super) fn lose(file: &dyn super::File) {
+    if let Some(file) = file.as_any().downcast_ref::<file::MemFile>() {
+        file.lose();
     }
 }
 

@@ -1,8 +1,9 @@
 //! The commit: the one place through which headers, tables and index blocks reach the store, and the one that knows the order.
 //!
 //! Rules that hold here
-//! * A file that was never durable is written straight: a crash may leave it unreadable, and no program was promised it. What the last
-//!   committed header refers to is overwritten after all that needs space, and the header last: a full store leaves it as it was.
+//! * A file that was never durable, or to which no name leads for certain, is written straight: a crash may leave it unreadable, and no
+//!   program was promised it. What the last committed header refers to is overwritten after all that needs space, and the header last: a
+//!   full store leaves it as it was.
 //! * Of any other file nothing that its last durable header refers to is overwritten before the redo record is durable: fresh bytes,
 //!   `fdatasync`; record, `fdatasync` of the journal; then in place, header last; the checkpoint flushes that later.
 //! * Every deferred write ends by restoring the modification time that the program set or saw.
@@ -95,10 +96,6 @@ impl Committer<'_> {
             // The right to write was taken while the file was open: nobody would believe what we sign.
             return Err(Fault::Os(libc::EROFS));
         }
-        if state.unsynced && self.journal.has_lost(open.inode) {
-            *recorded = true;
-            return Err(Fault::Os(libc::EIO));
-        }
         let layout = self.tools.keys.layout;
         let chunks = state.chunks(&layout);
         let shorter = chunks < state.root.chunks;
@@ -118,7 +115,12 @@ impl Committer<'_> {
         // The first header of a file that was just made.
         let is_made = state.committed.is_none() && !state.replaced && state.size == 0 && state.backing_len == 0;
         let made = if is_made && durability == Durability::Ordered { path()? } else { None };
-        let path = if state.durable { path()? } else { None };
+        let path = if state.durable && !state.nameless { path()? } else { None };
+        if state.durable && !state.nameless && path.is_none() {
+            // No record can name it, so it is written straight: not before it is durable that its name is gone, which else comes back.
+            self.journal.flush_store()?;
+            state.nameless = true;
+        }
         match path {
             Some(path) => self.journaled(state, open, path, &planned.blocks, &header_bytes, cipher_len, &holes, recorded)?,
             None => {
@@ -158,7 +160,7 @@ impl Committer<'_> {
     fn flushed(&self, result: std::io::Result<()>, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
         result.map_err(|e| {
             *recorded = true;
-            self.journal.not_flushed(open.inode);
+            self.journal.not_flushed(open.inode, &open.file);
             e.into()
         })
     }
@@ -262,17 +264,24 @@ impl Committer<'_> {
         }
         let fresh: usize = blocks.iter().filter(|b| !b.live).map(|b| b.bytes.len()).sum();
         // Where fresh bytes have to be flushed anyway, fresh blocks go with them; else a few ride in the record, for one flush in all.
-        let flush_fresh = state.unsynced || state.needs_sync || fresh > RIDE_MAX;
+        let flush = state.unsynced || state.needs_sync || fresh > RIDE_MAX;
+        let flush_fresh = flush && !self.tools.others_wait;
         let guarded = |b: &PlannedBlock| b.live || b.offset < guarded_end;
-        if flush_fresh {
-            for block in blocks.iter().filter(|b| !guarded(b)) {
+        if flush {
+            for block in blocks.iter().filter(|b| flush_fresh && !guarded(b)) {
                 file.write_at(&block.bytes, block.offset)?;
             }
+            let unsynced = state.unsynced || flush_fresh && blocks.iter().any(|b| !guarded(b));
             // A record is worth nothing where the file that it amends, or its name, may be lost.
             if state.needs_sync {
                 self.sync_all(state, open, recorded)?
             } else {
                 self.flushed(file.sync_data(), open, recorded)?
+            }
+            // The kernel tells of lost bytes once, and a checkpoint, which may come between any two steps here, was perhaps told before.
+            if unsynced && self.journal.has_lost(open.inode) {
+                *recorded = true;
+                return Err(Fault::Os(libc::EIO));
             }
             state.unsynced = false;
         }

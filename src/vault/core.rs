@@ -133,7 +133,13 @@ impl Core {
     }
 
     pub fn tools(&self) -> Tools<'_> {
-        Tools { keys: &self.keys, cache: &self.cache, random: &*self.random, caller_keeps_times: self.caller_keeps_times }
+        Tools {
+            keys: &self.keys,
+            cache: &self.cache,
+            random: &*self.random,
+            caller_keeps_times: self.caller_keeps_times,
+            others_wait: self.journal.others_wait(),
+        }
     }
 
     pub fn next_serial(&self) -> u64 {

@@ -45,6 +45,8 @@ pub(crate) struct Tools<'a> {
     pub cache: &'a BlockCache,
     pub random: &'a dyn Random,
     pub caller_keeps_times: bool,
+    /// Whether a record that somebody else has left may rely on places that count as fresh: then they are written when ours is durable.
+    pub others_wait: bool,
 }
 
 /// A chunk that has changed since the last commit.
@@ -94,6 +96,8 @@ pub(crate) struct FileState {
     pub hint: Hint,
     /// Whether a crash may leave the committed header behind, so that what it refers to must not be touched.
     pub durable: bool,
+    /// It is durable that no name leads to the file any more.
+    pub nameless: bool,
     /// Name, mode or contents may have changed since the inode was last flushed for good.
     pub needs_sync: bool,
     /// A program has set the modification time since the inode was last flushed. A record of the journal carries it as well.
@@ -181,6 +185,7 @@ impl OpenFile {
             oldest_epoch: tools.keys.current().number,
             hint,
             durable: false,
+            nameless: false,
             needs_sync: true,
             mtime_set: false,
             size: 0,
@@ -254,6 +259,7 @@ impl OpenFile {
             oldest_epoch: header.oldest_epoch,
             hint: header.hint,
             durable: true,
+            nameless: false,
             // Whoever wrote it, an earlier mount or a sync tool, may have left it in the machine's cache: nothing in the store tells.
             needs_sync: true,
             mtime_set: false,

@@ -11,6 +11,7 @@
 //! * A record that could not be written or flushed may be there all the same: its file is not opened again before no replay would find it.
 //! * No place that a record writes is filled again by other means before that record is gone: a commit that frees places begins with a
 //!   checkpoint. So a replay may write all of a file's records, whichever of them are at their places already.
+//! * Where somebody else has left a journal, no file changes at all but by a record: his records rely on bytes that its header does not count.
 //! * The journal file is written full when it is made, because a flush of overwritten blocks costs two thirds of one that also has to
 //!   record an allocation; only a record of a megabyte or more makes its own place.
 
@@ -23,6 +24,7 @@ mod replay;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -32,7 +34,8 @@ use self::overlay::OverlayFile;
 use self::refused::Refused;
 use super::error::{Fault, Inner, is_no_space};
 use super::keys::ShareKeys;
-use crate::backing::{Allocate, Dir, File, Timestamp};
+use super::mtime::set_mtime;
+use crate::backing::{Allocate, Dir, File, Seek, Timestamp};
 use crate::crypto::{JournalKey, Random, RecordCipher, hmac, labels};
 use crate::format::journal::{JournalHead, JournalRecord, RECORD_MAX, RECORDS_AT};
 
@@ -110,8 +113,8 @@ struct State {
     last_append: Instant,
     /// Kept from record to record: see [`JournalRecord::seal`].
     buffer: Vec<u8>,
-    /// Inodes of which a checkpoint was told that bytes were lost; nobody else will be told.
-    lost: HashSet<Inode>,
+    /// Files of which a flush has failed. Nobody else will be told, and what is read of them may be in the kernel's memory alone.
+    lost: HashMap<Inode, Arc<dyn File>>,
     /// Inodes with a record that was refused in a journal that was not wiped or removed since. It may be there all the same, and a replay
     /// write it.
     doubtful: HashSet<Inode>,
@@ -157,6 +160,8 @@ pub(crate) struct Journal {
     overlaid: Option<Mutex<HashMap<Inode, Arc<OverlayFile>>>>,
     /// Others may have the vault open too, and journals in it.
     shared: bool,
+    /// A journal of somebody else with records was there when the vault was opened, and nobody here can read which files they are of.
+    others_wait: AtomicBool,
     /// Files of which the store has refused something.
     pub refused: Refused,
 }
@@ -192,7 +197,7 @@ impl Journal {
             old: Vec::new(),
             last_append: Instant::now(),
             buffer: Vec::new(),
-            lost: HashSet::new(),
+            lost: HashMap::new(),
             doubtful: HashSet::new(),
             unclean: false,
             draining: false,
@@ -210,6 +215,7 @@ impl Journal {
             created: Arc::default(),
             overlaid,
             shared,
+            others_wait: AtomicBool::new(false),
             refused: Refused::default(),
         }
     }
@@ -248,6 +254,11 @@ impl Journal {
             return Err(fault);
         }
         Ok(Running { file, name, head, capacity })
+    }
+
+    /// Makes all names durable, and that others are gone.
+    pub fn flush_store(&self) -> Inner<()> {
+        Ok(self.root.sync_store()?)
     }
 
     /// Makes the journal before it is needed: a store that fills up later takes overwrites of what is there all the same.
@@ -365,22 +376,45 @@ impl Journal {
         self.changed.notify_all();
     }
 
-    /// A flush of the file failed: what its records have written may be lost.
-    pub fn not_flushed(&self, inode: Inode) {
+    /// A flush of the file failed: what its records have written may be lost, and what was written without one.
+    pub fn not_flushed(&self, inode: Inode, file: &Arc<dyn File>) {
         let mut state = self.state.lock();
+        state.lost.insert(inode, file.clone());
         if let Some(tracked) = state.unflushed.remove(&inode) {
             state.add_broken(inode, tracked);
         }
     }
 
-    /// Whether a checkpoint was told that bytes of the file were lost.
+    /// Whether somebody was told that bytes of the file were lost.
     pub fn has_lost(&self, inode: Inode) -> bool {
-        self.state.lock().lost.contains(&inode)
+        self.state.lock().lost.contains_key(&inode)
     }
 
-    /// The file is loaded anew.
-    pub fn forget_lost(&self, inode: Inode) {
+    /// Writes again what can be read of a file of which a flush has failed: no other flush would bring it to the disk, and none would say so.
+    /// What somebody commits on top of it would be lost with it. The caller has seen to it that nobody else writes to the file.
+    pub fn write_lost(&self, inode: Inode) -> Inner<()> {
+        let Some(file) = self.state.lock().lost.get(&inode).cloned() else { return Ok(()) };
+        let stat = file.stat()?;
+        let mut buf = vec![0; 1 << 20];
+        let mut at = 0;
+        while stat.nlink > 0 && at < stat.size {
+            // Holes stay holes.
+            at = match file.seek(Seek::Data, at) {
+                Err(e) if e.raw_os_error() == Some(libc::ENXIO) => break,
+                other => other?,
+            };
+            let until = file.seek(Seek::Hole, at)?.min(at + buf.len() as u64);
+            let read = file.read_at(&mut buf[..(until - at) as usize], at)?;
+            if read == 0 {
+                break;
+            }
+            file.write_at(&buf[..read], at)?;
+            at += read as u64;
+        }
+        set_mtime(&*file, stat.mtime)?;
+        file.sync_all()?;
         self.state.lock().lost.remove(&inode);
+        Ok(())
     }
 
     /// Brings a file that is about to be opened up to date where records of it could not be applied earlier: nothing may be read from, nor
@@ -410,7 +444,9 @@ impl Journal {
 
     /// The contents of the inode were thrown away, so it needs no repair.
     pub fn forget_repair(&self, inode: Inode) {
-        self.state.lock().broken.retain(|b| b.inode != Some(inode));
+        let mut state = self.state.lock();
+        state.broken.retain(|b| b.inode != Some(inode));
+        state.lost.remove(&inode);
     }
 
     /// The contents of the inode are about to be thrown away: what the journal has for it stays there until [`Journal::forget_repair`], or
@@ -475,6 +511,11 @@ impl Journal {
             Err(e) => return Err(e.into()),
         }
         Ok(())
+    }
+
+    /// Whether a record of somebody else, which he will replay, may rely on bytes of any file that its header does not count.
+    pub fn others_wait(&self) -> bool {
+        self.others_wait.load(Ordering::Relaxed)
     }
 
     /// How many files are shown with what a journal holds for them.

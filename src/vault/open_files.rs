@@ -123,7 +123,9 @@ impl Core {
         } else {
             self.journal.repair((stat.dev, stat.ino), &|| self.nodes.stored_path(node))?;
         }
-        self.journal.forget_lost((stat.dev, stat.ino));
+        if !flags.truncate && (!self.shared || flags.write) {
+            self.journal.write_lost((stat.dev, stat.ino))?;
+        }
         let file = self.journal.overlay(file)?;
         let loaded = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate);
         if loaded.is_err() {

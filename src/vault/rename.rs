@@ -93,7 +93,7 @@ impl Core {
         }
         if target.is_some() && mode != RenameMode::Exchange && stat.kind == Kind::File {
             // Replacing a file by one that is not on the disk would lose both in a crash.
-            self.sync_source(&from, &stored, node)?;
+            self.sync_source(&from, &stored, &stat, node)?;
         }
         // A target that is a conflict copy keeps its stored name, and so the place of the original.
         let new_place = target.as_ref().map_or(new_name, |(target_stored, _)| to.place_name(target_stored, new_name));
@@ -209,11 +209,16 @@ impl Core {
     }
 
     /// Makes the file that is about to replace another one durable, be it open or closed.
-    fn sync_source(&self, from: &Folder, stored: &[u8], node: Option<NodeId>) -> Inner<()> {
-        let open = node.and_then(|node| self.files.lock().get(&node).map(|s| s.file.clone()));
-        if let Some(open) = open {
+    fn sync_source(&self, from: &Folder, stored: &[u8], stat: &Stat, node: Option<NodeId>) -> Inner<()> {
+        let files = self.files.lock();
+        if let Some(open) = node.and_then(|node| files.get(&node).map(|s| s.file.clone())) {
+            drop(files);
             return self.commit(&open, Durability::Synced);
         }
+        if !self.shared {
+            self.journal.write_lost((stat.dev, stat.ino))?; // nobody can open it meanwhile
+        }
+        drop(files);
         match from.dir.open_file(stored, Access::Read) {
             Ok(file) => {
                 file.sync_all()?;

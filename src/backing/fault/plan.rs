@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -73,6 +74,7 @@ pub struct FaultPlan {
     locks: Mutex<Locks>,
     done: Mutex<Option<Call>>,
     slow: Mutex<Option<(Call, Duration)>>,
+    loses: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -124,6 +126,16 @@ impl FaultPlan {
     /// From now on each call of that kind takes that long before it is done.
     pub fn slow_down(&self, call: Call, time: Duration) {
         *self.slow.lock() = Some((call, time));
+    }
+
+    /// From now on a flush of a file that fails loses what it was to flush, as Linux does: the bytes are seen as long as the kernel has room
+    /// for them, and no later flush brings them to the disk. Of a store in memory; [`MemStore::evict`](super::super::mem::MemStore::evict).
+    pub fn lose_what_is_not_flushed(&self) {
+        self.loses.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn loses(&self) -> bool {
+        self.loses.load(Ordering::Relaxed)
     }
 
     pub(super) fn locks(&self) -> Locks {

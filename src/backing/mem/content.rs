@@ -88,6 +88,14 @@ impl Content {
         }
     }
 
+    /// Takes the block over as `other` has it.
+    pub(super) fn take_block(&mut self, block: u64, other: &Content) {
+        match other.blocks.get(&block) {
+            Some(bytes) => self.blocks.insert(block, bytes.clone()),
+            None => self.blocks.remove(&block),
+        };
+    }
+
     /// Sets the length; nothing of what was beyond it is left.
     pub(super) fn cut(&mut self, len: u64) {
         self.len = len;

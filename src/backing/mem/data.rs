@@ -1,15 +1,18 @@
 //! The bytes of one file: what is seen, what is durable, and what has been done in between.
 //!
 //! Rules that hold here
-//! * `live` is `durable` with all of `pending` done to it, in order.
+//! * `live` is `durable` with all of `pending` done to it, in order, but for the blocks that are `lost`.
 //! * At a power cut each pending write or punch is kept, lost, or torn at sector boundaries, whatever becomes of its
 //!   neighbours. The length is one field of the inode: the disk has one of its versions, and a version that came from
 //!   cutting the file brings the cut along.
+//! * A flush that fails may lose what was written ([`Data::lose`]): it is seen, and no later flush brings it to the disk, until the block
+//!   is written to again. Linux does so.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::content::Content;
+use super::content::{BLOCK, Content};
 use super::tree::Tick;
 
 /// What a disk writes whole or not at all.
@@ -37,22 +40,52 @@ pub(super) struct Data {
     pub(super) live: Content,
     durable: Content,
     pending: Vec<Pending>,
+    /// Blocks that are seen as they were written last, and which a failed flush has left out.
+    lost: BTreeSet<u64>,
 }
 
 impl Data {
     pub(super) fn write(&mut self, bytes: &[u8], offset: u64, now: Tick) {
         self.live.write(bytes, offset);
         self.live.len = self.live.len.max(offset + bytes.len() as u64);
+        for block in blocks_of(offset, bytes.len() as u64).filter(|block| self.lost.remove(block)) {
+            // The whole page is dirty again.
+            let mut page = vec![0; BLOCK as usize];
+            let len = self.live.read(&mut page, block * BLOCK);
+            self.pending.push(Pending::Write { offset: block * BLOCK, bytes: page[..len].into() });
+        }
         self.pending.push(Pending::Write { offset, bytes: bytes.into() });
         self.version(now);
     }
 
+    /// A flush has failed: what was written since the last one is seen, and not dirty any more.
+    pub(super) fn lose(&mut self) {
+        let lost = &mut self.lost;
+        self.pending.retain(|pending| match pending {
+            Pending::Write { offset, bytes } => {
+                lost.extend(blocks_of(*offset, bytes.len() as u64));
+                false
+            }
+            _ => true,
+        });
+    }
+
+    /// The kernel needs the memory: what is lost is not seen any more either.
+    pub(super) fn evict(&mut self) {
+        for block in std::mem::take(&mut self.lost) {
+            self.live.take_block(block, &self.durable);
+        }
+        self.live.cut(self.live.len);
+    }
+
     pub(super) fn set_len(&mut self, len: u64, now: Tick) {
+        self.lost.split_off(&len.div_ceil(BLOCK));
         self.live.cut(len);
         self.version(now);
     }
 
     pub(super) fn punch(&mut self, offset: u64, len: u64, now: Tick) {
+        self.lost.retain(|block| block * BLOCK < offset || (block + 1) * BLOCK > offset + len);
         self.live.punch(offset, len);
         self.pending.push(Pending::Punch { offset, len });
         self.version(now);
@@ -73,7 +106,11 @@ impl Data {
             Pending::Version(version) => Some(*version),
             _ => None,
         });
-        self.durable = self.live.clone();
+        let mut durable = self.live.clone();
+        for &block in &self.lost {
+            durable.take_block(block, &self.durable);
+        }
+        self.durable = durable;
         self.pending.clear();
         last
     }
@@ -125,8 +162,12 @@ impl Data {
 
     /// Data as they are after a power cut or a sync: there is nothing left to lose.
     pub(super) fn settled(content: Content) -> Data {
-        Data { live: content.clone(), durable: content, pending: Vec::new() }
+        Data { live: content.clone(), durable: content, ..Data::default() }
     }
+}
+
+fn blocks_of(offset: u64, len: u64) -> Range<u64> {
+    offset / BLOCK..(offset + len).div_ceil(BLOCK)
 }
 
 /// What is left of a write of this range, as runs of whole sectors (but for its two ends).

@@ -34,6 +34,11 @@ impl MemFile {
         self.ino
     }
 
+    /// A flush of the file has failed, and the store has forgotten what it was to flush.
+    pub(super) fn lose(&self) {
+        self.shared.state.lock().lose(self.ino);
+    }
+
     pub(super) fn is_of(&self, shared: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.shared, shared)
     }

@@ -190,6 +190,18 @@ impl State {
         }
     }
 
+    /// See [`Data::lose`].
+    pub(super) fn lose(&mut self, ino: Ino) {
+        if let Some(data) = self.data.get_mut(&ino) {
+            data.lose();
+        }
+    }
+
+    /// See [`Data::evict`].
+    pub(super) fn evict(&mut self) {
+        self.data.values_mut().for_each(Data::evict);
+    }
+
     // Inodes.
 
     /// Makes a new inode, without a name or with one, and a handle to it.

@@ -481,3 +481,30 @@ fn empty(dir: &Arc<dyn Dir>) {
         }
     }
 }
+
+#[test]
+fn what_a_failed_flush_loses_is_seen_until_the_kernel_needs_the_memory_and_flushed_by_nobody() {
+    let store = MemStore::new();
+    let file = store.root().create_file(b"file", 0o644).unwrap();
+    file.write_at(&[1; 8192], 0).unwrap();
+    file.sync_all().unwrap();
+    file.write_at(&[2; 100], 50).unwrap();
+    super::lose(&*file);
+    file.write_at(&[3; 10], 5000).unwrap();
+    file.sync_all().unwrap();
+    let read = |store: &MemStore| {
+        let mut bytes = vec![0; 8192];
+        store.root().open_file(b"file", Access::Read).unwrap().read_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    let on_disk = [&[1; 5000][..], &[3; 10], &[1; 3182]].concat();
+    assert_eq!(read(&store)[50..150], [2; 100]);
+    assert_eq!(read(&store.crash(&mut |_| 0)), on_disk);
+    let evicted = store.snapshot();
+    evicted.evict();
+    assert_eq!(read(&evicted), on_disk);
+    // Written to anywhere, the page is dirty as a whole.
+    file.write_at(&[4], 0).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(read(&store.crash(&mut |_| 0))[50..150], [2; 100]);
+}

@@ -41,7 +41,7 @@ impl Journal {
             // Times too: a record carries them, and is gone afterwards.
             if let Err(e) = tracked.file.sync_all() {
                 tracing::error!("a file of the journal could not be flushed: {e}");
-                state.lost.insert(inode);
+                state.lost.insert(inode, tracked.file.clone());
                 state.add_broken(inode, tracked);
             }
         }
@@ -231,6 +231,9 @@ impl Journal {
             self.root.unlink(&running.name)?;
         }
         self.cut_refused();
+        let lost: Vec<Inode> = state.lost.keys().copied().filter(|_| !self.shared).collect();
+        drop(state);
+        lost.into_iter().try_for_each(|inode| self.write_lost(inode))?;
         of_created
     }
 }

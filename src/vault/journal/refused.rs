@@ -50,7 +50,7 @@ impl Refused {
 impl Journal {
     /// Cuts what stands behind the ends of the files. The caller has emptied the journal, and lets nobody commit to them any more.
     pub(super) fn cut_refused(&self) {
-        for (inode, path) in self.refused.paths.lock().drain().filter(|_| !self.shared) {
+        for (inode, path) in self.refused.paths.lock().drain().filter(|_| !self.shared && !self.others_wait()) {
             let cut = (|| {
                 let file = self.open_path(&path)?;
                 let stat = file.stat_but_times()?;

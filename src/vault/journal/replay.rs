@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::created::CREATED;
@@ -45,6 +46,7 @@ impl Journal {
     /// Replays what a crash left behind: every journal of this identity whose owner is gone. Gives the number of files that were
     /// brought up to date; see the module for vaults that are open for reading only.
     pub fn replay(&self) -> Inner<usize> {
+        self.others_wait.store(!self.shared && self.overlaid.is_none() && self.others_have_records()?, Ordering::Relaxed);
         let (mut count, mut files) = (self.replay_created()?, HashMap::new());
         let mut left = self.leftover()?;
         let mut refused_before = usize::MAX;
@@ -76,8 +78,8 @@ impl Journal {
                     self.root.rename(&name, &*self.root, &kept, RenameMode::Replace)?;
                     self.root.sync()?;
                 }
-                // Only now is it known what stands beyond the end of every file.
-                for file in files.values() {
+                // Only now is it known what stands beyond the end of every file: where nobody else has a record of it, or it open.
+                for file in files.values().filter(|_| !self.shared && !self.others_wait()) {
                     if let Err(fault) = self.cut_residue(&**file) {
                         tracing::warn!(errno = fault.errno(), "bytes beyond the end of a file stay");
                     }
@@ -106,6 +108,28 @@ impl Journal {
             }
         }
         Ok(None)
+    }
+
+    /// Whether somebody else has left a journal with records, which he alone can read.
+    fn others_have_records(&self) -> Inner<bool> {
+        for name in self.leftover()? {
+            let file = match self.root.open_file(&name, Access::Read) {
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => continue,
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => return Ok(true),
+                other => other?,
+            };
+            let (mut head, mut first) = (vec![0; RECORDS_AT as usize], [0; RECORD_HEAD]);
+            let read = file.read_at(&mut head, 0)?;
+            if let Ok(head) = JournalHead::decode(&head[..read])
+                && head.share == self.keys.share
+                && head.owner != Self::owner(&self.key, &head.id)
+                && file.read_at(&mut first, RECORDS_AT)? == RECORD_HEAD
+                && record_head(&first).is_some_and(|(_, sequence, _)| sequence == 0)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether a journal is of another machine and was changed a short while ago.
