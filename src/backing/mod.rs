@@ -135,9 +135,10 @@ pub struct Space {
 pub enum RenameMode {
     /// Replace it atomically.
     Replace,
-    /// Fail with `EEXIST`.
+    /// Fail with `EEXIST`. A store that knows no such rename is asked for the name before: then two who take one name in the same moment
+    /// both get it, and one file is lost. So it is for names that nobody else takes.
     NoReplace,
-    /// Exchange the two atomically.
+    /// Exchange the two atomically; `EINVAL` where the store knows no such rename.
     Exchange,
 }
 

@@ -129,6 +129,15 @@ impl OsDir {
         Ok(retry_on_intr(op)?)
     }
 
+    /// [`RenameMode::NoReplace`] where the store does not know it.
+    fn rename_where_free(&self, name: &[u8], new_dir: &OsDir, new_name: &[u8]) -> io::Result<()> {
+        match new_dir.stat(new_name) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => self.rename(name, new_dir, new_name, RenameMode::Replace),
+            Err(e) => Err(e),
+            Ok(_) => Err(Errno::EXIST.into()),
+        }
+    }
+
     /// Like [`OsDir::attempt`], for what needs the bits `needed` of the entry `name` too.
     fn attempt_entry<T>(&self, name: &[u8], needed: RawMode, op: impl Fn() -> Result<T>) -> io::Result<T> {
         match retry_on_intr(&op) {
@@ -326,6 +335,10 @@ impl Dir for OsDir {
         let op = || fs::renameat_with(self.fd(), name, new_dir.fd(), new_name, flags);
         match self.attempt_both(new_dir, op) {
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => self.rename_closed(name, new_dir, new_name, op),
+            // NFS, and what comes through FUSE (exFAT, NTFS, sshfs), knows no flags.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && mode == RenameMode::NoReplace => {
+                self.rename_where_free(name, new_dir, new_name)
+            }
             result => result,
         }
     }
