@@ -60,8 +60,22 @@ store_up() {
             mkdir -p "$below/lower" "$below/upper" "$below/work"
             mount -t overlay -o "lowerdir=$below/lower,upperdir=$below/upper,workdir=$below/work" overlay "$store" || skip "no overlay here"
             ;;
+        squashfs) packages mksquashfs; reading_only; mksquashfs "$below" "$work/image" -quiet -no-progress >/dev/null; image; mount -o ro "$loop" "$store" ;;
+        rclone)
+            packages rclone
+            reading_only
+            serve rclone mount "$below" "$store" --config /dev/null --read-only --vfs-cache-mode full --cache-dir "$work/cache"
+            ;;
         *) die "unknown kind" ;;
     esac
+}
+# A store that is only read: the vault is made below it.
+reading_only() {
+    [ ! -d "$below/read" ] || return 0
+    vault=$below/read
+    make_vault
+    tree "$work/tree"
+    "$kithfs" import "$work/tree" "$vault/tree" >/dev/null 2>&1
 }
 store_down() {
     local try
@@ -105,6 +119,7 @@ soon() {
     [ "$status" -ne 137 ] || die "hangs: $*"
     return "$status"
 }
+same() { diff -rq --no-dereference "$1" "$2" >"$work/diff" || { head -n 5 "$work/diff" >&2; die "$3"; }; }
 fails() { ! soon 30 "$@" >"$work/failed" 2>&1 || die "does not fail: $*"; }
 daemon() { "$kithfs" mounts --json | python3 -c 'import json, sys; print(*(m["pid"] for m in json.load(sys.stdin) if m["mountpoint"] == sys.argv[1]))' "$plain"; }
 unmount_vault() {
@@ -146,7 +161,7 @@ use() {
     # The store forgets what it has in memory, as it does when that is short: inode numbers of some change then.
     echo 2 >/proc/sys/vm/drop_caches
     soon 60 python3 "$calls" verify "$plain/calls" >"$work/before"
-    diff -r --no-dereference "$work/tree" "$plain/tree" >&2 || die "the tree differs"
+    same "$work/tree" "$plain/tree" "the tree differs"
     status=0
     "$kithfs" mount "$vault" "$store" 2>"$work/second" || status=$?
     [ "$status" -eq 9 ] || [ "$status" -eq 7 ] || die "mounted a second time: exit status $status"
@@ -154,7 +169,7 @@ use() {
     verify_vault "after use"
     mount_vault
     soon 60 python3 "$calls" verify "$plain/calls" >>"$lacking"
-    diff -r --no-dereference "$work/tree" "$plain/tree" >&2 || die "the tree differs after a remount"
+    same "$work/tree" "$plain/tree" "the tree differs after a remount"
     soon 60 rm -r "$plain/tree"
     unmount_vault
     # Without a mount.
@@ -162,12 +177,23 @@ use() {
     [ "$("$kithfs" cat "$vault" list)" = 'milk, bread' ] || die "put and cat"
     "$kithfs" import "$work/tree" "$vault/imported" >/dev/null 2>&1
     "$kithfs" export "$vault/imported" "$work/exported" >/dev/null 2>&1
-    diff -r --no-dereference "$work/tree" "$work/exported" >&2 || die "what was imported and exported differs"
+    same "$work/tree" "$work/exported" "what was imported and exported differs"
     verify_vault "after an import"
     mount_vault --read-only
     [ "$(cat "$plain/list")" = 'milk, bread' ] || die "read only"
     fails touch "$plain/list"
     unmount_vault
+    case $kind in
+        ext4 | xfs | btrfs)
+            # The whole store can only be read.
+            mount -o remount,ro "$store"
+            mount_vault 2>"$work/mount"
+            [ "$(cat "$plain/list")" = 'milk, bread' ] || die "on a store that can only be read"
+            fails touch "$plain/list"
+            unmount_vault
+            mount -o remount,rw "$store"
+            ;;
+    esac
     local left
     left=$(find "$vault" -name '.fuse_hidden*' -o -name '+trash*' -o -name '+tmp*' -o -name '+lock*')
     [ -z "$left" ] || die "left in the vault: $left"
@@ -279,8 +305,33 @@ full() {
     unmount_vault
 }
 
+reading() {
+    vault=$store/read
+    soon 60 "$kithfs" fsck "$vault" >/dev/null 2>&1 || echo fsck >>"$lacking"
+    mount_vault --read-only
+    same "$work/tree" "$plain/tree" "the tree differs"
+    fails touch "$plain/new"
+    unmount_vault
+    if [ "$kind" = squashfs ]; then
+        mount_vault 2>"$work/mount"
+        grep -q 'read' "$work/mount" || die "nothing says that it is mounted for reading"
+        fails touch "$plain/new"
+        unmount_vault
+        local status=0
+        echo x | "$kithfs" put "$vault" new 2>"$work/put" || status=$?
+        [ "$status" -eq 11 ] || { cat "$work/put" >&2; die "put into what can only be read: exit status $status"; }
+    fi
+    if "$kithfs" export "$vault/tree" "$work/exported" >/dev/null 2>&1; then
+        same "$work/tree" "$work/exported" "what was exported differs"
+    else
+        echo export >>"$lacking"
+    fi
+}
+
+scenarios=${2:-use killed lost full}
+case $kind in squashfs | rclone) scenarios=reading ;; esac
 store_up
-for scenario in ${2:-use killed lost full}; do
+for scenario in $scenarios; do
     case $scenario in
         lost) can_be_lost || continue ;;
         full) can_be_full || continue ;;
@@ -288,6 +339,5 @@ for scenario in ${2:-use killed lost full}; do
     "$scenario"
     say "$scenario: held"
 done
-LC_ALL=C sort -u "$lacking" >"$work/lacks"
-echo "$kind: lacks: $(cut -d ' ' -f 1 "$work/lacks" | LC_ALL=C sort -u | paste -s -d ' ')"
-sed "s/^/$kind:   /" "$work/lacks" >&2
+LC_ALL=C sort -u "$lacking" | sed "s/^/$kind: does not hold: /" >&2
+cut -d ' ' -f 1 "$lacking" | LC_ALL=C sort -u | paste -s -d ' '

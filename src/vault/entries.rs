@@ -4,8 +4,6 @@
 //! * A directory is removed, or renamed over, only when it holds nothing but control files, checked while no name can change; it is moved
 //!   away under a control name first, so that nobody ever sees it without its record.
 
-use std::time::{Duration, Instant};
-
 use super::control::list;
 use super::core::Core;
 use super::error::{Fault, Inner, is_no_space};
@@ -18,11 +16,6 @@ use crate::backing::{Dir, Kind, Stat};
 use crate::format::header::Hint;
 use crate::format::name::{StoredName, is_control};
 use crate::format::record::OVERFLOW;
-
-/// How long a store that comes through FUSE may take to close a file: it keeps one that is removed meanwhile under a hidden name, which
-/// keeps the directory from going. And how often is asked.
-const HIDDEN_TAKES: Duration = Duration::from_secs(1);
-const HIDDEN_ASKED: Duration = Duration::from_millis(2);
 
 impl Core {
     pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Inner<Attr> {
@@ -307,7 +300,7 @@ impl Core {
                 share = holds_share(&*folder.dir, &stored)?;
                 let trash = self.trash_name();
                 folder.dir.rename(&stored, &*folder.dir, &trash, RenameMode::NoReplace)?;
-                self.empty_trash(&*folder.dir, &trash);
+                self.empty_trash(&folder.dir, &trash);
             }
             other => other?,
         }
@@ -319,35 +312,5 @@ impl Core {
             self.forget_dir(node);
         }
         Ok(())
-    }
-
-    pub(super) fn trash_name(&self) -> Vec<u8> {
-        let mut random = [0; 8];
-        self.random.fill(&mut random);
-        let hex: String = random.iter().map(|b| format!("{b:02x}")).collect();
-        [b"+trash-", hex.as_bytes()].concat()
-    }
-
-    /// Deletes a directory that was moved away and holds only control files. What cannot be deleted is residue that fsck reports.
-    pub fn empty_trash(&self, dir: &dyn Dir, trash: &[u8]) {
-        let emptied = (|| {
-            let inside = dir.open_dir(trash)?;
-            let end = Instant::now() + HIDDEN_TAKES;
-            loop {
-                for entry in list(&*inside)? {
-                    match inside.unlink(&entry.name) {
-                        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
-                        other => other?,
-                    }
-                }
-                match dir.rmdir(trash) {
-                    Err(e) if e.raw_os_error() == Some(libc::ENOTEMPTY) && Instant::now() < end => std::thread::sleep(HIDDEN_ASKED),
-                    other => return Ok::<_, Fault>(other?),
-                }
-            }
-        })();
-        if let Err(fault) = emptied {
-            tracing::warn!(errno = fault.errno(), "removed directory left {} behind", String::from_utf8_lossy(trash));
-        }
     }
 }

@@ -260,7 +260,7 @@ impl Core {
                     }
                     Err(e) => return Err(e.into()),
                 };
-                self.empty_trash(&*trash_in.dir, &trash);
+                self.empty_trash(&trash_in.dir, &trash);
                 Ok(())
             }
             other => Ok(other?),

@@ -69,7 +69,7 @@ fn wait_for_listings(core: &Core) {
 
 /// Removes a directory of the store with all that is in it. What is deeper is brought up to its top first: whoever filled it could have made
 /// it deeper than our stack, and than there are handles.
-fn remove_all(parent: &dyn Dir, name: &[u8]) -> Inner<()> {
+pub(super) fn remove_all(parent: &dyn Dir, name: &[u8]) -> Inner<()> {
     let top = parent.open_dir(name)?;
     let mut brought = 0u64;
     loop {
