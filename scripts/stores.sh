@@ -28,10 +28,11 @@ for store in "${stores[@]}"; do
     found=$(timeout --kill-after=30 300 stores/store.sh "$store") || status=$?
     case $status in
         0)
-            # The first words of its row: what the store does not hold.
+            # What its row says that the store does not hold.
             said=$(sed -n "s/^| $store | [^|]* | \([^|]*\) |.*/\1/p" ../docs/STORES.md | tr -d '\`,')
+            found=${found:-nothing}
             if [ "$found" = "$(xargs <<<"$said")" ]; then
-                held=$((held + 1)); echo "$store: held, without: ${found:-nothing}; $((SECONDS - began)) s"
+                held=$((held + 1)); echo "$store: held, without: $found; $((SECONDS - began)) s"
             else
                 failed+=("$store"); echo "$store: it does without: $found; docs/STORES.md says: $said"
             fi
