@@ -189,7 +189,8 @@ pub trait Dir: Send + Sync {
     fn reopen(&self) -> io::Result<Arc<dyn Dir>>;
     /// Opens the regular file `name`; anything else is refused (`EISDIR`, `ELOOP`, `ENXIO`), never blocks on a FIFO.
     fn open_file(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>>;
-    /// Makes the regular file `name` for reading and writing with exactly the permission bits `perm` (no umask); `EEXIST` where the name is taken.
+    /// Makes the regular file `name` for reading and writing with exactly the permission bits `perm` (no umask), on a store that has any of
+    /// its own; `EEXIST` where the name is taken.
     fn create_file(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>>;
     /// Makes a nameless file in this directory's filesystem (`O_TMPFILE`); `EOPNOTSUPP` where there is no such thing.
     fn create_unnamed(&self, perm: u32) -> io::Result<Arc<dyn File>>;

@@ -182,7 +182,7 @@ impl OsDir {
     /// Gives a new file exactly `perm` where the umask may have taken something from it.
     fn settle_file(file: BorrowedFd<'_>, perm: u32) -> Result<()> {
         if !UMASK_IS_CLEAR.load(Ordering::Acquire) && fs::fstat(file)?.st_mode & 0o7777 != perm {
-            fs::fchmod(file, Mode::from_raw_mode(perm))?;
+            is_settled(fs::fchmod(file, Mode::from_raw_mode(perm)))?;
         }
         Ok(())
     }
@@ -191,7 +191,18 @@ impl OsDir {
     fn settle_entry(&self, name: &[u8], perm: u32) -> io::Result<()> {
         let is = self.stat(name)?.perm;
         let exact = if UMASK_IS_CLEAR.load(Ordering::Acquire) { (is & 0o777) | (perm & 0o7000) } else { perm };
-        if is != exact { self.chmod(name, exact) } else { Ok(()) }
+        if is == exact {
+            return Ok(());
+        }
+        self.attempt_steady(|| is_settled(sys::chmod(self.fd(), name, Mode::from_raw_mode(exact))))
+    }
+}
+
+/// What was just made and is not ours to change is on a store with one owner and one mode for all, as a USB stick's exFAT: those it has.
+fn is_settled(chmod: Result<()>) -> Result<()> {
+    match chmod {
+        Err(Errno::PERM) => Ok(()),
+        other => other,
     }
 }
 

@@ -72,15 +72,7 @@ impl Core {
         });
         match made {
             Ok(stat) => folder.seen(&stat, stored.entry(), name),
-            Err(fault) => {
-                // exfat-fuse makes an empty file where a FIFO was asked for, and then it fails. No file of ours is empty in the store.
-                if fault.errno() != libc::EEXIST
-                    && folder.dir.stat(stored.entry()).is_ok_and(|stat| stat.kind == Kind::File && stat.size == 0)
-                {
-                    folder.dir.unlink(stored.entry())?;
-                }
-                Err(fault)
-            }
+            Err(fault) => Err(fault),
         }
     }
 
@@ -101,7 +93,16 @@ impl Core {
             }
             Kind::Dir | Kind::Symlink => Err(Fault::Os(libc::EINVAL)),
             _ => self.make(caller, parent, name, |folder, stored| {
-                Ok(folder.dir.mknod(stored, kind, folder.masked(caller, perm & 0o7777), rdev)?)
+                let made = folder.dir.mknod(stored, kind, folder.masked(caller, perm & 0o7777), rdev);
+                // exfat-fuse makes an empty file where a FIFO was asked for, and then it fails. No file of ours is empty in the store.
+                let is_no_file = |e: &std::io::Error| {
+                    e.raw_os_error() != Some(libc::EEXIST)
+                        && folder.dir.stat(stored).is_ok_and(|stat| stat.kind == Kind::File && stat.size == 0)
+                };
+                if made.as_ref().is_err_and(is_no_file) {
+                    let _ = folder.dir.unlink(stored);
+                }
+                Ok(made?)
             }),
         }
     }
@@ -217,10 +218,7 @@ impl Core {
         self.young_lists.forget_all(); // the conflict copies of a name that goes later do not stand beside the new one
         self.journal.before_name(|| self.path_in(new_parent, stored.entry()));
         let dir = self.dir(from.parent)?;
-        if let Err(e) = dir.link(&from.stored, &*folder.dir, stored.entry()) {
-            folder.tidy(stored.entry());
-            return Err(e.into());
-        }
+        dir.link(&from.stored, &*folder.dir, stored.entry())?;
         self.inode_changed(node);
         let stat = folder.dir.stat(stored.entry())?;
         let first = dir.stat(&from.stored)?;
