@@ -321,6 +321,16 @@ full() {
         fi
     done
     if grep -v 'No space left' "$work/dd" >&2; then die "the error of a full store is another one"; fi
+    # Each is as it was, or as the last overwriting made it. Where that found no room on a store that writes nothing in place (Btrfs), the
+    # file may have to wait for room, but nobody is given other bytes.
+    for n in 1 2 3; do
+        if ! cat "$plain/synced $n" >"$work/read" 2>"$work/failed"; then
+            grep -q 'No space left' "$work/failed" || { cat "$work/failed" >&2; die "synced $n cannot be read while it is full"; }
+            say "synced $n waits for room"
+        elif ! cmp -s "$work/synced $n" "$work/read" && ! cmp -s "$work/next" "$work/read"; then
+            die "synced $n is other than it was while it is full"
+        fi
+    done
     rm -f "$plain"/new*
     rm "$store/ballast"
     sync "$store"
