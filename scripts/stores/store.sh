@@ -228,7 +228,11 @@ others() {
     mkdir -m 777 "$work/home"
     chmod 644 "$work/passphrase"
     as_other "$kithfs" init --kdf-memory 32 --kdf-passes 1 "$store/his" >"$work/init" 2>&1 || { cat "$work/init" >&2; die "init by who does not own the store"; }
-    echo his | as_other "$kithfs" put "$store/his" file
+    echo his | as_other "$kithfs" put "$store/his" file 2>"$work/put" || { cat "$work/put" >&2; die "put by who does not own the store"; }
+    if [ "$kind" = exfat ]; then
+        grep -q 'neither mode nor time' "$work/put" || die "put does not say what is not kept"
+        ! as_other "$kithfs" import "$here/scripts/stores" "$store/his/imported" >/dev/null 2>&1 || die "import does not say what is not kept"
+    fi
     [ "$(as_other "$kithfs" cat "$store/his" file)" = his ] || die "put and cat by who does not own the store"
     as_other "$kithfs" passphrase add --new-recovery-code "$store/his" >/dev/null 2>"$work/add" || { cat "$work/add" >&2; die "passphrase add"; }
     as_other "$kithfs" fsck "$store/his" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "fsck by who does not own the store"; }

@@ -25,9 +25,12 @@ const LEFT_MAX: usize = 256;
 const CLOSING_TAKES: Duration = Duration::from_secs(1);
 const CLOSING_ASKED: Duration = Duration::from_millis(5);
 
-/// Directories that could not be deleted as yet, each by its parent and its name there.
+/// A directory, by its parent and its name there.
+type Left = (Arc<dyn Dir>, Vec<u8>);
+
+/// Directories that could not be deleted as yet.
 #[derive(Default)]
-pub(crate) struct Trash(Mutex<Vec<(Arc<dyn Dir>, Vec<u8>)>>);
+pub(crate) struct Trash(Mutex<Vec<Left>>);
 
 impl Core {
     /// A name that nobody has, to move a directory away to.
