@@ -165,12 +165,6 @@ use() {
     status=0
     "$kithfs" mount "$vault" "$store" 2>"$work/second" || status=$?
     [ "$status" -eq 9 ] || [ "$status" -eq 7 ] || die "mounted a second time: exit status $status"
-    if [ -d "$below/use" ]; then
-        # By the path of the server, where the lock of the mount is not seen.
-        status=0
-        "$kithfs" put "$below/use" second "$calls" 2>"$work/second" || status=$?
-        [ "$status" -eq 9 ] || die "opened a second time by way of the server: exit status $status"
-    fi
     unmount_vault
     verify_vault "after use"
     mount_vault

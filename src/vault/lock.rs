@@ -1,8 +1,7 @@
 //! Who has a vault open: the control file `+lock`, locked as long as its owner lives, saying who that is.
 //!
 //! Rules that hold here
-//! * The lock is the kernel's (`flock`), so that a crash frees it. The text in the file, host, process and since when, is for people, and for
-//!   one case: a store that is reached by two paths (sshfs, a bind through FUSE) gives the lock by each. Who it names and who lives has it.
+//! * The lock is the kernel's (`flock`), so that a crash frees it. The text in the file is only for people: host, process, since when.
 //! * Those who share a vault hold the lock together, and each has a *card* beside it, a file of its own that says who that is, locked alone
 //!   as long as its owner lives. A card decides about nothing.
 //! * Whoever removes the lock file lets others in. Its holder looks now and then, and writes nothing any more where somebody else came in.
@@ -67,12 +66,6 @@ pub(crate) fn take(root: &Arc<dyn Dir>, how: Lock, random: &dyn Random) -> Inner
         if !is_there(&**root, &*file)? {
             continue;
         }
-        if how == Lock::Exclusive {
-            let named = read_holder(&*file)?;
-            if is_alive_here(&named) {
-                return Ok(Attempt::Taken(named));
-            }
-        }
         let text = text();
         file.set_len(0)?;
         match file.write_at(text.as_bytes(), 0) {
@@ -89,35 +82,6 @@ pub(crate) fn take(root: &Arc<dyn Dir>, how: Lock, random: &dyn Random) -> Inner
 fn text() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     format!("{}\n{}\n{since}\n", host(), std::process::id())
-}
-
-/// Whether the text names another process of this machine that lives and is of our kind: a number that was used again since does not count,
-/// for whoever has it now was started later.
-fn is_alive_here(holder: &LockHolder) -> bool {
-    let known = || {
-        let (its, ours) = (stat_of(&holder.pid.to_string())?, stat_of("self")?);
-        let stat = std::fs::read_to_string("/proc/stat").ok()?;
-        let booted: u64 = stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
-        let started = booted + its.started / rustix::param::clock_ticks_per_second();
-        Some(!its.ended && its.command == ours.command && i64::try_from(started).ok()? <= holder.since_unix.saturating_add(1))
-    };
-    holder.host == host() && holder.pid != std::process::id() && known().unwrap_or(false)
-}
-
-/// What `/proc/PID/stat` says of a process.
-struct ProcessStat {
-    command: Vec<u8>,
-    ended: bool,
-    /// In ticks since the machine was started.
-    started: u64,
-}
-
-fn stat_of(pid: &str) -> Option<ProcessStat> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let (begin, end) = (stat.iter().position(|b| *b == b'(')?, stat.iter().rposition(|b| *b == b')')?);
-    let mut fields = std::str::from_utf8(stat.get(end + 1..)?).ok()?.split_ascii_whitespace();
-    let ended = matches!(fields.next()?, "Z" | "X");
-    Some(ProcessStat { command: stat[begin..end].to_vec(), ended, started: fields.nth(18)?.parse().ok()? })
 }
 
 /// Whether the file that we have open is the one that everybody finds.
@@ -262,54 +226,6 @@ impl Drop for VaultLock {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    #[ignore = "run by a_store_that_gives_its_lock_by_two_paths_is_mounted_once"]
-    fn waits_for_its_input() {
-        let _ = std::io::Read::read(&mut std::io::stdin(), &mut [0]);
-    }
-
-    #[test]
-    fn a_store_that_gives_its_lock_by_two_paths_is_mounted_once() {
-        // A vault was mounted through sshfs, and its directory on the server, the same machine, as well: each took the other's journal for
-        // one that a crash had left, and what was synced by the first had no journal any more.
-        let store = crate::backing::mem::MemStore::new();
-        let path = concat!(module_path!(), "::waits_for_its_input");
-        let mut other = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", path.split_once("::").unwrap().1, "--ignored"])
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
-        let pid = other.id();
-        let since = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-        let write = |pid: u32, since: u64| {
-            let file = store.root().create_file(LOCK_FILE, 0o600).unwrap();
-            file.write_at(format!("{}\n{pid}\n{since}\n", host()).as_bytes(), 0).unwrap();
-        };
-        let taken = || {
-            let attempt = take(&store.root(), Lock::Exclusive, &crate::vault::OsRandom).unwrap();
-            let taken = matches!(&attempt, Attempt::Taken(holder) if holder.pid == pid);
-            drop(attempt);
-            let _ = store.root().unlink(LOCK_FILE);
-            taken
-        };
-        write(pid, since());
-        assert!(taken(), "it lives");
-        write(pid, since() - 3600);
-        assert!(!taken(), "the number was another's an hour ago");
-        write(std::process::id(), since());
-        assert!(!taken(), "we ourselves");
-        other.kill().unwrap();
-        write(pid, since());
-        let mut ended = stat_of(&pid.to_string()).is_none_or(|stat| stat.ended);
-        while !ended {
-            std::thread::yield_now();
-            ended = stat_of(&pid.to_string()).is_none_or(|stat| stat.ended);
-        }
-        assert!(!taken(), "it was killed, though nobody has asked for its end yet");
-        other.wait().unwrap();
-    }
 
     #[test]
     fn two_machines_of_one_name_are_two() {
