@@ -24,7 +24,8 @@
 //! Rules that hold here
 //! * A call that fails does nothing, but for a write that is cut short, and a link that is to be made all the same.
 //! * A name is a name of the store below: what it refuses is refused in the same way.
-//! * Locks can be given in other ways than the store's ([`Locks`]), as those of a network filesystem are.
+//! * Locks can be given in other ways than the store's ([`Locks`]), as those of a network filesystem are, and what a store behind FUSE
+//!   does otherwise can be had too ([`FaultPlan::come_through_fuse`]).
 
 mod plan;
 
@@ -111,6 +112,10 @@ impl Dir for FaultDir {
 
     fn mknod(&self, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> io::Result<()> {
         self.plan.pass(Call::Mknod)?;
+        if self.plan.comes_through_fuse() {
+            self.dir.create_file(name, perm)?;
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         self.dir.mknod(name, kind, perm, rdev)
     }
 
@@ -125,7 +130,9 @@ impl Dir for FaultDir {
 
     fn link(&self, name: &[u8], new_dir: &dyn Dir, new_name: &[u8]) -> io::Result<()> {
         self.plan.pass(Call::Link)?;
-        self.dir.link(name, below(new_dir), new_name)
+        self.dir.link(name, below(new_dir), new_name)?;
+        self.plan.note_link(new_name);
+        Ok(())
     }
 
     fn unlink(&self, name: &[u8]) -> io::Result<()> {
@@ -140,12 +147,15 @@ impl Dir for FaultDir {
 
     fn rename(&self, name: &[u8], new_dir: &dyn Dir, new_name: &[u8], mode: RenameMode) -> io::Result<()> {
         self.plan.pass(Call::Rename)?;
+        if mode == RenameMode::Exchange && self.plan.comes_through_fuse() {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
         self.dir.rename(name, below(new_dir), new_name, mode)
     }
 
     fn stat(&self, name: &[u8]) -> io::Result<Stat> {
         self.plan.pass(Call::Stat)?;
-        self.dir.stat(name)
+        Ok(self.plan.show(self.dir.stat(name)?, Some(name)))
     }
 
     fn stat_self(&self) -> io::Result<Stat> {
@@ -315,7 +325,7 @@ impl File for FaultFile {
 
     fn stat(&self) -> io::Result<Stat> {
         self.plan.pass(Call::Stat)?;
-        self.file.stat()
+        Ok(self.plan.show(self.file.stat()?, None))
     }
 
     fn chmod(&self, perm: u32) -> io::Result<()> {

@@ -135,9 +135,10 @@ pub struct Space {
 pub enum RenameMode {
     /// Replace it atomically.
     Replace,
-    /// Fail with `EEXIST`.
+    /// Fail with `EEXIST`. A store that knows no such rename is asked for the name before: then two who take one name in the same moment
+    /// both get it, and one file is lost. So it is for names that nobody else takes.
     NoReplace,
-    /// Exchange the two atomically.
+    /// Exchange the two atomically; `EINVAL` where the store knows no such rename.
     Exchange,
 }
 
@@ -188,7 +189,8 @@ pub trait Dir: Send + Sync {
     fn reopen(&self) -> io::Result<Arc<dyn Dir>>;
     /// Opens the regular file `name`; anything else is refused (`EISDIR`, `ELOOP`, `ENXIO`), never blocks on a FIFO.
     fn open_file(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>>;
-    /// Makes the regular file `name` for reading and writing with exactly the permission bits `perm` (no umask); `EEXIST` where the name is taken.
+    /// Makes the regular file `name` for reading and writing with exactly the permission bits `perm` (no umask), on a store that has any of
+    /// its own; `EEXIST` where the name is taken.
     fn create_file(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>>;
     /// Makes a nameless file in this directory's filesystem (`O_TMPFILE`); `EOPNOTSUPP` where there is no such thing.
     fn create_unnamed(&self, perm: u32) -> io::Result<Arc<dyn File>>;

@@ -129,6 +129,15 @@ impl OsDir {
         Ok(retry_on_intr(op)?)
     }
 
+    /// [`RenameMode::NoReplace`] where the store does not know it.
+    fn rename_where_free(&self, name: &[u8], new_dir: &OsDir, new_name: &[u8]) -> io::Result<()> {
+        match new_dir.stat(new_name) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => self.rename(name, new_dir, new_name, RenameMode::Replace),
+            Err(e) => Err(e),
+            Ok(_) => Err(Errno::EXIST.into()),
+        }
+    }
+
     /// Like [`OsDir::attempt`], for what needs the bits `needed` of the entry `name` too.
     fn attempt_entry<T>(&self, name: &[u8], needed: RawMode, op: impl Fn() -> Result<T>) -> io::Result<T> {
         match retry_on_intr(&op) {
@@ -173,7 +182,7 @@ impl OsDir {
     /// Gives a new file exactly `perm` where the umask may have taken something from it.
     fn settle_file(file: BorrowedFd<'_>, perm: u32) -> Result<()> {
         if !UMASK_IS_CLEAR.load(Ordering::Acquire) && fs::fstat(file)?.st_mode & 0o7777 != perm {
-            fs::fchmod(file, Mode::from_raw_mode(perm))?;
+            is_settled(fs::fchmod(file, Mode::from_raw_mode(perm)))?;
         }
         Ok(())
     }
@@ -182,7 +191,18 @@ impl OsDir {
     fn settle_entry(&self, name: &[u8], perm: u32) -> io::Result<()> {
         let is = self.stat(name)?.perm;
         let exact = if UMASK_IS_CLEAR.load(Ordering::Acquire) { (is & 0o777) | (perm & 0o7000) } else { perm };
-        if is != exact { self.chmod(name, exact) } else { Ok(()) }
+        if is == exact {
+            return Ok(());
+        }
+        self.attempt_steady(|| is_settled(sys::chmod(self.fd(), name, Mode::from_raw_mode(exact))))
+    }
+}
+
+/// What was just made and is not ours to change is on a store with one owner and one mode for all, as a USB stick's exFAT: those it has.
+fn is_settled(chmod: Result<()>) -> Result<()> {
+    match chmod {
+        Err(Errno::PERM) => Ok(()),
+        other => other,
     }
 }
 
@@ -326,6 +346,10 @@ impl Dir for OsDir {
         let op = || fs::renameat_with(self.fd(), name, new_dir.fd(), new_name, flags);
         match self.attempt_both(new_dir, op) {
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => self.rename_closed(name, new_dir, new_name, op),
+            // NFS, and what comes through FUSE (exFAT, NTFS, sshfs), knows no flags.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && mode == RenameMode::NoReplace => {
+                self.rename_where_free(name, new_dir, new_name)
+            }
             result => result,
         }
     }

@@ -42,7 +42,9 @@ pub fn replace<E>(
                     _ => {}
                 }
             }
-            new.chmod(old.perm).map_err(failed("keep owner and mode of"))?;
+            if new.stat().map_err(failed("keep owner and mode of"))?.perm != old.perm {
+                new.chmod(old.perm).map_err(failed("keep owner and mode of"))?;
+            }
         }
         new.write_at(contents, 0).and_then(|()| new.sync_all()).map_err(failed("write beside"))?;
         // By its name and to its end, so that what is found is what a reader will find.

@@ -61,6 +61,8 @@ pub(crate) struct Core {
     pub long_copies: super::copies::LongCopies,
     /// Lists of attributes that were written a short while ago.
     pub young_lists: super::overflow::Young,
+    /// Removed directories that could not be deleted as yet.
+    pub trash: super::trash::Trash,
     /// What the roster was made of at the last look.
     pub seen: Mutex<super::refresh::Seen>,
     pub read_only: bool,
@@ -118,6 +120,7 @@ impl Core {
             paths: RwLock::new(()),
             long_copies: super::copies::LongCopies::new(),
             young_lists: super::overflow::Young::new(),
+            trash: super::trash::Trash::default(),
             seen: Mutex::default(),
             read_only: parts.read_only,
             access_times: parts.access_times,

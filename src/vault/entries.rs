@@ -15,6 +15,7 @@ use super::types::{Attr, Caller, Handle, NodeId, OpenFlags, RenameMode};
 use crate::backing::{Dir, Kind, Stat};
 use crate::format::header::Hint;
 use crate::format::name::{StoredName, is_control};
+use crate::format::record::OVERFLOW;
 
 impl Core {
     pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Inner<Attr> {
@@ -38,7 +39,16 @@ impl Core {
         if (stat.uid, stat.gid) == (caller.uid, gid) {
             return Ok(stat);
         }
-        folder.dir.chown(stored, Some(caller.uid), Some(gid))?;
+        match folder.dir.chown(stored, Some(caller.uid), Some(gid)) {
+            // exFAT has no owners, and root is nobody on many a server: it stays ours, as it would without kithfs, and nobody runs it as us.
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
+                if stat.perm & 0o6000 != 0 && stat.kind != Kind::Symlink {
+                    folder.dir.chmod(stored, stat.perm & 0o1777)?;
+                }
+                return Ok(folder.dir.stat(stored)?);
+            }
+            other => other?,
+        }
         if stat.perm & 0o6000 != 0 && stat.kind != Kind::Symlink {
             // A change of owner clears these, but they were asked for.
             folder.dir.chmod(stored, stat.perm)?;
@@ -83,7 +93,16 @@ impl Core {
             }
             Kind::Dir | Kind::Symlink => Err(Fault::Os(libc::EINVAL)),
             _ => self.make(caller, parent, name, |folder, stored| {
-                Ok(folder.dir.mknod(stored, kind, folder.masked(caller, perm & 0o7777), rdev)?)
+                let made = folder.dir.mknod(stored, kind, folder.masked(caller, perm & 0o7777), rdev);
+                // exfat-fuse makes an empty file where a FIFO was asked for, and then it fails. No file of ours is empty in the store.
+                let is_no_file = |e: &std::io::Error| {
+                    e.raw_os_error() != Some(libc::EEXIST)
+                        && folder.dir.stat(stored).is_ok_and(|stat| stat.kind == Kind::File && stat.size == 0)
+                };
+                if made.as_ref().is_err_and(is_no_file) {
+                    let _ = folder.dir.unlink(stored);
+                }
+                Ok(made?)
             }),
         }
     }
@@ -93,8 +112,14 @@ impl Core {
             if folder.dir.stat(stored).is_ok() {
                 return Err(Fault::Os(libc::EEXIST));
             }
-            let text = self.seal_target(target)?;
-            let made = folder.dir.symlink(stored, &text);
+            let mut text = self.seal_target(target)?;
+            let mut made = folder.dir.symlink(stored, &text);
+            let is_too_long = |e: &std::io::Error| e.raw_os_error() == Some(libc::ENAMETOOLONG);
+            if made.as_ref().is_err_and(is_too_long) && text.first() != Some(&OVERFLOW) {
+                // XFS has 1,024 bytes for a link, and ext4 with small blocks one of them.
+                text = self.seal_aside(target)?;
+                made = folder.dir.symlink(stored, &text);
+            }
             // A store that reports a failure may have made it all the same, and fail again when it is asked.
             let is_absent = || match folder.dir.readlink(stored) {
                 Ok(there) => there != text,
@@ -123,7 +148,14 @@ impl Core {
         }
         let mut stat = file.stat_but_times()?;
         if self.is_root_user && (stat.uid, stat.gid) != (caller.uid, caller.gid) {
-            stat = self.give(&folder, stored.entry(), caller, stat)?;
+            stat = match self.give(&folder, stored.entry(), caller, stat) {
+                Ok(stat) => stat,
+                Err(fault) => {
+                    folder.dir.unlink(stored.entry())?;
+                    folder.tidy(stored.entry());
+                    return Err(fault);
+                }
+            };
         }
         // The table of open files is held while the node is entered: a lookup must not find the file before it is known to be open.
         let mut files = self.files.lock();
@@ -185,9 +217,18 @@ impl Core {
         folder.prepare(&stored, new_name)?;
         self.young_lists.forget_all(); // the conflict copies of a name that goes later do not stand beside the new one
         self.journal.before_name(|| self.path_in(new_parent, stored.entry()));
-        self.dir(from.parent)?.link(&from.stored, &*folder.dir, stored.entry())?;
+        let dir = self.dir(from.parent)?;
+        dir.link(&from.stored, &*folder.dir, stored.entry())?;
         self.inode_changed(node);
         let stat = folder.dir.stat(stored.entry())?;
+        let first = dir.stat(&from.stored)?;
+        if (first.dev, first.ino) != (stat.dev, stat.ino) && !self.shared {
+            // Over sftp the two names show as two inodes. Each would be opened as a file of its own, and what is written by way of the one
+            // be taken for damage by way of the other.
+            folder.dir.unlink(stored.entry())?;
+            folder.tidy(stored.entry());
+            return Err(Fault::Os(libc::EOPNOTSUPP));
+        }
         folder.seen(&stat, stored.entry(), new_name)
     }
 
@@ -249,15 +290,15 @@ impl Core {
         }
         let mut share = false;
         match folder.dir.rmdir(&stored) {
-            Err(e) if e.raw_os_error() == Some(libc::ENOTEMPTY) => {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOTEMPTY | libc::EEXIST)) => {
                 let (empty, _) = Self::is_empty(&*folder.dir.open_dir(&stored)?)?;
                 if !empty {
-                    return Err(e.into());
+                    return Err(Fault::Os(libc::ENOTEMPTY));
                 }
                 share = holds_share(&*folder.dir, &stored)?;
                 let trash = self.trash_name();
                 folder.dir.rename(&stored, &*folder.dir, &trash, RenameMode::NoReplace)?;
-                self.empty_trash(&*folder.dir, &trash);
+                self.empty_trash(&folder.dir, &trash);
             }
             other => other?,
         }
@@ -269,27 +310,5 @@ impl Core {
             self.forget_dir(node);
         }
         Ok(())
-    }
-
-    pub(super) fn trash_name(&self) -> Vec<u8> {
-        let mut random = [0; 8];
-        self.random.fill(&mut random);
-        let hex: String = random.iter().map(|b| format!("{b:02x}")).collect();
-        [b"+trash-", hex.as_bytes()].concat()
-    }
-
-    /// Deletes a directory that was moved away and holds only control files. What cannot be deleted is residue that fsck reports.
-    pub fn empty_trash(&self, dir: &dyn Dir, trash: &[u8]) {
-        let emptied = (|| {
-            let inside = dir.open_dir(trash)?;
-            for entry in list(&*inside)? {
-                inside.unlink(&entry.name)?;
-            }
-            dir.rmdir(trash)?;
-            Ok::<_, Fault>(())
-        })();
-        if let Err(fault) = emptied {
-            tracing::warn!(errno = fault.errno(), "removed directory left {} behind", String::from_utf8_lossy(trash));
-        }
     }
 }

@@ -124,6 +124,7 @@ fn look_after(core: &Core, trust: &Trust) {
         tracing::error!("{error}");
     }
     core.commit_due(COMMIT_AFTER);
+    core.empty_left_trash();
     core.journal.write_created();
     if let Err(fault) = core.journal.checkpoint_idle(JOURNAL_IDLE) {
         tracing::error!(errno = fault.errno(), "journal checkpoint failed");
@@ -160,6 +161,7 @@ pub(super) fn close_core_after(core: &Core, last: impl FnOnce(&Core)) -> Result<
             core.note_surplus(&file);
         }
         keep(core.journal.close(), ROOT);
+        core.close_trash();
     }
     last(core);
     drop(core.lock.lock().take());

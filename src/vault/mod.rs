@@ -67,6 +67,7 @@ mod sharing;
 mod signed;
 mod symlink;
 mod together;
+mod trash;
 mod tree;
 mod trust;
 pub mod types;

@@ -289,10 +289,10 @@ impl Core {
         {
             return Ok(Some(path));
         }
-        let stat = open.file.stat()?;
-        if stat.nlink == 0 {
+        if self.has_lost_its_name(open) {
             return Ok(None);
         }
+        let stat = open.file.stat()?;
         let mut left = vec![Vec::new()];
         while let Some(path) = left.pop() {
             let dir =
@@ -316,7 +316,14 @@ impl Core {
 
     /// Whether a name leads to the file: one that is known here, or a hard link that nobody has looked up yet.
     pub fn has_name(&self, open: &OpenFile) -> bool {
-        self.nodes.link(open.node).is_ok() || open.file.stat().map_or(true, |stat| stat.nlink > 0)
+        self.nodes.link(open.node).is_ok() || !self.has_lost_its_name(open)
+    }
+
+    /// Whether the last name of the file was removed. A store that comes through FUSE keeps what is open under a hidden name and goes on
+    /// counting one, so what was removed here is asked first.
+    fn has_lost_its_name(&self, open: &OpenFile) -> bool {
+        let last = self.nodes.last_stat(open.node);
+        last.is_some_and(|stat| stat.nlink == 0) || open.file.stat().is_ok_and(|stat| stat.nlink == 0)
     }
 
     /// Commits every open file that has been dirty for `age`.

@@ -237,16 +237,35 @@ impl Core {
 
     /// Renames over what may be a directory that holds control files only.
     fn move_over(&self, from: &Folder, stored: &[u8], to: &Folder, destination: &[u8], target: Option<&Stat>) -> Inner<()> {
+        // sshfs and mergerfs have errors of their own for a directory that is not empty.
+        let is_refused = |e: i32| matches!(e, libc::ENOTEMPTY | libc::EEXIST | libc::EPERM | libc::EXDEV);
         match from.dir.rename(stored, &*to.dir, destination, RenameMode::Replace) {
-            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOTEMPTY | libc::EEXIST)) && target.is_some_and(|t| t.kind == Kind::Dir) => {
-                let (empty, _) = Self::is_empty(&*to.dir.open_dir(destination)?)?;
+            Err(e) if e.raw_os_error().is_some_and(is_refused) && target.is_some_and(|t| t.kind == Kind::Dir) => {
+                let (empty, bare) = Self::is_empty(&*to.dir.open_dir(destination)?)?;
                 if !empty {
                     return Err(Fault::Os(libc::ENOTEMPTY));
                 }
-                from.dir.rename(stored, &*to.dir, destination, RenameMode::Exchange)?;
+                if bare {
+                    return Err(e.into());
+                }
                 let trash = self.trash_name();
-                from.dir.rename(stored, &*from.dir, &trash, RenameMode::NoReplace)?;
-                self.empty_trash(&*from.dir, &trash);
+                let trash_in = match from.dir.rename(stored, &*to.dir, destination, RenameMode::Exchange) {
+                    Ok(()) => {
+                        from.dir.rename(stored, &*from.dir, &trash, RenameMode::NoReplace)?;
+                        from
+                    }
+                    // A store that cannot exchange: a crash between the two leaves the source where it was, and nothing in its target's place.
+                    Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                        to.dir.rename(destination, &*to.dir, &trash, RenameMode::NoReplace)?;
+                        if let Err(e) = from.dir.rename(stored, &*to.dir, destination, RenameMode::NoReplace) {
+                            let _ = to.dir.rename(&trash, &*to.dir, destination, RenameMode::NoReplace);
+                            return Err(e.into());
+                        }
+                        to
+                    }
+                    Err(e) => return Err(e.into()),
+                };
+                self.empty_trash(&trash_in.dir, &trash);
                 Ok(())
             }
             other => Ok(other?),

@@ -69,7 +69,7 @@ fn wait_for_listings(core: &Core) {
 
 /// Removes a directory of the store with all that is in it. What is deeper is brought up to its top first: whoever filled it could have made
 /// it deeper than our stack, and than there are handles.
-fn remove_all(parent: &dyn Dir, name: &[u8]) -> Inner<()> {
+pub(super) fn remove_all(parent: &dyn Dir, name: &[u8]) -> Inner<()> {
     let top = parent.open_dir(name)?;
     let mut brought = 0u64;
     loop {
@@ -110,7 +110,7 @@ impl Vault {
     ///
     /// # Errors
     /// `EPERM` for who is no admin of the share that the folder is in, `EBUSY` while files in it are open for writing or change all the time, and where the vault is open with others, `ESHUTDOWN` where the vault was closed meanwhile, `EINVAL`
-    /// for the vault's root and for a folder with a share in it, `ELOOP` for one with more than 256 levels of directories; whatever reading and writing can fail with.
+    /// for the vault's root and for a folder with a share in it, `ELOOP` for one with more than 256 levels of directories; `EOPNOTSUPP` where the store cannot exchange two directories, as exFAT, NTFS, sshfs and NFS cannot; whatever reading and writing can fail with.
     pub fn create_share(&self, path: &[u8], options: &CreateShare, progress: &mut dyn FnMut(&ShareProgress)) -> Result<[u8; 32]> {
         const OP: &str = "share";
         let attr = self.resolve(path)?;
@@ -143,6 +143,7 @@ impl Vault {
                 }
                 Err(fault) => return Err(explain(fault)),
             }
+            place.check_exchange(&at.core).map_err(explain)?;
             let staged = self.staged_share(&at.core, &place, &attr, options)?;
             let copied = place.fill_and_exchange(&at.core, at.local, staged.clone(), progress);
             let closed = super::lifetime::close_core(&staged);
@@ -263,6 +264,19 @@ impl Place {
             }
         }
         Ok(None)
+    }
+
+    /// Refuses a store that does not exchange two directories in one step, before anything is copied: in two a crash in between would leave
+    /// the folder under no name.
+    fn check_exchange(&self, core: &Core) -> Inner<()> {
+        let [one, other] = [core.trash_name(), core.trash_name()];
+        let tried = self.parent.mkdir(&one, 0o700).and_then(|()| self.parent.mkdir(&other, 0o700));
+        let tried = tried.and_then(|()| self.parent.rename(&one, &*self.parent, &other, RenameMode::Exchange));
+        let _ = (self.parent.rmdir(&one), self.parent.rmdir(&other));
+        match tried {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Err(Fault::Os(libc::EOPNOTSUPP)),
+            other => Ok(other?),
+        }
     }
 
     /// Ends what was left to do after the exchange: the junction says that the share is there, and the former folder goes.

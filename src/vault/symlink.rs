@@ -1,6 +1,6 @@
 //! Symbolic links: the store's own links, whose text is the sealed target.
 //!
-//! A target whose record does not fit a link (more than 3,005 bytes, 2,877 in a signed share) stands in a control file at the share's root, and the link's text
+//! A target whose record does not fit a link (more than 3,005 bytes, 2,877 in a signed share; less where the store has shorter links) stands in a control file at the share's root, and the link's text
 //! is `+` and a sealed reference. The reference is the link's random id, so that link and rename need not touch it.
 
 use super::control::{read_control, write_control};
@@ -43,10 +43,15 @@ impl Core {
         if target.len() > TARGET_MAX {
             return Err(Fault::Os(libc::ENAMETOOLONG));
         }
-        let seal = |kind, bound: &[u8], plain: &[u8]| self.keys.seal_record(kind, bound, plain, &*self.random);
         if target.len() <= if self.keys.signed() { TARGET_INLINE_MAX_SIGNED } else { TARGET_INLINE_MAX } {
-            return Ok(link_text(&seal(RecordKind::Symlink, b"", target)));
+            return Ok(link_text(&self.keys.seal_record(RecordKind::Symlink, b"", target, &*self.random)));
         }
+        self.seal_aside(target)
+    }
+
+    /// The text of a link whose target stands in a control file, which is written here.
+    pub fn seal_aside(&self, target: &[u8]) -> Inner<Vec<u8>> {
+        let seal = |kind, bound: &[u8], plain: &[u8]| self.keys.seal_record(kind, bound, plain, &*self.random);
         let id = self.new_reference();
         write_control(&*self.root, &*self.random, &overflow_file(&id), &seal(RecordKind::LongSymlink, &id, target))?;
         self.root.sync()?;

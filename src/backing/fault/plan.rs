@@ -3,6 +3,7 @@
 //! Rules that hold here
 //! * A failed call counts like any other, so that the numbers of a run with a fault and of one without are the same up to it.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::backing::Call;
+use crate::backing::{Call, Stat};
 
 /// Which calls are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,8 @@ pub struct FaultPlan {
     done: Mutex<Option<Call>>,
     slow: Mutex<Option<(Call, Duration)>>,
     loses: AtomicBool,
+    /// Of a store that comes through FUSE: the names that were made as hard links.
+    through_fuse: Mutex<Option<HashSet<Vec<u8>>>>,
 }
 
 #[derive(Debug, Default)]
@@ -136,6 +139,31 @@ impl FaultPlan {
 
     pub(super) fn loses(&self) -> bool {
         self.loses.load(Ordering::Relaxed)
+    }
+
+    /// From now on the store is as sshfs, exFAT and others are that come through FUSE: names are not exchanged, a file that has lost its last
+    /// name while it is open goes on counting one, and each hard link shows as an inode of its own; a FIFO becomes an empty file, and an error.
+    pub fn come_through_fuse(&self) {
+        *self.through_fuse.lock() = Some(HashSet::new());
+    }
+
+    pub(super) fn comes_through_fuse(&self) -> bool {
+        self.through_fuse.lock().is_some()
+    }
+
+    pub(super) fn note_link(&self, name: &[u8]) {
+        if let Some(links) = &mut *self.through_fuse.lock() {
+            links.insert(name.to_vec());
+        }
+    }
+
+    /// `stat` as such a store gives it, of the entry `name` or of what is open.
+    pub(super) fn show(&self, stat: Stat, name: Option<&[u8]>) -> Stat {
+        const ANOTHER: u64 = 1 << 40;
+        let through_fuse = self.through_fuse.lock();
+        let Some(links) = &*through_fuse else { return stat };
+        let is_link = name.is_some_and(|name| links.contains(name));
+        Stat { ino: if is_link { stat.ino | ANOTHER } else { stat.ino }, nlink: stat.nlink.max(1), ..stat }
     }
 
     pub(super) fn locks(&self) -> Locks {

@@ -214,3 +214,19 @@ fn only_a_filesystem_of_this_machine_has_its_clock() {
     let store = crate::backing::mem::MemStore::new().root();
     assert!(!store.has_our_clock(), "its times are made up");
 }
+
+#[test]
+fn a_name_that_is_taken_is_not_renamed_over_where_the_store_knows_no_flags() {
+    // NFS and what comes through FUSE answer RENAME_NOREPLACE with EINVAL: a renamed directory could not be removed any more.
+    let temp = tempfile::tempdir().unwrap();
+    let open = || OsDir { fd: fs::open(temp.path(), DIR_FLAGS, Mode::empty()).unwrap(), listing: Mutex::default() };
+    let (dir, same) = (open(), open());
+    for name in ["one", "two"] {
+        std::fs::write(temp.path().join(name), name).unwrap();
+    }
+    assert_eq!(dir.rename_where_free(b"one", &same, b"two").unwrap_err().raw_os_error(), Some(libc::EEXIST));
+    dir.rename_where_free(b"one", &same, b"three").unwrap();
+    assert_eq!(std::fs::read(temp.path().join("three")).unwrap(), b"one");
+    assert_eq!(std::fs::read(temp.path().join("two")).unwrap(), b"two");
+    assert_eq!(dir.rename_where_free(b"one", &same, b"four").unwrap_err().raw_os_error(), Some(libc::ENOENT));
+}

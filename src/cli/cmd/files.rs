@@ -15,7 +15,7 @@ use crate::cli::node::{BLOCK, Node, OpenFile, caller, file_name, names, partial_
 use crate::cli::open::{Open, Purpose, open};
 use crate::cli::out::Out;
 use crate::cli::paths::{clean, join, split};
-use crate::cli::report::{Failure, warn};
+use crate::cli::report::{Failure, note, warn};
 use crate::vault::{self, Attr, NodeId, SetAttr};
 
 /// Lists a directory, or one entry.
@@ -212,7 +212,14 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
             set.perm = Some(stat.permissions().mode() & 0o777);
             set.mtime = SetTime::At(local::mtime(&stat));
         }
-        vault.setattr(partial.node.id(), &set).map(drop).map_err(open.failed(&path))
+        match vault.setattr(partial.node.id(), &set) {
+            // A USB stick that is mounted for all belongs to somebody else, and so does what is made on it.
+            Err(error) if error.errno() == libc::EPERM => {
+                note("the store keeps neither mode nor time of the file: it belongs to another user")
+            }
+            other => drop(other.map_err(open.failed(&path))?),
+        }
+        Ok(())
     };
     if let Err(failure) = fill() {
         partial.discard();

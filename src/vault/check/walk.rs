@@ -22,6 +22,7 @@ use crate::vault::file::OpenFile;
 use crate::vault::keys::DirectoryId;
 use crate::vault::repair::{Action, Remedy};
 use crate::vault::share::DESCRIPTOR;
+use crate::vault::trash::TRASH;
 use crate::vault::types::ROOT;
 use crate::vault::xattr;
 
@@ -427,7 +428,7 @@ impl<'a> Walk<'a> {
             return; // read with the directory that it leads to
         } else if name.starts_with(b"+moving-") {
             ("is a share that was not finished: making it again goes on, or removes what is left", None)
-        } else if name.starts_with(b"+trash-") {
+        } else if name.starts_with(TRASH) {
             ("was left behind by a crash", Some(Remedy(Action::Trash)))
         } else if name.starts_with(b"+tmp-") {
             ("was left behind by a crash", keep(b"unfinished control file"))

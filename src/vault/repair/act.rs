@@ -232,7 +232,7 @@ impl<'a> Bench<'a> {
         let inside = dir.open_dir(stored)?;
         if Core::is_empty(&*inside)?.0 && list(&*inside)?.iter().all(|e| inside.stat(&e.name).is_ok_and(|s| s.kind != Kind::Dir)) {
             // It was being removed: it holds no entries.
-            self.core.empty_trash(&*dir, stored);
+            self.core.empty_trash(&dir, stored);
             dir.sync()?;
             return Ok(None);
         }

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Puts a vault on each kind of store that people have and does with it what they do: a tree and all that programs call, a mount that is
+# killed, a store that fills up, and one that is taken away while it is mounted. docs/STORES.md says what holds, and is compared.
+#
+#     scripts/stores.sh [--install] [STORE...]        e.g. scripts/stores.sh exfat sshfs
+#
+#   --install    install what the stores need (as root on Debian)
+#
+# The stores: ext4 xfs btrfs overlay exfat ntfs sshfs bindfs mergerfs unionfs squashfs rclone. Needs root, to mount them; what is missing
+# is named. Exit status: 0 if all held and lack what docs/STORES.md says; 1 if not.
+set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
+
+packages=(exfat-fuse exfatprogs ntfs-3g sshfs openssh-sftp-server btrfs-progs xfsprogs bindfs mergerfs unionfs-fuse squashfs-tools rclone python3)
+if [ "${1-}" = --install ]; then
+    shift
+    export DEBIAN_FRONTEND=noninteractive
+    dpkg -s "${packages[@]}" >/dev/null 2>&1 ||
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null; }
+fi
+stores=("$@")
+[ ${#stores[@]} -gt 0 ] || stores=(ext4 xfs btrfs overlay exfat ntfs sshfs bindfs mergerfs unionfs squashfs rclone)
+
+held=0 failed=() skipped=()
+for store in "${stores[@]}"; do
+    began=$SECONDS status=0
+    found=$(timeout --kill-after=30 300 stores/store.sh "$store") || status=$?
+    case $status in
+        0)
+            # What its row says that the store does not hold.
+            said=$(sed -n "s/^| $store | [^|]* | \([^|]*\) |.*/\1/p" ../docs/STORES.md | tr -d '\`,')
+            found=${found:-nothing}
+            if [ "$found" = "$(xargs <<<"$said")" ]; then
+                held=$((held + 1)); echo "$store: held, without: $found; $((SECONDS - began)) s"
+            else
+                failed+=("$store"); echo "$store: it does without: $found; docs/STORES.md says: $said"
+            fi
+            ;;
+        77) skipped+=("$store") ;;
+        *) failed+=("$store"); echo "$store: FAILED, exit status $status" ;;
+    esac
+done
+[ ${#skipped[@]} -eq 0 ] || echo "stores: skipped: ${skipped[*]}"
+[ ${#failed[@]} -eq 0 ] || { echo "stores: failed: ${failed[*]}"; exit 1; }
+echo "stores: $held held"
