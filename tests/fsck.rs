@@ -206,3 +206,28 @@ fn a_list_of_attributes_that_is_missing_is_waited_for_and_one_that_is_unused_is_
     assert_eq!(fs::read(scratch.point().join("kept")).unwrap(), b"kept");
     mount.unmount();
 }
+
+#[test]
+fn what_a_sync_tool_leaves_in_the_vault_is_no_fault() {
+    // Syncthing keeps a marker in the folder that it is given, and for a day what it had not finished: `fsck` called that faults.
+    let scratch = Scratch::new(&[]);
+    expect_code(scratch.kithfs("mkdir").arg(scratch.vault()).arg("letters"), 0);
+    expect_code(scratch.kithfs("put").arg(scratch.vault()).args(["letters/a", "/etc/passwd"]), 0);
+    let letters = cipher(&scratch, "letters");
+    fs::create_dir(scratch.vault().join(".stfolder")).unwrap();
+    fs::write(letters.join(".syncthing.AbCd.tmp"), "half").unwrap();
+    fs::write(letters.join("~syncthing~AbCd.tmp"), "").unwrap();
+    let found = json(scratch.kithfs("fsck").arg("--json").arg(scratch.vault()), 0);
+    assert_eq!((&found["strangers"], &found["faults"]), (&serde_json::json!(3), &serde_json::json!([])));
+    let text = expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
+    assert!(String::from_utf8_lossy(&text.stderr).contains("3 entries of no vault"), "{text:?}");
+    // A repair leaves them where they are; a file of the vault that somebody hides among them is found.
+    let hidden = letters.join(".hidden");
+    fs::rename(cipher(&scratch, "letters/a"), &hidden).unwrap();
+    expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 20);
+    expect_code(scratch.kithfs("fsck").args(["--repair", "--yes"]).arg(scratch.vault()), 0);
+    assert!(scratch.vault().join(".stfolder").exists() && letters.join(".syncthing.AbCd.tmp").exists() && !hidden.exists());
+    // What claims to be a control file of the vault and is none goes on being told.
+    fs::write(scratch.vault().join("+unheard-of"), "").unwrap();
+    expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 20);
+}

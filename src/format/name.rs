@@ -201,6 +201,11 @@ pub fn is_control(stored: &[u8]) -> bool {
     stored.first().is_some_and(|b| !is_alphabet(*b) && *b != LONG)
 }
 
+/// True for a stored name that nothing of a vault has: sync tools and file managers leave such (`.stfolder`, `.DS_Store`).
+pub fn is_of_others(stored: &[u8]) -> bool {
+    is_control(stored) && !stored.starts_with(b"+")
+}
+
 /// What the stored name of an entry and those of its conflict copies have in common: no stored name has a dot or a blank of its own.
 pub fn without_suffix(stored: &[u8]) -> &[u8] {
     stored.split(|b| matches!(b, b'.' | b' ')).next().unwrap_or(stored)

@@ -92,6 +92,8 @@ pub struct CheckReport {
     pub unused: Option<Unused>,
     /// Entries of the vault's own share whose attributes could not be looked at: the store has none, or this process may not see them.
     pub unlooked: u64,
+    /// Files and directories that are of no vault by their names, such as those of sync tools: ignored, and no fault.
+    pub strangers: u64,
 }
 
 impl CheckFault {
@@ -178,7 +180,7 @@ impl Core {
     pub fn check(&self, start: &[u8], progress: Progress) -> Inner<(CheckReport, NestedShares)> {
         let mut walk = walk::Walk::new(self, progress);
         walk.from(start)?;
-        let mut report = CheckReport { seen: walk.seen, unlooked: walk.used.unlooked, ..CheckReport::default() };
+        let mut report = CheckReport { seen: walk.seen, unlooked: walk.used.unlooked, strangers: walk.strangers, ..CheckReport::default() };
         if start.is_empty() && walk.faults.is_empty() && walk.used.unlooked == 0 {
             report.unused = self.unused(&walk.used)?;
         }

@@ -74,6 +74,7 @@ impl Vault {
                     report.faults.extend(part.faults);
                     report.kept.extend(part.kept);
                     report.changing.extend(part.changing);
+                    report.strangers += part.strangers;
                     if plain.is_empty() {
                         (report.unused, report.unlooked) = (part.unused, part.unlooked);
                     }

@@ -14,7 +14,7 @@ use super::unused::Used;
 use super::{CheckFault, CheckProgress, NestedShares, Progress, describe, hints, join};
 use crate::backing::{Access, Dir, DirEntry, Kind, Stat};
 use crate::format::junction;
-use crate::format::name::{DIRECTORY_RECORD, LONG, SIDECAR, is_control};
+use crate::format::name::{DIRECTORY_RECORD, LONG, SIDECAR, is_control, is_of_others};
 use crate::vault::control::list;
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
@@ -81,6 +81,8 @@ pub(super) struct Walk<'a> {
     bytes: u64,
     /// Of each directory only this entry is looked at; empty is none.
     only: Option<Vec<u8>>,
+    /// See [`CheckReport::strangers`](super::CheckReport::strangers).
+    pub strangers: u64,
     /// Names that remedies of this walk will give.
     claimed: HashSet<Vec<u8>>,
     /// What entries refer to.
@@ -110,6 +112,7 @@ impl<'a> Walk<'a> {
             waiting: Vec::new(),
             bytes: 0,
             only: None,
+            strangers: 0,
             claimed: HashSet::new(),
             used: Used::default(),
             sees_special: OnceCell::new(),
@@ -441,6 +444,9 @@ impl<'a> Walk<'a> {
                 && hints::hint_of(self.core, &*place.dir, name).is_ok()
             {
                 return self.foreign(place, name, &stat, cipher);
+            }
+            if is_of_others(name) {
+                return self.strangers += 1;
             }
             ("is no control file of this directory", None)
         } else {

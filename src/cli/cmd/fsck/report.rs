@@ -38,6 +38,9 @@ pub(super) struct Report {
     /// Entries whose attributes could not be looked at.
     #[serde(skip_serializing_if = "is_zero")]
     unlooked: u64,
+    /// What is of no vault, and left alone.
+    #[serde(skip_serializing_if = "is_zero")]
+    strangers: u64,
     #[serde(skip)]
     repairs: bool,
 }
@@ -129,7 +132,7 @@ impl Fault {
 impl Report {
     /// What a check has found; `repairs` where it is told what a repair would do.
     pub fn new(found: &CheckReport, repairs: bool) -> Report {
-        let CheckReport { seen, faults, kept, changing, unused, unlooked } = found;
+        let CheckReport { seen, faults, kept, changing, unused, unlooked, strangers } = found;
         Report {
             clean: faults.is_empty(),
             files: seen.files,
@@ -145,6 +148,7 @@ impl Report {
             left: None,
             unused: unused.map(|crate::vault::Unused { files, bytes }| Unused { files, bytes }),
             unlooked: *unlooked,
+            strangers: *strangers,
             repairs,
         }
     }
@@ -237,6 +241,10 @@ impl Report {
             note(format_args!(
                 "{files} control files ({bytes}) are used by nothing that was found; they are harmless, a copy elsewhere may need them"
             ));
+        }
+        if self.strangers > 0 {
+            let entries = display::count(self.strangers, "entry");
+            note(format_args!("{entries} of no vault, such as a sync tool's own, were left alone"));
         }
         if !self.changing.is_empty() {
             note(format_args!("{} files changed all the time and were not verified", self.changing.len()));
