@@ -221,12 +221,10 @@ fn what_a_sync_tool_leaves_in_the_vault_is_no_fault() {
     assert_eq!((&found["strangers"], &found["faults"]), (&serde_json::json!(3), &serde_json::json!([])));
     let text = expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
     assert!(String::from_utf8_lossy(&text.stderr).contains("3 entries of no vault"), "{text:?}");
-    // A repair leaves them where they are; a file of the vault that somebody hides among them is found.
-    let hidden = letters.join(".hidden");
-    fs::rename(cipher(&scratch, "letters/a"), &hidden).unwrap();
-    expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 20);
+    // What is half there may be a copy of a file of the vault. A repair leaves all of that where it is.
+    fs::copy(cipher(&scratch, "letters/a"), letters.join(".syncthing.AbCd.tmp")).unwrap();
     expect_code(scratch.kithfs("fsck").args(["--repair", "--yes"]).arg(scratch.vault()), 0);
-    assert!(scratch.vault().join(".stfolder").exists() && letters.join(".syncthing.AbCd.tmp").exists() && !hidden.exists());
+    assert!(scratch.vault().join(".stfolder").exists() && letters.join(".syncthing.AbCd.tmp").exists());
     // What claims to be a control file of the vault and is none goes on being told.
     fs::write(scratch.vault().join("+unheard-of"), "").unwrap();
     expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 20);

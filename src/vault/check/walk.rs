@@ -421,6 +421,10 @@ impl<'a> Walk<'a> {
     fn control(&mut self, place: &Place, name: &[u8], cipher: &[u8]) {
         let keep = |kept: &[u8]| Some(Remedy(Action::Keep { name: kept.to_vec(), directory: None, place: None }));
         let is_root = place.cipher.is_empty();
+        if is_of_others(name) {
+            // Perhaps a copy of a file of the vault that a sync tool has not finished.
+            return self.strangers += 1;
+        }
         let (what, remedy) = if let Some(text) = name.strip_prefix(SIDECAR) {
             let entry = [&[LONG], text].concat();
             if place.entries.iter().any(|(e, _)| e.name.starts_with(&entry)) {
@@ -444,9 +448,6 @@ impl<'a> Walk<'a> {
                 && hints::hint_of(self.core, &*place.dir, name).is_ok()
             {
                 return self.foreign(place, name, &stat, cipher);
-            }
-            if is_of_others(name) {
-                return self.strangers += 1;
             }
             ("is no control file of this directory", None)
         } else {
