@@ -1,0 +1,216 @@
+#!/usr/bin/env bash
+# A vault in a folder that a sync tool keeps equal on two machines: what one writes the other reads, conflicts show both, and a crash waits.
+#
+#     scripts/sync-tools.sh [--install] [syncthing | unison]...
+#
+# Both tools when none is named. --install installs them (apt-get, as root) and what the script itself needs. The machines are this one
+# under two host names, with memories of their own; what Syncthing sends stays in a network namespace. Needs root.
+set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
+if [ "${1-}" = --install ]; then
+    apt-get install -y -qq syncthing unison curl iproute2 >/dev/null
+    shift
+fi
+. "$(dirname -- "$0")/scratch.sh"
+[ "$(id -u)" -eq 0 ] || skip "needs root, for host names and a network of its own"
+need unshare nsenter
+tools=("$@")
+[ $# -gt 0 ] || tools=(syncthing unison)
+
+network='' synced=()
+# on MACHINE COMMAND...: under that host name, with that machine's memory of what it has seen.
+on() {
+    local machine=$1
+    shift
+    XDG_STATE_HOME=$work/state-$machine KITHFS_PASSPHRASE_FILE=$work/passphrase \
+        unshare --uts sh -c 'hostname "$0"; exec "$@"' "machine-$machine" "$@"
+}
+store() { echo "$work/$sync-$1/vault"; }
+point() { echo "$work/at-$1"; }
+up() { on "$1" "$kithfs" mount "$(store "$1")" "$(point "$1")"; }
+down() { "$kithfs" umount "$(point "$1")"; }
+before_cleanup() {
+    local machine pid
+    for machine in one two; do
+        ! mountpoint -q "$work/at-$machine" || "$kithfs" umount "$work/at-$machine" || umount -l "$work/at-$machine"
+    done
+    for pid in "${synced[@]}" $network; do kill "$pid" 2>/dev/null && wait "$pid" 2>/dev/null; done
+}
+
+# Plain contents of the vault as a machine has it.
+contents() {
+    rm -rf -- "$work/out-$1"
+    on "$1" "$kithfs" export "$(store "$1")" "$work/out-$1" >/dev/null 2>&1
+}
+# Both machines have the same, whole, and neither takes it for something older.
+agree() {
+    local machine
+    for machine in one two; do
+        on "$machine" "$kithfs" fsck "$(store "$machine")" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "$sync: fsck on machine $machine found faults"; }
+        on "$machine" "$kithfs" rollback --settle 0 "$(store "$machine")" >"$work/rollback" || { cat "$work/rollback" >&2; die "$sync: an alarm on $machine"; }
+        contents "$machine"
+    done
+    diff -r --no-dereference "$work/out-one" "$work/out-two" >&2 || die "$sync: the two machines differ"
+}
+stores_are_equal() { diff -rq --no-dereference -x '.syncthing.*.tmp' "$(store one)" "$(store two)" >/dev/null 2>&1; }
+
+unison_start() { need unison; mkdir -p "$work/unison-one" "$work/unison-two"; }
+# Compares contents: by times it sees no second change of a file within a second. The copies that it makes of conflicts it sees the next time.
+unison_sync() {
+    local time
+    for time in 1 2; do
+        UNISON=$work/unison-state unison "$work/unison-one" "$work/unison-two" -ui text -batch -auto -confirmbigdel=false -times -owner \
+            -group -numericids -perms -1 -fastcheck false -prefer newer -copyonconflict >"$work/unison-$time.log" 2>&1 || true
+    done
+    "${1:-stores_are_equal}" || { tail -n 20 "$work"/unison-?.log >&2; die "unison: the stores differ"; }
+}
+unison_apart() { :; }
+
+api() {
+    local machine=$1
+    shift
+    nsenter --target "$network" --net curl -sf --max-time 30 -H 'X-API-Key: key' "http://127.0.0.1:$([ "$machine" = one ] && echo 8401 || echo 8402)$1" "${@:2}"
+}
+syncthing_start() {
+    need syncthing curl ip
+    unshare --net sh -c 'ip link set lo up; exec sleep infinity' &
+    network=$!
+    local machine id_one id_two
+    export STNOUPGRADE=1
+    for machine in one two; do
+        mkdir -p "$work/syncthing-$machine" "$work/config-$machine"
+        syncthing generate --home="$work/config-$machine" --no-default-folder >/dev/null 2>&1
+    done
+    device() { sed -n 's/.*<device id="\([A-Z0-9-]*\)" name=.*/\1/p' "$work/config-$1/config.xml" | head -n 1; }
+    id_one=$(device one) id_two=$(device two)
+    for machine in one two; do
+        # Nothing is announced, asked for or reported anywhere.
+        cat >"$work/config-$machine/config.xml" <<CONFIG
+<configuration version="36">
+  <folder id="v" path="$work/syncthing-$machine" type="sendreceive" rescanIntervalS="60" fsWatcherEnabled="true" fsWatcherDelayS="1">
+    <device id="$id_one"></device><device id="$id_two"></device><maxConflicts>10</maxConflicts>
+  </folder>
+  <device id="$id_one" name="one"><address>tcp://127.0.0.1:22001</address></device>
+  <device id="$id_two" name="two"><address>tcp://127.0.0.1:22002</address></device>
+  <gui enabled="true"><address>127.0.0.1:$([ "$machine" = one ] && echo 8401 || echo 8402)</address><apikey>key</apikey></gui>
+  <options>
+    <listenAddress>tcp://127.0.0.1:$([ "$machine" = one ] && echo 22001 || echo 22002)</listenAddress>
+    <globalAnnounceEnabled>false</globalAnnounceEnabled><localAnnounceEnabled>false</localAnnounceEnabled><relaysEnabled>false</relaysEnabled>
+    <natEnabled>false</natEnabled><urAccepted>-1</urAccepted><autoUpgradeIntervalH>0</autoUpgradeIntervalH>
+    <crashReportingEnabled>false</crashReportingEnabled><stunKeepaliveStartS>0</stunKeepaliveStartS><reconnectionIntervalS>1</reconnectionIntervalS>
+  </options>
+</configuration>
+CONFIG
+        nsenter --target "$network" --net syncthing serve --home="$work/config-$machine" --no-browser --no-restart >"$work/syncthing-$machine.log" 2>&1 &
+        synced+=($!)
+    done
+}
+# Has Syncthing look, and waits until both machines have all.
+syncthing_sync() {
+    local machine end=$((SECONDS + 90))
+    while [ "$SECONDS" -lt "$end" ]; do
+        for machine in one two; do api "$machine" '/rest/db/scan?folder=v' -X POST >/dev/null || true; done
+        if stores_are_equal && [ "$(for machine in one two; do api "$machine" '/rest/db/status?folder=v'; done | grep -cE '"state": "idle"|"needTotalItems": 0')" = 4 ]; then
+            return
+        fi
+        sleep 0.2
+    done
+    diff -rq --no-dereference "$(store one)" "$(store two)" >&2 || true
+    die "syncthing: not the same on both machines after 90 seconds"
+}
+syncthing_apart() { for machine in one two; do api "$machine" "/rest/system/$1" -X POST; done; }
+
+scenario() {
+    local machine
+    "${sync}_start"
+    on one "$kithfs" init --kdf-memory 32 --kdf-passes 1 "$(store one)" >/dev/null 2>&1
+
+    # One writes while the tool is at work.
+    up one
+    cp -a "$here/src" "$here/tests/vectors" "$(point one)/"
+    ln -s src/lib.rs "$(point one)/link"
+    mkdir "$(point one)/busy"
+    for n in 1 2 3 4 5 6 7 8; do
+        head -c 700000 /dev/urandom >"$(point one)/busy/new"
+        cp "$(point one)/busy/new" "$(point one)/busy/$n"
+        head -c 9000 /dev/urandom | dd of="$(point one)/busy/1" bs=4500 seek="$n" conv=notrunc,fsync status=none
+        echo "line $n" >>"$(point one)/log"
+        mv "$(point one)/busy/$n" "$(point one)/busy/moved-$n"
+        [ "$sync" = syncthing ] || unison_sync true
+        cp "$(point one)/busy/moved-$n" "$(point one)/busy/$n"
+    done
+    cp -a "$(point one)/." "$work/expected/"
+    down one
+    "${sync}_sync"
+    agree
+    diff -r --no-dereference "$work/expected" "$work/out-two" >&2 || die "$sync: the second machine does not have what the first one wrote"
+    say "$sync: what one machine writes the other one has"
+
+    # The other one's turn.
+    up two
+    echo two >>"$(point two)/log"
+    mv "$(point two)/src" "$(point two)/moved"
+    rm -r "$(point two)/busy"
+    cp -a "$(point two)/moved/cli" "$(point two)/copy"
+    down two
+    "${sync}_sync"
+    agree
+    # What is gone may have been removed elsewhere, and stays no alarm when nothing is new any more.
+    agree
+    say "$sync: the machines take turns"
+
+    # Both, without knowing of each other.
+    "${sync}_apart" pause
+    for machine in one two; do
+        up "$machine"
+        echo "conflict of $machine" >>"$(point "$machine")/log"
+        echo "new on $machine" >"$(point "$machine")/new"
+        mkdir "$(point "$machine")/both"
+        echo "$machine" >"$(point "$machine")/both/$machine"
+        down "$machine"
+    done
+    "${sync}_apart" resume
+    "${sync}_sync"
+    agree
+    for machine in one two; do
+        grep -rqx "conflict of $machine" "$work/out-two"/log* || die "$sync: the line of machine $machine is lost"
+        grep -rqx "new on $machine" "$work/out-two"/new* || die "$sync: the new file of machine $machine is lost"
+        [ "$(cat "$work/out-two/both/$machine")" = "$machine" ] || die "$sync: a file in a directory that both made is lost"
+    done
+    say "$sync: of a conflict both are there"
+
+    # One loses its daemon with changes in the journal; the tool takes the journal along.
+    on one sh -c 'echo $$ >"$0"; exec "$@"' "$work/daemon" "$kithfs" mount --foreground "$(store one)" "$(point one)" >/dev/null 2>&1 &
+    local job=$!
+    until mountpoint -q "$(point one)"; do kill -0 "$job"; sleep 0.05; done
+    for n in $(seq 40); do
+        head -c $((n * 1000)) /dev/urandom | dd of="$(point one)/log" bs=64k seek=1 conv=notrunc,fsync status=none
+    done
+    local synced_sum
+    synced_sum=$(sha256sum <"$(point one)/log")
+    kill -9 "$(cat "$work/daemon")"
+    wait "$job" 2>/dev/null || true
+    "$kithfs" umount "$(point one)" >/dev/null 2>&1
+    [ -n "$(find "$(store one)" -name '+journal-*')" ] || die "$sync: there is no journal to be tried"
+    "${sync}_sync"
+    [ "$(on two "$kithfs" cat "$(store two)" log | sha256sum)" = "$synced_sum" ] || die "$sync: the other machine does not see what was synced"
+    ! on two "$kithfs" put "$(store two)" log /dev/null 2>"$work/refusal" || die "$sync: the other machine writes beside a fresh journal"
+    grep -q 'a journal in it was written on machine-one' "$work/refusal" || { cat "$work/refusal" >&2; die "$sync: refused for another reason"; }
+    up one
+    [ "$(sha256sum <"$(point one)/log")" = "$synced_sum" ] || die "$sync: what was synced is not there after the crash"
+    down one
+    "${sync}_sync"
+    agree
+    on two "$kithfs" put "$(store two)" after-all "$work/passphrase" 2>/dev/null || die "$sync: the other machine is still refused"
+    "${sync}_sync"
+    agree
+    say "$sync: after a crash the other machine reads, and writes when the journal is gone"
+}
+
+head -c 24 /dev/urandom | base64 >"$work/passphrase"
+for sync in "${tools[@]}"; do
+    case $sync in syncthing | unison) ;; *) die "unknown tool $sync (see --help)" ;; esac
+    rm -rf -- "$work"/state-* "$work/expected"
+    mkdir -p "$work/at-one" "$work/at-two" "$work/state-one" "$work/state-two" "$work/expected"
+    scenario
+done
