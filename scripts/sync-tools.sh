@@ -3,13 +3,16 @@
 #
 #     scripts/sync-tools.sh [--install] [syncthing | unison]...
 #
-# Both tools when none is named. --install installs them (apt-get, as root) and what the script itself needs. The machines are this one
-# under two host names, with memories of their own; what Syncthing sends stays in a network namespace. Needs root.
+# Both tools when none is named; --install installs what they need (as root on Debian). The machines are this one under two host names,
+# with memories of their own; what Syncthing sends stays in a network namespace. Needs root.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 if [ "${1-}" = --install ]; then
-    apt-get install -y -qq syncthing unison curl iproute2 >/dev/null
     shift
+    export DEBIAN_FRONTEND=noninteractive
+    packages=(syncthing unison curl iproute2)
+    dpkg -s "${packages[@]}" >/dev/null 2>&1 ||
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null; }
 fi
 . "$(dirname -- "$0")/scratch.sh"
 [ "$(id -u)" -eq 0 ] || skip "needs root, for host names and a network of its own"
