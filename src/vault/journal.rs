@@ -17,6 +17,7 @@
 
 mod checkpoint;
 pub(crate) mod created;
+mod lost;
 mod overlay;
 mod redo;
 mod refused;
@@ -30,12 +31,12 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use self::created::Created;
+use self::lost::Lost;
 use self::overlay::OverlayFile;
 use self::refused::Refused;
 use super::error::{Fault, Inner, is_no_space};
 use super::keys::ShareKeys;
-use super::mtime::set_mtime;
-use crate::backing::{Allocate, Dir, File, Seek, Timestamp};
+use crate::backing::{Allocate, Dir, File, Timestamp};
 use crate::crypto::{JournalKey, Random, RecordCipher, hmac, labels};
 use crate::format::journal::{JournalHead, JournalRecord, RECORD_MAX, RECORDS_AT};
 
@@ -113,8 +114,6 @@ struct State {
     last_append: Instant,
     /// Kept from record to record: see [`JournalRecord::seal`].
     buffer: Vec<u8>,
-    /// Files of which a flush has failed. Nobody else will be told, and what is read of them may be in the kernel's memory alone.
-    lost: HashMap<Inode, Arc<dyn File>>,
     /// Inodes with a record that was refused in a journal that was not wiped or removed since. It may be there all the same, and a replay
     /// write it.
     doubtful: HashSet<Inode>,
@@ -154,6 +153,7 @@ pub(crate) struct Journal {
     host: String,
     state: Mutex<State>,
     changed: Condvar,
+    lost: Lost,
     /// Files that were made and are perhaps not durable.
     created: Arc<Created>,
     /// In a vault that is open for reading only: what a replay would have made of the files that journals name.
@@ -197,7 +197,6 @@ impl Journal {
             old: Vec::new(),
             last_append: Instant::now(),
             buffer: Vec::new(),
-            lost: HashMap::new(),
             doubtful: HashSet::new(),
             unclean: false,
             draining: false,
@@ -212,6 +211,7 @@ impl Journal {
             host,
             state: Mutex::new(state),
             changed: Condvar::new(),
+            lost: Lost::default(),
             created: Arc::default(),
             overlaid,
             shared,
@@ -376,45 +376,23 @@ impl Journal {
         self.changed.notify_all();
     }
 
+    /// Whether records of the file are not at their places.
+    pub fn is_broken(&self, inode: Inode) -> bool {
+        self.state.lock().broken_at(inode, None).is_some()
+    }
+
+    /// Whether a record of the file was refused that may be there all the same.
+    pub fn is_doubtful(&self, inode: Inode) -> bool {
+        self.state.lock().doubtful.contains(&inode)
+    }
+
     /// A flush of the file failed: what its records have written may be lost, and what was written without one.
     pub fn not_flushed(&self, inode: Inode, file: &Arc<dyn File>) {
+        self.lost.note(inode, file);
         let mut state = self.state.lock();
-        state.lost.insert(inode, file.clone());
         if let Some(tracked) = state.unflushed.remove(&inode) {
             state.add_broken(inode, tracked);
         }
-    }
-
-    /// Whether somebody was told that bytes of the file were lost.
-    pub fn has_lost(&self, inode: Inode) -> bool {
-        self.state.lock().lost.contains_key(&inode)
-    }
-
-    /// Writes again what can be read of a file of which a flush has failed: no other flush would bring it to the disk, and none would say so.
-    /// What somebody commits on top of it would be lost with it. The caller has seen to it that nobody else writes to the file.
-    pub fn write_lost(&self, inode: Inode) -> Inner<()> {
-        let Some(file) = self.state.lock().lost.get(&inode).cloned() else { return Ok(()) };
-        let stat = file.stat()?;
-        let mut buf = vec![0; 1 << 20];
-        let mut at = 0;
-        while stat.nlink > 0 && at < stat.size {
-            // Holes stay holes.
-            at = match file.seek(Seek::Data, at) {
-                Err(e) if e.raw_os_error() == Some(libc::ENXIO) => break,
-                other => other?,
-            };
-            let until = file.seek(Seek::Hole, at)?.min(at + buf.len() as u64);
-            let read = file.read_at(&mut buf[..(until - at) as usize], at)?;
-            if read == 0 {
-                break;
-            }
-            file.write_at(&buf[..read], at)?;
-            at += read as u64;
-        }
-        set_mtime(&*file, stat.mtime)?;
-        file.sync_all()?;
-        self.state.lock().lost.remove(&inode);
-        Ok(())
     }
 
     /// Brings a file that is about to be opened up to date where records of it could not be applied earlier: nothing may be read from, nor
@@ -444,9 +422,8 @@ impl Journal {
 
     /// The contents of the inode were thrown away, so it needs no repair.
     pub fn forget_repair(&self, inode: Inode) {
-        let mut state = self.state.lock();
-        state.broken.retain(|b| b.inode != Some(inode));
-        state.lost.remove(&inode);
+        self.state.lock().broken.retain(|b| b.inode != Some(inode));
+        self.lost.forget(inode);
     }
 
     /// The contents of the inode are about to be thrown away: what the journal has for it stays there until [`Journal::forget_repair`], or
