@@ -1051,6 +1051,53 @@ fn a_record_that_a_full_store_has_refused_harms_no_place_that_is_filled_again() 
 }
 
 #[test]
+fn a_file_of_which_a_full_store_has_refused_a_record_is_opened_all_the_same() {
+    // Whoever opened it had the record taken out of the journal first, for which a full copy-on-write store has no room either: the file could
+    // not even be read, with an error that says there is no room.
+    for nth in 1..4 {
+        let store = store(16);
+        durable(&vaults::open(store.root()).unwrap(), b"file", &pattern(1, 40_000));
+        let plan = FaultPlan::new();
+        let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+        vault.prepare().unwrap();
+        let handle = open_synced(&vault, b"file");
+        vault.write(handle, 100, &pattern(2, 9000), false).unwrap();
+        plan.reset();
+        plan.write_all_the_same();
+        plan.add(Fault { calls: Calls::Of(Call::Write), when: When::From(1), errno: libc::ENOSPC, short: false });
+        assert_eq!(vault.fsync(handle, false).unwrap_err().errno(), libc::ENOSPC);
+        assert!(vault.release(handle).is_err());
+        let reader = vaults::open_or_create(&vault, b"file", READ).unwrap();
+        assert!(get(&vault, b"file").unwrap() == pattern(1, 40_000));
+        let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+        let moments: Arc<parking_lot::Mutex<Vec<MemStore>>> = Arc::default();
+        let (watched, seen) = (store.clone(), moments.clone());
+        store.on_event(Box::new(move |_| seen.lock().push(watched.snapshot())));
+        vault.write(handle, 30_000, &pattern(3, 90_000), false).unwrap();
+        plan.reset();
+        plan.heal();
+        plan.add(Fault { calls: Calls::Of(Call::Write), when: When::Nth(nth), errno: libc::ENOSPC, short: false });
+        let _ = vault.fsync(handle, false);
+        plan.heal();
+        vault.fsync(handle, false).unwrap();
+        store.on_event(Box::new(|_| {}));
+        vault.release(handle).unwrap();
+        vault.release(reader).unwrap();
+        let refused = patched(pattern(1, 40_000), 100, &pattern(2, 9000));
+        let states = [pattern(1, 40_000), refused, patched(pattern(1, 40_000), 30_000, &pattern(3, 90_000))];
+        for (m, moment) in moments.lock().iter().enumerate() {
+            for seed in 0..8 {
+                let random = Seeded::new(seed);
+                let cut = moment.crash(&mut |n| if seed == 0 { n - 1 } else { random.below(n as u64) as usize });
+                let bytes =
+                    get(&vaults::open(cut.root()).unwrap(), b"file").unwrap_or_else(|e| panic!("write {nth}, moment {m}, way {seed}: {e}"));
+                assert!(states.contains(&bytes), "write {nth}, moment {m}, way {seed}: {} bytes", bytes.len());
+            }
+        }
+    }
+}
+
+#[test]
 fn records_of_a_file_stay_until_it_is_durable_that_it_is_gone() {
     // A record could not be put at its place, and the file was removed. The next checkpoint dropped the record, a power cut brought the name
     // back, and with it a file of which half had been overwritten.

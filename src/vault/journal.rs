@@ -8,7 +8,8 @@
 //!   else is appended what it has acknowledged is flushed or carried into the next one, and its file removed.
 //! * A file whose records cannot be applied or flushed is *broken*: its records are written again at every checkpoint, carried from
 //!   journal to journal until that succeeds, and meanwhile nothing else is committed to it, nor is it opened.
-//! * A record that could not be written or flushed may be there all the same: its file is not opened again before no replay would find it.
+//! * A record that could not be written or flushed may be there all the same: nothing is written to its file but by a record before no replay
+//!   would find it.
 //! * No place that a record writes is filled again by other means before that record is gone: a commit that frees places begins with a
 //!   checkpoint. So a replay may write all of a file's records, whichever of them are at their places already.
 //! * Where somebody else has left a journal, no file changes at all but by a record: his records rely on bytes that its header does not count.
@@ -396,24 +397,23 @@ impl Journal {
     }
 
     /// Brings a file that is about to be opened up to date where records of it could not be applied earlier: nothing may be read from, nor
-    /// committed on top of, a state that is neither the old nor the new one. `EIO` where that does not succeed now either.
-    pub fn repair(&self, inode: Inode, path: &dyn Fn() -> Option<Vec<u8>>) -> Inner<()> {
+    /// committed on top of, a state that is neither the old nor the new one. `EIO` where that does not succeed now either. Tells whether a
+    /// record is left that was refused, and so whether [`FileState::waits`](super::file::FileState::waits).
+    pub fn repair(&self, inode: Inode, path: &dyn Fn() -> Option<Vec<u8>>) -> Inner<bool> {
         let mut state = self.state.lock();
-        if state.doubtful.contains(&inode) {
-            // Whoever writes to the file fills places on which that record relies.
-            self.checkpoint_locked(&mut state)?;
-        }
+        // A full copy-on-write store may have no room even for that.
+        let waits = state.doubtful.contains(&inode) && self.checkpoint_locked(&mut state).is_err();
         if state.broken.is_empty() {
-            return Ok(());
+            return Ok(waits);
         }
         let path = path();
         if state.broken_at(inode, path.as_deref()).is_none() {
-            return Ok(());
+            return Ok(waits);
         }
         if self.overlaid.is_none() {
             let outcome = self.checkpoint_locked(&mut state);
             if state.broken_at(inode, path.as_deref()).is_none() {
-                return Ok(());
+                return Ok(waits);
             }
             outcome?;
         }

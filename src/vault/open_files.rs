@@ -117,12 +117,13 @@ impl Core {
             }
             guard = Some(handle);
         }
+        let mut waits = false;
         if flags.truncate {
             self.journal.suspend_repair((stat.dev, stat.ino));
             // Before it is in the table: what is there is committed by the last close.
             self.journal.settle(Some((stat.dev, stat.ino)))?;
         } else {
-            self.journal.repair((stat.dev, stat.ino), &|| self.nodes.stored_path(node))?;
+            waits = self.journal.repair((stat.dev, stat.ino), &|| self.nodes.stored_path(node))?;
         }
         let mut latched = None;
         if !flags.truncate
@@ -138,7 +139,9 @@ impl Core {
             self.journal.keep_repair((stat.dev, stat.ino));
         }
         let file = loaded?;
-        file.state.write().latched = latched;
+        let mut state = file.state.write();
+        (state.latched, state.waits) = (latched, waits);
+        drop(state);
         *file.guard.lock() = guard;
         self.insert_open(&mut files, node, file.clone(), flags);
         Ok(file)
