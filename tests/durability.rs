@@ -858,6 +858,283 @@ fn what_a_failed_flush_has_lost_is_written_again_before_anything_relies_on_it() 
     }
 }
 
+/// Makes a file of which the first flush fails, and with it what that was to flush.
+fn lost(vault: &Vault, plan: &FaultPlan, path: &[u8], bytes: &[u8], errno: i32) {
+    let handle = vaults::open_or_create(vault, path, READ_WRITE).unwrap();
+    vault.write(handle, 0, bytes, false).unwrap();
+    plan.reset();
+    plan.lose_what_is_not_flushed();
+    plan.add(Fault { calls: Calls::Of(Call::SyncAll), when: When::Nth(1), errno, short: false });
+    assert!(vault.fsync(handle, false).is_err());
+    assert!(vault.release(handle).is_err());
+    plan.heal();
+}
+
+#[test]
+fn a_file_of_which_a_flush_failed_is_read_where_it_cannot_be_written_again() {
+    // Whoever opened it was to write again what was lost, and the store had gone read-only after its errors, as ext4 does: bytes that were
+    // there to be copied away could not be read any more.
+    let store = store(12);
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    lost(&vault, &plan, b"file", &pattern(1, 50_000), libc::EIO);
+    plan.reset();
+    plan.add(Fault { calls: Calls::Of(Call::Write), when: When::From(1), errno: libc::EROFS, short: false });
+    assert!(get(&vault, b"file").unwrap() == pattern(1, 50_000));
+    assert!(vaults::open_or_create(&vault, b"file", READ_WRITE).is_err());
+    // Who writes beside a reader builds on nothing that may be lost either.
+    let reader = vaults::open_or_create(&vault, b"file", READ).unwrap();
+    let writer = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+    plan.heal();
+    assert!(vault.write(writer, 0, b"new", false).is_err());
+    assert!(vault.fsync(writer, false).is_err());
+    let _ = vault.release(writer);
+    let _ = vault.release(reader);
+    overwrite(&vault, b"file", 0, b"new").unwrap();
+    let cut = vaults::open(store.crash(&mut |_| 0).root()).unwrap();
+    assert!(get(&cut, b"file").unwrap() == patched(pattern(1, 50_000), 0, b"new"));
+}
+
+#[test]
+fn a_file_of_which_a_flush_failed_gives_its_space_back_when_it_is_gone() {
+    // It was kept open until the vault was closed: who removed files from a full store, after their flushes had failed for want of room, or
+    // replaced them, got no space for it.
+    for what in ["removed", "removed while it was open", "replaced"] {
+        let store = store(12);
+        let plan = FaultPlan::new();
+        let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+        durable(&vault, b"other", b"small");
+        let free = vault.space().unwrap().free;
+        if what == "removed while it was open" {
+            let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+            vault.write(handle, 0, &pattern(1, 500_000), false).unwrap();
+            vault.unlink(kithfs::vault::ROOT, b"file").unwrap();
+            plan.reset();
+            plan.add(Fault { calls: Calls::Of(Call::SyncAll), when: When::Nth(1), errno: libc::ENOSPC, short: false });
+            assert!(vault.fsync(handle, false).is_err());
+            let _ = vault.release(handle);
+            plan.heal();
+        } else {
+            lost(&vault, &plan, b"file", &pattern(1, 500_000), libc::ENOSPC);
+            match what {
+                "replaced" => vaults::rename(&vault, b"other", b"file", RenameMode::Replace).unwrap(),
+                _ => vault.unlink(kithfs::vault::ROOT, b"file").unwrap(),
+            }
+        }
+        let held = free.saturating_sub(vault.space().unwrap().free);
+        assert!(held < 20, "{what}: {held} blocks are held");
+    }
+}
+
+#[test]
+fn a_flush_that_fails_for_the_attributes_of_a_file_is_told_to_whoever_syncs_it_later() {
+    // Nobody needed that flush, so nobody was told. The kernel tells once: the next fsync of the file succeeded and was a lie.
+    let store = store(12);
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    put(&vault, b"file", &pattern(1, 50_000)).unwrap();
+    vaults::set_xattr(&vault, b"file", b"user.long", &pattern(2, 60_000)).unwrap();
+    vaults::set_xattr(&vault, b"file", b"user.longer", &pattern(2, 60_000)).unwrap();
+    plan.reset();
+    plan.lose_what_is_not_flushed();
+    plan.add(Fault { calls: Calls::Of(Call::SyncAll), when: When::Nth(2), errno: libc::EIO, short: false });
+    vaults::set_xattr(&vault, b"file", b"user.long", &pattern(3, 60_000)).unwrap();
+    assert_eq!(plan.failed(), 1);
+    plan.heal();
+    overwrite(&vault, b"file", 0, b"new").unwrap();
+    let cut = vaults::open(store.crash(&mut |_| 0).root()).unwrap();
+    assert!(get(&cut, b"file").unwrap() == patched(pattern(1, 50_000), 0, b"new"));
+}
+
+#[test]
+fn records_whose_places_no_flush_has_reached_are_written_again_by_the_next_mount() {
+    // The vault was closed while no flush of the file succeeded, and its journal stayed. The next mount found in the kernel's memory what the
+    // records had written, flushed that, which was clean, and removed the journal. A power cut left an acknowledged fsync nowhere.
+    let store = store(12);
+    durable(&vaults::open(store.root()).unwrap(), b"file", &pattern(1, 50_000));
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    overwrite(&vault, b"file", 4096, &pattern(2, 4096)).unwrap();
+    plan.reset();
+    plan.lose_what_is_not_flushed();
+    plan.add(Fault { calls: Calls::Of(Call::SyncAll), when: When::From(1), errno: libc::EIO, short: false });
+    assert!(vault.close().is_err());
+    drop(vault);
+    let vault = vaults::open(store.root()).unwrap();
+    let wanted = patched(pattern(1, 50_000), 4096, &pattern(2, 4096));
+    assert!(get(&vault, b"file").unwrap() == wanted);
+    vault.close().unwrap();
+    assert_eq!(journals(&store.root()), 0);
+    let cut = vaults::open(store.crash(&mut |_| 0).root()).unwrap();
+    assert!(get(&cut, b"file").unwrap() == wanted);
+}
+
+#[test]
+fn nobody_waits_for_the_store_to_be_flushed_for_a_file_without_a_name() {
+    // The flush of the whole store, which may take long, was done while the paths of all files were held: the first rename waited for it, and
+    // behind that every commit.
+    let store = store(12);
+    let vault = Arc::new(vaults::open(store.root()).unwrap());
+    durable(&vault, b"file", &pattern(1, 50_000));
+    durable(&vault, b"other", b"other");
+    let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+    vault.unlink(kithfs::vault::ROOT, b"file").unwrap();
+    vault.write(handle, 0, &pattern(2, 5000), false).unwrap();
+    let inside = parking_lot::Mutex::new(Some(vault.clone()));
+    let renamed = Arc::new(AtomicBool::new(false));
+    let seen = renamed.clone();
+    store.on_event(Box::new(move |event| {
+        if event.call != Call::SyncDir {
+            return;
+        }
+        let Some(vault) = inside.lock().take() else { return };
+        let (done, wait) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            vaults::rename(&vault, b"other", b"another", RenameMode::NoReplace).unwrap();
+            overwrite(&vault, b"another", 0, b"new").unwrap();
+            let _ = done.send(());
+        });
+        seen.store(wait.recv_timeout(std::time::Duration::from_secs(10)).is_ok(), Ordering::Relaxed);
+    }));
+    vault.fsync(handle, false).unwrap();
+    assert!(renamed.load(Ordering::Relaxed));
+    vault.release(handle).unwrap();
+}
+
+#[test]
+fn a_record_that_a_full_store_has_refused_harms_no_place_that_is_filled_again() {
+    // A copy-on-write store may have taken all of a record and refused the padding behind it. The file went on, as it does where there is no
+    // room, and filled fresh places again on which that record relied: a power cut then, and the replay left a file that nobody could read.
+    let mut refused = 0;
+    for n in 1.. {
+        let store = store(16);
+        durable(&vaults::open(store.root()).unwrap(), b"file", &pattern(1, 40_000));
+        let plan = FaultPlan::new();
+        let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+        vault.prepare().unwrap();
+        let handle = open_synced(&vault, b"file");
+        let longer = [pattern(1, 40_000), pattern(2, 200_000)].concat();
+        vault.write(handle, 40_000, &pattern(2, 200_000), false).unwrap();
+        plan.reset();
+        plan.write_all_the_same();
+        plan.add(Fault { calls: Calls::Of(Call::Write), when: When::Nth(n), errno: libc::ENOSPC, short: false });
+        let synced = vault.fsync(handle, false);
+        if plan.failed() == 0 {
+            break;
+        }
+        plan.heal();
+        refused += usize::from(synced.is_err());
+        let moments: Arc<parking_lot::Mutex<Vec<MemStore>>> = Arc::default();
+        let (watched, seen) = (store.clone(), moments.clone());
+        store.on_event(Box::new(move |_| seen.lock().push(watched.snapshot())));
+        let mut written = vec![longer.clone()];
+        for (seed, offset) in [(3, 100_000), (4, 60_000)] {
+            if vault.write(handle, offset, &pattern(seed, 90_000), false).is_ok() {
+                written.push(patched(written.last().unwrap().clone(), offset as usize, &pattern(seed, 90_000)));
+            }
+        }
+        let _ = vault.fsync(handle, false);
+        let _ = vault.release(handle);
+        store.on_event(Box::new(|_| {}));
+        for (m, moment) in moments.lock().iter().enumerate() {
+            for seed in 0..8 {
+                let random = Seeded::new(seed);
+                let cut = moment.crash(&mut |n| if seed == 0 { n - 1 } else { random.below(n as u64) as usize });
+                let bytes =
+                    get(&vaults::open(cut.root()).unwrap(), b"file").unwrap_or_else(|e| panic!("write {n}, moment {m}, way {seed}: {e}"));
+                let right = bytes == pattern(1, 40_000) || written.contains(&bytes);
+                assert!(right, "write {n}, moment {m}, way {seed}: {} bytes", bytes.len());
+            }
+        }
+    }
+    assert!(refused > 1, "{refused}");
+}
+
+#[test]
+fn a_file_of_which_a_full_store_has_refused_a_record_is_opened_all_the_same() {
+    // Whoever opened it had the record taken out of the journal first, for which a full copy-on-write store has no room either: the file could
+    // not even be read, with an error that says there is no room.
+    for nth in 1..4 {
+        let store = store(16);
+        durable(&vaults::open(store.root()).unwrap(), b"file", &pattern(1, 40_000));
+        let plan = FaultPlan::new();
+        let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+        vault.prepare().unwrap();
+        let handle = open_synced(&vault, b"file");
+        vault.write(handle, 100, &pattern(2, 9000), false).unwrap();
+        plan.reset();
+        plan.write_all_the_same();
+        plan.add(Fault { calls: Calls::Of(Call::Write), when: When::From(1), errno: libc::ENOSPC, short: false });
+        assert_eq!(vault.fsync(handle, false).unwrap_err().errno(), libc::ENOSPC);
+        assert!(vault.release(handle).is_err());
+        let reader = vaults::open_or_create(&vault, b"file", READ).unwrap();
+        assert!(get(&vault, b"file").unwrap() == pattern(1, 40_000));
+        let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+        let moments: Arc<parking_lot::Mutex<Vec<MemStore>>> = Arc::default();
+        let (watched, seen) = (store.clone(), moments.clone());
+        store.on_event(Box::new(move |_| seen.lock().push(watched.snapshot())));
+        vault.write(handle, 30_000, &pattern(3, 90_000), false).unwrap();
+        plan.reset();
+        plan.heal();
+        plan.add(Fault { calls: Calls::Of(Call::Write), when: When::Nth(nth), errno: libc::ENOSPC, short: false });
+        let _ = vault.fsync(handle, false);
+        plan.heal();
+        vault.fsync(handle, false).unwrap();
+        store.on_event(Box::new(|_| {}));
+        vault.release(handle).unwrap();
+        vault.release(reader).unwrap();
+        let refused = patched(pattern(1, 40_000), 100, &pattern(2, 9000));
+        let states = [pattern(1, 40_000), refused, patched(pattern(1, 40_000), 30_000, &pattern(3, 90_000))];
+        for (m, moment) in moments.lock().iter().enumerate() {
+            for seed in 0..8 {
+                let random = Seeded::new(seed);
+                let cut = moment.crash(&mut |n| if seed == 0 { n - 1 } else { random.below(n as u64) as usize });
+                let bytes =
+                    get(&vaults::open(cut.root()).unwrap(), b"file").unwrap_or_else(|e| panic!("write {nth}, moment {m}, way {seed}: {e}"));
+                assert!(states.contains(&bytes), "write {nth}, moment {m}, way {seed}: {} bytes", bytes.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn records_of_a_file_stay_until_it_is_durable_that_it_is_gone() {
+    // A record could not be put at its place, and the file was removed. The next checkpoint dropped the record, a power cut brought the name
+    // back, and with it a file of which half had been overwritten.
+    for n in 1.. {
+        let store = store(12);
+        let plan = FaultPlan::new();
+        let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+        vault.prepare().unwrap();
+        vaults::mkdir(&vault, b"dir").unwrap();
+        durable(&vault, b"dir/file", &pattern(1, 40_000));
+        durable(&vault, b"other", &pattern(1, 40_000));
+        let handle = open_synced(&vault, b"dir/file");
+        vault.write(handle, 0, &pattern(2, 9000), false).unwrap();
+        plan.reset();
+        plan.add(Fault { calls: Calls::Of(Call::Write), when: When::From(n), errno: libc::EIO, short: true });
+        let synced = vault.fsync(handle, false);
+        let _ = vault.release(handle);
+        let unlinked = at(&vault, b"dir", |dir| vault.unlink(dir, b"file"));
+        plan.heal();
+        if synced.is_ok() {
+            assert!(n > 2);
+            break;
+        }
+        unlinked.unwrap();
+        vaults::rename(&vault, b"other", b"another", RenameMode::NoReplace).unwrap();
+        let new = patched(pattern(1, 40_000), 0, &pattern(2, 9000));
+        for seed in 0..32 {
+            let random = Seeded::new(seed);
+            let cut = store.crash(&mut |n| random.below(n as u64) as usize);
+            match get(&vaults::open(cut.root()).unwrap(), b"dir/file") {
+                Err(e) => assert_eq!(e.errno(), libc::ENOENT, "write {n}, way {seed}: {e}"),
+                Ok(bytes) => assert!(bytes == pattern(1, 40_000) || bytes == new, "write {n}, way {seed}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn a_checkpoint_that_learns_of_lost_bytes_in_the_middle_of_a_commit_tells_it() {
     // The commit had asked whether bytes of the file were lost, and flushed it then: the checkpoint in between was told of it, and the fsync

@@ -62,6 +62,7 @@ impl Committer<'_> {
         let result = self.commit_unlatched(state, open, path, durability, &mut recorded);
         if result.is_err() {
             state.note_refusal(&*open.file);
+            state.waits = self.journal.is_doubtful(open.inode);
         }
         if let Err(fault) = &result
             && (recorded || !is_no_space(fault.errno()))
@@ -158,11 +159,11 @@ impl Committer<'_> {
     /// A flush that failed is not tried again, whatever the error: the kernel tells once of bytes that it has lost, and among them may be
     /// those of records.
     fn flushed(&self, result: std::io::Result<()>, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
-        result.map_err(|e| {
-            *recorded = true;
-            self.journal.not_flushed(open.inode, &open.file);
-            e.into()
-        })
+        // A checkpoint, which may come between any two steps of a commit, was perhaps told before.
+        let told = if self.journal.has_lost(open.inode) { Err(Fault::Os(libc::EIO)) } else { Ok(()) };
+        let flushed = result.inspect_err(|_| self.journal.not_flushed(open.inode, &open.file)).map_err(Fault::from).and(told);
+        *recorded |= flushed.is_err();
+        flushed
     }
 
     /// Everything in place, header last, nothing promised.
@@ -265,23 +266,17 @@ impl Committer<'_> {
         let fresh: usize = blocks.iter().filter(|b| !b.live).map(|b| b.bytes.len()).sum();
         // Where fresh bytes have to be flushed anyway, fresh blocks go with them; else a few ride in the record, for one flush in all.
         let flush = state.unsynced || state.needs_sync || fresh > RIDE_MAX;
-        let flush_fresh = flush && !self.tools.others_wait;
+        let flush_fresh = flush && !state.waits && !self.tools.others_wait;
         let guarded = |b: &PlannedBlock| b.live || b.offset < guarded_end;
         if flush {
             for block in blocks.iter().filter(|b| flush_fresh && !guarded(b)) {
                 file.write_at(&block.bytes, block.offset)?;
             }
-            let unsynced = state.unsynced || flush_fresh && blocks.iter().any(|b| !guarded(b));
             // A record is worth nothing where the file that it amends, or its name, may be lost.
             if state.needs_sync {
                 self.sync_all(state, open, recorded)?
             } else {
                 self.flushed(file.sync_data(), open, recorded)?
-            }
-            // The kernel tells of lost bytes once, and a checkpoint, which may come between any two steps here, was perhaps told before.
-            if unsynced && self.journal.has_lost(open.inode) {
-                *recorded = true;
-                return Err(Fault::Os(libc::EIO));
             }
             state.unsynced = false;
         }
@@ -439,6 +434,7 @@ impl Committer<'_> {
         state.changed = false;
         state.freed = false;
         state.surplus = false;
+        state.waits = false;
         state.cut = false;
         state.punch.clear();
         state.pending_bytes = 0;

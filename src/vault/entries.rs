@@ -246,8 +246,10 @@ impl Core {
             settled?;
         }
         folder.dir.unlink(&stored)?;
-        if stat.nlink == 1 {
-            self.journal.forget_repair((stat.dev, stat.ino));
+        let inode = (stat.dev, stat.ino);
+        // Records that are not at their places go after the name: a power cut may bring it back.
+        if stat.nlink == 1 && (!self.journal.is_broken(inode) || folder.dir.sync().is_ok()) {
+            self.journal.forget_repair(inode);
         }
         if self.journal.notes_created()
             && let Some(path) = self.path_in(parent, &stored)

@@ -118,6 +118,8 @@ pub(crate) struct FileState {
     pub backing_len: u64,
     /// The store has refused something: bytes may stand behind the end that nothing refers to.
     pub surplus: bool,
+    /// A record was refused that may be in the journal all the same, and rely on places that count as fresh: as with [`Tools::others_wait`].
+    pub waits: bool,
     pub mtime: Mtime,
     pub dirty_since: Option<Instant>,
     /// errno of a failure that stays until the last close.
@@ -197,6 +199,7 @@ impl OpenFile {
             unsynced: false,
             backing_len: 0,
             surplus: false,
+            waits: false,
             mtime: Mtime::default(),
             dirty_since: Some(Instant::now()),
             latched: None,
@@ -272,6 +275,7 @@ impl OpenFile {
             unsynced: false,
             backing_len,
             surplus: false,
+            waits: false,
             mtime: Mtime::loaded(tools.caller_keeps_times, stat.mtime),
             dirty_since: None,
             latched: None,

@@ -8,7 +8,8 @@
 //!   else is appended what it has acknowledged is flushed or carried into the next one, and its file removed.
 //! * A file whose records cannot be applied or flushed is *broken*: its records are written again at every checkpoint, carried from
 //!   journal to journal until that succeeds, and meanwhile nothing else is committed to it, nor is it opened.
-//! * A record that could not be written or flushed may be there all the same: its file is not opened again before no replay would find it.
+//! * A record that could not be written or flushed may be there all the same: nothing is written to its file but by a record before no replay
+//!   would find it.
 //! * No place that a record writes is filled again by other means before that record is gone: a commit that frees places begins with a
 //!   checkpoint. So a replay may write all of a file's records, whichever of them are at their places already.
 //! * Where somebody else has left a journal, no file changes at all but by a record: his records rely on bytes that its header does not count.
@@ -17,6 +18,7 @@
 
 mod checkpoint;
 pub(crate) mod created;
+mod lost;
 mod overlay;
 mod redo;
 mod refused;
@@ -30,12 +32,12 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use self::created::Created;
+use self::lost::Lost;
 use self::overlay::OverlayFile;
 use self::refused::Refused;
 use super::error::{Fault, Inner, is_no_space};
 use super::keys::ShareKeys;
-use super::mtime::set_mtime;
-use crate::backing::{Allocate, Dir, File, Seek, Timestamp};
+use crate::backing::{Allocate, Dir, File, Timestamp};
 use crate::crypto::{JournalKey, Random, RecordCipher, hmac, labels};
 use crate::format::journal::{JournalHead, JournalRecord, RECORD_MAX, RECORDS_AT};
 
@@ -113,8 +115,6 @@ struct State {
     last_append: Instant,
     /// Kept from record to record: see [`JournalRecord::seal`].
     buffer: Vec<u8>,
-    /// Files of which a flush has failed. Nobody else will be told, and what is read of them may be in the kernel's memory alone.
-    lost: HashMap<Inode, Arc<dyn File>>,
     /// Inodes with a record that was refused in a journal that was not wiped or removed since. It may be there all the same, and a replay
     /// write it.
     doubtful: HashSet<Inode>,
@@ -154,6 +154,7 @@ pub(crate) struct Journal {
     host: String,
     state: Mutex<State>,
     changed: Condvar,
+    lost: Lost,
     /// Files that were made and are perhaps not durable.
     created: Arc<Created>,
     /// In a vault that is open for reading only: what a replay would have made of the files that journals name.
@@ -197,7 +198,6 @@ impl Journal {
             old: Vec::new(),
             last_append: Instant::now(),
             buffer: Vec::new(),
-            lost: HashMap::new(),
             doubtful: HashSet::new(),
             unclean: false,
             draining: false,
@@ -212,6 +212,7 @@ impl Journal {
             host,
             state: Mutex::new(state),
             changed: Condvar::new(),
+            lost: Lost::default(),
             created: Arc::default(),
             overlaid,
             shared,
@@ -376,66 +377,43 @@ impl Journal {
         self.changed.notify_all();
     }
 
+    /// Whether records of the file are not at their places.
+    pub fn is_broken(&self, inode: Inode) -> bool {
+        self.state.lock().broken_at(inode, None).is_some()
+    }
+
+    /// Whether a record of the file was refused that may be there all the same.
+    pub fn is_doubtful(&self, inode: Inode) -> bool {
+        self.state.lock().doubtful.contains(&inode)
+    }
+
     /// A flush of the file failed: what its records have written may be lost, and what was written without one.
     pub fn not_flushed(&self, inode: Inode, file: &Arc<dyn File>) {
+        self.lost.note(inode, file);
         let mut state = self.state.lock();
-        state.lost.insert(inode, file.clone());
         if let Some(tracked) = state.unflushed.remove(&inode) {
             state.add_broken(inode, tracked);
         }
     }
 
-    /// Whether somebody was told that bytes of the file were lost.
-    pub fn has_lost(&self, inode: Inode) -> bool {
-        self.state.lock().lost.contains_key(&inode)
-    }
-
-    /// Writes again what can be read of a file of which a flush has failed: no other flush would bring it to the disk, and none would say so.
-    /// What somebody commits on top of it would be lost with it. The caller has seen to it that nobody else writes to the file.
-    pub fn write_lost(&self, inode: Inode) -> Inner<()> {
-        let Some(file) = self.state.lock().lost.get(&inode).cloned() else { return Ok(()) };
-        let stat = file.stat()?;
-        let mut buf = vec![0; 1 << 20];
-        let mut at = 0;
-        while stat.nlink > 0 && at < stat.size {
-            // Holes stay holes.
-            at = match file.seek(Seek::Data, at) {
-                Err(e) if e.raw_os_error() == Some(libc::ENXIO) => break,
-                other => other?,
-            };
-            let until = file.seek(Seek::Hole, at)?.min(at + buf.len() as u64);
-            let read = file.read_at(&mut buf[..(until - at) as usize], at)?;
-            if read == 0 {
-                break;
-            }
-            file.write_at(&buf[..read], at)?;
-            at += read as u64;
-        }
-        set_mtime(&*file, stat.mtime)?;
-        file.sync_all()?;
-        self.state.lock().lost.remove(&inode);
-        Ok(())
-    }
-
     /// Brings a file that is about to be opened up to date where records of it could not be applied earlier: nothing may be read from, nor
-    /// committed on top of, a state that is neither the old nor the new one. `EIO` where that does not succeed now either.
-    pub fn repair(&self, inode: Inode, path: &dyn Fn() -> Option<Vec<u8>>) -> Inner<()> {
+    /// committed on top of, a state that is neither the old nor the new one. `EIO` where that does not succeed now either. Tells whether a
+    /// record is left that was refused, and so whether [`FileState::waits`](super::file::FileState::waits).
+    pub fn repair(&self, inode: Inode, path: &dyn Fn() -> Option<Vec<u8>>) -> Inner<bool> {
         let mut state = self.state.lock();
-        if state.doubtful.contains(&inode) {
-            // Whoever writes to the file fills places on which that record relies.
-            self.checkpoint_locked(&mut state)?;
-        }
+        // A full copy-on-write store may have no room even for that.
+        let waits = state.doubtful.contains(&inode) && self.checkpoint_locked(&mut state).is_err();
         if state.broken.is_empty() {
-            return Ok(());
+            return Ok(waits);
         }
         let path = path();
         if state.broken_at(inode, path.as_deref()).is_none() {
-            return Ok(());
+            return Ok(waits);
         }
         if self.overlaid.is_none() {
             let outcome = self.checkpoint_locked(&mut state);
             if state.broken_at(inode, path.as_deref()).is_none() {
-                return Ok(());
+                return Ok(waits);
             }
             outcome?;
         }
@@ -444,9 +422,8 @@ impl Journal {
 
     /// The contents of the inode were thrown away, so it needs no repair.
     pub fn forget_repair(&self, inode: Inode) {
-        let mut state = self.state.lock();
-        state.broken.retain(|b| b.inode != Some(inode));
-        state.lost.remove(&inode);
+        self.state.lock().broken.retain(|b| b.inode != Some(inode));
+        self.lost.forget(inode);
     }
 
     /// The contents of the inode are about to be thrown away: what the journal has for it stays there until [`Journal::forget_repair`], or

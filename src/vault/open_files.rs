@@ -1,5 +1,6 @@
 //! Open files: one state for each inode, whatever the number of handles, and who commits it when.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,15 +117,21 @@ impl Core {
             }
             guard = Some(handle);
         }
+        let mut waits = false;
         if flags.truncate {
             self.journal.suspend_repair((stat.dev, stat.ino));
             // Before it is in the table: what is there is committed by the last close.
             self.journal.settle(Some((stat.dev, stat.ino)))?;
         } else {
-            self.journal.repair((stat.dev, stat.ino), &|| self.nodes.stored_path(node))?;
+            waits = self.journal.repair((stat.dev, stat.ino), &|| self.nodes.stored_path(node))?;
         }
-        if !flags.truncate && (!self.shared || flags.write) {
-            self.journal.write_lost((stat.dev, stat.ino))?;
+        let mut latched = None;
+        if !flags.truncate
+            && (!self.shared || flags.write)
+            && let Err(fault) = self.journal.write_lost((stat.dev, stat.ino), &file)
+        {
+            // What is there can be read as long as nobody builds on it.
+            latched = if flags.write { return Err(fault) } else { Some(fault.errno()) };
         }
         let file = self.journal.overlay(file)?;
         let loaded = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate);
@@ -132,6 +139,9 @@ impl Core {
             self.journal.keep_repair((stat.dev, stat.ino));
         }
         let file = loaded?;
+        let mut state = file.state.write();
+        (state.latched, state.waits) = (latched, waits);
+        drop(state);
         *file.guard.lock() = guard;
         self.insert_open(&mut files, node, file.clone(), flags);
         Ok(file)
@@ -175,10 +185,18 @@ impl Core {
         if state.changed {
             self.remember_commit(open.node);
         }
-        let _paths = self.paths.read();
+        let paths = RefCell::new(Some(self.paths.read()));
+        let path = || {
+            let path = self.record_path(open)?;
+            if path.is_none() {
+                // It gets none any more, so nobody who renames waits for what is done about that.
+                paths.take();
+            }
+            Ok(path)
+        };
         state.needs_sync |= open.inode_changed.swap(false, Ordering::AcqRel);
         let _pinned = if self.shared { Some(self.begin_together(open, state)?) } else { None };
-        let committed = committer.commit(state, open, &|| self.record_path(open), durability);
+        let committed = committer.commit(state, open, &path, durability);
         state.count(&self.tools());
         committed?;
         if self.shared { self.end_together(open, state) } else { Ok(()) }
@@ -193,12 +211,13 @@ impl Core {
             let last_writer = self.shared && flags.write && shared.writers == 1;
             if (shared.handles == 1 || last_writer) && !self.read_only && !self.closed.load(Ordering::Acquire) {
                 // Whoever opened, wrote and closed while this one committed was not the last, and has left his change to it.
-                let Some(changed) = open.state.try_read().map(|state| state.changed && state.latched.is_none()) else {
+                let Some((changed, latched)) = open.state.try_read().map(|state| (state.changed, state.latched.is_some())) else {
                     drop(files);
                     drop(open.state.read());
                     continue;
                 };
-                let due = committed.is_none() || changed && matches!(committed, Some(Ok(())));
+                // Who has only read is not told of what he had no part in.
+                let due = committed.is_none() && (flags.write || !latched) || changed && !latched && matches!(committed, Some(Ok(())));
                 if due && self.has_name(open) {
                     // Committed while still in the table, so that a lookup in between sees the right size.
                     drop(files);

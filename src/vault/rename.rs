@@ -124,6 +124,9 @@ impl Core {
             from.dir.rename(&stored, &*to.dir, destination, mode)?;
         } else {
             self.move_over(&from, &stored, &to, destination, target.as_ref().map(|(_, t)| t))?;
+            if let Some((_, there)) = target.as_ref().filter(|(_, t)| t.nlink == 1) {
+                self.journal.forget_repair((there.dev, there.ino));
+            }
         }
         if (self.journal.notes_created() || !self.journal.refused.is_empty())
             && let (Some(old), Some(new)) = (self.path_in(parent, &stored), self.path_in(new_parent, destination))
@@ -215,13 +218,14 @@ impl Core {
             drop(files);
             return self.commit(&open, Durability::Synced);
         }
-        if !self.shared {
-            self.journal.write_lost((stat.dev, stat.ino))?; // nobody can open it meanwhile
+        let inode = (stat.dev, stat.ino);
+        if !self.shared && self.journal.has_lost(inode) {
+            self.journal.write_lost(inode, &from.dir.open_file(stored, Access::ReadWrite)?)?; // nobody can open it meanwhile
         }
         drop(files);
         match from.dir.open_file(stored, Access::Read) {
             Ok(file) => {
-                file.sync_all()?;
+                file.sync_all().inspect_err(|_| self.journal.not_flushed(inode, &file))?;
                 if self.journal.notes_created()
                     && let Some(path) = self.path_in(from.node, stored)
                 {

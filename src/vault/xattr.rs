@@ -20,9 +20,10 @@ use super::core::Core;
 use super::error::{Fault, Inner};
 use super::file::OpenFile;
 use super::folder::Folder;
+use super::journal::Journal;
 use super::overflow::{Reference, control_name, reference_of};
 use super::types::{Caller, NodeId, ROOT, SetXattr};
-use crate::backing::{Access, Dir, Kind, Stat};
+use crate::backing::{Access, Dir, File, Kind, Stat};
 use crate::format::name::without_suffix;
 use crate::format::record::{OVERFLOW, OVERHEAD, RecordKind, XATTRS_LONG_MAX, XATTRS_MAX, Xattrs, epoch_of};
 
@@ -126,12 +127,17 @@ impl Place {
     }
 
     /// Makes what was set durable.
-    fn sync(&self, root: &dyn Dir) -> Inner<()> {
+    fn sync(&self, root: &dyn Dir, journal: &Journal) -> Inner<()> {
+        let flush = |file: &Arc<dyn File>, inode| file.sync_all().inspect_err(|_| journal.not_flushed(inode, file));
         match self {
-            Place::File(open) => open.file.sync_all()?,
+            Place::File(open) => flush(&open.file, open.inode)?,
             Place::Dir(dir) => dir.sync()?,
             Place::Entry(dir, stored) => match dir.stat(stored)?.kind {
-                Kind::File => dir.open_file(stored, Access::Read)?.sync_all()?,
+                Kind::File => {
+                    let file = dir.open_file(stored, Access::Read)?;
+                    let stat = file.stat_but_times()?;
+                    flush(&file, (stat.dev, stat.ino))?;
+                }
                 Kind::Dir => dir.open_dir(stored)?.sync()?,
                 // Nothing else can be opened to be flushed alone.
                 _ => root.sync_store()?,
@@ -246,7 +252,7 @@ impl Core {
         if let Some(before) = before
             && self.young_lists.is_young(&before, Instant::now())
             && self.is_alone(node, place)
-            && place.sync(&*self.root).is_ok()
+            && place.sync(&*self.root, &self.journal).is_ok()
             && self.young_lists.take(&before, Instant::now())
         {
             // The change is made; an old file that cannot go is residue.

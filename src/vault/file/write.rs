@@ -167,7 +167,7 @@ impl FileState {
         let count = entries.len();
         chunk.table.seals = chunk.table.seals.saturating_add(count as u32);
         let guarded_end = self.committed.as_ref().map_or(0, |c| c.end);
-        let rides = self.durable && (tools.others_wait || self.riding_bytes + bytes.len() <= RIDE_MAX);
+        let rides = self.durable && (self.waits || tools.others_wait || self.riding_bytes + bytes.len() <= RIDE_MAX);
         let live = std::mem::take(&mut chunk.live);
         let waits = |s: usize| live[s] || layout.segment_offset(k, s) < guarded_end;
         let mut refused = None;

@@ -41,7 +41,7 @@ impl Journal {
             // Times too: a record carries them, and is gone afterwards.
             if let Err(e) = tracked.file.sync_all() {
                 tracing::error!("a file of the journal could not be flushed: {e}");
-                state.lost.insert(inode, tracked.file.clone());
+                self.lost.note(inode, &tracked.file);
                 state.add_broken(inode, tracked);
             }
         }
@@ -231,9 +231,8 @@ impl Journal {
             self.root.unlink(&running.name)?;
         }
         self.cut_refused();
-        let lost: Vec<Inode> = state.lost.keys().copied().filter(|_| !self.shared).collect();
         drop(state);
-        lost.into_iter().try_for_each(|inode| self.write_lost(inode))?;
+        self.write_all_lost()?;
         of_created
     }
 }

@@ -11,7 +11,7 @@ use super::Journal;
 use crate::backing::{File, Timestamp};
 use crate::format::journal::{JournalRecord, Patch, header_hash};
 use crate::format::layout::SMALL_MAX;
-use crate::vault::error::Inner;
+use crate::vault::error::{Inner, is_no_space};
 use crate::vault::mtime::set_mtime;
 
 /// What a redo made of the records of one inode.
@@ -27,7 +27,7 @@ pub(super) enum Outcome {
 
 impl Journal {
     /// Applies the records of one inode in order: all of those that follow from each other, where one of them knows the file's header. With
-    /// `rewrite` also what reads as if it were there: after a failed flush the kernel's cache tells nothing of the disk.
+    /// `rewrite` a flush of it is known to have failed: the kernel's cache tells nothing of the disk.
     pub(super) fn redo(&self, file: &dyn File, records: &[&JournalRecord<'_>], rewrite: bool) -> Inner<Outcome> {
         let layout = self.keys.layout;
         let mut bytes = vec![0; layout.cipher_len(SMALL_MAX) as usize];
@@ -54,10 +54,17 @@ impl Journal {
         // Only what stays in the end: a redo of what is done already must find nothing to do, or a replay that waits for that has no end.
         for (offset, bytes) in net_effect(records[start..end].iter().flat_map(|r| &r.patches), last.cipher_len) {
             present.resize(bytes.len(), 0);
-            if rewrite || file.read_at(&mut present, offset)? != present.len() || present != *bytes {
-                file.write_at(bytes, offset)?;
-                changed = true;
+            let is_there = file.read_at(&mut present, offset)? == present.len() && present == *bytes;
+            if is_there && self.overlaid.is_some() {
+                continue;
             }
+            match file.write_at(bytes, offset) {
+                // What reads as if it were there may be in the kernel's memory alone, after a flush that failed in an earlier mount. A full
+                // copy-on-write store wants room even for that; then it has to do.
+                Err(e) if is_there && !rewrite && is_no_space(e.raw_os_error().unwrap_or(0)) => {}
+                other => other?,
+            }
+            changed |= rewrite || !is_there;
         }
         let stat = file.stat()?;
         // Lengthened only: bytes on which a later record relies, perhaps in another journal, were flushed before it.
