@@ -43,7 +43,7 @@ before_cleanup() {
 # Plain contents of the vault as a machine has it.
 contents() {
     rm -rf -- "$work/out-$1"
-    on "$1" "$kithfs" export "$(store "$1")" "$work/out-$1" >/dev/null 2>&1
+    on "$1" "$kithfs" export "$(store "$1")" "$work/out-$1" >"$work/export" 2>&1 || { cat "$work/export" >&2; die "$sync: export on machine $1"; }
 }
 # Both machines have the same, whole, and neither takes it for something older.
 agree() {
