@@ -177,6 +177,38 @@ fn create_without_fsync() {
 }
 
 #[test]
+fn write_for_long_without_fsync() {
+    crash(|s, _| {
+        s.may_break(b"file");
+        s.may(b"file", Some(b""));
+        let handle = s.open(b"file", READ_WRITE);
+        s.write_on(handle, b"file", 0, &pattern(2, 9000));
+        s.commit();
+        s.made_durable(b"file");
+        for round in 1..4 {
+            s.write_on(handle, b"file", 9000 * round, &pattern(round as u64, 9000));
+            s.commit();
+        }
+        s.write_on(handle, b"file", 100, &pattern(9, 5000));
+        s.vault.release(handle).unwrap();
+    });
+    // What was committed before stays.
+    let old = pattern(2, 9000);
+    let act = |v: &Vault| {
+        let handle = vaults::open_or_create(v, b"file", READ_WRITE)?;
+        v.write(handle, 0, &old, false)?;
+        v.commit_due(Duration::ZERO);
+        v.flush_due(Duration::ZERO);
+        let written = v.write(handle, 9000, &pattern(3, 50_000), false);
+        let flushed = v.flush(handle);
+        let _ = v.release(handle);
+        written.and(flushed)
+    };
+    let new = patched(old.clone(), 9000, &pattern(3, 50_000));
+    fills_up(b"file", Some(old.clone()), Some(new), |v| durable(v, b"file", &old), act);
+}
+
+#[test]
 fn create_and_fsync() {
     crash(|s, _| {
         s.mkdir(b"dir");

@@ -296,3 +296,91 @@ fn a_time_that_a_file_has_already_is_not_set_again() {
     plan.reset();
     assert_eq!(set(later, SetTime::Omit).unwrap().mtime, later);
 }
+
+/// A vault with a file that was written to and committed and never synced, and its handle.
+fn with_open_file(store: &MemStore, plan: &std::sync::Arc<FaultPlan>) -> (Vault, u64) {
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+    vault.write(handle, 0, &pattern(1, 40_000), false).unwrap();
+    vault.commit_due(Duration::ZERO);
+    (vault, handle)
+}
+
+#[test]
+fn a_file_that_stays_open_is_made_durable_without_an_fsync() {
+    // A program that writes for hours and never syncs had its file committed straight to its places for as long: a crash in the middle of
+    // one of these commits left nothing of it readable.
+    let store = store();
+    let (vault, handle) = with_open_file(&store, &FaultPlan::new());
+    let (sender, flushed) = mpsc::channel();
+    let sender = std::sync::Mutex::new(sender);
+    store.on_event(Box::new(move |event| {
+        if event.call == Call::SyncAll {
+            let _ = sender.lock().unwrap().send(event.ino);
+        }
+    }));
+    // By the background alone. The first flush may be that of another file; a file's own is over when the vault's next step is seen.
+    let whole = || {
+        let crashed = store.crash(&mut |_| 0);
+        get(&vaults::open(crashed.root()).unwrap(), b"file").is_ok_and(|bytes| bytes == pattern(1, 40_000))
+    };
+    assert!(!whole(), "nothing was flushed yet");
+    while !whole() {
+        flushed.recv_timeout(Duration::from_secs(60)).expect("the background makes the file durable");
+        vault.write(handle, 0, &pattern(1, 100), false).unwrap(); // waits until the file is free
+    }
+    vault.release(handle).unwrap();
+    vault.close().unwrap();
+}
+
+#[test]
+fn a_flush_in_the_background_that_fails_is_told() {
+    // Of both flushes that the background makes: the one beside the writers, and the one with the file locked.
+    for call in [Call::SyncData, Call::SyncAll] {
+        let (store, plan) = (store(), FaultPlan::new());
+        plan.lose_what_is_not_flushed();
+        let (vault, handle) = with_open_file(&store, &plan);
+        vault.write(handle, 40_000, &pattern(2, 9000), false).unwrap();
+        fail(&plan, call, 1);
+        vault.flush_due(Duration::ZERO);
+        plan.reset();
+        assert_eq!(vault.fsync(handle, false).unwrap_err().errno(), libc::EIO, "{call:?}: the error stays");
+        let _ = vault.release(handle);
+        // Opened again, what was lost is written again.
+        let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+        vault.fsync(handle, false).unwrap();
+        vault.release(handle).unwrap();
+        let crashed = store.crash(&mut |_| 0);
+        let found = get(&vaults::open(crashed.root()).unwrap(), b"file").unwrap();
+        let all = [pattern(1, 40_000), pattern(2, 9000)].concat();
+        assert!(found == all[..40_000] || found == all, "{call:?}: {} bytes", found.len());
+        vault.close().unwrap();
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_flush_in_the_background() {
+    // A slow disk may take a minute to flush what a recording has brought together; who records must not be held up by it.
+    let store = store();
+    let (vault, handle) = with_open_file(&store, &FaultPlan::new());
+    let ((begun, begins), (end, ends)) = (mpsc::channel(), mpsc::channel::<()>());
+    let (begun, ends) = (std::sync::Mutex::new(begun), std::sync::Mutex::new(ends));
+    store.on_event(Box::new(move |event| {
+        if event.call == Call::SyncData {
+            let _ = begun.lock().unwrap().send(());
+            let _ = ends.lock().unwrap().recv();
+        }
+    }));
+    std::thread::scope(|scope| {
+        let flushing = scope.spawn(|| vault.flush_due(Duration::ZERO));
+        begins.recv_timeout(Duration::from_secs(60)).expect("it is flushed");
+        vault.write(handle, 40_000, &pattern(2, 9000), false).unwrap();
+        vault.commit_due(Duration::ZERO);
+        assert!(!flushing.is_finished());
+        drop(end);
+    });
+    vault.release(handle).unwrap();
+    vault.close().unwrap();
+    let found = get(&vaults::open(store.root()).unwrap(), b"file").unwrap();
+    assert!(found == [pattern(1, 40_000), pattern(2, 9000)].concat());
+}

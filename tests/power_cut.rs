@@ -245,6 +245,35 @@ fn attributes_and_times_between_overwrites() {
 }
 
 #[test]
+fn written_for_long_without_an_fsync() {
+    // A recording of hours that no program synced went straight to its places at each commit, as long as it was open: a power cut in the
+    // middle of one, or of the kernel's writing it out, left all of it unreadable, and not only the last seconds.
+    both_chunk_sizes(|s, _| {
+        for (name, len) in [(&b"small"[..], 300), (b"large", 30_000)] {
+            s.may(name, Some(b""));
+            s.may_break(name);
+            let handle = s.open(name, READ_WRITE);
+            s.write_on(handle, name, 0, &pattern(1, len));
+            s.commit();
+            s.write_on(handle, name, len, &pattern(2, len));
+            s.commit();
+            s.made_durable(name);
+            for round in 2..5 {
+                s.write_on(handle, name, round * len, &pattern(10 + round as u64, len));
+                s.write_on(handle, name, 100, &pattern(20 + round as u64, 50));
+                s.commit();
+            }
+            // In the middle of what is not committed yet.
+            s.write_on(handle, name, 5 * len, &pattern(30, 80_000));
+            s.vault.flush_due(std::time::Duration::ZERO);
+            s.write_on(handle, name, 5 * len + 80_000, &pattern(31, 5000));
+            s.commit();
+            s.vault.release(handle).unwrap();
+        }
+    });
+}
+
+#[test]
 fn random_sessions() {
     for seed in 0..12u64 {
         let chunk_log2 = if seed % 2 == 0 { 12 } else { 14 };

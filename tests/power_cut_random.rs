@@ -68,6 +68,12 @@ enum Step {
         len: usize,
         sync: bool,
     },
+    /// Remove the file, make it anew, and go on writing to it for longer than the background leaves a file without a flush.
+    StayOpen {
+        file: usize,
+        len: usize,
+        offset: usize,
+    },
     /// Write and fsync where a file of small chunks has index blocks of two levels, with a hole before it.
     Far {
         file: usize,
@@ -102,8 +108,9 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (file.clone(), offset, 1..4usize).prop_map(|(file, offset, segments)| Step::Punch { file, offset, segments }),
         1 => (file.clone(), file.clone()).prop_map(|(from, to)| Step::RenameOver { from, to }),
         1 => (file.clone(), len.clone()).prop_map(|(file, len)| Step::Remake { file, len }),
-        2 => (file.clone(), proptest::option::of(file), 0..20_000usize, len, any::<bool>())
+        2 => (file.clone(), proptest::option::of(file.clone()), 0..20_000usize, len, any::<bool>())
             .prop_map(|(file, by, offset, len, sync)| Step::Orphan { file, by: by.filter(|by| *by != file), offset, len, sync }),
+        2 => (file, 0..20_000usize, 1..14_000usize).prop_map(|(file, offset, len)| Step::StayOpen { file, offset, len }),
         1 => Just(Step::Reopen),
     ]
 }
@@ -182,6 +189,20 @@ fn run(s: &mut Session, store: &MemStore, steps: &[Step]) {
                 s.commit();
                 close(s, &mut open);
                 s.create(gone, &pattern(seed, 5000));
+            }
+            Step::StayOpen { file, offset, len } => {
+                close(s, &mut open);
+                let name = NAMES[file];
+                s.unlink(name);
+                s.may(name, Some(b""));
+                s.may_break(name);
+                let handle = s.open(name, READ_WRITE);
+                s.write_on(handle, name, 0, &pattern(seed, len));
+                s.commit();
+                s.made_durable(name);
+                s.write_on(handle, name, offset % (len + 1), &pattern(seed + 1000, len));
+                s.commit();
+                open = Some((handle, name));
             }
             Step::Reopen => {
                 close(s, &mut open);

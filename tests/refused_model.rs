@@ -214,7 +214,8 @@ impl Run {
                 let gone = self.files.remove(name).unwrap();
                 gone.handles.into_iter().for_each(|handle| drop(self.vault.release(handle)));
             }
-            (95..97, ..) => self.vault.commit_due(Duration::ZERO),
+            (95, ..) => self.vault.commit_due(Duration::ZERO),
+            (96, ..) => self.vault.flush_due(Duration::ZERO),
             (97.., ..) => self.reopen(),
             _ => {}
         }

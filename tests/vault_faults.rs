@@ -8,6 +8,7 @@
 mod vaults;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use kithfs::backing::Call;
 use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
@@ -88,6 +89,29 @@ impl Session<'_> {
         self.story(path).blurred |= !(flushed && closed);
     }
 
+    /// Makes a file that nobody syncs, and goes on writing to it for as long as the background leaves such a file without a flush.
+    fn stay_open(&mut self, path: &[u8]) {
+        let bytes = pattern(21, 40_000);
+        self.change(path, |b| *b = bytes.clone());
+        let opened = vaults::open_or_create(self.vault, path, READ_WRITE);
+        let Some(handle) = self.took(opened) else { return self.story(path).blurred = true };
+        let mut whole = self.took(self.vault.write(handle, 0, &bytes, false)).is_some();
+        self.vault.commit_due(Duration::ZERO);
+        self.vault.flush_due(Duration::ZERO);
+        whole &= self.took(self.vault.flush(handle)).is_some();
+        if whole {
+            let story = self.story(path);
+            let last = story.states.len() - 1;
+            story.states.drain(..last);
+            (story.durable, story.fragile) = (true, false);
+        }
+        self.change(path, |b| b[8000..9000].fill(7));
+        whole &= self.took(self.vault.write(handle, 8000, &[7; 1000], false)).is_some();
+        self.vault.commit_due(Duration::ZERO);
+        let closed = self.took(self.vault.release(handle)).is_some();
+        self.story(path).blurred |= !(whole && closed);
+    }
+
     /// What is shown while things fail is never wrong either.
     fn read(&mut self, path: &[u8], handle: u64) {
         let mut buf = vec![0xAB; 400_000];
@@ -156,6 +180,7 @@ impl Session<'_> {
         self.took(done);
         self.write(b"e", 0, &pattern(12, 10_000), true);
         self.unlink(b"e");
+        self.stay_open(b"f");
         self.truncate(b"b", 0);
         self.write(b"a", 29_000, &pattern(13, 200_000), true);
         let entries = vaults::entries(self.vault, ROOT);

@@ -14,6 +14,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::error::{Fault, Inner, is_no_space};
 use super::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools};
@@ -135,6 +136,7 @@ impl Committer<'_> {
                 }
                 // A record may rely on what was written without one only when it is flushed.
                 state.needs_sync = true;
+                state.straight_since.get_or_insert_with(Instant::now);
                 if durability == Durability::Synced {
                     self.sync_all(state, open, recorded)?;
                 }
@@ -144,11 +146,21 @@ impl Committer<'_> {
         Ok(())
     }
 
+    /// Makes what was committed durable, so that whatever changes from here on goes by the journal. A failure latches.
+    pub fn make_durable(&self, state: &mut FileState, open: &OpenFile) -> Inner<()> {
+        let flushed = self.sync_all(state, open, &mut false);
+        if let Err(fault) = &flushed {
+            state.latched = Some(fault.errno());
+        }
+        flushed
+    }
+
     /// A real flush of the inode: contents, times, mode, and on the usual stores its name.
     fn sync_all(&self, state: &mut FileState, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
         self.flushed(open.file.sync_all(), open, recorded)?;
         self.journal.created_is_durable(&state.file_id);
         state.durable = true;
+        state.straight_since = None;
         state.replaced = false;
         state.needs_sync = false;
         state.mtime_set = false;

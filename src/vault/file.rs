@@ -96,6 +96,8 @@ pub(crate) struct FileState {
     pub hint: Hint,
     /// Whether a crash may leave the committed header behind, so that what it refers to must not be touched.
     pub durable: bool,
+    /// When the first commit was made that no flush has followed.
+    pub straight_since: Option<Instant>,
     /// It is durable that no name leads to the file any more.
     pub nameless: bool,
     /// Name, mode or contents may have changed since the inode was last flushed for good.
@@ -187,6 +189,7 @@ impl OpenFile {
             oldest_epoch: tools.keys.current().number,
             hint,
             durable: false,
+            straight_since: None,
             nameless: false,
             needs_sync: true,
             mtime_set: false,
@@ -262,6 +265,7 @@ impl OpenFile {
             oldest_epoch: header.oldest_epoch,
             hint: header.hint,
             durable: true,
+            straight_since: None,
             nameless: false,
             // Whoever wrote it, an earlier mount or a sync tool, may have left it in the machine's cache: nothing in the store tells.
             needs_sync: true,

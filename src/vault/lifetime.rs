@@ -33,10 +33,9 @@ const JOURNAL_IDLE: Duration = Duration::from_secs(1);
 
 pub(super) fn background(shares: &Arc<Shares>) -> Background {
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
-    let (shares, signal) = (shares.clone(), stop.clone());
-    let thread = std::thread::Builder::new()
-        .name("kithfs-commit".into())
-        .spawn(move || {
+    let every_tick = |name: &str, task: fn(&Core, &Trust)| {
+        let (shares, signal) = (shares.clone(), stop.clone());
+        let run = move || {
             let (stop, changed) = &*signal;
             let mut stopped = stop.lock();
             while !*stopped {
@@ -44,11 +43,14 @@ pub(super) fn background(shares: &Arc<Shares>) -> Background {
                 if *stopped {
                     break;
                 }
-                MutexGuard::unlocked(&mut stopped, || shares.cores().iter().for_each(|core| look_after(core, shares.trust())));
+                MutexGuard::unlocked(&mut stopped, || shares.cores().iter().for_each(|core| task(core, shares.trust())));
             }
-        })
-        .ok();
-    Background { stop, thread }
+        };
+        std::thread::Builder::new().name(name.into()).spawn(run).ok()
+    };
+    // A slow disk takes its time to flush: nobody's commit waits for that.
+    let threads = [every_tick("kithfs-commit", look_after), every_tick("kithfs-flush", |core, _| core.flush_due(COMMIT_AFTER))];
+    Background { stop, threads: threads.into_iter().flatten().collect() }
 }
 
 /// Opens an entered share: takes the lock, replays what a crash left.

@@ -38,6 +38,7 @@ mod core;
 mod entries;
 mod error;
 mod file;
+mod flush;
 mod folder;
 mod io;
 mod journal;
@@ -179,7 +180,7 @@ pub struct Description {
 
 struct Background {
     stop: Arc<(Mutex<bool>, Condvar)>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 struct Inside {
@@ -310,6 +311,13 @@ impl Vault {
         }
     }
 
+    /// Makes files durable that stay open and have been committed without a flush for twice `age`, as the background does twice a second.
+    pub fn flush_due(&self, age: Duration) {
+        for core in self.shares().cores() {
+            core.flush_due(age);
+        }
+    }
+
     /// What the identity may do in the vault's own share.
     pub fn role(&self) -> Role {
         self.core().keys.signing.role()
@@ -384,13 +392,13 @@ impl Vault {
 
 impl Inside {
     fn close(&self) -> Result<()> {
-        let thread = {
+        let threads = {
             let mut background = self.background.lock();
             *background.stop.0.lock() = true;
             background.stop.1.notify_all();
-            background.thread.take()
+            std::mem::take(&mut background.threads)
         };
-        if let Some(thread) = thread {
+        for thread in threads {
             let _ = thread.join();
         }
         let mut keeper = self.keeper.lock().take();

@@ -19,7 +19,7 @@ use crate::backing::{Access, Dir, Kind, Lock};
 use crate::format::signature::Authorship;
 
 /// How long the background waits for its turn with a file that others work on.
-const TURN: Duration = Duration::from_secs(1);
+pub(super) const TURN: Duration = Duration::from_secs(1);
 
 /// What a handle stands for.
 #[derive(Clone)]
@@ -180,8 +180,6 @@ impl Core {
             state.hint.name.clear();
             state.hint.name.extend_from_slice(&link.name);
         }
-        let next_serial = || self.next_serial();
-        let committer = Committer { tools: self.tools(), journal: &self.journal, next_serial: &next_serial, shared: self.shared };
         if state.changed {
             self.remember_commit(open.node);
         }
@@ -196,10 +194,19 @@ impl Core {
         };
         state.needs_sync |= open.inode_changed.swap(false, Ordering::AcqRel);
         let _pinned = if self.shared { Some(self.begin_together(open, state)?) } else { None };
-        let committed = committer.commit(state, open, &path, durability);
+        let committed = self.committer(&|| self.next_serial()).commit(state, open, &path, durability);
         state.count(&self.tools());
         committed?;
         if self.shared { self.end_together(open, state) } else { Ok(()) }
+    }
+
+    fn committer<'a>(&'a self, next_serial: &'a dyn Fn() -> u64) -> Committer<'a> {
+        Committer { tools: self.tools(), journal: &self.journal, next_serial, shared: self.shared }
+    }
+
+    /// Makes the committed state of a file durable whose lock is held.
+    pub fn make_durable(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
+        self.committer(&|| self.next_serial()).make_durable(state, open)
     }
 
     /// Lets go of one handle of an open file; the last one commits, unless no name leads to the file any more.

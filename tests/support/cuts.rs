@@ -203,6 +203,12 @@ impl Session {
         self.vault.commit_due(std::time::Duration::ZERO);
     }
 
+    /// What the background does of itself for a file that stays open, and of which all is committed.
+    pub fn made_durable(&mut self, path: &[u8]) {
+        self.vault.flush_due(std::time::Duration::ZERO);
+        self.must(path);
+    }
+
     /// Everything that is there by now will be there for ever: closes the vault and opens it again.
     pub fn reopen(&mut self, store: &MemStore) {
         self.vault.close().unwrap();
