@@ -93,7 +93,10 @@ const OWNED: &[(&str, &str)] = &[
 /// Files with unsafe code, and why they cannot do without.
 const UNSAFE: &[(&str, &str)] = &[
     ("crypto/hctr2/wide.rs", "vector instructions, called where the processor has them, and their loads and stores"),
-    ("backing/os/sys.rs", "system calls that neither std nor rustix has: fchmodat2, getxattrat, setxattrat, removexattrat"),
+    (
+        "backing/os/sys.rs",
+        "system calls that neither std nor rustix has: fchmodat2, getxattrat, setxattrat, removexattrat, sync_file_range",
+    ),
     ("fuse/serve.rs", "a descriptor that was lent to the transport is taken back"),
     ("fuse/uring/memory.rs", "memory that the kernel writes requests to and reads answers from"),
     ("fuse/uring/ring.rs", "commands for io_uring, whose memory must outlive them"),

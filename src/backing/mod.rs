@@ -273,6 +273,9 @@ pub trait File: Send + Sync {
     fn allocate(&self, how: Allocate, offset: u64, len: u64) -> io::Result<()>;
     /// Next data or hole at or after `offset`; `ENXIO` beyond the end.
     fn seek(&self, what: Seek, offset: u64) -> io::Result<u64>;
+    /// Has the store begin to write to its disk what was written at a place, and does not wait for it: a later flush has less to do. It
+    /// promises nothing, so there is nothing to tell where that is not possible.
+    fn begin_flush(&self, _offset: u64, _len: u64) {}
     /// Makes contents and length durable (`fdatasync`).
     fn sync_data(&self) -> io::Result<()>;
     /// Makes contents and inode durable (`fsync`).

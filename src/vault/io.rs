@@ -23,6 +23,9 @@ const LARGE: u64 = 1 << 40;
 /// Bytes after which a write looks whether a commit is due.
 const WRITE_PART: usize = 1 << 20;
 
+/// Bytes of a write from which on it counts as part of a stream.
+const STREAM: usize = 128 << 10;
+
 /// Punched bytes of an open file with which a commit gives the space back at once; less waits for the next commit, which costs a flush:
 /// what digs many small holes would pay that for each.
 const PUNCH_PENDING: u64 = 1 << 20;
@@ -102,6 +105,13 @@ impl Core {
         }
         if flags.sync {
             self.commit_state(&open, &mut state, Durability::Synced)?;
+        }
+        let streams = state.durable && state.unsynced && data.len() >= STREAM;
+        drop(state);
+        if streams {
+            // The next commit flushes these bytes before it goes on. A disk that has them by then is not waited for.
+            let from = self.keys.layout.cipher_len(offset - data.len() as u64);
+            open.file.begin_flush(from, self.keys.layout.cipher_len(offset).saturating_sub(from));
         }
         Ok(())
     }

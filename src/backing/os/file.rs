@@ -102,6 +102,10 @@ impl File for OsFile {
         Ok(fs::seek(&self.fd, from)?)
     }
 
+    fn begin_flush(&self, offset: u64, len: u64) {
+        let _ = sys::begin_flush(self.fd.as_fd(), offset, len); // an error is that of the disk, and the flush will tell it
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         Ok(retry_on_intr(|| fs::fdatasync(&self.fd))?)
     }

@@ -114,6 +114,13 @@ pub(super) fn remove_xattr_fd(fd: BorrowedFd<'_>, key: &[u8]) -> Result<bool> {
     existed(fs::fremovexattr(fd, key))
 }
 
+/// Begins to write dirty pages of a file to the disk (`SYNC_FILE_RANGE_WRITE`), and waits for none of them.
+pub(super) fn begin_flush(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
+    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return Err(Errno::INVAL) };
+    // SAFETY: the call takes numbers only, and the descriptor is borrowed.
+    result(unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) }.into()).map(drop)
+}
+
 fn existed(removed: Result<()>) -> Result<bool> {
     match removed {
         Ok(()) => Ok(true),
@@ -245,6 +252,15 @@ mod tests {
         let older = |name: &str| fs::openat(dir, name, OFlags::RDONLY | OFlags::NOFOLLOW, Mode::empty());
         assert_eq!(older("link").unwrap_err(), Errno::LOOP);
         assert_eq!(open(dir, b"link", OFlags::RDONLY, Mode::empty()).unwrap_err(), Errno::LOOP);
+    }
+
+    #[test]
+    fn a_flush_is_begun() {
+        let (temp, _dir) = dir();
+        let file = std::fs::File::options().read(true).write(true).open(temp.path().join("file")).unwrap();
+        std::io::Write::write_all(&mut &file, &[7; 5000]).unwrap();
+        assert_eq!(begin_flush(file.as_fd(), 100, 4096), Ok(()));
+        assert_eq!(begin_flush(file.as_fd(), u64::MAX, 1), Err(Errno::INVAL));
     }
 
     #[test]
