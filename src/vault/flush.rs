@@ -33,7 +33,7 @@ impl FileState {
         } else if !self.durable {
             let is_old = self.committed.is_some() && self.straight_since.is_some_and(|since| since.elapsed() >= age * 2);
             if is_old { Due::Durable } else { Due::Nothing }
-        } else if self.unsynced && self.dirty_since.is_some_and(|since| since.elapsed() >= age / 2) {
+        } else if self.unsynced && self.dirty_since.is_some_and(|since| since.elapsed() >= age / 4 * 3) {
             Due::Bytes
         } else {
             Due::Nothing
@@ -42,7 +42,7 @@ impl FileState {
 }
 
 impl Core {
-    /// Flushes every open file in which fresh bytes have waited for half of `age`, and makes those durable that have been committed without
+    /// Flushes every open file in which fresh bytes have waited for most of `age`, after which they are committed, and makes those durable that have been committed without
     /// a flush for twice `age`.
     pub fn flush_due(&self, age: Duration) {
         if self.read_only || self.shared {
