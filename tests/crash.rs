@@ -10,6 +10,7 @@ mod load;
 #[path = "support/mounted.rs"]
 mod mounted;
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -252,25 +253,12 @@ impl Drop for Disk {
 
 #[test]
 fn a_disk_that_is_copied_in_one_moment_holds_what_was_acknowledged() {
-    // The copy is what a power cut would have left: an ext4 in an image that lies on an XFS, which clones files in one step.
     if !can_mount() {
         return;
     }
     let mut bed = Bed::new(None);
     let work = bed.dir.path().to_owned();
-    let made = Command::new("mkfs.xfs").args(["-q", "-d", "size=1g,file,name=outer"]).current_dir(&work).output();
-    if !is_root() || !made.is_ok_and(|output| output.status.success()) {
-        println!("skipped: it needs root and mkfs.xfs");
-        return;
-    }
-    let Some(outer) = Disk::mount(&work.join("outer"), &work.join("xfs"), "loop") else {
-        println!("skipped: loop devices cannot be mounted");
-        return;
-    };
-    shell(&work, "truncate -s 96M xfs/disk && mkfs.ext4 -q -F xfs/disk");
-    let inner = Disk::mount(&work.join("xfs/disk"), &work.join("ext4"), "loop").expect("mount the inner disk");
-    bed.vault = work.join("ext4/vault");
-    bed.init();
+    let Some(disks) = Copied::make(&mut bed) else { return };
     let rounds = number("KITHFS_CRASH_ROUNDS", ROUNDS);
     let mut acknowledged = 0;
     for round in 0..rounds {
@@ -302,8 +290,90 @@ fn a_disk_that_is_copied_in_one_moment_holds_what_was_acknowledged() {
         daemon.unmount();
     }
     println!("{rounds} copies, {acknowledged} acknowledgements");
-    drop(inner);
-    drop(outer);
+    drop(disks);
+}
+
+/// Records of a recording, each the half second in which it was written, over and over.
+const RECORD: usize = 512;
+
+/// The records of what was found of a recording, which has to have all that was written in its first `whole` half seconds.
+fn check_recording(path: &Path, whole: usize, what: &str) {
+    let found = std::fs::read(path).unwrap_or_else(|e| panic!("{what}: {e}"));
+    for (n, record) in found.chunks(RECORD).enumerate() {
+        assert!(record.iter().all(|byte| *byte == n as u8 + 1), "{what}: record {n} of {}", found.len() / RECORD);
+    }
+    assert!(found.len() >= whole * RECORD, "{what}: {} records, and {whole} were written long before", found.len() / RECORD);
+}
+
+#[test]
+fn a_recording_that_nobody_syncs_loses_its_last_seconds_and_no_more() {
+    // What a program wrote little by little stayed in the kernel for half a minute, and went with a daemon that died; and of a file that was
+    // never synced a power cut could leave nothing readable, however long ago it was begun.
+    if !can_mount() {
+        return;
+    }
+    let mut bed = Bed::new(None);
+    let work = bed.dir.path().to_owned();
+    let disks = Copied::make(&mut bed);
+    if disks.is_none() {
+        bed.init();
+    }
+    let daemon = bed.mount(&bed.vault);
+    // Begun before: a program that is started has the recording's descriptor for a moment, and closing that one flushes too.
+    let copier = disks.as_ref().map(|_| {
+        let mut copier = Command::new("bash");
+        copier.args(["-euc", "read -r; cp --reflink=always xfs/disk xfs/copy"]).current_dir(&work).stdin(Stdio::piped()).spawn().unwrap()
+    });
+    let mut recording = std::fs::File::create(bed.point().join("recording")).unwrap();
+    // The time is what is promised: more than half of it is left to a machine that is busy, and the kernel alone would take longer.
+    const HALF_SECONDS: u8 = 48;
+    for n in 0..HALF_SECONDS {
+        recording.write_all(&[n + 1; RECORD]).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    if let Some(mut copier) = copier {
+        copier.stdin.take().unwrap().write_all(b"now\n").unwrap();
+        assert!(copier.wait().unwrap().success());
+    }
+    daemon.kill();
+    drop(recording);
+    let daemon = bed.mount(&bed.vault);
+    check_recording(&bed.point().join("recording"), 16, "after the kill");
+    daemon.unmount();
+    if disks.is_some() {
+        let _copy = Disk::mount(&work.join("xfs/copy"), &work.join("copy"), "loop").expect("mount the copy");
+        let daemon = bed.mount(&work.join("copy/vault"));
+        check_recording(&bed.point().join("recording"), 16, "in the copy");
+        daemon.unmount();
+    }
+}
+
+/// An ext4 with the vault of a bed on it, in an image that lies on an XFS, which clones files in one step: the copy is what a power cut
+/// would have left.
+struct Copied {
+    _inner: Disk,
+    _outer: Disk,
+}
+
+impl Copied {
+    /// `None`, with a message, where that cannot be had.
+    fn make(bed: &mut Bed) -> Option<Copied> {
+        let work = bed.dir.path().to_owned();
+        let made = Command::new("mkfs.xfs").args(["-q", "-d", "size=1g,file,name=outer"]).current_dir(&work).output();
+        if !is_root() || !made.is_ok_and(|output| output.status.success()) {
+            println!("skipped: it needs root and mkfs.xfs");
+            return None;
+        }
+        let Some(outer) = Disk::mount(&work.join("outer"), &work.join("xfs"), "loop") else {
+            println!("skipped: loop devices cannot be mounted");
+            return None;
+        };
+        shell(&work, "truncate -s 96M xfs/disk && mkfs.ext4 -q -F xfs/disk");
+        let inner = Disk::mount(&work.join("xfs/disk"), &work.join("ext4"), "loop").expect("mount the inner disk");
+        bed.vault = work.join("ext4/vault");
+        bed.init();
+        Some(Copied { _inner: inner, _outer: outer })
+    }
 }
 
 /// An ext4 of 64 MiB on a loop device; `None`, with a message, where that cannot be had.

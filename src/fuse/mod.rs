@@ -6,6 +6,7 @@
 //! * [`uring`]: FUSE over io_uring as another; [`abi`], [`request`], [`mod@init`] and [`dispatch`] read and answer the protocol for it.
 //! * [`seek`]: holes of files of which the kernel holds pages, for any transport.
 //! * `prefetch`: contents of small files for the kernel, before it asks.
+//! * [`handover`]: what the kernel has collected of small writes, asked for in time.
 //! * [`access`], [`acl`]: who may do what, where the kernel leaves that to us.
 //! * [`mod@serve`]: threads on the device, until the filesystem is unmounted; [`notify`]: pushing changes out of the kernel's caches.
 //! * [`mod@mount`], [`options`], [`mounts`]: our own mounting and unmounting.
@@ -16,6 +17,7 @@ pub mod acl;
 pub mod dev;
 pub mod dispatch;
 pub mod errno;
+pub mod handover;
 pub mod init;
 pub mod kernel;
 mod listed;

@@ -121,6 +121,12 @@ impl Mounted {
         mounts::mount_at(&self.mountpoint).is_ok_and(|entry| entry.is_some_and(|entry| entry.device == self.device))
     }
 
+    /// Whether a descriptor is of something in it.
+    pub(super) fn is(&self, fd: &OwnedFd) -> io::Result<bool> {
+        let device = rustix::fs::fstat(fd)?.st_dev;
+        Ok(self.device == DeviceId { major: rustix::fs::major(device), minor: rustix::fs::minor(device) })
+    }
+
     /// Lets the kernel read this many KiB ahead; without it 128, whatever was negotiated. Only root can do that, and only once the
     /// filesystem is served.
     pub fn set_readahead(&self, kib: u32) -> io::Result<()> {

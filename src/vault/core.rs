@@ -52,6 +52,8 @@ pub(crate) struct Core {
     /// Inodes whose ciphertext is longer than their authenticated size makes it: that length, and the size.
     pub sizes: Mutex<LruCache<(u64, u64), (u64, u64)>>,
     pub(super) next_handle: AtomicU64,
+    /// Calls of [`Core::write`].
+    pub(super) writes: AtomicU64,
     /// Names: taken for reading by what adds or removes one name, for writing by what must see a directory stand still.
     pub names: Names,
     /// Stored paths: held for reading by a commit from the moment it puts a path into a journal record until the record is applied, for
@@ -116,6 +118,7 @@ impl Core {
             handles: RwLock::new(HashMap::new()),
             sizes: Mutex::new(LruCache::new(NonZeroUsize::new(SIZES_MAX).expect("not zero"))),
             next_handle: AtomicU64::new(1),
+            writes: AtomicU64::new(0),
             names,
             paths: RwLock::new(()),
             long_copies: super::copies::LongCopies::new(),

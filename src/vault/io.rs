@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::commit::Durability;
 use super::core::Core;
@@ -77,6 +78,7 @@ impl Core {
     pub fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Inner<()> {
         let (open, flags) = self.file_handle(handle)?;
         self.check_writable()?;
+        self.writes.fetch_add(1, Ordering::Relaxed);
         if kill_suid_sgid {
             kill_suid_sgid_bits(&open)?;
         }

@@ -178,6 +178,15 @@ pub struct Description {
     pub shared_by: Vec<LockHolder>,
 }
 
+/// What programs do to the files of a vault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Handles that may write.
+    pub writers: usize,
+    /// Writes since the vault was opened.
+    pub writes: u64,
+}
+
 struct Background {
     stop: Arc<(Mutex<bool>, Condvar)>,
     threads: Vec<JoinHandle<()>>,
@@ -343,6 +352,16 @@ impl Vault {
     /// True where nothing may be changed.
     pub fn is_read_only(&self) -> bool {
         self.core().check_writable().is_err()
+    }
+
+    /// What programs do to files at this moment.
+    pub fn activity(&self) -> Activity {
+        let mut activity = Activity::default();
+        for core in self.shares().cores() {
+            activity.writers += core.files.lock().values().map(|shared| shared.writers).sum::<usize>();
+            activity.writes += core.writes.load(Ordering::Relaxed);
+        }
+        activity
     }
 
     /// Bytes that changes of open files take in memory until they are committed.

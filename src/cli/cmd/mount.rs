@@ -23,6 +23,7 @@ use crate::cli::report::{Failure, in_vault, note};
 use crate::cli::secret::Given;
 use crate::cli::signals::{self, Signals};
 use crate::cli::{display, identity, seen};
+use crate::fuse::handover::{self, HandOver};
 use crate::fuse::vaultfs::VaultFs;
 use crate::fuse::{self, MountError, MountOptions, Mounted, Permissions, ServeOptions, Serving, Transport, mounts, uring};
 use crate::sharing::Role;
@@ -174,6 +175,8 @@ struct Service {
     signals: Signals,
     registered: Option<Registered>,
     control: Option<Control>,
+    /// Where the kernel collects writes.
+    handover: Option<HandOver>,
 }
 
 impl Service {
@@ -236,12 +239,17 @@ impl Service {
             let served = control::serve(registered.socket(), open.vault.clone(), open.dir.clone(), serving.notifier());
             served.inspect_err(|error| tracing::warn!("commands about shares will not reach this mount: {error}")).ok()
         });
-        Ok(Service { vault: open.vault, dir: open.dir, mounted: Arc::new(mounted), serving, signals, registered, control })
+        let mounted = Arc::new(mounted);
+        let collects = serve.writeback && !options.read_only;
+        let handover = collects.then(|| handover::start(mounted.clone(), open.vault.clone())).and_then(|started| {
+            started.inspect_err(|error| tracing::warn!("what programs write may stay in the kernel for half a minute: {error}")).ok()
+        });
+        Ok(Service { vault: open.vault, dir: open.dir, mounted, serving, signals, registered, control, handover })
     }
 
     /// Serves until it is unmounted, then writes what is left.
     fn run(self, background: Option<Background>) -> Result<Exit, Failure> {
-        let Service { vault, dir, mounted, serving, signals, registered, control } = self;
+        let Service { vault, dir, mounted, serving, signals, registered, control, handover } = self;
         if let Some(background) = background
             && let Err(error) = background.serving()
         {
@@ -252,7 +260,7 @@ impl Service {
         tracing::info!("serving the vault {} on {}", display::path(&dir), display::path(&mounted.mountpoint));
         obey(signals, mounted, vault.clone());
         let served = serving.join();
-        drop(control);
+        drop((control, handover));
         let closed = vault.close().map_err(|error| in_vault(error, &dir, None));
         let result = match (served, closed) {
             (_, Err(failure)) => Err(failure),
