@@ -16,7 +16,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags};
-use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use super::mount::Mounted;
@@ -73,7 +72,7 @@ fn open_root(mounted: &Mounted) -> io::Result<OwnedFd> {
     let copy = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
     match open_tree(CWD, &mounted.mountpoint, copy) {
         Ok(copy) => Ok(rustix::fs::openat(copy, ".", flags, Mode::empty())?),
-        Err(Errno::PERM | Errno::NOSYS) => Ok(rustix::fs::open(&mounted.mountpoint, flags, Mode::empty())?),
-        Err(error) => Err(error.into()),
+        // For want of a privilege, of the call, or because the mount is one that is not copied.
+        Err(_) => Ok(rustix::fs::open(&mounted.mountpoint, flags, Mode::empty())?),
     }
 }
