@@ -155,7 +155,13 @@ impl Door {
 
     /// Makes a share of the folder; the end of the progress tells how large it is. Gives the name of the former folder too, where that was
     /// left beside it.
-    pub fn create(&self, isolated: bool, name: &str, mode: u32, progress: Progressed<'_>) -> Result<(ShareProgress, Option<Vec<u8>>), Failure> {
+    pub fn create(
+        &self,
+        isolated: bool,
+        name: &str,
+        mode: u32,
+        progress: Progressed<'_>,
+    ) -> Result<(ShareProgress, Option<Vec<u8>>), Failure> {
         match self.ask(What::Create { isolated, name: name.to_owned(), mode }, progress)? {
             Reply::Made(progress, former) => Ok((progress.into(), former)),
             _ => Err(other()),
