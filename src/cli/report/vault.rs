@@ -56,7 +56,7 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
             let failure = Failure::new(exit_of_io(&source), format_args!("{op} {path}: {source}"));
             match (op, errno) {
                 ("share", libc::EEXIST) => failure.hint(
-                    "the folder stands beside it, under the same name with .before-share, where an interruption left it: move away what has its name now, and give the same command again",
+                    "what an interruption has left beside it, under the same name with .before-share, is in the way: rename one of the two, and give the same command again",
                 ),
                 ("share", libc::EBUSY) => failure.hint(
                     "close what is open for writing in the folder, which must not be mounted with --shared; the same command again goes on where it stopped",

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::super::core::Core;
 use super::super::error::{Fault, Inner};
+use super::super::folder::{Folder, shown};
 use super::super::types::NodeId;
 use super::remove_all;
 use crate::backing::{Dir, Kind, RenameMode, SetTime};
@@ -136,18 +137,26 @@ impl Place {
             Ok(self.parent.rename(staging, &*self.parent, &self.stored, RenameMode::NoReplace)?)
         });
         if taken.is_err() {
-            match self.move_to(&aside.stored, &self.stored) {
-                Ok(()) => beside.tidy(&aside.stored),
-                Err(fault) if fault.errno() == libc::ENOENT => {} // it was never moved
-                Err(fault) => tracing::error!(
-                    errno = fault.errno(),
-                    "the folder of which a share was to be made stands as {} until it is made again",
-                    super::super::folder::shown(&aside.stored)
-                ),
-            }
+            self.give_back(&beside, &aside);
         }
         core.away.end();
         taken.map(|()| aside)
+    }
+
+    /// Renames a folder back that could not be exchanged.
+    fn give_back(&self, beside: &Folder, aside: &Aside) {
+        let back = match self.parent.stat(&aside.stored) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()), // it was never moved
+            _ => self.move_to(&aside.stored, &self.stored),
+        };
+        match back {
+            Ok(()) => beside.tidy(&aside.stored),
+            Err(fault) => tracing::error!(
+                errno = fault.errno(),
+                "the folder of which a share was to be made stands as {} until it is made again",
+                shown(&aside.stored)
+            ),
+        }
     }
 
     fn move_to(&self, from: &[u8], to: &[u8]) -> Inner<()> {
