@@ -208,7 +208,7 @@ sharing() {
     ann() { soon 120 "$kithfs" "$@" >"$work/said" 2>&1 || { cat "$work/said" >&2; die "kithfs $*"; }; }
     mkdir "$work/ann" "$work/bob"
     new_vault sharing
-    tree "$work/tree"
+    [ -d "$work/tree" ] || tree "$work/tree"
     bob identity new --kdf-memory 32 --kdf-passes 1 >"$work/said" || { cat "$work/bob.said" >&2; die "an identity"; }
     bob identity export >"$work/bob.key"
     ann contact add Bob "$(cat "$work/bob.key")"
@@ -257,9 +257,9 @@ sharing() {
 }
 
 # The making of a share is killed before each of its renames in turn: the folder is there, whole, and the same command goes on.
-cut() {
-    command -v strace >/dev/null || { say "cut: strace is not installed"; return 0; }
-    new_vault cut
+interrupted() {
+    command -v strace >/dev/null || { say "interrupted: strace is not installed"; return 0; }
+    new_vault interrupted
     mkdir -p "$work/small/sub"
     head -c 30000 /dev/urandom >"$work/small/large"
     echo note >"$work/small/sub/note"
@@ -443,7 +443,7 @@ reading() {
     fi
 }
 
-scenarios=${2:-use sharing cut others killed lost full}
+scenarios=${2:-use sharing interrupted others killed lost full}
 case $kind in squashfs | rclone) scenarios=reading ;; esac
 store_up
 for scenario in $scenarios; do
