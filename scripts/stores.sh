@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Puts a vault on each kind of store that people have and does with it what they do: a tree and all that programs call, a mount that is
-# killed, a store that fills up, and one that is taken away while it is mounted. docs/STORES.md says what holds, and is compared.
+# killed, shares and a second member, a store that fills up, and one that is taken away while it is mounted. docs/STORES.md says what holds, and is compared.
 #
 #     scripts/stores.sh [--install] [STORE...]        e.g. scripts/stores.sh exfat sshfs
 #
@@ -12,7 +12,7 @@ set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 
-packages=(exfat-fuse exfatprogs ntfs-3g sshfs openssh-sftp-server btrfs-progs xfsprogs bindfs mergerfs unionfs-fuse squashfs-tools rclone python3)
+packages=(exfat-fuse exfatprogs ntfs-3g sshfs openssh-sftp-server btrfs-progs xfsprogs bindfs mergerfs unionfs-fuse squashfs-tools rclone python3 strace)
 if [ "${1-}" = --install ]; then
     shift
     export DEBIAN_FRONTEND=noninteractive

@@ -53,7 +53,7 @@ fn filled() -> MemStore {
 }
 
 fn share(vault: &Vault, path: &[u8], options: &CreateShare) -> Result<[u8; 32], Error> {
-    vault.create_share(path, options, &mut members::quiet())
+    vault.create_share(path, options, &mut members::quiet()).map(|made| made.share)
 }
 
 fn trusting() -> OpenOptions {
@@ -66,7 +66,7 @@ fn a_folder_becomes_a_share_and_its_members_open_it_alone() {
     let vault = open(store.root()).unwrap();
     let before = tree(&vault).unwrap();
     let mut last = None;
-    let id = vault.create_share(b"projects", &with_bob(&bob), &mut |progress| last = Some(*progress)).unwrap();
+    let id = vault.create_share(b"projects", &with_bob(&bob), &mut |progress| last = Some(*progress)).unwrap().share;
     let last = last.unwrap();
     assert_eq!((last.files, last.files_total), (5, 5), "each name of a file counts");
     assert_eq!(tree(&vault).unwrap(), before, "it is as it was");

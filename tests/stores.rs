@@ -1,4 +1,5 @@
 //! Stores that cannot do what a local disk does: exFAT, NTFS and sshfs, as they come through FUSE. `scripts/stores.sh` drives the real ones.
+//! `share_in_steps.rs` has how shares are made there.
 
 #[path = "support/vaults.rs"]
 mod vaults;
@@ -9,7 +10,7 @@ use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::backing::mem::MemStore;
 use kithfs::backing::{Call, Kind};
 use kithfs::crypto::Suite;
-use kithfs::vault::{Caller, CreateShare, RenameMode, ShareProgress, Vault};
+use kithfs::vault::{Caller, RenameMode, Vault};
 use vaults::{CALLER, READ_WRITE, at, get, mkdir, open_or_create, pattern, put, rename, split};
 
 /// A vault on such a store, and the plan by which it fails.
@@ -186,20 +187,4 @@ fn who_may_not_be_made_owner_has_the_file_all_the_same_and_nothing_runs_as_us() 
     assert_eq!(vault.create_file(&other, root, b"not made", 0o644, READ_WRITE).unwrap_err().errno(), libc::EIO);
     let there = store.root().read(0, 1 << 16).unwrap().into_iter().filter(|entry| !entry.name.starts_with(b"+")).count();
     assert_eq!(there, 1, "what could not be given away does not stay");
-}
-
-#[test]
-fn a_share_is_refused_before_anything_is_copied_where_the_store_cannot_exchange() {
-    // On exFAT, NTFS, sshfs and NFS all of the folder was copied first, then came EINVAL, and what was copied stayed as a fault to fsck.
-    let (vault, store, plan) = vault();
-    mkdir(&vault, b"projects").unwrap();
-    put(&vault, b"projects/plan", b"plan").unwrap();
-    let before = store.root().read(0, 1 << 16).unwrap().len();
-    let written = plan.count(Calls::Of(Call::CreateFile));
-    let ann = CreateShare { name: "Ann".into(), ..CreateShare::default() };
-    let refused = vault.create_share(b"projects", &ann, &mut |_: &ShareProgress| {});
-    assert_eq!(refused.unwrap_err().errno(), libc::EOPNOTSUPP);
-    assert_eq!(plan.count(Calls::Of(Call::CreateFile)), written);
-    assert_eq!(store.root().read(0, 1 << 16).unwrap().len(), before);
-    assert_eq!(get(&vault, b"projects/plan").unwrap(), b"plan");
 }

@@ -180,16 +180,6 @@ use() {
     "$kithfs" export "$vault/imported" "$work/exported" >/dev/null 2>&1
     same "$work/tree" "$work/exported" "what was imported and exported differs"
     verify_vault "after an import"
-    mkdir "$work/folder" && echo plan >"$work/folder/plan"
-    "$kithfs" import "$work/folder" "$vault/projects" 2>/dev/null
-    if grep -q '^exchange' "$lacking"; then
-        fails "$kithfs" share create "$vault/projects"
-        grep -q 'cannot exchange' "$work/failed" || { cat "$work/failed" >&2; die "share create gives no hint"; }
-    else
-        "$kithfs" share create "$vault/projects" 2>"$work/share"
-    fi
-    [ "$("$kithfs" cat "$vault" projects/plan)" = plan ] || die "share create"
-    verify_vault "after share create"
     mount_vault --read-only
     [ "$(cat "$plain/list")" = 'milk, bread' ] || die "read only"
     fails touch "$plain/list"
@@ -208,6 +198,93 @@ use() {
     local left
     left=$(find "$vault" -name '.fuse_hidden*' -o -name '+trash*' -o -name '+tmp*' -o -name '+lock*')
     [ -z "$left" ] || die "left in the vault: $left"
+}
+
+# Shares: of a folder that nobody uses, and of one in a mount that programs do use; with a second member, who comes and goes.
+sharing() {
+    local of_root=$HOME folder bob_has
+    export HOME=$work/ann
+    bob() { HOME=$work/bob soon 60 "$kithfs" "$@" 2>"$work/bob.said"; }
+    ann() { soon 120 "$kithfs" "$@" >"$work/said" 2>&1 || { cat "$work/said" >&2; die "kithfs $*"; }; }
+    mkdir "$work/ann" "$work/bob"
+    new_vault sharing
+    [ -d "$work/tree" ] || tree "$work/tree"
+    bob identity new --kdf-memory 32 --kdf-passes 1 >"$work/said" || { cat "$work/bob.said" >&2; die "an identity"; }
+    bob identity export >"$work/bob.key"
+    ann contact add Bob "$(cat "$work/bob.key")"
+    ann contact verify Bob --yes
+    "$kithfs" import "$work/tree" "$vault/resting" >/dev/null 2>&1
+    "$kithfs" import "$work/tree" "$vault/used" >/dev/null 2>&1
+    ann share create "$vault/resting"
+    mount_vault
+    same "$work/tree" "$plain/resting" "a share of a folder that nobody uses differs"
+    exec 4<"$plain/used/dir 0 0/file 5 $(printf 'long%.0s' $(seq 10))"
+    # A program that works in it goes on by its name, and nobody sees it go.
+    (while [ ! -e "$work/made" ]; do stat "$plain/used/dir 0 0" >/dev/null || echo gone; done) >"$work/looked" 2>&1 &
+    writer=$!
+    cp "$work/tree/sparse" "$plain/used/sparse"
+    ann share create "$plain/used"
+    touch "$work/made"
+    wait "$writer"
+    writer=''
+    [ ! -s "$work/looked" ] || { head -n 3 "$work/looked" >&2; die "the folder was not there while it became a share"; }
+    cmp - "$work/tree/dir 0 0/file 5 $(printf 'long%.0s' $(seq 10))" <&4 || die "what was open has changed"
+    exec 4<&-
+    same "$work/tree" "$plain/used" "a share of a folder in use differs"
+    [ "$(ls -A "$plain")" = $'resting\nused' ] || { ls -A "$plain" >&2; die "the making of a share has left something"; }
+    echo plan >"$plain/used/plan"
+    sync "$plain/used/plan"
+    ann share add "$plain/used" Bob --role writer
+    ann share invite "$plain/used" Bob -o "$work/invitation"
+    unmount_vault
+    folder=$("$kithfs" map "$vault" used)
+    case $folder in /*) ;; *) folder=$vault/$folder ;; esac
+    bob accept --yes "$work/invitation" >"$work/said" || { cat "$work/bob.said" >&2; die "accept"; }
+    bob_has() { bob cat "$folder" "$1"; }
+    [ "$(bob_has plan)" = plan ] || { cat "$work/bob.said" >&2; die "what the second member reads"; }
+    echo his | bob put "$folder" his || { cat "$work/bob.said" >&2; die "what the second member writes"; }
+    [ "$("$kithfs" cat "$vault" used/his)" = his ] || die "what the second member has written"
+    ann share remove "$vault/used" Bob
+    ann share rekey --eager "$vault/used"
+    echo secret | "$kithfs" put "$vault" used/secret
+    ! bob_has secret >"$work/said" || die "who was removed reads on"
+    [ "$("$kithfs" cat "$vault" used/his)" = his ] || die "what who was removed has written"
+    verify_vault "after sharing"
+    local left
+    left=$(find "$vault" -name '.fuse_hidden*' -o -name '+trash*' -o -name '+tmp*' -o -name '+moving*')
+    [ -z "$left" ] || die "left in the vault: $left"
+    export HOME=$of_root
+}
+
+# The making of a share is killed before each of its renames in turn: the folder is there, whole, and the same command goes on.
+interrupted() {
+    command -v strace >/dev/null || { say "interrupted: strace is not installed"; return 0; }
+    new_vault interrupted
+    mkdir -p "$work/small/sub"
+    head -c 30000 /dev/urandom >"$work/small/large"
+    echo note >"$work/small/sub/note"
+    local n status renames=rename,renameat,renameat2 at
+    exported() {
+        rm -rf "$work/exported"
+        "$kithfs" export "$vault/$1" "$work/exported" >"$work/said" 2>&1 || { cat "$work/said" >&2; die "$2"; }
+        same "$work/small" "$work/exported" "$2"
+    }
+    for n in $(seq 40); do
+        "$kithfs" import "$work/small" "$vault/folder $n" >/dev/null 2>&1
+        status=0
+        # In a process of its own, or the shell tells of the kill.
+        sh -c 'timeout 60 "$@"; exit $?' sh strace -f -o /dev/null -e trace=$renames -e inject=$renames:signal=KILL:when="$n" \
+            "$kithfs" share create "$vault/folder $n" >"$work/said" 2>&1 || status=$?
+        at="folder $n"
+        "$kithfs" ls "$vault" >"$work/names"
+        grep -q "^$at/*\$" "$work/names" || at="$at.before-share"
+        exported "$at" "killed before rename $n, the folder is not whole"
+        "$kithfs" share create "$vault/folder $n" >"$work/said" 2>&1 || { cat "$work/said" >&2; die "killed before rename $n, it does not go on"; }
+        exported "folder $n" "killed before rename $n, the share is not whole"
+        ! "$kithfs" ls "$vault" | grep before-share >&2 || die "killed before rename $n, it leaves something"
+        [ "$status" -ne 0 ] || break
+    done
+    [ "$status" -eq 0 ] && [ "$n" -gt 3 ] || { cat "$work/said" >&2; die "share create: exit status $status after $n renames"; }
 }
 
 # Who is not the owner of the store, which has one for all: with a vault of his own, and in one that root has mounted for all.
@@ -366,7 +443,7 @@ reading() {
     fi
 }
 
-scenarios=${2:-use others killed lost full}
+scenarios=${2:-use sharing interrupted others killed lost full}
 case $kind in squashfs | rclone) scenarios=reading ;; esac
 store_up
 for scenario in $scenarios; do

@@ -56,6 +56,8 @@ pub(crate) struct Core {
     pub(super) writes: AtomicU64,
     /// Names: taken for reading by what adds or removes one name, for writing by what must see a directory stand still.
     pub names: Names,
+    /// Directories that have another name for a moment.
+    pub away: super::sharing::Away,
     /// Stored paths: held for reading by a commit from the moment it puts a path into a journal record until the record is applied, for
     /// writing by what changes a path. Taken after a file's lock, and no file's lock is taken while it is held for writing.
     pub paths: RwLock<()>,
@@ -120,6 +122,7 @@ impl Core {
             next_handle: AtomicU64::new(1),
             writes: AtomicU64::new(0),
             names,
+            away: super::sharing::Away::default(),
             paths: RwLock::new(()),
             long_copies: super::copies::LongCopies::new(),
             young_lists: super::overflow::Young::new(),

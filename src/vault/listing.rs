@@ -46,7 +46,13 @@ impl Core {
         let id = self.directory_id(node).unwrap_or(directory);
         let folder = Folder { core: self, node, dir, id };
         loop {
+            let away = self.away.count();
             let raw = folder.dir.read(cookie, limit)?;
+            if self.away.were_any_since(away) {
+                // A directory in it may have had another name meanwhile: once more when that is over.
+                drop(self.names.look());
+                continue;
+            }
             let Some(last) = raw.last() else {
                 // What was removed because something else has taken its place must not look empty.
                 let gone = self.nodes.is_moved_away(node) && folder.dir.stat_self()?.nlink == 0;

@@ -5,7 +5,7 @@ use super::error::{Error, Fault, Inner, Result};
 use super::types::{Attr, NodeId, ROOT};
 use super::{Route, Vault};
 
-fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|b| *b == b'/').filter(|c| !c.is_empty() && *c != b".")
 }
 

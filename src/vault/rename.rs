@@ -283,7 +283,7 @@ impl Core {
     }
 
     /// Reduces a record to the place where the directory is now. Failing to do so is harmless: it stays valid at both.
-    fn settle_record(&self, dir: &dyn Dir, stored: &[u8], parent: &DirectoryId, name: &[u8]) {
+    pub(super) fn settle_record(&self, dir: &dyn Dir, stored: &[u8], parent: &DirectoryId, name: &[u8]) {
         let reduced = (|| {
             let inside = dir.open_dir(stored)?;
             let name = self.keys.place_name(parent, stored, name);

@@ -146,15 +146,20 @@ impl Shares {
         let mut entered = false;
         loop {
             let route = self.route(node).map_err(|fault| fault.at(op, PathBuf::new))?;
+            let away = route.core.away.count();
             match act(&route.core, route.local) {
-                Err(Fault::Boundary) if !entered => self.enter(&route)?,
+                Err(Fault::Boundary) if !entered => {
+                    self.enter(&route)?;
+                    entered = true;
+                }
+                // The directory in which it was asked for had another name meanwhile, as long as no name could change.
+                Err(fault) if fault.errno() == libc::ENOENT && route.core.away.were_any_since(away) => drop(route.core.names.look()),
                 // It is gone because another directory has taken its place: not for who looks it up again.
                 Err(fault) if fault.errno() == libc::ENOENT && route.core.nodes.is_moved_away(route.local) => {
                     return Err(self.explain(op, &route, Fault::Os(libc::ESTALE)));
                 }
                 other => return other.map(|out| (out, route.number)).map_err(|fault| self.explain(op, &route, fault)),
             }
-            entered = true;
         }
     }
 

@@ -1,37 +1,47 @@
 //! Making a share of a folder: its contents are sealed anew into a share beside it, which then takes its place at once.
 //!
 //! Rules that hold here
-//! * Until the exchange the folder is what it was, and can be read and changed; after it, the share is whole and durable. There is no state
-//!   between, whenever the process or the machine stops: the exchange is one rename, and the junction is there before it.
+//! * Until the exchange the folder is what it was, and can be read and changed; after it, the share is whole and durable. Where the store
+//!   exchanges two directories there is no state between, whenever the process or the machine stops, and the junction is there before it.
+//! * Where it does not, the folder stands aside for a moment, whole and for all to see. A call after an interruption gives it its name back
+//!   and begins with comparing anew: what the store holds then is believed no more than at any other time.
 //! * What was copied before an interruption is not copied again: a file that has the size and the time of the original is compared with it
 //!   instead. The time is set last, after its contents are durable.
 //! * Nothing is left behind: what changed while it was being copied is noticed at the end, with all names held, and copied again.
 
+mod compare;
 mod copy;
+mod place;
+mod seen;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use self::copy::{Copy, Seen, is_open, unchanged};
+use self::compare::Compare;
+use self::copy::{Copy, is_open};
+use self::place::{Aside, Place};
+use self::seen::{Seen, unchanged};
 use super::cache::BlockCache;
 use super::commit::Durability;
 use super::control::list;
 use super::core::Core;
 use super::error::{Error, Fault, Inner, Result};
+use super::junction::holds_share;
 use super::open_files::{Open, Shared};
+use super::path::components;
 use super::share::{self, CreateShare, Vouched};
+use super::shares::Route;
 use super::trust::Trust;
 use super::types::{Attr, NodeId, ROOT};
 use super::{LockMode, OpenOptions, OsRandom, Vault};
 use crate::backing::{Dir, Kind, RenameMode};
-use crate::format::junction::{self, Junction};
+use crate::format::junction::Junction;
 use crate::sharing::{FoundParams, Member, Role};
 
-/// A share that is being made, by the hash of the name whose place it will take.
-const COMING: &[u8] = b"+moving-";
+const OP: &str = "share";
 /// A directory that was brought up to be removed.
 const BROUGHT: &str = "+removed-";
 /// Levels of directories that a folder may have, of which a share is made: copying holds a frame, and the last look a handle, for each.
@@ -56,6 +66,39 @@ pub struct ShareProgress {
     pub bytes_total: u64,
     /// Files and directories that could not be looked into for want of permission, and were passed over.
     pub unread: u64,
+}
+
+/// A share that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareMade {
+    /// Its id.
+    pub share: [u8; 32],
+    /// Name, beside it, of the folder that it was made of, where an interruption has left that and it is not as the share is.
+    pub former: Option<Vec<u8>>,
+}
+
+/// Counts the moments at which directories begin and cease to have another name than programs know: odd while one does.
+#[derive(Default)]
+pub(crate) struct Away(AtomicU64);
+
+impl Away {
+    fn begin(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn end(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Whether a name that was not found since may have been missing for that only.
+    pub fn were_any_since(&self, count: u64) -> bool {
+        let now = self.count();
+        now != count || now % 2 == 1
+    }
 }
 
 /// Gives those who are listing a directory that another one has taken the place of time to end, before its entries go.
@@ -105,14 +148,14 @@ pub(super) fn remove_all(parent: &dyn Dir, name: &[u8]) -> Inner<()> {
 }
 
 impl Vault {
-    /// Makes a share of the folder at `path`, with the parent's admins in it unless it is isolated, and gives its id. Called again after an
+    /// Makes a share of the folder at `path`, with the parent's admins in it unless it is isolated. Called again after an
     /// interruption it goes on; on a folder that is a share already it ends what an interruption left.
     ///
     /// # Errors
     /// `EPERM` for who is no admin of the share that the folder is in, `EBUSY` while files in it are open for writing or change all the time, and where the vault is open with others, `ESHUTDOWN` where the vault was closed meanwhile, `EINVAL`
-    /// for the vault's root and for a folder with a share in it, `ELOOP` for one with more than 256 levels of directories; `EOPNOTSUPP` where the store cannot exchange two directories, as exFAT, NTFS, sshfs and NFS cannot; whatever reading and writing can fail with.
-    pub fn create_share(&self, path: &[u8], options: &CreateShare, progress: &mut dyn FnMut(&ShareProgress)) -> Result<[u8; 32]> {
-        const OP: &str = "share";
+    /// for the vault's root and for a folder with a share in it, `ELOOP` for one with more than 256 levels of directories, those of [`Vault::put_back`]; whatever reading and writing can fail with.
+    pub fn create_share(&self, path: &[u8], options: &CreateShare, progress: &mut dyn FnMut(&ShareProgress)) -> Result<ShareMade> {
+        self.put_back(path)?;
         let attr = self.resolve(path)?;
         let made = (|| {
             if attr.node == ROOT {
@@ -137,22 +180,98 @@ impl Vault {
             match at.core.directory_id(at.local) {
                 Ok(_) => {}
                 Err(Fault::Boundary) => {
+                    let former = self.end_exchange(&at, &place, attr.node)?;
                     place.tidy(&at.core).map_err(explain)?;
-                    let junction = at.core.junction_at(at.local).map_err(explain)?;
-                    return junction.map(|junction| junction.share).ok_or(explain(Fault::Os(libc::EACCES)));
+                    let junction = at.core.junction_at(at.local).map_err(explain)?.ok_or(explain(Fault::Os(libc::EACCES)))?;
+                    return Ok(ShareMade { share: junction.share, former });
                 }
                 Err(fault) => return Err(explain(fault)),
             }
-            place.check_exchange(&at.core).map_err(explain)?;
             let staged = self.staged_share(&at.core, &place, &attr, options)?;
             let copied = place.fill_and_exchange(&at.core, at.local, staged.clone(), progress);
             let closed = super::lifetime::close_core(&staged);
             copied.map_err(explain)?;
             closed?;
-            Ok(staged.keys.share)
+            Ok(ShareMade { share: staged.keys.share, former: None })
         })();
         self.forget(attr.node, 1);
         made
+    }
+
+    /// Gives the folder at `path` its name back where [`Vault::create_share`], which begins with that, was interrupted while it stood aside.
+    ///
+    /// # Errors
+    /// `EEXIST` where something has that name now that is no empty directory; whatever looking up and renaming can fail with.
+    pub fn put_back(&self, path: &[u8]) -> Result<()> {
+        let mut parts: Vec<&[u8]> = components(path).collect();
+        let Some(name) = parts.pop() else { return Ok(()) };
+        let parent = match self.resolve(&parts.join(&b'/')) {
+            Err(error) if error.errno() == libc::ENOENT => return Ok(()),
+            other => other?.node,
+        };
+        let done = (|| {
+            let at = self.shares().directory(OP, parent)?;
+            let explain = |fault: Fault| self.shares().explain(OP, &at, fault);
+            let place = Place::named(&at.core, name, at.local).map_err(explain)?;
+            let Some(aside) = place.aside(&at.core).map_err(explain)? else { return Ok(()) };
+            let mode = match place.parent.stat(&place.stored) {
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => RenameMode::NoReplace,
+                Ok(_) if holds_share(&*place.parent, &place.stored).unwrap_or(false) => return Ok(()), // the folder's place is taken
+                _ => RenameMode::Replace, // of an empty directory, by which a program has made up for it
+            };
+            self.rename(parent, &aside.name, parent, name, mode).map_err(|error| match error.errno() {
+                libc::ENOTEMPTY | libc::ENOTDIR | libc::EEXIST => Error::Os { op: OP, errno: libc::EEXIST },
+                _ => error,
+            })
+        })();
+        self.forget(parent, 1);
+        done
+    }
+
+    /// Ends an exchange in steps that was interrupted when the share had taken the place already. The former folder stands where users see
+    /// it: it is removed if the share has all of it, and else left to them; gives its name then.
+    fn end_exchange(&self, at: &Route, place: &Place, share: NodeId) -> Result<Option<Vec<u8>>> {
+        let core = &at.core;
+        let explain = |fault: Fault| self.shares().explain(OP, at, fault);
+        let Some(aside) = place.aside(core).map_err(explain)? else { return Ok(None) };
+        match self.remove_former(at, place, &aside, share) {
+            Ok(true) => return Ok(None),
+            Ok(false) => {}
+            Err(error) => tracing::warn!("the former folder of a share could not be compared with it: {error}"),
+        }
+        place.leave(core, &aside);
+        Ok(Some(aside.name))
+    }
+
+    /// Hides the folder that stands aside, to be removed, if the share has all of it.
+    fn remove_former(&self, at: &Route, place: &Place, aside: &Aside, share: NodeId) -> Result<bool> {
+        let core = &at.core;
+        let explain = |fault: Fault| self.shares().explain(OP, at, fault);
+        let inside = self.shares().directory(OP, share)?;
+        let parent = core.nodes.link(at.local).map_err(explain)?.parent;
+        let folder = core.lookup(parent, &aside.name).map_err(explain)?.node;
+        let removed = (|| {
+            commit_below(core, folder)?;
+            let mut compare = Compare { from: core, to: &inside.core, seen: Seen::new() };
+            if place.staging(core)?.is_some() || !compare.directory(folder, inside.local, b"", 0)? {
+                return Ok(false);
+            }
+            // From here on no name changes, and no file is opened.
+            let names = core.names.write()?;
+            let files = core.files.lock();
+            if is_written_below(core, &files, folder) || !unchanged(&*place.parent.open_dir(&aside.stored)?, &compare.seen)? {
+                return Ok(false);
+            }
+            core.journal.settle(None)?;
+            place.settle(core, Some(aside))?;
+            core.nodes.forget_links(folder);
+            core.forget_dirs();
+            drop((files, names));
+            wait_for_listings(core);
+            Ok(true)
+        })();
+        core.nodes.forget(folder, 1);
+        removed.map_err(explain)
     }
 
     /// The share that will take the place: founded now, or by an earlier call. One of an earlier call is gone on with only if the junction
@@ -164,7 +283,7 @@ impl Vault {
         let parent = &*place.parent;
         let others = self.other_members(core, options)?;
         if let Some(staging) = place.staging(core).map_err(at)? {
-            let junction = core.junction(parent, &place.parent_id, &place.name).map_err(at)?.filter(|junction| junction.coming);
+            let junction = place.junction(core).map_err(at)?.filter(|junction| junction.coming);
             let vouched = Vouched { share: junction.map(|junction| junction.share), head: None };
             let store = parent.open_dir(&staging).map_err(|e| at(e.into()))?;
             if vouched.share.is_some()
@@ -230,69 +349,7 @@ fn has_members(there: &[Member], others: &[Member], own: &[u8; 32], name: &str) 
     there.len() == others.len() + 1 && there.iter().all(expected)
 }
 
-/// Where the folder stands.
-struct Place {
-    parent: Arc<dyn Dir>,
-    parent_id: [u8; 32],
-    stored: Box<[u8]>,
-    name: Vec<u8>,
-}
-
 impl Place {
-    fn of(core: &Core, stored: &[u8], name: &[u8], parent: NodeId) -> Inner<Self> {
-        let parent_id = core.directory_id(parent)?;
-        let name = core.keys.place_name(&parent_id, stored, name).to_vec();
-        Ok(Place { parent: core.dir(parent)?, parent_id, stored: stored.into(), name })
-    }
-
-    fn new_staging(&self, core: &Core) -> Vec<u8> {
-        Self::staging_name(&core.keys.place_hash(&self.parent_id, &self.name))
-    }
-
-    fn staging_name(hash: &[u8; 32]) -> Vec<u8> {
-        [COMING, &junction::file_name(hash)[junction::PREFIX.len()..]].concat()
-    }
-
-    /// What an earlier call left.
-    fn staging(&self, core: &Core) -> Inner<Option<Vec<u8>>> {
-        for hash in core.keys.place_hashes(&self.parent_id, &self.name) {
-            let name = Self::staging_name(&hash);
-            match self.parent.stat(&name) {
-                Ok(_) => return Ok(Some(name)),
-                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(None)
-    }
-
-    /// Refuses a store that does not exchange two directories in one step, before anything is copied: in two a crash in between would leave
-    /// the folder under no name.
-    fn check_exchange(&self, core: &Core) -> Inner<()> {
-        let [one, other] = [core.trash_name(), core.trash_name()];
-        let tried = self.parent.mkdir(&one, 0o700).and_then(|()| self.parent.mkdir(&other, 0o700));
-        let tried = tried.and_then(|()| self.parent.rename(&one, &*self.parent, &other, RenameMode::Exchange));
-        let _ = (self.parent.rmdir(&one), self.parent.rmdir(&other));
-        match tried {
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Err(Fault::Os(libc::EOPNOTSUPP)),
-            other => Ok(other?),
-        }
-    }
-
-    /// Ends what was left to do after the exchange: the junction says that the share is there, and the former folder goes.
-    fn tidy(&self, core: &Core) -> Inner<()> {
-        if let Some(junction) = core.junction(&*self.parent, &self.parent_id, &self.name)?
-            && junction.coming
-        {
-            core.write_junction(&*self.parent, &self.parent_id, &Junction { coming: false, ..junction })?;
-        }
-        if let Some(former) = self.staging(core)? {
-            remove_all(&*self.parent, &former)?;
-            self.parent.sync()?;
-        }
-        Ok(())
-    }
-
     fn fill_and_exchange(
         &self,
         core: &Arc<Core>,
@@ -303,22 +360,28 @@ impl Place {
         let staging = self.staging(core)?.ok_or(Fault::Os(libc::ENOENT))?;
         let mut before = Seen::new();
         for _ in 0..ROUNDS {
-            self.commit_below(core, folder)?;
+            commit_below(core, folder)?;
             let (links, done) = (HashMap::new(), ShareProgress::default());
-            let mut copy = Copy { from: core, to: &staged, links, seen: Seen::new(), before, done, progress };
+            let mut copy = Copy { from: core, to: &staged, links, at: Vec::new(), seen: Seen::new(), before, done, progress };
             copy.count(folder)?;
-            copy.directory(folder, ROOT)?;
+            let copied = copy.directory(folder, ROOT);
             let (links, seen) = (copy.links, copy.seen);
             links.values().for_each(|node| staged.nodes.forget(*node, 1));
+            match copied {
+                // The store has given something another inode number.
+                Err(fault) if fault.errno() == libc::ESTALE => {
+                    before = seen;
+                    continue;
+                }
+                other => other?,
+            }
             super::lifetime::close_core(&staged).map_err(|_| Fault::Os(libc::EIO))?;
             staged.closed.store(false, Ordering::Release);
 
             // From here on no name changes, and no file is opened.
             let names = core.names.write()?;
             let files = core.files.lock();
-            // Who has a file open for reading goes on with the one that he has, as after a rename(2) over it.
-            let is_written = |shared: &Shared| shared.writers > 0 || shared.file.state.read().changed;
-            if files.values().any(|shared| core.nodes.is_below(shared.file.node, folder) && is_written(shared)) {
+            if is_written_below(core, &files, folder) {
                 return Err(Fault::Os(libc::EBUSY));
             }
             let step = core.passing.lock();
@@ -328,21 +391,29 @@ impl Place {
                 continue;
             }
             core.journal.settle(None)?;
-            self.parent.rename(&self.stored, &*self.parent, &staging, RenameMode::Exchange)?;
-            self.parent.sync()?;
+            let aside = self.exchange(core, &staging)?;
+            let settled = self.settle(core, aside.as_ref());
             // Whoever still goes by the former folder is told to look its name up again; nobody may open anything in it for writing.
             core.nodes.forget_links(folder);
             core.forget_dirs();
             drop((files, names, step));
+            settled?;
             wait_for_listings(core);
             return self.tidy(core);
         }
         Err(Fault::Os(libc::EBUSY))
     }
+}
 
-    /// What is dirty below the folder reaches the store, so that all of it is seen there.
-    fn commit_below(&self, core: &Core, folder: NodeId) -> Inner<()> {
-        let open: Vec<_> = core.files.lock().values().map(|shared| shared.file.clone()).collect();
-        open.iter().filter(|file| core.nodes.is_below(file.node, folder)).try_for_each(|file| core.commit(file, Durability::Ordered))
-    }
+/// Whether a file below the folder is being written to. Who has one open for reading goes on with the one that he has, as after a rename(2)
+/// over it.
+fn is_written_below(core: &Core, files: &HashMap<NodeId, Shared>, folder: NodeId) -> bool {
+    let is_written = |shared: &Shared| shared.writers > 0 || shared.file.state.read().changed;
+    files.values().any(|shared| core.nodes.is_below(shared.file.node, folder) && is_written(shared))
+}
+
+/// What is dirty below the folder reaches the store, so that all of it is seen there.
+fn commit_below(core: &Core, folder: NodeId) -> Inner<()> {
+    let open: Vec<_> = core.files.lock().values().map(|shared| shared.file.clone()).collect();
+    open.iter().filter(|file| core.nodes.is_below(file.node, folder)).try_for_each(|file| core.commit(file, Durability::Ordered))
 }

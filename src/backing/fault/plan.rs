@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::backing::{Call, Stat};
+use crate::backing::{Call, Stat, Timestamp};
 
 /// Which calls are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +142,8 @@ impl FaultPlan {
     }
 
     /// From now on the store is as sshfs, exFAT and others are that come through FUSE: names are not exchanged, a file that has lost its last
-    /// name while it is open goes on counting one, and each hard link shows as an inode of its own; a FIFO becomes an empty file, and an error.
+    /// name while it is open goes on counting one, and each hard link shows as an inode of its own; a FIFO becomes an empty file, and an
+    /// error; times are of whole seconds.
     pub fn come_through_fuse(&self) {
         *self.through_fuse.lock() = Some(HashSet::new());
     }
@@ -163,6 +164,9 @@ impl FaultPlan {
         let through_fuse = self.through_fuse.lock();
         let Some(links) = &*through_fuse else { return stat };
         let is_link = name.is_some_and(|name| links.contains(name));
+        let whole = |time: Timestamp| Timestamp { nanos: 0, ..time };
+        let [atime, mtime, ctime] = [stat.atime, stat.mtime, stat.ctime].map(whole);
+        let stat = Stat { atime, mtime, ctime, ..stat };
         Stat { ino: if is_link { stat.ino | ANOTHER } else { stat.ino }, nlink: stat.nlink.max(1), ..stat }
     }
 

@@ -24,6 +24,10 @@ pub enum ShareCommand {
     /// The folder is made where it is missing. What it holds is encrypted anew; until that is done it stays what it is, and the command
     /// goes on where it was interrupted. In a mounted vault programs may read meanwhile; what is open for writing in the folder at the end
     /// makes the command fail.
+    ///
+    /// Where the store cannot exchange two directories in one step, as exFAT, NTFS, sshfs, NFS and SMB, a crash in the wrong moment leaves the
+    /// folder, whole, under its name with .before-share behind it. The same command again puts it back and goes on; where the share is
+    /// there already it removes the folder if the share has all of it, and else says that it is left.
     Create(ShareCreate),
     /// Add members, or give them a role that may do more
     ///

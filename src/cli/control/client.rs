@@ -153,9 +153,19 @@ impl Door {
         self.end(What::Remove(signs.to_vec()), &mut |_| {})
     }
 
-    /// Makes a share of the folder; the end of the progress tells how large it is.
-    pub fn create(&self, isolated: bool, name: &str, mode: u32, progress: Progressed<'_>) -> Result<ShareProgress, Failure> {
-        self.end(What::Create { isolated, name: name.to_owned(), mode }, progress)
+    /// Makes a share of the folder; the end of the progress tells how large it is. Gives the name of the former folder too, where that was
+    /// left beside it.
+    pub fn create(
+        &self,
+        isolated: bool,
+        name: &str,
+        mode: u32,
+        progress: Progressed<'_>,
+    ) -> Result<(ShareProgress, Option<Vec<u8>>), Failure> {
+        match self.ask(What::Create { isolated, name: name.to_owned(), mode }, progress)? {
+            Reply::Made(progress, former) => Ok((progress.into(), former)),
+            _ => Err(other()),
+        }
     }
 
     fn end(&self, what: What, progress: Progressed<'_>) -> Result<ShareProgress, Failure> {

@@ -13,7 +13,7 @@ use crate::sharing::{Member, Pin, PublicIdentity};
 use crate::vault::{self, LogKind, MemberChanges, Pending, ShareInfo, ShareProgress};
 
 /// Of these messages.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// One question.
 #[derive(Debug, Serialize, Deserialize)]
@@ -332,6 +332,8 @@ pub enum Reply {
     Pending(Left),
     /// How far it had come when it was done.
     Progress(Progress),
+    /// The same of a share that was made, and the name of the former folder where that was left beside it.
+    Made(Progress, Option<Vec<u8>>),
     /// A signed invitation.
     Invitation(Vec<u8>),
 }

@@ -24,10 +24,12 @@ fn done(vault: &Vault, request: &Request, progress: &mut dyn FnMut(&ShareProgres
         progress(done);
     };
     if let What::Create { isolated, name, mode } = what {
+        // Before a folder is made that only stands aside.
+        vault.put_back(path)?;
         drop(make_path(vault, path, *mode)?);
         let options = CreateShare { isolated: *isolated, name: name.clone(), ..CreateShare::default() };
-        vault.create_share(path, &options, &mut progress)?;
-        return Ok(Reply::Progress((&last).into()));
+        let made = vault.create_share(path, &options, &mut progress)?;
+        return Ok(Reply::Made((&last).into(), made.former));
     }
     let share = vault.share_at(path)?;
     Ok(match what {

@@ -55,8 +55,8 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
             let path = plain.map_or_else(|| place(Path::new("")), |plain| Shown(plain).to_string());
             let failure = Failure::new(exit_of_io(&source), format_args!("{op} {path}: {source}"));
             match (op, errno) {
-                ("share", libc::EOPNOTSUPP) => failure.hint(
-                    "the store cannot exchange two directories; make the share while the vault lies on a local disk (ext4, XFS, Btrfs), and copy the vault back then",
+                ("share", libc::EEXIST) => failure.hint(
+                    "what an interruption has left beside it, under the same name with .before-share, is in the way: rename one of the two, and give the same command again",
                 ),
                 ("share", libc::EBUSY) => failure.hint(
                     "close what is open for writing in the folder, which must not be mounted with --shared; the same command again goes on where it stopped",

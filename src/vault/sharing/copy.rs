@@ -9,23 +9,16 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
-use super::super::control::list;
 use super::super::core::Core;
 use super::super::error::{Fault, Inner};
 use super::super::types::{Attr, Caller, NodeId, OpenFlags, SetAttr, SetXattr};
+use super::compare::same_contents;
+use super::seen::{Look, Seen, below};
 use super::{DEPTH_MAX, ShareProgress};
-use crate::backing::{Dir, Kind, Seek, SetTime, Stat};
-use crate::format::name::is_control;
+use crate::backing::{Kind, Seek, SetTime};
 
-/// Bytes that are copied at a time.
-const PART: usize = 1 << 20;
-
-/// What an object of the store looked like when it was copied.
-pub(super) type Seen = HashMap<(u64, u64), (u64, crate::backing::Timestamp, crate::backing::Timestamp)>;
-
-fn look(stat: &Stat) -> (u64, crate::backing::Timestamp, crate::backing::Timestamp) {
-    (stat.size, stat.mtime, stat.ctime)
-}
+/// Bytes that are copied, or compared, at a time.
+pub(super) const PART: usize = 1 << 20;
 
 /// See the module.
 pub(super) struct Copy<'a> {
@@ -33,6 +26,8 @@ pub(super) struct Copy<'a> {
     pub to: &'a Core,
     /// Nodes in the share of inodes with several names.
     pub links: HashMap<u64, NodeId>,
+    /// Stored path, from the folder, of the directory that is being copied.
+    pub at: Vec<u8>,
     pub seen: Seen,
     /// As of the round before.
     pub before: Seen,
@@ -41,7 +36,7 @@ pub(super) struct Copy<'a> {
 }
 
 /// All entries of a directory, by plain name, each node counted once.
-fn children(core: &Core, node: NodeId) -> Inner<Vec<(Vec<u8>, Attr)>> {
+pub(super) fn children(core: &Core, node: NodeId) -> Inner<Vec<(Vec<u8>, Attr)>> {
     let handle = core.open_dir(node)?;
     let listed = (|| {
         let (mut all, mut cookie) = (Vec::new(), 0);
@@ -101,8 +96,7 @@ impl Copy<'_> {
     /// Makes the directory `to` of the share what the directory `from` is.
     pub fn directory(&mut self, from: NodeId, to: NodeId) -> Inner<()> {
         // Looked at before it is read: a later change shows.
-        let stat = self.from.dir(from)?.stat_self()?;
-        self.seen.insert((stat.dev, stat.ino), look(&stat));
+        self.seen.insert(self.at.clone(), Look::of_dir(&self.from.dir(from)?.stat_self()?));
         let entries = children(self.from, from)?;
         let names: HashSet<&[u8]> = entries.iter().map(|(name, _)| &name[..]).collect();
         for (name, attr) in children(self.to, to)? {
@@ -134,8 +128,12 @@ impl Copy<'_> {
     fn entry(&mut self, from_parent: NodeId, to_parent: NodeId, name: &[u8], attr: &Attr) -> Inner<()> {
         is_open(self.from)?;
         let link = self.from.nodes.link_in(attr.node, from_parent, name)?;
-        let stat = self.from.dir(from_parent)?.stat(&link.stored)?;
-        self.seen.insert((stat.dev, stat.ino), look(&stat));
+        let path = below(&self.at, &link.stored);
+        let dir = self.from.dir(from_parent)?;
+        let look = Look::of(&*dir, &link.stored, &dir.stat(&link.stored)?)?;
+        // Whether the file looks as it did when an earlier round copied it.
+        let is_known = self.before.get(&path) == Some(&look);
+        self.seen.insert(path.clone(), look);
         let mut there = match self.to.lookup(to_parent, name) {
             Ok(there) => Some(there),
             Err(fault) if fault.errno() == libc::ENOENT => None,
@@ -157,17 +155,25 @@ impl Copy<'_> {
                 }
                 self.to.unlink(to_parent, name)?;
             }
-            let linked = self.to.link(node, to_parent, name)?;
-            self.to.nodes.forget(linked.node, 1);
-            return self.tell(attr, 0);
+            match self.to.link(node, to_parent, name) {
+                Ok(linked) => {
+                    self.to.nodes.forget(linked.node, 1);
+                    return self.tell(attr, 0);
+                }
+                // A store that has no hard links, and shows some all the same: each becomes a file.
+                Err(Fault::Os(libc::EOPNOTSUPP)) => there = None,
+                Err(fault) => return Err(fault),
+            }
         }
         let node = match attr.kind {
             Kind::Dir => {
                 let made = there.map_or_else(|| self.to.mkdir(&caller(attr), to_parent, name, attr.perm | 0o700), Ok)?;
+                let above = std::mem::replace(&mut self.at, path);
                 self.directory(attr.node, made.node)?;
+                self.at = above;
                 made.node
             }
-            Kind::File => self.file(to_parent, name, attr, there)?,
+            Kind::File => self.file(to_parent, name, attr, there, is_known)?,
             Kind::Symlink => {
                 let target = self.from.readlink(attr.node)?;
                 let made = match there {
@@ -189,7 +195,7 @@ impl Copy<'_> {
                 made.node
             }
         };
-        if attr.nlink > 1 && attr.kind != Kind::Dir {
+        if attr.nlink > 1 && attr.kind != Kind::Dir && !self.links.contains_key(&attr.ino) {
             self.links.insert(attr.ino, node); // counted on until the end
         } else {
             self.to.nodes.forget(node, 1);
@@ -206,10 +212,10 @@ impl Copy<'_> {
         Ok(())
     }
 
-    fn file(&mut self, to_parent: NodeId, name: &[u8], attr: &Attr, there: Option<Attr>) -> Inner<NodeId> {
+    fn file(&mut self, to_parent: NodeId, name: &[u8], attr: &Attr, there: Option<Attr>, is_known: bool) -> Inner<NodeId> {
         if let Some(there) = there
             && (there.size, there.mtime) == (attr.size, attr.mtime)
-            && (self.is_known(attr)? || self.is_same(attr, &there)?)
+            && (is_known || same_contents((self.from, attr.node), (self.to, there.node))?)
         {
             self.tell(attr, attr.size)?;
             return Ok(there.node);
@@ -235,40 +241,6 @@ impl Copy<'_> {
         self.done.files += 1;
         (self.progress)(&self.done);
         Ok(node)
-    }
-
-    /// Whether the file looks as it did when an earlier round copied it.
-    fn is_known(&self, attr: &Attr) -> Inner<bool> {
-        let link = self.from.nodes.link(attr.node)?;
-        let stat = self.from.dir(link.parent)?.stat(&link.stored)?;
-        Ok(self.before.get(&(stat.dev, stat.ino)) == Some(&look(&stat)))
-    }
-
-    /// Whether what an earlier call copied is what the file holds: a time can be set by anybody.
-    fn is_same(&self, from: &Attr, to: &Attr) -> Inner<bool> {
-        let read = OpenFlags { read: true, ..OpenFlags::default() };
-        let a = self.from.open_file(from.node, read)?.handle;
-        let compared = self.to.open_file(to.node, read).map(|opened| opened.handle).and_then(|b| {
-            let (mut left, mut right) = (zeroize::Zeroizing::new(vec![0; PART]), zeroize::Zeroizing::new(vec![0; PART]));
-            let mut at = 0;
-            let same = loop {
-                let (l, r) = (self.from.read(a, at, &mut left)?, self.to.read(b, at, &mut right));
-                match r {
-                    Ok(r) if left[..l] != right[..r] => break false,
-                    Ok(_) if l == 0 => break true,
-                    Ok(_) => at += l as u64,
-                    Err(Fault::Corrupt(_) | Fault::Format(_)) => break false, // a crash left half of it
-                    Err(fault) => return Err(fault),
-                }
-            };
-            self.to.release_handle(b)?;
-            Ok(same)
-        });
-        self.from.release_handle(a)?;
-        match compared {
-            Err(Fault::Corrupt(_) | Fault::Format(_)) => Ok(false),
-            other => other,
-        }
     }
 
     fn contents(&mut self, from: u64, to: u64, attr: &Attr) -> Inner<()> {
@@ -319,23 +291,4 @@ impl Copy<'_> {
         self.to.setattr(to, &SetAttr { atime: SetTime::At(attr.atime), mtime: SetTime::At(attr.mtime), ..SetAttr::default() })?;
         Ok(())
     }
-}
-
-/// Whether everything in the store below `dir` looks as it did when it was copied. Nothing here takes a lock of the vault.
-pub(super) fn unchanged(dir: &dyn Dir, seen: &Seen) -> Inner<bool> {
-    let same = |stat: &Stat| seen.get(&(stat.dev, stat.ino)) == Some(&look(stat));
-    if !same(&dir.stat_self()?) {
-        return Ok(false);
-    }
-    for entry in list(dir)?.iter().filter(|entry| !is_control(&entry.name)) {
-        let stat = dir.stat(&entry.name)?;
-        if stat.kind == Kind::Dir {
-            if !unchanged(&*dir.open_dir(&entry.name)?, seen)? {
-                return Ok(false);
-            }
-        } else if !same(&stat) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }

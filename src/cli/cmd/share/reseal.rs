@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::cli::args::share::{ShareCreate, ShareRekey};
 use crate::cli::cmd::files::new_dir_mode;
 use crate::cli::control::Door;
-use crate::cli::display::path as shown;
+use crate::cli::display::{Shown, path as shown};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::open::Purpose;
@@ -112,8 +112,14 @@ pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
     if door.path.is_empty() {
         return Err(Error::Usage(format!("share create {}: name a folder in the vault", shown(&args.path))).into());
     }
-    let done = door.create(args.isolated, &args.name, new_dir_mode(), &mut shower())?;
+    let (done, former) = door.create(args.isolated, &args.name, new_dir_mode(), &mut shower())?;
     door.close()?;
+    if let Some(former) = former {
+        warn(format_args!(
+            "an interruption has left the folder of before beside the share, as {}, and it is not as the share is now: take out of it what is missing, and remove it",
+            Shown(&former)
+        ));
+    }
     note(format_args!("{} is a share: {} files, {}", shown(&args.path), done.files, size::show(done.bytes)));
     Ok(Exit::Ok)
 }
