@@ -1961,7 +1961,7 @@ class Export:
                 self.entry(directory, entry, join(out, entry.name) if out else None)
             except UNREADABLE as error:
                 self.report.fault(path, error)
-        self.metadata(directory, b"", os.fstat(directory.fd), out, None)
+        self.metadata(directory, b"", directory.path, os.fstat(directory.fd), out, None)
 
     def entry(self, directory: Directory, entry: Entry, out: bytes | None) -> None:
         kind = stat.S_IFMT(entry.status.st_mode)
@@ -1993,7 +1993,7 @@ class Export:
         if out:
             self.names[inode] = out
         overlay = self.vault.overlay(directory, entry)
-        self.metadata(directory, entry.stored, entry.status, out, overlay.mtime_ns if overlay else None)
+        self.metadata(directory, entry.stored, join(directory.path, entry.name), entry.status, out, overlay.mtime_ns if overlay else None)
 
     def file(self, directory: Directory, entry: Entry, out: bytes | None) -> None:
         file, fd = self.vault.open_file(directory, entry)
@@ -2013,9 +2013,10 @@ class Export:
         finally:
             os.close(fd)
 
-    def metadata(self, directory: Directory, stored: bytes, status: os.stat_result, out: bytes | None, mtime_ns: int | None) -> None:
-        """Attributes, owner, mode and times, in this order: a new owner takes set-user-id bits away, all take the time."""
-        path = join(directory.path, b"") if not stored else directory.path + b"/" + stored
+    def metadata(self, directory: Directory, stored: bytes, path: bytes, status: os.stat_result, out: bytes | None,
+                 mtime_ns: int | None) -> None:
+        """Owner, attributes, mode and times, in this order: a new owner takes set-user-id bits away, and who may no longer write to a
+        file sets no attributes."""
         kind = stat.S_IFMT(status.st_mode)
         attributes: list[tuple[bytes, bytes]] = []
         try:
@@ -2033,14 +2034,14 @@ class Export:
                     pass
         if os.geteuid() == 0:
             os.chown(out, status.st_uid, status.st_gid, follow_symlinks=False)
-        if kind != stat.S_IFLNK:
-            os.chmod(out, stat.S_IMODE(status.st_mode) & (0o7777 if self.suid or kind == stat.S_IFDIR else 0o1777))
         for name, value in attributes:
             if name != b"security.capability" or self.suid:
                 try:
                     os.setxattr(out, name, value, follow_symlinks=False)
                 except OSError as error:
                     self.report.fault(path, f"extended attribute {show(name)}: {error.strerror}")
+        if kind != stat.S_IFLNK:
+            os.chmod(out, stat.S_IMODE(status.st_mode) & (0o7777 if self.suid or kind == stat.S_IFDIR else 0o1777))
         os.utime(out, ns=(status.st_atime_ns, status.st_mtime_ns if mtime_ns is None else mtime_ns), follow_symlinks=False)
 
 
