@@ -409,13 +409,15 @@ class Hctr2:
 
 
 NAME_BYTES = re.compile(rb"[A-Za-z0-9_=-]")
-LONG_NAME = re.compile(rb"=[A-Za-z0-9_-]{43}\Z")
+CONTROL_FILE = re.compile(rb"\+(?:(?:share|identity|names|dir|lock)\Z|(?:lock|manifest|slots|link|attr|inventory|journal|created|refused|name"
+                          rb"|junction|moving|tmp|trash)-)")
+LONG_NAME = re.compile(rb"=[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")  # 32 bytes have one spelling
 
 
 def check_plain_name(name: bytes) -> bytes:
     within(len(name), 1, 255, "the length of a name")
     if b"/" in name or b"\0" in name or name in (b".", b".."):
-        raise Fault("encoding", "a name that none can have")
+        raise Fault("range", "a name that none can have")
     return name
 
 
@@ -462,7 +464,7 @@ def crockford(data: bytes, bits: int) -> str:
 
 def public_identity(data: bytes) -> bytes:
     if data[63] & 0x80:
-        raise Fault("range", "the top bit of an exchange key is set")
+        raise Fault("encoding", "the top bit of an exchange key is set")
     return data
 
 
@@ -703,7 +705,7 @@ def parse_slot_block(data: bytes) -> SlotBlock:
     epoch = within(at.number(4), 1, 0xFFFFFFFF, "the epoch of a slot block")
     share_id, ephemeral = at.take(32), at.take(32)
     count = within(at.number(4), 1, 65536, "the number of slots")
-    members_length = at.number(4)
+    members_length = within(at.number(4), 0, 44 + 130 * count, "the length of the member list")
     top, members_hash = at.take(32), at.take(32)
     slots = [at.take(64) for _ in range(count)]
     pages = [b"".join(slots[i:i + 16]) for i in range(0, count, 16)]
@@ -738,11 +740,15 @@ def open_slot(block: SlotBlock, identity: Identity) -> bytes | None:
 
 def open_members(block: SlotBlock, records_key: bytes) -> list[Member]:
     key = expand(records_key, "members", block.ephemeral)
-    at = Bytes(open_record(block.suite, key, block.members, block.members_associated), "the member list")
-    if at.number(4) != len(block.slots):
+    members = parse_members(open_record(block.suite, key, block.members, block.members_associated))
+    if len(members) != len(block.slots):
         raise Fault("range", "the member list has another number of members than its slot block has slots")
-    members = []
-    for _ in range(len(block.slots)):
+    return members
+
+
+def parse_members(content: bytes) -> list[Member]:
+    at, members = Bytes(content, "the member list"), []
+    for _ in range(within(at.number(4), 1, 65536, "the number of members")):
         public = public_identity(at.take(64))
         role = at.number(1)
         if role not in (READER, WRITER, ADMIN):
@@ -884,7 +890,24 @@ def parse_memory(data: bytes) -> Memory:
                   identity_of_text(inviter) if inviter else None)
 
 
-def parse_invitation(data: bytes, identity: Identity, expected_fingerprint: str) -> Memory:
+@dataclasses.dataclass(frozen=True)
+class Invitation:
+    share_id: bytes
+    sequence: int
+    head: bytes
+    admin: bytes
+    invited: bytes
+
+    def accept(self, identity: Identity, expected_fingerprint: str) -> Memory:
+        """Who reads has asked who invites for the fingerprint, by another way than the invitation came."""
+        if self.invited != identity.public:
+            raise NoAccess("the invitation is for another identity")
+        if fingerprint(self.admin) != expected_fingerprint.strip().upper():
+            raise NoAccess(f"the invitation is by {fingerprint(self.admin)}, which is not the fingerprint that was given")
+        return Memory(self.share_id, self.sequence, self.head, self.admin)
+
+
+def parse_invitation(data: bytes) -> Invitation:
     """10.6"""
     at = Bytes(data, "the invitation")
     at.begin(b"kithinvi")
@@ -898,11 +921,7 @@ def parse_invitation(data: bytes, identity: Identity, expected_fingerprint: str)
     signature = at.take(64)
     at.end()
     verify_signature("invitation signature", admin[:32], data[:294], signature)
-    if invited != identity.public:
-        raise NoAccess("the invitation is for another identity")
-    if fingerprint(admin) != expected_fingerprint.strip().upper():
-        raise NoAccess(f"the invitation is by {fingerprint(admin)}, which is not the fingerprint that was given")
-    return Memory(descriptor.id, sequence, head, admin)
+    return Invitation(descriptor.id, sequence, head, admin, invited)
 
 
 # ---------------------------------------------------------------------------------------------------------------------------------------
@@ -1052,7 +1071,10 @@ class Share:
                 self.report.fault(self.path, f"{show(name)} is missing: what former writers have signed cannot be read")
                 continue
             try:
-                listed.update(parse_inventory(data, manifest.inventory_root, manifest.inventory_hash))
+                hashes, root, file_hash = parse_inventory(data)
+                if (root, file_hash) != (manifest.inventory_root, manifest.inventory_hash):
+                    raise Fault("unauthentic", "the inventory is not the one that the manifest names")
+                listed.update(hashes)
             except Fault as fault:
                 self.report.fault(self.path, f"{show(name)}: {fault}")
         return listed
@@ -1070,9 +1092,8 @@ class Share:
         return hmac(self.directory_key, label("directory"), parent, name)
 
 
-def parse_inventory(data: bytes, root: bytes, file_hash: bytes) -> list[bytes]:
-    if digest("inventory hash", data) != file_hash:
-        raise Fault("unauthentic", "the inventory is not the one that the manifest names")
+def parse_inventory(data: bytes) -> tuple[list[bytes], bytes, bytes]:
+    """The hashes, the root of their tree and the hash of the file."""
     if len(data) % 32:
         raise Fault("truncated", "the inventory ends too early")
     within(len(data) // 32, 0, 16777216, "the number of hashes in the inventory")
@@ -1080,9 +1101,7 @@ def parse_inventory(data: bytes, root: bytes, file_hash: bytes) -> list[bytes]:
     ascending(hashes, "the hashes of the inventory")
     pages = [data[i:i + 128 * 32] for i in range(0, len(data), 128 * 32)] or [b""]
     levels = tree_levels([digest("inventory page", u(4, i), page) for i, page in enumerate(pages)], "inventory node")
-    if levels[-1][0] != root:
-        raise Fault("unauthentic", "the inventory's tree is not the one that the manifest names")
-    return hashes
+    return hashes, levels[-1][0], digest("inventory hash", data)
 
 
 # ---------------------------------------------------------------------------------------------------------------------------------------
@@ -1136,21 +1155,32 @@ def first_that_opens(epochs: list[Epoch], attempt: Callable[[Epoch], bytes]) -> 
     return attempt(epochs[-1])
 
 
+def open_link(share: Share, stored: bytes) -> tuple[bytes, bool]:
+    """From the text of the store's link the target, or the reference to a long one."""
+    if stored.startswith(b"+"):
+        reference = open_sealed_record(share, b"KSYM", from_base64url(stored[1:], "the text of a link"), b"+").content
+        return check_reference(reference), True
+    opened = open_sealed_record(share, b"KSYM", from_base64url(stored, "the text of a link"), b"")
+    if share.signed and len(opened.content) == 17 and opened.author[:1] == b"+" and opened.signer != opened.author:
+        raise Fault("unauthentic", "a link whose signature can be that of a reference")
+    return check_target(opened.content), False
+
+
 def read_link(share: Share, stored: bytes) -> bytes:
-    """The target of a symbolic link, from the text of the store's link."""
-    if not stored.startswith(b"+"):
-        opened = open_sealed_record(share, b"KSYM", from_base64url(stored, "the text of a link"), b"")
-        if share.signed and len(opened.content) == 17 and opened.author[:1] == b"+" and opened.signer != opened.author:
-            raise Fault("unauthentic", "a link whose signature can be that of a reference")
-        return check_target(opened.content)
-    reference = open_sealed_record(share, b"KSYM", from_base64url(stored[1:], "the text of a link"), b"+").content
-    data = read_reference(share, b"+link-", reference, "the target of the link")
-    return check_target(open_sealed_record(share, b"KLSY", data, reference).content)
+    target, is_reference = open_link(share, stored)
+    if is_reference:
+        data = read_reference(share, b"+link-", target, "the target of the link")
+        target = check_target(open_sealed_record(share, b"KLSY", data, target).content)
+    return target
+
+
+def check_reference(reference: bytes) -> bytes:
+    if len(reference) != 16:
+        raise Fault("range", "a reference that has not 16 bytes")
+    return reference
 
 
 def read_reference(share: Share, prefix: bytes, reference: bytes, what: str) -> bytes:
-    if len(reference) != 16:
-        raise Fault("range", "a reference that has not 16 bytes")
     data = read_control(share.fd, prefix + reference.hex().encode(), 2 << 20)
     if data is None:
         raise Fault("truncated", f"{what} is missing: {show(prefix)}{reference.hex()}")
@@ -1164,15 +1194,24 @@ def check_target(target: bytes) -> bytes:
     return target
 
 
+def open_attributes(share: Share, stored: bytes) -> tuple[bytes, bool]:
+    """From the attribute of the store the list, or the reference to a long one."""
+    if stored.startswith(b"+"):
+        return check_reference(open_sealed_record(share, b"KXAT", stored[1:], b"+").content), True
+    return open_sealed_record(share, b"KXAT", stored, b"").content, False
+
+
 def read_attributes(share: Share, stored: bytes) -> list[tuple[bytes, bytes]]:
     """The extended attributes of an inode, from the one attribute of the store."""
-    if stored.startswith(b"+"):
-        reference = open_sealed_record(share, b"KXAT", stored[1:], b"+").content
-        data = read_reference(share, b"+attr-", reference, "the list of extended attributes")
-        content = open_sealed_record(share, b"KXAT", data, reference).content
-    else:
-        content = open_sealed_record(share, b"KXAT", stored, b"").content
-    within(len(content), 1, 1048576, "the length of a list of attributes")
+    content, is_reference = open_attributes(share, stored)
+    if is_reference:
+        data = read_reference(share, b"+attr-", content, "the list of extended attributes")
+        content = open_sealed_record(share, b"KXAT", data, content).content
+    return parse_attributes(content)
+
+
+def parse_attributes(content: bytes) -> list[tuple[bytes, bytes]]:
+    within(len(content), 0, 1048576, "the length of a list of attributes")
     at, attributes = Bytes(content, "the list of attributes"), []
     while at.at < len(content):
         name_length, value_length = at.number(2), at.number(4)
@@ -1211,6 +1250,16 @@ class Junction:
     coming: bool
 
 
+def parse_junction(content: bytes) -> tuple[Junction, bytes]:
+    at = Bytes(content, "the junction")
+    child, flags = at.take(32), at.number(1)
+    if flags & ~130:
+        raise Fault("flags", f"the junction has flags {flags}, which this reader does not know")
+    name = check_plain_name(at.take(at.number(1)))
+    at.end()
+    return Junction(child, flags & 2 != 0, flags & 128 != 0), name
+
+
 def find_junction(share: Share, directory_fd: int, directory_id: bytes, name: bytes) -> Junction | None:
     """11, Junctions: one that is not valid is as if it were not there."""
     for epoch in share.epochs:
@@ -1220,12 +1269,10 @@ def find_junction(share: Share, directory_fd: int, directory_id: bytes, name: by
             if record is None:
                 continue
             opened = open_sealed_record(share, b"KJNC", record, directory_id + name_hash)
-            at = Bytes(opened.content, "the junction")
-            child, flags = at.take(32), at.number(1)
-            named = at.take(within(at.number(1), 1, 255, "the length of a name"))
-            at.end()
-            if not flags & ~130 and named == name and opened.signer in share.admins:
-                return Junction(child, flags & 2 != 0, flags & 128 != 0)
+            junction, named = parse_junction(opened.content)
+            if named == name and opened.signer in share.admins:
+                return junction
+            raise Fault("unauthentic", "it is of another name, or its signer is no admin")
         except Fault as fault:
             share.report.note(share.path, f"a junction of {show(name)} does not count: {fault}")
     return None
@@ -1357,7 +1404,7 @@ def open_header(share: Share, data: bytes) -> Header:
         raise Fault("flags", "the header has other flags than a file of the share has")
     kind = at.number(1)
     if kind != 1:
-        raise Fault("flags", f"the header is of type {kind}, this reader knows 1")
+        raise Fault("range", f"the header is of type {kind}, this reader knows 1")
     if at.number(1) != share.descriptor.chunk_log2:
         raise Fault("range", "the header has another chunk size than the share")
     small = flags & SMALL != 0
@@ -1489,13 +1536,13 @@ def parse_table(share: Share, layout: Layout, table: bytes) -> tuple[bytes, int,
     at.number(4)
     at.zeros(40)
     if share.suite == AES and any(salt[12:]):
-        raise Fault("flags", "a chunk table: the end of the salt is not zero")
+        raise Fault("range", "a chunk table: the end of the salt is not zero")
     entries = []
     for _ in range(layout.chunk_size // SEGMENT):
         nonce, tag, length = at.take(12), at.take(16), within(at.number(2), 0, SEGMENT, "the sealed length of a segment")
         ciphertext_hash = at.take(32) if share.signed else b""
         if length == 0 and (any(nonce) or any(tag) or any(ciphertext_hash)):
-            raise Fault("flags", "a chunk table has a hole with a nonce, a tag or a hash")
+            raise Fault("range", "a chunk table has a hole with a nonce, a tag or a hash")
         entries.append((nonce, tag, length, ciphertext_hash))
     at.end()
     return salt, number, entries
@@ -1519,20 +1566,16 @@ class JournalRecord:
     patches: list[tuple[int, bytes]]
 
 
-def parse_journal_head(data: bytes, share: Share) -> tuple[bytes, bytes] | None:
-    """Journal id and owner; None for a head that is all zero."""
-    if not any(data[:4096]):
-        return None
-    at = Bytes(data[:4096], "the journal's head")
+def parse_journal_head(data: bytes) -> tuple[int, bytes, bytes, bytes]:
+    """Suite, share id, journal id and owner."""
+    at = Bytes(data, "the journal's head")
     at.begin(b"kithjrnl")
-    if at.suite() != share.suite:
-        raise Fault("suite", "the journal is of another suite than its share")
+    suite = at.suite()
     at.zeros(5)
-    if at.take(32) != share.id:
-        raise Fault("unauthentic", "the journal is of another share")
-    journal_id, owner = at.take(16), at.take(16)
+    share_id, journal_id, owner = at.take(32), at.take(16), at.take(16)
     at.zeros(4016)
-    return journal_id, owner
+    at.end()
+    return suite, share_id, journal_id, owner
 
 
 def parse_journal_body(body: bytes) -> JournalRecord:
@@ -1550,24 +1593,34 @@ def parse_journal_body(body: bytes) -> JournalRecord:
     return JournalRecord(path, file_id, base, result, length, seconds * 10**9 + nanoseconds, patches)
 
 
+def open_journal_record(data: bytes, share: Share, journal_id: bytes, key: bytes) -> tuple[int, int, JournalRecord, int]:
+    """Generation, sequence, what the record holds, and how many bytes it takes in the journal."""
+    at = Bytes(data, "a journal record")
+    if at.take(4) != b"KREC":
+        raise Fault("magic", "there is no journal record")
+    length = at.number(4)
+    if not 40 <= length <= 67108864:
+        raise Fault("magic", "a journal record has a length that none has")
+    generation, sequence = at.number(8), at.number(8)
+    body = open_record(share.suite, key, at.take(length), b"KREC" + share.id + journal_id + data[8:24])
+    return generation, sequence, parse_journal_body(body), 24 + length + -(24 + length) % 512
+
+
 def journal_records(data: bytes, share: Share, journal_id: bytes, key: bytes) -> list[JournalRecord]:
     """The first record that is not as it should be ends the journal: it was never acknowledged."""
     records: list[JournalRecord] = []
-    at, generation = 4096, None
+    at, running = 4096, None
     while True:
-        head = data[at:at + 24]
-        if len(head) < 24 or head[:4] != b"KREC":
-            return records
-        length, this, sequence = struct.unpack("<IQQ", head[4:])
-        if not 40 <= length <= 67108864 or sequence != len(records) or generation not in (None, this):
-            return records
         try:
-            body = open_record(share.suite, key, data[at + 24:at + 24 + length], b"KREC" + share.id + journal_id + head[8:])
+            length = int.from_bytes(data[at + 4:at + 8], "little")
+            generation, sequence, record, taken = open_journal_record(data[at:at + 24 + length], share, journal_id, key)
         except Fault:
             return records
-        records.append(parse_journal_body(body))
-        generation = this
-        at += 24 + length + -(24 + length) % 512
+        if sequence != len(records) or running not in (None, generation):
+            return records
+        records.append(record)
+        running = generation
+        at += taken
 
 
 def read_journals(share: Share) -> None:
@@ -1581,10 +1634,11 @@ def read_journals(share: Share) -> None:
             continue
         try:
             data = read_control(share.fd, name, 1 << 34) or b""
-            head = parse_journal_head(data, share) if len(data) >= 4096 else None
-            if head is None:
+            if not any(data[:4096]):
                 continue
-            journal_id, owner = head
+            suite, share_id, journal_id, owner = parse_journal_head(data[:4096])
+            if (suite, share_id) != (share.suite, share.id):
+                raise Fault("unauthentic", "the journal is of another share")
             if hmac(key, label("journal owner"), journal_id)[:16] != owner:
                 if data[4096:4100] == b"KREC" and not any(data[4112:4120]):
                     share.report.fault(share.path, f"{show(name)} has changes that were not written to their files yet, and is somebody "
@@ -1769,7 +1823,11 @@ class Vault:
 
     def entries(self, directory: Directory) -> list[Entry]:
         """All entries of a directory under the names that they show (5)."""
-        stored = [name for name in (os.fsencode(n) for n in os.listdir(directory.fd)) if NAME_BYTES.match(name)]
+        names = sorted(os.fsencode(n) for n in os.listdir(directory.fd))
+        for name in names:
+            if name.startswith(b"+") and not CONTROL_FILE.match(name):
+                self.report.note(directory.path, f"{show(name)} is no control file that this reader knows")
+        stored = [name for name in names if NAME_BYTES.match(name)]
         candidates: list[tuple[bytes, bytes, bytes | None, int, bytes]] = []  # left part, suffix, plain left part, rank of epoch, stored
         for name in stored:
             found = self.open_name(directory, name)
@@ -1798,7 +1856,7 @@ class Vault:
         """Epoch's number, conflict suffix, plain name of what is left of it, rank of the epoch; None for a foreign entry."""
         share = directory.share
         for left, suffix in [(stored, b""), *conflict_splits(stored)]:
-            if LONG_NAME.match(left):
+            if LONG_NAME.fullmatch(left):
                 found = self.open_long_name(directory, left)
                 if found is None:
                     return b"", suffix, None, 0
@@ -2119,7 +2177,7 @@ def open_vault(options: argparse.Namespace, report: Report) -> Vault:
         memories[memory.share_id] = memory
     if options.invitation:
         with open(options.invitation, "rb") as file:
-            memory = parse_invitation(file.read(), identity, options.fingerprint or "")
+            memory = parse_invitation(file.read()).accept(identity, options.fingerprint or "")
         memories.setdefault(memory.share_id, memory)
     trusted = {bytes.fromhex(share_id) for share_id in options.trust or []}
     return Vault(options.vault, identity, memories, trusted, report)

@@ -2,10 +2,15 @@
 """The parts of scripts/second-reader.sh that compare read-vault.py with the program, or with what the repository says must be found.
 
     proof.py frozen VAULTS WORK         the frozen vaults, against expected.txt beside each, opened by each of their secrets
+    proof.py vectors DIR                the golden vectors: what is decoded, and the kind of each failure
     proof.py tree DIR                   makes a tree of files of all kinds, sizes and names
     proof.py change DIR                 changes it as programs would: overwrites, cuts, holes, renamed directories
+    proof.py small DIR                  makes a small tree of files of all kinds, for flips
+    proof.py flips COUNT SEED KITHFS VAULT WORK
+                                        flips single bits of a vault: both give the true bytes or an error, and agree on which
     proof.py compare A B                two trees: contents, kinds, modes, owners, times, links, attributes
 """
+import contextlib
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -14,7 +19,9 @@ import shutil
 import stat
 import subprocess
 import sys
+import types
 from pathlib import Path
+from random import Random
 
 READER = Path(__file__).resolve().parent.parent / "read-vault.py"
 
@@ -100,6 +107,179 @@ def frozen(vaults: str, work: str) -> int:
                     print(("+ " if line in found else "- ") + line[:200])
             shutil.rmtree(out)
         print(f"{vault.name}: {len(expected)} facts")
+    return bad
+
+
+# The golden vectors.
+
+class Anything:
+    """Of a vector the key is given, and no number or commitment of its epoch."""
+
+    def __eq__(self, other) -> bool:
+        return True
+
+    def __getitem__(self, part) -> "Anything":
+        return self
+
+
+class ShareOfVectors:
+    """As much of a share as a structure needs that stands for itself."""
+
+    def __init__(self, reader, given: dict[str, str]) -> None:
+        self.reader, self.id, self.suite = reader, bytes.fromhex(given.get("share", "")), int(given.get("suite", "1"))
+        self.signed = "signed" in given
+        epoch = types.SimpleNamespace(number=Anything(), commitment=Anything(),
+                                      **{name.replace("-", "_"): bytes.fromhex(given[name]) for name in ("records-key", "header-key") if name in given})
+        self.descriptor = types.SimpleNamespace(chunk_log2=int(given.get("chunk-log2", "12")))
+        self.epochs = [epoch]
+
+    def epochs_of(self, number: int):
+        # A vector has one key, whatever the number: another number is another associated data.
+        return self.epochs
+
+    def check_signature(self, purpose, author, signer, signature, message, whole):
+        self.reader.verify_signature(purpose, signer, message, signature)
+
+
+def read_vector(reader, kind: str, given: dict[str, str], data: bytes) -> dict[str, object]:
+    """What the reader finds in a vector, under the names of the vector's fields."""
+    share, r = ShareOfVectors(reader, given), reader
+
+    def known(name: str) -> bytes:
+        return bytes.fromhex(given[name])
+
+    def hashed(name: str, found: bytes) -> None:
+        if name in given and found != known(name):
+            raise r.Fault("unauthentic", "another hash")
+
+    if kind == "chunk-table":
+        layout = r.Layout(int(given["chunk-log2"]), share.signed)
+        hashed("hash", r.blake3(b"kithfs1\0" + data))
+        salt, epoch, entries = r.parse_table(share, layout, data)
+        return {"salt": salt, "epoch": epoch} | {f"segment-{i}": None for i in range(len(entries))}
+    if kind == "index-block":
+        if len(data) < 4096:
+            raise r.Fault("truncated", "the block ends too early")
+        hashed("hash", r.blake3(b"kithfs1" + bytes([int(given["level"])]) + data))
+        return {f"child-{i}": data[32 * i:32 * i + 32] for i in range(128)}
+    if kind == "segment":
+        cipher = r.segment_cipher(share.suite, known("file-key"), known("salt"))
+        associated = (b"KSEG" + share.id + known("file-id") + r.u(8, int(given["chunk"])) + r.u(4, int(given["segment"])) + r.u(2, len(data))
+                      + r.u(4, int(given["epoch"])) + r.u(1, share.suite) + b"\0")
+        hashed("hash", r.blake3(b"kithfs1\xfe" + data))
+        return {"plain": cipher.decrypt(known("nonce"), data + known("tag"), associated)}
+    if kind == "file-header":
+        header = r.open_header(share, data)
+        return {"epoch": header.epoch, "file-id": header.file_id, "size": header.size, "version": header.version, "root": header.root,
+                "oldest-epoch": header.oldest, "data": header.data} | ({"author": header.author, "signer": header.signer} if share.signed else {})
+    if kind == "identity-file":
+        for name, slot in (("passphrase", r.PASSPHRASE), ("recovery-code", r.RECOVERY_CODE), ("key-file", r.KEY_FILE)):
+            if name in given:
+                secret = r.recovery_code(given[name]) if slot == r.RECOVERY_CODE else known(name)
+                return {"public": r.open_identity_file(data, slot, secret).public}
+        return {"public": r.parse_identity_file(data)[1]}
+    if kind == "share-descriptor":
+        found = r.parse_descriptor(data)
+        return {"suite": found.suite, "signed": str(found.signed).lower(), "isolated": str(found.isolated).lower(),
+                "chunk-log2": found.chunk_log2, "founder": found.founder, "share-id": found.id}
+    if kind == "slot-block":
+        block = r.parse_slot_block(data)
+        hashed("root", block.root)
+        return {"epoch": block.epoch, "share": block.share_id, "ephemeral": block.ephemeral, "slots": len(block.slots)}
+    if kind == "members":
+        return {f"member-{i}": None for i, _ in enumerate(r.parse_members(data))}
+    if kind == "manifest":
+        found = r.parse_manifest(data)
+        return {"sequence": found.sequence, "epoch": found.epoch, "share": found.share_id, "hash": found.hash, "signer": found.signer,
+                "file-name": found.file_name().decode(), "previous": found.previous, "commitment": found.commitment}
+    if kind == "invitation":
+        found = r.parse_invitation(data)
+        return {"share-id": found.share_id, "sequence": found.sequence, "head": found.head, "admin": found.admin, "invited": found.invited}
+    if kind == "inventory":
+        _, root, file_hash = r.parse_inventory(data)
+        hashed("root", root)
+        hashed("file-hash", file_hash)
+        return {"root": root, "file-hash": file_hash}
+    if kind == "journal-head":
+        suite, share_id, journal_id, owner = r.parse_journal_head(data)
+        return {"suite": suite, "share": share_id, "id": journal_id, "owner": owner}
+    if kind == "journal-record":
+        generation, sequence, record, _ = r.open_journal_record(data, share, known("journal-id"), known("journal-key"))
+        return {"generation": generation, "sequence": sequence, "path": record.path, "file-id": record.file_id, "base": record.base,
+                "result": record.result, "cipher-length": record.length}
+    if kind == "directory-record":
+        found = r.parse_directory_record(r.open_sealed_record(share, b"KDIR", data, b"").content)
+        return {"id": found.id, "place-parent": found.places[0][0], "place-name": found.places[0][1], "previous-parent": found.places[1][0],
+                "previous-name": found.places[1][1]}
+    if kind == "long-name":
+        return {"name": r.check_plain_name(r.open_sealed_record(share, b"KNAM", data, known("directory") + known("hash")).content)}
+    if kind == "junction":
+        opened = r.open_sealed_record(share, b"KJNC", data, known("directory") + known("hash"))
+        junction, name = r.parse_junction(opened.content)
+        return {"leads-to": junction.child, "name": name, "author": opened.author, "signer": opened.signer,
+                "isolated": str(junction.isolated).lower(), "coming": str(junction.coming).lower()}
+    if kind == "symlink":
+        if "reference" in given:
+            return {"target": r.check_target(r.open_sealed_record(share, b"KLSY", data, known("reference")).content)}
+        found, is_reference = r.open_link(share, data)
+        return {"reference" if is_reference else "target": found}
+    if kind == "xattrs":
+        if "reference" in given:
+            content, is_reference = r.open_sealed_record(share, b"KXAT", data, known("reference")).content, False
+        else:
+            content, is_reference = r.open_attributes(share, data)
+        if is_reference:
+            return {"reference": content}
+        return {f"attribute-{name.hex()}": value for name, value in r.parse_attributes(content)}
+    if kind == "name":
+        names = r.Hctr2(known("names-key"))
+        if not r.NAME_BYTES.match(data):
+            return {"kind": "control"}
+        for left, suffix in [(data, b""), *r.conflict_splits(data)]:
+            if r.LONG_NAME.fullmatch(left):
+                return {"kind": "long"}
+            try:
+                plain = r.open_short_name(names, known("directory"), left)
+            except r.Fault:
+                continue
+            if len(plain + suffix) <= 255:
+                return {"kind": "plain", "name": plain + suffix}
+        raise r.Fault("foreign", "foreign")
+    raise SystemExit(f"no way to read a vector of {kind}")
+
+
+def vectors(root: str) -> int:
+    reader, bad, count = load_reader(), 0, 0
+    for path in sorted(Path(root).glob("*/*.txt")):
+        given: dict[str, str] = {}
+        fields: dict[str, str] = {}
+        data, expected = "", ""
+        for line in path.read_text().splitlines():
+            word, _, rest = line.partition(" ")
+            name, _, value = rest.partition(": ")
+            if word == "input":
+                given[name.rstrip(":")] = value
+            elif word == "field":
+                fields[name.rstrip(":")] = value
+            elif word == "expect:":
+                expected = rest
+            elif line.startswith("    "):
+                data += line.strip()
+        try:
+            found, verdict = read_vector(reader, path.parent.name, given, bytes.fromhex(data)), "ok"
+        except reader.Fault as fault:
+            found, verdict = {}, fault.kind
+        except reader.InvalidTag:
+            found, verdict = {}, "unauthentic"
+        except reader.NoAccess:
+            found, verdict = {}, "unauthentic"
+        count += 1
+        wrong = {name: (value, fields[name]) for name, value in found.items() if name in fields and value is not None
+                 and (value.hex() if isinstance(value, bytes) else str(value)) != fields[name]}
+        if verdict != expected or wrong:
+            bad += 1
+            print(f"{path.parent.name}/{path.name}: {verdict}, and should be {expected} {wrong or ''}")
+    print(f"{count} vectors, {bad} differ")
     return bad
 
 
@@ -208,6 +388,28 @@ def change(root: str) -> int:
     return 0
 
 
+def small(root: str) -> int:
+    top = os.fsencode(root)
+    for name in (b"sizes", b"names", b"n" * 200, b"links", b"to be renamed/below", b"projects/nested/below"):
+        os.makedirs(os.path.join(top, name))
+    for size in (0, 1, 4096, 4097, 9000, 40000):
+        make_file(os.path.join(top, b"sizes", b"%d" % size), size)
+        make_file(os.path.join(top, b"projects", b"%d" % size), size)
+    with open(os.path.join(top, b"sizes", b"sparse"), "wb") as file:
+        file.write(contents("begin", 5000))
+        file.seek(3 << 20)
+        file.write(contents("end", 5000))
+    for name in (b"names/x", b"names/" + b"y" * 190, b"names/copy (1)", b"n" * 200 + b"/file", b"projects/" + b"z" * 190, b"projects/nested/file",
+                 b"projects/nested/below/file", b"to be renamed/file", b"to be renamed/below/file"):
+        make_file(os.path.join(top, name), 50)
+    os.symlink(b"../sizes/1", os.path.join(top, b"links", b"short"))
+    os.symlink(b"t" * 3500, os.path.join(top, b"links", b"long"))
+    os.symlink(b"sizes/1", os.path.join(top, b"projects", b"link"))
+    os.setxattr(os.path.join(top, b"sizes", b"1"), "user.a", b"value")
+    os.setxattr(os.path.join(top, b"projects", b"1"), "user.a", contents("large", 4000))
+    return 0
+
+
 # Two trees.
 
 def facts_of_tree(tree: bytes) -> dict[bytes, dict[str, object]]:
@@ -244,6 +446,160 @@ def compare(one: str, other: str) -> int:
     return bad
 
 
+# Tampering.
+
+def spots(vault: bytes) -> list[tuple[str, bytes]]:
+    """What of a vault can be flipped: bytes of files, texts of links, the attribute, names."""
+    found = []
+    for name, path, status in walk(vault):
+        if stat.S_ISREG(status.st_mode) and status.st_size:
+            found.append(("bytes", path))
+        elif stat.S_ISLNK(status.st_mode):
+            found.append(("text", path))
+        if not stat.S_ISLNK(status.st_mode) and "user.kithfs" in attributes(path):
+            found.append(("attribute", path))
+        found.append(("name", path))
+    return found
+
+
+def flipped(data: bytes, random: Random, text: bool) -> bytes:
+    """One bit is another one; in a text one letter, which stays printable."""
+    at = random.randrange(len(data))
+    changed = bytearray(data)
+    if text:
+        changed[at] = random.choice([letter for letter in b"Aa09-_=+Zz" if letter != data[at]])
+    else:
+        changed[at] ^= 1 << random.randrange(8)
+    return bytes(changed)
+
+
+@contextlib.contextmanager
+def tampered(kind: str, path: bytes, random: Random):
+    """A vault with one change in it, and without it afterwards."""
+    above, status = os.path.dirname(path), os.lstat(path)
+    above_status = os.lstat(above)
+    moved = path
+    if kind == "bytes":
+        # Headers and tables are as likely as all the rest, however large the file.
+        size = status.st_size
+        at = random.randrange(min(size, random.choice((640, 16384, 1 << 40))))
+        with open(path, "r+b") as file:
+            file.seek(at)
+            byte = file.read(1)
+            file.seek(at)
+            file.write(flipped(byte, random, False))
+        what = f"byte {at}"
+    elif kind == "text":
+        text = os.readlink(path)
+        os.unlink(path)
+        os.symlink(flipped(text, random, True), path)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns), follow_symlinks=False)
+        what = "the text"
+    elif kind == "attribute":
+        value = os.getxattr(path, "user.kithfs")
+        os.setxattr(path, "user.kithfs", flipped(value, random, False))
+        what = "the attribute"
+    else:
+        moved = os.path.join(above, flipped(os.path.basename(path), random, True))
+        os.rename(path, moved)
+        what = f"the name, to {os.fsdecode(os.path.basename(moved))}"
+    os.utime(moved, ns=(status.st_atime_ns, status.st_mtime_ns), follow_symlinks=False)
+    os.utime(above, ns=(above_status.st_atime_ns, above_status.st_mtime_ns))
+    try:
+        yield what
+    finally:
+        if kind == "bytes":
+            with open(path, "r+b") as file:
+                file.seek(at)
+                file.write(byte)
+        elif kind == "text":
+            os.unlink(path)
+            os.symlink(text, path)
+        elif kind == "attribute":
+            os.setxattr(path, "user.kithfs", value)
+        else:
+            os.rename(moved, path)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns), follow_symlinks=False)
+        os.utime(above, ns=(above_status.st_atime_ns, above_status.st_mtime_ns))
+
+
+def flips(count: str, seed: str, kithfs: str, vault: str, work: str) -> int:
+    """`kithfs` finds its secret, and whose vault it is, in the environment; the reader is given the same in READER_IDENTITY."""
+    random, bad, refused, odd = Random(int(seed)), 0, 0, 0
+    reader = load_reader()
+    passphrase = Path(os.environ["KITHFS_PASSPHRASE_FILE"]).read_bytes().removesuffix(b"\n")
+    identity_file = os.environ.get("READER_IDENTITY", vault + "/+identity")
+
+    class Quiet(reader.Report):
+        def fault(self, path, what):
+            self.faults.append((path, str(what)))
+
+        note = fault
+
+    def by_reader() -> tuple[dict, list]:
+        out, report = Path(work) / "by-reader", Quiet()
+        try:
+            identity = reader.open_identity_file(Path(identity_file).read_bytes(), reader.PASSPHRASE, passphrase)
+            opened = reader.Vault(vault, identity, {}, set(), report)
+            reader.Export(opened, str(out), False, False).run(opened.root)
+        except reader.UNREADABLE as error:
+            report.fault(b"", error)
+        found = facts_of_tree(os.fsencode(out)) if out.exists() else {}
+        shutil.rmtree(out, ignore_errors=True)
+        return found, report.faults
+
+    def by_kithfs() -> tuple[dict, str, bool]:
+        out = Path(work) / "by-kithfs"
+        # Nothing is remembered from one to the next: that would be one more witness, which the reader does not have.
+        shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
+        done = subprocess.run([kithfs, "export", vault, out], capture_output=True, text=True)
+        checked = subprocess.run([kithfs, "fsck", vault], capture_output=True, text=True)
+        found = facts_of_tree(os.fsencode(out)) if out.exists() else {}
+        shutil.rmtree(out, ignore_errors=True)
+        return found, done.stderr + checked.stdout + checked.stderr, bool(done.returncode or checked.returncode)
+
+    def contents_of(found: dict) -> dict:
+        """Times and names of directories that were partly read differ; what counts is what the files say."""
+        return {name: {fact: value for fact, value in entry.items() if fact in ("contents", "target", "attributes")}
+                for name, entry in found.items() if not entry["mode"].startswith("0o4")}
+
+    truth, faults = by_reader()
+    theirs, said, is_bad = by_kithfs()
+    if faults or is_bad or truth != theirs:
+        print(f"the vault is not whole before anything was changed: {faults} {said}")
+        return 1
+    true_contents = contents_of(truth)
+    known = {(entry.get("contents"), entry.get("target")) for entry in true_contents.values()}
+    places = spots(os.fsencode(vault))
+    for i in range(int(count)):
+        kind, path = random.choice(places)
+        with tampered(kind, path, random) as what:
+            ours, faults = by_reader()
+            theirs, said, is_bad = by_kithfs()
+        where = f"{os.fsdecode(path[len(vault) + 1:])}: {what}"
+        ours, theirs = contents_of(ours), contents_of(theirs)
+        # Where attributes are bad the reader gives the file without them and says so, and the program leaves the file out.
+        for name, what_failed in faults:
+            if what_failed.startswith("extended attributes: ") and ours.get(name) == {**true_contents.get(name, {}), "attributes": {}}:
+                del ours[name]
+        refused += ours != true_contents
+        for who, found in (("the reader", ours), ("kithfs", theirs)):
+            for name, entry in found.items():
+                wrong = entry != true_contents[name] if name in true_contents else (entry.get("contents"), entry.get("target")) not in known
+                if wrong:
+                    bad += 1
+                    print(f"WRONG: {where}: {who} gives {os.fsdecode(name)!a} as {str(entry)[:200]}")
+        if ours != true_contents and not faults:
+            bad += 1
+            print(f"SILENT: {where}: the reader leaves something out and says nothing")
+        if ours != theirs or bool(faults) != is_bad:
+            odd += 1
+            print(f"differ: {where}\n  the reader lacks {sorted(theirs.keys() - ours.keys())[:3]}, kithfs lacks {sorted(ours.keys() - theirs.keys())[:3]}"
+                  f"\n  the reader: {faults[:3]}\n  kithfs: {'' if is_bad else 'no fault'} {said[:600]}")
+    print(f"{count} changes: {refused} with something refused, {bad} wrong, {odd} on which the two differ")
+    return bad + odd
+
+
 if __name__ == "__main__":
     job, *rest = sys.argv[1:]
-    sys.exit(1 if {"frozen": frozen, "tree": tree, "change": change, "compare": compare}[job](*rest) else 0)
+    sys.exit(1 if {"frozen": frozen, "vectors": vectors, "tree": tree, "change": change, "compare": compare, "small": small, "flips": flips}[job](*rest) else 0)
