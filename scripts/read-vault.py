@@ -400,17 +400,10 @@ class Hctr2:
         n = self.stream(xor(xor(mm, uu), self.mask), v)
         return xor(mm, self.hash(tweak, n)) + n
 
-    def encrypt(self, tweak: bytes, plain: bytes) -> bytes:
-        m, n = plain[:16], plain[16:]
-        mm = xor(m, self.hash(tweak, n))
-        uu = aes_blocks(self.key, mm)
-        v = self.stream(xor(xor(mm, uu), self.mask), n)
-        return xor(uu, self.hash(tweak, v)) + v
-
 
 NAME_BYTES = re.compile(rb"[A-Za-z0-9_=-]")
-CONTROL_FILE = re.compile(rb"\+(?:(?:share|identity|names|dir|lock)\Z|(?:lock|manifest|slots|link|attr|inventory|journal|created|refused|name"
-                          rb"|junction|moving|tmp|trash)-)")
+CONTROL_FILE = re.compile(rb"\+(?:(?:share|identity|names|dir|lock)\Z|(?:lock|manifest|slots|link|attr|inventory|journal|created|refused"
+                          rb"|name|junction|moving|tmp|trash)-)")
 LONG_NAME = re.compile(rb"=[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")  # 32 bytes have one spelling
 
 
@@ -696,8 +689,8 @@ def tree_levels(leaves: list[bytes], purpose: str) -> list[list[bytes]]:
     return levels
 
 
-def parse_slot_block(data: bytes) -> SlotBlock:
-    """10.2, read as a whole: the tree is made anew from the slots and compared."""
+def parse_slot_block(data: bytes, in_parts: bool = False) -> SlotBlock:
+    """10.2, read as a whole: the tree is made anew from the slots and compared. Who reads it in parts sees nothing behind its end."""
     at = Bytes(data, "a slot block")
     at.begin(b"kithslot")
     suite = at.suite()
@@ -712,7 +705,8 @@ def parse_slot_block(data: bytes) -> SlotBlock:
     levels = tree_levels([digest("slot page", u(4, i), page) for i, page in enumerate(pages)], "slot node")
     stored = [at.take(32) for level in levels[:-1] for _ in level]
     members = at.take(members_length)
-    at.end()
+    if not in_parts:
+        at.end()
     ascending([slot[:16] for slot in slots], "the slots")
     if stored != [node for level in levels[:-1] for node in level] or levels[-1][0] != top:
         raise Fault("unauthentic", "the tree of a slot block does not fit its slots")
@@ -817,7 +811,7 @@ def parse_manifest(data: bytes) -> Manifest:
 
 
 def verify_manifests(descriptor: Descriptor, manifests: list[Manifest]) -> dict[bytes, Manifest]:
-    """10.4, checks 1 to 5. A parent has a lower epoch, or the same epoch and a lower sequence, so that it is verified before its children."""
+    """10.4, checks 1 to 5. A parent has a lower epoch, or the same epoch and a lower sequence: so it is verified before its children."""
     valid: dict[bytes, Manifest] = {}
     for m in sorted(manifests, key=lambda m: (m.epoch, m.sequence)):
         if (m.share_id, m.suite) != (descriptor.id, descriptor.suite):
@@ -866,6 +860,14 @@ def ancestry(head: Manifest, valid: dict[bytes, Manifest]) -> list[Manifest]:
             found[manifest.hash] = manifest
             waiting += [valid[parent] for parent in (manifest.previous, settles(manifest, valid)) if parent in valid]
     return list(found.values())
+
+
+def chain_to(head: Manifest, valid: dict[bytes, Manifest]) -> list[Manifest]:
+    """A head and what is before it by first parents alone."""
+    chain = [head]
+    while chain[-1].previous in valid:
+        chain.append(valid[chain[-1].previous])
+    return chain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -949,23 +951,49 @@ class Epoch:
         return expand(self.names_key, "long name", directory_id, name)
 
 
+class Rights:
+    """Whose signatures count at one head, and what of former members stays valid by the inventories of its chain (11)."""
+
+    def __init__(self, share: Share, members: list[Member], chain: list[Manifest]) -> None:
+        self.share, self.chain = share, chain
+        self.writers = {member.public[:32] for member in members if member.role >= WRITER}
+        self.admins = {member.public[:32] for member in members if member.role == ADMIN}
+
+    @functools.cached_property
+    def inventoried(self) -> set[bytes]:
+        listed: set[bytes] = set()
+        for manifest in self.chain:
+            if not any(manifest.inventory_hash):
+                continue
+            name = b"+inventory-" + manifest.inventory_hash[:16].hex().encode()
+            try:
+                data = read_control(self.share.fd, name, 32 << 24)
+                if data is None:
+                    raise Fault("truncated", "missing: what former members have signed cannot be read")
+                hashes, root, file_hash = parse_inventory(data)
+                if (root, file_hash) != (manifest.inventory_root, manifest.inventory_hash):
+                    raise Fault("unauthentic", "not the inventory that the manifest names")
+                listed.update(hashes)
+            except Fault as fault:
+                self.share.report.fault(self.share.path, f"{show(name)}: {fault}")
+        return listed
+
+
 class Share:
     """A share that was entered by proof: its keys, and whose signatures count in it."""
 
     def __init__(self, fd: int, descriptor: Descriptor, identity: Identity, memory: Memory | None, report: Report, path: bytes) -> None:
         self.fd, self.descriptor, self.identity, self.report, self.path = fd, descriptor, identity, report, path
         self.id, self.suite, self.signed = descriptor.id, descriptor.suite, descriptor.signed
-        self.manifests = self.read_manifests()
-        self.valid = verify_manifests(descriptor, self.manifests)
-        self.heads = self.find_heads(memory)
+        self.valid = verify_manifests(descriptor, self.read_manifests())
         self.epochs: list[Epoch] = []
-        self.members: list[list[Member]] = []
-        for head in self.heads:
+        self.rights: list[Rights] = []
+        for head in self.find_heads(memory):
             self.open_head(head)
-        if not self.members:
+        if not self.rights:
             raise NoAccess("this identity is no member of the share")
-        self.writers = set.intersection(*({m.public[:32] for m in members if m.role >= WRITER} for members in self.members))
-        self.admins = set.intersection(*({m.public[:32] for m in members if m.role == ADMIN} for members in self.members))
+        # Names are sought under the current epoch first, that of the longest chain, then under older ones, the highest number first.
+        self.epochs[1:] = sorted(self.epochs[1:], key=lambda epoch: -epoch.number)
         first = [epoch for epoch in self.epochs if epoch.number == 1]
         if len(first) != 1:
             raise Fault("unauthentic", "the folder key of the first epoch is not known")
@@ -1002,7 +1030,7 @@ class Share:
             raise Fault("unauthentic", "the share has no list of members that is valid")
         if len(heads) > 1:
             self.report.note(self.path, "the lists of members are forked")
-        return heads
+        return sorted(heads, key=lambda head: (-head.sequence, head.hash))
 
     def open_head(self, head: Manifest) -> None:
         """10.4, checks 6 to 8, and the keys of all epochs before."""
@@ -1011,7 +1039,7 @@ class Share:
             data = read_control(self.fd, b"+slots-" + root[:16].hex().encode())
             if data is None:
                 raise Fault("unauthentic", "a slot block is missing")
-            block = parse_slot_block(data)
+            block = parse_slot_block(data, in_parts=True)
             if block.root != root:
                 raise Fault("unauthentic", "a slot block is not the one that the manifest names")
             if (block.share_id, block.suite, block.epoch, len(block.slots)) != (self.id, self.suite, head.epoch, count):
@@ -1022,13 +1050,10 @@ class Share:
             return
         current = self.epoch(head.epoch, keys[0], head.commitment)
         known = {(current.number, current.commitment): current}
-        lineage = ancestry(head, self.valid)
-        named = {(m.epoch, m.commitment) for m in self.valid.values()}
-        for manifest in sorted(lineage, key=lambda m: -m.epoch):
-            newer = known.get((manifest.epoch, manifest.commitment))
-            for number, commitment, sealed in manifest.history if newer else ():
-                if (number, commitment) not in named:
-                    raise Fault("unauthentic", "a manifest's history has an epoch that no manifest names")
+        chain = chain_to(head, self.valid)
+        for manifest in chain:
+            newer = known[manifest.epoch, manifest.commitment]
+            for number, commitment, sealed in manifest.history:
                 associated = (label("history") + self.id + u(4, manifest.epoch) + manifest.commitment + u(4, number) + commitment)
                 folder_key = open_record(self.suite, newer.history_key, sealed, associated)
                 known.setdefault((number, commitment), self.epoch(number, folder_key, commitment))
@@ -1040,10 +1065,9 @@ class Share:
             raise Fault("unauthentic", "the lists of members have other admins than the manifest")
         if not self.signed and [member.public for member in members] != [self.descriptor.founder]:
             raise Fault("unauthentic", "a share that is not signed has other members than its founder")
-        self.members.append(members)
+        self.rights.append(Rights(self, members, chain))
         have = {(epoch.number, epoch.commitment) for epoch in self.epochs}
         self.epochs += [epoch for key, epoch in known.items() if key not in have]
-        self.epochs.sort(key=lambda epoch: -epoch.number)
 
     def epoch(self, number: int, folder_key: bytes, commitment: bytes) -> Epoch:
         epoch = Epoch(number, self.suite, extract(self.id, folder_key))
@@ -1058,32 +1082,14 @@ class Share:
             raise Fault("unauthentic", f"epoch {number} is not one of the share")
         return found
 
-    @functools.cached_property
-    def inventoried(self) -> set[bytes]:
-        """11, Inventories: what former writers signed and what stays valid of it."""
-        listed: set[bytes] = set()
-        for manifest in {m.hash: m for head in self.heads for m in ancestry(head, self.valid)}.values():
-            if not any(manifest.inventory_hash):
-                continue
-            name = b"+inventory-" + manifest.inventory_hash[:16].hex().encode()
-            data = read_control(self.fd, name, 32 << 24)
-            if data is None:
-                self.report.fault(self.path, f"{show(name)} is missing: what former writers have signed cannot be read")
-                continue
-            try:
-                hashes, root, file_hash = parse_inventory(data)
-                if (root, file_hash) != (manifest.inventory_root, manifest.inventory_hash):
-                    raise Fault("unauthentic", "the inventory is not the one that the manifest names")
-                listed.update(hashes)
-            except Fault as fault:
-                self.report.fault(self.path, f"{show(name)}: {fault}")
-        return listed
-
     def check_signature(self, purpose: str, author: bytes, signer: bytes, signature: bytes, message: bytes, whole: bytes) -> None:
-        """11, Whose signature counts. `whole` is what an inventory has the hash of."""
+        """11, Whose signature counts: at every head. `whole` is what an inventory has the hash of."""
         verify_signature(purpose, signer, message, signature)
-        if signer not in self.writers and blake3(whole) not in self.inventoried:
-            raise Fault("unauthentic", "who signed it may not write in the share")
+        for rights in self.rights:
+            # Admins alone lead into other shares.
+            may_sign = rights.admins if purpose == "junction signature" else rights.writers
+            if signer not in may_sign and blake3(whole) not in rights.inventoried:
+                raise Fault("unauthentic", "who signed it may not do so in the share")
 
     def root_directory_id(self) -> bytes:
         return hmac(self.directory_key, label("root directory"), self.id)
@@ -1268,11 +1274,10 @@ def find_junction(share: Share, directory_fd: int, directory_id: bytes, name: by
             record = read_control(directory_fd, b"+junction-" + base64url(name_hash), 1 << 16)
             if record is None:
                 continue
-            opened = open_sealed_record(share, b"KJNC", record, directory_id + name_hash)
-            junction, named = parse_junction(opened.content)
-            if named == name and opened.signer in share.admins:
+            junction, named = parse_junction(open_sealed_record(share, b"KJNC", record, directory_id + name_hash).content)
+            if named == name:
                 return junction
-            raise Fault("unauthentic", "it is of another name, or its signer is no admin")
+            raise Fault("unauthentic", "it is of another name")
         except Fault as fault:
             share.report.note(share.path, f"a junction of {show(name)} does not count: {fault}")
     return None
@@ -1490,8 +1495,6 @@ class PlainFile:
         if len(table) < layout.table_used or blake3(b"kithfs1\0" + table) != table_hash:
             raise Fault("unauthentic", f"the table of chunk {k} is not the one that the file refers to")
         salt, number, entries = parse_table(share, layout, table)
-        if number > self.header.epoch:
-            raise Fault("range", f"chunk {k} is of a later epoch than the file")
         start = k * layout.chunk_size
         size = min(layout.chunk_size, self.size - start)
         sealed = self.ciphertext.read(layout.chunk(k), size)
@@ -1839,9 +1842,10 @@ class Vault:
         # Names as they stand come first, then those with a tool's suffix; the current epoch first, then older ones.
         for suffix, plain, rank, number, name in sorted(((c[1], c[2], c[3], c[0], c[4]) for c in candidates),
                                                         key=lambda c: (len(c[0]), c[2], c[4])):
-            shown = (plain if plain is not None else name) + (suffix if plain is not None else b"")
+            shown = name if plain is None else plain + suffix
             if shown in entries and rank > 0:
                 shown += b" (conflict, epoch %s)" % number
+                shown = shown if len(shown) <= 255 else name
             try:
                 status = os.stat(name, dir_fd=directory.fd, follow_symlinks=False)
             except FileNotFoundError:
@@ -1924,7 +1928,10 @@ class Vault:
         """The file, and a descriptor that the caller closes."""
         fd = open_regular(directory.fd, entry.stored)
         try:
-            return PlainFile(directory.share, Ciphertext(fd, self.overlay(directory, entry))), fd
+            file = PlainFile(directory.share, Ciphertext(fd, self.overlay(directory, entry)))
+            if file.ciphertext.length > file.layout.length(file.size):
+                self.report.note(join(directory.path, entry.name), "there are bytes behind its end, which are no part of it")
+            return file, fd
         except BaseException:
             os.close(fd)
             raise
@@ -1978,8 +1985,9 @@ class Report:
         self.faults: list[tuple[bytes, str]] = []
 
     def fault(self, path: bytes, what: object) -> None:
-        self.faults.append((path, str(what)))
-        print(f"read-vault: {show(path) or '/'}: {what}", file=sys.stderr)
+        said = what.strerror if isinstance(what, OSError) and what.strerror else str(what)
+        self.faults.append((path, said))
+        print(f"read-vault: {show(path) or '/'}: {said}", file=sys.stderr)
 
     def note(self, path: bytes, what: str) -> None:
         print(f"read-vault: {show(path) or '/'}: note: {what}", file=sys.stderr)
@@ -2157,11 +2165,13 @@ def secret_of(options: argparse.Namespace) -> tuple[int, bytes]:
             return KEY_FILE, file.read()
     if options.passphrase_file:
         with open(options.passphrase_file, "rb") as file:
-            return PASSPHRASE, file.read().removesuffix(b"\n")
+            return PASSPHRASE, re.sub(rb"\r?\n\Z", b"", file.read())
     return PASSPHRASE, os.fsencode(getpass.getpass("passphrase: "))
 
 
 def open_vault(options: argparse.Namespace, report: Report) -> Vault:
+    if not os.path.exists(os.path.join(options.vault, "+share")):
+        raise Fault("magic", f"{options.vault} is no vault: it has no +share")
     name = options.identity or os.path.join(options.vault, "+identity")
     try:
         with open(name, "rb") as file:
@@ -2185,7 +2195,7 @@ def open_vault(options: argparse.Namespace, report: Report) -> Vault:
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="read-vault.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--passphrase-file", metavar="FILE", help="the passphrase, without the newline at its end; else it is asked for")
+    parser.add_argument("--passphrase-file", metavar="FILE", help="a file with the passphrase; else it is asked for")
     parser.add_argument("--recovery-code-file", metavar="FILE", help="a recovery code in place of the passphrase")
     parser.add_argument("--key-file", metavar="FILE", help="a key file in place of the passphrase")
     parser.add_argument("--identity", metavar="FILE", help="an identity that does not lie in the vault")

@@ -5,9 +5,12 @@
     proof.py vectors DIR                the golden vectors: what is decoded, and the kind of each failure
     proof.py tree DIR                   makes a tree of files of all kinds, sizes and names
     proof.py change DIR                 changes it as programs would: overwrites, cuts, holes, renamed directories
+    proof.py overwrite DIR              overwrites and syncs files of it; nothing is made, renamed or removed
+    proof.py overwritten DIR            whether that stands there
+    proof.py attribute PATH...          gives each an attribute
     proof.py small DIR                  makes a small tree of files of all kinds, for flips
     proof.py flips COUNT SEED KITHFS VAULT WORK
-                                        flips single bits of a vault: both give the true bytes or an error, and agree on which
+                                        flips single bits of a vault, cuts files: both give the true bytes or an error, and agree on which
     proof.py compare A B                two trees: contents, kinds, modes, owners, times, links, attributes
 """
 import contextlib
@@ -388,6 +391,38 @@ def change(root: str) -> int:
     return 0
 
 
+# Bytes that are there already: what is written to a hole, or behind the end, goes to its place at once and stands in no journal.
+OVERWRITES = (("1000000", 300000, 70000), ("1000000", 300000, 7000), ("4097", 1000, 3097), ("15", 0, 15), ("sparse", 100, 5000),
+              ("262143", 100, 200000), ("1", 0, 4096))
+
+
+def overwrite(root: str) -> int:
+    for name, offset, size in OVERWRITES:
+        with open(os.path.join(root, "sizes", name), "r+b") as file:
+            file.seek(offset)
+            file.write(contents(f"overwritten {name} {offset}", size))
+            file.flush()
+            os.fsync(file.fileno())
+    return 0
+
+
+def overwritten(root: str) -> int:
+    bad = 0
+    for name, offset, size in OVERWRITES:
+        with open(os.path.join(root, "sizes", name), "rb") as file:
+            file.seek(offset)
+            if file.read(size) != contents(f"overwritten {name} {offset}", size):
+                bad += 1
+                print(f"{name}: other bytes at {offset}")
+    return bad
+
+
+def attribute(*paths: str) -> int:
+    for path in paths:
+        os.setxattr(path, "user.of this one", os.fsencode(path[-20:]))
+    return 0
+
+
 def small(root: str) -> int:
     top = os.fsencode(root)
     for name in (b"sizes", b"names", b"n" * 200, b"links", b"to be renamed/below", b"projects/nested/below"):
@@ -449,11 +484,11 @@ def compare(one: str, other: str) -> int:
 # Tampering.
 
 def spots(vault: bytes) -> list[tuple[str, bytes]]:
-    """What of a vault can be flipped: bytes of files, texts of links, the attribute, names."""
+    """What of a vault can be changed: bytes of files, their lengths, texts of links, the attribute, names."""
     found = []
     for name, path, status in walk(vault):
         if stat.S_ISREG(status.st_mode) and status.st_size:
-            found.append(("bytes", path))
+            found += [("bytes", path), ("bytes", path), ("length", path)]
         elif stat.S_ISLNK(status.st_mode):
             found.append(("text", path))
         if not stat.S_ISLNK(status.st_mode) and "user.kithfs" in attributes(path):
@@ -489,6 +524,12 @@ def tampered(kind: str, path: bytes, random: Random):
             file.seek(at)
             file.write(flipped(byte, random, False))
         what = f"byte {at}"
+    elif kind == "length":
+        with open(path, "rb") as file:
+            data = file.read()
+        length = random.randrange(status.st_size + 100)
+        os.truncate(path, length)
+        what = f"length {length} of {status.st_size}"
     elif kind == "text":
         text = os.readlink(path)
         os.unlink(path)
@@ -512,6 +553,10 @@ def tampered(kind: str, path: bytes, random: Random):
             with open(path, "r+b") as file:
                 file.seek(at)
                 file.write(byte)
+        elif kind == "length":
+            with open(path, "r+b") as file:
+                file.write(data)
+                file.truncate()
         elif kind == "text":
             os.unlink(path)
             os.symlink(text, path)
@@ -602,4 +647,5 @@ def flips(count: str, seed: str, kithfs: str, vault: str, work: str) -> int:
 
 if __name__ == "__main__":
     job, *rest = sys.argv[1:]
-    sys.exit(1 if {"frozen": frozen, "vectors": vectors, "tree": tree, "change": change, "compare": compare, "small": small, "flips": flips}[job](*rest) else 0)
+    jobs = (frozen, vectors, tree, change, overwrite, overwritten, attribute, small, flips, compare)
+    sys.exit(1 if {do.__name__: do for do in jobs}[job](*rest) else 0)
