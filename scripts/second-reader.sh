@@ -39,7 +39,8 @@ proof() { "$here/scripts/second-reader/proof.py" "$@"; }
 as() {
     local who=$1
     shift
-    XDG_STATE_HOME=$work/$who/state XDG_CONFIG_HOME=$work/$who/config KITHFS_PASSPHRASE_FILE=$work/$who/passphrase "$@" 2>>"$work/log"
+    XDG_STATE_HOME=$work/$who/state XDG_CONFIG_HOME=$work/$who/config KITHFS_PASSPHRASE_FILE=$work/$who/passphrase "$@" 2>>"$work/log" ||
+        { tail -n 5 "$work/log" >&2; return 1; }
 }
 person() {
     mkdir -p "$work/$1"
@@ -59,7 +60,7 @@ agree() {
     local what=$1 who=$2 from=$3
     shift 3
     rm -rf -- "$work/out-kithfs" "$work/out-reader"
-    as "$who" "$kithfs" export --dev --suid "$from" "$work/out-kithfs" >/dev/null || { tail -n 5 "$work/log" >&2; die "$what: kithfs cannot export it"; }
+    as "$who" "$kithfs" export --dev --suid "$from" "$work/out-kithfs" >/dev/null || die "$what: kithfs cannot export it"
     reader "$who" "$@" "$from" export --dev --suid "$work/out-reader" 2>"$work/said" || { cat "$work/said" >&2; die "$what: the reader cannot export it"; }
     proof compare "$work/out-kithfs" "$work/out-reader" >"$work/compared" || { cat "$work/compared" >&2; die "$what: the two differ"; }
     echo "$what: $(tail -n 1 "$work/compared")"
@@ -147,6 +148,7 @@ done
 as ann "$kithfs" share create "$vault/projects/nested"
 as eve "$kithfs" share create "$shared/made by eve"
 as eve "$kithfs" import "$work/small/links" "$shared/made by eve/links"
+for within in nested "made by eve"; do as ann "$kithfs" share add "$vault/projects/$within" bob --role reader; done
 agree "shares" ann "$vault"
 # Whoever has not heard yet that eve has left gives names that others give too; what he made comes by a sync tool.
 rm -rf -- "$work/offline"
@@ -154,10 +156,10 @@ cp -a "$vault" "$work/offline"
 offline=$work/offline/$(as ann "$kithfs" map "$work/offline" projects)
 for at in "$work/offline/projects" "$vault/projects"; do
     [ "$at" != "$vault/projects" ] || as ann "$kithfs" share remove "$vault/projects" eve
-    for name in short "$(printf 'l%.0s' {1..200})" "$(printf 'm%.0s' {1..220})"; do
-        echo "$at" | as ann "$kithfs" put "${at%/projects}" "projects/file $name"
-        as ann "$kithfs" mkdir "${at%/projects}" "projects/d${name:0:220}"
-        echo "$at" | as ann "$kithfs" put "${at%/projects}" "projects/d${name:0:220}/$name"
+    for given in short "$(printf 'l%.0s' {1..200})" "$(printf 'm%.0s' {1..220})"; do
+        echo "$at" | as ann "$kithfs" put "${at%/projects}" "projects/file $given"
+        as ann "$kithfs" mkdir "${at%/projects}" "projects/d${given:0:220}"
+        echo "$at" | as ann "$kithfs" put "${at%/projects}" "projects/d${given:0:220}/$given"
     done
 done
 cp -an "$offline/." "$shared"
@@ -175,14 +177,22 @@ echo "== a fork"
 rm -rf -- "$vault" "$work/other"
 own --signed --chunk-size 4K "$vault"
 as ann "$kithfs" import "$work/small" "$vault"
-for one in bob eve; do as ann "$kithfs" share add "$vault" "$one" --role writer; done
+# What they have made counts on one side because they may write, on the other because it is listed.
+for one in bob eve; do
+    as ann "$kithfs" share add "$vault" "$one" --role writer
+    as ann "$kithfs" share invite "$vault" "$one" -o "$work/$one/invitation"
+    as "$one" "$kithfs" accept --yes "$work/$one/invitation"
+    as "$one" "$kithfs" import --identity "$work/$one/config/kithfs/identity" "$work/small" "$vault/by $one"
+done
 cp -a "$vault" "$work/other"
 as ann "$kithfs" share remove "$vault" bob
+# What ann remembers of the one side would keep her from the other, and from seeing the fork.
+rm -rf -- "$work/ann/state"
 as ann "$kithfs" share remove "$work/other" eve
-as ann "$kithfs" import "$work/small/sizes" "$vault/here"
 as ann "$kithfs" import "$work/small/sizes" "$work/other/there"
+rm -rf -- "$work/ann/state"
+as ann "$kithfs" import "$work/small/sizes" "$vault/here"
 cp -an "$work/other/." "$vault"
-# What each remembers of the one side would keep him from seeing the fork.
 rm -rf -- "$work/ann/state"
 agree "two lists of members" ann "$vault"
 keep=$(find "$vault" -maxdepth 1 -name '+manifest-4-*' | sort | head -n 1)
