@@ -5,7 +5,7 @@ mod members;
 #[path = "support/vaults.rs"]
 mod vaults;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
@@ -308,6 +308,42 @@ fn a_name_that_stands_under_two_epochs_stays_a_conflict() {
     assert_eq!(both(&vault), (b"of epoch 2".to_vec(), b"by Bob".to_vec()));
     rename(&vault, b"small (conflict, epoch 1)", b"small of Bob", RenameMode::NoReplace).unwrap();
     assert_eq!(pending(&vault).conflicts, 0, "until somebody settles it");
+}
+
+#[test]
+fn a_long_name_that_stands_under_two_epochs_is_shown_and_found_twice() {
+    // Both entries had the same name in a listing: an export copied the newer file and passed over the older one without a word.
+    let (store, ann, _bob) = filled();
+    let root = store.root();
+    let name = &[b'n'; 200][..];
+    let beside = [name, b" (conflict, epoch 1)"].concat();
+    let vault = open_as(&store, &ann).unwrap();
+    put(&vault, name, b"of epoch 1").unwrap();
+    let stored = vault.cipher_path(name).unwrap();
+    let sidecar = [b"+name-", &stored[1..]].concat();
+    vault.close().unwrap();
+    for (from, to) in [(&stored, b"+aside"), (&sidecar, b"+under")] {
+        root.rename(from, &*root, to, StoreRename::NoReplace).unwrap();
+    }
+    let vault = open_as(&store, &ann).unwrap();
+    new_epoch(&vault);
+    put(&vault, name, b"of epoch 2").unwrap();
+    vault.close().unwrap();
+    for (from, to) in [(&stored, b"+aside"), (&sidecar, b"+under")] {
+        root.rename(to, &*root, from, StoreRename::NoReplace).unwrap();
+    }
+    let vault = open_as(&store, &ann).unwrap();
+    let names =
+        || entries(&vault, ROOT).unwrap().into_iter().map(|(name, _)| name).filter(|n| n.starts_with(b"nn")).collect::<BTreeSet<_>>();
+    assert_eq!(names(), BTreeSet::from([name.to_vec(), beside.clone()]));
+    let both = || (get(&vault, name).unwrap(), get(&vault, &beside).unwrap());
+    assert_eq!(both(), (b"of epoch 2".to_vec(), b"of epoch 1".to_vec()));
+    let left = vault.reseal(b"", true, &mut quiet()).unwrap();
+    assert_eq!((left.is_done(true), left.conflicts), (true, 1), "{left:?}");
+    assert_eq!(both(), (b"of epoch 2".to_vec(), b"of epoch 1".to_vec()));
+    assert_eq!(faults(&vault), Vec::<String>::new());
+    rename(&vault, &beside, b"settled", RenameMode::NoReplace).unwrap();
+    assert_eq!((pending(&vault).conflicts, get(&vault, b"settled").unwrap()), (0, b"of epoch 1".to_vec()));
 }
 
 #[test]

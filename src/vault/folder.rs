@@ -9,6 +9,7 @@ use super::control::{read_control, write_control};
 use super::core::Core;
 use super::error::{Fault, Inner};
 use super::keys::{DirectoryId, ShareKeys};
+use super::names::Older;
 use super::nodes::Link;
 use super::types::{Attr, NodeId, ROOT};
 use crate::backing::{Dir, Kind, Stat};
@@ -146,18 +147,27 @@ impl Folder<'_> {
         match decoded {
             Decoded::Plain(name) => Ok(Some(name)),
             Decoded::Control => Ok(None),
-            Decoded::Foreign => Ok(self.core.keys.decode_older(&self.id, stored).map(|older| {
-                let taken = older.newer.iter().any(|entry| self.dir.stat(entry).is_ok());
-                if taken { [older.name, older.suffix].concat() } else { older.name }
-            })),
+            Decoded::Foreign => Ok(self.core.keys.decode_older(&self.id, stored).map(|older| self.older_name(older))),
             Decoded::Long { sidecar, hash, suffix } => match self.read_sidecar(&sidecar, &hash) {
-                Ok(Some(name)) if name.len() + suffix.len() <= NAME_MAX => Ok(Some([name, suffix].concat())),
+                Ok(Some(name)) => {
+                    let older = if suffix.is_empty() { self.core.keys.older_long(&self.id, stored, &name) } else { None };
+                    // A name that has no room for what tells it from the newer one stays as it is: it is not lost.
+                    let beside = older.map(|older| self.older_name(older)).filter(|beside| beside.len() <= NAME_MAX);
+                    let shown = [beside.unwrap_or(name), suffix].concat();
+                    Ok(Some(if shown.len() <= NAME_MAX { shown } else { stored.to_vec() }))
+                }
                 // The name is lost or too long, the file is not: it shows under what is left of its name.
-                Ok(_) => Ok(Some(stored.to_vec())),
+                Ok(None) => Ok(Some(stored.to_vec())),
                 Err(Fault::Io(e)) => Err(Fault::Io(e)),
                 Err(_) => Ok(Some(stored.to_vec())),
             },
         }
+    }
+
+    /// With a suffix where an entry of a newer epoch has the name.
+    fn older_name(&self, older: Older) -> Vec<u8> {
+        let taken = older.newer.iter().any(|entry| self.dir.stat(entry).is_ok());
+        if taken { [older.name, older.suffix].concat() } else { older.name }
     }
 
     pub(super) fn link(&self, stored: &[u8], name: &[u8]) -> Link {

@@ -5,7 +5,7 @@
 //!   may have made some under an old one, and nothing that is there is hidden.
 //! * Where one name stands under two epochs, the older one is shown with a suffix, like a sync tool's conflict copy.
 
-use super::keys::{DirectoryId, ShareKeys};
+use super::keys::{DirectoryId, Epoch, ShareKeys};
 use crate::format::name::{Decoded, StoredName};
 
 /// What the older of two equal names ends with.
@@ -28,12 +28,23 @@ impl ShareKeys {
         let older = self.older();
         for (at, epoch) in older.iter().enumerate() {
             if let Decoded::Plain(name) = self.names_of(epoch, directory).decode(stored) {
-                let newer = std::iter::once(self.current()).chain(older[..at].iter().copied());
-                let newer = newer.filter_map(|e| Some(self.names_of(e, directory).encode(&name)?.entry().to_vec())).collect();
-                return Some(Older { name, newer, suffix: epoch_suffix(epoch.number) });
+                return Some(self.older_at(directory, &older, at, name));
             }
         }
         None
+    }
+
+    /// The same of the entry of a long name, once its name was read; `None` for one of the current epoch.
+    pub fn older_long(&self, directory: &DirectoryId, entry: &[u8], name: &[u8]) -> Option<Older> {
+        let older = self.older();
+        let at = older.iter().position(|e| self.names_of(e, directory).encode(name).is_some_and(|stored| stored.entry() == entry))?;
+        Some(self.older_at(directory, &older, at, name.to_vec()))
+    }
+
+    fn older_at(&self, directory: &DirectoryId, older: &[&Epoch], at: usize, name: Vec<u8>) -> Older {
+        let newer = std::iter::once(self.current()).chain(older[..at].iter().copied());
+        let newer = newer.filter_map(|e| Some(self.names_of(e, directory).encode(&name)?.entry().to_vec())).collect();
+        Older { name, newer, suffix: epoch_suffix(older[at].number) }
     }
 
     /// Whether `stored` is the entry of the long name `name` under the key of any epoch.
