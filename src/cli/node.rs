@@ -114,13 +114,18 @@ pub fn caller() -> Caller {
 ///
 /// # Errors
 /// Those of the listing and of `each`.
-pub fn for_each_entry<E: From<vault::Error>>(vault: &Vault, dir: NodeId, mut each: impl FnMut(&Entry) -> Result<(), E>) -> Result<(), E> {
+pub fn for_each_entry<E: From<vault::Error>>(vault: &Vault, dir: NodeId, each: impl FnMut(&Entry) -> Result<(), E>) -> Result<(), E> {
+    list(vault, dir, each).map(drop)
+}
+
+/// [`for_each_entry`] that tells whether there are entries besides, whose names cannot be read.
+fn list<E: From<vault::Error>>(vault: &Vault, dir: NodeId, mut each: impl FnMut(&Entry) -> Result<(), E>) -> Result<bool, E> {
     let handle = vault.open_dir(dir)?;
     let listing = Listing { vault, handle };
     let mut cookie = 0;
     loop {
         let entries = vault.read_dir(listing.handle, cookie, LISTING)?;
-        let Some(last) = entries.last() else { return Ok(()) };
+        let Some(last) = entries.last() else { return Ok(vault.misses_entries(listing.handle)) };
         cookie = last.next;
         entries.iter().try_for_each(&mut each)?;
     }
@@ -139,12 +144,17 @@ impl Drop for Listing<'_> {
 
 /// All names of a directory: for those who change it while they walk it.
 pub fn names(vault: &Vault, dir: NodeId) -> vault::Result<Vec<Box<[u8]>>> {
+    Ok(names_and_more(vault, dir)?.0)
+}
+
+/// The same, and whether there are entries besides, whose names cannot be read.
+pub fn names_and_more(vault: &Vault, dir: NodeId) -> vault::Result<(Vec<Box<[u8]>>, bool)> {
     let mut names = Vec::new();
-    for_each_entry(vault, dir, |entry| {
+    let more = list(vault, dir, |entry| {
         names.push(entry.name.clone());
         vault::Result::Ok(())
     })?;
-    Ok(names)
+    Ok((names, more))
 }
 
 /// The name under which `name` is written until it is complete (FNV-1a: it need only be the same each time).

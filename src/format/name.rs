@@ -24,6 +24,8 @@ pub const SIDECAR: &[u8] = b"+name-";
 /// The record of a directory that was renamed.
 pub const DIRECTORY_RECORD: &[u8] = b"+dir";
 const HASH_TEXT: usize = 43;
+/// Letters of the shortest stored name: those of 16 bytes.
+const SHORTEST_TEXT: usize = 22;
 
 /// How a plain name is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,6 +211,13 @@ pub fn is_of_others(stored: &[u8]) -> bool {
 /// What the stored name of an entry and those of its conflict copies have in common: no stored name has a dot or a blank of its own.
 pub fn without_suffix(stored: &[u8]) -> &[u8] {
     stored.split(|b| matches!(b, b'.' | b' ')).next().unwrap_or(stored)
+}
+
+/// Whether the name of an entry that is none of its directory may be one of another directory, and so not that of a file of somebody else.
+pub fn may_be_sealed(stored: &[u8]) -> bool {
+    let text = without_suffix(stored);
+    let text = text.strip_prefix(b"=").unwrap_or(text);
+    text.len() >= SHORTEST_TEXT && text.iter().all(|b| is_alphabet(*b))
 }
 
 fn is_alphabet(b: u8) -> bool {

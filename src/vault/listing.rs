@@ -8,14 +8,14 @@ use super::error::{Fault, Inner};
 use super::folder::{Folder, shown};
 use super::open_files::Open;
 use super::types::{Attr, Entry, Handle, NamesReadWith, NodeId};
-use crate::format::name::is_control;
+use crate::format::name::{is_control, may_be_sealed};
 
 impl Core {
     pub fn open_dir(&self, node: NodeId) -> Inner<Handle> {
         let folder = self.folder(node)?;
         let dir = folder.dir.reopen()?;
         self.nodes.opened(node);
-        let handle = self.put_handle(Open::Dir { node, dir, directory: folder.id, unread: Arc::default() });
+        let handle = self.put_handle(Open::Dir { node, dir, directory: folder.id, unread: Arc::default(), missing: Arc::default() });
         if self.nodes.is_moved_away(node) {
             // Another directory has taken its place since we looked, and whoever empties this one may have asked for handles before ours
             // was there. The caller looks the name up again.
@@ -40,8 +40,12 @@ impl Core {
         matches!(self.handle(handle), Ok(Open::Dir { unread, .. }) if unread.load(Ordering::Relaxed))
     }
 
+    pub fn misses_entries(&self, handle: Handle) -> bool {
+        matches!(self.handle(handle), Ok(Open::Dir { missing, .. }) if missing.load(Ordering::Relaxed))
+    }
+
     pub fn read_dir(&self, handle: Handle, mut cookie: i64, limit: usize) -> Inner<Vec<Entry>> {
-        let Open::Dir { node, dir, directory, unread } = self.handle(handle)? else { return Err(Fault::Os(libc::ENOTDIR)) };
+        let Open::Dir { node, dir, directory, unread, missing } = self.handle(handle)? else { return Err(Fault::Os(libc::ENOTDIR)) };
         // An empty directory that was renamed since has the id of its new place; one that was removed keeps what it had.
         let id = self.directory_id(node).unwrap_or(directory);
         let folder = Folder { core: self, node, dir, id };
@@ -69,6 +73,7 @@ impl Core {
                     entries.push(Entry { name: name.into(), ino: entry.ino, kind: entry.kind, next: entry.next });
                 } else if !is_control(&entry.name) {
                     unread.store(true, Ordering::Relaxed);
+                    missing.fetch_or(may_be_sealed(&entry.name), Ordering::Relaxed);
                     tracing::warn!(
                         "{}: not a name of its directory, passed over",
                         self.shown_path(node).join(shown(&entry.name)).display()

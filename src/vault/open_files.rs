@@ -28,12 +28,13 @@ pub(crate) enum Open {
         file: Arc<OpenFile>,
         flags: OpenFlags,
     },
-    /// `unread` is set when a listing came upon an entry whose name cannot be read as yet.
+    /// `unread` is set when a listing came upon an entry whose name cannot be read as yet, `missing` where that is why it is not listed.
     Dir {
         node: NodeId,
         dir: Arc<dyn Dir>,
         directory: DirectoryId,
         unread: Arc<AtomicBool>,
+        missing: Arc<AtomicBool>,
     },
 }
 

@@ -195,6 +195,11 @@ impl Vault {
         self.on_handle("look at", handle, |core, handle| Ok(core.has_unread_names(handle))).unwrap_or(false)
     }
 
+    /// Whether this handle has passed over an entry of which nothing but its sealed name is known: what it has listed is not all.
+    pub fn misses_entries(&self, handle: Handle) -> bool {
+        self.on_handle("look at", handle, |core, handle| Ok(core.misses_entries(handle))).unwrap_or(false)
+    }
+
     /// Attributes of an entry of a listing; counts one.
     pub fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Result<Attr> {
         let number = self.shares().raw(handle).map_or(0, |route| route.number);

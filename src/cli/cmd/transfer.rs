@@ -183,6 +183,8 @@ fn set_metadata(vault: &Vault, node: NodeId, stat: &fs::Metadata) -> vault::Resu
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
     use std::path::Path;
 
@@ -291,6 +293,38 @@ mod tests {
         }
         assert_eq!(describe(&target), expected);
         assert_eq!(counts(&scene.export().0), (0, 6, 0), "all is there");
+    }
+
+    #[test]
+    fn what_an_export_cannot_copy_is_no_success() {
+        // A directory whose names could not be read came out empty, and of two entries that were shown under one name the other was taken
+        // for copied already: the export said that all was well.
+        let scene = Scene::new();
+        scene.import();
+        let stored = |path: &[u8]| scene.open.dir.join(OsStr::from_bytes(&scene.open.vault.cipher_path(path).unwrap()));
+        // What somebody else has put there is none of the vault's.
+        fs::write(scene.open.dir.join("Thumbs.db"), "").unwrap();
+        let (tally, target) = scene.export();
+        assert_eq!(counts(&tally), (6, 0, 0));
+        fs::remove_dir_all(&target).unwrap();
+        // An entry that was moved beneath the vault, where its name says nothing.
+        let place = stored(b"sub/empty").join(stored(b"none").file_name().unwrap());
+        fs::rename(stored(b"none"), &place).unwrap();
+        let (tally, target) = scene.export();
+        assert_eq!(counts(&tally), (5, 0, 1));
+        assert_eq!(fs::read_dir(target.join("sub/empty")).unwrap().count(), 0);
+        fs::rename(&place, scene.open.dir.join("+aside")).unwrap();
+        fs::remove_dir_all(&target).unwrap();
+        // A copy that a sync tool made of "one", which shows as "one (1)", and somebody's own file of this name.
+        fs::write(scene.source().join("one (1)"), "own").unwrap();
+        fs::remove_file(scene.source().join("none")).unwrap();
+        scene.import();
+        let one = stored(b"one");
+        let copy = [one.file_name().unwrap().as_bytes(), b" (1)"].concat();
+        fs::copy(&one, one.with_file_name(OsStr::from_bytes(&copy))).unwrap();
+        let (tally, target) = scene.export();
+        assert_eq!(counts(&tally), (6, 0, 1));
+        assert_eq!(fs::read(target.join("one (1)")).unwrap(), b"own");
     }
 
     #[test]

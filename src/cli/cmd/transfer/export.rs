@@ -5,7 +5,7 @@
 //! * What gives rights is made only where the user asks for it, as in a mount: modes and kinds are the store's own, and whoever stores the
 //!   vault can have made a program set-user-id, or a device node of a file.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -18,9 +18,12 @@ use super::{EntryError, Tally, call, local};
 use crate::backing::Kind;
 use crate::cli::display::Shown;
 use crate::cli::local::{self as outside, DataRanges, os_str};
-use crate::cli::node::{BLOCK, Node, OpenFile, is_partial, is_plain_name, names, partial_name};
+use crate::cli::node::{BLOCK, Node, OpenFile, is_partial, is_plain_name, names_and_more, partial_name};
 use crate::cli::paths::join;
 use crate::vault::{Attr, NodeId, Vault};
+
+/// Of a conflict copy that is shown under the name of another entry.
+const TWICE: &str = "two entries have this name, of which one is copied; rename it in the vault and export once more";
 
 /// What gives rights to its target.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -57,12 +60,19 @@ struct Export<'a> {
 impl Export<'_> {
     /// Copies the entries of a directory, and then its metadata. The depth is bounded by the length that a local path can have.
     fn directory(&mut self, node: &Node<'_>, plain: &[u8], dir: &Path) -> Result<(), EntryError> {
-        for name in names(self.vault, node.id())? {
-            if is_partial(&name) {
-                continue;
-            }
-            let plain = join(plain, &name);
-            if let Err(error) = self.entry(node.id(), &name, &plain, dir) {
+        let (names, more) = names_and_more(self.vault, node.id())?;
+        if more {
+            let shown = if plain.is_empty() { b"/" } else { plain };
+            self.tally.failed(
+                Shown(shown),
+                &EntryError::Odd("holds entries whose names cannot be read, which are not copied (`kithfs fsck` names them)"),
+            );
+        }
+        let mut seen = HashSet::new();
+        for name in names.iter().filter(|name| !is_partial(name)) {
+            let plain = join(plain, name);
+            let copied = if seen.insert(name) { self.entry(node.id(), name, &plain, dir) } else { Err(EntryError::Odd(TWICE)) };
+            if let Err(error) = copied {
                 self.tally.failed(Shown(&plain), &error);
             }
         }
