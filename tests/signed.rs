@@ -447,29 +447,3 @@ fn a_planted_table_is_not_taken_into_a_signed_tree() {
         refused(write_at(&vault, b"plans", 4096, &[9; 4096]).map(|()| Vec::new()), why);
     }
 }
-
-#[test]
-fn a_manifest_that_is_damaged_is_a_fault_of_the_vault() {
-    // A check of a vault whose newest manifest could not be read found nothing, while whoever had never seen it took the members before.
-    let people = People::new(Suite::Aes256Gcm);
-    let vault = people.open(&people.ann);
-    vault.share_at(b"").unwrap().add(&[member(&person(4), Role::Reader, "Dan")]).unwrap();
-    assert_eq!(faults(&vault), Vec::<String>::new());
-    let root = people.store.root();
-    let names: Vec<_> = root.reopen().unwrap().read(0, 1 << 20).unwrap().into_iter().map(|entry| entry.name).collect();
-    let mut manifests: Vec<_> = names.iter().filter(|name| name.starts_with(b"+manifest-")).collect();
-    manifests.sort();
-    let [first, .., newest] = manifests[..] else { panic!("{manifests:?}") };
-    let good = read(&*root, newest);
-    let mut longer = good.clone();
-    longer.push(0);
-    for (bad, why) in
-        [(&good[..good.len() - 1], "members are known without it"), (&longer, "members"), (&read(&*root, first), "another manifest")]
-    {
-        overwrite(&*root, newest, bad);
-        let found = faults(&vault);
-        assert!(found.len() == 1 && found[0].contains("+manifest-") && found[0].contains(why), "{found:?}");
-    }
-    overwrite(&*root, newest, &good);
-    assert_eq!(faults(&vault), Vec::<String>::new());
-}

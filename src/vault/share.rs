@@ -234,16 +234,6 @@ pub(crate) fn standing(store: &dyn Dir, descriptor: &ShareDescriptor, pin: Optio
     Ok(Standing { heads, ignored, pinned })
 }
 
-/// Fails where a file with the name of a manifest does not hold that one. Whether it counts is another question, and whoever opens the share
-/// passes it over: to damage a manifest is to remove it.
-pub(crate) fn check_manifest(store: &dyn Dir, name: &[u8]) -> Inner<()> {
-    let bytes = read_control(store, name, MANIFEST_MAX)?.ok_or(Fault::Corrupt("is gone"))?;
-    match Manifest::decode(&bytes)?.file_name().as_bytes() == name {
-        true => Ok(()),
-        false => Err(Fault::Corrupt("is another manifest than its name says")),
-    }
-}
-
 /// Reads a block of slots.
 pub(crate) fn block_reader(store: &dyn Dir) -> impl FnMut(&BlockRef, u64, &mut [u8]) -> std::io::Result<()> + '_ {
     move |block, at, buf| {

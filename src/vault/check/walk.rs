@@ -21,15 +21,26 @@ use crate::vault::error::{Fault, Inner};
 use crate::vault::file::OpenFile;
 use crate::vault::keys::DirectoryId;
 use crate::vault::repair::{Action, Remedy};
-use crate::vault::share::{DESCRIPTOR, MANIFEST, check_manifest};
+use crate::vault::share::DESCRIPTOR;
 use crate::vault::trash::TRASH;
 use crate::vault::types::ROOT;
 use crate::vault::xattr;
 
 /// Beginnings of the names of control files at the root of a share. What is in them is verified by who opens the share, but for the
 /// targets of long links and for long lists of attributes, which are read with what they belong to.
-const ROOT_CONTROLS: [&[u8]; 10] =
-    [b"+share", b"+slots-", b"+identity", b"+lock", b"+names", b"+journal-", b"+created-", b"+link-", b"+attr-", b"+inventory-"];
+const ROOT_CONTROLS: [&[u8]; 11] = [
+    b"+share",
+    b"+manifest-",
+    b"+slots-",
+    b"+identity",
+    b"+lock",
+    b"+names",
+    b"+journal-",
+    b"+created-",
+    b"+link-",
+    b"+attr-",
+    b"+inventory-",
+];
 /// An attribute that nobody has, to learn whether this process sees those of its kind.
 const PROBE: &[u8] = b"trusted.kithfs-probe";
 /// Files that are open at a time, and plain bytes that wait with them.
@@ -424,14 +435,6 @@ impl<'a> Walk<'a> {
             return; // read with the directory that it leads to
         } else if name.starts_with(b"+moving-") {
             ("is a share that was not finished: making it again goes on, or removes what is left", None)
-        } else if is_root && name.starts_with(MANIFEST) {
-            if let Err(fault) = check_manifest(&*place.dir, name)
-                && !vanished(&fault)
-            {
-                let what = format!("{}; members are known without it, perhaps older ones", describe(&fault));
-                self.fault(&place.plain, cipher, what, None);
-            }
-            return;
         } else if name.starts_with(TRASH) {
             ("was left behind by a crash", Some(Remedy(Action::Trash)))
         } else if name.starts_with(b"+tmp-") {
