@@ -42,8 +42,8 @@ impl FileState {
 }
 
 impl Core {
-    /// Flushes every open file in which fresh bytes have waited for most of `age`, after which they are committed, and makes those durable that have been committed without
-    /// a flush for twice `age`.
+    /// Flushes every open file in which fresh bytes have waited for most of `age`, after which they are committed, and makes those durable
+    /// that have been committed without a flush for twice `age`.
     pub fn flush_due(&self, age: Duration) {
         if self.read_only || self.shared {
             return; // where others have the vault open too, a file is taken for durable at its first commit
