@@ -621,6 +621,8 @@ fn a_list_that_is_replaced_while_it_is_read_is_read_anew() {
     let done = std::sync::atomic::AtomicBool::new(false);
     let is_done = || done.load(std::sync::atomic::Ordering::Acquire);
     std::thread::scope(|scope| {
+        // In a panic too, or the scope would wait for the readers for ever.
+        scopeguard::defer! { done.store(true, std::sync::atomic::Ordering::Release) }
         let reader = scope.spawn(|| {
             while !is_done() {
                 assert_eq!(vault.get_xattr(node, b"user.long").map(|value| value.len()).unwrap(), LONG);
@@ -636,7 +638,6 @@ fn a_list_that_is_replaced_while_it_is_read_is_read_anew() {
         for i in (0..400).take_while(|_| !reader.is_finished() && !checker.is_finished()) {
             vault.set_xattr(node, b"user.long", &pattern(i, LONG), SetXattr::Any).unwrap();
         }
-        done.store(true, std::sync::atomic::Ordering::Release);
     });
     vault.forget(node, 1);
 }

@@ -121,7 +121,7 @@ fn a_file_that_somebody_works_on_is_committed_all_the_same() {
     }));
     std::thread::scope(|scope| {
         scope.spawn(|| vault.write(handle, 40_000, &pattern(3, 300_000), false).unwrap());
-        has_begun.recv().unwrap();
+        has_begun.recv_timeout(Duration::from_secs(60)).expect("it is written");
         vault.commit_due(Duration::ZERO);
         let _ = gave_up.send(());
     });

@@ -1276,7 +1276,7 @@ fn an_fsync_that_waits_for_a_rename_is_found_under_the_name_that_a_power_cut_lea
     std::thread::scope(|scope| {
         let vault = &vault;
         let syncs = scope.spawn(move || {
-            started.recv().unwrap();
+            started.recv_timeout(std::time::Duration::from_secs(60)).expect("it is renamed");
             vault.fsync(handle, false).unwrap();
         });
         vaults::rename(vault, b"file", b"renamed", kithfs::vault::RenameMode::NoReplace).unwrap();

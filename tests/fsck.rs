@@ -98,6 +98,8 @@ fn a_mounted_vault_is_verified_beside_the_mount_and_not_repaired() {
     let writer = scratch.point().join("letters/good");
     let stop = std::sync::atomic::AtomicBool::new(false);
     let found = std::thread::scope(|scope| {
+        // In a panic too, or the scope would wait for the writer for ever.
+        scopeguard::defer! { stop.store(true, std::sync::atomic::Ordering::Release) }
         scope.spawn(|| {
             let mut n = 0u64;
             let log = fs::File::create(scratch.point().join("log")).unwrap();
@@ -107,9 +109,7 @@ fn a_mounted_vault_is_verified_beside_the_mount_and_not_repaired() {
                 n += 1;
             }
         });
-        let found = json(scratch.kithfs("fsck").args(["--json", "--online"]).arg(scratch.vault()), 20);
-        stop.store(true, std::sync::atomic::Ordering::Release);
-        found
+        json(scratch.kithfs("fsck").args(["--json", "--online"]).arg(scratch.vault()), 20)
     });
     let faults: Vec<&str> = found["faults"].as_array().unwrap().iter().map(|f| f["plain"].as_str().unwrap()).collect();
     assert_eq!(faults, ["letters/long"], "{found}");

@@ -4,7 +4,10 @@
 mod vaults;
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
@@ -414,14 +417,16 @@ fn a_check_beside_a_writer_raises_no_alarm_and_finds_what_is_wrong() {
     let layout = kithfs::format::layout::Layout::new(12, false).unwrap();
     flip(&store, &damaged, layout.segment_offset(1, 0));
     let options = OpenOptions { read_only: true, lock: kithfs::vault::LockMode::None, ..OpenOptions::default() };
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    let rounds = std::sync::atomic::AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    let rounds = AtomicUsize::new(0);
     std::thread::scope(|scope| {
+        // In a panic too: a check that failed left the scope waiting for the writer for ever.
+        scopeguard::defer! { stop.store(true, Ordering::Release) }
         scope.spawn(|| {
             // Files that come and go, are renamed, and one that is never committed between two writes to it.
             let steady = vaults::open_or_create(v, b"steady", vaults::READ_WRITE).unwrap();
             let mut n = 0u64;
-            while !stop.load(std::sync::atomic::Ordering::Acquire) {
+            while !stop.load(Ordering::Acquire) {
                 v.write(steady, n * 1000 % 300_000, &pattern(n, 9000), false).unwrap();
                 let name = format!("file {}", n % 7).into_bytes();
                 put(v, &name, &pattern(n, (n * 977 % 50_000) as usize)).unwrap();
@@ -429,7 +434,7 @@ fn a_check_beside_a_writer_raises_no_alarm_and_finds_what_is_wrong() {
                     rename(v, &name, b"renamed", RenameMode::Replace).unwrap();
                 }
                 n += 1;
-                rounds.store(n as usize, std::sync::atomic::Ordering::Release);
+                rounds.store(n as usize, Ordering::Release);
             }
             v.release(steady).unwrap();
         });
@@ -438,11 +443,62 @@ fn a_check_beside_a_writer_raises_no_alarm_and_finds_what_is_wrong() {
             let online = Online { settle: Duration::from_millis(300), tries: 3 };
             let report = reader.check_online(b"", &online, &mut |_| {}).unwrap();
             let plain: Vec<_> = report.faults.iter().map(|f| f.plain.escape_ascii().to_string()).collect();
-            assert_eq!(plain, ["damaged"], "after {} rounds of the writer", rounds.load(std::sync::atomic::Ordering::Acquire));
+            assert_eq!(plain, ["damaged"], "after {} rounds of the writer", rounds.load(Ordering::Acquire));
         }
-        stop.store(true, std::sync::atomic::Ordering::Release);
     });
     assert!(rounds.into_inner() > 10, "there was a writer");
+}
+
+#[test]
+fn a_machine_that_stood_still_raises_no_alarm() {
+    // A virtual machine lost its processors for longer than a check waits. The writer had had none of that time, and his file, of which
+    // nothing had been committed yet, was called damaged.
+    const AS_CHILD: &str = "KITHFS_STANDS_STILL";
+    if std::env::var_os(AS_CHILD).is_some() {
+        return checks_beside_a_slow_writer();
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "a_machine_that_stood_still_raises_no_alarm", "--nocapture"]).env(AS_CHILD, "1");
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("the check begins")), "it ended before");
+    // In its pause, before the next write, and for longer than the pause.
+    std::thread::sleep(Duration::from_millis(200));
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    lines.for_each(|line| println!("{}", line.unwrap()));
+    assert!(child.wait().unwrap().success());
+}
+
+fn checks_beside_a_slow_writer() {
+    let (store, vault) = fresh();
+    let v = &vault;
+    let options = OpenOptions { read_only: true, lock: kithfs::vault::LockMode::None, ..OpenOptions::default() };
+    let reader = Vault::open(store.root(), &vaults::owner(), options).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scopeguard::defer! { stop.store(true, Ordering::Release) }
+        let handle = vaults::open_or_create(v, b"steady", vaults::READ_WRITE).unwrap();
+        v.write(handle, 0, &pattern(0, 9000), false).unwrap();
+        let stop = &stop;
+        scope.spawn(move || {
+            for n in 1.. {
+                // Some time passes between two writes, of which no part is over when the machine goes on.
+                (0..15).for_each(|_| std::thread::sleep(Duration::from_millis(40)));
+                if stop.load(Ordering::Acquire) {
+                    break;
+                }
+                v.write(handle, n * 1000, &pattern(n, 9000), false).unwrap();
+            }
+            v.release(handle).unwrap();
+        });
+        println!("\nthe check begins");
+        let report = reader.check_online(b"", &Online { settle: Duration::from_secs(1), tries: 2 }, &mut |_| {}).unwrap();
+        assert_eq!(report.faults, []);
+        assert_eq!(report.changing, [b"steady"], "it was looked at in vain");
+    });
 }
 
 #[test]

@@ -453,6 +453,8 @@ fn who_looks_at_the_folder_finds_it_while_it_stands_aside() {
     let stop = std::sync::atomic::AtomicBool::new(false);
     let ready = std::sync::Barrier::new(3);
     std::thread::scope(|scope| {
+        // In a panic too, or the scope would wait for those who look for ever.
+        let end = scopeguard::guard((), |()| stop.store(true, std::sync::atomic::Ordering::Relaxed));
         let looker = scope.spawn(|| {
             let (mut looked, mut anew) = (0, 0);
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -494,7 +496,7 @@ fn who_looks_at_the_folder_finds_it_while_it_stands_aside() {
         ready.wait();
         plan.slow_down(Call::SyncDir, std::time::Duration::from_millis(20));
         share(&vault, b"projects").unwrap();
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(end);
         lister.join().unwrap();
         let (looked, anew) = looker.join().unwrap();
         assert!(looked > 10 && anew > 0, "{looked} {anew}");

@@ -168,6 +168,8 @@ fn who_reads_while_another_commits_never_sees_a_mixture() {
     let done = AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {
+            // In a panic too, or the reader would go on for ever.
+            scopeguard::defer! { done.store(true, Ordering::Release) }
             for round in 1..=60u8 {
                 // written over in place, which the journal goes before, and now and then all anew
                 let flags = OpenFlags { truncate: round % 20 == 0, ..READ_WRITE };
@@ -175,7 +177,6 @@ fn who_reads_while_another_commits_never_sees_a_mixture() {
                 ann.write(handle, 0, &[round; LEN], false).unwrap();
                 ann.release(handle).unwrap();
             }
-            done.store(true, Ordering::Release);
         });
         let handle = open(&bob, b"file", READ).unwrap();
         let (mut buf, mut last) = (vec![0; LEN], 0);

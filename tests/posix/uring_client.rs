@@ -175,6 +175,8 @@ fn direct(mut ring: IoUring) {
     let buffer = unsafe { std::slice::from_raw_parts_mut(std::alloc::alloc_zeroed(layout), LEN) };
     let done = AtomicBool::new(false);
     let stale = std::thread::scope(|scope| {
+        // In a panic too, or the scope would wait for the readers for ever.
+        scopeguard::defer! { done.store(true, Ordering::Relaxed) }
         for _ in 0..2 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
@@ -193,7 +195,6 @@ fn direct(mut ring: IoUring) {
                 break;
             }
         }
-        done.store(true, Ordering::Relaxed);
         stale
     });
     assert_eq!(stale, None, "round, and where old bytes were read");

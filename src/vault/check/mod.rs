@@ -169,6 +169,13 @@ impl Default for Online {
     }
 }
 
+/// Lets others have that time to write. In parts: where a whole machine stood still (a virtual one, from which the host took its
+/// processors) a sleep that ended meanwhile was time that a writer did not have.
+fn pause(time: Duration) {
+    const PARTS: u32 = 10;
+    (0..PARTS).for_each(|_| std::thread::sleep(time / PARTS));
+}
+
 /// How the check calls back while it runs.
 pub type Progress<'a> = &'a mut dyn FnMut(&CheckProgress);
 
@@ -205,7 +212,7 @@ impl Core {
             }
             // What they are in is compared over the whole pause: whoever writes to it does so within that time.
             let before: Vec<_> = suspects.iter().map(|f| self.look(&f.cipher)).collect();
-            std::thread::sleep(online.settle);
+            pause(online.settle);
             let mut again: Vec<CheckFault> = Vec::new();
             for (suspect, before) in suspects.into_iter().zip(before) {
                 let still = self.still(&suspect)?;
