@@ -482,6 +482,7 @@ fn checks_beside_a_slow_writer() {
         scopeguard::defer! { stop.store(true, Ordering::Release) }
         let handle = vaults::open_or_create(v, b"steady", vaults::READ_WRITE).unwrap();
         v.write(handle, 0, &pattern(0, 9000), false).unwrap();
+        assert_eq!(check(&reader).faults.len(), 1, "nothing of the file is committed, and nobody waits for that");
         let stop = &stop;
         scope.spawn(move || {
             for n in 1.. {
@@ -497,7 +498,6 @@ fn checks_beside_a_slow_writer() {
         println!("\nthe check begins");
         let report = reader.check_online(b"", &Online { settle: Duration::from_secs(1), tries: 2 }, &mut |_| {}).unwrap();
         assert_eq!(report.faults, []);
-        assert_eq!(report.changing, [b"steady"], "it was looked at in vain");
     });
 }
 
