@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -12,6 +14,7 @@ pub mod share;
 pub mod slots;
 
 use super::size;
+use crate::fuse::options::parse_idle;
 use check::{AcceptRollback, Fsck, Rollback};
 use files::{Cat, Export, Get, Import, Ls, Mkdir, Put, Rm};
 use people::{Accept, Contact, Identity};
@@ -257,10 +260,15 @@ pub struct Mount {
     /// Options of the mount, separated by commas
     ///
     /// ro, rw, allow_other, default_permissions, no_default_permissions, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, noatime, nodiratime,
-    /// nonempty, shared, fsname=NAME, subtype=NAME, uid=N, gid=N, umask=OCTAL, uring, uring_memory=MIB. Device nodes and set-user-id bits do not work unless `dev` and
+    /// nonempty, shared, idle=TIME, fsname=NAME, subtype=NAME, uid=N, gid=N, umask=OCTAL, uring, uring_memory=MIB. Device nodes and set-user-id bits do not work unless `dev` and
     /// `suid` are given. Who may do what is decided by the kernel, but in a mount by root without allow_other, or with no_default_permissions, by the daemon. A comma in a value is written `\,`.
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub options: Vec<String>,
+    /// Unmount once nobody has used it for so long: 10m, 1h30m, or a number of seconds
+    ///
+    /// A mount in which a program has a file open or its working directory stays. The time for which the machine is suspended counts.
+    #[arg(long, value_name = "TIME")]
+    pub idle: Option<Idle>,
     /// Allow no writes
     #[arg(long)]
     pub read_only: bool,
@@ -277,6 +285,18 @@ pub struct Mount {
     pub vault: PathBuf,
     /// An empty directory
     pub mountpoint: PathBuf,
+}
+
+/// How long a mount may be unused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Idle(pub Option<Duration>);
+
+impl FromStr for Idle {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Idle, Self::Err> {
+        parse_idle(text).map(Idle)
+    }
 }
 
 /// How requests come from the kernel.

@@ -7,6 +7,7 @@
 //! * [`seek`]: holes of files of which the kernel holds pages, for any transport.
 //! * `prefetch`: contents of small files for the kernel, before it asks.
 //! * [`handover`]: what the kernel has collected of small writes, asked for in time.
+//! * [`idle`]: unmounts what nobody uses.
 //! * [`access`], [`acl`]: who may do what, where the kernel leaves that to us.
 //! * [`mod@serve`]: threads on the device, until the filesystem is unmounted; [`notify`]: pushing changes out of the kernel's caches.
 //! * [`mod@mount`], [`options`], [`mounts`]: our own mounting and unmounting.
@@ -18,6 +19,7 @@ pub mod dev;
 pub mod dispatch;
 pub mod errno;
 pub mod handover;
+pub mod idle;
 pub mod init;
 pub mod kernel;
 mod listed;

@@ -5,6 +5,8 @@
 //! * The list is separated by commas; `\,` and `\\` stand for a comma and a backslash in a value. A value never becomes an option:
 //!   for `mount(2)` the name of the source is an argument of its own, for `fusermount3` both characters are escaped again.
 
+use std::time::Duration;
+
 use rustix::mount::MountFlags;
 
 use super::serve::Permissions;
@@ -85,6 +87,8 @@ pub struct MountOptions {
     pub uring: bool,
     /// Then: the most memory for requests under way, in MiB.
     pub uring_memory: Option<u32>,
+    /// It is to be unmounted once nobody has used it for so long.
+    pub idle: Option<Duration>,
 }
 
 impl Default for MountOptions {
@@ -108,6 +112,7 @@ impl Default for MountOptions {
             max_read: 1 << 20,
             uring: false,
             uring_memory: None,
+            idle: None,
         }
     }
 }
@@ -130,6 +135,20 @@ fn split(list: &str) -> Vec<String> {
 /// Puts a backslash before each comma and backslash, as `fusermount3` wants it.
 fn escape(value: &str) -> String {
     value.chars().flat_map(|c| matches!(c, ',' | '\\').then_some('\\').into_iter().chain([c])).collect()
+}
+
+/// A time such as `10m` or `1h 30m`, or a number of seconds; `None` for 0, which means never.
+///
+/// # Errors
+/// It is no such time, or less than a second.
+pub fn parse_idle(text: &str) -> Result<Option<Duration>, &'static str> {
+    let parsed = text.parse().map(Duration::from_secs).or_else(|_| humantime::parse_duration(text));
+    match parsed {
+        Ok(Duration::ZERO) => Ok(None),
+        Ok(time) if time >= Duration::from_secs(1) => Ok(Some(time)),
+        Ok(_) => Err("less than a second"),
+        Err(_) => Err("not a time such as 10m, 1h30m, or a number of seconds"),
+    }
 }
 
 impl MountOptions {
@@ -168,6 +187,7 @@ impl MountOptions {
                     let mib = value.parse().ok().filter(|mib| (1..=65536).contains(mib));
                     self.uring_memory = Some(mib.ok_or_else(|| bad("not a number of MiB from 1 to 65536"))?);
                 }
+                "idle" => self.idle = parse_idle(value).map_err(bad)?,
                 "umask" => {
                     let umask = u32::from_str_radix(value, 8).ok().filter(|&umask| umask <= 0o777);
                     self.view.umask = umask.ok_or_else(|| bad("not an octal number up to 777"))?;
@@ -327,6 +347,19 @@ mod tests {
         assert!(options.uring && options.uring_memory == Some(16));
         assert!(!options.for_fusermount().contains("uring") && !options.data(3, 0o40000, 0, 0).contains("uring"));
         assert!(!parsed("uring,nouring").unwrap().uring);
+    }
+
+    #[test]
+    fn how_long_it_may_be_idle() {
+        for (list, idle) in [("idle=10m", 600), ("idle=1h30m", 5400), ("idle=90", 90), ("idle=5m,idle=2h", 7200)] {
+            let options = parsed(list).unwrap();
+            assert_eq!(options.idle, Some(Duration::from_secs(idle)), "{list}");
+            assert!(!options.for_fusermount().contains("idle") && !options.data(3, 0o40000, 0, 0).contains("idle"));
+        }
+        assert_eq!((parsed("idle=5m,idle=0").unwrap().idle, parsed("").unwrap().idle), (None, None));
+        for bad in ["idle=", "idle=-1", "idle=10ms", "idle=m", "idle=99999999999999999999h"] {
+            assert!(matches!(parsed(bad), Err(OptionError::Bad { .. })), "{bad}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::{Instant, SystemTime};
 
 use parking_lot::Mutex;
 
+use super::idle::Usage;
 use super::listed::{self, Listed, Look};
 use super::ops::{
     AllocateMode, Attr, Caller, Entry, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir, Operations, RenameMode, Result, SetAttr,
@@ -25,12 +26,24 @@ pub struct VaultFs {
     vault: Vault,
     view: View,
     listed: Mutex<Listed>,
+    usage: Usage,
 }
 
 impl VaultFs {
     /// Shows `vault` as `view` says.
     pub fn new(vault: Vault, view: View) -> VaultFs {
-        VaultFs { vault, view, listed: Mutex::default() }
+        VaultFs { vault, view, listed: Mutex::default(), usage: Usage::default() }
+    }
+
+    /// Tells whether something was asked of it by a program.
+    pub fn usage(&self) -> Usage {
+        self.usage.clone()
+    }
+
+    /// The vault, for what a program asks.
+    fn used(&self) -> &Vault {
+        self.usage.mark();
+        &self.vault
     }
 
     fn show(&self, mut attr: Attr) -> Attr {
@@ -88,7 +101,7 @@ impl VaultFs {
 
 impl Operations for VaultFs {
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
-        Ok(self.show(self.vault.lookup(parent, name)?))
+        Ok(self.show(self.used().lookup(parent, name)?))
     }
 
     fn forget(&self, node: NodeId, count: u64) {
@@ -96,72 +109,72 @@ impl Operations for VaultFs {
     }
 
     fn getattr(&self, node: NodeId) -> Result<Attr> {
-        Ok(self.show(self.vault.getattr(node)?))
+        Ok(self.show(self.used().getattr(node)?))
     }
 
     fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
         let set = self.settable(node, set)?;
-        let attr = if set == SetAttr::default() { self.vault.getattr(node)? } else { self.vault.setattr(node, &set)? };
+        let attr = if set == SetAttr::default() { self.used().getattr(node)? } else { self.used().setattr(node, &set)? };
         Ok(self.show(attr))
     }
 
     fn clear_sgid(&self, node: NodeId) -> Result<()> {
-        Ok(self.vault.clear_sgid(node)?)
+        Ok(self.used().clear_sgid(node)?)
     }
 
     fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
-        Ok(self.vault.readlink(node)?)
+        Ok(self.used().readlink(node)?)
     }
 
     fn mknod(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
         let kind = kind_of_mode(mode).filter(|kind| !matches!(kind, Kind::Dir | Kind::Symlink)).ok_or(Errno::EINVAL)?;
-        Ok(self.show(self.vault.mknod(caller, parent, name, kind, mode & 0o7777, rdev)?))
+        Ok(self.show(self.used().mknod(caller, parent, name, kind, mode & 0o7777, rdev)?))
     }
 
     fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Result<Attr> {
-        Ok(self.show(self.vault.mkdir(caller, parent, name, perm)?))
+        Ok(self.show(self.used().mkdir(caller, parent, name, perm)?))
     }
 
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        Ok(self.vault.unlink(parent, name)?)
+        Ok(self.used().unlink(parent, name)?)
     }
 
     fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        Ok(self.vault.rmdir(parent, name)?)
+        Ok(self.used().rmdir(parent, name)?)
     }
 
     fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Attr> {
-        Ok(self.show(self.vault.symlink(caller, parent, name, target)?))
+        Ok(self.show(self.used().symlink(caller, parent, name, target)?))
     }
 
     fn rename(&self, parent: NodeId, name: &[u8], new_parent: NodeId, new_name: &[u8], mode: RenameMode) -> Result<()> {
-        Ok(self.vault.rename(parent, name, new_parent, new_name, mode)?)
+        Ok(self.used().rename(parent, name, new_parent, new_name, mode)?)
     }
 
     fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr> {
-        Ok(self.show(self.vault.link(node, new_parent, new_name)?))
+        Ok(self.show(self.used().link(node, new_parent, new_name)?))
     }
 
     fn open(&self, node: NodeId, request: OpenRequest) -> Result<Opened> {
-        let opened = self.vault.open_file(node, self.flags(&request))?;
+        let opened = self.used().open_file(node, self.flags(&request))?;
         if opened.resized {
             // The kernel keeps the size that it was told of this node, and would show zeros beyond the true end. On ESTALE it looks the
             // name up again, and finds another node with the true size.
-            let _ = self.vault.release(opened.handle);
-            self.vault.renew(node);
+            let _ = self.used().release(opened.handle);
+            self.used().renew(node);
             return Err(Errno::ESTALE);
         }
         if request.kill_suid_sgid
-            && let Err(error) = self.vault.setattr(node, &SetAttr { kill_suid_sgid: true, ..SetAttr::default() })
+            && let Err(error) = self.used().setattr(node, &SetAttr { kill_suid_sgid: true, ..SetAttr::default() })
         {
-            let _ = self.vault.release(opened.handle);
+            let _ = self.used().release(opened.handle);
             return Err(error.into());
         }
         Ok(Self::file(opened))
     }
 
     fn create(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, request: OpenRequest) -> Result<(Attr, Opened)> {
-        match self.vault.create_file(caller, parent, name, perm, self.flags(&request)) {
+        match self.used().create_file(caller, parent, name, perm, self.flags(&request)) {
             Ok((attr, opened)) => Ok((self.show(attr), Self::file(opened))),
             Err(error) if error.errno() == libc::EEXIST && !request.exclusive => self.open_existing(parent, name, request),
             Err(error) => Err(error.into()),
@@ -169,40 +182,40 @@ impl Operations for VaultFs {
     }
 
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        Ok(self.vault.read(handle, offset, buf)?)
+        Ok(self.used().read(handle, offset, buf)?)
     }
 
     fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
-        Ok(self.vault.write(handle, offset, data, kill_suid_sgid)?)
+        Ok(self.used().write(handle, offset, data, kill_suid_sgid)?)
     }
 
     fn flush(&self, handle: Handle) -> Result<()> {
-        Ok(self.vault.flush(handle)?)
+        Ok(self.used().flush(handle)?)
     }
 
     fn release(&self, handle: Handle) -> Result<()> {
-        Ok(self.vault.release(handle)?)
+        Ok(self.used().release(handle)?)
     }
 
     fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
-        Ok(self.vault.fsync(handle, data_only)?)
+        Ok(self.used().fsync(handle, data_only)?)
     }
 
     fn opendir(&self, node: NodeId) -> Result<OpenedDir> {
-        let handle = self.vault.open_dir(node)?;
-        let with = self.vault.names_read_with(handle).ok();
+        let handle = self.used().open_dir(node)?;
+        let with = self.used().names_read_with(handle).ok();
         let by_clock = SystemTime::now(); // before the directory is looked at
-        let attr = self.vault.getattr(node).ok();
+        let attr = self.used().getattr(node).ok();
         let look = attr.as_ref().zip(with).map(|(attr, with)| {
-            let is_old = listed::is_old(attr, by_clock) && self.vault.has_our_clock(handle);
+            let is_old = listed::is_old(attr, by_clock) && self.used().has_our_clock(handle);
             Look { attr, with, is_old }
         });
         Ok(OpenedDir { handle, cache: self.listed.lock().opened(node, handle, look, Instant::now()) })
     }
 
     fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>> {
-        let entries = self.vault.read_dir(handle, cookie, limit);
-        if self.vault.has_unread_names(handle) {
+        let entries = self.used().read_dir(handle, cookie, limit);
+        if self.used().has_unread_names(handle) {
             self.listed.lock().unread(handle);
         }
         Ok(entries?)
@@ -212,7 +225,7 @@ impl Operations for VaultFs {
         if !self.listed.lock().hand_out(handle) {
             return Ok(None);
         }
-        Ok(Some(self.show(self.vault.lookup_entry(handle, entry)?)))
+        Ok(Some(self.show(self.used().lookup_entry(handle, entry)?)))
     }
 
     fn parent(&self, node: NodeId) -> NodeId {
@@ -221,11 +234,11 @@ impl Operations for VaultFs {
 
     fn releasedir(&self, handle: Handle) {
         self.listed.lock().closed(handle);
-        self.vault.release_dir(handle);
+        self.used().release_dir(handle);
     }
 
     fn fsyncdir(&self, handle: Handle, _data_only: bool) -> Result<()> {
-        Ok(self.vault.sync_dir(handle)?)
+        Ok(self.used().sync_dir(handle)?)
     }
 
     fn statfs(&self) -> Result<Space> {
@@ -239,49 +252,49 @@ impl Operations for VaultFs {
             XattrMode::Create => SetXattr::Create,
             XattrMode::Replace => SetXattr::Replace,
         };
-        self.vault.set_xattr(node, name, value, mode)?;
+        self.used().set_xattr(node, name, value, mode)?;
         if kill_sgid {
-            self.vault.clear_sgid(node)?;
+            self.used().clear_sgid(node)?;
         }
         Ok(())
     }
 
     fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
         self.check_acl(name)?;
-        Ok(self.vault.get_xattr(node, name)?)
+        Ok(self.used().get_xattr(node, name)?)
     }
 
     fn listxattr(&self, node: NodeId, privileged: bool) -> Result<Vec<Vec<u8>>> {
-        let mut names = self.vault.list_xattr(node)?;
+        let mut names = self.used().list_xattr(node)?;
         names.retain(|name| (privileged || !name.starts_with(b"trusted.")) && self.check_acl(name).is_ok());
         Ok(names)
     }
 
     fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
         self.check_acl(name)?;
-        Ok(self.vault.remove_xattr(node, name)?)
+        Ok(self.used().remove_xattr(node, name)?)
     }
 
     fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: AllocateMode, kill_suid_sgid: bool) -> Result<()> {
         if kill_suid_sgid {
-            self.vault.clear_suid_sgid(handle)?;
+            self.used().clear_suid_sgid(handle)?;
         }
         let mode = match mode {
             AllocateMode::Allocate { keep_size } => Fallocate::Allocate { keep_size },
             AllocateMode::PunchHole => Fallocate::PunchHole,
             AllocateMode::ZeroRange { keep_size } => Fallocate::ZeroRange { keep_size },
         };
-        Ok(self.vault.fallocate(handle, offset, len, mode)?)
+        Ok(self.used().fallocate(handle, offset, len, mode)?)
     }
 
     fn lseek(&self, handle: Handle, offset: u64, what: Seek, sent: Range<u64>) -> Result<Sought> {
-        Ok(self.vault.seek_under_cache(handle, offset, what, sent)?)
+        Ok(self.used().seek_under_cache(handle, offset, what, sent)?)
     }
 
     fn copy_file_range(&self, from: FileRange, to: FileRange, len: u64, kill_suid_sgid: bool) -> Result<u64> {
         if kill_suid_sgid {
-            self.vault.clear_suid_sgid(to.handle)?;
+            self.used().clear_suid_sgid(to.handle)?;
         }
-        Ok(self.vault.copy_range(from.handle, from.offset, to.handle, to.offset, len)?)
+        Ok(self.used().copy_range(from.handle, from.offset, to.handle, to.offset, len)?)
     }
 }

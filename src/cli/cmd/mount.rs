@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::backing::os::clear_umask;
 use crate::cli::args::{self, LogLevel, Mount, OpenArgs};
-use crate::cli::control::{self, Control};
+use crate::cli::control::{self, Control, Working};
 use crate::cli::daemon::{self, Background, Side};
 use crate::cli::display::JsonPath;
 use crate::cli::error::Error;
@@ -24,6 +24,7 @@ use crate::cli::secret::Given;
 use crate::cli::signals::{self, Signals};
 use crate::cli::{display, identity, seen};
 use crate::fuse::handover::{self, HandOver};
+use crate::fuse::idle::{self, Idle};
 use crate::fuse::vaultfs::VaultFs;
 use crate::fuse::{self, MountError, MountOptions, Mounted, Permissions, ServeOptions, Serving, Transport, mounts, uring};
 use crate::sharing::Role;
@@ -71,6 +72,9 @@ impl Plan<'_> {
         args.options.iter().try_for_each(|list| options.parse(list))?;
         options.read_only |= args.read_only;
         options.shared |= args.shared;
+        if let Some(idle) = args.idle {
+            options.idle = idle.0;
+        }
         if options.default_permissions.is_none() && in_user_namespace() {
             // ACLs are shown there by a kernel that decides on them, or not at all.
             options.default_permissions = Some(true);
@@ -177,6 +181,8 @@ struct Service {
     control: Option<Control>,
     /// Where the kernel collects writes.
     handover: Option<HandOver>,
+    /// Where it is to be unmounted when nobody uses it.
+    idle: Option<Idle>,
 }
 
 impl Service {
@@ -214,6 +220,7 @@ impl Service {
         }
         let (mounted, device) = fuse::mount(&mountpoint, &options)?;
         let operations = Arc::new(VaultFs::new(open.vault.clone(), options.view));
+        let usage = operations.usage();
         let serving = match fuse::serve(device, operations, &serve) {
             Ok(serving) => serving,
             Err(source) => {
@@ -244,12 +251,19 @@ impl Service {
         let handover = collects.then(|| handover::start(mounted.clone(), open.vault.clone())).and_then(|started| {
             started.inspect_err(|error| tracing::warn!("what programs write may stay in the kernel for half a minute: {error}")).ok()
         });
-        Ok(Service { vault: open.vault, dir: open.dir, mounted, serving, signals, registered, control, handover })
+        let is_working = control.as_ref().map(Control::watch);
+        let is_working = move || is_working.as_ref().is_some_and(Working::is_under_way);
+        let idle = options.idle.map(|after| idle::start(mounted.clone(), usage, is_working, after));
+        let idle = idle.transpose().map_err(|source| {
+            end(&mounted, &open.vault);
+            Error::Os { op: "watch whether the mount is used", source }
+        })?;
+        Ok(Service { vault: open.vault, dir: open.dir, mounted, serving, signals, registered, control, handover, idle })
     }
 
     /// Serves until it is unmounted, then writes what is left.
     fn run(self, background: Option<Background>) -> Result<Exit, Failure> {
-        let Service { vault, dir, mounted, serving, signals, registered, control, handover } = self;
+        let Service { vault, dir, mounted, serving, signals, registered, control, handover, idle } = self;
         if let Some(background) = background
             && let Err(error) = background.serving()
         {
@@ -260,7 +274,7 @@ impl Service {
         tracing::info!("serving the vault {} on {}", display::path(&dir), display::path(&mounted.mountpoint));
         obey(signals, mounted, vault.clone());
         let served = serving.join();
-        drop((control, handover));
+        drop((control, handover, idle));
         let closed = vault.close().map_err(|error| in_vault(error, &dir, None));
         let result = match (served, closed) {
             (_, Err(failure)) => Err(failure),

@@ -16,4 +16,4 @@ mod wire;
 
 pub use self::client::{Door, Progressed};
 pub use self::message::{Known, Past};
-pub use self::server::{Control, serve};
+pub use self::server::{Control, Working, serve};

@@ -37,6 +37,24 @@ const TOLD_EVERY: Duration = Duration::from_millis(100);
 /// The socket of a mount; removed on drop.
 pub struct Control {
     path: PathBuf,
+    served: Arc<Served>,
+}
+
+impl Control {
+    /// What tells whether something that was asked for is still under way.
+    pub fn watch(&self) -> Working {
+        Working(self.served.clone())
+    }
+}
+
+/// Tells whether something that was asked for over the socket is still under way.
+pub struct Working(Arc<Served>);
+
+impl Working {
+    /// At this moment.
+    pub fn is_under_way(&self) -> bool {
+        self.0.clients.load(Ordering::Acquire) > 0
+    }
 }
 
 impl Drop for Control {
@@ -61,8 +79,8 @@ struct Served {
 /// The socket cannot be made.
 pub fn serve(path: PathBuf, vault: Vault, dir: PathBuf, notifier: Notifier) -> io::Result<Control> {
     let listener = listen_at(&path)?;
-    let control = Control { path };
     let served = Arc::new(Served { vault, dir, notifier, clients: AtomicUsize::new(0), pass: Mutex::new(()) });
+    let control = Control { path, served: served.clone() };
     std::thread::Builder::new().name("kithfs-control".into()).spawn(move || {
         for client in listener.incoming() {
             match client {
