@@ -9,6 +9,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+/// Whether the users that we see are not all of the machine's.
+pub fn in_user_namespace() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    !map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
+}
+
 /// A process that runs or ran: its number and its start time in clock ticks since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ProcessId {

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::display::JsonPath;
-use super::process::ProcessId;
+use super::display::{JsonPath, path as shown};
+use super::process::{ProcessId, in_user_namespace};
 use crate::fuse::mounts::{self, MountEntry};
 
 /// One mount.
@@ -78,7 +78,8 @@ impl Registry {
     /// Those of making the directory, and one that says so where it belongs to somebody else or can be written by others.
     pub fn open() -> io::Result<Registry> {
         let uid = rustix::process::geteuid().as_raw();
-        Registry::open_at(&base(uid, std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)), uid)
+        let is_of_machine = uid == 0 && !in_user_namespace();
+        Registry::open_at(&base(uid, is_of_machine, std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)), uid)
     }
 
     /// A registry below `base`, which must be a directory of the user `uid` alone, or not yet exist.
@@ -178,10 +179,11 @@ fn read_bounded(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok((text.len() as u64 <= ENTRY_MAX).then_some(text))
 }
 
-/// Where the registry of a user lies.
-fn base(uid: u32, runtime_dir: Option<PathBuf>) -> PathBuf {
+/// Where the registry of a user lies. `is_of_machine`: who is root there too, and not only in a namespace of users, where `/run` can be
+/// that of the machine.
+fn base(uid: u32, is_of_machine: bool, runtime_dir: Option<PathBuf>) -> PathBuf {
     match runtime_dir {
-        _ if uid == 0 => PathBuf::from("/run/kithfs"),
+        _ if is_of_machine => PathBuf::from("/run/kithfs"),
         Some(dir) if dir.is_absolute() && dir.is_dir() => dir.join("kithfs"),
         _ => PathBuf::from(format!("/tmp/kithfs-{uid}")),
     }
@@ -189,14 +191,16 @@ fn base(uid: u32, runtime_dir: Option<PathBuf>) -> PathBuf {
 
 /// Makes a directory of mode 0700, or checks that the one which is there is ours alone: in `/tmp` anybody may have made it first.
 fn make_private(dir: &Path, uid: u32) -> io::Result<()> {
+    let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", shown(dir)));
     match DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error),
+        Err(error) => return Err(failed(error)),
     }
-    let stat = std::fs::symlink_metadata(dir)?;
+    let stat = std::fs::symlink_metadata(dir).map_err(failed)?;
     if !stat.is_dir() || stat.uid() != uid || stat.mode() & 0o022 != 0 {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "is not a directory that only its owner can write to"));
+        let why = "is not a directory of this user to which nobody else can write";
+        return Err(failed(io::Error::new(io::ErrorKind::PermissionDenied, why)));
     }
     Ok(())
 }
@@ -291,9 +295,10 @@ mod tests {
     #[test]
     fn each_user_has_a_place() {
         let run = tempfile::tempdir().unwrap();
-        assert_eq!(base(0, Some(run.path().into())), Path::new("/run/kithfs"));
-        assert_eq!(base(7, Some(run.path().into())), run.path().join("kithfs"));
-        assert_eq!(base(7, Some("relative".into())), Path::new("/tmp/kithfs-7"));
-        assert_eq!(base(7, None), Path::new("/tmp/kithfs-7"));
+        assert_eq!(base(0, true, Some(run.path().into())), Path::new("/run/kithfs"));
+        assert_eq!(base(0, false, Some(run.path().into())), run.path().join("kithfs"), "the machine's root is another");
+        assert_eq!(base(7, false, Some(run.path().into())), run.path().join("kithfs"));
+        assert_eq!(base(7, false, Some("relative".into())), Path::new("/tmp/kithfs-7"));
+        assert_eq!(base(7, false, None), Path::new("/tmp/kithfs-7"));
     }
 }

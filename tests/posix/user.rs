@@ -120,6 +120,25 @@ fn owners_acls_and_namespaces_are_as_far_as_an_ordinary_user_has_them() {
     user.umount();
 }
 
+#[test]
+fn a_mount_in_a_namespace_of_users_is_listed_and_waited_for() {
+    // Who is root there alone looked for the list of mounts where the machine's root has it: `mounts` failed without the path, and `umount`
+    // did not wait until all was written.
+    let Some(user) = unprivileged() else { return };
+    user.umount();
+    mounted::expect_code(Command::new(KITHFS).arg("mounts"), 0); // the machine's root has his
+    if user.run("unshare --user --map-root-user --mount true 2> /dev/null || echo refused") == "refused\n" {
+        println!("skipped: users may make no namespaces");
+        return;
+    }
+    let script = format!(
+        "umask 022; {KITHFS} mount vault mnt; echo text > mnt/f; {KITHFS} mounts | grep -q vault; mkfifo mnt/p; ls -l mnt > /dev/null
+         {KITHFS} umount mnt 2> state/said; test ! -s state/said; {KITHFS} fsck vault 2> /dev/null; {KITHFS} mount --read-only vault mnt; cat mnt/f; {KITHFS} umount mnt"
+    );
+    let ran = user.run(&format!("XDG_RUNTIME_DIR=$PWD/state unshare --user --map-root-user --mount bash -euc '{script}'"));
+    assert_eq!(ran.trim(), "text");
+}
+
 /// Runs a script as root in a mount namespace of its own, in which `conf` stands for /etc/fuse.conf: the machine's is not touched, and what
 /// is mounted there goes with it. `mine` and `his` run a command as the daemon's user and as another.
 fn with_fuse_conf(user: &Unprivileged, conf: &str, script: &str) -> String {

@@ -17,7 +17,7 @@ use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::log::{self, Target};
 use crate::cli::open::{self, Found, Purpose};
-use crate::cli::process::ProcessId;
+use crate::cli::process::{ProcessId, in_user_namespace};
 use crate::cli::registry::{Entry, Registered, Registry};
 use crate::cli::report::{Failure, in_vault, note};
 use crate::cli::secret::Given;
@@ -139,12 +139,6 @@ fn check_fuse() -> Result<(), Error> {
         }
     }
     fs::File::options().read(true).write(true).open("/dev/fuse").map(drop).map_err(Error::NoFuseDevice)
-}
-
-/// Whether the users that we see are not all of the machine's.
-fn in_user_namespace() -> bool {
-    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    !map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// How the mount is served. Where io_uring is insisted on and cannot be had, that is said before anybody is asked for a passphrase.

@@ -10,7 +10,11 @@ use crate::cli::report::Failure;
 
 /// Lists the mounts of this user.
 pub fn run(args: &Mounts) -> Result<Exit, Failure> {
-    let failed = |source| Error::Os { op: "read the list of mounts", source };
+    let failed = |source: std::io::Error| {
+        let is_refused = source.kind() == std::io::ErrorKind::PermissionDenied;
+        let failure = Failure::from(Error::Os { op: "read the list of mounts", source });
+        if is_refused { failure.hint("XDG_RUNTIME_DIR says where it lies: a directory of this user alone") } else { failure }
+    };
     let entries = Registry::open().and_then(|registry| registry.live()).map_err(failed)?;
     let mut out = Out::stdout();
     if args.json {
