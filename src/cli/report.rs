@@ -15,10 +15,12 @@ pub use self::vault::in_vault;
 use std::fmt::Display;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use super::display::word;
 use super::error::Error;
 use super::exit::Exit;
+use super::paths::split_vault;
 use crate::sharing::{ContactError, InvitationError};
 
 /// A command that failed, ready to be printed.
@@ -139,6 +141,12 @@ impl From<Error> for Failure {
     }
 }
 
+/// A vault, and the path in it, where somebody has written them as one path.
+fn below_vault(path: &Path) -> Option<(String, String)> {
+    let (vault, plain) = split_vault(path).ok()?;
+    (!plain.is_empty()).then(|| (word(vault.as_os_str().as_bytes()), word(&plain)))
+}
+
 fn hint(error: &Error) -> Option<String> {
     let text = match error {
         Error::Usage(_) => "`kithfs help` tells how each command is used".to_owned(),
@@ -154,6 +162,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::Secret { op: "read identity", source, .. } if source.kind() == io::ErrorKind::NotFound => {
             "make one with `kithfs identity new`, or name yours with --identity FILE".to_owned()
         }
+        Error::VaultMissing(path) if let Some((vault, plain)) = below_vault(path) => {
+            format!("{vault} is a vault; what is in it is an argument of its own: {vault} {plain}")
+        }
         Error::VaultMissing(_) => {
             "check the path, and whether the disk that holds it is mounted; `kithfs init` makes a new vault".to_owned()
         }
@@ -164,6 +175,7 @@ fn hint(error: &Error) -> Option<String> {
             let place = word(path.as_os_str().as_bytes());
             format!("kithfs umount {place} takes it away; then mount anew, which finds what was synced")
         }
+        Error::MountPoint { source, .. } if source.kind() == io::ErrorKind::Other => "is /proc mounted?".to_owned(),
         Error::MountPoint { .. } => "the mount point must be a directory that you may enter and write to".to_owned(),
         Error::MountPointNotEmpty(_) => "choose an empty directory: what is in this one would be hidden".to_owned(),
         Error::MountPointTaken(_) => "`kithfs mounts` lists what is mounted; `kithfs umount` ends a mount".to_owned(),
@@ -280,6 +292,10 @@ mod tests {
     fn a_message_names_operation_and_path_and_cannot_control_the_terminal() {
         let failure = Failure::from(Error::VaultMissing("/a\x1b[2J".into()));
         assert_eq!(failure.message, "open /a\\x1b[2J: there is no such vault");
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("+share"), "").unwrap();
+        let hint = Failure::from(Error::VaultMissing(dir.path().join("a b/c"))).hint.unwrap();
+        assert!(hint.ends_with(&format!("an argument of its own: {} 'a b/c'", dir.path().display())), "{hint}");
         let failure = Failure::from(Error::AlreadyMounted { vault: "/v".into(), mountpoint: "/m".into(), pid: 7 });
         assert_eq!(failure.message, "open /v: it is mounted on /m by process 7");
         assert_eq!(failure.hint.unwrap(), "use the files in /m, or unmount first: kithfs umount /m");

@@ -58,7 +58,10 @@ impl MountEntry {
 
 /// The mount table of this process, lowest first: of two mounts at one place the later one is on top.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
-    Ok(parse(&fs::read("/proc/self/mountinfo")?))
+    const TABLE: &str = "/proc/self/mountinfo";
+    // Not as it is: who asked about a mount point would take it for the kind of error that the mount point has.
+    let table = fs::read(TABLE).map_err(|error| io::Error::other(format!("read {TABLE}: {error}")))?;
+    Ok(parse(&table))
 }
 
 /// The topmost mount at `mountpoint`, which must be absolute and free of symbolic links.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::super::display::{Shown, path as shown, word};
 use super::super::exit::Exit;
+use super::super::paths;
 use super::{Failure, exit_of_io};
 use crate::sharing::RosterError;
 use crate::vault::{Error, LockHolder};
@@ -24,7 +25,8 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
             let about_names = [libc::EEXIST, libc::ENOTEMPTY, libc::ENOENT, libc::ENOTDIR, libc::EISDIR];
             let is_about_names = source.raw_os_error().is_some_and(|errno| about_names.contains(&errno));
             let place = plain.filter(|_| is_about_names).map_or_else(|| asked(&path), |plain| Shown(plain).to_string());
-            Failure::new(exit_of_io(&source), format_args!("{op} {place}: {source}"))
+            let failure = Failure::new(exit_of_io(&source), format_args!("{op} {place}: {source}"));
+            Failure { hint: about(op, source.raw_os_error(), vault, plain), ..failure }
         }
         Error::Corrupt { op, path, what } => Failure::new(Exit::Corrupt, format_args!("{op} {}: {what}", asked(&path)))
             .hint(format_args!("`kithfs fsck {}` finds all that is damaged; a backup may have it whole", word(vault.as_os_str().as_bytes()))),
@@ -61,12 +63,33 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
                 ("share", libc::EBUSY) => failure.hint(
                     "close what is open for writing in the folder, which must not be mounted with --shared; the same command again goes on where it stopped",
                 ),
-                _ => failure,
+                _ => Failure { hint: about(op, Some(errno), vault, plain), ..failure },
             }
         }
         Error::Share { path, source } => Failure::new(Exit::Corrupt, format_args!("open {}: {source}", place(&path)))
             .hint("a file of the vault is missing, damaged or was tampered with; see whether a sync tool has fetched all of it"),
     }
+}
+
+/// What can be done about the failure of a call, of which `plain` is the path in the vault that was asked for.
+fn about(op: &str, errno: Option<i32>, vault: &Path, plain: Option<&[u8]>) -> Option<String> {
+    let path = plain.filter(|plain| !plain.is_empty());
+    let vault = word(vault.as_os_str().as_bytes());
+    let text = match (errno?, path) {
+        (libc::ENOSPC | libc::EDQUOT, _) => "make room where the vault lies, and give the same command again".to_owned(),
+        (libc::EROFS, _) => "the place where the vault lies can only be read".to_owned(),
+        (libc::ENOENT, Some(path)) => {
+            let parent = paths::split(path).map_or(&b""[..], |(parent, _)| parent);
+            let place = if parent.is_empty() { String::new() } else { format!(" {}", word(parent)) };
+            format!("`kithfs ls {vault}{place}` shows what is there")
+        }
+        (libc::ENOTDIR, Some(path)) if op == "export" => format!("`kithfs get {vault} {}` copies a single file", word(path)),
+        (libc::EISDIR, Some(path)) => format!("it is a directory: `kithfs ls {vault} {0}` lists it, `kithfs export` copies it", word(path)),
+        (libc::ENOTEMPTY, Some(_)) => "`kithfs rm -r` removes a directory with all that is in it".to_owned(),
+        (libc::ENAMETOOLONG, _) => "a name has at most 255 bytes".to_owned(),
+        _ => return None,
+    };
+    Some(text)
 }
 
 /// What failed about the members of the share in `vault`.
@@ -127,6 +150,11 @@ mod tests {
     fn the_plain_path_that_was_asked_for_is_named() {
         let message = in_vault(Error::Os { op: "find", errno: libc::ENOENT }, Path::new("/v"), Some(b"a/b")).message;
         assert!(message.starts_with("find a/b: "), "{message}");
+        let hint = |op, errno, plain: &[u8]| in_vault(Error::Os { op, errno }, Path::new("/my v"), Some(plain)).hint;
+        assert_eq!(hint("find", libc::ENOENT, b"a/b").unwrap(), "`kithfs ls '/my v' a` shows what is there");
+        assert_eq!(hint("find", libc::ENOENT, b"b").unwrap(), "`kithfs ls '/my v'` shows what is there");
+        assert_eq!(hint("export", libc::ENOTDIR, b"b").unwrap(), "`kithfs get '/my v' b` copies a single file");
+        assert_eq!(hint("find", libc::EINTR, b"b"), None);
         let corrupt = Error::Corrupt { op: "read", path: "xyz".into(), what: "cannot be authenticated".into() };
         assert_eq!(in_vault(corrupt, Path::new("/v"), Some(b"a")).message, "read a (/v/xyz): cannot be authenticated");
     }
