@@ -222,6 +222,28 @@ fn a_writer_who_was_overtaken_by_somebody_without_locks_is_told_and_changes_noth
 }
 
 #[test]
+fn a_directory_that_somebody_else_has_renamed_meanwhile_is_looked_up_again() {
+    // It was called moved by somebody without the key: an input/output error, where the kernel asks anew for what it is told is stale.
+    let (_store, ann, bob) = both();
+    for (dir, file) in [(&b"x"[..], &b"x/f"[..]), (b"b", b"b/f")] {
+        mkdir(&ann, dir).unwrap();
+        put(&ann, file, file).unwrap();
+    }
+    // She has used it, and has it open, but does not know its id any more.
+    let node = ann.resolve(b"x").unwrap().node;
+    let within = ann.lookup(node, b"f").unwrap().node;
+    rename(&ann, b"x", b"a", RenameMode::NoReplace).unwrap();
+    rename(&bob, b"a", b"b", RenameMode::Exchange).unwrap();
+    assert_eq!(errno(ann.lookup(node, b"f")), libc::ESTALE);
+    assert_eq!(errno(ann.rename(node, b"f", node, b"g", RenameMode::Replace)), libc::ESTALE);
+    ann.forget(within, 1);
+    ann.forget(node, 1);
+    assert_eq!((get(&ann, b"a/f").unwrap(), get(&ann, b"b/f").unwrap()), (b"b/f".to_vec(), b"x/f".to_vec()));
+    rename(&ann, b"a/f", b"a/g", RenameMode::Replace).unwrap();
+    assert_eq!(get(&bob, b"a/g").unwrap(), b"b/f");
+}
+
+#[test]
 fn what_both_do_to_names_leaves_one_tree_and_no_fault() {
     let (store, ann, bob) = both();
     for dir in [&b"a"[..], b"b", b"a/c"] {

@@ -16,7 +16,7 @@ use super::error::{Error, Fault, Inner};
 use super::file::Tools;
 use super::journal::Journal;
 use super::keys::{DirectoryId, ShareKeys};
-use super::nodes::Nodes;
+use super::nodes::{Link, Nodes};
 use super::open_files::{Open, Shared};
 use super::together::Names;
 use super::trust::Trust;
@@ -26,6 +26,8 @@ use crate::crypto::Random;
 use crate::format::name::DIRECTORY_RECORD;
 use crate::format::record::{self, DirectoryRecord, RecordKind};
 
+/// Of a directory whose record names another place.
+const MOVED: &str = "is a directory that was moved here by somebody without the key";
 /// Directory handles of the store that are kept open.
 const DIRS_MAX: usize = 512;
 /// Directories below each other that are followed: where the store moves them about, what is remembered of it may go in a circle.
@@ -235,9 +237,19 @@ impl Core {
         let place = self.keys.place_name(&parent, &link.stored, &link.name).len();
         let dir = self.dir(node)?;
         self.check_boundary(&*dir, &*self.dir(link.parent)?, &parent, &link.name[..place])?;
-        let id = self.identify(&*dir, &parent, &link.name[..place])?.0;
+        let id = match self.identify(&*dir, &parent, &link.name[..place]) {
+            // Another daemon has renamed it since we looked it up here.
+            Err(Fault::Corrupt(MOVED)) if self.shared && !self.stands_at(node, &link) => return Err(Fault::Os(libc::ESTALE)),
+            identified => identified?.0,
+        };
         self.nodes.set_directory(node, Some(id));
         Ok(id)
+    }
+
+    /// Whether the store has a node where our table has it.
+    fn stands_at(&self, node: NodeId, link: &Link) -> bool {
+        let stat = self.dir(link.parent).and_then(|dir| Ok(dir.stat(&link.stored)?));
+        stat.is_ok_and(|stat| self.nodes.is(node, &stat))
     }
 
     /// Id of the directory `dir` that stands at (`parent`, `name`), and its record if it has one.
@@ -248,7 +260,7 @@ impl Core {
         let plain = self.keys.open_record(RecordKind::Directory, b"", &bytes)?;
         let record = DirectoryRecord::decode(&plain)?;
         if !record.is_at(parent, name) {
-            return Err(Fault::Corrupt("is a directory that was moved here by somebody without the key"));
+            return Err(Fault::Corrupt(MOVED));
         }
         Ok((record.id, Some(record)))
     }
