@@ -11,11 +11,12 @@ mod load;
 mod mounted;
 
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use mounted::{KITHFS, can_mount, expect_code, is_mounted, shell};
 
@@ -291,6 +292,75 @@ fn a_disk_that_is_copied_in_one_moment_holds_what_was_acknowledged() {
     }
     println!("{rounds} copies, {acknowledged} acknowledgements");
     drop(disks);
+}
+
+/// The thread of a daemon that asks the kernel for what it has collected, by its directory in /proc, once it is ready to. Another one, which
+/// tells it when, is begun after that.
+fn asking_thread(daemon: &mut Daemon) -> PathBuf {
+    loop {
+        assert!(daemon.child.try_wait().unwrap().is_none(), "the daemon ended");
+        let tasks: Vec<_> = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap().flatten().collect();
+        let named = |wanted: &str| {
+            let has_it = |task: &PathBuf| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim_end() == wanted);
+            tasks.iter().map(|task| task.path()).find(has_it)
+        };
+        if let (Some(asking), Some(_)) = (named("kithfs-syncfs"), named("kithfs-handover")) {
+            return asking;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_daemon_that_is_killed_while_it_asks_for_what_the_kernel_has_leaves_no_mount_that_hangs() {
+    // The thread that asks waits in the kernel for answers of its own process, and no signal ends that. It had the FUSE device open like all
+    // others, so a daemon that was killed in that moment never let go of it: every program in the mount hung for ever, and so did `umount`.
+    if !can_mount() || !is_root() {
+        println!("skipped: it needs root, who sees the descriptors of a daemon");
+        return;
+    }
+    for user in [None, Some(USER)] {
+        let bed = Bed::new(user);
+        bed.init();
+        let mut daemon = bed.mount(&bed.vault);
+        let asking = asking_thread(&mut daemon);
+        assert_eq!(std::fs::read_dir(asking.join("fd")).unwrap().count(), 0, "what the thread has open");
+        if user.is_none() {
+            kill_while_it_asks(&mut daemon, &asking);
+            assert_eq!(std::fs::metadata(bed.point()).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+        }
+        daemon.child.kill().unwrap();
+        daemon.child.wait().unwrap();
+        expect_code(bed.command(KITHFS).arg("umount").arg(bed.point()), 0);
+    }
+}
+
+/// Writes, and kills the daemon while its thread at `asking` waits for what was written, where the kernel waits there at all.
+fn kill_while_it_asks(daemon: &mut Daemon, asking: &Path) {
+    let state = || {
+        let stat = std::fs::read_to_string(asking.join("stat")).unwrap();
+        stat.rsplit(')').next().unwrap().split_whitespace().next().unwrap().to_owned()
+    };
+    let file = std::fs::File::create(daemon.point.join("file")).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scopeguard::defer!(stop.store(true, Ordering::Release));
+        scope.spawn(|| {
+            for n in 0u64.. {
+                let at = n.wrapping_mul(6_364_136_223_846_793_005) >> 38;
+                if stop.load(Ordering::Acquire) || file.write_all_at(&[1; 100], at).is_err() {
+                    break;
+                }
+            }
+        });
+        let since = Instant::now();
+        while state() != "D" && since.elapsed() < Duration::from_secs(20) {
+            std::hint::spin_loop();
+        }
+        daemon.child.kill().unwrap();
+        // This is what never ended.
+        daemon.child.wait().unwrap();
+    });
 }
 
 /// Records of a recording, each the half second in which it was written, over and over.

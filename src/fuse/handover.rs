@@ -8,6 +8,8 @@
 //! * Nothing is asked for where nobody can have written: a mount that nobody uses is left alone.
 //! * Nobody finds the mount busy because of this. As root it is reached by a detached copy, which keeps no unmount from succeeding; an
 //!   ordinary user has no such thing, so there it is done while nothing else is written, and so takes milliseconds.
+//! * Who asks waits for answers of this very process, and no signal ends that. So the thread that asks shares no descriptors with the
+//!   others: with them it would keep the FUSE device open when the process is killed, and then nobody is ever told that nobody answers.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -37,8 +39,9 @@ pub struct HandOver {
 /// Begins to ask the kernel for what it holds of `mounted`, which shows `vault`.
 ///
 /// # Errors
-/// There can be no thread for it. The mount works without.
+/// There can be no thread for it, or none with descriptors of its own (before Linux 5.9). The mount works without.
 pub fn start(mounted: Arc<Mounted>, vault: Vault) -> io::Result<HandOver> {
+    let asker = Asker::start(mounted)?;
     let (end, ended) = mpsc::channel();
     let run = move || {
         let (mut last, mut writes) = (Instant::now(), 0);
@@ -49,7 +52,7 @@ pub fn start(mounted: Arc<Mounted>, vault: Vault) -> io::Result<HandOver> {
             if activity.writers == 0 || last.elapsed() < kept {
                 continue;
             }
-            if let Err(error) = ask(&mounted) {
+            if let Err(error) = asker.ask() {
                 tracing::debug!("the kernel keeps what it has collected: {error}");
             }
             last = Instant::now();
@@ -57,6 +60,48 @@ pub fn start(mounted: Arc<Mounted>, vault: Vault) -> io::Result<HandOver> {
     };
     thread::Builder::new().name("kithfs-handover".into()).spawn(run)?;
     Ok(HandOver { _end: end })
+}
+
+/// The thread that asks. It has no descriptors, not even the standard streams, whose end somebody waits for who has mounted in the
+/// background; and it must be given nothing that has one: no vault, and no log.
+struct Asker {
+    questions: mpsc::Sender<()>,
+    answers: mpsc::Receiver<io::Result<()>>,
+}
+
+impl Asker {
+    fn start(mounted: Arc<Mounted>) -> io::Result<Asker> {
+        let (questions, asked) = mpsc::channel();
+        let (answer, answers) = mpsc::channel();
+        let run = move || {
+            let parted = part_with_descriptors();
+            let may_ask = parted.is_ok();
+            if answer.send(parted).is_ok() && may_ask {
+                while asked.recv().is_ok() && answer.send(ask(&mounted)).is_ok() {}
+            }
+        };
+        thread::Builder::new().name("kithfs-syncfs".into()).spawn(run)?;
+        let asker = Asker { questions, answers };
+        asker.answer()?;
+        Ok(asker)
+    }
+
+    fn ask(&self) -> io::Result<()> {
+        self.questions.send(()).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        self.answer()
+    }
+
+    fn answer(&self) -> io::Result<()> {
+        self.answers.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+    }
+}
+
+/// Gives the calling thread a table of descriptors of its own, which is empty.
+fn part_with_descriptors() -> io::Result<()> {
+    // SAFETY: what other threads have open stays open to them, since the table is copied first. This one was given nothing that has a
+    // descriptor, so nothing here uses, or closes, one of a number that means something else now.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn ask(mounted: &Mounted) -> io::Result<()> {
