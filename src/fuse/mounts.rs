@@ -142,6 +142,11 @@ pub fn holders(device: DeviceId) -> Vec<Holder> {
     processes(|process| held(process, device))
 }
 
+/// Where in this process's own mount namespace a kithfs is mounted of which `is_it` is true: by `mount --bind` it can be in several places.
+pub fn places(is_it: impl Fn(&MountEntry) -> bool) -> Vec<PathBuf> {
+    mounts().unwrap_or_default().into_iter().filter(|entry| entry.is_kithfs() && is_it(entry)).map(|entry| entry.mountpoint).collect()
+}
+
 /// The processes, one for each mount namespace other than this one's, in which a kithfs of which `is_it` is true is mounted: such a
 /// namespace began as a copy of another one, and keeps what is unmounted there. Of other users' processes only root sees the mounts.
 pub fn elsewhere(is_it: impl Fn(&MountEntry) -> bool) -> Vec<Holder> {
