@@ -97,7 +97,6 @@ const UNSAFE: &[(&str, &str)] = &[
         "backing/os/sys.rs",
         "system calls that neither std nor rustix has: fchmodat2, getxattrat, setxattrat, removexattrat, sync_file_range",
     ),
-    ("fuse/handover.rs", "a thread with descriptors of its own, which only close_range gives without a moment between"),
     ("fuse/serve.rs", "a descriptor that was lent to the transport is taken back"),
     ("fuse/uring/memory.rs", "memory that the kernel writes requests to and reads answers from"),
     ("fuse/uring/ring.rs", "commands for io_uring, whose memory must outlive them"),

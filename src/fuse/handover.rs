@@ -8,11 +8,15 @@
 //! * Nothing is asked for where nobody can have written: a mount that nobody uses is left alone.
 //! * Nobody finds the mount busy because of this. As root it is reached by a detached copy, which keeps no unmount from succeeding; an
 //!   ordinary user has no such thing, so there it is done while nothing else is written, and so takes milliseconds.
-//! * Who asks waits for answers of this very process, and no signal ends that. So the thread that asks shares no descriptors with the
-//!   others: with them it would keep the FUSE device open when the process is killed, and then nobody is ever told that nobody answers.
+//! * Who asks waits in the kernel for answers of the daemon, and no signal ends that. So it is a process of its own: a thread of the daemon
+//!   would keep its descriptors open, and its memory with the rings, when the daemon is killed. The kernel would wait for answers for ever,
+//!   and so would every program in the mount.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +25,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use super::mount::Mounted;
+use super::mounts::DeviceId;
 use crate::vault::Vault;
 
 /// How often it is looked whether there is a reason.
@@ -29,6 +34,9 @@ const TICK: Duration = Duration::from_secs(1);
 const KEPT: Duration = Duration::from_secs(4);
 /// The same while something is being written all the time.
 const KEPT_WHILE_BUSY: Duration = Duration::from_secs(10);
+
+/// The name by which the program is called where it is to ask: no command of anybody's has it.
+pub const ASKER: &str = "kithfs-syncfs";
 
 /// Asks until it is dropped.
 #[derive(Debug)]
@@ -39,9 +47,8 @@ pub struct HandOver {
 /// Begins to ask the kernel for what it holds of `mounted`, which shows `vault`.
 ///
 /// # Errors
-/// There can be no thread for it, or none with descriptors of its own (before Linux 5.9). The mount works without.
+/// There can be no thread for it. The mount works without.
 pub fn start(mounted: Arc<Mounted>, vault: Vault) -> io::Result<HandOver> {
-    let asker = Asker::start(mounted)?;
     let (end, ended) = mpsc::channel();
     let run = move || {
         let (mut last, mut writes) = (Instant::now(), 0);
@@ -52,7 +59,7 @@ pub fn start(mounted: Arc<Mounted>, vault: Vault) -> io::Result<HandOver> {
             if activity.writers == 0 || last.elapsed() < kept {
                 continue;
             }
-            if let Err(error) = asker.ask() {
+            if let Err(error) = have_asked(&mounted) {
                 tracing::debug!("the kernel keeps what it has collected: {error}");
             }
             last = Instant::now();
@@ -62,46 +69,29 @@ pub fn start(mounted: Arc<Mounted>, vault: Vault) -> io::Result<HandOver> {
     Ok(HandOver { _end: end })
 }
 
-/// The thread that asks. It has no descriptors, not even the standard streams, whose end somebody waits for who has mounted in the
-/// background; and it must be given nothing that has one: no vault, and no log.
-struct Asker {
-    questions: mpsc::Sender<()>,
-    answers: mpsc::Receiver<io::Result<()>>,
+/// Runs this program as [`ASKER`], and waits for it: in a way that ends with this process.
+fn have_asked(mounted: &Mounted) -> io::Result<()> {
+    let DeviceId { major, minor } = mounted.device;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(ASKER).arg(&mounted.mountpoint).arg(major.to_string()).arg(minor.to_string());
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("who asks for it has failed: {status}"))) }
 }
 
-impl Asker {
-    fn start(mounted: Arc<Mounted>) -> io::Result<Asker> {
-        let (questions, asked) = mpsc::channel();
-        let (answer, answers) = mpsc::channel();
-        let run = move || {
-            let parted = part_with_descriptors();
-            let may_ask = parted.is_ok();
-            if answer.send(parted).is_ok() && may_ask {
-                while asked.recv().is_ok() && answer.send(ask(&mounted)).is_ok() {}
-            }
-        };
-        thread::Builder::new().name("kithfs-syncfs".into()).spawn(run)?;
-        let asker = Asker { questions, answers };
-        asker.answer()?;
-        Ok(asker)
+/// Does what this process is run for, where that is to ask; `None` where it is a command of the user's.
+pub fn run_as_asker() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os();
+    if arguments.next()? != OsStr::new(ASKER) {
+        return None;
     }
-
-    fn ask(&self) -> io::Result<()> {
-        self.questions.send(()).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
-        self.answer()
-    }
-
-    fn answer(&self) -> io::Result<()> {
-        self.answers.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
-    }
+    let asked = mounted_of(arguments).map(|mounted| ask(&mounted));
+    Some(if matches!(asked, Some(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Gives the calling thread a table of descriptors of its own, which is empty.
-fn part_with_descriptors() -> io::Result<()> {
-    // SAFETY: what other threads have open stays open to them, since the table is copied first. This one was given nothing that has a
-    // descriptor, so nothing here uses, or closes, one of a number that means something else now.
-    let result = unsafe { libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+fn mounted_of(mut arguments: impl Iterator<Item = OsString>) -> Option<Mounted> {
+    let mountpoint = arguments.next()?.into();
+    let mut number = || arguments.next()?.to_str()?.parse().ok();
+    Some(Mounted { mountpoint, device: DeviceId { major: number()?, minor: number()? } })
 }
 
 fn ask(mounted: &Mounted) -> io::Result<()> {

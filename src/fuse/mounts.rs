@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::UnmountFlags;
 
+use super::handover;
 use super::mount::MountError;
 use super::options::SUBTYPE;
 
@@ -179,6 +180,10 @@ fn processes(mut look: impl FnMut(&Path) -> Option<(&'static str, Option<PathBuf
 }
 
 fn held(process: &Path, device: DeviceId) -> Option<(&'static str, Option<PathBuf>)> {
+    // Of the daemon's own for a moment, which nobody can be told to end.
+    if fs::read(process.join("cmdline")).is_ok_and(|line| line.split(|&b| b == 0).next() == Some(handover::ASKER.as_bytes())) {
+        return None;
+    }
     for (link, by) in [("cwd", "working directory"), ("root", "root directory"), ("exe", "program")] {
         let link = process.join(link);
         if is_on(&link, device) {
