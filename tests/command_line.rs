@@ -4,7 +4,7 @@
 mod mounted;
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::process::{Command, Stdio};
 
@@ -77,6 +77,12 @@ fn a_pipe_or_a_link_that_a_file_is_copied_to_stays_what_it_is() {
         both.read_exact(&mut read).unwrap();
         assert_eq!(&read, b"text");
     }
+    let around = fs::File::create(at("stdout")).unwrap();
+    (&around).write_all(b"before ").unwrap();
+    for stdout in ["/dev/stdout", "/proc/self/fd/1", "/dev/fd/1"] {
+        expect_code(scratch.kithfs("get").arg(scratch.vault()).arg("file").arg(stdout).stdout(around.try_clone().unwrap()), 0);
+    }
+    assert_eq!(fs::read(at("stdout")).unwrap(), b"before texttexttext");
     expect_code(scratch.kithfs("get").arg(scratch.vault()).arg("file").arg(at("link")), 0);
     assert!(at("link").is_symlink());
     assert_eq!(fs::read(at("other")).unwrap(), b"text");

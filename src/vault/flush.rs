@@ -29,10 +29,10 @@ enum Due {
 
 impl FileState {
     fn flush_due(&self, age: Duration) -> Due {
-        if self.nameless || self.latched.is_some() {
+        // In the middle of a commit that was refused a file is in no state of its own.
+        let is_between = !self.durable && self.changed && self.surplus;
+        if self.nameless || self.latched.is_some() || is_between {
             Due::Nothing
-        } else if !self.durable && self.surplus {
-            Due::Nothing // in the middle of a commit that was refused it is in no state of its own
         } else if !self.durable {
             let is_old = self.committed.is_some() && self.straight_since.is_some_and(|since| since.elapsed() >= age * 2);
             if is_old { Due::Durable } else { Due::Nothing }

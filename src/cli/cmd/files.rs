@@ -144,8 +144,13 @@ pub fn get(args: &Get) -> Result<Exit, Failure> {
 fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
     let failed = |source| Error::Io { op: "write", path: target.to_owned(), source };
     open.refuse_within("write", target)?;
-    if fs::metadata(target).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
-        let mut stream = fs::File::options().write(true).open(target).map_err(failed)?;
+    // of a process, by whatever link: a file that is open there is no other one for having its name
+    let is_descriptor = [Some(target.to_owned()), fs::read_link(target).ok()].iter().flatten().any(|place| {
+        let dir = place.parent().and_then(|dir| dir.canonicalize().ok());
+        dir.is_some_and(|dir| dir.starts_with("/proc"))
+    });
+    if is_descriptor || fs::metadata(target).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        let mut stream = fs::File::options().append(true).open(target).map_err(failed)?;
         return to_stream(open, path, |bytes| Ok(stream.write_all(bytes).map_err(failed)?));
     }
     let node = regular(open, path)?;
