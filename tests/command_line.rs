@@ -4,7 +4,8 @@
 mod mounted;
 
 use std::fs;
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::process::{Command, Stdio};
 
 use mounted::{KITHFS, Scratch, can_mount, expect_code, shell};
@@ -36,6 +37,55 @@ fn plain_files_are_not_written_into_the_ciphertext() {
     }
     assert_eq!(shell(&scratch.vault(), "find . | sort"), before);
     expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
+}
+
+#[test]
+fn a_file_whose_ciphertext_was_lengthened_comes_out_as_it_is() {
+    // `get` asked for the size before it opened the file: then it follows from the ciphertext's length, which whoever stores the vault can
+    // change, and what a full disk left behind the end changes too. The copy had zeros behind the true bytes, and all was well.
+    let scratch = Scratch::new(&[]);
+    for (name, len) in [("none", 0), ("small", 100), ("large", 10_000), ("chunks", 600_000)] {
+        let (plain, out) = (scratch.path().join(name), scratch.path().join("out"));
+        fs::write(&plain, vec![7; len]).unwrap();
+        expect_code(scratch.kithfs("put").arg(scratch.vault()).arg(name).arg(&plain), 0);
+        let stored = expect_code(scratch.kithfs("map").arg(scratch.vault()).arg(name), 0).stdout;
+        let stored = scratch.vault().join(String::from_utf8(stored).unwrap().trim_end());
+        let longer = fs::metadata(&stored).unwrap().len() + 9000;
+        fs::File::options().write(true).open(&stored).unwrap().set_len(longer).unwrap();
+        expect_code(scratch.kithfs("get").arg(scratch.vault()).arg(name).arg(&out), 0);
+        assert!(fs::read(&out).unwrap() == vec![7; len], "{name}: {} bytes", fs::metadata(&out).unwrap().len());
+    }
+    let out = scratch.path().join("tree");
+    expect_code(scratch.kithfs("export").arg(scratch.vault()).arg(&out), 0);
+    assert_eq!(fs::metadata(out.join("large")).unwrap().len(), 10_000);
+}
+
+#[test]
+fn a_pipe_or_a_link_that_a_file_is_copied_to_stays_what_it_is() {
+    // `get VAULT FILE /dev/null`, by root, put a regular file in the place of the device; to `/dev/stdout` it put one in that of the link.
+    let scratch = Scratch::new(&[]);
+    let at = |name: &str| scratch.path().join(name);
+    fs::write(at("plain"), "text").unwrap();
+    expect_code(scratch.kithfs("put").arg(scratch.vault()).arg("file").arg(at("plain")), 0);
+    shell(scratch.path(), "mkfifo pipe; touch other; ln -s other link; ln -s pipe link-to-pipe");
+    for pipe in ["pipe", "link-to-pipe"] {
+        // Opened for both, so that nobody waits for the other end.
+        let mut both = fs::File::options().read(true).write(true).open(at("pipe")).unwrap();
+        expect_code(scratch.kithfs("get").arg(scratch.vault()).arg("file").arg(at(pipe)), 0);
+        assert!(fs::metadata(at("pipe")).unwrap().file_type().is_fifo() && (pipe == "pipe" || at(pipe).is_symlink()));
+        let mut read = [0; 4];
+        both.read_exact(&mut read).unwrap();
+        assert_eq!(&read, b"text");
+    }
+    let around = fs::File::create(at("stdout")).unwrap();
+    (&around).write_all(b"before ").unwrap();
+    for stdout in ["/dev/stdout", "/proc/self/fd/1", "/dev/fd/1"] {
+        expect_code(scratch.kithfs("get").arg(scratch.vault()).arg("file").arg(stdout).stdout(around.try_clone().unwrap()), 0);
+    }
+    assert_eq!(fs::read(at("stdout")).unwrap(), b"before texttexttext");
+    expect_code(scratch.kithfs("get").arg(scratch.vault()).arg("file").arg(at("link")), 0);
+    assert!(at("link").is_symlink());
+    assert_eq!(fs::read(at("other")).unwrap(), b"text");
 }
 
 #[test]

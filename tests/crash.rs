@@ -11,11 +11,12 @@ mod load;
 mod mounted;
 
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use mounted::{KITHFS, can_mount, expect_code, is_mounted, shell};
 
@@ -291,6 +292,59 @@ fn a_disk_that_is_copied_in_one_moment_holds_what_was_acknowledged() {
     }
     println!("{rounds} copies, {acknowledged} acknowledgements");
     drop(disks);
+}
+
+/// The state, as /proc has it, of the process by which a daemon asks the kernel for what it has collected, while there is one.
+fn state_of_asker(daemon: u32) -> Option<String> {
+    std::fs::read_dir("/proc").unwrap().flatten().find_map(|process| {
+        let stat = std::fs::read_to_string(process.path().join("stat")).ok()?;
+        let mut fields = stat.rsplit(')').next()?.split_whitespace();
+        let (state, parent) = (fields.next()?.to_owned(), fields.next()?);
+        let is_asker = || std::fs::read(process.path().join("cmdline")).is_ok_and(|line| line.starts_with(b"kithfs-syncfs\0"));
+        (parent == daemon.to_string() && is_asker()).then_some(state)
+    })
+}
+
+#[test]
+fn a_daemon_that_is_killed_while_it_asks_for_what_the_kernel_has_leaves_no_mount_that_hangs() {
+    // Who asks waits in the kernel for answers of the daemon, and no signal ends that. It was a thread of the daemon's, so one that was killed
+    // in that moment never let go of the FUSE device: every program in the mount hung for ever, and so did `umount`.
+    if !can_mount() {
+        return;
+    }
+    let bed = Bed::new(None);
+    bed.init();
+    let mut daemon = bed.mount(&bed.vault);
+    let file = std::fs::File::create(bed.point().join("file")).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scopeguard::defer!(stop.store(true, Ordering::Release));
+        scope.spawn(|| {
+            for n in 0u64.. {
+                let at = n.wrapping_mul(6_364_136_223_846_793_005) >> 38;
+                if stop.load(Ordering::Acquire) || file.write_all_at(&[1; 100], at).is_err() {
+                    break;
+                }
+            }
+        });
+        // In the middle of it, where the kernel waits there at all. The first time is after ten seconds; of the few milliseconds that it
+        // takes perhaps none is seen.
+        let (since, mut seen) = (Instant::now(), false);
+        loop {
+            let state = state_of_asker(daemon.child.id());
+            seen |= state.is_some();
+            if state.as_deref() == Some("D") || seen && since.elapsed() > Duration::from_secs(40) {
+                break;
+            }
+            assert!(since.elapsed() < Duration::from_secs(300), "no process asks the kernel for what it has collected");
+        }
+        daemon.child.kill().unwrap();
+        // This is what never ended.
+        daemon.child.wait().unwrap();
+    });
+    drop(file);
+    assert_eq!(std::fs::metadata(bed.point()).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+    expect_code(bed.command(KITHFS).arg("umount").arg(bed.point()), 0);
 }
 
 /// Records of a recording, each the half second in which it was written, over and over.

@@ -359,6 +359,29 @@ fn a_flush_in_the_background_that_fails_is_told() {
 }
 
 #[test]
+fn a_file_in_the_middle_of_a_refused_commit_is_not_made_durable() {
+    // A full store had refused a commit in the middle: some of what the committed header refers to was new, the rest old. The background made
+    // that durable, and from then on records were written that rely on the old.
+    let (store, plan) = (store(), FaultPlan::new());
+    let (vault, handle) = with_open_file(&store, &plan);
+    vault.write(handle, 0, &pattern(2, 20_000), false).unwrap();
+    plan.reset();
+    plan.add(Fault { calls: Calls::Of(Call::Write), when: When::From(2), errno: libc::ENOSPC, short: true });
+    vault.commit_due(Duration::ZERO);
+    assert!(plan.failed() > 0);
+    plan.reset();
+    vault.flush_due(Duration::ZERO);
+    assert_eq!(plan.count(Calls::Of(Call::SyncAll)), 0, "what is there is no state of the file");
+    vault.commit_due(Duration::ZERO);
+    vault.flush_due(Duration::ZERO);
+    assert_eq!(plan.count(Calls::Of(Call::SyncAll)), 1);
+    let crashed = store.crash(&mut |_| 0);
+    let found = get(&vaults::open(crashed.root()).unwrap(), b"file").unwrap();
+    assert!(found == [pattern(2, 20_000), pattern(1, 40_000)[20_000..].to_vec()].concat());
+    vault.close().unwrap();
+}
+
+#[test]
 fn nobody_waits_for_a_flush_in_the_background() {
     // A slow disk may take a minute to flush what a recording has brought together; who records must not be held up by it.
     let store = store();

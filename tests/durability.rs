@@ -1176,6 +1176,38 @@ fn a_checkpoint_that_learns_of_lost_bytes_in_the_middle_of_a_commit_tells_it() {
 }
 
 #[test]
+fn a_flush_in_the_background_that_has_lost_bytes_tells_the_fsync_beside_it() {
+    // The store tells one of two flushes of what it has lost. That of the background was told, and before it had noted that, an fsync of the
+    // program flushed as well, was told nothing, found nothing noted, and succeeded.
+    let store = store(12);
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    let old = pattern(1, 20_000);
+    durable(&vault, b"file", &old);
+    let handle = open_synced(&vault, b"file");
+    vault.write(handle, 20_000, &pattern(3, 200_000), false).unwrap();
+    plan.reset();
+    plan.lose_what_is_not_flushed();
+    plan.add(Fault { calls: Calls::Of(Call::SyncData), when: When::Nth(1), errno: libc::EIO, short: false });
+    // What is asked of the file before its loss is noted.
+    plan.slow_down(Call::Stat, std::time::Duration::from_secs(1));
+    let synced = std::thread::scope(|scope| {
+        scope.spawn(|| vault.flush_due(std::time::Duration::ZERO));
+        while plan.failed() == 0 {
+            std::thread::yield_now();
+        }
+        vault.fsync(handle, false)
+    });
+    let cut = vaults::open(store.crash(&mut |_| 0).root()).unwrap();
+    let found = get(&cut, b"file").unwrap();
+    assert!(
+        found == patched(old.clone(), 20_000, &pattern(3, 200_000)) || synced.is_err() && found == old,
+        "{synced:?}, {} bytes",
+        found.len()
+    );
+}
+
+#[test]
 fn an_open_that_fails_throws_nothing_away() {
     // The program was told that it failed, and found the file empty.
     let store = store(12);

@@ -513,6 +513,32 @@ fn a_mount_that_lives_on_in_another_mount_namespace_is_told_of_and_not_waited_fo
 }
 
 #[test]
+fn a_mount_that_lives_on_at_another_place_is_told_of_and_not_waited_for() {
+    // `mount --bind` shows it, or a directory of it, a second time: `umount` of the first place waited for the daemon for ever, and said that
+    // it was writing what is left.
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root, to bind a mount");
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let mount = scratch.mount(&[]);
+    shell(scratch.path(), "mkdir mnt/sub second && mount --bind mnt/sub second");
+    let second = scratch.path().join("second");
+    scopeguard::defer!(drop(Command::new("umount").arg("--lazy").arg(&second).output()));
+    for _ in 0..2 {
+        let output = expect_code(Command::new(KITHFS).arg("umount").arg(scratch.point()), 13);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains(&format!("mounted at {} as well", second.display())), "{text}");
+    }
+    fs::write(second.join("file"), "text").unwrap();
+    shell(scratch.path(), "umount second");
+    drop(mount);
+    let again = scratch.mount(&[]);
+    assert_eq!(fs::read_to_string(scratch.point().join("sub/file")).unwrap(), "text");
+    again.unmount();
+}
+
+#[test]
 fn the_vault_is_usable_without_a_mount() {
     let scratch = Scratch::new(&[]);
     let vault = scratch.vault();

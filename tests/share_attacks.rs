@@ -24,8 +24,8 @@ use kithfs::format::slots;
 use kithfs::sharing::{Acting, Identity, Inventory, Role, RosterError};
 use kithfs::vault::{Caller, CreateOptions, CreateShare, Error, LockMode, OpenFlags, OpenOptions, ShareProgress, Trust, Vault};
 use members::{beside, founded, key, member, open_as, person, quiet, root_share};
-use raw::{merge, named, names, read, write};
-use vaults::{get, mkdir, put};
+use raw::{beneath, merge, named, names, read, write};
+use vaults::{get, mkdir, pattern, put, split};
 
 fn new_since(before: &[Vec<u8>], store: &MemStore, prefix: &[u8]) -> Vec<u8> {
     named(&*store.root(), prefix).into_iter().find(|n| !before.contains(n)).unwrap()
@@ -57,6 +57,35 @@ fn an_admin_made_a_writer_leaves_the_shares_he_made_reachable() {
     vault.close().unwrap();
     let vault = Vault::open(store.root(), &ann, OpenOptions::default()).unwrap();
     assert_eq!(get(&vault, b"projects/plan").unwrap(), b"the plan");
+}
+
+#[test]
+fn what_is_put_behind_the_end_of_a_file_does_not_get_into_a_share() {
+    // Whoever stores the vault lengthened a ciphertext, or a full disk had. The copy in the share became as long as that made the file look,
+    // with zeros at its end, sealed and signed like all the rest.
+    let (store, ann) = founded(vec![]);
+    let vault = open_as(&store, &ann).unwrap();
+    mkdir(&vault, b"projects").unwrap();
+    let files: [(&[u8], usize); 5] = [(b"none", 0), (b"small", 100), (b"full", 4096), (b"large", 10_000), (b"chunks", 600_000)];
+    let path = |name: &[u8]| [b"projects/", name].concat();
+    for (name, len) in files {
+        put(&vault, &path(name), &pattern(1, len)).unwrap();
+    }
+    let stored: Vec<_> = files.iter().map(|(name, _)| vault.cipher_path(&path(name)).unwrap()).collect();
+    vault.close().unwrap();
+    for path in &stored {
+        let (dir, name) = split(path);
+        let dir = beneath(&store.root(), dir);
+        let longer = [read(&*dir, name), vec![0; 9000]].concat();
+        write(&*dir, name, &longer);
+    }
+    let vault = open_as(&store, &ann).unwrap();
+    vault.create_share(b"projects", &CreateShare { isolated: false, name: "Ann".into(), others: vec![] }, &mut quiet()).unwrap();
+    for (name, len) in files {
+        let found = get(&vault, &path(name)).unwrap();
+        assert!(found == pattern(1, len), "{}: {} bytes", String::from_utf8_lossy(name), found.len());
+    }
+    vault.close().unwrap();
 }
 
 #[test]

@@ -100,8 +100,10 @@ impl<'a> DataRanges<'a> {
             return Ok(None);
         }
         let end = self.seek(Seek::Hole, start)?.unwrap_or(self.size).min(self.size);
+        // where somebody has made a hole since, the rest is read as it is
+        let end = if end > start { end } else { self.size };
         self.next = end;
-        Ok((end > start).then_some((start, end)))
+        Ok(Some((start, end)))
     }
 
     /// `None` beyond the last one.

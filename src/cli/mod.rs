@@ -44,9 +44,13 @@ use clap::Parser;
 use self::args::{Cli, Command, LogLevel};
 use self::exit::Exit;
 use self::report::Failure;
+use crate::fuse::handover;
 
 /// Runs the command that the arguments of the process name.
 pub fn main() -> ExitCode {
+    if let Some(exit) = handover::run_as_asker() {
+        return exit;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

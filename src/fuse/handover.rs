@@ -8,9 +8,15 @@
 //! * Nothing is asked for where nobody can have written: a mount that nobody uses is left alone.
 //! * Nobody finds the mount busy because of this. As root it is reached by a detached copy, which keeps no unmount from succeeding; an
 //!   ordinary user has no such thing, so there it is done while nothing else is written, and so takes milliseconds.
+//! * Who asks waits in the kernel for answers of the daemon, and no signal ends that. So it is a process of its own: a thread of the daemon
+//!   would keep its descriptors open, and its memory with the rings, when the daemon is killed. The kernel would wait for answers for ever,
+//!   and so would every program in the mount.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,6 +25,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use super::mount::Mounted;
+use super::mounts::DeviceId;
 use crate::vault::Vault;
 
 /// How often it is looked whether there is a reason.
@@ -27,6 +34,9 @@ const TICK: Duration = Duration::from_secs(1);
 const KEPT: Duration = Duration::from_secs(4);
 /// The same while something is being written all the time.
 const KEPT_WHILE_BUSY: Duration = Duration::from_secs(10);
+
+/// The name by which the program is called where it is to ask: no command of anybody's has it.
+pub const ASKER: &str = "kithfs-syncfs";
 
 /// Asks until it is dropped.
 #[derive(Debug)]
@@ -49,7 +59,7 @@ pub fn start(mounted: Arc<Mounted>, vault: Vault) -> io::Result<HandOver> {
             if activity.writers == 0 || last.elapsed() < kept {
                 continue;
             }
-            if let Err(error) = ask(&mounted) {
+            if let Err(error) = have_asked(&mounted) {
                 tracing::debug!("the kernel keeps what it has collected: {error}");
             }
             last = Instant::now();
@@ -57,6 +67,31 @@ pub fn start(mounted: Arc<Mounted>, vault: Vault) -> io::Result<HandOver> {
     };
     thread::Builder::new().name("kithfs-handover".into()).spawn(run)?;
     Ok(HandOver { _end: end })
+}
+
+/// Runs this program as [`ASKER`], and waits for it: in a way that ends with this process.
+fn have_asked(mounted: &Mounted) -> io::Result<()> {
+    let DeviceId { major, minor } = mounted.device;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(ASKER).arg(&mounted.mountpoint).arg(major.to_string()).arg(minor.to_string());
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("who asks for it has failed: {status}"))) }
+}
+
+/// Does what this process is run for, where that is to ask; `None` where it is a command of the user's.
+pub fn run_as_asker() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os();
+    if arguments.next()? != OsStr::new(ASKER) {
+        return None;
+    }
+    let asked = mounted_of(arguments).map(|mounted| ask(&mounted));
+    Some(if matches!(asked, Some(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn mounted_of(mut arguments: impl Iterator<Item = OsString>) -> Option<Mounted> {
+    let mountpoint = arguments.next()?.into();
+    let mut number = || arguments.next()?.to_str()?.parse().ok();
+    Some(Mounted { mountpoint, device: DeviceId { major: number()?, minor: number()? } })
 }
 
 fn ask(mounted: &Mounted) -> io::Result<()> {

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::UnmountFlags;
 
+use super::handover;
 use super::mount::MountError;
 use super::options::SUBTYPE;
 
@@ -145,6 +146,11 @@ pub fn holders(device: DeviceId) -> Vec<Holder> {
     processes(|process| held(process, device))
 }
 
+/// Where in this process's own mount namespace a kithfs is mounted of which `is_it` is true: by `mount --bind` it can be in several places.
+pub fn places(is_it: impl Fn(&MountEntry) -> bool) -> Vec<PathBuf> {
+    mounts().unwrap_or_default().into_iter().filter(|entry| entry.is_kithfs() && is_it(entry)).map(|entry| entry.mountpoint).collect()
+}
+
 /// The processes, one for each mount namespace other than this one's, in which a kithfs of which `is_it` is true is mounted: such a
 /// namespace began as a copy of another one, and keeps what is unmounted there. Of other users' processes only root sees the mounts.
 pub fn elsewhere(is_it: impl Fn(&MountEntry) -> bool) -> Vec<Holder> {
@@ -177,6 +183,10 @@ fn processes(mut look: impl FnMut(&Path) -> Option<(&'static str, Option<PathBuf
 }
 
 fn held(process: &Path, device: DeviceId) -> Option<(&'static str, Option<PathBuf>)> {
+    // Of the daemon's own for a moment, which nobody can be told to end.
+    if fs::read(process.join("cmdline")).is_ok_and(|line| line.split(|&b| b == 0).next() == Some(handover::ASKER.as_bytes())) {
+        return None;
+    }
     for (link, by) in [("cwd", "working directory"), ("root", "root directory"), ("exe", "program")] {
         let link = process.join(link);
         if is_on(&link, device) {

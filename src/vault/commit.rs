@@ -171,7 +171,9 @@ impl Committer<'_> {
     /// A flush that failed is not tried again, whatever the error: the kernel tells once of bytes that it has lost, and among them may be
     /// those of records.
     fn flushed(&self, result: std::io::Result<()>, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
-        // A checkpoint, which may come between any two steps of a commit, was perhaps told before.
+        // A checkpoint, which may come between any two steps of a commit, was perhaps told before; so was the background, which may be about
+        // to note it.
+        drop(open.flushing.lock());
         let told = if self.journal.has_lost(open.inode) { Err(Fault::Os(libc::EIO)) } else { Ok(()) };
         let flushed = result.inspect_err(|_| self.journal.not_flushed(open.inode, &open.file)).map_err(Fault::from).and(told);
         *recorded |= flushed.is_err();

@@ -5,7 +5,8 @@
 //!   fair to a copy of a second, and not to a recording of hours: so what stays open is made durable once, and goes by the journal from
 //!   then on.
 //! * The bulk is flushed before the file is locked: who writes to it does not wait for a slow disk, nor does the commit of another file.
-//! * A flush that fails is told as any other: the file gives the error until it is closed.
+//! * A flush that fails is told as any other: the file gives the error until it is closed. The kernel tells one of two flushes that are
+//!   under way at the same time: a commit, which may be the other one, asks this one when its own is done.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,7 +29,9 @@ enum Due {
 
 impl FileState {
     fn flush_due(&self, age: Duration) -> Due {
-        if self.nameless || self.latched.is_some() {
+        // In the middle of a commit that was refused a file is in no state of its own.
+        let is_between = !self.durable && self.changed && self.surplus;
+        if self.nameless || self.latched.is_some() || is_between {
             Due::Nothing
         } else if !self.durable {
             let is_old = self.committed.is_some() && self.straight_since.is_some_and(|since| since.elapsed() >= age * 2);
@@ -63,8 +66,11 @@ impl Core {
     fn flush_open(&self, open: &Arc<OpenFile>, due: Due, age: Duration) -> Result<(), Fault> {
         // Twice where the rest is flushed with the file locked: while the first one takes its seconds, more comes.
         let times = if due == Due::Durable { 2 } else { 1 };
-        if let Err(e) = (0..times).try_for_each(|_| open.file.sync_data()) {
-            self.journal.not_flushed(open.inode, &open.file);
+        let flush = || {
+            let _flushing = open.flushing.lock();
+            (0..times).try_for_each(|_| open.file.sync_data()).inspect_err(|_| self.journal.not_flushed(open.inode, &open.file))
+        };
+        if let Err(e) = flush() {
             let fault = Fault::from(e);
             open.state.write().latched.get_or_insert(fault.errno());
             return Err(fault);

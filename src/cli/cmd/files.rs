@@ -1,7 +1,7 @@
 //! `kithfs ls|cat|get|put|rm|mkdir`: single files of a vault, without a mount.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
@@ -101,9 +101,14 @@ fn regular<'a>(open: &'a Open, path: &[u8]) -> Result<Node<'a>, Failure> {
 }
 
 fn to_stdout(open: &Open, path: &[u8]) -> Result<(), Failure> {
+    let mut out = Out::stdout();
+    to_stream(open, path, |bytes| Ok(out.bytes(bytes)?))?;
+    Ok(out.finish()?)
+}
+
+fn to_stream(open: &Open, path: &[u8], mut write: impl FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
     let node = regular(open, path)?;
     let file = OpenFile::read(&open.vault, node.id()).map_err(open.failed(path))?;
-    let mut out = Out::stdout();
     let mut buffer = vec![0; BLOCK];
     let mut offset = 0;
     loop {
@@ -111,10 +116,9 @@ fn to_stdout(open: &Open, path: &[u8]) -> Result<(), Failure> {
         if read == 0 {
             break;
         }
-        out.bytes(&buffer[..read])?;
+        write(&buffer[..read])?;
         offset += read as u64;
     }
-    out.finish()?;
     file.close().map_err(open.failed(path))
 }
 
@@ -135,15 +139,29 @@ pub fn get(args: &Get) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Writes under a name beside, which takes the place of the file when it is complete.
+/// Writes under a name beside, which takes the place of the file when it is complete. A link is followed; a device or a pipe keeps its
+/// place and is written to: `/dev/stdout` is the one and perhaps leads to the other, and root could replace both.
 fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
     let failed = |source| Error::Io { op: "write", path: target.to_owned(), source };
     open.refuse_within("write", target)?;
+    // of a process, by whatever link: a file that is open there is no other one for having its name
+    let is_descriptor = [Some(target.to_owned()), fs::read_link(target).ok()].iter().flatten().any(|place| {
+        let dir = place.parent().and_then(|dir| dir.canonicalize().ok());
+        dir.is_some_and(|dir| dir.starts_with("/proc"))
+    });
+    if is_descriptor || fs::metadata(target).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        let mut stream = fs::File::options().append(true).open(target).map_err(failed)?;
+        return to_stream(open, path, |bytes| Ok(stream.write_all(bytes).map_err(failed)?));
+    }
     let node = regular(open, path)?;
     let file = OpenFile::read(&open.vault, node.id()).map_err(open.failed(path))?;
+    // the size that the header authenticates: what was found before follows from the length of the ciphertext, which anybody can change
+    let attr = open.vault.getattr(node.id()).map_err(open.failed(path))?;
+    let place = if target.is_symlink() { target.canonicalize().ok() } else { None };
+    let target = place.as_deref().unwrap_or(target);
     let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let new = tempfile::Builder::new().prefix(".kithfs-part-").tempfile_in(dir).map_err(local::unnamed).map_err(failed)?;
-    let mut ranges = local::DataRanges::of_vault(&open.vault, file.handle(), node.attr.size);
+    let mut ranges = local::DataRanges::of_vault(&open.vault, file.handle(), attr.size);
     let mut buffer = vec![0; BLOCK];
     while let Some((mut offset, end)) = ranges.next_range().map_err(|error| match error {
         local::RangeError::Local(source) => failed(source).into(),
@@ -159,10 +177,10 @@ fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
             offset += read as u64;
         }
     }
-    new.as_file().set_len(node.attr.size).map_err(failed)?;
+    new.as_file().set_len(attr.size).map_err(failed)?;
     // set-user-id bits of a file that somebody else may have written are not taken over
-    new.as_file().set_permissions(fs::Permissions::from_mode(node.attr.perm & 0o777)).map_err(failed)?;
-    local::set_times(new.as_file(), node.attr.atime, node.attr.mtime).map_err(failed)?;
+    new.as_file().set_permissions(fs::Permissions::from_mode(attr.perm & 0o777)).map_err(failed)?;
+    local::set_times(new.as_file(), attr.atime, attr.mtime).map_err(failed)?;
     file.close().map_err(open.failed(path))?;
     new.persist(target).map_err(|error| failed(error.error))?;
     Ok(())
@@ -177,9 +195,14 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
         let failure = Failure::from(failed(std::io::Error::from_raw_os_error(libc::EISDIR)));
         return Err(failure.hint("`kithfs import` copies a directory in"));
     }
-    // opened before anybody is asked for a passphrase
-    let mut source: Box<dyn Read> =
-        if stdin { Box::new(std::io::stdin().lock()) } else { Box::new(fs::File::open(&args.file).map_err(failed)?) };
+    // opened before anybody is asked for a passphrase; its time is that of what is read, and not of what is written to it meanwhile
+    let (mut source, stat): (Box<dyn Read>, _) = if stdin {
+        (Box::new(std::io::stdin().lock()), None)
+    } else {
+        let file = fs::File::open(&args.file).map_err(failed)?;
+        let stat = file.metadata().map_err(failed)?;
+        (Box::new(file), Some(stat))
+    };
     let open = open(&args.vault, &args.open, Purpose::Write)?;
     let vault = &open.vault;
     if Node::at(vault, &path).is_ok_and(|node| node.is_dir()) {
@@ -207,10 +230,9 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
             offset += read as u64;
         }
         let mut set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
-        if !stdin {
-            let stat = fs::metadata(&args.file).map_err(failed)?;
+        if let Some(stat) = &stat {
             set.perm = Some(stat.permissions().mode() & 0o777);
-            set.mtime = SetTime::At(local::mtime(&stat));
+            set.mtime = SetTime::At(local::mtime(stat));
         }
         match vault.setattr(partial.node.id(), &set) {
             // A USB stick that is mounted for all belongs to somebody else, and so does what is made on it.

@@ -62,7 +62,16 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
         note("the mount is not on the list of your mounts; whether its daemon has written all cannot be seen");
         return Ok(Exit::Ok);
     };
-    let is_it = |other: &MountEntry| was.as_ref().map_or(other.mountpoint == place, |was| was.device == other.device);
+    // a device number is given anew, and the place may have another mount by now: what another daemon is known to serve is not it
+    let other_daemons = |other: &MountEntry| {
+        registry.serving(&other.mountpoint).is_ok_and(|found| found.is_some_and(|found| found.process != entry.process))
+    };
+    let fits = |other: &MountEntry| match &was {
+        Some(was) => was.device == other.device,
+        // it was unmounted before, by somebody else or by a call like this one
+        None => other.mountpoint == place || other.source == entry.vault.0.as_os_str(),
+    };
+    let is_it = |other: &MountEntry| fits(other) && !other_daemons(other);
     wait(&place, entry.process, is_it)?;
     match registry.take_failure(entry.process) {
         Some(message) => Err(Failure::new(Exit::Failure, format_args!("umount {}: not all was written: {message}", shown(&place)))),
@@ -84,16 +93,16 @@ fn add_vaults_within(place: &Path, registry: Option<&Registry>, holders: &mut Ve
     }
 }
 
-/// Waits for the daemon, however long it takes: until it has ended the files are not safe. Only where the mount lives on in another mount
-/// namespace, to which this command does not reach, nobody can tell when that will be.
+/// Waits for the daemon, however long it takes: until it has ended the files are not safe. Only where the mount lives on, at another place
+/// or in another mount namespace, nobody can tell when that will be.
 fn wait(place: &Path, process: ProcessId, is_it: impl Fn(&MountEntry) -> bool) -> Result<(), Failure> {
     let failed = |source| Error::Io { op: "wait for the daemon of", path: place.to_owned(), source };
     if process.wait_for_end(PATIENCE).map_err(failed)? {
         return Ok(());
     }
-    let holders = mounts::elsewhere(is_it);
-    if !holders.is_empty() {
-        return Err(report::mounted_elsewhere(place, process.pid, &holders));
+    let (places, holders) = (mounts::places(&is_it), mounts::elsewhere(&is_it));
+    if !places.is_empty() || !holders.is_empty() {
+        return Err(report::mounted_elsewhere(place, process.pid, &places, &holders));
     }
     note(format_args!("unmounted {}; waiting for process {} to write what is left", shown(place), process.pid));
     while !process.wait_for_end(Duration::from_secs(3600)).map_err(failed)? {}

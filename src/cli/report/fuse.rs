@@ -1,6 +1,6 @@
 //! Failures of mounting and unmounting.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::super::display::{Shown, path as shown};
 use super::super::error::Error;
@@ -70,10 +70,13 @@ fn busy(mountpoint: &str, holders: &[Holder]) -> Failure {
     Failure::new(Exit::Busy, with_holders(format!("umount {mountpoint}: it is busy"), holders)).hint(hint)
 }
 
-/// The mount is gone here, and lives on in other mount namespaces, with its daemon `pid`.
-pub fn mounted_elsewhere(mountpoint: &Path, pid: u32, holders: &[Holder]) -> Failure {
-    let message = format!("umount {}: it is unmounted here, and in use elsewhere", shown(mountpoint));
-    let hint = format_args!("its daemon, process {pid}, ends and has written all when nobody of these has it mounted any more");
+/// The mount is gone from its place, and lives on at others or in other mount namespaces, with its daemon `pid`.
+pub fn mounted_elsewhere(mountpoint: &Path, pid: u32, places: &[PathBuf], holders: &[Holder]) -> Failure {
+    let mut message = format!("umount {}: it is unmounted here, and in use elsewhere", shown(mountpoint));
+    for place in places {
+        message.push_str(&format!("\n  mounted at {} as well", shown(place)));
+    }
+    let hint = format_args!("its daemon, process {pid}, ends and has written all when it is mounted at none of these any more");
     Failure::new(Exit::Busy, with_holders(message, holders)).hint(hint)
 }
 

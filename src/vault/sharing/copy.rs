@@ -230,7 +230,7 @@ impl Copy<'_> {
         };
         let copied = (|| {
             let from = self.from.open_file(attr.node, OpenFlags { read: true, ..OpenFlags::default() })?.handle;
-            let copied = self.contents(from, to, attr);
+            let copied = self.contents(from, to);
             self.from.release_handle(from)?;
             copied?;
             self.to.fsync(to, false)
@@ -243,7 +243,7 @@ impl Copy<'_> {
         Ok(node)
     }
 
-    fn contents(&mut self, from: u64, to: u64, attr: &Attr) -> Inner<()> {
+    fn contents(&mut self, from: u64, to: u64) -> Inner<()> {
         let mut buf = zeroize::Zeroizing::new(vec![0; PART]);
         let mut at = 0;
         loop {
@@ -264,10 +264,11 @@ impl Copy<'_> {
         }
         let (file, _) = self.to.file_handle(to)?;
         let size = file.state.read().size;
-        let size_now = self.from.file_handle(from)?.0.state.read().size.max(attr.size);
-        if size < size_now {
+        // What the header says, and not what follows from the length of the ciphertext, which anybody can change.
+        let authentic = self.from.file_handle(from)?.0.state.read().size;
+        if size < authentic {
             let node = file.node;
-            self.to.setattr(node, &SetAttr { size: Some(size_now), ..SetAttr::default() })?;
+            self.to.setattr(node, &SetAttr { size: Some(authentic), ..SetAttr::default() })?;
         }
         Ok(())
     }

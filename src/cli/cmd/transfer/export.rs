@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use super::{EntryError, Tally, call, local};
+use super::{EntryError, Tally, call, local, mark, may_be_unmarked};
 use crate::backing::Kind;
 use crate::cli::display::Shown;
 use crate::cli::local::{self as outside, DataRanges, os_str};
@@ -40,11 +40,26 @@ pub struct Allowed {
 /// Copies what is in the directory `source`, at the plain path `plain`, into `dir`.
 pub fn run(vault: &Vault, source: &Node<'_>, plain: &[u8], dir: &Path, allowed: Allowed, tally: Tally) -> Tally {
     let is_root = rustix::process::geteuid().is_root();
-    let mut export = Export { vault, tally, allowed, is_root, links: HashMap::new(), buffer: vec![0; BLOCK] };
-    if let Err(error) = export.directory(source, plain, dir) {
+    let buffers = [vec![0; BLOCK], vec![0; BLOCK]];
+    let mut export = Export { vault, tally, allowed, is_root, links: HashMap::new(), buffers, doubtful: false };
+    let copied = export.mark(dir).and_then(|marked| {
+        export.entries(source, plain, dir)?;
+        // names and contents of an export that ended well are on the disk
+        let open = File::open(dir).map_err(local("open"))?;
+        rustix::fs::syncfs(&open).map_err(call("sync"))?;
+        if marked {
+            fs::remove_file(dir.join(mark())).map_err(local("remove"))?;
+        }
+        export.metadata(source, dir)
+    });
+    if let Err(error) = copied {
         export.tally.failed(Shown(plain), &error);
     }
     export.tally
+}
+
+fn is_marked(dir: &Path) -> bool {
+    fs::symlink_metadata(dir.join(mark())).is_ok()
 }
 
 struct Export<'a> {
@@ -54,12 +69,36 @@ struct Export<'a> {
     is_root: bool,
     /// Files with several names that were copied already, by inode: where the first one is.
     links: HashMap<u64, PathBuf>,
-    buffer: Vec<u8>,
+    buffers: [Vec<u8>; 2],
+    /// An export was interrupted here, perhaps by a power cut: what it has left is not taken for done by its size and time.
+    doubtful: bool,
 }
 
 impl Export<'_> {
+    /// Notes, durably, that an export to `dir` is under way. Tells whether that could be noted.
+    fn mark(&mut self, dir: &Path) -> Result<bool, EntryError> {
+        // one that is interrupted may have been to a directory above
+        let place = dir.canonicalize().map_err(local("find"))?;
+        self.doubtful = place.ancestors().any(is_marked);
+        if is_marked(dir) {
+            return Ok(true);
+        }
+        let file = match File::options().write(true).create_new(true).mode(0o600).open(dir.join(mark())) {
+            Err(error) if may_be_unmarked(error.raw_os_error()) => return Ok(false),
+            made => made.map_err(local("make file"))?,
+        };
+        file.sync_all().map_err(local("sync"))?;
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(local("sync"))?;
+        Ok(true)
+    }
+
     /// Copies the entries of a directory, and then its metadata. The depth is bounded by the length that a local path can have.
     fn directory(&mut self, node: &Node<'_>, plain: &[u8], dir: &Path) -> Result<(), EntryError> {
+        self.entries(node, plain, dir)?;
+        self.metadata(node, dir)
+    }
+
+    fn entries(&mut self, node: &Node<'_>, plain: &[u8], dir: &Path) -> Result<(), EntryError> {
         let (names, more) = names_and_more(self.vault, node.id())?;
         if more {
             let shown = if plain.is_empty() { b"/" } else { plain };
@@ -76,6 +115,10 @@ impl Export<'_> {
                 self.tally.failed(Shown(&plain), &error);
             }
         }
+        Ok(())
+    }
+
+    fn metadata(&self, node: &Node<'_>, dir: &Path) -> Result<(), EntryError> {
         self.xattrs(node.id(), dir)?;
         self.set_metadata(&node.attr, dir)
     }
@@ -98,7 +141,11 @@ impl Export<'_> {
                 Some(stat) if stat.is_dir() => {}
                 Some(_) => return Err(EntryError::Odd("a file of this name is at the target")),
             }
-            return self.directory(&node, plain, &target);
+            let around = self.doubtful;
+            self.doubtful |= is_marked(&target);
+            let copied = self.directory(&node, plain, &target);
+            self.doubtful = around;
+            return copied;
         }
         if there.as_ref().is_some_and(fs::Metadata::is_dir) {
             return Err(EntryError::Odd("a directory of this name is at the target"));
@@ -111,7 +158,7 @@ impl Export<'_> {
         if self.is_done(&node, &target, there.as_ref())? {
             self.tally.skipped(if node.attr.kind == Kind::File { node.attr.size } else { 0 });
         } else {
-            self.write(&node, name, dir, &target)?;
+            in_place_of(&target, |partial| self.make(&node, partial))?;
             self.tally.copied();
         }
         if several {
@@ -120,16 +167,40 @@ impl Export<'_> {
         Ok(())
     }
 
-    fn is_done(&self, node: &Node<'_>, target: &Path, there: Option<&fs::Metadata>) -> Result<bool, EntryError> {
+    fn is_done(&mut self, node: &Node<'_>, target: &Path, there: Option<&fs::Metadata>) -> Result<bool, EntryError> {
         let Some(there) = there else { return Ok(false) };
         Ok(match node.attr.kind {
-            Kind::File => there.is_file() && there.len() == node.attr.size && outside::mtime(there) == node.attr.mtime,
+            Kind::File => {
+                there.is_file()
+                    && there.len() == node.attr.size
+                    && outside::mtime(there) == node.attr.mtime
+                    && (!self.doubtful || self.holds_the_same(node, target)?)
+            }
             Kind::Symlink => {
                 there.is_symlink()
                     && fs::read_link(target).map_err(local("read link"))?.as_os_str().as_bytes() == self.vault.readlink(node.id())?
             }
             kind => file_type(kind).is_some_and(|kind| kind.as_raw_mode() == there.mode() & libc::S_IFMT) && there.rdev() == node.attr.rdev,
         })
+    }
+
+    /// Whether a file outside holds what the one of the vault does. What cannot be read of it does not.
+    fn holds_the_same(&mut self, node: &Node<'_>, target: &Path) -> Result<bool, EntryError> {
+        // a link that has taken its place since is not followed, a FIFO not waited for
+        let Ok(there) = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(target) else { return Ok(false) };
+        let opened = OpenFile::read(self.vault, node.id())?;
+        let [left, right] = &mut self.buffers;
+        let mut at = 0;
+        loop {
+            let read = self.vault.read(opened.handle(), at, left)?;
+            if read == 0 {
+                return Ok(there.metadata().map_err(local("stat"))?.len() == at);
+            }
+            if there.read_exact_at(&mut right[..read], at).is_err() || left[..read] != right[..read] {
+                return Ok(false);
+            }
+            at += read as u64;
+        }
     }
 
     fn another_name(&mut self, first: &Path, target: &Path, there: Option<&fs::Metadata>) -> Result<(), EntryError> {
@@ -139,25 +210,11 @@ impl Export<'_> {
                 self.tally.skipped(0);
                 return Ok(());
             }
-            Some(_) => fs::remove_file(target).map_err(local("remove"))?,
-            None => {}
+            Some(_) => in_place_of(target, |partial| fs::hard_link(first, partial).map_err(local("link")))?,
+            None => fs::hard_link(first, target).map_err(local("link"))?,
         }
-        fs::hard_link(first, target).map_err(local("link"))?;
         self.tally.copied();
         Ok(())
-    }
-
-    /// Makes the object under another name, complete, and gives it its own.
-    fn write(&mut self, node: &Node<'_>, name: &[u8], dir: &Path, target: &Path) -> Result<(), EntryError> {
-        let partial = dir.join(partial_name(name));
-        match fs::remove_file(&partial) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(EntryError::Local("remove", error)),
-            _ => {}
-        }
-        let made = self.make(node, &partial).and_then(|()| fs::rename(&partial, target).map_err(local("rename")));
-        made.inspect_err(|_| {
-            let _ = fs::remove_file(&partial);
-        })
     }
 
     fn make(&mut self, node: &Node<'_>, partial: &Path) -> Result<(), EntryError> {
@@ -192,11 +249,11 @@ impl Export<'_> {
         while let Some((mut offset, end)) = ranges.next_range()? {
             while offset < end {
                 let want = BLOCK.min(usize::try_from(end - offset).unwrap_or(BLOCK));
-                let read = self.vault.read(opened.handle(), offset, &mut self.buffer[..want])?;
+                let read = self.vault.read(opened.handle(), offset, &mut self.buffers[0][..want])?;
                 if read == 0 {
                     return Err(EntryError::Odd("it became shorter while it was read"));
                 }
-                file.write_all_at(&self.buffer[..read], offset).map_err(local("write"))?;
+                file.write_all_at(&self.buffers[0][..read], offset).map_err(local("write"))?;
                 offset += read as u64;
                 self.tally.bytes(read as u64);
             }
@@ -244,6 +301,20 @@ impl Export<'_> {
         }
         Ok(())
     }
+}
+
+/// Makes an object under another name, complete, and gives it that of `target`. What stands there stays if that fails.
+fn in_place_of(target: &Path, make: impl FnOnce(&Path) -> Result<(), EntryError>) -> Result<(), EntryError> {
+    let name = target.file_name().expect("an entry has a name");
+    let partial = target.with_file_name(partial_name(name.as_bytes()));
+    match fs::remove_file(&partial) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(EntryError::Local("remove", error)),
+        _ => {}
+    }
+    let made = make(&partial).and_then(|()| fs::rename(&partial, target).map_err(local("rename")));
+    made.inspect_err(|_| {
+        let _ = fs::remove_file(&partial);
+    })
 }
 
 /// The type for mknod(2).
