@@ -217,6 +217,29 @@ fn sharing_a_conflict_copy_leaves_the_original_alone() {
 }
 
 #[test]
+fn a_folder_is_not_made_a_share_while_it_holds_what_cannot_be_read() {
+    // What had no name in the folder was passed over, and removed with the folder when the share had taken its place.
+    let (store, ann) = founded(vec![]);
+    let root = store.root();
+    let vault = open_as(&store, &ann).unwrap();
+    mkdir(&vault, b"projects").unwrap();
+    put(&vault, b"projects/one", b"1").unwrap();
+    put(&vault, b"elsewhere", b"2").unwrap();
+    let (folder, strange) = (vault.cipher_path(b"projects").unwrap(), vault.cipher_path(b"elsewhere").unwrap());
+    vault.close().unwrap();
+    let inside = root.open_dir(&folder).unwrap();
+    root.rename(&strange, &*inside, &strange, StoreRename::NoReplace).unwrap();
+    let vault = open_as(&store, &ann).unwrap();
+    let options = CreateShare { isolated: false, name: "Ann".into(), others: vec![] };
+    assert_eq!(vault.create_share(b"projects", &options, &mut quiet()).unwrap_err().errno(), libc::EIO);
+    assert!(inside.stat(&strange).is_ok() && inside.stat(b"+share").is_err());
+    assert_eq!(get(&vault, b"projects/one").unwrap(), b"1");
+    inside.rename(&strange, &*root, &strange, StoreRename::NoReplace).unwrap();
+    vault.create_share(b"projects", &options, &mut quiet()).unwrap();
+    assert_eq!((get(&vault, b"projects/one").unwrap(), get(&vault, b"elsewhere").unwrap()), (b"1".to_vec(), b"2".to_vec()));
+}
+
+#[test]
 fn a_nested_share_that_is_hidden_during_the_removal_does_not_keep_the_removed_admin() {
     // The host hides a nested share while an admin is removed and puts it back later: Ann is told, and the same call goes on with it.
     let bob = person(2);
