@@ -577,6 +577,29 @@ fn a_name_that_none_can_have_is_not_shown_though_a_writer_has_signed_it() {
 }
 
 #[test]
+fn a_name_that_is_not_the_one_of_its_hash_is_not_shown_though_a_writer_has_signed_it() {
+    // Bob, a writer, seals another name for an entry than the one whose hash it has. It was shown with that name, under which nothing was
+    // found, or another file.
+    let bob = person(2);
+    let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
+    let vault = open_as(&store, &bob).unwrap();
+    put(&vault, &[b'l'; 200], b"by Bob").unwrap();
+    put(&vault, b"short", b"another").unwrap();
+    let entry = vault.cipher_path(&[b'l'; 200]).unwrap();
+    vault.close().unwrap();
+    for name in [&[b'm'; 200][..], b"short", &entry] {
+        rewrite(&store, &bob, RecordKind::Name, b"+name-", |_| name.to_vec());
+        let vault = open_as(&store, &ann).unwrap();
+        let mut all: Vec<Vec<u8>> = vaults::entries(&vault, kithfs::vault::ROOT).unwrap().into_iter().map(|(name, _)| name).collect();
+        all.sort();
+        assert_eq!(all, [entry.clone(), b"short".to_vec()]);
+        assert_eq!((get(&vault, &entry).unwrap(), get(&vault, b"short").unwrap()), (b"by Bob".to_vec(), b"another".to_vec()));
+        assert_eq!(vaults::faults(&vault).len(), 1);
+        vault.close().unwrap();
+    }
+}
+
+#[test]
 fn an_inventory_whose_root_is_not_the_one_that_was_signed_keeps_nothing() {
     // Both commitments are compared: a second implementation may prove entries by the root alone, and must see the same files.
     let bob = person(2);

@@ -231,11 +231,11 @@ impl Core {
             return Ok(id);
         }
         let link = self.nodes.link(node)?;
-        let parent = self.directory_id(link.parent)?;
-        let place = self.keys.place_name(&parent, &link.stored, &link.name).len();
+        let parent = self.folder(link.parent)?;
         let dir = self.dir(node)?;
-        self.check_boundary(&*dir, &*self.dir(link.parent)?, &parent, &link.name[..place])?;
-        let id = self.identify(&*dir, &parent, &link.name[..place])?.0;
+        let place = parent.place_name(&link.stored, &link.name)?;
+        self.check_boundary(&*dir, &*parent.dir, &parent.id, &place)?;
+        let (_, id, _) = parent.identify(&*dir, &link.stored, &link.name)?;
         self.nodes.set_directory(node, Some(id));
         Ok(id)
     }
