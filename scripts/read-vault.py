@@ -992,8 +992,9 @@ class Share:
             self.open_head(head)
         if not self.rights:
             raise NoAccess("this identity is no member of the share")
-        # Names are sought under the current epoch first, that of the longest chain, then under older ones, the highest number first.
-        self.epochs[1:] = sorted(self.epochs[1:], key=lambda epoch: -epoch.number)
+        # Names are sought under the current epoch first, that of the longest chain, then under older ones, the highest number first, of equal
+        # numbers the lower commitment.
+        self.epochs[1:] = sorted(self.epochs[1:], key=lambda epoch: (-epoch.number, epoch.commitment))
         first = [epoch for epoch in self.epochs if epoch.number == 1]
         if len(first) != 1:
             raise Fault("unauthentic", "the folder key of the first epoch is not known")
@@ -1804,6 +1805,67 @@ class Directory:
         os.close(self.fd)
 
 
+@dataclasses.dataclass(frozen=True)
+class SealedName:
+    """What a stored name says: the plain name, None where it is lost, a conflict suffix, and the rank of the epoch."""
+    plain: bytes | None
+    suffix: bytes
+    rank: int
+
+
+NUMBERED = re.compile(rb"(.+) \(conflict, epoch (0|[1-9][0-9]*)\)", re.DOTALL)
+
+
+class Owners:
+    """5, To whom a name belongs, in a directory that has been read as a whole."""
+
+    def __init__(self, directory: Directory, sealed: dict[bytes, SealedName]) -> None:
+        self.directory, self.sealed, self.epochs = directory, sealed, directory.share.epochs
+        self.stored = {found: name for name, found in sealed.items() if found.plain is not None}
+
+    def entry(self, rank: int, left: bytes, right: bytes) -> bytes | None:
+        """The entry that is the left part under the key of this epoch, and the right part behind it."""
+        found = self.stored.get(SealedName(left, right, rank))
+        if found is None and 183 < len(left) <= 255:  # it has its name by its hash, also where that is lost
+            entry = b"=" + base64url(self.epochs[rank].long_name_hash(self.directory.id, left)) + right
+            found = entry if entry in self.sealed else None
+        return found
+
+    def claims(self, name: bytes, ranks: list[int]) -> Iterator[bytes]:
+        """(a) and (b)"""
+        for left_and_right in ([(name, b"")], list(conflict_splits(name))):
+            for rank in ranks:
+                for left, right in left_and_right:
+                    entry = self.entry(rank, left, right)
+                    if entry is not None:
+                        yield entry
+
+    def first(self, name: bytes) -> bytes | None:
+        return next(self.claims(name, list(range(len(self.epochs)))), None)
+
+    def second(self, name: bytes) -> bytes | None:
+        """(c)"""
+        numbered = NUMBERED.fullmatch(name)
+        if numbered is None:
+            return None
+        plain, number = numbered[1], int(numbered[2])
+        ranks = [rank for rank, epoch in enumerate(self.epochs) if rank > 0 and epoch.number == number]
+        first = self.first(plain)
+        return next((entry for entry in self.claims(plain, ranks) if entry != first), None)
+
+    def shown(self, stored: bytes) -> bytes | None:
+        """The name with which an entry is shown."""
+        found = self.sealed[stored]
+        if found.plain is not None:
+            name = found.plain + found.suffix
+            if len(name) <= 255 and self.first(name) == stored:
+                return name
+            numbered = name + b" (conflict, epoch %d)" % self.epochs[found.rank].number
+            if found.rank > 0 and len(numbered) <= 255 and self.first(numbered) is None and self.second(numbered) == stored:
+                return numbered
+        return stored if self.first(stored) is None and self.second(stored) is None else None
+
+
 class Vault:
     """A vault that was opened by an identity."""
 
@@ -1831,40 +1893,37 @@ class Vault:
         for name in names:
             if name.startswith(b"+") and not CONTROL_FILE.match(name):
                 self.report.note(directory.path, f"{show(name)} is no control file that this reader knows")
-        stored = [name for name in names if NAME_BYTES.match(name)]
-        candidates: list[tuple[bytes, bytes, bytes | None, int, bytes]] = []  # left part, suffix, plain left part, rank of epoch, stored
-        for name in stored:
+        sealed: dict[bytes, SealedName] = {}
+        for name in names:
+            if not NAME_BYTES.match(name):
+                continue
             found = self.open_name(directory, name)
             if found is None:
                 self.report.fault(directory.path, f"foreign entry {show(name)}: its name is none of this directory")
             else:
-                candidates.append((*found, name))
-        entries: dict[bytes, Entry] = {}
-        # Names as they stand come first, then those with a tool's suffix; the current epoch first, then older ones.
-        for suffix, plain, rank, number, name in sorted(((c[1], c[2], c[3], c[0], c[4]) for c in candidates),
-                                                        key=lambda c: (len(c[0]), c[2], c[4])):
-            shown = name if plain is None else plain + suffix
-            if shown in entries and rank > 0:
-                shown += b" (conflict, epoch %s)" % number
-                shown = shown if len(shown) <= 255 else name
+                sealed[name] = found
+        owners = Owners(directory, sealed)
+        entries: list[Entry] = []
+        for name, found in sealed.items():
+            shown = owners.shown(name)
+            if shown is None:
+                self.report.fault(directory.path, f"{show(name)} is not shown: other entries have all of its names")
+                continue
             try:
                 status = os.stat(name, dir_fd=directory.fd, follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            if shown in entries:
-                self.report.fault(join(directory.path, shown), f"hidden by another entry of the same name: {show(name)}")
-                continue
-            entries[shown] = Entry(shown, plain, name, status)
-        return [entries[name] for name in sorted(entries)]
+            entries.append(Entry(shown, found.plain, name, status))
+        return sorted(entries, key=lambda entry: entry.name)
 
-    def open_name(self, directory: Directory, stored: bytes) -> tuple[bytes, bytes, bytes | None, int] | None:
-        """Epoch's number, conflict suffix, plain name of what is left of it, rank of the epoch; None for a foreign entry."""
+    def open_name(self, directory: Directory, stored: bytes) -> SealedName | None:
+        """None for a foreign entry."""
         share = directory.share
         for left, suffix in [(stored, b""), *conflict_splits(stored)]:
             if LONG_NAME.fullmatch(left):
                 found = self.open_long_name(directory, left)
                 if found is None:
-                    return b"", suffix, None, 0
+                    return SealedName(None, b"", 0)
                 plain, rank = found
             else:
                 for rank, epoch in enumerate(share.epochs):
@@ -1875,8 +1934,7 @@ class Vault:
                         continue
                 else:
                     continue
-            if len(plain) + len(suffix) <= 255:
-                return str(share.epochs[rank].number).encode(), suffix, plain, rank
+            return SealedName(plain, suffix, rank)
         return None
 
     def open_long_name(self, directory: Directory, stored: bytes) -> tuple[bytes, int] | None:
@@ -1916,12 +1974,12 @@ class Vault:
 
     def directory_id(self, parent: Directory, entry: Entry, fd: int) -> bytes:
         record = read_control(fd, b"+dir", 1 << 16)
-        if entry.place is None:
-            raise Fault("unauthentic", "a directory whose name is not known has no id")
         if record is None:
+            if entry.place is None:
+                raise Fault("unauthentic", "a directory whose name is not known has no id")
             return parent.share.directory_id(parent.id, entry.place)
         opened = parse_directory_record(open_sealed_record(parent.share, b"KDIR", record, b"").content)
-        if (parent.id, entry.place) not in opened.places:
+        if (parent.id, entry.stored if entry.place is None else entry.place) not in opened.places:
             raise Fault("unauthentic", "the directory has been moved here from another place")
         return opened.id
 

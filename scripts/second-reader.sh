@@ -10,9 +10,9 @@
 #                it that is told
 #
 # The frozen vaults and the golden vectors; trees of all kinds of files under both suites, signed and not, after changes in a mount; shares
-# with members who came and left, shares within, names under two folder keys, a fork before and after it was settled; a crash whose
-# journal holds what the files lack; bits that are flipped. Exit status: 0 if the two agree in all of it, but for what --strict
-# is about; 1 if not; 77 if it cannot be tried here.
+# with members who came and left, shares within, names under two folder keys and conflict copies of them, a fork before and after it was
+# settled; a crash whose journal holds what the files lack; bits that are flipped. Exit status: 0 if the two agree in all of it, but for
+# what --strict is about; 1 if not; 77 if it cannot be tried here.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 flips=40
@@ -157,13 +157,26 @@ cp -a "$vault" "$work/offline"
 offline=$work/offline/$(as ann "$kithfs" map "$work/offline" projects)
 for at in "$work/offline/projects" "$vault/projects"; do
     [ "$at" != "$vault/projects" ] || as ann "$kithfs" share remove "$vault/projects" eve
-    for given in short "$(printf 'l%.0s' {1..200})" "$(printf 'm%.0s' {1..220})"; do
+    for given in short "$(printf 'l%.0s' {1..200})" "$(printf 'm%.0s' {1..220})" "$(printf 'n%.0s' {1..240})"; do
         echo "$at" | as ann "$kithfs" put "${at%/projects}" "projects/file $given"
         as ann "$kithfs" mkdir "${at%/projects}" "projects/d${given:0:220}"
         echo "$at" | as ann "$kithfs" put "${at%/projects}" "projects/d${given:0:220}/$given"
     done
 done
 cp -an "$offline/." "$shared"
+# A sync tool's copies of both, beside entries that really are named so.
+for given in "file short" dshort "file $(printf 'l%.0s' {1..200})" "d$(printf 'l%.0s' {1..200})"; do
+    case $given in
+        d*) as ann "$kithfs" mkdir "$vault" "projects/$given (1)" && echo real | as ann "$kithfs" put "$vault" "projects/$given (1)/real" ;;
+        *) echo real | as ann "$kithfs" put "$vault" "projects/$given (1)" ;;
+    esac
+    newer=$vault/$(as ann "$kithfs" map "$vault" "projects/$given")
+    older=$vault/$(as ann "$kithfs" map "$vault" "projects/$given (conflict, epoch 1)")
+    for at in "$newer" "$older"; do
+        [ -e "$at" ] || die "projects/$given is not there under two keys"
+        for suffix in ' (1)' ' (conflict, epoch 1)' '.sync-conflict-20260102-101112-ABCDEFG'; do cp -a "$at" "$at$suffix"; done
+    done
+done
 agree "a member has left" ann "$vault"
 agree "a member who stays, by what he remembers" bob "$shared" --memory "$(ls "$work"/bob/state/kithfs/shares/????????????????????????????????????????????????????????????????)"
 fingerprint=$(as ann "$kithfs" identity show | grep -oE '([0-9A-Z]{4}-){4}[0-9A-Z]{4}')

@@ -125,6 +125,70 @@ fn names_of_every_length_and_of_any_bytes_survive() {
 }
 
 #[test]
+fn a_name_that_goes_over_to_a_conflict_copy_leads_to_it_in_the_mount() {
+    // The kernel keeps for an hour what a name has led to. A conflict copy changes its name when the entry that had it goes, or comes.
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let mount = scratch.mount(&[]);
+    let m = scratch.point();
+    for (name, text) in [("x", "first"), ("x (1)", "really named so")] {
+        fs::write(m.join(name), text).unwrap();
+        fs::create_dir(m.join(format!("d{name}"))).unwrap();
+        fs::write(m.join(format!("d{name}/inside")), text).unwrap();
+    }
+    mount.unmount();
+    let map = |name: &str| {
+        let stored = expect_code(scratch.kithfs("map").arg(scratch.vault()).arg(name), 0).stdout;
+        String::from_utf8(stored).unwrap().trim_end().to_owned()
+    };
+    let [file, dir] = ["x", "dx"].map(|name| format!("{} (1)", map(name)));
+    for copy in [&file, &dir] {
+        shell(&scratch.vault(), &format!("cp -r -- '{}' '{copy}'", copy.strip_suffix(" (1)").unwrap()));
+    }
+    let mount = scratch.mount(&[]);
+    let listed = || {
+        let mut names: Vec<String> = fs::read_dir(&m).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let read = |name: &str| fs::read_to_string(m.join(name)).unwrap();
+    let expected = |names: &[&str]| {
+        let mut names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(listed(), expected(&["x", "x (1)", "dx", "dx (1)", &file, &dir]));
+    assert_eq!((read("x (1)"), read(&file)), ("really named so".into(), "first".into()));
+    assert_eq!((read("dx (1)/inside"), read(&format!("{dir}/inside"))), ("really named so".into(), "first".into()));
+    // What is open stays what it is; what is resolved anew is what the listing shows.
+    let mut open = fs::File::open(m.join("x (1)")).unwrap();
+    fs::remove_file(m.join("x (1)")).unwrap();
+    fs::remove_dir_all(m.join("dx (1)")).unwrap();
+    assert_eq!(listed(), expected(&["x", "x (1)", "dx", "dx (1)"]));
+    assert_eq!((read("x (1)"), read("dx (1)/inside")), ("first".into(), "first".into()));
+    let mut before = String::new();
+    open.read_to_string(&mut before).unwrap();
+    assert_eq!(before, "really named so");
+    drop(open);
+    // Its name is taken now.
+    assert_eq!(fs::File::create_new(m.join("x (1)")).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    assert_eq!(fs::create_dir(m.join("dx (1)")).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    fs::write(m.join("x (1)"), "changed").unwrap();
+    fs::write(m.join("dx (1)/more"), "more").unwrap();
+    fs::rename(m.join("x (1)"), m.join("y")).unwrap();
+    fs::rename(m.join("dx (1)"), m.join("dy")).unwrap();
+    mount.unmount();
+    let mount = scratch.mount(&[]);
+    assert_eq!(listed(), expected(&["x", "y", "dx", "dy"]));
+    assert_eq!((read("x"), read("y")), ("first".into(), "changed".into()));
+    assert_eq!((read("dy/inside"), read("dy/more"), read("dx/inside")), ("first".into(), "more".into(), "first".into()));
+    mount.unmount();
+    expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
+}
+
+#[test]
 fn a_file_of_three_gibibytes_and_a_sparse_one_of_a_tebibyte() {
     if !can_mount() {
         return;

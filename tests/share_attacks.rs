@@ -246,6 +246,29 @@ fn sharing_a_conflict_copy_leaves_the_original_alone() {
 }
 
 #[test]
+fn a_folder_is_not_made_a_share_while_it_holds_what_cannot_be_read() {
+    // What had no name in the folder was passed over, and removed with the folder when the share had taken its place.
+    let (store, ann) = founded(vec![]);
+    let root = store.root();
+    let vault = open_as(&store, &ann).unwrap();
+    mkdir(&vault, b"projects").unwrap();
+    put(&vault, b"projects/one", b"1").unwrap();
+    put(&vault, b"elsewhere", b"2").unwrap();
+    let (folder, strange) = (vault.cipher_path(b"projects").unwrap(), vault.cipher_path(b"elsewhere").unwrap());
+    vault.close().unwrap();
+    let inside = root.open_dir(&folder).unwrap();
+    root.rename(&strange, &*inside, &strange, StoreRename::NoReplace).unwrap();
+    let vault = open_as(&store, &ann).unwrap();
+    let options = CreateShare { isolated: false, name: "Ann".into(), others: vec![] };
+    assert_eq!(vault.create_share(b"projects", &options, &mut quiet()).unwrap_err().errno(), libc::EIO);
+    assert!(inside.stat(&strange).is_ok() && inside.stat(b"+share").is_err());
+    assert_eq!(get(&vault, b"projects/one").unwrap(), b"1");
+    inside.rename(&strange, &*root, &strange, StoreRename::NoReplace).unwrap();
+    vault.create_share(b"projects", &options, &mut quiet()).unwrap();
+    assert_eq!((get(&vault, b"projects/one").unwrap(), get(&vault, b"elsewhere").unwrap()), (b"1".to_vec(), b"2".to_vec()));
+}
+
+#[test]
 fn a_nested_share_that_is_hidden_during_the_removal_does_not_keep_the_removed_admin() {
     // The host hides a nested share while an admin is removed and puts it back later: Ann is told, and the same call goes on with it.
     let bob = person(2);
@@ -580,6 +603,29 @@ fn a_name_that_none_can_have_is_not_shown_though_a_writer_has_signed_it() {
     }
     rewrite(&store, &bob, RecordKind::Name, b"+name-", |_| vec![b'l'; 200]);
     assert_eq!(shown(), [vec![b'l'; 200]]);
+}
+
+#[test]
+fn a_name_that_is_not_the_one_of_its_hash_is_not_shown_though_a_writer_has_signed_it() {
+    // Bob, a writer, seals another name for an entry than the one whose hash it has. It was shown with that name, under which nothing was
+    // found, or another file.
+    let bob = person(2);
+    let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
+    let vault = open_as(&store, &bob).unwrap();
+    put(&vault, &[b'l'; 200], b"by Bob").unwrap();
+    put(&vault, b"short", b"another").unwrap();
+    let entry = vault.cipher_path(&[b'l'; 200]).unwrap();
+    vault.close().unwrap();
+    for name in [&[b'm'; 200][..], b"short", &entry] {
+        rewrite(&store, &bob, RecordKind::Name, b"+name-", |_| name.to_vec());
+        let vault = open_as(&store, &ann).unwrap();
+        let mut all: Vec<Vec<u8>> = vaults::entries(&vault, kithfs::vault::ROOT).unwrap().into_iter().map(|(name, _)| name).collect();
+        all.sort();
+        assert_eq!(all, [entry.clone(), b"short".to_vec()]);
+        assert_eq!((get(&vault, &entry).unwrap(), get(&vault, b"short").unwrap()), (b"by Bob".to_vec(), b"another".to_vec()));
+        assert_eq!(vaults::faults(&vault).len(), 1);
+        vault.close().unwrap();
+    }
 }
 
 #[test]

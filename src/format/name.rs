@@ -152,16 +152,6 @@ impl<'a> NameCipher<'a> {
         without_zeros(buf)
     }
 
-    /// The name that says where a directory stands which is shown as `name` and stored as `stored`: without the suffix of a conflict copy,
-    /// because the tool copied what was sealed for the place of the original.
-    pub fn place_name<'n>(&self, stored: &[u8], name: &'n [u8]) -> &'n [u8] {
-        let is_prefix = |at: &usize| {
-            let (prefix, suffix) = name.split_at(*at);
-            stored.ends_with(suffix) && self.encode(prefix).is_some_and(|s| s.entry() == &stored[..stored.len() - suffix.len()])
-        };
-        conflict_splits(name).find(is_prefix).map_or(name, |at| &name[..at])
-    }
-
     /// Stored names under which a conflict copy of the plain name `name` may stand: the prefix encoded, the suffix as it is. Empty for a
     /// name that does not look like one.
     pub fn conflict_candidates(&self, name: &[u8]) -> Vec<Vec<u8>> {
@@ -222,6 +212,11 @@ pub fn may_be_sealed(stored: &[u8]) -> bool {
 
 fn is_alphabet(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
+}
+
+/// Whether a plain name ends with what may be a sync tool's suffix.
+pub fn may_be_copy(name: &[u8]) -> bool {
+    conflict_splits(name).next().is_some()
 }
 
 /// Grammars of conflict suffixes: Syncthing's `.sync-conflict-...`, Dropbox's, Nextcloud's and others' ` (... conflict...)`, and the plain

@@ -233,14 +233,14 @@ impl Core {
             return Ok(id);
         }
         let link = self.nodes.link(node)?;
-        let parent = self.directory_id(link.parent)?;
-        let place = self.keys.place_name(&parent, &link.stored, &link.name).len();
+        let parent = self.folder(link.parent)?;
         let dir = self.dir(node)?;
-        self.check_boundary(&*dir, &*self.dir(link.parent)?, &parent, &link.name[..place])?;
-        let id = match self.identify(&*dir, &parent, &link.name[..place]) {
+        let place = parent.place_name(&link.stored, &link.name)?;
+        self.check_boundary(&*dir, &*parent.dir, &parent.id, &place)?;
+        let id = match parent.identify(&*dir, &link.stored, &link.name) {
             // Another daemon has renamed it since we looked it up here.
             Err(Fault::Corrupt(MOVED)) if self.shared && !self.stands_at(node, &link) => return Err(Fault::Os(libc::ESTALE)),
-            identified => identified?.0,
+            identified => identified?.1,
         };
         self.nodes.set_directory(node, Some(id));
         Ok(id)

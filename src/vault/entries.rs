@@ -62,7 +62,11 @@ impl Core {
         let _names = self.names.read()?;
         let folder = self.folder(parent)?;
         let stored = folder.encode(name)?;
-        if matches!(stored, StoredName::Long { .. }) && folder.exists(name)? || folder.exists_older(name) {
+        let is_taken = match stored {
+            StoredName::Long { .. } => folder.exists(name)?,
+            StoredName::Short(_) => folder.is_taken(name)?,
+        };
+        if is_taken {
             return Err(Fault::Os(libc::EEXIST));
         }
         folder.prepare(&stored, name)?;
@@ -137,7 +141,7 @@ impl Core {
         let _names = self.names.read()?;
         let folder = self.folder(parent)?;
         let stored = folder.encode(name)?;
-        if folder.exists_older(name) {
+        if folder.is_taken(name)? {
             return Err(Fault::Os(libc::EEXIST));
         }
         folder.prepare(&stored, name)?;
@@ -290,14 +294,16 @@ impl Core {
         if stat.kind != Kind::Dir {
             return Err(Fault::Os(libc::ENOTDIR));
         }
-        let mut share = false;
+        let mut share = None;
         match folder.dir.rmdir(&stored) {
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOTEMPTY | libc::EEXIST)) => {
                 let (empty, _) = Self::is_empty(&*folder.dir.open_dir(&stored)?)?;
                 if !empty {
                     return Err(Fault::Os(libc::ENOTEMPTY));
                 }
-                share = holds_share(&*folder.dir, &stored)?;
+                if holds_share(&*folder.dir, &stored)? {
+                    share = Some(folder.place_name(&stored, name)?);
+                }
                 let trash = self.trash_name();
                 folder.dir.rename(&stored, &*folder.dir, &trash, RenameMode::NoReplace)?;
                 self.empty_trash(&folder.dir, &trash);
@@ -305,8 +311,8 @@ impl Core {
             other => other?,
         }
         folder.tidy(&stored);
-        if share {
-            self.remove_junction(&*folder.dir, &folder.id, folder.place_name(&stored, name));
+        if let Some(place) = share {
+            folder.leave_place(&stored, &place);
         }
         if let Some(node) = self.nodes.remove_link(&stat, parent, &stored) {
             self.forget_dir(node);

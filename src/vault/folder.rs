@@ -2,6 +2,12 @@
 //!
 //! Rules that hold here
 //! * A long name's sidecar is durable before its entry is there, and goes after it.
+//! * Whoever lists a directory and whoever looks a name up follow one rule, so that each entry is found under the name that it is shown
+//!   with, and nothing else is. An entry claims up to three names, one after the other, until it has one: what was sealed, with a sync tool's
+//!   suffix; if its epoch is not the current one, that with the epoch's number; its stored name. Of those that claim a name as their first
+//!   one the first has it, in the order of [`ShareKeys::claims`]; if there are none, the first of those that claim it as their second one,
+//!   then the one that claims it as its third. What gets none is told of as what cannot be read is.
+//! * What is sealed under the current epoch's key and has no suffix is the first to claim its name, which costs nothing to know.
 
 use std::sync::Arc;
 
@@ -9,13 +15,15 @@ use super::control::{read_control, write_control};
 use super::core::Core;
 use super::error::{Fault, Inner};
 use super::keys::{DirectoryId, ShareKeys};
-use super::names::Older;
+use super::names::{Said, Sealed, split_epoch};
 use super::nodes::Link;
 use super::types::{Attr, NodeId, ROOT};
 use crate::backing::{Dir, Kind, Stat};
-use crate::format::name::{Decoded, LONG, NAME_MAX, StoredName, is_valid};
-use crate::format::record::RecordKind;
+use crate::format::name::{Decoded, NAME_MAX, StoredName, is_valid, may_be_sealed, without_suffix};
+use crate::format::record::{DirectoryRecord, RecordKind};
 
+/// What is wrong with a directory that stands nowhere.
+pub(super) const LOST_DIRECTORY: &str = "has lost its long name, on which depends what is in it";
 /// Longest sidecar that is read.
 const SIDECAR_MAX: usize = 4096;
 
@@ -28,6 +36,9 @@ fn check_name(name: &[u8]) -> Inner<()> {
     }
     Ok(())
 }
+
+/// A stored name that is there, with its `stat` if it was asked for.
+type Found = Option<(Vec<u8>, Option<Stat>)>;
 
 /// A directory in which names are being worked on.
 pub(crate) struct Folder<'a> {
@@ -60,17 +71,82 @@ impl Folder<'_> {
             Err(e) if e.raw_os_error() != Some(libc::ENOENT) => return Err(e.into()),
             Err(_) => {}
         }
-        // Sealed in an older epoch, a sync tool's conflict copy, or a long name whose sidecar is lost and which is listed by what is left.
-        let mut candidates = self.core.keys.other_entries(&self.id, name);
-        if name.first() == Some(&LONG) {
-            candidates.push(name.to_vec());
+        match self.found_besides(name)? {
+            Some((stored, Some(stat))) => Ok((stored, stat)),
+            _ => Err(Fault::Os(libc::ENOENT)),
         }
-        for candidate in candidates {
-            if let Ok(stat) = self.dir.stat(&candidate) {
-                return Ok((candidate, stat));
+    }
+
+    /// The entry that has `name`, if that is not the one of the current epoch as it stands.
+    fn found_besides(&self, name: &[u8]) -> Inner<Found> {
+        if let Some(found) = self.first_there(self.keys().other_claims(&self.id, name), None)? {
+            return Ok(Some(found));
+        }
+        match self.has_second(name, None)? {
+            Some(found) => Ok(Some(found)),
+            None => self.has_third(name),
+        }
+    }
+
+    /// The entry at `stored`, if one is there.
+    fn there(&self, stored: &[u8]) -> Inner<Option<Stat>> {
+        match self.dir.stat(stored) {
+            Ok(stat) => Ok(Some(stat)),
+            // The last three: of a name that this store can give to nothing. After anything else nobody knows whose the name is.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENAMETOOLONG | libc::EINVAL | libc::EILSEQ)) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The first of the entries that is there; of `known` that is certain.
+    fn first_there(&self, entries: impl IntoIterator<Item = Vec<u8>>, known: Option<&[u8]>) -> Inner<Found> {
+        for entry in entries {
+            if known == Some(&*entry) {
+                return Ok(Some((entry, None)));
+            }
+            if let Some(stat) = self.there(&entry)? {
+                return Ok(Some((entry, Some(stat))));
             }
         }
-        Err(Fault::Os(libc::ENOENT))
+        Ok(None)
+    }
+
+    /// The entry that has `name` as its first one. `known` is one that is there.
+    fn has_first(&self, name: &[u8], known: Option<&[u8]>) -> Inner<Found> {
+        self.first_there(self.keys().claims(&self.id, name), known)
+    }
+
+    /// The entry that has `name` as its second one, if none has it as its first.
+    fn has_second(&self, name: &[u8], known: Option<&[u8]>) -> Inner<Found> {
+        let Some((plain, claims)) = self.keys().second_claims(&self.id, name) else { return Ok(None) };
+        let mut claims = claims.peekable();
+        let first = match claims.peek() {
+            Some(_) => self.has_first(plain, known)?.map(|(entry, _)| entry),
+            None => None,
+        };
+        self.first_there(claims.filter(|entry| Some(entry) != first.as_ref()), known)
+    }
+
+    /// The entry that has `name` as its third one, if none has it as its first or second.
+    fn has_third(&self, name: &[u8]) -> Inner<Found> {
+        if !may_be_sealed(name) {
+            return Ok(None);
+        }
+        let decoded = self.keys().names(&self.id).decode(name);
+        let is_none = match decoded {
+            Decoded::Control => true,
+            Decoded::Foreign => self.keys().said_under_older(&self.id, name).is_none(),
+            Decoded::Plain(_) | Decoded::Long { .. } => false,
+        };
+        if is_none {
+            return Ok(None);
+        }
+        let Some(stat) = self.there(name)? else { return Ok(None) };
+        let has_another = match self.said(name, decoded)? {
+            Some(Said::Name(sealed)) => self.sealed_name(name, &sealed)?.is_some(),
+            _ => false,
+        };
+        Ok((!has_another).then(|| (name.to_vec(), Some(stat))))
     }
 
     pub(super) fn exists(&self, name: &[u8]) -> Inner<bool> {
@@ -81,14 +157,53 @@ impl Folder<'_> {
         }
     }
 
-    /// Whether the name is taken by an entry of an older epoch.
-    pub(super) fn exists_older(&self, name: &[u8]) -> bool {
-        self.core.keys.older_entries(&self.id, name).iter().any(|entry| self.dir.stat(entry).is_ok())
+    /// Whether another entry has the name than that which is to be made.
+    pub(super) fn is_taken(&self, name: &[u8]) -> Inner<bool> {
+        Ok(self.found_besides(name)?.is_some())
     }
 
-    /// See [`NameCipher::place_name`](crate::format::name::NameCipher::place_name).
-    pub(super) fn place_name<'n>(&self, stored: &[u8], name: &'n [u8]) -> &'n [u8] {
-        self.core.keys.place_name(&self.id, stored, name)
+    /// The name that says where the entry `stored` stands, which is shown as `name`: without the suffix of a conflict copy, because the tool
+    /// copied what was sealed for the place of the original. The stored name where the name is lost.
+    pub(super) fn place_name(&self, stored: &[u8], name: &[u8]) -> Inner<Vec<u8>> {
+        Ok(self.known_place(stored, name)?.unwrap_or_else(|| stored.to_vec()))
+    }
+
+    /// [`Folder::place_name`], `None` where the name is lost.
+    fn known_place(&self, stored: &[u8], name: &[u8]) -> Inner<Option<Vec<u8>>> {
+        let decoded = self.keys().names(&self.id).decode(stored);
+        if let Decoded::Long { suffix, .. } = &decoded {
+            // Its hash says whether it is the name, which need not be read then.
+            let entry = without_suffix(stored);
+            let unnumbered = split_epoch(name).map(|(plain, _)| plain);
+            let plain = [Some(name), unnumbered].into_iter().flatten().filter_map(|name| name.strip_suffix(&**suffix));
+            if let Some(plain) = plain.into_iter().find(|plain| self.keys().is_long_entry(&self.id, entry, plain)) {
+                return Ok(Some(plain.to_vec()));
+            }
+        }
+        Ok(match self.said(stored, decoded)? {
+            Some(Said::Name(sealed)) => Some(sealed.plain),
+            Some(Said::Lost) => None,
+            None => Some(name.to_vec()),
+        })
+    }
+
+    /// Place, id and record of the directory `inside` that stands here as `stored` and is shown as `name`.
+    pub(super) fn identify(&self, inside: &dyn Dir, stored: &[u8], name: &[u8]) -> Inner<(Vec<u8>, DirectoryId, Option<DirectoryRecord>)> {
+        let known = self.known_place(stored, name)?;
+        let is_lost = known.is_none();
+        let place = known.unwrap_or_else(|| stored.to_vec());
+        let (id, record) = self.core.identify(inside, &self.id, &place)?;
+        if is_lost && record.is_none() {
+            // What is made in it under an id that follows from what is left of the name could not be read once the name is there again.
+            return Err(Fault::Corrupt(LOST_DIRECTORY));
+        }
+        Ok((place, id, record))
+    }
+
+    /// Whether another entry than `stored`, which need not be there, has the place `place`: what leads to that is its own.
+    pub(super) fn is_place_of_another(&self, stored: &[u8], place: &[u8]) -> Inner<bool> {
+        let whole = self.keys().place_entries(&self.id, place);
+        Ok(self.first_there(whole.filter(|entry| entry != stored), None)?.is_some())
     }
 
     pub(super) fn sidecar_bound(&self, hash: &[u8; 32]) -> Vec<u8> {
@@ -137,37 +252,57 @@ impl Folder<'_> {
         }
     }
 
-    /// Plain name of a stored one; `None` for control files and what is not a name of this directory.
+    /// The name with which the entry `stored` is shown; `None` for control files, for what is not a name of this directory, and where other
+    /// entries have all names that it claims.
     pub fn decode(&self, stored: &[u8]) -> Inner<Option<Vec<u8>>> {
-        self.plain(stored, self.core.keys.names(&self.id).decode(stored))
+        match self.read(stored)? {
+            Some(said) => self.shown(stored, &said),
+            None => Ok(None),
+        }
     }
 
-    /// [`Folder::decode`], once the cipher of the current epoch has said what `stored` is.
-    pub(super) fn plain(&self, stored: &[u8], decoded: Decoded) -> Inner<Option<Vec<u8>>> {
+    /// What a stored name says; `None` for control files and what is not a name of this directory.
+    pub(super) fn read(&self, stored: &[u8]) -> Inner<Option<Said>> {
+        self.said(stored, self.keys().names(&self.id).decode(stored))
+    }
+
+    /// [`Folder::read`], once the cipher of the current epoch has said what `stored` is.
+    pub(super) fn said(&self, stored: &[u8], decoded: Decoded) -> Inner<Option<Said>> {
         match decoded {
-            Decoded::Plain(name) => Ok(Some(name)),
+            Decoded::Plain(name) => Ok(Some(ShareKeys::said(stored, name, None))),
             Decoded::Control => Ok(None),
-            Decoded::Foreign => Ok(self.core.keys.decode_older(&self.id, stored).map(|older| self.older_name(older))),
+            Decoded::Foreign => Ok(self.keys().said_under_older(&self.id, stored)),
             Decoded::Long { sidecar, hash, suffix } => match self.read_sidecar(&sidecar, &hash) {
-                Ok(Some(name)) => {
-                    let older = if suffix.is_empty() { self.core.keys.older_long(&self.id, stored, &name) } else { None };
-                    // A name that has no room for what tells it from the newer one stays as it is: it is not lost.
-                    let beside = older.map(|older| self.older_name(older)).filter(|beside| beside.len() <= NAME_MAX);
-                    let shown = [beside.unwrap_or(name), suffix].concat();
-                    Ok(Some(if shown.len() <= NAME_MAX { shown } else { stored.to_vec() }))
-                }
-                // The name is lost or too long, the file is not: it shows under what is left of its name.
-                Ok(None) => Ok(Some(stored.to_vec())),
+                Ok(Some(plain)) => Ok(Some(self.keys().said_long(&self.id, stored, suffix, plain))),
                 Err(Fault::Io(e)) => Err(Fault::Io(e)),
-                Err(_) => Ok(Some(stored.to_vec())),
+                Ok(None) | Err(_) => Ok(Some(Said::Lost)),
             },
         }
     }
 
-    /// With a suffix where an entry of a newer epoch has the name.
-    fn older_name(&self, older: Older) -> Vec<u8> {
-        let taken = older.newer.iter().any(|entry| self.dir.stat(entry).is_ok());
-        if taken { [older.name, older.suffix].concat() } else { older.name }
+    /// The name with which the entry `stored`, which is there and says `said`, is shown; `None` where others have all that it claims.
+    pub(super) fn shown(&self, stored: &[u8], said: &Said) -> Inner<Option<Vec<u8>>> {
+        if let Said::Name(sealed) = said
+            && let Some(name) = self.sealed_name(stored, sealed)?
+        {
+            return Ok(Some(name));
+        }
+        let is_free = stored.len() <= NAME_MAX && self.has_first(stored, None)?.is_none() && self.has_second(stored, None)?.is_none();
+        Ok(is_free.then(|| stored.to_vec()))
+    }
+
+    /// The first or second name of an entry, whichever it has.
+    fn sealed_name(&self, stored: &[u8], sealed: &Sealed) -> Inner<Option<Vec<u8>>> {
+        let is_it = |found: Found| found.is_some_and(|(entry, _)| entry == stored);
+        // A conflict copy of a long name may have no room for its suffix.
+        let Some(name) = sealed.name() else { return Ok(None) };
+        // Nothing claims it before the first.
+        if sealed.older.is_none() && sealed.suffix.is_empty() || is_it(self.has_first(&name, Some(stored))?) {
+            return Ok(Some(name));
+        }
+        let Some(beside) = sealed.beside() else { return Ok(None) };
+        let has = self.has_first(&beside, None)?.is_none() && is_it(self.has_second(&beside, Some(stored))?);
+        Ok(has.then_some(beside))
     }
 
     pub(super) fn link(&self, stored: &[u8], name: &[u8]) -> Link {

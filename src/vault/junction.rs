@@ -41,9 +41,8 @@ impl Core {
     /// The junction that leads to the share in a directory, by the directory's node.
     pub fn junction_at(&self, node: NodeId) -> Inner<Option<Junction>> {
         let link = self.nodes.link(node)?;
-        let parent_id = self.directory_id(link.parent)?;
-        let name = self.keys.place_name(&parent_id, &link.stored, &link.name);
-        self.junction(&*self.dir(link.parent)?, &parent_id, name)
+        let parent = self.folder(link.parent)?;
+        self.junction(&*parent.dir, &parent.id, &parent.place_name(&link.stored, &link.name)?)
     }
 
     /// The valid junction at a place.

@@ -129,11 +129,11 @@ impl ShareKeys {
         self.epochs.get(self.current.load(Ordering::Acquire)).expect("a share has a current epoch")
     }
 
-    /// All epochs but the current one, those of the highest numbers first.
+    /// All epochs but the current one, those of the highest numbers first, and of equal numbers, which a fork can have, by the commitment.
     pub fn older(&self) -> Vec<&Epoch> {
         let current = self.current.load(Ordering::Acquire);
         let mut older: Vec<&Epoch> = self.epochs.iter().filter(|(at, _)| *at != current).map(|(_, epoch)| epoch).collect();
-        older.sort_by_key(|epoch| std::cmp::Reverse(epoch.number));
+        older.sort_by_key(|epoch| (std::cmp::Reverse(epoch.number), epoch.commitment));
         older
     }
 

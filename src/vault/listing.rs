@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use super::core::Core;
 use super::error::{Fault, Inner};
 use super::folder::{Folder, shown};
+use super::names::Said;
 use super::open_files::Open;
 use super::types::{Attr, Entry, Handle, NamesReadWith, NodeId};
 use crate::format::name::{is_control, may_be_sealed};
@@ -66,18 +67,21 @@ impl Core {
             let mut entries = Vec::with_capacity(raw.len());
             let decoded = self.keys.names(&folder.id).decode_many(raw.iter().map(|entry| &*entry.name));
             for (entry, decoded) in raw.into_iter().zip(decoded) {
-                if let Some(name) = folder.plain(&entry.name, decoded)? {
-                    if name == *entry.name {
-                        unread.store(true, Ordering::Relaxed); // what is left of a long name
-                    }
+                let said = folder.said(&entry.name, decoded)?;
+                if said == Some(Said::Lost) {
+                    unread.store(true, Ordering::Relaxed); // shown as what is left of a long name
+                }
+                let name = match &said {
+                    Some(said) => folder.shown(&entry.name, said)?,
+                    None => None,
+                };
+                if let Some(name) = name {
                     entries.push(Entry { name: name.into(), ino: entry.ino, kind: entry.kind, next: entry.next });
                 } else if !is_control(&entry.name) {
                     unread.store(true, Ordering::Relaxed);
                     missing.fetch_or(may_be_sealed(&entry.name), Ordering::Relaxed);
-                    tracing::warn!(
-                        "{}: not a name of its directory, passed over",
-                        self.shown_path(node).join(shown(&entry.name)).display()
-                    );
+                    let why = if said.is_some() { "others have its names" } else { "not a name of its directory" };
+                    tracing::warn!("{}: {why}, passed over", self.shown_path(node).join(shown(&entry.name)).display());
                 }
             }
             if !entries.is_empty() {

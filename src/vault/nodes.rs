@@ -268,6 +268,10 @@ impl Inside {
             // The name that was used last is the one most likely to be there still.
             let last = node.links.len() - 1;
             node.links.swap(at, last);
+            if node.links[last].name() != &*link.name {
+                // The same entry under another name, which another one had until now.
+                node.links[last] = link.into();
+            }
             return;
         }
         let mut gone = None;

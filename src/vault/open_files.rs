@@ -12,7 +12,8 @@ use super::core::Core;
 use super::error::{Fault, Inner};
 use super::file::{FileState, OpenFile};
 use super::keys::DirectoryId;
-use super::nodes::Closed;
+use super::names::Said;
+use super::nodes::{Closed, Link};
 use super::together::open_to_lock;
 use super::types::{Handle, NodeId, OpenFlags};
 use crate::backing::{Access, Dir, Kind, Lock};
@@ -171,6 +172,17 @@ impl Core {
         self.commit_state(open, &mut open.state.write(), durability)
     }
 
+    /// The name that is sealed with a file, to restore its own by; `None` where that is lost, and what was sealed before is all that tells it.
+    fn name_to_hint(&self, link: &Link, directory: DirectoryId) -> Option<Vec<u8>> {
+        if link.name != link.stored {
+            return Some(link.name.to_vec());
+        }
+        match self.folder_at(self.dir(link.parent).ok()?, directory).read(&link.stored) {
+            Ok(Some(Said::Name(sealed))) => sealed.name(),
+            _ => None,
+        }
+    }
+
     /// Commits a file whose lock is held.
     pub fn commit_state(&self, open: &OpenFile, state: &mut FileState, durability: Durability) -> Inner<()> {
         if state.changed
@@ -178,8 +190,9 @@ impl Core {
             && let Some(directory) = self.nodes.directory(link.parent)
         {
             state.hint.directory = directory;
-            state.hint.name.clear();
-            state.hint.name.extend_from_slice(&link.name);
+            if let Some(name) = self.name_to_hint(&link, directory) {
+                state.hint.name = name;
+            }
         }
         if state.changed {
             self.remember_commit(open.node);

@@ -25,9 +25,8 @@ impl Core {
         if bare && !self.shared {
             return Ok(false); // it takes the id of its new place, of which only another daemon could know too late
         }
-        let name = from.place_name(stored, name);
-        let (id, _) = self.identify(&*dir, &from.id, name)?;
-        self.write_record(&*dir, id, &to.id, new_name, &from.id, name)?;
+        let (place, id, _) = from.identify(&*dir, stored, name)?;
+        self.write_record(&*dir, id, &to.id, new_name, &from.id, &place)?;
         Ok(true)
     }
 
@@ -96,17 +95,23 @@ impl Core {
             self.sync_source(&from, &stored, &stat, node)?;
         }
         // A target that is a conflict copy keeps its stored name, and so the place of the original.
-        let new_place = target.as_ref().map_or(new_name, |(target_stored, _)| to.place_name(target_stored, new_name));
-        let share = self.move_share(&from, (&stored, name, &stat), &to, new_place, target.as_ref(), mode)?;
-        let recorded = stat.kind == Kind::Dir && !share && self.record_move(&from, &stored, name, &to, new_place)?;
+        let new_place = match &target {
+            Some((target_stored, _)) => to.place_name(target_stored, new_name)?,
+            None => new_name.to_vec(),
+        };
+        let place = from.place_name(&stored, name)?;
+        let share = self.move_share(&from, (&stored, &place, &stat), &to, &new_place, target.as_ref(), mode)?;
+        let recorded = stat.kind == Kind::Dir && !share && self.record_move(&from, &stored, name, &to, &new_place)?;
         let exchanged = match &target {
             Some((target_stored, there)) if mode == RenameMode::Exchange && there.kind == Kind::Dir => {
-                self.record_move(&to, target_stored, new_name, &from, from.place_name(&stored, name))?
+                self.record_move(&to, target_stored, new_name, &from, &place)?
             }
             _ => false,
         };
-        to.prepare(&new_stored, new_name)?;
         let destination = target.as_ref().map_or(new_stored.entry(), |(target_stored, _)| target_stored.as_slice());
+        if destination == new_stored.entry() {
+            to.prepare(&new_stored, new_name)?;
+        }
         self.young_lists.forget_all();
         // What the journal has under the old paths goes to its place before they change.
         let paths = self.paths.write();
@@ -174,14 +179,14 @@ impl Core {
             from.tidy(&stored);
         }
         if share {
-            self.remove_junction(&*from.dir, &from.id, from.place_name(&stored, name));
+            from.leave_place(&stored, &place);
         }
         // The records need to be valid at one place only now.
         if recorded {
-            self.settle_record(&*to.dir, destination, &to.id, new_name);
+            to.settle_record(destination, &new_place);
         }
         if exchanged {
-            self.settle_record(&*from.dir, &stored, &from.id, name);
+            from.settle_record(&stored, &place);
         }
         Ok(())
     }
@@ -190,7 +195,7 @@ impl Core {
     fn move_share(
         &self,
         from: &Folder,
-        (stored, name, stat): (&[u8], &[u8], &Stat),
+        (stored, place, stat): (&[u8], &[u8], &Stat),
         to: &Folder,
         new_name: &[u8],
         target: Option<&(Vec<u8>, Stat)>,
@@ -205,7 +210,7 @@ impl Core {
             return Err(Fault::Os(if mode == RenameMode::Exchange { libc::EINVAL } else { libc::ENOTEMPTY }));
         }
         if is_share {
-            let junction = self.junction(&*from.dir, &from.id, from.place_name(stored, name))?.ok_or(Fault::Os(libc::EACCES))?;
+            let junction = self.junction(&*from.dir, &from.id, place)?.ok_or(Fault::Os(libc::EACCES))?;
             self.write_junction(&*to.dir, &to.id, &Junction { name: new_name.to_vec(), ..junction })?;
         }
         Ok(is_share)
@@ -281,17 +286,28 @@ impl Core {
             self.nodes.set_directory(node, None);
         }
     }
+}
 
-    /// Reduces a record to the place where the directory is now. Failing to do so is harmless: it stays valid at both.
-    pub(super) fn settle_record(&self, dir: &dyn Dir, stored: &[u8], parent: &DirectoryId, name: &[u8]) {
+impl Folder<'_> {
+    /// Reduces the record of `stored` to the place where the directory is now. Failing to do so is harmless: it stays valid at both.
+    pub(super) fn settle_record(&self, stored: &[u8], place: &[u8]) {
         let reduced = (|| {
-            let inside = dir.open_dir(stored)?;
-            let name = self.keys.place_name(parent, stored, name);
-            let (id, _) = self.identify(&*inside, parent, name)?;
-            self.write_record(&*inside, id, parent, name, parent, name)
+            let inside = self.dir.open_dir(stored)?;
+            let (id, _) = self.core.identify(&*inside, &self.id, place)?;
+            self.core.write_record(&*inside, id, &self.id, place, &self.id, place)
         })();
         if let Err(fault) = reduced {
             tracing::debug!(errno = fault.errno(), "directory record keeps its former place");
+        }
+    }
+
+    /// A share that was `stored` here is gone from `place`: removes what leads there, unless another entry has that place, of which the share
+    /// was a conflict copy.
+    pub(super) fn leave_place(&self, stored: &[u8], place: &[u8]) {
+        match self.is_place_of_another(stored, place) {
+            Ok(false) => self.core.remove_junction(&*self.dir, &self.id, place),
+            Ok(true) => {}
+            Err(fault) => tracing::warn!(errno = fault.errno(), "a junction stays behind"),
         }
     }
 }

@@ -12,6 +12,7 @@ use super::ShareProgress;
 use super::control::{list, read_control};
 use super::core::Core;
 use super::error::{Fault, Inner};
+use super::folder::LOST_DIRECTORY;
 use super::types::{NodeId, ROOT};
 use crate::backing::{Access, Dir, Kind};
 use crate::format::journal::header_hash;
@@ -107,15 +108,16 @@ impl Walk<'_> {
         match (&fault, fault.errno()) {
             (Fault::Corrupt(_) | Fault::Format(_), _) | (_, libc::ENOENT | libc::ESTALE | libc::ENOTDIR) => Ok(()),
             (_, libc::EACCES | libc::EPERM | libc::ELOOP) => {
-                self.done.unread += 1;
-                tracing::error!(
-                    "{}: not all of it may be read; what was signed there is in no inventory",
-                    self.core.shown_path(node).display()
-                );
+                self.unread(node);
                 Ok(())
             }
             _ => Err(fault),
         }
+    }
+
+    fn unread(&mut self, node: NodeId) {
+        self.done.unread += 1;
+        tracing::error!("{}: not all of it may be read; what was signed there is in no inventory", self.core.shown_path(node).display());
     }
 
     /// Notes the record `bytes` if it is valid and signed by one of them. What is not valid is for the check to tell.
@@ -167,12 +169,20 @@ impl Walk<'_> {
     }
 
     fn directory(&mut self, node: NodeId, steps: &mut Vec<Step>) -> Inner<()> {
-        let id = self.core.directory_id(node)?;
+        let id = match self.core.directory_id(node) {
+            // Its name may only be late, and what files in it hold does not depend on that.
+            Err(Fault::Corrupt(LOST_DIRECTORY)) => {
+                self.unread(node);
+                None
+            }
+            other => Some(other?),
+        };
         let dir = self.core.dir(node)?;
         for entry in list(&*dir)? {
-            let seen = match is_control(&entry.name) {
-                true => self.control(node, &id, &entry.name),
-                false => self.entry(node, &*dir, &entry.name, steps),
+            let seen = match (is_control(&entry.name), &id) {
+                (true, Some(id)) => self.control(node, id, &entry.name),
+                (true, None) => Ok(()),
+                (false, _) => self.entry(node, &*dir, &entry.name, steps),
             };
             if let Err(fault) = seen {
                 self.pass_over(node, fault)?;

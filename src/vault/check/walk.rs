@@ -20,6 +20,7 @@ use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::OpenFile;
 use crate::vault::keys::DirectoryId;
+use crate::vault::names::Said;
 use crate::vault::repair::{Action, Remedy};
 use crate::vault::share::DESCRIPTOR;
 use crate::vault::trash::TRASH;
@@ -198,11 +199,12 @@ impl<'a> Walk<'a> {
     fn enter(&self, parent: &Place, stored: &[u8], name: Option<&[u8]>) -> Inner<(Place, Option<CheckFault>)> {
         let dir = parent.dir.open_dir(stored)?;
         let (plain, cipher) = (join(&parent.plain, name.unwrap_or(b"?")), join(&parent.cipher, stored));
-        match (parent.id, name) {
-            (Some(above), Some(name)) => {
-                let name = self.core.keys.place_name(&above, stored, name);
-                self.core.check_boundary(&*dir, &*parent.dir, &above, name)?;
-            }
+        let place = match (parent.id, name) {
+            (Some(above), Some(name)) => Some((above, self.core.folder_at(parent.dir.clone(), above).place_name(stored, name)?)),
+            _ => None,
+        };
+        match &place {
+            Some((above, name)) => self.core.check_boundary(&*dir, &*parent.dir, above, name)?,
             // What leads there is not known, but not a name in it is one of ours.
             _ if dir.stat(DESCRIPTOR).is_ok() => return Err(Fault::Boundary),
             _ => {}
@@ -210,12 +212,11 @@ impl<'a> Walk<'a> {
         let entries = list(&*dir)?;
         let any = entries.iter().any(|e| !is_control(&e.name));
         let mut wrong = None;
-        let id = match (parent.id, name) {
-            (Some(above), Some(name)) => {
-                let name = self.core.keys.place_name(&above, stored, name);
-                let derived = self.core.keys.derived_directory(&above, name);
-                let record = |id| Some(Remedy(Action::Record { id, parent: above, name: name.to_vec() }));
-                match self.core.identify(&*dir, &above, name) {
+        let id = match place {
+            Some((above, name)) => {
+                let derived = self.core.keys.derived_directory(&above, &name);
+                let record = |id| Some(Remedy(Action::Record { id, parent: above, name: name.clone() }));
+                match self.core.identify(&*dir, &above, &name) {
                     Ok((id, recorded)) => {
                         let is_recorded = recorded.is_some();
                         let found = if any && hints::names_under(self.core, &dir, &id, &entries).0 == 0 {
@@ -276,10 +277,12 @@ impl<'a> Walk<'a> {
             (None, Some(id)) => match self.core.folder_at(place.dir.clone(), id).decode(&entry.name) {
                 Ok(Some(name)) => name,
                 Err(Fault::Io(e)) => return self.fault(&join(&place.plain, b"?"), &cipher, e.to_string(), None),
+                // Others have its names, until it has its long one again.
+                _ if self.is_lost(place, &entry.name) && self.lost_name(place, &entry.name, stat.kind).is_some() => entry.name.to_vec(),
                 _ => return self.foreign(place, &entry.name, &stat, &cipher),
             },
         };
-        if name == *entry.name {
+        if name == *entry.name && self.is_lost(place, &entry.name) {
             let known = self.lost_name(place, &entry.name, stat.kind);
             let remedy = known.clone().zip(place.id).map(|(name, directory)| Remedy(Action::Sidecar { directory, name }));
             self.fault(&join(&place.plain, &name), &cipher, "has lost its long name", remedy);
@@ -350,6 +353,12 @@ impl<'a> Walk<'a> {
         true
     }
 
+    /// Whether an entry is shown under its stored name because nothing else is known of its name.
+    fn is_lost(&self, place: &Place, stored: &[u8]) -> bool {
+        let folder = place.id.map(|id| self.core.folder_at(place.dir.clone(), id));
+        stored.first() == Some(&LONG) && folder.is_some_and(|folder| matches!(folder.read(stored), Ok(Some(Said::Lost))))
+    }
+
     /// The long name of an entry whose sidecar is lost, where something that is sealed tells it: its hash is in the entry.
     fn lost_name(&self, place: &Place, stored: &[u8], kind: Kind) -> Option<Vec<u8>> {
         let names = match kind {
@@ -366,7 +375,11 @@ impl<'a> Walk<'a> {
 
     /// An entry whose stored name is none of this directory.
     fn foreign(&mut self, place: &Place, stored: &[u8], stat: &Stat, cipher: &[u8]) {
-        const WHAT: &str = "is not a name of this directory: changed, or moved here without the key";
+        let read = place.id.map(|id| self.core.folder_at(place.dir.clone(), id).read(stored));
+        let what = match read {
+            Some(Ok(Some(_))) => "is not shown: other entries have its names, of which the stored one is the last",
+            _ => "is not a name of this directory: changed, or moved here without the key",
+        };
         let unknown = join(&place.plain, b"?");
         match stat.kind {
             Kind::File => {
@@ -378,7 +391,7 @@ impl<'a> Walk<'a> {
                     _ => Action::Keep { name: b"unnamed file".to_vec(), directory: None, place: None },
                 };
                 let keep = Remedy(Action::Keep { name: b"unnamed file".to_vec(), directory: None, place: None });
-                let otherwise = Some(CheckFault::new(&unknown, cipher, WHAT, Some(Remedy(remedy))));
+                let otherwise = Some(CheckFault::new(&unknown, cipher, what, Some(Remedy(remedy))));
                 self.file(place, stored, stat, Waiting { plain: unknown, cipher: cipher.to_vec(), otherwise, keep });
             }
             Kind::Dir => {
@@ -398,12 +411,12 @@ impl<'a> Walk<'a> {
                     Err(fault) => return self.fault(&unknown, cipher, describe(&fault), None),
                 };
                 self.flush();
-                self.fault(&unknown, cipher, WHAT, Some(Remedy(remedy)));
+                self.fault(&unknown, cipher, what, Some(Remedy(remedy)));
             }
             _ => {
                 let name = if stat.kind == Kind::Symlink { &b"unnamed link"[..] } else { b"unnamed special file" };
                 let keep = Action::Keep { name: name.to_vec(), directory: None, place: None };
-                self.fault(&unknown, cipher, WHAT, Some(Remedy(keep)));
+                self.fault(&unknown, cipher, what, Some(Remedy(keep)));
             }
         }
     }
@@ -412,8 +425,7 @@ impl<'a> Walk<'a> {
     fn free_name(&mut self, place: &Place, name: &[u8]) -> Option<Vec<u8>> {
         let id = place.id?;
         let stored = self.core.keys.names(&id).encode(name)?;
-        let is_free = |entry: &[u8]| place.dir.stat(entry).is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT));
-        let free = is_free(stored.entry()) && self.core.keys.older_entries(&id, name).iter().all(|entry| is_free(entry));
+        let free = self.core.folder_at(place.dir.clone(), id).exists(name).is_ok_and(|exists| !exists);
         (free && self.claimed.insert(join(&place.cipher, stored.entry()))).then(|| name.to_vec())
     }
 

@@ -331,12 +331,14 @@ impl<'a> Survey<'a> {
                     }
                 }
                 Kind::Dir => {
-                    let place = self.core.keys.place_name(id, &entry.name, &name);
                     let inside = dir.open_dir(&entry.name).map_err(Fault::from);
-                    let found = inside.and_then(|inside| match self.core.check_boundary(&*inside, &**dir, id, place) {
-                        Ok(()) => Ok((self.core.identify(&*inside, id, place)?.0, false)),
-                        Err(Fault::Boundary) => Ok((self.core.keys.derived_directory(id, place), true)),
-                        Err(fault) => Err(fault),
+                    let found = inside.and_then(|inside| {
+                        let place = folder.place_name(&entry.name, &name)?;
+                        match self.core.check_boundary(&*inside, &**dir, id, &place) {
+                            Ok(()) => Ok((folder.identify(&*inside, &entry.name, &name)?.1, false)),
+                            Err(Fault::Boundary) => Ok((self.core.keys.derived_directory(id, &place), true)),
+                            Err(fault) => Err(fault),
+                        }
                     });
                     match found {
                         Ok((inner, is_share)) => {

@@ -5,10 +5,11 @@
 
 use crate::backing::{Dir, Kind};
 use crate::backing::{RenameMode, SetTime};
-use crate::format::name::{Decoded, StoredName};
+use crate::format::name::StoredName;
 use crate::vault::core::Core;
 use crate::vault::error::Inner;
 use crate::vault::folder::Folder;
+use crate::vault::names::Said;
 use crate::vault::types::NodeId;
 
 /// Under which epoch an entry stands, with the name that it is shown with.
@@ -32,30 +33,14 @@ pub(super) fn keeping_time<T>(dir: &dyn Dir, act: impl FnOnce() -> Inner<T>) -> 
 impl Folder<'_> {
     /// See [`Standing`]; `None` for what is no name of this directory.
     pub(super) fn standing(&self, stored: &[u8]) -> Inner<Option<Standing>> {
-        let keys = self.keys();
-        let current = keys.names(&self.id);
-        let Some(name) = self.decode(stored)? else { return Ok(None) };
-        if let Decoded::Plain(_) = current.decode(stored) {
-            return Ok(Some(Standing::Current(name)));
-        }
-        // A name that is lost is shown as what is stored.
-        if name == stored || current.encode(&name).is_some_and(|new| new.entry() == stored) {
-            return Ok(Some(Standing::Current(name)));
-        }
-        let older = keys.older_entries(&self.id, &name).iter().any(|entry| entry == stored);
-        let free = current.encode(&name).is_some_and(|new| self.dir().stat(new.entry()).is_err());
-        let copy = || match current.decode(stored) {
-            // A conflict copy of a long name of the current epoch.
-            Decoded::Long { suffix, .. } if !suffix.is_empty() => {
-                let plain = &name[..name.len() - suffix.len()];
-                current.encode(plain).is_some_and(|new| new.entry() == &stored[..stored.len() - suffix.len()])
+        let Some(said) = self.read(stored)? else { return Ok(None) };
+        let Some(name) = self.shown(stored, &said)? else { return Ok(None) };
+        Ok(Some(match said {
+            Said::Name(sealed) if sealed.older.is_some() => {
+                // None of a newer epoch stands before one that is shown with its name alone.
+                if sealed.suffix.is_empty() && name == sealed.plain { Standing::Older(name) } else { Standing::Conflict(name) }
             }
-            _ => false,
-        };
-        Ok(Some(match older && free {
-            true => Standing::Older(name),
-            false if !older && copy() => Standing::Current(name),
-            false => Standing::Conflict(name),
+            Said::Name(_) | Said::Lost => Standing::Current(name),
         }))
     }
 }

@@ -87,8 +87,7 @@ impl Pass<'_> {
             // As it is now: it may have been renamed since.
             let Some(bytes) = read_control(&*dir, DIRECTORY_RECORD, RECORD_MAX)? else { return Ok(()) };
             let link = core.nodes.link(node)?;
-            let parent = core.directory_id(link.parent)?;
-            core.identify(&*dir, &parent, core.keys.place_name(&parent, &link.stored, &link.name))?;
+            core.folder(link.parent)?.identify(&*dir, &link.stored, &link.name)?;
             let sealed = core.resealed(RecordKind::Directory, b"", &bytes)?;
             keeping_time(&*dir, || {
                 write_control(&*dir, &*core.random, DIRECTORY_RECORD, &sealed)?;

@@ -6,7 +6,7 @@ use super::super::core::Core;
 use super::super::error::{Fault, Inner};
 use super::super::types::{Attr, NodeId, OpenFlags};
 use super::DEPTH_MAX;
-use super::copy::{PART, children, is_open};
+use super::copy::{PART, is_open, read_children};
 use super::seen::{Look, Seen, below};
 use crate::backing::Kind;
 
@@ -55,8 +55,9 @@ impl Compare<'_> {
         }
         // Looked at before it is read: a later change shows.
         self.seen.insert(path.to_vec(), Look::of_dir(&self.from.dir(from)?.stat_self()?));
-        let mut same = true;
-        for (name, attr) in children(self.from, from)? {
+        let (entries, more) = read_children(self.from, from)?;
+        let mut same = !more;
+        for (name, attr) in entries {
             same = same && self.entry((from, to), &name, &attr, path, depth)?;
             self.from.nodes.forget(attr.node, 1);
         }

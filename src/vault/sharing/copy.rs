@@ -35,19 +35,38 @@ pub(super) struct Copy<'a> {
     pub progress: &'a mut dyn FnMut(&ShareProgress),
 }
 
-/// All entries of a directory, by plain name, each node counted once.
-pub(super) fn children(core: &Core, node: NodeId) -> Inner<Vec<(Vec<u8>, Attr)>> {
+/// Entries by plain name, each node counted once.
+pub(super) type Entries = Vec<(Vec<u8>, Attr)>;
+
+/// All entries of a directory that have a name.
+fn children(core: &Core, node: NodeId) -> Inner<Entries> {
+    Ok(read_children(core, node)?.0)
+}
+
+/// All entries of a directory of the folder: what is passed over would be removed with it.
+fn whole_children(core: &Core, node: NodeId) -> Inner<Entries> {
+    let (entries, more) = read_children(core, node)?;
+    if more {
+        entries.iter().for_each(|(_, attr)| core.nodes.forget(attr.node, 1));
+        return Err(Fault::Corrupt("holds entries whose names cannot be read"));
+    }
+    Ok(entries)
+}
+
+/// The entries of a directory, and whether there are more, whose names cannot be read.
+pub(super) fn read_children(core: &Core, node: NodeId) -> Inner<(Entries, bool)> {
     let handle = core.open_dir(node)?;
     let listed = (|| {
         let (mut all, mut cookie) = (Vec::new(), 0);
         loop {
             let entries = core.read_dir(handle, cookie, 1 << 16)?;
-            let Some(last) = entries.last() else { return Ok(all) };
+            let Some(last) = entries.last() else { break };
             cookie = last.next;
             for entry in &entries {
                 all.push((entry.name.to_vec(), core.lookup(node, &entry.name)?));
             }
         }
+        Ok((all, core.misses_entries(handle)))
     })();
     core.release_handle(handle)?;
     listed
@@ -71,7 +90,7 @@ impl Copy<'_> {
                 left.iter().filter(|(at, _)| *at != node).for_each(|(at, _)| self.from.nodes.forget(*at, 1));
                 return Err(Fault::Os(libc::ELOOP));
             }
-            let below = children(self.from, at);
+            let below = whole_children(self.from, at);
             if at != node {
                 self.from.nodes.forget(at, 1); // those below keep it
             }
@@ -97,7 +116,7 @@ impl Copy<'_> {
     pub fn directory(&mut self, from: NodeId, to: NodeId) -> Inner<()> {
         // Looked at before it is read: a later change shows.
         self.seen.insert(self.at.clone(), Look::of_dir(&self.from.dir(from)?.stat_self()?));
-        let entries = children(self.from, from)?;
+        let entries = whole_children(self.from, from)?;
         let names: HashSet<&[u8]> = entries.iter().map(|(name, _)| &name[..]).collect();
         for (name, attr) in children(self.to, to)? {
             if !names.contains(&name[..]) {

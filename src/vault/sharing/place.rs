@@ -61,9 +61,9 @@ fn shortened(name: &[u8], room: usize) -> &[u8] {
 
 impl Place {
     pub fn of(core: &Core, stored: &[u8], name: &[u8], parent: NodeId) -> Inner<Self> {
-        let parent_id = core.directory_id(parent)?;
-        let name = core.keys.place_name(&parent_id, stored, name).to_vec();
-        Ok(Place { parent: core.dir(parent)?, parent_id, parent_node: parent, stored: stored.into(), name })
+        let folder = core.folder(parent)?;
+        let name = folder.place_name(stored, name)?;
+        Ok(Place { parent: folder.dir, parent_id: folder.id, parent_node: parent, stored: stored.into(), name })
     }
 
     pub fn new_staging(&self, core: &Core) -> Vec<u8> {
@@ -201,7 +201,9 @@ impl Place {
 
     /// Leaves a folder that stands aside to the user, under the name that it has.
     pub fn leave(&self, core: &Core, aside: &Aside) {
-        core.settle_record(&*self.parent, &aside.stored, &self.parent_id, &aside.name);
+        if let Ok(beside) = core.folder(self.parent_node) {
+            beside.settle_record(&aside.stored, &aside.name);
+        }
     }
 
     /// Ends what was left to do after the exchange: the junction says that the share is there, and the former folder goes.

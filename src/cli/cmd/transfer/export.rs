@@ -5,7 +5,7 @@
 //! * What gives rights is made only where the user asks for it, as in a mount: modes and kinds are the store's own, and whoever stores the
 //!   vault can have made a program set-user-id, or a device node of a file.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -21,9 +21,6 @@ use crate::cli::local::{self as outside, DataRanges, os_str};
 use crate::cli::node::{BLOCK, Node, OpenFile, is_partial, is_plain_name, names_and_more, partial_name};
 use crate::cli::paths::join;
 use crate::vault::{Attr, NodeId, Vault};
-
-/// Of a conflict copy that is shown under the name of another entry.
-const TWICE: &str = "two entries have this name, of which one is copied; rename it in the vault and export once more";
 
 /// What gives rights to its target.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -107,11 +104,9 @@ impl Export<'_> {
                 &EntryError::Odd("holds entries whose names cannot be read, which are not copied (`kithfs fsck` names them)"),
             );
         }
-        let mut seen = HashSet::new();
         for name in names.iter().filter(|name| !is_partial(name)) {
             let plain = join(plain, name);
-            let copied = if seen.insert(name) { self.entry(node.id(), name, &plain, dir) } else { Err(EntryError::Odd(TWICE)) };
-            if let Err(error) = copied {
+            if let Err(error) = self.entry(node.id(), name, &plain, dir) {
                 self.tally.failed(Shown(&plain), &error);
             }
         }
