@@ -56,6 +56,31 @@ fn a_file_put_back_beneath_a_vault_is_noticed_and_a_restored_backup_is_accepted(
 }
 
 #[test]
+fn of_a_damaged_file_nothing_is_copied_out() {
+    // What could be read before the first bad byte stayed, under the name of the file and as if it were all of it.
+    let scratch = Scratch::new(&[]);
+    let put = |byte: u8| {
+        fs::write(scratch.path().join("plain"), vec![byte; 3 << 20]).unwrap();
+        expect_code(scratch.kithfs("put").arg(scratch.vault()).arg("file").arg(scratch.path().join("plain")), 0);
+    };
+    put(1);
+    shell(scratch.path(), "cp -a vault backup");
+    put(2);
+    assert_eq!(told(&scratch, 0), serde_json::json!([]));
+    shell(scratch.path(), "rm -r vault; cp -a backup vault");
+    let stored = expect_code(scratch.kithfs("map").arg(scratch.vault()).arg("file"), 0).stdout;
+    let stored = scratch.vault().join(String::from_utf8(stored).unwrap().trim_end());
+    let mut bytes = fs::read(&stored).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&stored, bytes).unwrap();
+    let out = scratch.path().join("out");
+    let output = expect_code(scratch.kithfs("rollback").args(["--settle", "0", "--export"]).arg(&out).arg(scratch.vault()), 22);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("file"), "{output:?}");
+    assert!(!out.join("file").exists());
+}
+
+#[test]
 fn without_a_memory_nothing_is_kept_and_nothing_is_said() {
     let scratch = Scratch::new(&[]);
     let put = |text: &str| {

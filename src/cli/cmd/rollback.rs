@@ -153,7 +153,12 @@ fn export(open: &Open, notices: &[Notice], dir: &Path) {
 fn copy(open: &Open, plain: &[u8], to: &Path) -> Result<(), Failure> {
     let io = |source| Error::Io { op: "export to", path: to.to_owned(), source };
     fs::create_dir_all(to.parent().unwrap_or(to)).map_err(io)?;
-    let mut file = fs::File::options().write(true).create_new(true).open(to).map_err(io)?;
+    let file = fs::File::options().write(true).create_new(true).open(to).map_err(io)?;
+    // half of a file would be taken for all of it
+    fill(open, plain, file, io).inspect_err(|_| drop(fs::remove_file(to)))
+}
+
+fn fill(open: &Open, plain: &[u8], mut file: fs::File, io: impl Fn(std::io::Error) -> Error) -> Result<(), Failure> {
     let failed = open.failed(plain);
     let node = open.vault.resolve(plain).map_err(&failed)?.node;
     let handle = open.vault.open_file(node, OpenFlags { read: true, ..OpenFlags::default() }).map_err(&failed)?.handle;
@@ -163,7 +168,7 @@ fn copy(open: &Open, plain: &[u8], to: &Path) -> Result<(), Failure> {
         if read == 0 {
             break;
         }
-        file.write_all(&buf[..read]).map_err(io)?;
+        file.write_all(&buf[..read]).map_err(&io)?;
         at += read as u64;
     }
     open.vault.release(handle).map_err(&failed)?;
