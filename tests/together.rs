@@ -10,10 +10,11 @@ mod vaults;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
 use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Access, RenameMode as StoreRename};
+use kithfs::backing::{Access, Call, RenameMode as StoreRename};
 use kithfs::sharing::Identity;
 use kithfs::vault::{Error, LockMode, OpenFlags, RenameMode, Vault};
 use members::{open_as, together, trusting, with_bob};
@@ -192,6 +193,36 @@ fn who_reads_while_another_commits_never_sees_a_mixture() {
         bob.release(handle).unwrap();
     });
     assert_eq!(get(&bob, b"file").unwrap(), [60; LEN]);
+}
+
+#[test]
+fn who_reads_more_slowly_than_another_commits_waits_for_a_pause() {
+    // Each of his attempts met a commit, and the second one was taken for damage where the writer had just closed the file.
+    let (store, ann_id, bob_id) = with_bob();
+    let ann = together(&store, &ann_id).unwrap();
+    let plan = FaultPlan::new();
+    let bob = Vault::open(FaultStore::wrap(store.root(), plan.clone()), &bob_id, trusting(false, LockMode::Shared)).unwrap();
+    const LEN: usize = 100_000;
+    put(&ann, b"file", &[0; LEN]).unwrap();
+    let handle = open(&bob, b"file", READ).unwrap();
+    plan.slow_down(Call::Read, Duration::from_millis(5));
+    let done = AtomicBool::new(false);
+    let mut buf = vec![0; LEN];
+    std::thread::scope(|threads| {
+        // In a panic too, or the writer would go on for ever.
+        scopeguard::defer! { done.store(true, Ordering::Release) }
+        threads.spawn(|| {
+            for round in (1..=100u8).take_while(|_| !done.load(Ordering::Acquire)) {
+                write_at(&ann, b"file", 0, &[round; LEN]).unwrap();
+                std::thread::sleep(Duration::from_millis(3)); // nobody has it open for writing, most of the time
+            }
+        });
+        while buf[0] < 100 {
+            assert_eq!(bob.read(handle, 0, &mut buf).unwrap(), LEN);
+            assert!(buf.iter().all(|b| *b == buf[0]), "a mixture");
+        }
+    });
+    bob.release(handle).unwrap();
 }
 
 #[test]

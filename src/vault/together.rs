@@ -6,7 +6,7 @@
 //!   nobody's committed bytes are overwritten by somebody who has not seen them. A commit looks all the same whether the header is still the
 //!   one that it builds on, for locks bind only those who ask for them.
 //! * Who reads takes no lock. The header tells whether the state in memory is that of the store; what does not authenticate while somebody
-//!   holds the guard is read again, with the header, because a commit may be under way.
+//!   holds the guard, or where the header is another one by then, is read again, because a commit may be or have been under way.
 //! * Names: what sees a directory stand still is alone in all daemons, what adds or removes one name is not, by a lock on a file in the
 //!   share's root. A commit counts among the latter, for its record in the journal names a path.
 //! * After each commit the journal is emptied: no replay may meet what another daemon has written since, or renamed.
@@ -35,6 +35,8 @@ const NAMES_TAKE: Duration = Duration::from_secs(10);
 const GUARD_TAKES: Duration = Duration::from_secs(1);
 /// How long a commit of somebody else is waited for by who reads.
 const COMMIT_TAKES: Duration = Duration::from_secs(5);
+/// How long those are waited for that somebody makes one after the other.
+const COMMITS_TAKE: Duration = Duration::from_secs(60);
 /// How often is asked.
 const ASKED: Duration = Duration::from_millis(2);
 
@@ -150,7 +152,7 @@ impl Core {
     /// known.
     pub fn patiently<T>(&self, writes: bool, mut attempt: impl FnMut() -> Inner<T>, node: NodeId) -> Inner<T> {
         let begun = Instant::now();
-        let (mut again, mut looked) = (true, false);
+        let (mut waits_since, mut header, mut looked) = (begun, None, false);
         loop {
             let fault = match attempt() {
                 // Another client may have begun an epoch since we looked.
@@ -163,9 +165,14 @@ impl Core {
             };
             match &fault {
                 Fault::Os(libc::EBUSY) if writes && begun.elapsed() < GUARD_TAKES => {}
-                Fault::Corrupt(_) | Fault::Format(_) if begun.elapsed() < COMMIT_TAKES => {
-                    // Where nobody commits it is what it seems to be; but a commit may just have ended.
-                    if !self.is_guarded(node) && !std::mem::take(&mut again) {
+                Fault::Corrupt(_) | Fault::Format(_) if waits_since.elapsed() < COMMIT_TAKES && begun.elapsed() < COMMITS_TAKE => {
+                    // Where nobody has committed since the last attempt, nor does now, it is what it seems to be. In this order: a commit
+                    // that ends between the two has changed the header.
+                    let is_guarded = self.is_guarded(node);
+                    let now = Some(self.header_of(node));
+                    if header != now {
+                        (header, waits_since) = (now, Instant::now());
+                    } else if !is_guarded {
                         return Err(fault);
                     }
                 }
@@ -213,9 +220,20 @@ impl Core {
     }
 
     fn header_in_store(&self, open: &OpenFile) -> Inner<[u8; 32]> {
+        self.header_in(&*open.file)
+    }
+
+    fn header_in(&self, file: &dyn File) -> Inner<[u8; 32]> {
         let mut bytes = vec![0; self.keys.layout.header()];
-        let read = open.file.read_at(&mut bytes, 0)?;
+        let read = file.read_at(&mut bytes, 0)?;
         Ok(header_hash(&bytes[..read]))
+    }
+
+    /// The header of what stands in the store where a node is; `None` where it cannot be read.
+    fn header_of(&self, node: NodeId) -> Option<[u8; 32]> {
+        let link = self.nodes.link(node).ok()?;
+        let file = self.dir(link.parent).ok()?.open_file(&link.stored, Access::Read).ok()?;
+        self.header_in(&*file).ok()
     }
 
     /// Takes over what another daemon has committed to a file that is open here, and not changed.
