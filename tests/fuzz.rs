@@ -73,6 +73,7 @@ macro_rules! smoke_tests {
 
 smoke_tests! {
     hctr2_paths
+    x25519_paths
     layout header_public table index_block stored_name journal_head
     share_descriptor invitation people_text manifest slot_block member_list identity_file public_key_text recovery_text
     header_sealed header_body record_sealed link_text xattrs directory_record journal_sealed journal_body

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use super::error::RosterError;
 use super::identity::Identity;
-use crate::crypto::exchange::{ExchangeSecret, ForMany, ZeroShared};
+use crate::crypto::exchange::{ExchangeSecret, ForMany, Shared, ZeroShared};
 use crate::crypto::hierarchy::EpochKeys;
 use crate::crypto::kdf::{expand, extract};
 use crate::crypto::keys::{FolderKey, RecordsKey, SlotKey};
@@ -49,22 +49,15 @@ fn secrets(place: Place<'_>, ephemeral: &[u8; 32], recipient: &PublicIdentity, d
     (tag, SlotKey::from_bytes(*expand(&prk, &labels::ROSTER_SLOT_KEY, &context)))
 }
 
-fn seal_slot(
-    place: Place<'_>,
-    secret: &ForMany,
-    ephemeral: &[u8; 32],
-    to: &PublicIdentity,
-    folder: &FolderKey,
-) -> Result<Slot, ZeroShared> {
-    let dh = secret.diffie_hellman(&to.exchange)?;
-    let (tag, key) = secrets(place, ephemeral, to, &dh);
+fn seal_slot(place: Place<'_>, ephemeral: &[u8; 32], to: &PublicIdentity, dh: &[u8; 32], folder: &FolderKey) -> Slot {
+    let (tag, key) = secrets(place, ephemeral, to, dh);
     let mut sealed = Zeroizing::new(*folder.expose());
     let mac = RecordCipher::new(place.suite, key.expose()).seal(&NONCE, &tag, &mut *sealed);
     let mut slot = [0; slots::SLOT_LEN];
     slot[..TAG_LEN].copy_from_slice(&tag);
     slot[TAG_LEN..TAG_LEN + 32].copy_from_slice(&*sealed);
     slot[TAG_LEN + 32..].copy_from_slice(&mac);
-    Ok(slot)
+    slot
 }
 
 /// The member list has a key of its own in each block, from the records key of the epoch.
@@ -84,8 +77,14 @@ pub(super) fn seal_block(
     let secret = ExchangeSecret::from_bytes(&seed);
     let ephemeral = secret.public();
     let many = secret.for_many();
-    let sealed_slots =
-        list.par_iter().map(|member| seal_slot(place, &many, &ephemeral, &member.public, folder)).collect::<Result<Vec<Slot>, _>>()?;
+    let sealed_slots = list
+        .par_chunks(ForMany::AT_ONCE)
+        .flat_map_iter(|some| {
+            let publics: Vec<[u8; 32]> = some.iter().map(|member| member.public.exchange).collect();
+            let seal = move |(to, dh): (&Member, Shared)| Ok(seal_slot(place, &ephemeral, &to.public, &*dh?, folder));
+            some.iter().zip(many.each(&publics)).map(seal)
+        })
+        .collect::<Result<Vec<Slot>, ZeroShared>>()?;
     let count = u32::try_from(list.len()).map_err(|_| RosterError::TooMany("members"))?;
     let header = SlotHeader {
         suite: place.suite,

@@ -1,5 +1,6 @@
-//! The two paths of HCTR2 against each other.
+//! The paths of HCTR2, and of X25519, against each other.
 
+use kithfs::crypto::exchange::ExchangeSecret;
 use kithfs::crypto::{Hctr2, NamesKey};
 
 /// Input: key (32), length of the tweak (1), tweak, then names: length (2, little endian) and bytes, all of them cut off where the input
@@ -56,5 +57,39 @@ pub fn hctr2_paths_seeds() -> Vec<Vec<u8>> {
         seed(0, &[15, 16, 4096]),
         seed(33, &[700, 528, 529, 1040, 20]),
         seed(32, &[24; 40]),
+    ]
+}
+
+/// Input: secret (32), then public keys of 32 bytes, the last one filled up with zeros; up to 20 of them are taken.
+pub fn x25519_paths(data: &[u8]) {
+    let Some((secret, rest)) = data.split_first_chunk::<32>() else { return };
+    let publics: Vec<[u8; 32]> = rest
+        .chunks(32)
+        .take(20)
+        .map(|some| {
+            let mut public = [0; 32];
+            public[..some.len()].copy_from_slice(some);
+            public
+        })
+        .collect();
+    let secret = ExchangeSecret::from_bytes(secret);
+    let many = secret.for_many();
+    for (public, shared) in publics.iter().zip(many.each(&publics)) {
+        assert_eq!(shared, secret.diffie_hellman(public), "dalek's is another");
+        assert_eq!(shared, many.diffie_hellman(public), "that for one is another");
+    }
+}
+
+pub fn x25519_paths_seeds() -> Vec<Vec<u8>> {
+    let seed = |secret: u8, publics: &[[u8; 32]]| [&[[secret; 32]], publics].concat().concat();
+    let number = |low: u8, rest: u8| {
+        let mut number = [rest; 32];
+        number[0] = low;
+        number
+    };
+    vec![
+        seed(7, &[[9; 32]; 8]),
+        seed(0, &[number(9, 0), number(0, 0), number(1, 0), number(0xec, 0xff), number(0xed, 0xff), number(0xee, 0xff), [0xff; 32]]),
+        seed(0xff, &[number(2, 0), number(3, 0), number(4, 0), [0x80; 32], [0x7f; 32], [1; 32], [2; 32], [3; 32], [4; 32]]),
     ]
 }

@@ -65,6 +65,7 @@ const MIB: usize = 1 << 20;
 
 targets! {
     ciphers::hctr2_paths, seeds hctr2_paths_seeds, memory 64 * KIB, runs 5000;
+    ciphers::x25519_paths, seeds x25519_paths_seeds, memory 64 * KIB, runs 500;
     clear::layout, seeds layout_seeds, memory KIB, runs 20_000;
     clear::header_public, seeds header_public_seeds, memory 64 * KIB, runs 5000;
     clear::table, seeds table_seeds, memory 128 * KIB, runs 5000;

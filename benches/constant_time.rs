@@ -1,0 +1,126 @@
+//! Whether the time that X25519 takes depends on the secret, as far as a clock can tell.
+//!
+//!     cargo bench --bench constant_time [-- SECONDS]               ten seconds for each line, unless told otherwise
+//!
+//! After "dude, is my code constant time?" (Reparaz, Balasch, Verbauwhede, DATE 2017): secrets of two kinds are drawn by lot, and the times
+//! of the two compared by Welch's t-test, over all measurements and over those below each of several percentiles, since interrupts make
+//! long tails. The largest |t| is printed. Over 10 there is a difference; below 4.5 none was seen. The line that is to leak shows what the
+//! test sees: of each secret it counts the bits, a branch for each.
+//!
+//! It says something about this machine and this build, and of secrets of these kinds. Run it where nothing else runs.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use kithfs::crypto::exchange::ExchangeSecret;
+
+/// Secrets of each kind that are prepared: drawing them must not be seen in the caches.
+const POOL: usize = 64;
+/// Measurements by which the percentiles are set.
+const TRIAL: usize = 4000;
+const PERCENTILES: [f64; 6] = [0.2, 0.5, 0.75, 0.9, 0.97, 1.0];
+
+/// Mean and variance of what comes one by one (Welford).
+#[derive(Clone, Copy, Default)]
+struct Moments {
+    count: f64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Moments {
+    fn push(&mut self, value: f64) {
+        self.count += 1.0;
+        let apart = value - self.mean;
+        self.mean += apart / self.count;
+        self.squares += apart * (value - self.mean);
+    }
+
+    /// Welch's t of two samples; 0 where there is too little to say.
+    fn t(&self, other: &Moments) -> f64 {
+        if self.count < 100.0 || other.count < 100.0 {
+            return 0.0;
+        }
+        let part = |of: &Moments| of.squares / (of.count - 1.0) / of.count;
+        let spread = (part(self) + part(other)).sqrt();
+        if spread == 0.0 { 0.0 } else { (self.mean - other.mean) / spread }
+    }
+}
+
+/// Times of `run` on things of the two kinds; prints a row.
+fn row<T>(what: &str, length: Duration, kinds: &[Vec<T>; 2], run: impl Fn(&T)) {
+    let mut lots = blake3::Hasher::new().update(what.as_bytes()).finalize_xof();
+    let mut measure = || {
+        let mut lot = [0; 2];
+        lots.fill(&mut lot);
+        let kind = usize::from(lot[0] & 1);
+        let thing = &kinds[kind][usize::from(lot[1]) % POOL];
+        let start = Instant::now();
+        run(black_box(thing));
+        (kind, start.elapsed().as_nanos() as f64)
+    };
+    let mut trial: Vec<f64> = (0..TRIAL).map(|_| measure().1).collect();
+    trial.sort_by(f64::total_cmp);
+    let limits = PERCENTILES.map(|part| if part < 1.0 { trial[(part * TRIAL as f64) as usize] } else { f64::INFINITY });
+    let mut moments = [[Moments::default(); 2]; PERCENTILES.len()];
+    let (begun, mut count) = (Instant::now(), 0u64);
+    while begun.elapsed() < length {
+        let (kind, took) = measure();
+        count += 1;
+        for (limit, moments) in limits.iter().zip(&mut moments) {
+            if took <= *limit {
+                moments[kind].push(took);
+            }
+        }
+    }
+    let t = moments.iter().map(|[a, b]| a.t(b).abs()).fold(0.0, f64::max);
+    let verdict = if t > 10.0 {
+        "differs"
+    } else if t > 4.5 {
+        "perhaps"
+    } else {
+        "no difference seen"
+    };
+    let [a, b] = moments[PERCENTILES.len() - 1];
+    println!("| {what} | {count} | {:.1} | {:.1} | {t:.1} | {verdict} |", a.mean / 1e3, b.mean / 1e3);
+}
+
+fn main() {
+    let seconds = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(10.0);
+    let length = Duration::from_secs_f64(seconds);
+    let drawn = |i: usize| *blake3::hash(&[b's', i as u8]).as_bytes();
+    // Clamped, the one has a single bit and the other all of them.
+    let secrets: [(&str, [Vec<[u8; 32]>; 2]); 3] = [
+        ("few bits / drawn", [vec![[0; 32]; POOL], (0..POOL).map(drawn).collect()]),
+        ("all bits / drawn", [vec![[0xff; 32]; POOL], (0..POOL).map(drawn).collect()]),
+        ("one drawn / another drawn", [vec![drawn(200); POOL], vec![drawn(201); POOL]]),
+    ];
+    println!("| | measurements | first kind, us | second kind, us | largest abs(t) | |\n|---|---:|---:|---:|---:|---|");
+    for (kinds, secrets) in &secrets {
+        let ready =
+            secrets.clone().map(|secrets| secrets.iter().map(|bytes| ExchangeSecret::from_bytes(bytes).for_many()).collect::<Vec<_>>());
+        let publics: Vec<[u8; 32]> = (0..8).map(|i| drawn(100 + i)).collect();
+        row(&format!("eight at a time, {kinds}"), length, &ready, |secret| {
+            black_box(secret.each(&publics));
+        });
+        row(&format!("one, {kinds}"), length, &ready, |secret| {
+            let _ = black_box(secret.diffie_hellman(&publics[0]));
+        });
+    }
+    // A public key of small order makes every intermediate result zero; such a result may be known, but it too takes the same time.
+    let zero = |point: [u8; 32]| vec![[point; 8]; POOL];
+    let secret = ExchangeSecret::from_bytes(&drawn(1)).for_many();
+    row("eight at a time, point 0 / drawn", length, &[zero([0; 32]), zero(drawn(3))], |publics| {
+        black_box(secret.each(publics));
+    });
+    let (_, few_and_drawn) = &secrets[0];
+    row("to leak: a branch for each bit", length, few_and_drawn, |secret| {
+        let mut count = 0u64;
+        for bit in 0..256 {
+            if black_box(secret)[bit / 8] >> (bit % 8) & 1 == 1 {
+                count = black_box(count + 1);
+            }
+        }
+        black_box(count);
+    });
+}
