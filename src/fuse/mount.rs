@@ -46,6 +46,14 @@ pub enum MountError {
     /// A kithfs is mounted there already.
     #[error("a kithfs is already mounted on {}", .0.display())]
     AlreadyMounted(PathBuf),
+    /// mount(2) failed, for root: who is not goes by the helper.
+    #[error("mount on {}: {source}", path.display())]
+    Mount {
+        /// The mount point.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// The helper refused.
     #[error("fusermount3 on {}: {message}", path.display())]
     Fusermount {
@@ -172,16 +180,13 @@ fn check(mountpoint: &Path, options: &MountOptions) -> Result<(PathBuf, u32), Mo
     Ok((place, metadata.mode()))
 }
 
-/// The operation of a mount(2) that failed.
-pub const MOUNT_ON: &str = "mount on";
-
 fn mount_as_root(place: &Path, mode: u32, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let device = File::options().read(true).write(true).open("/dev/fuse").map_err(MountError::NoDevice)?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let data = options.data(device.as_raw_fd(), mode & libc::S_IFMT, uid, gid);
     let data = CString::new(data).expect("numbers and fixed words");
     rustix::mount::mount(options.fsname.as_str(), place, options.fstype(), options.flags(), Some(data.as_c_str()))
-        .map_err(|error| MountError::Io { op: MOUNT_ON, path: place.to_owned(), source: error.into() })?;
+        .map_err(|error| MountError::Mount { path: place.to_owned(), source: error.into() })?;
     Ok(device.into())
 }
 

@@ -7,7 +7,6 @@ use super::super::error::Error;
 use super::super::exit::Exit;
 use super::{Failure, exit_of_io};
 use crate::fuse::MountError;
-use crate::fuse::mount::MOUNT_ON;
 use crate::fuse::mounts::Holder;
 use crate::fuse::options::OptionError;
 
@@ -40,13 +39,16 @@ impl From<MountError> for Failure {
                     .hint("`kithfs mounts` lists what is mounted")
             }
             MountError::Busy { path, holders } => busy(&shown(&path).to_string(), &holders),
-            MountError::Io { op, path, source } => {
-                if op == MOUNT_ON && matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
-                    // Who is no root goes through fusermount3.
-                    return Failure::new(Exit::NoFuse, format_args!("{op} {}: {source}", shown(&path))).hint(
+            MountError::Mount { path, source } => {
+                let message = format!("mount on {}: {source}", shown(&path));
+                match source.raw_os_error() {
+                    Some(libc::EPERM | libc::EACCES) => Failure::new(Exit::NoFuse, message).hint(
                         "root lacks the privilege to mount here; a container has it with --device /dev/fuse --cap-add SYS_ADMIN. `kithfs get` and `export` need no FUSE",
-                    );
+                    ),
+                    _ => Failure::new(exit_of_io(&source), message),
                 }
+            }
+            MountError::Io { op, path, source } => {
                 let exit = exit_of_io(&source);
                 let failure = Failure::new(exit, format_args!("{op} {}: {source}", shown(&path)));
                 match source.raw_os_error() {
@@ -114,9 +116,10 @@ mod tests {
         assert_eq!(code(MountError::NotADirectory("/m".into())), 7);
         assert_eq!(code(MountError::NotMounted { path: "/m".into() }), 12);
         // Root of a container without CAP_SYS_ADMIN was told that only root can do that.
-        let refused = |op| Failure::from(MountError::Io { op, path: "/m".into(), source: std::io::Error::from_raw_os_error(libc::EPERM) });
-        assert_eq!(refused(MOUNT_ON).exit.code(), 8);
-        assert!(refused(MOUNT_ON).hint.unwrap().contains("SYS_ADMIN"));
-        assert_eq!(refused("unmount").exit.code(), 1);
+        let refusal = || std::io::Error::from_raw_os_error(libc::EPERM);
+        let refused = Failure::from(MountError::Mount { path: "/m".into(), source: refusal() });
+        assert_eq!(refused.exit.code(), 8);
+        assert!(refused.hint.unwrap().contains("SYS_ADMIN"));
+        assert_eq!(code(MountError::Io { op: "unmount", path: "/m".into(), source: refusal() }), 1);
     }
 }
