@@ -6,13 +6,13 @@
 #
 #   --install    install what the stores need (as root on Debian)
 #
-# The stores: ext4 xfs btrfs overlay exfat ntfs sshfs bindfs mergerfs unionfs squashfs rclone. Needs root, to mount them; what is missing
+# The stores: ext4 xfs btrfs overlay exfat ntfs sshfs bindfs mergerfs unionfs squashfs rclone cephfs. Needs root, to mount them; what is missing
 # is named. Exit status: 0 if all held and lack what docs/STORES.md says; 1 if not.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 
-packages=(exfat-fuse exfatprogs ntfs-3g sshfs openssh-sftp-server btrfs-progs xfsprogs bindfs mergerfs unionfs-fuse squashfs-tools rclone python3 strace)
+packages=(exfat-fuse exfatprogs ntfs-3g sshfs openssh-sftp-server btrfs-progs xfsprogs bindfs mergerfs unionfs-fuse squashfs-tools rclone ceph-common ceph-fuse ceph-mds ceph-mon ceph-osd python3 strace)
 if [ "${1-}" = --install ]; then
     shift
     export DEBIAN_FRONTEND=noninteractive
@@ -20,7 +20,7 @@ if [ "${1-}" = --install ]; then
         { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null; }
 fi
 stores=("$@")
-[ ${#stores[@]} -gt 0 ] || stores=(ext4 xfs btrfs overlay exfat ntfs sshfs bindfs mergerfs unionfs squashfs rclone)
+[ ${#stores[@]} -gt 0 ] || stores=(ext4 xfs btrfs overlay exfat ntfs sshfs bindfs mergerfs unionfs squashfs rclone cephfs)
 
 held=0 failed=() skipped=()
 for store in "${stores[@]}"; do

@@ -3,6 +3,7 @@
 # mounted. Run by scripts/stores.sh, with the kind as the argument; docs/STORES.md says what comes out.
 set -euo pipefail
 . "$(dirname -- "$0")/../scratch.sh"
+. "$(dirname -- "$0")/cephfs.sh"
 kind=${1:?a kind of store}
 name=$kind
 [ "$(id -u)" -eq 0 ] || skip "needs root, to mount"
@@ -61,6 +62,12 @@ store_up() {
             mount -t overlay -o "lowerdir=$below/lower,upperdir=$below/upper,workdir=$below/work" overlay "$store" || skip "no overlay here"
             ;;
         squashfs) packages mksquashfs; reading_only; mksquashfs "$below" "$work/image" -quiet -no-progress >/dev/null; image; mount -o ro "$loop" "$store" ;;
+        cephfs)
+            packages ceph ceph-mon ceph-osd ceph-mds ceph-fuse monmaptool
+            cluster_up
+            forget_clients
+            serve ceph-fuse -c "$ceph_conf" -f "$store"
+            ;;
         rclone)
             packages rclone
             reading_only
@@ -99,11 +106,14 @@ can_be_lost() { case $kind in btrfs | overlay) return 1 ;; esac; }
 can_be_full() { case $kind in ext4 | xfs | btrfs | exfat | ntfs) ;; *) return 1 ;; esac; }
 
 before_cleanup() {
-    if is_mounted "$plain"; then
-        "$kithfs" umount "$plain" 2>/dev/null || "$kithfs" umount --lazy "$plain" || umount -l "$plain"
-    fi
+    local place
+    for place in "$work/other" "$plain"; do
+        ! is_mounted "$place" || "$kithfs" umount "$place" 2>/dev/null || "$kithfs" umount --lazy "$place" || umount -l "$place"
+    done
     [ -z "${writer:-}" ] || kill "$writer" 2>/dev/null || true
+    ! is_mounted "$work/machine" || umount -l "$work/machine"
     store_down
+    cluster_down
     ! mountpoint -q "$below" || umount "$below"
 }
 
@@ -310,6 +320,53 @@ others() {
     as_other "$kithfs" fsck "$store/his" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "fsck by who does not own the store"; }
 }
 
+# A second machine: another client of the same cluster, which caches for itself and knows of the first one by the server alone.
+machines() {
+    local first=$server second n status other=$work/other
+    mkdir -p "$work/machine" "$other"
+    store=$work/machine serve ceph-fuse -c "$ceph_conf" -f "$work/machine"
+    second=$server server=$first
+    new_vault machines
+    mount_there() { soon 60 "$kithfs" mount "$@" "$work/machine/machines" "$other" 2>"$work/there"; }
+    sees() { [ "$(cat "$1")" = "$2" ] || die "$1 is not what the other machine has written: $(head -c 100 "$1")"; }
+    for there in '' --shared; do
+        mount_vault
+        status=0
+        mount_there $there || status=$?
+        [ "$status" -eq 9 ] || { cat "$work/there" >&2; die "mounted on two machines, on one of them ${there:-alone}: exit status $status"; }
+        unmount_vault
+    done
+    mount_vault --shared
+    mount_there --shared || { cat "$work/there" >&2; die "mounted on two machines"; }
+    for n in $(seq 10); do
+        echo "$n" >"$plain/file"
+        sees "$other/file" "$n"
+        echo "back $n" >"$other/file"
+        sees "$plain/file" "back $n"
+    done
+    mkdir "$plain/dir"
+    mv "$other/dir" "$other/moved"
+    mv "$plain/file" "$plain/moved/file"
+    sees "$other/moved/file" "back 10"
+    # Who has a file open for writing keeps the other one out, and lets him read.
+    exec 5>>"$plain/held"
+    ! (echo late >>"$other/held") 2>"$work/late" || die "both have one file open for writing"
+    grep -q 'busy' "$work/late" || { cat "$work/late" >&2; die "the error of a file that is held is another one"; }
+    exec 5>&-
+    appends() { for n in $(seq 40); do until echo "$2 $n" >>"$1/log"; do sleep 0.1; done; done 2>/dev/null; }
+    appends "$other" there &
+    writer=$!
+    appends "$plain" here
+    wait "$writer"
+    writer=''
+    for n in $(seq 40); do printf 'here %s\nthere %s\n' "$n" "$n"; done | sort >"$work/all"
+    for at in "$plain" "$other"; do sort "$at/log" | cmp - "$work/all" || die "not all that two machines have appended is in $at"; done
+    for place in "$other" "$plain"; do soon 60 "$kithfs" umount "$place"; done
+    verify_vault "after two machines"
+    umount "$work/machine"
+    wait "$second" || true
+}
+
 # The daemon is killed while programs write.
 killed() {
     new_vault killed
@@ -443,12 +500,13 @@ reading() {
     fi
 }
 
-scenarios=${2:-use sharing interrupted others killed lost full}
+scenarios=${2:-use sharing interrupted others machines killed lost full}
 case $kind in squashfs | rclone) scenarios=reading ;; esac
 store_up
 for scenario in $scenarios; do
     case $scenario in
         others) case $kind in exfat | ntfs) ;; *) continue ;; esac ;;
+        machines) [ "$kind" = cephfs ] || continue ;;
         lost) can_be_lost || continue ;;
         full) can_be_full || continue ;;
     esac

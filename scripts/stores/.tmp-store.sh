@@ -1,0 +1,466 @@
+#!/usr/bin/env bash
+# One kind of store, as people have it: made, a vault on it used, its daemon killed, the store filled up, and taken away while it is
+# mounted. Run by scripts/stores.sh, with the kind as the argument; docs/STORES.md says what comes out.
+set -euo pipefail
+. "$(dirname -- "$0")/../scratch.sh"
+. "$(dirname -- "$0")/cephfs.sh"
+kind=${1:?a kind of store}
+name=$kind
+[ "$(id -u)" -eq 0 ] || skip "needs root, to mount"
+need python3 mountpoint losetup setpriv
+calls=$here/scripts/stores/calls.py
+export KITHFS_NO_ROLLBACK_MEMORY=1 KITHFS_PASSPHRASE_FILE=$work/passphrase
+
+# ---- the stores. $store is where it is mounted, $below what is under it, $loop its device, $server the process that serves it.
+
+store=$work/store below=$work/below loop='' server=''
+mkdir -p "$store" "$below"
+# Also of a mount whose server is gone, which mountpoint(1) does not know.
+is_mounted() { grep -qF " $1 " /proc/mounts; }
+packages() { for file; do [ -e "$(command -v "$file" || echo "$file")" ] || skip "$file is not installed"; done; }
+# image MKFS...: a device with the filesystem on it, made the first time only.
+image() {
+    if [ ! -e "$work/image" ]; then
+        truncate -s "${image_size:-400M}" "$work/image"
+        "$@" "$work/image" >"$work/mkfs.log" 2>&1 || { cat "$work/mkfs.log" >&2; die "cannot make the filesystem"; }
+    fi
+    loop=$(losetup -f --show "$work/image" 2>"$work/losetup.log") || skip "no loop device: $(cat "$work/losetup.log")"
+}
+# serve COMMAND...: a FUSE server in the foreground, ended by its process id.
+serve() {
+    "$@" >"$work/server.log" 2>&1 </dev/null &
+    server=$!
+    local try
+    for try in $(seq 100); do
+        ! mountpoint -q "$store" || return 0
+        [ -d "/proc/$server" ] || break
+        sleep 0.1
+    done
+    cat "$work/server.log" >&2
+    skip "the store does not come up"
+}
+store_up() {
+    case $kind in
+        exfat) packages mount.exfat-fuse mkfs.exfat; image mkfs.exfat; serve mount.exfat-fuse -d "$loop" "$store" ;;
+        ntfs) packages ntfs-3g mkfs.ntfs; image mkfs.ntfs -F -Q; serve ntfs-3g -o no_detach "$loop" "$store" ;;
+        ext4) packages mkfs.ext4; image mkfs.ext4 -q -F -b 4096; mount "$loop" "$store" ;;
+        xfs) packages mkfs.xfs; image mkfs.xfs -q; mount "$loop" "$store" ;;
+        btrfs) packages mkfs.btrfs; image mkfs.btrfs -q; mount "$loop" "$store" ;;
+        sshfs)
+            packages sshfs /usr/lib/openssh/sftp-server
+            printf '#!/bin/sh\nexec /usr/lib/openssh/sftp-server\n' >"$work/ssh"
+            chmod +x "$work/ssh"
+            serve sshfs -f -o ssh_command="$work/ssh" "host:$below" "$store"
+            ;;
+        bindfs) packages bindfs; serve bindfs -f "$below" "$store" ;;
+        mergerfs) packages mergerfs; mkdir -p "$below/a" "$below/b"; serve mergerfs -f "$below/a:$below/b" "$store" ;;
+        unionfs) packages unionfs; mkdir -p "$below/rw" "$below/ro"; serve unionfs -f -o cow "$below/rw=RW:$below/ro=RO" "$store" ;;
+        overlay)
+            # Its upper layer may not be an overlay itself, as / is in a container.
+            mountpoint -q "$below" || mount -t tmpfs -o size=400m none "$below"
+            mkdir -p "$below/lower" "$below/upper" "$below/work"
+            mount -t overlay -o "lowerdir=$below/lower,upperdir=$below/upper,workdir=$below/work" overlay "$store" || skip "no overlay here"
+            ;;
+        squashfs) packages mksquashfs; reading_only; mksquashfs "$below" "$work/image" -quiet -no-progress >/dev/null; image; mount -o ro "$loop" "$store" ;;
+        cephfs)
+            packages ceph ceph-mon ceph-osd ceph-mds ceph-fuse monmaptool
+            cluster_up
+            serve ceph-fuse -c "$ceph_conf" -f "$store"
+            ;;
+        rclone)
+            packages rclone
+            reading_only
+            serve rclone mount "$below" "$store" --config /dev/null --read-only --vfs-cache-mode full --cache-dir "$work/cache"
+            ;;
+        *) die "unknown kind" ;;
+    esac
+}
+# A store that is only read: the vault is made below it.
+reading_only() {
+    [ ! -d "$below/read" ] || return 0
+    vault=$below/read
+    make_vault 2>"$work/init"
+    tree "$work/tree"
+    "$kithfs" import "$work/tree" "$vault/tree" >/dev/null 2>&1
+}
+store_down() {
+    local try
+    for try in 1 2 3 4 5 6 7 8; do
+        is_mounted "$store" || break
+        umount "$store" 2>/dev/null || sleep "0.$try"
+    done
+    ! is_mounted "$store" || umount -l "$store"
+    [ -z "$server" ] || wait "$server" 2>/dev/null || true
+    [ -z "$loop" ] || losetup -d "$loop"
+    server='' loop=''
+}
+# The stick is pulled, the connection lost: what serves the store is gone at once, and with it what it had not written.
+store_lost() {
+    case $kind in
+        ext4 | xfs) python3 -c 'import fcntl, os, struct, sys; fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587D, struct.pack("I", 2))' "$store" ;;
+        *) kill -9 "$server" ;;
+    esac
+}
+can_be_lost() { case $kind in btrfs | overlay) return 1 ;; esac; }
+can_be_full() { case $kind in ext4 | xfs | btrfs | exfat | ntfs) ;; *) return 1 ;; esac; }
+
+before_cleanup() {
+    if is_mounted "$plain"; then
+        "$kithfs" umount "$plain" 2>/dev/null || "$kithfs" umount --lazy "$plain" || umount -l "$plain"
+    fi
+    [ -z "${writer:-}" ] || kill "$writer" 2>/dev/null || true
+    store_down
+    cluster_down
+    ! mountpoint -q "$below" || umount "$below"
+}
+
+# ---- what is done on each
+
+lacking=$work/lacking
+: >"$lacking"
+# soon SECONDS COMMAND...: nothing may hang.
+soon() {
+    local seconds=$1 status=0
+    shift
+    timeout -s KILL "$seconds" "$@" || status=$?
+    [ "$status" -ne 137 ] || die "hangs: $*"
+    return "$status"
+}
+same() { diff -rq --no-dereference "$1" "$2" >"$work/diff" || { head -n 5 "$work/diff" >&2; die "$3"; }; }
+fails() { ! soon 30 "$@" >"$work/failed" 2>&1 || die "does not fail: $*"; }
+daemon() { "$kithfs" mounts --json | python3 -c 'import json, sys; print(*(m["pid"] for m in json.load(sys.stdin) if m["mountpoint"] == sys.argv[1]))' "$plain"; }
+unmount_vault() {
+    local try
+    for try in 1 2 3 4; do
+        ! soon 30 "$kithfs" umount "$plain" 2>"$work/umount" || return 0
+        sleep "0.$try" # what looks at all mounts of the machine keeps one busy for a moment
+    done
+    cat "$work/umount" >&2
+    return 1
+}
+verify_vault() { soon 120 "$kithfs" fsck "$vault" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "fsck found faults $*"; }; }
+new_vault() { vault=$store/$1; make_vault 2>"$work/init"; }
+
+# Some hundred files, a deep path, holes; what the calls do not have.
+tree() {
+    python3 - "$1" <<'EOF'
+import os, random, sys
+random.seed(1)
+for d in range(25):
+    path = os.path.join(sys.argv[1], *[f"dir {d} {n}" for n in range(d % 5 + 1)])
+    os.makedirs(path + "/empty")
+    for n in range(24):
+        with open(f"{path}/file {n} {'long' * (n * 2)}", "wb") as file:
+            file.write(random.randbytes(random.choice((0, 1, 100, 4096, 5000, 20000))))
+with open(os.path.join(sys.argv[1], "sparse"), "wb") as file:
+    file.seek(3_000_000)
+    file.write(b"end")
+EOF
+}
+
+use() {
+    new_vault use
+    tree "$work/tree"
+    mount_vault
+    cp -a "$work/tree" "$plain/tree"
+    mkdir "$plain/calls"
+    soon 120 python3 "$calls" do "$plain/calls" >>"$lacking"
+    # The store forgets what it has in memory, as it does when that is short: inode numbers of some change then.
+    echo 2 >/proc/sys/vm/drop_caches
+    soon 60 python3 "$calls" verify "$plain/calls" >"$work/before"
+    same "$work/tree" "$plain/tree" "the tree differs"
+    status=0
+    mkdir "$work/elsewhere"
+    "$kithfs" mount "$vault" "$work/elsewhere" 2>"$work/second" || status=$?
+    [ "$status" -eq 9 ] || die "mounted a second time: exit status $status"
+    unmount_vault
+    verify_vault "after use"
+    mount_vault
+    soon 60 python3 "$calls" verify "$plain/calls" >>"$lacking"
+    same "$work/tree" "$plain/tree" "the tree differs after a remount"
+    soon 60 rm -r "$plain/tree"
+    unmount_vault
+    # Without a mount.
+    echo 'milk, bread' | "$kithfs" put "$vault" list
+    [ "$("$kithfs" cat "$vault" list)" = 'milk, bread' ] || die "put and cat"
+    "$kithfs" import "$work/tree" "$vault/imported" >/dev/null 2>&1
+    "$kithfs" export "$vault/imported" "$work/exported" >/dev/null 2>&1
+    same "$work/tree" "$work/exported" "what was imported and exported differs"
+    verify_vault "after an import"
+    mount_vault --read-only
+    [ "$(cat "$plain/list")" = 'milk, bread' ] || die "read only"
+    fails touch "$plain/list"
+    unmount_vault
+    case $kind in
+        ext4 | xfs | btrfs)
+            # The whole store can only be read.
+            mount -o remount,ro "$store"
+            mount_vault 2>"$work/mount"
+            [ "$(cat "$plain/list")" = 'milk, bread' ] || die "on a store that can only be read"
+            fails touch "$plain/list"
+            unmount_vault
+            mount -o remount,rw "$store"
+            ;;
+    esac
+    local left
+    left=$(find "$vault" -name '.fuse_hidden*' -o -name '+trash*' -o -name '+tmp*' -o -name '+lock*')
+    [ -z "$left" ] || die "left in the vault: $left"
+}
+
+# Shares: of a folder that nobody uses, and of one in a mount that programs do use; with a second member, who comes and goes.
+sharing() {
+    local of_root=$HOME folder bob_has
+    export HOME=$work/ann
+    bob() { HOME=$work/bob soon 60 "$kithfs" "$@" 2>"$work/bob.said"; }
+    ann() { soon 120 "$kithfs" "$@" >"$work/said" 2>&1 || { cat "$work/said" >&2; die "kithfs $*"; }; }
+    mkdir "$work/ann" "$work/bob"
+    new_vault sharing
+    [ -d "$work/tree" ] || tree "$work/tree"
+    bob identity new --kdf-memory 32 --kdf-passes 1 >"$work/said" || { cat "$work/bob.said" >&2; die "an identity"; }
+    bob identity export >"$work/bob.key"
+    ann contact add Bob "$(cat "$work/bob.key")"
+    ann contact verify Bob --yes
+    "$kithfs" import "$work/tree" "$vault/resting" >/dev/null 2>&1
+    "$kithfs" import "$work/tree" "$vault/used" >/dev/null 2>&1
+    ann share create "$vault/resting"
+    mount_vault
+    same "$work/tree" "$plain/resting" "a share of a folder that nobody uses differs"
+    exec 4<"$plain/used/dir 0 0/file 5 $(printf 'long%.0s' $(seq 10))"
+    # A program that works in it goes on by its name, and nobody sees it go.
+    (while [ ! -e "$work/made" ]; do stat "$plain/used/dir 0 0" >/dev/null || echo gone; done) >"$work/looked" 2>&1 &
+    writer=$!
+    cp "$work/tree/sparse" "$plain/used/sparse"
+    ann share create "$plain/used"
+    touch "$work/made"
+    wait "$writer"
+    writer=''
+    [ ! -s "$work/looked" ] || { head -n 3 "$work/looked" >&2; die "the folder was not there while it became a share"; }
+    cmp - "$work/tree/dir 0 0/file 5 $(printf 'long%.0s' $(seq 10))" <&4 || die "what was open has changed"
+    exec 4<&-
+    same "$work/tree" "$plain/used" "a share of a folder in use differs"
+    [ "$(ls -A "$plain")" = $'resting\nused' ] || { ls -A "$plain" >&2; die "the making of a share has left something"; }
+    echo plan >"$plain/used/plan"
+    sync "$plain/used/plan"
+    ann share add "$plain/used" Bob --role writer
+    ann share invite "$plain/used" Bob -o "$work/invitation"
+    unmount_vault
+    folder=$("$kithfs" map "$vault" used)
+    case $folder in /*) ;; *) folder=$vault/$folder ;; esac
+    bob accept --yes "$work/invitation" >"$work/said" || { cat "$work/bob.said" >&2; die "accept"; }
+    bob_has() { bob cat "$folder" "$1"; }
+    [ "$(bob_has plan)" = plan ] || { cat "$work/bob.said" >&2; die "what the second member reads"; }
+    echo his | bob put "$folder" his || { cat "$work/bob.said" >&2; die "what the second member writes"; }
+    [ "$("$kithfs" cat "$vault" used/his)" = his ] || die "what the second member has written"
+    ann share remove "$vault/used" Bob
+    ann share rekey --eager "$vault/used"
+    echo secret | "$kithfs" put "$vault" used/secret
+    ! bob_has secret >"$work/said" || die "who was removed reads on"
+    [ "$("$kithfs" cat "$vault" used/his)" = his ] || die "what who was removed has written"
+    verify_vault "after sharing"
+    local left
+    left=$(find "$vault" -name '.fuse_hidden*' -o -name '+trash*' -o -name '+tmp*' -o -name '+moving*')
+    [ -z "$left" ] || die "left in the vault: $left"
+    export HOME=$of_root
+}
+
+# The making of a share is killed before each of its renames in turn: the folder is there, whole, and the same command goes on.
+interrupted() {
+    command -v strace >/dev/null || { say "interrupted: strace is not installed"; return 0; }
+    new_vault interrupted
+    mkdir -p "$work/small/sub"
+    head -c 30000 /dev/urandom >"$work/small/large"
+    echo note >"$work/small/sub/note"
+    local n status renames=rename,renameat,renameat2 at
+    exported() {
+        rm -rf "$work/exported"
+        "$kithfs" export "$vault/$1" "$work/exported" >"$work/said" 2>&1 || { cat "$work/said" >&2; die "$2"; }
+        same "$work/small" "$work/exported" "$2"
+    }
+    for n in $(seq 40); do
+        "$kithfs" import "$work/small" "$vault/folder $n" >/dev/null 2>&1
+        status=0
+        # In a process of its own, or the shell tells of the kill.
+        sh -c 'timeout 60 "$@"; exit $?' sh strace -f -o /dev/null -e trace=$renames -e inject=$renames:signal=KILL:when="$n" \
+            "$kithfs" share create "$vault/folder $n" >"$work/said" 2>&1 || status=$?
+        at="folder $n"
+        "$kithfs" ls "$vault" >"$work/names"
+        grep -q "^$at/*\$" "$work/names" || at="$at.before-share"
+        exported "$at" "killed before rename $n, the folder is not whole"
+        "$kithfs" share create "$vault/folder $n" >"$work/said" 2>&1 || { cat "$work/said" >&2; die "killed before rename $n, it does not go on"; }
+        exported "folder $n" "killed before rename $n, the share is not whole"
+        ! "$kithfs" ls "$vault" | grep before-share >&2 || die "killed before rename $n, it leaves something"
+        [ "$status" -ne 0 ] || break
+    done
+    [ "$status" -eq 0 ] && [ "$n" -gt 3 ] || { cat "$work/said" >&2; die "share create: exit status $status after $n renames"; }
+}
+
+# Who is not the owner of the store, which has one for all: with a vault of his own, and in one that root has mounted for all.
+others() {
+    as_other() { setpriv --reuid 65534 --regid 65534 --clear-groups env HOME="$work/home" XDG_RUNTIME_DIR="$work/home" "$@"; }
+    new_vault others
+    mount_vault
+    chmod 777 "$plain"
+    as_other sh -c "echo his >'$plain/his' && mkdir '$plain/dir' && echo more >>'$plain/his'"
+    [ "$(as_other cat "$plain/his" | wc -l)" -eq 2 ] || die "what another user has written"
+    unmount_vault
+    verify_vault "after another user"
+    mkdir -m 777 "$work/home"
+    chmod 644 "$work/passphrase"
+    as_other "$kithfs" init --kdf-memory 32 --kdf-passes 1 "$store/his" >"$work/init" 2>&1 || { cat "$work/init" >&2; die "init by who does not own the store"; }
+    echo his | as_other "$kithfs" put "$store/his" file 2>"$work/put" || { cat "$work/put" >&2; die "put by who does not own the store"; }
+    if [ "$kind" = exfat ]; then
+        grep -q 'neither mode nor time' "$work/put" || die "put does not say what is not kept"
+        ! as_other "$kithfs" import "$here/scripts/stores" "$store/his/imported" >/dev/null 2>&1 || die "import does not say what is not kept"
+    fi
+    [ "$(as_other "$kithfs" cat "$store/his" file)" = his ] || die "put and cat by who does not own the store"
+    as_other "$kithfs" passphrase add --new-recovery-code "$store/his" >/dev/null 2>"$work/add" || { cat "$work/add" >&2; die "passphrase add"; }
+    as_other "$kithfs" fsck "$store/his" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "fsck by who does not own the store"; }
+}
+
+# The daemon is killed while programs write.
+killed() {
+    new_vault killed
+    mount_vault
+    head -c 700000 /dev/urandom >"$work/synced"
+    dd if="$work/synced" of="$plain/synced" bs=64K conv=fsync status=none
+    sync "$plain"
+    (for n in $(seq 100000); do head -c 50000 /dev/zero >"$plain/file $n" || exit 0; done) 2>/dev/null &
+    writer=$!
+    dd if=/dev/urandom of="$work/synced" bs=1000 seek=300 count=100 conv=notrunc status=none
+    dd if="$work/synced" of="$plain/synced" bs=64K conv=notrunc,fsync status=none
+    kill -9 "$(daemon)"
+    wait "$writer" 2>/dev/null || true
+    writer=''
+    soon 30 "$kithfs" umount "$plain" 2>/dev/null || umount -l "$plain"
+    mount_vault
+    cmp "$work/synced" "$plain/synced" || die "what was synced is gone after a kill"
+    unmount_vault
+}
+
+lost() {
+    new_vault lost
+    mount_vault
+    head -c 3000000 /dev/urandom >"$work/synced"
+    dd if="$work/synced" of="$plain/synced" bs=64K conv=fsync status=none
+    mkdir "$plain/dir"
+    sync "$plain/dir" "$plain"
+    (exec 3<>"$plain/synced"; for n in $(seq 100000); do head -c 20000 /dev/zero >"$plain/dir/file $n" || exit 0; done) 2>/dev/null &
+    writer=$!
+    for n in $(seq 5); do printf 'over %s' "$n" | dd of="$work/synced" bs=1 seek=$((n * 300000)) conv=notrunc status=none; done
+    dd if="$work/synced" of="$plain/synced" bs=64K conv=notrunc,fsync status=none
+    process=$(daemon)
+    store_lost
+    soon 60 tail --pid "$writer" -f /dev/null
+    writer=''
+    # Programs get errors, and no other bytes than before.
+    fails dd if=/dev/zero of="$plain/new" bs=4096 count=1 conv=fsync
+    fails dd if=/dev/zero of="$plain/synced" bs=4096 count=1 conv=notrunc,fsync
+    soon 30 cat "$plain/synced" >"$work/read" 2>/dev/null || true
+    soon 30 ls -lR "$plain" >/dev/null 2>&1 || true
+    # It is ended all the same, and says that not all was written.
+    soon 60 "$kithfs" umount "$plain" >"$work/umount" 2>&1 || grep -q 'not all was written' "$work/umount" ||
+        { cat "$work/umount" >&2; die "the mount cannot be ended"; }
+    ! is_mounted "$plain" || die "it is still mounted"
+    soon 60 tail --pid "$process" -f /dev/null
+    umount -l "$store"
+    store_down
+    store_up
+    soon 60 "$kithfs" mount "$vault" "$plain"
+    cmp "$work/synced" "$plain/synced" || die "what was synced is gone"
+    echo after >"$plain/after"
+    unmount_vault
+    # What was never synced may be there in part; that alone is a fault now.
+    soon 60 "$kithfs" fsck --repair --yes "$vault" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "what the loss has left cannot be repaired"; }
+    ! grep -q synced "$work/fsck" || { cat "$work/fsck" >&2; die "what was synced is damaged"; }
+    verify_vault "after the repair"
+}
+
+full() {
+    new_vault full
+    mount_vault
+    for n in 1 2 3; do
+        head -c 2000000 /dev/urandom >"$work/synced $n"
+        dd if="$work/synced $n" of="$plain/synced $n" bs=64K conv=fsync status=none
+    done
+    sync "$plain"
+    # The rest is taken by somebody else, but for some MiB.
+    local room
+    room=$(df --output=avail -k "$store" | tail -n 1)
+    dd if=/dev/zero of="$store/ballast" bs=1024K count=$((room / 1024 - 6)) conv=fsync status=none 2>/dev/null || true
+    local n=0 refused=0
+    while [ "$refused" -lt 5 ]; do
+        n=$((n + 1))
+        [ "$n" -lt 2000 ] || die "it is never full"
+        dd if=/dev/urandom of="$plain/new $n" bs=100000 count=1 conv=fsync status=none 2>"$work/dd" || refused=$((refused + 1))
+        # Overwriting what is synced: done, or refused.
+        local which=$((n % 3 + 1)) at=$((n % 19))
+        head -c 50000 /dev/urandom >"$work/part"
+        cp "$work/synced $which" "$work/next"
+        dd if="$work/part" of="$work/next" bs=100000 seek="$at" conv=notrunc status=none
+        if soon 60 dd if="$work/part" of="$plain/synced $which" bs=100000 seek="$at" conv=notrunc,fsync status=none 2>>"$work/dd"; then
+            mv "$work/next" "$work/synced $which"
+        else
+            refused=$((refused + 1))
+        fi
+    done
+    if grep -v 'No space left' "$work/dd" >&2; then die "the error of a full store is another one"; fi
+    # Each is as it was, or as the last overwriting made it. Where that found no room on a store that writes nothing in place (Btrfs), the
+    # file may have to wait for room, but nobody is given other bytes.
+    for n in 1 2 3; do
+        if ! cat "$plain/synced $n" >"$work/read" 2>"$work/failed"; then
+            grep -q 'No space left' "$work/failed" || { cat "$work/failed" >&2; die "synced $n cannot be read while it is full"; }
+            say "synced $n waits for room"
+        elif ! cmp -s "$work/synced $n" "$work/read" && ! cmp -s "$work/next" "$work/read"; then
+            die "synced $n is other than it was while it is full"
+        fi
+    done
+    rm -f "$plain"/new*
+    rm "$store/ballast"
+    sync "$store"
+    dd if=/dev/urandom of="$plain/again" bs=100000 count=20 conv=fsync status=none
+    unmount_vault
+    verify_vault "after it was full"
+    mount_vault
+    for n in 1 2 3; do
+        cmp "$work/synced $n" "$plain/synced $n" || cmp "$work/next" "$plain/synced $n" || die "synced $n is other than it was"
+    done
+    unmount_vault
+}
+
+reading() {
+    vault=$store/read
+    soon 60 "$kithfs" fsck "$vault" >/dev/null 2>&1 || echo fsck >>"$lacking"
+    mount_vault --read-only
+    same "$work/tree" "$plain/tree" "the tree differs"
+    fails touch "$plain/new"
+    unmount_vault
+    if [ "$kind" = squashfs ]; then
+        mount_vault 2>"$work/mount"
+        grep -q 'read' "$work/mount" || die "nothing says that it is mounted for reading"
+        fails touch "$plain/new"
+        unmount_vault
+        local status=0
+        echo x | "$kithfs" put "$vault" new 2>"$work/put" || status=$?
+        [ "$status" -eq 11 ] || { cat "$work/put" >&2; die "put into what can only be read: exit status $status"; }
+    fi
+    if "$kithfs" export "$vault/tree" "$work/exported" >/dev/null 2>&1; then
+        same "$work/tree" "$work/exported" "what was exported differs"
+    else
+        echo export >>"$lacking"
+    fi
+}
+
+scenarios=mine
+case $kind in squashfs | rclone) scenarios=reading ;; esac
+. /tmp/mine.sh; store_up
+for scenario in $scenarios; do
+    case $scenario in
+        others) case $kind in exfat | ntfs) ;; *) continue ;; esac ;;
+        lost) can_be_lost || continue ;;
+        full) can_be_full || continue ;;
+    esac
+    "$scenario"
+    say "$scenario: held"
+done
+LC_ALL=C sort -u "$lacking" | sed "s/^/$kind: does not hold: /" >&2
+cut -d ' ' -f 1 "$lacking" | LC_ALL=C sort -u | paste -s -d ' '

@@ -1,0 +1,65 @@
+# A Ceph cluster of one machine, whose disk is memory: a monitor, a disk and a metadata server, each a child of the shell that sources
+# this. Sets $ceph_conf; $cluster has the process ids of what is to be ended.
+cluster=()
+cluster_up() {
+    local at=$work/ceph ports monitor uuid try
+    ceph_conf=$at/ceph.conf
+    [ ! -e "$ceph_conf" ] || return 0
+    mkdir -p "$at"/{mon,osd,mds}
+    ports=$(python3 -c 'import socket; held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]; print(*(s.getsockname()[1] for s in held))')
+    monitor="[v2:127.0.0.1:${ports% *},v1:127.0.0.1:${ports#* }]"
+    uuid=$(cat /proc/sys/kernel/random/uuid)
+    touch "$at/keyring"
+    cat >"$ceph_conf" <<EOF
+[global]
+fsid = $uuid
+mon host = $monitor
+mon initial members = a
+public addr = 127.0.0.1
+cluster addr = 127.0.0.1
+auth cluster required = none
+auth service required = none
+auth client required = none
+keyring = $at/keyring
+mon data = $at/mon
+osd data = $at/osd
+mds data = $at/mds
+run dir = $at
+admin socket = $at/\$name.\$pid.asok
+log file = $at/\$name.log
+mon cluster log file = $at/cluster.log
+osd objectstore = memstore
+memstore device bytes = 1073741824
+osd pool default size = 1
+osd pool default min size = 1
+osd crush chooseleaf type = 0
+mon allow pool size one = true
+EOF
+    part() { "$@" -c "$ceph_conf" -f >"$at/$1.out" 2>&1 </dev/null & cluster+=($!); }
+    ask() { timeout 20 ceph -c "$ceph_conf" "$@" >"$at/asked" 2>&1; }
+    make() { "$@" >"$at/made" 2>&1 || { cat "$at/made" >&2; skip "no Ceph cluster can be made"; }; }
+    make monmaptool --create --addv a "$monitor" --fsid "$uuid" "$at/monmap"
+    make ceph-mon --mkfs -i a --monmap "$at/monmap" -c "$ceph_conf"
+    part ceph-mon -i a
+    for try in $(seq 50); do ! ask mon stat || break; sleep 0.1; done
+    uuid=$(cat /proc/sys/kernel/random/uuid)
+    make ask osd new "$uuid"
+    make ceph-osd --mkfs -i 0 --osd-uuid "$uuid" -c "$ceph_conf"
+    part ceph-osd -i 0
+    make ask osd pool create metadata 8
+    make ask osd pool create data 8
+    make ask fs new fs metadata data
+    part ceph-mds -i a
+    for try in $(seq 300); do
+        ! { ask mds stat && grep -q up:active "$at/asked"; } || return 0
+        sleep 0.1
+    done
+    cat "$at/asked" >&2
+    skip "the cluster does not come up"
+}
+# What a client that was killed has had stays its own until the metadata server forgets it, after some five minutes; here that is at once.
+forget_clients() { [ ${#cluster[@]} -eq 0 ] || timeout 20 ceph -c "$ceph_conf" tell mds.a session evict >"$work/ceph/asked" 2>&1; }
+cluster_down() {
+    [ ${#cluster[@]} -eq 0 ] || { kill -9 "${cluster[@]}"; wait "${cluster[@]}"; } 2>/dev/null || true
+    cluster=()
+}
