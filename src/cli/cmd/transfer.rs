@@ -456,6 +456,31 @@ mod tests {
     }
 
     #[test]
+    fn an_export_to_which_another_one_came_is_done_all_the_same() {
+        // The one that came to its end first took the mark with it, and the other one, which missed it, said that it had failed.
+        let scene = Scene::new();
+        scene.import();
+        let plan = FaultPlan::new();
+        let store = FaultStore::wrap(OsDir::open(&scene.open.dir).unwrap(), plan.clone());
+        scene.open.vault.close().unwrap();
+        let vault = Vault::open(store, &scene.owner, OpenOptions::default()).unwrap();
+        let target = scene.dir.path().join("target");
+        fs::create_dir(&target).unwrap();
+        plan.slow_down(Call::Read, std::time::Duration::from_millis(100));
+        std::thread::scope(|scope| {
+            let export = scope.spawn(|| {
+                let root = Node::at(&vault, b"").unwrap();
+                export::run(&vault, &root, b"", &target, export::Allowed::default(), Tally::new(None))
+            });
+            while !export.is_finished() && fs::remove_file(target.join(mark())).is_err() {
+                std::thread::yield_now();
+            }
+            assert_eq!(counts(&export.join().unwrap()), (6, 0, 0));
+        });
+        assert!(!target.join(mark()).exists());
+    }
+
+    #[test]
     fn what_gives_rights_is_made_only_where_that_is_asked_for() {
         // Modes and kinds are the store's own: whoever stores a vault that root exports could make any file of it a program that runs as
         // root, or a node of the machine's disk for everybody.
