@@ -155,7 +155,7 @@ pub fn export(args: &Export) -> Result<Exit, Failure> {
     let failed = |source| Error::Io { op: "export to", path: args.dir.clone(), source };
     open.refuse_within("export to", &args.dir)?;
     fs::create_dir_all(&args.dir).map_err(failed)?;
-    let total = progress::is_shown().then(|| total(&open.vault, source.id()));
+    let total = progress::is_shown().then(|| total(&open.vault, source.id(), libc::PATH_MAX as usize / 2));
     let allowed = export::Allowed { suid: args.suid, dev: args.dev };
     let tally = export::run(&open.vault, &source, &path, &args.dir, allowed, Tally::new(total));
     drop(source);
@@ -165,14 +165,18 @@ pub fn export(args: &Export) -> Result<Exit, Failure> {
     exit
 }
 
-/// Bytes of all files below a directory of a vault, as far as they can be found out.
-fn total(vault: &Vault, dir: NodeId) -> u64 {
+/// Bytes of all files below a directory of a vault, as far as they can be found out, and copied: no local path is of more than `depth`
+/// components.
+fn total(vault: &Vault, dir: NodeId, depth: usize) -> u64 {
     let mut bytes = 0;
+    if depth == 0 {
+        return bytes;
+    }
     let _ = for_each_entry(vault, dir, |entry| -> vault::Result<()> {
         if let Ok(Some(node)) = Node::child(vault, dir, &entry.name) {
             match node.attr.kind {
                 Kind::File => bytes += node.attr.size,
-                Kind::Dir => bytes += total(vault, node.id()),
+                Kind::Dir => bytes += total(vault, node.id(), depth - 1),
                 _ => {}
             }
         }
