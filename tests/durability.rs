@@ -1143,31 +1143,32 @@ fn a_checkpoint_that_learns_of_lost_bytes_in_the_middle_of_a_commit_tells_it() {
     let plan = FaultPlan::new();
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
     durable(&vault, b"file", &pattern(1, 20_000));
-    durable(&vault, b"other", &pattern(1, 20_000));
-    overwrite(&vault, b"other", 0, &pattern(4, 4096)).unwrap();
+    vaults::mkdir(&vault, b"dir").unwrap();
     let handle = open_synced(&vault, b"file");
     let ino = at(&vault, b"file", |node| vault.getattr(node)).unwrap().ino;
     vault.write(handle, 0, &pattern(2, 4096), false).unwrap();
     vault.fsync(handle, false).unwrap();
     vault.write(handle, 20_000, &pattern(3, 200_000), false).unwrap();
     plan.lose_what_is_not_flushed();
-    let inside = parking_lot::Mutex::new(Some((vault.clone(), plan.clone())));
+    let checkpoint = Arc::new(parking_lot::Mutex::new(None));
+    let inside = parking_lot::Mutex::new(Some((vault.clone(), plan.clone(), checkpoint.clone())));
     store.on_event(Box::new(move |event| {
         if (event.call, event.ino) != (Call::SyncData, ino) {
             return;
         }
-        let Some((vault, plan)) = inside.lock().take() else { return };
+        let Some((vault, plan, checkpoint)) = inside.lock().take() else { return };
         plan.reset();
-        for n in 1..=2 {
-            plan.add(Fault { calls: Calls::Of(Call::SyncAll), when: When::Nth(n), errno: libc::EIO, short: false });
-        }
+        plan.add(Fault { calls: Calls::Of(Call::SyncAll), when: When::Nth(1), errno: libc::EIO, short: false });
         // What the journal has is checkpointed first.
-        let flags = OpenFlags { truncate: true, ..READ_WRITE };
-        let _ = vaults::open_or_create(&vault, b"other", flags);
-        assert_eq!(plan.failed(), 2);
-        plan.heal();
+        let rename = move || vaults::rename(&vault, b"dir", b"elsewhere", RenameMode::NoReplace);
+        *checkpoint.lock() = Some(std::thread::spawn(rename));
+        while plan.failed() == 0 {
+            std::thread::yield_now();
+        }
     }));
     let synced = vault.fsync(handle, false);
+    let checkpoint = checkpoint.lock().take().expect("the file was flushed");
+    let _ = checkpoint.join().unwrap();
     let cut = vaults::open(store.crash(&mut |_| 0).root()).unwrap();
     let old = patched(pattern(1, 20_000), 0, &pattern(2, 4096));
     let new = patched(old.clone(), 20_000, &pattern(3, 200_000));
@@ -1205,6 +1206,46 @@ fn a_flush_in_the_background_that_has_lost_bytes_tells_the_fsync_beside_it() {
         "{synced:?}, {} bytes",
         found.len()
     );
+}
+
+#[test]
+fn a_checkpoint_keeps_the_records_of_a_file_of_which_a_flush_beside_it_has_lost_bytes() {
+    // The store tells one of two flushes of what it has lost. That of the background was told, and before it had noted that, a checkpoint
+    // flushed the file as well, was told nothing, and emptied the journal: what an fsync had promised long ago was nowhere any more.
+    for by_commit in [false, true] {
+        let store = store(12);
+        let plan = FaultPlan::new();
+        let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+        let old = pattern(1, 20_000);
+        durable(&vault, b"file", &old);
+        durable(&vault, b"other", &old);
+        overwrite(&vault, b"other", 0, &pattern(4, 4096)).unwrap();
+        let handle = open_synced(&vault, b"file");
+        vault.write(handle, 0, &pattern(2, 4096), false).unwrap();
+        vault.fsync(handle, false).unwrap();
+        vault.write(handle, 20_000, &pattern(3, 200_000), false).unwrap();
+        plan.reset();
+        plan.lose_what_is_not_flushed();
+        plan.add(Fault { calls: Calls::Of(Call::SyncData), when: When::Nth(1), errno: libc::EIO, short: false });
+        // What is asked of the file before its loss is noted; nothing else is slow.
+        plan.slow_down(Call::Stat, std::time::Duration::from_secs(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| match by_commit {
+                true => assert!(vault.fsync(handle, false).is_err()),
+                false => vault.flush_due(std::time::Duration::ZERO),
+            });
+            while plan.failed() == 0 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50)); // no call tells that it has come to be asked for
+            plan.slow_down(Call::Stat, std::time::Duration::ZERO);
+            // The journal is emptied before.
+            let _ = vaults::open_or_create(&vault, b"other", OpenFlags { truncate: true, ..READ_WRITE });
+        });
+        let promised = patched(old.clone(), 0, &pattern(2, 4096));
+        let found = get(&vaults::open(store.crash(&mut |_| 0).root()).unwrap(), b"file").unwrap();
+        assert!(found.starts_with(&promised), "by a commit: {by_commit}");
+    }
 }
 
 #[test]

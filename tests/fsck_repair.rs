@@ -523,3 +523,29 @@ fn what_the_store_fails_to_give_once_is_not_moved_away() {
     }
     assert!(told > 5, "{told} of the calls were missed");
 }
+
+#[test]
+fn directories_that_are_deeper_than_the_stack_are_told_of_and_do_not_end_the_check() {
+    // Whoever stores a vault could make a tree in it at which fsck, which enters one directory out of the other, died of its own depth: with
+    // that the vault could be neither checked nor repaired.
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 14);
+    put(&vaults::open(store.root()).unwrap(), b"file", b"text").unwrap();
+    let mut dir = store.root();
+    for _ in 0..20_000 {
+        dir.mkdir(b"BBBBBBBBBBBBBBBBBBBBBBBB", 0o755).unwrap();
+        dir = dir.open_dir(b"BBBBBBBBBBBBBBBBBBBBBBBB").unwrap();
+    }
+    let check = move || {
+        let vault = vaults::open(store.root()).unwrap();
+        let online = Online { settle: Duration::from_millis(1), tries: 3 };
+        [vault.check(b"", &mut |_| {}).unwrap(), vault.check_online(b"", &online, &mut |_| {}).unwrap()]
+    };
+    // That of a command.
+    let reports = std::thread::Builder::new().stack_size(8 << 20).spawn(check).unwrap().join().unwrap();
+    for report in reports {
+        let deep: Vec<_> = report.faults.iter().filter(|fault| fault.what.contains("too deep")).collect();
+        assert_eq!((report.seen.files, deep.len()), (1, 1));
+        assert_eq!(report.faults.len(), deep[0].cipher.split(|&b| b == b'/').count() + 1);
+    }
+}

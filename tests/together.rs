@@ -16,7 +16,7 @@ use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
 use kithfs::backing::mem::MemStore;
 use kithfs::backing::{Access, Call, RenameMode as StoreRename};
 use kithfs::sharing::Identity;
-use kithfs::vault::{Error, LockMode, OpenFlags, RenameMode, Vault};
+use kithfs::vault::{Error, LockMode, OpenFlags, ROOT, RenameMode, Vault};
 use members::{open_as, together, trusting, with_bob};
 use vaults::{CALLER, READ, READ_WRITE, Seeded, at, faults, get, mkdir, open_or_create, pattern, put, rename, tree, write_at};
 
@@ -272,6 +272,38 @@ fn a_directory_that_somebody_else_has_renamed_meanwhile_is_looked_up_again() {
     assert_eq!((get(&ann, b"a/f").unwrap(), get(&ann, b"b/f").unwrap()), (b"b/f".to_vec(), b"x/f".to_vec()));
     rename(&ann, b"a/f", b"a/g", RenameMode::Replace).unwrap();
     assert_eq!(get(&bob, b"a/g").unwrap(), b"b/f");
+}
+
+#[test]
+fn a_long_name_that_one_removes_while_another_makes_it_is_not_lost() {
+    // What was sealed as the name went after the entry, and took that of the other's entry along, which had come between: his file was shown
+    // under what is left of a long name.
+    let long = [b'l'; 200];
+    let (store, ann, bob) = both();
+    put(&ann, &long, b"hers").unwrap();
+    let bob = Arc::new(bob);
+    let puts = Arc::new(parking_lot::Mutex::new(None));
+    let inside = parking_lot::Mutex::new(Some((bob.clone(), puts.clone())));
+    store.on_event(Box::new(move |event| {
+        if event.call == Call::Unlink
+            && event.name.as_ref().is_some_and(|name| name.starts_with(b"+name-"))
+            && let Some((bob, puts)) = inside.lock().take()
+        {
+            let (done, is_done) = std::sync::mpsc::channel();
+            *puts.lock() = Some(std::thread::spawn(move || {
+                let put = put(&bob, &long, b"his");
+                let _ = done.send(());
+                put
+            }));
+            let _ = is_done.recv_timeout(Duration::from_millis(200)); // or he waits for her
+        }
+    }));
+    ann.unlink(ROOT, &long).unwrap();
+    let puts = puts.lock().take().expect("a sealed name was removed");
+    puts.join().unwrap().unwrap();
+    assert_eq!(get(&ann, &long).unwrap(), b"his");
+    assert_eq!(tree(&ann).unwrap().keys().collect::<Vec<_>>(), [&long.to_vec()]);
+    assert_eq!(faults(&ann), [""; 0]);
 }
 
 #[test]

@@ -157,7 +157,7 @@ impl Committer<'_> {
 
     /// A real flush of the inode: contents, times, mode, and on the usual stores its name.
     fn sync_all(&self, state: &mut FileState, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
-        self.flushed(open.file.sync_all(), open, recorded)?;
+        self.flush(|| open.file.sync_all(), open, recorded)?;
         self.journal.created_is_durable(&state.file_id);
         state.durable = true;
         state.straight_since = None;
@@ -170,12 +170,9 @@ impl Committer<'_> {
 
     /// A flush that failed is not tried again, whatever the error: the kernel tells once of bytes that it has lost, and among them may be
     /// those of records.
-    fn flushed(&self, result: std::io::Result<()>, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
-        // A checkpoint, which may come between any two steps of a commit, was perhaps told before; so was the background, which may be about
-        // to note it.
-        drop(open.flushing.lock());
-        let told = if self.journal.has_lost(open.inode) { Err(Fault::Os(libc::EIO)) } else { Ok(()) };
-        let flushed = result.inspect_err(|_| self.journal.not_flushed(open.inode, &open.file)).map_err(Fault::from).and(told);
+    fn flush(&self, flush: impl FnOnce() -> std::io::Result<()>, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
+        // A checkpoint, which may come between any two steps of a commit, was perhaps told before; so was the background.
+        let flushed = self.journal.flush_all(open.inode, &open.file, flush);
         *recorded |= flushed.is_err();
         flushed
     }
@@ -290,7 +287,7 @@ impl Committer<'_> {
             if state.needs_sync {
                 self.sync_all(state, open, recorded)?
             } else {
-                self.flushed(file.sync_data(), open, recorded)?
+                self.flush(|| file.sync_data(), open, recorded)?
             }
             state.unsynced = false;
         }

@@ -11,10 +11,11 @@ use super::file::OpenFile;
 use super::folder::Folder;
 use super::junction::holds_share;
 use super::open_files::Open;
+use super::together::NamesRead;
 use super::types::{Attr, Caller, Handle, NodeId, OpenFlags, RenameMode};
 use crate::backing::{Dir, Kind, Stat};
 use crate::format::header::Hint;
-use crate::format::name::{StoredName, is_control};
+use crate::format::name::{LONG, StoredName, is_control};
 use crate::format::record::OVERFLOW;
 
 impl Core {
@@ -54,6 +55,20 @@ impl Core {
             folder.dir.chmod(stored, stat.perm)?;
         }
         Ok(folder.dir.stat(stored)?)
+    }
+
+    /// [`Folder::tidy`] once an entry is gone, by who has held `names` for that: another daemon may be about to make an entry of the name, for
+    /// which it has found the sidecar.
+    fn tidy(&self, names: NamesRead<'_>, folder: &Folder, stored: &[u8]) {
+        if !self.shared || stored.first() != Some(&LONG) {
+            return folder.tidy(stored);
+        }
+        drop(names);
+        match self.names.write() {
+            Ok(_alone) => folder.tidy(stored),
+            // It is found by the next entry of the name, or by a check.
+            Err(fault) => tracing::warn!(errno = fault.errno(), "what was sealed as a name is left behind"),
+        }
     }
 
     /// Makes an entry by `make`, which is told its stored name.
@@ -138,7 +153,7 @@ impl Core {
 
     pub fn create_file(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, flags: OpenFlags) -> Inner<(Attr, Handle)> {
         self.check_writable()?;
-        let _names = self.names.read()?;
+        let names = self.names.read()?;
         let folder = self.folder(parent)?;
         let stored = folder.encode(name)?;
         if folder.is_taken(name)? {
@@ -156,7 +171,7 @@ impl Core {
                 Ok(stat) => stat,
                 Err(fault) => {
                     folder.dir.unlink(stored.entry())?;
-                    folder.tidy(stored.entry());
+                    self.tidy(names, &folder, stored.entry());
                     return Err(fault);
                 }
             };
@@ -181,7 +196,7 @@ impl Core {
         {
             let _ = folder.dir.unlink(stored.entry());
             self.nodes.remove_link(&stat, parent, stored.entry());
-            folder.tidy(stored.entry());
+            self.tidy(names, &folder, stored.entry());
             let _ = self.release(&open, flags);
             self.nodes.forget(node, 1);
             return Err(fault);
@@ -238,7 +253,7 @@ impl Core {
 
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Inner<()> {
         self.check_writable()?;
-        let _names = self.names.read()?;
+        let names = self.names.read()?;
         let folder = self.folder(parent)?;
         let (stored, stat) = folder.find(name)?;
         if stat.kind == Kind::Dir {
@@ -262,7 +277,7 @@ impl Core {
         }
         let gone = self.nodes.remove_link(&stat, parent, &stored);
         drop(paths);
-        folder.tidy(&stored);
+        self.tidy(names, &folder, &stored);
         if let Some(node) = gone {
             self.inode_changed(node);
         }

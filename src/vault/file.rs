@@ -170,8 +170,6 @@ pub(crate) struct OpenFile {
     pub state: RwLock<FileState>,
     /// Name or mode have changed; the next commit begins with a real flush.
     pub inode_changed: AtomicBool,
-    /// Held by the background while it flushes the file and notes what that has lost.
-    pub flushing: Mutex<()>,
     /// Where several daemons have the vault open: the lock of who has the file open for writing.
     pub guard: Mutex<Option<Arc<dyn File>>>,
 }
@@ -223,7 +221,6 @@ impl OpenFile {
             file_id,
             state: RwLock::new(state),
             inode_changed: AtomicBool::new(false),
-            flushing: Mutex::new(()),
             guard: Mutex::new(None),
         })
     }
@@ -301,7 +298,6 @@ impl OpenFile {
             file_id: state.file_id,
             state: RwLock::new(state),
             inode_changed: AtomicBool::new(false),
-            flushing: Mutex::new(()),
             guard: Mutex::new(None),
         }))
     }

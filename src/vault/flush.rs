@@ -6,7 +6,7 @@
 //!   then on.
 //! * The bulk is flushed before the file is locked: who writes to it does not wait for a slow disk, nor does the commit of another file.
 //! * A flush that fails is told as any other: the file gives the error until it is closed. The kernel tells one of two flushes that are
-//!   under way at the same time: a commit, which may be the other one, asks this one when its own is done.
+//!   under way at the same time: a commit or a checkpoint, which may be the other one, waits for this one when its own is done.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -66,11 +66,8 @@ impl Core {
     fn flush_open(&self, open: &Arc<OpenFile>, due: Due, age: Duration) -> Result<(), Fault> {
         // Twice where the rest is flushed with the file locked: while the first one takes its seconds, more comes.
         let times = if due == Due::Durable { 2 } else { 1 };
-        let flush = || {
-            let _flushing = open.flushing.lock();
-            (0..times).try_for_each(|_| open.file.sync_data()).inspect_err(|_| self.journal.not_flushed(open.inode, &open.file))
-        };
-        if let Err(e) = flush() {
+        let flush = || (0..times).try_for_each(|_| open.file.sync_data());
+        if let Err(e) = self.journal.flush(open.inode, &open.file, flush) {
             let fault = Fault::from(e);
             open.state.write().latched.get_or_insert(fault.errno());
             return Err(fault);

@@ -231,14 +231,16 @@ impl Folder<'_> {
         if is_valid(&name) { Ok(Some(name)) } else { Err(Fault::Corrupt("has a sealed name that none can have")) }
     }
 
-    /// Removes the sidecar of a long name whose entry is gone, unless a conflict copy of the entry has its name from it.
+    /// Removes the sidecar of a long name whose entry is gone, unless a conflict copy of the entry has its name from it. Nobody else makes an
+    /// entry of that name meanwhile.
     pub(super) fn tidy(&self, stored: &[u8]) {
         let Decoded::Long { sidecar, suffix, .. } = self.core.keys.names(&self.id).decode(stored) else { return };
         let entry = &stored[..stored.len() - suffix.len()];
         let tidied = (|| {
             let is_copy = !suffix.is_empty();
             let has_copies = || self.core.long_copies.are_there((self.node, self.id), &*self.dir, entry, is_copy);
-            if is_copy && self.dir.stat(entry).is_ok() || has_copies()? {
+            // The entry: of which this was a copy, or which somebody has made anew.
+            if self.there(entry)?.is_some() || has_copies()? {
                 return Ok(());
             }
             match self.dir.unlink(&sidecar) {

@@ -387,9 +387,8 @@ impl Journal {
         self.state.lock().doubtful.contains(&inode)
     }
 
-    /// A flush of the file failed: what its records have written may be lost, and what was written without one.
-    pub fn not_flushed(&self, inode: Inode, file: &Arc<dyn File>) {
-        self.lost.note(inode, file);
+    /// What records of the file have written may be lost.
+    fn not_flushed(&self, inode: Inode) {
         let mut state = self.state.lock();
         if let Some(tracked) = state.unflushed.remove(&inode) {
             state.add_broken(inode, tracked);

@@ -230,7 +230,7 @@ impl Core {
         drop(files);
         match from.dir.open_file(stored, Access::Read) {
             Ok(file) => {
-                file.sync_all().inspect_err(|_| self.journal.not_flushed(inode, &file))?;
+                self.journal.flush(inode, &file, || file.sync_all())?;
                 if self.journal.notes_created()
                     && let Some(path) = self.path_in(from.node, stored)
                 {

@@ -8,7 +8,8 @@
 //! * Who reads takes no lock. The header tells whether the state in memory is that of the store; what does not authenticate while somebody
 //!   holds the guard, or where the header is another one by then, is read again, because a commit may be or have been under way.
 //! * Names: what sees a directory stand still is alone in all daemons, what adds or removes one name is not, by a lock on a file in the
-//!   share's root. A commit counts among the latter, for its record in the journal names a path.
+//!   share's root. A commit counts among the latter, for its record in the journal names a path. What was sealed as a long name sees it stand
+//!   still before it goes.
 //! * After each commit the journal is emptied: no replay may meet what another daemon has written since, or renamed.
 
 use std::sync::Arc;

@@ -128,7 +128,7 @@ impl Place {
 
     /// Makes what was set durable.
     fn sync(&self, root: &dyn Dir, journal: &Journal) -> Inner<()> {
-        let flush = |file: &Arc<dyn File>, inode| file.sync_all().inspect_err(|_| journal.not_flushed(inode, file));
+        let flush = |file: &Arc<dyn File>, inode| journal.flush(inode, file, || file.sync_all());
         match self {
             Place::File(open) => flush(&open.file, open.inode)?,
             Place::Dir(dir) => dir.sync()?,

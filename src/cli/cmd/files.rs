@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use crate::backing::{Kind, RenameMode, SetTime};
 use crate::cli::args::files::{Cat, Get, Ls, Mkdir, Put, Rm};
@@ -157,7 +159,7 @@ fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
     let file = OpenFile::read(&open.vault, node.id()).map_err(open.failed(path))?;
     // the size that the header authenticates: what was found before follows from the length of the ciphertext, which anybody can change
     let attr = open.vault.getattr(node.id()).map_err(open.failed(path))?;
-    let place = if target.is_symlink() { target.canonicalize().ok() } else { None };
+    let place = if target.is_symlink() { followed(target).map_err(failed)? } else { None };
     let target = place.as_deref().unwrap_or(target);
     let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let new = tempfile::Builder::new().prefix(".kithfs-part-").tempfile_in(dir).map_err(local::unnamed).map_err(failed)?;
@@ -184,6 +186,16 @@ fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
     file.close().map_err(open.failed(path))?;
     new.persist(target).map_err(|error| failed(error.error))?;
     Ok(())
+}
+
+/// Where a link leads; `None` where nothing is there. The kernel follows it: not that of another user in a directory of all, by which he
+/// would choose which file is replaced (`fs.protected_symlinks`).
+fn followed(link: &Path) -> std::io::Result<Option<PathBuf>> {
+    match fs::File::options().read(true).custom_flags(libc::O_PATH).open(link) {
+        Ok(there) => fs::read_link(format!("/proc/self/fd/{}", there.as_raw_fd())).map(Some),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Copies a file in.
@@ -308,9 +320,16 @@ pub fn rm(args: &Rm) -> Result<Exit, Failure> {
         match remove(&open.vault, path, args.recursive) {
             Err(error) if args.force && error.errno() == libc::ENOENT => {}
             Err(error) => {
-                let is_full = error.errno() == libc::ENOTEMPTY && !args.recursive;
+                let error_no = error.errno();
                 let failure = open.failed(path)(error);
-                let failure = if is_full { failure.hint("-r removes a directory with all that is in it") } else { failure };
+                let failure = match error_no {
+                    libc::ENOTEMPTY if args.recursive => failure.hint(format_args!(
+                        "what is left in it has no name that can be read; `kithfs fsck {}` tells what that is",
+                        display::word(open.dir.as_os_str().as_bytes())
+                    )),
+                    libc::ENOTEMPTY => failure.hint("-r removes a directory with all that is in it"),
+                    _ => failure,
+                };
                 // each is told; the last word and the exit code are those of the first
                 if let Some(earlier) = first.replace(failure) {
                     std::mem::replace(first.as_mut().expect("was just set"), earlier).print();
@@ -339,29 +358,48 @@ struct Level<'a> {
     node: Node<'a>,
     name: Box<[u8]>,
     left: Vec<Box<[u8]>>,
+    /// Since it was listed: something was removed, and something was not found any more.
+    changed: (bool, bool),
+}
+
+impl<'a> Level<'a> {
+    fn new(vault: &vault::Vault, node: Node<'a>, name: &[u8]) -> vault::Result<Level<'a>> {
+        let left = names(vault, node.id())?;
+        Ok(Level { node, name: name.into(), left, changed: (false, false) })
+    }
 }
 
 /// Removes a directory with all in it. The depth is not bounded by any path's length, so it is kept in a list and not on the stack.
 fn remove_tree<'a>(vault: &'a vault::Vault, parent: NodeId, name: &[u8], node: Node<'a>) -> vault::Result<()> {
-    let left = names(vault, node.id())?;
-    let mut levels = vec![Level { node, name: name.into(), left }];
+    let mut levels = vec![Level::new(vault, node, name)?];
     while let Some(level) = levels.last_mut() {
         let here = level.node.id();
         let Some(name) = level.left.pop() else {
+            // With an entry goes its name, which then belongs to the next one that claims it: what was listed under another name before.
+            if std::mem::take(&mut level.changed) == (true, true) {
+                level.left = names(vault, here)?;
+                continue;
+            }
             let done = levels.pop().expect("there is one");
             let above = levels.last().map_or(parent, |level| level.node.id());
             drop(done.node);
             vault.rmdir(above, &done.name)?;
+            if let Some(above) = levels.last_mut() {
+                above.changed.0 = true;
+            }
             continue;
         };
         match Node::child(vault, here, &name) {
             Ok(Some(node)) if node.is_dir() => {
-                let left = names(vault, node.id())?;
-                levels.push(Level { node, name, left });
+                let inside = Level::new(vault, node, &name)?;
+                levels.push(inside);
             }
-            Ok(None) => {}
+            Ok(None) => level.changed.1 = true,
             // what is damaged can be removed all the same
-            Ok(Some(_)) | Err(_) => vault.unlink(here, &name)?,
+            Ok(Some(_)) | Err(_) => {
+                vault.unlink(here, &name)?;
+                level.changed.0 = true;
+            }
         }
     }
     Ok(())

@@ -47,6 +47,11 @@ const PROBE: &[u8] = b"trusted.kithfs-probe";
 /// Files that are open at a time, and plain bytes that wait with them.
 const OPEN_MAX: usize = 128;
 const WAITING_MAX: u64 = 64 << 20;
+/// Directories below each other that are entered. Whoever stores the vault could make them deeper than our stack, and the paths of what is
+/// wrong in them longer than memory.
+const DEPTH_MAX: usize = 1024;
+/// What is wrong with what is deeper.
+pub(super) const TOO_DEEP: &str = "lies too deep to be checked with all that is above it";
 
 /// A directory on the walk.
 pub(super) struct Place {
@@ -82,6 +87,8 @@ pub(super) struct Walk<'a> {
     bytes: u64,
     /// Of each directory only this entry is looked at; empty is none.
     only: Option<Vec<u8>>,
+    /// Directories above each other that the walk is in.
+    depth: usize,
     /// See [`CheckReport::strangers`](super::CheckReport::strangers).
     pub strangers: u64,
     /// Names that remedies of this walk will give.
@@ -113,6 +120,7 @@ impl<'a> Walk<'a> {
             waiting: Vec::new(),
             bytes: 0,
             only: None,
+            depth: 0,
             strangers: 0,
             claimed: HashSet::new(),
             used: Used::default(),
@@ -253,11 +261,17 @@ impl<'a> Walk<'a> {
     fn directory(&mut self, place: Place) {
         self.seen.dirs += 1;
         (self.progress)(&self.seen);
+        if self.depth == DEPTH_MAX && self.only.is_none() {
+            self.used.unlooked += 1;
+            return self.fault(&place.plain, &place.cipher, TOO_DEEP, None);
+        }
+        self.depth += 1;
         for entry in &place.entries {
             if self.only.as_ref().is_none_or(|only| *only == *entry.0.name) {
                 self.entry(&place, entry);
             }
         }
+        self.depth -= 1;
     }
 
     fn entry(&mut self, place: &Place, (entry, name): &(DirEntry, Option<Vec<u8>>)) {

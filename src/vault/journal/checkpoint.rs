@@ -39,9 +39,12 @@ impl Journal {
         }
         for (inode, tracked) in std::mem::take(&mut state.unflushed) {
             // Times too: a record carries them, and is gone afterwards.
-            if let Err(e) = tracked.file.sync_all() {
+            let flushed = self.lost.flush(inode, &tracked.file, || tracked.file.sync_all());
+            self.lost.wait_for_flushes(inode);
+            if let Err(e) = &flushed {
                 tracing::error!("a file of the journal could not be flushed: {e}");
-                self.lost.note(inode, &tracked.file);
+            }
+            if flushed.is_err() || self.has_lost(inode) {
                 state.add_broken(inode, tracked);
             }
         }

@@ -45,7 +45,11 @@ pub fn run(vault: &Vault, source: &Node<'_>, plain: &[u8], dir: &Path, allowed: 
         let open = File::open(dir).map_err(local("open"))?;
         rustix::fs::syncfs(&open).map_err(call("sync"))?;
         if marked {
-            fs::remove_file(dir.join(mark())).map_err(local("remove"))?;
+            match fs::remove_file(dir.join(mark())) {
+                // by another export to it, which has come to its end before
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed.map_err(local("remove"))?,
+            }
         }
         export.metadata(source, dir)
     });
@@ -82,6 +86,7 @@ impl Export<'_> {
         }
         let file = match File::options().write(true).create_new(true).mode(0o600).open(dir.join(mark())) {
             Err(error) if may_be_unmarked(error.raw_os_error()) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(true),
             made => made.map_err(local("make file"))?,
         };
         file.sync_all().map_err(local("sync"))?;

@@ -38,7 +38,11 @@ pub fn run(open: &Open, dir: &Path, target: NodeId, doubtful: bool, tally: Tally
         let stat = import.entries(dir, target)?;
         import.sync()?;
         if marked {
-            import.vault.unlink(target, mark().as_bytes())?;
+            match import.vault.unlink(target, mark().as_bytes()) {
+                // by a sync tool: somebody else has come to the end of an import that had it before
+                Err(error) if error.errno() == libc::ENOENT => {}
+                removed => removed?,
+            }
         }
         import.metadata(dir, target, &stat)
     });
