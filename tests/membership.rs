@@ -5,10 +5,13 @@ mod members;
 #[path = "support/vaults.rs"]
 mod vaults;
 
+use std::sync::{Arc, Barrier};
+
 use kithfs::backing::Access;
-use kithfs::sharing::Role;
-use kithfs::vault::{CreateShare, Error, LogKind, RenameMode};
-use members::{beside, key, member, open_as, person, quiet, root_share, with_bob};
+use kithfs::backing::fault::{FaultPlan, FaultStore, Locks};
+use kithfs::sharing::{Pin, Role, RosterError};
+use kithfs::vault::{CreateShare, Error, LockMode, LogKind, OpenOptions, Pins, RenameMode, Trust, Vault};
+use members::{beside, key, member, open_as, person, quiet, root_share, trusting, with_bob};
 use vaults::{at, faults, get, mkdir, pattern, put, rename, symlink, tree};
 
 #[test]
@@ -126,6 +129,85 @@ fn two_admins_who_change_the_membership_apart_make_a_fork_that_is_read_only_unti
     assert!(!settled.is_read_only());
     put(&settled, b"file", b"after").unwrap();
     assert!(matches!(open_as(&store, &cem), Err(Error::NoAccess { .. })), "who was added on the losing side has to be added again");
+}
+
+#[test]
+fn two_changes_at_the_same_time_in_one_store_both_count() {
+    // Two commands about one share, of one admin or of two, continued the same manifest if they were given at the same time. Both said that
+    // they were done; what they had made was a fork, read-only for everybody, or counted for nobody but a machine that had seen it alone.
+    for round in 0..20 {
+        let (store, ann, bob) = with_bob();
+        let cem = person(3);
+        let begin = Barrier::new(2);
+        std::thread::scope(|both| {
+            both.spawn(|| {
+                let vault = beside(&store, &ann);
+                begin.wait();
+                root_share(&vault).add(&[member(&cem, Role::Reader, "Cem")]).unwrap();
+            });
+            let vault = beside(&store, &ann);
+            begin.wait();
+            root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+        });
+        let info = root_share(&beside(&store, &ann)).info().unwrap();
+        let members: Vec<&str> = info.members.iter().filter(|m| m.public != ann.public()).map(|m| &m.name[..]).collect();
+        assert_eq!((info.heads.len(), members), (1, vec!["Cem"]), "round {round}");
+    }
+}
+
+/// A memory of shares in whose first use something else happens: between the look at the head and the change of it.
+struct Meanwhile {
+    act: parking_lot::Mutex<Option<Box<dyn FnOnce() -> Option<Pin> + Send>>>,
+    seen: parking_lot::Mutex<Option<Pin>>,
+}
+
+impl Pins for Meanwhile {
+    fn get(&self, _share: &[u8; 32]) -> std::io::Result<Option<Pin>> {
+        Ok(*self.seen.lock())
+    }
+
+    fn inviter(&self, _share: &[u8; 32]) -> std::io::Result<Option<[u8; 32]>> {
+        Ok(None)
+    }
+
+    fn put(&self, _share: &[u8; 32], _head: Pin) -> std::io::Result<()> {
+        if let Some(act) = self.act.lock().take() {
+            *self.seen.lock() = act();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_change_that_another_one_excludes_is_not_said_to_be_done() {
+    // As above, where locks reach nobody else. Whether the other change is remembered by this user already, as that of a second command of
+    // his own is, or not: what does not count must not be said to be done.
+    for remembered in [false, true] {
+        let (store, ann, _) = with_bob();
+        let (cem, dan) = (person(3), person(4));
+        let plan = FaultPlan::new();
+        plan.give_locks(Locks::Everybody);
+        let root = FaultStore::wrap(store.root(), plan);
+        let meanwhile = Arc::new(Meanwhile { act: None.into(), seen: None.into() });
+        let trust = Trust { pins: Some(meanwhile.clone()), first_use: true };
+        let options = OpenOptions { trust, ..trusting(true, LockMode::None) };
+        let vault = Vault::open(root.clone(), &ann, options).unwrap();
+        let rival = Vault::open(root, &ann, trusting(true, LockMode::None)).unwrap();
+        *meanwhile.act.lock() = Some(Box::new(move || {
+            let made = root_share(&rival).add(&[member(&cem, Role::Reader, "Cem")]).unwrap();
+            remembered.then_some(made)
+        }));
+        let done = root_share(&vault).add(&[member(&dan, Role::Reader, "Dan")]);
+        match done {
+            Err(Error::Members { source: RosterError::Forked(2), .. }) if !remembered => {}
+            Err(Error::Members { source: RosterError::Overtaken, .. }) if remembered => {}
+            other => panic!("remembered: {remembered}, {other:?}"),
+        }
+        if remembered {
+            let members = root_share(&vault).info().unwrap().members;
+            assert!(members.iter().all(|m| m.public != dan.public()), "it does not count");
+        }
+    }
 }
 
 #[test]

@@ -3,28 +3,48 @@
 //! Rules that hold here
 //! * What a former writer had signed stays valid through an inventory that is taken just before, of what was verified then; the share is
 //!   gone through again until nothing new is found, because names may move meanwhile, but not without end.
+//! * Who changes the roster keeps others from doing the same in the same store, by a lock, from the look at the head on; and looks
+//!   afterwards whether the change counts, for locks do not reach everywhere. What does not count is not said to be done.
 //! * Who is removed from a share and was an admin of it is removed from the shares in it before, unless they are isolated; from which he
 //!   could not be removed, the caller is told.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::super::error::{Error, Fault, Inner, Result};
 use super::super::share::{self, Entered, Head};
+use super::super::together::{insist, open_to_lock};
 use super::super::types::{NodeId, ROOT};
 use super::super::walk::{Walk, Walked};
 use super::super::{OsRandom, ShareProgress};
 use super::Share;
-use crate::backing::Access;
+use crate::backing::{Access, File, Lock};
 use crate::format::inventory::{self, InventoryList};
 use crate::sharing::{Acting, Change, Inventory, Member, Pin, Role, RosterError};
 
 /// How often an inventory is taken before the caller is told that the share is busy.
 const ROUNDS: usize = 8;
+/// How long somebody else's change of the roster is waited for.
+const ALONE_TAKES: Duration = Duration::from_secs(10);
 
 impl Share {
+    /// Keeps others who go by this store from changing the roster as long as what it gives lives: two who did so from one head would make a
+    /// fork. Without it, too, changes are made, for not every store has locks, and whoever may read the store may hold this one: he must not
+    /// be able to keep us from removing him.
+    fn alone(&self) -> Option<Arc<dyn File>> {
+        let locked = (|| {
+            let file = open_to_lock(&*self.core.root, share::DESCRIPTOR)?;
+            insist(Instant::now() + ALONE_TAKES, || Ok(file.try_lock(Lock::Exclusive)?.then_some(())))?;
+            Ok(file)
+        })();
+        locked.inspect_err(|fault: &Fault| tracing::warn!(errno = fault.errno(), "the members are changed without a lock")).ok()
+    }
+
     /// Makes a change of the roster by `change`, and takes it over.
     fn change(&self, change: impl FnOnce(&Head, &Acting<'_>) -> std::result::Result<Change, RosterError>) -> Result<Pin> {
+        let _alone = self.alone();
         let entered = self.enter()?;
         if entered.forked {
             return Err(Self::error(RosterError::Forked(entered.heads.len().max(2))));
@@ -41,9 +61,18 @@ impl Share {
 
     fn change_at(&self, head: &Head, change: impl FnOnce(&Head, &Acting<'_>) -> std::result::Result<Change, RosterError>) -> Result<Pin> {
         let change = self.draft(head, change)?;
+        let made = head.roster.extend(&change.manifest).map_err(Self::error)?.head();
         share::put_change(&*self.core.root, &change).map_err(|fault| self.core.explain("change the members of", ROOT, fault))?;
         self.core.refresh(self.vault.shares().trust())?;
-        Ok(self.enter()?.heads[0].roster.head())
+        let Entered { heads, forked, .. } = self.enter()?;
+        // Somebody may have changed them at the same time, whom the lock did not reach.
+        if forked {
+            return Err(Self::error(RosterError::Forked(heads.len().max(2))));
+        }
+        if !heads[0].roster.contains(&made) {
+            return Err(Self::error(RosterError::Overtaken));
+        }
+        Ok(heads[0].roster.head())
     }
 
     /// Adds members.
@@ -224,6 +253,14 @@ impl Share {
                 false => self.take_inventory(&lost, joined, &mut |_| {})?,
             };
             let change = settle(inventory)?;
+            let _alone = self.alone();
+            let is_as_before = |now: &Entered| {
+                let of = |head: &Head| head.roster.head();
+                now.heads.len() == heads.len() + 1 && now.heads.iter().all(|head| of(head) == of(&winner) || heads.iter().any(|h| of(h) == of(head)))
+            };
+            if !is_as_before(&self.enter()?) {
+                continue;
+            }
             keep = winner.roster.extend(&change.manifest).map_err(Self::error)?.head().hash;
             share::put_change(&*self.core.root, &change).map_err(|fault| self.core.explain("settle", ROOT, fault))?;
             self.core.refresh(self.vault.shares().trust())?;
