@@ -211,6 +211,26 @@ fn a_change_that_another_one_excludes_is_not_said_to_be_done() {
 }
 
 #[test]
+fn an_admin_who_removes_himself_is_told_that_it_is_done() {
+    // The removal was made, and then the share could not be entered any more to see what had become of it: the command said that it had
+    // failed, and in a mount it named the shares within as ones in which he still was.
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &ann).unwrap();
+    root_share(&vault).set_role(&key(&bob), Role::Admin, &mut quiet()).unwrap();
+    mkdir(&vault, b"within").unwrap();
+    vault.create_share(b"within", &CreateShare { isolated: false, name: "Ann".into(), others: Vec::new() }, &mut quiet()).unwrap();
+    put(&vault, b"within/file", b"by Ann").unwrap();
+    let removed = root_share(&vault).remove(&[key(&ann)], &mut quiet()).unwrap();
+    vault.close().unwrap();
+    let of_bob = open_as(&store, &bob).unwrap();
+    let info = root_share(&of_bob).info().unwrap();
+    assert_eq!((info.heads, info.members.len()), (vec![removed], 1));
+    assert_eq!(of_bob.who_can_read(b"within").unwrap().len(), 1);
+    assert_eq!(get(&of_bob, b"within/file").unwrap(), b"by Ann", "what she had signed stays");
+    assert!(matches!(open_as(&store, &ann), Err(Error::NoAccess { .. })));
+}
+
+#[test]
 fn removing_an_admin_of_the_parent_removes_him_from_the_shares_within() {
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &ann).unwrap();

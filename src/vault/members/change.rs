@@ -63,8 +63,12 @@ impl Share {
         let change = self.draft(head, change)?;
         let made = head.roster.extend(&change.manifest).map_err(Self::error)?.head();
         share::put_change(&*self.core.root, &change).map_err(|fault| self.core.explain("change the members of", ROOT, fault))?;
-        self.core.refresh(self.vault.shares().trust())?;
-        let Entered { heads, forked, .. } = self.enter()?;
+        let entered = self.core.refresh(self.vault.shares().trust()).and_then(|_| self.enter());
+        let Entered { heads, forked, .. } = match entered {
+            // An admin has removed himself.
+            Err(Error::NoAccess { .. }) if self.is_head(&made)? => return Ok(made),
+            other => other?,
+        };
         // Somebody may have changed them at the same time, whom the lock did not reach.
         if forked {
             return Err(Self::error(RosterError::Forked(heads.len().max(2))));
@@ -73,6 +77,13 @@ impl Share {
             return Err(Self::error(RosterError::Overtaken));
         }
         Ok(heads[0].roster.head())
+    }
+
+    /// Whether this, made by us, is in the chain of the only head that counts: told without a key.
+    fn is_head(&self, made: &Pin) -> Result<bool> {
+        let (root, shown) = (&*self.core.root, self.core.shown_path(ROOT));
+        let heads = share::standing(root, &share::descriptor(root, &shown)?, self.core.seen.lock().head.as_ref(), &shown)?.heads;
+        Ok(matches!(&heads[..], [only] if only.contains(made)))
     }
 
     /// Adds members.
