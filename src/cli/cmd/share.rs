@@ -310,7 +310,10 @@ fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
     };
     door.settle(&head.hash)?;
     door.close()?;
-    note(format_args!("settled in favour of {}; who was added on the other side alone has to be added again", hex(&head.hash[..16])));
+    note(format_args!(
+        "settled in favour of {}; who was added or removed on the other side alone has to be added or removed again",
+        hex(&head.hash[..16])
+    ));
     Ok(Exit::Ok)
 }
 

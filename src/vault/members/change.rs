@@ -267,7 +267,8 @@ impl Share {
             let _alone = self.alone();
             let is_as_before = |now: &Entered| {
                 let of = |head: &Head| head.roster.head();
-                now.heads.len() == heads.len() + 1 && now.heads.iter().all(|head| of(head) == of(&winner) || heads.iter().any(|h| of(h) == of(head)))
+                now.heads.len() == heads.len() + 1
+                    && now.heads.iter().all(|head| of(head) == of(&winner) || heads.iter().any(|h| of(h) == of(head)))
             };
             if !is_as_before(&self.enter()?) {
                 continue;
