@@ -66,6 +66,35 @@ fn the_public_half_that_a_store_holds_is_proven_before_it_is_given_out() {
 }
 
 #[test]
+fn a_link_to_an_identity_in_a_vault_and_one_that_others_may_write_to_are_proven_as_well() {
+    // Only the name of the path was looked at: through a link in the home, the key that whoever stores the vault had put there was printed as
+    // one's own, for others to share folders with.
+    let ann = Person::new("ann");
+    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
+    let own = ann.home().join(".config/kithfs/identity");
+    fs::create_dir_all(own.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink("../../vault/+identity", &own).unwrap();
+    let key = said(&ann.ok(&["identity", "export"]));
+    let file = ann.home().join("vault/+identity");
+    let honest = fs::read(&file).unwrap();
+    let public = known(9).public();
+    let forged = [&honest[..12], &public.sign[..], &public.exchange[..], &honest[76..]].concat();
+    fs::write(&file, &forged).unwrap();
+    refused(&ann.fails(&["identity", "export"], 3), "wrong passphrase");
+    refused(&ann.fails(&["identity", "show"], 3), "wrong passphrase");
+    // under another name, beside the vault's other files
+    fs::rename(&file, ann.home().join("vault/mine")).unwrap();
+    refused(&ann.fails(&["identity", "export", "--identity", "vault/mine"], 3), "wrong passphrase");
+    // where others may write to it
+    fs::remove_file(&own).unwrap();
+    fs::write(&own, &forged).unwrap();
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o660)).unwrap();
+    refused(&ann.fails(&["identity", "export"], 3), "wrong passphrase");
+    fs::write(&own, &honest).unwrap();
+    assert_eq!(said(&ann.ok(&["identity", "export"])), key);
+}
+
+#[test]
 fn a_vault_without_an_identity_of_its_own_is_opened_with_that_of_the_home() {
     let ann = Person::with_identity("ann");
     ann.ok(&["init", "--identity", ".config/kithfs/identity", "vault"]);

@@ -24,7 +24,9 @@ use crate::sharing::{
 };
 
 /// The share's descriptor.
-pub(crate) const DESCRIPTOR: &[u8] = b"+share";
+pub(crate) const DESCRIPTOR: &[u8] = DESCRIPTOR_FILE.as_bytes();
+/// Its name: a directory that holds such a file is a vault, or a share.
+pub const DESCRIPTOR_FILE: &str = "+share";
 /// Manifests begin with this.
 pub(crate) const MANIFEST: &[u8] = b"+manifest-";
 /// The vault's own identity.
