@@ -224,6 +224,16 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// The name is that of several members, or of one who has another key than the contact.
+    #[error("share {}: which member is {} is not certain: {}", shown(path), Shown(name.as_bytes()), keys.join(", "))]
+    WhichMember {
+        /// The share.
+        path: PathBuf,
+        /// The name.
+        name: String,
+        /// Fingerprints of the members of this name.
+        keys: Vec<String>,
+    },
     /// Which head is to stay was not said.
     #[error("settle {}: there {} {} head{}: {}", shown(path), if heads.len() == 1 { "is" } else { "are" }, heads.len(), if heads.len() == 1 { "" } else { "s" }, heads.join(", "))]
     WhichHead {

@@ -22,7 +22,7 @@ use crate::cli::out::Out;
 use crate::cli::replace::replace;
 use crate::cli::report::{Failure, note};
 use crate::sharing::contacts::Trust;
-use crate::sharing::{Contacts, Member, PublicIdentity, Role};
+use crate::sharing::{Contacts, Member, PublicIdentity, Role, base32};
 use crate::vault::{LogKind, Pending};
 
 /// Runs one of the commands.
@@ -65,17 +65,40 @@ fn known(contacts: &Contacts, me: &PublicIdentity, member: &Member) -> Acquainte
     }
 }
 
-/// The members that are meant by these names.
-fn members<'a>(info: &'a Known, contacts: &Contacts, names: &[String], path: &Path) -> Result<Vec<&'a Member>, Error> {
-    let find = |name: &String| {
-        let by_key = contacts.get(name).and_then(|contact| info.members.iter().find(|member| member.public == contact.public));
-        let mut by_name = info.members.iter().filter(|member| member.name == *name && contacts.get(name).is_none());
-        match (by_key, by_name.next(), by_name.next()) {
-            (Some(member), ..) | (None, Some(member), None) => Ok(member),
-            _ => Err(Error::NoSuchMember { path: path.to_owned(), name: name.clone() }),
+/// The member whose fingerprint this is, in whatever way it is spelled.
+fn by_fingerprint<'a>(info: &'a Known, text: &str) -> Option<&'a Member> {
+    let told = base32::values(text)?;
+    info.members.iter().find(|member| base32::values(&member.public.fingerprint()).is_some_and(|values| *values == *told))
+}
+
+/// The member that is meant by a name, or by his fingerprint: a contact's key goes before the names that the share's admins have given.
+fn member<'a>(info: &'a Known, contacts: &Contacts, name: &str, path: &Path) -> Result<&'a Member, Error> {
+    let by_key = contacts.get(name).and_then(|contact| info.members.iter().find(|member| member.public == contact.public));
+    let mut by_name = info.members.iter().filter(|member| member.name == name && contacts.get(name).is_none());
+    match (by_fingerprint(info, name), by_key, by_name.next(), by_name.next()) {
+        (Some(member), ..) | (None, Some(member), ..) | (None, None, Some(member), None) => Ok(member),
+        _ => Err(Error::NoSuchMember { path: path.to_owned(), name: name.to_owned() }),
+    }
+}
+
+/// The signing key of who is to be removed. A name by which the list shows several keys, or another key than the contact's, is not enough:
+/// whoever has that other key would stay, and be thought to be gone.
+fn sign_to_remove(info: &Known, contacts: &Contacts, name: &str, path: &Path) -> Result<[u8; 32], Error> {
+    if let Some(member) = by_fingerprint(info, name) {
+        return Ok(member.public.sign);
+    }
+    let contact = contacts.get(name);
+    let shown: Vec<&Member> = info.members.iter().filter(|member| known(contacts, &info.me, member).name == name).collect();
+    match (&shown[..], contact) {
+        // He may be gone from here, and still in a share within.
+        ([], Some(contact)) => Ok(contact.public.sign),
+        ([], None) => Err(Error::NoSuchMember { path: path.to_owned(), name: name.to_owned() }),
+        ([only], _) if contact.is_none_or(|contact| contact.public == only.public) || only.public == info.me => Ok(only.public.sign),
+        _ => {
+            let keys = shown.iter().map(|member| member.public.fingerprint()).collect();
+            Err(Error::WhichMember { path: path.to_owned(), name: name.to_owned(), keys })
         }
-    };
-    names.iter().map(find).collect()
+    }
 }
 
 fn add(args: &ShareAdd) -> Result<Exit, Failure> {
@@ -117,11 +140,7 @@ fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
     let purpose = if args.eager { Purpose::Write } else { Purpose::Beside };
     let (door, info) = to_change(&args.path, &args.open, purpose)?;
     let contacts = contacts::load()?;
-    let sign = |name: &String| match members(&info, &contacts, std::slice::from_ref(name), &args.path) {
-        Ok(found) => Ok(found[0].public.sign),
-        // He may be gone from here, and still in a share within.
-        Err(error) => contacts.get(name).map(|contact| contact.public.sign).ok_or(error),
-    };
+    let sign = |name: &String| sign_to_remove(&info, &contacts, name, &args.path);
     let signs = args.names.iter().map(sign).collect::<Result<Vec<[u8; 32]>, Error>>()?;
     let unread = door.remove(&signs)?.unread;
     if unread > 0 {
@@ -319,7 +338,7 @@ fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
 
 fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
     let (door, info) = to_change(&args.path, &args.open, Purpose::Beside)?;
-    let member = members(&info, &contacts::load()?, std::slice::from_ref(&args.name), &args.path)?[0];
+    let member = member(&info, &contacts::load()?, &args.name, &args.path)?;
     let invitation = door.invite(&member.public.sign)?;
     if args.output == Path::new("-") {
         let mut out = Out::stdout();
