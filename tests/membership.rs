@@ -7,8 +7,9 @@ mod vaults;
 
 use std::sync::{Arc, Barrier};
 
-use kithfs::backing::Access;
+use kithfs::backing::{Access, Kind};
 use kithfs::backing::fault::{FaultPlan, FaultStore, Locks};
+use kithfs::backing::mem::MemStore;
 use kithfs::sharing::{Pin, Role, RosterError};
 use kithfs::vault::{CreateShare, Error, LockMode, LogKind, OpenOptions, Pins, RenameMode, Trust, Vault};
 use members::{beside, key, member, open_as, person, quiet, root_share, trusting, with_bob};
@@ -228,6 +229,63 @@ fn an_admin_who_removes_himself_is_told_that_it_is_done() {
     assert_eq!(of_bob.who_can_read(b"within").unwrap().len(), 1);
     assert_eq!(get(&of_bob, b"within/file").unwrap(), b"by Ann", "what she had signed stays");
     assert!(matches!(open_as(&store, &ann), Err(Error::NoAccess { .. })));
+}
+
+#[test]
+fn what_stands_in_the_place_of_the_inventory_hinders_no_removal() {
+    // The name of an inventory follows from what the member has signed, so he can tell it before he is removed. He put a directory there, and
+    // could not be removed until somebody had found and deleted it.
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &bob).unwrap();
+    put(&vault, b"file", b"by Bob").unwrap();
+    vault.close().unwrap();
+    let inventories = |store: &MemStore| -> Vec<Box<[u8]>> {
+        let entries = store.root().reopen().unwrap().read(0, 1 << 20).unwrap();
+        entries.into_iter().map(|entry| entry.name).filter(|name| name.starts_with(b"+inventory-")).collect()
+    };
+    let ahead = store.snapshot();
+    root_share(&beside(&ahead, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    let name = inventories(&ahead).remove(0);
+    store.root().mkdir(&name, 0o700).unwrap();
+    root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    let vault = open_as(&store, &ann).unwrap();
+    assert_eq!((get(&vault, b"file").unwrap(), vault.who_can_read(b"").unwrap().len()), (b"by Bob".to_vec(), 1));
+    assert_eq!(inventories(&store).len(), 2, "another one beside it");
+}
+
+#[test]
+fn what_stands_under_the_names_of_records_hinders_no_removal() {
+    // A directory, or a FIFO, by the name of a record was an error of the store for the walk that takes the inventory: who was to be removed
+    // had only to put one anywhere in the share, and stayed.
+    for kind in [Kind::Dir, Kind::Fifo, Kind::Symlink] {
+        let (store, ann, bob) = with_bob();
+        let vault = open_as(&store, &bob).unwrap();
+        put(&vault, b"file", b"by Bob").unwrap();
+        mkdir(&vault, b"dir").unwrap();
+        put(&vault, b"dir/file", b"by Bob").unwrap();
+        let dir = vault.cipher_path(b"dir").unwrap();
+        vault.close().unwrap();
+        let (root, dir) = (store.root(), store.root().open_dir(&dir).unwrap());
+        let hash = "A".repeat(43);
+        for (at, name) in [
+            (&root, format!("+link-{}", "0".repeat(32))),
+            (&root, format!("+name-{hash}")),
+            (&root, format!("+junction-{hash}")),
+            (&dir, "+dir".to_owned()),
+            (&dir, format!("+name-{hash}")),
+        ] {
+            match kind {
+                Kind::Dir => at.mkdir(name.as_bytes(), 0o700).unwrap(),
+                Kind::Symlink => at.symlink(name.as_bytes(), b"nowhere").unwrap(),
+                kind => at.mknod(name.as_bytes(), kind, 0o600, 0).unwrap(),
+            }
+        }
+        root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        let vault = open_as(&store, &ann).unwrap();
+        assert_eq!((get(&vault, b"file").unwrap(), vault.who_can_read(b"").unwrap().len()), (b"by Bob".to_vec(), 1));
+        dir.unlink(b"+dir").or_else(|_| dir.rmdir(b"+dir")).unwrap();
+        drop(vault);
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::super::control::read_control;
 use super::super::error::{Error, Fault, Inner, Result};
 use super::super::share::{self, Entered, Head};
 use super::super::together::{insist, open_to_lock};
@@ -21,6 +22,7 @@ use super::super::walk::{Walk, Walked};
 use super::super::{OsRandom, ShareProgress};
 use super::Share;
 use crate::backing::{Access, File, Lock};
+use crate::crypto::Random;
 use crate::format::inventory::{self, InventoryList};
 use crate::sharing::{Acting, Change, Inventory, Member, Pin, Role, RosterError};
 
@@ -315,28 +317,46 @@ impl Share {
         if all.is_empty() {
             return Ok(None);
         }
-        if all.len() > inventory::MAX_ENTRIES {
+        if all.len() >= inventory::MAX_ENTRIES {
             return Err(Self::error(RosterError::TooMany("entries of an inventory")));
         }
-        let list = InventoryList::new(all.into_iter().collect());
+        let written = match self.write_inventory(&all) {
+            // Something else has its name, which can be told from what is listed: half of it, of a removal that did not come to its end, or
+            // what somebody has put there who does not want to be removed. With a hash that nothing has it gets another one.
+            Err(Fault::Os(libc::EEXIST)) => {
+                let mut nothing = [0; 32];
+                OsRandom.fill(&mut nothing);
+                all.insert(nothing);
+                self.write_inventory(&all)
+            }
+            other => other,
+        };
+        written.map(Some).map_err(|fault| self.core.explain("take an inventory of", ROOT, fault))
+    }
+
+    /// Makes the control file of an inventory, durable; `EEXIST` where its name is taken by anything but the same list.
+    fn write_inventory(&self, hashes: &HashSet<[u8; 32]>) -> Inner<Inventory> {
+        let list = InventoryList::new(hashes.iter().copied().collect());
         let (bytes, root) = (list.encode(), list.root());
         let file = inventory::file_hash(&bytes);
         let name = inventory::file_name(&file);
-        let written = match share::write_new(&*self.core.root, name.as_bytes(), &bytes) {
+        match share::write_new(&*self.core.root, name.as_bytes(), &bytes) {
             // The same list from a removal that did not come to its end.
-            Err(Fault::Io(e)) if e.raw_os_error() == Some(libc::EEXIST) => self.same(&name, &bytes),
-            other => other,
-        };
-        let durable = written.and_then(|()| Ok(self.core.root.sync()?));
-        durable.map_err(|fault| self.core.explain("take an inventory of", ROOT, fault))?;
-        Ok(Some(Inventory { root, file }))
+            Err(Fault::Io(e)) if e.raw_os_error() == Some(libc::EEXIST) => {
+                self.is_there(&name, &bytes).map_err(|_| Fault::Os(libc::EEXIST))?;
+            }
+            other => other?,
+        }
+        self.core.root.sync()?;
+        Ok(Inventory { root, file })
     }
 
-    /// Sees to it that the control file holds these bytes: an earlier attempt may have left half of them.
-    fn same(&self, name: &str, bytes: &[u8]) -> Inner<()> {
-        let file = self.core.root.open_file(name.as_bytes(), Access::ReadWrite)?;
-        file.write_at(bytes, 0)?;
-        file.set_len(bytes.len() as u64)?;
-        Ok(file.sync_all()?)
+    /// Makes the control file durable that holds these bytes, if it does.
+    fn is_there(&self, name: &str, bytes: &[u8]) -> Inner<()> {
+        let there = read_control(&*self.core.root, name.as_bytes(), bytes.len())?;
+        if there.is_none_or(|there| there != bytes) {
+            return Err(Fault::Corrupt("is not the inventory of its name"));
+        }
+        Ok(self.core.root.open_file(name.as_bytes(), Access::Read)?.sync_all()?)
     }
 }
