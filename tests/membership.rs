@@ -256,7 +256,8 @@ fn what_stands_in_the_place_of_the_inventory_hinders_no_removal() {
 #[test]
 fn what_stands_under_the_names_of_records_hinders_no_removal() {
     // A directory, or a FIFO, by the name of a record was an error of the store for the walk that takes the inventory: who was to be removed
-    // had only to put one anywhere in the share, and stayed.
+    // had only to put one anywhere in the share, and stayed. By the name of a manifest it kept everybody from opening the share at all, and
+    // mounts from hearing of changes: these went on under the key of before.
     for kind in [Kind::Dir, Kind::Fifo, Kind::Symlink] {
         let (store, ann, bob) = with_bob();
         let vault = open_as(&store, &bob).unwrap();
@@ -267,7 +268,9 @@ fn what_stands_under_the_names_of_records_hinders_no_removal() {
         vault.close().unwrap();
         let (root, dir) = (store.root(), store.root().open_dir(&dir).unwrap());
         let hash = "A".repeat(43);
+        let mounted = open_as(&store, &ann).unwrap();
         for (at, name) in [
+            (&root, format!("+manifest-7-{}", "0".repeat(32))),
             (&root, format!("+link-{}", "0".repeat(32))),
             (&root, format!("+name-{hash}")),
             (&root, format!("+junction-{hash}")),
@@ -281,6 +284,8 @@ fn what_stands_under_the_names_of_records_hinders_no_removal() {
             }
         }
         root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        assert!(mounted.refresh().unwrap_or_else(|error| panic!("{kind:?}: {error}")), "and every mount hears of it");
+        drop(mounted);
         let vault = open_as(&store, &ann).unwrap();
         assert_eq!((get(&vault, b"file").unwrap(), vault.who_can_read(b"").unwrap().len()), (b"by Bob".to_vec(), 1));
         dir.unlink(b"+dir").or_else(|_| dir.rmdir(b"+dir")).unwrap();

@@ -217,6 +217,11 @@ pub(crate) fn standing(store: &dyn Dir, descriptor: &ShareDescriptor, pin: Optio
                 tracing::warn!("{}: too large for a manifest, passed over", at(name).display());
                 continue;
             }
+            // No file at all. (One that must not be read, or cannot, may be the removal of a member.)
+            Err(fault) if matches!(fault.errno(), libc::EISDIR | libc::ELOOP | libc::ENXIO) => {
+                tracing::warn!("{}: no file, and so no manifest, passed over", at(name).display());
+                continue;
+            }
             Err(fault) => return Err(fault.at("read", || at(name))),
         };
         let taken = Manifest::decode(&bytes).map_err(RosterError::from).and_then(|manifest| {
