@@ -7,8 +7,8 @@ mod vaults;
 
 use std::sync::{Arc, Barrier};
 
-use kithfs::backing::{Access, Kind};
-use kithfs::backing::fault::{FaultPlan, FaultStore, Locks};
+use kithfs::backing::{Access, Call, Kind};
+use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
 use kithfs::backing::mem::MemStore;
 use kithfs::sharing::{Pin, Role, RosterError};
 use kithfs::vault::{CreateShare, Error, LockMode, LogKind, OpenOptions, Pins, RenameMode, Trust, Vault};
@@ -291,6 +291,32 @@ fn what_stands_under_the_names_of_records_hinders_no_removal() {
         dir.unlink(b"+dir").or_else(|_| dir.rmdir(b"+dir")).unwrap();
         drop(vault);
     }
+}
+
+#[test]
+fn nothing_is_written_under_the_old_key_while_a_manifest_cannot_be_read() {
+    // The manifest of a removal was there and could not be read: a member had put one of another mode beside it, or the store failed. The open
+    // vault went on under the key that the removed member has.
+    let (store, ann, bob) = with_bob();
+    let plan = FaultPlan::new();
+    let vault = Vault::open(FaultStore::wrap(store.root(), plan.clone()), &ann, trusting(false, LockMode::Exclusive)).unwrap();
+    put(&vault, b"file", b"before").unwrap();
+    root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    plan.reset();
+    // The descriptor is opened first, then the manifests one by one.
+    let opens = Calls::Of(Call::OpenFile);
+    plan.add(Fault { calls: opens, when: When::Nth(3), errno: libc::EACCES, short: false });
+    let told = vault.refresh().unwrap_err();
+    assert!(told.errno() == libc::EACCES && told.to_string().contains("+manifest-2-"), "{told}");
+    assert_eq!(put(&vault, b"secret", b"not for Bob").unwrap_err().errno(), libc::EROFS);
+    assert_eq!(get(&vault, b"file").unwrap(), b"before");
+    plan.heal();
+    assert!(vault.refresh().unwrap());
+    put(&vault, b"secret", b"not for Bob").unwrap();
+    let file = store.root().open_file(&vault.cipher_path(b"secret").unwrap(), Access::Read).unwrap();
+    let mut header = [0; 20];
+    file.read_at(&mut header, 0).unwrap();
+    assert_eq!(header[16..20], 2u32.to_le_bytes());
 }
 
 #[test]
