@@ -5,6 +5,7 @@ mod people;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 
 use kithfs::crypto::{IdentitySeed, Suite};
 use kithfs::format::share::ShareDescriptor;
@@ -92,6 +93,33 @@ fn a_link_to_an_identity_in_a_vault_and_one_that_others_may_write_to_are_proven_
     refused(&ann.fails(&["identity", "export"], 3), "wrong passphrase");
     fs::write(&own, &honest).unwrap();
     assert_eq!(said(&ann.ok(&["identity", "export"])), key);
+}
+
+#[test]
+fn a_slot_that_another_command_has_made_meanwhile_is_not_lost() {
+    // Each of two commands read the identity, took its time for a passphrase, and put its own file in the place of what the other had written:
+    // a recovery code that had been printed did not open anything, and a slot that had been removed was there again.
+    let ann = Person::with_identity("ann");
+    let other =
+        "kithfs identity passphrase add --new-recovery-code > code && echo another one".replace("kithfs", env!("CARGO_BIN_EXE_kithfs"));
+    let told =
+        ann.fails(&["identity", "passphrase", "add", "--kdf-memory", "32", "--kdf-passes", "1", "--new-passphrase-command", &other], 1);
+    assert!(stderr(&told).contains("another command has changed it meanwhile"), "{}", stderr(&told));
+    ann.ok(&["identity", "passphrase", "add", "--new-recovery-code", "--recovery-code-file", "code"]);
+    // Of those that come at the same moment each that says so has made its slot.
+    let adds: Vec<_> = (0..6)
+        .map(|_| ann.kithfs(&["identity", "passphrase", "add", "--new-recovery-code"]).stdout(Stdio::piped()).spawn().unwrap())
+        .collect();
+    let mut made = 0;
+    for (i, add) in adds.into_iter().enumerate() {
+        let output = add.wait_with_output().unwrap();
+        if output.status.success() {
+            made += 1;
+            ann.write(&format!("code{i}"), &said(&output));
+            ann.ok(&["identity", "passphrase", "add", "--new-recovery-code", "--recovery-code-file", &format!("code{i}")]);
+        }
+    }
+    assert!(made > 0);
 }
 
 #[test]

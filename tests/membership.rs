@@ -7,9 +7,9 @@ mod vaults;
 
 use std::sync::{Arc, Barrier};
 
-use kithfs::backing::{Access, Call, Kind};
 use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
 use kithfs::backing::mem::MemStore;
+use kithfs::backing::{Access, Call, Kind};
 use kithfs::sharing::{Pin, Role, RosterError};
 use kithfs::vault::{CreateShare, Error, LockMode, LogKind, OpenOptions, Pins, RenameMode, Trust, Vault};
 use members::{beside, key, member, open_as, person, quiet, root_share, trusting, with_bob};

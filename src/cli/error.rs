@@ -157,6 +157,9 @@ pub enum Error {
     /// What was written does not read back as it should; the old file is in place.
     #[error("write {}: the new file does not open with the new secret; nothing was changed", shown(.0))]
     NotVerified(PathBuf),
+    /// Another command has changed the identity since it was read.
+    #[error("identity {}: another command has changed it meanwhile; nothing is changed by this one", shown(.0))]
+    IdentityChanged(PathBuf),
     /// There is no place for this user's own files.
     #[error("there is no home directory: neither HOME nor the XDG variables are set")]
     NoHome,

@@ -133,6 +133,7 @@ impl From<Error> for Failure {
             | Error::DaemonEnded(_)
             | Error::LastSlot(_)
             | Error::NotVerified(_)
+            | Error::IdentityChanged(_)
             | Error::SomeFailed { .. } => Exit::Failure,
         };
         let hint = hint(&error);
@@ -216,6 +217,7 @@ fn hint(error: &Error) -> Option<String> {
         ),
         Error::NotAShare { .. } => "give the vault itself, if all of it is meant".to_owned(),
         Error::NoSuchMember { .. } => "`kithfs share list` shows the members".to_owned(),
+        Error::IdentityChanged(_) => "give the same command again".to_owned(),
         Error::WhichMember { .. } => {
             "the key is another one than the contact's, or there are several: name each that is to go by its fingerprint".to_owned()
         }

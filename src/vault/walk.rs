@@ -106,7 +106,9 @@ impl Walk<'_> {
     /// could be kept. What must not be read is told, and hinders nobody's removal; any other failure ends the walk.
     fn pass_over(&mut self, node: NodeId, fault: Fault) -> Inner<()> {
         match (&fault, fault.errno()) {
-            (Fault::Corrupt(_) | Fault::Format(_), _) | (_, libc::ENOENT | libc::ESTALE | libc::ENOTDIR | libc::EISDIR | libc::ENXIO) => Ok(()),
+            (Fault::Corrupt(_) | Fault::Format(_), _) | (_, libc::ENOENT | libc::ESTALE | libc::ENOTDIR | libc::EISDIR | libc::ENXIO) => {
+                Ok(())
+            }
             (_, libc::EACCES | libc::EPERM | libc::ELOOP) => {
                 self.unread(node);
                 Ok(())
