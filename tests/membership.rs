@@ -156,9 +156,11 @@ fn two_changes_at_the_same_time_in_one_store_both_count() {
     }
 }
 
+type Act = Box<dyn FnOnce() -> Option<Pin> + Send>;
+
 /// A memory of shares in whose first use something else happens: between the look at the head and the change of it.
 struct Meanwhile {
-    act: parking_lot::Mutex<Option<Box<dyn FnOnce() -> Option<Pin> + Send>>>,
+    act: parking_lot::Mutex<Option<Act>>,
     seen: parking_lot::Mutex<Option<Pin>>,
 }
 
