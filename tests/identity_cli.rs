@@ -123,6 +123,28 @@ fn a_slot_that_another_command_has_made_meanwhile_is_not_lost() {
 }
 
 #[test]
+fn a_vault_that_comes_while_init_waits_for_a_passphrase_keeps_its_identity() {
+    // The directory was empty when `init` looked, and a sync tool, or another `init`, brought a vault while it waited. It put the new identity in
+    // the place of the other one, found the vault, and removed the identity: nobody could open that vault any more.
+    let ann = Person::new("ann");
+    fs::create_dir(ann.home().join("vault")).unwrap();
+    let other = "kithfs init --kdf-memory 32 --kdf-passes 1 vault > code && echo x".replace("kithfs", env!("CARGO_BIN_EXE_kithfs"));
+    let told = ann.fails(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "--passphrase-command", &other, "vault"], 2);
+    assert!(stderr(&told).contains("vault") && said(&told).is_empty(), "{}", stderr(&told));
+    ann.ok(&["ls", "vault"]);
+    ann.ok(&["ls", "--recovery-code-file", "code", "vault"]);
+    // In part: the files of the vault are there, and its identity is still to come.
+    let identity = ann.home().join("vault/+identity");
+    fs::remove_dir_all(ann.home().join("vault")).unwrap();
+    fs::create_dir(ann.home().join("vault")).unwrap();
+    let other = format!("{other} && mv vault/+identity late");
+    ann.kithfs(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "--passphrase-command", &other, "vault"]).output().unwrap();
+    assert!(!identity.exists(), "its place is free");
+    fs::rename(ann.home().join("late"), &identity).unwrap();
+    ann.ok(&["ls", "vault"]);
+}
+
+#[test]
 fn a_vault_without_an_identity_of_its_own_is_opened_with_that_of_the_home() {
     let ann = Person::with_identity("ann");
     ann.ok(&["init", "--identity", ".config/kithfs/identity", "vault"]);
