@@ -118,6 +118,10 @@ fn two_admins_who_change_the_membership_apart_make_a_fork_that_is_read_only_unti
     let share = root_share(&forked);
     let heads = share.info().unwrap().heads;
     assert_eq!(heads.len(), 2);
+    // Those of the first head alone were named, of two that both open what is there.
+    let mut who: Vec<String> = forked.who_can_read(b"file").unwrap().into_iter().map(|member| member.name).collect();
+    who.sort_unstable();
+    assert_eq!(who, ["Ann", "Bob", "Cem", "Dan"], "whoever has a key at one of the heads");
     assert!(share.add(&[member(&cem, Role::Writer, "Cem")]).is_err(), "nothing is merged by machine");
     let of_ann = share.log().unwrap().last().unwrap().signer == key(&ann);
     let keep = if of_ann { heads[0].hash } else { heads[1].hash };

@@ -185,7 +185,7 @@ struct Head {
     hash: String,
 }
 
-fn rows(info: &Known) -> Result<Vec<Row>, Failure> {
+fn rows(info: &Known, members: &[Member]) -> Result<Vec<Row>, Failure> {
     let contacts = contacts::load()?;
     let me = info.me;
     let row = |member: &Member| {
@@ -193,7 +193,7 @@ fn rows(info: &Known) -> Result<Vec<Row>, Failure> {
         let (fingerprint, key) = (member.public.fingerprint(), member.public.to_string());
         Row { name, role: member.role.name(), state, fingerprint, key }
     };
-    let mut rows: Vec<Row> = info.members.iter().map(row).collect();
+    let mut rows: Vec<Row> = members.iter().map(row).collect();
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(rows)
 }
@@ -209,7 +209,7 @@ fn signer(sign: &[u8; 32], members: &[Member], contacts: &Contacts, me: &PublicI
 fn list(args: &ShareList) -> Result<Exit, Failure> {
     let door = Door::to(&args.path, &args.open, Purpose::Beside)?;
     let info = door.share()?;
-    let members = rows(&info)?;
+    let members = rows(&info, &info.members)?;
     let signer = signer(&info.signer, &info.members, &contacts::load()?, &info.me);
     // in its first epoch nothing is older
     let left = if info.epoch > 1 { door.pending()? } else { Pending::default() };
@@ -258,7 +258,8 @@ fn print(out: &mut Out, members: &[Row]) -> Result<(), Failure> {
 
 /// Prints who has a key for what stands at a path.
 pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
-    let members = rows(&Door::to(&args.path, &args.open, Purpose::Beside)?.share()?)?;
+    let info = Door::to(&args.path, &args.open, Purpose::Beside)?.share()?;
+    let members = rows(&info, &[&info.members[..], &info.elsewhere].concat())?;
     let mut out = Out::stdout();
     if args.json {
         out.json(&members)?;
