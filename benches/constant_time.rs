@@ -101,7 +101,9 @@ fn main() {
             secrets.clone().map(|secrets| secrets.iter().map(|bytes| ExchangeSecret::from_bytes(bytes).for_many()).collect::<Vec<_>>());
         let publics: Vec<[u8; 32]> = (0..8).map(|i| drawn(100 + i)).collect();
         row(&format!("eight at a time, {kinds}"), length, &ready, |secret| {
-            black_box(secret.each(&publics));
+            secret.each(&publics, |_, shared| {
+                let _ = black_box(shared);
+            });
         });
         row(&format!("one, {kinds}"), length, &ready, |secret| {
             let _ = black_box(secret.diffie_hellman(&publics[0]));
@@ -112,7 +114,9 @@ fn main() {
     let mut base = [0; 32];
     base[0] = 9;
     row("eight at a time, the point 9 / drawn", length, &[eight(base), eight(drawn(3))], |publics| {
-        black_box(secret.each(publics));
+        secret.each(publics, |_, shared| {
+            let _ = black_box(shared);
+        });
     });
     let (_, few_and_drawn) = &secrets[0];
     row("to leak: a branch for each bit", length, few_and_drawn, |secret| {

@@ -5,6 +5,7 @@ mod people;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 
 use kithfs::crypto::{IdentitySeed, Suite};
 use kithfs::format::share::ShareDescriptor;
@@ -63,6 +64,84 @@ fn the_public_half_that_a_store_holds_is_proven_before_it_is_given_out() {
     fs::write(&file, &bytes).unwrap();
     let output = ann.fails(&["identity", "export", "--identity", "vault/+identity"], 3);
     assert!(said(&output).is_empty() && key.starts_with("kith1"));
+}
+
+#[test]
+fn a_link_to_an_identity_in_a_vault_and_one_that_others_may_write_to_are_proven_as_well() {
+    // Only the name of the path was looked at: through a link in the home, the key that whoever stores the vault had put there was printed as
+    // one's own, for others to share folders with.
+    let ann = Person::new("ann");
+    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
+    let own = ann.home().join(".config/kithfs/identity");
+    fs::create_dir_all(own.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink("../../vault/+identity", &own).unwrap();
+    let key = said(&ann.ok(&["identity", "export"]));
+    let file = ann.home().join("vault/+identity");
+    let honest = fs::read(&file).unwrap();
+    let public = known(9).public();
+    let forged = [&honest[..12], &public.sign[..], &public.exchange[..], &honest[76..]].concat();
+    fs::write(&file, &forged).unwrap();
+    refused(&ann.fails(&["identity", "export"], 3), "wrong passphrase");
+    refused(&ann.fails(&["identity", "show"], 3), "wrong passphrase");
+    // under another name, beside the vault's other files
+    fs::rename(&file, ann.home().join("vault/mine")).unwrap();
+    refused(&ann.fails(&["identity", "export", "--identity", "vault/mine"], 3), "wrong passphrase");
+    // where others may write to it
+    fs::remove_file(&own).unwrap();
+    fs::write(&own, &forged).unwrap();
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o660)).unwrap();
+    refused(&ann.fails(&["identity", "export"], 3), "wrong passphrase");
+    fs::write(&own, &honest).unwrap();
+    assert_eq!(said(&ann.ok(&["identity", "export"])), key);
+}
+
+#[test]
+fn a_slot_that_another_command_has_made_meanwhile_is_not_lost() {
+    // Each of two commands read the identity, took its time for a passphrase, and put its own file in the place of what the other had written:
+    // a recovery code that had been printed did not open anything, and a slot that had been removed was there again.
+    let ann = Person::with_identity("ann");
+    let other =
+        "kithfs identity passphrase add --new-recovery-code > code && echo another one".replace("kithfs", env!("CARGO_BIN_EXE_kithfs"));
+    let told =
+        ann.fails(&["identity", "passphrase", "add", "--kdf-memory", "32", "--kdf-passes", "1", "--new-passphrase-command", &other], 1);
+    assert!(stderr(&told).contains("another command has changed it meanwhile"), "{}", stderr(&told));
+    ann.ok(&["identity", "passphrase", "add", "--new-recovery-code", "--recovery-code-file", "code"]);
+    // Of those that come at the same moment each that says so has made its slot.
+    let adds: Vec<_> = (0..6)
+        .map(|_| ann.kithfs(&["identity", "passphrase", "add", "--new-recovery-code"]).stdout(Stdio::piped()).spawn().unwrap())
+        .collect();
+    let mut made = 0;
+    for (i, add) in adds.into_iter().enumerate() {
+        let output = add.wait_with_output().unwrap();
+        if output.status.success() {
+            made += 1;
+            ann.write(&format!("code{i}"), &said(&output));
+            ann.ok(&["identity", "passphrase", "add", "--new-recovery-code", "--recovery-code-file", &format!("code{i}")]);
+        }
+    }
+    assert!(made > 0);
+}
+
+#[test]
+fn a_vault_that_comes_while_init_waits_for_a_passphrase_keeps_its_identity() {
+    // The directory was empty when `init` looked, and a sync tool, or another `init`, brought a vault while it waited. It put the new identity in
+    // the place of the other one, found the vault, and removed the identity: nobody could open that vault any more.
+    let ann = Person::new("ann");
+    fs::create_dir(ann.home().join("vault")).unwrap();
+    let other = "kithfs init --kdf-memory 32 --kdf-passes 1 vault > code && echo x".replace("kithfs", env!("CARGO_BIN_EXE_kithfs"));
+    let told = ann.fails(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "--passphrase-command", &other, "vault"], 2);
+    assert!(stderr(&told).contains("vault") && said(&told).is_empty(), "{}", stderr(&told));
+    ann.ok(&["ls", "vault"]);
+    ann.ok(&["ls", "--recovery-code-file", "code", "vault"]);
+    // In part: the files of the vault are there, and its identity is still to come.
+    let identity = ann.home().join("vault/+identity");
+    fs::remove_dir_all(ann.home().join("vault")).unwrap();
+    fs::create_dir(ann.home().join("vault")).unwrap();
+    let other = format!("{other} && mv vault/+identity late");
+    ann.kithfs(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "--passphrase-command", &other, "vault"]).output().unwrap();
+    assert!(!identity.exists(), "its place is free");
+    fs::rename(ann.home().join("late"), &identity).unwrap();
+    ann.ok(&["ls", "vault"]);
 }
 
 #[test]

@@ -5,10 +5,14 @@ mod members;
 #[path = "support/vaults.rs"]
 mod vaults;
 
-use kithfs::backing::Access;
-use kithfs::sharing::Role;
-use kithfs::vault::{CreateShare, Error, LogKind, RenameMode};
-use members::{beside, key, member, open_as, person, quiet, root_share, with_bob};
+use std::sync::{Arc, Barrier};
+
+use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
+use kithfs::backing::mem::MemStore;
+use kithfs::backing::{Access, Call, Kind};
+use kithfs::sharing::{Pin, Role, RosterError};
+use kithfs::vault::{CreateShare, Error, LockMode, LogKind, OpenOptions, Pins, RenameMode, Trust, Vault};
+use members::{beside, key, member, open_as, person, quiet, root_share, trusting, with_bob};
 use vaults::{at, faults, get, mkdir, pattern, put, rename, symlink, tree};
 
 #[test]
@@ -114,6 +118,10 @@ fn two_admins_who_change_the_membership_apart_make_a_fork_that_is_read_only_unti
     let share = root_share(&forked);
     let heads = share.info().unwrap().heads;
     assert_eq!(heads.len(), 2);
+    // Those of the first head alone were named, of two that both open what is there.
+    let mut who: Vec<String> = forked.who_can_read(b"file").unwrap().into_iter().map(|member| member.name).collect();
+    who.sort_unstable();
+    assert_eq!(who, ["Ann", "Bob", "Cem", "Dan"], "whoever has a key at one of the heads");
     assert!(share.add(&[member(&cem, Role::Writer, "Cem")]).is_err(), "nothing is merged by machine");
     let of_ann = share.log().unwrap().last().unwrap().signer == key(&ann);
     let keep = if of_ann { heads[0].hash } else { heads[1].hash };
@@ -126,6 +134,195 @@ fn two_admins_who_change_the_membership_apart_make_a_fork_that_is_read_only_unti
     assert!(!settled.is_read_only());
     put(&settled, b"file", b"after").unwrap();
     assert!(matches!(open_as(&store, &cem), Err(Error::NoAccess { .. })), "who was added on the losing side has to be added again");
+}
+
+#[test]
+fn two_changes_at_the_same_time_in_one_store_both_count() {
+    // Two commands about one share, of one admin or of two, continued the same manifest if they were given at the same time. Both said that
+    // they were done; what they had made was a fork, read-only for everybody, or counted for nobody but a machine that had seen it alone.
+    for round in 0..20 {
+        let (store, ann, bob) = with_bob();
+        let cem = person(3);
+        let begin = Barrier::new(2);
+        std::thread::scope(|both| {
+            both.spawn(|| {
+                let vault = beside(&store, &ann);
+                begin.wait();
+                root_share(&vault).add(&[member(&cem, Role::Reader, "Cem")]).unwrap();
+            });
+            let vault = beside(&store, &ann);
+            begin.wait();
+            root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+        });
+        let info = root_share(&beside(&store, &ann)).info().unwrap();
+        let members: Vec<&str> = info.members.iter().filter(|m| m.public != ann.public()).map(|m| &m.name[..]).collect();
+        assert_eq!((info.heads.len(), members), (1, vec!["Cem"]), "round {round}");
+    }
+}
+
+type Act = Box<dyn FnOnce() -> Option<Pin> + Send>;
+
+/// A memory of shares in whose first use something else happens: between the look at the head and the change of it.
+struct Meanwhile {
+    act: parking_lot::Mutex<Option<Act>>,
+    seen: parking_lot::Mutex<Option<Pin>>,
+}
+
+impl Pins for Meanwhile {
+    fn get(&self, _share: &[u8; 32]) -> std::io::Result<Option<Pin>> {
+        Ok(*self.seen.lock())
+    }
+
+    fn inviter(&self, _share: &[u8; 32]) -> std::io::Result<Option<[u8; 32]>> {
+        Ok(None)
+    }
+
+    fn put(&self, _share: &[u8; 32], _head: Pin) -> std::io::Result<()> {
+        if let Some(act) = self.act.lock().take() {
+            *self.seen.lock() = act();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_change_that_another_one_excludes_is_not_said_to_be_done() {
+    // As above, where locks reach nobody else. Whether the other change is remembered by this user already, as that of a second command of
+    // his own is, or not: what does not count must not be said to be done.
+    for remembered in [false, true] {
+        let (store, ann, _) = with_bob();
+        let (cem, dan) = (person(3), person(4));
+        let plan = FaultPlan::new();
+        plan.give_locks(Locks::Everybody);
+        let root = FaultStore::wrap(store.root(), plan);
+        let meanwhile = Arc::new(Meanwhile { act: None.into(), seen: None.into() });
+        let trust = Trust { pins: Some(meanwhile.clone()), first_use: true };
+        let options = OpenOptions { trust, ..trusting(true, LockMode::None) };
+        let vault = Vault::open(root.clone(), &ann, options).unwrap();
+        let rival = Vault::open(root, &ann, trusting(true, LockMode::None)).unwrap();
+        *meanwhile.act.lock() = Some(Box::new(move || {
+            let made = root_share(&rival).add(&[member(&cem, Role::Reader, "Cem")]).unwrap();
+            remembered.then_some(made)
+        }));
+        let done = root_share(&vault).add(&[member(&dan, Role::Reader, "Dan")]);
+        match done {
+            Err(Error::Members { source: RosterError::Forked(2), .. }) if !remembered => {}
+            Err(Error::Members { source: RosterError::Overtaken, .. }) if remembered => {}
+            other => panic!("remembered: {remembered}, {other:?}"),
+        }
+        if remembered {
+            let members = root_share(&vault).info().unwrap().members;
+            assert!(members.iter().all(|m| m.public != dan.public()), "it does not count");
+        }
+    }
+}
+
+#[test]
+fn an_admin_who_removes_himself_is_told_that_it_is_done() {
+    // The removal was made, and then the share could not be entered any more to see what had become of it: the command said that it had
+    // failed, and in a mount it named the shares within as ones in which he still was.
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &ann).unwrap();
+    root_share(&vault).set_role(&key(&bob), Role::Admin, &mut quiet()).unwrap();
+    mkdir(&vault, b"within").unwrap();
+    vault.create_share(b"within", &CreateShare { isolated: false, name: "Ann".into(), others: Vec::new() }, &mut quiet()).unwrap();
+    put(&vault, b"within/file", b"by Ann").unwrap();
+    let removed = root_share(&vault).remove(&[key(&ann)], &mut quiet()).unwrap();
+    vault.close().unwrap();
+    let of_bob = open_as(&store, &bob).unwrap();
+    let info = root_share(&of_bob).info().unwrap();
+    assert_eq!((info.heads, info.members.len()), (vec![removed], 1));
+    assert_eq!(of_bob.who_can_read(b"within").unwrap().len(), 1);
+    assert_eq!(get(&of_bob, b"within/file").unwrap(), b"by Ann", "what she had signed stays");
+    assert!(matches!(open_as(&store, &ann), Err(Error::NoAccess { .. })));
+}
+
+#[test]
+fn what_stands_in_the_place_of_the_inventory_hinders_no_removal() {
+    // The name of an inventory follows from what the member has signed, so he can tell it before he is removed. He put a directory there, and
+    // could not be removed until somebody had found and deleted it.
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &bob).unwrap();
+    put(&vault, b"file", b"by Bob").unwrap();
+    vault.close().unwrap();
+    let inventories = |store: &MemStore| -> Vec<Box<[u8]>> {
+        let entries = store.root().reopen().unwrap().read(0, 1 << 20).unwrap();
+        entries.into_iter().map(|entry| entry.name).filter(|name| name.starts_with(b"+inventory-")).collect()
+    };
+    let ahead = store.snapshot();
+    root_share(&beside(&ahead, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    let name = inventories(&ahead).remove(0);
+    store.root().mkdir(&name, 0o700).unwrap();
+    root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    let vault = open_as(&store, &ann).unwrap();
+    assert_eq!((get(&vault, b"file").unwrap(), vault.who_can_read(b"").unwrap().len()), (b"by Bob".to_vec(), 1));
+    assert_eq!(inventories(&store).len(), 2, "another one beside it");
+}
+
+#[test]
+fn what_stands_under_the_names_of_records_hinders_no_removal() {
+    // A directory, or a FIFO, by the name of a record was an error of the store for the walk that takes the inventory: who was to be removed
+    // had only to put one anywhere in the share, and stayed. By the name of a manifest it kept everybody from opening the share at all, and
+    // mounts from hearing of changes: these went on under the key of before.
+    for kind in [Kind::Dir, Kind::Fifo, Kind::Symlink] {
+        let (store, ann, bob) = with_bob();
+        let vault = open_as(&store, &bob).unwrap();
+        put(&vault, b"file", b"by Bob").unwrap();
+        mkdir(&vault, b"dir").unwrap();
+        put(&vault, b"dir/file", b"by Bob").unwrap();
+        let dir = vault.cipher_path(b"dir").unwrap();
+        vault.close().unwrap();
+        let (root, dir) = (store.root(), store.root().open_dir(&dir).unwrap());
+        let hash = "A".repeat(43);
+        let mounted = open_as(&store, &ann).unwrap();
+        for (at, name) in [
+            (&root, format!("+manifest-7-{}", "0".repeat(32))),
+            (&root, format!("+link-{}", "0".repeat(32))),
+            (&root, format!("+name-{hash}")),
+            (&root, format!("+junction-{hash}")),
+            (&dir, "+dir".to_owned()),
+            (&dir, format!("+name-{hash}")),
+        ] {
+            match kind {
+                Kind::Dir => at.mkdir(name.as_bytes(), 0o700).unwrap(),
+                Kind::Symlink => at.symlink(name.as_bytes(), b"nowhere").unwrap(),
+                kind => at.mknod(name.as_bytes(), kind, 0o600, 0).unwrap(),
+            }
+        }
+        root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        assert!(mounted.refresh().unwrap_or_else(|error| panic!("{kind:?}: {error}")), "and every mount hears of it");
+        drop(mounted);
+        let vault = open_as(&store, &ann).unwrap();
+        assert_eq!((get(&vault, b"file").unwrap(), vault.who_can_read(b"").unwrap().len()), (b"by Bob".to_vec(), 1));
+        dir.unlink(b"+dir").or_else(|_| dir.rmdir(b"+dir")).unwrap();
+        drop(vault);
+    }
+}
+
+#[test]
+fn nothing_is_written_under_the_old_key_while_a_manifest_cannot_be_read() {
+    // The manifest of a removal was there and could not be read: a member had put one of another mode beside it, or the store failed. The open
+    // vault went on under the key that the removed member has.
+    let (store, ann, bob) = with_bob();
+    let plan = FaultPlan::new();
+    let vault = Vault::open(FaultStore::wrap(store.root(), plan.clone()), &ann, trusting(false, LockMode::Exclusive)).unwrap();
+    put(&vault, b"file", b"before").unwrap();
+    root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    plan.reset();
+    // The descriptor is opened first, then the manifests one by one.
+    let opens = Calls::Of(Call::OpenFile);
+    plan.add(Fault { calls: opens, when: When::Nth(3), errno: libc::EACCES, short: false });
+    let told = vault.refresh().unwrap_err();
+    assert!(told.errno() == libc::EACCES && told.to_string().contains("+manifest-2-"), "{told}");
+    assert_eq!(put(&vault, b"secret", b"not for Bob").unwrap_err().errno(), libc::EROFS);
+    assert_eq!(get(&vault, b"file").unwrap(), b"before");
+    plan.heal();
+    assert!(vault.refresh().unwrap());
+    put(&vault, b"secret", b"not for Bob").unwrap();
+    let file = store.root().open_file(&vault.cipher_path(b"secret").unwrap(), Access::Read).unwrap();
+    let mut header = [0; 20];
+    file.read_at(&mut header, 0).unwrap();
+    assert_eq!(header[16..20], 2u32.to_le_bytes());
 }
 
 #[test]

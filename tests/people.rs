@@ -7,7 +7,7 @@ mod people;
 use std::fs;
 use std::process::{Command, Stdio};
 
-use people::{Mounted, Person, holds, knows, refused, said, stderr, wait_until};
+use people::{Mounted, Person, holds, key, knows, refused, said, stderr, wait_until};
 
 fn can_run() -> bool {
     let usable = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
@@ -157,6 +157,45 @@ fn two_admins_who_change_the_membership_at_the_same_time_make_a_fork_for_whoever
     let listing: serde_json::Value = serde_json::from_str(&said(&ann.ok(&["share", "list", "--json", "vault"]))).unwrap();
     // Ann has seen her own change: what excludes it is a rival that does not bother her
     assert_eq!(listing["heads"].as_array().unwrap().len(), 1, "{listing}");
+}
+
+#[test]
+fn a_member_whose_key_is_another_one_than_the_contacts_is_not_said_to_be_removed() {
+    // Bob's machine was stolen, and he had a new key. `share remove vault Bob` took the new one out and said that Bob was removed, who went on
+    // reading with the old one; without the new one among the members nothing could name the old one.
+    let (ann, bob, new) = (Person::with_identity("ann"), Person::with_identity("bob"), Person::with_identity("bob"));
+    ann.ok(&["init", "--signed", "--name", "Ann", "--identity", ".config/kithfs/identity", "vault"]);
+    knows(&ann, "Bob", &bob);
+    ann.ok(&["share", "add", "--role", "writer", "vault", "Bob"]);
+    let fingerprints = || -> Vec<String> {
+        let members: serde_json::Value = serde_json::from_str(&said(&ann.ok(&["who-can-read", "--json", "vault"]))).unwrap();
+        let bobs = members.as_array().unwrap().iter().filter(|member| member["name"] == "Bob");
+        bobs.map(|member| member["fingerprint"].as_str().unwrap().to_owned()).collect()
+    };
+    let old = fingerprints().remove(0);
+    assert_eq!(ann.kithfs(&["contact", "add", "Bob", &key(&new)]).status().unwrap().code(), Some(14), "another key is offered");
+    ann.ok(&["contact", "verify", "Bob", "--yes"]);
+    refused(&ann.fails(&["share", "remove", "vault", "Bob"], 2), &old);
+    ann.ok(&["share", "add", "--role", "writer", "vault", "Bob"]);
+    let told = ann.fails(&["share", "remove", "vault", "Bob"], 2);
+    refused(&told, "hint: the key is another one than the contact's, or there are several");
+    let both = fingerprints();
+    assert!(both.len() == 2 && both.iter().all(|fingerprint| stderr(&told).contains(&fingerprint[..])), "{}", stderr(&told));
+    // as somebody might type it
+    ann.ok(&["share", "remove", "vault", &old.to_lowercase().replace('-', " ")]);
+    assert!(fingerprints().len() == 1 && !fingerprints().contains(&old));
+    ann.ok(&["share", "remove", "vault", "Bob"]);
+    assert!(fingerprints().is_empty());
+    // two of one name, neither of them a contact
+    ann.ok(&["share", "add", "--role", "reader", "vault", "Bob"]);
+    ann.ok(&["contact", "remove", "Bob"]);
+    knows(&ann, "Bob", &bob);
+    ann.ok(&["share", "add", "--role", "reader", "vault", "Bob"]);
+    ann.ok(&["contact", "remove", "Bob"]);
+    refused(&ann.fails(&["share", "remove", "vault", "Bob"], 2), &old);
+    ann.ok(&["share", "remove", "vault", &old]);
+    ann.ok(&["share", "remove", "vault", "Bob"]);
+    assert!(fingerprints().is_empty());
 }
 
 /// Kills the program, which stands where `setsid` was or is its child.

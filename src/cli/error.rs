@@ -157,6 +157,9 @@ pub enum Error {
     /// What was written does not read back as it should; the old file is in place.
     #[error("write {}: the new file does not open with the new secret; nothing was changed", shown(.0))]
     NotVerified(PathBuf),
+    /// Another command has changed the identity since it was read.
+    #[error("identity {}: another command has changed it meanwhile; nothing is changed by this one", shown(.0))]
+    IdentityChanged(PathBuf),
     /// There is no place for this user's own files.
     #[error("there is no home directory: neither HOME nor the XDG variables are set")]
     NoHome,
@@ -223,6 +226,16 @@ pub enum Error {
         path: PathBuf,
         /// The name.
         name: String,
+    },
+    /// The name is that of several members, or of one who has another key than the contact.
+    #[error("share {}: which member is {} is not certain: {}", shown(path), Shown(name.as_bytes()), keys.join(", "))]
+    WhichMember {
+        /// The share.
+        path: PathBuf,
+        /// The name.
+        name: String,
+        /// Fingerprints of the members of this name.
+        keys: Vec<String>,
     },
     /// Which head is to stay was not said.
     #[error("settle {}: there {} {} head{}: {}", shown(path), if heads.len() == 1 { "is" } else { "are" }, heads.len(), if heads.len() == 1 { "" } else { "s" }, heads.join(", "))]

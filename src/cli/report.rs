@@ -106,7 +106,7 @@ impl From<Error> for Failure {
             Error::NoFuseDevice(_) | Error::NoFusermount | Error::NoUring(_) => Exit::NoFuse,
             Error::AlreadyMounted { .. } => Exit::InUse,
             Error::NoSuchSlot { .. } | Error::NoSuchMember { .. } | Error::NoSuchHead { .. } => Exit::NotFound,
-            Error::NotAShare { .. } | Error::WhichHead { .. } => Exit::Usage,
+            Error::NotAShare { .. } | Error::WhichHead { .. } | Error::WhichMember { .. } => Exit::Usage,
             Error::WhichSlot { .. } | Error::NotAPassphraseSlot { .. } => Exit::Usage,
             // what is not in the vault is no path in it
             Error::Io { source, .. } => match exit_of_io(source) {
@@ -133,6 +133,7 @@ impl From<Error> for Failure {
             | Error::DaemonEnded(_)
             | Error::LastSlot(_)
             | Error::NotVerified(_)
+            | Error::IdentityChanged(_)
             | Error::SomeFailed { .. } => Exit::Failure,
         };
         let hint = hint(&error);
@@ -216,8 +217,12 @@ fn hint(error: &Error) -> Option<String> {
         ),
         Error::NotAShare { .. } => "give the vault itself, if all of it is meant".to_owned(),
         Error::NoSuchMember { .. } => "`kithfs share list` shows the members".to_owned(),
+        Error::IdentityChanged(_) => "give the same command again".to_owned(),
+        Error::WhichMember { .. } => {
+            "the key is another one than the contact's, or there are several: name each that is to go by its fingerprint".to_owned()
+        }
         Error::WhichHead { heads, .. } if heads.len() < 2 => "there is nothing to settle".to_owned(),
-        Error::WhichHead { .. } => "name the one that stays with --keep; who was added on the other one alone has to be added again".to_owned(),
+        Error::WhichHead { .. } => "name the one that stays with --keep; who was added or removed on the other one alone has to be added or removed again".to_owned(),
         Error::NoSuchHead { .. } => "without --keep the command shows the heads".to_owned(),
         Error::OtherFingerprint { .. } => {
             "a key may have been swapped on its way, or the fingerprint was misheard: have the owner send the key by another way".to_owned()

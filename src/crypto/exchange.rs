@@ -84,34 +84,47 @@ impl ForMany {
         self.one.diffie_hellman(public)
     }
 
-    /// What [`ForMany::diffie_hellman`] gives for each of `publics`, in their order.
-    #[must_use]
-    pub fn each(&self, publics: &[[u8; 32]]) -> Vec<Shared> {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(wide) = &self.wide {
-            return publics.chunks(wide::LANES).flat_map(|some| self.some(wide, some)).collect();
+    /// Gives `take` what [`ForMany::diffie_hellman`] gives for each of `publics`, with its number, in their order. It is lent and not handed
+    /// over: a list of results leaves copies on the heap when it is moved on or grows, which nobody wipes.
+    pub fn each(&self, publics: &[[u8; 32]], mut take: impl FnMut(usize, Result<&[u8; 32], ZeroShared>)) {
+        for (n, some) in publics.chunks(Self::AT_ONCE).enumerate() {
+            self.some(some, |i, shared| take(n * Self::AT_ONCE + i, shared));
         }
-        publics.iter().map(|public| self.diffie_hellman(public)).collect()
     }
 
-    /// At most [`wide::LANES`] keys.
-    #[cfg(target_arch = "x86_64")]
-    fn some(&self, wide: &wide::Wide, publics: &[[u8; 32]]) -> Vec<Shared> {
-        // Eight at once take as long as two one by one.
-        if publics.len() <= 2 {
-            return publics.iter().map(|public| self.diffie_hellman(public)).collect();
+    /// At most [`ForMany::AT_ONCE`] keys.
+    fn some(&self, publics: &[[u8; 32]], mut take: impl FnMut(usize, Result<&[u8; 32], ZeroShared>)) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(wide) = &self.wide
+            // Eight at once take as long as two one by one.
+            && publics.len() > 2
+        {
+            let mut lanes = [[0; 32]; wide::LANES];
+            lanes[..publics.len()].copy_from_slice(publics);
+            let shared = wide.eight(&lanes);
+            for (i, shared) in shared[..publics.len()].iter().enumerate() {
+                take(i, if *shared == [0; 32] { Err(ZeroShared) } else { Ok(shared) });
+            }
+            return;
         }
-        let mut lanes = [[0; 32]; wide::LANES];
-        lanes[..publics.len()].copy_from_slice(publics);
-        let shared = wide.eight(&lanes);
-        let check = |shared: &[u8; 32]| if *shared == [0; 32] { Err(ZeroShared) } else { Ok(Zeroizing::new(*shared)) };
-        shared[..publics.len()].iter().map(check).collect()
+        for (i, public) in publics.iter().enumerate() {
+            take(i, self.diffie_hellman(public).as_deref().map_err(|zero| *zero));
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn collected(many: &ForMany, publics: &[[u8; 32]]) -> Vec<Shared> {
+        let mut all = Vec::new();
+        many.each(publics, |i, shared| {
+            assert_eq!(i, all.len());
+            all.push(shared.map(|shared| Zeroizing::new(*shared)));
+        });
+        all
+    }
 
     #[test]
     fn both_sides_get_the_same_secret() {
@@ -137,7 +150,7 @@ mod tests {
             assert_eq!(secret.for_many().diffie_hellman(&hex(point)).err(), Some(ZeroShared), "{point}, for many");
             let mut eight = [[9; 32]; 8];
             eight[5] = hex(point);
-            let refused: Vec<bool> = secret.for_many().each(&eight).iter().map(Result::is_err).collect();
+            let refused: Vec<bool> = collected(&secret.for_many(), &eight).iter().map(Result::is_err).collect();
             assert_eq!(refused, [false, false, false, false, false, true, false, false], "{point}, among others");
         }
     }
@@ -154,7 +167,7 @@ mod tests {
         for i in 0..4 {
             let secret = ExchangeSecret::from_bytes(blake3::hash(&[b's', i]).as_bytes());
             let many = secret.for_many();
-            let each = many.each(&publics);
+            let each = collected(&many, &publics);
             assert_eq!(each.len(), publics.len());
             for (public, shared) in publics.iter().zip(each) {
                 assert_eq!(many.diffie_hellman(public), secret.diffie_hellman(public), "{}", hex::encode(public));
@@ -162,7 +175,7 @@ mod tests {
             }
             for len in 0..20 {
                 let expected: Vec<Shared> = publics[..len].iter().map(|public| secret.diffie_hellman(public)).collect();
-                assert_eq!(many.each(&publics[..len]), expected, "{len} at a time");
+                assert_eq!(collected(&many, &publics[..len]), expected, "{len} at a time");
             }
         }
     }

@@ -346,7 +346,7 @@ impl VerifiedRoster {
     }
 
     /// Settles a fork in favour of this head: a new epoch above those of both branches, with `members` minus `gone`, that names the losing
-    /// head as second parent and hands on the keys of its epochs. Who was added on the losing branch alone has to be added again. The
+    /// head as second parent and hands on the keys of its epochs. Who was added, or removed, on the losing branch alone has to be so again. The
     /// signer must be an admin on both: otherwise whoever was removed on one branch could settle the removal away. `inventory` commits to
     /// what those signed who could write before and cannot any more.
     ///

@@ -115,6 +115,9 @@ pub enum RosterError {
     /// The sealed member list does not open, or does not agree with the manifest.
     #[error("member list does not agree with its manifest")]
     BadMembers,
+    /// A change was made at the same time as another one that excludes it, and which was seen first.
+    #[error("somebody has changed the members at the same time, and this change does not count")]
+    Overtaken,
     /// Keys or members of another head were passed in.
     #[error("keys or members are not those of the roster's head")]
     Stale,

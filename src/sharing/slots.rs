@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use super::error::RosterError;
 use super::identity::Identity;
-use crate::crypto::exchange::{ExchangeSecret, ForMany, Shared, ZeroShared};
+use crate::crypto::exchange::{ExchangeSecret, ForMany, ZeroShared};
 use crate::crypto::hierarchy::EpochKeys;
 use crate::crypto::kdf::{expand, extract};
 use crate::crypto::keys::{FolderKey, RecordsKey, SlotKey};
@@ -81,8 +81,9 @@ pub(super) fn seal_block(
         .par_chunks(ForMany::AT_ONCE)
         .flat_map_iter(|some| {
             let publics: Vec<[u8; 32]> = some.iter().map(|member| member.public.exchange).collect();
-            let seal = move |(to, dh): (&Member, Shared)| Ok(seal_slot(place, &ephemeral, &to.public, &*dh?, folder));
-            some.iter().zip(many.each(&publics)).map(seal)
+            let mut sealed = Vec::with_capacity(some.len());
+            many.each(&publics, |i, dh| sealed.push(dh.map(|dh| seal_slot(place, &ephemeral, &some[i].public, dh, folder))));
+            sealed
         })
         .collect::<Result<Vec<Slot>, ZeroShared>>()?;
     let count = u32::try_from(list.len()).map_err(|_| RosterError::TooMany("members"))?;

@@ -51,6 +51,8 @@ pub struct ShareInfo {
     pub time: u64,
     /// Members at the first head, by signing key.
     pub members: Vec<Member>,
+    /// Of a fork: who is a member at another head alone. What is there he can read as well.
+    pub elsewhere: Vec<Member>,
     /// What this identity may do.
     pub own_role: Role,
 }
@@ -128,12 +130,13 @@ impl Vault {
         Ok(Share { vault: self.clone(), core: route.core, number: route.number })
     }
 
-    /// Who can read what is at `path`: the members of its share.
+    /// Who can read what is at `path`: the members of its share, at any of its heads.
     ///
     /// # Errors
     /// As [`Vault::share_at`].
     pub fn who_can_read(&self, path: &[u8]) -> Result<Vec<Member>> {
-        Ok(self.share_at(path)?.info()?.members)
+        let ShareInfo { members, elsewhere, .. } = self.share_at(path)?.info()?;
+        Ok([members, elsewhere].concat())
     }
 }
 
@@ -189,6 +192,10 @@ impl Share {
         let own = self.core.keys.signing.own();
         let manifest = heads[0].roster.manifest();
         let stored = self.vault.shares().stored_path(self.number, ROOT).unwrap_or_default();
+        let mut elsewhere: Vec<Member> = heads[1..].iter().flat_map(|head| head.members.all()).cloned().collect();
+        elsewhere.retain(|member| heads[0].members.get(&member.public.sign).is_none());
+        elsewhere.sort_by_key(|member| member.public.sign);
+        elsewhere.dedup_by_key(|member| member.public.sign);
         Ok(ShareInfo {
             share: self.core.keys.share,
             path: self.vault.plain_path(&stored)?,
@@ -202,6 +209,7 @@ impl Share {
             signer: manifest.signer,
             time: manifest.time,
             members: heads[0].members.all().to_vec(),
+            elsewhere,
             own_role: heads[0].members.get(&own).map_or(Role::Reader, |member| member.role),
         })
     }

@@ -89,7 +89,7 @@ pub use self::members::{LogEntry, LogKind, MemberChanges, Share, ShareInfo};
 pub use self::memory::{Notice, NoticeKind, SETTLE, SurveyOptions};
 pub use self::repair::{Outcome, Remedy, RepairReport, Repaired};
 pub use self::reseal::Pending;
-pub use self::share::{CreateOptions, CreateShare, IDENTITY_FILE};
+pub use self::share::{CreateOptions, CreateShare, DESCRIPTOR_FILE, IDENTITY_FILE};
 pub use self::sharing::{ShareMade, ShareProgress};
 pub use self::trust::{Pins, Trust};
 pub use self::types::*;

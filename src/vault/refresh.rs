@@ -40,9 +40,12 @@ pub(crate) fn manifests(store: &dyn Dir) -> Inner<Vec<Box<[u8]>>> {
     Ok(names)
 }
 
-/// Whether what kept the roster from being taken over leaves it open if the epoch has ended: a head that counts cannot be opened, or there
-/// are more manifests and heads than anybody looks through.
+/// Whether what kept the roster from being taken over leaves it open if the epoch has ended: a manifest cannot be read, a head that counts
+/// cannot be opened, or there are more manifests and heads than anybody looks through.
 fn may_have_ended(error: &Error) -> bool {
+    if let Error::Io { path, .. } = error {
+        return path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(share::MANIFEST));
+    }
     let Error::Share { path, source } = error else { return false };
     let many = source.downcast_ref().is_some_and(|source| matches!(source, RosterError::TooLong | RosterError::TooMany(_)));
     path.as_os_str() == "+slots" || many

@@ -24,7 +24,9 @@ use crate::sharing::{
 };
 
 /// The share's descriptor.
-pub(crate) const DESCRIPTOR: &[u8] = b"+share";
+pub(crate) const DESCRIPTOR: &[u8] = DESCRIPTOR_FILE.as_bytes();
+/// Its name: a directory that holds such a file is a vault, or a share.
+pub const DESCRIPTOR_FILE: &str = "+share";
 /// Manifests begin with this.
 pub(crate) const MANIFEST: &[u8] = b"+manifest-";
 /// The vault's own identity.
@@ -213,6 +215,11 @@ pub(crate) fn standing(store: &dyn Dir, descriptor: &ShareDescriptor, pin: Optio
             Ok(None) => continue,
             Err(Fault::Corrupt(_)) => {
                 tracing::warn!("{}: too large for a manifest, passed over", at(name).display());
+                continue;
+            }
+            // No file at all. (One that must not be read, or cannot, may be the removal of a member.)
+            Err(fault) if matches!(fault.errno(), libc::EISDIR | libc::ELOOP | libc::ENXIO) => {
+                tracing::warn!("{}: no file, and so no manifest, passed over", at(name).display());
                 continue;
             }
             Err(fault) => return Err(fault.at("read", || at(name))),

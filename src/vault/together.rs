@@ -71,7 +71,7 @@ pub(crate) fn lock_perm(root: &dyn Dir) -> Inner<u32> {
 }
 
 /// Tries until `deadline`; `EBUSY` then.
-fn insist<T>(deadline: Instant, mut attempt: impl FnMut() -> Inner<Option<T>>) -> Inner<T> {
+pub(super) fn insist<T>(deadline: Instant, mut attempt: impl FnMut() -> Inner<Option<T>>) -> Inner<T> {
     loop {
         if let Some(done) = attempt()? {
             return Ok(done);

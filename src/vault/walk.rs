@@ -102,11 +102,13 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What cannot be authenticated, or is gone, has nothing that could be kept. What must not be read is told, and hinders nobody's
-    /// removal; any other failure ends the walk.
+    /// What cannot be authenticated, is gone, or is no file where one belongs (a directory, or a FIFO, by the name of a record) has nothing that
+    /// could be kept. What must not be read is told, and hinders nobody's removal; any other failure ends the walk.
     fn pass_over(&mut self, node: NodeId, fault: Fault) -> Inner<()> {
         match (&fault, fault.errno()) {
-            (Fault::Corrupt(_) | Fault::Format(_), _) | (_, libc::ENOENT | libc::ESTALE | libc::ENOTDIR) => Ok(()),
+            (Fault::Corrupt(_) | Fault::Format(_), _) | (_, libc::ENOENT | libc::ESTALE | libc::ENOTDIR | libc::EISDIR | libc::ENXIO) => {
+                Ok(())
+            }
             (_, libc::EACCES | libc::EPERM | libc::ELOOP) => {
                 self.unread(node);
                 Ok(())

@@ -83,7 +83,9 @@ fn x25519() {
         for lane in 0..8 {
             let mut publics = [[9; 32]; 8];
             publics[lane] = *public;
-            assert_eq!(secret.for_many().each(&publics)[lane], shared, "case {}, lane {lane}", case.tc_id);
+            secret.for_many().each(&publics, |i, of_lane| {
+                assert!(i != lane || of_lane == shared.as_deref().map_err(|zero| *zero), "case {}, lane {lane}", case.tc_id);
+            });
         }
         // "Acceptable" are twists, non-canonical encodings and zero results; RFC 7748 computes all of them, and we refuse zero.
         if case.flags.contains(&xdh::TestFlag::ZeroSharedSecret) {

@@ -74,10 +74,14 @@ pub fn x25519_paths(data: &[u8]) {
         .collect();
     let secret = ExchangeSecret::from_bytes(secret);
     let many = secret.for_many();
-    for (public, shared) in publics.iter().zip(many.each(&publics)) {
-        assert_eq!(shared, secret.diffie_hellman(public), "dalek's is another");
-        assert_eq!(shared, many.diffie_hellman(public), "that for one is another");
-    }
+    let mut given = 0;
+    many.each(&publics, |i, shared| {
+        let [dalek, one] = [secret.diffie_hellman(&publics[i]), many.diffie_hellman(&publics[i])];
+        assert_eq!(shared, dalek.as_deref().map_err(|zero| *zero), "dalek's is another");
+        assert_eq!(shared, one.as_deref().map_err(|zero| *zero), "that for one is another");
+        given += 1;
+    });
+    assert_eq!(given, publics.len());
 }
 
 pub fn x25519_paths_seeds() -> Vec<Vec<u8>> {

@@ -153,7 +153,7 @@ pub struct ShareRemove {
     /// The vault, or where it is mounted
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// Members, as `list` names them
+    /// Members, as `list` names them, or their fingerprints
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
 }
@@ -209,6 +209,6 @@ pub struct ShareInvite {
     /// The vault, or where it is mounted
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// A member, as `list` names him
+    /// A member, as `list` names him, or his fingerprint
     pub name: String,
 }

@@ -2,7 +2,7 @@
 //!
 //! Rule: the public half that stands in clear in a file is believed where only this user could have put it. An identity that lies in a
 //! vault is in the hands of whoever stores it, who could put his own key there to have folders shared with him: it is unlocked first,
-//! which proves its public half.
+//! which proves its public half. A link to it proves nothing more, nor does a file that others may write to.
 
 use std::io::{IsTerminal, stdout};
 use std::path::Path;
@@ -24,7 +24,7 @@ use crate::cli::{home, identity};
 use crate::crypto::Suite;
 use crate::crypto::suite::aes_in_hardware;
 use crate::sharing::PublicIdentity;
-use crate::vault::IDENTITY_FILE;
+use crate::vault::{DESCRIPTOR_FILE, IDENTITY_FILE};
 
 /// Runs one of the commands.
 pub fn run(command: &IdentityCommand) -> Result<Exit, Failure> {
@@ -58,12 +58,19 @@ fn new(args: &IdentityNew) -> Result<Exit, Failure> {
 /// It cannot be read, or not be unlocked where it has to be.
 pub fn public(path: &Path, secret: &PresentSecret) -> Result<PublicIdentity, Failure> {
     let file = identity::read(path)?;
-    let lies_in_a_vault = path.file_name().is_some_and(|name| name == IDENTITY_FILE);
-    if !lies_in_a_vault {
+    if is_ours_alone(path) {
         return Ok(file.public());
     }
     let given = Source::choose_present(secret, &Environment::of_process()).read(path)?;
     Ok(identity::unlock(&file, path, given)?.0.public())
+}
+
+/// Whether nobody but this user could have written the file, as far as can be told: where it lies whatever leads to it, and its mode.
+fn is_ours_alone(path: &Path) -> bool {
+    let Ok(real) = path.canonicalize() else { return false };
+    let lies_in_a_vault = real.file_name().is_some_and(|name| name == IDENTITY_FILE)
+        || real.parent().is_some_and(|dir| dir.join(DESCRIPTOR_FILE).symlink_metadata().is_ok());
+    !lies_in_a_vault && real.metadata().is_ok_and(|metadata| home::check_private(&real, &metadata).is_ok())
 }
 
 fn show(args: &IdentityShow) -> Result<Exit, Failure> {

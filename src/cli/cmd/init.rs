@@ -1,8 +1,11 @@
 //! `kithfs init`
+//!
+//! Rule: between the look whether the directory is empty and the first file in it somebody may have thought long of a passphrase, and a sync
+//! tool, or another `init`, have brought a vault. Of that nothing is replaced or removed.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::backing::os::OsDir;
@@ -37,7 +40,11 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
     let dir = args.vault.canonicalize().map_err(failed)?;
     let identity_file = dir.join(IDENTITY_FILE);
     if let Owner::Own(own) = &owner {
-        own.write(&identity_file)?;
+        claim(&identity_file, &args.vault)?;
+        if let Err(failure) = own.write(&identity_file) {
+            let _ = fs::remove_file(&identity_file);
+            return Err(failure);
+        }
     }
     let store = OsDir::open(&dir).map_err(failed)?;
     let options = CreateOptions { suite, chunk_log2: args.chunk_size };
@@ -60,6 +67,15 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
         own.print_code("the vault")?;
     }
     Ok(Exit::Ok)
+}
+
+/// Takes the name of the vault's identity, if nobody has it.
+fn claim(identity_file: &Path, vault: &Path) -> Result<(), Error> {
+    match File::options().write(true).create_new(true).mode(0o600).open(identity_file) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Error::InitNotEmpty(vault.to_owned())),
+        Err(source) => Err(Error::Io { op: "make", path: identity_file.to_owned(), source }),
+    }
 }
 
 /// Whose vault it is to be.

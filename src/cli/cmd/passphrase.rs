@@ -1,9 +1,13 @@
 //! `kithfs passphrase`
 //!
 //! Rule: a change of slots needs a secret that opens the identity now, so that whoever finds a terminal unattended changes nothing, and
-//! the file on the disk is replaced only by one that was read back and opens with the new secret.
+//! the file on the disk is replaced only by one that was read back and opens with the new secret; and only if it is still the one that was
+//! read, or what another command has done meanwhile would be undone without a word.
 
+use std::fs::{File, TryLockError};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
@@ -23,6 +27,10 @@ use crate::crypto::Argon2Params;
 use crate::format::identity::SlotKind;
 use crate::sharing::{Identity, IdentityFile, RecoveryCode, Secret};
 use crate::vault::OsRandom;
+
+/// How long another command is waited for that is replacing the file, and how often is asked.
+const ALONE_TAKES: Duration = Duration::from_secs(10);
+const ASKED: Duration = Duration::from_millis(10);
 
 /// Runs one of the commands.
 pub fn run<Of: Owner>(command: &PassphraseCommand<Of>) -> Result<Exit, Failure> {
@@ -81,6 +89,8 @@ struct Unlocked {
     file: IdentityFile,
     identity: Identity,
     slot: u16,
+    /// The file as it was read.
+    before: Vec<u8>,
 }
 
 impl Unlocked {
@@ -89,16 +99,49 @@ impl Unlocked {
         let file = identity::read(&path)?;
         let given = Source::choose_present(present, &Environment::of_process()).read(of.asked_by(&path))?;
         let (identity, slot) = identity::unlock(&file, &path, given)?;
-        Ok(Unlocked { path, file, identity, slot })
+        let before = file.encode();
+        Ok(Unlocked { path, file, identity, slot, before })
     }
 
     /// Puts the changed file in place of the old one, if it opens with `secret`.
     fn write(&self, secret: Option<&Secret>) -> Result<(), Failure> {
+        let _alone = self.alone()?;
+        if identity::read(&self.path)?.encode() != self.before {
+            return Err(Error::IdentityChanged(self.path.clone()).into());
+        }
         replace(&self.path, &self.file.encode(), |written| {
             let file = IdentityFile::decode(written).map_err(|error| of_identity(error, &self.path))?;
             let opens = secret.is_none_or(|secret| file.unlock(secret).is_ok_and(|identity| identity.public() == self.identity.public()));
             if opens { Ok(()) } else { Err(Error::NotVerified(self.path.clone()).into()) }
         })
+    }
+}
+
+impl Unlocked {
+    /// Keeps other commands from replacing the file as long as what it gives lives, by a lock on the file that is replaced. Not every store has
+    /// locks, and whoever may read the file may hold this one: it is not waited for without end.
+    fn alone(&self) -> Result<Option<File>, Error> {
+        let failed = |source| Error::Io { op: "lock", path: self.path.clone(), source };
+        let end = Instant::now() + ALONE_TAKES;
+        while Instant::now() < end {
+            // NFS gives such a lock only through a handle that is open for writing.
+            let opened = File::options().read(true).write(true).open(&self.path);
+            let file = opened.or_else(|_| File::open(&self.path)).map_err(failed)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    std::thread::sleep(ASKED);
+                    continue;
+                }
+                Err(TryLockError::Error(_)) => return Ok(None),
+            }
+            // Who had the lock has replaced the file.
+            let (locked, there) = (file.metadata().map_err(failed)?, std::fs::metadata(&self.path).map_err(failed)?);
+            if (locked.dev(), locked.ino()) == (there.dev(), there.ino()) {
+                return Ok(Some(file));
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::cli::out::Out;
 use crate::cli::replace::replace;
 use crate::cli::report::{Failure, note};
 use crate::sharing::contacts::Trust;
-use crate::sharing::{Contacts, Member, PublicIdentity, Role};
+use crate::sharing::{Contacts, Member, PublicIdentity, Role, base32};
 use crate::vault::{LogKind, Pending};
 
 /// Runs one of the commands.
@@ -65,17 +65,40 @@ fn known(contacts: &Contacts, me: &PublicIdentity, member: &Member) -> Acquainte
     }
 }
 
-/// The members that are meant by these names.
-fn members<'a>(info: &'a Known, contacts: &Contacts, names: &[String], path: &Path) -> Result<Vec<&'a Member>, Error> {
-    let find = |name: &String| {
-        let by_key = contacts.get(name).and_then(|contact| info.members.iter().find(|member| member.public == contact.public));
-        let mut by_name = info.members.iter().filter(|member| member.name == *name && contacts.get(name).is_none());
-        match (by_key, by_name.next(), by_name.next()) {
-            (Some(member), ..) | (None, Some(member), None) => Ok(member),
-            _ => Err(Error::NoSuchMember { path: path.to_owned(), name: name.clone() }),
+/// The member whose fingerprint this is, in whatever way it is spelled.
+fn by_fingerprint<'a>(info: &'a Known, text: &str) -> Option<&'a Member> {
+    let told = base32::values(text)?;
+    info.members.iter().find(|member| base32::values(&member.public.fingerprint()).is_some_and(|values| *values == *told))
+}
+
+/// The member that is meant by a name, or by his fingerprint: a contact's key goes before the names that the share's admins have given.
+fn member<'a>(info: &'a Known, contacts: &Contacts, name: &str, path: &Path) -> Result<&'a Member, Error> {
+    let by_key = contacts.get(name).and_then(|contact| info.members.iter().find(|member| member.public == contact.public));
+    let mut by_name = info.members.iter().filter(|member| member.name == name && contacts.get(name).is_none());
+    match (by_fingerprint(info, name), by_key, by_name.next(), by_name.next()) {
+        (Some(member), ..) | (None, Some(member), ..) | (None, None, Some(member), None) => Ok(member),
+        _ => Err(Error::NoSuchMember { path: path.to_owned(), name: name.to_owned() }),
+    }
+}
+
+/// The signing key of who is to be removed. A name by which the list shows several keys, or another key than the contact's, is not enough:
+/// whoever has that other key would stay, and be thought to be gone.
+fn sign_to_remove(info: &Known, contacts: &Contacts, name: &str, path: &Path) -> Result<[u8; 32], Error> {
+    if let Some(member) = by_fingerprint(info, name) {
+        return Ok(member.public.sign);
+    }
+    let contact = contacts.get(name);
+    let shown: Vec<&Member> = info.members.iter().filter(|member| known(contacts, &info.me, member).name == name).collect();
+    match (&shown[..], contact) {
+        // He may be gone from here, and still in a share within.
+        ([], Some(contact)) => Ok(contact.public.sign),
+        ([], None) => Err(Error::NoSuchMember { path: path.to_owned(), name: name.to_owned() }),
+        ([only], _) if contact.is_none_or(|contact| contact.public == only.public) || only.public == info.me => Ok(only.public.sign),
+        _ => {
+            let keys = shown.iter().map(|member| member.public.fingerprint()).collect();
+            Err(Error::WhichMember { path: path.to_owned(), name: name.to_owned(), keys })
         }
-    };
-    names.iter().map(find).collect()
+    }
 }
 
 fn add(args: &ShareAdd) -> Result<Exit, Failure> {
@@ -117,11 +140,7 @@ fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
     let purpose = if args.eager { Purpose::Write } else { Purpose::Beside };
     let (door, info) = to_change(&args.path, &args.open, purpose)?;
     let contacts = contacts::load()?;
-    let sign = |name: &String| match members(&info, &contacts, std::slice::from_ref(name), &args.path) {
-        Ok(found) => Ok(found[0].public.sign),
-        // He may be gone from here, and still in a share within.
-        Err(error) => contacts.get(name).map(|contact| contact.public.sign).ok_or(error),
-    };
+    let sign = |name: &String| sign_to_remove(&info, &contacts, name, &args.path);
     let signs = args.names.iter().map(sign).collect::<Result<Vec<[u8; 32]>, Error>>()?;
     let unread = door.remove(&signs)?.unread;
     if unread > 0 {
@@ -166,7 +185,7 @@ struct Head {
     hash: String,
 }
 
-fn rows(info: &Known) -> Result<Vec<Row>, Failure> {
+fn rows(info: &Known, members: &[Member]) -> Result<Vec<Row>, Failure> {
     let contacts = contacts::load()?;
     let me = info.me;
     let row = |member: &Member| {
@@ -174,7 +193,7 @@ fn rows(info: &Known) -> Result<Vec<Row>, Failure> {
         let (fingerprint, key) = (member.public.fingerprint(), member.public.to_string());
         Row { name, role: member.role.name(), state, fingerprint, key }
     };
-    let mut rows: Vec<Row> = info.members.iter().map(row).collect();
+    let mut rows: Vec<Row> = members.iter().map(row).collect();
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(rows)
 }
@@ -190,7 +209,7 @@ fn signer(sign: &[u8; 32], members: &[Member], contacts: &Contacts, me: &PublicI
 fn list(args: &ShareList) -> Result<Exit, Failure> {
     let door = Door::to(&args.path, &args.open, Purpose::Beside)?;
     let info = door.share()?;
-    let members = rows(&info)?;
+    let members = rows(&info, &info.members)?;
     let signer = signer(&info.signer, &info.members, &contacts::load()?, &info.me);
     // in its first epoch nothing is older
     let left = if info.epoch > 1 { door.pending()? } else { Pending::default() };
@@ -239,7 +258,8 @@ fn print(out: &mut Out, members: &[Row]) -> Result<(), Failure> {
 
 /// Prints who has a key for what stands at a path.
 pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
-    let members = rows(&Door::to(&args.path, &args.open, Purpose::Beside)?.share()?)?;
+    let info = Door::to(&args.path, &args.open, Purpose::Beside)?.share()?;
+    let members = rows(&info, &[&info.members[..], &info.elsewhere].concat())?;
     let mut out = Out::stdout();
     if args.json {
         out.json(&members)?;
@@ -310,13 +330,16 @@ fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
     };
     door.settle(&head.hash)?;
     door.close()?;
-    note(format_args!("settled in favour of {}; who was added on the other side alone has to be added again", hex(&head.hash[..16])));
+    note(format_args!(
+        "settled in favour of {}; who was added or removed on the other side alone has to be added or removed again",
+        hex(&head.hash[..16])
+    ));
     Ok(Exit::Ok)
 }
 
 fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
     let (door, info) = to_change(&args.path, &args.open, Purpose::Beside)?;
-    let member = members(&info, &contacts::load()?, std::slice::from_ref(&args.name), &args.path)?[0];
+    let member = member(&info, &contacts::load()?, &args.name, &args.path)?;
     let invitation = door.invite(&member.public.sign)?;
     if args.output == Path::new("-") {
         let mut out = Out::stdout();

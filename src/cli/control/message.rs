@@ -13,7 +13,7 @@ use crate::sharing::{Member, Pin, PublicIdentity};
 use crate::vault::{self, LogKind, MemberChanges, Pending, ShareInfo, ShareProgress};
 
 /// Of these messages.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// One question.
 #[derive(Debug, Serialize, Deserialize)]
@@ -133,6 +133,7 @@ pub struct Info {
     signer: [u8; 32],
     time: u64,
     members: Vec<Person>,
+    elsewhere: Vec<Person>,
     own_role: Role,
 }
 
@@ -158,6 +159,8 @@ pub struct Known {
     pub time: u64,
     /// Its members.
     pub members: Vec<Member>,
+    /// Of a fork: who is a member at another head alone.
+    pub elsewhere: Vec<Member>,
     /// What the identity may do.
     pub own_role: crate::sharing::Role,
 }
@@ -165,7 +168,7 @@ pub struct Known {
 impl Info {
     /// What `share` tells of itself.
     pub fn of(share: &vault::Share) -> vault::Result<Info> {
-        let ShareInfo { share: id, path, signed, isolated, epoch, heads, signer, time, members, own_role, .. } = share.info()?;
+        let ShareInfo { share: id, path, signed, isolated, epoch, heads, signer, time, members, elsewhere, own_role, .. } = share.info()?;
         let me = share.identity();
         Ok(Info {
             own: (me.sign, me.exchange),
@@ -178,6 +181,7 @@ impl Info {
             signer,
             time,
             members: people(&members),
+            elsewhere: people(&elsewhere),
             own_role: own_role.into(),
         })
     }
@@ -185,7 +189,8 @@ impl Info {
 
 impl From<Info> for Known {
     fn from(info: Info) -> Known {
-        let Info { own: (sign, exchange), share, path, signed, isolated, epoch, heads, signer, time, members: all, own_role } = info;
+        let Info { own: (sign, exchange), share, path, signed, isolated, epoch, heads, signer, time, members: all, elsewhere, own_role } =
+            info;
         Known {
             me: PublicIdentity { sign, exchange },
             share,
@@ -197,6 +202,7 @@ impl From<Info> for Known {
             signer,
             time,
             members: members(&all),
+            elsewhere: members(&elsewhere),
             own_role: own_role.into(),
         }
     }

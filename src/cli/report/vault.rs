@@ -104,6 +104,7 @@ fn of_members(op: &str, error: RosterError, vault: &Path) -> Failure {
         RosterError::NoFork => {
             failed(Exit::NotFound).hint("`kithfs share list` shows the heads; there is something to settle where there are two")
         }
+        RosterError::Overtaken => failed(Exit::Failure).hint("give the same command again; `kithfs share list` shows who is a member now"),
         RosterError::UnopenedHead => failed(Exit::Corrupt)
             .hint("a file of the vault is missing, damaged or was tampered with; see whether a sync tool has fetched all of it"),
         RosterError::Forked(_) => failed(Exit::ReadOnly).hint(format_args!("settle it first: kithfs share settle {}", word(vault.as_os_str().as_bytes()))),

@@ -3,28 +3,50 @@
 //! Rules that hold here
 //! * What a former writer had signed stays valid through an inventory that is taken just before, of what was verified then; the share is
 //!   gone through again until nothing new is found, because names may move meanwhile, but not without end.
+//! * Who changes the roster keeps others from doing the same in the same store, by a lock, from the look at the head on; and looks
+//!   afterwards whether the change counts, for locks do not reach everywhere. What does not count is not said to be done.
 //! * Who is removed from a share and was an admin of it is removed from the shares in it before, unless they are isolated; from which he
 //!   could not be removed, the caller is told.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use super::super::control::read_control;
 use super::super::error::{Error, Fault, Inner, Result};
 use super::super::share::{self, Entered, Head};
+use super::super::together::{insist, open_to_lock};
 use super::super::types::{NodeId, ROOT};
 use super::super::walk::{Walk, Walked};
 use super::super::{OsRandom, ShareProgress};
 use super::Share;
-use crate::backing::Access;
+use crate::backing::{Access, File, Lock};
+use crate::crypto::Random;
 use crate::format::inventory::{self, InventoryList};
 use crate::sharing::{Acting, Change, Inventory, Member, Pin, Role, RosterError};
 
 /// How often an inventory is taken before the caller is told that the share is busy.
 const ROUNDS: usize = 8;
+/// How long somebody else's change of the roster is waited for.
+const ALONE_TAKES: Duration = Duration::from_secs(10);
 
 impl Share {
+    /// Keeps others who go by this store from changing the roster as long as what it gives lives: two who did so from one head would make a
+    /// fork. Without it, too, changes are made, for not every store has locks, and whoever may read the store may hold this one: he must not
+    /// be able to keep us from removing him.
+    fn alone(&self) -> Option<Arc<dyn File>> {
+        let locked = (|| {
+            let file = open_to_lock(&*self.core.root, share::DESCRIPTOR)?;
+            insist(Instant::now() + ALONE_TAKES, || Ok(file.try_lock(Lock::Exclusive)?.then_some(())))?;
+            Ok(file)
+        })();
+        locked.inspect_err(|fault: &Fault| tracing::warn!(errno = fault.errno(), "the members are changed without a lock")).ok()
+    }
+
     /// Makes a change of the roster by `change`, and takes it over.
     fn change(&self, change: impl FnOnce(&Head, &Acting<'_>) -> std::result::Result<Change, RosterError>) -> Result<Pin> {
+        let _alone = self.alone();
         let entered = self.enter()?;
         if entered.forked {
             return Err(Self::error(RosterError::Forked(entered.heads.len().max(2))));
@@ -41,9 +63,29 @@ impl Share {
 
     fn change_at(&self, head: &Head, change: impl FnOnce(&Head, &Acting<'_>) -> std::result::Result<Change, RosterError>) -> Result<Pin> {
         let change = self.draft(head, change)?;
+        let made = head.roster.extend(&change.manifest).map_err(Self::error)?.head();
         share::put_change(&*self.core.root, &change).map_err(|fault| self.core.explain("change the members of", ROOT, fault))?;
-        self.core.refresh(self.vault.shares().trust())?;
-        Ok(self.enter()?.heads[0].roster.head())
+        let entered = self.core.refresh(self.vault.shares().trust()).and_then(|_| self.enter());
+        let Entered { heads, forked, .. } = match entered {
+            // An admin has removed himself.
+            Err(Error::NoAccess { .. }) if self.is_head(&made)? => return Ok(made),
+            other => other?,
+        };
+        // Somebody may have changed them at the same time, whom the lock did not reach.
+        if forked {
+            return Err(Self::error(RosterError::Forked(heads.len().max(2))));
+        }
+        if !heads[0].roster.contains(&made) {
+            return Err(Self::error(RosterError::Overtaken));
+        }
+        Ok(heads[0].roster.head())
+    }
+
+    /// Whether this, made by us, is in the chain of the only head that counts: told without a key.
+    fn is_head(&self, made: &Pin) -> Result<bool> {
+        let (root, shown) = (&*self.core.root, self.core.shown_path(ROOT));
+        let heads = share::standing(root, &share::descriptor(root, &shown)?, self.core.seen.lock().head.as_ref(), &shown)?.heads;
+        Ok(matches!(&heads[..], [only] if only.contains(made)))
     }
 
     /// Adds members.
@@ -224,6 +266,15 @@ impl Share {
                 false => self.take_inventory(&lost, joined, &mut |_| {})?,
             };
             let change = settle(inventory)?;
+            let _alone = self.alone();
+            let is_as_before = |now: &Entered| {
+                let of = |head: &Head| head.roster.head();
+                now.heads.len() == heads.len() + 1
+                    && now.heads.iter().all(|head| of(head) == of(&winner) || heads.iter().any(|h| of(h) == of(head)))
+            };
+            if !is_as_before(&self.enter()?) {
+                continue;
+            }
             keep = winner.roster.extend(&change.manifest).map_err(Self::error)?.head().hash;
             share::put_change(&*self.core.root, &change).map_err(|fault| self.core.explain("settle", ROOT, fault))?;
             self.core.refresh(self.vault.shares().trust())?;
@@ -266,28 +317,46 @@ impl Share {
         if all.is_empty() {
             return Ok(None);
         }
-        if all.len() > inventory::MAX_ENTRIES {
+        if all.len() >= inventory::MAX_ENTRIES {
             return Err(Self::error(RosterError::TooMany("entries of an inventory")));
         }
-        let list = InventoryList::new(all.into_iter().collect());
+        let written = match self.write_inventory(&all) {
+            // Something else has its name, which can be told from what is listed: half of it, of a removal that did not come to its end, or
+            // what somebody has put there who does not want to be removed. With a hash that nothing has it gets another one.
+            Err(Fault::Os(libc::EEXIST)) => {
+                let mut nothing = [0; 32];
+                OsRandom.fill(&mut nothing);
+                all.insert(nothing);
+                self.write_inventory(&all)
+            }
+            other => other,
+        };
+        written.map(Some).map_err(|fault| self.core.explain("take an inventory of", ROOT, fault))
+    }
+
+    /// Makes the control file of an inventory, durable; `EEXIST` where its name is taken by anything but the same list.
+    fn write_inventory(&self, hashes: &HashSet<[u8; 32]>) -> Inner<Inventory> {
+        let list = InventoryList::new(hashes.iter().copied().collect());
         let (bytes, root) = (list.encode(), list.root());
         let file = inventory::file_hash(&bytes);
         let name = inventory::file_name(&file);
-        let written = match share::write_new(&*self.core.root, name.as_bytes(), &bytes) {
+        match share::write_new(&*self.core.root, name.as_bytes(), &bytes) {
             // The same list from a removal that did not come to its end.
-            Err(Fault::Io(e)) if e.raw_os_error() == Some(libc::EEXIST) => self.same(&name, &bytes),
-            other => other,
-        };
-        let durable = written.and_then(|()| Ok(self.core.root.sync()?));
-        durable.map_err(|fault| self.core.explain("take an inventory of", ROOT, fault))?;
-        Ok(Some(Inventory { root, file }))
+            Err(Fault::Io(e)) if e.raw_os_error() == Some(libc::EEXIST) => {
+                self.is_there(&name, &bytes).map_err(|_| Fault::Os(libc::EEXIST))?;
+            }
+            other => other?,
+        }
+        self.core.root.sync()?;
+        Ok(Inventory { root, file })
     }
 
-    /// Sees to it that the control file holds these bytes: an earlier attempt may have left half of them.
-    fn same(&self, name: &str, bytes: &[u8]) -> Inner<()> {
-        let file = self.core.root.open_file(name.as_bytes(), Access::ReadWrite)?;
-        file.write_at(bytes, 0)?;
-        file.set_len(bytes.len() as u64)?;
-        Ok(file.sync_all()?)
+    /// Makes the control file durable that holds these bytes, if it does.
+    fn is_there(&self, name: &str, bytes: &[u8]) -> Inner<()> {
+        let there = read_control(&*self.core.root, name.as_bytes(), bytes.len())?;
+        if there.is_none_or(|there| there != bytes) {
+            return Err(Fault::Corrupt("is not the inventory of its name"));
+        }
+        Ok(self.core.root.open_file(name.as_bytes(), Access::Read)?.sync_all()?)
     }
 }
