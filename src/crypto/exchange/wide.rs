@@ -7,7 +7,7 @@
 //! * Every limb of a [`Field`] is below 2^51 + 2^13. The multiplier takes the lower 52 bits of what it is given, so a limb that grew
 //!   further would be cut off without a word: each operation therefore ends with a [`carry`], whose conditions are reckoned where it is
 //!   called.
-//! * Secrets and results are wiped. Vectors that the compiler lays aside on the stack are not, as in the libraries that do this one by one.
+//! * Secrets and results are wiped. Vectors that the compiler lays aside on the stack are not.
 //!
 //! The multiplier adds either the lower 52 bits of a product of 104, or the upper 52, to a sum of 64. In radix 2^51 the upper half of a
 //! product of limbs i and j weighs 2^(51 (i + j) + 52), which is twice what limb i + j + 1 weighs.
