@@ -501,3 +501,24 @@ fn what_names_are_read_with_is_another_thing_once_there_is_a_new_key() {
     reader.pending(b"", &mut quiet()).unwrap(); // looks for what is new
     assert_ne!(reader.names_read_with(handles[1].1).unwrap(), before[1], "who reads");
 }
+
+#[test]
+fn directories_that_are_deeper_than_the_stack_are_sealed_anew() {
+    // Any member who may write could make a tree at which the pass, which entered one directory out of the other, died of its own depth: with
+    // the daemon that the others had the share mounted by.
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &bob).unwrap();
+    let (mut parent, mut nodes) = (ROOT, Vec::new());
+    for _ in 0..3000 {
+        parent = vault.mkdir(&vaults::CALLER, parent, b"d", 0o755).unwrap().node;
+        nodes.push(parent);
+    }
+    nodes.into_iter().for_each(|node| vault.forget(node, 1));
+    vault.close().unwrap();
+    let vault = open_as(&store, &ann).unwrap();
+    root_share(&vault).rekey().unwrap();
+    // A stack that is smaller in proportion.
+    let pass = std::thread::Builder::new().stack_size(512 << 10).spawn(move || vault.reseal(b"", true, &mut quiet()));
+    let left = pass.unwrap().join().unwrap().unwrap();
+    assert!(left.is_done(true) && left.skipped == 0, "{left:?}");
+}

@@ -42,17 +42,32 @@ pub(super) struct Pass<'a> {
     inodes: HashSet<(u64, u64)>,
     /// Where symbolic links with several names were made anew, by what they were.
     pub links: HashMap<(u64, u64), Name>,
+    /// Directories that were met and not entered yet, each counted once. A list: any member could make them deeper than our stack.
+    todo: Vec<NodeId>,
 }
 
 impl<'a> Pass<'a> {
     pub fn new(core: &'a Core, work: Work, done: ShareProgress, progress: &'a mut dyn FnMut(&ShareProgress)) -> Self {
-        Pass { core, work, found: Pending::default(), done, progress, inodes: HashSet::new(), links: HashMap::new() }
+        let (inodes, links, todo) = (HashSet::new(), HashMap::new(), Vec::new());
+        Pass { core, work, found: Pending::default(), done, progress, inodes, links, todo }
     }
 
     pub fn run(&mut self) -> Inner<()> {
         let attributes = self.attributes(ROOT);
         self.tolerate(ROOT, b"", attributes)?;
-        self.directory(ROOT)
+        let done = self.directory(ROOT).and_then(|()| self.below());
+        self.todo.drain(..).for_each(|node| self.core.nodes.forget(node, 1));
+        done
+    }
+
+    fn below(&mut self) -> Inner<()> {
+        while let Some(node) = self.todo.pop() {
+            let done = self.directory(node);
+            let done = self.tolerate(node, b"", done);
+            self.core.nodes.forget(node, 1); // those below keep it
+            done?;
+        }
+        Ok(())
     }
 
     /// Whether something is sealed under an epoch that has ended.
@@ -129,35 +144,44 @@ impl<'a> Pass<'a> {
             }
         };
         let attr = self.core.lookup(node, &name)?;
-        let outcome = self.object(node, dir, &attr);
-        self.core.nodes.forget(attr.node, 1);
-        outcome
+        match self.object(node, dir, &attr) {
+            Ok(true) => self.todo.push(attr.node),
+            outcome => {
+                self.core.nodes.forget(attr.node, 1);
+                outcome?;
+            }
+        }
+        Ok(())
     }
 
-    fn object(&mut self, parent: NodeId, dir: &Arc<dyn Dir>, attr: &Attr) -> Inner<()> {
+    /// True for a directory that is to be entered.
+    fn object(&mut self, parent: NodeId, dir: &Arc<dyn Dir>, attr: &Attr) -> Inner<bool> {
         let link = self.core.nodes.link(attr.node)?;
         let other = (link.parent != parent).then(|| self.core.dir(link.parent)).transpose()?;
         let dir = other.as_ref().unwrap_or(dir);
         let stat = dir.stat(&link.stored)?;
         if attr.kind == Kind::Symlink {
             // Each name of a link is one to be replaced.
-            return self.link(attr.node, dir, &link.stored, &stat);
+            return self.link(attr.node, dir, &link.stored, &stat).map(|()| false);
         }
         if attr.kind == Kind::Dir {
             match self.core.directory_id(attr.node) {
-                Err(Fault::Boundary) => return Ok(()), // a share of its own
+                Err(Fault::Boundary) => return Ok(false), // a share of its own
                 other => other?,
             };
             self.record(attr.node)?;
             let attributes = self.attributes(attr.node);
             self.tolerate(attr.node, b"", attributes)?;
-            return self.directory(attr.node);
+            return Ok(true);
         }
         if stat.nlink > 1 && !self.inodes.insert((stat.dev, stat.ino)) {
-            return Ok(());
+            return Ok(false);
         }
         let attributes = self.attributes(attr.node);
         self.tolerate(parent, &link.stored, attributes)?;
-        if attr.kind == Kind::File { self.file(attr.node, dir, &link.stored, &stat) } else { Ok(()) }
+        if attr.kind == Kind::File {
+            self.file(attr.node, dir, &link.stored, &stat)?;
+        }
+        Ok(false)
     }
 }
