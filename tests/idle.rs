@@ -4,10 +4,12 @@
 mod mounted;
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use mounted::{Scratch, can_mount, expect_code, is_mounted};
 
@@ -59,6 +61,41 @@ fn a_mount_in_use_stays_and_is_unmounted_once_nobody_uses_it() {
         let cat = expect_code(scratch.kithfs("cat").arg(scratch.vault()).arg("file"), 0);
         assert_eq!(cat.stdout, idle[1].as_bytes());
     }
+}
+
+/// Where the daemon of the mount can be asked; `None` where it has ended.
+fn socket(scratch: &Scratch) -> Option<String> {
+    let mounts = expect_code(scratch.kithfs("mounts").arg("--json"), 0);
+    let mounts: serde_json::Value = serde_json::from_slice(&mounts.stdout).unwrap();
+    let ours = mounts.as_array().unwrap().iter().find(|mount| mount["mountpoint"].as_str() == scratch.point().to_str())?;
+    let name = format!("/{}-", ours["pid"]);
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+    sockets.lines().filter_map(|line| line.split(' ').next_back()).find(|path| path.contains(&name)).map(str::to_owned)
+}
+
+#[test]
+fn a_command_that_asks_the_daemon_keeps_the_mount() {
+    // Nothing showed it. The daemon waits ten seconds for who has come and says nothing, and is there for as long as it waits.
+    const WAITS: Duration = Duration::from_secs(9);
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    // Where the machine stands still before the command has come, it is unmounted with right.
+    let waited = (0..3).any(|_| {
+        let (mut child, mut log) = mount(&scratch, &["--idle", "1s"]);
+        let begun = Instant::now();
+        let asked = socket(&scratch).and_then(|path| UnixStream::connect(path).ok());
+        let waited = asked.is_some_and(|mut asked| {
+            let _ = asked.read(&mut [0]);
+            begun.elapsed() >= WAITS
+        });
+        wait_for(&mut log, "nobody has used it for 1s: unmounted");
+        assert!(log.all(|line| line.is_ok()));
+        assert!(child.wait().unwrap().success() && !is_mounted(&scratch.point()));
+        waited
+    });
+    assert!(waited, "it was unmounted under a command that was asking");
 }
 
 #[test]
