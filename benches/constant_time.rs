@@ -47,16 +47,17 @@ impl Moments {
     }
 }
 
-/// Times of `run` on things of the two kinds; prints a row.
-fn row<T>(what: &str, length: Duration, kinds: &[Vec<T>; 2], run: impl Fn(&T)) {
+/// Times of `run` on what `prepare` makes of things of the two kinds; prints a row. It is made each time, in the same place, or the caches
+/// would tell where things of one kind lie.
+fn row<T, R>(what: &str, length: Duration, kinds: &[Vec<T>; 2], prepare: impl Fn(&T) -> R, run: impl Fn(&R)) {
     let mut lots = blake3::Hasher::new().update(what.as_bytes()).finalize_xof();
     let mut measure = || {
         let mut lot = [0; 2];
         lots.fill(&mut lot);
         let kind = usize::from(lot[0] & 1);
-        let thing = &kinds[kind][usize::from(lot[1]) % POOL];
+        let ready = prepare(black_box(&kinds[kind][usize::from(lot[1]) % POOL]));
         let start = Instant::now();
-        run(black_box(thing));
+        run(black_box(&ready));
         (kind, start.elapsed().as_nanos() as f64)
     };
     let mut trial: Vec<f64> = (0..TRIAL).map(|_| measure().1).collect();
@@ -97,15 +98,14 @@ fn main() {
     ];
     println!("| | measurements | first kind, us | second kind, us | largest abs(t) | |\n|---|---:|---:|---:|---:|---|");
     for (kinds, secrets) in &secrets {
-        let ready =
-            secrets.clone().map(|secrets| secrets.iter().map(|bytes| ExchangeSecret::from_bytes(bytes).for_many()).collect::<Vec<_>>());
+        let ready = |bytes: &[u8; 32]| ExchangeSecret::from_bytes(bytes).for_many();
         let publics: Vec<[u8; 32]> = (0..8).map(|i| drawn(100 + i)).collect();
-        row(&format!("eight at a time, {kinds}"), length, &ready, |secret| {
+        row(&format!("eight at a time, {kinds}"), length, secrets, ready, |secret| {
             secret.each(&publics, |_, shared| {
                 let _ = black_box(shared);
             });
         });
-        row(&format!("one, {kinds}"), length, &ready, |secret| {
+        row(&format!("one, {kinds}"), length, secrets, ready, |secret| {
             let _ = black_box(secret.diffie_hellman(&publics[0]));
         });
     }
@@ -113,19 +113,31 @@ fn main() {
     let secret = ExchangeSecret::from_bytes(&drawn(1)).for_many();
     let mut base = [0; 32];
     base[0] = 9;
-    row("eight at a time, the point 9 / drawn", length, &[eight(base), eight(drawn(3))], |publics| {
-        secret.each(publics, |_, shared| {
-            let _ = black_box(shared);
-        });
-    });
+    row(
+        "eight at a time, the point 9 / drawn",
+        length,
+        &[eight(base), eight(drawn(3))],
+        |publics| *publics,
+        |publics| {
+            secret.each(publics, |_, shared| {
+                let _ = black_box(shared);
+            });
+        },
+    );
     let (_, few_and_drawn) = &secrets[0];
-    row("to leak: a branch for each bit", length, few_and_drawn, |secret| {
-        let mut count = 0u64;
-        for bit in 0..256 {
-            if black_box(secret)[bit / 8] >> (bit % 8) & 1 == 1 {
-                count = black_box(count + 1);
+    row(
+        "to leak: a branch for each bit",
+        length,
+        few_and_drawn,
+        |secret| *secret,
+        |secret| {
+            let mut count = 0u64;
+            for bit in 0..256 {
+                if black_box(secret)[bit / 8] >> (bit % 8) & 1 == 1 {
+                    count = black_box(count + 1);
+                }
             }
-        }
-        black_box(count);
-    });
+            black_box(count);
+        },
+    );
 }
