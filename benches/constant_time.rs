@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use kithfs::crypto::exchange::ExchangeSecret;
 
-/// Secrets of each kind that are prepared: drawing them must not be seen in the caches.
+/// Secrets of each kind to draw from.
 const POOL: usize = 64;
 /// Measurements by which the percentiles are set.
 const TRIAL: usize = 4000;

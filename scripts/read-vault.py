@@ -612,6 +612,8 @@ def read_control(parent: int, name: bytes, most: int = 1 << 28) -> bytes | None:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise Fault("flags", f"{show(name)} is a symbolic link") from None
+        if error.errno == errno.ENXIO:
+            raise Fault("flags", f"{show(name)} is a socket") from None
         raise
     with os.fdopen(fd, "rb") as file:
         within(os.fstat(fd).st_size, 0, most, f"the length of {show(name)}")

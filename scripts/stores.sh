@@ -6,8 +6,8 @@
 #
 #   --install    install what the stores need (as root on Debian)
 #
-# The stores: ext4 xfs btrfs overlay exfat ntfs sshfs bindfs mergerfs unionfs squashfs rclone cephfs. Needs root, to mount them; what is missing
-# is named. Exit status: 0 if all held and lack what docs/STORES.md says; 1 if not.
+# The stores: ext4 xfs btrfs overlay exfat ntfs sshfs bindfs mergerfs unionfs squashfs rclone cephfs. Needs root, to mount them; what is
+# missing is named. Exit status: 0 if all held and lack what docs/STORES.md says; 1 if not.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"

@@ -9,7 +9,7 @@ cluster_up() {
     ports=$(python3 -c 'import socket; held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]; print(*(s.getsockname()[1] for s in held))')
     monitor="[v2:127.0.0.1:${ports% *},v1:127.0.0.1:${ports#* }]"
     uuid=$(cat /proc/sys/kernel/random/uuid)
-    touch "$at/keyring"
+    touch "$at/keyring" "$at/asked"
     cat >"$ceph_conf" <<EOF
 [global]
 fsid = $uuid
@@ -37,11 +37,16 @@ mon allow pool size one = true
 EOF
     part() { "$@" -c "$ceph_conf" -f >"$at/$1.out" 2>&1 </dev/null & cluster+=($!); }
     ask() { timeout 20 ceph -c "$ceph_conf" "$@" >"$at/asked" 2>&1; }
-    make() { "$@" >"$at/made" 2>&1 || { cat "$at/made" >&2; skip "no Ceph cluster can be made"; }; }
+    make() { "$@" >"$at/made" 2>&1 || { cat "$at/made" "$at/asked" >&2; skip "no Ceph cluster can be made"; }; }
     make monmaptool --create --addv a "$monitor" --fsid "$uuid" "$at/monmap"
     make ceph-mon --mkfs -i a --monmap "$at/monmap" -c "$ceph_conf"
     part ceph-mon -i a
-    for try in $(seq 50); do ! ask mon stat || break; sleep 0.1; done
+    for try in $(seq 50); do
+        ! ask mon stat || break
+        # Somebody may have taken its port in between.
+        [ -d "/proc/${cluster[0]}" ] || { cat "$at/ceph-mon.out" >&2; skip "the cluster has no monitor"; }
+        sleep 0.1
+    done
     uuid=$(cat /proc/sys/kernel/random/uuid)
     make ask osd new "$uuid"
     make ceph-osd --mkfs -i 0 --osd-uuid "$uuid" -c "$ceph_conf"

@@ -265,7 +265,7 @@ impl Operations for VaultFs {
     fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
         self.check_acl(name)?;
         // Where the kernel has SELinux, it answers this itself. Elsewhere `ls -l` asks it of every file, until one says that there is no
-        // such thing here: then it asks for no other file of the mount (coreutils up to 9.4 or so), which is one request a file.
+        // such thing here: then it asks for no other file of the mount (coreutils 9.1), which is one request a file.
         let missing_label = |error: &Error| name == SECURITY_LABEL && error.errno() == libc::ENODATA;
         self.used().get_xattr(node, name).map_err(|error| if missing_label(&error) { Errno::new(libc::EOPNOTSUPP) } else { error.into() })
     }

@@ -115,9 +115,7 @@ impl Unlocked {
             if opens { Ok(()) } else { Err(Error::NotVerified(self.path.clone()).into()) }
         })
     }
-}
 
-impl Unlocked {
     /// Keeps other commands from replacing the file as long as what it gives lives, by a lock on the file that is replaced. Not every store has
     /// locks, and whoever may read the file may hold this one: it is not waited for without end.
     fn alone(&self) -> Result<Option<File>, Error> {
