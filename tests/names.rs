@@ -320,11 +320,119 @@ fn a_conflict_copy_beside_an_entry_of_its_name_is_read_written_renamed_and_remov
         assert_eq!(inode(&vault, &file), None);
         at(&vault, &real_dir, |dir| vault.unlink(dir, b"inside")).unwrap();
         vault.rmdir(ROOT, &real_dir).unwrap();
+        vault.close().unwrap();
+        let vault = open_as(&store, &ann).unwrap();
         assert_eq!(get(&vault, &with(&real_dir, "/inside")).unwrap(), b"of the first");
         assert_eq!(inode(&vault, &folder), None);
         assert_eq!(faults(&vault), Vec::<String>::new());
         vault.close().unwrap();
     }
+}
+
+#[test]
+fn a_name_that_was_taken_away_is_free_for_who_took_it_and_the_copy_that_claims_it_stays_as_it_is() {
+    // A program renamed a file to keep it as a backup and wrote a new one of its name, into the conflict copy beside it, which had got the
+    // name meanwhile: what was only there was lost.
+    type Away = fn(&Vault, &[u8]);
+    let ways: [Away; 3] = [
+        |vault, name| rename(vault, name, b"backup", RenameMode::Replace).unwrap(),
+        |vault, name| rename(vault, name, b"replaced", RenameMode::Replace).unwrap(),
+        |vault, name| vault.unlink(ROOT, name).unwrap(),
+    ];
+    for name in [&b"x"[..], &LONG] {
+        for take_away in ways {
+            let (store, ann) = founded(vec![]);
+            let root = store.root();
+            let vault = open_as(&store, &ann).unwrap();
+            let real = with(name, " (1)");
+            put(&vault, name, b"the copy's only bytes").unwrap();
+            let original = stored(&vault, name);
+            let copied = with(&original, " (1)");
+            copy(&root, &original, &copied);
+            put(&vault, name, b"first").unwrap();
+            assert_eq!(get(&vault, &real).unwrap(), b"the copy's only bytes", "as long as nothing has the name");
+            rename(&vault, &real, b"aside", RenameMode::NoReplace).unwrap();
+            put(&vault, &real, b"really named so").unwrap();
+            put(&vault, b"replaced", b"").unwrap();
+            let aside = stored(&vault, b"aside");
+            root.rename(&aside, &*root, &copied, StoreRename::NoReplace).unwrap();
+            let before = names(&vault);
+            assert!(before.contains(&copied));
+
+            take_away(&vault, &real);
+            assert_eq!(inode(&vault, &real), None);
+            assert_eq!(names(&vault).intersection(&before).count(), before.len() - 1, "no other entry has another name");
+            assert_eq!(get(&vault, &copied).unwrap(), b"the copy's only bytes");
+            put(&vault, &real, b"written anew").unwrap();
+            assert_eq!(get(&vault, &real).unwrap(), b"written anew");
+            assert_eq!(get(&vault, &copied).unwrap(), b"the copy's only bytes");
+            // And once more, for what was made anew.
+            take_away(&vault, &real);
+            assert_eq!((inode(&vault, &real), get(&vault, &copied).unwrap()), (None, b"the copy's only bytes".to_vec()));
+            assert_eq!(faults(&vault), Vec::<String>::new());
+            vault.close().unwrap();
+
+            // Whoever opens the vault anew finds the copy under the name that is free.
+            let vault = open_as(&store, &ann).unwrap();
+            assert_eq!(get(&vault, &real).unwrap(), b"the copy's only bytes");
+            assert_eq!(inode(&vault, &copied), None);
+            vault.close().unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_is_removed_and_made_anew_leaves_every_other_entry_its_name_whatever_claims_it() {
+    // The same as above, for all kinds of entries that can claim one name: after a removal another entry was shown under the name, and found
+    // under the one that it was shown with no longer, so that who went through a listing did not find it.
+    let epochs = Epochs::new(true);
+    let all: Vec<&Vec<u8>> = epochs.keys[0].keys().collect();
+    let mut claimed = 0;
+    for seed in 0..40 {
+        let random = Seeded::new(seed);
+        let store = epochs.store.snapshot();
+        let root = store.root();
+        let plain: Vec<usize> = (0..3).map(|_| random.below(all.len() as u64) as usize).collect();
+        for (suffix, _) in SUFFIXES.iter().filter(|(_, is_known)| *is_known) {
+            for (key, at) in (0..epochs.keys.len()).flat_map(|key| plain.iter().map(move |at| (key, *at))) {
+                let entry = with(&epochs.keys[key][all[at]], suffix);
+                if random.below(3) > 0 && entry.len() <= 255 && root.stat(&entry).is_err() {
+                    drop(root.create_file(&entry, 0o600).unwrap());
+                }
+            }
+        }
+        let vault = open_as(&store, &epochs.ann).unwrap();
+        let mut expected: BTreeMap<Vec<u8>, u64> = listed(&vault).into_iter().collect();
+        for step in 0..30 {
+            if expected.is_empty() {
+                break;
+            }
+            let name = expected.keys().nth(random.below(expected.len() as u64) as usize).unwrap().clone();
+            let what = format!("seed {seed}, step {step}: {}", name.escape_ascii());
+            let ino = expected.remove(&name).unwrap();
+            if random.below(2) == 0 {
+                vault.unlink(ROOT, &name).unwrap();
+            } else {
+                let new = format!("moved {step}").into_bytes();
+                rename(&vault, &name, &new, RenameMode::NoReplace).unwrap();
+                expected.insert(new, ino);
+            }
+            assert_eq!(inode(&vault, &name), None, "{what}");
+            if random.below(2) == 0 {
+                put(&vault, &name, b"").unwrap();
+                expected.insert(name.clone(), inode(&vault, &name).unwrap());
+            }
+            assert_eq!(listed(&vault).into_iter().collect::<BTreeMap<_, _>>(), expected, "{what}");
+            for (name, ino) in &expected {
+                assert_eq!(inode(&vault, name), Some(*ino), "{what}: {}", name.escape_ascii());
+            }
+        }
+        vault.close().unwrap();
+        // What has another name for who opens it anew was claimed by several.
+        let again: BTreeMap<Vec<u8>, u64> = listed(&beside(&store, &epochs.ann)).into_iter().collect();
+        claimed += usize::from(again != expected);
+    }
+    assert!(claimed > 10, "{claimed}");
 }
 
 #[test]

@@ -65,6 +65,8 @@ pub(crate) struct Core {
     pub paths: RwLock<()>,
     /// Long names of which sync tools have made conflict copies.
     pub long_copies: super::copies::LongCopies,
+    /// Names that were taken from an entry while others claimed them.
+    pub vacated: super::vacated::Vacated,
     /// Lists of attributes that were written a short while ago.
     pub young_lists: super::overflow::Young,
     /// Removed directories that could not be deleted as yet.
@@ -127,6 +129,7 @@ impl Core {
             away: super::sharing::Away::default(),
             paths: RwLock::new(()),
             long_copies: super::copies::LongCopies::new(),
+            vacated: super::vacated::Vacated::new(),
             young_lists: super::overflow::Young::new(),
             trash: super::trash::Trash::default(),
             seen: Mutex::default(),

@@ -277,6 +277,7 @@ impl Core {
         }
         let gone = self.nodes.remove_link(&stat, parent, &stored);
         drop(paths);
+        folder.vacate(name);
         self.tidy(names, &folder, &stored);
         if let Some(node) = gone {
             self.inode_changed(node);
@@ -326,6 +327,7 @@ impl Core {
             other => other?,
         }
         folder.tidy(&stored);
+        folder.vacate(name);
         if let Some(place) = share {
             folder.leave_place(&stored, &place);
         }

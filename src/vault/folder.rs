@@ -7,6 +7,7 @@
 //!   suffix; if its epoch is not the current one, that with the epoch's number; its stored name. Of those that claim a name as their first
 //!   one the first has it, in the order of [`ShareKeys::claims`]; if there are none, the first of those that claim it as their second one,
 //!   then the one that claims it as its third. What gets none is told of as what cannot be read is.
+//! * A name that was taken from its entry here goes to no other that claims it, as long as the vault is open; see [`super::vacated`].
 //! * What is sealed under the current epoch's key and has no suffix is the first to claim its name, which costs nothing to know.
 
 use std::sync::Arc;
@@ -79,12 +80,26 @@ impl Folder<'_> {
 
     /// The entry that has `name`, if that is not the one of the current epoch as it stands.
     fn found_besides(&self, name: &[u8]) -> Inner<Found> {
+        if self.is_vacated(name) {
+            return Ok(None);
+        }
         if let Some(found) = self.first_there(self.keys().other_claims(&self.id, name), None)? {
             return Ok(Some(found));
         }
         match self.has_second(name, None)? {
             Some(found) => Ok(Some(found)),
             None => self.has_third(name),
+        }
+    }
+
+    fn is_vacated(&self, name: &[u8]) -> bool {
+        self.core.vacated.has(&self.id, name)
+    }
+
+    /// The entry that had `name` is gone from it: no other one gets the name, for whoever took it away may be about to make one of his own.
+    pub(super) fn vacate(&self, name: &[u8]) {
+        if !matches!(self.found_besides(name), Ok(None)) {
+            self.core.vacated.note(&self.id, name);
         }
     }
 
@@ -113,12 +128,17 @@ impl Folder<'_> {
 
     /// The entry that has `name` as its first one. `known` is one that is there.
     fn has_first(&self, name: &[u8], known: Option<&[u8]>) -> Inner<Found> {
-        self.first_there(self.keys().claims(&self.id, name), known)
+        let claims = self.keys().claims(&self.id, name);
+        let only_own = self.is_vacated(name).then(|| self.keys().names(&self.id).encode(name)).map(|own| usize::from(own.is_some()));
+        self.first_there(claims.take(only_own.unwrap_or(usize::MAX)), known)
     }
 
     /// The entry that has `name` as its second one, if none has it as its first.
     fn has_second(&self, name: &[u8], known: Option<&[u8]>) -> Inner<Found> {
         let Some((plain, claims)) = self.keys().second_claims(&self.id, name) else { return Ok(None) };
+        if self.is_vacated(name) {
+            return Ok(None);
+        }
         let mut claims = claims.peekable();
         let first = match claims.peek() {
             Some(_) => self.has_first(plain, known)?.map(|(entry, _)| entry),
@@ -129,7 +149,7 @@ impl Folder<'_> {
 
     /// The entry that has `name` as its third one, if none has it as its first or second.
     fn has_third(&self, name: &[u8]) -> Inner<Found> {
-        if !may_be_sealed(name) {
+        if !may_be_sealed(name) || self.is_vacated(name) {
             return Ok(None);
         }
         let decoded = self.keys().names(&self.id).decode(name);
@@ -289,8 +309,8 @@ impl Folder<'_> {
         {
             return Ok(Some(name));
         }
-        let is_free = stored.len() <= NAME_MAX && self.has_first(stored, None)?.is_none() && self.has_second(stored, None)?.is_none();
-        Ok(is_free.then(|| stored.to_vec()))
+        let is_free = || -> Inner<bool> { Ok(self.has_first(stored, None)?.is_none() && self.has_second(stored, None)?.is_none()) };
+        Ok((stored.len() <= NAME_MAX && !self.is_vacated(stored) && is_free()?).then(|| stored.to_vec()))
     }
 
     /// The first or second name of an entry, whichever it has.

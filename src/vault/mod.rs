@@ -72,6 +72,7 @@ mod trash;
 mod tree;
 mod trust;
 pub mod types;
+mod vacated;
 mod walk;
 mod xattr;
 

@@ -177,6 +177,7 @@ impl Core {
         drop(paths);
         if mode != RenameMode::Exchange {
             from.tidy(&stored);
+            from.vacate(name);
         }
         if share {
             from.leave_place(&stored, &place);
