@@ -40,6 +40,26 @@ fn plain_files_are_not_written_into_the_ciphertext() {
 }
 
 #[test]
+fn a_recovery_code_that_nobody_could_read_is_told_of_with_what_makes_another() {
+    // `init > /dev/full` said that stdout could not be written to, `init | true` nothing at all, and the code that was to open the vault
+    // one day was lost.
+    let scratch = Scratch::new(&[]);
+    let full = || Stdio::from(fs::File::options().write(true).open("/dev/full").unwrap());
+    let nobody = || Stdio::from(std::io::pipe().unwrap().1);
+    for (name, stdout) in [("full", full()), ("nobody", nobody())] {
+        let vault = scratch.path().join(name);
+        let mut init = scratch.kithfs("init");
+        let said = says(init.args(["--kdf-memory", "32", "--kdf-passes", "1"]).arg(&vault).stdout(stdout), 1);
+        let command = said.split("only that code is lost: ").nth(1).and_then(|hint| hint.split(" makes another").next());
+        let mut words = command.unwrap_or_else(|| panic!("{said}")).split(' ').skip(1);
+        let code = expect_code(scratch.kithfs(words.next().unwrap()).args(words), 0).stdout;
+        fs::write(scratch.path().join("code"), code).unwrap();
+        let mut ls = scratch.kithfs("ls");
+        expect_code(ls.env_remove("KITHFS_PASSPHRASE_FILE").arg("--recovery-code-file").arg(scratch.path().join("code")).arg(&vault), 0);
+    }
+}
+
+#[test]
 fn a_file_whose_ciphertext_was_lengthened_comes_out_as_it_is() {
     // `get` asked for the size before it opened the file: then it follows from the ciphertext's length, which whoever stores the vault can
     // change, and what a full disk left behind the end changes too. The copy had zeros behind the true bytes, and all was well.

@@ -272,6 +272,14 @@ pub enum Error {
     /// Whoever read standard output has gone.
     #[error("nobody reads standard output any more")]
     NobodyReads,
+    /// A new recovery code is in its slot, and nobody has read it.
+    #[error("print the new recovery code of {}: {source}", shown(path))]
+    CodeUnread {
+        /// The identity file.
+        path: PathBuf,
+        /// What standard output said.
+        source: io::Error,
+    },
     /// Some of many files failed; each was reported.
     #[error("{op}: {count} of the files failed")]
     SomeFailed {

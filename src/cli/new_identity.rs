@@ -73,17 +73,30 @@ impl NewIdentity {
         opened.map(drop).map_err(|error| of_identity(error, path))
     }
 
-    /// Prints the recovery code to stdout; `of` says what it opens.
+    /// Prints the recovery code to stdout; `of` says what it opens, and `path` where the identity lies.
     ///
     /// # Errors
-    /// Those of stdout.
-    pub fn print_code(&self, of: &str) -> Result<(), Failure> {
+    /// [`Error::CodeUnread`].
+    pub fn print_code(&self, of: &str, path: &Path) -> Result<(), Failure> {
         note(format_args!(
             "this recovery code opens {of} when the passphrase is lost. It is not shown again: write it down, keep it elsewhere"
         ));
-        let mut out = Out::stdout();
-        out.text(format_args!("{}\n", self.code.text().as_str()))?;
-        out.finish()?;
-        Ok(())
+        print_code(&self.code, path)
     }
+}
+
+/// Prints a recovery code of the identity at `path`, which is in its slot already. That nobody reads it is a failure here, unlike elsewhere.
+///
+/// # Errors
+/// [`Error::CodeUnread`].
+pub fn print_code(code: &RecoveryCode, path: &Path) -> Result<(), Failure> {
+    let mut out = Out::stdout();
+    let printed = out.text(format_args!("{}\n", code.text().as_str())).and_then(|()| out.finish());
+    printed.map_err(|error| {
+        let source = match error {
+            Error::Os { source, .. } => source,
+            _ => io::ErrorKind::BrokenPipe.into(),
+        };
+        Error::CodeUnread { path: path.to_owned(), source }.into()
+    })
 }

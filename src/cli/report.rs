@@ -130,6 +130,7 @@ impl From<Error> for Failure {
             | Error::NotReadBack(_)
             | Error::Os { .. }
             | Error::NobodyReads
+            | Error::CodeUnread { .. }
             | Error::DaemonEnded(_)
             | Error::LastSlot(_)
             | Error::NotVerified(_)
@@ -200,6 +201,10 @@ fn hint(error: &Error) -> Option<String> {
         Error::NoSuchSlot { .. } | Error::NotAPassphraseSlot { .. } => "`kithfs passphrase list` shows the slots".to_owned(),
         Error::WhichSlot { .. } => "name it with --slot; `kithfs passphrase list` shows the slots".to_owned(),
         Error::LastSlot(_) => "add another way in first: kithfs passphrase add".to_owned(),
+        Error::CodeUnread { path, .. } => {
+            let file = word(path.as_os_str().as_bytes());
+            format!("all else is done; only that code is lost: kithfs passphrase add --new-recovery-code --identity {file} makes another")
+        }
         Error::NoHome => "set HOME, or name the file with --identity where the command has it".to_owned(),
         Error::WritableByOthers(path) => {
             format!("look whether it still says what you wrote, then: chmod go-w {}", word(path.as_os_str().as_bytes()))

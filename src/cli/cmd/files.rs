@@ -358,14 +358,16 @@ struct Level<'a> {
     node: Node<'a>,
     name: Box<[u8]>,
     left: Vec<Box<[u8]>>,
-    /// Since it was listed: something was removed, and something was not found any more.
-    changed: (bool, bool),
+    /// Something was removed since it was listed.
+    has_removed: bool,
+    /// Something was not found any more.
+    has_missed: bool,
 }
 
 impl<'a> Level<'a> {
     fn new(vault: &vault::Vault, node: Node<'a>, name: &[u8]) -> vault::Result<Level<'a>> {
         let left = names(vault, node.id())?;
-        Ok(Level { node, name: name.into(), left, changed: (false, false) })
+        Ok(Level { node, name: name.into(), left, has_removed: false, has_missed: false })
     }
 }
 
@@ -375,8 +377,8 @@ fn remove_tree<'a>(vault: &'a vault::Vault, parent: NodeId, name: &[u8], node: N
     while let Some(level) = levels.last_mut() {
         let here = level.node.id();
         let Some(name) = level.left.pop() else {
-            // With an entry goes its name, which then belongs to the next one that claims it: what was listed under another name before.
-            if std::mem::take(&mut level.changed) == (true, true) {
+            // What was listed under one name may have another since what stood beside it is gone.
+            if std::mem::take(&mut level.has_missed) && std::mem::take(&mut level.has_removed) {
                 level.left = names(vault, here)?;
                 continue;
             }
@@ -385,7 +387,7 @@ fn remove_tree<'a>(vault: &'a vault::Vault, parent: NodeId, name: &[u8], node: N
             drop(done.node);
             vault.rmdir(above, &done.name)?;
             if let Some(above) = levels.last_mut() {
-                above.changed.0 = true;
+                above.has_removed = true;
             }
             continue;
         };
@@ -394,11 +396,11 @@ fn remove_tree<'a>(vault: &'a vault::Vault, parent: NodeId, name: &[u8], node: N
                 let inside = Level::new(vault, node, &name)?;
                 levels.push(inside);
             }
-            Ok(None) => level.changed.1 = true,
+            Ok(None) => level.has_missed = true,
             // what is damaged can be removed all the same
             Ok(Some(_)) | Err(_) => {
                 vault.unlink(here, &name)?;
-                level.changed.0 = true;
+                level.has_removed = true;
             }
         }
     }

@@ -48,7 +48,7 @@ fn new(args: &IdentityNew) -> Result<Exit, Failure> {
     home::make_parent(&path)?;
     made.write_new(&path)?;
     note(format_args!("made the identity {}, fingerprint {}", shown(&path), made.identity.public().fingerprint()));
-    made.print_code("the identity")?;
+    made.print_code("the identity", &path)?;
     Ok(Exit::Ok)
 }
 

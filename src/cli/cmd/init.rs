@@ -64,7 +64,7 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
     }
     note(format_args!("made the vault {} ({}, chunks of {} bytes)", shown(&dir), suite.name(), 1 << args.chunk_size));
     if let Owner::Own(own) = owner {
-        own.print_code("the vault")?;
+        own.print_code("the vault", &identity_file)?;
     }
     Ok(Exit::Ok)
 }

@@ -18,6 +18,7 @@ use crate::cli::args::{KdfArgs, PresentSecret};
 use crate::cli::display::{self, path as shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
+use crate::cli::new_identity::print_code;
 use crate::cli::out::Out;
 use crate::cli::replace::replace;
 use crate::cli::report::{Failure, note, of_identity};
@@ -165,9 +166,7 @@ fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
     note(format_args!("added slot {id} ({}) to {}", secret.kind_name(), shown(&unlocked.path)));
     if let Some(code) = code {
         note("this recovery code is not shown again: write it down, keep it elsewhere");
-        let mut out = Out::stdout();
-        out.text(format_args!("{}\n", code.text().as_str()))?;
-        out.finish()?;
+        print_code(&code, &unlocked.path)?;
     }
     Ok(Exit::Ok)
 }
