@@ -218,6 +218,24 @@ fn a_change_that_another_one_excludes_is_not_said_to_be_done() {
 }
 
 #[test]
+fn a_role_that_was_changed_meanwhile_is_not_changed_again_unseen() {
+    // A reader was to become a writer while a second command made him an admin. That took nothing down of what he signed as an admin, though
+    // it took that office from him: it had looked at his role before the other command was done.
+    let (store, ann, bob) = with_bob();
+    root_share(&open_as(&store, &ann).unwrap()).set_role(&key(&bob), Role::Reader, &mut quiet()).unwrap();
+    let meanwhile = Arc::new(Meanwhile { act: None.into(), seen: None.into() });
+    let trust = Trust { pins: Some(meanwhile.clone()), first_use: true };
+    let vault = Vault::open(store.root(), &ann, OpenOptions { trust, ..trusting(true, LockMode::None) }).unwrap();
+    let (rival, bobs) = (beside(&store, &ann), key(&bob));
+    *meanwhile.act.lock() = Some(Box::new(move || Some(root_share(&rival).set_role(&bobs, Role::Admin, &mut quiet()).unwrap())));
+    let done = root_share(&vault).set_role(&key(&bob), Role::Writer, &mut quiet());
+    assert!(matches!(done, Err(Error::Members { source: RosterError::Overtaken, .. })), "{done:?}");
+    let members = root_share(&vault).info().unwrap().members;
+    assert!(members.iter().any(|m| m.public == bob.public() && m.role == Role::Admin));
+    root_share(&vault).set_role(&key(&bob), Role::Writer, &mut quiet()).unwrap();
+}
+
+#[test]
 fn an_admin_who_removes_himself_is_told_that_it_is_done() {
     // The removal was made, and then the share could not be entered any more to see what had become of it: the command said that it had
     // failed, and in a mount it named the shares within as ones in which he still was.

@@ -223,7 +223,11 @@ impl Share {
             true => self.take_inventory(&[*sign], Vec::new(), progress)?,
             false => None,
         };
-        self.change(|head, acting| head.roster.set_role(acting, sign, role, inventory))
+        self.change(|head, acting| {
+            // Who was made an admin meanwhile may have signed what an inventory would have kept.
+            let is_as_before = head.members.get(sign).map(|member| member.role) == before;
+            if is_as_before { head.roster.set_role(acting, sign, role, inventory) } else { Err(RosterError::Overtaken) }
+        })
     }
 
     /// Settles a fork in favour of the head with the hash `keep`; members in `gone` are left out. Of everybody who could write at one of the
