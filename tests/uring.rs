@@ -162,6 +162,46 @@ fn what_waits_for_the_disk_does_not_hold_up_its_processor() {
 }
 
 #[test]
+fn a_flush_that_takes_no_time_is_made_where_it_came_from_until_one_takes_long() {
+    // Each fsync was given to another thread, and 4 KiB writes with one each were twice as slow over io_uring as over the device, where the
+    // store is in memory.
+    let Some(_switch) = Switch::on() else { return };
+    let mount = Mount::new(Transport::Uring).unwrap();
+    let file = File::create(mount.path("f")).unwrap();
+    let flush = |times: usize| {
+        thread::scope(|scope| {
+            let flushing = scope.spawn(|| {
+                pin();
+                (0..times).for_each(|_| file.sync_all().unwrap());
+            });
+            flushing.join().unwrap();
+        });
+        mount.ops.flushed_by()
+    };
+    let is_pool = |name: &String| name == "kithfs-pool";
+    // A machine that stands still for a moment makes any of them slow: then they begin anew.
+    let mut by = flush(40);
+    assert!(is_pool(&by[0]), "the first is not trusted: {by:?}");
+    for _ in 0..20 {
+        if !is_pool(by.last().unwrap()) {
+            break;
+        }
+        by = flush(40);
+    }
+    assert!(!is_pool(by.last().unwrap()), "{by:?}");
+
+    mount.ops.shut_gate();
+    thread::scope(|scope| {
+        let slow = scope.spawn(|| flush(1));
+        assert!(mount.ops.wait_at_gate(1));
+        thread::sleep(Duration::from_millis(5)); // that is what makes it slow
+        mount.ops.open_gate();
+        slow.join().unwrap();
+    });
+    assert!(is_pool(&flush(1)[0]));
+}
+
+#[test]
 fn more_requests_than_entries_all_get_their_turn() {
     let Some(_switch) = Switch::on() else { return };
     let mount = Mount::new(Transport::Uring).unwrap();

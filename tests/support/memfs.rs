@@ -47,6 +47,7 @@ pub struct MemFs {
     closed: Condvar,
     gate: Mutex<Gate>,
     gate_changed: Condvar,
+    flushed_by: Mutex<Vec<String>>,
 }
 
 /// What holds up fsync or reading, as a slow disk would.
@@ -188,6 +189,7 @@ impl MemFs {
             closed: Condvar::new(),
             gate: Mutex::default(),
             gate_changed: Condvar::new(),
+            flushed_by: Mutex::default(),
         }
     }
 
@@ -204,6 +206,11 @@ impl MemFs {
     pub fn wait_until_closed(&self) -> bool {
         let wait = self.closed.wait_timeout_while(self.state(), Duration::from_secs(10), |state| !state.handles.is_empty());
         !wait.expect("no operation panics").1.timed_out()
+    }
+
+    /// Names of the threads that have begun an fsync since this was asked last.
+    pub fn flushed_by(&self) -> Vec<String> {
+        std::mem::take(&mut self.flushed_by.lock().expect("no operation panics"))
     }
 
     /// From now on fsync waits.
@@ -437,6 +444,8 @@ impl Operations for MemFs {
     }
 
     fn fsync(&self, handle: Handle, _data_only: bool) -> Result<()> {
+        let by = std::thread::current().name().unwrap_or_default().to_owned();
+        self.flushed_by.lock().expect("no operation panics").push(by);
         self.pass(|gate| gate.shut);
         self.state().file(handle).map(|_| ())
     }

@@ -4,7 +4,8 @@
 //! * The thread is pinned to the processor that its requests come from: that the caller and we need not wake each other across
 //!   processors is where the whole gain comes from.
 //! * What waits for the disk by its nature goes to the pool, also because the kernel may need this queue to write back what the wait is
-//!   for. What merely may wait is done here, until it was slow: then the next ones of its kind go to the pool until some were not.
+//!   for; but for a flush where the last ones took no time, as on a store in memory or one with a protected cache. What merely may wait is
+//!   done here, until it was slow: then the next ones of its kind go to the pool until some were not.
 //! * LSEEK may have to wait until the kernel has sent pages, over this queue or another. So it has threads of its own, and at most half of
 //!   the entries; beyond that the kernel is told to answer by itself.
 //! * The answer to a request is submitted before the next one is worked on.
@@ -34,6 +35,8 @@ const SLOW: Duration = Duration::from_millis(1);
 /// So many operations of the same kind go to the pool after a slow one. Few, since what was slow may merely not have had the processor;
 /// where the store is slow, those in the pool are slow as well and the count begins anew.
 const WARY: u8 = 4;
+/// The same for flushes, from the beginning: most stores take milliseconds for one.
+const WARY_OF_FLUSHES: u8 = 16;
 /// Operations are told apart up to this number.
 const KINDS: usize = 64;
 
@@ -129,7 +132,9 @@ impl Queue {
         let live = fresh.len();
         let undo = fresh.iter().map(|_| Undo::Nothing).collect();
         let done = Arc::new(Done { answered: Mutex::default(), wake });
-        Ok(Queue { common, ring, done, fresh, live, patient: 0, patient_max: live / 2, undo, wary: [0; KINDS] })
+        let mut queue = Queue { common, ring, done, fresh, live, patient: 0, patient_max: live / 2, undo, wary: [0; KINDS] };
+        [opcode::FSYNC, opcode::FSYNCDIR].into_iter().for_each(|flush| queue.be_wary(flush));
+        Ok(queue)
     }
 
     /// Makes the queue known to the kernel, which has agreed to io_uring by then. When the queues of all processors are known, requests
@@ -220,13 +225,13 @@ impl Queue {
 
     fn be_wary(&mut self, operation: u32) {
         if let Some(wary) = self.wary.get_mut(operation as usize) {
-            *wary = WARY;
+            *wary = if matches!(operation, opcode::FSYNC | opcode::FSYNCDIR) { WARY_OF_FLUSHES } else { WARY };
         }
     }
 
     fn goes_to_pool(&mut self, operation: u32, size: u32) -> bool {
         let long = match operation {
-            opcode::FSYNC | opcode::FSYNCDIR | opcode::FALLOCATE | opcode::COPY_FILE_RANGE => true,
+            opcode::FALLOCATE | opcode::COPY_FILE_RANGE => true,
             opcode::READ | opcode::WRITE => size > SMALL,
             _ => false,
         };
