@@ -380,3 +380,22 @@ fn each_script_tells_how_it_is_used() {
     }
     assert!(told > 10);
 }
+
+#[test]
+fn programs_have_more_files_open_in_a_mount_than_a_shell_gives_to_one_of_them() {
+    // The daemon had the limit of the shell that it was started from, 1,024 on most systems, for the files of all programs together. From then
+    // on nothing could be opened, listed or made in the mount, and each program was told that it had too many files open itself.
+    if !can_mount() {
+        return;
+    }
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    if limit.maximum.is_some_and(|hard| hard < 500) {
+        return println!("skipped: this process may not have 500 files open");
+    }
+    let scratch = Scratch::new(&[]);
+    let mount = scratch.mount_after("ulimit -S -n 100");
+    let open: Vec<fs::File> = (0..300).map(|n| fs::File::create_new(scratch.point().join(n.to_string())).unwrap()).collect();
+    assert_eq!(fs::read_dir(scratch.point()).unwrap().count(), open.len());
+    drop(open);
+    mount.unmount();
+}

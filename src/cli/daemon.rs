@@ -129,6 +129,20 @@ pub fn keep_memory_private() -> Result<(), Error> {
     Ok(())
 }
 
+/// Lets this process have as many files open as it may have at all: each file that is open in the mount is one here, of all programs
+/// together, where a shell gives each program 1,024 for itself. Root may have more than its own limit.
+pub fn raise_open_files() {
+    const ENOUGH: u64 = 1 << 20;
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let known = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let most = known.unwrap_or(0).min(ENOUGH);
+    let raise = |to| rustix::process::setrlimit(Resource::Nofile, Rlimit { current: to, maximum: to });
+    let raised = if limit.maximum.is_some_and(|hard| hard < most) { raise(Some(most)) } else { Err(rustix::io::Errno::PERM) };
+    if let Err(error) = raised.or_else(|_| raise(limit.maximum)) {
+        tracing::debug!("no more files can be open than {:?}: {error}", limit.current);
+    }
+}
+
 /// Locks all memory of this process, as it is touched, so that no key is swapped out. Only where there is no limit: under one, a limit that
 /// the caches reach would make allocations fail, and the process with them.
 fn lock_memory() {

@@ -33,7 +33,11 @@ const ORDINARY: &[i32] = &[
 
 impl From<Error> for Errno {
     fn from(error: Error) -> Errno {
-        let errno = Errno::new(error.errno());
+        let errno = match error.errno() {
+            // It is not the program that asks which has too many.
+            libc::EMFILE => Errno::new(libc::ENFILE),
+            errno => Errno::new(errno),
+        };
         if errno == Errno::EIO {
             tracing::error!("an operation failed: input/output error, or a file that cannot be authenticated");
         } else if !ORDINARY.contains(&errno.get()) {
@@ -41,5 +45,17 @@ impl From<Error> for Errno {
         }
         tracing::debug!(errno = errno.get(), %error, "an operation failed");
         errno
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_the_daemon_has_too_many_files_open_is_not_said_of_the_program() {
+        let failed = |errno| Errno::from(Error::Os { op: "open", errno });
+        assert_eq!(failed(libc::EMFILE), Errno::new(libc::ENFILE));
+        assert_eq!(failed(libc::ENOSPC), Errno::new(libc::ENOSPC));
     }
 }

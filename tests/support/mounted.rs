@@ -97,6 +97,14 @@ impl Scratch {
         expect_code(self.kithfs("mount").args(options).arg(self.vault()).arg(self.point()), 0);
         Mount { point: self.point(), up: true }
     }
+
+    /// Mounts the vault in the background, by a shell that does `first` before.
+    pub fn mount_after(&self, first: &str) -> Mount {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{first} && exec \"$@\""), "sh", KITHFS, "mount", "--passphrase-file"]).arg(self.passphrase());
+        expect_code(shell.env("XDG_STATE_HOME", self.path().join("state")).arg(self.vault()).arg(self.point()), 0);
+        Mount { point: self.point(), up: true }
+    }
 }
 
 impl Mount {

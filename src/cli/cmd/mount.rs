@@ -184,6 +184,7 @@ impl Service {
         let Plan { found, secret, mountpoint, options, serve, open } = plan;
         daemon::keep_memory_private()?;
         clear_umask();
+        daemon::raise_open_files();
         signals::ignore_file_size_limit().map_err(|source| Error::Os { op: "lift the limit on file sizes", source })?;
         let signals = Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
         let purpose = match (options.read_only, options.shared) {
