@@ -304,6 +304,36 @@ fn a_store_that_fills_up() {
 }
 
 #[test]
+fn what_waits_for_a_file_to_be_opened_is_kept_while_none_can_be() {
+    // Programs had so many files open that the daemon could open none, and an fsync that needed a journal then latched its file: what had
+    // been written to it was thrown away.
+    for call in [Call::CreateFile, Call::OpenFile, Call::OpenDir] {
+        let store = MemStore::new();
+        vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+        vaults::put(&vaults::open(store.root()).unwrap(), b"file", &pattern(1, 50_000)).unwrap();
+        let plan = FaultPlan::new();
+        let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+        let file = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+        vault.fsync(file, false).unwrap();
+        vault.write(file, 4096, &pattern(2, 4096), false).unwrap();
+        plan.reset();
+        plan.add(Fault { calls: Calls::Of(call), when: When::From(1), errno: libc::EMFILE, short: false });
+        let refused = vault.fsync(file, false);
+        assert!(refused.as_ref().err().is_none_or(|error| error.errno() == libc::EMFILE), "{refused:?}");
+        assert_eq!(refused.is_err(), call == Call::CreateFile, "of these the journal alone is needed");
+        plan.heal();
+        vault.write(file, 8192, &pattern(3, 4096), false).unwrap();
+        vault.fsync(file, false).unwrap();
+        vault.release(file).unwrap();
+        let crashed = vaults::open(store.crash(&mut |_| 0).root()).unwrap();
+        let mut wanted = pattern(1, 50_000);
+        wanted[4096..8192].copy_from_slice(&pattern(2, 4096));
+        wanted[8192..12_288].copy_from_slice(&pattern(3, 4096));
+        assert!(vaults::get(&crashed, b"file").unwrap() == wanted, "{call:?}");
+    }
+}
+
+#[test]
 fn a_full_store_keeps_what_is_there_and_takes_it_when_there_is_space() {
     // A write that did not fit left a file without its small form: its header told a size that no reader accepts. And an fsync that found
     // no space for the journal latched the file, although nothing was lost yet.

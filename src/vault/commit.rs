@@ -8,15 +8,16 @@
 //!   `fdatasync`; record, `fdatasync` of the journal; then in place, header last; the checkpoint flushes that later.
 //! * Every deferred write ends by restoring the modification time that the program set or saw.
 //! * A failure latches: the file gives its errno until its last close. A full store is the exception, as long as nothing that the last
-//!   durable header refers to was touched: what is in memory stays, and the next commit tries again. So is a share whose head does not open
-//!   yet, or which is forked: a sync tool may have brought the manifest before the slots.
+//!   durable header refers to was touched: what is in memory stays, and the next commit tries again. So is that no file could be opened
+//!   where as many are open as may be; and a share whose head does not open yet, or which is forked: a sync tool may have brought the
+//!   manifest before the slots.
 //! * The blocks that a record will be applied to are allocated before it is acknowledged.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::error::{Fault, Inner, is_no_space};
+use super::error::{Fault, Inner, is_no_descriptor, is_no_space};
 use super::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools};
 use super::journal::Journal;
 use super::mtime::now;
@@ -66,7 +67,7 @@ impl Committer<'_> {
             state.waits = self.journal.is_doubtful(open.inode);
         }
         if let Err(fault) = &result
-            && (recorded || !is_no_space(fault.errno()))
+            && (recorded || !is_no_space(fault.errno()) && !is_no_descriptor(fault.errno()))
             && !(matches!(fault, Fault::Os(libc::EROFS)) && self.tools.keys.signing.waits())
         {
             state.latched = Some(fault.errno());

@@ -203,5 +203,10 @@ pub(crate) fn is_no_space(errno: i32) -> bool {
     matches!(errno, libc::ENOSPC | libc::EDQUOT)
 }
 
+/// Whether an errno says that as many files are open as may be: nothing was done, and it passes.
+pub(crate) fn is_no_descriptor(errno: i32) -> bool {
+    matches!(errno, libc::EMFILE | libc::ENFILE)
+}
+
 /// Result inside the room.
 pub(crate) type Inner<T> = std::result::Result<T, Fault>;
