@@ -63,7 +63,7 @@ impl From<MountError> for Failure {
 /// Names the processes that keep a mount busy.
 fn busy(mountpoint: &str, holders: &[Holder]) -> Failure {
     let hint = if holders.is_empty() && rustix::process::geteuid().is_root() {
-        "nobody is seen who keeps it busy: perhaps another mount below it, or a file on its way between two processes. --lazy unmounts as soon as that ends"
+        "nobody is seen who keeps it busy: perhaps another mount below it, a loop device on a file in it (see `losetup -a`), or a file on its way between two processes. --lazy unmounts as soon as that ends"
     } else if holders.is_empty() {
         "processes of other users keep it busy; only root can see which. --lazy unmounts as soon as they let go"
     } else {
