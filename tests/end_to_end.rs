@@ -54,6 +54,28 @@ fn files_go_in_and_come_out_after_a_remount() {
 }
 
 #[test]
+fn a_mount_in_the_background_keeps_nothing_open_that_its_caller_had() {
+    // The daemon kept what was open in the script that mounted: who read the script's output by another descriptor waited until the unmount,
+    // a lock stayed locked, and a mount in which the script had a file open stayed busy.
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let lock = scratch.path().join("lock");
+    let held = fs::File::create(&lock).unwrap();
+    held.lock().unwrap();
+    // As the shell has it after `exec 3>lock; flock 3`: in one open file, whose lock goes with the last descriptor of it.
+    let mut command = Command::new("bash");
+    command.args(["-euc", "exec 3<&0 0</dev/null; exec \"$@\"", "bash", KITHFS, "mount", "--passphrase-file"]);
+    command.arg(scratch.path().join("passphrase")).arg(scratch.vault()).arg(scratch.point()).stdin(Stdio::from(held));
+    expect_code(&mut command, 0);
+    drop(command);
+    let is_free = fs::File::open(&lock).unwrap().try_lock().is_ok();
+    expect_code(scratch.kithfs("umount").arg(scratch.point()), 0);
+    assert!(is_free, "the lock is held as long as the mount");
+}
+
+#[test]
 fn a_ciphertext_that_somebody_lengthened_reads_as_it_was() {
     // The kernel believed the size that follows from the ciphertext's length, and filled up with zeros what the vault would not give.
     if !can_mount() {

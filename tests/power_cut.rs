@@ -157,6 +157,24 @@ fn directories_renamed() {
 }
 
 #[test]
+fn a_directory_renamed_over_one_that_holds_a_record_alone() {
+    // A power cut in the middle left the empty directory that was replaced under the old name, where nobody could open it, and fsck named it.
+    both_chunk_sizes(|s, _| {
+        s.mkdir(b"was");
+        s.create(b"was/file", &pattern(1, 100));
+        s.rename_dir(b"was", b"to");
+        s.unlink(b"to/file");
+        s.mkdir(b"from");
+        s.create(b"from/file", &pattern(2, 5000));
+        s.sync_dir(b"");
+        s.must(b"from/file");
+        s.rename_dir(b"from", b"to");
+        s.sync_dir(b"");
+        s.must(b"to/file");
+    });
+}
+
+#[test]
 fn long_names() {
     let (one, two) = ("o".repeat(200).into_bytes(), "t".repeat(255).into_bytes());
     both_chunk_sizes(|s, _| {

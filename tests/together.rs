@@ -60,6 +60,36 @@ fn who_wants_a_vault_alone_and_who_shares_it_keep_each_other_out() {
 }
 
 #[test]
+fn one_person_opens_a_vault_twice_while_files_that_were_made_are_noted() {
+    // The second daemon of one person waited ten seconds for the records of files that the first one had just made, and gave up then: nobody
+    // could mount on his second machine once the first had rested for two minutes.
+    let (store, ann, _) = with_bob();
+    let first = together(&store, &ann).unwrap();
+    let (noted, is_noted) = std::sync::mpsc::channel();
+    let begun = AtomicBool::new(false);
+    store.on_event(Box::new(move |event| match event.call {
+        Call::CreateFile if event.name.is_some_and(|name| name.starts_with(b"+created-")) => begun.store(true, Ordering::Relaxed),
+        // It is locked by then.
+        Call::SyncDir if begun.load(Ordering::Relaxed) => drop(noted.send(())),
+        _ => {}
+    }));
+    let handle = open_or_create(&first, b"made", READ_WRITE).unwrap();
+    is_noted.recv_timeout(Duration::from_secs(60)).unwrap();
+    let second = together(&store, &ann).unwrap();
+    assert_eq!(get(&second, b"made").unwrap(), b"");
+    assert!(names(&store, b"+created-"), "it is the first one's, and in use");
+    first.release(handle).unwrap();
+    first.close().unwrap();
+    second.close().unwrap();
+    assert!(!names(&store, b"+created-"));
+}
+
+/// Whether the store has a name that begins so.
+fn names(store: &MemStore, prefix: &[u8]) -> bool {
+    store.root().read(0, 1 << 16).unwrap().iter().any(|entry| entry.name.starts_with(prefix))
+}
+
+#[test]
 fn what_one_writes_the_other_sees_at_once() {
     let (_store, ann, bob) = both();
     put(&ann, b"by ann", b"one").unwrap();

@@ -403,3 +403,42 @@ fn long_names_go_from_several_directories_without_each_being_listed_every_time()
     assert!(vaults::faults(&vault).is_empty(), "no sidecar is left");
     vault.close().unwrap();
 }
+
+#[test]
+fn a_directory_that_finds_no_room_to_replace_an_empty_one_stays_where_it_was() {
+    // Where the empty directory could not be put away any more, the two had changed places: the mount knew nothing of it, and the next daemon
+    // did not find the files under the paths by which their records in the journal named them.
+    for n in 1.. {
+        let store = MemStore::new();
+        vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+        let plan = FaultPlan::new();
+        let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+        mkdir(&vault, b"was").unwrap();
+        vaults::put(&vault, b"was/file", b"keeps the id of the directory").unwrap();
+        rename(&vault, b"was", b"to", RenameMode::Replace).unwrap();
+        at(&vault, b"to", |to| vault.unlink(to, b"file")).unwrap();
+        mkdir(&vault, b"from").unwrap();
+        let handle = vaults::open_or_create(&vault, b"from/file", READ_WRITE).unwrap();
+        vault.write(handle, 0, b"first", false).unwrap();
+        vault.fsync(handle, false).unwrap();
+        plan.reset();
+        plan.add(Fault { calls: Calls::Of(Call::Rename), when: When::Nth(n), errno: libc::ENOSPC, short: false });
+        let renamed = rename(&vault, b"from", b"to", RenameMode::Replace);
+        let reached = plan.failed() > 0;
+        plan.heal();
+        let (file, other): (&[u8], &[u8]) = if renamed.is_ok() { (b"to/file", b"from") } else { (b"from/file", b"to") };
+        vault.write(handle, 0, b"second", false).unwrap();
+        vault.fsync(handle, false).unwrap();
+        // The daemon is killed.
+        let vault = vaults::open(store.snapshot().root()).unwrap();
+        assert_eq!(vaults::get(&vault, file).unwrap(), b"second", "rename {n}");
+        match at(&vault, other, |node| vaults::entries(&vault, node)) {
+            Ok(entries) => assert!(renamed.is_err() && entries.is_empty(), "rename {n}"),
+            Err(e) => assert!(renamed.is_ok() && e.errno() == libc::ENOENT, "rename {n}: {e}"),
+        }
+        if !reached {
+            assert!(renamed.is_ok() && n > 3);
+            break;
+        }
+    }
+}

@@ -47,11 +47,27 @@ pub fn fork() -> Result<Side, Error> {
         -1 => Err(failed(io::Error::last_os_error())),
         0 => {
             drop(reader);
+            close_inherited();
             Ok(Side::Background(Background { pipe: OwnedFd::from(writer).into() }))
         }
         child => {
             let child = Pid::from_raw(child).expect("fork gives no 0 here");
             Ok(Side::Front(Front { pipe: OwnedFd::from(reader).into(), child }))
+        }
+    }
+}
+
+/// Closes what the caller has left open for the commands that he runs: in the background it would stay open as long as the mount, a lock held,
+/// a reader of a pipe waiting for its end, another mount busy. What this process has opened itself is closed on exec, all of it.
+fn close_inherited() {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
+    let descriptors: Vec<i32> = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for descriptor in descriptors.into_iter().filter(|&descriptor| descriptor > libc::STDERR_FILENO) {
+        // SAFETY: asks for flags, of whatever has the number.
+        let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };
+        if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
+            // SAFETY: nothing in this process has opened it, so nothing here will use it, nor another one that gets the number.
+            unsafe { libc::close(descriptor) };
         }
     }
 }

@@ -128,7 +128,7 @@ impl Core {
             self.journal.before_name(|| self.path_in(parent, &stored));
             from.dir.rename(&stored, &*to.dir, destination, mode)?;
         } else {
-            self.move_over(&from, &stored, &to, destination, target.as_ref().map(|(_, t)| t))?;
+            self.move_over((&from, &stored, &place), (&to, destination, new_name), target.as_ref().map(|(_, t)| t))?;
             if let Some((_, there)) = target.as_ref().filter(|(_, t)| t.nlink == 1) {
                 self.journal.forget_repair((there.dev, there.ino));
             }
@@ -246,7 +246,12 @@ impl Core {
     }
 
     /// Renames over what may be a directory that holds control files only.
-    fn move_over(&self, from: &Folder, stored: &[u8], to: &Folder, destination: &[u8], target: Option<&Stat>) -> Inner<()> {
+    fn move_over(
+        &self,
+        (from, stored, place): (&Folder, &[u8], &[u8]),
+        (to, destination, new_name): (&Folder, &[u8], &[u8]),
+        target: Option<&Stat>,
+    ) -> Inner<()> {
         // sshfs and mergerfs have errors of their own for a directory that is not empty.
         let is_refused = |e: i32| matches!(e, libc::ENOTEMPTY | libc::EEXIST | libc::EPERM | libc::EXDEV);
         match from.dir.rename(stored, &*to.dir, destination, RenameMode::Replace) {
@@ -258,10 +263,18 @@ impl Core {
                 if bare {
                     return Err(e.into());
                 }
+                // For a moment it stands in the place of what replaces it, where a crash may leave it: an empty directory like any other.
+                if let Err(fault) = self.record_move(to, destination, new_name, from, place) {
+                    tracing::debug!(errno = fault.errno(), "what is replaced is not valid where it is on its way out");
+                }
                 let trash = self.trash_name();
                 let trash_in = match from.dir.rename(stored, &*to.dir, destination, RenameMode::Exchange) {
                     Ok(()) => {
-                        from.dir.rename(stored, &*from.dir, &trash, RenameMode::NoReplace)?;
+                        if let Err(e) = from.dir.rename(stored, &*from.dir, &trash, RenameMode::NoReplace) {
+                            // A full store may have no room for another name. Both have theirs: nothing was done then.
+                            let _ = from.dir.rename(stored, &*to.dir, destination, RenameMode::Exchange);
+                            return Err(e.into());
+                        }
                         from
                     }
                     // A store that cannot exchange: a crash between the two leaves the source where it was, and nothing in its target's place.

@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::replay::{RESTS, rested};
 use super::{Journal, Running, write_zeros};
-use crate::backing::{Access, SetTime, Timestamp};
+use crate::backing::{Access, Lock, SetTime, Timestamp};
 use crate::format::journal::{ALIGN, JournalHead, JournalRecord, Patch, RECORDS_AT, header_hash};
 use crate::vault::error::Inner;
 
@@ -372,7 +373,12 @@ impl Journal {
             let own = JournalHead::decode(&head[..read]).ok().filter(|head| {
                 head.share == self.keys.share && head.suite == self.keys.suite && head.owner == Self::owner(&self.key, &head.id)
             });
-            if !unfinished && own.is_none() || self.may_be_used_elsewhere(&name, &*file)? || !self.take(&*file)? {
+            if !unfinished && own.is_none() || self.may_be_used_elsewhere(&name, &*file)? {
+                continue;
+            }
+            // Where several have the vault open, one of which may be the same person's, one that is locked is in use, or being read.
+            let how = if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive };
+            if self.shared && (!file.try_lock(how)? || unfinished && rested(&*file)? < RESTS) || !self.take(&*file)? {
                 continue;
             }
             let done = own.map_or(Ok(0), |head| self.make_again(&self.records(&*file, &head)?));

@@ -25,7 +25,7 @@ use crate::vault::error::{Fault, Inner, LockHolder};
 pub(super) const REFUSED: &[u8] = b"+refused-";
 
 /// How long a journal of another machine rests before it counts as left behind: more than a mount there would let pass before it empties it.
-const RESTS: Duration = Duration::from_secs(120);
+pub(super) const RESTS: Duration = Duration::from_secs(120);
 /// How long one without records does.
 const EMPTY_RESTS: Duration = Duration::from_secs(24 * 3600);
 
@@ -368,7 +368,7 @@ impl Journal {
 }
 
 /// Time since a file was changed, by this machine's clock. One that says the future by little is taken for the present.
-fn rested(file: &dyn File) -> Inner<Duration> {
+pub(super) fn rested(file: &dyn File) -> Inner<Duration> {
     let changed = UNIX_EPOCH + Duration::from_secs(file.stat()?.mtime.secs.max(0) as u64);
     Ok(SystemTime::now().duration_since(changed).unwrap_or_else(|ahead| ahead.duration()))
 }
