@@ -4,6 +4,7 @@
 set -euo pipefail
 . "$(dirname -- "$0")/../scratch.sh"
 . "$(dirname -- "$0")/cephfs.sh"
+. "$(dirname -- "$0")/servers.sh"
 kind=${1:?a kind of store}
 name=$kind
 [ "$(id -u)" -eq 0 ] || skip "needs root, to mount"
@@ -73,9 +74,15 @@ store_up() {
             reading_only
             serve rclone mount "$below" "$store" --config /dev/null --read-only --vfs-cache-mode full --cache-dir "$work/cache"
             ;;
+        vfat) packages mkfs.vfat; image mkfs.vfat -F 32; of_kernel mount -t vfat "$loop" "$store" ;;
+        kernel-exfat) packages mkfs.exfat; image mkfs.exfat; of_kernel mount -t exfat "$loop" "$store" ;;
+        nfs3 | nfs4) nfs_server_up; nfs_mount "$store" ;;
+        smb) smb_server_up; smb_mount "$store" ;;
         *) die "unknown kind" ;;
     esac
 }
+# of_kernel COMMAND...: a mount by what this kernel may lack.
+of_kernel() { "$@" 2>"$work/mount.log" || skip "this kernel cannot mount it: $(cat "$work/mount.log")"; }
 # A store that is only read: the vault is made below it.
 reading_only() {
     [ ! -d "$below/read" ] || return 0
@@ -99,11 +106,12 @@ store_down() {
 store_lost() {
     case $kind in
         ext4 | xfs) python3 -c 'import fcntl, os, struct, sys; fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587D, struct.pack("I", 2))' "$store" ;;
+        nfs3 | nfs4) nfs_stop ;;
         *) kill -9 "$server" ;;
     esac
 }
-can_be_lost() { case $kind in btrfs | overlay) return 1 ;; esac; }
-can_be_full() { case $kind in ext4 | xfs | btrfs | exfat | ntfs) ;; *) return 1 ;; esac; }
+can_be_lost() { case $kind in btrfs | overlay | vfat | kernel-exfat) return 1 ;; esac; }
+can_be_full() { case $kind in ext4 | xfs | btrfs | exfat | ntfs | vfat | kernel-exfat | nfs3 | nfs4 | smb) ;; *) return 1 ;; esac; }
 
 before_cleanup() {
     local place
@@ -114,6 +122,7 @@ before_cleanup() {
     ! is_mounted "$work/machine" || umount -l "$work/machine"
     store_down
     cluster_down
+    servers_down
     ! mountpoint -q "$below" || umount "$below"
 }
 
@@ -206,7 +215,7 @@ use() {
             ;;
     esac
     local left
-    left=$(find "$vault" -name '.fuse_hidden*' -o -name '+trash*' -o -name '+tmp*' -o -name '+lock*')
+    left=$(find "$vault" -name '.fuse_hidden*' -o -name '.nfs*' -o -name '+trash*' -o -name '+tmp*' -o -name '+lock*')
     [ -z "$left" ] || die "left in the vault: $left"
 }
 
@@ -261,7 +270,7 @@ sharing() {
     [ "$("$kithfs" cat "$vault" used/his)" = his ] || die "what who was removed has written"
     verify_vault "after sharing"
     local left
-    left=$(find "$vault" -name '.fuse_hidden*' -o -name '+trash*' -o -name '+tmp*' -o -name '+moving*')
+    left=$(find "$vault" -name '.fuse_hidden*' -o -name '.nfs*' -o -name '+trash*' -o -name '+tmp*' -o -name '+moving*')
     [ -z "$left" ] || die "left in the vault: $left"
     export HOME=$of_root
 }
@@ -322,10 +331,16 @@ others() {
 
 # A second machine: another client of the same cluster, which caches for itself and knows of the first one by the server alone.
 machines() {
-    local first=$server second n status other=$work/other
+    local first=$server second='' n status other=$work/other
     mkdir -p "$work/machine" "$other"
-    store=$work/machine serve ceph-fuse -c "$ceph_conf" -f "$work/machine"
-    second=$server server=$first
+    case $kind in
+        cephfs)
+            store=$work/machine serve ceph-fuse -c "$ceph_conf" -f "$work/machine"
+            second=$server server=$first
+            ;;
+        nfs3 | nfs4) on_second nfs_mount "$work/machine" ;;
+        smb) on_second smb_mount "$work/machine" ;;
+    esac
     new_vault machines
     mount_there() { soon 60 "$kithfs" mount "$@" "$work/machine/machines" "$other" 2>"$work/there"; }
     sees() { [ "$(cat "$1")" = "$2" ] || die "$1 is not what the other machine has written: $(head -c 100 "$1")"; }
@@ -364,7 +379,7 @@ machines() {
     for place in "$other" "$plain"; do soon 60 "$kithfs" umount "$place"; done
     verify_vault "after two machines"
     umount "$work/machine"
-    wait "$second" || true
+    [ -z "$second" ] || wait "$second" || true
 }
 
 # The daemon is killed while programs write.
@@ -388,6 +403,7 @@ killed() {
 }
 
 lost() {
+    case $kind in nfs3 | nfs4) store_down; nfs_options=soft,timeo=10,retrans=2 store_up ;; esac
     new_vault lost
     mount_vault
     head -c 3000000 /dev/urandom >"$work/synced"
@@ -500,13 +516,14 @@ reading() {
     fi
 }
 
-scenarios=${2:-use sharing interrupted others machines killed lost full}
+scenarios=${2:-use sharing interrupted others machines killed restarted replaced squashed lost full}
 case $kind in squashfs | rclone) scenarios=reading ;; esac
 store_up
 for scenario in $scenarios; do
     case $scenario in
-        others) case $kind in exfat | ntfs) ;; *) continue ;; esac ;;
-        machines) [ "$kind" = cephfs ] || continue ;;
+        others) case $kind in exfat | ntfs | vfat | kernel-exfat) ;; *) continue ;; esac ;;
+        machines) case $kind in cephfs | nfs3 | nfs4 | smb) ;; *) continue ;; esac ;;
+        restarted | replaced | squashed) case $kind in nfs3 | nfs4) ;; *) continue ;; esac ;;
         lost) can_be_lost || continue ;;
         full) can_be_full || continue ;;
     esac

@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# The stores of scripts/stores.sh that need a kernel with modules: in a virtual machine with Debian's own kernel, which sees this machine's
+# files for reading only, keeps what it writes in memory, and runs stores.sh with what this script is given.
+#
+#     scripts/stores-vm.sh [--install] [STORE...]        e.g. scripts/stores-vm.sh nfs4 smb
+#
+#   --install    install what it needs (as root on Debian); the kernel is only downloaded and unpacked, not installed
+#
+# The stores: nfs4 nfs3 smb vfat kernel-exfat stick power. Needs root and /dev/kvm. Exit status: 0 if all held and lack what docs/STORES.md
+# says; 1 if not; 77 where it cannot be tried.
+set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+kithfs=${KITHFS:-$here/target/release/kithfs}
+say() { echo "stores-vm: $*" >&2; }
+skip() { say "skipped: $*"; exit 77; }
+[ -x "$kithfs" ] || { say "$kithfs is not there: run scripts/setup.sh, or cargo build --release"; exit 1; }
+[ "$(id -u)" -eq 0 ] || skip "needs root, to read all of this machine's files"
+# Without it everything takes some twenty times as long, and what waits for seconds fails.
+[ -w /dev/kvm ] || skip "there is no /dev/kvm"
+
+packages=(qemu-system-x86 seabios busybox-static kmod cpio iproute2 nfs-kernel-server rpcbind samba cifs-utils dosfstools exfatprogs python3 strace)
+if [ "${1-}" = --install ]; then
+    shift
+    export DEBIAN_FRONTEND=noninteractive
+    dpkg -s "${packages[@]}" >/dev/null 2>&1 ||
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null; } || skip "its packages cannot be had"
+fi
+for tool in qemu-system-x86_64 busybox depmod modprobe cpio dpkg; do command -v "$tool" >/dev/null || skip "$tool is not installed"; done
+stores=("$@")
+[ ${#stores[@]} -gt 0 ] || stores=(nfs4 nfs3 smb vfat kernel-exfat stick power)
+
+# The unpacked kernel is kept between runs if $KITHFS_VM_KERNEL names a directory for it.
+work=$(mktemp -d "${TMPDIR:-/var/tmp}/kithfs-stores-vm.XXXXXX")
+machine=''
+cleanup() {
+    local status=$?
+    trap - EXIT INT TERM HUP
+    [ -z "$machine" ] || { kill -9 "$machine"; wait "$machine"; } 2>/dev/null || true
+    rm -rf --one-file-system -- "$work"
+    exit "$status"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+system=${KITHFS_VM_KERNEL:-$work/kernel}
+if ! ls "$system"/boot/vmlinuz-* >/dev/null 2>&1; then
+    mkdir -p "$system"
+    image=$(apt-cache depends linux-image-amd64 2>/dev/null | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+    [ -n "$image" ] || skip "apt knows no kernel"
+    # As root it would be fetched by a user who may not write here, with a warning.
+    (cd "$work" && apt-get download -q -o APT::Sandbox::User=root "$image" >download.log 2>&1) || skip "no kernel can be had: $(tail -n 1 "$work/download.log")"
+    dpkg -x "$work"/linux-image-*.deb "$system"
+    rm "$work"/linux-image-*.deb
+fi
+kernel=$(ls "$system"/boot/vmlinuz-* | tail -n 1)
+release=${kernel##*/vmlinuz-}
+[ -e "$system/lib/modules/$release/modules.dep" ] || depmod -b "$system" "$release"
+
+# What it starts from: busybox, and the modules by which it comes to this machine's files. All else it takes from there.
+root=$work/root
+mkdir -p "$root"/{bin,dev,proc,sys,modules,lower,memory,root}
+cp "$(command -v busybox)" "$root/bin/busybox"
+for module in virtio_pci 9pnet_virtio 9p overlay; do modprobe -d "$system" -S "$release" --show-depends "$module"; done |
+    sed -n 's/^insmod \([^ ]*\) *$/\1/p' | awk '!seen[$0]++' >"$work/modules"
+while read -r module; do
+    cp "$module" "$root/modules/"
+    echo "$(basename "$module")" >>"$root/modules/order"
+done <"$work/modules"
+cat >"$root/init" <<END
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t proc none /proc
+mount -t sysfs none /sys
+mount -t devtmpfs none /dev
+for module in \$(cat /modules/order); do insmod "/modules/\$module"; done
+mount -t 9p -o ro,trans=virtio,version=9p2000.L,cache=loose,msize=262144 machine /lower
+mount -t tmpfs -o size=80% none /memory
+mkdir /memory/upper /memory/work
+mount -t overlay -o lowerdir=/lower,upperdir=/memory/upper,workdir=/memory/work none /root
+mkdir -p /root/lib/modules
+mount --bind "/root$system/lib/modules" /root/lib/modules
+umount /proc /sys
+mount --move /dev /root/dev
+exec switch_root /root /bin/bash "$here/scripts/stores/guest.sh" "$here" "$kithfs" ${stores[*]}
+END
+chmod +x "$root/init"
+(cd "$root" && find . | cpio -o -H newc --quiet) >"$work/initrd"
+
+# What it says goes to stderr as it comes; its last word, how it ended, to a file.
+mkfifo "$work/asks" "$work/monitor.in" "$work/monitor.out"
+: >"$work/console"
+timeout --kill-after=5 "${KITHFS_VM_SECONDS:-1500}" qemu-system-x86_64 ${KITHFS_VM_ACCEL:--accel tcg,thread=multi -cpu max} -smp 2 -m "${KITHFS_VM_MEMORY:-4096}" \
+    -nodefaults -no-user-config -display none -no-reboot -kernel "$kernel" -initrd "$work/initrd" \
+    -append "console=ttyS0 panic=-1 quiet loglevel=4" \
+    -virtfs local,path=/,mount_tag=machine,security_model=none,readonly=on,multidevs=remap \
+    -serial "file:$work/console" -serial "file:$work/out" -serial "file:$work/status" \
+    -object rng-random,filename=/dev/urandom,id=rng -device virtio-rng-pci,rng=rng \
+    </dev/null >"$work/qemu.log" 2>&1 &
+machine=$!
+tail -q -n +1 -F --pid "$machine" "$work/out" 2>/dev/null &
+shown=$!
+status=0
+wait "$machine" || status=$?
+machine=''
+wait "$shown" || true
+case $(tr -d '\r\n' 2>/dev/null <"$work/status") in
+    0) ;;
+    '') cat "$work/qemu.log" "$work/console" >&2; say "the machine has ended with $status without a word"; exit 1 ;;
+    *) tail -n 40 "$work/console" >&2; exit 1 ;;
+esac
