@@ -29,6 +29,10 @@ fi
 for tool in qemu-system-x86_64 busybox depmod modprobe cpio dpkg; do command -v "$tool" >/dev/null || skip "$tool is not installed"; done
 stores=("$@")
 [ ${#stores[@]} -gt 0 ] || stores=(nfs4 nfs3 smb vfat kernel-exfat stick power)
+power=0
+for n in "${!stores[@]}"; do
+    [ "${stores[n]}" != power ] || { power=1; unset "stores[n]"; }
+done
 
 # The unpacked kernel is kept between runs if $KITHFS_VM_KERNEL names a directory for it.
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/kithfs-stores-vm.XXXXXX")
@@ -58,6 +62,7 @@ kernel=$(ls "$system"/boot/vmlinuz-* | tail -n 1)
 release=${kernel##*/vmlinuz-}
 [ -e "$system/lib/modules/$release/modules.dep" ] || depmod -b "$system" "$release"
 
+accelerator=${KITHFS_VM_ACCEL:--accel tcg,thread=multi,tb-size=512 -cpu Nehalem,+aes,+pclmulqdq}
 # What it starts from: busybox, and the modules by which it comes to this machine's files. All else it takes from there.
 root=$work/root
 mkdir -p "$root"/{bin,dev,proc,sys,modules,lower,memory,root}
@@ -68,7 +73,10 @@ while read -r module; do
     cp "$module" "$root/modules/"
     echo "$(basename "$module")" >>"$root/modules/order"
 done <"$work/modules"
-cat >"$root/init" <<END
+
+# machine_runs COMMAND...: starts it, and has it run that in scripts/stores/guest.sh. What it says is shown as it comes.
+machine_runs() {
+    cat >"$root/init" <<END
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc none /proc
@@ -83,30 +91,88 @@ mkdir -p /root/lib/modules
 mount --bind "/root$system/lib/modules" /root/lib/modules
 umount /proc /sys
 mount --move /dev /root/dev
-exec switch_root /root /bin/bash "$here/scripts/stores/guest.sh" "$here" "$kithfs" ${stores[*]}
+exec switch_root /root /bin/bash "$here/scripts/stores/guest.sh" "$here" "$kithfs" $*
 END
-chmod +x "$root/init"
-(cd "$root" && find . | cpio -o -H newc --quiet) >"$work/initrd"
+    chmod +x "$root/init"
+    (cd "$root" && find . | cpio -o -H newc --quiet) >"$work/initrd"
+    : >"$work/console"
+    : >"$work/out"
+    : >"$work/status"
+    qemu-system-x86_64 $accelerator -smp 2 -m "${KITHFS_VM_MEMORY:-4096}" \
+        -nodefaults -no-user-config -display none -no-reboot -kernel "$kernel" -initrd "$work/initrd" \
+        -append "console=ttyS0 panic=-1 quiet loglevel=4" \
+        -virtfs local,path=/,mount_tag=machine,security_model=none,readonly=on,multidevs=remap \
+        -serial "file:$work/console" -serial "file:$work/out" -serial "file:$work/status" -serial "pipe:$work/asks" -monitor "pipe:$work/monitor" \
+        -blockdev "driver=raw,node-name=stick,file.driver=file,file.filename=$work/stick" -device qemu-xhci "${disks[@]}" \
+        -object rng-random,filename=/dev/urandom,id=rng -device virtio-rng-pci,rng=rng \
+        </dev/null >"$work/qemu.log" 2>&1 &
+    machine=$!
+    tail -q -n +1 -F --pid "$machine" "$work/out" 2>/dev/null &
+    shown=$!
+}
+# machine_ends ANSWER...: until it has ended, `ANSWER... LINE` is called for each line that it asks with.
+machine_ends() {
+    local asked until=$((SECONDS + ${KITHFS_VM_SECONDS:-5400}))
+    while kill -0 "$machine" 2>/dev/null; do
+        ! read -r -t 1 asked <&7 || "$@" "${asked%$'\r'}"
+        [ "$SECONDS" -lt "$until" ] || { say "it has not ended in time"; kill -9 "$machine" 2>/dev/null || true; }
+    done
+    wait "$machine" 2>/dev/null || true
+    machine=''
+    wait "$shown" || true
+}
+# How what it ran has ended.
+machine_said() {
+    local said
+    said=$(tr -d '\r\n' <"$work/status")
+    [ "$said" != 0 ] || return 0
+    cat "$work/qemu.log" >&2
+    tail -n 40 "$work/console" >&2
+    [ -n "$said" ] || say "the machine has ended without a word"
+    return 1
+}
 
-# What it says goes to stderr as it comes; its last word, how it ended, to a file.
-mkfifo "$work/asks" "$work/monitor.in" "$work/monitor.out"
-: >"$work/console"
-timeout --kill-after=5 "${KITHFS_VM_SECONDS:-1500}" qemu-system-x86_64 ${KITHFS_VM_ACCEL:--accel tcg,thread=multi -cpu max} -smp 2 -m "${KITHFS_VM_MEMORY:-4096}" \
-    -nodefaults -no-user-config -display none -no-reboot -kernel "$kernel" -initrd "$work/initrd" \
-    -append "console=ttyS0 panic=-1 quiet loglevel=4" \
-    -virtfs local,path=/,mount_tag=machine,security_model=none,readonly=on,multidevs=remap \
-    -serial "file:$work/console" -serial "file:$work/out" -serial "file:$work/status" \
-    -object rng-random,filename=/dev/urandom,id=rng -device virtio-rng-pci,rng=rng \
-    </dev/null >"$work/qemu.log" 2>&1 &
-machine=$!
-tail -q -n +1 -F --pid "$machine" "$work/out" 2>/dev/null &
-shown=$!
-status=0
-wait "$machine" || status=$?
-machine=''
-wait "$shown" || true
-case $(tr -d '\r\n' 2>/dev/null <"$work/status") in
-    0) ;;
-    '') cat "$work/qemu.log" "$work/console" >&2; say "the machine has ended with $status without a word"; exit 1 ;;
-    *) tail -n 40 "$work/console" >&2; exit 1 ;;
-esac
+mkfifo "$work/asks.in" "$work/asks.out" "$work/monitor.in" "$work/monitor.out"
+exec 6<>"$work/asks.in" 7<>"$work/asks.out" 8<>"$work/monitor.in" 9<>"$work/monitor.out"
+truncate -s 400M "$work/stick"
+disks=()
+failed=0
+
+# The stick is plugged in and pulled when it asks for that.
+hand() {
+    case $1 in
+        plug) echo "device_add usb-storage,id=stick,drive=stick" >&8 ;;
+        unplug) echo "device_del stick" >&8 ;;
+    esac
+}
+if [ ${#stores[@]} -gt 0 ]; then
+    machine_runs "${stores[@]}"
+    machine_ends hand
+    machine_said || failed=1
+fi
+
+# Its power is cut once it has synced so much on each disk, and it starts again from what they hold then.
+cut() {
+    echo "$1" >>"$work/acknowledged"
+    [ "$(cut_least)" -lt 25 ] || kill -9 "$machine" 2>/dev/null || true
+}
+cut_least() { for kind in ext4 xfs btrfs vfat; do grep -c "^$kind " "$work/acknowledged" || true; done | sort -n | head -n 1; }
+if [ "$power" = 1 ]; then
+    for kind in ext4 xfs btrfs vfat; do
+        truncate -s 400M "$work/disk-$kind"
+        disks+=(-drive "if=virtio,format=raw,cache=writethrough,file=$work/disk-$kind")
+    done
+    : >"$work/acknowledged"
+    machine_runs power.sh write
+    machine_ends cut
+    if [ "$(cut_least)" -lt 25 ]; then
+        say "power: it did not write"
+        tail -n 20 "$work/console" >&2
+        failed=1
+    else
+        machine_runs power.sh verify "$work/acknowledged"
+        machine_ends hand
+        machine_said || failed=1
+    fi
+fi
+exit "$failed"

@@ -71,6 +71,14 @@ nfs_stop() {
     rpc.nfsd 0
     exportfs -ua
 }
+# The server loses power: what its disk had not been given is gone.
+nfs_crash() {
+    rpc.nfsd 0
+    exportfs -ua
+    exportfs -f
+    python3 -c 'import fcntl, os, struct, sys; fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587D, struct.pack("I", 2))' "$below"
+    served_down
+}
 nfs_mount() {
     local version=4.2 path=/
     [ "$kind" = nfs4 ] || version=3 path=$work/below/all
@@ -118,6 +126,41 @@ smb_start() {
     skip "Samba does not come up"
 }
 smb_mount() { mount -t cifs -o "username=root,password=word,vers=3.1.1,${smb_options:-serverino}" "//$served/all" "$1"; }
+
+# The stick of the virtual machine, plugged in, with a filesystem that is made the first time only: stick MKFS... In another machine a loop
+# device stands for it.
+ask_machine() { echo "$1" >/dev/ttyS3; }
+stick() {
+    if [ ! -e /run/kithfs-stores-vm ]; then
+        image "$@"
+        return
+    fi
+    local try
+    modprobe -a xhci_pci usb_storage sd_mod vfat exfat nls_cp437 nls_ascii nls_utf8 ext4
+    [ -n "$(stick_device)" ] || ask_machine plug
+    for try in $(seq 300); do
+        loop=$(stick_device)
+        [ -z "$loop" ] || break
+        sleep 0.1
+    done
+    [ -n "$loop" ] || die "the stick does not come up"
+    [ -e "$work/stick-made" ] || { "$@" "$loop" >"$work/mkfs.log" 2>&1 || { cat "$work/mkfs.log" >&2; die "cannot make the filesystem"; }; }
+    touch "$work/stick-made"
+}
+stick_device() {
+    local at
+    for at in /sys/block/sd*; do [ ! -e "$at" ] || [ "$(cat "$at/size")" -eq 0 ] || echo "/dev/${at##*/}"; done | head -n 1
+}
+stick_pulled() {
+    [ -e /run/kithfs-stores-vm ] || skip "a loop device cannot be pulled"
+    ask_machine unplug
+    local try
+    for try in $(seq 300); do
+        [ -n "$(stick_device)" ] || return 0
+        sleep 0.1
+    done
+    die "the stick cannot be pulled"
+}
 
 servers_down() {
     [ -e /run/kithfs-stores-vm ] || return 0
