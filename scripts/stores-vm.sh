@@ -100,7 +100,7 @@ END
     : >"$work/status"
     qemu-system-x86_64 $accelerator -smp 2 -m "${KITHFS_VM_MEMORY:-4096}" \
         -nodefaults -no-user-config -display none -no-reboot -kernel "$kernel" -initrd "$work/initrd" \
-        -append "console=ttyS0 panic=-1 quiet loglevel=4" \
+        -append "console=ttyS0 panic=-1 no_timer_check quiet loglevel=4" \
         -virtfs local,path=/,mount_tag=machine,security_model=none,readonly=on,multidevs=remap \
         -serial "file:$work/console" -serial "file:$work/out" -serial "file:$work/status" -serial "pipe:$work/asks" -monitor "pipe:$work/monitor" \
         -blockdev "driver=raw,node-name=stick,file.driver=file,file.filename=$work/stick" -device qemu-xhci "${disks[@]}" \
@@ -156,9 +156,9 @@ cut() {
     echo "$1" >>"$work/acknowledged"
     [ "$(cut_least)" -lt 25 ] || kill -9 "$machine" 2>/dev/null || true
 }
-cut_least() { for kind in ext4 xfs btrfs vfat; do grep -c "^$kind " "$work/acknowledged" || true; done | sort -n | head -n 1; }
+cut_least() { for kind in ext4 xfs btrfs vfat exfat; do grep -c "^$kind " "$work/acknowledged" || true; done | sort -n | head -n 1; }
 if [ "$power" = 1 ]; then
-    for kind in ext4 xfs btrfs vfat; do
+    for kind in ext4 xfs btrfs vfat exfat; do
         truncate -s 400M "$work/disk-$kind"
         disks+=(-drive "if=virtio,format=raw,cache=writethrough,file=$work/disk-$kind")
     done

@@ -7,15 +7,15 @@ name=power
 [ -e /run/kithfs-stores-vm ] || skip "is done by scripts/stores-vm.sh alone"
 export KITHFS_NO_ROLLBACK_MEMORY=1 KITHFS_PASSPHRASE_FILE=$work/passphrase
 echo power >"$work/passphrase"
-modprobe -a virtio_blk ext4 xfs btrfs vfat nls_cp437 nls_ascii
-disks=(ext4:vda xfs:vdb btrfs:vdc vfat:vdd)
+modprobe -a virtio_blk ext4 xfs btrfs vfat exfat nls_utf8 nls_cp437 nls_ascii
+disks=(ext4:vda xfs:vdb btrfs:vdc vfat:vdd exfat:vde)
 synced=$here/scripts/stores/synced.py
 case $1 in
     write)
         for disk in "${disks[@]}"; do
             kind=${disk%:*} at=$work/${disk%:*}
             mkdir "$at" "$at-plain"
-            case $kind in ext4) flags=-qF ;; vfat) flags=-I ;; *) flags=-qf ;; esac
+            case $kind in ext4) flags=-qF ;; vfat) flags=-I ;; exfat) flags=-v ;; *) flags=-qf ;; esac
             "mkfs.$kind" "$flags" "/dev/${disk#*:}" >"$work/mkfs" 2>&1 || { cat "$work/mkfs" >&2; die "cannot make the $kind"; }
             mount -t "$kind" "/dev/${disk#*:}" "$at"
             "$kithfs" init --kdf-memory 32 --kdf-passes 1 "$at/vault" >"$work/init" 2>&1

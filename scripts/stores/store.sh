@@ -478,9 +478,9 @@ squashed() {
     nfs_stop
     chmod 777 "$below/all"
     nfs_squash=root_squash store_up
-    as_user() { setpriv --reuid 1234 --regid 1234 --clear-groups env HOME="$work/user" XDG_RUNTIME_DIR="$work/user" "$@"; }
+    as_user() { setpriv --reuid daemon --regid daemon --clear-groups env HOME="$work/user" XDG_RUNTIME_DIR="$work/user" "$@"; }
     mkdir -p "$work/user"
-    chown 1234:1234 "$work/user"
+    chown daemon:daemon "$work/user"
     # One of an ordinary user, who has it as ever; root, who is nobody there, is told that he may not.
     [ -e "$work/passphrase" ] || head -c 24 /dev/urandom | base64 >"$work/passphrase"
     chmod 644 "$work/passphrase"

@@ -47,10 +47,38 @@ pub struct OsDir {
     /// Opened for reading; only by `O_PATH` where we may search it but neither read nor own it.
     fd: OwnedFd,
     listing: Mutex<Listing>,
+    flush: Flush,
 }
 
 /// Filesystems (`statfs(2)`) that this machine's kernel runs itself, so that times are those of its clock: tmpfs, ext2 to ext4, XFS, Btrfs.
 const LOCAL: [u32; 4] = [0x0102_1994, 0xef53, 0x5846_5342, 0x9123_683e];
+
+/// The `statfs(2)` type of FAT.
+const FAT: u32 = 0x4d44;
+
+/// What makes a file, its length and its name durable on this store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flush {
+    /// `fsync` of the file or of the directory.
+    Object,
+    /// `syncfs` before it. On FAT length and place of a file stand in its directory, a name that is longer than eight letters beside that;
+    /// `fsync` of a file writes the one without the other, and that of a directory to which a file was renamed writes an entry of length 0.
+    Store,
+}
+
+impl Flush {
+    fn of(filesystem: u32) -> Flush {
+        if filesystem == FAT { Flush::Store } else { Flush::Object }
+    }
+
+    /// Makes the object of `fd` durable by `sync`, which also has the disk's own cache written.
+    fn run(self, fd: BorrowedFd<'_>, sync: impl Fn() -> Result<()>) -> Result<()> {
+        if self == Flush::Store {
+            retry_on_intr(|| fs::syncfs(fd))?;
+        }
+        retry_on_intr(sync)
+    }
+}
 
 const FILE_FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
 const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -66,11 +94,12 @@ impl OsDir {
             Err(Errno::ACCESS) => Self::open_granted(fs::open(path, DIR_PATH_FLAGS, Mode::empty())?)?,
             other => other?,
         };
-        Ok(Self::from_fd(fd))
+        let flush = Flush::of(fs::fstatfs(&fd)?.f_type as u32);
+        Ok(Self::from_fd(fd, flush))
     }
 
-    fn from_fd(fd: OwnedFd) -> Arc<dyn Dir> {
-        Arc::new(OsDir { fd, listing: Mutex::default() })
+    fn from_fd(fd: OwnedFd, flush: Flush) -> Arc<dyn Dir> {
+        Arc::new(OsDir { fd, listing: Mutex::default(), flush })
     }
 
     /// Opens for reading the directory that `path` designates, as its owner; else what was given must do.
@@ -179,6 +208,14 @@ impl OsDir {
         }
     }
 
+    /// Where a name has no length and no contents until the file is written out again, a power cut some seconds after a rename would take
+    /// what was synced long before it. What fails here is told by the flush that is asked for: a descriptor of our own takes no error from it.
+    fn settle_renamed(&self) {
+        if let Ok(fd) = sys::open(self.fd(), b".", DIR_FLAGS, Mode::empty()) {
+            let _ = Flush::Store.run(fd.as_fd(), || fs::fsync(&fd));
+        }
+    }
+
     /// Gives a new file exactly `perm` where the umask may have taken something from it.
     fn settle_file(file: BorrowedFd<'_>, perm: u32) -> Result<()> {
         if !UMASK_IS_CLEAR.load(Ordering::Acquire) && fs::fstat(file)?.st_mode & 0o7777 != perm {
@@ -220,7 +257,7 @@ impl Dir for OsDir {
             }
             other => other?,
         };
-        Ok(Self::from_fd(fd))
+        Ok(Self::from_fd(fd, self.flush))
     }
 
     fn reopen(&self) -> io::Result<Arc<dyn Dir>> {
@@ -228,7 +265,7 @@ impl Dir for OsDir {
             Err(Errno::ACCESS) => Self::open_granted(rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)?)?,
             other => other?,
         };
-        Ok(Self::from_fd(fd))
+        Ok(Self::from_fd(fd, self.flush))
     }
 
     fn open_file(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
@@ -243,7 +280,7 @@ impl Dir for OsDir {
             Access::ReadWrite => open(OFlags::RDWR, 0o600)?,
         };
         match FileType::from_raw_mode(fs::fstat(&fd)?.st_mode) {
-            FileType::RegularFile => Ok(Arc::new(OsFile { fd })),
+            FileType::RegularFile => Ok(Arc::new(OsFile { fd, flush: self.flush })),
             FileType::Directory => Err(Errno::ISDIR.into()),
             _ => Err(Errno::NXIO.into()),
         }
@@ -258,7 +295,7 @@ impl Dir for OsDir {
             self.unlink(name)?;
             return Err(error.into());
         }
-        Ok(Arc::new(OsFile { fd }))
+        Ok(Arc::new(OsFile { fd, flush: self.flush }))
     }
 
     fn create_unnamed(&self, perm: u32) -> io::Result<Arc<dyn File>> {
@@ -270,7 +307,7 @@ impl Dir for OsDir {
             other => other,
         })?;
         Self::settle_file(fd.as_fd(), perm)?;
-        Ok(Arc::new(OsFile { fd }))
+        Ok(Arc::new(OsFile { fd, flush: self.flush }))
     }
 
     fn link_unnamed(&self, file: &dyn File, name: &[u8]) -> io::Result<()> {
@@ -344,14 +381,18 @@ impl Dir for OsDir {
             RenameMode::Exchange => RenameFlags::EXCHANGE,
         };
         let op = || fs::renameat_with(self.fd(), name, new_dir.fd(), new_name, flags);
-        match self.attempt_both(new_dir, op) {
+        let renamed = match self.attempt_both(new_dir, op) {
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => self.rename_closed(name, new_dir, new_name, op),
             // NFS, and what comes through FUSE (exFAT, NTFS, sshfs), knows no flags.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && mode == RenameMode::NoReplace => {
                 self.rename_where_free(name, new_dir, new_name)
             }
             result => result,
+        };
+        if renamed.is_ok() && self.flush == Flush::Store {
+            new_dir.settle_renamed();
         }
+        renamed
     }
 
     fn stat(&self, name: &[u8]) -> io::Result<Stat> {
@@ -432,7 +473,7 @@ impl Dir for OsDir {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.attempt_self(0, || match fs::fsync(&self.fd) {
+        self.attempt_self(0, || match self.flush.run(self.fd(), || fs::fsync(&self.fd)) {
             // Some network filesystems have no fsync of a directory; all that is left is to flush the filesystem.
             Err(Errno::INVAL) => fs::syncfs(&self.fd),
             other => other,

@@ -12,7 +12,7 @@ use rustix::fs::{self, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::grant::{self, Grants};
-use super::{attr, sys};
+use super::{Flush, attr, sys};
 use crate::backing::{Allocate, File, Lock, Seek, SetTime, Stat};
 
 /// Most buffers that one `pwritev` takes (`IOV_MAX` of Linux).
@@ -21,6 +21,7 @@ const IOV_MAX: usize = 1024;
 /// An open regular file.
 pub(super) struct OsFile {
     pub(super) fd: OwnedFd,
+    pub(super) flush: Flush,
 }
 
 impl OsFile {
@@ -107,11 +108,11 @@ impl File for OsFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        Ok(retry_on_intr(|| fs::fdatasync(&self.fd))?)
+        Ok(self.flush.run(self.fd.as_fd(), || fs::fdatasync(&self.fd))?)
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        Ok(retry_on_intr(|| fs::fsync(&self.fd))?)
+        Ok(self.flush.run(self.fd.as_fd(), || fs::fsync(&self.fd))?)
     }
 
     fn stat(&self) -> io::Result<Stat> {
