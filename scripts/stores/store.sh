@@ -627,7 +627,7 @@ case $kind in squashfs | rclone) scenarios=reading ;; esac
 store_up
 for scenario in $scenarios; do
     case $scenario in
-        others) case $kind in exfat | ntfs | vfat | kernel-exfat) ;; *) continue ;; esac ;;
+        others) case $kind in exfat | ntfs) ;; *) continue ;; esac ;;
         machines) case $kind in cephfs | nfs3 | nfs4 | smb) ;; *) continue ;; esac ;;
         restarted | replaced | squashed) case $kind in nfs3 | nfs4) ;; *) continue ;; esac ;;
         lost) can_be_lost || continue ;;

@@ -249,7 +249,7 @@ fn on_exfat_a_directory_stays_the_same_object_when_something_is_renamed_to_it() 
 fn on_fat_all_is_flushed_whenever_something_is() {
     // After a rename the kernel's FAT has an entry of length 0 on the disk until it writes the file out, some 30 s later: fsync of the
     // directory does not have it do so. A stick that was pulled had lost `+share`, and with it the vault, and files that were synced long
-    // before they were renamed. What flushes there is counted here; `scripts/stores-vm.sh vfat power` pulls the real one.
+    // before they were renamed. Here is who is asked to flush; `scripts/stores-vm.sh vfat power` pulls the real one, and cuts the power.
     let temp = tempfile::tempdir().unwrap();
     let fd = fs::open(temp.path(), DIR_FLAGS, Mode::empty()).unwrap();
     assert!(Quirks::of(FAT).names_apart && !Quirks::of(LOCAL[1]).names_apart);
