@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # One kind of store, as people have it: made, a vault on it used, its daemon killed, the store filled up, and taken away while it is
 # mounted. Run by scripts/stores.sh, with the kind as the argument; docs/STORES.md says what comes out.
-set -euo pipefail
+set -Eeuo pipefail
 . "$(dirname -- "$0")/../scratch.sh"
+trap 'say "line $LINENO: exit status $?: $BASH_COMMAND"' ERR
 . "$(dirname -- "$0")/cephfs.sh"
+. "$(dirname -- "$0")/servers.sh"
 kind=${1:?a kind of store}
 name=$kind
 [ "$(id -u)" -eq 0 ] || skip "needs root, to mount"
@@ -73,9 +75,16 @@ store_up() {
             reading_only
             serve rclone mount "$below" "$store" --config /dev/null --read-only --vfs-cache-mode full --cache-dir "$work/cache"
             ;;
+        vfat) packages mkfs.vfat; stick mkfs.vfat -F 32 -I; of_kernel mount -t vfat "$loop" "$store" ;;
+        kernel-exfat) packages mkfs.exfat; stick mkfs.exfat; of_kernel mount -t exfat "$loop" "$store" ;;
+        stick) packages mkfs.ext4; stick mkfs.ext4 -q -F -b 4096; mount "$loop" "$store" ;;
+        nfs3 | nfs4) nfs_server_up; nfs_mount "$store" ;;
+        smb) smb_server_up; smb_mount "$store" ;;
         *) die "unknown kind" ;;
     esac
 }
+# of_kernel COMMAND...: a mount by what this kernel may lack.
+of_kernel() { "$@" 2>"$work/mount.log" || skip "this kernel cannot mount it: $(cat "$work/mount.log")"; }
 # A store that is only read: the vault is made below it.
 reading_only() {
     [ ! -d "$below/read" ] || return 0
@@ -92,18 +101,20 @@ store_down() {
     done
     ! is_mounted "$store" || umount -l "$store"
     [ -z "$server" ] || wait "$server" 2>/dev/null || true
-    [ -z "$loop" ] || losetup -d "$loop"
+    case $loop in /dev/loop*) losetup -d "$loop" ;; esac
     server='' loop=''
 }
 # The stick is pulled, the connection lost: what serves the store is gone at once, and with it what it had not written.
 store_lost() {
     case $kind in
         ext4 | xfs) python3 -c 'import fcntl, os, struct, sys; fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587D, struct.pack("I", 2))' "$store" ;;
+        nfs3 | nfs4) nfs_stop ;;
+        vfat | kernel-exfat | stick) stick_pulled ;;
         *) kill -9 "$server" ;;
     esac
 }
-can_be_lost() { case $kind in btrfs | overlay) return 1 ;; esac; }
-can_be_full() { case $kind in ext4 | xfs | btrfs | exfat | ntfs) ;; *) return 1 ;; esac; }
+can_be_lost() { case $kind in btrfs | overlay | smb) return 1 ;; esac; }
+can_be_full() { case $kind in ext4 | xfs | btrfs | exfat | ntfs | vfat | kernel-exfat | nfs3 | nfs4 | smb) ;; *) return 1 ;; esac; }
 
 before_cleanup() {
     local place
@@ -114,6 +125,7 @@ before_cleanup() {
     ! is_mounted "$work/machine" || umount -l "$work/machine"
     store_down
     cluster_down
+    servers_down
     ! mountpoint -q "$below" || umount "$below"
 }
 
@@ -206,7 +218,7 @@ use() {
             ;;
     esac
     local left
-    left=$(find "$vault" -name '.fuse_hidden*' -o -name '+trash*' -o -name '+tmp*' -o -name '+lock*')
+    left=$(find "$vault" -name '.fuse_hidden*' -o -name '.nfs*' -o -name '+trash*' -o -name '+tmp*' -o -name '+lock*')
     [ -z "$left" ] || die "left in the vault: $left"
 }
 
@@ -261,7 +273,7 @@ sharing() {
     [ "$("$kithfs" cat "$vault" used/his)" = his ] || die "what who was removed has written"
     verify_vault "after sharing"
     local left
-    left=$(find "$vault" -name '.fuse_hidden*' -o -name '+trash*' -o -name '+tmp*' -o -name '+moving*')
+    left=$(find "$vault" -name '.fuse_hidden*' -o -name '.nfs*' -o -name '+trash*' -o -name '+tmp*' -o -name '+moving*')
     [ -z "$left" ] || die "left in the vault: $left"
     export HOME=$of_root
 }
@@ -322,10 +334,16 @@ others() {
 
 # A second machine: another client of the same cluster, which caches for itself and knows of the first one by the server alone.
 machines() {
-    local first=$server second n status other=$work/other
+    local first=$server second='' n status other=$work/other
     mkdir -p "$work/machine" "$other"
-    store=$work/machine serve ceph-fuse -c "$ceph_conf" -f "$work/machine"
-    second=$server server=$first
+    case $kind in
+        cephfs)
+            store=$work/machine serve ceph-fuse -c "$ceph_conf" -f "$work/machine"
+            second=$server server=$first
+            ;;
+        nfs3 | nfs4) on_second nfs_mount "$work/machine" ;;
+        smb) on_second smb_mount "$work/machine" ;;
+    esac
     new_vault machines
     mount_there() { soon 60 "$kithfs" mount "$@" "$work/machine/machines" "$other" 2>"$work/there"; }
     sees() { [ "$(cat "$1")" = "$2" ] || die "$1 is not what the other machine has written: $(head -c 100 "$1")"; }
@@ -364,7 +382,7 @@ machines() {
     for place in "$other" "$plain"; do soon 60 "$kithfs" umount "$place"; done
     verify_vault "after two machines"
     umount "$work/machine"
-    wait "$second" || true
+    [ -z "$second" ] || wait "$second" || true
 }
 
 # The daemon is killed while programs write.
@@ -387,7 +405,111 @@ killed() {
     unmount_vault
 }
 
+# A server that is switched off in the middle of writing, with what its disk had not been given, and comes back: programs wait for it.
+restarted() {
+    new_vault restarted
+    mount_vault
+    : >"$work/acknowledged"
+    python3 "$here/scripts/stores/synced.py" write "$plain" >"$work/acknowledged" 2>"$work/writing" &
+    writer=$!
+    local n had try
+    goes_on() {
+        had=$(wc -l <"$work/acknowledged")
+        for try in $(seq 600); do
+            [ "$(wc -l <"$work/acknowledged")" -lt $((had + 8)) ] || return 0
+            [ -d "/proc/$writer" ] || break
+            sleep 0.2
+        done
+        cat "$work/writing" >&2
+        die "what writes does not go on after the server has restarted"
+    }
+    for n in 1 2; do
+        goes_on
+        nfs_crash
+        nfs_server_up
+    done
+    goes_on
+    kill "$writer"
+    wait "$writer" || true
+    writer=''
+    # It still has its lock.
+    mkdir -p "$work/machine" "$work/other"
+    on_second nfs_mount "$work/machine"
+    local status=0
+    "$kithfs" mount "$work/machine/restarted" "$work/other" 2>"$work/there" || status=$?
+    [ "$status" -eq 9 ] || { cat "$work/there" >&2; die "mounted on two machines after the server has restarted: exit status $status"; }
+    umount "$work/machine"
+    unmount_vault
+    mount_vault
+    python3 "$here/scripts/stores/synced.py" verify "$plain" "$(tail -n 1 "$work/acknowledged")" || die "what was synced is gone"
+    unmount_vault
+    verify_vault "after the server has restarted"
+}
+
+# On the server the vault is removed and put back from a backup while a machine has it mounted.
+replaced() {
+    new_vault replaced
+    mount_vault
+    echo kept >"$plain/kept"
+    sync "$plain/kept"
+    exec 5>>"$plain/open"
+    echo begun >&5
+    cp -a "$below/all/replaced" "$work/backup"
+    rm -r "$below/all/replaced"
+    cp -a "$work/backup" "$below/all/replaced"
+    rm -r "$work/backup"
+    # What the server no longer has gives errors, or what was there.
+    (echo more >&5) 2>/dev/null || true
+    exec 5>&- || true
+    fails dd if=/dev/zero of="$plain/new" bs=4096 count=1 conv=fsync
+    ! soon 30 cat "$plain/kept" >"$work/read" 2>/dev/null || [ "$(cat "$work/read")" = kept ] || die "other bytes"
+    soon 60 "$kithfs" umount "$plain" >"$work/umount" 2>&1 || say "umount of what is gone: $(paste -s -d ' ' "$work/umount")"
+    ! is_mounted "$plain" || die "it is still mounted"
+    mount_vault
+    [ "$(cat "$plain/kept")" = kept ] || die "what was restored"
+    echo after >"$plain/after"
+    unmount_vault
+    soon 60 "$kithfs" fsck --repair --yes "$vault" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "what the replacing has left cannot be repaired"; }
+    verify_vault "after it was replaced"
+}
+
+# A server that takes root for nobody, as servers do unless they are told otherwise.
+squashed() {
+    store_down
+    nfs_stop
+    chmod 777 "$below/all"
+    nfs_squash=root_squash store_up
+    as_user() { setpriv --reuid daemon --regid daemon --clear-groups env HOME="$work/user" XDG_RUNTIME_DIR="$work/user" "$@"; }
+    mkdir -p "$work/user"
+    chown daemon:daemon "$work/user"
+    # One of an ordinary user, who has it as ever; root, who is nobody there, is told that he may not.
+    [ -e "$work/passphrase" ] || head -c 24 /dev/urandom | base64 >"$work/passphrase"
+    chmod 644 "$work/passphrase"
+    as_user "$kithfs" init --kdf-memory 32 --kdf-passes 1 "$store/his" >"$work/init" 2>&1 || { cat "$work/init" >&2; die "init by a user"; }
+    as_user mkdir "$work/user/plain"
+    as_user "$kithfs" mount "$store/his" "$work/user/plain" || die "mount by a user"
+    as_user sh -c "cd '$work/user/plain' && echo his >file && chmod 400 file && mkdir dir && mv file dir/ && cat dir/file" >"$work/read" || die "what a user does"
+    as_user "$kithfs" umount "$work/user/plain"
+    as_user "$kithfs" fsck "$store/his" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "fsck by a user"; }
+    local status=0
+    "$kithfs" ls "$store/his" >"$work/said" 2>&1 || status=$?
+    [ "$status" -ne 0 ] && grep -q 'ermission denied' "$work/said" || { cat "$work/said" >&2; die "nobody reads it: exit status $status"; }
+    # And one of root, which belongs to nobody.
+    new_vault squashed
+    mount_vault
+    echo mine >"$plain/mine"
+    mkdir "$plain/dir"
+    mv "$plain/mine" "$plain/dir/"
+    unmount_vault
+    [ "$("$kithfs" cat "$vault" dir/mine)" = mine ] || die "what root has written"
+    verify_vault "of root, who is nobody there"
+    store_down
+    nfs_stop
+    store_up
+}
+
 lost() {
+    case $kind in nfs3 | nfs4) store_down; nfs_options=soft,timeo=10,retrans=2 store_up ;; esac
     new_vault lost
     mount_vault
     head -c 3000000 /dev/urandom >"$work/synced"
@@ -500,13 +622,14 @@ reading() {
     fi
 }
 
-scenarios=${2:-use sharing interrupted others machines killed lost full}
+scenarios=${2:-use sharing interrupted others machines killed restarted replaced squashed lost full}
 case $kind in squashfs | rclone) scenarios=reading ;; esac
 store_up
 for scenario in $scenarios; do
     case $scenario in
         others) case $kind in exfat | ntfs) ;; *) continue ;; esac ;;
-        machines) [ "$kind" = cephfs ] || continue ;;
+        machines) case $kind in cephfs | nfs3 | nfs4 | smb) ;; *) continue ;; esac ;;
+        restarted | replaced | squashed) case $kind in nfs3 | nfs4) ;; *) continue ;; esac ;;
         lost) can_be_lost || continue ;;
         full) can_be_full || continue ;;
     esac

@@ -47,10 +47,44 @@ pub struct OsDir {
     /// Opened for reading; only by `O_PATH` where we may search it but neither read nor own it.
     fd: OwnedFd,
     listing: Mutex<Listing>,
+    quirks: Quirks,
 }
 
 /// Filesystems (`statfs(2)`) that this machine's kernel runs itself, so that times are those of its clock: tmpfs, ext2 to ext4, XFS, Btrfs.
 const LOCAL: [u32; 4] = [0x0102_1994, 0xef53, 0x5846_5342, 0x9123_683e];
+
+/// The `statfs(2)` types of FAT and of the kernel's exFAT.
+const FAT: u32 = 0x4d44;
+const EXFAT: u32 = 0x2011_bab0;
+
+/// In what a store is other than most.
+#[derive(Clone, Copy, Default)]
+struct Quirks {
+    /// `fsync` alone does not keep what it was asked for, `syncfs` before it does. On FAT length and place of a file stand in its directory,
+    /// the letters of a long name beside that: `fsync` of a file writes the one without the other, and that of a directory to which a file
+    /// was renamed writes an entry of length 0.
+    names_apart: bool,
+    /// A directory's birth changes with each rename to it, as on exFAT (Linux 6.1), so it tells no object from another.
+    births_move: bool,
+}
+
+impl Quirks {
+    fn of(filesystem: u32) -> Quirks {
+        Quirks { names_apart: filesystem == FAT, births_move: filesystem == EXFAT }
+    }
+
+    /// Makes the object of `fd` durable by `sync`, which also has the disk's own cache written.
+    fn flush(self, fd: BorrowedFd<'_>, sync: impl Fn() -> Result<()>) -> Result<()> {
+        if self.names_apart {
+            retry_on_intr(|| fs::syncfs(fd))?;
+        }
+        retry_on_intr(sync)
+    }
+
+    fn stat(self, stat: Stat) -> Stat {
+        Stat { btime: stat.btime.filter(|_| !self.births_move), ..stat }
+    }
+}
 
 const FILE_FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
 const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -66,11 +100,12 @@ impl OsDir {
             Err(Errno::ACCESS) => Self::open_granted(fs::open(path, DIR_PATH_FLAGS, Mode::empty())?)?,
             other => other?,
         };
-        Ok(Self::from_fd(fd))
+        let quirks = Quirks::of(fs::fstatfs(&fd)?.f_type as u32);
+        Ok(Self::from_fd(fd, quirks))
     }
 
-    fn from_fd(fd: OwnedFd) -> Arc<dyn Dir> {
-        Arc::new(OsDir { fd, listing: Mutex::default() })
+    fn from_fd(fd: OwnedFd, quirks: Quirks) -> Arc<dyn Dir> {
+        Arc::new(OsDir { fd, listing: Mutex::default(), quirks })
     }
 
     /// Opens for reading the directory that `path` designates, as its owner; else what was given must do.
@@ -179,6 +214,14 @@ impl OsDir {
         }
     }
 
+    /// Where a name has no length and no contents until the file is written out again, a power cut some seconds after a rename would take
+    /// what was synced long before it. What fails here is told by the flush that is asked for: a descriptor of our own takes no error from it.
+    fn settle_renamed(&self) {
+        if let Ok(fd) = sys::open(self.fd(), b".", DIR_FLAGS, Mode::empty()) {
+            let _ = self.quirks.flush(fd.as_fd(), || fs::fsync(&fd));
+        }
+    }
+
     /// Gives a new file exactly `perm` where the umask may have taken something from it.
     fn settle_file(file: BorrowedFd<'_>, perm: u32) -> Result<()> {
         if !UMASK_IS_CLEAR.load(Ordering::Acquire) && fs::fstat(file)?.st_mode & 0o7777 != perm {
@@ -220,7 +263,7 @@ impl Dir for OsDir {
             }
             other => other?,
         };
-        Ok(Self::from_fd(fd))
+        Ok(Self::from_fd(fd, self.quirks))
     }
 
     fn reopen(&self) -> io::Result<Arc<dyn Dir>> {
@@ -228,7 +271,7 @@ impl Dir for OsDir {
             Err(Errno::ACCESS) => Self::open_granted(rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)?)?,
             other => other?,
         };
-        Ok(Self::from_fd(fd))
+        Ok(Self::from_fd(fd, self.quirks))
     }
 
     fn open_file(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
@@ -243,7 +286,7 @@ impl Dir for OsDir {
             Access::ReadWrite => open(OFlags::RDWR, 0o600)?,
         };
         match FileType::from_raw_mode(fs::fstat(&fd)?.st_mode) {
-            FileType::RegularFile => Ok(Arc::new(OsFile { fd })),
+            FileType::RegularFile => Ok(Arc::new(OsFile { fd, quirks: self.quirks })),
             FileType::Directory => Err(Errno::ISDIR.into()),
             _ => Err(Errno::NXIO.into()),
         }
@@ -258,7 +301,7 @@ impl Dir for OsDir {
             self.unlink(name)?;
             return Err(error.into());
         }
-        Ok(Arc::new(OsFile { fd }))
+        Ok(Arc::new(OsFile { fd, quirks: self.quirks }))
     }
 
     fn create_unnamed(&self, perm: u32) -> io::Result<Arc<dyn File>> {
@@ -270,7 +313,7 @@ impl Dir for OsDir {
             other => other,
         })?;
         Self::settle_file(fd.as_fd(), perm)?;
-        Ok(Arc::new(OsFile { fd }))
+        Ok(Arc::new(OsFile { fd, quirks: self.quirks }))
     }
 
     fn link_unnamed(&self, file: &dyn File, name: &[u8]) -> io::Result<()> {
@@ -344,24 +387,28 @@ impl Dir for OsDir {
             RenameMode::Exchange => RenameFlags::EXCHANGE,
         };
         let op = || fs::renameat_with(self.fd(), name, new_dir.fd(), new_name, flags);
-        match self.attempt_both(new_dir, op) {
+        let renamed = match self.attempt_both(new_dir, op) {
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => self.rename_closed(name, new_dir, new_name, op),
             // NFS, and what comes through FUSE (exFAT, NTFS, sshfs), knows no flags.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && mode == RenameMode::NoReplace => {
                 self.rename_where_free(name, new_dir, new_name)
             }
             result => result,
+        };
+        if renamed.is_ok() && self.quirks.names_apart {
+            new_dir.settle_renamed();
         }
+        renamed
     }
 
     fn stat(&self, name: &[u8]) -> io::Result<Stat> {
         name::check(name)?;
-        self.attempt_steady(|| attr::stat(self.fd(), name))
+        self.attempt_steady(|| attr::stat(self.fd(), name)).map(|stat| self.quirks.stat(stat))
     }
 
     fn stat_self(&self) -> io::Result<Stat> {
         let _steady = steady();
-        Ok(attr::stat_fd(self.fd())?)
+        Ok(self.quirks.stat(attr::stat_fd(self.fd())?))
     }
 
     fn chmod(&self, name: &[u8], perm: u32) -> io::Result<()> {
@@ -432,7 +479,7 @@ impl Dir for OsDir {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.attempt_self(0, || match fs::fsync(&self.fd) {
+        self.attempt_self(0, || match self.quirks.flush(self.fd(), || fs::fsync(&self.fd)) {
             // Some network filesystems have no fsync of a directory; all that is left is to flush the filesystem.
             Err(Errno::INVAL) => fs::syncfs(&self.fd),
             other => other,

@@ -12,7 +12,7 @@ use rustix::fs::{self, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::grant::{self, Grants};
-use super::{attr, sys};
+use super::{Quirks, attr, sys};
 use crate::backing::{Allocate, File, Lock, Seek, SetTime, Stat};
 
 /// Most buffers that one `pwritev` takes (`IOV_MAX` of Linux).
@@ -21,6 +21,7 @@ const IOV_MAX: usize = 1024;
 /// An open regular file.
 pub(super) struct OsFile {
     pub(super) fd: OwnedFd,
+    pub(super) quirks: Quirks,
 }
 
 impl OsFile {
@@ -107,21 +108,21 @@ impl File for OsFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        Ok(retry_on_intr(|| fs::fdatasync(&self.fd))?)
+        Ok(self.quirks.flush(self.fd.as_fd(), || fs::fdatasync(&self.fd))?)
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        Ok(retry_on_intr(|| fs::fsync(&self.fd))?)
+        Ok(self.quirks.flush(self.fd.as_fd(), || fs::fsync(&self.fd))?)
     }
 
     fn stat(&self) -> io::Result<Stat> {
         let _steady = grant::steady();
-        Ok(attr::stat_fd(self.fd.as_fd())?)
+        Ok(self.quirks.stat(attr::stat_fd(self.fd.as_fd())?))
     }
 
     fn stat_but_times(&self) -> io::Result<Stat> {
         let _steady = grant::steady();
-        Ok(attr::stat_fd_but_times(self.fd.as_fd())?)
+        Ok(self.quirks.stat(attr::stat_fd_but_times(self.fd.as_fd())?))
     }
 
     fn chmod(&self, perm: u32) -> io::Result<()> {

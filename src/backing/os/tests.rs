@@ -219,7 +219,8 @@ fn only_a_filesystem_of_this_machine_has_its_clock() {
 fn a_name_that_is_taken_is_not_renamed_over_where_the_store_knows_no_flags() {
     // NFS and what comes through FUSE answer RENAME_NOREPLACE with EINVAL: a renamed directory could not be removed any more.
     let temp = tempfile::tempdir().unwrap();
-    let open = || OsDir { fd: fs::open(temp.path(), DIR_FLAGS, Mode::empty()).unwrap(), listing: Mutex::default() };
+    let open =
+        || OsDir { fd: fs::open(temp.path(), DIR_FLAGS, Mode::empty()).unwrap(), listing: Mutex::default(), quirks: Quirks::default() };
     let (dir, same) = (open(), open());
     for name in ["one", "two"] {
         std::fs::write(temp.path().join(name), name).unwrap();
@@ -229,4 +230,38 @@ fn a_name_that_is_taken_is_not_renamed_over_where_the_store_knows_no_flags() {
     assert_eq!(std::fs::read(temp.path().join("three")).unwrap(), b"one");
     assert_eq!(std::fs::read(temp.path().join("two")).unwrap(), b"two");
     assert_eq!(dir.rename_where_free(b"one", &same, b"four").unwrap_err().raw_os_error(), Some(libc::ENOENT));
+}
+
+#[test]
+fn on_exfat_a_directory_stays_the_same_object_when_something_is_renamed_to_it() {
+    // The kernel's exFAT (6.1) gives a directory another time of birth with each rename to it. The daemon took it for another directory, and
+    // programs that worked in it got ESTALE until they left it. `scripts/stores-vm.sh kernel-exfat` has the real one.
+    let temp = tempfile::tempdir().unwrap();
+    let dir = OsDir::from_fd(fs::open(temp.path(), DIR_FLAGS, Mode::empty()).unwrap(), Quirks::of(EXFAT));
+    dir.mkdir(b"dir", 0o755).unwrap();
+    let file = dir.create_file(b"file", 0o644).unwrap();
+    for stat in [dir.stat(b"dir"), dir.stat_self(), dir.open_dir(b"dir").unwrap().stat_self(), file.stat(), file.stat_but_times()] {
+        assert_eq!(stat.unwrap().btime, None);
+    }
+}
+
+#[test]
+fn on_fat_all_is_flushed_whenever_something_is() {
+    // After a rename the kernel's FAT has an entry of length 0 on the disk until it writes the file out, some 30 s later: fsync of the
+    // directory does not have it do so. A stick that was pulled had lost `+share`, and with it the vault, and files that were synced long
+    // before they were renamed. Here is who is asked to flush; `scripts/stores-vm.sh vfat power` pulls the real one, and cuts the power.
+    let temp = tempfile::tempdir().unwrap();
+    let fd = fs::open(temp.path(), DIR_FLAGS, Mode::empty()).unwrap();
+    assert!(Quirks::of(FAT).names_apart && !Quirks::of(LOCAL[1]).names_apart);
+    // A descriptor that has none of the filesystem: `syncfs` refuses it, `sync` would not.
+    let path = fs::open(temp.path(), DIR_PATH_FLAGS, Mode::empty()).unwrap();
+    assert_eq!(Quirks::of(FAT).flush(path.as_fd(), || Ok(())), Err(Errno::BADF));
+    assert_eq!(Quirks::of(LOCAL[1]).flush(path.as_fd(), || Ok(())), Ok(()));
+    let dir = OsDir::from_fd(fd, Quirks::of(FAT));
+    let file = dir.create_file(b"file", 0o644).unwrap();
+    file.write_at(b"contents", 0).unwrap();
+    dir.rename(b"file", &*dir, b"other", RenameMode::Replace).unwrap();
+    file.sync_data().unwrap();
+    file.sync_all().unwrap();
+    dir.sync().unwrap();
 }

@@ -1,0 +1,38 @@
+#!/bin/bash
+# The first process of the virtual machine of scripts/stores-vm.sh: guest.sh DIRECTORY-OF-KITHFS PROGRAM STORE...
+# or guest.sh DIRECTORY-OF-KITHFS PROGRAM power.sh ARGUMENT...
+here=$1 program=$2
+shift 2
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 KITHFS=$program
+mount -t proc none /proc
+mount -t sysfs none /sys
+mkdir -p /dev/pts /dev/shm
+mount -t devpts none /dev/pts
+for place in /dev/shm /run /var/lib/nfs /var/lib/samba /var/cache/samba; do
+    mkdir -p "$place"
+    mount -t tmpfs none "$place"
+done
+touch /run/kithfs-stores-vm
+mkdir /run/work
+export TMPDIR=/run/work XDG_RUNTIME_DIR=/run
+exec </dev/null >/dev/ttyS1 2>&1
+stty -F /dev/ttyS1 -opost
+modprobe -a fuse loop
+chmod 666 /dev/fuse
+ip link set lo up
+hostname kithfs-vm
+cd "$here" || exit 1
+case $1 in
+    power.sh) shift; scripts/stores/power.sh "$@" ;;
+    # Without hardware to help everything takes many times as long.
+    *) KITHFS_STORE_SECONDS=1500 scripts/stores.sh "$@" ;;
+esac
+status=$?
+dmesg -l emerg,alert,crit,err,warn | tail -n 50 >/dev/ttyS0
+echo "$status" >/dev/ttyS2
+sync
+# Serial lines are slow; what was said arrives first.
+stty -F /dev/ttyS2 -opost
+reboot -f
+sleep 10
+echo b >/proc/sysrq-trigger
