@@ -22,7 +22,7 @@ use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::backing::mem::MemStore;
 use kithfs::backing::{Call, SetTime, Timestamp};
 use kithfs::crypto::Suite;
-use kithfs::vault::{CreateOptions, CreateShare, Error, Fallocate, OpenFlags, OpenOptions, RenameMode, SetAttr, Vault};
+use kithfs::vault::{Error, Fallocate, OpenFlags, OpenOptions, RenameMode, SetAttr, Vault};
 use parking_lot::Mutex;
 use vaults::{READ_WRITE, Seeded, at, get, pattern};
 
@@ -83,13 +83,7 @@ fn dummy() -> Vault {
 impl Run {
     fn new(seed: u64) -> Self {
         let store = MemStore::new();
-        let options = CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: if seed.is_multiple_of(3) { 18 } else { 12 } };
-        if seed.is_multiple_of(4) {
-            let share = CreateShare { isolated: false, name: "Ann".into(), others: Vec::new() };
-            Vault::create_signed(&store.root(), &options, &vaults::owner(), &share).unwrap();
-        } else {
-            vaults::create(&store.root(), options.suite, options.chunk_log2);
-        }
+        vaults::create_by_seed(&store.root(), seed);
         let plan = FaultPlan::new();
         plan.lose_what_is_not_flushed();
         let vault = open(&store, &plan).unwrap();
@@ -113,17 +107,21 @@ impl Run {
         run.sync_dirs();
         run
     }
+
     fn below(&self, n: usize) -> usize {
         self.random.below(n as u64) as usize
     }
+
     fn fail(&self, what: String) -> ! {
         panic!("{}: {what}\n{}", self.what, self.log.join("\n"));
     }
+
     fn took<T>(&mut self, what: &str, r: Result<T, Error>) -> Option<T> {
         self.errors += usize::from(r.is_err());
         self.log.push(format!("   {what}: {}", r.as_ref().err().map_or("ok".into(), |e| format!("{e}"))));
         r.ok()
     }
+
     fn sync_dirs(&mut self) -> bool {
         let mut all = true;
         for d in [&b""[..], b"p", b"q", b"r"] {
@@ -143,11 +141,13 @@ impl Run {
         }
         all
     }
+
     fn paths(&self) -> Vec<Vec<u8>> {
         let mut v: Vec<Vec<u8>> = NAMES.iter().map(|n| n.to_vec()).collect();
         v.extend([b"r/a".to_vec(), b"r/b".to_vec(), [b"r", &LONG[1..]].concat()]);
         v
     }
+
     fn set_name(&mut self, path: &[u8], obj: Option<usize>) {
         let before = self.names.get(path).copied();
         self.may.entry(path.to_vec()).or_insert_with(|| [before].into()).insert(obj);
@@ -160,6 +160,7 @@ impl Run {
             }
         }
     }
+
     /// After a name operation that may have been refused.
     fn relearn(&mut self, before: &BTreeMap<u64, usize>) {
         self.plan.heal();
@@ -178,6 +179,7 @@ impl Run {
             }
         }
     }
+
     fn inos(&self) -> BTreeMap<u64, usize> {
         self.names
             .iter()
@@ -188,6 +190,7 @@ impl Run {
             })
             .collect()
     }
+
     fn read(&self, o: usize) -> Option<Result<Vec<u8>, Error>> {
         if let Some(&h) = self.objs[o].handles.first() {
             let mut bytes = vec![0; self.objs[o].view.len() + 100_000];
@@ -199,6 +202,7 @@ impl Run {
         let path = self.names.iter().find(|(_, x)| **x == o)?.0;
         Some(get(&self.vault, path))
     }
+
     /// What is there now is one of the states that it may have.
     fn look(&mut self, o: usize, how: &str, may: &dyn Fn(&Obj, &[u8]) -> bool) {
         self.plan.heal();
@@ -226,10 +230,12 @@ impl Run {
             Some(Err(_)) => {}
         }
     }
+
     fn reset(&mut self) {
         self.failed |= self.plan.failed() > 0;
         self.plan.reset();
     }
+
     /// Has a call of the next operation fail, in three cases of ten.
     fn arm(&mut self) {
         self.reset();
@@ -251,11 +257,13 @@ impl Run {
         self.log.push(format!("   arm {fault:?}"));
         self.plan.add(fault);
     }
+
     fn dirty(&mut self, o: usize) {
         let obj = &mut self.objs[o];
         obj.set = None;
         obj.synced_set = None;
     }
+
     fn synced(&mut self, o: usize) {
         self.plan.heal();
         if self.objs[o].fragile && self.read(o).is_some_and(|read| read.is_err()) {
@@ -273,6 +281,7 @@ impl Run {
             self.may.insert(one.clone(), [Some(o)].into());
         }
     }
+
     /// The contents become `new` if it was done, else old and new byte by byte.
     fn change(&mut self, o: usize, ok: bool, new: Vec<u8>, how: &str) {
         self.dirty(o);
@@ -288,6 +297,7 @@ impl Run {
             mix || obj.handles.is_empty() && obj.states.iter().any(|s| s == bytes)
         });
     }
+
     fn release(&mut self, o: usize) {
         let Some(h) = self.objs[o].handles.pop() else { return };
         let r = self.vault.release(h);
@@ -296,10 +306,12 @@ impl Run {
             self.look(o, "after the last close", &|obj, bytes| obj.states.iter().any(|s| s == bytes));
         }
     }
+
     /// The power is cut, or the daemon killed, and all goes on from what is found.
     fn crash(&mut self, cut: bool) {
         self.crash_of(self.store.clone(), cut);
     }
+
     fn crash_of(&mut self, store: MemStore, cut: bool) {
         self.store.on_event(Box::new(|_| {}));
         self.store = store;
@@ -421,6 +433,7 @@ impl Run {
             self.fail("sync of directories after a crash".into())
         }
     }
+
     /// A step, in the middle of some of which the power is cut.
     fn step(&mut self) {
         if self.below(12) > 0 {
@@ -463,6 +476,7 @@ impl Run {
         self.may = may;
         self.crash_of(store, true);
     }
+
     fn step_whole(&mut self) {
         let name: Vec<u8> = NAMES[self.below(NAMES.len())].to_vec();
         let o = self.names.get(&name).copied();

@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kithfs::backing::mem::MemStore;
-use kithfs::crypto::Suite;
-use kithfs::vault::{CreateOptions, CreateShare, Error, Fallocate, OpenFlags, ROOT, RenameMode, SetAttr, Vault};
+use kithfs::vault::{Error, Fallocate, OpenFlags, ROOT, RenameMode, SetAttr, Vault};
 use vaults::{READ_WRITE, Seeded, at, get, pattern};
 
 const NAMES: [&[u8]; 5] = [b"a", b"b", b"c", b"d", b"e"];
@@ -52,13 +51,7 @@ fn patched(view: &[u8], offset: usize, data: &[u8]) -> Vec<u8> {
 impl Run {
     fn new(seed: u64) -> Self {
         let store = MemStore::new();
-        let options = CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: if seed.is_multiple_of(3) { 18 } else { 12 } };
-        if seed.is_multiple_of(4) {
-            let share = CreateShare { isolated: false, name: "Ann".into(), others: Vec::new() };
-            Vault::create_signed(&store.root(), &options, &vaults::owner(), &share).unwrap();
-        } else {
-            vaults::create(&store.root(), options.suite, options.chunk_log2);
-        }
+        vaults::create_by_seed(&store.root(), seed);
         let vault = vaults::open(store.root()).unwrap();
         if seed.is_multiple_of(2) {
             vault.prepare().unwrap();

@@ -128,9 +128,9 @@ impl Folder<'_> {
 
     /// The entry that has `name` as its first one. `known` is one that is there.
     fn has_first(&self, name: &[u8], known: Option<&[u8]>) -> Inner<Found> {
-        let claims = self.keys().claims(&self.id, name);
-        let only_own = self.is_vacated(name).then(|| self.keys().names(&self.id).encode(name)).map(|own| usize::from(own.is_some()));
-        self.first_there(claims.take(only_own.unwrap_or(usize::MAX)), known)
+        let has_own = || self.keys().names(&self.id).encode(name).is_some();
+        let count = if self.is_vacated(name) { usize::from(has_own()) } else { usize::MAX };
+        self.first_there(self.keys().claims(&self.id, name).take(count), known)
     }
 
     /// The entry that has `name` as its second one, if none has it as its first.

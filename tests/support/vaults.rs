@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kithfs::backing::{Dir, Kind};
 use kithfs::crypto::{Random, Suite};
 use kithfs::sharing::Identity;
-use kithfs::vault::{Caller, CreateOptions, Error, NodeId, OpenFlags, OpenOptions, ROOT, SetXattr, Vault};
+use kithfs::vault::{Caller, CreateOptions, CreateShare, Error, NodeId, OpenFlags, OpenOptions, ROOT, SetXattr, Vault};
 
 /// A user without privileges, or the one who runs the tests.
 pub const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0o022 };
@@ -53,6 +53,17 @@ pub fn owner() -> Identity {
 /// Makes a vault.
 pub fn create(store: &Arc<dyn Dir>, suite: Suite, chunk_log2: u8) {
     Vault::create(store, &CreateOptions { suite, chunk_log2 }, &owner()).expect("the vault is made");
+}
+
+/// Makes a vault as a random session wants it: of four one with signed files, of three one with chunks of 256 KiB.
+pub fn create_by_seed(store: &Arc<dyn Dir>, seed: u64) {
+    let options = CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: if seed.is_multiple_of(3) { 18 } else { 12 } };
+    if seed.is_multiple_of(4) {
+        let share = CreateShare { isolated: false, name: "Ann".into(), others: Vec::new() };
+        Vault::create_signed(store, &options, &owner(), &share).expect("the vault is made");
+    } else {
+        create(store, options.suite, options.chunk_log2);
+    }
 }
 
 /// Opens a vault.
