@@ -280,7 +280,7 @@ fn header_of(store: &MemStore, stored: &[u8]) -> (u64, Vec<u8>) {
 fn a_time_that_a_file_has_already_is_not_set_again() {
     // After each rename the kernel sends the time of modification that it keeps, and each time it was set once more in the store.
     let (store, plan) = (store(), FaultPlan::new());
-    let options = OpenOptions { caller_keeps_times: true, ..OpenOptions::default() };
+    let options = OpenOptions { caller_caches: true, ..OpenOptions::default() };
     let vault = Vault::open(FaultStore::wrap(store.root(), plan.clone()), &vaults::owner(), options).unwrap();
     put(&vault, b"old", b"bytes").unwrap();
     rename(&vault, b"old", b"new", RenameMode::Replace).unwrap();
@@ -295,6 +295,31 @@ fn a_time_that_a_file_has_already_is_not_set_again() {
     assert_eq!(set(attr.mtime, SetTime::At(later)).unwrap_err().errno(), libc::EIO, "a program set both");
     plan.reset();
     assert_eq!(set(later, SetTime::Omit).unwrap().mtime, later);
+}
+
+/// The kernel sends the time of the last write some time after it. Where another program had removed or replaced the file meanwhile, that
+/// failed, and the error reached a program that had no part in it; where it was replaced, the time was set on the new file.
+#[test]
+fn a_late_time_of_a_lost_file_is_no_error() {
+    for replaced in [false, true] {
+        let store = store();
+        let options = OpenOptions { caller_caches: true, ..OpenOptions::default() };
+        let vault = Vault::open(store.root(), &vaults::owner(), options).unwrap();
+        put(&vault, b"file", b"bytes").unwrap();
+        let attr = vault.lookup(ROOT, b"file").unwrap();
+        let stored = vault.cipher_path(b"file").unwrap();
+        store.root().unlink(&stored).unwrap();
+        let times = || store.root().stat(&stored).map(|stat| (stat.mtime, stat.atime)).ok();
+        if replaced {
+            store.root().create_file(&stored, 0o644).unwrap();
+        }
+        let before = times();
+        let later = SetTime::At(Timestamp { secs: attr.mtime.secs + 100, ..attr.mtime });
+        vault.setattr(attr.node, &SetAttr { mtime: later, ..SetAttr::default() }).unwrap();
+        let both = SetAttr { mtime: later, atime: later, ..SetAttr::default() };
+        assert_eq!(vault.setattr(attr.node, &both).unwrap_err().errno(), libc::ESTALE, "a program asked for it");
+        assert_eq!(times(), before);
+    }
 }
 
 /// A vault with a file that was written to and committed and never synced, and its handle.

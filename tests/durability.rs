@@ -676,7 +676,7 @@ fn new_contents_do_not_stand_under_an_old_time_while_the_kernel_may_still_send_i
     // kernel might have the same. A daemon that was killed before the kernel sent its own left new contents under the time of the old ones,
     // which a backup that goes by times never sees.
     let store = store(12);
-    let options = || OpenOptions { caller_keeps_times: true, ..OpenOptions::default() };
+    let options = || OpenOptions { caller_caches: true, ..OpenOptions::default() };
     let open = |root| Vault::open(root, &vaults::owner(), options()).unwrap();
     let vault = open(store.root());
     durable(&vault, b"file", &pattern(1, 20_000));

@@ -42,8 +42,8 @@ pub struct Found {
     pub description: Description,
     /// Reading files in it is to change their times of access.
     pub access_times: bool,
-    /// The kernel keeps the times of what is written, and sets them.
-    pub kernel_keeps_times: bool,
+    /// The vault is for a mount with the kernel's writeback cache.
+    pub kernel_caches: bool,
 }
 
 /// An open vault and where it lies.
@@ -79,7 +79,7 @@ pub fn find(given: &Path) -> Result<Found, Failure> {
         Err(source) => return Err(Error::Io { op: "open vault", path: dir, source }.into()),
     };
     let description = Vault::describe(&store).map_err(|error| in_vault(error, &dir, None))?;
-    Ok(Found { dir, store, description, access_times: true, kernel_keeps_times: false })
+    Ok(Found { dir, store, description, access_times: true, kernel_caches: false })
 }
 
 impl Found {
@@ -135,7 +135,7 @@ impl Found {
         let options = OpenOptions {
             read_only: !matches!(purpose, Purpose::Write | Purpose::WriteShared),
             access_times: self.access_times,
-            caller_keeps_times: self.kernel_keeps_times,
+            caller_caches: self.kernel_caches,
             cache_bytes: args.cache_size.unwrap_or(default.cache_bytes),
             lock: match purpose {
                 Purpose::Beside => LockMode::None,

@@ -160,13 +160,6 @@ impl Operations for VaultFs {
 
     fn open(&self, node: NodeId, request: OpenRequest) -> Result<Opened> {
         let opened = self.used().open_file(node, self.flags(&request))?;
-        if opened.resized {
-            // The kernel keeps the size that it was told of this node, and would show zeros beyond the true end. On ESTALE it looks the
-            // name up again, and finds another node with the true size.
-            let _ = self.used().release(opened.handle);
-            self.used().renew(node);
-            return Err(Errno::ESTALE);
-        }
         if request.kill_suid_sgid
             && let Err(error) = self.used().setattr(node, &SetAttr { kill_suid_sgid: true, ..SetAttr::default() })
         {

@@ -212,6 +212,7 @@ impl Committer<'_> {
             reserve(&**file, 0, header.len() as u64)?;
         }
         *touched |= state.committed.is_some();
+        state.attempted = Some(header_hash(&header[..layout.header()]));
         for (offset, bytes) in guarded {
             file.write_at(bytes, offset)?;
         }
@@ -329,6 +330,7 @@ impl Committer<'_> {
         let appended = self.journal.append(&record, open.inode, file);
         let applied = appended.and_then(|ticket| {
             *recorded = true;
+            state.attempted = Some(record.result);
             if self.shared && self.is_overtaken(file, &base).unwrap_or(true) {
                 // The flush of the record may have taken as long as the machine was asleep. Nothing is at its place yet, and nothing will be.
                 self.journal.applied(ticket);
@@ -442,6 +444,7 @@ impl Committer<'_> {
                 self.tools.cache.put_chunk(state.serial, k, Arc::new(Chunk { table: chunk.table, key: chunk.key }));
             }
         }
+        state.attempted = None;
         debug_assert!(root.chunks != 0 || root.hash == HOLE);
         state.changed = false;
         state.freed = false;

@@ -76,8 +76,8 @@ pub(crate) struct Core {
     pub read_only: bool,
     /// False where reading is to leave no trace in the times of access.
     pub access_times: bool,
-    /// See [`super::OpenOptions::caller_keeps_times`].
-    pub caller_keeps_times: bool,
+    /// See [`super::OpenOptions::caller_caches`].
+    pub caller_caches: bool,
     /// Other daemons may have the vault open for writing too.
     pub shared: bool,
     /// Holds the vault's lock as long as it lives.
@@ -101,7 +101,7 @@ pub(crate) struct Parts {
     pub cache: Arc<BlockCache>,
     pub read_only: bool,
     pub access_times: bool,
-    pub caller_keeps_times: bool,
+    pub caller_caches: bool,
     pub shared: bool,
     pub lock: Option<super::lock::VaultLock>,
     pub trust: Trust,
@@ -135,7 +135,7 @@ impl Core {
             seen: Mutex::default(),
             read_only: parts.read_only,
             access_times: parts.access_times,
-            caller_keeps_times: parts.caller_keeps_times,
+            caller_caches: parts.caller_caches,
             shared: parts.shared,
             lock: Mutex::new(parts.lock),
             trust: parts.trust,
@@ -151,7 +151,7 @@ impl Core {
             keys: &self.keys,
             cache: &self.cache,
             random: &*self.random,
-            caller_keeps_times: self.caller_keeps_times,
+            caller_caches: self.caller_caches,
             others_wait: self.journal.others_wait(),
         }
     }
@@ -270,7 +270,7 @@ impl Core {
 
     // ---- attributes
 
-    /// Attributes of an object of the store as node `node`.
+    /// Attributes of an object of the store as node `node`. `ESTALE` where the caller caches another size of this node.
     pub fn attr(&self, node: NodeId, stat: &Stat, dir: Option<(&dyn Dir, &[u8])>) -> Inner<Attr> {
         let mut attr = Attr {
             node,
@@ -290,11 +290,12 @@ impl Core {
         match stat.kind {
             Kind::File => {
                 let inode = (stat.dev, stat.ino);
-                match self.journal.overlaid_stat(inode) {
-                    Some((len, mtime)) => (attr.size, attr.mtime) = (self.shown_size(inode, len), mtime),
-                    None => attr.size = self.shown_size(inode, stat.size),
-                }
                 let open = self.files.lock().get(&node).map(|s| s.file.clone());
+                if let Some((len, mtime)) = self.journal.overlaid_stat(inode) {
+                    (attr.size, attr.mtime) = (self.shown_size(inode, len), mtime);
+                } else {
+                    attr.size = self.shown_size(inode, stat.size);
+                }
                 if let Some(open) = open {
                     if self.shared {
                         // What cannot be read now shows as it was; reading tells.
@@ -306,6 +307,8 @@ impl Core {
                         attr.mtime = mtime;
                         attr.ctime = attr.ctime.max(mtime);
                     }
+                } else if self.caller_caches {
+                    self.nodes.tell_size(node, attr.size)?;
                 }
             }
             Kind::Symlink => attr.size = self.symlink_size(stat, dir),

@@ -178,7 +178,14 @@ impl Core {
         }
         // The table of open files is held while the node is entered: a lookup must not find the file before it is known to be open.
         let mut files = self.files.lock();
-        let node = self.nodes.seen(&stat, folder.link(stored.entry(), name));
+        let node = loop {
+            let node = self.nodes.seen(&stat, folder.link(stored.entry(), name));
+            if !self.caller_caches || self.nodes.tell_size(node, 0).is_ok() {
+                break node;
+            }
+            // A removed file had this inode number, and the kernel may still cache it.
+            self.nodes.forget(node, 1);
+        };
         let hint = Hint { directory: folder.id, name: name.to_vec() };
         let open = OpenFile::fresh(node, file, (stat.dev, stat.ino), &self.tools(), self.next_serial(), hint);
         self.insert_open(&mut files, node, open.clone(), flags);
@@ -214,7 +221,7 @@ impl Core {
                 return Err(e.into());
             }
         };
-        if self.caller_keeps_times {
+        if self.caller_caches {
             open.state.write().mtime.made(stat.mtime);
         }
         let attr = self.attr(node, &stat, None)?;

@@ -22,6 +22,7 @@ use super::cache::{BlockCache, Counted};
 use super::error::{Fault, Inner};
 use super::keys::{Epoch, OpenedHeader, ShareKeys};
 use super::mtime::Mtime;
+use super::nodes::Cached;
 use super::tree::{Chunk, Root, Tree};
 use super::types::NodeId;
 use crate::backing::File;
@@ -44,7 +45,7 @@ pub(crate) struct Tools<'a> {
     pub keys: &'a ShareKeys,
     pub cache: &'a BlockCache,
     pub random: &'a dyn Random,
-    pub caller_keeps_times: bool,
+    pub caller_caches: bool,
     /// Whether a record that somebody else has left may rely on places that count as fresh: then they are written when ours is durable.
     pub others_wait: bool,
 }
@@ -90,6 +91,8 @@ pub(crate) struct FileState {
     chunk_keys: OnceLock<(u32, [u8; 8], ChunkKeys)>,
     /// `None` while nothing was committed yet.
     pub committed: Option<Committed>,
+    /// Hash of a header that a commit has begun to write and that is not known to be in place.
+    pub attempted: Option<[u8; 32]>,
     pub root: Root,
     pub version: u64,
     pub oldest_epoch: u32,
@@ -184,6 +187,7 @@ impl OpenFile {
             file_id,
             chunk_keys: OnceLock::new(),
             committed: None,
+            attempted: None,
             root: Root { hash: HOLE, chunks: 0 },
             version: 0,
             oldest_epoch: tools.keys.current().number,
@@ -241,7 +245,7 @@ impl OpenFile {
             let mut state = open.state.write();
             state.backing_len = backing_len;
             state.replaced = backing_len > 0;
-            state.mtime = Mtime::loaded(tools.caller_keeps_times, stat.mtime);
+            state.mtime = Mtime::loaded(tools.caller_caches, stat.mtime);
             drop(state);
             return Ok(open);
         }
@@ -260,6 +264,7 @@ impl OpenFile {
             file_id: public.file_id,
             chunk_keys: OnceLock::new(),
             committed: Some(Committed { hash: header_hash(&bytes[..layout.header()]), end, len: layout.cipher_len(header.size) }),
+            attempted: None,
             root: Root { hash: header.root, chunks },
             version: header.version,
             oldest_epoch: header.oldest_epoch,
@@ -280,7 +285,7 @@ impl OpenFile {
             backing_len,
             surplus: false,
             waits: false,
-            mtime: Mtime::loaded(tools.caller_keeps_times, stat.mtime),
+            mtime: Mtime::loaded(tools.caller_caches, stat.mtime),
             dirty_since: None,
             latched: None,
             punch: Vec::new(),
@@ -300,6 +305,14 @@ impl OpenFile {
             inode_changed: AtomicBool::new(false),
             guard: Mutex::new(None),
         }))
+    }
+
+    /// What a cache above holds of this file once all that was written has reached it: `None` where that is not known, because something
+    /// waits to be committed or was refused, or is being committed now.
+    pub fn cached(&self) -> Option<Cached> {
+        let state = self.state.try_read()?;
+        let committed = state.committed.as_ref().filter(|_| !state.changed && state.latched.is_none());
+        committed.map(|committed| Cached::state(state.size, &committed.hash))
     }
 
     /// Reads up to `buf.len()` plain bytes at `offset`; fewer only at the end of the file.

@@ -332,8 +332,14 @@ impl Folder<'_> {
     }
 
     pub(super) fn seen(&self, stat: &Stat, stored: &[u8], name: &[u8]) -> Inner<Attr> {
-        let node = self.core.nodes.seen(stat, self.link(stored, name));
-        self.core.attr(node, stat, Some((&*self.dir, stored)))
+        loop {
+            let node = self.core.nodes.seen(stat, self.link(stored, name));
+            match self.core.attr(node, stat, Some((&*self.dir, stored))) {
+                // The node is retired, so the object gets a new one.
+                Err(Fault::Os(libc::ESTALE)) if stat.kind == Kind::File => self.core.nodes.forget(node, 1),
+                other => return other,
+            }
+        }
     }
 
     /// Stored name of `name`, which need not be there.

@@ -52,22 +52,12 @@ impl Core {
             }
         }
         let alone = self.files.lock().get(&node).is_some_and(|s| s.handles == 1);
-        let resized = !flags.truncate && alone && (self.note_size(&file) || self.was_refused(node));
-        let keep_cache = !flags.truncate && !self.shared && (!alone || self.is_as_closed(&file));
+        let cached = self.nodes.cached(node).ok();
+        let keep_cache =
+            !flags.truncate && !self.shared && (!alone || cached.zip(file.cached()).is_some_and(|(cached, now)| cached.has_pages_of(&now)));
         let alone = alone.then(|| file.state.read().size);
         let handle = self.put_handle(Open::File { file, flags });
-        Ok(Opened { handle, keep_cache, alone, resized })
-    }
-
-    /// Notes the authenticated size of a file whose ciphertext is longer than that size makes it, and tells whether the attributes that
-    /// were given out so far may be wrong.
-    fn note_size(&self, open: &OpenFile) -> bool {
-        let state = open.state.read();
-        if state.changed || self.shown_size(open.inode, state.backing_len) == state.size {
-            return false;
-        }
-        self.sizes.lock().put(open.inode, (state.backing_len, state.size));
-        true
+        Ok(Opened { handle, keep_cache, alone })
     }
 
     pub fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Inner<usize> {
@@ -277,12 +267,20 @@ impl Core {
                 }
                 (None, Ok(link)) => {
                     let dir = self.dir(link.parent)?;
+                    let stat = dir.stat(&link.stored);
+                    let leads_here = stat.as_ref().is_ok_and(|stat| self.nodes.is(node, stat));
+                    if !leads_here && self.caller_caches && self.nodes.kind(node)? == Kind::File {
+                        // Another program has removed or replaced the file in the store. The kernel still sends the time of its last write,
+                        // which concerns nothing any more; an error would reach a program that has no part in it.
+                        let mtime_alone = SetAttr { mtime: set.mtime, ..SetAttr::default() };
+                        return if *set == mtime_alone { self.nodes.attr_of_lost(node, set) } else { Err(Fault::Os(libc::ESTALE)) };
+                    }
                     if times {
-                        let stat = dir.stat(&link.stored)?;
+                        let stat = stat?;
                         self.journal.settle(Some((stat.dev, stat.ino)))?;
                         // After a rename or a link the kernel sends the time of modification only because that of the inode has changed.
                         let same = SetAttr { mtime: SetTime::At(stat.mtime), ..SetAttr::default() };
-                        if self.caller_keeps_times && *set == same && stat.kind == Kind::File && self.nodes.is(node, &stat) {
+                        if self.caller_caches && *set == same && stat.kind == Kind::File && self.nodes.is(node, &stat) {
                             return self.attr(node, &stat, Some((&*dir, &link.stored)));
                         }
                     }
@@ -304,7 +302,7 @@ impl Core {
         }
         match open {
             // Who keeps the times asks for none, and this is on the way of each fsync.
-            Some(open) if self.caller_keeps_times && set.mtime != SetTime::Omit => self.attr(node, &open.file.stat_but_times()?, None),
+            Some(open) if self.caller_caches && set.mtime != SetTime::Omit => self.attr(node, &open.file.stat_but_times()?, None),
             _ => self.stat(node),
         }
     }

@@ -109,7 +109,7 @@ pub(super) fn open_core(
         cache,
         read_only,
         access_times: options.access_times,
-        caller_keeps_times: options.caller_keeps_times,
+        caller_caches: options.caller_caches,
         shared,
         lock,
         trust: options.trust.clone(),

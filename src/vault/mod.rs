@@ -131,8 +131,9 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Reading a file changes its time of access, where the store's own mount has it so.
     pub access_times: bool,
-    /// Who writes keeps the times of modification and sets them, as the kernel does with its writeback cache.
-    pub caller_keeps_times: bool,
+    /// The caller caches sizes, contents and modification times, as the kernel does with its writeback cache: it sets modification times by
+    /// itself, and an open whose authenticated header does not agree with what the caller caches of the node fails with `ESTALE`.
+    pub caller_caches: bool,
     /// Bytes that the caches may take, and as many again what was changed and is not committed (at least 1 MiB).
     pub cache_bytes: usize,
     /// Lock.
@@ -146,7 +147,7 @@ impl Default for OpenOptions {
         OpenOptions {
             read_only: false,
             access_times: true,
-            caller_keeps_times: false,
+            caller_caches: false,
             cache_bytes: 64 << 20,
             lock: LockMode::Exclusive,
             trust: Trust::default(),

@@ -4,6 +4,8 @@
 //! * A node has no descriptor of its own. It knows the names under which it was seen; a directory has exactly one.
 //! * A node stays while the kernel (or a caller) counts on it, while it has children in the table, or while it is open.
 //! * An inode number alone is no identity: birth time and type are compared, and an object that was replaced gets a new node.
+//! * A file whose size or committed state is no longer the one that the kernel caches gets a new node too, and the old one is retired: it
+//!   serves the handles that are open and no other open, by whichever name.
 
 mod node;
 mod slab;
@@ -12,13 +14,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-pub(crate) use self::node::Closed;
+pub(crate) use self::node::Cached;
 use self::node::{Kept, Key, Node};
 use self::slab::Slab;
 use super::error::{Fault, Inner};
 use super::keys::DirectoryId;
-use super::types::{NodeId, ROOT};
-use crate::backing::{Kind, Stat};
+use super::types::{Attr, NodeId, ROOT, SetAttr};
+use crate::backing::{Kind, SetTime, Stat, Timestamp};
 
 /// A name under which a node was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,21 +140,55 @@ impl Nodes {
         inside.collect(id);
     }
 
-    /// Notes in what state a file was closed.
-    pub fn set_closed(&self, id: NodeId, closed: Closed) {
+    /// Notes what the kernel caches of a file that was just closed.
+    pub fn set_cached(&self, id: NodeId, cached: Cached) {
         if let Some(node) = self.inside.lock().nodes.get_mut(id) {
-            node.closed = closed;
+            node.cached = cached;
         }
     }
 
-    /// In what state a file was closed.
-    pub fn closed_as(&self, id: NodeId) -> Closed {
-        self.inside.lock().nodes.get(id).map_or(Closed::UNKNOWN, |node| node.closed)
+    /// What the kernel caches of a file; `ESTALE` where the node is retired.
+    pub fn cached(&self, id: NodeId) -> Inner<Cached> {
+        let inside = self.inside.lock();
+        match inside.nodes.get(id) {
+            Some(node) if !node.retired => Ok(node.cached),
+            _ => Err(Fault::Os(libc::ESTALE)),
+        }
     }
 
-    /// The next lookup of the object gets a new node; this one stays for those who count on it.
-    pub fn renew(&self, id: NodeId) {
-        self.inside.lock().nodes.leave_key(id);
+    /// Notes that an answer tells `size` of a file that is not open. Retires the node where the kernel has been told another size.
+    pub fn tell_size(&self, id: NodeId, size: u64) -> Inner<()> {
+        let mut inside = self.inside.lock();
+        let node = inside.nodes.get_mut(id).filter(|node| !node.retired).ok_or(Fault::Os(libc::ESTALE))?;
+        if !node.cached.agrees_with(size) {
+            inside.retire(id);
+            return Err(Fault::Os(libc::ESTALE));
+        }
+        if node.cached == Cached::NOTHING {
+            node.cached = Cached::size(size);
+        }
+        Ok(())
+    }
+
+    /// Retires a node: the next lookup of the object gets a new one. This one stays for the handles that are open.
+    pub fn retire(&self, id: NodeId) {
+        self.inside.lock().retire(id);
+    }
+
+    /// Names under which a node was seen.
+    pub fn links(&self, id: NodeId) -> Vec<Link> {
+        self.inside.lock().nodes.get(id).map_or(Vec::new(), |node| node.links.iter().map(Kept::link).collect())
+    }
+
+    /// Forgets a name of a node that has others: in the store it leads to another object.
+    pub fn drop_link(&self, id: NodeId, parent: NodeId, stored: &[u8]) {
+        let mut inside = self.inside.lock();
+        let Some(node) = inside.nodes.get_mut(id).filter(|node| node.links.len() > 1) else { return };
+        let before = node.links.len();
+        node.links.retain(|link| !link.is(parent, stored));
+        if node.links.len() < before {
+            inside.release_parent(parent);
+        }
     }
 
     /// The object `old` was replaced by `new`, which is the same to whoever looks at it: its node goes on.
@@ -182,6 +218,19 @@ impl Nodes {
         let node = inside.nodes.get(id).ok_or(Fault::Os(libc::ESTALE))?;
         let found = node.links.iter().rev().find(|link| link.parent == parent && link.name() == name);
         found.map(Kept::link).ok_or(Fault::Os(libc::ENOENT))
+    }
+
+    /// What little is known of a file that another program has taken from the store, as the answer to `set`.
+    pub fn attr_of_lost(&self, id: NodeId, set: &SetAttr) -> Inner<Attr> {
+        let inside = self.inside.lock();
+        let node = inside.nodes.get(id).ok_or(Fault::Os(libc::ESTALE))?;
+        let time = match set.mtime {
+            SetTime::At(time) => time,
+            _ => Timestamp { secs: 0, nanos: 0 },
+        };
+        let (perm, nlink, uid, gid, rdev, size, blocks) = (0, 0, 0, 0, 0, 0, 0);
+        let (ino, kind) = (node.key.ino, node.kind());
+        Ok(Attr { node: id, ino, kind, perm, nlink, uid, gid, rdev, size, blocks, atime: time, mtime: time, ctime: time })
     }
 
     /// What an object was when it lost its last name.
@@ -259,6 +308,13 @@ impl Nodes {
 }
 
 impl Inside {
+    fn retire(&mut self, id: NodeId) {
+        self.nodes.leave_key(id);
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.retired = true;
+        }
+    }
+
     fn add_link(&mut self, id: NodeId, link: Link) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         if id == ROOT {
@@ -349,7 +405,6 @@ impl Inside {
 mod tests {
     use super::slab::ROOM_MIN;
     use super::*;
-    use crate::backing::Timestamp;
 
     fn stat(ino: u64, kind: Kind) -> Stat {
         let time = Timestamp { secs: 0, nanos: 0 };

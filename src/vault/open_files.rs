@@ -13,10 +13,10 @@ use super::error::{Fault, Inner};
 use super::file::{FileState, OpenFile};
 use super::keys::DirectoryId;
 use super::names::Said;
-use super::nodes::{Closed, Link};
+use super::nodes::{Cached, Link};
 use super::together::open_to_lock;
 use super::types::{Handle, NodeId, OpenFlags};
-use crate::backing::{Access, Dir, Kind, Lock};
+use crate::backing::{Access, Dir, File, Kind, Lock};
 use crate::format::signature::Authorship;
 
 /// How long the background waits for its turn with a file that others work on.
@@ -74,6 +74,7 @@ impl Core {
         if self.nodes.is_moved_away(node) {
             return Err(Fault::Os(libc::ESTALE));
         }
+        let cached = self.nodes.cached(node)?;
         if let Some(shared) = files.get_mut(&node) {
             if self.shared && flags.write {
                 self.guard(&shared.file)?;
@@ -82,10 +83,12 @@ impl Core {
             shared.writers += usize::from(flags.write);
             let open = shared.file.clone();
             drop(files);
-            if self.shared
-                && !flags.truncate
-                && let Err(fault) = self.freshen(&open)
-            {
+            let joined = match self.shared {
+                true if flags.truncate => Ok(()),
+                true => self.freshen(&open),
+                false => self.check_still_there(&open),
+            };
+            if let Err(fault) = joined {
                 let _ = self.release(&open, flags);
                 return Err(fault);
             }
@@ -141,6 +144,9 @@ impl Core {
             self.journal.keep_repair((stat.dev, stat.ino));
         }
         let file = loaded?;
+        if self.caller_caches && !flags.truncate {
+            self.check_cached(&file, &cached)?;
+        }
         let mut state = file.state.write();
         (state.latched, state.waits) = (latched, waits);
         drop(state);
@@ -198,8 +204,12 @@ impl Core {
             self.remember_commit(open.node);
         }
         let paths = RefCell::new(Some(self.paths.read()));
+        let name = match self.shared || !state.changed && durability == Durability::Ordered {
+            true => self.nodes.link(open.node).ok(),
+            false => self.check_not_replaced(open, state)?,
+        };
         let path = || {
-            let path = self.record_path(open)?;
+            let path = self.record_path(open, name.as_ref())?;
             if path.is_none() {
                 // It gets none any more, so nobody who renames waits for what is done about that.
                 paths.take();
@@ -271,7 +281,7 @@ impl Core {
                     break; // stays in the table without a handle, until a later commit finds a head that opens, and has written it
                 }
                 self.note_surplus(open);
-                self.note_closed(open, matches!(committed, Some(Err(_))));
+                self.note_closed(open);
                 files.remove(&open.node);
                 drop(files);
                 self.nodes.closed(open.node);
@@ -290,27 +300,109 @@ impl Core {
         }
     }
 
-    /// Notes in what state a file is closed.
-    fn note_closed(&self, open: &OpenFile, refused: bool) {
-        let closed = match open.state.try_read() {
-            Some(state) if state.changed || state.latched.is_some() => Closed::REFUSED,
-            Some(state) => state_mark(&state),
-            None if refused => Closed::REFUSED,
-            None => Closed::UNKNOWN,
+    /// Notes what the kernel caches of a file that is being closed. Where it may hold what was never committed, the node is retired.
+    fn note_closed(&self, open: &OpenFile) {
+        match open.cached() {
+            Some(cached) => self.nodes.set_cached(open.node, cached),
+            None => self.nodes.retire(open.node),
+        }
+    }
+
+    /// Fails with `ESTALE`, and retires the node, where the kernel caches another state of the file than the one that was just loaded. The
+    /// kernel then looks the name up once more and gets a new node, of which it caches nothing.
+    fn check_cached(&self, open: &OpenFile, cached: &Cached) -> Inner<()> {
+        let state = open.state.read();
+        let Some(committed) = &state.committed else { return Ok(()) };
+        if self.shown_size(open.inode, state.backing_len) != state.size {
+            // Somebody lengthened the ciphertext, or a crash left a tail: the next lookup tells the authenticated size.
+            self.sizes.lock().put(open.inode, (state.backing_len, state.size));
+        }
+        if cached.admits(&Cached::state(state.size, &committed.hash)) {
+            return Ok(());
+        }
+        self.nodes.retire(open.node);
+        Err(Fault::Os(libc::ESTALE))
+    }
+
+    /// Fails with `ESTALE` where a name of an open file no longer leads to it in the store, or where its header was overwritten there: an
+    /// open by that name is for another file, or another version, than the one that is open. The next lookup finds that one.
+    fn check_still_there(&self, open: &OpenFile) -> Inner<()> {
+        let state = open.state.read();
+        if state.latched.is_some() || state.attempted.is_some() {
+            return Ok(()); // what is in the store is our own unfinished work
+        }
+        if !self.has_own_header(&*open.file, &state)? {
+            self.nodes.retire(open.node);
+            return Err(Fault::Os(libc::ESTALE));
+        }
+        let links = self.nodes.links(open.node);
+        let mut stale = false;
+        for link in &links {
+            if self.names_open_file(link, open)? {
+                continue;
+            }
+            stale = true;
+            if links.len() > 1 {
+                self.nodes.drop_link(open.node, link.parent, &link.stored);
+            } else {
+                self.nodes.retire(open.node);
+            }
+        }
+        if stale { Err(Fault::Os(libc::ESTALE)) } else { Ok(()) }
+    }
+
+    /// Whether the header in `file` is the one that was last committed through `state`, or that a commit has begun to write.
+    fn has_own_header(&self, file: &dyn File, state: &FileState) -> Inner<bool> {
+        let Some(committed) = &state.committed else { return Ok(true) };
+        let hash = self.header_in(file)?;
+        Ok(hash == committed.hash || state.attempted == Some(hash))
+    }
+
+    /// Whether the name `link` leads to the open file. Several stores change inode numbers, but not while a file is open. A copy of the same
+    /// bytes is another file: what is written to the open one would not reach it.
+    fn names_open_file(&self, link: &Link, open: &OpenFile) -> Inner<bool> {
+        let Ok(dir) = self.dir(link.parent) else { return Ok(false) };
+        match dir.stat(&link.stored) {
+            Ok(stat) if (stat.dev, stat.ino) == open.inode => Ok(true),
+            Ok(stat) => {
+                let now = open.file.stat_but_times()?;
+                Ok((stat.dev, stat.ino) == (now.dev, now.ino))
+            }
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESTALE | libc::ENOTDIR)) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Before a commit where nobody else shares the vault: returns a name that leads to the file, if one is known here. Fails with `ESTALE`
+    /// for good where another program has removed the file from the store, or replaced it, or has overwritten its header. The commit would go
+    /// to an inode that no name leads to, or mix two versions.
+    fn check_not_replaced(&self, open: &OpenFile, state: &mut FileState) -> Inner<Option<Link>> {
+        if state.latched.is_some() || state.committed.is_none() && !state.replaced {
+            return Ok(self.nodes.link(open.node).ok());
+        }
+        let what = if !self.has_own_header(&*open.file, state)? {
+            "overwritten"
+        } else {
+            let links = self.nodes.links(open.node);
+            let is_removed = links.is_empty();
+            for link in links.into_iter().rev() {
+                if self.names_open_file(&link, open)? {
+                    return Ok(Some(link));
+                }
+            }
+            // Removed by a program in the mount; or another name keeps the file, which the record of the commit looks for.
+            if is_removed || open.file.stat_but_times()?.nlink > 0 {
+                return Ok(None);
+            }
+            "removed or replaced"
         };
-        self.nodes.set_closed(open.node, closed);
-    }
-
-    /// Whether a file that was just loaded is in the state in which it was closed here: pages of another one, which somebody has put in its
-    /// place in the store, the kernel must not show beside those of this one.
-    pub fn is_as_closed(&self, open: &OpenFile) -> bool {
-        let closed = self.nodes.closed_as(open.node);
-        closed != Closed::UNKNOWN && closed == state_mark(&open.state.read())
-    }
-
-    /// Whether a file was closed with changes that were not committed. The kernel believes in their length, and would show zeros.
-    pub fn was_refused(&self, node: NodeId) -> bool {
-        self.nodes.closed_as(node) == Closed::REFUSED
+        tracing::error!(
+            path = %self.shown_path(open.node).display(),
+            "another program has {what} an open file in the store: what was written to it since the last commit is not stored"
+        );
+        state.latched = Some(libc::ESTALE);
+        self.nodes.retire(open.node);
+        Err(Fault::Os(libc::ESTALE))
     }
 
     /// The commit of the last close. A file whose old contents were thrown away is made durable at once: the program has put new ones there,
@@ -321,10 +413,10 @@ impl Core {
         self.commit_state(open, &mut state, durability)
     }
 
-    /// The stored path that a record of the file names; `None` where no name leads to it any more. A hard link that nobody has looked up is
-    /// searched for: without a record, places would be overwritten that it refers to.
-    fn record_path(&self, open: &OpenFile) -> Inner<Option<Vec<u8>>> {
-        if let Some(path) = self.nodes.stored_path(open.node)
+    /// The stored path that a record of the file names, which is that of `name` where one is known; `None` where no name leads to the file
+    /// any more. A hard link that nobody has looked up is searched for: without a record, places would be overwritten that it refers to.
+    fn record_path(&self, open: &OpenFile, name: Option<&Link>) -> Inner<Option<Vec<u8>>> {
+        if let Some(path) = name.and_then(|link| self.path_in(link.parent, &link.stored))
             && (!self.shared || self.leads_to(&path, open.inode))
         {
             return Ok(Some(path));
@@ -412,9 +504,4 @@ impl Core {
             open.inode_changed.store(true, Ordering::Release);
         }
     }
-}
-
-/// The committed state of a file.
-fn state_mark(state: &FileState) -> Closed {
-    state.committed.as_ref().map_or(Closed::UNKNOWN, |committed| Closed::of(&committed.hash))
 }

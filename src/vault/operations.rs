@@ -113,7 +113,7 @@ impl Vault {
             core.create_file(caller, parent, name, perm, flags)
         });
         let ((attr, handle), number) = created?;
-        let opened = Opened { handle: Shares::outside_handle(number, handle), keep_cache: true, alone: None, resized: false };
+        let opened = Opened { handle: Shares::outside_handle(number, handle), keep_cache: true, alone: None };
         Ok((self.shares().attr(number, attr), opened))
     }
 
@@ -251,13 +251,6 @@ impl Vault {
     pub fn forget(&self, node: NodeId, count: u64) {
         if let Ok(route) = self.shares().raw(node) {
             route.core.nodes.forget(route.local, count);
-        }
-    }
-
-    /// Gives the object behind a node a new node at its next lookup: for those who hold attributes of this one that turned out wrong.
-    pub fn renew(&self, node: NodeId) {
-        if let Ok(route) = self.shares().raw(node) {
-            route.core.nodes.renew(route.local);
         }
     }
 

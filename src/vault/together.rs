@@ -224,7 +224,7 @@ impl Core {
         self.header_in(&*open.file)
     }
 
-    fn header_in(&self, file: &dyn File) -> Inner<[u8; 32]> {
+    pub fn header_in(&self, file: &dyn File) -> Inner<[u8; 32]> {
         let mut bytes = vec![0; self.keys.layout.header()];
         let read = file.read_at(&mut bytes, 0)?;
         Ok(header_hash(&bytes[..read]))

@@ -137,10 +137,6 @@ pub struct Opened {
     pub keep_cache: bool,
     /// Where no other handle of the file is open: the size that its header authenticates.
     pub alone: Option<u64>,
-    /// The size that the header authenticates is not the one that the attributes of this node showed, which follows from the length of
-    /// the ciphertext: somebody lengthened it, a crash left a tail, or what was written was refused when it was closed. Whoever has believed
-    /// those attributes must ask again.
-    pub resized: bool,
 }
 
 /// What `fallocate` does with a range.

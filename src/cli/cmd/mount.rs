@@ -85,7 +85,7 @@ impl Plan<'_> {
         let mountpoint = check_mountpoint(&args.mountpoint, &found.dir, options.nonempty)?;
         check_fuse()?;
         let serve = serve_options(args.transport, &options)?;
-        found.kernel_keeps_times = serve.writeback && !serve.direct_io;
+        found.kernel_caches = serve.writeback && !serve.direct_io;
         if !options.read_only && !options.shared {
             found.refuse_mounted()?;
             found.wait_for_last_daemon();

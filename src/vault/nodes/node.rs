@@ -15,7 +15,7 @@ use crate::vault::types::NodeId;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     dev: u64,
-    ino: u64,
+    pub ino: u64,
     /// Birth; where the store knows none, 0 and [`NO_BIRTH`].
     born_secs: i64,
     born_nanos: u32,
@@ -82,20 +82,45 @@ pub(super) struct Rare {
     pub last: Option<Stat>,
 }
 
-/// In what state a file was closed for the last time: the kernel may have pages of that, and its length. A number, because there are many
-/// nodes.
+/// What the kernel's cache holds of a regular file that nobody has open: its size and, once it was open here, the committed state from which
+/// the pages are.
+///
+/// With the writeback cache the kernel keeps the first size that it was told of a node, whatever later answers say, and its pages stay when
+/// the file is closed. So an open by way of this node is right only where the store still has that state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Closed(u64);
+pub(crate) struct Cached {
+    size: u64,
+    mark: u64,
+}
 
-impl Closed {
-    /// Not known: it was not open here.
-    pub const UNKNOWN: Closed = Closed(0);
-    /// With changes that were not committed.
-    pub const REFUSED: Closed = Closed(1);
+impl Cached {
+    /// Nothing: no answer has told a size.
+    pub const NOTHING: Cached = Cached { size: u64::MAX, mark: 0 };
 
-    /// What tells the committed state from others: the beginning of the header's hash.
-    pub fn of(header: &[u8; 32]) -> Closed {
-        Closed(u64::from_le_bytes(*header.first_chunk().expect("32 bytes")).max(2))
+    /// A size that follows from the length of the ciphertext. No page is cached.
+    pub fn size(size: u64) -> Cached {
+        Cached { size, mark: 0 }
+    }
+
+    /// The committed state with this header hash and this plain size.
+    pub fn state(size: u64, header: &[u8; 32]) -> Cached {
+        // A part of the hash is enough to tell two states apart, and there are many nodes.
+        Cached { size, mark: u64::from_le_bytes(*header.first_chunk().expect("32 bytes")).max(1) }
+    }
+
+    /// Whether a file in the state `opened` can be opened beside what is cached.
+    pub fn admits(&self, opened: &Cached) -> bool {
+        *self == Cached::NOTHING || self.size == opened.size && (self.mark == 0 || self.mark == opened.mark)
+    }
+
+    /// Whether the cached pages, if there are any, are those of `opened`.
+    pub fn has_pages_of(&self, opened: &Cached) -> bool {
+        self.mark != 0 && self == opened
+    }
+
+    /// Whether an answer may tell `size`.
+    pub fn agrees_with(&self, size: u64) -> bool {
+        *self == Cached::NOTHING || self.size == size
     }
 }
 
@@ -109,14 +134,27 @@ pub(super) struct Node {
     pub lookups: u64,
     pub children: u32,
     pub opens: u32,
-    pub closed: Closed,
+    pub cached: Cached,
+    /// No open by way of this node succeeds any more: the store has another state than the kernel's cache.
+    pub retired: bool,
     rare: Option<Box<Rare>>,
 }
 
 impl Node {
     /// One that nobody counts on yet.
     pub fn new(id: NodeId, key: Key) -> Self {
-        Node { id, key, links: SmallVec::new(), forgotten: false, lookups: 0, children: 0, opens: 0, closed: Closed::UNKNOWN, rare: None }
+        Node {
+            id,
+            key,
+            links: SmallVec::new(),
+            forgotten: false,
+            lookups: 0,
+            children: 0,
+            opens: 0,
+            cached: Cached::NOTHING,
+            retired: false,
+            rare: None,
+        }
     }
 
     pub fn kind(&self) -> Kind {
@@ -156,7 +194,7 @@ mod tests {
     #[test]
     fn a_node_is_small() {
         // Each was 530 bytes, tables included; a directory of a million entries that somebody had listed took half a gigabyte.
-        assert!(size_of::<Node>() <= 160, "{}", size_of::<Node>());
+        assert!(size_of::<Node>() <= 168, "{}", size_of::<Node>());
     }
 
     #[test]

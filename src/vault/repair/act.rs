@@ -166,7 +166,7 @@ impl<'a> Bench<'a> {
     /// Whatever the table of nodes knows of an object that was moved beneath it is looked up anew.
     fn forget(&self, stat: &crate::backing::Stat) {
         if let Some(node) = self.core.nodes.find(stat) {
-            self.core.nodes.renew(node);
+            self.core.nodes.retire(node);
         }
     }
 
