@@ -473,6 +473,8 @@ fn every_line_of_the_page_has_its_test() {
         ("refused_model", include_str!("refused_model.rs")),
         ("failing_random", include_str!("failing_random.rs")),
         ("share_in_steps", include_str!("share_in_steps.rs")),
+        ("hostile/replaced", include_str!("hostile/replaced.rs")),
+        ("hostile/random", include_str!("hostile/random.rs")),
     ];
     let mut named = 0;
     for line in page.lines().filter(|line| line.starts_with('|')) {
