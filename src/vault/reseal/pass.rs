@@ -143,15 +143,21 @@ impl<'a> Pass<'a> {
                 name
             }
         };
-        let attr = self.core.lookup(node, &name)?;
-        match self.object(node, dir, &attr) {
-            Ok(true) => self.todo.push(attr.node),
-            outcome => {
-                self.core.nodes.forget(attr.node, 1);
-                outcome?;
+        let mut is_second_look = false;
+        loop {
+            let attr = self.core.lookup(node, &name)?;
+            let outcome = self.object(node, dir, &attr);
+            if let Ok(true) = outcome {
+                self.todo.push(attr.node);
+                return Ok(());
+            }
+            self.core.nodes.forget(attr.node, 1);
+            // Another program has put another version of a file in its place, which has a node of its own.
+            let is_stale = outcome.as_ref().is_err_and(|fault| fault.errno() == libc::ESTALE);
+            if !is_stale || attr.kind != Kind::File || std::mem::replace(&mut is_second_look, true) {
+                return outcome.map(drop);
             }
         }
-        Ok(())
     }
 
     /// True for a directory that is to be entered.
@@ -174,13 +180,16 @@ impl<'a> Pass<'a> {
             self.tolerate(attr.node, b"", attributes)?;
             return Ok(true);
         }
-        if stat.nlink > 1 && !self.inodes.insert((stat.dev, stat.ino)) {
+        if stat.nlink > 1 && self.inodes.contains(&(stat.dev, stat.ino)) {
             return Ok(false);
         }
         let attributes = self.attributes(attr.node);
         self.tolerate(parent, &link.stored, attributes)?;
         if attr.kind == Kind::File {
             self.file(attr.node, dir, &link.stored, &stat)?;
+        }
+        if stat.nlink > 1 {
+            self.inodes.insert((stat.dev, stat.ino));
         }
         Ok(false)
     }
