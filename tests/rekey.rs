@@ -542,10 +542,10 @@ fn the_count_takes_in_a_file_that_changed_beneath_a_cache() {
         (file, bytes)
     };
     let (_, older) = ciphertext();
-    put(&vault, b"large", &pattern(5, LARGE / 2)).unwrap();
+    put(&vault, b"large", &pattern(5, LARGE)).unwrap();
     settle(&vault, ROOT);
     let counted = vault.lookup(ROOT, b"large").unwrap().node;
-    assert_eq!(get(&vault, b"large").unwrap(), pattern(5, LARGE / 2));
+    assert_eq!(get(&vault, b"large").unwrap(), pattern(5, LARGE));
     let (file, _) = ciphertext();
     file.write_at(&older, 0).unwrap();
     file.set_len(older.len() as u64).unwrap();
