@@ -328,8 +328,8 @@ impl Core {
     /// open by that name is for another file, or another version, than the one that is open. The next lookup finds that one.
     fn check_still_there(&self, open: &OpenFile) -> Inner<()> {
         let state = open.state.read();
-        if state.latched.is_some() || state.attempted.is_some() {
-            return Ok(()); // what is in the store is our own unfinished work
+        if state.latched.is_some() {
+            return Ok(()); // whoever uses the handle gets the error
         }
         if !self.has_own_header(&*open.file, &state)? {
             self.nodes.retire(open.node);
@@ -377,7 +377,8 @@ impl Core {
     /// for good where another program has removed the file from the store, or replaced it, or has overwritten its header. The commit would go
     /// to an inode that no name leads to, or mix two versions.
     fn check_not_replaced(&self, open: &OpenFile, state: &mut FileState) -> Inner<Option<Link>> {
-        if state.latched.is_some() || state.committed.is_none() && !state.replaced {
+        // A file that was just made is looked at from its second commit on.
+        if state.latched.is_some() || state.committed.is_none() && state.backing_len == 0 {
             return Ok(self.nodes.link(open.node).ok());
         }
         let what = if !self.has_own_header(&*open.file, state)? {

@@ -65,6 +65,31 @@ fn fsync_of_a_replaced_or_removed_file_fails() {
     }
 }
 
+/// The same for a file that a program truncates and writes anew through a descriptor from before.
+#[test]
+fn fsync_of_a_truncated_replaced_file_fails() {
+    if !can_mount() {
+        return;
+    }
+    for made_here in [false, true] {
+        let (old, new) = (pattern(3_893, 1), pattern(23_893, 2));
+        let (host, old_stored, _) = Host::keep_both(&old, &new, &[]);
+        let mount = host.mount(&[]);
+        if made_here {
+            // Never durable, so its commits go straight to their places.
+            fs::remove_file(host.plain()).unwrap();
+            fs::write(host.plain(), &new).unwrap();
+        }
+        let held = File::options().read(true).write(true).open(host.plain()).unwrap();
+        host.replace(&old_stored);
+        held.set_len(0).and_then(|()| held.write_all_at(b"anew", 0)).and_then(|()| held.sync_all()).unwrap_err();
+        drop(held);
+        assert!(fs::read(host.plain()).unwrap() == old, "made here: {made_here}");
+        mount.unmount();
+        assert!(host.cat() == old, "made here: {made_here}");
+    }
+}
+
 /// Syncthing renames the local file to a conflict copy when another one arrives. What a program writes through its descriptor is kept there.
 #[test]
 fn writes_follow_a_file_that_was_renamed_in_the_store() {
