@@ -474,6 +474,7 @@ fn every_line_of_the_page_has_its_test() {
         ("failing_random", include_str!("failing_random.rs")),
         ("share_in_steps", include_str!("share_in_steps.rs")),
         ("hostile/replaced", include_str!("hostile/replaced.rs")),
+        ("hostile/honest", include_str!("hostile/honest.rs")),
         ("hostile/random", include_str!("hostile/random.rs")),
     ];
     let mut named = 0;

@@ -297,6 +297,32 @@ fn a_time_that_a_file_has_already_is_not_set_again() {
     assert_eq!(set(later, SetTime::Omit).unwrap().mtime, later);
 }
 
+/// The kernel dropped an inode while an answer about it was under way, and made a new one with the size that this answer told. An open of that
+/// inode was admitted although the file had been appended to since, and the next append went into the middle of it.
+#[test]
+fn an_answer_that_was_overtaken_admits_no_open() {
+    let store = store();
+    let options = OpenOptions { caller_caches: true, ..OpenOptions::default() };
+    let vault = Vault::open(store.root(), &vaults::owner(), options).unwrap();
+    put(&vault, b"file", b"bytes").unwrap();
+    let append = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+    for resized in [false, true] {
+        let (first, under_way) = (vault.lookup(ROOT, b"file").unwrap(), vault.lookup(ROOT, b"file").unwrap());
+        assert_eq!(first.node, under_way.node);
+        let handle = vault.open_file(first.node, append).unwrap().handle;
+        let at = if resized { first.size } else { 0 };
+        vault.write(handle, at, b"x", false).unwrap();
+        vault.release(handle).unwrap();
+        vault.forget(first.node, 1);
+        let opened = vault.open_file(under_way.node, append);
+        assert_eq!(opened.as_ref().err().map(|error| error.errno()), resized.then_some(libc::ESTALE));
+        if let Ok(opened) = opened {
+            vault.release(opened.handle).unwrap();
+        }
+        vault.forget(under_way.node, 1);
+    }
+}
+
 /// The kernel sends the time of the last write some time after it. Where another program had removed or replaced the file meanwhile, that
 /// failed, and the error reached a program that had no part in it; where it was replaced, the time was set on the new file.
 #[test]

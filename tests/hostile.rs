@@ -5,6 +5,8 @@
 #[path = "support/mounted.rs"]
 mod mounted;
 
+#[path = "hostile/honest.rs"]
+mod honest;
 #[path = "hostile/random.rs"]
 mod random;
 #[path = "hostile/replaced.rs"]

@@ -307,14 +307,30 @@ impl Core {
                         attr.mtime = mtime;
                         attr.ctime = attr.ctime.max(mtime);
                     }
-                } else if self.caller_caches {
-                    self.nodes.tell_size(node, attr.size)?;
+                } else if self.caller_caches && !self.nodes.tell_size(node, attr.size)? {
+                    return Err(self.check_size(node, dir));
                 }
             }
             Kind::Symlink => attr.size = self.symlink_size(stat, dir),
             _ => {}
         }
         Ok(attr)
+    }
+
+    /// Where an answer would tell another size of a file than the kernel caches: retires the node, unless `stat` was only from before a
+    /// commit. The caller looks once more in both cases.
+    fn check_size(&self, node: NodeId, place: Option<(&dyn Dir, &[u8])>) -> Fault {
+        let files = self.files.lock();
+        let told = || {
+            let (dir, stored) = place?;
+            let stat = dir.stat(stored).ok()?;
+            let len = self.journal.overlaid_stat((stat.dev, stat.ino)).map_or(stat.size, |(len, _)| len);
+            self.nodes.tell_size(node, self.shown_size((stat.dev, stat.ino), len)).ok()
+        };
+        if !files.contains_key(&node) && told() != Some(true) {
+            self.nodes.retire(node);
+        }
+        Fault::Os(libc::ESTALE)
     }
 
     /// Plain size of a file that is not open, from the length of its ciphertext.
@@ -346,17 +362,26 @@ impl Core {
             Ok((dir, link)) => {
                 let stat = match dir.stat(&link.stored) {
                     Ok(stat) if self.nodes.is(node, &stat) => stat,
-                    // Another daemon may have given it another name.
-                    other if self.shared && (other.is_ok() || is_gone(&other)) => {
+                    // Another daemon, or another program in the store, may have given it another name.
+                    other if (other.is_ok() || is_gone(&other)) && self.nodes.kind(node)? == Kind::File => {
                         let open = self.files.lock().get(&node).map(|s| s.file.clone());
-                        let open = open.ok_or(Fault::Os(libc::ESTALE))?;
-                        return self.attr(node, &open.file.stat()?, None);
+                        return match (open, other) {
+                            (Some(open), _) => self.attr(node, &open.file.stat()?, None),
+                            (None, Err(e)) if !self.shared => Err(e.into()),
+                            (None, _) => Err(Fault::Os(libc::ESTALE)),
+                        };
                     }
+                    other if self.shared && (other.is_ok() || is_gone(&other)) => return Err(Fault::Os(libc::ESTALE)),
                     // Another directory has taken its place, a moment ago; who lists it goes on with what he has.
                     Ok(_) => return self.attr(node, &self.listed_dir(node).ok_or(Fault::Os(libc::ESTALE))?.stat_self()?, None),
                     Err(e) => return Err(e.into()),
                 };
-                self.attr(node, &stat, Some((&*dir, &link.stored)))
+                match self.attr(node, &stat, Some((&*dir, &link.stored))) {
+                    Err(Fault::Os(libc::ESTALE)) if stat.kind == Kind::File => {
+                        self.attr(node, &dir.stat(&link.stored)?, Some((&*dir, &link.stored)))
+                    }
+                    other => other,
+                }
             }
             // It has no name any more, or stands in a folder whose place another one has taken.
             Err(fault) => {

@@ -180,11 +180,12 @@ impl Core {
         let mut files = self.files.lock();
         let node = loop {
             let node = self.nodes.seen(&stat, folder.link(stored.entry(), name));
-            if !self.caller_caches || self.nodes.tell_size(node, 0).is_ok() {
+            if !self.caller_caches || self.nodes.tell_size(node, 0).is_ok_and(|agrees| agrees) {
                 break node;
             }
             // A removed file had this inode number, and the kernel may still cache it.
-            self.nodes.forget(node, 1);
+            self.nodes.retire(node);
+            self.nodes.forget_unsent(node);
         };
         let hint = Hint { directory: folder.id, name: name.to_vec() };
         let open = OpenFile::fresh(node, file, (stat.dev, stat.ino), &self.tools(), self.next_serial(), hint);

@@ -332,13 +332,15 @@ impl Folder<'_> {
     }
 
     pub(super) fn seen(&self, stat: &Stat, stored: &[u8], name: &[u8]) -> Inner<Attr> {
+        let mut stat = *stat;
         loop {
-            let node = self.core.nodes.seen(stat, self.link(stored, name));
-            match self.core.attr(node, stat, Some((&*self.dir, stored))) {
-                // The node is retired, so the object gets a new one.
-                Err(Fault::Os(libc::ESTALE)) if stat.kind == Kind::File => self.core.nodes.forget(node, 1),
+            let node = self.core.nodes.seen(&stat, self.link(stored, name));
+            match self.core.attr(node, &stat, Some((&*self.dir, stored))) {
+                // The node is retired, and the object gets a new one; or the file has been committed since it was looked at.
+                Err(Fault::Os(libc::ESTALE)) if stat.kind == Kind::File => self.core.nodes.forget_unsent(node),
                 other => return other,
             }
+            stat = self.dir.stat(stored)?;
         }
     }
 

@@ -208,9 +208,14 @@ impl Core {
             if set.mtime == SetTime::Omit {
                 open.state.write().settle_mtime(); // the kernel leaves it as it is
             }
+            // While it is open its size is certain.
+            let sized = if *set == (SetAttr { size: set.size, ..SetAttr::default() }) { Some(self.stat(node)) } else { None };
             let released = self.release(&open, flags);
             result?;
             released?;
+            if let Some(attr) = sized {
+                return attr;
+            }
         }
         let open = self.files.lock().get(&node).map(|s| s.file.clone());
         let link = self.nodes.link(node);

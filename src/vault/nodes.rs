@@ -115,11 +115,28 @@ impl Nodes {
         self.inside.lock().nodes.by_key(&Key::of(stat))
     }
 
-    /// Lets go of `count` lookups.
+    /// Lets go of `count` lookups. The kernel lets go of all at once when it drops an inode. Where some are left, answers were under way then,
+    /// and it makes a new inode from one of them, with the size that this one told. A file that has got another size meanwhile must not be
+    /// opened by that inode, so its node is retired; where it is open, at the last close.
     pub fn forget(&self, id: NodeId, count: u64) {
         let mut inside = self.inside.lock();
         if let Some(node) = inside.nodes.get_mut(id) {
             node.lookups = node.lookups.saturating_sub(count);
+            if node.lookups > 0 && node.resized {
+                node.crossed = true;
+                if node.opens == 0 {
+                    inside.retire(id);
+                }
+            }
+        }
+        inside.collect(id);
+    }
+
+    /// Takes one lookup back that no answer has told.
+    pub fn forget_unsent(&self, id: NodeId) {
+        let mut inside = self.inside.lock();
+        if let Some(node) = inside.nodes.get_mut(id) {
+            node.lookups = node.lookups.saturating_sub(1);
         }
         inside.collect(id);
     }
@@ -140,10 +157,15 @@ impl Nodes {
         inside.collect(id);
     }
 
-    /// Notes what the kernel caches of a file that was just closed.
+    /// Notes what the kernel caches of a file that was just closed. Retires the node where the kernel may have made its inode from an answer
+    /// of before, see [`Nodes::forget`].
     pub fn set_cached(&self, id: NodeId, cached: Cached) {
-        if let Some(node) = self.inside.lock().nodes.get_mut(id) {
-            node.cached = cached;
+        let mut inside = self.inside.lock();
+        let Some(node) = inside.nodes.get_mut(id) else { return };
+        node.resized |= node.cached != Cached::NOTHING && !node.cached.agrees_with_size_of(&cached);
+        node.cached = cached;
+        if node.crossed {
+            inside.retire(id);
         }
     }
 
@@ -156,18 +178,15 @@ impl Nodes {
         }
     }
 
-    /// Notes that an answer tells `size` of a file that is not open. Retires the node where the kernel has been told another size.
-    pub fn tell_size(&self, id: NodeId, size: u64) -> Inner<()> {
+    /// Notes that an answer tells `size` of a file that is not open; false where the kernel has been told another size. `ESTALE` where the
+    /// node is retired.
+    pub fn tell_size(&self, id: NodeId, size: u64) -> Inner<bool> {
         let mut inside = self.inside.lock();
         let node = inside.nodes.get_mut(id).filter(|node| !node.retired).ok_or(Fault::Os(libc::ESTALE))?;
-        if !node.cached.agrees_with(size) {
-            inside.retire(id);
-            return Err(Fault::Os(libc::ESTALE));
-        }
         if node.cached == Cached::NOTHING {
             node.cached = Cached::size(size);
         }
-        Ok(())
+        Ok(node.cached.agrees_with(size))
     }
 
     /// Retires a node: the next lookup of the object gets a new one. This one stays for the handles that are open.

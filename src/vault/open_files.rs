@@ -9,14 +9,15 @@ use std::time::Duration;
 use super::commit::{Committer, Durability};
 use super::control::list;
 use super::core::Core;
-use super::error::{Fault, Inner};
+use super::error::{Fault, Inner, is_no_descriptor};
 use super::file::{FileState, OpenFile};
 use super::keys::DirectoryId;
 use super::names::Said;
 use super::nodes::{Cached, Link};
 use super::together::open_to_lock;
-use super::types::{Handle, NodeId, OpenFlags};
-use crate::backing::{Access, Dir, File, Kind, Lock};
+use super::types::{Handle, NodeId, OpenFlags, ROOT};
+use crate::backing::{Access, Dir, File, Kind, Lock, Stat};
+use crate::format::name::is_control;
 use crate::format::signature::Authorship;
 
 /// How long the background waits for its turn with a file that others work on.
@@ -70,6 +71,21 @@ impl Core {
     }
 
     fn acquire_now(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
+        let open = self.join_or_load(node, flags)?;
+        let checked = match self.shared {
+            true if flags.truncate => Ok(()),
+            true => self.freshen(&open),
+            false => self.check_still_there(&open),
+        };
+        if let Err(fault) = checked {
+            let _ = self.release(&open, flags);
+            return Err(fault);
+        }
+        Ok(open)
+    }
+
+    /// One more handle of the open file of a node, which is loaded from the store if it is not open.
+    fn join_or_load(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
         let mut files = self.files.lock();
         if self.nodes.is_moved_away(node) {
             return Err(Fault::Os(libc::ESTALE));
@@ -81,20 +97,10 @@ impl Core {
             }
             shared.handles += 1;
             shared.writers += usize::from(flags.write);
-            let open = shared.file.clone();
-            drop(files);
-            let joined = match self.shared {
-                true if flags.truncate => Ok(()),
-                true => self.freshen(&open),
-                false => self.check_still_there(&open),
-            };
-            if let Err(fault) = joined {
-                let _ = self.release(&open, flags);
-                return Err(fault);
-            }
-            return Ok(open);
+            return Ok(shared.file.clone());
         }
-        let link = self.nodes.link(node)?;
+        // It has lost its name since the caller looked it up, perhaps to another file: the next lookup tells.
+        let link = self.nodes.link(node).map_err(|_| Fault::Os(libc::ESTALE))?;
         let dir = self.dir(link.parent)?;
         // Read-write even for readers: the kernel's cache reads on write-only handles, and a writer may come later.
         let file = match dir.open_file(&link.stored, if self.read_only { Access::Read } else { Access::ReadWrite }) {
@@ -302,6 +308,9 @@ impl Core {
 
     /// Notes what the kernel caches of a file that is being closed. Where it may hold what was never committed, the node is retired.
     fn note_closed(&self, open: &OpenFile) {
+        if !self.caller_caches {
+            return;
+        }
         match open.cached() {
             Some(cached) => self.nodes.set_cached(open.node, cached),
             None => self.nodes.retire(open.node),
@@ -324,31 +333,24 @@ impl Core {
         Err(Fault::Os(libc::ESTALE))
     }
 
-    /// Fails with `ESTALE` where a name of an open file no longer leads to it in the store, or where its header was overwritten there: an
-    /// open by that name is for another file, or another version, than the one that is open. The next lookup finds that one.
+    /// Fails with `ESTALE`, and retires the node, where an open file is not what its names lead to in the store: another program has
+    /// overwritten its header, or has put another file in the place of a name, or another directory above it. An open does not say by which
+    /// name it comes, so one that leads elsewhere is enough; the next lookup finds what is there.
     fn check_still_there(&self, open: &OpenFile) -> Inner<()> {
         let state = open.state.read();
         if state.latched.is_some() {
             return Ok(()); // whoever uses the handle gets the error
         }
-        if !self.has_own_header(&*open.file, &state)? {
+        let _paths = self.paths.read();
+        let mut is_there = self.has_own_header(&*open.file, &state)?;
+        for link in self.nodes.links(open.node) {
+            is_there = is_there && self.names_open_file(&link, open)?;
+        }
+        if !is_there {
             self.nodes.retire(open.node);
             return Err(Fault::Os(libc::ESTALE));
         }
-        let links = self.nodes.links(open.node);
-        let mut stale = false;
-        for link in &links {
-            if self.names_open_file(link, open)? {
-                continue;
-            }
-            stale = true;
-            if links.len() > 1 {
-                self.nodes.drop_link(open.node, link.parent, &link.stored);
-            } else {
-                self.nodes.retire(open.node);
-            }
-        }
-        if stale { Err(Fault::Os(libc::ESTALE)) } else { Ok(()) }
+        Ok(())
     }
 
     /// Whether the header in `file` is the one that was last committed through `state`, or that a commit has begun to write.
@@ -358,24 +360,42 @@ impl Core {
         Ok(hash == committed.hash || state.attempted == Some(hash))
     }
 
-    /// Whether the name `link` leads to the open file. Several stores change inode numbers, but not while a file is open. A copy of the same
-    /// bytes is another file: what is written to the open one would not reach it.
+    /// Whether the name `link` leads to the open file, from the root of the share on. Paths do not change meanwhile. Several stores change
+    /// inode numbers, but not while a file is open. A copy of the same bytes is another file: what is written to the open one would not
+    /// reach it.
     fn names_open_file(&self, link: &Link, open: &OpenFile) -> Inner<bool> {
-        let Ok(dir) = self.dir(link.parent) else { return Ok(false) };
-        match dir.stat(&link.stored) {
-            Ok(stat) if (stat.dev, stat.ino) == open.inode => Ok(true),
-            Ok(stat) => {
-                let now = open.file.stat_but_times()?;
-                Ok((stat.dev, stat.ino) == (now.dev, now.ino))
+        let is_it = |stat: &Stat| {
+            (stat.dev, stat.ino) == open.inode || open.file.stat_but_times().is_ok_and(|now| (stat.dev, stat.ino) == (now.dev, now.ino))
+        };
+        if !self.names(link, is_it)? {
+            return Ok(false);
+        }
+        let mut above = link.parent;
+        while above != ROOT {
+            let Ok(link) = self.nodes.link(above) else { return Ok(false) };
+            if !self.names(&link, |stat| self.nodes.is(above, stat))? {
+                // Another directory is there now.
+                self.forget_dir(above);
+                return Ok(false);
             }
-            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESTALE | libc::ENOTDIR)) => Ok(false),
-            Err(e) => Err(e.into()),
+            above = link.parent;
+        }
+        Ok(true)
+    }
+
+    /// Whether `link` leads to an object of which `is_it` is true.
+    fn names(&self, link: &Link, is_it: impl Fn(&Stat) -> bool) -> Inner<bool> {
+        let stat = self.dir(link.parent).and_then(|dir| Ok(dir.stat(&link.stored)?));
+        match stat {
+            Ok(stat) => Ok(is_it(&stat)),
+            Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ESTALE | libc::ENOTDIR) => Ok(false),
+            Err(fault) => Err(fault),
         }
     }
 
-    /// Before a commit where nobody else shares the vault: returns a name that leads to the file, if one is known here. Fails with `ESTALE`
-    /// for good where another program has removed the file from the store, or replaced it, or has overwritten its header. The commit would go
-    /// to an inode that no name leads to, or mix two versions.
+    /// Before a commit where nobody else shares the vault: returns a name of the vault that leads to the file; `None` where programs have
+    /// removed all of them. Fails with `ESTALE` for good where another program has removed the file from the store, or replaced it, or has
+    /// overwritten its header. The commit would go to an inode that no name leads to, or mix two versions.
     fn check_not_replaced(&self, open: &OpenFile, state: &mut FileState) -> Inner<Option<Link>> {
         // A file that was just made is looked at from its second commit on.
         if state.latched.is_some() || state.committed.is_none() && state.backing_len == 0 {
@@ -385,15 +405,22 @@ impl Core {
             "overwritten"
         } else {
             let links = self.nodes.links(open.node);
-            let is_removed = links.is_empty();
-            for link in links.into_iter().rev() {
-                if self.names_open_file(&link, open)? {
-                    return Ok(Some(link));
+            for link in links.iter().rev() {
+                if self.names_open_file(link, open)? {
+                    return Ok(Some(link.clone()));
                 }
             }
-            // Removed by a program in the mount; or another name keeps the file, which the record of the commit looks for.
-            if is_removed || open.file.stat_but_times()?.nlink > 0 {
+            if links.is_empty() && self.is_removed(open) {
                 return Ok(None);
+            }
+            if !links.is_empty() {
+                self.nodes.retire(open.node); // the kernel may lead from those names to it
+            }
+            if open.file.stat_but_times()?.nlink > 0
+                && let Some(found) = self.search_name(open)?
+            {
+                links.iter().for_each(|link| self.nodes.drop_link(open.node, link.parent, &link.stored));
+                return Ok(Some(found));
             }
             "removed or replaced"
         };
@@ -401,9 +428,57 @@ impl Core {
             path = %self.shown_path(open.node).display(),
             "another program has {what} an open file in the store: what was written to it since the last commit is not stored"
         );
-        state.latched = Some(libc::ESTALE);
         self.nodes.retire(open.node);
+        state.latched = Some(libc::ESTALE);
         Err(Fault::Os(libc::ESTALE))
+    }
+
+    /// Searches the vault for a name that leads to an open file, and notes it: a hard link that nobody has looked up, or a name that another
+    /// program gave the file in the store. A name of the store that is none of the vault does not count.
+    fn search_name(&self, open: &OpenFile) -> Inner<Option<Link>> {
+        let now = open.file.stat_but_times()?;
+        let mut left = vec![ROOT];
+        let mut found = None;
+        while let Some(node) = left.pop() {
+            let looked = if found.is_some() { Ok(None) } else { self.search_directory(open, &now, node, &mut left) };
+            if node != ROOT {
+                self.nodes.forget(node, 1);
+            }
+            match looked {
+                Ok(link) => found = found.or(link),
+                // What cannot be listed has no name that anybody can use.
+                Err(fault) if !is_no_descriptor(fault.errno()) => {}
+                Err(fault) => {
+                    left.into_iter().filter(|node| *node != ROOT).for_each(|node| self.nodes.forget(node, 1));
+                    return Err(fault);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Looks for a name of an open file in one directory, and adds the directories in it, counted once each, to `left`.
+    fn search_directory(&self, open: &OpenFile, now: &Stat, node: NodeId, left: &mut Vec<NodeId>) -> Inner<Option<Link>> {
+        let folder = self.folder(node)?;
+        for entry in list(folder.dir())? {
+            let may_be_it = entry.ino == now.ino && entry.kind.is_none_or(|kind| kind == Kind::File);
+            if is_control(&entry.name) || !may_be_it && entry.kind.is_some_and(|kind| kind != Kind::Dir) {
+                continue;
+            }
+            let Ok(stat) = folder.dir().stat(&entry.name) else { continue };
+            let is_it = stat.kind == Kind::File && (stat.dev, stat.ino) == (now.dev, now.ino);
+            if !is_it && stat.kind != Kind::Dir {
+                continue;
+            }
+            let Ok(Some(name)) = folder.decode(&entry.name) else { continue };
+            let link = Link { parent: node, stored: entry.name, name: name.into() };
+            if is_it {
+                self.nodes.add_link(open.node, link.clone());
+                return Ok(Some(link));
+            }
+            left.push(self.nodes.seen(&stat, link));
+        }
+        Ok(None)
     }
 
     /// The commit of the last close. A file whose old contents were thrown away is made durable at once: the program has put new ones there,
@@ -415,48 +490,33 @@ impl Core {
     }
 
     /// The stored path that a record of the file names, which is that of `name` where one is known; `None` where no name leads to the file
-    /// any more. A hard link that nobody has looked up is searched for: without a record, places would be overwritten that it refers to.
+    /// any more. A name that nobody has looked up is searched for: without a record, places would be overwritten that it refers to.
     fn record_path(&self, open: &OpenFile, name: Option<&Link>) -> Inner<Option<Vec<u8>>> {
         if let Some(path) = name.and_then(|link| self.path_in(link.parent, &link.stored))
             && (!self.shared || self.leads_to(&path, open.inode))
         {
             return Ok(Some(path));
         }
-        if self.has_lost_its_name(open) {
+        if self.is_removed(open) || self.shared && open.file.stat().is_ok_and(|stat| stat.nlink == 0) {
             return Ok(None);
         }
-        let stat = open.file.stat()?;
-        let mut left = vec![Vec::new()];
-        while let Some(path) = left.pop() {
-            let dir =
-                path.split(|b| *b == b'/').filter(|name| !name.is_empty()).try_fold(self.root.clone(), |dir, name| dir.open_dir(name));
-            let Ok(dir) = dir else { continue };
-            for entry in list(&*dir)? {
-                let below = || if path.is_empty() { entry.name.to_vec() } else { [&path[..], b"/", &entry.name].concat() };
-                let known = entry.kind.or_else(|| dir.stat(&entry.name).ok().map(|stat| stat.kind));
-                match known {
-                    Some(Kind::Dir) => left.push(below()),
-                    Some(Kind::File) if entry.ino == stat.ino && dir.stat(&entry.name).is_ok_and(|there| there.dev == stat.dev) => {
-                        return Ok(Some(below()));
-                    }
-                    _ => {}
-                }
-            }
+        if let Some(path) = self.search_name(open)?.and_then(|link| self.path_in(link.parent, &link.stored)) {
+            return Ok(Some(path));
         }
-        tracing::error!("a hard link of an open file is not found: what was written to it is not committed");
+        tracing::error!("a name of an open file is not found: what was written to it is not committed");
         Err(Fault::Os(libc::EIO))
     }
 
-    /// Whether a name leads to the file: one that is known here, or a hard link that nobody has looked up yet.
+    /// Whether a commit has to reach a name: one that is known here, or a hard link that nobody has looked up yet. A file that another
+    /// program has removed counts as having one, so that its commit fails and is not passed over.
     pub fn has_name(&self, open: &OpenFile) -> bool {
-        self.nodes.link(open.node).is_ok() || !self.has_lost_its_name(open)
+        self.nodes.link(open.node).is_ok() || !self.is_removed(open) && !(self.shared && open.file.stat().is_ok_and(|stat| stat.nlink == 0))
     }
 
-    /// Whether the last name of the file was removed. A store that comes through FUSE keeps what is open under a hidden name and goes on
-    /// counting one, so what was removed here is asked first.
-    fn has_lost_its_name(&self, open: &OpenFile) -> bool {
-        let last = self.nodes.last_stat(open.node);
-        last.is_some_and(|stat| stat.nlink == 0) || open.file.stat().is_ok_and(|stat| stat.nlink == 0)
+    /// Whether the last name of the file was removed here. A store that comes through FUSE keeps what is open under a hidden name and goes on
+    /// counting one, so it is not asked.
+    fn is_removed(&self, open: &OpenFile) -> bool {
+        self.nodes.last_stat(open.node).is_some_and(|stat| stat.nlink == 0)
     }
 
     /// Commits every open file that has been dirty for `age`.

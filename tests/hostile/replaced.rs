@@ -116,6 +116,126 @@ fn writes_follow_a_file_that_was_renamed_in_the_store() {
     mount.unmount();
 }
 
+/// Where another program writes to that copy by its new name, the descriptor from before is refused; nothing is mixed or dropped silently.
+#[test]
+fn a_conflict_copy_that_was_written_refuses_old_writers() {
+    if !can_mount() {
+        return;
+    }
+    let (old, new) = (pattern(3_893, 1), pattern(23_893, 2));
+    let (host, old_stored, _) = Host::keep_both(&old, &new, &[]);
+    let mount = host.mount(&[]);
+    let held = File::options().read(true).write(true).open(host.plain()).unwrap();
+    let name = host.stored.file_name().unwrap().to_str().unwrap();
+    fs::rename(&host.stored, host.stored.with_file_name(format!("{name} (1)"))).unwrap();
+    host.replace(&old_stored);
+    assert!(fs::read(host.plain()).unwrap() == old);
+    let copy = host.scratch.point().join("f (1)");
+    append(&copy, b"line\n").unwrap();
+    held.write_all_at(b"by descriptor", 100).and_then(|()| held.sync_all()).unwrap_err();
+    drop(held);
+    assert!(fs::read(&copy).unwrap() == [&new[..], b"line\n"].concat());
+    mount.unmount();
+    assert!(host.cat() == old);
+}
+
+/// Syncthing moves the old version into a directory that is none of the vault's. What was written through a descriptor went there, and was
+/// acknowledged; of a file that was made in the mount it was also acknowledged where the tool had moved it out of the vault.
+#[test]
+fn fsync_of_a_file_that_left_the_vault_fails() {
+    if !can_mount() {
+        return;
+    }
+    for made_here in [false, true] {
+        for inside in [false, true] {
+            let (old, new) = (pattern(3_893, 1), pattern(23_893, 2));
+            let (host, old_stored, _) = Host::keep_both(&old, &new, &[]);
+            let mount = host.mount(&[]);
+            if made_here {
+                fs::remove_file(host.plain()).unwrap();
+                fs::write(host.plain(), &new).unwrap();
+            }
+            let held = File::options().read(true).write(true).open(host.plain()).unwrap();
+            let versions = if inside { host.scratch.vault().join(".stversions") } else { host.scratch.path().join("versions") };
+            fs::create_dir(&versions).unwrap();
+            fs::rename(&host.stored, versions.join("f~20260101-120000")).unwrap();
+            host.replace(&old_stored);
+            held.write_all_at(b"written after", 100).unwrap();
+            assert!(held.sync_all().is_err(), "made here: {made_here}, inside: {inside}");
+            drop(held);
+            assert!(fs::read(host.plain()).unwrap() == old);
+            mount.unmount();
+        }
+    }
+}
+
+/// A hard link that nobody has looked up is replaced after the other name was removed: the file has no name any more, and not by a program.
+#[test]
+fn fsync_of_a_file_whose_last_link_was_replaced_fails() {
+    if !can_mount() {
+        return;
+    }
+    let host = Host::new(&[], &pattern(30_000, 1));
+    let other = host.keep();
+    let mount = host.mount(&[]);
+    let (first, second) = (host.scratch.point().join("first"), host.scratch.point().join("second"));
+    let before: Vec<PathBuf> = fs::read_dir(host.scratch.vault()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    fs::write(&second, pattern(20_000, 2)).unwrap();
+    let entries = fs::read_dir(host.scratch.vault()).unwrap().map(|entry| entry.unwrap().path());
+    let stored = entries.into_iter().find(|path| !before.contains(path) && !path.to_str().unwrap().contains('+')).unwrap();
+    fs::hard_link(&second, &first).unwrap();
+    mount.unmount();
+    let mount = host.mount(&[]);
+    let held = File::options().read(true).write(true).open(&first).unwrap();
+    fs::remove_file(&first).unwrap();
+    let new = host.scratch.path().join("arriving");
+    fs::write(&new, &other).unwrap();
+    fs::rename(&new, &stored).unwrap();
+    held.write_all_at(b"written after", 100).unwrap();
+    assert!(held.sync_all().is_err());
+    drop(held);
+    mount.unmount();
+}
+
+/// A sync tool replaces, moves away or removes a whole directory. What a program appended by the name of a file in it went to the old one,
+/// and was acknowledged, as long as the kernel knew the name.
+#[test]
+fn no_append_goes_into_a_replaced_directory() {
+    if !can_mount() {
+        return;
+    }
+    for replaced in [true, false] {
+        let host = Host::new(&[], b"");
+        let mount = host.mount(&[]);
+        let plain = host.scratch.point().join("d/e/f");
+        fs::create_dir_all(plain.parent().unwrap()).unwrap();
+        fs::write(&plain, pattern(23_893, 1)).unwrap();
+        mount.unmount();
+        let map = expect_code(host.scratch.kithfs("map").arg(host.scratch.vault()).arg("d"), 0);
+        let stored = host.scratch.vault().join(String::from_utf8(map.stdout).unwrap().trim());
+        let new = host.scratch.path().join("arriving");
+        expect_code(std::process::Command::new("cp").arg("-a").arg(&stored).arg(&new), 0);
+        let mount = host.mount(&[]);
+        assert!(fs::read(&plain).unwrap() == pattern(23_893, 1));
+        let held = File::options().read(true).write(true).open(&plain).unwrap();
+        fs::rename(&stored, host.scratch.path().join("trash")).unwrap();
+        if replaced {
+            fs::rename(&new, &stored).unwrap();
+            append(&plain, b"line\n").unwrap();
+        } else {
+            append(&plain, b"line\n").unwrap_err();
+        }
+        held.write_all_at(b"written after", 100).unwrap();
+        assert!(held.sync_all().is_err(), "replaced: {replaced}");
+        drop(held);
+        mount.unmount();
+        if replaced {
+            let contents = expect_code(host.scratch.kithfs("cat").arg(host.scratch.vault()).arg("d/e/f"), 0).stdout;
+            assert!(contents == [&pattern(23_893, 1)[..], b"line\n"].concat());
+        }
+    }
+}
+
 /// A file that only programs in the mount removed goes on as a file without a name.
 #[test]
 fn a_file_that_a_program_removed_can_still_be_written() {

@@ -120,7 +120,12 @@ impl Cached {
 
     /// Whether an answer may tell `size`.
     pub fn agrees_with(&self, size: u64) -> bool {
-        *self == Cached::NOTHING || self.size == size
+        self.size == size
+    }
+
+    /// Whether both have one size.
+    pub fn agrees_with_size_of(&self, other: &Cached) -> bool {
+        self.size == other.size
     }
 }
 
@@ -137,6 +142,10 @@ pub(super) struct Node {
     pub cached: Cached,
     /// No open by way of this node succeeds any more: the store has another state than the kernel's cache.
     pub retired: bool,
+    /// The file has got another size since an answer told one.
+    pub resized: bool,
+    /// The kernel has dropped its inode while answers were under way that may have told another size.
+    pub crossed: bool,
     rare: Option<Box<Rare>>,
 }
 
@@ -153,6 +162,8 @@ impl Node {
             opens: 0,
             cached: Cached::NOTHING,
             retired: false,
+            resized: false,
+            crossed: false,
             rare: None,
         }
     }

@@ -1,0 +1,114 @@
+//! Nobody touches the store, and programs work on the same files at the same time: what is looked for after a change beneath the mount must
+//! not be found in what the mount itself does.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+
+/// Runs `work` until `main` has returned.
+fn beside<T>(work: &[&(dyn Fn() + Sync)], main: impl FnOnce() -> T) -> T {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for work in work {
+            scope.spawn(|| {
+                while !over.load(Ordering::Acquire) {
+                    work();
+                }
+            });
+        }
+        let done = main();
+        over.store(true, Ordering::Release);
+        done
+    })
+}
+
+/// An open by name looked at the names of an open file in the middle of a rename, took it for replaced by another program, and the next
+/// `fsync` of the program that wrote to it failed.
+#[test]
+fn a_log_that_is_rotated_and_read_is_never_lost() {
+    if !can_mount() {
+        return;
+    }
+    let host = Host::new(&[], &pattern(5_000, 1));
+    let mount = host.mount(&[]);
+    let (log, rotated) = (host.plain(), host.scratch.point().join("f.1"));
+    let rotate = || {
+        fs::rename(&log, &rotated).unwrap();
+        fs::rename(&rotated, &log).unwrap();
+    };
+    let read = || {
+        for name in [&log, &rotated] {
+            let _ = File::open(name);
+        }
+    };
+    let write = || {
+        for name in [&log, &rotated] {
+            let _ = append(name, b"N");
+        }
+    };
+    beside(&[&rotate, &read, &write], || {
+        let mut held = File::options().append(true).open(host.plain()).or_else(|_| File::options().append(true).open(&rotated)).unwrap();
+        for n in 0..300 {
+            held.write_all(b"W").unwrap();
+            held.sync_all().unwrap_or_else(|error| panic!("fsync number {n}: {error}"));
+        }
+    });
+    mount.unmount();
+    let contents = host.cat();
+    assert_eq!(contents.iter().skip(5_000).filter(|byte| **byte == b'W').count(), 300);
+}
+
+/// The same where the file is removed, or another one renamed over it, while it is open.
+#[test]
+fn a_removed_file_is_written_beside_readers_of_its_name() {
+    if !can_mount() {
+        return;
+    }
+    let host = Host::new(&[], b"");
+    let mount = host.mount(&[]);
+    let (name, other) = (host.scratch.point().join("g"), host.scratch.point().join("other"));
+    let read = || {
+        let _ = File::open(&name);
+    };
+    beside(&[&read, &read], || {
+        for n in 0..200 {
+            let mut held = File::create(&name).unwrap();
+            held.write_all(b"before").unwrap();
+            held.sync_all().unwrap();
+            if n % 2 == 0 {
+                fs::remove_file(&name).unwrap();
+            } else {
+                fs::write(&other, b"of another one").unwrap();
+                fs::rename(&other, &name).unwrap();
+            }
+            held.write_all(b"after").unwrap();
+            held.sync_all().unwrap_or_else(|error| panic!("round {n}: {error}"));
+        }
+    });
+    mount.unmount();
+}
+
+/// An open came by a node of which a rename had just taken the name, and failed with ENOENT although there was a file of that name at any
+/// time.
+#[test]
+fn a_file_that_is_renamed_over_can_always_be_opened() {
+    if !can_mount() {
+        return;
+    }
+    let host = Host::new(&[], b"x");
+    let mount = host.mount(&[]);
+    let new = host.scratch.point().join("new");
+    let save = || {
+        fs::write(&new, pattern(3_000, 2)).unwrap();
+        fs::rename(&new, host.plain()).unwrap();
+    };
+    beside(&[&save], || {
+        for _ in 0..2_000 {
+            // The kernel looks a name up once more after ESTALE, and no more often.
+            if let Err(error) = File::open(host.plain()) {
+                assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{error}");
+            }
+        }
+    });
+    mount.unmount();
+}
