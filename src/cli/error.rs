@@ -122,6 +122,16 @@ pub enum Error {
         /// A recovery code was given.
         by_code: bool,
     },
+    /// To try a passphrase costs far more than a new one is given, and nobody can be asked.
+    #[error("unlock {}: to try a passphrase takes {mib} MiB of memory and about {seconds} s, as the file says, which nothing proves", shown(path))]
+    CostlyIdentity {
+        /// The identity.
+        path: PathBuf,
+        /// The memory, in MiB.
+        mib: u32,
+        /// The time, in seconds.
+        seconds: u64,
+    },
     /// The vault has no identity of its own.
     #[error("unlock {}: the vault has no identity of its own", shown(.0))]
     NoOwnIdentity(PathBuf),

@@ -59,9 +59,17 @@ pub fn make_parent(path: &Path) -> Result<(), Error> {
 /// # Errors
 /// It belongs to another user than this one and root, or group or others may write to it.
 pub fn check_private(path: &Path, metadata: &std::fs::Metadata) -> Result<(), Error> {
-    let me = rustix::process::geteuid().as_raw();
-    let is_private = (metadata.uid() == me || metadata.uid() == 0) && metadata.mode() & 0o022 == 0;
-    if is_private { Ok(()) } else { Err(Error::WritableByOthers(path.to_owned())) }
+    if is_private(metadata.uid(), metadata.mode()) { Ok(()) } else { Err(Error::WritableByOthers(path.to_owned())) }
+}
+
+/// Whether nobody but this user and root can write to an object with this owner and mode.
+pub fn is_private(owner: u32, mode: u32) -> bool {
+    is_trusted(owner) && mode & 0o022 == 0
+}
+
+/// Whether `uid` is this user or root.
+pub fn is_trusted(uid: u32) -> bool {
+    uid == rustix::process::geteuid().as_raw() || uid == 0
 }
 
 #[cfg(test)]

@@ -135,6 +135,7 @@ impl From<Error> for Failure {
             | Error::LastSlot(_)
             | Error::NotVerified(_)
             | Error::IdentityChanged(_)
+            | Error::CostlyIdentity { .. }
             | Error::SomeFailed { .. } => Exit::Failure,
         };
         let hint = hint(&error);
@@ -160,6 +161,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::WrongSecret { by_code: true, .. } => {
             "a recovery code belongs to one identity only; compare each group with the paper".to_owned()
         }
+        Error::CostlyIdentity { .. } => format!("if it was you who chose that cost, allow it: {}=1", super::kdf::ALLOW_COST_VARIABLE),
         Error::NoOwnIdentity(_) => "give the identity that owns it, or is a member of it, with --identity FILE".to_owned(),
         Error::Secret { op: "read identity", source, .. } if source.kind() == io::ErrorKind::NotFound => {
             "make one with `kithfs identity new`, or name yours with --identity FILE".to_owned()

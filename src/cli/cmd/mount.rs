@@ -22,7 +22,8 @@ use crate::cli::registry::{Entry, Registered, Registry};
 use crate::cli::report::{Failure, in_vault, note};
 use crate::cli::secret::Given;
 use crate::cli::signals::{self, Signals};
-use crate::cli::{display, identity, seen};
+use crate::cli::identity::{self, Locked};
+use crate::cli::{display, seen};
 use crate::fuse::handover::{self, HandOver};
 use crate::fuse::idle::{self, Idle};
 use crate::fuse::vaultfs::VaultFs;
@@ -36,7 +37,7 @@ const READAHEAD_KIB: u32 = 1024;
 /// All that is known before the fork.
 struct Plan<'a> {
     found: Found,
-    secret: (PathBuf, Given),
+    secret: (Locked, Given),
     mountpoint: PathBuf,
     options: MountOptions,
     serve: ServeOptions,
