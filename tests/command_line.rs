@@ -40,6 +40,20 @@ fn plain_files_are_not_written_into_the_ciphertext() {
 }
 
 #[test]
+fn names_and_texts_of_the_store_forge_no_line() {
+    // The name of a control file was logged as it is. A line feed and a carriage return in it made lines that looked like those of the program.
+    let scratch = Scratch::new(&[]);
+    let name = "+journal-x\nkithfs: all is lost\r ERROR forged";
+    fs::write(scratch.vault().join(name), "no journal").unwrap();
+    for command in [scratch.kithfs("ls").arg(scratch.vault()), scratch.kithfs("fsck").arg(scratch.vault())] {
+        let output = command.output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(said.contains(r"x\x0akithfs: all is lost\x0d ERROR forged"), "{said}");
+        assert!(!said.contains(|c: char| c.is_control() && c != '\n') && !said.contains("\nkithfs: all"), "{said}");
+    }
+}
+
+#[test]
 fn a_recovery_code_that_nobody_could_read_is_told_of_with_what_makes_another() {
     // `init > /dev/full` said that stdout could not be written to, `init | true` nothing at all, and the code that was to open the vault
     // one day was lost.
