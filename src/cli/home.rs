@@ -36,12 +36,20 @@ pub fn contacts() -> Result<PathBuf, Error> {
     Ok(dir("XDG_CONFIG_HOME", ".config")?.join("contacts"))
 }
 
+/// The directory of what this user's programs leave for later ones.
+///
+/// # Errors
+/// There is no home directory.
+pub fn state() -> Result<PathBuf, Error> {
+    dir("XDG_STATE_HOME", ".local/state")
+}
+
 /// The directory with a file for each share that was seen.
 ///
 /// # Errors
 /// There is no home directory.
 pub fn shares() -> Result<PathBuf, Error> {
-    Ok(dir("XDG_STATE_HOME", ".local/state")?.join("shares"))
+    Ok(state()?.join("shares"))
 }
 
 /// Makes the directory of a file, for its owner alone, with the directories above it.
