@@ -4,7 +4,8 @@
 mod people;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::io::BufRead;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Stdio;
 
 use kithfs::crypto::{IdentitySeed, Suite};
@@ -227,10 +228,42 @@ fn a_cost_that_the_storage_host_has_set_is_asked_about() {
     assert!(told.contains("513 MiB") && told.contains("ended with 14"), "{told}");
     let (_, told) = ann.shell(&script("echo y | script -qec 'kithfs ls vault' /dev/null || echo ended with $?"));
     assert!(told.contains("wrong passphrase") && told.contains("ended with 3"), "{told}");
-    // Who chooses such a cost hears of it.
+    // A user who chooses such a cost is told.
     fs::write(&file, &honest).unwrap();
     let args = ["passphrase", "change", "--kdf-memory", "513", "--kdf-passes", "1", "--new-passphrase-file", "passphrase", "vault"];
     assert!(stderr(&ann.ok(&args)).contains("KITHFS_ALLOW_KDF_COST=1"));
+}
+
+#[test]
+fn a_command_that_unlocks_keeps_its_memory_to_itself() {
+    // Only the daemon of a mount did: any program of the same user could trace `put` and `cat` while they had the keys, and a crash of them left
+    // the keys in a core dump.
+    let ann = Person::user("ann", 4);
+    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
+    ann.write("asks", "echo ready >&2; read line; cat passphrase");
+    let program = if ann.home().join("kithfs").exists() { "./kithfs" } else { env!("CARGO_BIN_EXE_kithfs") };
+    for command in ["ls vault", "put vault file", "init --kdf-memory 32 --kdf-passes 1 other", "mount vault none"] {
+        let script =
+            format!("ulimit -S -c $(ulimit -H -c); mkdir -p none; echo $$; exec {program} {command} --passphrase-command 'sh asks'");
+        let mut running = ann.program(&script);
+        let mut running = running.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let line = |from: &mut dyn std::io::Read| {
+            let mut line = String::new();
+            std::io::BufReader::with_capacity(1, from).read_line(&mut line).unwrap();
+            line.trim().to_owned()
+        };
+        let pid = line(running.stdout.as_mut().unwrap());
+        assert_eq!(line(running.stderr.as_mut().unwrap()), "ready", "{command}");
+        // The kernel gives the files in /proc of a process that may not be dumped or traced to root.
+        let owner = fs::metadata(format!("/proc/{pid}/mem")).unwrap().uid();
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+        // It gets no passphrase, and ends.
+        fs::remove_file(ann.home().join("passphrase")).unwrap();
+        running.wait_with_output().unwrap();
+        ann.write("passphrase", "passphrase of ann\n");
+        assert_eq!((owner, core.split_whitespace().nth(4)), (0, Some("0")), "{command}: {core}");
+    }
 }
 
 #[test]
@@ -274,6 +307,10 @@ fn a_contact_is_new_then_verified_and_a_changed_key_is_never_accepted_silently()
     assert!(stderr(&ann.ok(&["contact", "add", "Bob", &key])).contains(&print));
     assert_eq!(said(&ann.ok(&["contact", "list"])), format!("new       {print}  Bob\n"));
     assert!(said(&ann.ok(&["contact", "add", "Bob", &key])).is_empty(), "the same once more changes nothing");
+    // A name with a Cyrillic letter was taken without a word, and listed as a second Bob.
+    let warned = stderr(&ann.ok(&["contact", "add", "B\u{43e}b", &two.to_string()]));
+    assert!(warned.contains("looks like that of Bob"), "{warned}");
+    ann.ok(&["contact", "remove", "B\u{43e}b"]);
     // nobody can be asked
     refused(&ann.fails(&["contact", "verify", "Bob"], 2), "--fingerprint");
     refused(&ann.fails(&["contact", "verify", "Bob", "--fingerprint", &two.fingerprint()], 14), "not the one that was told");
