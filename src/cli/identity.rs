@@ -4,7 +4,7 @@
 //! * An identity file is a name in an open directory ([`Place`]). It is read, locked and replaced through that directory, so that no path is
 //!   resolved a second time: the storage host cannot turn a command to another file by a link.
 //! * Only a regular file is read, through one descriptor. A FIFO does not block.
-//! * Links are followed for a file that the user has named, once, and never for a vault's own identity.
+//! * Links are followed once, for a file that the user has named or keeps in the home, and never for a vault's own identity.
 
 use std::io;
 use std::path::{Path, PathBuf};

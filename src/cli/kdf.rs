@@ -202,7 +202,9 @@ mod tests {
 
     #[test]
     fn the_variable_allows_unless_it_says_no() {
-        for (value, allowed) in [(None, false), (Some(""), false), (Some("0"), false), (Some("No"), false), (Some("1"), true), (Some("yes"), true)] {
+        for (value, allowed) in
+            [(None, false), (Some(""), false), (Some("0"), false), (Some("No"), false), (Some("1"), true), (Some("yes"), true)]
+        {
             assert_eq!(is_allowed(value.map(OsStr::new)), allowed, "{value:?}");
         }
     }

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use super::args::KdfArgs;
 use super::error::Error;
-use super::out::Out;
 use super::identity::Place;
+use super::out::Out;
 use super::replace::replace_in;
 use super::report::{Failure, note, of_identity};
 use super::{identity, kdf, local};

@@ -94,6 +94,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let exit = match &error {
             Error::Usage(_)
+            | Error::ForeignStore { .. }
             | Error::InitNotEmpty(_)
             | Error::PublicKey(_)
             | Error::IdentityExists(_)
@@ -194,6 +195,10 @@ fn hint(error: &Error) -> Option<String> {
         Error::MountPointTaken(_) => "`kithfs mounts` lists what is mounted; `kithfs umount` ends a mount".to_owned(),
         Error::MountPointInVault { .. } => "choose a directory outside of the vault".to_owned(),
         Error::VaultInMountPoint { .. } => "choose a mount point that does not hold the vault".to_owned(),
+        Error::ForeignStore { .. } => {
+            "give the vault's directory to root or yourself alone; or, if you trust them with every file in it: -o allow_other,allow_foreign_store"
+                .to_owned()
+        }
         Error::NoFuseDevice(source) if source.kind() == io::ErrorKind::PermissionDenied => {
             "you may not use /dev/fuse: see its mode, and in a container pass the device in".to_owned()
         }
