@@ -34,7 +34,7 @@ case $which in
             "$kithfs" init --passphrase-file "$work/passphrase" --kdf-memory 32 --kdf-passes 1 "$work/store-$store" >/dev/null 2>&1
         done
         command=(env "PATH=$(dirname -- "$kithfs"):$PATH" "$here/mount-helper/mount.kithfs")
-        own=allow_suid,allow_dev,passphrase_file=$work/passphrase ;;
+        own=allow_suid,allow_dev,allow_foreign_store,passphrase_file=$work/passphrase ;;
     gocryptfs)
         for store in test scratch; do gocryptfs -init -q -scryptn 10 -passfile "$work/passphrase" "$work/store-$store"; done
         command=(gocryptfs -q -nosyslog -allow_other -suid -dev -passfile "$work/passphrase")

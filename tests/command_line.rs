@@ -40,6 +40,54 @@ fn plain_files_are_not_written_into_the_ciphertext() {
 }
 
 #[test]
+fn names_and_texts_of_the_store_forge_no_line() {
+    // The name of a control file was logged as it is. A line feed and a carriage return in it made lines that looked like those of the program.
+    let scratch = Scratch::new(&[]);
+    let name = "+journal-x\nkithfs: all is lost\r ERROR forged";
+    fs::write(scratch.vault().join(name), "no journal").unwrap();
+    for command in [scratch.kithfs("ls").arg(scratch.vault()), scratch.kithfs("fsck").arg(scratch.vault())] {
+        let output = command.output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(said.contains(r"x\x0akithfs: all is lost\x0d ERROR forged"), "{said}");
+        assert!(!said.contains(|c: char| c.is_control() && c != '\n') && !said.contains("\nkithfs: all"), "{said}");
+    }
+}
+
+#[test]
+fn others_enter_no_mount_of_a_foreign_store_unasked() {
+    // Owners and modes are those of the store: with `allow_other` its owner read a file of mode 0600 after a chmod of the ciphertext, and nobody
+    // had been told.
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can give a store away");
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let (vault, point) = (scratch.vault(), scratch.point());
+    let mount = |options: &str, code| says(scratch.kithfs("mount").args(["-o", options]).arg(&vault).arg(&point), code);
+    let umount = || expect_code(scratch.kithfs("umount").arg(&point), 0);
+    for (foreign, who) in [
+        ("chown 1234 vault", "user 1234"),
+        ("chmod 777 vault", "every user"),
+        ("chgrp 1234 vault; chmod 770 vault", "group 1234"),
+        ("chmod 700 vault; setfacl -m u:1234:rwx vault", "an ACL"),
+    ] {
+        shell(scratch.path(), &format!("chown 0:0 vault; chmod 700 vault; {foreign}"));
+        let refused = mount("allow_other", 2);
+        assert!(refused.contains(who) && refused.contains("allow_foreign_store"), "{foreign}: {refused}");
+        let warned = mount("allow_other,allow_foreign_store", 0);
+        assert!(warned.contains(who), "{foreign}: {warned}");
+        umount();
+        assert_eq!(mount("ro", 0), "", "nobody else may enter");
+        umount();
+    }
+    for own in ["setfacl -b vault; chown 0:0 vault; chmod 755 vault", "chmod 770 vault"] {
+        shell(scratch.path(), own);
+        assert_eq!(mount("allow_other", 0), "", "{own}");
+        umount();
+    }
+}
+
+#[test]
 fn a_recovery_code_that_nobody_could_read_is_told_of_with_what_makes_another() {
     // `init > /dev/full` said that stdout could not be written to, `init | true` nothing at all, and the code that was to open the vault
     // one day was lost.

@@ -4,7 +4,8 @@
 mod people;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::io::BufRead;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Stdio;
 
 use kithfs::crypto::{IdentitySeed, Suite};
@@ -122,6 +123,149 @@ fn a_slot_that_another_command_has_made_meanwhile_is_not_lost() {
     assert!(made > 0);
 }
 
+/// A shell script in which `kithfs` is the program under test.
+fn script(text: &str) -> String {
+    text.replace("kithfs ", &format!("{} ", env!("CARGO_BIN_EXE_kithfs")))
+}
+
+#[test]
+fn an_identity_swapped_during_the_prompt_is_not_followed() {
+    // The identity was looked at, the passphrase asked for, and then the file opened by its path. A storage host who put a link or a FIFO there
+    // meanwhile had the program read any file of the user, or wait for ever.
+    let ann = Person::new("ann");
+    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
+    ann.ok(&["mkdir", "vault", "letters"]);
+    fs::rename(ann.home().join("vault/+identity"), ann.home().join("honest")).unwrap();
+    ann.write("private", "not for the storage host");
+    for swap in ["ln -s ../private vault/+identity", "mkfifo vault/+identity"] {
+        let prompt = format!("rm vault/+identity; {swap}; cat passphrase");
+        let (done, told) = ann.shell(&script(&format!(
+            "rm -f vault/+identity; cp honest vault/+identity; timeout 20 kithfs ls --passphrase-command '{prompt}' vault"
+        )));
+        assert!(done && told == "letters\n", "{swap}: {told}");
+    }
+}
+
+#[test]
+fn a_link_put_under_a_passphrase_change_is_not_replaced_through() {
+    // `passphrase change` replaced what the vault's identity led to at that time. A storage host who put a link there while the new passphrase
+    // was typed had a file elsewhere in the home overwritten.
+    let ann = Person::new("ann");
+    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
+    let honest = fs::read(ann.home().join("vault/+identity")).unwrap();
+    let swap = "mv vault/+identity elsewhere; ln -s ../elsewhere vault/+identity; echo another passphrase";
+    for args in [&["passphrase", "change"][..], &["passphrase", "add"]] {
+        let told = ann.fails(&[args, &["--kdf-memory", "32", "--kdf-passes", "1", "--new-passphrase-command", swap, "vault"]].concat(), 1);
+        assert!(stderr(&told).contains("changed it meanwhile"), "{}", stderr(&told));
+        assert!(fs::read(ann.home().join("elsewhere")).unwrap() == honest, "a file outside of the vault was written to");
+        assert!(ann.home().join("vault/+identity").is_symlink(), "what was put there is left alone");
+        fs::rename(ann.home().join("elsewhere"), ann.home().join("vault/+identity")).unwrap();
+    }
+    // A link that the user names is another matter: what it leads to is changed, and the link stays.
+    std::os::unix::fs::symlink("vault/+identity", ann.home().join("mine")).unwrap();
+    ann.ok(&["passphrase", "add", "--new-recovery-code", "--identity", "mine"]);
+    assert!(ann.home().join("mine").is_symlink() && fs::read(ann.home().join("vault/+identity")).unwrap() != honest);
+}
+
+#[test]
+fn an_identity_that_is_no_regular_file_is_refused_at_once() {
+    // A FIFO given with `--identity`, or put where one is expected, held the command until somebody wrote to it.
+    let ann = Person::new("ann");
+    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
+    ann.shell("mkfifo pipe; ln -s pipe link; mkdir dir; mkdir -p .config/kithfs; mkfifo .config/kithfs/identity");
+    for (args, what) in [
+        ("ls --identity pipe vault", "no regular file"),
+        ("ls --identity link vault", "no regular file"),
+        ("ls --identity dir vault", "no regular file"),
+        ("identity show", "no regular file"),
+        ("init --identity pipe other", "no regular file"),
+        ("passphrase list --identity pipe", "no regular file"),
+        ("rm vault/+identity; mkfifo vault/+identity; ls vault", "no regular file"),
+    ] {
+        let (before, args) = args.rsplit_once("; ").unwrap_or(("", args));
+        let (_, told) = ann.shell(&script(&format!("{before}\n timeout 20 kithfs {args} || echo ended with $?")));
+        assert!(told.contains(what) && told.contains("ended with 3"), "{args}: {told}");
+    }
+}
+
+#[test]
+fn a_cost_that_the_storage_host_has_set_is_asked_about() {
+    // Nothing proves what an identity file says of the cost of a passphrase before it is unlocked. A storage host who wrote the highest one had
+    // each command take four gibibytes of memory and minutes of time.
+    let ann = Person::new("ann");
+    let code = said(&ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]));
+    ann.write("code", &code);
+    let file = ann.home().join("vault/+identity");
+    let honest = fs::read(&file).unwrap();
+    let with_cost = |memory_mib: u32, passes: u32| {
+        let mut bytes = honest.clone();
+        bytes[76 + 12..][..4].copy_from_slice(&(memory_mib << 10).to_le_bytes());
+        bytes[76 + 16..][..4].copy_from_slice(&passes.to_le_bytes());
+        fs::write(&file, bytes).unwrap();
+    };
+    for (memory_mib, passes) in [(513, 1), (256, 33)] {
+        with_cost(memory_mib, passes);
+        for command in ["ls", "info", "identity export --identity vault/+identity", "passphrase add --new-recovery-code"] {
+            let mut args: Vec<&str> = command.split(' ').collect();
+            if !args.contains(&"--identity") {
+                args.push("vault");
+            }
+            if command == "info" {
+                ann.ok(&args); // needs no passphrase
+                continue;
+            }
+            refused(&ann.fails(&args, 1), "KITHFS_ALLOW_KDF_COST=1");
+        }
+        ann.ok(&["ls", "--recovery-code-file", "code", "vault"]);
+    }
+    with_cost(512, 1);
+    refused(&ann.fails(&["ls", "vault"], 3), "wrong passphrase");
+    with_cost(513, 1);
+    let (done, told) = ann.shell(&script("KITHFS_ALLOW_KDF_COST=1 kithfs ls vault"));
+    assert!(!done && told.contains("wrong passphrase"), "{told}");
+    // At a terminal the user is asked, and a no is a no.
+    let (_, told) = ann.shell(&script("echo n | script -qec 'kithfs ls vault' /dev/null || echo ended with $?"));
+    assert!(told.contains("513 MiB") && told.contains("ended with 14"), "{told}");
+    let (_, told) = ann.shell(&script("echo y | script -qec 'kithfs ls vault' /dev/null || echo ended with $?"));
+    assert!(told.contains("wrong passphrase") && told.contains("ended with 3"), "{told}");
+    // A user who chooses such a cost is told.
+    fs::write(&file, &honest).unwrap();
+    let args = ["passphrase", "change", "--kdf-memory", "513", "--kdf-passes", "1", "--new-passphrase-file", "passphrase", "vault"];
+    assert!(stderr(&ann.ok(&args)).contains("KITHFS_ALLOW_KDF_COST=1"));
+}
+
+#[test]
+fn a_command_that_unlocks_keeps_its_memory_to_itself() {
+    // Only the daemon of a mount did: any program of the same user could trace `put` and `cat` while they had the keys, and a crash of them left
+    // the keys in a core dump.
+    let ann = Person::user("ann", 4);
+    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
+    ann.write("asks", "echo ready >&2; read line; cat passphrase");
+    let program = if ann.home().join("kithfs").exists() { "./kithfs" } else { env!("CARGO_BIN_EXE_kithfs") };
+    for command in ["ls vault", "put vault file", "init --kdf-memory 32 --kdf-passes 1 other", "mount vault none"] {
+        let script =
+            format!("ulimit -S -c $(ulimit -H -c); mkdir -p none; echo $$; exec {program} {command} --passphrase-command 'sh asks'");
+        let mut running = ann.program(&script);
+        let mut running = running.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let line = |from: &mut dyn std::io::Read| {
+            let mut line = String::new();
+            std::io::BufReader::with_capacity(1, from).read_line(&mut line).unwrap();
+            line.trim().to_owned()
+        };
+        let pid = line(running.stdout.as_mut().unwrap());
+        assert_eq!(line(running.stderr.as_mut().unwrap()), "ready", "{command}");
+        // The kernel gives the files in /proc of a process that may not be dumped or traced to root.
+        let owner = fs::metadata(format!("/proc/{pid}/mem")).unwrap().uid();
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+        // It gets no passphrase, and ends.
+        fs::remove_file(ann.home().join("passphrase")).unwrap();
+        running.wait_with_output().unwrap();
+        ann.write("passphrase", "passphrase of ann\n");
+        assert_eq!((owner, core.split_whitespace().nth(4)), (0, Some("0")), "{command}: {core}");
+    }
+}
+
 #[test]
 fn a_vault_that_comes_while_init_waits_for_a_passphrase_keeps_its_identity() {
     // The directory was empty when `init` looked, and a sync tool, or another `init`, brought a vault while it waited. It put the new identity in
@@ -163,6 +307,10 @@ fn a_contact_is_new_then_verified_and_a_changed_key_is_never_accepted_silently()
     assert!(stderr(&ann.ok(&["contact", "add", "Bob", &key])).contains(&print));
     assert_eq!(said(&ann.ok(&["contact", "list"])), format!("new       {print}  Bob\n"));
     assert!(said(&ann.ok(&["contact", "add", "Bob", &key])).is_empty(), "the same once more changes nothing");
+    // A name with a Cyrillic letter was taken without a word, and listed as a second Bob.
+    let warned = stderr(&ann.ok(&["contact", "add", "B\u{43e}b", &two.to_string()]));
+    assert!(warned.contains("looks like that of Bob"), "{warned}");
+    ann.ok(&["contact", "remove", "B\u{43e}b"]);
     // nobody can be asked
     refused(&ann.fails(&["contact", "verify", "Bob"], 2), "--fingerprint");
     refused(&ann.fails(&["contact", "verify", "Bob", "--fingerprint", &two.fingerprint()], 14), "not the one that was told");

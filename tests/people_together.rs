@@ -227,8 +227,8 @@ fn a_daemon_that_has_no_descriptor_left_for_a_moment_answers_later() {
     let _hers = Mounted::at(&ann, &[], "vault");
     let info: serde_json::Value = serde_json::from_str(&said(&ann.ok(&["info", "--json", "vault"]))).unwrap();
     let daemon = info["in_use_by"]["pid"].as_i64().unwrap();
-    let uid = rustix::process::geteuid();
-    let places = [PathBuf::from("/run/kithfs/mounts"), PathBuf::from(format!("/tmp/kithfs-{uid}/mounts"))];
+    let (state, host) = (ann.home().join(".local/state/kithfs"), rustix::system::uname().nodename().to_string_lossy().into_owned());
+    let places = [PathBuf::from("/run/kithfs/mounts"), state.join(format!("mounts-{host}"))];
     let is_its = |name: &str| name.starts_with(&format!("{daemon}-")) && name.ends_with(".sock");
     let mut sockets = places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().map(|entry| entry.unwrap().path());
     let socket = sockets.find(|path| is_its(path.file_name().unwrap().to_str().unwrap())).unwrap();

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::{Access, Dir, RenameMode};
+use super::{Access, Dir, Kind, RenameMode};
 
 /// Why a file was not replaced.
 #[derive(Debug)]
@@ -31,7 +31,9 @@ pub fn replace<E>(
     let failed = |op| move |source| ReplaceError::Store(op, source);
     let new = dir.create_file(temporary, 0o600).map_err(failed("write beside"))?;
     let prepared = (|| {
-        if let Ok(old) = dir.stat(name) {
+        if let Ok(old) = dir.stat(name)
+            && old.kind == Kind::File
+        {
             let is = new.stat().map_err(failed("keep owner and mode of"))?;
             if (is.uid, is.gid) != (old.uid, old.gid) {
                 // An ordinary user who may write to the directory, but does not own the file, becomes its owner.

@@ -259,9 +259,11 @@ pub struct Mount {
     pub foreground: bool,
     /// Options of the mount, separated by commas
     ///
-    /// ro, rw, allow_other, default_permissions, no_default_permissions, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, noatime, nodiratime,
+    /// ro, rw, allow_other, allow_foreign_store, default_permissions, no_default_permissions, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, noatime, nodiratime,
     /// nonempty, shared, idle=TIME, fsname=NAME, subtype=NAME, uid=N, gid=N, umask=OCTAL, uring, uring_memory=MIB. Device nodes and set-user-id bits do not work unless `dev` and
     /// `suid` are given. Who may do what is decided by the kernel, but in a mount by root without allow_other, or with no_default_permissions, by the daemon. A comma in a value is written `\,`.
+    /// allow_other is refused where another user than root and the one who mounts owns the vault's directory or may write to it, who can then give
+    /// themselves any file in it; allow_foreign_store allows that.
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub options: Vec<String>,
     /// Unmount once nobody has used it for so long: 10m, 1h30m, or a number of seconds

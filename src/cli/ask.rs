@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 
+use super::display::Line;
 use super::error::Error;
 
 /// Asks at the terminal; `yes` answers beforehand.
@@ -17,7 +18,7 @@ pub fn confirm(question: &str, yes: bool) -> Result<(), Error> {
     }
     let mut terminal = File::options().read(true).write(true).open("/dev/tty").map_err(|_| Error::CannotAsk(question.to_owned()))?;
     let failed = |source| Error::Os { op: "ask at the terminal", source };
-    write!(terminal, "{question} [y/N] ").and_then(|()| terminal.flush()).map_err(failed)?;
+    write!(terminal, "{} [y/N] ", Line(question)).and_then(|()| terminal.flush()).map_err(failed)?;
     let mut answer = String::new();
     BufReader::new(terminal).read_line(&mut answer).map_err(failed)?;
     if is_yes(&answer) { Ok(()) } else { Err(Error::Declined) }

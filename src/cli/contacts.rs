@@ -7,6 +7,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use unicode_security::MixedScript;
+use unicode_security::confusable_detection::skeleton;
+
+use super::display::Shown;
 use super::error::Error;
 use super::home;
 use super::replace::replace;
@@ -74,6 +78,17 @@ fn read(path: &Path) -> Result<Contacts, Error> {
     }
 }
 
+/// Returns why a name could be taken for another one, if it could: letters of several scripts in it, or a contact whose name looks the same.
+pub fn look_alike(contacts: &Contacts, name: &str) -> Option<String> {
+    let looks = |name: &str| skeleton(name).collect::<String>();
+    let same = contacts.all().iter().find(|contact| contact.name != name && looks(&contact.name) == looks(name));
+    match same {
+        Some(contact) => Some(format!("it looks like that of {}, which is another contact", Shown(contact.name.as_bytes()))),
+        None if !name.is_single_script() => Some("it has letters of several scripts, of which some look alike".to_owned()),
+        None => None,
+    }
+}
+
 /// A failure about one contact.
 pub fn failed(error: ContactError) -> Error {
     match home::contacts() {
@@ -85,4 +100,26 @@ pub fn failed(error: ContactError) -> Error {
 /// Where the contacts lie, for messages.
 pub fn place() -> PathBuf {
     home::contacts().unwrap_or_else(|_| PathBuf::from("contacts"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sharing::PublicIdentity;
+
+    #[test]
+    fn a_name_that_could_be_taken_for_another_is_found() {
+        let mut contacts = Contacts::default();
+        for (index, name) in ["Bob", "Anna Müller"].into_iter().enumerate() {
+            contacts.add(name, &PublicIdentity { sign: [index as u8; 32], exchange: [index as u8; 32] }).unwrap();
+        }
+        // with letters of Cyrillic and Greek
+        for (name, like) in [("B\u{43e}b", "Bob"), ("\u{391}nna Müller", "Anna"), ("Ey\u{435}", "several scripts")] {
+            let why = look_alike(&contacts, name);
+            assert!(why.as_deref().is_some_and(|why| why.contains(like)), "{name}: {why:?}");
+        }
+        for name in ["Bob", "Bob 2", "Боб", "田中さん", "Ελένη", "O'Neill-Öz, ann@example.org"] {
+            assert_eq!(look_alike(&contacts, name), None, "{name}");
+        }
+    }
 }

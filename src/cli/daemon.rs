@@ -1,4 +1,4 @@
-//! Going to the background, and what a process that holds keys gives up.
+//! Going to the background, and what a process that holds secrets gives up.
 //!
 //! Rules that hold here
 //! * The fork comes before the first thread, for a thread does not survive it: the secret is asked for before, keys are stretched and the
@@ -133,7 +133,8 @@ fn leave_terminal() -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps the memory of this process out of core dumps and away from the debuggers of its own user.
+/// Keeps the memory of this process out of core dumps, away from the debuggers of its own user, and where it may out of swap. Called before
+/// any secret is asked for. A child of fork(2) has the first two from its parent, but no locked memory.
 ///
 /// # Errors
 /// Those of prctl(2) and setrlimit(2).

@@ -1,7 +1,9 @@
 //! How bytes, paths, times and modes are shown.
 //!
 //! Rules that hold here
-//! * What goes to a terminal holds no control characters: a file name must not be able to move the cursor or change colours.
+//! * What goes to a terminal or a log holds no control characters: a file name must not be able to move the cursor, change colours or
+//!   begin a line. A name is shown by [`Shown`]. Messages, output and log lines are escaped by [`Line`] where they are written, whatever is in
+//!   them.
 //! * Times are UTC, so that output is the same on each machine.
 
 use std::ffi::OsString;
@@ -20,19 +22,50 @@ impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
             for c in chunk.valid().chars() {
-                match c {
-                    '\\' => f.write_str("\\\\")?,
-                    c if c.is_control() || is_invisible(c) => {
-                        let mut bytes = [0; 4];
-                        c.encode_utf8(&mut bytes).bytes().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
-                    }
-                    c => f.write_char(c)?,
-                }
+                if c == '\\' { f.write_str("\\\\")? } else { write_visible(f, c)? }
             }
             chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
         }
         Ok(())
     }
+}
+
+/// A text as one line for people: control characters and invisible ones as `\xNN`. A backslash stays, for names in it are [`Shown`] already.
+pub struct Line<'a>(pub &'a str);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| write_visible(f, c))
+    }
+}
+
+/// JSON of the same value without control characters but line ends, and without invisible ones: within strings, where alone they can be,
+/// they become `\uNNNN`.
+pub fn json(json: &str) -> String {
+    json.chars().fold(String::with_capacity(json.len()), |mut text, c| {
+        if c == '\n' || !is_hidden(c) {
+            text.push(c);
+        } else {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(text, "\\u{unit:04x}");
+            }
+        }
+        text
+    })
+}
+
+/// Whether a character does not show as itself.
+fn is_hidden(c: char) -> bool {
+    c.is_control() || is_invisible(c)
+}
+
+/// Writes a character, or its bytes as `\xNN` where it is hidden.
+fn write_visible(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
+    if !is_hidden(c) {
+        return f.write_char(c);
+    }
+    let mut bytes = [0; 4];
+    c.encode_utf8(&mut bytes).bytes().try_for_each(|byte| write!(f, "\\x{byte:02x}"))
 }
 
 /// Characters that turn the direction of a line or cannot be seen: they make one name look like another. Those that Unicode has displays
@@ -207,6 +240,21 @@ mod tests {
         assert_eq!(Shown(b"a\\b\xff\xfe").to_string(), "a\\\\b\\xff\\xfe");
         assert_eq!(Shown("\u{202e}txt.exe".as_bytes()).to_string(), "\\xe2\\x80\\xaetxt.exe");
         assert_eq!(Shown("\u{9b}2J".as_bytes()).to_string(), "\\xc2\\x9b2J");
+    }
+
+    #[test]
+    fn a_line_is_one_line_and_keeps_what_is_escaped() {
+        let name = Shown(b"a\nb\\").to_string();
+        assert_eq!(Line(&name).to_string(), name);
+        assert_eq!(Line("host\r\nkithfs: forged \x1b[2J\u{202e}").to_string(), "host\\x0d\\x0akithfs: forged \\x1b[2J\\xe2\\x80\\xae");
+    }
+
+    #[test]
+    fn json_keeps_its_value_and_shows_nothing_hidden() {
+        let value = serde_json::json!({ "host": "a\u{9b}2J\u{7f}\u{202e}\u{e0041}\r\n\"\\ü" });
+        let shown = json(&serde_json::to_string_pretty(&value).unwrap());
+        assert!(shown.chars().all(|c| c == '\n' || !is_hidden(c)), "{shown}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
     }
 
     #[test]

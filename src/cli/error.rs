@@ -92,6 +92,14 @@ pub enum Error {
         /// The mount point.
         mountpoint: PathBuf,
     },
+    /// Others may enter the mount, and one of them can change the owners and modes of what is stored.
+    #[error("mount {}: with allow_other, {who} could read all files in it", shown(vault))]
+    ForeignStore {
+        /// The vault.
+        vault: PathBuf,
+        /// Who has the store.
+        who: String,
+    },
     /// There is no FUSE device.
     #[error("mount: /dev/fuse cannot be opened: {0}")]
     NoFuseDevice(io::Error),
@@ -121,6 +129,19 @@ pub enum Error {
         path: PathBuf,
         /// A recovery code was given.
         by_code: bool,
+    },
+    /// To try a passphrase costs far more than a new one is given, and nobody can be asked.
+    #[error(
+        "unlock {}: to try a passphrase takes {mib} MiB of memory and about {seconds} s, as the file says, which nothing proves",
+        shown(path)
+    )]
+    CostlyIdentity {
+        /// The identity.
+        path: PathBuf,
+        /// The memory, in MiB.
+        mib: u32,
+        /// The time, in seconds.
+        seconds: u64,
     },
     /// The vault has no identity of its own.
     #[error("unlock {}: the vault has no identity of its own", shown(.0))]

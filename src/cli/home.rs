@@ -36,12 +36,20 @@ pub fn contacts() -> Result<PathBuf, Error> {
     Ok(dir("XDG_CONFIG_HOME", ".config")?.join("contacts"))
 }
 
+/// The directory of what this user's programs leave for later ones.
+///
+/// # Errors
+/// There is no home directory.
+pub fn state() -> Result<PathBuf, Error> {
+    dir("XDG_STATE_HOME", ".local/state")
+}
+
 /// The directory with a file for each share that was seen.
 ///
 /// # Errors
 /// There is no home directory.
 pub fn shares() -> Result<PathBuf, Error> {
-    Ok(dir("XDG_STATE_HOME", ".local/state")?.join("shares"))
+    Ok(state()?.join("shares"))
 }
 
 /// Makes the directory of a file, for its owner alone, with the directories above it.
@@ -59,9 +67,17 @@ pub fn make_parent(path: &Path) -> Result<(), Error> {
 /// # Errors
 /// It belongs to another user than this one and root, or group or others may write to it.
 pub fn check_private(path: &Path, metadata: &std::fs::Metadata) -> Result<(), Error> {
-    let me = rustix::process::geteuid().as_raw();
-    let is_private = (metadata.uid() == me || metadata.uid() == 0) && metadata.mode() & 0o022 == 0;
-    if is_private { Ok(()) } else { Err(Error::WritableByOthers(path.to_owned())) }
+    if is_private(metadata.uid(), metadata.mode()) { Ok(()) } else { Err(Error::WritableByOthers(path.to_owned())) }
+}
+
+/// Whether nobody but this user and root can write to an object with this owner and mode.
+pub fn is_private(owner: u32, mode: u32) -> bool {
+    is_trusted(owner) && mode & 0o022 == 0
+}
+
+/// Whether `uid` is this user or root.
+pub fn is_trusted(uid: u32) -> bool {
+    uid == rustix::process::geteuid().as_raw() || uid == 0
 }
 
 #[cfg(test)]

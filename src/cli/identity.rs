@@ -1,79 +1,170 @@
 //! Identity files: where they are, and unlocking them with what was given.
+//!
+//! Rules that hold here
+//! * An identity file is a name in an open directory ([`Place`]). It is read, locked and replaced through that directory, so that no path is
+//!   resolved a second time: the storage host cannot turn a command to another file by a link.
+//! * Only a regular file is read, through one descriptor. A FIFO does not block.
+//! * Links are followed once, for a file that the user has named or keeps in the home, and never for a vault's own identity.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::error::Error;
-use super::home;
 use super::report::{Failure, of_identity};
-use super::secret::{Given, SecretBytes};
+use super::secret::{Given, SecretBytes, Source};
+use super::{home, kdf};
+use crate::backing::os::OsDir;
+use crate::backing::{Access, Dir, Stat};
 use crate::crypto::Argon2Params;
 use crate::format::identity::MAX_LEN;
 use crate::sharing::{Identity, IdentityFile, NewSlot, RecoveryCode, RecoveryTextError, Secret};
 use crate::vault::IDENTITY_FILE;
 
-/// The file that is meant: the given one, else the vault's own, else this user's.
-///
-/// # Errors
-/// There is none of them.
-pub fn locate(identity: Option<&Path>, vault: &Path) -> Result<PathBuf, Error> {
-    if let Some(identity) = identity {
-        return Ok(identity.to_owned());
+/// A name in an open directory at which an identity file is expected.
+#[derive(Clone)]
+pub struct Place {
+    /// The open directory.
+    pub dir: Arc<dyn Dir>,
+    /// The name in it.
+    pub name: Vec<u8>,
+    /// The path, for messages.
+    pub path: PathBuf,
+}
+
+/// An identity file that was read. Nothing in it is proven before it is unlocked.
+pub struct Locked {
+    /// Where it is.
+    pub place: Place,
+    /// Its contents.
+    pub file: IdentityFile,
+    /// Its attributes, of the descriptor that it was read from.
+    pub stat: Stat,
+}
+
+impl Place {
+    /// The place of the own identity of the vault at `path`, whose directory `store` is open.
+    pub fn in_vault(store: &Arc<dyn Dir>, path: &Path) -> Place {
+        Place { dir: store.clone(), name: IDENTITY_FILE.into(), path: path.join(IDENTITY_FILE) }
     }
-    match own_of(vault) {
-        Err(Error::NoOwnIdentity(_)) => {}
-        found => return found,
+
+    /// The place that the path `given` leads to. Links are followed, here and not later.
+    ///
+    /// # Errors
+    /// Those of resolving the path; what is there is no regular file.
+    pub fn named(given: &Path) -> Result<Place, Error> {
+        let open = || -> io::Result<Place> {
+            // Also where the path is that of a descriptor, as of a pipe, which has no name in any directory.
+            if !given.metadata()?.is_file() {
+                return Err(not_a_file());
+            }
+            let path = given.canonicalize()?;
+            let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Err(not_a_file()) };
+            Ok(Place { dir: OsDir::open(dir)?, name: name.as_encoded_bytes().into(), path: given.to_owned() })
+        };
+        open().map_err(|source| Error::Secret { op: "read identity", path: given.to_owned(), source })
     }
-    match home::identity() {
-        Ok(users) if users.symlink_metadata().is_ok() => Ok(users),
-        _ => Err(Error::NoOwnIdentity(vault.to_owned())),
+
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// Those of reading, and a file that is no identity.
+    pub fn read(self) -> Result<Locked, Failure> {
+        let read = self.bytes();
+        self.locked(read)
+    }
+
+    /// The contents of the file and its attributes, from one descriptor.
+    fn bytes(&self) -> io::Result<(Vec<u8>, Stat)> {
+        let file = self.dir.open_file(&self.name, Access::Read)?;
+        // one byte more than the longest file, so that a longer one is refused and not cut
+        let mut bytes = vec![0; MAX_LEN + 1];
+        let read = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(read);
+        Ok((bytes, file.stat()?))
+    }
+
+    fn locked(self, read: io::Result<(Vec<u8>, Stat)>) -> Result<Locked, Failure> {
+        let (bytes, stat) = read.map_err(|error| {
+            let source = if is_not_a_file(&error) { not_a_file() } else { error };
+            Error::Secret { op: "read identity", path: self.path.clone(), source }
+        })?;
+        let file = IdentityFile::decode(&bytes).map_err(|error| of_identity(error, &self.path))?;
+        Ok(Locked { place: self, file, stat })
     }
 }
 
-/// The vault's own identity.
+/// Whether an object was not opened because it is a link, a directory, a FIFO, a socket or a device.
+fn is_not_a_file(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENXIO | libc::EISDIR))
+}
+
+fn not_a_file() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
+}
+
+/// Reads the identity that is meant: the given one, else the own one of the vault at `vault`, whose directory `store` is open, else this
+/// user's.
 ///
 /// # Errors
-/// It has none.
-pub fn own_of(vault: &Path) -> Result<PathBuf, Error> {
-    let own = vault.join(IDENTITY_FILE);
-    match own.symlink_metadata() {
-        Ok(found) if found.is_file() => Ok(own),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::Io { op: "find identity", path: own, source: error }),
-        // whoever holds the storage must not turn us to another file by a link
-        _ => Err(Error::NoOwnIdentity(vault.to_owned())),
+/// There is none of them, or it cannot be read.
+pub fn find(given: Option<&Path>, store: &Arc<dyn Dir>, vault: &Path) -> Result<Locked, Failure> {
+    if let Some(given) = given {
+        return Place::named(given)?.read();
+    }
+    match own_of(store, vault)? {
+        Some(own) => Ok(own),
+        None => match home::identity() {
+            Ok(users) if users.symlink_metadata().is_ok() => Place::named(&users)?.read(),
+            _ => Err(Error::NoOwnIdentity(vault.to_owned()).into()),
+        },
     }
 }
 
-/// Reads an identity file. Nothing in it is proven before it is unlocked.
+/// Reads the own identity of the vault at `vault`, whose directory `store` is open. `None` where it has none; a link or a FIFO of that name
+/// is none.
 ///
 /// # Errors
-/// Those of reading, and a file that is none.
-pub fn read(path: &Path) -> Result<IdentityFile, Failure> {
-    let failed = |source| Error::Secret { op: "read identity", path: path.to_owned(), source };
-    let mut bytes = Vec::new();
-    // one byte more than the longest file, so that a longer one is refused and not cut
-    File::open(path).and_then(|file| file.take(MAX_LEN as u64 + 1).read_to_end(&mut bytes)).map_err(failed)?;
-    IdentityFile::decode(&bytes).map_err(|error| of_identity(error, path))
+/// It cannot be read.
+pub fn own_of(store: &Arc<dyn Dir>, vault: &Path) -> Result<Option<Locked>, Failure> {
+    let own = Place::in_vault(store, vault);
+    match own.bytes() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound || is_not_a_file(&error) => Ok(None),
+        read => own.locked(read).map(Some),
+    }
 }
 
-/// Unlocks an identity with what was given; says which slot it was.
-///
-/// # Errors
-/// Nothing of it fits; what looks like a mistyped recovery code is called that.
-pub fn unlock(file: &IdentityFile, path: &Path, given: Given) -> Result<(Identity, u16), Failure> {
-    let Candidates { secrets, mistyped } = candidates(given)?;
-    let mut failure = None;
-    for secret in &secrets {
-        match file.unlock_with_slot(secret) {
-            Ok(opened) => return Ok(opened),
-            Err(error) => failure = Some(error),
+impl Locked {
+    /// Gets the secret that is to unlock it. `name` is what a person is asked by.
+    ///
+    /// # Errors
+    /// Those of [`Source::read`] and of [`kdf::allow`], before anything is stretched.
+    pub fn ask(&self, source: &Source, name: &Path) -> Result<Given, Failure> {
+        let given = source.read(name)?;
+        if matches!(given, Given::Passphrase { .. }) {
+            kdf::allow(&self.file, &self.place.path)?;
         }
+        Ok(given)
     }
-    match mistyped {
-        Some(mistyped) => Err(mistyped.into()),
-        None => Err(of_identity(failure.expect("there is one candidate at least"), path)),
+
+    /// Unlocks it with what was given; says which slot it was.
+    ///
+    /// # Errors
+    /// Nothing of it fits; what looks like a mistyped recovery code is called that.
+    pub fn unlock(&self, given: Given) -> Result<(Identity, u16), Failure> {
+        let Candidates { secrets, mistyped } = candidates(given)?;
+        let mut failure = None;
+        for secret in &secrets {
+            match self.file.unlock_with_slot(secret) {
+                Ok(opened) => return Ok(opened),
+                Err(error) => failure = Some(error),
+            }
+        }
+        match mistyped {
+            Some(mistyped) => Err(mistyped.into()),
+            None => Err(of_identity(failure.expect("there is one candidate at least"), &self.place.path)),
+        }
     }
 }
 

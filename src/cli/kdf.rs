@@ -1,10 +1,17 @@
 //! How dear a guess at a new passphrase is made: by default about one second on this machine.
 
+use std::ffi::OsStr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::args::KdfArgs;
-use super::report::Failure;
+use super::ask::confirm;
+use super::display::path as shown;
+use super::error::Error;
+use super::report::{Failure, note};
 use crate::crypto::password::{self, Argon2Params};
+use crate::format::identity::SlotKind;
+use crate::sharing::IdentityFile;
 
 /// How long an unlock is to take.
 const WANTED: Duration = Duration::from_secs(1);
@@ -13,6 +20,13 @@ const WANTED: Duration = Duration::from_secs(1);
 /// moment would choose a cost that protects for as long as the passphrase is in use. It is well above what RFC 9106 recommends where
 /// memory is short, three passes over 64 MiB.
 const FLOOR: u64 = 2 * Argon2Params::DEFAULT.memory_kib as u64;
+
+/// What a measurement must not go above, in KiB times passes: 16 passes over the default memory, which take about a second on a large
+/// machine.
+const CEILING: u64 = 16 * Argon2Params::DEFAULT.memory_kib as u64;
+
+/// Variable that allows any cost of a passphrase.
+pub const ALLOW_COST_VARIABLE: &str = "KITHFS_ALLOW_KDF_COST";
 
 /// The cost for a new passphrase: what was asked for, the rest tuned to this machine.
 ///
@@ -23,9 +37,71 @@ pub fn choose(args: &KdfArgs) -> Result<Argon2Params, Failure> {
     let one_pass = Argon2Params { memory_kib, passes: 1, ..Argon2Params::DEFAULT };
     let passes = match args.kdf_passes {
         Some(passes) => passes,
-        None => passes_for(time_of(&one_pass)?).max(least_passes(memory_kib)),
+        None => passes_for(time_of(&one_pass)?).min(most_passes(memory_kib)).max(least_passes(memory_kib)),
     };
     Ok(Argon2Params { passes, ..one_pass })
+}
+
+/// What it costs to try a passphrase on an identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cost {
+    /// The most memory of one slot, in KiB.
+    memory_kib: u32,
+    /// KiB times passes, of all slots together: a wrong passphrase is tried on each.
+    work: u64,
+}
+
+impl Cost {
+    fn of(file: &IdentityFile) -> Cost {
+        file.slots().fold(Cost { memory_kib: 0, work: 0 }, |cost, slot| match slot.kind {
+            SlotKind::Passphrase(params) => {
+                Cost { memory_kib: cost.memory_kib.max(params.memory_kib), work: cost.work.saturating_add(params.work()) }
+            }
+            SlotKind::RecoveryCode | SlotKind::KeyFile => cost,
+        })
+    }
+
+    /// Whether it is at most twice what is chosen for a new passphrase on a large machine.
+    fn is_usual(self) -> bool {
+        self.memory_kib <= 2 * Argon2Params::DEFAULT.memory_kib && self.work <= 2 * CEILING
+    }
+}
+
+/// Allows trying a passphrase on an identity, unless the file makes that cost more than [`Cost::is_usual`]. Nothing in the file is proven
+/// before it is unlocked, and the storage host may have set the cost. Then the user is asked, or has allowed it beforehand.
+///
+/// # Errors
+/// [`Error::CostlyIdentity`] where there is no terminal to ask at, and those of [`confirm`].
+pub fn allow(file: &IdentityFile, path: &Path) -> Result<(), Failure> {
+    let cost = Cost::of(file);
+    if cost.is_usual() || is_allowed(std::env::var_os(ALLOW_COST_VARIABLE).as_deref()) {
+        return Ok(());
+    }
+    // measured only now, so that no other unlock waits for it
+    let seconds = time_of(&Argon2Params::MIN)?.as_secs_f64() * cost.work as f64 / Argon2Params::MIN.work() as f64;
+    let (mib, seconds) = (cost.memory_kib >> 10, seconds.round() as u64);
+    let question = format!(
+        "A passphrase takes {mib} MiB of memory and about {seconds} s to try on {}. kithfs chooses far less; the storage host may have set that. Try it?",
+        shown(path)
+    );
+    confirm(&question, false).map_err(|error| match error {
+        Error::CannotAsk(_) => Error::CostlyIdentity { path: path.to_owned(), mib, seconds }.into(),
+        error => error.into(),
+    })
+}
+
+/// Tells the user where the cost that they chose has each unlock ask them.
+pub fn note_cost(file: &IdentityFile) {
+    if !Cost::of(file).is_usual() {
+        note(format_args!(
+            "to try a passphrase costs so much that each command asks before; where it cannot ask, {ALLOW_COST_VARIABLE}=1 allows it"
+        ));
+    }
+}
+
+/// Whether the variable is set to anything but a no.
+fn is_allowed(value: Option<&OsStr>) -> bool {
+    value.is_some_and(|value| !["", "0", "n", "no", "f", "false", "off"].iter().any(|no| value.eq_ignore_ascii_case(no)))
 }
 
 /// 256 MiB; where less than four times as much is free, a quarter of it, but never less than the minimum.
@@ -44,7 +120,15 @@ fn passes_for(one_pass: Duration) -> u32 {
 
 /// The passes over `memory_kib` that make up [`FLOOR`].
 fn least_passes(memory_kib: u32) -> u32 {
-    let passes = FLOOR.div_ceil(u64::from(memory_kib.max(1)));
+    within_bounds(FLOOR.div_ceil(u64::from(memory_kib.max(1))))
+}
+
+/// The passes over `memory_kib` that make up [`CEILING`].
+fn most_passes(memory_kib: u32) -> u32 {
+    within_bounds(CEILING / u64::from(memory_kib.max(1)))
+}
+
+fn within_bounds(passes: u64) -> u32 {
     u32::try_from(passes).unwrap_or(u32::MAX).clamp(Argon2Params::MIN.passes, Argon2Params::MAX.passes)
 }
 
@@ -100,6 +184,28 @@ mod tests {
             let chosen = Argon2Params { memory_kib, passes: least, ..Argon2Params::DEFAULT };
             chosen.validate().unwrap();
             assert!(u64::from(memory_kib) * u64::from(least) > 2 * 3 * (64 << 10), "above RFC 9106's three passes over 64 MiB");
+        }
+    }
+
+    #[test]
+    fn the_choice_for_a_new_passphrase_is_unlocked_without_a_question() {
+        // The passes that fit into a second were bounded by the format alone, at 64: a fast machine chose what another one would ask about.
+        for memory_mib in [32, 100, 256] {
+            let memory_kib = memory_mib << 10;
+            let passes = passes_for(Duration::ZERO).min(most_passes(memory_kib)).max(least_passes(memory_kib));
+            let work = 2 * Argon2Params { memory_kib, passes, lanes: 4 }.work();
+            assert!(Cost { memory_kib, work }.is_usual(), "two passphrases of {memory_mib} MiB and {passes} passes");
+        }
+        let dear = |memory_mib: u32, passes: u64| Cost { memory_kib: memory_mib << 10, work: (u64::from(memory_mib) << 10) * passes };
+        assert!(dear(512, 16).is_usual() && !dear(513, 1).is_usual() && !dear(256, 33).is_usual() && !dear(32, 257).is_usual());
+    }
+
+    #[test]
+    fn the_variable_allows_unless_it_says_no() {
+        for (value, allowed) in
+            [(None, false), (Some(""), false), (Some("0"), false), (Some("No"), false), (Some("1"), true), (Some("yes"), true)]
+        {
+            assert_eq!(is_allowed(value.map(OsStr::new)), allowed, "{value:?}");
         }
     }
 

@@ -71,6 +71,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     if !matches!(cli.command, Command::Mount(_)) {
         log::start(cli.log_level.unwrap_or(LogLevel::Warn), log::Target::Stderr);
     }
+    // before any secret is read; a command that reads none loses nothing by it
+    daemon::keep_memory_private()?;
     match &cli.command {
         Command::Init(args) => cmd::init::run(args),
         Command::Mount(args) => cmd::mount::run(args, cli.log_level.unwrap_or(LogLevel::Info)),

@@ -2,13 +2,14 @@
 //!
 //! Rule: the file counts only once it was read back from the disk and opened with the recovery code.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 
 use super::args::KdfArgs;
 use super::error::Error;
+use super::identity::Place;
 use super::out::Out;
-use super::replace::replace;
+use super::replace::replace_in;
 use super::report::{Failure, note, of_identity};
 use super::{identity, kdf, local};
 use crate::crypto::Suite;
@@ -37,15 +38,16 @@ impl NewIdentity {
         let code = RecoveryCode::generate(&OsRandom);
         let recovery = Secret::RecoveryCode(RecoveryCode::parse(&code.text())?);
         file.add_slot(&owner, &identity::new_slot(&recovery, params), &OsRandom).map_err(failed)?;
+        kdf::note_cost(&file);
         Ok(NewIdentity { identity: owner, file, code })
     }
 
-    /// Writes the file in the place of `path`.
+    /// Writes the file in the place of the one at `place`.
     ///
     /// # Errors
     /// Those of writing it, and of opening what was written.
-    pub fn write(&self, path: &Path) -> Result<(), Failure> {
-        replace(path, &self.file.encode(), |written| self.check(written, path))
+    pub fn write(&self, Place { dir, name, path }: &Place) -> Result<(), Failure> {
+        replace_in(&**dir, name, path, &self.file.encode(), |written| self.check(written, path))
     }
 
     /// Writes the file, if there is none at `path` in the end either.
@@ -58,7 +60,9 @@ impl NewIdentity {
         let mut new =
             tempfile::Builder::new().prefix(".kithfs-new-").tempfile_in(dir).map_err(local::unnamed).map_err(failed("write beside"))?;
         new.write_all(&self.file.encode()).and_then(|()| new.as_file().sync_all()).map_err(failed("write beside"))?;
-        self.check(&std::fs::read(new.path()).map_err(failed("read back"))?, path)?;
+        let mut written = Vec::new();
+        new.rewind().and_then(|()| new.read_to_end(&mut written)).map_err(failed("read back"))?;
+        self.check(&written, path)?;
         new.persist_noclobber(path).map_err(|error| match error.error.kind() {
             io::ErrorKind::AlreadyExists => Error::IdentityExists(path.to_owned()),
             _ => failed("make")(error.error),

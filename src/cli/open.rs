@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::args::OpenArgs;
 use super::display::path as shown;
 use super::error::Error;
-use super::identity;
+use super::identity::{self, Locked};
 use super::memory::Shares;
 use super::registry::Registry;
 use super::report::{Failure, in_vault};
@@ -106,24 +106,24 @@ impl Found {
         }
     }
 
-    /// Asks for the secret of the identity that opens this vault.
+    /// Reads the identity that opens this vault, and asks for its secret.
     ///
     /// # Errors
     /// There is no identity, or the secret cannot be had.
-    pub fn ask(&self, args: &OpenArgs) -> Result<(PathBuf, Given), Error> {
-        let path = identity::locate(args.identity.as_deref(), &self.dir)?;
+    pub fn ask(&self, args: &OpenArgs) -> Result<(Locked, Given), Failure> {
+        let locked = identity::find(args.identity.as_deref(), &self.store, &self.dir)?;
         // a vault's own identity is asked for by the vault's name
-        let name = args.identity.as_deref().unwrap_or(&self.dir);
-        let given = Source::choose_present(&args.secret, &Environment::of_process()).read(name)?;
-        Ok((path, given))
+        let source = Source::choose_present(&args.secret, &Environment::of_process());
+        let given = locked.ask(&source, args.identity.as_deref().unwrap_or(&self.dir))?;
+        Ok((locked, given))
     }
 
-    /// Unlocks the identity at `path` with `given` and opens the vault.
+    /// Unlocks the identity with `given` and opens the vault.
     ///
     /// # Errors
     /// The secret does not fit, or the vault cannot be opened.
-    pub fn unlock(self, (path, given): (PathBuf, Given), args: &OpenArgs, purpose: Purpose) -> Result<Open, Failure> {
-        let (identity, _) = identity::unlock(&identity::read(&path)?, &path, given)?;
+    pub fn unlock(self, (locked, given): (Locked, Given), args: &OpenArgs, purpose: Purpose) -> Result<Open, Failure> {
+        let (identity, _) = locked.unlock(given)?;
         let default = OpenOptions::default();
         // also for a vault of one owner: shares may be nested in it
         let pins = match Shares::of_user() {

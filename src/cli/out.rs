@@ -4,7 +4,7 @@
 
 use std::io::{self, IsTerminal, StdoutLock, Write};
 
-use super::display::Shown;
+use super::display::{self, Line, Shown};
 use super::error::Error;
 
 /// Standard output, buffered.
@@ -20,9 +20,13 @@ impl Out {
         Out { terminal: stdout.is_terminal(), to: io::BufWriter::with_capacity(1 << 16, stdout.lock()) }
     }
 
-    /// Writes text.
+    /// Writes lines of text, each as a [`Line`].
     pub fn text(&mut self, text: std::fmt::Arguments<'_>) -> Result<(), Error> {
-        self.to.write_fmt(text).map_err(failed)
+        let text = text.to_string();
+        text.split_inclusive('\n').try_for_each(|line| match line.strip_suffix('\n') {
+            Some(line) => writeln!(self.to, "{}", Line(line)).map_err(failed),
+            None => write!(self.to, "{}", Line(line)).map_err(failed),
+        })
     }
 
     /// Writes a name: escaped to a terminal, byte for byte to all else.
@@ -37,7 +41,8 @@ impl Out {
 
     /// Writes a value as JSON, and a line end.
     pub fn json(&mut self, value: &impl serde::Serialize) -> Result<(), Error> {
-        serde_json::to_writer_pretty(&mut self.to, value).map_err(|error| failed(error.into()))?;
+        let text = serde_json::to_string_pretty(value).map_err(|error| failed(error.into()))?;
+        self.bytes(display::json(&text).as_bytes())?;
         self.bytes(b"\n")
     }
 

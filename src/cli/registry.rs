@@ -5,7 +5,8 @@
 //!   place; all others are stale and are removed.
 //! * The directory belongs to the user and nobody else can write to it; otherwise it is not used.
 //!
-//! Place: `/run/kithfs/mounts` for root, `$XDG_RUNTIME_DIR/kithfs/mounts` for others, `/tmp/kithfs-UID/mounts` where that is not set.
+//! Place: `/run/kithfs/mounts` for root, `$XDG_RUNTIME_DIR/kithfs/mounts` for others; where that is not set, `mounts-HOST` in the state
+//! directory, which several machines may share. Never a directory in which another user could have taken the name before.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
@@ -15,6 +16,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::display::{JsonPath, path as shown};
+use super::error::Error;
+use super::home;
 use super::process::{ProcessId, in_user_namespace};
 use crate::fuse::mounts::{self, MountEntry};
 
@@ -79,15 +82,19 @@ impl Registry {
     pub fn open() -> io::Result<Registry> {
         let uid = rustix::process::geteuid().as_raw();
         let is_of_machine = uid == 0 && !in_user_namespace();
-        Registry::open_at(&base(uid, is_of_machine, std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)), uid)
+        let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let place = place(is_of_machine, runtime_dir, home::state, &host()).map_err(|error| io::Error::other(error.to_string()))?;
+        Registry::open_at(&place, uid)
     }
 
-    /// A registry below `base`, which must be a directory of the user `uid` alone, or not yet exist.
-    fn open_at(base: &Path, uid: u32) -> io::Result<Registry> {
-        make_private(base, uid)?;
-        let dir = base.join("mounts");
-        make_private(&dir, uid)?;
-        Ok(Registry { dir })
+    /// The registry in `dir`, which must be a directory of the user `uid` alone, in another such one, or not yet exist.
+    fn open_at(dir: &Path, uid: u32) -> io::Result<Registry> {
+        if let Some(parent) = dir.parent() {
+            home::make_parent(parent).map_err(|error| io::Error::other(error.to_string()))?;
+            make_private(parent, uid)?;
+        }
+        make_private(dir, uid)?;
+        Ok(Registry { dir: dir.to_owned() })
     }
 
     /// Adds an entry for a mount of this process.
@@ -179,17 +186,29 @@ fn read_bounded(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok((text.len() as u64 <= ENTRY_MAX).then_some(text))
 }
 
-/// Where the registry of a user lies. `is_of_machine`: who is root there too, and not only in a namespace of users, where `/run` can be
-/// that of the machine.
-fn base(uid: u32, is_of_machine: bool, runtime_dir: Option<PathBuf>) -> PathBuf {
+/// Returns the directory of a user's registry. `is_of_machine`: the user is root there too, and not only in a namespace of users, where
+/// `/run` can be that of the machine.
+fn place(
+    is_of_machine: bool,
+    runtime_dir: Option<PathBuf>,
+    state: impl FnOnce() -> Result<PathBuf, Error>,
+    host: &str,
+) -> Result<PathBuf, Error> {
     match runtime_dir {
-        _ if is_of_machine => PathBuf::from("/run/kithfs"),
-        Some(dir) if dir.is_absolute() && dir.is_dir() => dir.join("kithfs"),
-        _ => PathBuf::from(format!("/tmp/kithfs-{uid}")),
+        _ if is_of_machine => Ok(PathBuf::from("/run/kithfs/mounts")),
+        Some(dir) if dir.is_absolute() && dir.is_dir() => Ok(dir.join("kithfs/mounts")),
+        _ => Ok(state()?.join(format!("mounts-{host}"))),
     }
 }
 
-/// Makes a directory of mode 0700, or checks that the one which is there is ours alone: in `/tmp` anybody may have made it first.
+/// Returns the name of this machine as part of a file's name.
+fn host() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
+}
+
+/// Makes a directory of mode 0700, or checks that the one which is there is ours alone: where a runtime directory is shared, anybody may have
+/// made it first.
 fn make_private(dir: &Path, uid: u32) -> io::Result<()> {
     let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", shown(dir)));
     match DirBuilder::new().mode(0o700).create(dir) {
@@ -215,7 +234,7 @@ mod tests {
 
     fn registry() -> (tempfile::TempDir, Registry) {
         let dir = tempfile::tempdir().unwrap();
-        let registry = Registry::open_at(&dir.path().join("kithfs"), me()).unwrap();
+        let registry = Registry::open_at(&dir.path().join("kithfs/mounts"), me()).unwrap();
         (dir, registry)
     }
 
@@ -281,24 +300,29 @@ mod tests {
     fn a_directory_of_others_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().join("kithfs");
+        let open = |base: &Path, uid| Registry::open_at(&base.join("mounts"), uid);
         std::fs::create_dir(&base).unwrap();
         std::fs::set_permissions(&base, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-        assert!(Registry::open_at(&base, me()).is_err(), "all can write to it");
+        assert!(open(&base, me()).is_err(), "all can write to it");
         std::fs::set_permissions(&base, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        assert!(Registry::open_at(&base, me() + 1).is_err(), "it belongs to another");
-        assert!(Registry::open_at(&base, me()).is_ok());
+        assert!(open(&base, me() + 1).is_err(), "it belongs to another");
+        assert!(open(&base, me()).is_ok());
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&base, &link).unwrap();
-        assert!(Registry::open_at(&link, me()).is_err(), "a link can be turned elsewhere");
+        assert!(open(&link, me()).is_err(), "a link can be turned elsewhere");
     }
 
     #[test]
     fn each_user_has_a_place() {
+        // Without a runtime directory it was /tmp/kithfs-UID, a name that any user could take first: then mounts were not found.
         let run = tempfile::tempdir().unwrap();
-        assert_eq!(base(0, true, Some(run.path().into())), Path::new("/run/kithfs"));
-        assert_eq!(base(0, false, Some(run.path().into())), run.path().join("kithfs"), "the machine's root is another");
-        assert_eq!(base(7, false, Some(run.path().into())), run.path().join("kithfs"));
-        assert_eq!(base(7, false, Some("relative".into())), Path::new("/tmp/kithfs-7"));
-        assert_eq!(base(7, false, None), Path::new("/tmp/kithfs-7"));
+        let place = |is_of_machine, runtime_dir| place(is_of_machine, runtime_dir, || Ok("/home/ann/.local/state/kithfs".into()), "desk");
+        assert_eq!(place(true, Some(run.path().into())).unwrap(), Path::new("/run/kithfs/mounts"));
+        assert_eq!(place(false, Some(run.path().into())).unwrap(), run.path().join("kithfs/mounts"), "not that of the machine's root");
+        for none in [None, Some("relative".into()), Some("/no/such/directory".into())] {
+            assert_eq!(place(false, none).unwrap(), Path::new("/home/ann/.local/state/kithfs/mounts-desk"));
+        }
+        assert!(super::place(false, None, || Err(Error::NoHome), "desk").is_err());
+        assert!(host().chars().all(|c| c.is_ascii_alphanumeric() || c == '-'), "{}", host());
     }
 }

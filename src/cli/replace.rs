@@ -1,4 +1,4 @@
-//! Replacing a small file, by its path, whose loss would be the loss of everything: the file with an identity's slots.
+//! Replacing a small file whose loss would be the loss of everything: the file with an identity's slots.
 //!
 //! Rule: how it is done, and in what order, stands in [`crate::backing::replace`].
 
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::error::Error;
 use crate::backing::os::OsDir;
-use crate::backing::{self, ReplaceError};
+use crate::backing::{self, Dir, ReplaceError};
 use crate::crypto::Random;
 use crate::vault::OsRandom;
 
@@ -28,13 +28,27 @@ pub fn replace<E: From<Error>>(path: &Path, contents: &[u8], verify: impl FnOnce
     let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = target.file_name().ok_or_else(|| failed("write")(io::ErrorKind::InvalidInput.into()))?;
     let dir = OsDir::open(dir).map_err(failed("write beside"))?;
+    replace_in(&*dir, name.as_bytes(), path, contents, verify)
+}
+
+/// As [`replace`], for the file `name` in an open directory; `path` names it in messages. A link of that name is replaced and not followed.
+///
+/// # Errors
+/// Those of [`replace`].
+pub fn replace_in<E: From<Error>>(
+    dir: &dyn Dir,
+    name: &[u8],
+    path: &Path,
+    contents: &[u8],
+    verify: impl FnOnce(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
     let mut random = [0; 8];
     OsRandom.fill(&mut random);
     // in a vault what a crash leaves has a name that a check knows
-    let prefix = if name.as_bytes().starts_with(b"+") { "+tmp-" } else { ".kithfs-new-" };
+    let prefix = if name.starts_with(b"+") { "+tmp-" } else { ".kithfs-new-" };
     let temporary = format!("{prefix}{:016x}", u64::from_le_bytes(random));
-    backing::replace(&*dir, name.as_bytes(), temporary.as_bytes(), contents, verify).map_err(|error| match error {
-        ReplaceError::Store(op, source) => failed(op)(source).into(),
+    backing::replace(dir, name, temporary.as_bytes(), contents, verify).map_err(|error| match error {
+        ReplaceError::Store(op, source) => Error::Io { op, path: path.to_owned(), source }.into(),
         ReplaceError::Refused(error) => error,
     })
 }

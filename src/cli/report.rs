@@ -2,7 +2,7 @@
 //!
 //! Rules that hold here
 //! * This file and those below `report/` are the only place for advice.
-//! * The line is `kithfs: <operation> <path>: <reason>`, the hint stands on a line of its own.
+//! * The line is `kithfs: <operation> <path>: <reason>`, the hint stands on a line of its own. Each is one line, whatever is in it.
 
 mod fuse;
 mod identity;
@@ -17,7 +17,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::display::word;
+use super::display::{Line, word};
 use super::error::Error;
 use super::exit::Exit;
 use super::paths::split_vault;
@@ -30,6 +30,8 @@ pub struct Failure {
     pub exit: Exit,
     /// What failed and why.
     pub message: String,
+    /// More about it, a line each.
+    pub details: Vec<String>,
     /// What can be done about it.
     pub hint: Option<String>,
     /// Nothing is printed: there is nobody who wants to know.
@@ -39,7 +41,7 @@ pub struct Failure {
 impl Failure {
     /// A failure without advice.
     pub fn new(exit: Exit, message: impl Display) -> Failure {
-        Failure { exit, message: message.to_string(), hint: None, is_silent: false }
+        Failure { exit, message: message.to_string(), details: Vec::new(), hint: None, is_silent: false }
     }
 
     /// With advice.
@@ -59,21 +61,24 @@ impl Failure {
             return;
         }
         let mut err = io::stderr().lock();
-        let _ = writeln!(err, "kithfs: {}", self.message);
+        let _ = writeln!(err, "kithfs: {}", Line(&self.message));
+        for detail in &self.details {
+            let _ = writeln!(err, "  {}", Line(detail));
+        }
         if let Some(hint) = &self.hint {
-            let _ = writeln!(err, "hint: {hint}");
+            let _ = writeln!(err, "hint: {}", Line(hint));
         }
     }
 }
 
 /// Writes one line about one of many files to stderr, past a progress bar.
 pub fn warn(message: impl Display) {
-    eprintln!("kithfs: {message}");
+    eprintln!("kithfs: {}", Line(&message.to_string()));
 }
 
 /// Writes what is good to know to stderr.
 pub fn note(message: impl Display) {
-    eprintln!("note: {message}");
+    eprintln!("note: {}", Line(&message.to_string()));
 }
 
 /// Code of a failed system call, where nothing more is known.
@@ -88,7 +93,12 @@ fn exit_of_io(error: &io::Error) -> Exit {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let exit = match &error {
-            Error::Usage(_) | Error::InitNotEmpty(_) | Error::PublicKey(_) | Error::IdentityExists(_) | Error::CannotAsk(_) => Exit::Usage,
+            Error::Usage(_)
+            | Error::ForeignStore { .. }
+            | Error::InitNotEmpty(_)
+            | Error::PublicKey(_)
+            | Error::IdentityExists(_)
+            | Error::CannotAsk(_) => Exit::Usage,
             Error::EmptySecret(_)
             | Error::PassphrasesDiffer
             | Error::NoTerminal
@@ -135,11 +145,12 @@ impl From<Error> for Failure {
             | Error::LastSlot(_)
             | Error::NotVerified(_)
             | Error::IdentityChanged(_)
+            | Error::CostlyIdentity { .. }
             | Error::SomeFailed { .. } => Exit::Failure,
         };
         let hint = hint(&error);
         let is_silent = matches!(error, Error::NobodyReads);
-        Failure { exit, message: error.to_string(), hint, is_silent }
+        Failure { hint, is_silent, ..Failure::new(exit, error) }
     }
 }
 
@@ -160,6 +171,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::WrongSecret { by_code: true, .. } => {
             "a recovery code belongs to one identity only; compare each group with the paper".to_owned()
         }
+        Error::CostlyIdentity { .. } => format!("if it was you who chose that cost, allow it: {}=1", super::kdf::ALLOW_COST_VARIABLE),
         Error::NoOwnIdentity(_) => "give the identity that owns it, or is a member of it, with --identity FILE".to_owned(),
         Error::Secret { op: "read identity", source, .. } if source.kind() == io::ErrorKind::NotFound => {
             "make one with `kithfs identity new`, or name yours with --identity FILE".to_owned()
@@ -183,6 +195,10 @@ fn hint(error: &Error) -> Option<String> {
         Error::MountPointTaken(_) => "`kithfs mounts` lists what is mounted; `kithfs umount` ends a mount".to_owned(),
         Error::MountPointInVault { .. } => "choose a directory outside of the vault".to_owned(),
         Error::VaultInMountPoint { .. } => "choose a mount point that does not hold the vault".to_owned(),
+        Error::ForeignStore { .. } => {
+            "give the vault's directory to root or yourself alone; or, if you trust them with every file in it: -o allow_other,allow_foreign_store"
+                .to_owned()
+        }
         Error::NoFuseDevice(source) if source.kind() == io::ErrorKind::PermissionDenied => {
             "you may not use /dev/fuse: see its mode, and in a container pass the device in".to_owned()
         }

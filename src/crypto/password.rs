@@ -46,6 +46,11 @@ impl Argon2Params {
     /// For new slots: 256 MiB, 3 passes, 4 lanes.
     pub const DEFAULT: Argon2Params = Argon2Params { memory_kib: 256 << 10, passes: 3, lanes: 4 };
 
+    /// Memory times passes, in KiB: what the time that a guess takes grows with.
+    pub fn work(&self) -> u64 {
+        u64::from(self.memory_kib) * u64::from(self.passes)
+    }
+
     /// Checks each parameter against [`Argon2Params::MIN`] and [`Argon2Params::MAX`].
     ///
     /// # Errors

@@ -186,7 +186,7 @@ pub struct IdentityRecord {
 /// Memory times passes of all passphrase slots together, in KiB.
 fn total_work(slots: &[SlotRecord]) -> u64 {
     let work = |slot: &SlotRecord| match slot.kind {
-        SlotKind::Passphrase(p) => u64::from(p.memory_kib) * u64::from(p.passes),
+        SlotKind::Passphrase(params) => params.work(),
         SlotKind::RecoveryCode | SlotKind::KeyFile => 0,
     };
     slots.iter().map(work).sum()
@@ -195,7 +195,7 @@ fn total_work(slots: &[SlotRecord]) -> u64 {
 impl IdentityRecord {
     /// Whether all passphrase slots together ask for no more work than one slot may: a wrong passphrase is tried on each.
     pub fn work_is_bounded(&self) -> bool {
-        total_work(&self.slots) <= u64::from(Argon2Params::MAX.memory_kib) * u64::from(Argon2Params::MAX.passes)
+        total_work(&self.slots) <= Argon2Params::MAX.work()
     }
 
     /// The file's bytes.

@@ -57,6 +57,8 @@ pub struct MountOptions {
     pub subtype: String,
     /// Users other than the one who mounts may use it.
     pub allow_other: bool,
+    /// Also where another user owns the store, or may write to it.
+    pub allow_foreign_store: bool,
     /// Whether the kernel checks permissions; `None` where it is not said: see [`MountOptions::permissions`].
     pub default_permissions: Option<bool>,
     /// No changes.
@@ -97,6 +99,7 @@ impl Default for MountOptions {
             fsname: SUBTYPE.to_owned(),
             subtype: SUBTYPE.to_owned(),
             allow_other: false,
+            allow_foreign_store: false,
             default_permissions: None,
             read_only: false,
             suid: false,
@@ -199,6 +202,7 @@ impl MountOptions {
         match option {
             "defaults" => {}
             "allow_other" => self.allow_other = true,
+            "allow_foreign_store" => self.allow_foreign_store = true,
             "default_permissions" => self.default_permissions = Some(true),
             "no_default_permissions" => self.default_permissions = Some(false),
             "ro" => self.read_only = true,

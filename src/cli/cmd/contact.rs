@@ -13,7 +13,7 @@ use crate::cli::display::{Shown, word};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::out::Out;
-use crate::cli::report::{Failure, note};
+use crate::cli::report::{Failure, note, warn};
 use crate::sharing::contacts::{Added, Trust};
 use crate::sharing::{Contact, ContactError, PublicIdentity, base32};
 
@@ -29,8 +29,12 @@ pub fn run(command: &ContactCommand) -> Result<Exit, Failure> {
 
 fn add(args: &ContactAdd) -> Result<Exit, Failure> {
     let public = key(&args.key)?;
-    let added = contacts::update(|contacts| Ok(contacts.add(&args.name, &public).map_err(failed)?))?;
+    let (added, look_alike) =
+        contacts::update(|contacts| Ok((contacts.add(&args.name, &public).map_err(failed)?, contacts::look_alike(contacts, &args.name))))?;
     let (name, word) = (Shown(args.name.as_bytes()), word(args.name.as_bytes()));
+    if let Some(why) = look_alike {
+        warn(format_args!("the name {name} could be taken for another one: {why}"));
+    }
     match added {
         Added::New => note(format_args!(
             "added {name}, fingerprint {}. Compare it with the owner, then: kithfs contact verify {word}",

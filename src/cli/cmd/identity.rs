@@ -16,11 +16,12 @@ use crate::cli::args::people::{IdentityCommand, IdentityNew, IdentityShow};
 use crate::cli::display::path as shown;
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
+use crate::cli::home;
+use crate::cli::identity::{self, Locked, Place};
 use crate::cli::new_identity::NewIdentity;
 use crate::cli::out::Out;
 use crate::cli::report::{Failure, note};
 use crate::cli::secret::{Environment, Source};
-use crate::cli::{home, identity};
 use crate::crypto::Suite;
 use crate::crypto::suite::aes_in_hardware;
 use crate::sharing::PublicIdentity;
@@ -57,20 +58,18 @@ fn new(args: &IdentityNew) -> Result<Exit, Failure> {
 /// # Errors
 /// It cannot be read, or not be unlocked where it has to be.
 pub fn public(path: &Path, secret: &PresentSecret) -> Result<PublicIdentity, Failure> {
-    let file = identity::read(path)?;
-    if is_ours_alone(path) {
-        return Ok(file.public());
+    let locked = Place::named(path)?.read()?;
+    if is_ours_alone(&locked) {
+        return Ok(locked.file.public());
     }
-    let given = Source::choose_present(secret, &Environment::of_process()).read(path)?;
-    Ok(identity::unlock(&file, path, given)?.0.public())
+    let given = locked.ask(&Source::choose_present(secret, &Environment::of_process()), path)?;
+    Ok(locked.unlock(given)?.0.public())
 }
 
-/// Whether nobody but this user could have written the file, as far as can be told: where it lies whatever leads to it, and its mode.
-fn is_ours_alone(path: &Path) -> bool {
-    let Ok(real) = path.canonicalize() else { return false };
-    let lies_in_a_vault = real.file_name().is_some_and(|name| name == IDENTITY_FILE)
-        || real.parent().is_some_and(|dir| dir.join(DESCRIPTOR_FILE).symlink_metadata().is_ok());
-    !lies_in_a_vault && real.metadata().is_ok_and(|metadata| home::check_private(&real, &metadata).is_ok())
+/// Whether nobody but this user could have written the file, as far as can be told: where it is, whatever leads to it, and its mode.
+fn is_ours_alone(Locked { place: Place { dir, name, .. }, stat, .. }: &Locked) -> bool {
+    let is_in_a_vault = name.as_slice() == IDENTITY_FILE.as_bytes() || dir.stat(DESCRIPTOR_FILE.as_bytes()).is_ok();
+    !is_in_a_vault && home::is_private(stat.uid, stat.perm)
 }
 
 fn show(args: &IdentityShow) -> Result<Exit, Failure> {

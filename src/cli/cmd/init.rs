@@ -3,9 +3,9 @@
 //! Rule: between the look whether the directory is empty and the first file in it somebody may have thought long of a passphrase, and a sync
 //! tool, or another `init`, have brought a vault. Of that nothing is replaced or removed.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::backing::os::OsDir;
@@ -13,7 +13,7 @@ use crate::cli::args::{Cipher, Init};
 use crate::cli::display::path as shown;
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
-use crate::cli::identity;
+use crate::cli::identity::{self, Place};
 use crate::cli::new_identity::NewIdentity;
 use crate::cli::report::{Failure, in_vault, note};
 use crate::cli::secret::{Environment, Source};
@@ -28,7 +28,11 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
     let suite = suite(args.cipher);
     let source = Source::choose(&args.secret, &Environment::of_process());
     let owner = match &args.identity {
-        Some(path) => Owner::Other(identity::unlock(&identity::read(path)?, path, source.read(path)?)?.0),
+        Some(path) => {
+            let locked = Place::named(path)?.read()?;
+            let given = locked.ask(&source, path)?;
+            Owner::Other(locked.unlock(given)?.0)
+        }
         None => {
             let secret = identity::new_secret(source.read_new(&args.vault)?)?;
             Owner::Own(NewIdentity::make(suite, &secret, &args.kdf, &args.vault.join(IDENTITY_FILE))?)
@@ -38,15 +42,15 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
     let made = is_new.then(|| Made::new(&args.vault)).transpose()?;
     let failed = |source| Error::Io { op: "open", path: args.vault.clone(), source };
     let dir = args.vault.canonicalize().map_err(failed)?;
-    let identity_file = dir.join(IDENTITY_FILE);
+    let store = OsDir::open(&dir).map_err(failed)?;
+    let place = Place::in_vault(&store, &dir);
     if let Owner::Own(own) = &owner {
-        claim(&identity_file, &args.vault)?;
-        if let Err(failure) = own.write(&identity_file) {
-            let _ = fs::remove_file(&identity_file);
+        claim(&place, &args.vault)?;
+        if let Err(failure) = own.write(&place) {
+            let _ = store.unlink(&place.name);
             return Err(failure);
         }
     }
-    let store = OsDir::open(&dir).map_err(failed)?;
     let options = CreateOptions { suite, chunk_log2: args.chunk_size };
     let share = CreateShare { name: args.name.clone(), ..CreateShare::default() };
     let created = match args.signed {
@@ -55,7 +59,7 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
     };
     if let Err(error) = created {
         if matches!(owner, Owner::Own(_)) {
-            let _ = fs::remove_file(identity_file);
+            let _ = store.unlink(&place.name);
         }
         return Err(in_vault(error, &dir, None));
     }
@@ -64,17 +68,17 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
     }
     note(format_args!("made the vault {} ({}, chunks of {} bytes)", shown(&dir), suite.name(), 1 << args.chunk_size));
     if let Owner::Own(own) = owner {
-        own.print_code("the vault", &identity_file)?;
+        own.print_code("the vault", &place.path)?;
     }
     Ok(Exit::Ok)
 }
 
 /// Takes the name of the vault's identity, if nobody has it.
-fn claim(identity_file: &Path, vault: &Path) -> Result<(), Error> {
-    match File::options().write(true).create_new(true).mode(0o600).open(identity_file) {
+fn claim(place: &Place, vault: &Path) -> Result<(), Error> {
+    match place.dir.create_file(&place.name, 0o600) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Error::InitNotEmpty(vault.to_owned())),
-        Err(source) => Err(Error::Io { op: "make", path: identity_file.to_owned(), source }),
+        Err(source) => Err(Error::Io { op: "make", path: place.path.clone(), source }),
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backing::Stat;
 use crate::backing::os::clear_umask;
 use crate::cli::args::{self, LogLevel, Mount, OpenArgs};
 use crate::cli::control::{self, Control, Working};
@@ -15,14 +16,15 @@ use crate::cli::daemon::{self, Background, Side};
 use crate::cli::display::JsonPath;
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
+use crate::cli::identity::{self, Locked};
 use crate::cli::log::{self, Target};
 use crate::cli::open::{self, Found, Purpose};
 use crate::cli::process::{ProcessId, in_user_namespace};
 use crate::cli::registry::{Entry, Registered, Registry};
-use crate::cli::report::{Failure, in_vault, note};
+use crate::cli::report::{Failure, in_vault, note, warn};
 use crate::cli::secret::Given;
 use crate::cli::signals::{self, Signals};
-use crate::cli::{display, identity, seen};
+use crate::cli::{display, home, seen};
 use crate::fuse::handover::{self, HandOver};
 use crate::fuse::idle::{self, Idle};
 use crate::fuse::vaultfs::VaultFs;
@@ -36,7 +38,7 @@ const READAHEAD_KIB: u32 = 1024;
 /// All that is known before the fork.
 struct Plan<'a> {
     found: Found,
-    secret: (PathBuf, Given),
+    secret: (Locked, Given),
     mountpoint: PathBuf,
     options: MountOptions,
     serve: ServeOptions,
@@ -82,6 +84,15 @@ impl Plan<'_> {
         options.check()?;
         let mut found = open::find(&args.vault)?;
         found.access_times = !options.noatime;
+        if options.allow_other
+            && let Some(who) = foreign_user(&found)?
+        {
+            let error = Error::ForeignStore { vault: found.dir.clone(), who };
+            if !options.allow_foreign_store {
+                return Err(error.into());
+            }
+            warn(error);
+        }
         let mountpoint = check_mountpoint(&args.mountpoint, &found.dir, options.nonempty)?;
         check_fuse()?;
         let serve = serve_options(args.transport, &options)?;
@@ -96,6 +107,25 @@ impl Plan<'_> {
         let secret = found.ask(&args.open)?;
         Ok(Plan { found, secret, mountpoint, options, serve, open: &args.open })
     }
+}
+
+/// Returns the user, other than root and the one who mounts, who owns the store's root directory or may write to it. Modes and owners in a
+/// mount are those of the store: that user can put the ciphertext of any file there as a file of their own, or change its mode, and then read
+/// it through the mount.
+fn foreign_user(found: &Found) -> Result<Option<String>, Error> {
+    let failed = |source| Error::Io { op: "look at the owner of", path: found.dir.clone(), source };
+    let Stat { uid, gid, perm, .. } = found.store.stat_self().map_err(failed)?;
+    // A store without ACLs may refuse to be asked for them.
+    let has_acl = || found.store.get_xattr_self(b"system.posix_acl_access").is_ok_and(|acl| acl.is_some());
+    let is_own_group = gid == 0 || gid == rustix::process::getegid().as_raw();
+    Ok(match perm {
+        _ if !home::is_trusted(uid) => Some(format!("user {uid}, to whom the vault's directory belongs,")),
+        perm if perm & 0o002 != 0 => Some("every user, who may write to the vault's directory,".to_owned()),
+        perm if perm & 0o020 != 0 && (!is_own_group || has_acl()) => {
+            Some(format!("group {gid} or others whom an ACL names, who may write to the vault's directory,"))
+        }
+        _ => None,
+    })
 }
 
 /// The mount point without links, if it can be used for this vault.

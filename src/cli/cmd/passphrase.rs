@@ -4,26 +4,27 @@
 //! the file on the disk is replaced only by one that was read back and opens with the new secret; and only if it is still the one that was
 //! read, or what another command has done meanwhile would be undone without a word.
 
-use std::fs::{File, TryLockError};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
 
+use crate::backing::{Access, File, Lock};
 use crate::cli::args::people::OwnIdentity;
 use crate::cli::args::slots::{PassphraseAdd, PassphraseChange, PassphraseCommand, PassphraseList, PassphraseRemove, SlotsOf};
 use crate::cli::args::{KdfArgs, PresentSecret};
 use crate::cli::display::{self, path as shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
+use crate::cli::identity::{self, Locked, Place};
 use crate::cli::new_identity::print_code;
 use crate::cli::out::Out;
-use crate::cli::replace::replace;
+use crate::cli::replace::replace_in;
 use crate::cli::report::{Failure, note, of_identity};
 use crate::cli::secret::{Environment, Source};
-use crate::cli::{identity, kdf, open};
+use crate::cli::{kdf, open};
 use crate::crypto::Argon2Params;
 use crate::format::identity::SlotKind;
 use crate::sharing::{Identity, IdentityFile, RecoveryCode, Secret};
@@ -45,26 +46,27 @@ pub fn run<Of: Owner>(command: &PassphraseCommand<Of>) -> Result<Exit, Failure> 
 
 /// Whose slots are meant.
 pub trait Owner: Args {
-    /// The identity file.
+    /// Reads the identity file.
     ///
     /// # Errors
-    /// There is none.
-    fn locate(&self) -> Result<PathBuf, Failure>;
+    /// There is none, or it cannot be read.
+    fn read(&self) -> Result<Locked, Failure>;
 
     /// What the user is asked by: the vault's name for its own identity, else the file's.
     fn asked_by<'a>(&'a self, path: &'a Path) -> &'a Path;
 }
 
 impl Owner for SlotsOf {
-    fn locate(&self) -> Result<PathBuf, Failure> {
+    fn read(&self) -> Result<Locked, Failure> {
         match (&self.identity, &self.vault) {
-            (Some(identity), _) => Ok(identity.clone()),
-            (None, Some(vault)) => Ok(identity::own_of(&open::find(vault)?.dir).map_err(|error| match error {
-                Error::NoOwnIdentity(_) => {
-                    Failure::from(error).hint("it is opened with an identity that lies elsewhere; for yours: kithfs identity passphrase")
-                }
-                error => error.into(),
-            })?),
+            (Some(identity), _) => Place::named(identity)?.read(),
+            (None, Some(vault)) => {
+                let found = open::find(vault)?;
+                identity::own_of(&found.store, &found.dir)?.ok_or_else(|| {
+                    let none = Failure::from(Error::NoOwnIdentity(found.dir));
+                    none.hint("it is opened with an identity that lies elsewhere; for yours: kithfs identity passphrase")
+                })
+            }
             (None, None) => Err(Error::Usage("a vault or an identity is needed".into()).into()),
         }
     }
@@ -75,8 +77,8 @@ impl Owner for SlotsOf {
 }
 
 impl Owner for OwnIdentity {
-    fn locate(&self) -> Result<PathBuf, Failure> {
-        Ok(self.path()?)
+    fn read(&self) -> Result<Locked, Failure> {
+        Place::named(&self.path()?)?.read()
     }
 
     fn asked_by<'a>(&'a self, path: &'a Path) -> &'a Path {
@@ -86,7 +88,7 @@ impl Owner for OwnIdentity {
 
 /// An identity that was unlocked to be changed.
 struct Unlocked {
-    path: PathBuf,
+    place: Place,
     file: IdentityFile,
     identity: Identity,
     slot: u16,
@@ -96,51 +98,57 @@ struct Unlocked {
 
 impl Unlocked {
     fn open(of: &impl Owner, present: &PresentSecret) -> Result<Unlocked, Failure> {
-        let path = of.locate()?;
-        let file = identity::read(&path)?;
-        let given = Source::choose_present(present, &Environment::of_process()).read(of.asked_by(&path))?;
-        let (identity, slot) = identity::unlock(&file, &path, given)?;
+        let locked = of.read()?;
+        let source = Source::choose_present(present, &Environment::of_process());
+        let given = locked.ask(&source, of.asked_by(&locked.place.path))?;
+        let (identity, slot) = locked.unlock(given)?;
+        let Locked { place, file, .. } = locked;
         let before = file.encode();
-        Ok(Unlocked { path, file, identity, slot, before })
+        Ok(Unlocked { place, file, identity, slot, before })
     }
 
-    /// Puts the changed file in place of the old one, if it opens with `secret`.
+    fn path(&self) -> &Path {
+        &self.place.path
+    }
+
+    /// Puts the changed file in place of the old one, if it opens with `secret`, and if the old one is still what was read.
     fn write(&self, secret: Option<&Secret>) -> Result<(), Failure> {
-        let _alone = self.alone()?;
-        if identity::read(&self.path)?.encode() != self.before {
-            return Err(Error::IdentityChanged(self.path.clone()).into());
-        }
-        replace(&self.path, &self.file.encode(), |written| {
-            let file = IdentityFile::decode(written).map_err(|error| of_identity(error, &self.path))?;
+        let _alone = self.alone();
+        let Place { dir, name, path } = &self.place;
+        replace_in(&**dir, name, path, &self.file.encode(), |written| {
+            let file = IdentityFile::decode(written).map_err(|error| of_identity(error, path))?;
             let opens = secret.is_none_or(|secret| file.unlock(secret).is_ok_and(|identity| identity.public() == self.identity.public()));
-            if opens { Ok(()) } else { Err(Error::NotVerified(self.path.clone()).into()) }
-        })
+            if !opens {
+                return Err(Failure::from(Error::NotVerified(path.clone())));
+            }
+            // As the last step before the rename: stretching the secret has taken its time.
+            let is_as_before = self.place.clone().read().is_ok_and(|now| now.file.encode() == self.before);
+            if is_as_before { Ok(()) } else { Err(Error::IdentityChanged(path.clone()).into()) }
+        })?;
+        kdf::note_cost(&self.file);
+        Ok(())
     }
 
     /// Keeps other commands from replacing the file as long as what it gives lives, by a lock on the file that is replaced. Not every store has
     /// locks, and whoever may read the file may hold this one: it is not waited for without end.
-    fn alone(&self) -> Result<Option<File>, Error> {
-        let failed = |source| Error::Io { op: "lock", path: self.path.clone(), source };
+    fn alone(&self) -> Option<Arc<dyn File>> {
+        let Place { dir, name, .. } = &self.place;
         let end = Instant::now() + ALONE_TAKES;
         while Instant::now() < end {
             // NFS gives such a lock only through a handle that is open for writing.
-            let opened = File::options().read(true).write(true).open(&self.path);
-            let file = opened.or_else(|_| File::open(&self.path)).map_err(failed)?;
-            match file.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => {
-                    std::thread::sleep(ASKED);
-                    continue;
-                }
-                Err(TryLockError::Error(_)) => return Ok(None),
+            let opened = dir.open_file(name, Access::ReadWrite);
+            let file = opened.or_else(|_| dir.open_file(name, Access::Read)).ok()?;
+            if !file.try_lock(Lock::Exclusive).ok()? {
+                std::thread::sleep(ASKED);
+                continue;
             }
             // Who had the lock has replaced the file.
-            let (locked, there) = (file.metadata().map_err(failed)?, std::fs::metadata(&self.path).map_err(failed)?);
-            if (locked.dev(), locked.ino()) == (there.dev(), there.ino()) {
-                return Ok(Some(file));
+            let (locked, there) = (file.stat().ok()?, dir.stat(name).ok()?);
+            if (locked.dev, locked.ino) == (there.dev, there.ino) {
+                return Some(file);
             }
         }
-        Ok(None)
+        None
     }
 }
 
@@ -151,7 +159,7 @@ fn params(secret: &Secret, args: &KdfArgs) -> Result<Argon2Params, Failure> {
 
 fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
     let mut unlocked = Unlocked::open(&args.of, &args.present)?;
-    let name = args.of.asked_by(&unlocked.path).to_owned();
+    let name = args.of.asked_by(unlocked.path()).to_owned();
     let mut code = None;
     let secret = if args.new_recovery_code {
         let code = code.insert(RecoveryCode::generate(&OsRandom));
@@ -161,12 +169,12 @@ fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
         identity::new_secret(source.read_new(&name)?)?
     };
     let slot = identity::new_slot(&secret, params(&secret, &args.kdf)?);
-    let id = unlocked.file.add_slot(&unlocked.identity, &slot, &OsRandom).map_err(|error| of_identity(error, &unlocked.path))?;
+    let id = unlocked.file.add_slot(&unlocked.identity, &slot, &OsRandom).map_err(|error| of_identity(error, unlocked.path()))?;
     unlocked.write(Some(&secret))?;
-    note(format_args!("added slot {id} ({}) to {}", secret.kind_name(), shown(&unlocked.path)));
+    note(format_args!("added slot {id} ({}) to {}", secret.kind_name(), shown(unlocked.path())));
     if let Some(code) = code {
         note("this recovery code is not shown again: write it down, keep it elsewhere");
-        print_code(&code, &unlocked.path)?;
+        print_code(&code, unlocked.path())?;
     }
     Ok(Exit::Ok)
 }
@@ -174,19 +182,19 @@ fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
 fn change(args: &PassphraseChange<impl Owner>) -> Result<Exit, Failure> {
     let mut unlocked = Unlocked::open(&args.of, &args.present)?;
     let old = which(&unlocked, args.slot)?;
-    let name = args.of.asked_by(&unlocked.path).to_owned();
+    let name = args.of.asked_by(unlocked.path()).to_owned();
     let secret = identity::new_secret(Source::choose_new(&args.new).read_new(&name)?)?;
     let slot = identity::new_slot(&secret, params(&secret, &args.kdf)?);
     let changed = unlocked.file.change_passphrase(&unlocked.identity, old, &slot, &OsRandom);
-    let id = changed.map_err(|error| of_identity(error, &unlocked.path))?;
+    let id = changed.map_err(|error| of_identity(error, unlocked.path()))?;
     unlocked.write(Some(&secret))?;
-    note(format_args!("changed the passphrase of {}: slot {id} has taken the place of slot {old}", shown(&unlocked.path)));
+    note(format_args!("changed the passphrase of {}: slot {id} has taken the place of slot {old}", shown(unlocked.path())));
     Ok(Exit::Ok)
 }
 
 /// The passphrase to replace: the one that was named, the one that was given, or the only one that there is.
 fn which(unlocked: &Unlocked, named: Option<u16>) -> Result<u16, Error> {
-    let path = || unlocked.path.clone();
+    let path = || unlocked.path().to_owned();
     let kind = |id| unlocked.file.slots().find(|slot| slot.id == id).map(|slot| slot.kind);
     if let Some(slot) = named {
         return match kind(slot) {
@@ -208,9 +216,9 @@ fn which(unlocked: &Unlocked, named: Option<u16>) -> Result<u16, Error> {
 
 fn remove(args: &PassphraseRemove<impl Owner>) -> Result<Exit, Failure> {
     let mut unlocked = Unlocked::open(&args.of, &args.present)?;
-    unlocked.file.remove_slot(args.slot).map_err(|error| of_identity(error, &unlocked.path))?;
+    unlocked.file.remove_slot(args.slot).map_err(|error| of_identity(error, unlocked.path()))?;
     unlocked.write(None)?;
-    note(format_args!("removed slot {} from {}; copies of the old file still open with it", args.slot, shown(&unlocked.path)));
+    note(format_args!("removed slot {} from {}; copies of the old file still open with it", args.slot, shown(unlocked.path())));
     Ok(Exit::Ok)
 }
 
@@ -226,7 +234,7 @@ struct Slot {
 }
 
 fn list(args: &PassphraseList<impl Owner>) -> Result<Exit, Failure> {
-    let file = identity::read(&args.of.locate()?)?;
+    let Locked { file, .. } = args.of.read()?;
     let slots: Vec<Slot> = file
         .slots()
         .map(|slot| {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::message::{self, Answer, Known, Past, Question, Reply, Request, VERSION, What};
 use super::perform::perform;
-use super::wire::{check_peer, receive, send};
+use super::wire::{by_short_path, check_peer, receive, send};
 use crate::cli::args::OpenArgs;
 use crate::cli::args::share::Role;
 use crate::cli::error::Error;
@@ -66,7 +66,7 @@ fn locate(given: &Path) -> Result<(PathBuf, Vec<u8>, Option<Entry>), Failure> {
 /// Where the daemon of a mount listens, if it does.
 fn socket(entry: &Entry) -> Option<PathBuf> {
     let socket = Registry::open().ok()?.socket_of(entry.process);
-    UnixStream::connect(&socket).ok().map(|_| socket)
+    by_short_path(&socket, |path| UnixStream::connect(path)).ok().map(|_| socket)
 }
 
 impl Door {
@@ -215,7 +215,7 @@ fn over(socket: &Path, request: Request, progress: Progressed<'_>) -> Result<Rep
         }
         _ => failed(error),
     };
-    let mut stream = UnixStream::connect(socket).map_err(failed)?;
+    let mut stream = by_short_path(socket, |path| UnixStream::connect(path)).map_err(failed)?;
     check_peer(&stream).map_err(failed)?;
     send(&mut stream, &Question { version: VERSION, request }).map_err(ended)?;
     loop {

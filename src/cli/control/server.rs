@@ -20,7 +20,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 use super::message::{Answer, Question, Reply, Request, VERSION, What};
 use super::perform::perform;
-use super::wire::{check_peer, receive, send};
+use super::wire::{by_short_path, check_peer, receive, send};
 use crate::cli::exit::Exit;
 use crate::cli::paths;
 use crate::cli::report::Failure;
@@ -102,7 +102,7 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // Before there is a name by which anybody could reach it: bind(2) takes the mode of the socket for that of the name.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    by_short_path(path, |path| Ok(bind(&socket, &SocketAddrUnix::new(path)?)?))?;
     listen(&socket, 16)?;
     Ok(UnixListener::from(socket as OwnedFd))
 }

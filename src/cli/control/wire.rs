@@ -3,8 +3,10 @@
 //! Rules that hold here
 //! * A length is checked before anything of it is allocated, and memory grows with what arrives.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
 
 use rustix::net::sockopt::socket_peercred;
 use serde::Serialize;
@@ -36,6 +38,17 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     Ok(serde_json::from_slice(&text)?)
 }
 
+/// Calls `with` with another path of `socket`, by a descriptor of its directory: an address has room for 108 bytes alone, and a state
+/// directory may have a longer path.
+///
+/// # Errors
+/// The directory cannot be opened, or those of `with`.
+pub fn by_short_path<T>(socket: &Path, with: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    let (Some(dir), Some(name)) = (socket.parent(), socket.file_name()) else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let dir = File::open(dir)?;
+    with(&Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name))
+}
+
 /// Refuses a peer that is another user than this process.
 pub fn check_peer(socket: impl AsFd) -> io::Result<()> {
     if socket_peercred(socket)?.uid == rustix::process::geteuid() {
@@ -59,6 +72,18 @@ mod tests {
         assert_eq!(receive::<u8>(&mut &bytes[..]).unwrap_err().kind(), io::ErrorKind::InvalidData, "something else");
         let long = (MESSAGE_MAX + 1).to_le_bytes();
         assert_eq!(receive::<u8>(&mut &long[..]).unwrap_err().kind(), io::ErrorKind::InvalidData, "too long");
+    }
+
+    #[test]
+    fn a_socket_with_a_long_path_is_reached() {
+        // An address has 108 bytes: below a home with a long path the socket could be neither made nor asked.
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("x".repeat(200)).join("socket");
+        std::fs::create_dir(socket.parent().unwrap()).unwrap();
+        assert!(std::os::unix::net::UnixListener::bind(&socket).is_err());
+        let _listener = by_short_path(&socket, |path| std::os::unix::net::UnixListener::bind(path)).unwrap();
+        assert!(socket.symlink_metadata().is_ok());
+        by_short_path(&socket, |path| std::os::unix::net::UnixStream::connect(path)).unwrap();
     }
 
     #[test]

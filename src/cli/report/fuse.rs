@@ -69,27 +69,24 @@ fn busy(mountpoint: &str, holders: &[Holder]) -> Failure {
     } else {
         "end these processes or let them leave the directory; --lazy unmounts as soon as they let go"
     };
-    Failure::new(Exit::Busy, with_holders(format!("umount {mountpoint}: it is busy"), holders)).hint(hint)
+    Failure { details: lines(holders), ..Failure::new(Exit::Busy, format_args!("umount {mountpoint}: it is busy")).hint(hint) }
 }
 
 /// The mount is gone from its place, and lives on at others or in other mount namespaces, with its daemon `pid`.
 pub fn mounted_elsewhere(mountpoint: &Path, pid: u32, places: &[PathBuf], holders: &[Holder]) -> Failure {
-    let mut message = format!("umount {}: it is unmounted here, and in use elsewhere", shown(mountpoint));
-    for place in places {
-        message.push_str(&format!("\n  mounted at {} as well", shown(place)));
-    }
-    let hint = format_args!("its daemon, process {pid}, ends and has written all when it is mounted at none of these any more");
-    Failure::new(Exit::Busy, with_holders(message, holders)).hint(hint)
+    let failure = Failure::new(Exit::Busy, format_args!("umount {}: it is unmounted here, and in use elsewhere", shown(mountpoint)))
+        .hint(format_args!("its daemon, process {pid}, ends and has written all when it is mounted at none of these any more"));
+    let places = places.iter().map(|place| format!("mounted at {} as well", shown(place)));
+    Failure { details: places.chain(lines(holders)).collect(), ..failure }
 }
 
-fn with_holders(mut message: String, holders: &[Holder]) -> String {
-    for Holder { pid, name, by, path } in holders {
-        message.push_str(&format!("\n  process {pid} ({}): {by}", Shown(name.as_bytes())));
-        if let Some(path) = path {
-            message.push_str(&format!(" {}", shown(path)));
-        }
-    }
-    message
+/// A line for each process.
+fn lines(holders: &[Holder]) -> Vec<String> {
+    let line = |Holder { pid, name, by, path }: &Holder| {
+        let path = path.as_ref().map_or_else(String::new, |path| format!(" {}", shown(path)));
+        format!("process {pid} ({}): {by}{path}", Shown(name.as_bytes()))
+    };
+    holders.iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -104,7 +101,8 @@ mod tests {
         ];
         let failure = Failure::from(MountError::Busy { path: "/m".into(), holders });
         assert_eq!(failure.exit, Exit::Busy);
-        assert_eq!(failure.message, "umount /m: it is busy\n  process 7 (sh): working directory /m/d\n  process 9 (x\\x1b): open file");
+        assert_eq!(failure.message, "umount /m: it is busy");
+        assert_eq!(failure.details, ["process 7 (sh): working directory /m/d", "process 9 (x\\x1b): open file"]);
     }
 
     #[test]
