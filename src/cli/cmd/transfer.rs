@@ -607,9 +607,9 @@ mod tests {
                 }
             });
             let tally = export_from(&vault, &target, export::Allowed::default());
-            assert!(tally.failed > 0, "the user's directory is not copied whole");
             let before = exchanged.lock().expect("it was exchanged");
             assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+            assert!(tally.failed > 0, "the user's directory is not copied whole");
             assert_eq!(fs::metadata(&outside).unwrap().mode() & 0o777, 0o700);
             // the file that was being made may be complete; no other one goes to where the directory is now
             assert!(fs::read_dir(target.join("taken away")).unwrap().count() <= before + 1);
@@ -661,7 +661,7 @@ mod tests {
     /// Trees were walked by paths: no deeper than a path is long (4,096 bytes), and what was below was left out of a backup with an error.
     #[test]
     fn very_deep_trees_go_in_and_come_out() {
-        const DEPTH: usize = 5000;
+        const DEPTH: usize = 3000;
         let scene = Scene::new();
         let mut source = Descent::new(Object::open_root(&scene.source()).unwrap());
         for _ in 0..DEPTH {
