@@ -275,10 +275,11 @@ impl Object {
     /// Those of `setxattr(2)`.
     pub fn set_xattr(&self, name: &[u8], value: &[u8]) -> io::Result<()> {
         let flags = XattrFlags::empty();
-        Ok(match self.path_only {
-            true => setxattr(sys::proc_path(self.as_fd()), os_str(name), value, flags)?,
-            false => fsetxattr(self, os_str(name), value, flags)?,
-        })
+        let set = match self.path_only {
+            true => setxattr(sys::proc_path(self.as_fd()), os_str(name), value, flags),
+            false => fsetxattr(self, os_str(name), value, flags),
+        };
+        Ok(set?)
     }
 
     /// Sets user and group.
