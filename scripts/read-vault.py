@@ -595,6 +595,11 @@ def open_directory(parent: int, name: bytes) -> int:
     return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
 
 
+def open_root(path: str | bytes) -> int:
+    """A directory that the user names: here links are followed, and nowhere below it."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
 def open_regular(parent: int, name: bytes) -> int:
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -625,8 +630,13 @@ def entry_path(parent: int, name: bytes) -> str:
     return f"/proc/self/fd/{parent}/{os.fsdecode(name)}"
 
 
+def escape(text: str) -> str:
+    """Names and faults can hold what the store has chosen: nothing of it moves the cursor of a terminal or begins a new line."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
 def show(path: bytes) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in path.decode("utf-8", "backslashreplace"))
+    return escape(path.decode("utf-8", "backslashreplace"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------------------------
@@ -1804,7 +1814,9 @@ class Directory:
     path: bytes
 
     def close(self) -> None:
-        os.close(self.fd)
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1871,9 +1883,9 @@ class Owners:
 class Vault:
     """A vault that was opened by an identity."""
 
-    def __init__(self, root: str, identity: Identity, memories: dict[bytes, Memory], trusted: set[bytes], report: Report) -> None:
+    def __init__(self, root: str | int, identity: Identity, memories: dict[bytes, Memory], trusted: set[bytes], report: Report) -> None:
         self.identity, self.memories, self.trusted, self.report = identity, memories, trusted, report
-        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = root if isinstance(root, int) else open_root(root)
         data = read_control(fd, b"+share", 4096)
         if data is None:
             raise Fault("magic", "this directory is no vault: it has no +share")
@@ -2020,11 +2032,17 @@ class Vault:
         directory, entry = self.root, None
         for part in [part for part in path.split(b"/") if part]:
             if entry is not None:
-                directory = self.open_directory(directory, entry)
+                above, directory = directory, self.open_directory(directory, entry)
+                self.close(above)
             entry = next((e for e in self.entries(directory) if e.name == part), None)
             if entry is None:
                 raise FileNotFoundError(errno.ENOENT, "no such path in the vault", show(path))
         return directory, entry
+
+    def close(self, directory: Directory) -> None:
+        """Closes a directory that is no longer needed. The root of a share is needed as long as the share is."""
+        if directory.fd != directory.share.fd:
+            directory.close()
 
     def find_directory(self, path: bytes) -> Directory:
         directory, entry = self.find(path)
@@ -2048,10 +2066,10 @@ class Report:
     def fault(self, path: bytes, what: object) -> None:
         said = what.strerror if isinstance(what, OSError) and what.strerror else str(what)
         self.faults.append((path, said))
-        print(f"read-vault: {show(path) or '/'}: {said}", file=sys.stderr)
+        print(f"read-vault: {show(path) or '/'}: {escape(said)}", file=sys.stderr)
 
     def note(self, path: bytes, what: str) -> None:
-        print(f"read-vault: {show(path) or '/'}: note: {what}", file=sys.stderr)
+        print(f"read-vault: {show(path) or '/'}: note: {escape(what)}", file=sys.stderr)
 
 
 UNREADABLE = (Fault, NoAccess, OSError)
@@ -2066,46 +2084,140 @@ def copy_out(file: PlainFile, out: int) -> None:
     os.ftruncate(out, file.size)
 
 
+# Directories below each other that are held open at the same time. The ones above are opened again by `..` when their turn comes.
+HELD = 100
+
+
+def identity_of(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+@dataclasses.dataclass
+class Held:
+    """A descriptor of a directory, which may be given up and be had again from one in a directory below."""
+    fd: int
+    inode: tuple[int, int]
+
+    @classmethod
+    def of(cls, fd: int) -> Held:
+        return cls(fd, identity_of(fd))
+
+    def give_up(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+    def reopen_from(self, below: int) -> None:
+        if self.fd >= 0:
+            return
+        self.fd = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=below)
+        if identity_of(self.fd) != self.inode:
+            self.give_up()
+            raise Fault("flags", "it was moved while it was read")
+
+
+@dataclasses.dataclass
+class Level:
+    """A directory whose entries are being read, and the one that they are copied to."""
+    directory: Directory
+    source: Held
+    out: Held | None
+    left: Iterator[Entry]
+
+
 class Export:
-    """Copies a tree out, or with no destination only reads it."""
+    """Copies a tree out, or with no destination only reads it. Its depth is the store's choice, so it is kept in a list."""
 
     def __init__(self, vault: Vault, destination: str | None, suid: bool, devices: bool) -> None:
         self.vault, self.report, self.suid, self.devices = vault, vault.report, suid, devices
         self.destination = os.fsencode(destination) if destination else None
-        self.names: dict[tuple[int, int], bytes] = {}  # inodes with several names, and where the first one is
+        self.root = -1
+        self.names: dict[tuple[int, int], tuple[bytes, tuple[int, int]]] = {}  # the first name of an inode with several, and its copy
 
     def run(self, directory: Directory) -> None:
+        out = None
         if self.destination:
             os.makedirs(self.destination, mode=0o700, exist_ok=True)
-            if os.listdir(self.destination):
+            self.root = open_root(self.destination)
+            if os.listdir(self.root):
                 raise SystemExit("read-vault: the directory to export to is not empty")
-        self.directory(directory, self.destination)
-
-    def directory(self, directory: Directory, out: bytes | None) -> None:
-        for entry in self.vault.entries(directory):
-            path = join(directory.path, entry.name)
+            out = Held.of(os.dup(self.root))
+        self.top = directory.path
+        levels = [self.level(directory, out)]
+        while levels:
+            level = levels[-1]
+            entry = next(level.left, None)
+            if entry is None:
+                out, status = level.out.fd if level.out else None, os.fstat(level.directory.fd)
+                try:
+                    self.metadata(level.directory, b"", level.directory.path, status, out, None)
+                except UNREADABLE as error:
+                    self.report.fault(level.directory.path, error)
+                levels.pop()
+                self.leave(level, levels)
+                continue
             try:
-                self.entry(directory, entry, join(out, entry.name) if out else None)
+                below = self.entry(level, entry)
             except UNREADABLE as error:
-                self.report.fault(path, error)
-        self.metadata(directory, b"", directory.path, os.fstat(directory.fd), out, None)
+                self.report.fault(join(level.directory.path, entry.name), error)
+                continue
+            if below is not None:
+                levels.append(below)
+                if len(levels) > HELD:
+                    self.give_up(levels[-1 - HELD])
 
-    def entry(self, directory: Directory, entry: Entry, out: bytes | None) -> None:
-        kind = stat.S_IFMT(entry.status.st_mode)
+    def level(self, directory: Directory, out: Held | None) -> Level:
+        return Level(directory, Held.of(directory.fd), out, iter(self.vault.entries(directory)))
+
+    def give_up(self, level: Level) -> None:
+        if level.directory.fd != level.directory.share.fd:
+            level.source.give_up()
+            level.directory.fd = -1
+        if level.out:
+            level.out.give_up()
+
+    def leave(self, level: Level, above: list[Level]) -> None:
+        """Lets go of a directory, and has the one above at hand again. What is above one that cannot be had is out of reach with it."""
+        while above:
+            last = above[-1]
+            try:
+                last.source.reopen_from(level.directory.fd)
+                last.directory.fd = last.source.fd
+                if last.out and level.out:
+                    last.out.reopen_from(level.out.fd)
+                break
+            except UNREADABLE as error:
+                self.report.fault(last.directory.path, error)
+                self.give_up(above.pop())
+                while above and above[-1].source.fd < 0:
+                    self.report.fault(above.pop().directory.path, "it cannot be reached any more")
+        level.directory.close()
+        if level.out:
+            level.out.give_up()
+
+    def entry(self, level: Level, entry: Entry) -> Level | None:
+        """Copies an entry; of a directory its entries are left to do."""
+        directory, kind = level.directory, stat.S_IFMT(entry.status.st_mode)
+        out = entry_path(level.out.fd, entry.name) if level.out else None
         if kind == stat.S_IFDIR:
             below = self.vault.open_directory(directory, entry)
+            held = None
             try:
                 if out:
                     os.mkdir(out, 0o700)
-                self.directory(below, out)
-            finally:
+                    held = Held.of(open_directory(level.out.fd, entry.name))
+                return self.level(below, held)
+            except BaseException:
                 below.close()
-            return
+                if held:
+                    held.give_up()
+                raise
         inode = (entry.status.st_dev, entry.status.st_ino)
         if entry.status.st_nlink > 1 and inode in self.names:
             if out:
-                os.link(self.names[inode], out, follow_symlinks=False)
-            return
+                self.link(*self.names[inode], out)
+            return None
         if kind == stat.S_IFREG:
             self.file(directory, entry, out)
         elif kind == stat.S_IFLNK:
@@ -2114,22 +2226,40 @@ class Export:
                 os.symlink(target, out)
         elif kind in (stat.S_IFCHR, stat.S_IFBLK) and not self.devices:
             self.report.note(join(directory.path, entry.name), "a device, left out without --dev")
-            return
+            return None
         elif out:
             os.mknod(out, kind | 0o600, entry.status.st_rdev if self.devices else 0)
         if out:
-            self.names[inode] = out
+            made = os.lstat(out)
+            self.names[inode] = join(directory.path, entry.name), (made.st_dev, made.st_ino)
         overlay = self.vault.overlay(directory, entry)
         self.metadata(directory, entry.stored, join(directory.path, entry.name), entry.status, out, overlay.mtime_ns if overlay else None)
+        return None
 
-    def file(self, directory: Directory, entry: Entry, out: bytes | None) -> None:
+    def link(self, first: bytes, inode: tuple[int, int], out: str) -> None:
+        """Gives the copy of the first name another one."""
+        *above, name = first[len(self.top):].lstrip(b"/").split(b"/")
+        fd = os.dup(self.root)
+        try:
+            for part in above:
+                below = open_directory(fd, part)
+                os.close(fd)
+                fd = below
+            made = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            if (made.st_dev, made.st_ino) != inode:
+                raise Fault("flags", "the copy of its first name is not there any more")
+            os.link(entry_path(fd, name), out, follow_symlinks=False)
+        finally:
+            os.close(fd)
+
+    def file(self, directory: Directory, entry: Entry, out: str | None) -> None:
         file, fd = self.vault.open_file(directory, entry)
         try:
             if out is None:
                 for _ in file.pieces():
                     pass
                 return
-            target = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            target = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 copy_out(file, target)
             except BaseException:
@@ -2140,10 +2270,10 @@ class Export:
         finally:
             os.close(fd)
 
-    def metadata(self, directory: Directory, stored: bytes, path: bytes, status: os.stat_result, out: bytes | None,
-                 mtime_ns: int | None) -> None:
+    def metadata(self, directory: Directory, stored: bytes, path: bytes, status: os.stat_result,
+                 out: str | int | None, mtime_ns: int | None) -> None:
         """Owner, attributes, mode and times, in this order: a new owner takes set-user-id bits away, and who may no longer write to a
-        file sets no attributes."""
+        file sets no attributes. `out` is the path of an entry, or the descriptor of a directory."""
         kind = stat.S_IFMT(status.st_mode)
         attributes: list[tuple[bytes, bytes]] = []
         try:
@@ -2159,17 +2289,18 @@ class Export:
                     attributes.append((name, os.getxattr(source, name)))
                 except OSError:
                     pass
+        itself: dict[str, bool] = {} if isinstance(out, int) else {"follow_symlinks": False}
         if os.geteuid() == 0:
-            os.chown(out, status.st_uid, status.st_gid, follow_symlinks=False)
+            os.chown(out, status.st_uid, status.st_gid, **itself)
         for name, value in attributes:
             if name != b"security.capability" or self.suid:
                 try:
-                    os.setxattr(out, name, value, follow_symlinks=False)
+                    os.setxattr(out, name, value, **itself)
                 except OSError as error:
                     self.report.fault(path, f"extended attribute {show(name)}: {error.strerror}")
         if kind != stat.S_IFLNK:
             os.chmod(out, stat.S_IMODE(status.st_mode) & (0o7777 if self.suid or kind == stat.S_IFDIR else 0o1777))
-        os.utime(out, ns=(status.st_atime_ns, status.st_mtime_ns if mtime_ns is None else mtime_ns), follow_symlinks=False)
+        os.utime(out, ns=(status.st_atime_ns, status.st_mtime_ns if mtime_ns is None else mtime_ns), **itself)
 
 
 def list_entries(vault: Vault, path: bytes) -> None:
@@ -2191,8 +2322,7 @@ def list_entries(vault: Vault, path: bytes) -> None:
                 size = len(target)
             except UNREADABLE as error:
                 vault.report.fault(join(directory.path, entry.name), error)
-        line = f"{stat.filemode(entry.status.st_mode)} {size:>14} ".encode() + entry.name + (b" -> " + target if target else b"")
-        sys.stdout.buffer.write(line + b"\n")
+        print(f"{stat.filemode(entry.status.st_mode)} {size:>14} {show(entry.name)}{' -> ' + show(target) if target else ''}")
 
 
 def print_file(vault: Vault, path: bytes) -> None:
@@ -2231,14 +2361,23 @@ def secret_of(options: argparse.Namespace) -> tuple[int, bytes]:
 
 
 def open_vault(options: argparse.Namespace, report: Report) -> Vault:
-    if not os.path.exists(os.path.join(options.vault, "+share")):
+    root = open_root(options.vault)
+    if read_control(root, b"+share", 4096) is None:
         raise Fault("magic", f"{options.vault} is no vault: it has no +share")
     name = options.identity or os.path.join(options.vault, "+identity")
-    try:
-        with open(name, "rb") as file:
-            data = file.read(1 << 20)
-    except FileNotFoundError:
-        raise NoAccess(f"no identity: {name} is not there; give its file with --identity") from None
+    missing = NoAccess(f"no identity: {name} is not there; give its file with --identity")
+    if options.identity:
+        try:
+            with open(name, "rb") as file:
+                data = file.read(1 << 20)
+        except FileNotFoundError:
+            raise missing from None
+    else:
+        # the store's own: no link is followed, and a FIFO is not waited for
+        found = read_control(root, b"+identity", 1 << 20)
+        if found is None:
+            raise missing
+        data = found
     kind, secret = secret_of(options)
     identity = open_identity_file(data, kind, secret)
     memories: dict[bytes, Memory] = {}
@@ -2251,7 +2390,7 @@ def open_vault(options: argparse.Namespace, report: Report) -> Vault:
             memory = parse_invitation(file.read()).accept(identity, options.fingerprint or "")
         memories.setdefault(memory.share_id, memory)
     trusted = {bytes.fromhex(share_id) for share_id in options.trust or []}
-    return Vault(options.vault, identity, memories, trusted, report)
+    return Vault(root, identity, memories, trusted, report)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -2291,7 +2430,7 @@ def main() -> int:
             suid, devices = getattr(options, "suid", False), getattr(options, "dev", False)
             Export(vault, destination, suid, devices).run(vault.find_directory(path))
     except NoAccess as error:
-        print(f"read-vault: {error}", file=sys.stderr)
+        print(f"read-vault: {escape(str(error))}", file=sys.stderr)
         return 3
     except UNREADABLE as error:
         report.fault(path, error)

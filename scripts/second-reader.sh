@@ -11,7 +11,7 @@
 #
 # The frozen vaults and the golden vectors; trees of all kinds of files under both suites, signed and not, after changes in a mount; shares
 # with members who came and left, shares within, names under two folder keys and conflict copies of them, a fork before and after it was
-# settled; a crash whose journal holds what the files lack; bits that are flipped. Exit status: 0 if the two agree in all of it, but for
+# settled; a crash whose journal holds what the files lack; a store that is made to trip a reader; bits that are flipped. Exit status: 0 if the two agree in all of it, but for
 # what --strict is about; 1 if not; 77 if it cannot be tried here.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
@@ -212,6 +212,37 @@ agree "two lists of members" ann "$vault"
 keep=$(find "$vault" -maxdepth 1 -name '+manifest-4-*' | sort | head -n 1)
 as ann "$kithfs" share settle --keep "${keep##*-}" "$vault"
 agree "settled" ann "$vault"
+
+echo "== a store that is made to trip a reader"
+rm -rf -- "$vault"
+XDG_CONFIG_HOME=$work/nobody XDG_STATE_HOME=$work/nobody KITHFS_PASSPHRASE_FILE=$work/ann/passphrase \
+    "$kithfs" init --kdf-memory 32 --kdf-passes 1 "$vault" >/dev/null 2>>"$work/log"
+# Reads with the vault's own identity, and ends also where it would wait for ever.
+reads() { timeout 100 "$here/scripts/read-vault.py" --passphrase-file "$work/ann/passphrase" "$vault" "$@" 2>"$work/said"; }
+# Directories below each other: more than Python calls may nest, than a path may be long, and than descriptors may be open.
+depth=2500
+proof deep "$work/deep" $depth
+mkdir "$work/deep/"$'e\e[2Jscape\nname'
+ln -s $'\e[1mbold' "$work/deep/link"
+XDG_CONFIG_HOME=$work/nobody XDG_STATE_HOME=$work/nobody KITHFS_PASSPHRASE_FILE=$work/ann/passphrase \
+    "$kithfs" import --no-rollback-memory "$work/deep" "$vault" 2>>"$work/log"
+(ulimit -n 1024 && reads export "$work/deep-out") || { head -n 5 "$work/said" >&2; die "the reader cannot export a deep tree"; }
+proof deepest "$work/deep-out" $depth || die "the deepest file is not there"
+reads ls >"$work/list" || die "the reader cannot list names with escape sequences"
+! reads ls $'d/\e[2J' || die "the reader lists what is not there"
+for text in "$work/list" "$work/said"; do
+    ! LC_ALL=C grep -q $'[\x01-\x09\x0b-\x1f\x7f]' "$text" || die "an escape sequence of a name reaches the terminal"
+done
+[ "$(wc -l <"$work/list")" = 3 ] || die "a name forges a line of a listing"
+mv "$vault/+identity" "$work/taken"
+ln -s "$work/taken" "$vault/+identity"
+for what in "a link" "a FIFO"; do
+    status=0
+    reads ls >/dev/null || status=$?
+    [ "$status" = 1 ] || die "the reader opens $what for the vault's own identity: exit status $status"
+    rm -- "$vault/+identity" && mkfifo "$vault/+identity"
+done
+echo "a deep tree, escape sequences, a linked identity and a FIFO: nothing trips it"
 
 echo "== flips"
 # Two vaults of their own, at the same time: a share in which a member was and another one within, the vault signed or not.

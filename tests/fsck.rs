@@ -88,6 +88,19 @@ fn a_dry_run_changes_nothing_and_a_repair_sets_aside_with_a_report() {
     assert!(cipher(&scratch, &kept).is_file());
 }
 
+/// `--salvage` followed links below its directory, so a user who owned a part of it chose where root wrote.
+#[test]
+fn salvage_writes_through_no_link() {
+    let (scratch, _) = damaged();
+    let (out, outside) = (scratch.path().join("out"), scratch.path().join("outside"));
+    fs::create_dir(&out).unwrap();
+    fs::create_dir(&outside).unwrap();
+    std::os::unix::fs::symlink(&outside, out.join("letters")).unwrap();
+    let done = expect_code(scratch.kithfs("fsck").arg("--salvage").arg(&out).arg(scratch.vault()), 20);
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    assert!(String::from_utf8_lossy(&done.stderr).contains("salvage to"), "{done:?}");
+}
+
 #[test]
 fn a_mounted_vault_is_verified_beside_the_mount_and_not_repaired() {
     if !can_mount() {

@@ -80,6 +80,30 @@ fn of_a_damaged_file_nothing_is_copied_out() {
     assert!(!out.join("file").exists());
 }
 
+/// `--export` followed links below its directory, so a user who owned a part of it chose where root wrote.
+#[test]
+fn an_export_writes_through_no_link() {
+    let scratch = Scratch::new(&[]);
+    let put = |text: &str| {
+        fs::write(scratch.path().join("plain"), text).unwrap();
+        expect_code(scratch.kithfs("put").arg(scratch.vault()).arg("letters/file").arg(scratch.path().join("plain")), 0);
+    };
+    expect_code(scratch.kithfs("mkdir").arg(scratch.vault()).arg("letters"), 0);
+    put("first");
+    shell(scratch.path(), "cp -a vault backup");
+    put("second");
+    assert_eq!(told(&scratch, 0), serde_json::json!([]));
+    shell(scratch.path(), "rm -r vault; cp -a backup vault; mkdir out outside; ln -s ../outside out/letters");
+    let out = scratch.path().join("out");
+    let export = || expect_code(scratch.kithfs("rollback").args(["--settle", "0", "--export"]).arg(&out).arg(scratch.vault()), 22);
+    let output = export();
+    assert_eq!(fs::read_dir(scratch.path().join("outside")).unwrap().count(), 0);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("letters/file"), "{output:?}");
+    fs::remove_file(out.join("letters")).unwrap();
+    export();
+    assert_eq!(fs::read_to_string(out.join("letters/file")).unwrap(), "first");
+}
+
 #[test]
 fn without_a_memory_nothing_is_kept_and_nothing_is_said() {
     let scratch = Scratch::new(&[]);

@@ -445,6 +445,30 @@ def small(root: str) -> int:
     return 0
 
 
+# A tree that is deeper than any path is long: it is walked by descriptors.
+
+def descend(root: str, count: int, step) -> int:
+    fd = os.open(root, os.O_RDONLY)
+    for _ in range(count):
+        step(fd)
+        below = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    return fd
+
+
+def deep(root: str, count: str) -> int:
+    os.mkdir(root)
+    bottom = descend(root, int(count), lambda fd: os.mkdir("d", dir_fd=fd))
+    os.write(os.open("deepest", os.O_WRONLY | os.O_CREAT, dir_fd=bottom), b"text")
+    return 0
+
+
+def deepest(root: str, count: str) -> int:
+    bottom = descend(root, int(count), lambda fd: None)
+    return 0 if os.read(os.open("deepest", os.O_RDONLY, dir_fd=bottom), 9) == b"text" else 1
+
+
 # Two trees.
 
 def facts_of_tree(tree: bytes) -> dict[bytes, dict[str, object]]:
@@ -649,5 +673,5 @@ def flips(count: str, seed: str, kithfs: str, vault: str, work: str) -> int:
 
 if __name__ == "__main__":
     job, *rest = sys.argv[1:]
-    jobs = (frozen, vectors, tree, change, overwrite, overwritten, attribute, small, flips, compare)
+    jobs = (frozen, vectors, tree, change, overwrite, overwritten, attribute, small, deep, deepest, flips, compare)
     sys.exit(1 if {do.__name__: do for do in jobs}[job](*rest) else 0)

@@ -12,7 +12,7 @@ mod attr;
 mod file;
 mod grant;
 mod listing;
-mod sys;
+pub(crate) mod sys;
 
 use std::any::Any;
 use std::io;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, RawMode, RenameFlags, StatVfsMountFlags};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawMode, RenameFlags, StatVfsMountFlags};
 use rustix::io::{Errno, Result, retry_on_intr};
 
 use self::file::OsFile;
@@ -319,11 +319,7 @@ impl Dir for OsDir {
     fn link_unnamed(&self, file: &dyn File, name: &[u8]) -> io::Result<()> {
         name::check(name)?;
         let file = file.as_any().downcast_ref::<OsFile>().ok_or(Errno::XDEV)?;
-        self.attempt(|| match fs::linkat(&file.fd, c"", self.fd(), name, AtFlags::EMPTY_PATH) {
-            // Kernels before 6.10 want a capability for the empty path.
-            Err(Errno::NOENT) => fs::linkat(CWD, sys::proc_path(file.fd.as_fd()), self.fd(), name, AtFlags::SYMLINK_FOLLOW),
-            other => other,
-        })
+        self.attempt(|| sys::link(file.fd.as_fd(), self.fd(), name))
     }
 
     fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()> {

@@ -1,15 +1,19 @@
-//! Files outside of the vault: their times, holes and extended attributes.
+//! Files outside of the vault: their descriptors, times, holes and extended attributes.
+
+mod descent;
+mod object;
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, SeekFrom, Timespec, Timestamps, XattrFlags, futimens, lgetxattr, llistxattr, lsetxattr, seek, utimensat};
+use rustix::fs::{SeekFrom, Timespec, Timestamps, futimens, seek};
 use rustix::io::Errno;
 
+pub use self::descent::Descent;
+pub use self::object::{Id, Names, Object};
 use crate::backing::{Seek, Timestamp};
 use crate::vault::{self, Handle, Vault};
 
@@ -50,11 +54,6 @@ fn timestamps(atime: Timestamp, mtime: Timestamp) -> Timestamps {
 /// Sets the times of an open file.
 pub fn set_times(file: &File, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
     Ok(futimens(file, &timestamps(atime, mtime))?)
-}
-
-/// Sets the times of a path, of a link itself.
-pub fn set_times_of(path: &Path, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
-    Ok(utimensat(CWD, path, &timestamps(atime, mtime), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 /// The parts of a file that are no holes, one after the other.
@@ -106,6 +105,14 @@ impl<'a> DataRanges<'a> {
         Ok(Some((start, end)))
     }
 
+    /// The next byte at or after `offset` that is data; `None` where only a hole follows.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn next_data(&self, offset: u64) -> Result<Option<u64>, RangeError> {
+        self.seek(Seek::Data, offset)
+    }
+
     /// `None` beyond the last one.
     fn seek(&self, what: Seek, offset: u64) -> Result<Option<u64>, RangeError> {
         match self.of {
@@ -129,29 +136,6 @@ impl<'a> DataRanges<'a> {
             },
         }
     }
-}
-
-/// The extended attributes of a path, of a link itself. None where the filesystem has no such thing.
-pub fn xattrs(path: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let names = match sized(|buffer| llistxattr(path, buffer)) {
-        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-        other => other?,
-    };
-    let mut found = Vec::new();
-    for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
-        match sized(|buffer| lgetxattr(path, os_str(name), buffer)) {
-            Ok(value) => found.push((name.to_vec(), value)),
-            // removed meanwhile, or of a namespace that this user may see and not read
-            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(found)
-}
-
-/// Sets an extended attribute of a path, of a link itself.
-pub fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
-    Ok(lsetxattr(path, os_str(name), value, XattrFlags::empty())?)
 }
 
 /// Whether it is no failure that an attribute could not be set: those that are not of the user's own namespace belong to the system that
@@ -200,19 +184,6 @@ mod tests {
     fn an_empty_file_and_one_of_holes_have_no_data() {
         let file = tempfile::tempfile().unwrap();
         assert_eq!(DataRanges::of_local(&file, 0).next_range().unwrap(), None);
-    }
-
-    #[test]
-    fn times_of_a_link_are_its_own() {
-        let dir = tempfile::tempdir().unwrap();
-        let (link, target) = (dir.path().join("l"), dir.path().join("t"));
-        std::fs::write(&target, "").unwrap();
-        let before = mtime(&std::fs::metadata(&target).unwrap());
-        std::os::unix::fs::symlink("t", &link).unwrap();
-        let at = Timestamp { secs: 1_000_000_000, nanos: 5 };
-        set_times_of(&link, at, at).unwrap();
-        assert_eq!(mtime(&std::fs::symlink_metadata(&link).unwrap()), at);
-        assert_eq!(mtime(&std::fs::metadata(&target).unwrap()), before);
     }
 
     #[test]

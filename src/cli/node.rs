@@ -6,7 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::backing::Kind;
-use crate::vault::{self, Attr, Caller, Entry, Handle, NodeId, OpenFlags, ROOT, Vault};
+use crate::crypto::Random;
+use crate::vault::{self, Attr, Caller, Entry, Handle, NodeId, OpenFlags, OsRandom, ROOT, Vault};
 
 /// Bytes that are read or written at once.
 pub const BLOCK: usize = 1 << 20;
@@ -161,6 +162,13 @@ pub fn names_and_more(vault: &Vault, dir: NodeId) -> vault::Result<(Vec<Box<[u8]
 pub fn partial_name(name: &[u8]) -> String {
     let hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
     format!("{PARTIAL}{hash:016x}")
+}
+
+/// As [`partial_name`], but another one each time: two runs that write the same file do not meet.
+pub fn new_partial_name() -> String {
+    let mut number = [0; 8];
+    OsRandom.fill(&mut number);
+    format!("{PARTIAL}{:016x}", u64::from_le_bytes(number))
 }
 
 /// Whether a name is one of [`partial_name`]: what another run left, and no file of anybody.

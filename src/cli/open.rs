@@ -8,6 +8,7 @@ use super::args::OpenArgs;
 use super::display::path as shown;
 use super::error::Error;
 use super::identity::{self, Locked};
+use super::local::Object;
 use super::memory::Shares;
 use super::registry::Registry;
 use super::report::{Failure, in_vault};
@@ -186,12 +187,37 @@ impl Open {
             found => Some(found),
         });
         match there {
-            Some(Ok(there)) if there.starts_with(&self.dir) => {
-                Err(Error::Usage(format!("{op} {}: it lies in the vault {}", shown(place), shown(&self.dir))))
-            }
+            Some(Ok(there)) if there.starts_with(&self.dir) => Err(self.within(op, place)),
             Some(Err(source)) => Err(Error::Io { op, path: place.to_owned(), source }),
             _ => Ok(()),
         }
+    }
+
+    /// Makes a directory for plain files where there is none, and opens it.
+    ///
+    /// # Errors
+    /// It is in the vault (see [`Open::refuse_within`]), or cannot be made or opened.
+    pub fn make_target(&self, op: &'static str, dir: &Path) -> Result<Object, Error> {
+        self.refuse_within(op, dir)?;
+        let failed = |source| Error::Io { op, path: dir.to_owned(), source };
+        std::fs::create_dir_all(dir).map_err(failed)?;
+        self.open_target(dir).map_err(failed)?.ok_or_else(|| self.within(op, dir))
+    }
+
+    /// Opens a directory for plain files; `None` for one that is in the vault, as [`Open::refuse_within`] would have found if nobody had
+    /// exchanged anything for a link since.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open_target(&self, dir: &Path) -> std::io::Result<Option<Object>> {
+        let target = Object::open_root(dir)?;
+        let is_within = target.is_within(&Object::open_root(&self.dir)?)?;
+        Ok((!is_within).then_some(target))
+    }
+
+    /// The error for a place for plain files that is in the vault.
+    pub fn within(&self, op: &'static str, place: &Path) -> Error {
+        Error::Usage(format!("{op} {}: it lies in the vault {}", shown(place), shown(&self.dir)))
     }
 
     /// Commits all and lets go of the vault. Every command that has written ends with it.

@@ -75,9 +75,22 @@ pub struct FaultPlan {
     locks: Mutex<Locks>,
     done: Mutex<Option<Call>>,
     slow: Mutex<Option<(Call, Duration)>>,
+    before: Mutex<Option<Before>>,
     loses: AtomicBool,
     /// Of a store that comes through FUSE: the names that were made as hard links.
     through_fuse: Mutex<Option<HashSet<Vec<u8>>>>,
+}
+
+/// What is to be done before each call of a kind.
+struct Before {
+    call: Call,
+    act: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl std::fmt::Debug for Before {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Before").field("call", &self.call).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -129,6 +142,11 @@ impl FaultPlan {
     /// From now on each call of that kind takes that long before it is done.
     pub fn slow_down(&self, call: Call, time: Duration) {
         *self.slow.lock() = Some((call, time));
+    }
+
+    /// From now on `act` is called before each call of that kind is done, in place of an earlier one: somebody else acts at that moment.
+    pub fn before(&self, call: Call, act: impl Fn() + Send + Sync + 'static) {
+        *self.before.lock() = Some(Before { call, act: Arc::new(act) });
     }
 
     /// From now on a flush of a file that fails loses what it was to flush, as Linux does: the bytes are seen as long as the kernel has room
@@ -199,6 +217,10 @@ impl FaultPlan {
         let slow = self.slow.lock().filter(|(slow, _)| *slow == call);
         if let Some((_, time)) = slow {
             std::thread::sleep(time);
+        }
+        let act = self.before.lock().as_ref().filter(|before| before.call == call).map(|before| before.act.clone());
+        if let Some(act) = act {
+            act();
         }
         let mut state = self.state.lock();
         state.counts[call as usize] += 1;

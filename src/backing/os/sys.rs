@@ -33,19 +33,19 @@ impl Call {
 }
 
 /// Opens `name` in `dir`: beneath it, through no link of any kind, closed on exec.
-pub(super) fn open(dir: BorrowedFd<'_>, name: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+pub(crate) fn open(dir: BorrowedFd<'_>, name: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     OPENAT2.or_else(|| fs::openat2(dir, name, flags, mode, resolve), || fs::openat(dir, name, flags, mode))
 }
 
 /// A descriptor that only designates the object `name`, whatever its type and mode; a link designates itself.
-pub(super) fn open_path(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
+pub(crate) fn open_path(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
     open(dir, name, OFlags::PATH, Mode::empty())
 }
 
 /// The path by which calls that refuse an `O_PATH` descriptor reach its object.
-pub(super) fn proc_path(fd: BorrowedFd<'_>) -> String {
+pub(crate) fn proc_path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
@@ -58,8 +58,17 @@ pub(super) fn chmod(dir: BorrowedFd<'_>, name: &[u8], mode: Mode) -> Result<()> 
 }
 
 /// Sets the permission bits of the object of a descriptor, which may be an `O_PATH` one.
-pub(super) fn chmod_path(fd: BorrowedFd<'_>, mode: Mode) -> Result<()> {
+pub(crate) fn chmod_path(fd: BorrowedFd<'_>, mode: Mode) -> Result<()> {
     FCHMODAT2.or_else(|| fchmodat2(fd.as_raw_fd(), c"", mode, AtFlags::EMPTY_PATH), || chmod_by_proc(fd, mode))
+}
+
+/// Gives the object of a descriptor, which may be an `O_PATH` one, another name.
+pub(crate) fn link(fd: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+    match fs::linkat(fd, c"", dir, name, AtFlags::EMPTY_PATH) {
+        // Kernels before 6.10 want a capability for the empty path.
+        Err(Errno::NOENT) => fs::linkat(CWD, proc_path(fd), dir, name, AtFlags::SYMLINK_FOLLOW),
+        other => other,
+    }
 }
 
 fn chmod_by_proc(fd: BorrowedFd<'_>, mode: Mode) -> Result<()> {

@@ -13,7 +13,7 @@ use crate::cli::display;
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local;
-use crate::cli::node::{BLOCK, Node, OpenFile, caller, file_name, names, partial_name};
+use crate::cli::node::{BLOCK, Node, OpenFile, caller, file_name, names, new_partial_name, partial_name};
 use crate::cli::open::{Open, Purpose, open};
 use crate::cli::out::Out;
 use crate::cli::paths::{clean, join, split};
@@ -151,51 +151,66 @@ fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
         let dir = place.parent().and_then(|dir| dir.canonicalize().ok());
         dir.is_some_and(|dir| dir.starts_with("/proc"))
     });
-    if is_descriptor || fs::metadata(target).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
-        let mut stream = fs::File::options().append(true).open(target).map_err(failed)?;
+    let there = followed(target).map_err(failed)?;
+    if let Some(there) = &there
+        && (is_descriptor || there.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()))
+    {
+        // what was looked at, also if something else has its name by now
+        let mut stream = fs::File::options().append(true).open(proc_path(there)).map_err(failed)?;
         return to_stream(open, path, |bytes| Ok(stream.write_all(bytes).map_err(failed)?));
     }
     let node = regular(open, path)?;
     let file = OpenFile::read(&open.vault, node.id()).map_err(open.failed(path))?;
     // the size that the header authenticates: what was found before follows from the length of the ciphertext, which anybody can change
     let attr = open.vault.getattr(node.id()).map_err(open.failed(path))?;
-    let place = if target.is_symlink() { followed(target).map_err(failed)? } else { None };
-    let target = place.as_deref().unwrap_or(target);
-    let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let new = tempfile::Builder::new().prefix(".kithfs-part-").tempfile_in(dir).map_err(local::unnamed).map_err(failed)?;
-    let mut ranges = local::DataRanges::of_vault(&open.vault, file.handle(), attr.size);
-    let mut buffer = vec![0; BLOCK];
-    while let Some((mut offset, end)) = ranges.next_range().map_err(|error| match error {
-        local::RangeError::Local(source) => failed(source).into(),
-        local::RangeError::Vault(error) => open.failed(path)(error),
-    })? {
-        while offset < end {
-            let want = BLOCK.min((end - offset) as usize);
-            let read = open.vault.read(file.handle(), offset, &mut buffer[..want]).map_err(open.failed(path))?;
-            if read == 0 {
-                break;
+    let place = match &there {
+        Some(there) if target.is_symlink() => Some(fs::read_link(proc_path(there)).map_err(failed)?),
+        _ => None,
+    };
+    let place = place.as_deref().unwrap_or(target);
+    let name = file_name(place).ok_or_else(|| failed(std::io::Error::from_raw_os_error(libc::EISDIR)))?;
+    let dir = place.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = open.open_target(dir).map_err(failed)?.ok_or_else(|| open.within("write", target))?;
+    let partial = new_partial_name().into_bytes();
+    let new = dir.create(&partial, 0o600).map_err(failed)?;
+    let written = || -> Result<(), Failure> {
+        let mut ranges = local::DataRanges::of_vault(&open.vault, file.handle(), attr.size);
+        let mut buffer = vec![0; BLOCK];
+        while let Some((mut offset, end)) = ranges.next_range().map_err(|error| match error {
+            local::RangeError::Local(source) => failed(source).into(),
+            local::RangeError::Vault(error) => open.failed(path)(error),
+        })? {
+            while offset < end {
+                let want = BLOCK.min((end - offset) as usize);
+                let read = open.vault.read(file.handle(), offset, &mut buffer[..want]).map_err(open.failed(path))?;
+                if read == 0 {
+                    break;
+                }
+                new.file().write_all_at(&buffer[..read], offset).map_err(failed)?;
+                offset += read as u64;
             }
-            new.as_file().write_all_at(&buffer[..read], offset).map_err(failed)?;
-            offset += read as u64;
         }
-    }
-    new.as_file().set_len(attr.size).map_err(failed)?;
-    // set-user-id bits of a file that somebody else may have written are not taken over
-    new.as_file().set_permissions(fs::Permissions::from_mode(attr.perm & 0o777)).map_err(failed)?;
-    local::set_times(new.as_file(), attr.atime, attr.mtime).map_err(failed)?;
-    file.close().map_err(open.failed(path))?;
-    new.persist(target).map_err(|error| failed(error.error))?;
-    Ok(())
+        new.file().set_len(attr.size).map_err(failed)?;
+        // set-user-id bits of a file that somebody else may have written are not taken over
+        new.set_mode(attr.perm & 0o777).map_err(failed)?;
+        new.set_times(attr.atime, attr.mtime).map_err(failed)?;
+        file.close().map_err(open.failed(path))?;
+        Ok(dir.rename(&partial, name).map_err(failed)?)
+    };
+    written().inspect_err(|_| drop(dir.unlink(&partial)))
 }
 
-/// Where a link leads; `None` where nothing is there. The kernel follows it: not that of another user in a directory of all, by which he
-/// would choose which file is replaced (`fs.protected_symlinks`).
-fn followed(link: &Path) -> std::io::Result<Option<PathBuf>> {
-    match fs::File::options().read(true).custom_flags(libc::O_PATH).open(link) {
-        Ok(there) => fs::read_link(format!("/proc/self/fd/{}", there.as_raw_fd())).map(Some),
+/// What a path leads to; `None` where nothing is there. The kernel follows a link: not that of another user in a directory of all, by which
+/// they would choose which file is replaced (`fs.protected_symlinks`).
+fn followed(path: &Path) -> std::io::Result<Option<fs::File>> {
+    match fs::File::options().read(true).custom_flags(libc::O_PATH).open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        there => there.map(Some),
     }
+}
+
+fn proc_path(file: &fs::File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
 /// Copies a file in.

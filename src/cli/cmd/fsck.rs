@@ -53,7 +53,7 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
         found.faults.iter_mut().for_each(CheckFault::give_up_list);
     }
     let salvaged = match &args.salvage {
-        Some(dir) => salvage::write(&open, &found, dir),
+        Some(dir) => salvage::write(&open, &found, dir)?,
         None => Vec::new(),
     };
     let mut report = Report::new(&found, args.repair);

@@ -1,6 +1,6 @@
 //! `kithfs rollback` and `kithfs accept-rollback`
 
-use std::fs;
+use std::fs::File;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use crate::cli::args::check::{AcceptRollback, Rollback};
 use crate::cli::display::{JsonPath, Shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
+use crate::cli::local::Object;
 use crate::cli::open::{Open, Purpose, find, open};
 use crate::cli::out::Out;
 use crate::cli::paths::clean;
@@ -93,7 +94,7 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
     let lines: Vec<Line> = notices.iter().filter(|n| args.json || args.keep || !n.silenced).map(Line::of).collect();
     if let Some(dir) = &args.export {
         open.refuse_within("export to", dir)?;
-        export(&open, &notices, dir);
+        export(&open, &notices, dir)?;
     }
     open.close()?;
     let mut out = Out::stdout();
@@ -141,24 +142,30 @@ fn is_at_or_below(path: &[u8], top: &[u8]) -> bool {
 }
 
 /// Copies the files that are noticed, as they are, below `dir`. Nothing there is overwritten.
-fn export(open: &Open, notices: &[Notice], dir: &Path) {
+fn export(open: &Open, notices: &[Notice], dir: &Path) -> Result<(), Failure> {
+    let mut target = None;
     for notice in notices.iter().filter(|n| !matches!(n.kind, NoticeKind::Gone { .. })) {
+        let target = match &mut target {
+            Some(target) => target,
+            none => none.insert(open.make_target("export to", dir)?),
+        };
         let to = dir.join(std::ffi::OsStr::from_bytes(&notice.plain));
-        if let Err(failure) = copy(open, &notice.plain, &to) {
+        if let Err(failure) = copy(open, &notice.plain, target, &to) {
             warn(failure.message);
         }
     }
+    Ok(())
 }
 
-fn copy(open: &Open, plain: &[u8], to: &Path) -> Result<(), Failure> {
+/// Copies the file at `plain` below `target`; `to` is where that is for messages.
+fn copy(open: &Open, plain: &[u8], target: &Object, to: &Path) -> Result<(), Failure> {
     let io = |source| Error::Io { op: "export to", path: to.to_owned(), source };
-    fs::create_dir_all(to.parent().unwrap_or(to)).map_err(io)?;
-    let file = fs::File::options().write(true).create_new(true).open(to).map_err(io)?;
+    let made = target.create_below(plain).map_err(io)?;
     // half of a file would be taken for all of it
-    fill(open, plain, file, io).inspect_err(|_| drop(fs::remove_file(to)))
+    fill(open, plain, made.file.file(), io).inspect_err(|_| made.remove())
 }
 
-fn fill(open: &Open, plain: &[u8], mut file: fs::File, io: impl Fn(std::io::Error) -> Error) -> Result<(), Failure> {
+fn fill(open: &Open, plain: &[u8], mut file: &File, io: impl Fn(std::io::Error) -> Error) -> Result<(), Failure> {
     let failed = open.failed(plain);
     let node = open.vault.resolve(plain).map_err(&failed)?.node;
     let handle = open.vault.open_file(node, OpenFlags { read: true, ..OpenFlags::default() }).map_err(&failed)?.handle;

@@ -1,6 +1,5 @@
 //! Copies what is good of damaged files out of the vault.
 
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -17,28 +16,28 @@ pub(super) struct Salvaged {
 }
 
 /// Writes the good ranges of every damaged file that can be opened below `dir`, at its plain path. Nothing there is overwritten.
-pub(super) fn write(open: &Open, found: &CheckReport, dir: &Path) -> Vec<Salvaged> {
+pub(super) fn write(open: &Open, found: &CheckReport, dir: &Path) -> Result<Vec<Salvaged>, Error> {
     let mut salvaged = Vec::new();
+    let mut target = None;
     for (n, fault) in found.faults.iter().enumerate() {
         let Some(size) = fault.size.filter(|_| !fault.bad.is_empty()) else { continue };
+        let target = match &mut target {
+            Some(target) => target,
+            none => none.insert(open.make_target("salvage to", dir)?),
+        };
         let to = dir.join(std::ffi::OsStr::from_bytes(&fault.plain));
-        let written = (|| {
-            fs::create_dir_all(to.parent().unwrap_or(dir))?;
-            let file = fs::File::options().write(true).create_new(true).open(&to)?;
-            file.set_len(size)?;
-            Ok(file)
-        })();
-        let file = match written {
-            Ok(file) => file,
+        let made = target.create_below(&fault.plain).and_then(|made| made.file.file().set_len(size).map(|()| made));
+        let made = match made {
+            Ok(made) => made,
             Err(source) => {
                 warn(Error::Io { op: "salvage to", path: to, source });
                 continue;
             }
         };
-        match open.vault.salvage(fault, &mut |at, bytes| file.write_all_at(bytes, at)) {
+        match open.vault.salvage(fault, &mut |at, bytes| made.file.file().write_all_at(bytes, at)) {
             Ok(()) => salvaged.push(Salvaged { fault: n, to }),
             Err(error) => warn(open.failed(&fault.plain)(error).message),
         }
     }
-    salvaged
+    Ok(salvaged)
 }

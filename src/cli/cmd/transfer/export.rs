@@ -1,26 +1,24 @@
 //! From a vault into a local directory.
 //!
 //! Rules that hold here
-//! * Nothing is written through a link. A name is looked at without following, and files are made under a name of their own.
+//! * Nothing is written through a link, or by a path: entries are made in directories that are held, files under a name of their own.
 //! * What gives rights is made only where the user asks for it, as in a mount: modes and kinds are the store's own, and whoever stores the
 //!   vault can have made a program set-user-id, or a device node of a file.
 
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::Metadata;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown, lchown, symlink};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, MetadataExt};
 
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::fs::FileType;
 
-use super::{EntryError, Tally, call, local, mark, may_be_unmarked};
+use super::{Attributes, EntryError, SHORTER, Tally, attributes, call, local, same_attributes, same_contents};
 use crate::backing::Kind;
 use crate::cli::display::Shown;
-use crate::cli::local::{self as outside, DataRanges, os_str};
+use crate::cli::local::{DataRanges, Descent, Id, Object, RangeError, may_be_left_out, mtime};
 use crate::cli::node::{BLOCK, Node, OpenFile, is_partial, is_plain_name, names_and_more, partial_name};
-use crate::cli::paths::join;
-use crate::vault::{Attr, NodeId, Vault};
+use crate::cli::paths::{join, split};
+use crate::vault::{self, Attr, NodeId, Vault};
 
 /// What gives rights to its target.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -34,239 +32,254 @@ pub struct Allowed {
     pub dev: bool,
 }
 
-/// Copies what is in the directory `source`, at the plain path `plain`, into `dir`.
-pub fn run(vault: &Vault, source: &Node<'_>, plain: &[u8], dir: &Path, allowed: Allowed, tally: Tally) -> Tally {
+/// Copies what is in the directory `source`, at the plain path `plain`, into `target`.
+pub fn run<'a>(vault: &'a Vault, source: Node<'a>, plain: &[u8], target: Object, allowed: Allowed, tally: Tally) -> Tally {
     let is_root = rustix::process::geteuid().is_root();
     let buffers = [vec![0; BLOCK], vec![0; BLOCK]];
-    let mut export = Export { vault, tally, allowed, is_root, links: HashMap::new(), buffers, doubtful: false };
-    let copied = export.mark(dir).and_then(|marked| {
-        export.entries(source, plain, dir)?;
-        // names and contents of an export that ended well are on the disk
-        let open = File::open(dir).map_err(local("open"))?;
-        rustix::fs::syncfs(&open).map_err(call("sync"))?;
-        if marked {
-            match fs::remove_file(dir.join(mark())) {
-                // by another export to it, which has come to its end before
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                removed => removed.map_err(local("remove"))?,
-            }
-        }
-        export.metadata(source, dir)
-    });
+    let mut export = Export { vault, plain, tally, allowed, is_root, descent: Descent::new(target), links: HashMap::new(), buffers };
+    // names and contents of an export that ended well are on the disk
+    let copied = export.tree(source).and_then(|()| rustix::fs::syncfs(export.descent.root()).map_err(call("sync")));
     if let Err(error) = copied {
-        export.tally.failed(Shown(plain), &error);
+        export.failed(None, &error);
     }
     export.tally
 }
 
-fn is_marked(dir: &Path) -> bool {
-    fs::symlink_metadata(dir.join(mark())).is_ok()
-}
-
-struct Export<'a> {
+struct Export<'a, 'b> {
     vault: &'a Vault,
+    plain: &'b [u8],
     tally: Tally,
     allowed: Allowed,
     is_root: bool,
-    /// Files with several names that were copied already, by inode: where the first one is.
-    links: HashMap<u64, PathBuf>,
+    /// The directory of the target.
+    descent: Descent,
+    /// Files with several names that were copied already, by inode.
+    links: HashMap<u64, First>,
     buffers: [Vec<u8>; 2],
-    /// An export was interrupted here, perhaps by a power cut: what it has left is not taken for done by its size and time.
-    doubtful: bool,
 }
 
-impl Export<'_> {
-    /// Notes, durably, that an export to `dir` is under way. Tells whether that could be noted.
-    fn mark(&mut self, dir: &Path) -> Result<bool, EntryError> {
-        // one that is interrupted may have been to a directory above
-        let place = dir.canonicalize().map_err(local("find"))?;
-        self.doubtful = place.ancestors().any(is_marked);
-        if is_marked(dir) {
-            return Ok(true);
-        }
-        let file = match File::options().write(true).create_new(true).mode(0o600).open(dir.join(mark())) {
-            Err(error) if may_be_unmarked(error.raw_os_error()) => return Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(true),
-            made => made.map_err(local("make file"))?,
-        };
-        file.sync_all().map_err(local("sync"))?;
-        File::open(dir).and_then(|dir| dir.sync_all()).map_err(local("sync"))?;
-        Ok(true)
-    }
+/// Where the first name of a file with several was made.
+struct First {
+    path: Vec<u8>,
+    id: Id,
+}
 
-    /// Copies the entries of a directory, and then its metadata. The depth is bounded by the length that a local path can have.
-    fn directory(&mut self, node: &Node<'_>, plain: &[u8], dir: &Path) -> Result<(), EntryError> {
-        self.entries(node, plain, dir)?;
-        self.metadata(node, dir)
-    }
+/// A directory whose entries are being copied.
+struct Level<'a> {
+    node: Node<'a>,
+    left: std::vec::IntoIter<Box<[u8]>>,
+}
 
-    fn entries(&mut self, node: &Node<'_>, plain: &[u8], dir: &Path) -> Result<(), EntryError> {
-        let (names, more) = names_and_more(self.vault, node.id())?;
-        if more {
-            let shown = if plain.is_empty() { b"/" } else { plain };
-            self.tally.failed(
-                Shown(shown),
-                &EntryError::Odd("holds entries whose names cannot be read, which are not copied (`kithfs fsck` names them)"),
-            );
-        }
-        for name in names.iter().filter(|name| !is_partial(name)) {
-            let plain = join(plain, name);
-            if let Err(error) = self.entry(node.id(), name, &plain, dir) {
-                self.tally.failed(Shown(&plain), &error);
+impl<'a> Export<'a, '_> {
+    /// Reports what failed for an entry of the present directory, or for that itself.
+    fn failed(&mut self, name: Option<&[u8]>, error: &EntryError) {
+        let mut path = self.plain.to_vec();
+        for part in [&self.descent.path()[..], name.unwrap_or_default()] {
+            if !part.is_empty() {
+                path = join(&path, part);
             }
+        }
+        self.tally.failed(Shown(if path.is_empty() { b"/" } else { &path }), error);
+    }
+
+    /// Copies all entries of a tree. Its depth is not bounded by any path's length, so the levels are kept in a list and not on the stack.
+    fn tree(&mut self, source: Node<'a>) -> Result<(), EntryError> {
+        let mut levels = vec![self.level(source)?];
+        while let Some(level) = levels.last_mut() {
+            let step = self.descent.here().map_err(local("find")).map(|here| (here, level.left.next()));
+            let failed = match step {
+                Ok((here, Some(name))) => {
+                    match self.entry(&here, &name, level.node.id()) {
+                        Ok(below) => levels.extend(below),
+                        Err(error) => self.failed(Some(&name), &error),
+                    }
+                    continue;
+                }
+                Ok((here, None)) => self.set_metadata(&level.node, &here).err(),
+                Err(error) => Some(error),
+            };
+            if let Some(error) = failed {
+                self.failed(None, &error);
+            }
+            levels.pop();
+            self.descent.leave();
         }
         Ok(())
     }
 
-    fn metadata(&self, node: &Node<'_>, dir: &Path) -> Result<(), EntryError> {
-        self.xattrs(node.id(), dir)?;
-        self.set_metadata(&node.attr, dir)
+    /// Begins with a directory, whose entries are copied into the present one of the target.
+    fn level(&mut self, node: Node<'a>) -> Result<Level<'a>, EntryError> {
+        let (mut names, more) = names_and_more(self.vault, node.id())?;
+        if more {
+            let what = "holds entries whose names cannot be read, which are not copied (`kithfs fsck` names them)";
+            self.failed(None, &EntryError::Odd(what));
+        }
+        names.retain(|name| !is_partial(name));
+        Ok(Level { node, left: names.into_iter() })
     }
 
-    fn entry(&mut self, parent: NodeId, name: &[u8], plain: &[u8], dir: &Path) -> Result<(), EntryError> {
+    /// Copies an entry; a directory is entered, and its entries are left to do.
+    fn entry(&mut self, dir: &Object, name: &[u8], parent: NodeId) -> Result<Option<Level<'a>>, EntryError> {
         if !is_plain_name(name) {
             return Err(EntryError::Odd("its name cannot stand outside of the vault"));
         }
         // removed since it was listed
-        let Some(node) = Node::child(self.vault, parent, name)? else { return Ok(()) };
-        let target = dir.join(os_str(name));
-        let there = match fs::symlink_metadata(&target) {
-            Ok(stat) => Some(stat),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(EntryError::Local("stat", error)),
+        let Some(node) = Node::child(self.vault, parent, name)? else { return Ok(None) };
+        let there = match dir.entry(name).map_err(local("stat"))? {
+            Some(object) => Some(There { stat: object.stat().map_err(local("stat"))?, object }),
+            None => None,
         };
+        let is_dir = there.as_ref().is_some_and(|there| there.stat.is_dir());
         if node.is_dir() {
             match there {
-                None => DirBuilder::new().mode(0o700).create(&target).map_err(local("make directory"))?,
-                Some(stat) if stat.is_dir() => {}
+                None => dir.mkdir(name, 0o700).map_err(local("make directory"))?,
+                Some(_) if is_dir => {}
                 Some(_) => return Err(EntryError::Odd("a file of this name is at the target")),
             }
-            let around = self.doubtful;
-            self.doubtful |= is_marked(&target);
-            let copied = self.directory(&node, plain, &target);
-            self.doubtful = around;
-            return copied;
+            self.descent.enter(name).map_err(local("open"))?;
+            let level = self.level(node);
+            if level.is_err() {
+                self.descent.leave();
+            }
+            return level.map(Some);
         }
-        if there.as_ref().is_some_and(fs::Metadata::is_dir) {
+        if is_dir {
             return Err(EntryError::Odd("a directory of this name is at the target"));
         }
+        self.leaf(&node, dir, name, there.as_ref())?;
+        Ok(None)
+    }
+
+    /// Copies what is no directory.
+    fn leaf(&mut self, node: &Node<'_>, dir: &Object, name: &[u8], there: Option<&There>) -> Result<(), EntryError> {
         let several = node.attr.nlink > 1;
-        if several && let Some(first) = self.links.get(&node.attr.ino) {
-            let first = first.clone();
-            return self.another_name(&first, &target, there.as_ref());
+        // what the store shows as one file need not be one, and a name may have been given to another file since
+        let first = match self.first(node.attr.ino).filter(|_| several) {
+            Some((above, name, first)) if self.is_copy(node, &above, &name, &first)? => Some(first),
+            _ => None,
+        };
+        let id = |there: &There| (there.stat.dev(), there.stat.ino());
+        let is_there = match (there, &first) {
+            (Some(there), Some(first)) => id(there) == id(first),
+            (Some(there), None) => self.is_copy(node, dir, name, there)?,
+            (None, _) => false,
+        };
+        match &first {
+            _ if is_there => self.tally.skipped(if node.attr.kind == Kind::File { node.attr.size } else { 0 }),
+            Some(first) => {
+                in_place_of(dir, name, |partial| first.object.link(dir, partial).map_err(local("link")))?;
+                self.tally.copied();
+            }
+            None => {
+                in_place_of(dir, name, |partial| self.make(node, dir, partial))?;
+                self.tally.copied();
+            }
         }
-        if self.is_done(&node, &target, there.as_ref())? {
-            self.tally.skipped(if node.attr.kind == Kind::File { node.attr.size } else { 0 });
-        } else {
-            in_place_of(&target, |partial| self.make(&node, partial))?;
-            self.tally.copied();
-        }
-        if several {
-            self.links.insert(node.attr.ino, target);
+        if several
+            && first.is_none()
+            && let Some(made) = dir.entry(name).map_err(local("stat"))?
+        {
+            let first = First { path: join(&self.descent.path(), name), id: made.id().map_err(local("stat"))? };
+            self.links.insert(node.attr.ino, first);
         }
         Ok(())
     }
 
-    fn is_done(&mut self, node: &Node<'_>, target: &Path, there: Option<&fs::Metadata>) -> Result<bool, EntryError> {
-        let Some(there) = there else { return Ok(false) };
-        Ok(match node.attr.kind {
-            Kind::File => {
-                there.is_file()
-                    && there.len() == node.attr.size
-                    && outside::mtime(there) == node.attr.mtime
-                    && (!self.doubtful || self.holds_the_same(node, target)?)
-            }
+    /// The first name of a file that was copied already, if it still is that of the file: its directory, the name, and the file.
+    fn first(&self, ino: u64) -> Option<(Object, Vec<u8>, There)> {
+        let First { path, id } = self.links.get(&ino)?;
+        let (above, name) = split(path)?;
+        let above = self.descent.root().walk(above).ok()?;
+        let object = above.entry(name).ok()??;
+        let first = There { stat: object.stat().ok()?, object };
+        (first.object.id().ok()? == *id).then(|| (above, name.to_vec(), first))
+    }
+
+    /// Whether the entry `name` of `dir`, which was found to be `there`, is a copy of a node. What cannot be read of it is none.
+    fn is_copy(&mut self, node: &Node<'_>, dir: &Object, name: &[u8], there: &There) -> Result<bool, EntryError> {
+        let (attr, stat) = (&node.attr, &there.stat);
+        match attr.kind {
+            Kind::File => {}
             Kind::Symlink => {
-                there.is_symlink()
-                    && fs::read_link(target).map_err(local("read link"))?.as_os_str().as_bytes() == self.vault.readlink(node.id())?
+                let text = self.vault.readlink(node.id())?;
+                return Ok(stat.is_symlink() && there.object.read_link().is_ok_and(|there| there == text));
             }
-            kind => file_type(kind).is_some_and(|kind| kind.as_raw_mode() == there.mode() & libc::S_IFMT) && there.rdev() == node.attr.rdev,
-        })
-    }
-
-    /// Whether a file outside holds what the one of the vault does. What cannot be read of it does not.
-    fn holds_the_same(&mut self, node: &Node<'_>, target: &Path) -> Result<bool, EntryError> {
-        // a link that has taken its place since is not followed, a FIFO not waited for
-        let Ok(there) = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(target) else { return Ok(false) };
-        let opened = OpenFile::read(self.vault, node.id())?;
-        let [left, right] = &mut self.buffers;
-        let mut at = 0;
-        loop {
-            let read = self.vault.read(opened.handle(), at, left)?;
-            if read == 0 {
-                return Ok(there.metadata().map_err(local("stat"))?.len() == at);
+            kind => {
+                let same_kind = file_type(kind).is_some_and(|kind| kind.as_raw_mode() == stat.mode() & libc::S_IFMT);
+                return Ok(same_kind && stat.rdev() == attr.rdev);
             }
-            if there.read_exact_at(&mut right[..read], at).is_err() || left[..read] != right[..read] {
-                return Ok(false);
-            }
-            at += read as u64;
         }
-    }
-
-    fn another_name(&mut self, first: &Path, target: &Path, there: Option<&fs::Metadata>) -> Result<(), EntryError> {
-        let stat = fs::symlink_metadata(first).map_err(local("stat"))?;
-        match there {
-            Some(there) if (there.dev(), there.ino()) == (stat.dev(), stat.ino()) => {
-                self.tally.skipped(0);
-                return Ok(());
-            }
-            Some(_) => in_place_of(target, |partial| fs::hard_link(first, partial).map_err(local("link")))?,
-            None => fs::hard_link(first, target).map_err(local("link"))?,
+        let same_owner = !self.is_root || (attr.uid, attr.gid) == (stat.uid(), stat.gid());
+        let same_mode = self.mode(attr) == stat.mode() & 0o7777;
+        if !stat.is_file() || stat.len() != attr.size || mtime(stat) != attr.mtime || !same_owner || !same_mode {
+            return Ok(false);
         }
-        self.tally.copied();
-        Ok(())
+        let Ok(file) = dir.read(name) else { return Ok(false) };
+        if file.id().ok() != there.object.id().ok() {
+            return Ok(false);
+        }
+        match same_contents(self.vault, node.id(), file.file(), &mut self.buffers) {
+            Ok(true) => {}
+            Ok(false) | Err(RangeError::Local(_)) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(same_attributes(&self.attributes(node.id())?, &file.xattrs().map_err(local("read attributes"))?))
     }
 
-    fn make(&mut self, node: &Node<'_>, partial: &Path) -> Result<(), EntryError> {
+    fn make(&mut self, node: &Node<'_>, dir: &Object, partial: &[u8]) -> Result<(), EntryError> {
+        let replaced = || EntryError::Odd("something else has taken its place while it was made");
+        let made = || -> Result<There, EntryError> {
+            let object = dir.entry(partial).map_err(local("stat"))?.ok_or_else(replaced)?;
+            Ok(There { stat: object.stat().map_err(local("stat"))?, object })
+        };
         match node.attr.kind {
-            Kind::File => return self.file(node, partial),
+            Kind::File => self.file(node, dir, partial),
             Kind::Symlink => {
-                let target = self.vault.readlink(node.id())?;
-                symlink(os_str(&target), partial).map_err(local("make link"))?;
-                if self.is_root {
-                    lchown(partial, Some(node.attr.uid), Some(node.attr.gid)).map_err(local("set owner"))?;
+                let text = self.vault.readlink(node.id())?;
+                dir.symlink(&text, partial).map_err(local("make link"))?;
+                let There { object, stat } = made()?;
+                if !stat.is_symlink() || stat.nlink() != 1 || object.read_link().map_err(local("read link"))? != text {
+                    return Err(replaced());
                 }
-                return outside::set_times_of(partial, node.attr.atime, node.attr.mtime).map_err(local("set times"));
+                self.set_owner(&node.attr, &object)?;
+                object.set_times(node.attr.atime, node.attr.mtime).map_err(local("set times"))
             }
             Kind::BlockDevice | Kind::CharDevice if !self.allowed.dev => {
-                return Err(EntryError::Odd("a device node, which is made only with --dev"));
+                Err(EntryError::Odd("a device node, which is made only with --dev"))
             }
             kind => {
                 let kind = file_type(kind).ok_or(EntryError::Odd("its type is not known"))?;
-                mknodat(CWD, partial, kind, Mode::from_raw_mode(0o600), node.attr.rdev).map_err(call("make"))?;
+                dir.mknod(partial, kind, node.attr.rdev).map_err(local("make"))?;
+                let There { object, stat } = made()?;
+                if stat.mode() & libc::S_IFMT != kind.as_raw_mode() || stat.nlink() != 1 {
+                    return Err(replaced());
+                }
+                self.set_metadata(node, &object)
             }
         }
-        self.xattrs(node.id(), partial)?;
-        self.set_metadata(&node.attr, partial)
     }
 
-    fn file(&mut self, node: &Node<'_>, partial: &Path) -> Result<(), EntryError> {
+    fn file(&mut self, node: &Node<'_>, dir: &Object, partial: &[u8]) -> Result<(), EntryError> {
         let opened = OpenFile::read(self.vault, node.id())?;
         // the size that the header authenticates, not that which follows from the length of the ciphertext
         let attr = self.vault.getattr(node.id())?;
-        let file = File::options().write(true).create_new(true).mode(0o600).open(partial).map_err(local("make file"))?;
+        let made = dir.create(partial, 0o600).map_err(local("make file"))?;
         let mut ranges = DataRanges::of_vault(self.vault, opened.handle(), attr.size);
         while let Some((mut offset, end)) = ranges.next_range()? {
             while offset < end {
                 let want = BLOCK.min(usize::try_from(end - offset).unwrap_or(BLOCK));
                 let read = self.vault.read(opened.handle(), offset, &mut self.buffers[0][..want])?;
                 if read == 0 {
-                    return Err(EntryError::Odd("it became shorter while it was read"));
+                    return Err(EntryError::Odd(SHORTER));
                 }
-                file.write_all_at(&self.buffers[0][..read], offset).map_err(local("write"))?;
+                made.file().write_all_at(&self.buffers[0][..read], offset).map_err(local("write"))?;
                 offset += read as u64;
                 self.tally.bytes(read as u64);
             }
         }
-        file.set_len(attr.size).map_err(local("set length"))?;
+        made.file().set_len(attr.size).map_err(local("set length"))?;
         opened.close()?;
-        // a change of the owner takes the capabilities away
-        if self.is_root {
-            fchown(&file, Some(attr.uid), Some(attr.gid)).map_err(local("set owner"))?;
-        }
-        self.xattrs(node.id(), partial)?;
-        file.set_permissions(Permissions::from_mode(self.mode(&attr))).map_err(local("set mode"))?;
-        outside::set_times(&file, attr.atime, attr.mtime).map_err(local("set times"))
+        self.set_metadata_to(node.id(), &attr, &made)
     }
 
     /// The mode to give. Where the owner cannot be kept, set-user-id bits would give the rights of another one.
@@ -274,46 +287,54 @@ impl Export<'_> {
         if self.is_root && self.allowed.suid { attr.perm } else { attr.perm & !0o6000 }
     }
 
-    /// Sets owner (only root can), then mode (which a change of owner would cut), then times, of what is no link.
-    fn set_metadata(&self, attr: &Attr, path: &Path) -> Result<(), EntryError> {
-        if self.is_root {
-            lchown(path, Some(attr.uid), Some(attr.gid)).map_err(local("set owner"))?;
-        }
-        fs::set_permissions(path, Permissions::from_mode(self.mode(attr))).map_err(local("set mode"))?;
-        outside::set_times_of(path, attr.atime, attr.mtime).map_err(local("set times"))
+    fn set_metadata(&self, node: &Node<'_>, object: &Object) -> Result<(), EntryError> {
+        self.set_metadata_to(node.id(), &node.attr, object)
     }
 
-    fn xattrs(&self, node: NodeId, path: &Path) -> Result<(), EntryError> {
-        for name in self.vault.list_xattr(node)? {
-            if name == CAPABILITY && !self.allowed.suid {
-                continue;
-            }
-            let value = match self.vault.get_xattr(node, &name) {
-                Err(error) if error.errno() == libc::ENODATA => continue,
-                other => other?,
-            };
-            match outside::set_xattr(path, &name, &value) {
-                Err(error) if !outside::may_be_left_out(&name, error.raw_os_error().unwrap_or(0)) => {
+    /// Sets the metadata of what is no link: the owner first, for its change takes capabilities and set-user-id bits away, and times last.
+    fn set_metadata_to(&self, node: NodeId, attr: &Attr, object: &Object) -> Result<(), EntryError> {
+        self.set_owner(attr, object)?;
+        for (name, value) in self.attributes(node)? {
+            match object.set_xattr(&name, &value) {
+                Err(error) if !may_be_left_out(&name, error.raw_os_error().unwrap_or(0)) => {
                     return Err(EntryError::Local("set attribute", error));
                 }
                 _ => {}
             }
         }
-        Ok(())
+        object.set_mode(self.mode(attr)).map_err(local("set mode"))?;
+        object.set_times(attr.atime, attr.mtime).map_err(local("set times"))
+    }
+
+    /// Sets the owner, which only root can.
+    fn set_owner(&self, attr: &Attr, object: &Object) -> Result<(), EntryError> {
+        if self.is_root { object.set_owner(attr.uid, attr.gid).map_err(local("set owner")) } else { Ok(()) }
+    }
+
+    /// The attributes to give.
+    fn attributes(&self, node: NodeId) -> vault::Result<Attributes> {
+        let mut found = attributes(self.vault, node)?;
+        found.retain(|(name, _)| name != CAPABILITY || self.allowed.suid);
+        Ok(found)
     }
 }
 
-/// Makes an object under another name, complete, and gives it that of `target`. What stands there stays if that fails.
-fn in_place_of(target: &Path, make: impl FnOnce(&Path) -> Result<(), EntryError>) -> Result<(), EntryError> {
-    let name = target.file_name().expect("an entry has a name");
-    let partial = target.with_file_name(partial_name(name.as_bytes()));
-    match fs::remove_file(&partial) {
+/// What was found at the target.
+struct There {
+    object: Object,
+    stat: Metadata,
+}
+
+/// Makes an object under another name, complete, and gives it the name `name`. What has that name stays if that fails.
+fn in_place_of(dir: &Object, name: &[u8], make: impl FnOnce(&[u8]) -> Result<(), EntryError>) -> Result<(), EntryError> {
+    let partial = partial_name(name).into_bytes();
+    match dir.unlink(&partial) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(EntryError::Local("remove", error)),
         _ => {}
     }
-    let made = make(&partial).and_then(|()| fs::rename(&partial, target).map_err(local("rename")));
+    let made = make(&partial).and_then(|()| dir.rename(&partial, name).map_err(local("rename")));
     made.inspect_err(|_| {
-        let _ = fs::remove_file(&partial);
+        let _ = dir.unlink(&partial);
     })
 }
 

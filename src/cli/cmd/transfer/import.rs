@@ -1,203 +1,220 @@
 //! From a local directory into a vault.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::fs::{self, File, Metadata};
+use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use super::super::files::Partial;
-use super::{EntryError, Tally, call, local, mark, may_be_unmarked, set_metadata};
+use super::{EntryError, SHORTER, Tally, attributes, call, local, same_attributes, same_contents, set_metadata};
 use crate::backing::{Kind, RenameMode};
-use crate::cli::display::path as shown;
-use crate::cli::local::{self as outside, DataRanges};
-use crate::cli::node::{BLOCK, Node, OpenFile, caller, is_partial, partial_name};
-use crate::cli::open::Open;
+use crate::cli::display::Shown;
+use crate::cli::local::{DataRanges, Descent, Id, Names, Object, RangeError, may_be_left_out, mtime};
+use crate::cli::node::{BLOCK, Node, caller, is_partial, partial_name};
+use crate::cli::paths::join;
 use crate::vault::{NodeId, SetAttr, SetXattr, Vault};
 
-/// Of a file that is being written while it is copied.
-const SHORTER: &str = "it became shorter while it was read";
-
 /// Bytes of all files below a directory, as far as they can be found out.
-pub fn total(dir: &Path, vault: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(dir) else { return 0 };
-    let size = |entry: fs::DirEntry| match entry.metadata() {
-        Ok(stat) if stat.is_file() => stat.len(),
-        Ok(stat) if stat.is_dir() && entry.path() != vault => total(&entry.path(), vault),
-        _ => 0,
-    };
-    entries.flatten().map(size).sum()
+pub fn total(dir: &Object, store: &Object) -> std::io::Result<u64> {
+    let store = store.id()?;
+    let mut descent = Descent::new(dir.walk(b"")?);
+    let mut levels = vec![dir.names()?];
+    let mut bytes = 0;
+    while let Some(left) = levels.last_mut() {
+        let (Some(name), Ok(here)) = (left.next(), descent.here()) else {
+            levels.pop();
+            descent.leave();
+            continue;
+        };
+        let Ok(Some(entry)) = here.entry(&name) else { continue };
+        match entry.stat() {
+            Ok(stat) if stat.is_file() => bytes += stat.len(),
+            Ok(stat) if stat.is_dir() && entry.id()? != store && descent.enter(&name).is_ok() => {
+                match descent.here().and_then(|here| here.names()) {
+                    Ok(names) => levels.push(names),
+                    Err(_) => descent.leave(),
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(bytes)
 }
 
-/// Copies what is in `dir` into the directory `target`. With `doubtful` what is there already is compared.
-pub fn run(open: &Open, dir: &Path, target: NodeId, doubtful: bool, tally: Tally) -> Tally {
-    let (vault, buffers) = (&open.vault, [vec![0; BLOCK], vec![0; BLOCK]]);
-    let mut import = Import { vault, vault_dir: &open.dir, tally, links: HashMap::new(), buffers, doubtful };
-    let copied = import.mark(target).and_then(|marked| {
-        let stat = import.entries(dir, target)?;
-        import.sync()?;
-        if marked {
-            match import.vault.unlink(target, mark().as_bytes()) {
-                // by a sync tool: somebody else has come to the end of an import that had it before
-                Err(error) if error.errno() == libc::ENOENT => {}
-                removed => removed?,
-            }
-        }
-        import.metadata(dir, target, &stat)
-    });
+/// Copies what is in the directory `source`, which was found at the path `shown`, into the directory `target` of the vault at `store`.
+pub fn run<'a>(vault: &'a Vault, store: &Object, source: Object, shown: &Path, target: Node<'a>, tally: Tally) -> Tally {
+    let buffers = [vec![0; BLOCK], vec![0; BLOCK]];
+    let is_root = rustix::process::geteuid().is_root();
+    let mut import = Import { vault, store, shown, is_root, descent: Descent::new(source), tally, links: HashMap::new(), buffers };
+    let copied = import.tree(target).and_then(|()| rustix::fs::syncfs(store).map_err(call("sync the vault")));
     if let Err(error) = copied {
-        import.tally.failed(shown(dir), &error);
+        import.failed(None, &error);
     }
     import.tally
 }
 
-struct Import<'a> {
+struct Import<'a, 'b> {
     vault: &'a Vault,
-    vault_dir: &'a Path,
+    store: &'b Object,
+    shown: &'b Path,
+    is_root: bool,
+    descent: Descent,
     tally: Tally,
     /// Files with several names that were copied already, by device and inode.
-    links: HashMap<(u64, u64), Node<'a>>,
+    links: HashMap<Id, Node<'a>>,
     buffers: [Vec<u8>; 2],
-    /// An import was interrupted here, perhaps by a power cut: what it has left is not taken for done by its size and time.
-    doubtful: bool,
 }
 
-impl<'a> Import<'a> {
-    /// Notes, durably, that an import into `target` is under way. Tells whether that could be noted.
-    fn mark(&mut self, target: NodeId) -> Result<bool, EntryError> {
-        if self.is_marked(target)? {
-            return Ok(true);
+/// A directory whose entries are being copied.
+struct Level<'a> {
+    node: Node<'a>,
+    /// What the directory outside was like before.
+    stat: Metadata,
+    left: Names,
+}
+
+/// What is copied, and no directory: a regular file is open for reading.
+struct Outside {
+    object: Object,
+    stat: Metadata,
+}
+
+fn kind(stat: &Metadata) -> Option<Kind> {
+    Some(match stat.file_type() {
+        kind if kind.is_file() => Kind::File,
+        kind if kind.is_symlink() => Kind::Symlink,
+        kind if kind.is_fifo() => Kind::Fifo,
+        kind if kind.is_socket() => Kind::Socket,
+        kind if kind.is_block_device() => Kind::BlockDevice,
+        kind if kind.is_char_device() => Kind::CharDevice,
+        _ => return None,
+    })
+}
+
+impl<'a> Import<'a, '_> {
+    /// Reports what failed for an entry of the present directory, or for that itself.
+    fn failed(&mut self, name: Option<&[u8]>, error: &EntryError) {
+        let mut path = self.shown.as_os_str().as_bytes().to_vec();
+        for part in [&self.descent.path()[..], name.unwrap_or_default()] {
+            if !part.is_empty() {
+                path = join(&path, part);
+            }
         }
-        let (node, file) = match OpenFile::create(self.vault, target, mark().as_bytes()) {
-            Err(error) if may_be_unmarked(Some(error.errno())) => return Ok(false),
-            made => made?,
-        };
-        self.vault.fsync(file.handle(), false)?;
-        file.close()?;
-        drop(node);
-        Ok(true)
+        self.tally.failed(Shown(&path), error);
     }
 
-    fn is_marked(&mut self, target: NodeId) -> Result<bool, EntryError> {
-        let is_marked = Node::child(self.vault, target, mark().as_bytes())?.is_some();
-        self.doubtful |= is_marked;
-        Ok(is_marked)
-    }
-
-    fn sync(&self) -> Result<(), EntryError> {
-        let store = File::open(self.vault_dir).map_err(local("open the vault"))?;
-        rustix::fs::syncfs(&store).map_err(call("sync the vault"))
-    }
-
-    /// Whether a file of the vault holds what the file outside does. What cannot be read of it does not.
-    fn holds_the_same(&mut self, node: &Node<'_>, file: &File) -> Result<bool, EntryError> {
-        let Ok(there) = OpenFile::read(self.vault, node.id()) else { return Ok(false) };
-        let [left, right] = &mut self.buffers;
-        let mut at = 0;
-        loop {
-            let Ok(read) = self.vault.read(there.handle(), at, left) else { return Ok(false) };
-            // a read of a local file may give less than there is
-            let mut filled = 0;
-            while filled < right.len() {
-                match file.read_at(&mut right[filled..], at + filled as u64).map_err(local("read"))? {
-                    0 => break,
-                    more => filled += more,
+    /// Copies all entries of a tree. Its depth is not bounded by any path's length, so the levels are kept in a list and not on the stack.
+    fn tree(&mut self, target: Node<'a>) -> Result<(), EntryError> {
+        let mut levels = vec![self.level(target)?];
+        while let Some(level) = levels.last_mut() {
+            let step = self.descent.here().map_err(local("find")).map(|here| (here, level.left.next()));
+            let failed = match step {
+                Ok((here, Some(name))) => {
+                    if !is_partial(&name) {
+                        match self.entry(&here, &name, level.node.id()) {
+                            Ok(below) => levels.extend(below),
+                            Err(error) => self.failed(Some(&name), &error),
+                        }
+                    }
+                    continue;
                 }
+                Ok((here, None)) => self.metadata(&here, level.node.id(), &level.stat).err(),
+                Err(error) => Some(error),
+            };
+            if let Some(error) = failed {
+                self.failed(None, &error);
             }
-            if left[..read] != right[..filled] {
-                return Ok(false);
-            }
-            if read == 0 {
-                return Ok(true);
-            }
-            at += read as u64;
+            levels.pop();
+            self.descent.leave();
         }
+        Ok(())
     }
 
-    /// Copies the entries of a directory, and then its metadata. The depth is bounded by the length that a path can have.
-    fn directory(&mut self, dir: &Path, target: NodeId) -> Result<(), EntryError> {
-        let stat = self.entries(dir, target)?;
-        self.metadata(dir, target, &stat)
+    /// Begins with the present directory, which is copied into `node`.
+    fn level(&mut self, node: Node<'a>) -> Result<Level<'a>, EntryError> {
+        let here = self.descent.here().map_err(local("find"))?;
+        Ok(Level { node, stat: here.stat().map_err(local("stat"))?, left: here.names().map_err(local("list"))? })
     }
 
-    /// Copies the entries of a directory; gives what it was like before.
-    fn entries(&mut self, dir: &Path, target: NodeId) -> Result<Metadata, EntryError> {
-        let stat = fs::metadata(dir).map_err(local("stat"))?;
-        for entry in fs::read_dir(dir).map_err(local("list"))? {
-            let entry = entry.map_err(local("list"))?;
-            let (path, name) = (entry.path(), entry.file_name());
-            if is_partial(name.as_bytes()) {
-                continue;
-            }
-            if let Err(error) = self.entry(&path, &name, target) {
-                self.tally.failed(shown(&path), &error);
-            }
-        }
-        Ok(stat)
-    }
-
-    fn metadata(&self, dir: &Path, target: NodeId, stat: &Metadata) -> Result<(), EntryError> {
+    fn metadata(&self, dir: &Object, target: NodeId, stat: &Metadata) -> Result<(), EntryError> {
         self.xattrs(dir, target)?;
         set_metadata(self.vault, target, stat)?;
         Ok(())
     }
 
-    fn entry(&mut self, path: &Path, name: &OsStr, parent: NodeId) -> Result<(), EntryError> {
-        let stat = fs::symlink_metadata(path).map_err(local("stat"))?;
-        let there = Node::child(self.vault, parent, name.as_bytes())?;
+    /// Copies an entry; a directory is entered, and its entries are left to do.
+    fn entry(&mut self, dir: &Object, name: &[u8], parent: NodeId) -> Result<Option<Level<'a>>, EntryError> {
+        let gone = || EntryError::Local("stat", std::io::Error::from_raw_os_error(libc::ENOENT));
+        let found = dir.entry(name).map_err(local("stat"))?.ok_or_else(gone)?;
+        let stat = found.stat().map_err(local("stat"))?;
+        let there = Node::child(self.vault, parent, name)?;
         if stat.is_dir() {
-            return self.sub_directory(path, name, parent, there);
+            self.descent.enter(name).map_err(local("open"))?;
+            let level = self.sub_directory(name, parent, there);
+            if level.is_err() {
+                self.descent.leave();
+            }
+            return level.map(Some);
         }
         if there.as_ref().is_some_and(Node::is_dir) {
             return Err(EntryError::Odd("a directory of this name is in the vault"));
         }
-        let several = stat.nlink() > 1;
-        let inode = (stat.dev(), stat.ino());
-        if several && let Some(first) = self.links.get(&inode) {
-            let first = first.id();
-            return self.another_name(first, name, parent, there);
+        let object = if stat.is_file() { dir.read(name).map_err(local("open"))? } else { found };
+        // size and times that belong to what is read, so that a file which changes is copied anew by the next run
+        let outside = Outside { stat: object.stat().map_err(local("stat"))?, object };
+        if outside.stat.is_file() != stat.is_file() {
+            return Err(EntryError::Odd("it is no longer a regular file"));
         }
-        if stat.is_file() {
-            self.file(path, name, parent, there, &stat)?;
-        } else if stat.is_symlink() {
-            self.symlink(path, name, parent, there, &stat)?;
-        } else {
-            self.special(path, name, parent, there, &stat)?;
+        self.leaf(&outside, name, parent, there)?;
+        Ok(None)
+    }
+
+    /// Copies what is no directory.
+    fn leaf(&mut self, outside: &Outside, name: &[u8], parent: NodeId, there: Option<Node<'a>>) -> Result<(), EntryError> {
+        let several = outside.stat.nlink() > 1;
+        let inode = (outside.stat.dev(), outside.stat.ino());
+        // what the store shows as one file need not be one, and a name may have been given to another file since
+        let first = match self.links.remove(&inode).filter(|_| several) {
+            Some(first) if self.is_copy(&first, outside)? => Some(first),
+            _ => None,
+        };
+        let is_there = match &there {
+            Some(node) if first.as_ref().is_none_or(|first| first.attr.ino == node.attr.ino) => self.is_copy(node, outside)?,
+            _ => false,
+        };
+        match &first {
+            _ if is_there => self.tally.skipped(if outside.stat.is_file() { outside.stat.len() } else { 0 }),
+            Some(first) => {
+                let link = |name: &[u8]| Ok(Node::counted(self.vault, self.vault.link(first.id(), parent, name)?));
+                drop(self.in_place_of(there, parent, name, link)?);
+                self.tally.copied();
+            }
+            None => {
+                self.copy(outside, name, parent, there)?;
+                self.tally.copied();
+            }
         }
-        if several && let Some(node) = Node::child(self.vault, parent, name.as_bytes())? {
-            self.links.insert(inode, node);
-        }
+        let first = match first {
+            None if several => Node::child(self.vault, parent, name)?,
+            first => first,
+        };
+        self.links.extend(first.map(|first| (inode, first)));
         Ok(())
     }
 
-    fn sub_directory(&mut self, path: &Path, name: &OsStr, parent: NodeId, there: Option<Node<'a>>) -> Result<(), EntryError> {
-        if path.canonicalize().is_ok_and(|path| path == self.vault_dir) {
+    fn sub_directory(&mut self, name: &[u8], parent: NodeId, there: Option<Node<'a>>) -> Result<Level<'a>, EntryError> {
+        let here = self.descent.here().map_err(local("find"))?;
+        if here.id().map_err(local("stat"))? == self.store.id().map_err(local("stat"))? {
             return Err(EntryError::Odd("it is the vault itself, and is left out"));
         }
         let node = match there {
             Some(node) if node.is_dir() => node,
             Some(_) => return Err(EntryError::Odd("a file of this name is in the vault")),
             // for its owner alone until it has its own mode
-            None => Node::counted(self.vault, self.vault.mkdir(&caller(), parent, name.as_bytes(), 0o700)?),
+            None => Node::counted(self.vault, self.vault.mkdir(&caller(), parent, name, 0o700)?),
         };
-        let around = self.doubtful;
-        let copied = self.is_marked(node.id()).and_then(|_| self.directory(path, node.id()));
-        self.doubtful = around;
-        copied
-    }
-
-    fn another_name(&mut self, first: NodeId, name: &OsStr, parent: NodeId, there: Option<Node<'a>>) -> Result<(), EntryError> {
-        let ino = self.vault.getattr(first)?.ino;
-        match there {
-            Some(node) if node.attr.ino == ino => self.tally.skipped(0),
-            there => {
-                let link = |name: &[u8]| Ok(Node::counted(self.vault, self.vault.link(first, parent, name)?));
-                drop(self.in_place_of(there, parent, name.as_bytes(), link)?);
-                self.tally.copied();
-            }
-        }
-        Ok(())
+        self.level(node)
     }
 
     /// Makes an entry: where there is one of its name, under another one, so that it stays if the store refuses the new one.
@@ -225,46 +242,69 @@ impl<'a> Import<'a> {
         })
     }
 
-    fn file(&mut self, path: &Path, name: &OsStr, parent: NodeId, there: Option<Node<'a>>, stat: &Metadata) -> Result<(), EntryError> {
-        let same =
-            |node: &&Node<'_>| node.attr.kind == Kind::File && node.attr.size == stat.len() && node.attr.mtime == outside::mtime(stat);
-        let known = there.as_ref().filter(same);
-        if known.is_some() && !self.doubtful {
-            self.tally.skipped(stat.len());
-            return Ok(());
+    /// Whether a node is a copy of what is outside. What cannot be read of it is none.
+    fn is_copy(&mut self, node: &Node<'_>, outside: &Outside) -> Result<bool, EntryError> {
+        let (attr, stat) = (&node.attr, &outside.stat);
+        if Some(attr.kind) != kind(stat) {
+            return Ok(false);
         }
-        // a link that has taken the place of the file meanwhile is not followed, a FIFO is not waited for
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let file = File::options().read(true).custom_flags(flags).open(path).map_err(local("open"))?;
-        // size and times that belong to what is read, so that a file which changes is copied anew by the next run
-        let stat = file.metadata().map_err(local("stat"))?;
-        if !stat.is_file() {
-            return Err(EntryError::Odd("it is no longer a regular file"));
-        }
-        if let Some(node) = known
-            && self.holds_the_same(node, &file)?
-        {
-            self.tally.skipped(stat.len());
-            return Ok(());
-        }
-        let partial = Partial::new(self.vault, parent, name.as_bytes())?;
-        match self.fill(&file, path, &partial, &stat) {
-            Ok(()) => partial.complete(name.as_bytes())?,
-            Err(error) => {
-                partial.discard();
-                return Err(error);
+        match attr.kind {
+            Kind::File => {}
+            Kind::Symlink => {
+                let text = outside.object.read_link().map_err(local("read link"))?;
+                return Ok(self.vault.readlink(node.id()).is_ok_and(|there| there == text));
             }
+            _ => return Ok(attr.rdev == stat.rdev()),
         }
-        self.tally.copied();
+        let same_owner = !self.is_root || (attr.uid, attr.gid) == (stat.uid(), stat.gid());
+        let same_mode = attr.perm == stat.mode() & 0o7777;
+        if attr.size != stat.len() || attr.mtime != mtime(stat) || !same_owner || !same_mode {
+            return Ok(false);
+        }
+        match same_contents(self.vault, node.id(), outside.object.file(), &mut self.buffers) {
+            Ok(true) => {}
+            Ok(false) | Err(RangeError::Vault(_)) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        let Ok(there) = attributes(self.vault, node.id()) else { return Ok(false) };
+        Ok(same_attributes(&there, &outside.object.xattrs().map_err(local("read attributes"))?))
+    }
+
+    fn copy(&mut self, outside: &Outside, name: &[u8], parent: NodeId, there: Option<Node<'a>>) -> Result<(), EntryError> {
+        let (object, stat) = (&outside.object, &outside.stat);
+        if stat.is_file() {
+            let partial = Partial::new(self.vault, parent, name)?;
+            return match self.fill(object, &partial, stat) {
+                Ok(()) => Ok(partial.complete(name)?),
+                Err(error) => {
+                    partial.discard();
+                    Err(error)
+                }
+            };
+        }
+        let kind = kind(stat).ok_or(EntryError::Odd("its type is not known"))?;
+        let make = |name: &[u8]| {
+            let node = if kind == Kind::Symlink {
+                let text = object.read_link().map_err(local("read link"))?;
+                Node::counted(self.vault, self.vault.symlink(&caller(), parent, name, &text)?)
+            } else {
+                let node = Node::counted(self.vault, self.vault.mknod(&caller(), parent, name, kind, 0o600, stat.rdev())?);
+                self.xattrs(object, node.id())?;
+                node
+            };
+            set_metadata(self.vault, node.id(), stat)?;
+            Ok(node)
+        };
+        drop(self.in_place_of(there, parent, name, make)?);
         Ok(())
     }
 
-    fn fill(&mut self, file: &File, path: &Path, partial: &Partial<'_>, stat: &Metadata) -> Result<(), EntryError> {
-        let mut ranges = DataRanges::of_local(file, stat.len());
+    fn fill(&mut self, file: &Object, partial: &Partial<'_>, stat: &Metadata) -> Result<(), EntryError> {
+        let mut ranges = DataRanges::of_local(file.file(), stat.len());
         while let Some((mut offset, end)) = ranges.next_range()? {
             while offset < end {
                 let want = BLOCK.min(usize::try_from(end - offset).unwrap_or(BLOCK));
-                let read = file.read_at(&mut self.buffers[0][..want], offset).map_err(local("read"))?;
+                let read = file.file().read_at(&mut self.buffers[0][..want], offset).map_err(local("read"))?;
                 if read == 0 {
                     return Err(EntryError::Odd(SHORTER));
                 }
@@ -274,60 +314,17 @@ impl<'a> Import<'a> {
             }
         }
         // what lies behind an end that has moved shows as a hole, and a hole as zeros
-        if file.metadata().map_err(local("stat"))?.len() < stat.len() {
+        if file.stat().map_err(local("stat"))?.len() < stat.len() {
             return Err(EntryError::Odd(SHORTER));
         }
         self.vault.setattr(partial.node.id(), &SetAttr { size: Some(stat.len()), ..SetAttr::default() })?;
-        self.xattrs(path, partial.node.id())?;
-        set_metadata(self.vault, partial.node.id(), stat)?;
-        Ok(())
+        self.metadata(file, partial.node.id(), stat)
     }
 
-    fn symlink(&mut self, path: &Path, name: &OsStr, parent: NodeId, there: Option<Node<'a>>, stat: &Metadata) -> Result<(), EntryError> {
-        let target = fs::read_link(path).map_err(local("read link"))?;
-        let target = target.as_os_str().as_bytes();
-        if let Some(node) = &there
-            && node.attr.kind == Kind::Symlink
-            && self.vault.readlink(node.id())? == target
-        {
-            self.tally.skipped(0);
-            return Ok(());
-        }
-        self.in_place_of(there, parent, name.as_bytes(), |name| {
-            let node = Node::counted(self.vault, self.vault.symlink(&caller(), parent, name, target)?);
-            set_metadata(self.vault, node.id(), stat)?;
-            Ok(node)
-        })?;
-        self.tally.copied();
-        Ok(())
-    }
-
-    fn special(&mut self, path: &Path, name: &OsStr, parent: NodeId, there: Option<Node<'a>>, stat: &Metadata) -> Result<(), EntryError> {
-        let kind = match stat.file_type() {
-            kind if kind.is_fifo() => Kind::Fifo,
-            kind if kind.is_socket() => Kind::Socket,
-            kind if kind.is_block_device() => Kind::BlockDevice,
-            kind if kind.is_char_device() => Kind::CharDevice,
-            _ => return Err(EntryError::Odd("its type is not known")),
-        };
-        if there.as_ref().is_some_and(|node| node.attr.kind == kind && node.attr.rdev == stat.rdev()) {
-            self.tally.skipped(0);
-            return Ok(());
-        }
-        self.in_place_of(there, parent, name.as_bytes(), |name| {
-            let node = Node::counted(self.vault, self.vault.mknod(&caller(), parent, name, kind, 0o600, stat.rdev())?);
-            self.xattrs(path, node.id())?;
-            set_metadata(self.vault, node.id(), stat)?;
-            Ok(node)
-        })?;
-        self.tally.copied();
-        Ok(())
-    }
-
-    fn xattrs(&self, path: &Path, node: NodeId) -> Result<(), EntryError> {
-        for (name, value) in outside::xattrs(path).map_err(local("read attributes"))? {
+    fn xattrs(&self, object: &Object, node: NodeId) -> Result<(), EntryError> {
+        for (name, value) in object.xattrs().map_err(local("read attributes"))? {
             match self.vault.set_xattr(node, &name, &value, SetXattr::Any) {
-                Err(error) if !outside::may_be_left_out(&name, error.errno()) => return Err(error.into()),
+                Err(error) if !may_be_left_out(&name, error.errno()) => return Err(error.into()),
                 _ => {}
             }
         }
