@@ -753,6 +753,29 @@ fn no_number_of_entries_keeps_a_directory_from_being_compared() {
     assert!(older(&told[1..], "letter"), "{told:?}");
 }
 
+/// A directory is held open for its sub-directories. Where many are, one in another, the rest are opened by their paths.
+#[test]
+fn directories_that_are_nested_deeply_are_compared() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let paths: Vec<String> = (1..80).map(|depth| vec!["a"; depth].join("/")).collect();
+    client.session(&root, |v| {
+        for path in &paths {
+            mkdir(v, path.as_bytes()).unwrap();
+            mkdir(v, format!("{path}/b").as_bytes()).unwrap();
+            put(v, format!("{path}/b/file").as_bytes(), b"bytes").unwrap();
+        }
+    });
+    assert_eq!(client.told(&root), []);
+    for path in &paths {
+        let stored = cipher(&root, format!("{path}/b/file").as_bytes());
+        let (dir, name) = vaults::split(&stored);
+        let dir = dir.split(|b| *b == b'/').fold(root.clone(), |dir, name| dir.open_dir(name).unwrap());
+        dir.unlink(name).unwrap();
+    }
+    assert_eq!(client.told(&root).len(), paths.len());
+}
+
 /// What could not be read was passed over: a file that was spoilt, and a directory in which somebody had put the descriptor of a share.
 #[test]
 fn what_cannot_be_compared_is_noticed() {

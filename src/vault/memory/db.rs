@@ -398,3 +398,29 @@ impl Db {
         tx.commit().map_err(failed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every removed file was remembered for ever. Now the oldest go, and first of all those that somebody else removed: by removing many files
+    /// nobody makes this machine forget what it removed itself.
+    #[test]
+    fn removed_files_are_remembered_up_to_a_limit() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let db = Db::open(&folder.path().join("memory")).expect("open");
+        let id = |n: u64| [n.to_le_bytes(), [0; 8], [0; 8], [0; 8]].concat().try_into().expect("32 bytes");
+        let add = |n: u64, here| {
+            let row = RemovedRow { version: n, when: n as i64, here, names: vec![[1; 16]] };
+            db.apply(&Changes { removed: [(id(n), Some(row))].into(), ..Changes::default() }).expect("apply");
+        };
+        let knows = |n: u64| db.reader().expect("reader").removed(&id(n)).expect("read").is_some();
+        (0..REMOVED_MAX / 2).for_each(|n| add(n, true));
+        (REMOVED_MAX / 2..10 * REMOVED_MAX).for_each(|n| add(n, false));
+        assert!((0..REMOVED_MAX / 2).all(knows), "those that were removed here");
+        assert!(knows(10 * REMOVED_MAX - 1) && !knows(REMOVED_MAX));
+        (0..=10 * REMOVED_MAX).for_each(|n| add(n, true));
+        assert!(!knows(0) && knows(10 * REMOVED_MAX));
+        assert!((0..=10 * REMOVED_MAX).filter(|n| knows(*n)).count() as u64 <= REMOVED_MAX);
+    }
+}

@@ -352,14 +352,14 @@ impl Memory {
         }
     }
 
-    /// Directories were renamed here that keep their ids: what was done in them follows. Each with its old place, and the new one, with its
-    /// stored path there.
+    /// Directories were renamed here that keep their ids: what was done in them follows.
     fn follow(&self, core: &Core, moves: &[Move]) {
         let chains = |one: &Move| Some((self.chain_of(core, one.from.0).ok()?, self.chain_of(core, one.to.0).ok()?));
+        let chains: Vec<_> = moves.iter().map(chains).collect();
         let mut held = self.held.lock();
         let mut moved = Vec::new();
-        for one in moves {
-            let Some((from, to)) = chains(one) else { continue };
+        for (one, chains) in moves.iter().zip(chains) {
+            let Some((from, to)) = chains else { continue };
             let depth = from.len();
             let is_below = |chain: &Chain| chain.len() > depth && chain[..depth] == from && chain[depth].0 == one.from.1;
             for (_, mut touched) in held.touched.extract_if(|_, touched| is_below(&touched.chain)) {
@@ -370,7 +370,15 @@ impl Memory {
                 moved.push((self.place_at(core, &touched.chain), touched));
             }
         }
-        held.touched.extend(moved);
+        for (place, touched) in moved {
+            match held.touched.entry(place) {
+                Entry::Occupied(mut there) => {
+                    there.get_mut().number = touched.number.max(there.get().number);
+                    there.get_mut().names.extend(touched.names);
+                }
+                Entry::Vacant(free) => drop(free.insert(touched)),
+            }
+        }
     }
 
     /// Learns what was changed here.

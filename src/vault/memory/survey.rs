@@ -40,7 +40,7 @@ const BATCH: usize = 4096;
 /// Bytes of names that are taken from a listing together.
 const PIECE: usize = 1 << 16;
 /// Directories that are held open for their sub-directories. Others are opened anew by their paths.
-const OPEN_MAX: usize = 64;
+const OPEN_MAX: usize = 32;
 /// How often a header is read that does not open: a commit may be writing it.
 const TRIES: usize = 3;
 /// Seconds after which a row that is as it was is written again, for its time.
@@ -376,7 +376,7 @@ impl<'a> Survey<'a> {
     }
 
     fn file(&self, id: &[u8; 32]) -> Inner<Option<FileRow>> {
-        self.changes.files.get(id).map_or_else(|| self.reader.file(id), |row| Ok(row.clone()))
+        self.changes.files.get(id).map_or_else(|| self.reader.file(id), |row| Ok(*row))
     }
 
     fn removed(&self, id: &[u8; 32]) -> Inner<Option<RemovedRow>> {
