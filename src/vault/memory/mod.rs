@@ -8,7 +8,7 @@
 //! * It never runs ahead of the store (see `survey`), so a crash between the two is no alarm. What an interrupted session may have removed
 //!   counts as removed by it.
 //! * A sync tool delivers in any order: what is noticed is told only when the store has come to rest for a while.
-//! * What is under a name never goes backwards, whatever stands beside it. Two versions that were seen side by side may lose one of them.
+//! * What is under a name never goes backwards, whatever is beside it. Two versions that were seen side by side may lose one of them.
 //! * Everything remembered that could not be compared is noticed as well.
 //! * Nothing here is on the path of an operation but one entry in a set.
 

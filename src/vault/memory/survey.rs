@@ -31,7 +31,7 @@ use crate::vault::names::Said;
 const FILE: u8 = 1;
 const DIRECTORY: u8 = 2;
 const OTHER: u8 = 3;
-/// Stands for the id of what cannot be read, and of anything but a file or directory.
+/// The id of what cannot be read, and of anything but a file or directory.
 const NOTHING: [u8; 32] = [0; 32];
 /// For how long the store is used in one go in the background.
 const STRETCH: Duration = Duration::from_millis(5);
@@ -68,7 +68,7 @@ struct Child {
     place: PlaceId,
 }
 
-/// What stands under a name.
+/// What has a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Thing {
     kind: u8,
@@ -86,7 +86,7 @@ struct Present {
     /// Of a directory: its id, where it is to be looked at.
     inside: Option<DirectoryId>,
     stored: Box<[u8]>,
-    /// A share stands there, as the vault says itself.
+    /// It is a share, as the vault itself says.
     is_share: bool,
 }
 
@@ -252,7 +252,7 @@ impl<'a> Survey<'a> {
         self.write()
     }
 
-    /// A directory is gone, or stands elsewhere by now. What was changed in it is forgotten, and learnt by the next comparison.
+    /// A directory is gone, or was renamed. What was changed in it is forgotten, and learnt by the next comparison.
     fn forget_ours(&mut self, here: &Here) -> Inner<()> {
         for (key, row) in self.rows(&here.place)? {
             let Some(name) = self.memory.open(&row.name).filter(|name| self.memory.is_ours(&here.place, name)) else { continue };
@@ -494,7 +494,7 @@ impl<'a> Survey<'a> {
                     let place = folder.place_name(&entry.name, &name)?;
                     match self.core.check_boundary(&*inner, &**dir, &here.id, &place) {
                         Ok(()) => Ok((folder.identify(&*inner, &entry.name, &name)?.1, false)),
-                        // Whoever stores the vault can put a descriptor anywhere, but not the junction that leads to it.
+                        // The storage host can put a descriptor anywhere, but not the junction that leads to it.
                         Err(Fault::Boundary) if self.core.junction(&**dir, &here.id, &place)?.is_some() => {
                             Ok((self.core.keys.derived_directory(&here.id, &place), true))
                         }
@@ -722,7 +722,7 @@ impl<'a> Survey<'a> {
         self.put(key, row, thing, name)
     }
 
-    /// Remembers what stands under a name; `old` is what is remembered of it so far.
+    /// Remembers what has a name; `old` is what is remembered of it so far.
     fn put(&mut self, key: EntryKey, old: Option<&Row>, thing: Thing, name: &[u8]) -> Inner<()> {
         let is_known = old.is_some_and(|old| (old.kind, old.id) == (thing.kind, thing.id));
         let after = old.filter(|old| !is_known && old.kind == FILE).map_or(0, |old| head(&old.id));

@@ -1,7 +1,7 @@
 //! What of a comparison is an alarm, a note, or nothing: decided once the whole vault was seen.
 //!
 //! Rules that hold here
-//! * A name that shows an older version of the file that it showed before is an alarm, whatever stands beside it.
+//! * A name that shows an older version of the file that it showed before is an alarm, whatever is beside it.
 //! * Under a name that is new, an older version is an alarm unless the newest one is in sight, or was when both were seen side by side.
 //! * A file that is not at its name is gone, unless it is in sight elsewhere and not older. If an older version is in sight that was seen
 //!   beside it, that is a note.
