@@ -3,11 +3,12 @@
 #[path = "support/vaults.rs"]
 mod vaults;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kithfs::backing::fault::{Calls, FaultPlan, FaultStore};
+use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::backing::mem::MemStore;
 use kithfs::backing::os::OsDir;
 use kithfs::backing::{Access, Call, Dir, Kind, RenameMode};
@@ -90,26 +91,6 @@ fn set(dir: &Arc<dyn Dir>, name: &[u8], bytes: &[u8]) {
 }
 
 #[test]
-fn a_directory_that_is_too_large_is_left_out_and_forgets_nothing() {
-    // All of a directory is held in memory while it is compared: one of a million entries took a gigabyte.
-    let (store, client) = fresh();
-    let root = store.root();
-    let inside = cipher(&root, b"dir/inside");
-    let (dir, name) = (inside.split(|b| *b == b'/').next().unwrap(), inside.rsplit(|b| *b == b'/').next().unwrap());
-    let dir = root.open_dir(dir).unwrap();
-    let before = bytes(&dir, name);
-    client.session(&root, |v| write_at(v, b"dir/inside", 0, b"other!").unwrap());
-    assert_eq!(client.told(&root), []);
-    set(&dir, name, &before);
-    let told = |entries_max| {
-        let options = SurveyOptions { settle: Duration::ZERO, entries_max, ..SurveyOptions::default() };
-        client.survey(&root, &options).len()
-    };
-    assert_eq!(told(2), 0);
-    assert_eq!(told(1000), 1, "nothing was forgotten meanwhile");
-}
-
-#[test]
 fn a_file_that_was_put_back_is_noticed_until_it_is_accepted() {
     let (store, client) = fresh();
     let root = store.root();
@@ -181,7 +162,7 @@ fn a_file_that_an_editor_replaced_is_noticed_when_it_comes_back() {
     });
     assert_eq!(client.told(&root), []);
     set(&root, &letter, &before);
-    assert_eq!(client.told(&root), [("letter".to_owned(), NoticeKind::PutBack)]);
+    assert_eq!(client.told(&root), [("letter".to_owned(), NoticeKind::PutBack { elsewhere: false })]);
 }
 
 #[test]
@@ -462,19 +443,6 @@ fn files_that_a_sync_tool_delivers_in_any_order_are_no_alarm() {
 }
 
 #[test]
-fn a_sync_tools_conflict_copy_keeps_the_newer_state_in_sight() {
-    let (store, client) = fresh();
-    let root = store.root();
-    let letter = cipher(&root, b"letter");
-    let older = bytes(&root, &letter);
-    client.session(&root, |v| write_at(v, b"letter", 0, b"ours").unwrap());
-    let newer = bytes(&root, &letter);
-    set(&root, &letter, &older);
-    set(&root, &[&letter[..], b" (conflicted copy)"].concat(), &newer);
-    assert_eq!(client.told(&root), []);
-}
-
-#[test]
 fn a_crash_at_any_moment_is_no_alarm() {
     // The memory and the vault are two things that no commit makes durable together.
     let (store, client) = fresh();
@@ -576,4 +544,637 @@ fn a_vault_is_closed_in_the_midst_of_a_comparison() {
     // Nothing of what was not looked at counts as gone.
     plan.slow_down(Call::OpenFile, Duration::ZERO);
     assert_eq!(client.told(&store), []);
+}
+
+/// What is told, of which only alarms count.
+fn alarms(told: Vec<(String, NoticeKind)>) -> Vec<(String, NoticeKind)> {
+    told.into_iter().filter(|(_, kind)| kind.is_alarm()).collect()
+}
+
+fn older(told: &[(String, NoticeKind)], at: &str) -> bool {
+    matches!(told, [(path, NoticeKind::Older { was, now })] if path == at && was > now)
+}
+
+fn accept_all(client: &Client, store: &Arc<dyn Dir>) {
+    client.survey(store, &SurveyOptions { accept: vec![Vec::new()], ..SurveyOptions::default() });
+    assert_eq!(client.told(store), []);
+}
+
+fn last(path: &[u8]) -> &[u8] {
+    vaults::split(path).1
+}
+
+/// The storage put the old version under the name and left the newest one beside it, as a conflict copy. That was no alarm, because the newest
+/// version was still somewhere in the vault.
+#[test]
+fn a_name_that_goes_backwards_is_noticed_beside_its_copy() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let letter = cipher(&root, b"letter");
+    let before = bytes(&root, &letter);
+    client.session(&root, |v| write_at(v, b"letter", 0, b"ours").unwrap());
+    let newer = bytes(&root, &letter);
+    set(&root, &letter, &before);
+    set(&root, &[&letter[..], b" (1)"].concat(), &newer);
+    let told = client.told(&root);
+    assert!(older(&told, "letter"), "{told:?}");
+    // Also when both have been seen side by side before.
+    set(&root, &letter, &newer);
+    set(&root, &[&letter[..], b" (2)"].concat(), &before);
+    assert_eq!(client.told(&root), []);
+    set(&root, &letter, &before);
+    let told = client.told(&root);
+    assert!(older(&told, "letter"), "{told:?}");
+}
+
+/// Two other machines changed a file apart, and the sync tool kept one version under the name and the other one, with the higher number, as a
+/// copy. Under the name nothing went backwards here, so that is no alarm, nor is it one when the copy is removed later; that is a note.
+#[test]
+fn an_ordinary_sync_conflict_is_no_alarm() {
+    let (store, client) = fresh();
+    let (root, apart) = (store.root(), store.snapshot().root());
+    let letter = cipher(&root, b"letter");
+    Client::new().session(&root, |v| write_at(v, b"letter", 0, b"once").unwrap());
+    Client::new().session(&apart, |v| (0..5).for_each(|n| write_at(v, b"letter", n, b"often").unwrap()));
+    let copy = [&letter[..], b" (conflicted copy)"].concat();
+    set(&root, &copy, &bytes(&apart, &letter));
+    assert_eq!(client.told(&root), []);
+    root.unlink(&copy).unwrap();
+    assert_eq!(client.told(&root), [("letter (conflicted copy)".to_owned(), NoticeKind::Gone { elsewhere: true })]);
+    accept_all(&client, &root);
+}
+
+/// One machine changed `a/f`, another one renamed `a` to `b`, and the sync tool kept `a/f` and the older `b/f`. When `a/f` was removed later,
+/// `b/f` was told as rolled back on both machines, though nothing had been.
+#[test]
+fn a_change_and_a_rename_that_a_sync_tool_merges_are_no_alarm() {
+    let (store, renamer) = fresh();
+    let changer = Client::new();
+    changer.session(&store.root(), |v| write_at(v, b"letter", 0, b"both have seen it").unwrap());
+    accept_all(&renamer, &store.root());
+    accept_all(&changer, &store.root());
+    let (here, apart) = (store.root(), store.snapshot().root());
+    changer.session(&apart, |v| write_at(v, b"dir/inside", 0, b"newer").unwrap());
+    let inside = cipher(&apart, b"dir/inside");
+    let (dir, name) = vaults::split(&inside);
+    let newer = bytes(&apart.open_dir(dir).unwrap(), name);
+    renamer.session(&here, |v| rename(v, b"dir", b"moved", RenameMode::Replace).unwrap());
+    here.mkdir(dir, 0o755).unwrap();
+    set(&here.open_dir(dir).unwrap(), name, &newer);
+    for client in [&renamer, &changer] {
+        assert_eq!(alarms(client.told(&here)), []);
+    }
+    here.open_dir(dir).unwrap().unlink(name).unwrap();
+    here.rmdir(dir).unwrap();
+    for client in [&renamer, &changer] {
+        let told = client.told(&here);
+        assert_eq!(told, [("dir".to_owned(), NoticeKind::Gone { elsewhere: true })], "a note is kept");
+        accept_all(client, &here);
+    }
+}
+
+/// The storage shows an old version once, beside the newest one, and then drops the newest. That is no alarm, for a sync tool may do the same
+/// with a conflict, but a note stays. Without the sight of both it is an alarm.
+#[test]
+fn the_newer_of_two_versions_seen_together_goes_with_a_note() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let letter = cipher(&root, b"letter");
+    let before = bytes(&root, &letter);
+    client.session(&root, |v| write_at(v, b"letter", 0, b"newer").unwrap());
+    let newer = bytes(&root, &letter);
+    let copy = [&letter[..], b" (1)"].concat();
+    set(&root, &copy, &before);
+    root.unlink(&letter).unwrap();
+    let told: Vec<String> = alarms(client.told(&root)).into_iter().map(|(path, _)| path).collect();
+    assert_eq!(told, ["letter", "letter (1)"]);
+    set(&root, &letter, &newer);
+    assert_eq!(client.told(&root), []);
+    root.unlink(&letter).unwrap();
+    for _ in 0..2 {
+        assert_eq!(client.told(&root), [("letter".to_owned(), NoticeKind::Gone { elsewhere: true })]);
+    }
+}
+
+/// A file that was removed, and not replaced, came back without a word, whichever name it got.
+#[test]
+fn a_removed_file_that_is_put_back_is_noticed() {
+    let (store, client) = fresh();
+    let root = store.root();
+    client.session(&root, |v| put(v, b"free", b"a name that is free later").unwrap());
+    let (letter, free) = (cipher(&root, b"letter"), cipher(&root, b"free"));
+    let inside = cipher(&root, b"dir/inside");
+    let dir = vaults::split(&inside).0;
+    let (before, below) = (bytes(&root, &letter), bytes(&root.open_dir(dir).unwrap(), last(&inside)));
+    client.session(&root, |v| {
+        for name in [&b"letter"[..], b"free"] {
+            vaults::at(v, b"", |node| v.unlink(node, name)).unwrap();
+        }
+        vaults::at(v, b"dir", |node| v.unlink(node, b"inside")).unwrap();
+        vaults::at(v, b"", |node| v.rmdir(node, b"dir")).unwrap();
+        // Under the live mount, before anything of it was learnt.
+        set(&root, &letter, &before);
+    });
+    let back = |path: &str, elsewhere| vec![(path.to_owned(), NoticeKind::PutBack { elsewhere })];
+    for _ in 0..2 {
+        assert_eq!(client.told(&root), back("letter", false), "it stays noticed");
+    }
+    root.unlink(&letter).unwrap();
+    assert_eq!(client.told(&root), []);
+    // As a copy, under another name, in a directory that is put back with it.
+    set(&root, &[&letter[..], b" (1)"].concat(), &before);
+    assert_eq!(client.told(&root), back("letter (1)", false));
+    root.unlink(&[&letter[..], b" (1)"].concat()).unwrap();
+    set(&root, &free, &before);
+    assert_eq!(client.told(&root), back("free", true));
+    root.unlink(&free).unwrap();
+    root.mkdir(dir, 0o755).unwrap();
+    set(&root.open_dir(dir).unwrap(), last(&inside), &below);
+    assert_eq!(client.told(&root), back("dir/inside", false));
+    accept_all(&client, &root);
+}
+
+/// A file that this machine removed while another one changed it comes back from there with a version that nobody saw before.
+#[test]
+fn a_removed_file_that_another_machine_changed_is_no_alarm() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let apart = store.snapshot().root();
+    let letter = cipher(&root, b"letter");
+    client.session(&root, |v| vaults::at(v, b"", |node| v.unlink(node, b"letter")).unwrap());
+    Client::new().session(&apart, |v| write_at(v, b"letter", 0, b"changed").unwrap());
+    set(&root, &letter, &bytes(&apart, &letter));
+    assert_eq!(client.told(&root), []);
+}
+
+/// The time of the first sight was kept for each version. A store that went on changing and let two old versions take turns, or the newest one
+/// in between, put the telling off for ever.
+#[test]
+fn old_versions_that_take_turns_are_told_within_an_hour() {
+    let (dir, client) = (tempfile::tempdir().unwrap(), Client::new());
+    let root = on_disk(dir.path());
+    vaults::create(&root, Suite::Aes256Gcm, 12);
+    client.session(&root, |v| put(v, b"letter", b"first").unwrap());
+    let letter = cipher(&root, b"letter");
+    let mut versions = vec![bytes(&root, &letter)];
+    for n in 0..2 {
+        client.session(&root, |v| write_at(v, b"letter", n, b"changed").unwrap());
+        versions.push(bytes(&root, &letter));
+    }
+    // Before the store's present, which is how a store looks that changes at every moment.
+    let begin = SurveyOptions::default().now - 4 * 3600;
+    for step in 0..9 {
+        set(&root, &letter, &versions[[0, 1, 0, 1, 2, 0, 1, 2, 1][step]]);
+        let notices = client.survey(&root, &SurveyOptions { now: begin + 480 * step as i64, ..SurveyOptions::default() });
+        let due = notices.iter().any(|n| n.due);
+        assert_eq!(due, step == 8, "step {step}: {notices:?}");
+    }
+}
+
+/// Files whose names are of no vault counted against a limit of 16,384 entries, beyond which a directory was left out with all below it. There is
+/// no limit any more, for they are not held; nor for entries of the vault itself, of which a directory is read piece by piece.
+#[test]
+fn no_number_of_entries_keeps_a_directory_from_being_compared() {
+    let (store, client) = fresh();
+    let root = store.root();
+    client.session(&root, |v| (0..3000).for_each(|n| put(v, format!("dir/{n}").as_bytes(), b"x").unwrap()));
+    let letter = cipher(&root, b"letter");
+    let before = bytes(&root, &letter);
+    client.session(&root, |v| {
+        write_at(v, b"letter", 0, b"newer").unwrap();
+        write_at(v, b"dir/2999", 0, b"newer").unwrap();
+    });
+    let gone = cipher(&root, b"dir/1500");
+    root.open_dir(vaults::split(&gone).0).unwrap().unlink(last(&gone)).unwrap();
+    set(&root, &letter, &before);
+    (0..16_385).for_each(|n| drop(root.create_file(format!("foreign {n}").as_bytes(), 0o600).unwrap()));
+    let told = client.told(&root);
+    assert_eq!(told[0], ("dir/1500".to_owned(), NoticeKind::Gone { elsewhere: false }));
+    assert!(older(&told[1..], "letter"), "{told:?}");
+}
+
+/// A directory is held open for its sub-directories. Where many are, one in another, the rest are opened by their paths.
+#[test]
+fn directories_that_are_nested_deeply_are_compared() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let paths: Vec<String> = (1..80).map(|depth| vec!["a"; depth].join("/")).collect();
+    client.session(&root, |v| {
+        for path in &paths {
+            mkdir(v, path.as_bytes()).unwrap();
+            mkdir(v, format!("{path}/b").as_bytes()).unwrap();
+            put(v, format!("{path}/b/file").as_bytes(), b"bytes").unwrap();
+        }
+    });
+    assert_eq!(client.told(&root), []);
+    for path in &paths {
+        let stored = cipher(&root, format!("{path}/b/file").as_bytes());
+        let (dir, name) = vaults::split(&stored);
+        let dir = dir.split(|b| *b == b'/').fold(root.clone(), |dir, name| dir.open_dir(name).unwrap());
+        dir.unlink(name).unwrap();
+    }
+    assert_eq!(client.told(&root).len(), paths.len());
+}
+
+/// What could not be read was passed over: a file that was spoilt, and a directory in which somebody had put the descriptor of a share.
+#[test]
+fn what_cannot_be_compared_is_noticed() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let (letter, dir) = (cipher(&root, b"letter"), cipher(&root, b"dir"));
+    let before = bytes(&root, &letter);
+    set(&root, &letter, b"");
+    set(&root.open_dir(&dir).unwrap(), b"+share", b"planted");
+    let not_compared = |path: &str| (path.to_owned(), NoticeKind::NotCompared);
+    assert_eq!(client.told(&root), [not_compared("dir"), not_compared("letter")]);
+    set(&root, &letter, &before);
+    root.open_dir(&dir).unwrap().unlink(b"+share").unwrap();
+    assert_eq!(client.told(&root), []);
+    // A directory that cannot be listed.
+    let plan = FaultPlan::new();
+    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let vault = Vault::open(FaultStore::wrap(root.clone(), plan.clone()), &vaults::owner(), read_only).unwrap();
+    let when = When::From(plan.count(Calls::Of(Call::List)) + 1);
+    plan.add(Fault { calls: Calls::Of(Call::List), when, errno: libc::EIO, short: false });
+    let told = vault.survey(&client.path(), &SurveyOptions { settle: Duration::ZERO, ..SurveyOptions::default() }).unwrap();
+    assert_eq!(told.iter().map(|n| (&n.plain[..], &n.kind)).collect::<Vec<_>>(), [(&b""[..], &NoticeKind::NotCompared)]);
+    assert_eq!(client.told(&root), [], "nothing was forgotten meanwhile");
+}
+
+/// What is remembered of a directory was forgotten when it was renamed, until the next comparison: what the storage took from it in between, or
+/// together with a rename by another machine, was not missed.
+#[test]
+fn what_is_remembered_follows_a_renamed_directory() {
+    for by_us in [true, false] {
+        let (store, client) = fresh();
+        let root = store.root();
+        client.session(&root, |v| put(v, b"dir/second", b"bytes").unwrap());
+        let other = Client::new();
+        let who = if by_us { &client } else { &other };
+        who.session(&root, |v| rename(v, b"dir", b"moved", RenameMode::Replace).unwrap());
+        let inside = cipher(&root, b"moved/inside");
+        root.open_dir(vaults::split(&inside).0).unwrap().unlink(last(&inside)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(client.told(&root), [("moved/inside".to_owned(), NoticeKind::Gone { elsewhere: false })], "by us: {by_us}");
+        }
+        accept_all(&client, &root);
+    }
+}
+
+/// When another machine renamed files in a row, as for older logs, each took the name of the next, and that was told as an exchange.
+#[test]
+fn files_that_are_renamed_in_a_row_are_no_exchange() {
+    let (store, client) = fresh();
+    let root = store.root();
+    Client::new().session(&root, |v| {
+        rename(v, b"third", b"oldest", RenameMode::Replace).unwrap();
+        rename(v, b"other", b"third", RenameMode::Replace).unwrap();
+        rename(v, b"letter", b"other", RenameMode::Replace).unwrap();
+        put(v, b"letter", b"a new one").unwrap();
+    });
+    assert_eq!(client.told(&root), []);
+}
+
+/// The storage put a copy of one file in the place of another, which was gone then, and nothing was told.
+#[test]
+fn a_file_that_a_copy_of_another_replaces_is_gone() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let (letter, other) = (cipher(&root, b"letter"), cipher(&root, b"other"));
+    let before = bytes(&root, &other);
+    set(&root, &other, &bytes(&root, &letter));
+    assert_eq!(client.told(&root), [("other".to_owned(), NoticeKind::Gone { elsewhere: false })]);
+    set(&root, &other, &before);
+    assert_eq!(client.told(&root), []);
+    root.unlink(&other).unwrap();
+    root.mknod(&other, Kind::Fifo, 0o600, 0).unwrap();
+    assert_eq!(client.told(&root), [("other".to_owned(), NoticeKind::Gone { elsewhere: false })]);
+}
+
+/// A database of another version of the program is put aside, and the vault is remembered anew.
+#[test]
+fn a_database_of_another_version_is_put_aside() {
+    let (store, client) = fresh();
+    let root = store.root();
+    std::fs::remove_file(client.path()).unwrap();
+    {
+        let db = redb::Database::create(client.path()).unwrap();
+        let tx = db.begin_write().unwrap();
+        tx.open_table(redb::TableDefinition::<&[u8], &[u8]>::new("entries")).unwrap().insert(&[7; 48][..], &[1, 2, 3][..]).unwrap();
+        tx.commit().unwrap();
+    }
+    assert_eq!(client.told(&root), []);
+    assert!(client.path().with_extension("unreadable").exists());
+    root.unlink(&cipher(&root, b"letter")).unwrap();
+    assert_eq!(client.told(&root), [("letter".to_owned(), NoticeKind::Gone { elsewhere: false })]);
+}
+
+/// All states that a file of the vault has had, by plain path: its ciphertext after each session.
+type Past = BTreeMap<String, Vec<Vec<u8>>>;
+
+/// Where a plain path is stored, whether or not anything is there now.
+fn place(store: &Arc<dyn Dir>, stored: &BTreeMap<String, Vec<u8>>, path: &str) -> (Arc<dyn Dir>, Vec<u8>) {
+    let (dir, name) = vaults::split(&stored[path]);
+    (if dir.is_empty() { store.clone() } else { store.open_dir(dir).unwrap() }, name.to_vec())
+}
+
+/// A storage host that rolls back, exchanges, removes, puts back, duplicates and spoils at random, against a model of what is to be told. With the
+/// store as it was everything is well again; and what is accepted is not told again.
+#[test]
+fn what_a_hostile_host_does_at_random_is_told() {
+    for seed in 0..60 {
+        let random = Seeded::new(seed);
+        let store = MemStore::new();
+        vaults::create_by_seed(&store.root(), seed);
+        let (root, client) = (store.root(), Client::new());
+        // A file that is truncated and written anew has another id: what it was before counts as replaced by it.
+        let is_saved_anew = |name: &str| name.ends_with(['3', '7']);
+        let stale = |name: &str| if is_saved_anew(name) { "put back" } else { "older" };
+        let mut names: Vec<String> = (0..10).map(|n| format!("{}{n}", ["", "d/", "e/"][n % 3])).collect();
+        let (mut past, mut stored) = (Past::new(), BTreeMap::new());
+        for round in 0..3 {
+            client.session(&root, |v| {
+                if round == 0 {
+                    mkdir(v, b"d").unwrap();
+                    mkdir(v, b"e").unwrap();
+                }
+                for name in &names {
+                    let text = pattern(random.next(), random.below(9000) as usize + 1);
+                    if round == 0 || is_saved_anew(name) {
+                        put(v, name.as_bytes(), &text).unwrap();
+                    } else {
+                        write_at(v, name.as_bytes(), random.below(9000), &text).unwrap();
+                    }
+                }
+            });
+            for name in &names {
+                stored.insert(name.clone(), cipher(&root, name.as_bytes()));
+                let (dir, file) = place(&root, &stored, name);
+                past.entry(name.clone()).or_default().push(bytes(&dir, &file));
+            }
+            if random.below(2) == 0 {
+                assert_eq!(client.told(&root), []);
+            }
+        }
+        let shuffle = |names: &mut Vec<String>| (1..names.len()).rev().for_each(|i| names.swap(i, random.below(i as u64 + 1) as usize));
+        shuffle(&mut names);
+        // Some are removed by this client, and one more with them, for its name.
+        let removed: Vec<String> = names.drain(..3).collect();
+        client.session(&root, |v| {
+            for name in &removed {
+                let (dir, file) = vaults::split(name.as_bytes());
+                vaults::at(v, dir, |node| v.unlink(node, file)).unwrap();
+            }
+        });
+        assert_eq!(client.told(&root), [], "seed {seed}");
+        let honest = store.snapshot();
+
+        let mut expected: BTreeMap<String, &str> = BTreeMap::new();
+        let mut story = Vec::new();
+        let write = |name: &str, suffix: &str, bytes: &[u8]| {
+            let (dir, file) = place(&root, &stored, name);
+            set(&dir, &[&file[..], suffix.as_bytes()].concat(), bytes);
+        };
+        let unlink = |name: &str| {
+            let (dir, file) = place(&root, &stored, name);
+            dir.unlink(&file).unwrap();
+        };
+        let newest = |name: &str| past[name][2].clone();
+        let mut spare = removed.clone();
+        for _ in 0..1 + random.below(3) {
+            let (Some(a), Some(b)) = (names.pop(), names.pop()) else { break };
+            let old = past[&a][random.below(2) as usize].clone();
+            let copy = format!("{a} (1)");
+            let act = random.below(11);
+            story.push((act, a.clone(), b.clone()));
+            match act {
+                0 => {
+                    write(&a, "", &old);
+                    expected.insert(a.clone(), stale(&a));
+                }
+                1 => {
+                    write(&a, "", &old);
+                    write(&a, " (1)", &newest(&a));
+                    expected.insert(a.clone(), stale(&a));
+                }
+                2 => {
+                    write(&a, "", &newest(&b));
+                    write(&b, "", &newest(&a));
+                    expected.extend([(a, "exchanged"), (b, "exchanged")]);
+                }
+                3 => {
+                    // What is in the place of the one is there in an older version as well.
+                    write(&a, "", &newest(&b));
+                    write(&b, "", &old);
+                    if is_saved_anew(&a) {
+                        // The old one was replaced under another name.
+                        expected.extend([(a, "gone"), (b, "a note")]);
+                    } else {
+                        expected.extend([(a, "exchanged"), (b, "older")]);
+                    }
+                }
+                4 => {
+                    unlink(&a);
+                    expected.insert(a, "gone");
+                }
+                5 => {
+                    // It looks renamed.
+                    unlink(&a);
+                    write(&a, " (1)", &newest(&a));
+                }
+                6 => {
+                    unlink(&a);
+                    write(&a, " (1)", &old);
+                    expected.extend([(copy, stale(&a)), (a, "gone")]);
+                }
+                7 => write(&a, " (1)", &newest(&a)),
+                8 => {
+                    write(&a, "", &newest(&b));
+                    expected.insert(a, "gone");
+                }
+                9 => {
+                    write(&a, "", b"spoilt");
+                    expected.insert(a, "not compared");
+                }
+                _ => {
+                    let Some(back) = spare.pop() else { continue };
+                    let bytes = past[&back][random.below(3) as usize].clone();
+                    match random.below(3) {
+                        0 => {
+                            write(&back, "", &bytes);
+                            expected.insert(back, "put back");
+                        }
+                        1 => {
+                            write(&back, " (2)", &bytes);
+                            expected.insert(format!("{back} (2)"), "put back");
+                        }
+                        // Over another one, which is gone then.
+                        _ => {
+                            write(&a, "", &bytes);
+                            expected.insert(a, if bytes == past[&back][2] || is_saved_anew(&back) { "gone" } else { "older" });
+                        }
+                    }
+                }
+            }
+        }
+        let told = client.told(&root);
+        let kinds: BTreeMap<String, &str> = told
+            .iter()
+            .map(|(path, kind)| {
+                let kind = match kind {
+                    NoticeKind::Older { .. } => "older",
+                    NoticeKind::PutBack { elsewhere: false } => "put back",
+                    NoticeKind::PutBack { elsewhere: true } => "a note",
+                    NoticeKind::Exchanged => "exchanged",
+                    NoticeKind::Gone { elsewhere: false } => "gone",
+                    NoticeKind::Gone { elsewhere: true } => "a note",
+                    NoticeKind::NotCompared => "not compared",
+                };
+                (path.clone(), kind)
+            })
+            .collect();
+        assert_eq!(kinds, expected, "seed {seed}: {story:?}");
+        assert_eq!(client.told(&root), told, "seed {seed}: it stays noticed");
+        if random.below(2) == 0 {
+            assert_eq!(client.told(&honest.root()), [], "seed {seed}: {story:?}: all is as it was");
+            assert_eq!(client.told(&root), told, "seed {seed}: {story:?}: once more");
+        }
+        accept_all(&client, &root);
+    }
+}
+
+/// A machine with its own copy of the store.
+struct Machine {
+    store: MemStore,
+    client: Client,
+}
+
+impl Machine {
+    fn files(&self) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
+        let mut all = Vec::new();
+        objects(&self.store.root(), b"", &mut all);
+        all.into_iter().collect()
+    }
+
+    /// Makes an object of the store what `contents` says: a directory, a file, or nothing.
+    fn deliver(&self, path: &[u8], contents: Option<&Option<Vec<u8>>>) {
+        let (dir, name) = vaults::split(path);
+        let root = self.store.root();
+        let dir = dir.split(|b| *b == b'/').filter(|name| !name.is_empty()).try_fold(root, |dir, name| dir.open_dir(name));
+        match (dir, contents) {
+            (Ok(dir), Some(None)) => drop(dir.mkdir(name, 0o755)),
+            (Ok(dir), Some(Some(bytes))) => set(&dir, name, bytes),
+            (Ok(dir), None) => drop(dir.unlink(name).or_else(|_| dir.rmdir(name))),
+            (Err(_), None) => {}
+            (Err(e), _) => panic!("{}: {e}", path.escape_ascii()),
+        }
+    }
+}
+
+/// Something that a program on one of several machines does.
+fn act_on_a_machine(vault: &Vault, random: &Seeded, fresh: &str) {
+    let names: Vec<Vec<u8>> =
+        vaults::tree(vault).unwrap().into_iter().filter(|(_, item)| matches!(item, vaults::Item::File { .. })).map(|(n, _)| n).collect();
+    if names.is_empty() {
+        return;
+    }
+    let pick = || names[random.below(names.len() as u64) as usize].clone();
+    let (a, b) = (pick(), pick());
+    let saved = [vaults::split(&a).0, b"/", fresh.as_bytes()].concat();
+    let saved = saved.strip_prefix(b"/").unwrap_or(&saved).to_vec();
+    let _ = match random.below(7) {
+        0 | 1 => write_at(vault, &a, random.below(100), b"some bytes"),
+        2 => put(vault, &saved, &pattern(random.next(), random.below(9000) as usize)),
+        3 => put(vault, &saved, b"saved").and_then(|()| rename(vault, &saved, &a, RenameMode::Replace)),
+        4 => rename(vault, &a, &saved, RenameMode::Replace),
+        5 => rename(vault, &a, &b, RenameMode::Replace),
+        _ => vaults::at(vault, vaults::split(&a).0, |node| vault.unlink(node, last(&a))),
+    };
+}
+
+/// Two machines work on their own copies, and a sync tool brings both to one state after each round: what one of them changed, made or removed;
+/// of a file that both changed, either, with the other one as a copy beside it. Nothing of that is an alarm, but for a conflict that this
+/// machine's version lost: there the name goes backwards, which only its user can judge.
+#[test]
+fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
+    for seed in 0..8 {
+        let random = Seeded::new(seed);
+        let store = MemStore::new();
+        vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+        let machine = |store: &MemStore| Machine { store: store.snapshot(), client: Client::new() };
+        Client::new().session(&store.root(), |v| {
+            ["d0", "d1", "d2"].iter().for_each(|dir| mkdir(v, dir.as_bytes()).unwrap());
+            (0..9).for_each(|n| put(v, format!("{}{n}", ["", "d0/", "d1/", "d2/"][n % 4]).as_bytes(), b"bytes").unwrap());
+        });
+        let machines = [machine(&store), machine(&store)];
+        for machine in &machines {
+            assert_eq!(machine.client.told(&machine.store.root()), []);
+        }
+        for round in 0..6 {
+            let base = machines[0].files();
+            for (number, machine) in machines.iter().enumerate() {
+                machine.client.session(&machine.store.root(), |v| {
+                    for step in 0..random.below(4) {
+                        act_on_a_machine(v, &random, &format!("fresh {number} {round} {step}"));
+                    }
+                    // One directory each is renamed, once, while the other machine works in it.
+                    if number == 1 && round % 2 == 1 {
+                        let _ = rename(v, format!("d{}", round / 2).as_bytes(), format!("renamed {round}").as_bytes(), RenameMode::Replace);
+                    }
+                    put(v, format!("news {number} {round}").as_bytes(), b"news").unwrap();
+                });
+            }
+            let states = machines.each_ref().map(Machine::files);
+            let mut paths: Vec<&Vec<u8>> = states.iter().flat_map(|state| state.keys()).chain(base.keys()).collect();
+            paths.sort();
+            paths.dedup();
+            let mut conflicts = 0;
+            // Directories come before what is in them, and go after it.
+            let (mut made, mut removed) = (Vec::new(), Vec::new());
+            for path in paths {
+                let [one, two] = states.each_ref().map(|state| state.get(path));
+                let was = base.get(path);
+                let kept = match (one != was, two != was) {
+                    (_, false) => one,
+                    (false, true) => two,
+                    _ if one == two => one,
+                    // What was changed is kept where the other one removed it.
+                    _ if one.is_none() || two.is_none() => one.or(two),
+                    _ => {
+                        conflicts += 1;
+                        let (kept, lost) = if random.below(2) == 0 { (one, two) } else { (two, one) };
+                        made.push(([path, &format!(".sync-conflict-{round}").into_bytes()[..]].concat(), lost.unwrap().clone()));
+                        kept
+                    }
+                };
+                match kept {
+                    Some(kept) => made.push((path.clone(), kept.clone())),
+                    None => removed.push(path.clone()),
+                }
+            }
+            // A directory that one machine renamed stays for what the other one has changed in it.
+            let parents =
+                |path: &[u8]| path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| path[..at].to_vec()).collect::<Vec<_>>();
+            let needed: Vec<Vec<u8>> = made.iter().flat_map(|(path, _)| parents(path)).collect();
+            made.extend(removed.extract_if(.., |path| needed.contains(path)).map(|path| (path, None)));
+            made.sort();
+            for machine in &machines {
+                removed.iter().rev().for_each(|path| machine.deliver(path, None));
+                made.iter().for_each(|(path, contents)| machine.deliver(path, Some(contents)));
+            }
+            for machine in &machines {
+                let told = machine.client.told(&machine.store.root());
+                let (backwards, others): (Vec<_>, Vec<_>) =
+                    alarms(told.clone()).into_iter().partition(|(_, kind)| matches!(kind, NoticeKind::Older { .. }));
+                assert!(backwards.len() <= conflicts && others.is_empty(), "seed {seed}, round {round}, {conflicts} conflicts: {told:?}");
+                // The user looks at what came back under another name, and often at the rest.
+                let look = |path: &str, kind: &NoticeKind| match kind {
+                    NoticeKind::PutBack { .. } | NoticeKind::Older { .. } => Some(path.as_bytes().to_vec()),
+                    _ => (random.below(2) == 0).then(|| path.as_bytes().to_vec()),
+                };
+                let accept = told.iter().filter_map(|(path, kind)| look(path, kind)).collect();
+                machine.client.survey(&machine.store.root(), &SurveyOptions { accept, ..SurveyOptions::default() });
+            }
+        }
+    }
 }

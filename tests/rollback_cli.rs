@@ -138,3 +138,32 @@ fn what_is_gone_is_accepted_by_its_name() {
     expect_code(scratch.kithfs("accept-rollback").arg(scratch.vault()).arg("letter"), 0);
     assert_eq!(told(&scratch, 0), serde_json::json!([]));
 }
+
+/// All sub-directories of a directory were opened at once. Those for which there was no descriptor were passed over, with what had been rolled back
+/// in them.
+#[test]
+fn more_directories_than_descriptors_are_all_compared() {
+    let scratch = Scratch::new(&[]);
+    let import = |text: &str| {
+        shell(
+            scratch.path(),
+            &format!("mkdir plain; for n in $(seq 150); do mkdir -p plain/$n/below; echo {text} > plain/$n/below/file; done"),
+        );
+        expect_code(scratch.kithfs("import").arg(scratch.path().join("plain")).arg(scratch.vault()), 0);
+        shell(scratch.path(), "rm -r plain");
+    };
+    import("first");
+    assert_eq!(told(&scratch, 0), serde_json::json!([]));
+    shell(scratch.path(), "rm vault/[^+]*/*/*");
+    let mut few = Command::new("sh");
+    few.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]);
+    let rollback = scratch.kithfs("rollback");
+    few.arg(rollback.get_program()).args(rollback.get_args());
+    rollback.get_envs().for_each(|(name, value)| match value {
+        Some(value) => drop(few.env(name, value)),
+        None => drop(few.env_remove(name)),
+    });
+    let output = expect_code(few.args(["--json", "--settle", "0"]).arg(scratch.vault()), 22);
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(found.as_array().unwrap().len(), 150);
+}

@@ -42,7 +42,7 @@ pub enum Exit {
     FaultsFound = 20,
     /// `fsck` could not run, or not to its end.
     CouldNotCheck = 21,
-    /// Something in the vault is older than it was, or gone.
+    /// Something in the vault is older than it was, or gone, or could not be compared.
     RolledBack = 22,
 }
 
@@ -101,7 +101,7 @@ impl Exit {
             }
             Exit::FaultsFound => "fsck: faults were found; with --repair: some are left",
             Exit::CouldNotCheck => "fsck: the check could not run, or not to its end",
-            Exit::RolledBack => "rollback: something in the vault is older than it was, or gone",
+            Exit::RolledBack => "rollback: something in the vault is older than it was, or gone, or could not be compared",
         }
     }
 

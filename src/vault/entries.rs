@@ -286,6 +286,7 @@ impl Core {
         let gone = self.nodes.remove_link(&stat, parent, &stored);
         drop(paths);
         folder.vacate(name);
+        self.remember_left(parent, name);
         self.tidy(names, &folder, &stored);
         if let Some(node) = gone {
             self.inode_changed(node);
@@ -336,6 +337,7 @@ impl Core {
         }
         folder.tidy(&stored);
         folder.vacate(name);
+        self.remember_left(parent, name);
         if let Some(place) = share {
             folder.leave_place(&stored, &place);
         }

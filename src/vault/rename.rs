@@ -11,6 +11,7 @@ use super::error::{Fault, Inner};
 use super::folder::Folder;
 use super::junction::holds_share;
 use super::keys::DirectoryId;
+use super::memory::Move;
 use super::types::{NodeId, RenameMode};
 use crate::backing::{Access, Dir, Kind, Stat};
 use crate::format::junction::Junction;
@@ -178,7 +179,16 @@ impl Core {
         if mode != RenameMode::Exchange {
             from.tidy(&stored);
             from.vacate(name);
+            self.remember_left(parent, name);
+        } else {
+            self.remember_name(parent, name);
         }
+        self.remember_name(new_parent, new_name);
+        let there = recorded.then(|| self.path_in(new_parent, destination)).flatten();
+        let there = there.map(|cipher| Move { from: (parent, name), to: (new_parent, new_name), cipher });
+        let back = exchanged.then(|| self.path_in(parent, &stored)).flatten();
+        let back = back.map(|cipher| Move { from: (new_parent, new_name), to: (parent, name), cipher });
+        self.remember_moves(&there.into_iter().chain(back).collect::<Vec<_>>());
         if share {
             from.leave_place(&stored, &place);
         }

@@ -25,7 +25,7 @@ use crate::vault::{Notice, NoticeKind, OpenFlags, SurveyOptions};
 #[derive(Serialize)]
 struct Line {
     path: JsonPath,
-    /// `older`, `put back`, `exchanged` or `gone`.
+    /// `older`, `put back`, `exchanged`, `gone` or `not compared`.
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<u64>,
@@ -36,7 +36,7 @@ struct Line {
     noticed: i64,
     settled: bool,
     kept: bool,
-    /// Another client has been at work, and may have removed it.
+    /// Another client may have done it.
     perhaps_elsewhere: bool,
 }
 
@@ -44,9 +44,10 @@ impl Line {
     fn of(notice: &Notice) -> Line {
         let (kind, versions, perhaps_elsewhere) = match notice.kind {
             NoticeKind::Older { was, now } => ("older", Some((now, was)), false),
-            NoticeKind::PutBack => ("put back", None, false),
+            NoticeKind::PutBack { elsewhere } => ("put back", None, elsewhere),
             NoticeKind::Exchanged => ("exchanged", None, false),
             NoticeKind::Gone { elsewhere } => ("gone", None, elsewhere),
+            NoticeKind::NotCompared => ("not compared", None, false),
         };
         Line {
             path: JsonPath::from_bytes(&notice.plain),
@@ -65,12 +66,18 @@ impl Line {
         let seen = utc(self.seen);
         let what = match (self.kind, self.version, self.version_seen) {
             ("older", Some(now), Some(was)) => format!("is version {now}; version {was} was seen on {seen}"),
+            ("put back", ..) if self.perhaps_elsewhere => {
+                format!("is a file that was removed on {seen}, under another name: perhaps renamed on another machine before")
+            }
             ("put back", ..) => format!("is there again; it was replaced or removed on {seen}"),
             ("exchanged", ..) => format!("has exchanged its contents with another file since {seen}"),
-            _ if self.perhaps_elsewhere => format!("is gone, perhaps removed on another machine; it was seen on {seen}"),
-            _ => format!("is gone; it was seen on {seen}"),
+            ("not compared", ..) => format!("cannot be compared, because it cannot be read; it was seen on {seen}"),
+            _ if self.perhaps_elsewhere => format!("what was seen there on {seen} is gone, perhaps removed on another machine"),
+            _ => format!("what was seen there on {seen} is gone"),
         };
-        format!("{}: {what}{}", Shown(self.path.0.as_os_str().as_bytes()), if self.settled { "" } else { " (the store is still changing)" })
+        let path = self.path.0.as_os_str().as_bytes();
+        let path = Shown(if path.is_empty() { b"." } else { path });
+        format!("{path}: {what}{}", if self.settled { "" } else { " (the store is still changing)" })
     }
 }
 
@@ -104,9 +111,8 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
         lines.iter().try_for_each(|line| out.text(format_args!("{}\n", line.text())))?;
     }
     out.finish()?;
-    // What another client may have removed is told, and is no reason for an alarm.
-    let is_alarm = |n: &Notice| !matches!(n.kind, NoticeKind::Gone { elsewhere: true });
-    let told = notices.iter().any(|n| n.due && !n.silenced && is_alarm(n));
+    // What another client may have done is told, and is no reason for an alarm.
+    let told = notices.iter().any(|n| n.due && !n.silenced && n.kind.is_alarm());
     if told && !args.json {
         note(
             "nothing is locked; `kithfs accept-rollback` takes the vault as it is, --export copies what is there out, --keep says no more",
@@ -144,7 +150,7 @@ fn is_at_or_below(path: &[u8], top: &[u8]) -> bool {
 /// Copies the files that are noticed, as they are, below `dir`. Nothing there is overwritten.
 fn export(open: &Open, notices: &[Notice], dir: &Path) -> Result<(), Failure> {
     let mut target = None;
-    for notice in notices.iter().filter(|n| !matches!(n.kind, NoticeKind::Gone { .. })) {
+    for notice in notices.iter().filter(|n| !matches!(n.kind, NoticeKind::Gone { .. } | NoticeKind::NotCompared)) {
         let target = match &mut target {
             Some(target) => target,
             none => none.insert(open.make_target("export to", dir)?),

@@ -3,14 +3,15 @@
 //! Rules that hold here
 //! * Whoever opens it holds a lock on a file beside it, so that a mount and a command take turns instead of failing.
 //! * It holds no plain names: keys are keyed hashes, names are sealed. Ids of files stand in clear in the vault as well.
-//! * A database that cannot be read is put aside, and a new one begun: it is a memory, not the vault.
+//! * A database that cannot be read, or that another version of the program made, is put aside and a new one begun: it is a memory, not the vault.
+//! * Removed files are remembered up to a limit ([`REMOVED_MAX`]); everything else goes when its entry goes.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
 
 use crate::vault::error::{Fault, Inner};
 
@@ -21,10 +22,19 @@ pub(super) const PREFIX: usize = 16;
 
 const ENTRIES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
 const FILES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("files");
+const REMOVED: TableDefinition<&[u8], &[u8]> = TableDefinition::new("removed");
 const NOTICES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("notices");
 const META: TableDefinition<&str, i64> = TableDefinition::new("meta");
 /// Since when a mount that has not ended yet has been going on.
 const SESSION: &str = "session";
+/// Which layout the rows have.
+const LAYOUT: &str = "layout";
+const LAYOUT_NOW: i64 = 2;
+/// How many removed files are remembered: about 10 MiB of database. Beyond that the oldest eighth is forgotten, those first that this machine did
+/// not remove itself.
+pub(super) const REMOVED_MAX: u64 = if cfg!(test) { 64 } else { 65_536 };
+/// Names that are remembered of one removed file.
+const NAMES_MAX: usize = 8;
 
 /// What is remembered of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,29 +43,54 @@ pub(super) struct Row {
     pub kind: u8,
     /// Id of the file, hash of the id of the directory, or zeros.
     pub id: [u8; 32],
+    /// Of a file: the highest version that was seen under this name.
+    pub version: u64,
     pub seen: i64,
     /// The plain name, sealed.
     pub name: Vec<u8>,
 }
 
-/// What is remembered of a file, by its id.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What is remembered of a file that is there, by its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileRow {
+    /// The highest version that was seen under any name.
     pub version: u64,
+    /// A lower version that was seen beside it, under another name; 0 for none.
+    pub beside: u64,
     pub seen: i64,
-    /// When something else took its place; 0 while it is there.
-    pub retired: i64,
-    pub at: EntryKey,
+    /// How many entries are remembered that are this file.
+    pub names: u32,
+    /// The beginning of the id of the file that it replaced, or 0: one that is truncated gets a new id, under all of its names.
+    pub after: u64,
+}
+
+/// Hash of the place of a directory and a name in it.
+pub(super) type NameTag = [u8; 16];
+
+/// What is remembered of a file that was removed or replaced, by its id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RemovedRow {
+    /// The highest version that was seen before.
+    pub version: u64,
+    pub when: i64,
+    /// This machine removed or replaced it itself.
+    pub here: bool,
+    /// The names from which it went.
+    pub names: Vec<NameTag>,
 }
 
 /// What was noticed and not settled yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NoticeRow {
+    /// 0: all is as it was, at the moment.
     pub what: u8,
     pub was: u64,
     pub now: u64,
     pub seen: i64,
+    /// When anything was noticed of this entry first.
     pub first: i64,
+    /// When anything was noticed of it last.
+    pub last: i64,
     pub silenced: bool,
     /// The plain path, sealed.
     pub path: Vec<u8>,
@@ -74,6 +109,10 @@ impl<'a> Take<'a> {
         Some(head)
     }
 
+    fn u8(&mut self) -> Option<u8> {
+        Some(self.bytes(1)?[0])
+    }
+
     fn u64(&mut self) -> Option<u64> {
         Some(u64::from_le_bytes(self.bytes(8)?.try_into().ok()?))
     }
@@ -85,37 +124,74 @@ impl<'a> Take<'a> {
 
 impl Row {
     fn encode(&self) -> Vec<u8> {
-        [&[self.kind], &self.id[..], &self.seen.to_le_bytes(), &self.name].concat()
+        [&[self.kind], &self.id[..], &self.version.to_le_bytes(), &self.seen.to_le_bytes(), &self.name].concat()
     }
 
     fn decode(bytes: &[u8]) -> Option<Row> {
         let mut t = Take(bytes);
-        Some(Row { kind: t.bytes(1)?[0], id: t.bytes(32)?.try_into().ok()?, seen: t.i64()?, name: t.0.to_vec() })
+        Some(Row { kind: t.u8()?, id: t.bytes(32)?.try_into().ok()?, version: t.u64()?, seen: t.i64()?, name: t.0.to_vec() })
     }
 }
 
 impl FileRow {
     fn encode(&self) -> Vec<u8> {
-        [&self.version.to_le_bytes()[..], &self.seen.to_le_bytes(), &self.retired.to_le_bytes(), &self.at].concat()
+        [
+            &self.version.to_le_bytes()[..],
+            &self.beside.to_le_bytes(),
+            &self.seen.to_le_bytes(),
+            &self.names.to_le_bytes(),
+            &self.after.to_le_bytes(),
+        ]
+        .concat()
     }
 
     fn decode(bytes: &[u8]) -> Option<FileRow> {
         let mut t = Take(bytes);
-        Some(FileRow { version: t.u64()?, seen: t.i64()?, retired: t.i64()?, at: t.bytes(48)?.try_into().ok()? })
+        Some(FileRow {
+            version: t.u64()?,
+            beside: t.u64()?,
+            seen: t.i64()?,
+            names: u32::from_le_bytes(t.bytes(4)?.try_into().ok()?),
+            after: t.u64()?,
+        })
+    }
+}
+
+impl RemovedRow {
+    /// Takes one more name, in the place of the oldest where there are too many.
+    pub fn add_name(&mut self, name: NameTag) {
+        if !self.names.contains(&name) {
+            if self.names.len() == NAMES_MAX {
+                self.names.remove(0);
+            }
+            self.names.push(name);
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        [&self.version.to_le_bytes()[..], &self.when.to_le_bytes(), &[self.here.into()], self.names.as_flattened()].concat()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<RemovedRow> {
+        let mut t = Take(bytes);
+        let (version, when, here) = (t.u64()?, t.i64()?, t.u8()? != 0);
+        let names = t.0.chunks_exact(16).map(|name| name.try_into().expect("16 bytes")).collect();
+        Some(RemovedRow { version, when, here, names })
     }
 }
 
 impl NoticeRow {
     fn encode(&self) -> Vec<u8> {
-        let numbers = [self.was.to_le_bytes(), self.now.to_le_bytes(), self.seen.to_le_bytes(), self.first.to_le_bytes()].concat();
-        [&[self.what, self.silenced.into()], &numbers[..], &self.path].concat()
+        let numbers = [self.was, self.now].map(u64::to_le_bytes).concat();
+        let times = [self.seen, self.first, self.last].map(i64::to_le_bytes).concat();
+        [&[self.what, self.silenced.into()], &numbers[..], &times, &self.path].concat()
     }
 
     fn decode(bytes: &[u8]) -> Option<NoticeRow> {
         let mut t = Take(bytes);
-        let head = t.bytes(2)?;
-        let (was, now, seen, first) = (t.u64()?, t.u64()?, t.i64()?, t.i64()?);
-        Some(NoticeRow { what: head[0], silenced: head[1] != 0, was, now, seen, first, path: t.0.to_vec() })
+        let (what, silenced) = (t.u8()?, t.u8()? != 0);
+        let (was, now, seen, first, last) = (t.u64()?, t.u64()?, t.i64()?, t.i64()?, t.i64()?);
+        Some(NoticeRow { what, was, now, seen, first, last, silenced, path: t.0.to_vec() })
     }
 }
 
@@ -129,12 +205,54 @@ pub(super) struct Db {
 #[derive(Default)]
 pub(super) struct Changes {
     pub entries: BTreeMap<EntryKey, Option<Row>>,
-    pub files: BTreeMap<[u8; 32], FileRow>,
+    pub files: BTreeMap<[u8; 32], Option<FileRow>>,
+    pub removed: BTreeMap<[u8; 32], Option<RemovedRow>>,
 }
 
 impl Changes {
     pub fn len(&self) -> usize {
-        self.entries.len() + self.files.len()
+        self.entries.len() + self.files.len() + self.removed.len()
+    }
+}
+
+/// The rows as they were when it was made.
+pub(super) struct Reader {
+    entries: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    files: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    removed: ReadOnlyTable<&'static [u8], &'static [u8]>,
+}
+
+impl Reader {
+    /// What is remembered of an entry.
+    pub fn row(&self, key: &EntryKey) -> Inner<Option<Row>> {
+        Ok(self.entries.get(&key[..]).map_err(failed)?.and_then(|row| Row::decode(row.value())))
+    }
+
+    /// What is remembered of a file that is there.
+    pub fn file(&self, id: &[u8; 32]) -> Inner<Option<FileRow>> {
+        Ok(self.files.get(&id[..]).map_err(failed)?.and_then(|row| FileRow::decode(row.value())))
+    }
+
+    /// What is remembered of a file that was removed.
+    pub fn removed(&self, id: &[u8; 32]) -> Inner<Option<RemovedRow>> {
+        Ok(self.removed.get(&id[..]).map_err(failed)?.and_then(|row| RemovedRow::decode(row.value())))
+    }
+
+    /// At most `max` rows of a directory, from the key behind `after` on.
+    pub fn rows(&self, prefix: &[u8; PREFIX], after: Option<&EntryKey>, max: usize) -> Inner<Vec<(EntryKey, Row)>> {
+        use std::ops::Bound::{Excluded, Included};
+        let (mut from, mut to) = ([0; 48], [0xff; 48]);
+        from[..PREFIX].copy_from_slice(prefix);
+        to[..PREFIX].copy_from_slice(prefix);
+        let from = after.map_or(Included(&from[..]), |after| Excluded(&after[..]));
+        let mut rows = Vec::new();
+        for item in self.entries.range::<&[u8]>((from, Included(&to[..]))).map_err(failed)?.take(max) {
+            let (key, value) = item.map_err(failed)?;
+            if let (Ok(key), Some(row)) = (EntryKey::try_from(key.value()), Row::decode(value.value())) {
+                rows.push((key, row));
+            }
+        }
+        Ok(rows)
     }
 }
 
@@ -146,57 +264,47 @@ impl Db {
         }
         let turn = fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(path.with_extension("lock"))?;
         rustix::fs::flock(&turn, rustix::fs::FlockOperation::LockExclusive).map_err(std::io::Error::from)?;
-        let make = || -> Inner<Database> {
-            // Made here, for its mode.
-            fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(path)?;
-            let db = Database::create(path).map_err(failed)?;
-            let tx = db.begin_write().map_err(failed)?;
-            for table in [ENTRIES, FILES, NOTICES] {
-                tx.open_table(table).map_err(failed)?;
-            }
-            tx.open_table(META).map_err(failed)?;
-            tx.commit().map_err(failed)?;
-            Ok(db)
-        };
-        let db = match make() {
+        let db = match Self::open_tables(path) {
             Ok(db) => db,
             Err(fault) => {
                 tracing::warn!("the rollback memory cannot be read and begins anew: {fault:?}");
                 fs::rename(path, path.with_extension("unreadable"))?;
-                make()?
+                Self::open_tables(path)?
             }
         };
         Ok(Db { db, _turn: turn })
     }
 
-    /// Rows of a directory.
-    pub fn rows(&self, prefix: &[u8; PREFIX]) -> Inner<BTreeMap<EntryKey, Row>> {
-        let tx = self.db.begin_read().map_err(failed)?;
-        let table = tx.open_table(ENTRIES).map_err(failed)?;
-        let (mut from, mut to) = ([0; 48], [0xff; 48]);
-        from[..PREFIX].copy_from_slice(prefix);
-        to[..PREFIX].copy_from_slice(prefix);
-        let mut rows = BTreeMap::new();
-        for item in table.range::<&[u8]>(&from[..]..=&to[..]).map_err(failed)? {
-            let (key, value) = item.map_err(failed)?;
-            if let (Ok(key), Some(row)) = (EntryKey::try_from(key.value()), Row::decode(value.value())) {
-                rows.insert(key, row);
+    fn open_tables(path: &Path) -> Inner<Database> {
+        // Made here, for its mode.
+        fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(path)?;
+        let db = Database::create(path).map_err(failed)?;
+        let tx = db.begin_write().map_err(failed)?;
+        let is_new = tx.list_tables().map_err(failed)?.all(|table| table.name() == META.name());
+        {
+            let mut meta = tx.open_table(META).map_err(failed)?;
+            let layout = meta.get(LAYOUT).map_err(failed)?.map(|layout| layout.value());
+            match layout {
+                Some(LAYOUT_NOW) => {}
+                None if is_new => drop(meta.insert(LAYOUT, LAYOUT_NOW).map_err(failed)?),
+                _ => return Err(Fault::Corrupt("was made by another version of the program")),
             }
         }
-        Ok(rows)
+        for table in [ENTRIES, FILES, REMOVED, NOTICES] {
+            tx.open_table(table).map_err(failed)?;
+        }
+        tx.commit().map_err(failed)?;
+        Ok(db)
     }
 
-    /// What is remembered of files.
-    pub fn files<'i>(&self, ids: impl Iterator<Item = &'i [u8; 32]>) -> Inner<BTreeMap<[u8; 32], FileRow>> {
+    /// The rows as they are now.
+    pub fn reader(&self) -> Inner<Reader> {
         let tx = self.db.begin_read().map_err(failed)?;
-        let table = tx.open_table(FILES).map_err(failed)?;
-        let mut rows = BTreeMap::new();
-        for id in ids {
-            if let Some(row) = table.get(&id[..]).map_err(failed)?.and_then(|row| FileRow::decode(row.value())) {
-                rows.insert(*id, row);
-            }
-        }
-        Ok(rows)
+        Ok(Reader {
+            entries: tx.open_table(ENTRIES).map_err(failed)?,
+            files: tx.open_table(FILES).map_err(failed)?,
+            removed: tx.open_table(REMOVED).map_err(failed)?,
+        })
     }
 
     /// Everything that was noticed.
@@ -246,7 +354,29 @@ impl Db {
             }
             let mut files = tx.open_table(FILES).map_err(failed)?;
             for (id, row) in &changes.files {
-                files.insert(&id[..], &row.encode()[..]).map_err(failed)?;
+                match row {
+                    Some(row) => files.insert(&id[..], &row.encode()[..]).map_err(failed)?,
+                    None => files.remove(&id[..]).map_err(failed)?,
+                };
+            }
+            let mut removed = tx.open_table(REMOVED).map_err(failed)?;
+            for (id, row) in &changes.removed {
+                match row {
+                    Some(row) => removed.insert(&id[..], &row.encode()[..]).map_err(failed)?,
+                    None => removed.remove(&id[..]).map_err(failed)?,
+                };
+            }
+            if removed.len().map_err(failed)? > REMOVED_MAX {
+                let mut all = Vec::new();
+                for item in removed.iter().map_err(failed)? {
+                    let (id, row) = item.map_err(failed)?;
+                    all.push((RemovedRow::decode(row.value()).map(|row| (row.here, row.when)), id.value().to_vec()));
+                }
+                all.sort();
+                all.truncate(all.len() - (REMOVED_MAX - REMOVED_MAX / 8) as usize);
+                for (_, id) in all {
+                    removed.remove(&id[..]).map_err(failed)?;
+                }
             }
         }
         tx.commit().map_err(failed)
@@ -266,5 +396,31 @@ impl Db {
             }
         }
         tx.commit().map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every removed file was remembered for ever. Now the oldest go, and first of all those that somebody else removed: by removing many files
+    /// nobody makes this machine forget what it removed itself.
+    #[test]
+    fn removed_files_are_remembered_up_to_a_limit() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let db = Db::open(&folder.path().join("memory")).expect("open");
+        let id = |n: u64| [n.to_le_bytes(), [0; 8], [0; 8], [0; 8]].concat().try_into().expect("32 bytes");
+        let add = |n: u64, here| {
+            let row = RemovedRow { version: n, when: n as i64, here, names: vec![[1; 16]] };
+            db.apply(&Changes { removed: [(id(n), Some(row))].into(), ..Changes::default() }).expect("apply");
+        };
+        let knows = |n: u64| db.reader().expect("reader").removed(&id(n)).expect("read").is_some();
+        (0..REMOVED_MAX / 2).for_each(|n| add(n, true));
+        (REMOVED_MAX / 2..10 * REMOVED_MAX).for_each(|n| add(n, false));
+        assert!((0..REMOVED_MAX / 2).all(knows), "those that were removed here");
+        assert!(knows(10 * REMOVED_MAX - 1) && !knows(REMOVED_MAX));
+        (0..=10 * REMOVED_MAX).for_each(|n| add(n, true));
+        assert!(!knows(0) && knows(10 * REMOVED_MAX));
+        assert!((0..=10 * REMOVED_MAX).filter(|n| knows(*n)).count() as u64 <= REMOVED_MAX);
     }
 }

@@ -8,11 +8,14 @@
 //! * It never runs ahead of the store (see `survey`), so a crash between the two is no alarm. What an interrupted session may have removed
 //!   counts as removed by it.
 //! * A sync tool delivers in any order: what is noticed is told only when the store has come to rest for a while.
+//! * What is under a name never goes backwards, whatever is beside it. Two versions that were seen side by side may lose one of them.
+//! * Everything remembered that could not be compared is noticed as well.
 //! * Nothing here is on the path of an operation but one entry in a set.
 
 mod db;
 mod survey;
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,8 +25,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
 
-use self::db::{Db, EntryKey, NoticeRow, PREFIX};
+use self::db::{Db, EntryKey, NameTag, NoticeRow, PREFIX};
 use self::survey::Survey;
+use super::check::join;
 use super::core::Core;
 use super::error::Inner;
 use super::keys::DirectoryId;
@@ -51,33 +55,48 @@ pub enum NoticeKind {
         now: u64,
     },
     /// A file is there again that was replaced or removed.
-    PutBack,
+    PutBack {
+        /// It has another name than it had, and another machine may have renamed it before it heard of the removal.
+        elsewhere: bool,
+    },
     /// Two files have exchanged their names.
     Exchanged,
     /// A file, or a directory that was not empty, is gone.
     Gone {
-        /// Somebody else with the vault's keys has changed something since, and may have removed it.
+        /// Somebody else with the vault's keys has changed something since, and may have removed it; or an older version of it is still
+        /// there that was seen beside it.
         elsewhere: bool,
     },
+    /// A file that cannot be read, or a directory that cannot be listed: it was not compared.
+    NotCompared,
 }
 
 impl NoticeKind {
     fn encode(&self) -> (u8, u64, u64) {
         match *self {
             NoticeKind::Older { was, now } => (1, was, now),
-            NoticeKind::PutBack => (2, 0, 0),
+            NoticeKind::PutBack { elsewhere } => (2, elsewhere.into(), 0),
             NoticeKind::Exchanged => (3, 0, 0),
             NoticeKind::Gone { elsewhere } => (4, elsewhere.into(), 0),
+            NoticeKind::NotCompared => (5, 0, 0),
         }
     }
 
-    fn decode(what: u8, was: u64, now: u64) -> NoticeKind {
-        match what {
-            1 => NoticeKind::Older { was, now },
-            2 => NoticeKind::PutBack,
-            3 => NoticeKind::Exchanged,
-            _ => NoticeKind::Gone { elsewhere: was != 0 },
+    /// `None` where all was as it had been.
+    fn decode(row: &NoticeRow) -> Option<NoticeKind> {
+        match row.what {
+            0 => None,
+            1 => Some(NoticeKind::Older { was: row.was, now: row.now }),
+            2 => Some(NoticeKind::PutBack { elsewhere: row.was != 0 }),
+            3 => Some(NoticeKind::Exchanged),
+            4 => Some(NoticeKind::Gone { elsewhere: row.was != 0 }),
+            _ => Some(NoticeKind::NotCompared),
         }
+    }
+
+    /// Whether another machine's work does not explain it, as far as this one can tell. The rest are notes.
+    pub fn is_alarm(&self) -> bool {
+        !matches!(self, NoticeKind::Gone { elsewhere: true } | NoticeKind::PutBack { elsewhere: true })
     }
 }
 
@@ -98,9 +117,6 @@ pub struct Notice {
     pub silenced: bool,
 }
 
-/// See [`SurveyOptions::entries_max`].
-const ENTRIES_MAX: usize = 16_384;
-
 /// How a vault is compared with the memory.
 #[derive(Clone, Debug)]
 pub struct SurveyOptions {
@@ -112,14 +128,12 @@ pub struct SurveyOptions {
     pub accept: Vec<Vec<u8>>,
     /// What is noticed is not to be told again.
     pub silence: bool,
-    /// Directories of more entries are left out, with what is below them: all entries of a directory are held in memory.
-    pub entries_max: usize,
 }
 
 impl Default for SurveyOptions {
     fn default() -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
-        SurveyOptions { now, settle: SETTLE, accept: Vec::new(), silence: false, entries_max: ENTRIES_MAX }
+        SurveyOptions { now, settle: SETTLE, accept: Vec::new(), silence: false }
     }
 }
 
@@ -134,32 +148,64 @@ impl SurveyOptions {
 /// What a directory is known by: made of its id, its name and the place of its parent, because ids are not unique.
 type PlaceId = [u8; 32];
 
-/// A directory in which something was done.
+/// A directory in which something was done here since it was learnt last: a name in it was changed, or a file was committed.
 #[derive(Clone)]
 struct Touched {
     id: DirectoryId,
+    /// Stored and plain path.
     cipher: Vec<u8>,
     plain: Vec<u8>,
+    chain: Chain,
+    /// Names that were made, removed or replaced.
+    names: HashMap<Vec<u8>, Done>,
+    /// The last operation.
+    number: u64,
 }
+
+/// The way from the root to a directory: names, and hashes of the ids of the directories that have them.
+type Chain = Vec<(Vec<u8>, [u8; 32])>;
 
 /// The part of their keys that all entries of a directory share.
 fn prefix(place: &PlaceId) -> [u8; PREFIX] {
     place[..PREFIX].try_into().expect("16 of 32 bytes")
 }
 
+/// What was done here to a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Done {
+    /// What had the name was removed or renamed, and nothing has taken the name since.
+    left: bool,
+    /// Tells one operation from the next.
+    number: u64,
+}
+
 /// What was done here since it was learnt last.
 #[derive(Default)]
 struct Held {
-    /// Names that were made, removed or replaced.
-    ours: HashSet<EntryKey>,
-    /// Directories with such names or with files that were committed: stored and plain path.
     touched: HashMap<PlaceId, Touched>,
-    prefixes: HashSet<[u8; PREFIX]>,
+    /// How many names and directories there are.
+    len: usize,
+    /// How many operations were noted.
+    count: u64,
 }
 
 impl Held {
     fn is_full(&self) -> bool {
-        self.ours.len() + self.touched.len() > HELD_MAX
+        self.len > HELD_MAX
+    }
+
+    fn done(&self, place: &PlaceId, name: &[u8]) -> Option<Done> {
+        self.touched.get(place)?.names.get(name).copied()
+    }
+
+    /// Forgets what was learnt, unless it was done again meanwhile.
+    fn forget(&mut self, learnt: &HashMap<PlaceId, Touched>) {
+        self.touched.retain(|place, touched| {
+            let Some(learnt) = learnt.get(place) else { return true };
+            touched.names.retain(|name, done| learnt.names.get(name) != Some(done));
+            touched.number != learnt.number || !touched.names.is_empty()
+        });
+        self.len = self.touched.values().map(|touched| 1 + touched.names.len()).sum();
     }
 }
 
@@ -172,8 +218,16 @@ pub(crate) struct Memory {
     held: Mutex<Held>,
     stop: AtomicBool,
     wake: (Mutex<()>, Condvar),
-    /// An earlier session was interrupted.
-    forgiving: AtomicBool,
+    /// Since when an earlier session went on that was interrupted.
+    interrupted: Mutex<Option<i64>>,
+}
+
+/// A directory that was renamed here: where it was and where it is, each by the directory around it and its plain name there.
+pub(crate) struct Move<'a> {
+    pub from: (NodeId, &'a [u8]),
+    pub to: (NodeId, &'a [u8]),
+    /// Its stored path now.
+    pub cipher: Vec<u8>,
 }
 
 /// The thread of a memory.
@@ -193,7 +247,7 @@ impl Memory {
             held: Mutex::new(Held::default()),
             stop: AtomicBool::new(false),
             wake: (Mutex::new(()), Condvar::new()),
-            forgiving: AtomicBool::new(false),
+            interrupted: Mutex::new(None),
         }
     }
 
@@ -223,16 +277,6 @@ impl Memory {
         crate::crypto::hmac(&self.hashes, &[parent, name, hash])
     }
 
-    /// The place of a directory by its node; that of the root is its id.
-    fn place_of(&self, core: &Core, node: NodeId) -> Inner<PlaceId> {
-        if node == ROOT {
-            return core.directory_id(ROOT);
-        }
-        let link = core.nodes.link(node)?;
-        let parent = self.place_of(core, link.parent)?;
-        Ok(self.place(&parent, &link.name, &self.hash(&core.directory_id(node)?, b"")))
-    }
-
     fn key(&self, place: &PlaceId, name: &[u8]) -> EntryKey {
         let mut key = [0; 48];
         key[..PREFIX].copy_from_slice(&prefix(place));
@@ -248,50 +292,103 @@ impl Memory {
         Some(self.names.open_record(SEALED, sealed).ok()?.to_vec())
     }
 
-    fn is_ours(&self, key: &EntryKey) -> bool {
-        self.held.lock().ours.contains(key)
+    /// A name at a place, for what is remembered of removed files.
+    fn tag(&self, place: &PlaceId, name: &[u8]) -> NameTag {
+        self.hash(place, name)[..16].try_into().expect("16 of 32 bytes")
+    }
+
+    fn is_ours(&self, place: &PlaceId, name: &[u8]) -> bool {
+        self.held.lock().done(place, name).is_some()
+    }
+
+    /// What had this name was removed or renamed here.
+    fn has_left(&self, place: &PlaceId, name: &[u8]) -> bool {
+        self.held.lock().done(place, name).is_some_and(|done| done.left)
     }
 
     fn is_touched(&self, place: &PlaceId) -> bool {
         self.held.lock().touched.contains_key(place)
     }
 
-    fn is_touched_key(&self, key: &EntryKey) -> bool {
-        self.held.lock().prefixes.contains(&key[..PREFIX])
+    /// The way to a directory, by its node.
+    fn chain_of(&self, core: &Core, mut node: NodeId) -> Inner<Chain> {
+        let mut chain = Vec::new();
+        while node != ROOT {
+            let link = core.nodes.link(node)?;
+            chain.push((link.name.to_vec(), self.hash(&core.directory_id(node)?, b"")));
+            node = link.parent;
+        }
+        chain.reverse();
+        Ok(chain)
     }
 
-    /// Notes that this client is about to change the name `name` in a directory, or has committed a file in it.
-    fn note(&self, core: &Core, directory: NodeId, name: Option<&[u8]>) {
-        let (Ok(id), Ok(place)) = (core.directory_id(directory), self.place_of(core, directory)) else { return };
-        let key = name.map(|name| self.key(&place, name));
+    fn place_at(&self, core: &Core, chain: &Chain) -> PlaceId {
+        chain.iter().fold(core.keys.root_directory(), |place, (name, hash)| self.place(&place, name, hash))
+    }
+
+    /// Notes that this client changes the name `name` in a directory, or commits a file in it. With `left` it has removed or renamed what had
+    /// the name.
+    fn note(&self, core: &Core, directory: NodeId, name: Option<&[u8]>, left: bool) {
+        let (Ok(id), Ok(chain)) = (core.directory_id(directory), self.chain_of(core, directory)) else { return };
+        let place = self.place_at(core, &chain);
         let mut held = self.held.lock();
-        held.ours.extend(key);
-        if !held.touched.contains_key(&place) {
-            let paths = core.nodes.stored_path(directory).zip(core.nodes.plain_path(directory));
-            held.touched.extend(paths.map(|(cipher, plain)| (place, Touched { id, cipher, plain })));
-            held.prefixes.insert(prefix(&place));
+        let Held { touched, len, count } = &mut *held;
+        *count += 1;
+        let touched = match touched.entry(place) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(free) => {
+                let Some((cipher, plain)) = core.nodes.stored_path(directory).zip(core.nodes.plain_path(directory)) else { return };
+                *len += 1;
+                free.insert(Touched { id, cipher, plain, chain, names: HashMap::new(), number: 0 })
+            }
+        };
+        touched.number = *count;
+        if let Some(name) = name {
+            let done = Done { left, number: *count };
+            *len += usize::from(touched.names.insert(name.to_vec(), done).is_none());
         }
         if held.is_full() {
             self.wake.1.notify_all();
         }
     }
 
+    /// Directories were renamed here that keep their ids: what was done in them follows.
+    fn follow(&self, core: &Core, moves: &[Move]) {
+        let chains = |one: &Move| Some((self.chain_of(core, one.from.0).ok()?, self.chain_of(core, one.to.0).ok()?));
+        let chains: Vec<_> = moves.iter().map(chains).collect();
+        let mut held = self.held.lock();
+        let mut moved = Vec::new();
+        for (one, chains) in moves.iter().zip(chains) {
+            let Some((from, to)) = chains else { continue };
+            let depth = from.len();
+            let is_below = |chain: &Chain| chain.len() > depth && chain[..depth] == from && chain[depth].0 == one.from.1;
+            for (_, mut touched) in held.touched.extract_if(|_, touched| is_below(&touched.chain)) {
+                let below = touched.cipher.split(|b| *b == b'/').skip(depth + 1);
+                touched.cipher = below.fold(one.cipher.to_vec(), |path, name| join(&path, name));
+                touched.chain.splice(..=depth, to.iter().cloned().chain([(one.to.1.to_vec(), touched.chain[depth].1)]).collect::<Vec<_>>());
+                touched.plain = touched.chain.iter().fold(Vec::new(), |path, (name, _)| join(&path, name));
+                moved.push((self.place_at(core, &touched.chain), touched));
+            }
+        }
+        for (place, touched) in moved {
+            match held.touched.entry(place) {
+                Entry::Occupied(mut there) => {
+                    there.get_mut().number = touched.number.max(there.get().number);
+                    there.get_mut().names.extend(touched.names);
+                }
+                Entry::Vacant(free) => drop(free.insert(touched)),
+            }
+        }
+    }
+
     /// Learns what was changed here.
     fn learn(&self, core: &Core, db: &Db) -> Inner<()> {
-        let (ours, touched) = {
-            let held = self.held.lock();
-            (held.ours.clone(), held.touched.clone())
-        };
+        let touched = self.held.lock().touched.clone();
         if touched.is_empty() {
             return Ok(());
         }
-        Survey::new(core, self, db, &SurveyOptions::default(), false).learn(&touched)?;
-        let mut held = self.held.lock();
-        // What was changed again meanwhile is learnt again, which changes nothing.
-        held.ours.retain(|key| !ours.contains(key));
-        held.touched.retain(|id, _| !touched.contains_key(id));
-        let prefixes = held.touched.keys().map(prefix).collect();
-        held.prefixes = prefixes;
+        Survey::new(core, self, db, &SurveyOptions::default(), None)?.learn(&touched)?;
+        self.held.lock().forget(&touched);
         Ok(())
     }
 
@@ -301,12 +398,12 @@ impl Memory {
         loop {
             if next_survey.is_some_and(|at| at <= Instant::now()) {
                 let options = SurveyOptions::default();
-                let forgiving = self.forgiving.load(Ordering::Acquire);
-                let found = Db::open(&self.path).and_then(|db| Survey::new(core, self, &db, &options, forgiving).in_background().run());
+                let interrupted = *self.interrupted.lock();
+                let found = Db::open(&self.path).and_then(|db| Survey::new(core, self, &db, &options, interrupted)?.in_background().run());
                 next_survey = None;
                 match found {
                     Ok(Some(notices)) => {
-                        self.forgiving.store(false, Ordering::Release);
+                        *self.interrupted.lock() = None;
                         tell(&notices, &mut told);
                         if notices.iter().any(|n| !n.due) {
                             next_survey = Some(Instant::now() + options.settle);
@@ -341,18 +438,19 @@ fn tell(notices: &[Notice], told: &mut HashSet<Vec<u8>>) {
     let (mut fresh, mut elsewhere) = (0, 0);
     for notice in &due {
         if told.insert(notice.plain.clone()) {
-            match notice.kind {
-                NoticeKind::Gone { elsewhere: true } => elsewhere += 1,
-                _ => fresh += 1,
+            if notice.kind.is_alarm() {
+                fresh += 1
+            } else {
+                elsewhere += 1
             }
             tracing::debug!("rollback: {}: {:?}", String::from_utf8_lossy(&notice.plain), notice.kind);
         }
     }
     if fresh > 0 {
-        tracing::warn!("{fresh} files or directories of the vault are older than they were, or gone");
+        tracing::warn!("{fresh} files or directories of the vault are older than they were, gone, or cannot be compared");
     }
     if elsewhere > 0 {
-        tracing::info!("{elsewhere} files or directories are gone, perhaps removed on another machine");
+        tracing::info!("{elsewhere} files or directories are gone or back, perhaps by another machine");
     }
 }
 
@@ -361,16 +459,15 @@ impl Keeper {
     pub fn start(core: &Arc<Core>, path: PathBuf, survey: bool) -> Inner<(Keeper, usize)> {
         let memory = Arc::new(Memory::new(core, path));
         let db = Db::open(&memory.path)?;
-        if db.session()?.is_some() {
-            memory.forgiving.store(true, Ordering::Release);
-        }
+        *memory.interrupted.lock() = db.session()?;
         if !core.read_only {
             db.set_session(Some(SurveyOptions::default().now))?;
         }
         let options = SurveyOptions::default();
         let counts = |row: &NoticeRow| {
-            let is_alarm = !matches!(NoticeKind::decode(row.what, row.was, row.now), NoticeKind::Gone { elsewhere: true });
-            is_alarm && !row.silenced && options.now - row.first >= options.settle.as_secs() as i64
+            NoticeKind::decode(row).is_some_and(|kind| kind.is_alarm())
+                && !row.silenced
+                && options.now - row.first >= options.settle.as_secs() as i64
         };
         let noticed = db.notices()?.values().filter(|row| counts(row)).count();
         drop(db);
@@ -397,7 +494,7 @@ impl Keeper {
         let finished = Db::open(&self.memory.path).and_then(|db| {
             self.memory.learn(core, &db)?;
             // Where an interrupted session was not compared to the end, that is still to be done.
-            if core.read_only || self.memory.forgiving.load(Ordering::Acquire) { Ok(()) } else { db.set_session(None) }
+            if core.read_only || self.memory.interrupted.lock().is_some() { Ok(()) } else { db.set_session(None) }
         });
         if let Err(fault) = finished {
             tracing::warn!("the rollback memory cannot be written: {fault:?}");
@@ -409,7 +506,23 @@ impl Core {
     /// Notes a change of a name for the memory, before it is made.
     pub fn remember_name(&self, directory: NodeId, name: &[u8]) {
         if let Some(memory) = self.memory.get() {
-            memory.note(self, directory, Some(name));
+            memory.note(self, directory, Some(name), false);
+        }
+    }
+
+    /// Notes for the memory that what had a name was removed or renamed, after that was done.
+    pub fn remember_left(&self, directory: NodeId, name: &[u8]) {
+        if let Some(memory) = self.memory.get() {
+            memory.note(self, directory, Some(name), true);
+        }
+    }
+
+    /// Notes for the memory that directories were renamed that keep their ids.
+    pub fn remember_moves(&self, moves: &[Move]) {
+        if let Some(memory) = self.memory.get()
+            && !moves.is_empty()
+        {
+            memory.follow(self, moves);
         }
     }
 
@@ -418,7 +531,7 @@ impl Core {
         if let Some(memory) = self.memory.get()
             && let Ok(link) = self.nodes.link(node)
         {
-            memory.note(self, if node == ROOT { ROOT } else { link.parent }, None);
+            memory.note(self, if node == ROOT { ROOT } else { link.parent }, None, false);
         }
     }
 
@@ -426,8 +539,8 @@ impl Core {
     pub fn survey(&self, path: PathBuf, options: &SurveyOptions) -> Inner<Vec<Notice>> {
         let memory = Memory::new(self, path);
         let db = Db::open(&memory.path)?;
-        let is_open = db.session()?.is_some();
-        let is_live = is_open && super::lock::is_held(&self.root)?;
+        let session = db.session()?;
+        let is_live = session.is_some() && super::lock::is_held(&self.root)?;
         if is_live && options.accept.is_empty() {
             // A mount is changing the vault and has not told yet what it did; what it has noticed itself stands.
             let mut notices = db.notices()?;
@@ -437,8 +550,9 @@ impl Core {
             }
             return Ok(memory.shown(&notices, options, i64::MIN));
         }
-        let notices = Survey::new(self, &memory, &db, options, is_open && !is_live).run()?.unwrap_or_default();
-        if is_open && !is_live {
+        let interrupted = session.filter(|_| !is_live);
+        let notices = Survey::new(self, &memory, &db, options, interrupted)?.run()?.unwrap_or_default();
+        if interrupted.is_some() {
             db.set_session(None)?;
         }
         Ok(notices)
@@ -476,7 +590,7 @@ mod tests {
         for n in 0..2 * HELD_MAX {
             vault.mkdir(&caller, ROOT, format!("more {n}").as_bytes(), 0o755).expect("mkdir");
         }
-        while !vault.core().memory.get().expect("a memory").held.lock().ours.is_empty() {
+        while !vault.core().memory.get().expect("a memory").held.lock().touched.is_empty() {
             assert!(plan.count(Calls::Of(Call::List)) - before < directories, "they were held until the comparison had ended");
             std::thread::yield_now();
         }
