@@ -71,6 +71,8 @@ pub fn answer(body: &[u8], options: &ServeOptions, uring: bool) -> Result<(Terms
         // With ACLs the umask is ours to apply, for a directory's default ACL takes its place.
         (init_flag::DONT_MASK, options.acls),
         (init_flag::POSIX_ACL, options.acls && options.permissions == Permissions::Kernel),
+        // For handles past the cache of a mount that has one: a mapping keeps pages, which no other daemon may change.
+        (init_flag::DIRECT_IO_ALLOW_MMAP, !options.direct_io),
         (init_flag::OVER_IO_URING, uring),
     ] {
         if on {

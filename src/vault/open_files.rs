@@ -10,7 +10,7 @@ use super::commit::{Committer, Durability};
 use super::control::list;
 use super::core::Core;
 use super::error::{Fault, Inner};
-use super::file::{FileState, OpenFile};
+use super::file::{FileState, Load, OpenFile};
 use super::keys::DirectoryId;
 use super::names::Said;
 use super::nodes::{Closed, Link};
@@ -136,7 +136,13 @@ impl Core {
             latched = if flags.write { return Err(fault) } else { Some(fault.errno()) };
         }
         let file = self.journal.overlay(file)?;
-        let loaded = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate);
+        let how = match flags {
+            OpenFlags { truncate: true, .. } => Load::Truncate,
+            // Where others have the vault open, one of them may be about to write the first header.
+            OpenFlags { write: true, .. } if !self.shared => Load::Write,
+            _ => Load::Read,
+        };
+        let loaded = OpenFile::load(node, file, &self.tools(), self.next_serial(), how);
         if loaded.is_err() {
             self.journal.keep_repair((stat.dev, stat.ino));
         }

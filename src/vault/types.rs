@@ -141,6 +141,9 @@ pub struct Opened {
     /// the ciphertext: somebody lengthened it, a crash left a tail, or what was written was refused when it was closed. Whoever has believed
     /// those attributes must ask again.
     pub resized: bool,
+    /// The ciphertext has no bytes: reads and writes fail until the file is truncated. The kernel must ask for each of them, and neither
+    /// collect writes nor take the size of 0 for the end of the file.
+    pub void: bool,
 }
 
 /// What `fallocate` does with a range.

@@ -13,6 +13,7 @@ use crate::format::record::{DirectoryRecord, RecordKind};
 use crate::vault::control::read_control;
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
+use crate::vault::file::NEVER_COMMITTED;
 use crate::vault::keys::DirectoryId;
 use crate::vault::names::Said;
 
@@ -26,7 +27,7 @@ pub(crate) fn header_of(core: &Core, file: &dyn crate::backing::File) -> Inner<H
     let read = file.read_at(&mut bytes, 0)?;
     bytes.truncate(read);
     if read == 0 {
-        return Err(Fault::Corrupt("is empty: it was never committed"));
+        return Err(Fault::Corrupt(NEVER_COMMITTED));
     }
     Ok(core.keys.open_header(&bytes)?.header)
 }

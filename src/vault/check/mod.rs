@@ -72,6 +72,8 @@ pub struct CheckFault {
     pub remedy: Option<Remedy>,
     /// The control file with its attributes is not there: a sync tool may still bring it. See [`CheckFault::give_up_list`].
     pub list_missing: bool,
+    /// It is what a crash leaves behind, and nothing that was synced is damaged by it. Its remedy loses nothing.
+    pub residue: bool,
 }
 
 /// Outcome of a check.
@@ -79,7 +81,7 @@ pub struct CheckFault {
 pub struct CheckReport {
     /// What was seen.
     pub seen: CheckProgress,
-    /// What is wrong.
+    /// What is wrong, and what a crash has left behind.
     pub faults: Vec<CheckFault>,
     /// What is wrong with what an earlier repair has put to `lost+found`: known, and no fault of the vault any more.
     pub kept: Vec<CheckFault>,
@@ -107,7 +109,13 @@ impl CheckFault {
             bad: Vec::new(),
             remedy,
             list_missing: false,
+            residue: false,
         }
+    }
+
+    /// Something that a crash left behind.
+    pub(crate) fn residue(plain: &[u8], cipher: &[u8], what: &str, remedy: Action) -> CheckFault {
+        CheckFault { residue: true, ..CheckFault::new(plain, cipher, what, Some(Remedy(remedy))) }
     }
 
     /// Where the control file with the attributes is missing: has a repair take the reference away, although the file may only be late.

@@ -18,7 +18,7 @@ use crate::format::name::{DIRECTORY_RECORD, LONG, SIDECAR, is_control, is_of_oth
 use crate::vault::control::list;
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
-use crate::vault::file::OpenFile;
+use crate::vault::file::{Load, NEVER_COMMITTED, OpenFile};
 use crate::vault::keys::DirectoryId;
 use crate::vault::names::Said;
 use crate::vault::repair::{Action, Remedy};
@@ -445,28 +445,30 @@ impl<'a> Walk<'a> {
 
     /// Control files: records are read with what they belong to; sidecars are held against their entries.
     fn control(&mut self, place: &Place, name: &[u8], cipher: &[u8]) {
-        let keep = |kept: &[u8]| Some(Remedy(Action::Keep { name: kept.to_vec(), directory: None, place: None }));
+        let keep = |kept: &[u8]| Action::Keep { name: kept.to_vec(), directory: None, place: None };
         let is_root = place.cipher.is_empty();
         if is_of_others(name) {
             // Perhaps a copy of a file of the vault that a sync tool has not finished.
             return self.strangers += 1;
         }
-        let (what, remedy) = if let Some(text) = name.strip_prefix(SIDECAR) {
+        let left_behind = |what, remedy| CheckFault::residue(&place.plain, cipher, what, remedy);
+        let fault = |what, remedy: Option<Action>| CheckFault::new(&place.plain, cipher, what, remedy.map(Remedy));
+        let found = if let Some(text) = name.strip_prefix(SIDECAR) {
             let entry = [&[LONG], text].concat();
             if place.entries.iter().any(|(e, _)| e.name.starts_with(&entry)) {
                 return;
             }
-            ("names an entry that is not there", keep(b"unused long name"))
+            left_behind("names an entry that is not there", keep(b"unused long name"))
         } else if name.starts_with(junction::PREFIX) {
             return; // read with the directory that it leads to
         } else if name.starts_with(b"+moving-") {
-            ("is a share that was not finished: making it again goes on, or removes what is left", None)
+            fault("is a share that was not finished: making it again goes on, or removes what is left", None)
         } else if name.starts_with(TRASH) {
-            ("was left behind by a crash", Some(Remedy(Action::Trash)))
+            left_behind("was left behind by a crash", Action::Trash)
         } else if name.starts_with(b"+tmp-") {
-            ("was left behind by a crash", keep(b"unfinished control file"))
+            left_behind("was left behind by a crash", keep(b"unfinished control file"))
         } else if name.starts_with(b"+refused-") {
-            ("is a journal with changes to files that were something else when it was replayed", keep(b"refused journal"))
+            fault("is a journal with changes to files that were something else when it was replayed", Some(keep(b"refused journal")))
         } else if if is_root { !ROOT_CONTROLS.iter().any(|known| name.starts_with(known)) } else { name != DIRECTORY_RECORD } {
             // Perhaps one of a later version: left where it is, unless it is a file that somebody has given such a name.
             if let Ok(stat) = place.dir.stat(name)
@@ -475,11 +477,11 @@ impl<'a> Walk<'a> {
             {
                 return self.foreign(place, name, &stat, cipher);
             }
-            ("is no control file of this directory", None)
+            fault("is no control file of this directory", None)
         } else {
             return;
         };
-        self.fault(&place.plain, cipher, what, remedy);
+        self.faults.push(found);
     }
 
     /// Opens a file and leaves its contents to [`Walk::flush`].
@@ -496,6 +498,11 @@ impl<'a> Walk<'a> {
                 }
             }
             Err(fault) if vanished(&fault) => self.used.unlooked += 1,
+            // Under a name of its directory: what is called otherwise was not made by a program of the vault.
+            Err(Fault::Corrupt(what @ NEVER_COMMITTED)) if waiting.otherwise.is_none() => {
+                let Waiting { plain, cipher, keep: Remedy(keep), .. } = waiting;
+                self.faults.push(CheckFault::residue(&plain, &cipher, what, Action::Void { keep: Box::new(keep) }));
+            }
             Err(fault) => self.fault(&waiting.plain, &waiting.cipher, describe(&fault), of_damage(&fault, waiting.keep)),
         }
     }
@@ -505,10 +512,10 @@ impl<'a> Walk<'a> {
         let node = self.core.nodes.find(stat);
         let open = node.and_then(|node| self.core.files.lock().get(&node).map(|s| s.file.clone()));
         match open {
-            Some(open) => Ok(open),
+            Some(open) => open.state.read().check_known().map(|()| open.clone()),
             None => {
                 let file = self.core.journal.overlay(place.dir.open_file(stored, Access::Read)?)?;
-                OpenFile::load(node.unwrap_or(ROOT), file, &self.core.tools(), self.core.next_serial(), false)
+                OpenFile::load(node.unwrap_or(ROOT), file, &self.core.tools(), self.core.next_serial(), Load::Read)
             }
         }
     }
@@ -534,7 +541,7 @@ impl<'a> Walk<'a> {
                 Ok(Some(length)) => {
                     let what = "holds bytes beyond its end, which are not shown";
                     let name = plain.rsplit(|b| *b == b'/').next().unwrap_or(&plain).to_vec();
-                    self.fault(&plain, &cipher, what, Some(Remedy(Action::Surplus { name, length })));
+                    self.faults.push(CheckFault::residue(&plain, &cipher, what, Action::Surplus { name, length }));
                 }
                 Err(fault) => self.fault(&plain, &cipher, describe(&fault), None),
             }

@@ -69,6 +69,7 @@ impl<'a> Bench<'a> {
             Action::Sidecar { directory, name } => self.sidecar(&fault.cipher, directory, name),
             Action::Name { directory, name, .. } => self.restore_name(&fault.cipher, directory, name),
             Action::Keep { name, directory, .. } => self.keep(&fault.cipher, name, *directory),
+            Action::Void { keep } => self.void(fault, keep),
             Action::Trash => self.trash(&fault.cipher),
             Action::Attributes { name } => self.attributes(&fault.cipher, name, fault.list_missing),
             Action::Surplus { name, length } => self.surplus(&fault.cipher, name, *length),
@@ -224,6 +225,26 @@ impl<'a> Bench<'a> {
         self.core.journal.settle(None)?;
         dir.rename(stored, &*dir, new.entry(), RenameMode::NoReplace)?;
         dir.sync()?;
+        Ok(None)
+    }
+
+    fn void(&mut self, fault: &CheckFault, keep: &Action) -> Inner<Option<Vec<u8>>> {
+        let (dir, stored) = self.core.open_parent(&fault.cipher)?;
+        let stat = dir.stat(stored)?;
+        let file = dir.open_file(stored, Access::Read)?;
+        let attributes = match dir.get_xattr(stored, xattr::key_of(stat.kind)) {
+            Err(e) if is(&e, libc::EOPNOTSUPP) => None,
+            other => other?,
+        };
+        if stat.size > 0 || file.read_at(&mut [0], 0)? > 0 || attributes.is_some() {
+            return self.act(fault, keep);
+        }
+        dir.unlink(stored)?;
+        if let Action::Keep { place: Some(id), .. } = keep {
+            self.core.folder_at(dir.clone(), *id).tidy(stored);
+        }
+        dir.sync()?;
+        self.forget(&stat);
         Ok(None)
     }
 

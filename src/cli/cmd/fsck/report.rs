@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::salvage::Salvaged;
 use crate::cli::display::{self, JsonPath, Shown};
+use crate::cli::exit::Exit;
 use crate::cli::out::Out;
 use crate::cli::report::{Failure, note};
 use crate::cli::size;
@@ -75,6 +76,9 @@ struct Fault {
     /// The control file with its attributes is missing, and may only be late.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     list_missing: bool,
+    /// What a crash left behind, and no damage.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    residue: bool,
 }
 
 fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
@@ -99,13 +103,15 @@ impl Fault {
             moved_to: None,
             salvaged_to: None,
             list_missing: fault.list_missing,
+            residue: fault.residue,
         }
     }
 
     fn print(&self, out: &mut Out, repairs: bool) -> Result<(), Failure> {
         let bytes = |path: &JsonPath| path.0.as_os_str().as_encoded_bytes().to_vec();
         let (plain, cipher) = (bytes(&self.plain), bytes(&self.cipher));
-        out.text(format_args!("{}: {} ({})\n", Shown(or_root(&plain)), Shown(self.what.as_bytes()), Shown(or_root(&cipher))))?;
+        let class = if self.residue { "left by a crash: " } else { "" };
+        out.text(format_args!("{}: {class}{} ({})\n", Shown(or_root(&plain)), Shown(self.what.as_bytes()), Shown(or_root(&cipher))))?;
         if let Some(size) = self.size
             && !self.bad.is_empty()
         {
@@ -188,9 +194,14 @@ impl Report {
         (self.unused, self.unlooked) = (unused, unlooked);
     }
 
-    /// Whether nothing is wrong, or nothing is left.
-    pub fn is_clean(&self) -> bool {
-        self.clean
+    /// What a script is told: by what is left after a repair, else by what was found.
+    pub fn exit(&self) -> Exit {
+        let left = self.left.as_ref().unwrap_or(&self.faults);
+        match left.iter().map(|fault| fault.residue).reduce(|all, residue| all && residue) {
+            None => Exit::Ok,
+            Some(true) => Exit::Residue,
+            Some(false) => Exit::FaultsFound,
+        }
     }
 
     /// The report as it is left in the vault.
@@ -216,18 +227,22 @@ impl Report {
         }
         out.finish()?;
         let Report { files, dirs, symlinks, others, bytes, faults, .. } = self;
-        let (bytes, faults) = (size::show(*bytes), faults.len());
+        let bytes = size::show(*bytes);
         let counts = [(*files, "file"), (*dirs, "directory"), (*symlinks, "link"), (*others, "other")];
         let counts = counts.map(|(number, one)| display::count(number, one)).join(", ");
-        note(format_args!("{counts}, {bytes} verified; {}", display::count(faults as u64, "fault")));
+        note(format_args!("{counts}, {bytes} verified; {}", told(faults)));
         if self.in_journal > 0 {
             note(format_args!(
                 "{} files were verified with what the journal of an interrupted mount holds for them; the next mount, or fsck --repair, brings it to its place",
                 self.in_journal
             ));
         }
-        if let Some(left) = &self.left {
-            note(format_args!("after the repair {} faults are left", left.len()));
+        match &self.left {
+            Some(left) => note(format_args!("after the repair: {}", told(left))),
+            None if self.exit() == Exit::Residue && !self.repairs => {
+                note("kithfs fsck --repair clears what a crash left, without a question")
+            }
+            None => {}
         }
         // what could not be moved is where it was
         let has_moved = self.faults.iter().any(|fault| fault.moved_to.is_some());
@@ -251,6 +266,13 @@ impl Report {
         }
         Ok(())
     }
+}
+
+/// How many faults there are, and how much that a crash has left.
+fn told(faults: &[Fault]) -> String {
+    let residue = faults.iter().filter(|fault| fault.residue).count();
+    let damage = display::count((faults.len() - residue) as u64, "fault");
+    if residue == 0 { damage } else { format!("{damage}, {} left by a crash", display::count(residue as u64, "thing")) }
 }
 
 fn or_root(path: &[u8]) -> &[u8] {
