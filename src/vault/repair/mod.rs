@@ -1,8 +1,9 @@
 //! Repair: what the check has found is put right where that can be known, and set aside where it cannot.
 //!
 //! Rules that hold here
-//! * Nothing is deleted but files without a byte of ciphertext, in which there is nothing. What cannot be authenticated is moved, as it is, to a directory of this repair in `lost+found`, under an ordinary
-//!   name of the plain view: what of it is good can be read there, and its ciphertext be found.
+//! * Nothing is deleted but files without a byte of ciphertext, in which there is nothing. What cannot be authenticated is moved, as it is,
+//!   to a directory of this repair in `lost+found`, under an ordinary name of the plain view: what of it is good can be read there, and its
+//!   ciphertext be found.
 //! * Each step is one rename, or one new control file that is durable before what it replaces goes; a crash leaves the state before it or
 //!   after it, and the next repair goes on.
 //! * What is sealed anew follows from something that was authenticated: a header's hint, a record, names that decode.
