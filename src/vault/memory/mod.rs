@@ -24,8 +24,8 @@ use parking_lot::{Condvar, Mutex};
 
 use self::db::{Db, EntryKey, NoticeRow, PREFIX};
 use self::survey::Survey;
-use super::core::Core;
-use super::error::Inner;
+use super::core::{Core, DEPTH_MAX};
+use super::error::{Fault, Inner};
 use super::keys::DirectoryId;
 use super::types::{NodeId, ROOT};
 use crate::crypto::{Random, RecordCipher};
@@ -225,12 +225,28 @@ impl Memory {
 
     /// The place of a directory by its node; that of the root is its id.
     fn place_of(&self, core: &Core, node: NodeId) -> Inner<PlaceId> {
-        if node == ROOT {
-            return core.directory_id(ROOT);
+        // Up to the nearest one that is known, and down again: depth is somebody else's choice and must not be that of our stack.
+        let moves = core.nodes.moves();
+        let (mut at, mut below) = (node, Vec::new());
+        let mut place = loop {
+            if at == ROOT {
+                break core.directory_id(ROOT)?;
+            }
+            if let Some(place) = core.nodes.place(at) {
+                break place;
+            }
+            if below.len() >= DEPTH_MAX {
+                return Err(Fault::Os(libc::ELOOP));
+            }
+            let link = core.nodes.link(at)?;
+            below.push((at, link.name));
+            at = link.parent;
+        };
+        while let Some((node, name)) = below.pop() {
+            place = self.place(&place, &name, &self.hash(&core.directory_id(node)?, b""));
+            core.nodes.set_place(node, moves, place);
         }
-        let link = core.nodes.link(node)?;
-        let parent = self.place_of(core, link.parent)?;
-        Ok(self.place(&parent, &link.name, &self.hash(&core.directory_id(node)?, b"")))
+        Ok(place)
     }
 
     fn key(&self, place: &PlaceId, name: &[u8]) -> EntryKey {
