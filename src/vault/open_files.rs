@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::commit::{Committer, Durability};
-use super::control::list;
+use super::control::entries;
 use super::core::Core;
 use super::error::{Fault, Inner};
 use super::file::{FileState, Load, OpenFile};
@@ -344,7 +344,8 @@ impl Core {
             let dir =
                 path.split(|b| *b == b'/').filter(|name| !name.is_empty()).try_fold(self.root.clone(), |dir, name| dir.open_dir(name));
             let Ok(dir) = dir else { continue };
-            for entry in list(&*dir)? {
+            for entry in entries(&*dir)? {
+                let entry = entry?;
                 let below = || if path.is_empty() { entry.name.to_vec() } else { [&path[..], b"/", &entry.name].concat() };
                 let known = entry.kind.or_else(|| dir.stat(&entry.name).ok().map(|stat| stat.kind));
                 match known {

@@ -75,6 +75,9 @@ impl Vault {
                     report.kept.extend(part.kept);
                     report.changing.extend(part.changing);
                     report.strangers += part.strangers;
+                    report.more.faults += part.more.faults;
+                    report.more.residue += part.more.residue;
+                    report.more.kept += part.more.kept;
                     if plain.is_empty() {
                         (report.unused, report.unlooked) = (part.unused, part.unlooked);
                     }

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 
 use super::Action;
-use crate::backing::{Access, Dir, File, Kind, RenameMode, Seek, SetTime};
+use crate::backing::{Access, Dir, DirEntry, File, Kind, RenameMode, Seek, SetTime};
 use crate::format::name::{DIRECTORY_RECORD, StoredName};
 use crate::format::record::DirectoryRecord;
 use crate::vault::check::{CheckFault, LOST_AND_FOUND, hints, join};
-use crate::vault::control::list;
+use crate::vault::control::entries;
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::keys::DirectoryId;
@@ -251,7 +251,8 @@ impl<'a> Bench<'a> {
     fn trash(&mut self, cipher: &[u8]) -> Inner<Option<Vec<u8>>> {
         let (dir, stored) = self.core.open_parent(cipher)?;
         let inside = dir.open_dir(stored)?;
-        if Core::is_empty(&*inside)?.0 && list(&*inside)?.iter().all(|e| inside.stat(&e.name).is_ok_and(|s| s.kind != Kind::Dir)) {
+        let is_file = |entry: Inner<DirEntry>| entry.is_ok_and(|e| inside.stat(&e.name).is_ok_and(|stat| stat.kind != Kind::Dir));
+        if Core::is_empty(&*inside)?.0 && entries(&*inside)?.all(is_file) {
             // It was being removed: it holds no entries.
             self.core.empty_trash(&dir, stored);
             dir.sync()?;

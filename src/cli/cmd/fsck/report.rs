@@ -42,8 +42,24 @@ pub(super) struct Report {
     /// What is of no vault, and left alone.
     #[serde(skip_serializing_if = "is_zero")]
     strangers: u64,
+    /// What was only counted, before a repair or after it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    more: Option<More>,
     #[serde(skip)]
     repairs: bool,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct More {
+    faults: u64,
+    residue: u64,
+    kept: u64,
+}
+
+impl More {
+    fn of(more: &crate::vault::More) -> More {
+        More { faults: more.faults, residue: more.residue, kept: more.kept }
+    }
 }
 
 #[derive(Serialize)]
@@ -138,7 +154,7 @@ impl Fault {
 impl Report {
     /// What a check has found; `repairs` where it is told what a repair would do.
     pub fn new(found: &CheckReport, repairs: bool) -> Report {
-        let CheckReport { seen, faults, kept, changing, unused, unlooked, strangers } = found;
+        let CheckReport { seen, faults, kept, changing, unused, unlooked, strangers, more } = found;
         Report {
             clean: faults.is_empty(),
             files: seen.files,
@@ -155,6 +171,7 @@ impl Report {
             unused: unused.map(|crate::vault::Unused { files, bytes }| Unused { files, bytes }),
             unlooked: *unlooked,
             strangers: *strangers,
+            more: (*more != crate::vault::More::default()).then(|| More::of(more)),
             repairs,
         }
     }
@@ -190,8 +207,8 @@ impl Report {
     pub fn left(&mut self, after: &CheckReport) {
         self.clean = after.faults.is_empty();
         self.left = Some(after.faults.iter().map(Fault::of).collect());
-        let Report { unused, unlooked, .. } = Report::new(after, false);
-        (self.unused, self.unlooked) = (unused, unlooked);
+        let Report { unused, unlooked, more, .. } = Report::new(after, false);
+        (self.unused, self.unlooked, self.more) = (unused, unlooked, more);
     }
 
     /// What a script is told: by what is left after a repair, else by what was found.
@@ -231,6 +248,12 @@ impl Report {
         let counts = [(*files, "file"), (*dirs, "directory"), (*symlinks, "link"), (*others, "other")];
         let counts = counts.map(|(number, one)| display::count(number, one)).join(", ");
         note(format_args!("{counts}, {bytes} verified; {}", told(faults)));
+        if let Some(More { faults, residue, kept }) = self.more {
+            let all = faults + residue + kept;
+            note(format_args!(
+                "{all} more of the same kinds were only counted; after a repair of those above, the next check tells of them"
+            ));
+        }
         if self.in_journal > 0 {
             note(format_args!(
                 "{} files were verified with what the journal of an interrupted mount holds for them; the next mount, or fsck --repair, brings it to its place",
