@@ -326,7 +326,7 @@ fn memory_is_bounded_where_foreign_entries_are_many() {
     let after = peaks();
     println!("{before:?} {after:?} KiB");
     for (before, after) in before.into_iter().zip(after) {
-        assert!(after <= before + (24 << 10), "{before} KiB without them, {after} with them");
+        assert!(after <= before + (8 << 10), "{before} KiB without them, {after} with them");
     }
     let found = json(scratch.kithfs("fsck").arg("--json").arg(scratch.vault()), 20);
     assert_eq!(found["faults"].as_array().unwrap().len(), 10_000);
