@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The daemon's memory and handles under scale: a tree of many files read through, one very large file read through, a huge directory listed.
+# The daemon's memory and handles under scale: a tree of many files read through, one very large file read through, a huge directory listed;
+# and that of commands where somebody has put very many foreign entries into the vault's directory.
 #
-#     scripts/memory.sh [--full] [tree] [large] [many]      all three of them where none is named
+#     scripts/memory.sh [--full] [tree] [large] [many] [foreign]      all four of them where none is named
 #
 #   --full    100,000 files, 20 GiB, 1,000,000 entries (needs 26 GiB of disk and about half an hour); else 10,000 files, 1 GiB, 50,000 entries
 #
@@ -12,7 +13,7 @@ set -euo pipefail
 need python3
 files=10000 bytes=$((1 << 30)) entries=50000
 [ "${1-}" != --full ] || { files=100000 bytes=$((20 << 30)) entries=1000000; shift; }
-parts=" ${*:-tree large many} "
+parts=" ${*:-tree large many foreign} "
 wanted() { [[ $parts == *" $1 "* ]]; }
 [ "$(id -u)" -eq 0 ] || skip "needs root, to drop the kernel's caches"
 
@@ -89,7 +90,31 @@ PY
     check "$entries entries forgotten in a new mount" 0
 }
 
-for part in tree large many; do
+foreign() {
+    umount_vault
+    python3 - "$vault" "$entries" <<'PY'
+import os, sys
+for n in range(int(sys.argv[2])):
+    os.close(os.open(f"{sys.argv[1]}/{'.' if n % 2 else ''}entry-{n:030}", os.O_CREAT | os.O_WRONLY))
+PY
+    local command peak
+    for command in ls fsck; do
+        peak=$(python3 - "$kithfs" "$command" --passphrase-file "$work/passphrase" "$vault" <<'PY'
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+PY
+)
+        echo "$command beside $entries foreign entries: $peak KiB of memory (limit $((128 * 1024)))"
+        [ "$peak" -le $((128 * 1024)) ] || die "$command took $peak KiB"
+    done
+    mount_vault && find_daemon
+    ls -f "$plain" >/dev/null
+    check "a directory with $entries foreign entries listed" 0
+    find "$vault" -maxdepth 1 -name '*entry-*' -delete
+}
+
+for part in tree large many foreign; do
     if wanted "$part"; then "$part"; fi
 done
 umount_vault

@@ -10,7 +10,7 @@ mod load;
 #[path = "support/mounted.rs"]
 mod mounted;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mounted::{KITHFS, can_mount, expect_code, is_mounted, shell};
+use mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted, shell};
 
 /// Rounds of each test unless the environment says otherwise.
 const ROUNDS: u64 = 12;
@@ -123,9 +123,7 @@ impl Bed {
     fn check(&self, vault: &Path) {
         let output = self.command(KITHFS).arg("fsck").arg(vault).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        let residue = ["was left behind by a crash", "beyond its end", "never committed"];
-        let damage = |line: &&str| line.contains(": ") && line.contains("authenticated") && !residue.iter().any(|r| line.contains(r));
-        assert!(!text.lines().any(|line| damage(&line)), "{text}");
+        assert!(matches!(output.status.code(), Some(0 | 23)), "{output:?}: {text}");
     }
 }
 
@@ -228,6 +226,52 @@ fn databases_survive_the_kills() {
         return;
     }
     killed(None, &[("KITHFS_CRASH_SQLITE", "yes")]);
+}
+
+/// A power cut within half a second of the making of `-shm` left its name without a byte. SQLite could not open the database then, until
+/// somebody deleted that file. It truncates it to three bytes before anything else, which begins the file anew.
+#[test]
+fn sqlite_opens_a_database_whose_shm_has_no_bytes() {
+    if !can_mount() {
+        return;
+    }
+    if Command::new("sqlite3").arg("--version").output().is_err() {
+        println!("skipped: there is no sqlite3");
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    for options in [&[][..], &["-o", "uring"]] {
+        let mount = scratch.mount(&[]);
+        // Whoever is killed leaves the files of the write-ahead log behind, as a power cut does.
+        let rows = "PRAGMA journal_mode=wal; CREATE TABLE t(i); INSERT INTO t VALUES (1), (2);";
+        let mut program = Command::new("sqlite3")
+            .arg(scratch.point().join("db"))
+            .arg(rows)
+            .args(["-cmd", ".output /dev/null"])
+            .arg(".shell kill -9 $PPID")
+            .spawn()
+            .unwrap();
+        program.wait().unwrap();
+        let map = expect_code(scratch.kithfs("map").arg(scratch.vault()).arg("db-shm"), 0);
+        let shm = scratch.vault().join(String::from_utf8(map.stdout).unwrap().trim());
+        mount.unmount();
+        std::fs::File::options().write(true).open(&shm).unwrap().set_len(0).unwrap();
+        expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 23);
+
+        let mount = scratch.mount(options);
+        let shm = scratch.point().join("db-shm");
+        // A program that does not truncate is told at once, and the file stays what it is.
+        assert_eq!(std::fs::read(&shm).map_err(|e| e.raw_os_error()), Err(Some(libc::EIO)));
+        let mut file = std::fs::File::options().read(true).append(true).open(&shm).unwrap();
+        assert_eq!(file.write_all(b"more").map_err(|e| e.raw_os_error()), Err(Some(libc::EIO)));
+        assert_eq!(file.read_to_end(&mut Vec::new()).map_err(|e| e.raw_os_error()), Err(Some(libc::EIO)));
+        drop(file);
+        let more = "INSERT INTO t VALUES (3); SELECT sum(i) FROM t; PRAGMA integrity_check;";
+        assert_eq!(shell(&scratch.point(), &format!("sqlite3 db '{more}'")), "6\nok\n");
+        mount.unmount();
+        expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
+        expect_code(scratch.kithfs("rm").arg(scratch.vault()).arg("db"), 0);
+    }
 }
 
 /// A loop device with a filesystem on it, mounted; both go with it.

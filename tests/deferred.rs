@@ -240,6 +240,86 @@ fn a_synced_file_that_is_cut_off_is_never_shown_as_empty() {
     assert_eq!(get(&vault, b"synced").unwrap(), b"durable");
 }
 
+/// After a power cut a name could be there without a byte, and the program that had made the file could not open it to begin anew: SQLite
+/// stayed shut until somebody deleted its `-shm`. Such a file is opened for writing now, and nothing but a truncation by the program has an
+/// effect, because a synced file that somebody cuts off looks the same.
+#[test]
+fn a_file_of_no_bytes_waits_for_the_program_to_truncate_it() {
+    let size = |size| SetAttr { size: Some(size), ..SetAttr::default() };
+    for (truncated_to, wanted) in [(0, &b""[..]), (3, &[0; 3]), (9000, &[0; 9000])] {
+        let store = store();
+        let vault = vaults::open(store.root()).unwrap();
+        synced(&vault, b"file", b"durable");
+        let stored = vault.cipher_path(b"file").unwrap();
+        vault.close().unwrap();
+        store.root().open_file(&stored, Access::ReadWrite).unwrap().set_len(0).unwrap();
+        let length = || store.root().stat(&stored).unwrap().size;
+
+        let vault = vaults::open(store.root()).unwrap();
+        assert_eq!(get(&vault, b"file").map_err(|e| e.errno()), Err(libc::EIO), "nobody who only reads is told that it is empty");
+        let node = vault.resolve(b"file").unwrap().node;
+        let opened = vault.open_file(node, READ_WRITE).unwrap();
+        let handle = opened.handle;
+        assert!(opened.void, "the kernel must not collect writes");
+        let refused = |outcome: Result<(), kithfs::vault::Error>| assert_eq!(outcome.map_err(|e| e.errno()), Err(libc::EIO));
+        refused(vault.read(handle, 0, &mut [0; 10]).map(drop));
+        refused(vault.write(handle, 0, b"more", false));
+        refused(vault.seek_data_hole(handle, 0, kithfs::backing::Seek::Data).map(drop));
+        refused(vault.fallocate(handle, 0, 100, kithfs::vault::Fallocate::Allocate { keep_size: false }));
+        refused(vault.fallocate(handle, 0, 100, kithfs::vault::Fallocate::PunchHole));
+        // Whoever opens it meanwhile is told the same, and closing it writes nothing.
+        let other = vault.open_file(node, OpenFlags { read: true, ..OpenFlags::default() }).unwrap().handle;
+        refused(vault.read(other, 0, &mut [0; 10]).map(drop));
+        assert_eq!(vault.check(b"", &mut |_| {}).unwrap().faults.len(), 1);
+        vault.release(other).unwrap();
+        vault.flush(handle).unwrap();
+        vault.commit_due(Duration::ZERO);
+        vault.release(handle).unwrap();
+        vault.open_file(node, READ_WRITE).unwrap();
+        vault.close().unwrap();
+        assert_eq!(length(), 0);
+
+        let vault = vaults::open(store.root()).unwrap();
+        let node = vault.resolve(b"file").unwrap().node;
+        let handle = vault.open_file(node, READ_WRITE).unwrap().handle;
+        vault.setattr(node, &size(truncated_to)).unwrap();
+        vault.fsync(handle, false).unwrap();
+        let mut found = vec![1; 10_000];
+        let read = vault.read(handle, 0, &mut found).unwrap();
+        assert_eq!(&found[..read], wanted);
+        vault.write(handle, truncated_to, b"and more", false).unwrap();
+        vault.release(handle).unwrap();
+        vault.close().unwrap();
+        let vault = vaults::open(store.root()).unwrap();
+        assert_eq!(get(&vault, b"file").unwrap(), [wanted, b"and more"].concat());
+        assert_eq!(vaults::faults(&vault), Vec::<String>::new());
+    }
+}
+
+/// A truncation that the store refuses leaves a file of no bytes what it was: it must not be shown as empty.
+#[test]
+fn a_refused_truncation_of_a_file_of_no_bytes_empties_nothing() {
+    let (store, plan) = (store(), FaultPlan::new());
+    let vault = vaults::open(store.root()).unwrap();
+    synced(&vault, b"file", b"durable");
+    let stored = vault.cipher_path(b"file").unwrap();
+    vault.close().unwrap();
+    store.root().open_file(&stored, Access::ReadWrite).unwrap().set_len(0).unwrap();
+    for errno in [libc::EIO, libc::ENOSPC] {
+        let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+        let node = vault.resolve(b"file").unwrap().node;
+        let handle = vault.open_file(node, READ_WRITE).unwrap().handle;
+        plan.add(Fault { calls: Calls::Of(Call::Write), when: When::From(1), errno, short: false });
+        assert!(vault.setattr(node, &SetAttr { size: Some(3), ..SetAttr::default() }).is_err());
+        plan.reset();
+        assert_eq!(vault.read(handle, 0, &mut [0; 10]).map_err(|e| e.errno()), Err(libc::EIO));
+        assert_eq!(vault.write(handle, 0, b"more", false).map_err(|e| e.errno()), Err(libc::EIO));
+        let _ = vault.release(handle);
+        let _ = vault.close();
+        assert_eq!(store.root().stat(&stored).unwrap().size, 0);
+    }
+}
+
 #[test]
 fn a_file_is_not_taken_for_another_one_that_had_its_name() {
     // The record of a file that was gone made the next one of its name: with the first one's id, which the rollback memory had seen newer.

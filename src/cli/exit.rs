@@ -44,11 +44,13 @@ pub enum Exit {
     CouldNotCheck = 21,
     /// Something in the vault is older than it was, or gone, or could not be compared.
     RolledBack = 22,
+    /// `fsck` has found nothing but what a crash leaves behind.
+    Residue = 23,
 }
 
 impl Exit {
     /// All codes, in the order of their numbers.
-    pub const ALL: [Exit; 18] = [
+    pub const ALL: [Exit; 19] = [
         Exit::Ok,
         Exit::Failure,
         Exit::Usage,
@@ -67,6 +69,7 @@ impl Exit {
         Exit::FaultsFound,
         Exit::CouldNotCheck,
         Exit::RolledBack,
+        Exit::Residue,
     ];
 
     /// The number.
@@ -102,6 +105,9 @@ impl Exit {
             Exit::FaultsFound => "fsck: faults were found; with --repair: some are left",
             Exit::CouldNotCheck => "fsck: the check could not run, or not to its end",
             Exit::RolledBack => "rollback: something in the vault is older than it was, or gone, or could not be compared",
+            Exit::Residue => {
+                "fsck: no damage was found, but what a crash leaves behind, which --repair clears; with --repair: some of it is left"
+            }
         }
     }
 
@@ -131,7 +137,7 @@ mod tests {
     #[test]
     fn the_numbers_are_those_that_scripts_rely_on() {
         let numbers: Vec<u8> = Exit::ALL.iter().map(|exit| exit.code()).collect();
-        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 20, 21, 22]);
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 20, 21, 22, 23]);
         assert_eq!(Exit::WrongSecret.code(), 3);
         assert_eq!(Exit::NoFuse.code(), 8);
         assert_eq!(Exit::Busy.code(), 13);

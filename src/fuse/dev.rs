@@ -112,7 +112,7 @@ fn set_time(time: Option<TimeOrNow>) -> SetTime {
 fn open_flags(opened: Opened, options: &ServeOptions) -> FopenFlags {
     let mut flags = FopenFlags::empty();
     flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
-    flags.set(FopenFlags::FOPEN_DIRECT_IO, options.direct_io);
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, options.direct_io || opened.direct);
     flags
 }
 
@@ -238,6 +238,8 @@ impl fuser::Filesystem for Adapter {
         wanted.set(InitFlags::FUSE_DONT_MASK, self.options.acls);
         wanted.set(InitFlags::FUSE_POSIX_ACL, self.options.acls && self.options.permissions == Permissions::Kernel);
         wanted.set(InitFlags::FUSE_CACHE_SYMLINKS, !self.options.attr_ttl.is_zero());
+        // For handles past the cache of a mount that has one: a mapping keeps pages, which no other daemon may change.
+        wanted.set(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, !self.options.direct_io);
         // The vault relies on it: who keeps the times is settled before there is a session. Every kernel since 3.15 offers it.
         if self.options.writeback && !config.capabilities().contains(InitFlags::FUSE_WRITEBACK_CACHE) {
             return Err(io::Error::from_raw_os_error(libc::EPROTO));

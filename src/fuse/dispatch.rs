@@ -98,7 +98,7 @@ fn guarded<T>(operation: u32, run: impl FnOnce() -> Result<T>) -> Result<T> {
 
 fn put_opened(out: &mut Vec<u8>, opened: Opened, options: &ServeOptions) {
     let keep = if opened.keep_cache { abi::FOPEN_KEEP_CACHE } else { 0 };
-    let direct = if options.direct_io { abi::FOPEN_DIRECT_IO } else { 0 };
+    let direct = if options.direct_io || opened.direct { abi::FOPEN_DIRECT_IO } else { 0 };
     wire::put_open(out, opened.handle, keep | direct);
 }
 

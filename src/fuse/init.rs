@@ -71,6 +71,8 @@ pub fn answer(body: &[u8], options: &ServeOptions, uring: bool) -> Result<(Terms
         // With ACLs the umask is ours to apply, for a directory's default ACL takes its place.
         (init_flag::DONT_MASK, options.acls),
         (init_flag::POSIX_ACL, options.acls && options.permissions == Permissions::Kernel),
+        // For handles past the cache of a mount that has one: a mapping keeps pages, which no other daemon may change.
+        (init_flag::DIRECT_IO_ALLOW_MMAP, !options.direct_io),
         (init_flag::OVER_IO_URING, uring),
     ] {
         if on {
@@ -124,7 +126,7 @@ mod tests {
         let (terms, out) = answer(&offer(45, u64::MAX), &options, true).unwrap();
         assert!(terms.over_io_uring() && terms.flags & init_flag::WRITEBACK_CACHE != 0);
         assert_eq!((terms.minor, terms.max_write), (42, 1 << 20));
-        assert_eq!((u32_at(&out, init_out::flags2), u16_at(&out, init_out::max_pages)), (1 << 9, 256));
+        assert_eq!((u32_at(&out, init_out::flags2), u16_at(&out, init_out::max_pages)), (1 << 9 | 1 << 4, 256));
         assert_eq!(u32_at(&out, init_out::max_readahead), 128 << 10);
         assert!(!answer(&offer(45, u64::MAX), &options, false).unwrap().0.over_io_uring());
         // The upper word of a kernel that does not say that it has one means nothing.
@@ -144,6 +146,7 @@ mod tests {
     #[test]
     fn a_vault_that_others_change_gets_no_cache_of_writes_or_links() {
         let (terms, _) = answer(&offer(42, u64::MAX), &ServeOptions::shared(), false).unwrap();
-        assert_eq!(terms.flags & (init_flag::WRITEBACK_CACHE | init_flag::CACHE_SYMLINKS), 0);
+        let kept = init_flag::WRITEBACK_CACHE | init_flag::CACHE_SYMLINKS | init_flag::DIRECT_IO_ALLOW_MMAP;
+        assert_eq!(terms.flags & kept, 0);
     }
 }

@@ -63,6 +63,8 @@ pub struct Opened {
     pub keep_cache: bool,
     /// Where nobody else has the file open and the kernel is not to keep its pages: the size of its contents in bytes.
     pub unknown: Option<u64>,
+    /// The kernel asks for each read and write of this handle, past its pages.
+    pub direct: bool,
 }
 
 /// A directory that was opened.

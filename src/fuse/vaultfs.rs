@@ -57,7 +57,8 @@ impl VaultFs {
     }
 
     fn file(opened: crate::vault::Opened) -> Opened {
-        Opened { handle: opened.handle, keep_cache: opened.keep_cache, unknown: opened.alone.filter(|_| !opened.keep_cache) }
+        let unknown = opened.alone.filter(|_| !opened.keep_cache);
+        Opened { handle: opened.handle, keep_cache: opened.keep_cache, unknown, direct: opened.void }
     }
 
     /// The flags for the vault, by the first rule above. Where others write too the kernel has no writeback cache, and does not know where a

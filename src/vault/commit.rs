@@ -59,6 +59,9 @@ impl Committer<'_> {
         path: &dyn Fn() -> Inner<Option<Vec<u8>>>,
         durability: Durability,
     ) -> Inner<()> {
+        if state.void {
+            return Ok(()); // nothing was taken in
+        }
         state.check_latched()?;
         let mut recorded = false;
         let result = self.commit_unlatched(state, open, path, durability, &mut recorded);

@@ -1,4 +1,6 @@
-//! Control files, and directories of the store read whole.
+//! Control files, and the entries of directories of the store.
+
+use std::sync::Arc;
 
 use super::error::{Fault, Inner};
 use crate::backing::{Access, Dir, DirEntry, RenameMode};
@@ -44,23 +46,49 @@ pub(crate) fn write_control(dir: &dyn Dir, random: &dyn Random, name: &[u8], byt
     Ok(())
 }
 
-/// Lists all of a directory's entries.
+/// Bytes of names that are read of a directory at a time.
+pub(crate) const LISTED: usize = 1 << 16;
+
+/// The entries of a directory, of which only those that were read last are in memory: the storage host chooses how many there are. After an
+/// error there are no more.
+pub(crate) struct Entries {
+    dir: Option<Arc<dyn Dir>>,
+    cookie: i64,
+    read: std::vec::IntoIter<DirEntry>,
+}
+
+impl Iterator for Entries {
+    type Item = Inner<DirEntry>;
+
+    fn next(&mut self) -> Option<Inner<DirEntry>> {
+        loop {
+            if let Some(entry) = self.read.next() {
+                self.cookie = entry.next;
+                return Some(Ok(entry));
+            }
+            match self.dir.as_ref()?.read(self.cookie, LISTED) {
+                Ok(read) if !read.is_empty() => self.read = read.into_iter(),
+                ended => {
+                    self.dir = None;
+                    return ended.err().map(|e| Err(e.into()));
+                }
+            }
+        }
+    }
+}
+
+/// Goes through a directory's entries.
+pub(crate) fn entries(dir: &dyn Dir) -> Inner<Entries> {
+    Ok(Entries { dir: Some(dir.reopen()?), cookie: 0, read: Vec::new().into_iter() })
+}
+
+/// Lists all of a directory's entries, for callers that change the directory meanwhile.
 pub(crate) fn list(dir: &dyn Dir) -> Inner<Vec<DirEntry>> {
-    Ok(list_at_most(dir, usize::MAX)?.expect("no list is longer than memory"))
+    entries(dir)?.collect()
 }
 
 /// All entries of a directory; `None` where there are more than `max`.
 pub(crate) fn list_at_most(dir: &dyn Dir, max: usize) -> Inner<Option<Vec<DirEntry>>> {
-    let dir = dir.reopen()?;
-    let mut all = Vec::new();
-    let mut cookie = 0;
-    loop {
-        let entries = dir.read(cookie, 1 << 16)?;
-        let Some(last) = entries.last() else { return Ok(Some(all)) };
-        cookie = last.next;
-        all.extend(entries);
-        if all.len() > max {
-            return Ok(None);
-        }
-    }
+    let all: Vec<DirEntry> = entries(dir)?.take(max.saturating_add(1)).collect::<Inner<_>>()?;
+    Ok((all.len() <= max).then_some(all))
 }

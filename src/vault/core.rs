@@ -31,7 +31,7 @@ const MOVED: &str = "is a directory that was moved here by somebody without the 
 /// Directory handles of the store that are kept open.
 const DIRS_MAX: usize = 512;
 /// Directories below each other that are followed: where the store moves them about, what is remembered of it may go in a circle.
-const DEPTH_MAX: usize = 1 << 16;
+pub(crate) const DEPTH_MAX: usize = 1 << 16;
 
 /// Inodes of which a size is remembered that does not follow from the ciphertext's length.
 const SIZES_MAX: usize = 4096;
@@ -198,12 +198,17 @@ impl Core {
             below.push((at, link.stored));
             at = link.parent;
         };
+        // Of a long way, which the table cannot hold, the end and some places at even distances are kept: whoever goes up from there, as the
+        // removal of a deep tree does, then opens each directory a second time at the most.
+        let distance = below.len().div_ceil(DIRS_MAX / 2);
         while let Some((node, stored)) = below.pop() {
             dir = dir.open_dir(&stored)?;
             if !self.nodes.is(node, &dir.stat_self()?) {
                 return Err(Fault::Os(libc::ESTALE));
             }
-            self.dirs.lock().put(node, dir.clone());
+            if below.len() < distance || below.len().is_multiple_of(distance) {
+                self.dirs.lock().put(node, dir.clone());
+            }
         }
         Ok(dir)
     }

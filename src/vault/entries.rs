@@ -4,7 +4,7 @@
 //! * A directory is removed, or renamed over, only when it holds nothing but control files, checked while no name can change; it is moved
 //!   away under a control name first, so that nobody ever sees it without its record.
 
-use super::control::list;
+use super::control::entries;
 use super::core::Core;
 use super::error::{Fault, Inner, is_no_space};
 use super::file::OpenFile;
@@ -307,8 +307,14 @@ impl Core {
 
     /// True where a directory of the store holds nothing but control files.
     pub fn is_empty(dir: &dyn Dir) -> Inner<(bool, bool)> {
-        let entries = list(dir)?;
-        Ok((entries.iter().all(|e| is_control(&e.name)), entries.is_empty()))
+        let mut bare = true;
+        for entry in entries(dir)? {
+            bare = false;
+            if !is_control(&entry?.name) {
+                return Ok((false, false));
+            }
+        }
+        Ok((true, bare))
     }
 
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Inner<()> {

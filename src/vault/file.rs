@@ -33,6 +33,9 @@ use crate::format::layout::{Layout, SEGMENT, SMALL_MAX};
 use crate::format::signature::Authorship;
 use crate::format::table::{HOLE, Segment, Table};
 
+/// What is wrong with a file whose ciphertext has no bytes.
+pub(crate) const NEVER_COMMITTED: &str = "is empty: it was never committed, or was cut off";
+
 /// Sealed bytes of live segments that one file may hold before it commits.
 pub(crate) const PENDING_MAX: usize = 8 << 20;
 /// Fresh bytes that ride in a journal record instead of being flushed on their own.
@@ -60,6 +63,17 @@ pub(crate) struct DirtyChunk {
     pub live: Box<[bool]>,
     /// Sealed segments that are not in their place yet.
     pub pending: BTreeMap<usize, Bytes>,
+}
+
+/// How [`OpenFile::load`] takes what stands in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// A file of no bytes cannot be opened.
+    Read,
+    /// A file of no bytes is opened, for a program that may truncate it: see [`FileState::void`].
+    Write,
+    /// The contents are about to be thrown away: nothing is read, and the file counts as empty.
+    Truncate,
 }
 
 /// What [`FileState::look_at`] finds.
@@ -127,6 +141,9 @@ pub(crate) struct FileState {
     pub waits: bool,
     pub mtime: Mtime,
     pub dirty_since: Option<Instant>,
+    /// The ciphertext has no bytes: the file was never committed, or somebody has cut it off. Reads and writes fail until a program
+    /// truncates the file, and a commit has nothing to do.
+    pub void: bool,
     /// errno of a failure that stays until the last close.
     pub latched: Option<i32>,
     /// Chunks and their segments that become holes of the store once the commit stands, unless they are written again before.
@@ -209,6 +226,7 @@ impl OpenFile {
             waits: false,
             mtime: Mtime::default(),
             dirty_since: Some(Instant::now()),
+            void: false,
             latched: None,
             punch: Vec::new(),
             freed: false,
@@ -229,9 +247,8 @@ impl OpenFile {
         })
     }
 
-    /// Opens what stands in the store: one read of header and small data. A file of no bytes was never committed and cannot be read;
-    /// with `empty` (it is about to be truncated) it counts as empty.
-    pub fn load(node: NodeId, file: Arc<dyn File>, tools: &Tools, serial: u64, empty: bool) -> Inner<Arc<Self>> {
+    /// Opens what stands in the store: one read of header and small data. A file of no bytes was never committed and cannot be read.
+    pub fn load(node: NodeId, file: Arc<dyn File>, tools: &Tools, serial: u64, how: Load) -> Inner<Arc<Self>> {
         let layout = tools.keys.layout;
         let mut bytes = vec![0; layout.header() + SMALL_MAX as usize];
         let read = file.read_at(&mut bytes, 0)?;
@@ -239,18 +256,22 @@ impl OpenFile {
         let stat = file.stat()?;
         let backing_len = stat.size;
         let inode = (stat.dev, stat.ino);
-        if empty {
+        let void = how == Load::Write && read == 0 && backing_len == 0;
+        if how == Load::Truncate || void {
             // A file whose contents nobody will see again need not be authentic to be replaced.
             let open = Self::fresh(node, file, inode, tools, serial, Hint { directory: [0; 32], name: Vec::new() });
             let mut state = open.state.write();
             state.backing_len = backing_len;
             state.replaced = backing_len > 0;
             state.mtime = Mtime::loaded(tools.caller_caches, stat.mtime);
+            if void {
+                state.make_void();
+            }
             drop(state);
             return Ok(open);
         }
         if read == 0 {
-            return Err(Fault::Corrupt("is empty: it was never committed"));
+            return Err(Fault::Corrupt(NEVER_COMMITTED));
         }
         let OpenedHeader { header, data, by } = tools.keys.open_header(&bytes)?;
         let public = &header.public;
@@ -287,6 +308,7 @@ impl OpenFile {
             waits: false,
             mtime: Mtime::loaded(tools.caller_caches, stat.mtime),
             dirty_since: None,
+            void: false,
             latched: None,
             punch: Vec::new(),
             freed: false,
@@ -326,12 +348,23 @@ impl FileState {
         Tree { layout: tools.keys.layout, suite: tools.keys.suite, file, root: self.root, serial: self.serial, cache: tools.cache }
     }
 
-    /// Fails with the errno of a failure that happened earlier.
+    /// Fails with the errno of a failure that happened earlier, and where the contents are not known.
     pub fn check_latched(&self) -> Inner<()> {
+        self.check_known()?;
         match self.latched {
             Some(errno) => Err(Fault::Os(errno)),
             None => Ok(()),
         }
+    }
+
+    /// Fails where the ciphertext has no bytes, so that nothing tells what the file holds.
+    pub fn check_known(&self) -> Inner<()> {
+        if self.void { Err(Fault::Corrupt(NEVER_COMMITTED)) } else { Ok(()) }
+    }
+
+    /// See [`FileState::void`].
+    pub fn make_void(&mut self) {
+        (self.void, self.changed, self.dirty_since) = (true, false, None);
     }
 
     /// Key of the salt of chunk `k`.

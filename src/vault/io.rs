@@ -55,9 +55,12 @@ impl Core {
         let cached = self.nodes.cached(node).ok();
         let keep_cache =
             !flags.truncate && !self.shared && (!alone || cached.zip(file.cached()).is_some_and(|(cached, now)| cached.has_pages_of(&now)));
-        let alone = alone.then(|| file.state.read().size);
+        let (alone, void) = {
+            let state = file.state.read();
+            (alone.then_some(state.size), state.void)
+        };
         let handle = self.put_handle(Open::File { file, flags });
-        Ok(Opened { handle, keep_cache, alone })
+        Ok(Opened { handle, keep_cache, alone, void })
     }
 
     pub fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Inner<usize> {
@@ -150,10 +153,19 @@ impl Core {
     fn truncate(&self, open: &Arc<OpenFile>, size: u64) -> Inner<()> {
         let mut guard = open.state.write();
         let state = &mut *guard;
-        state.check_latched()?;
         if size > SIZE_MAX {
             return Err(Fault::Os(libc::EFBIG));
         }
+        if state.void {
+            // Longer than nothing, the file is one of zeros, as if the program had found none and had made it: see docs/DURABILITY.md.
+            tracing::warn!(path = %self.shown_path(open.node).display(), size, "a file that was never committed was truncated: it begins anew");
+            state.void = false;
+            if let Err(fault) = self.throw_away(open, state) {
+                state.make_void();
+                return Err(fault);
+            }
+        }
+        state.check_latched()?;
         if size > state.size {
             self.make_room(open, state, size)?;
             return state.extend(&*open.file, &self.tools(), size);
@@ -163,22 +175,27 @@ impl Core {
             return Ok(());
         }
         if size == 0 {
-            // What the journal has for the file goes to its place first: no replay may take the file back to it.
-            self.journal.settle(Some(open.inode))?;
-            // Nothing of the old contents is promised to anybody any more: straight, and only then is the space free.
-            state.discard(self.next_serial());
-            let committed = self.commit_state(open, state, Durability::Ordered);
-            match &committed {
-                Ok(()) => self.journal.forget_repair(open.inode),
-                Err(_) => self.journal.keep_repair(open.inode),
-            }
-            return committed;
+            return self.throw_away(open, state);
         }
         let longer = state.shorten(&*open.file, &self.tools(), size)?;
         let committed = self.commit_state(open, state, Durability::Ordered);
         if committed.is_err() && state.latched.is_none() {
             // Left as it is, the next write would fill places to which the durable header refers, and growth would bring old bytes back.
             state.restore(&*open.file, &self.tools(), longer);
+        }
+        committed
+    }
+
+    /// Throws the contents of an open file away.
+    fn throw_away(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
+        // What the journal has for the file goes to its place first: no replay may take the file back to it.
+        self.journal.settle(Some(open.inode))?;
+        // Nothing of the old contents is promised to anybody any more: straight, and only then is the space free.
+        state.discard(self.next_serial());
+        let committed = self.commit_state(open, state, Durability::Ordered);
+        match &committed {
+            Ok(()) => self.journal.forget_repair(open.inode),
+            Err(_) => self.journal.keep_repair(open.inode),
         }
         committed
     }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::control::list;
+use super::control::entries;
 use super::core::Core;
 use super::error::{Inner, LockHolder, is_no_space};
 use super::together::lock_perm;
@@ -110,7 +110,8 @@ fn card(root: &dyn Dir, perm: u32, text: &str, random: &dyn Random) -> Option<(V
 
 /// Removes cards whose owners are gone. One without text may just be being made.
 fn remove_left_cards(root: &dyn Dir) {
-    for entry in list(root).unwrap_or_default().iter().filter(|entry| entry.name.starts_with(CARD)) {
+    let Ok(entries) = entries(root) else { return };
+    for entry in entries.filter_map(Inner::ok).filter(|entry| entry.name.starts_with(CARD)) {
         let left =
             root.open_file(&entry.name, Access::ReadWrite).and_then(|file| Ok(file.stat()?.size > 0 && file.try_lock(Lock::Exclusive)?));
         if left.unwrap_or(false) {
@@ -136,7 +137,11 @@ pub(crate) fn holder(root: &Arc<dyn Dir>) -> Inner<Option<LockHolder>> {
 /// Who holds the lock together with others now, those who have had it longest first.
 pub(crate) fn sharers(root: &dyn Dir) -> Inner<Vec<LockHolder>> {
     let mut sharers = Vec::new();
-    for entry in list(root)?.iter().filter(|entry| entry.name.starts_with(CARD)) {
+    for entry in entries(root)? {
+        let entry = entry?;
+        if !entry.name.starts_with(CARD) {
+            continue;
+        }
         let file = match root.open_file(&entry.name, Access::Read) {
             // Gone by now, or of somebody whose files are not for us.
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EACCES)) => continue,

@@ -84,7 +84,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-pub use self::check::{CheckFault, CheckProgress, CheckReport, LOST_AND_FOUND, Online, REPAIR_RUN, Unused};
+pub use self::check::{CheckFault, CheckProgress, CheckReport, LOST_AND_FOUND, More, Online, REPAIR_RUN, Unused};
 pub use self::error::{Error, LockHolder, Result};
 pub use self::members::{LogEntry, LogKind, MemberChanges, Share, ShareInfo};
 pub use self::memory::{Notice, NoticeKind, SETTLE, SurveyOptions};

@@ -33,6 +33,8 @@ pub(crate) struct Link {
 struct Inside {
     nodes: Slab,
     next: NodeId,
+    /// Counts the directories that were used and have another place since, so that what follows from the places above is worked out anew.
+    moves: u64,
 }
 
 /// See the module.
@@ -51,7 +53,7 @@ impl Nodes {
         let mut node = Node::new(ROOT, Key::of(root));
         node.lookups = 1;
         node.set_directory(Some(directory));
-        let mut inside = Inside { nodes: Slab::new(), next: ROOT + 1 };
+        let mut inside = Inside { nodes: Slab::new(), next: ROOT + 1, moves: 0 };
         inside.nodes.insert(node);
         Nodes { inside: Mutex::new(inside), any_moved: AtomicBool::new(false) }
     }
@@ -87,6 +89,8 @@ impl Nodes {
         let mut inside = self.inside.lock();
         let Some(node) = inside.nodes.get_mut(id) else { return };
         node.forgotten = true;
+        inside.moves += 1;
+        let Some(node) = inside.nodes.get_mut(id) else { return };
         self.any_moved.store(true, Ordering::Release);
         let gone = std::mem::take(&mut node.links);
         inside.nodes.leave_key(id);
@@ -264,8 +268,28 @@ impl Nodes {
 
     /// Notes or forgets the id of a directory.
     pub fn set_directory(&self, id: NodeId, directory: Option<DirectoryId>) {
-        if let Some(node) = self.inside.lock().nodes.get_mut(id) {
+        let inside = &mut *self.inside.lock();
+        if let Some(node) = inside.nodes.get_mut(id) {
+            inside.moves += u64::from(node.directory().is_some_and(|known| Some(known) != directory));
             node.set_directory(directory);
+        }
+    }
+
+    /// How often a directory that was used has got another place.
+    pub fn moves(&self) -> u64 {
+        self.inside.lock().moves
+    }
+
+    /// What was noted of a directory by [`Nodes::set_place`], unless a directory has moved since.
+    pub fn place(&self, id: NodeId) -> Option<[u8; 32]> {
+        let inside = self.inside.lock();
+        inside.nodes.get(id)?.place().filter(|(moves, _)| *moves == inside.moves).map(|(_, place)| place)
+    }
+
+    /// Notes what the rollback memory calls a directory, as it followed from the names above it when there had been `moves`.
+    pub fn set_place(&self, id: NodeId, moves: u64, place: [u8; 32]) {
+        if let Some(node) = self.inside.lock().nodes.get_mut(id) {
+            node.set_place(moves, place);
         }
     }
 
@@ -339,6 +363,7 @@ impl Inside {
         if id == ROOT {
             return;
         }
+        let was_used = node.directory().is_some();
         if let Some(at) = node.links.iter().position(|l| l.is(link.parent, &link.stored)) {
             // The name that was used last is the one most likely to be there still.
             let last = node.links.len() - 1;
@@ -346,9 +371,11 @@ impl Inside {
             if node.links[last].name() != &*link.name {
                 // The same entry under another name, which another one had until now.
                 node.links[last] = link.into();
+                self.moves += u64::from(was_used);
             }
             return;
         }
+        self.moves += u64::from(was_used);
         let mut gone = None;
         if node.kind() == Kind::Dir && !node.links.is_empty() {
             // It was moved beneath us: its id follows from the new place or its record.

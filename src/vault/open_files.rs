@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::commit::{Committer, Durability};
-use super::control::list;
+use super::control::entries;
 use super::core::Core;
 use super::error::{Fault, Inner, is_no_descriptor};
-use super::file::{FileState, OpenFile};
+use super::file::{FileState, Load, OpenFile};
 use super::keys::DirectoryId;
 use super::names::Said;
 use super::nodes::{Cached, Link};
@@ -145,7 +145,13 @@ impl Core {
             latched = if flags.write { return Err(fault) } else { Some(fault.errno()) };
         }
         let file = self.journal.overlay(file)?;
-        let loaded = OpenFile::load(node, file, &self.tools(), self.next_serial(), flags.truncate);
+        let how = match flags {
+            OpenFlags { truncate: true, .. } => Load::Truncate,
+            // Where others have the vault open, one of them may be about to write the first header.
+            OpenFlags { write: true, .. } if !self.shared => Load::Write,
+            _ => Load::Read,
+        };
+        let loaded = OpenFile::load(node, file, &self.tools(), self.next_serial(), how);
         if loaded.is_err() {
             self.journal.keep_repair((stat.dev, stat.ino));
         }
@@ -460,7 +466,8 @@ impl Core {
     /// Looks for a name of an open file in one directory, and adds the directories in it, counted once each, to `left`.
     fn search_directory(&self, open: &OpenFile, now: &Stat, node: NodeId, left: &mut Vec<NodeId>) -> Inner<Option<Link>> {
         let folder = self.folder(node)?;
-        for entry in list(folder.dir())? {
+        for entry in entries(folder.dir())? {
+            let entry = entry?;
             let may_be_it = entry.ino == now.ino && entry.kind.is_none_or(|kind| kind == Kind::File);
             if is_control(&entry.name) || !may_be_it && entry.kind.is_some_and(|kind| kind != Kind::Dir) {
                 continue;

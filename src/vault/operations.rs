@@ -113,7 +113,7 @@ impl Vault {
             core.create_file(caller, parent, name, perm, flags)
         });
         let ((attr, handle), number) = created?;
-        let opened = Opened { handle: Shares::outside_handle(number, handle), keep_cache: true, alone: None };
+        let opened = Opened { handle: Shares::outside_handle(number, handle), keep_cache: true, alone: None, void: false };
         Ok((self.shares().attr(number, attr), opened))
     }
 

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::control::list;
+use super::control::entries;
 use super::core::Core;
 use super::error::{Error, Inner, Result};
 use super::share::{self, Vouched};
@@ -35,7 +35,10 @@ pub(crate) struct Seen {
 
 /// Names of the manifests in a share's directory, sorted.
 pub(crate) fn manifests(store: &dyn Dir) -> Inner<Vec<Box<[u8]>>> {
-    let mut names: Vec<Box<[u8]>> = list(store)?.into_iter().map(|e| e.name).filter(|name| name.starts_with(share::MANIFEST)).collect();
+    let is_manifest =
+        |entry: &Inner<crate::backing::DirEntry>| entry.as_ref().map_or(true, |entry| entry.name.starts_with(share::MANIFEST));
+    let names = entries(store)?.filter(is_manifest).map(|entry| Ok(entry?.name)).collect::<Inner<Vec<_>>>();
+    let mut names: Vec<Box<[u8]>> = names?;
     names.sort_unstable();
     Ok(names)
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::control::{list, read_control, write_control};
+use super::control::{entries, read_control, write_control};
 use super::error::{Error, Fault, Inner, Result};
 use super::signed::Rights;
 use super::trust::Trust;
@@ -73,13 +73,19 @@ pub(crate) fn share_error(name: &[u8], source: impl std::error::Error + Send + S
 /// identity. The descriptor comes last: without it the directory is no vault.
 pub(crate) fn create(store: &Arc<dyn Dir>, options: &CreateOptions, owner: &Identity, random: &dyn Random) -> Result<()> {
     let at = |fault: Fault| fault.at("create vault", PathBuf::new);
-    let entries = list(&**store).map_err(at)?;
-    if entries.iter().any(|e| *e.name != *IDENTITY_FILE.as_bytes()) {
-        return Err(at(Fault::Os(libc::ENOTEMPTY)));
-    }
+    refuse_full(&**store).map_err(at)?;
     let params =
         FoundParams { suite: options.suite, signed: false, isolated: false, chunk_log2: options.chunk_log2, name: "owner", others: &[] };
     found_in(&**store, owner, &params, random).map(|_| ())
+}
+
+/// Fails where a directory has anything but an identity in it.
+fn refuse_full(store: &dyn Dir) -> Inner<()> {
+    let other = entries(store)?.find(|entry| entry.as_ref().map_or(true, |entry| *entry.name != *IDENTITY_FILE.as_bytes()));
+    match other.transpose()? {
+        Some(_) => Err(Fault::Os(libc::ENOTEMPTY)),
+        None => Ok(()),
+    }
 }
 
 /// As [`create`], a signed share with members.
@@ -91,10 +97,7 @@ pub(crate) fn create_signed(
     random: &dyn Random,
 ) -> Result<()> {
     let at = |fault: Fault| fault.at("create share", PathBuf::new);
-    let entries = list(&**store).map_err(at)?;
-    if entries.iter().any(|e| *e.name != *IDENTITY_FILE.as_bytes()) {
-        return Err(at(Fault::Os(libc::ENOTEMPTY)));
-    }
+    refuse_full(&**store).map_err(at)?;
     let CreateShare { isolated, name, others } = share;
     let params = FoundParams { suite: options.suite, signed: true, isolated: *isolated, chunk_log2: options.chunk_log2, name, others };
     found_in(&**store, owner, &params, random).map(|_| ())
@@ -196,12 +199,15 @@ impl Entered {
 /// is signed by nobody who may, take no memory.
 pub(crate) fn standing(store: &dyn Dir, descriptor: &ShareDescriptor, pin: Option<&Pin>, shown: &Path) -> Result<Standing> {
     let at = |name: &[u8]| shown.join(String::from_utf8_lossy(name).into_owned());
-    let names = list(store).map_err(|f| f.at("list", || shown.to_path_buf()))?;
     let number = |name: &[u8]| -> Option<u32> {
         let text = std::str::from_utf8(name.strip_prefix(MANIFEST)?).ok()?;
         text.split_once('-')?.0.parse().ok()
     };
-    let mut numbered: Vec<(u32, &[u8])> = names.iter().filter_map(|e| Some((number(&e.name)?, &*e.name))).collect();
+    let listed = entries(store).and_then(|entries| {
+        let numbered = entries.filter_map(|entry| entry.map(|e| Some((number(&e.name)?, e.name))).transpose());
+        numbered.take(MANIFESTS_MAX + 1).collect::<Inner<Vec<(u32, Box<[u8]>)>>>()
+    });
+    let mut numbered = listed.map_err(|f| f.at("list", || shown.to_path_buf()))?;
     if numbered.len() > MANIFESTS_MAX {
         // To leave some out would be to let whoever fills the directory choose which: the removal of a member, say.
         return Err(share_error(MANIFEST, RosterError::TooLong));
@@ -209,7 +215,7 @@ pub(crate) fn standing(store: &dyn Dir, descriptor: &ShareDescriptor, pin: Optio
     numbered.sort_unstable();
     let mut assembly = Assembly::new(descriptor);
     let mut ignored = Vec::new();
-    for (index, (_, name)) in numbered.into_iter().enumerate() {
+    for (index, (_, name)) in numbered.iter().enumerate() {
         let bytes = match read_control(store, name, MANIFEST_MAX) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => continue,
@@ -225,7 +231,7 @@ pub(crate) fn standing(store: &dyn Dir, descriptor: &ShareDescriptor, pin: Optio
             Err(fault) => return Err(fault.at("read", || at(name))),
         };
         let taken = Manifest::decode(&bytes).map_err(RosterError::from).and_then(|manifest| {
-            if manifest.file_name().as_bytes() != name {
+            if manifest.file_name().as_bytes() != &**name {
                 return Err(RosterError::BrokenChain(manifest.sequence));
             }
             assembly.take(manifest)

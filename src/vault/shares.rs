@@ -15,13 +15,11 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use super::OpenOptions;
-use super::control::list;
 use super::core::Core;
 use super::error::{Error, Fault, Inner, Result};
 use super::nodes::Link;
 use super::share::{self, Entered, Vouched};
 use super::types::{Attr, Handle, NodeId, ROOT};
-use crate::format::name::is_control;
 use crate::sharing::Identity;
 
 /// Bits of a number that are the share's own.
@@ -287,8 +285,8 @@ impl Shares {
             && route.local == ROOT
             && route.number != 0
         {
-            let entries = list(&*route.core.root).map_err(|fault| self.explain("rmdir", &route, fault))?;
-            if !entries.iter().all(|entry| is_control(&entry.name)) {
+            let empty = Core::is_empty(&*route.core.root).map_err(|fault| self.explain("rmdir", &route, fault))?.0;
+            if !empty {
                 return Err(self.explain("rmdir", &route, Fault::Os(libc::ENOTEMPTY)));
             }
         }

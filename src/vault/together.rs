@@ -20,7 +20,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::core::Core;
 use super::error::{Fault, Inner};
-use super::file::{FileState, OpenFile};
+use super::file::{FileState, Load, OpenFile};
 use super::keys::UNKNOWN_KEY;
 use super::types::NodeId;
 use crate::backing::{Access, Dir, File, Lock};
@@ -253,7 +253,7 @@ impl Core {
     }
 
     fn reload(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
-        let fresh = OpenFile::load(open.node, open.file.clone(), &self.tools(), self.next_serial(), false)?;
+        let fresh = OpenFile::load(open.node, open.file.clone(), &self.tools(), self.next_serial(), Load::Read)?;
         if let Some(fresh) = Arc::into_inner(fresh) {
             *state = fresh.state.into_inner();
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::control::list;
+use super::control::entries;
 use super::core::Core;
 use super::error::{Fault, Inner};
 use super::sharing::remove_all;
@@ -76,7 +76,8 @@ fn empty(dir: &dyn Dir, trash: &[u8]) -> Inner<()> {
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
         other => other?,
     };
-    for entry in list(&*inside)? {
+    for entry in entries(&*inside)? {
+        let entry = entry?;
         if entry.name.starts_with(TRASH) {
             remove_all(&*inside, &entry.name)?;
         } else if is_control(&entry.name) {

@@ -137,6 +137,9 @@ pub struct Opened {
     pub keep_cache: bool,
     /// Where no other handle of the file is open: the size that its header authenticates.
     pub alone: Option<u64>,
+    /// The ciphertext has no bytes: reads and writes fail until the file is truncated. The kernel must ask for each of them, and neither
+    /// collect writes nor take the size of 0 for the end of the file.
+    pub void: bool,
 }
 
 /// What `fallocate` does with a range.

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use super::ShareProgress;
-use super::control::{list, read_control};
+use super::control::{entries, read_control};
 use super::core::Core;
 use super::error::{Fault, Inner};
 use super::folder::LOST_DIRECTORY;
@@ -180,7 +180,8 @@ impl Walk<'_> {
             other => Some(other?),
         };
         let dir = self.core.dir(node)?;
-        for entry in list(&*dir)? {
+        for entry in entries(&*dir)? {
+            let entry = entry?;
             let seen = match (is_control(&entry.name), &id) {
                 (true, Some(id)) => self.control(node, id, &entry.name),
                 (true, None) => Ok(()),

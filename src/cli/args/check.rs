@@ -18,7 +18,7 @@ pub struct Fsck {
     pub json: bool,
     /// Repair what is wrong, after a question for each
     ///
-    /// Replays what a crash left, writes lost directory records and long names anew where what is sealed in the vault tells them, and moves
+    /// Replays what a crash left, clears its residue without a question, writes lost directory records and long names anew where what is sealed in the vault tells them, and moves
     /// what cannot be authenticated to a new directory in `lost+found`, with a report. The vault must not be mounted.
     #[arg(long, conflicts_with = "online")]
     pub repair: bool,

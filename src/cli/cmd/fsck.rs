@@ -1,8 +1,9 @@
 //! `kithfs fsck`
 //!
 //! Rules that hold here
-//! * Nothing is changed without a yes: to each question, or `--yes` to all. `--dry-run` opens the vault for reading only.
-//! * Nothing is deleted, not even what nothing refers to: that is counted.
+//! * No damage is repaired without a yes: to each question, or `--yes` to all. What a crash left behind is cleared without a question.
+//!   `--dry-run` opens the vault for reading only.
+//! * Nothing is deleted, not even what nothing refers to, which is counted; but files without a byte of ciphertext are.
 //! * Good parts are salvaged before anything is moved. After a repair the check runs once more, and its word decides the exit code.
 
 mod report;
@@ -13,7 +14,6 @@ use std::io::{self, BufRead, IsTerminal};
 use self::report::Report;
 use crate::cli::args::check::Fsck;
 use crate::cli::display::{Shown, utc};
-use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::open::{Open, Purpose, open};
 use crate::cli::paths::clean;
@@ -36,9 +36,6 @@ pub fn run(args: &Fsck) -> Result<Exit, Failure> {
 fn check(args: &Fsck) -> Result<Exit, Failure> {
     let start = clean(args.path.as_deref().unwrap_or_default())?;
     let changes = args.repair && !args.dry_run;
-    if changes && !args.yes && !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
-        return Err(Error::Usage("fsck: there is no terminal to ask at; give --yes or --dry-run".into()).into());
-    }
     let purpose = match (changes, args.online) {
         (true, _) => Purpose::Write,
         (_, true) => Purpose::Beside,
@@ -60,7 +57,12 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
     report.journal(open.vault.replayed_in_memory());
     report.salvaged(&salvaged);
     if changes && !found.faults.is_empty() {
-        let done = repair(&open, &found, args.yes)?;
+        let answers = match args.yes {
+            true => Answers::Yes,
+            false if io::stdin().is_terminal() && io::stderr().is_terminal() => Answers::Asked,
+            false => Answers::No,
+        };
+        let done = repair(&open, &found, answers)?;
         report.repaired(&done);
         leave_word(&open, &done, &report)?;
         // What was restored may show more, and what was moved is not where it was.
@@ -69,7 +71,7 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
     }
     open.close()?;
     report.print(args.json)?;
-    Ok(if report.is_clean() { Exit::Ok } else { Exit::FaultsFound })
+    Ok(report.exit())
 }
 
 fn look(open: &Open, start: &[u8], online: bool) -> Result<CheckReport, Failure> {
@@ -79,10 +81,27 @@ fn look(open: &Open, start: &[u8], online: bool) -> Result<CheckReport, Failure>
     found.map_err(open.failed(start))
 }
 
-fn repair(open: &Open, found: &CheckReport, yes: bool) -> Result<RepairReport, Failure> {
+/// Who answers the questions of a repair.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answers {
+    /// `--yes` does.
+    Yes,
+    /// Somebody at the terminal does.
+    Asked,
+    /// Nobody does: damage is left as it is.
+    No,
+}
+
+fn repair(open: &Open, found: &CheckReport, answers: Answers) -> Result<RepairReport, Failure> {
     let run = [REPAIR_RUN, utc(identity::now()).replace([' ', ':'], "-").as_bytes()].concat();
-    let (mut all, mut none) = (yes, false);
+    if answers == Answers::No && found.faults.iter().any(|fault| !fault.residue && fault.remedy.is_some()) {
+        note("there is no terminal to ask at, so damage is left as it is; --yes repairs it");
+    }
+    let (mut all, mut none) = (answers == Answers::Yes, answers == Answers::No);
     let mut decide = |fault: &CheckFault| {
+        if fault.residue {
+            return true;
+        }
         if all || none {
             return all;
         }

@@ -92,6 +92,7 @@ const FLAGS: &[(&str, u64)] = &[
     ("FUSE_READDIRPLUS_AUTO", init_flag::READDIRPLUS_AUTO),
     ("FUSE_ASYNC_DIO", init_flag::ASYNC_DIO),
     ("FUSE_WRITEBACK_CACHE", init_flag::WRITEBACK_CACHE),
+    ("FUSE_DIRECT_IO_ALLOW_MMAP", init_flag::DIRECT_IO_ALLOW_MMAP),
     ("FUSE_PARALLEL_DIROPS", init_flag::PARALLEL_DIROPS),
     ("FUSE_MAX_PAGES", init_flag::MAX_PAGES),
     ("FUSE_CACHE_SYMLINKS", init_flag::CACHE_SYMLINKS),
@@ -189,7 +190,7 @@ fn numbers_are_those_of_the_kernel() {
     for (name, ours) in OPERATIONS {
         assert_eq!(number(&header, name), Some(u64::from(*ours)), "{name}");
     }
-    let old: &[&str] = &["FUSE_OVER_IO_URING"];
+    let old: &[&str] = &["FUSE_DIRECT_IO_ALLOW_MMAP", "FUSE_OVER_IO_URING"];
     for (name, ours) in FLAGS {
         match number(&header, name) {
             Some(theirs) => assert_eq!(*ours, theirs, "{name}"),

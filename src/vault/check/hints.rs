@@ -10,9 +10,11 @@ use crate::format::header::{Header, Hint};
 use crate::format::layout::SMALL_MAX;
 use crate::format::name::{DIRECTORY_RECORD, is_control};
 use crate::format::record::{DirectoryRecord, RecordKind};
-use crate::vault::control::read_control;
+use crate::vault::control::{entries, read_control};
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
+use crate::vault::file::NEVER_COMMITTED;
+use crate::vault::folder::Folder;
 use crate::vault::keys::DirectoryId;
 use crate::vault::names::Said;
 
@@ -26,7 +28,7 @@ pub(crate) fn header_of(core: &Core, file: &dyn crate::backing::File) -> Inner<H
     let read = file.read_at(&mut bytes, 0)?;
     bytes.truncate(read);
     if read == 0 {
-        return Err(Fault::Corrupt("is empty: it was never committed"));
+        return Err(Fault::Corrupt(NEVER_COMMITTED));
     }
     Ok(core.keys.open_header(&bytes)?.header)
 }
@@ -42,18 +44,24 @@ pub(crate) fn record_of(core: &Core, dir: &dyn Dir) -> Inner<Option<DirectoryRec
     Ok(Some(DirectoryRecord::decode(&core.keys.open_record(RecordKind::Directory, b"", &bytes)?)?))
 }
 
-/// How many of the entries are names under the id `id`, and how many entries are no control files.
-pub(crate) fn names_under(core: &Core, dir: &std::sync::Arc<dyn Dir>, id: &DirectoryId, entries: &[DirEntry]) -> (usize, usize) {
+/// The entries of a directory that are no control files, as far as the store gives them.
+fn named(dir: &dyn Dir) -> impl Iterator<Item = DirEntry> {
+    entries(dir).into_iter().flatten().filter_map(Inner::ok).filter(|e| !is_control(&e.name))
+}
+
+/// Whether an entry is a name. A long name that is lost proves nothing.
+fn proves(folder: &Folder, entry: &DirEntry) -> bool {
+    matches!(folder.read(&entry.name), Ok(Some(Said::Name(_))))
+}
+
+/// Whether any entry of a directory, which begins with `first`, is a name under the id `id`.
+pub(crate) fn has_names_under(core: &Core, dir: &std::sync::Arc<dyn Dir>, id: &DirectoryId, first: &[DirEntry]) -> bool {
     let folder = core.folder_at(dir.clone(), *id);
-    let named = entries.iter().filter(|e| !is_control(&e.name));
-    let all = named.clone().count();
-    // A long name that is lost proves nothing.
-    let proven = named.filter(|e| matches!(folder.read(&e.name), Ok(Some(Said::Name(_))))).count();
-    (proven, all)
+    first.iter().any(|e| !is_control(&e.name) && proves(&folder, e)) || named(&**dir).any(|e| proves(&folder, &e))
 }
 
 /// The id under which most of the entries are names, if there is any; `derived` is that of the place.
-pub(crate) fn find(core: &Core, dir: &std::sync::Arc<dyn Dir>, derived: Option<DirectoryId>, entries: &[DirEntry]) -> Option<DirectoryId> {
+pub(crate) fn find(core: &Core, dir: &std::sync::Arc<dyn Dir>, derived: Option<DirectoryId>) -> Option<DirectoryId> {
     let mut candidates: Vec<DirectoryId> = derived.into_iter().collect();
     let mut add = |id: DirectoryId| {
         if !candidates.contains(&id) {
@@ -63,7 +71,7 @@ pub(crate) fn find(core: &Core, dir: &std::sync::Arc<dyn Dir>, derived: Option<D
     if let Ok(Some(record)) = record_of(core, &**dir) {
         add(record.id);
     }
-    for entry in entries.iter().filter(|e| !is_control(&e.name)).take(ASKED_MAX) {
+    for entry in named(&**dir).take(ASKED_MAX) {
         let kind = entry.kind.or_else(|| dir.stat(&entry.name).ok().map(|s| s.kind));
         match kind {
             Some(Kind::File) => {
@@ -81,7 +89,10 @@ pub(crate) fn find(core: &Core, dir: &std::sync::Arc<dyn Dir>, derived: Option<D
             _ => {}
         }
     }
-    let proven = |id: &DirectoryId| names_under(core, dir, id, entries).0;
+    let proven = |id: &DirectoryId| {
+        let folder = core.folder_at(dir.clone(), *id);
+        named(&**dir).filter(|e| proves(&folder, e)).count()
+    };
     let best = candidates.into_iter().map(|id| (proven(&id), id)).filter(|(proven, _)| *proven > 0);
     // Of two with the same number the first one, which is that of the place.
     best.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, id)| id)

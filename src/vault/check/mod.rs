@@ -72,6 +72,30 @@ pub struct CheckFault {
     pub remedy: Option<Remedy>,
     /// The control file with its attributes is not there: a sync tool may still bring it. See [`CheckFault::give_up_list`].
     pub list_missing: bool,
+    /// It is what a crash leaves behind, and nothing that was synced is damaged by it. Its remedy loses nothing.
+    pub residue: bool,
+}
+
+/// What a check has found and only counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct More {
+    /// Damage.
+    pub faults: u64,
+    /// What a crash has left behind.
+    pub residue: u64,
+    /// What earlier repairs have put to `lost+found`.
+    pub kept: u64,
+}
+
+impl More {
+    /// The count of those that are of the kind of `fault`.
+    fn kind_of(&mut self, fault: &CheckFault) -> &mut u64 {
+        match fault {
+            fault if fault.is_kept() => &mut self.kept,
+            CheckFault { residue: true, .. } => &mut self.residue,
+            _ => &mut self.faults,
+        }
+    }
 }
 
 /// Outcome of a check.
@@ -79,10 +103,12 @@ pub struct CheckFault {
 pub struct CheckReport {
     /// What was seen.
     pub seen: CheckProgress,
-    /// What is wrong.
+    /// What is wrong, and what a crash has left behind.
     pub faults: Vec<CheckFault>,
     /// What is wrong with what an earlier repair has put to `lost+found`: known, and no fault of the vault any more.
     pub kept: Vec<CheckFault>,
+    /// What there is besides, of which only so much is told as memory is bounded for: 10,000 of each kind in a share.
+    pub more: More,
     /// Plain paths that changed while they were read, again and again, so that nothing can be said of them. Only for a vault that somebody
     /// else has open.
     pub changing: Vec<Vec<u8>>,
@@ -107,7 +133,13 @@ impl CheckFault {
             bad: Vec::new(),
             remedy,
             list_missing: false,
+            residue: false,
         }
+    }
+
+    /// Something that a crash left behind.
+    pub(crate) fn residue(plain: &[u8], cipher: &[u8], what: &str, remedy: Action) -> CheckFault {
+        CheckFault { residue: true, ..CheckFault::new(plain, cipher, what, Some(Remedy(remedy))) }
     }
 
     /// Where the control file with the attributes is missing: has a repair take the reference away, although the file may only be late.
@@ -187,7 +219,13 @@ impl Core {
     pub fn check(&self, start: &[u8], progress: Progress) -> Inner<(CheckReport, NestedShares)> {
         let mut walk = walk::Walk::new(self, progress);
         walk.from(start)?;
-        let mut report = CheckReport { seen: walk.seen, unlooked: walk.used.unlooked, strangers: walk.strangers, ..CheckReport::default() };
+        let mut report = CheckReport {
+            seen: walk.seen,
+            unlooked: walk.used.unlooked,
+            strangers: walk.strangers,
+            more: walk.more,
+            ..CheckReport::default()
+        };
         if start.is_empty() && walk.faults.is_empty() && walk.used.unlooked == 0 {
             report.unused = self.unused(&walk.used)?;
         }

@@ -37,7 +37,7 @@ impl Vault {
     }
 
     /// Does what the remedies of the faults of a check say, each where `decide` agrees. What cannot be authenticated is moved to the
-    /// directory `run` (its name begins with [`REPAIR_RUN`](super::REPAIR_RUN)) in `lost+found`. Nothing is deleted, and a crash at any
+    /// directory `run` (its name begins with [`REPAIR_RUN`](super::REPAIR_RUN)) in `lost+found`. Nothing is deleted that holds a byte, and a crash at any
     /// moment harms nothing. Faults in nested shares are left alone: such a share is repaired when it is opened alone. In a signed share
     /// nothing is sealed or signed anew that was not verified, so what would need that fails.
     ///
@@ -75,6 +75,9 @@ impl Vault {
                     report.kept.extend(part.kept);
                     report.changing.extend(part.changing);
                     report.strangers += part.strangers;
+                    report.more.faults += part.more.faults;
+                    report.more.residue += part.more.residue;
+                    report.more.kept += part.more.kept;
                     if plain.is_empty() {
                         (report.unused, report.unlooked) = (part.unused, part.unlooked);
                     }

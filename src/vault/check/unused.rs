@@ -9,7 +9,7 @@
 
 use std::collections::HashSet;
 
-use crate::vault::control::list;
+use crate::vault::control::entries;
 use crate::vault::core::Core;
 use crate::vault::error::Inner;
 use crate::vault::overflow::Reference;
@@ -39,7 +39,8 @@ impl Core {
     /// The control files that are not among those that are `used`; `None` where that cannot be told.
     pub(super) fn unused(&self, used: &Used) -> Inner<Option<Unused>> {
         let mut unused = Unused::default();
-        for entry in list(&*self.root)? {
+        for entry in entries(&*self.root)? {
+            let entry = entry?;
             let is_used = match (xattr::overflow_reference(&entry.name), symlink::overflow_reference(&entry.name)) {
                 (Some(_), _) if !used.attributes => return Ok(None),
                 (Some(list), _) => used.lists.contains(&list),

@@ -3,22 +3,24 @@
 //! Rules that hold here
 //! * The walk holds a directory of the store and its id, no nodes; so it also goes where no name leads.
 //! * A fault of a directory whose remedy moves it comes after the faults of what is in it; all others come first.
+//! * Of a directory only a part of the listing is in memory, and of what is found [`FAULTS_MAX`] of each kind: the storage host chooses how
+//!   much there is of both.
 //! * What vanishes between the listing and the look at it was removed by somebody, which is no fault.
 
 use std::cell::OnceCell;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::content::{self, Job};
 use super::unused::Used;
-use super::{CheckFault, CheckProgress, NestedShares, Progress, describe, hints, join};
+use super::{CheckFault, CheckProgress, More, NestedShares, Progress, describe, hints, join};
 use crate::backing::{Access, Dir, DirEntry, Kind, Stat};
 use crate::format::junction;
 use crate::format::name::{DIRECTORY_RECORD, LONG, SIDECAR, is_control, is_of_others};
-use crate::vault::control::list;
+use crate::vault::control::entries;
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
-use crate::vault::file::OpenFile;
+use crate::vault::file::{Load, NEVER_COMMITTED, OpenFile};
 use crate::vault::keys::DirectoryId;
 use crate::vault::names::Said;
 use crate::vault::repair::{Action, Remedy};
@@ -47,6 +49,10 @@ const PROBE: &[u8] = b"trusted.kithfs-probe";
 /// Files that are open at a time, and plain bytes that wait with them.
 const OPEN_MAX: usize = 128;
 const WAITING_MAX: u64 = 64 << 20;
+/// Bytes of names that are read of a directory at a time: the walk holds so many of each directory that it is in.
+const LISTED: usize = 16 << 10;
+/// Faults that are told one by one; the same for residue, and for what earlier repairs have kept.
+const FAULTS_MAX: u64 = 10_000;
 /// Directories below each other that are entered. Whoever stores the vault could make them deeper than our stack, and the paths of what is
 /// wrong in them longer than memory.
 const DEPTH_MAX: usize = 1024;
@@ -60,8 +66,8 @@ pub(super) struct Place {
     id: Option<DirectoryId>,
     plain: Vec<u8>,
     cipher: Vec<u8>,
-    /// Entries with their plain names; `None` is no name of this directory.
-    entries: Vec<(DirEntry, Option<Vec<u8>>)>,
+    /// The first entries.
+    first: Vec<DirEntry>,
 }
 
 /// A file whose contents are to be verified.
@@ -79,14 +85,20 @@ pub(super) struct Walk<'a> {
     core: &'a Core,
     pub seen: CheckProgress,
     pub faults: Vec<CheckFault>,
+    /// Those that are only counted.
+    pub more: More,
+    /// Those that are in the list.
+    told: More,
+    /// Sealed names of entries that are not there, in the directories that the walk is in.
+    orphans: Vec<Box<[u8]>>,
     /// Shares that the walk came upon and did not enter.
     pub shares: NestedShares,
     progress: Progress<'a>,
     jobs: Vec<Job>,
     waiting: Vec<Waiting>,
     bytes: u64,
-    /// Of each directory only this entry is looked at; empty is none.
-    only: Option<Vec<u8>>,
+    /// Nothing in a directory is looked at.
+    single: bool,
     /// Directories above each other that the walk is in.
     depth: usize,
     /// See [`CheckReport::strangers`](super::CheckReport::strangers).
@@ -114,12 +126,15 @@ impl<'a> Walk<'a> {
             core,
             seen: CheckProgress::default(),
             faults: Vec::new(),
+            more: More::default(),
+            told: More::default(),
+            orphans: Vec::new(),
             shares: Vec::new(),
             progress,
             jobs: Vec::new(),
             waiting: Vec::new(),
             bytes: 0,
-            only: None,
+            single: false,
             depth: 0,
             strangers: 0,
             claimed: HashSet::new(),
@@ -129,7 +144,16 @@ impl<'a> Walk<'a> {
     }
 
     fn fault(&mut self, plain: &[u8], cipher: &[u8], what: impl Into<String>, remedy: Option<Remedy>) {
-        self.faults.push(CheckFault::new(plain, cipher, what, remedy));
+        self.tell(CheckFault::new(plain, cipher, what, remedy));
+    }
+
+    fn tell(&mut self, fault: CheckFault) {
+        if *self.told.kind_of(&fault) == FAULTS_MAX {
+            *self.more.kind_of(&fault) += 1;
+        } else {
+            *self.told.kind_of(&fault) += 1;
+            self.faults.push(fault);
+        }
     }
 
     /// Checks the entry at a stored path and all below it.
@@ -148,7 +172,7 @@ impl<'a> Walk<'a> {
 
     /// Checks one entry by its stored path, and of a directory nothing in it.
     pub fn single(&mut self, cipher: &[u8]) -> Inner<()> {
-        self.only = Some(Vec::new());
+        self.single = true;
         if cipher.is_empty() {
             self.root_attributes();
             let root = self.root()?;
@@ -169,9 +193,9 @@ impl<'a> Walk<'a> {
     }
 
     fn root(&self) -> Inner<Place> {
-        let (dir, id) = (self.core.root.clone(), Some(self.core.keys.root_directory()));
-        let entries = self.decode(&dir, id, list(&*dir)?);
-        Ok(Place { dir, id, plain: Vec::new(), cipher: Vec::new(), entries })
+        let (dir, id) = (self.core.root.reopen()?, Some(self.core.keys.root_directory()));
+        let first = dir.read(0, LISTED)?;
+        Ok(Place { dir, id, plain: Vec::new(), cipher: Vec::new(), first })
     }
 
     fn parent_of(&mut self, cipher: &[u8]) -> Inner<(Place, Vec<u8>)> {
@@ -181,25 +205,21 @@ impl<'a> Walk<'a> {
             if parts.peek().is_none() {
                 return Ok((place, part.to_vec()));
             }
-            let name = place.entries.iter().find(|(e, _)| *e.name == *part).and_then(|(_, name)| name.clone());
+            let name = self.name_in(&place, part);
             place = self.enter(&place, part, name.as_deref())?.0;
         }
         Err(Fault::Os(libc::ENOENT))
     }
 
     fn entry_of(&mut self, place: &Place, stored: &[u8]) {
-        if let Some(entry) = place.entries.iter().find(|(e, _)| *e.name == *stored) {
-            self.entry(place, entry);
-        }
+        let name = self.name_in(place, stored);
+        self.entry(place, stored, name);
+        self.orphans(place, 0);
     }
 
-    /// Plain names of entries. What cannot be read counts as no name.
-    fn decode(&self, dir: &Arc<dyn Dir>, id: Option<DirectoryId>, entries: Vec<DirEntry>) -> Vec<(DirEntry, Option<Vec<u8>>)> {
-        let folder = id.map(|id| self.core.folder_at(dir.clone(), id));
-        let name = |e: &DirEntry| folder.as_ref().and_then(|f| f.decode(&e.name).ok().flatten());
-        let mut entries: Vec<_> = entries.into_iter().map(|e| (name(&e), e)).map(|(name, e)| (e, name)).collect();
-        entries.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
-        entries
+    /// The plain name of an entry. What cannot be read counts as no name.
+    fn name_in(&self, place: &Place, stored: &[u8]) -> Option<Vec<u8>> {
+        self.core.folder_at(place.dir.clone(), place.id?).decode(stored).ok().flatten()
     }
 
     /// Opens a sub-directory and finds out its id; the second is what is wrong with that. `name` is `None` where its own name is not known.
@@ -217,8 +237,9 @@ impl<'a> Walk<'a> {
             _ if dir.stat(DESCRIPTOR).is_ok() => return Err(Fault::Boundary),
             _ => {}
         }
-        let entries = list(&*dir)?;
-        let any = entries.iter().any(|e| !is_control(&e.name));
+        let first = dir.read(0, LISTED)?;
+        let is_entry = |e: &DirEntry| !is_control(&e.name);
+        let any = first.iter().any(is_entry) || !first.is_empty() && entries(&*dir)?.any(|e| e.is_ok_and(|e| is_entry(&e)));
         let mut wrong = None;
         let id = match place {
             Some((above, name)) => {
@@ -227,8 +248,8 @@ impl<'a> Walk<'a> {
                 match self.core.identify(&*dir, &above, &name) {
                     Ok((id, recorded)) => {
                         let is_recorded = recorded.is_some();
-                        let found = if any && hints::names_under(self.core, &dir, &id, &entries).0 == 0 {
-                            hints::find(self.core, &dir, Some(derived), &entries)
+                        let found = if any && !hints::has_names_under(self.core, &dir, &id, &first) {
+                            hints::find(self.core, &dir, Some(derived))
                         } else {
                             None
                         };
@@ -242,7 +263,7 @@ impl<'a> Walk<'a> {
                     }
                     Err(Fault::Io(e)) => return Err(e.into()),
                     Err(fault) => {
-                        let found = hints::find(self.core, &dir, Some(derived), &entries);
+                        let found = hints::find(self.core, &dir, Some(derived));
                         let remedy = match found {
                             Some(id) if id != derived => record(id),
                             _ => Some(Remedy(Action::Unrecord)),
@@ -252,79 +273,119 @@ impl<'a> Walk<'a> {
                     }
                 }
             }
-            _ => hints::find(self.core, &dir, None, &entries),
+            _ => hints::find(self.core, &dir, None),
         };
-        let entries = self.decode(&dir, id, entries);
-        Ok((Place { dir, id, plain, cipher, entries }, wrong))
+        Ok((Place { dir, id, plain, cipher, first }, wrong))
     }
 
-    fn directory(&mut self, place: Place) {
+    fn directory(&mut self, mut place: Place) {
         self.seen.dirs += 1;
         (self.progress)(&self.seen);
-        if self.depth == DEPTH_MAX && self.only.is_none() {
+        if self.depth == DEPTH_MAX && !self.single {
             self.used.unlooked += 1;
             return self.fault(&place.plain, &place.cipher, TOO_DEEP, None);
         }
-        self.depth += 1;
-        for entry in &place.entries {
-            if self.only.as_ref().is_none_or(|only| *only == *entry.0.name) {
-                self.entry(&place, entry);
-            }
+        if self.single {
+            return;
         }
+        self.depth += 1;
+        let before = self.orphans.len();
+        let mut part = std::mem::take(&mut place.first);
+        while let Some(last) = part.last() {
+            let cookie = last.next;
+            let folder = place.id.map(|id| self.core.folder_at(place.dir.clone(), id));
+            part.sort_by(|a, b| a.name.cmp(&b.name));
+            for DirEntry { name: stored, .. } in part {
+                let name = folder.as_ref().and_then(|folder| folder.decode(&stored).ok().flatten());
+                self.entry(&place, &stored, name);
+            }
+            if (self.orphans.len() - before) as u64 >= FAULTS_MAX {
+                self.orphans(&place, before);
+            }
+            part = match place.dir.read(cookie, LISTED) {
+                Ok(part) => part,
+                Err(e) => {
+                    self.used.unlooked += 1;
+                    self.fault(&place.plain, &place.cipher, e.to_string(), None);
+                    break;
+                }
+            };
+        }
+        self.orphans(&place, before);
         self.depth -= 1;
     }
 
-    fn entry(&mut self, place: &Place, (entry, name): &(DirEntry, Option<Vec<u8>>)) {
-        let cipher = join(&place.cipher, &entry.name);
-        if is_control(&entry.name) {
-            return self.control(place, &entry.name, &cipher);
+    /// Tells which of the sealed names that were noted since `before` belong to no entry of `place`: not even to a conflict copy.
+    fn orphans(&mut self, place: &Place, before: usize) {
+        let found = self.orphans.split_off(before);
+        let mut left: BTreeMap<Vec<u8>, Box<[u8]>> =
+            found.into_iter().map(|sidecar| ([&[LONG], &sidecar[SIDECAR.len()..]].concat(), sidecar)).collect();
+        if left.is_empty() {
+            return;
         }
-        let stat = match place.dir.stat(&entry.name) {
+        let lengths: BTreeSet<usize> = left.keys().map(Vec::len).collect();
+        let copies = entries(&*place.dir).into_iter().flatten().filter_map(Inner::ok);
+        for DirEntry { name, .. } in copies.filter(|entry| entry.name.first() == Some(&LONG)) {
+            lengths.iter().filter_map(|len| name.get(..*len)).for_each(|entry| drop(left.remove(entry)));
+        }
+        for sidecar in left.into_values() {
+            let keep = Action::Keep { name: b"unused long name".to_vec(), directory: None, place: None };
+            let cipher = join(&place.cipher, &sidecar);
+            self.tell(CheckFault::residue(&place.plain, &cipher, "names an entry that is not there", keep));
+        }
+    }
+
+    fn entry(&mut self, place: &Place, stored: &[u8], name: Option<Vec<u8>>) {
+        let cipher = join(&place.cipher, stored);
+        if is_control(stored) {
+            return self.control(place, stored, &cipher);
+        }
+        let stat = match place.dir.stat(stored) {
             Ok(stat) => stat,
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return self.used.unlooked += 1,
             Err(e) => return self.fault(&place.plain, &cipher, e.to_string(), None),
         };
         let mut name = match (name, place.id) {
-            (Some(name), _) => name.clone(),
-            (None, None) => return self.foreign(place, &entry.name, &stat, &cipher),
+            (Some(name), _) => name,
+            (None, None) => return self.foreign(place, stored, &stat, &cipher),
             // Once more: the store may have failed to give a long name.
-            (None, Some(id)) => match self.core.folder_at(place.dir.clone(), id).decode(&entry.name) {
+            (None, Some(id)) => match self.core.folder_at(place.dir.clone(), id).decode(stored) {
                 Ok(Some(name)) => name,
                 Err(Fault::Io(e)) => return self.fault(&join(&place.plain, b"?"), &cipher, e.to_string(), None),
                 // Others have its names, until it has its long one again.
-                _ if self.is_lost(place, &entry.name) && self.lost_name(place, &entry.name, stat.kind).is_some() => entry.name.to_vec(),
-                _ => return self.foreign(place, &entry.name, &stat, &cipher),
+                _ if self.is_lost(place, stored) && self.lost_name(place, stored, stat.kind).is_some() => stored.to_vec(),
+                _ => return self.foreign(place, stored, &stat, &cipher),
             },
         };
-        if name == *entry.name && self.is_lost(place, &entry.name) {
-            let known = self.lost_name(place, &entry.name, stat.kind);
+        if name == *stored && self.is_lost(place, stored) {
+            let known = self.lost_name(place, stored, stat.kind);
             let remedy = known.clone().zip(place.id).map(|(name, directory)| Remedy(Action::Sidecar { directory, name }));
             self.fault(&join(&place.plain, &name), &cipher, "has lost its long name", remedy);
             name = known.unwrap_or(name);
         }
         let plain = join(&place.plain, &name);
-        let inside = (stat.kind == Kind::Dir).then(|| self.enter(place, &entry.name, Some(&name)));
+        let inside = (stat.kind == Kind::Dir).then(|| self.enter(place, stored, Some(&name)));
         if let Some(Err(Fault::Boundary)) = inside {
             // Checked by whoever enters it, its attributes too, which are sealed under its own keys.
             return self.shares.push((plain, cipher));
         }
-        if !self.attributes(&*place.dir, &entry.name, stat.kind, (&plain, &cipher), &name) {
+        if !self.attributes(&*place.dir, stored, stat.kind, (&plain, &cipher), &name) {
             return;
         }
         let keep = || Remedy(Action::Keep { name: name.clone(), directory: None, place: place.id });
         match stat.kind {
             Kind::Dir => match inside {
                 Some(Ok((inside, wrong))) => {
-                    self.faults.extend(wrong);
+                    wrong.into_iter().for_each(|fault| self.tell(fault));
                     self.directory(inside);
                 }
                 Some(Err(fault)) if !vanished(&fault) => self.fault(&plain, &cipher, describe(&fault), None),
                 _ => self.used.unlooked += 1,
             },
-            Kind::File => self.file(place, &entry.name, &stat, Waiting { plain, cipher, otherwise: None, keep: keep() }),
+            Kind::File => self.file(place, stored, &stat, Waiting { plain, cipher, otherwise: None, keep: keep() }),
             Kind::Symlink => {
                 self.seen.symlinks += 1;
-                match self.core.read_link(&*place.dir, &entry.name) {
+                match self.core.read_link(&*place.dir, stored) {
                     Ok((_, reference)) => self.used.targets.extend(reference),
                     Err(fault) if vanished(&fault) => self.used.unlooked += 1,
                     Err(fault) => self.fault(&plain, &cipher, describe(&fault), of_damage(&fault, keep())),
@@ -357,7 +418,7 @@ impl<'a> Walk<'a> {
             // Perhaps it is only late.
             Err(fault @ Fault::Corrupt(xattr::LIST_MISSING)) => {
                 let fault = CheckFault::new(paths.0, paths.1, describe(&fault), None);
-                self.faults.push(CheckFault { list_missing: true, ..fault });
+                self.tell(CheckFault { list_missing: true, ..fault });
             }
             Err(fault) => {
                 let remedy = xattr::is_lasting(&fault).then(|| Remedy(Action::Attributes { name: name.to_vec() }));
@@ -445,28 +506,30 @@ impl<'a> Walk<'a> {
 
     /// Control files: records are read with what they belong to; sidecars are held against their entries.
     fn control(&mut self, place: &Place, name: &[u8], cipher: &[u8]) {
-        let keep = |kept: &[u8]| Some(Remedy(Action::Keep { name: kept.to_vec(), directory: None, place: None }));
+        let keep = |kept: &[u8]| Action::Keep { name: kept.to_vec(), directory: None, place: None };
         let is_root = place.cipher.is_empty();
         if is_of_others(name) {
             // Perhaps a copy of a file of the vault that a sync tool has not finished.
             return self.strangers += 1;
         }
-        let (what, remedy) = if let Some(text) = name.strip_prefix(SIDECAR) {
+        let left_behind = |what, remedy| CheckFault::residue(&place.plain, cipher, what, remedy);
+        let fault = |what, remedy: Option<Action>| CheckFault::new(&place.plain, cipher, what, remedy.map(Remedy));
+        let found = if let Some(text) = name.strip_prefix(SIDECAR) {
             let entry = [&[LONG], text].concat();
-            if place.entries.iter().any(|(e, _)| e.name.starts_with(&entry)) {
-                return;
+            if place.dir.stat(&entry).is_err() {
+                self.orphans.push(name.into());
             }
-            ("names an entry that is not there", keep(b"unused long name"))
+            return;
         } else if name.starts_with(junction::PREFIX) {
             return; // read with the directory that it leads to
         } else if name.starts_with(b"+moving-") {
-            ("is a share that was not finished: making it again goes on, or removes what is left", None)
+            fault("is a share that was not finished: making it again goes on, or removes what is left", None)
         } else if name.starts_with(TRASH) {
-            ("was left behind by a crash", Some(Remedy(Action::Trash)))
+            left_behind("was left behind by a crash", Action::Trash)
         } else if name.starts_with(b"+tmp-") {
-            ("was left behind by a crash", keep(b"unfinished control file"))
+            left_behind("was left behind by a crash", keep(b"unfinished control file"))
         } else if name.starts_with(b"+refused-") {
-            ("is a journal with changes to files that were something else when it was replayed", keep(b"refused journal"))
+            fault("is a journal with changes to files that were something else when it was replayed", Some(keep(b"refused journal")))
         } else if if is_root { !ROOT_CONTROLS.iter().any(|known| name.starts_with(known)) } else { name != DIRECTORY_RECORD } {
             // Perhaps one of a later version: left where it is, unless it is a file that somebody has given such a name.
             if let Ok(stat) = place.dir.stat(name)
@@ -475,11 +538,11 @@ impl<'a> Walk<'a> {
             {
                 return self.foreign(place, name, &stat, cipher);
             }
-            ("is no control file of this directory", None)
+            fault("is no control file of this directory", None)
         } else {
             return;
         };
-        self.fault(&place.plain, cipher, what, remedy);
+        self.tell(found);
     }
 
     /// Opens a file and leaves its contents to [`Walk::flush`].
@@ -496,6 +559,11 @@ impl<'a> Walk<'a> {
                 }
             }
             Err(fault) if vanished(&fault) => self.used.unlooked += 1,
+            // Under a name of its directory: what is called otherwise was not made by a program of the vault.
+            Err(Fault::Corrupt(what @ NEVER_COMMITTED)) if waiting.otherwise.is_none() => {
+                let Waiting { plain, cipher, keep: Remedy(keep), .. } = waiting;
+                self.tell(CheckFault::residue(&plain, &cipher, what, Action::Void { keep: Box::new(keep) }));
+            }
             Err(fault) => self.fault(&waiting.plain, &waiting.cipher, describe(&fault), of_damage(&fault, waiting.keep)),
         }
     }
@@ -505,10 +573,10 @@ impl<'a> Walk<'a> {
         let node = self.core.nodes.find(stat);
         let open = node.and_then(|node| self.core.files.lock().get(&node).map(|s| s.file.clone()));
         match open {
-            Some(open) => Ok(open),
+            Some(open) => open.state.read().check_known().map(|()| open.clone()),
             None => {
                 let file = self.core.journal.overlay(place.dir.open_file(stored, Access::Read)?)?;
-                OpenFile::load(node.unwrap_or(ROOT), file, &self.core.tools(), self.core.next_serial(), false)
+                OpenFile::load(node.unwrap_or(ROOT), file, &self.core.tools(), self.core.next_serial(), Load::Read)
             }
         }
     }
@@ -526,7 +594,7 @@ impl<'a> Walk<'a> {
             let Waiting { plain, cipher, otherwise, keep } = waiting;
             if let Some(damage) = job.into_damage() {
                 let fault = CheckFault::new(&plain, &cipher, describe(&damage.what), of_damage(&damage.what, keep));
-                self.faults.push(CheckFault { size: Some(size), bad: damage.bad, ..fault });
+                self.tell(CheckFault { size: Some(size), bad: damage.bad, ..fault });
                 continue;
             }
             match content::surplus(self.core, &open) {
@@ -534,11 +602,11 @@ impl<'a> Walk<'a> {
                 Ok(Some(length)) => {
                     let what = "holds bytes beyond its end, which are not shown";
                     let name = plain.rsplit(|b| *b == b'/').next().unwrap_or(&plain).to_vec();
-                    self.fault(&plain, &cipher, what, Some(Remedy(Action::Surplus { name, length })));
+                    self.tell(CheckFault::residue(&plain, &cipher, what, Action::Surplus { name, length }));
                 }
                 Err(fault) => self.fault(&plain, &cipher, describe(&fault), None),
             }
-            self.faults.extend(otherwise);
+            otherwise.into_iter().for_each(|fault| self.tell(fault));
         }
     }
 }

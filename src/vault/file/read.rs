@@ -32,6 +32,7 @@ impl FileState {
 
     /// Reads plain bytes; see [`super::OpenFile::read`].
     pub fn read(&self, file: &dyn File, tools: &Tools, offset: u64, buf: &mut [u8]) -> Inner<usize> {
+        self.check_known()?;
         if offset >= self.size {
             return Ok(0);
         }
@@ -155,6 +156,7 @@ impl FileState {
 
     /// The next data or hole at or after `offset`, by whole segments.
     pub fn seek(&self, file: &dyn File, tools: &Tools, offset: u64, what: Seek) -> Inner<u64> {
+        self.check_known()?;
         if offset >= self.size {
             return Err(Fault::Os(libc::ENXIO));
         }

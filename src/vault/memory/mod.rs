@@ -28,8 +28,8 @@ use parking_lot::{Condvar, Mutex};
 use self::db::{Db, EntryKey, NameTag, NoticeRow, PREFIX};
 use self::survey::Survey;
 use super::check::join;
-use super::core::Core;
-use super::error::Inner;
+use super::core::{Core, DEPTH_MAX};
+use super::error::{Fault, Inner};
 use super::keys::DirectoryId;
 use super::types::{NodeId, ROOT};
 use crate::crypto::{Random, RecordCipher};
@@ -162,6 +162,13 @@ struct Touched {
     number: u64,
 }
 
+impl Touched {
+    /// What it counts for without its names: its paths and its chain take memory for each directory above it.
+    fn weight(&self) -> usize {
+        1 + self.chain.len() / 16
+    }
+}
+
 /// The way from the root to a directory: names, and hashes of the ids of the directories that have them.
 type Chain = Vec<(Vec<u8>, [u8; 32])>;
 
@@ -183,7 +190,7 @@ struct Done {
 #[derive(Default)]
 struct Held {
     touched: HashMap<PlaceId, Touched>,
-    /// How many names and directories there are.
+    /// How many names and directories there are, those that are deep counted as several.
     len: usize,
     /// How many operations were noted.
     count: u64,
@@ -205,7 +212,7 @@ impl Held {
             touched.names.retain(|name, done| learnt.names.get(name) != Some(done));
             touched.number != learnt.number || !touched.names.is_empty()
         });
-        self.len = self.touched.values().map(|touched| 1 + touched.names.len()).sum();
+        self.len = self.touched.values().map(|touched| touched.weight() + touched.names.len()).sum();
     }
 }
 
@@ -277,6 +284,32 @@ impl Memory {
         crate::crypto::hmac(&self.hashes, &[parent, name, hash])
     }
 
+    /// The place of a directory by its node; that of the root is its id.
+    fn place_of(&self, core: &Core, node: NodeId) -> Inner<PlaceId> {
+        // Up to the nearest one that is known, and down again: depth is somebody else's choice and must not be that of our stack.
+        let moves = core.nodes.moves();
+        let (mut at, mut below) = (node, Vec::new());
+        let mut place = loop {
+            if at == ROOT {
+                break core.directory_id(ROOT)?;
+            }
+            if let Some(place) = core.nodes.place(at) {
+                break place;
+            }
+            if below.len() >= DEPTH_MAX {
+                return Err(Fault::Os(libc::ELOOP));
+            }
+            let link = core.nodes.link(at)?;
+            below.push((at, link.name));
+            at = link.parent;
+        };
+        while let Some((node, name)) = below.pop() {
+            place = self.place(&place, &name, &self.hash(&core.directory_id(node)?, b""));
+            core.nodes.set_place(node, moves, place);
+        }
+        Ok(place)
+    }
+
     fn key(&self, place: &PlaceId, name: &[u8]) -> EntryKey {
         let mut key = [0; 48];
         key[..PREFIX].copy_from_slice(&prefix(place));
@@ -329,8 +362,7 @@ impl Memory {
     /// Notes that this client changes the name `name` in a directory, or commits a file in it. With `left` it has removed or renamed what had
     /// the name.
     fn note(&self, core: &Core, directory: NodeId, name: Option<&[u8]>, left: bool) {
-        let (Ok(id), Ok(chain)) = (core.directory_id(directory), self.chain_of(core, directory)) else { return };
-        let place = self.place_at(core, &chain);
+        let (Ok(id), Ok(place)) = (core.directory_id(directory), self.place_of(core, directory)) else { return };
         let mut held = self.held.lock();
         let Held { touched, len, count } = &mut *held;
         *count += 1;
@@ -338,8 +370,10 @@ impl Memory {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(free) => {
                 let Some((cipher, plain)) = core.nodes.stored_path(directory).zip(core.nodes.plain_path(directory)) else { return };
-                *len += 1;
-                free.insert(Touched { id, cipher, plain, chain, names: HashMap::new(), number: 0 })
+                let Ok(chain) = self.chain_of(core, directory) else { return };
+                let new = Touched { id, cipher, plain, chain, names: HashMap::new(), number: 0 };
+                *len += new.weight();
+                free.insert(new)
             }
         };
         touched.number = *count;

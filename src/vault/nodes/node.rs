@@ -77,6 +77,8 @@ impl From<Link> for Kept {
 pub(super) struct Rare {
     /// Id of a directory.
     pub directory: Option<DirectoryId>,
+    /// What the rollback memory calls a directory, and the number of moves when that was worked out.
+    pub place: Option<(u64, [u8; 32])>,
     /// What the object was when its last name went, but for the name: what is asked of a directory, a FIFO or a place on a path that
     /// somebody still holds, and of which nothing here is open.
     pub last: Option<Stat>,
@@ -176,12 +178,20 @@ impl Node {
         self.rare.as_ref().and_then(|rare| rare.directory)
     }
 
+    pub fn place(&self) -> Option<(u64, [u8; 32])> {
+        self.rare.as_ref().and_then(|rare| rare.place)
+    }
+
     pub fn last(&self) -> Option<Stat> {
         self.rare.as_ref().and_then(|rare| rare.last)
     }
 
     pub fn set_directory(&mut self, directory: Option<DirectoryId>) {
-        self.set_rare(directory.is_some(), |rare| rare.directory = directory);
+        self.set_rare(directory.is_some(), |rare| (rare.directory, rare.place) = (directory, None));
+    }
+
+    pub fn set_place(&mut self, moves: u64, place: [u8; 32]) {
+        self.set_rare(true, |rare| rare.place = Some((moves, place)));
     }
 
     pub fn set_last(&mut self, last: Option<Stat>) {
@@ -192,7 +202,7 @@ impl Node {
         if needed || self.rare.is_some() {
             set(self.rare.get_or_insert_default());
         }
-        if self.rare.as_ref().is_some_and(|rare| rare.directory.is_none() && rare.last.is_none()) {
+        if self.rare.as_ref().is_some_and(|rare| rare.directory.is_none() && rare.place.is_none() && rare.last.is_none()) {
             self.rare = None;
         }
     }

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 
 use super::Action;
-use crate::backing::{Access, Dir, File, Kind, RenameMode, Seek, SetTime};
+use crate::backing::{Access, Dir, DirEntry, File, Kind, RenameMode, Seek, SetTime};
 use crate::format::name::{DIRECTORY_RECORD, StoredName};
 use crate::format::record::DirectoryRecord;
 use crate::vault::check::{CheckFault, LOST_AND_FOUND, hints, join};
-use crate::vault::control::list;
+use crate::vault::control::entries;
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::keys::DirectoryId;
@@ -69,6 +69,7 @@ impl<'a> Bench<'a> {
             Action::Sidecar { directory, name } => self.sidecar(&fault.cipher, directory, name),
             Action::Name { directory, name, .. } => self.restore_name(&fault.cipher, directory, name),
             Action::Keep { name, directory, .. } => self.keep(&fault.cipher, name, *directory),
+            Action::Void { keep } => self.void(fault, keep),
             Action::Trash => self.trash(&fault.cipher),
             Action::Attributes { name } => self.attributes(&fault.cipher, name, fault.list_missing),
             Action::Surplus { name, length } => self.surplus(&fault.cipher, name, *length),
@@ -227,10 +228,31 @@ impl<'a> Bench<'a> {
         Ok(None)
     }
 
+    fn void(&mut self, fault: &CheckFault, keep: &Action) -> Inner<Option<Vec<u8>>> {
+        let (dir, stored) = self.core.open_parent(&fault.cipher)?;
+        let stat = dir.stat(stored)?;
+        let file = dir.open_file(stored, Access::Read)?;
+        let attributes = match dir.get_xattr(stored, xattr::key_of(stat.kind)) {
+            Err(e) if is(&e, libc::EOPNOTSUPP) => None,
+            other => other?,
+        };
+        if stat.size > 0 || file.read_at(&mut [0], 0)? > 0 || attributes.is_some() {
+            return self.act(fault, keep);
+        }
+        dir.unlink(stored)?;
+        if let Action::Keep { place: Some(id), .. } = keep {
+            self.core.folder_at(dir.clone(), *id).tidy(stored);
+        }
+        dir.sync()?;
+        self.forget(&stat);
+        Ok(None)
+    }
+
     fn trash(&mut self, cipher: &[u8]) -> Inner<Option<Vec<u8>>> {
         let (dir, stored) = self.core.open_parent(cipher)?;
         let inside = dir.open_dir(stored)?;
-        if Core::is_empty(&*inside)?.0 && list(&*inside)?.iter().all(|e| inside.stat(&e.name).is_ok_and(|s| s.kind != Kind::Dir)) {
+        let is_file = |entry: Inner<DirEntry>| entry.is_ok_and(|e| inside.stat(&e.name).is_ok_and(|stat| stat.kind != Kind::Dir));
+        if Core::is_empty(&*inside)?.0 && entries(&*inside)?.all(is_file) {
             // It was being removed: it holds no entries.
             self.core.empty_trash(&dir, stored);
             dir.sync()?;

@@ -1,8 +1,9 @@
 //! Repair: what the check has found is put right where that can be known, and set aside where it cannot.
 //!
 //! Rules that hold here
-//! * Nothing is deleted. What cannot be authenticated is moved, as it is, to a directory of this repair in `lost+found`, under an ordinary
-//!   name of the plain view: what of it is good can be read there, and its ciphertext be found.
+//! * Nothing is deleted but files without a byte of ciphertext, in which there is nothing. What cannot be authenticated is moved, as it is,
+//!   to a directory of this repair in `lost+found`, under an ordinary name of the plain view: what of it is good can be read there, and its
+//!   ciphertext be found.
 //! * Each step is one rename, or one new control file that is durable before what it replaces goes; a crash leaves the state before it or
 //!   after it, and the next repair goes on.
 //! * What is sealed anew follows from something that was authenticated: a header's hint, a record, names that decode.
@@ -34,6 +35,8 @@ pub(crate) enum Action {
     Name { directory: DirectoryId, name: Vec<u8>, inside: Option<DirectoryId> },
     /// Moves the object to `lost+found` under `name`. `directory` is its id where it is a directory, `place` that of the one it stands in.
     Keep { name: Vec<u8>, directory: Option<DirectoryId>, place: Option<DirectoryId> },
+    /// Removes a file that has neither a byte of ciphertext nor attributes; does what `keep` says with one that has any by now.
+    Void { keep: Box<Action> },
     /// Ends the removal of a directory.
     Trash,
     /// Copies attributes that cannot be opened to `lost+found`, and takes them off.
@@ -51,6 +54,7 @@ impl Remedy {
             Action::Sidecar { .. } => "write its long name anew, from what is sealed inside it",
             Action::Name { .. } => "give it the name that is sealed inside it",
             Action::Keep { .. } => "move it to lost+found",
+            Action::Void { .. } => "remove it, for nothing is in it",
             Action::Trash => "end the removal",
             Action::Attributes { .. } => "move its attributes to lost+found",
             Action::Surplus { .. } => "move those bytes to lost+found",

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::backing::Access;
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
-use crate::vault::file::OpenFile;
+use crate::vault::file::{Load, OpenFile};
 use crate::vault::types::ROOT;
 
 /// Bytes that are handed on at a time.
@@ -15,8 +15,13 @@ impl Core {
     /// Hands the bytes of `ranges` of the file at a stored path to `take`, with their offsets. Every byte is authentic.
     pub fn salvage(&self, cipher: &[u8], ranges: &[Range<u64>], take: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>) -> Inner<()> {
         let (dir, stored) = self.open_parent(cipher)?;
-        let open =
-            OpenFile::load(ROOT, self.journal.overlay(dir.open_file(stored, Access::Read)?)?, &self.tools(), self.next_serial(), false)?;
+        let open = OpenFile::load(
+            ROOT,
+            self.journal.overlay(dir.open_file(stored, Access::Read)?)?,
+            &self.tools(),
+            self.next_serial(),
+            Load::Read,
+        )?;
         let mut buf = zeroize::Zeroizing::new(vec![0; PART as usize]);
         for range in ranges {
             let mut at = range.start;

@@ -9,7 +9,7 @@ use crate::format::junction::{self, Junction};
 use crate::format::name::{DIRECTORY_RECORD, Decoded, LONG, SIDECAR};
 use crate::format::record::{OVERFLOW, RecordKind, TARGET_MAX, epoch_of, link_record, link_text};
 use crate::sharing::Role;
-use crate::vault::control::{list, read_control, write_control};
+use crate::vault::control::{entries, read_control, write_control};
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::keys::DirectoryId;
@@ -226,8 +226,10 @@ impl Pass<'_> {
             return Ok(());
         }
         // A conflict copy has its name from it too.
-        if list(&**dir)?.iter().any(|other| other.name.starts_with(&entry)) {
-            return Ok(());
+        for other in entries(&**dir)? {
+            if other?.name.starts_with(&entry) {
+                return Ok(());
+            }
         }
         self.header(|_| {
             let _names = core.names.write()?;

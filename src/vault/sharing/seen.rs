@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::super::control::list;
+use super::super::control::entries;
 use super::super::error::Inner;
 use crate::backing::{Access, Dir, Kind, Stat, Timestamp};
 use crate::format::header::PUBLIC;
@@ -63,7 +63,11 @@ fn count_unchanged(dir: &dyn Dir, path: &[u8], seen: &Seen) -> Inner<Option<usiz
         return Ok(None);
     }
     let mut found = 1;
-    for entry in list(dir)?.iter().filter(|entry| !is_control(&entry.name)) {
+    for entry in entries(dir)? {
+        let entry = entry?;
+        if is_control(&entry.name) {
+            continue;
+        }
         let (stat, path) = (dir.stat(&entry.name)?, below(path, &entry.name));
         if stat.kind == Kind::Dir {
             match count_unchanged(&*dir.open_dir(&entry.name)?, &path, seen)? {

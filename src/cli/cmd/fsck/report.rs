@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::salvage::Salvaged;
 use crate::cli::display::{self, JsonPath, Shown};
+use crate::cli::exit::Exit;
 use crate::cli::out::Out;
 use crate::cli::report::{Failure, note};
 use crate::cli::size;
@@ -41,8 +42,24 @@ pub(super) struct Report {
     /// What is of no vault, and left alone.
     #[serde(skip_serializing_if = "is_zero")]
     strangers: u64,
+    /// What was only counted, before a repair or after it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    more: Option<More>,
     #[serde(skip)]
     repairs: bool,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct More {
+    faults: u64,
+    residue: u64,
+    kept: u64,
+}
+
+impl More {
+    fn of(more: &crate::vault::More) -> More {
+        More { faults: more.faults, residue: more.residue, kept: more.kept }
+    }
 }
 
 #[derive(Serialize)]
@@ -75,6 +92,9 @@ struct Fault {
     /// The control file with its attributes is missing, and may only be late.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     list_missing: bool,
+    /// What a crash left behind, and no damage.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    residue: bool,
 }
 
 fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
@@ -99,13 +119,15 @@ impl Fault {
             moved_to: None,
             salvaged_to: None,
             list_missing: fault.list_missing,
+            residue: fault.residue,
         }
     }
 
     fn print(&self, out: &mut Out, repairs: bool) -> Result<(), Failure> {
         let bytes = |path: &JsonPath| path.0.as_os_str().as_encoded_bytes().to_vec();
         let (plain, cipher) = (bytes(&self.plain), bytes(&self.cipher));
-        out.text(format_args!("{}: {} ({})\n", Shown(or_root(&plain)), Shown(self.what.as_bytes()), Shown(or_root(&cipher))))?;
+        let class = if self.residue { "left by a crash: " } else { "" };
+        out.text(format_args!("{}: {class}{} ({})\n", Shown(or_root(&plain)), Shown(self.what.as_bytes()), Shown(or_root(&cipher))))?;
         if let Some(size) = self.size
             && !self.bad.is_empty()
         {
@@ -132,7 +154,7 @@ impl Fault {
 impl Report {
     /// What a check has found; `repairs` where it is told what a repair would do.
     pub fn new(found: &CheckReport, repairs: bool) -> Report {
-        let CheckReport { seen, faults, kept, changing, unused, unlooked, strangers } = found;
+        let CheckReport { seen, faults, kept, changing, unused, unlooked, strangers, more } = found;
         Report {
             clean: faults.is_empty(),
             files: seen.files,
@@ -149,6 +171,7 @@ impl Report {
             unused: unused.map(|crate::vault::Unused { files, bytes }| Unused { files, bytes }),
             unlooked: *unlooked,
             strangers: *strangers,
+            more: (*more != crate::vault::More::default()).then(|| More::of(more)),
             repairs,
         }
     }
@@ -184,13 +207,18 @@ impl Report {
     pub fn left(&mut self, after: &CheckReport) {
         self.clean = after.faults.is_empty();
         self.left = Some(after.faults.iter().map(Fault::of).collect());
-        let Report { unused, unlooked, .. } = Report::new(after, false);
-        (self.unused, self.unlooked) = (unused, unlooked);
+        let Report { unused, unlooked, more, .. } = Report::new(after, false);
+        (self.unused, self.unlooked, self.more) = (unused, unlooked, more);
     }
 
-    /// Whether nothing is wrong, or nothing is left.
-    pub fn is_clean(&self) -> bool {
-        self.clean
+    /// What a script is told: by what is left after a repair, else by what was found.
+    pub fn exit(&self) -> Exit {
+        let left = self.left.as_ref().unwrap_or(&self.faults);
+        match left.iter().map(|fault| fault.residue).reduce(|all, residue| all && residue) {
+            None => Exit::Ok,
+            Some(true) => Exit::Residue,
+            Some(false) => Exit::FaultsFound,
+        }
     }
 
     /// The report as it is left in the vault.
@@ -216,18 +244,28 @@ impl Report {
         }
         out.finish()?;
         let Report { files, dirs, symlinks, others, bytes, faults, .. } = self;
-        let (bytes, faults) = (size::show(*bytes), faults.len());
+        let bytes = size::show(*bytes);
         let counts = [(*files, "file"), (*dirs, "directory"), (*symlinks, "link"), (*others, "other")];
         let counts = counts.map(|(number, one)| display::count(number, one)).join(", ");
-        note(format_args!("{counts}, {bytes} verified; {}", display::count(faults as u64, "fault")));
+        note(format_args!("{counts}, {bytes} verified; {}", told(faults)));
+        if let Some(More { faults, residue, kept }) = self.more {
+            let all = faults + residue + kept;
+            note(format_args!(
+                "{all} more of the same kinds were only counted; after a repair of those above, the next check tells of them"
+            ));
+        }
         if self.in_journal > 0 {
             note(format_args!(
                 "{} files were verified with what the journal of an interrupted mount holds for them; the next mount, or fsck --repair, brings it to its place",
                 self.in_journal
             ));
         }
-        if let Some(left) = &self.left {
-            note(format_args!("after the repair {} faults are left", left.len()));
+        match &self.left {
+            Some(left) => note(format_args!("after the repair: {}", told(left))),
+            None if self.exit() == Exit::Residue && !self.repairs => {
+                note("kithfs fsck --repair clears what a crash left, without a question")
+            }
+            None => {}
         }
         // what could not be moved is where it was
         let has_moved = self.faults.iter().any(|fault| fault.moved_to.is_some());
@@ -251,6 +289,13 @@ impl Report {
         }
         Ok(())
     }
+}
+
+/// How many faults there are, and how much that a crash has left.
+fn told(faults: &[Fault]) -> String {
+    let residue = faults.iter().filter(|fault| fault.residue).count();
+    let damage = display::count((faults.len() - residue) as u64, "fault");
+    if residue == 0 { damage } else { format!("{damage}, {} left by a crash", display::count(residue as u64, "thing")) }
 }
 
 fn or_root(path: &[u8]) -> &[u8] {
