@@ -63,6 +63,8 @@ pub struct Opened {
     pub keep_cache: bool,
     /// Where nobody else has the file open and the kernel is not to keep its pages: the size of its contents in bytes.
     pub unknown: Option<u64>,
+    /// The kernel is to hold back nothing of what is written through this descriptor.
+    pub direct: bool,
 }
 
 /// A directory that was opened.
@@ -227,6 +229,16 @@ pub trait Operations: Send + Sync + 'static {
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
     /// Writes all of `data`. `kill_suid_sgid`: clear suid and (where group-executable) sgid first.
     fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()>;
+    /// Pages of the kernel's, of `range`, could not be written: `error` was the answer of [`Operations::write`].
+    fn pages_refused(&self, handle: Handle, range: std::ops::Range<u64>, error: Errno) {
+        let _ = (handle, range, error);
+    }
+    /// Asked before the kernel takes in a write that it may hold back, where it was told to ask. An error is that of write(2); true has it
+    /// send what it holds of the file first, and ask before the next one again.
+    fn before_write(&self, handle: Handle) -> Result<bool> {
+        let _ = handle;
+        Ok(false)
+    }
     /// close(2) of one descriptor: the last chance to report an error of a write.
     fn flush(&self, handle: Handle) -> Result<()>;
     /// The last descriptor and mapping are gone. Nobody sees the error.

@@ -57,7 +57,8 @@ impl VaultFs {
     }
 
     fn file(opened: crate::vault::Opened) -> Opened {
-        Opened { handle: opened.handle, keep_cache: opened.keep_cache, unknown: opened.alone.filter(|_| !opened.keep_cache) }
+        let crate::vault::Opened { handle, keep_cache, alone, direct, .. } = opened;
+        Opened { handle, keep_cache, unknown: alone.filter(|_| !keep_cache), direct }
     }
 
     /// The flags for the vault, by the first rule above. Where others write too the kernel has no writeback cache, and does not know where a
@@ -190,6 +191,14 @@ impl Operations for VaultFs {
 
     fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
         Ok(self.used().write(handle, offset, data, kill_suid_sgid)?)
+    }
+
+    fn pages_refused(&self, handle: Handle, range: Range<u64>, error: Errno) {
+        self.used().pages_refused(handle, range.start, range.end, error.get());
+    }
+
+    fn before_write(&self, handle: Handle) -> Result<bool> {
+        Ok(self.used().before_write(handle)?)
     }
 
     fn flush(&self, handle: Handle) -> Result<()> {

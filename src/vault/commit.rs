@@ -431,6 +431,7 @@ impl Committer<'_> {
             hash: header_hash(&header[..self.tools.keys.layout.header()]),
             end: if state.small.is_some() { cipher_len } else { self.tools.keys.layout.header() as u64 },
             len: cipher_len,
+            size: state.size,
         });
         for (level, j, block) in index {
             self.tools.cache.put_block(state.serial, level, j, block);

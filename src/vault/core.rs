@@ -88,6 +88,8 @@ pub(crate) struct Core {
     /// What this client remembers of the vault, where it does.
     pub memory: std::sync::OnceLock<Arc<super::memory::Memory>>,
     pub closed: AtomicBool,
+    /// How much room the store has.
+    pub room: super::room::Room,
     /// Held for each step of a re-sealing pass, none of which is begun once the vault is closed.
     pub passing: Mutex<()>,
 }
@@ -142,6 +144,7 @@ impl Core {
             is_root_user: rustix::process::geteuid().is_root(),
             memory: std::sync::OnceLock::new(),
             closed: AtomicBool::new(false),
+            room: super::room::Room::new(),
             passing: Mutex::new(()),
         })
     }
@@ -337,6 +340,9 @@ impl Core {
     pub fn stat(&self, node: NodeId) -> Inner<Attr> {
         if node == ROOT {
             return self.attr(node, &self.root.stat_self()?, None);
+        }
+        if self.caller_keeps_times && self.nodes.renew_refused(node) {
+            return Err(Fault::Os(libc::ESTALE));
         }
         let place = self.nodes.link(node).and_then(|link| Ok((self.dir(link.parent)?, link)));
         match place {

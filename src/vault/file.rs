@@ -79,6 +79,8 @@ pub(crate) struct Committed {
     pub end: u64,
     /// Length of the ciphertext that it tells of.
     pub len: u64,
+    /// Size of the contents that it tells of.
+    pub size: u64,
 }
 
 /// Everything of an open file that its lock guards.
@@ -138,6 +140,14 @@ pub(crate) struct FileState {
     pub replaced: bool,
     /// The file was shortened, and the commit that goes with it is under way.
     pub cut: bool,
+    /// The chunk up to which the places of tables and index blocks were reserved.
+    pub reserved: u64,
+    /// The kernel may hold pages, or a size, that are not those of this state: the end of the file as it has it. See `room.rs`.
+    pub astray: Option<u64>,
+    /// It has grown since it was opened.
+    pub grew: bool,
+    /// A program has written without the kernel's pages, which so has not learnt the time of it.
+    pub told_no_time: bool,
     /// What the changes take, counted for the whole vault.
     counted: Counted,
 }
@@ -212,6 +222,10 @@ impl OpenFile {
             rewritten: true,
             replaced: false,
             cut: false,
+            reserved: 0,
+            astray: None,
+            grew: false,
+            told_no_time: false,
             counted: Counted::new(tools.cache),
         };
         Arc::new(OpenFile {
@@ -259,7 +273,7 @@ impl OpenFile {
             serial,
             file_id: public.file_id,
             chunk_keys: OnceLock::new(),
-            committed: Some(Committed { hash: header_hash(&bytes[..layout.header()]), end, len: layout.cipher_len(header.size) }),
+            committed: Some(Committed { hash: header_hash(&bytes[..layout.header()]), end, len: layout.cipher_len(header.size), size: header.size }),
             root: Root { hash: header.root, chunks },
             version: header.version,
             oldest_epoch: header.oldest_epoch,
@@ -289,6 +303,10 @@ impl OpenFile {
             rewritten: false,
             replaced: false,
             cut: false,
+            reserved: 0,
+            astray: None,
+            grew: false,
+            told_no_time: false,
             counted: Counted::new(tools.cache),
         };
         Ok(Arc::new(OpenFile {
@@ -304,7 +322,9 @@ impl OpenFile {
 
     /// Reads up to `buf.len()` plain bytes at `offset`; fewer only at the end of the file.
     pub fn read(&self, tools: &Tools, offset: u64, buf: &mut [u8]) -> Inner<usize> {
-        self.state.read().read(&*self.file, tools, offset, buf)
+        let state = self.state.read();
+        state.check_astray(offset, offset.saturating_add(buf.len() as u64))?;
+        state.read(&*self.file, tools, offset, buf)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::commit::Durability;
 use super::core::Core;
-use super::error::{Fault, Inner};
+use super::error::{Fault, Inner, is_no_space};
 use super::file::{FileState, OpenFile};
 use super::open_files::Open;
 use super::seal::Ready;
@@ -55,8 +55,14 @@ impl Core {
         let resized = !flags.truncate && alone && (self.note_size(&file) || self.was_refused(node));
         let keep_cache = !flags.truncate && !self.shared && (!alone || self.is_as_closed(&file));
         let alone = alone.then(|| file.state.read().size);
-        let handle = self.put_handle(Open::File { file, flags });
-        Ok(Opened { handle, keep_cache, alone, resized })
+        let direct = self.is_direct(flags);
+        let handle = self.put_handle(Open::File { file, flags, direct });
+        Ok(Opened { handle, keep_cache, alone, resized, direct })
+    }
+
+    /// Whether the kernel is to hold back nothing of what is written by somebody who opens a file now.
+    pub fn is_direct(&self, flags: OpenFlags) -> bool {
+        flags.write && self.caller_keeps_times && !self.shared && self.is_low()
     }
 
     /// Notes the authenticated size of a file whose ciphertext is longer than that size makes it, and tells whether the attributes that
@@ -76,7 +82,7 @@ impl Core {
     }
 
     pub fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Inner<()> {
-        let (open, flags) = self.file_handle(handle)?;
+        let Open::File { file: open, flags, direct } = self.handle(handle)? else { return Err(Fault::Os(libc::EISDIR)) };
         self.check_writable()?;
         self.writes.fetch_add(1, Ordering::Relaxed);
         if kill_suid_sgid {
@@ -90,7 +96,12 @@ impl Core {
         let mut ready = ahead.chunks(WRITE_PART).enumerate().map(seal).collect::<Vec<Ready>>().into_iter();
         let mut state = open.state.write();
         let mut offset = if flags.append { state.size } else { offset };
+        let size = state.size;
         self.make_room(&open, &mut state, offset.saturating_add(data.len() as u64))?;
+        let low = self.is_low();
+        if low {
+            self.reserve_growth(&open, &state, offset, offset.saturating_add(data.len() as u64)).inspect_err(|fault| self.note_refusal(fault))?;
+        }
         // In parts, so that no commit, and no record of the journal, becomes larger than a bound.
         for part in data.chunks(WRITE_PART) {
             if state.is_full() || state.count(&self.tools()) {
@@ -99,7 +110,17 @@ impl Core {
             }
             let written = state.write_ready(&*open.file, &tools, offset, part, ready.next().unwrap_or_default());
             let vault_is_full = state.count(&tools);
-            written?;
+            let written = written.and_then(|()| if low { self.reserve_tables(&open, &mut state) } else { Ok(()) });
+            if let Err(fault) = written {
+                self.note_refusal(&fault);
+                if is_no_space(fault.errno()) && state.latched.is_none() {
+                    // Who is told that it does not fit finds the file as long as it was.
+                    let shorter = self.take_back(&open, &mut state, size);
+                    state.count(&tools);
+                    shorter?;
+                }
+                return Err(fault);
+            }
             if state.is_full() || vault_is_full {
                 self.commit_state(&open, &mut state, Durability::Ordered)?;
             }
@@ -108,6 +129,12 @@ impl Core {
         if flags.sync {
             self.commit_state(&open, &mut state, Durability::Synced)?;
         }
+        state.grew |= state.size > size;
+        if direct {
+            state.mtime.keep();
+            state.told_no_time = true;
+        }
+        self.note_written(data.len());
         let streams = state.durable && state.unsynced && data.len() >= STREAM;
         drop(state);
         if streams {
@@ -142,7 +169,7 @@ impl Core {
     pub fn release_handle(&self, handle: Handle) -> Inner<()> {
         let removed = self.handles.write().remove(&handle);
         match removed {
-            Some(Open::File { file, flags }) => {
+            Some(Open::File { file, flags, .. }) => {
                 if flags.write {
                     file.state.write().settle_mtime();
                 }
@@ -158,8 +185,16 @@ impl Core {
 
     /// Sets the size of an open file.
     fn truncate(&self, open: &Arc<OpenFile>, size: u64) -> Inner<()> {
-        let mut guard = open.state.write();
-        let state = &mut *guard;
+        let mut state = open.state.write();
+        let was = state.size;
+        let truncated = self.truncate_state(open, &mut state, size);
+        if let Err(fault) = &truncated {
+            self.note_half_done(open, &mut state, was, fault);
+        }
+        truncated
+    }
+
+    fn truncate_state(&self, open: &Arc<OpenFile>, state: &mut FileState, size: u64) -> Inner<()> {
         state.check_latched()?;
         if size > SIZE_MAX {
             return Err(Fault::Os(libc::EFBIG));
@@ -208,13 +243,25 @@ impl Core {
 
     pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Inner<Attr> {
         self.check_writable()?;
+        let mut was = None;
+        let changed = self.set_attributes(node, set, &mut was);
+        if let (Some(was), Err(fault)) = (was, &changed) {
+            self.note_cut(node, was, fault); // it has the new size, and the kernel goes on with the old one
+        }
+        changed
+    }
+
+    /// See [`Core::setattr`]. `was` is the size of a file whose size was changed.
+    fn set_attributes(&self, node: NodeId, set: &SetAttr, was: &mut Option<u64>) -> Inner<Attr> {
         if let Some(size) = set.size {
             if self.nodes.kind(node)? != Kind::File {
                 return Err(Fault::Os(if self.nodes.kind(node)? == Kind::Dir { libc::EISDIR } else { libc::EINVAL }));
             }
             let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
             let open = self.acquire(node, flags)?;
+            let before = open.state.read().size;
             let result = self.truncate(&open, size);
+            *was = result.is_ok().then_some(before);
             if set.mtime == SetTime::Omit {
                 open.state.write().settle_mtime(); // the kernel leaves it as it is
             }

@@ -59,7 +59,12 @@ impl Nodes {
         let key = Key::of(stat);
         let mut guard = self.inside.lock();
         let inside = &mut *guard;
-        let id = inside.nodes.by_key(&key).unwrap_or_else(|| {
+        let known = inside.nodes.by_key(&key);
+        let refused = known.filter(|id| inside.nodes.get(*id).is_some_and(|node| node.is_refused()));
+        if let Some(id) = refused {
+            inside.nodes.leave_key(id);
+        }
+        let id = known.filter(|_| refused.is_none()).unwrap_or_else(|| {
             let id = inside.next;
             inside.next += 1;
             inside.nodes.insert(Node::new(id, key));
@@ -148,6 +153,16 @@ impl Nodes {
     /// In what state a file was closed.
     pub fn closed_as(&self, id: NodeId) -> Closed {
         self.inside.lock().nodes.get(id).map_or(Closed::UNKNOWN, |node| node.closed)
+    }
+
+    /// [`Nodes::renew`], where it was closed in a state that is not the store's, and nobody has it open. Tells whether that is so.
+    pub fn renew_refused(&self, id: NodeId) -> bool {
+        let mut inside = self.inside.lock();
+        let refused = inside.nodes.get(id).is_some_and(|node| node.is_refused());
+        if refused {
+            inside.nodes.leave_key(id);
+        }
+        refused
     }
 
     /// The next lookup of the object gets a new node; this one stays for those who count on it.

@@ -28,6 +28,8 @@ pub(crate) enum Open {
     File {
         file: Arc<OpenFile>,
         flags: OpenFlags,
+        /// Each write of the program comes at once.
+        direct: bool,
     },
     /// `unread` is set when a listing came upon an entry whose name cannot be read as yet, `missing` where that is why it is not listed.
     Dir {
@@ -59,7 +61,7 @@ impl Core {
 
     pub fn file_handle(&self, handle: Handle) -> Inner<(Arc<OpenFile>, OpenFlags)> {
         match self.handle(handle)? {
-            Open::File { file, flags } => Ok((file, flags)),
+            Open::File { file, flags, .. } => Ok((file, flags)),
             Open::Dir { .. } => Err(Fault::Os(libc::EISDIR)),
         }
     }
@@ -75,6 +77,11 @@ impl Core {
             return Err(Fault::Os(libc::ESTALE));
         }
         if let Some(shared) = files.get_mut(&node) {
+            if self.caller_keeps_times && shared.file.state.try_read().is_some_and(|state| state.is_dead()) {
+                // For who has it open; the store has something else, which is another node.
+                self.nodes.renew(node);
+                return Err(Fault::Os(libc::ESTALE));
+            }
             if self.shared && flags.write {
                 self.guard(&shared.file)?;
             }
@@ -293,12 +300,15 @@ impl Core {
     /// Notes in what state a file is closed.
     fn note_closed(&self, open: &OpenFile, refused: bool) {
         let closed = match open.state.try_read() {
-            Some(state) if state.changed || state.latched.is_some() => Closed::REFUSED,
+            Some(state) if state.changed || state.latched.is_some() || state.told_no_time => Closed::REFUSED,
             Some(state) => state_mark(&state),
             None if refused => Closed::REFUSED,
             None => Closed::UNKNOWN,
         };
-        self.nodes.set_closed(open.node, closed);
+        match closed {
+            Closed::REFUSED => self.note_stale(open.node),
+            closed => self.nodes.set_closed(open.node, closed),
+        }
     }
 
     /// Whether a file that was just loaded is in the state in which it was closed here: pages of another one, which somebody has put in its
@@ -318,7 +328,7 @@ impl Core {
     fn commit_last(&self, open: &OpenFile) -> Inner<()> {
         let mut state = open.state.write();
         let durability = if state.replaced { Durability::Synced } else { Durability::Ordered };
-        self.commit_state(open, &mut state, durability)
+        self.commit_what_fits(open, &mut state, durability)
     }
 
     /// The stored path that a record of the file names; `None` where no name leads to it any more. A hard link that nobody has looked up is

@@ -141,6 +141,17 @@ pub struct Opened {
     /// the ciphertext: somebody lengthened it, a crash left a tail, or what was written was refused when it was closed. Whoever has believed
     /// those attributes must ask again.
     pub resized: bool,
+    /// The kernel is to hold back nothing of what is written: there is little room, and it could not take back that it has.
+    pub direct: bool,
+}
+
+/// What the kernel is to forget of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forget {
+    /// Its attributes: it asks before the next write.
+    Attributes,
+    /// Its pages, those that it has not sent as well, and its attributes.
+    Pages,
 }
 
 /// What `fallocate` does with a range.

@@ -394,7 +394,7 @@ impl Operations for MemFs {
         // The kernel has nothing of what was never opened.
         let unknown = (!inode.was_open).then_some(inode.data.len() as u64);
         inode.was_open = true;
-        Ok(Opened { handle: state.open(node)?, keep_cache: unknown.is_none(), unknown })
+        Ok(Opened { handle: state.open(node)?, keep_cache: unknown.is_none(), unknown, direct: false })
     }
 
     fn create(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, request: OpenRequest) -> Result<(Attr, Opened)> {
@@ -406,7 +406,7 @@ impl Operations for MemFs {
         let mut state = self.state();
         let attr = state.make(caller, parent, name, Kind::File, perm, Vec::new())?;
         state.node(attr.node)?.was_open = true;
-        Ok((attr, Opened { handle: state.open(attr.node)?, keep_cache: true, unknown: None }))
+        Ok((attr, Opened { handle: state.open(attr.node)?, keep_cache: true, unknown: None, direct: false }))
     }
 
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -123,6 +123,11 @@ impl Node {
         self.key.kind
     }
 
+    /// Whether it was closed in a state that is not the store's, and nobody has it open.
+    pub fn is_refused(&self) -> bool {
+        self.closed == Closed::REFUSED && self.opens == 0
+    }
+
     pub fn directory(&self) -> Option<DirectoryId> {
         self.rare.as_ref().and_then(|rare| rare.directory)
     }
