@@ -502,17 +502,11 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let kill_suid_sgid = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let write = || self.ops.write(handle.0, offset, data, kill_suid_sgid);
-        let written = guarded("write", || {
-            let written = self.killing(request, node, kill_suid_sgid, write);
-            if let Err(error) = written.as_ref()
-                && write_flags.contains(WriteFlags::FUSE_WRITE_CACHE)
-            {
-                self.ops.pages_refused(handle.0, offset..offset.saturating_add(data.len() as u64), *error);
-            }
-            written
-        });
-        match written {
+        let write = || match write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            true => self.ops.write_pages(handle.0, offset, data, kill_suid_sgid),
+            false => self.ops.write(handle.0, offset, data, kill_suid_sgid),
+        };
+        match guarded("write", || self.killing(request, node, kill_suid_sgid, write)) {
             Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(refusal(error)),
         }

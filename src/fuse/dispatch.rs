@@ -269,14 +269,11 @@ impl Dispatcher {
                 out.truncate(read);
             }
             Call::Write { handle, offset, data, kill, held } => {
-                let write = || self.ops.write(handle, offset, data, kill);
-                let written = privilege::killing(&*self.ops, &self.device, node, kill.then_some(by), write);
-                if let Err(error) = written.as_ref()
-                    && held
-                {
-                    self.ops.pages_refused(handle, offset..offset.saturating_add(data.len() as u64), *error);
-                }
-                written?;
+                let write = || match held {
+                    true => self.ops.write_pages(handle, offset, data, kill),
+                    false => self.ops.write(handle, offset, data, kill),
+                };
+                privilege::killing(&*self.ops, &self.device, node, kill.then_some(by), write)?;
                 put_written(out, data.len() as u32); // the kernel gave the length as such a number
             }
             Call::StatFs => put_statfs(out, &self.ops.statfs()?),

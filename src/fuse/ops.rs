@@ -229,9 +229,9 @@ pub trait Operations: Send + Sync + 'static {
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
     /// Writes all of `data`. `kill_suid_sgid`: clear suid and (where group-executable) sgid first.
     fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()>;
-    /// Pages of the kernel's, of `range`, could not be written: `error` was the answer of [`Operations::write`].
-    fn pages_refused(&self, handle: Handle, range: std::ops::Range<u64>, error: Errno) {
-        let _ = (handle, range, error);
+    /// [`Operations::write`] of pages that the kernel has held back: for it they count as written, also where they are refused.
+    fn write_pages(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
+        self.write(handle, offset, data, kill_suid_sgid)
     }
     /// Asked before the kernel takes in a write that it may hold back, where it was told to ask. An error is that of write(2); true has it
     /// send what it holds of the file first, and ask before the next one again.

@@ -193,8 +193,14 @@ impl Operations for VaultFs {
         Ok(self.used().write(handle, offset, data, kill_suid_sgid)?)
     }
 
-    fn pages_refused(&self, handle: Handle, range: Range<u64>, error: Errno) {
-        self.used().pages_refused(handle, range.start, range.end, error.get());
+    fn write_pages(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
+        let end = offset.saturating_add(data.len() as u64);
+        loop {
+            let Err(error) = self.write(handle, offset, data, kill_suid_sgid) else { return Ok(()) };
+            if !self.vault.pages_refused(handle, offset, end, error.get()) {
+                return Err(error);
+            }
+        }
     }
 
     fn before_write(&self, handle: Handle) -> Result<bool> {

@@ -144,6 +144,8 @@ pub(crate) struct FileState {
     pub reserved: u64,
     /// The kernel may hold pages, or a size, that are not those of this state: the end of the file as it has it. See `room.rs`.
     pub astray: Option<u64>,
+    /// Pages of the kernel were refused for want of room: why, and where the first of them begins. What is before them may still come.
+    pub refused: Option<(i32, u64)>,
     /// It has grown since it was opened.
     pub grew: bool,
     /// A program has written without the kernel's pages, which so has not learnt the time of it.
@@ -180,6 +182,8 @@ pub(crate) struct OpenFile {
     pub state: RwLock<FileState>,
     /// Name or mode have changed; the next commit begins with a real flush.
     pub inode_changed: AtomicBool,
+    /// Whether [`FileState::astray`] is set.
+    pub astray: AtomicBool,
     /// Where several daemons have the vault open: the lock of who has the file open for writing.
     pub guard: Mutex<Option<Arc<dyn File>>>,
 }
@@ -224,6 +228,7 @@ impl OpenFile {
             cut: false,
             reserved: 0,
             astray: None,
+            refused: None,
             grew: false,
             told_no_time: false,
             counted: Counted::new(tools.cache),
@@ -235,6 +240,7 @@ impl OpenFile {
             file_id,
             state: RwLock::new(state),
             inode_changed: AtomicBool::new(false),
+            astray: AtomicBool::new(false),
             guard: Mutex::new(None),
         })
     }
@@ -305,6 +311,7 @@ impl OpenFile {
             cut: false,
             reserved: 0,
             astray: None,
+            refused: None,
             grew: false,
             told_no_time: false,
             counted: Counted::new(tools.cache),
@@ -316,6 +323,7 @@ impl OpenFile {
             file_id: state.file_id,
             state: RwLock::new(state),
             inode_changed: AtomicBool::new(false),
+            astray: AtomicBool::new(false),
             guard: Mutex::new(None),
         }))
     }

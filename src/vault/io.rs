@@ -67,7 +67,7 @@ impl Core {
 
     /// Notes the authenticated size of a file whose ciphertext is longer than that size makes it, and tells whether the attributes that
     /// were given out so far may be wrong.
-    fn note_size(&self, open: &OpenFile) -> bool {
+    pub fn note_size(&self, open: &OpenFile) -> bool {
         let state = open.state.read();
         if state.changed || self.shown_size(open.inode, state.backing_len) == state.size {
             return false;
@@ -94,11 +94,12 @@ impl Core {
         let at = |i: usize| offset.saturating_add((i * WRITE_PART) as u64);
         let seal = |(i, part)| Ready::seal(&tools, &open.file_id, at(i), part);
         let mut ready = ahead.chunks(WRITE_PART).enumerate().map(seal).collect::<Vec<Ready>>().into_iter();
+        let low = self.is_low(); // which looks at the table of open files: not with a file locked
         let mut state = open.state.write();
         let mut offset = if flags.append { state.size } else { offset };
+        state.check_refused(offset.saturating_add(data.len() as u64))?;
         let size = state.size;
         self.make_room(&open, &mut state, offset.saturating_add(data.len() as u64))?;
-        let low = self.is_low();
         if low {
             self.reserve_growth(&open, &state, offset, offset.saturating_add(data.len() as u64)).inspect_err(|fault| self.note_refusal(fault))?;
         }
@@ -151,7 +152,8 @@ impl Core {
             // Who closes a file asks for the last time whether all went well; of what the last close finds nobody is told.
             let mut state = open.state.write();
             state.settle_mtime();
-            return self.commit_state(&open, &mut state, Durability::Ordered);
+            self.commit_state(&open, &mut state, Durability::Ordered)?;
+            return state.check_refused(u64::MAX);
         }
         open.state.read().check_latched()
     }
@@ -163,7 +165,8 @@ impl Core {
         }
         let mut state = open.state.write();
         state.settle_mtime();
-        self.commit_state(&open, &mut state, Durability::Synced)
+        self.commit_state(&open, &mut state, Durability::Synced)?;
+        state.check_refused(u64::MAX)
     }
 
     pub fn release_handle(&self, handle: Handle) -> Inner<()> {
@@ -196,6 +199,7 @@ impl Core {
 
     fn truncate_state(&self, open: &Arc<OpenFile>, state: &mut FileState, size: u64) -> Inner<()> {
         state.check_latched()?;
+        state.check_refused(u64::MAX)?;
         if size > SIZE_MAX {
             return Err(Fault::Os(libc::EFBIG));
         }
@@ -407,6 +411,7 @@ impl Core {
         let end = offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Fault::Os(libc::EFBIG))?;
         let mut state = open.state.write();
         state.check_latched()?;
+        state.check_refused(u64::MAX)?;
         let tools = self.tools();
         let lengthens = |keep_size: bool, state: &FileState| !keep_size && end > state.size;
         match mode {

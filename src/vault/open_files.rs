@@ -77,9 +77,11 @@ impl Core {
             return Err(Fault::Os(libc::ESTALE));
         }
         if let Some(shared) = files.get_mut(&node) {
-            if self.caller_keeps_times && shared.file.state.try_read().is_some_and(|state| state.is_dead()) {
-                // For who has it open; the store has something else, which is another node.
-                self.nodes.renew(node);
+            let is_dead = |open: &OpenFile| open.astray.load(Ordering::Acquire) || open.state.try_read().is_some_and(|s| s.is_dead());
+            if self.caller_keeps_times && is_dead(&shared.file) {
+                let open = shared.file.clone();
+                drop(files);
+                self.leave_behind(&open);
                 return Err(Fault::Os(libc::ESTALE));
             }
             if self.shared && flags.write {
@@ -300,7 +302,7 @@ impl Core {
     /// Notes in what state a file is closed.
     fn note_closed(&self, open: &OpenFile, refused: bool) {
         let closed = match open.state.try_read() {
-            Some(state) if state.changed || state.latched.is_some() || state.told_no_time => Closed::REFUSED,
+            Some(state) if state.is_dead() || state.changed || state.latched.is_some() || state.told_no_time => Closed::REFUSED,
             Some(state) => state_mark(&state),
             None if refused => Closed::REFUSED,
             None => Closed::UNKNOWN,

@@ -129,11 +129,10 @@ impl Vault {
         self.on_handle("write", handle, |core, handle| core.write(handle, offset, data, kill_suid_sgid))
     }
 
-    /// Notes that pages of a cache above, of `offset..end`, were refused with `errno`: there they count as written.
-    pub fn pages_refused(&self, handle: Handle, offset: u64, end: u64, errno: i32) {
-        if let Ok(route) = self.shares().raw(handle) {
-            route.core.pages_refused(route.local, offset, end, errno);
-        }
+    /// Notes that pages of a cache above, of `offset..end`, were refused with `errno`: there they count as written. True where they are to be
+    /// written once more.
+    pub fn pages_refused(&self, handle: Handle, offset: u64, end: u64, errno: i32) -> bool {
+        self.shares().raw(handle).is_ok_and(|route| route.core.pages_refused(route.local, offset, end, errno))
     }
 
     /// Tells, before a cache above takes in more of a file, whether it is to send what it holds first.
@@ -142,6 +141,11 @@ impl Vault {
     /// What the write is to fail with: that of an earlier one, or `ENOSPC` where there is no more room.
     pub fn before_write(&self, handle: Handle) -> Result<bool> {
         self.on_handle("write", handle, |core, handle| core.before_write(handle))
+    }
+
+    /// Whether the store has little room. What is opened for writing now is written with nothing held back.
+    pub fn is_low(&self) -> bool {
+        self.core().is_low()
     }
 
     /// Has `tell` called, from any thread, for each node of which a cache above is to forget something: what was written to it was refused, or

@@ -6,6 +6,7 @@
 //! Rules that hold here
 //! * A file that has grown by more than the store takes is committed as far as it fits, from its beginning: never less than was committed
 //!   before. The program is told.
+//! * Pages come in any order. From the first that is refused on none is taken, those before it still are.
 //! * A file of which bytes are gone that the kernel has taken is *astray*: whoever has it open gets the error, the kernel drops its pages,
 //!   and the next open or lookup by name finds another node, which shows what was committed.
 //! * While there is little room, files are opened for writing so that the kernel holds nothing back (`FOPEN_DIRECT_IO`), and the places of
@@ -106,16 +107,29 @@ impl FileState {
     /// Fails where the kernel believes in bytes of `offset..end` that nobody has committed.
     pub fn check_astray(&self, offset: u64, end: u64) -> Inner<()> {
         match self.astray {
-            Some(believed) if self.changed || offset < believed && end > self.size && believed > self.size => {
-                Err(Fault::Os(self.latched.unwrap_or(libc::EIO)))
+            Some(believed) if self.is_lost() || offset < believed && end > self.size && believed > self.size => {
+                Err(Fault::Os(self.latched.or(self.refused.map(|(errno, _)| errno)).unwrap_or(libc::EIO)))
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether nothing that is done through this state reaches the store any more, though it is not what the store has.
+    /// Whether there are changes that never reach the store any more.
+    fn is_lost(&self) -> bool {
+        self.changed && self.latched.is_some()
+    }
+
+    /// Whether this state is not what the store has, nor will be, or not what the kernel believes.
     pub fn is_dead(&self) -> bool {
-        self.astray.is_some() || self.changed && self.latched.is_some()
+        self.astray.is_some() || self.is_lost()
+    }
+
+    /// Fails where pages were refused from before `end` on.
+    pub fn check_refused(&self, end: u64) -> Inner<()> {
+        match self.refused {
+            Some((errno, from)) if end > from => Err(Fault::Os(errno)),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -241,6 +255,7 @@ impl Core {
     fn lead_astray(&self, open: &OpenFile, state: &mut FileState, end: u64) {
         if self.caller_keeps_times {
             state.astray = Some(end.max(state.astray.unwrap_or(0)));
+            open.astray.store(true, Ordering::Release);
             self.have_forgotten(open.node, Forget::Pages);
         }
     }
@@ -269,21 +284,43 @@ impl Core {
         self.have_forgotten(node, Forget::Attributes);
     }
 
-    /// Notes that pages of the kernel, of `offset..end`, were refused with `errno`: they count as written there, and are not.
-    pub fn pages_refused(&self, handle: Handle, offset: u64, end: u64, errno: i32) {
-        let Ok((open, _)) = self.file_handle(handle) else { return };
+    /// Notes that pages of the kernel, of `offset..end`, were refused with `errno`: they count as written there, and are not. True where they
+    /// are to be written once more: pages from behind them had come before, and have made room.
+    pub fn pages_refused(&self, handle: Handle, offset: u64, end: u64, errno: i32) -> bool {
+        let Ok((open, _)) = self.file_handle(handle) else { return false };
         let mut state = open.state.write();
-        let end = end.max(state.size);
-        if is_no_space(errno) && state.latched.is_none() && !self.read_only {
-            // Other pages, from behind these, may have come before them.
-            let floor = state.committed.as_ref().map_or(0, |committed| committed.size);
-            let kept = self.take_back(&open, &mut state, offset.max(floor));
-            if kept.is_ok() && self.has_name(&open) {
-                let _ = self.commit_what_fits(&open, &mut state, Durability::Ordered);
-            }
+        let size = state.size;
+        // What was committed stays, and what was taken in before counts.
+        let from = offset.max(state.committed.as_ref().map_or(0, |committed| committed.size));
+        let (first, makes_room) = (state.refused.map_or(u64::MAX, |(_, first)| first), size > end);
+        let until = if makes_room { from.max(end) } else { from };
+        if is_no_space(errno) && state.latched.is_none() && self.take_back(&open, &mut state, from).is_ok() {
+            state.refused = Some((errno, first.min(until)));
+        } else {
+            state.latched.get_or_insert(errno);
         }
-        state.latched.get_or_insert(errno);
-        self.lead_astray(&open, &mut state, end);
+        self.lead_astray(&open, &mut state, end.max(size));
+        makes_room && state.latched.is_none() && end <= first
+    }
+
+    /// Leaves a file to those who have it open, who get errors: whoever opens it now gets another node, and what the store has.
+    pub fn leave_behind(&self, open: &OpenFile) {
+        let mut state = open.state.write();
+        if let Some((errno, _)) = state.refused
+            && state.latched.is_none()
+        {
+            if self.has_name(open) {
+                let _ = self.commit_what_fits(open, &mut state, Durability::Ordered);
+            }
+            state.latched.get_or_insert(errno);
+        }
+        drop(state);
+        let _ = self.journal.repair(open.inode, &|| self.nodes.stored_path(open.node));
+        // The kernel asks once more, and must be told the true size then.
+        if let Ok(stored) = OpenFile::load(open.node, open.file.clone(), &self.tools(), self.next_serial(), false) {
+            self.note_size(&stored);
+        }
+        self.nodes.renew(open.node);
     }
 
     /// What a write that the kernel is about to take in is to fail with; else whether it is to ask again before the next one, after it has
@@ -296,6 +333,7 @@ impl Core {
         let grows = {
             let state = open.state.read();
             state.check_latched()?;
+            state.check_refused(u64::MAX)?;
             state.grew
         };
         if !self.is_low() {
