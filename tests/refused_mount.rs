@@ -348,7 +348,11 @@ fn what_is_shown_after_any_failure_is_what_was_there() {
                 file = None;
             }
             let mut shown = Vec::new();
-            let read = fs::File::open(mount.path("file")).and_then(|mut there| there.read_to_end(&mut shown));
+            let mut there = File::open(mount.path("file")).unwrap_or_else(|error| panic!("open: {error}, {at}"));
+            let read = there.read_to_end(&mut shown);
+            drop(there);
+            log.push(format!("shown {} of {:?} {}", shown.len(), states.iter().map(Vec::len).collect::<Vec<_>>(), states.last() == Some(&shown)));
+            let at = format!("run {seed}, {done:?}: {log:#?}");
             match read {
                 Ok(_) if faulty => assert!(states.contains(&shown), "{} bytes, {at}", shown.len()),
                 Ok(_) => assert!(done.is_err() && states.contains(&shown) || states.last() == Some(&shown), "{} bytes, {at}", shown.len()),

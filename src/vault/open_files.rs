@@ -77,8 +77,7 @@ impl Core {
             return Err(Fault::Os(libc::ESTALE));
         }
         if let Some(shared) = files.get_mut(&node) {
-            let is_dead = |open: &OpenFile| open.astray.load(Ordering::Acquire) || open.state.try_read().is_some_and(|s| s.is_dead());
-            if self.caller_keeps_times && is_dead(&shared.file) {
+            if shared.file.astray.load(Ordering::Acquire) {
                 let open = shared.file.clone();
                 drop(files);
                 self.leave_behind(&open);
@@ -219,6 +218,9 @@ impl Core {
         let _pinned = if self.shared { Some(self.begin_together(open, state)?) } else { None };
         let committed = self.committer(&|| self.next_serial()).commit(state, open, &path, durability);
         state.count(&self.tools());
+        if committed.is_err() {
+            self.note_lost(open, state);
+        }
         committed?;
         if self.shared { self.end_together(open, state) } else { Ok(()) }
     }
@@ -302,13 +304,16 @@ impl Core {
     /// Notes in what state a file is closed.
     fn note_closed(&self, open: &OpenFile, refused: bool) {
         let closed = match open.state.try_read() {
-            Some(state) if state.is_dead() || state.changed || state.latched.is_some() || state.told_no_time => Closed::REFUSED,
+            Some(state) if state.astray.is_some() || state.changed || state.latched.is_some() || state.told_no_time => Closed::REFUSED,
             Some(state) => state_mark(&state),
             None if refused => Closed::REFUSED,
             None => Closed::UNKNOWN,
         };
         match closed {
-            Closed::REFUSED => self.note_stale(open.node),
+            Closed::REFUSED => {
+                self.learn_size(open);
+                self.note_stale(open.node);
+            }
             closed => self.nodes.set_closed(open.node, closed),
         }
     }

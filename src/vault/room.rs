@@ -119,11 +119,6 @@ impl FileState {
         self.changed && self.latched.is_some()
     }
 
-    /// Whether this state is not what the store has, nor will be, or not what the kernel believes.
-    pub fn is_dead(&self) -> bool {
-        self.astray.is_some() || self.is_lost()
-    }
-
     /// Fails where pages were refused from before `end` on.
     pub fn check_refused(&self, end: u64) -> Inner<()> {
         match self.refused {
@@ -260,6 +255,13 @@ impl Core {
         }
     }
 
+    /// Notes, where a commit has failed for good, that the kernel believes in what will never be committed.
+    pub fn note_lost(&self, open: &OpenFile, state: &mut FileState) {
+        if state.is_lost() {
+            self.lead_astray(open, state, state.size);
+        }
+    }
+
     /// Notes that something has failed which has changed the state of a file all the same, and not what the kernel knows of it: its size
     /// there was `was`.
     pub fn note_half_done(&self, open: &OpenFile, state: &mut FileState, was: u64, fault: &Fault) {
@@ -315,12 +317,16 @@ impl Core {
             state.latched.get_or_insert(errno);
         }
         drop(state);
+        self.learn_size(open);
+        self.nodes.renew(open.node);
+    }
+
+    /// Learns the size of what the store has of a file: the kernel looks the name up once more, and must be told the true one then.
+    pub fn learn_size(&self, open: &OpenFile) {
         let _ = self.journal.repair(open.inode, &|| self.nodes.stored_path(open.node));
-        // The kernel asks once more, and must be told the true size then.
         if let Ok(stored) = OpenFile::load(open.node, open.file.clone(), &self.tools(), self.next_serial(), false) {
             self.note_size(&stored);
         }
-        self.nodes.renew(open.node);
     }
 
     /// What a write that the kernel is about to take in is to fail with; else whether it is to ask again before the next one, after it has
