@@ -62,7 +62,8 @@ fn fills_up(path: &[u8], old: State, new: State, prepare: impl Fn(&Vault), act: 
             // A name may be there before its contents, where there was none.
             let begun = old.is_none() && found.as_ref().is_some_and(|f| new.as_ref().is_some_and(|n| n.starts_with(f)));
             // What was refused is there as far as there was room for it.
-            let fits = done.is_err() && matches!((&found, &old, &new), (Some(f), Some(o), Some(n)) if f.len() >= o.len() && n.starts_with(f));
+            let fits =
+                done.is_err() && matches!((&found, &old, &new), (Some(f), Some(o), Some(n)) if f.len() >= o.len() && n.starts_with(f));
             assert!(begun || fits || found == old || found == new, "{what}, {when}: {:?} bytes", found.map(|f| f.len()));
             assert!(get(vault, b"bystander").unwrap() == pattern(99, 9000), "{what}, {when}");
         };

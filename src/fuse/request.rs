@@ -411,7 +411,10 @@ mod tests {
         abi::put(&mut write, abi::write_in::size, &4u32.to_ne_bytes());
         assert_eq!(Call::from_body(opcode::WRITE, &write), Err(Errno::EINVAL));
         write.push(9);
-        assert_eq!(Call::from_body(opcode::WRITE, &write), Ok(Call::Write { handle: 0, offset: 0, data: &[0, 0, 0, 9], kill: false, held: false }));
+        assert_eq!(
+            Call::from_body(opcode::WRITE, &write),
+            Ok(Call::Write { handle: 0, offset: 0, data: &[0, 0, 0, 9], kill: false, held: false })
+        );
         let forget = [&u32::MAX.to_ne_bytes()[..], &[0; 4], &[1; 32]].concat();
         assert_eq!(Call::from_body(opcode::BATCH_FORGET, &forget), Err(Errno::EINVAL));
         let set = [&5u32.to_ne_bytes()[..], &0u32.to_ne_bytes(), b"user.n\0valu"].concat();

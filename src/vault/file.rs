@@ -279,7 +279,12 @@ impl OpenFile {
             serial,
             file_id: public.file_id,
             chunk_keys: OnceLock::new(),
-            committed: Some(Committed { hash: header_hash(&bytes[..layout.header()]), end, len: layout.cipher_len(header.size), size: header.size }),
+            committed: Some(Committed {
+                hash: header_hash(&bytes[..layout.header()]),
+                end,
+                len: layout.cipher_len(header.size),
+                size: header.size,
+            }),
             root: Root { hash: header.root, chunks },
             version: header.version,
             oldest_epoch: header.oldest_epoch,

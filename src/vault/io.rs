@@ -101,7 +101,8 @@ impl Core {
         let size = state.size;
         self.make_room(&open, &mut state, offset.saturating_add(data.len() as u64))?;
         if low {
-            self.reserve_growth(&open, &state, offset, offset.saturating_add(data.len() as u64)).inspect_err(|fault| self.note_refusal(fault))?;
+            self.reserve_growth(&open, &state, offset, offset.saturating_add(data.len() as u64))
+                .inspect_err(|fault| self.note_refusal(fault))?;
         }
         // In parts, so that no commit, and no record of the journal, becomes larger than a bound.
         for part in data.chunks(WRITE_PART) {

@@ -32,13 +32,7 @@ pub(crate) enum Open {
         direct: bool,
     },
     /// `unread` is set when a listing came upon an entry whose name cannot be read as yet, `missing` where that is why it is not listed.
-    Dir {
-        node: NodeId,
-        dir: Arc<dyn Dir>,
-        directory: DirectoryId,
-        unread: Arc<AtomicBool>,
-        missing: Arc<AtomicBool>,
-    },
+    Dir { node: NodeId, dir: Arc<dyn Dir>, directory: DirectoryId, unread: Arc<AtomicBool>, missing: Arc<AtomicBool> },
 }
 
 /// An open file and how many handles it has.
@@ -286,6 +280,9 @@ impl Core {
                 files.remove(&open.node);
                 drop(files);
                 self.nodes.closed(open.node);
+                if self.was_refused(open.node) {
+                    self.note_stale(open.node); // not before it counts as closed: what was asked until then is forgotten
+                }
             }
             break;
         }
@@ -312,7 +309,7 @@ impl Core {
         match closed {
             Closed::REFUSED => {
                 self.learn_size(open);
-                self.note_stale(open.node);
+                self.nodes.set_closed(open.node, closed);
             }
             closed => self.nodes.set_closed(open.node, closed),
         }

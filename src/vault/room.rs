@@ -83,11 +83,8 @@ impl Room {
 
     fn is_low(&self, root: &dyn Dir, is_root_user: bool) -> bool {
         let now = self.now();
-        let left = if now >= self.ask_at.load(Ordering::Relaxed) {
-            self.measure(root, is_root_user)
-        } else {
-            self.left.load(Ordering::Relaxed)
-        };
+        let left =
+            if now >= self.ask_at.load(Ordering::Relaxed) { self.measure(root, is_root_user) } else { self.left.load(Ordering::Relaxed) };
         left < LOW || now < self.wary_until.load(Ordering::Relaxed)
     }
 
