@@ -57,6 +57,7 @@ impl Held {
 /// The thread cannot be started.
 pub fn forgetting(kernel: Notifier) -> io::Result<impl Fn(NodeId, Forget) + Send + Sync> {
     let (tell, told) = mpsc::channel();
+    let at_once = kernel.clone();
     let run = move || {
         for (node, what) in told {
             let from = match what {
@@ -70,6 +71,12 @@ pub fn forgetting(kernel: Notifier) -> io::Result<impl Fn(NodeId, Forget) + Send
     };
     thread::Builder::new().name("kithfs-forget".into()).spawn(run)?;
     Ok(move |node, what| {
+        // Before the refusal is known: the next write asks, whenever the pages go. The file is open.
+        if what == Forget::Pages
+            && let Err(error) = at_once.inval_inode(node, -1, 0)
+        {
+            tracing::debug!(%error, "the kernel does not forget attributes");
+        }
         let _ = tell.send((node, what));
     })
 }

@@ -9,9 +9,8 @@
 //! * Every deferred write ends by restoring the modification time that the program set or saw.
 //! * A failure latches: the file gives its errno until its last close. A full store is the exception, as long as nothing that the last
 //!   durable header refers to was touched: what is in memory stays, and the next commit tries again; the last one takes what fits (`room.rs`).
-//!   So is that no file could be opened
-//!   where as many are open as may be; and a share whose head does not open yet, or which is forked: a sync tool may have brought the
-//!   manifest before the slots.
+//!   So is that no file could be opened where as many are open as may be; and a share whose head does not open yet, or which is forked: a
+//!   sync tool may have brought the manifest before the slots.
 //! * The blocks that a record will be applied to are allocated before it is acknowledged.
 
 use std::borrow::Cow;
