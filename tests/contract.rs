@@ -474,6 +474,7 @@ fn every_line_of_the_page_has_its_test() {
         ("power_cut_random", include_str!("power_cut_random.rs")),
         ("refused", include_str!("refused.rs")),
         ("refused_model", include_str!("refused_model.rs")),
+        ("refused_mount", include_str!("refused_mount.rs")),
         ("failing_random", include_str!("failing_random.rs")),
         ("share_in_steps", include_str!("share_in_steps.rs")),
     ];

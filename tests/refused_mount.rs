@@ -231,6 +231,25 @@ fn a_limit_on_the_length_of_files_is_told_to_write() {
 }
 
 #[test]
+fn a_store_that_turns_read_only_is_told_to_write() {
+    // The kernel took what was written to a file that was open, and only fsync and close said that nothing of it was kept.
+    let Some(mount) = Mount::new() else { return };
+    let path = mount.path("file");
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    (&file).write_all(&pattern(1, 30_000)).unwrap();
+    file.sync_all().unwrap();
+    mount.fail(Calls::Changes, When::From(1), libc::EROFS);
+    (&file).write_all(&pattern(2, 30_000)).expect("the kernel takes it");
+    assert_eq!(errno(file.sync_all()), Some(libc::EROFS));
+    assert_eq!(errno((&file).write(b"more")), Some(libc::EROFS));
+    assert_eq!(fs::read(&path).unwrap(), pattern(1, 30_000));
+    mount.plan.heal();
+    drop(file);
+    OpenOptions::new().append(true).open(&path).unwrap().write_all(b"goes on").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), [&pattern(1, 30_000)[..], b"goes on"].concat());
+}
+
+#[test]
 fn a_refused_write_is_not_shown_nor_kept_in_part() {
     // The kernel went on to show the pages that the store had refused. One byte that was written into one of them later made the daemon have
     // that page and not the one before it: a mixture, and fsync said that all was well.

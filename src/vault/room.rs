@@ -320,6 +320,9 @@ impl Core {
 
     /// Learns the size of what the store has of a file: the kernel looks the name up once more, and must be told the true one then.
     pub fn learn_size(&self, open: &OpenFile) {
+        if !self.caller_keeps_times {
+            return;
+        }
         let _ = self.journal.repair(open.inode, &|| self.nodes.stored_path(open.node));
         if let Ok(stored) = OpenFile::load(open.node, open.file.clone(), &self.tools(), self.next_serial(), false) {
             self.note_size(&stored);
