@@ -55,4 +55,4 @@ if [ "${1:-}" = --stress ]; then
 fi
 
 export KITHFS_TRANSPORT=uring
-cargo test --locked --test uring --test fuse_adapter --test hostile --test end_to_end --test mount_helper --test signed_mount --test readme
+cargo test --locked --test uring --test fuse_adapter --test hostile --test end_to_end --test mount_helper --test signed_mount --test refused_mount --test readme

@@ -260,7 +260,7 @@ fn a_file_of_no_bytes_waits_for_the_program_to_truncate_it() {
         let node = vault.resolve(b"file").unwrap().node;
         let opened = vault.open_file(node, READ_WRITE).unwrap();
         let handle = opened.handle;
-        assert!(opened.void, "the kernel must not collect writes");
+        assert!(opened.direct, "the kernel must not collect writes");
         let refused = |outcome: Result<(), kithfs::vault::Error>| assert_eq!(outcome.map_err(|e| e.errno()), Err(libc::EIO));
         refused(vault.read(handle, 0, &mut [0; 10]).map(drop));
         refused(vault.write(handle, 0, b"more", false));

@@ -46,7 +46,7 @@ fn a_commit_in_the_background_does_not_bring_a_file_back_that_was_closed_and_wri
         let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
         fill_up(&store, &vault);
         vault.write(handle, 0, &pattern(2, 20_000), false).unwrap();
-        let _ = vault.write(handle, 20_000, &pattern(3, 200_000), false);
+        vault.write(handle, 20_000, &pattern(3, 60_000), false).unwrap();
         let done = Arc::new(AtomicBool::new(false));
         let inside = Arc::new(Mutex::new(Some((vault.clone(), store.clone(), done.clone()))));
         store.on_event(Box::new(move |event| {
@@ -63,7 +63,7 @@ fn a_commit_in_the_background_does_not_bring_a_file_back_that_was_closed_and_wri
             done.store(true, Ordering::Relaxed);
         }));
         vault.commit_due(Duration::ZERO);
-        let mut wanted = pattern(1, 20_000);
+        let mut wanted = pattern(2, 20_000); // which had room
         wanted[..4].copy_from_slice(b"anew");
         if done.load(Ordering::Relaxed) {
             assert!(get(&vault, b"file").unwrap() == wanted);
@@ -132,7 +132,8 @@ fn a_file_that_was_never_synced_survives_what_does_not_fit() {
             if written.is_ok() && flushed.is_ok() && released.is_ok() {
                 assert!(kept == both, "{what}: all was well, and {} bytes are there", kept.len());
             } else {
-                assert!(kept == pattern(1, len), "{what}: {} bytes", kept.len());
+                let fits = kept.len() >= len && both.starts_with(&kept);
+                assert!(fits || kept == pattern(1, len), "{what}: {} bytes", kept.len());
             }
             // By a daemon that is killed now as well.
             assert!(get(&vaults::open(store.crash(&mut |n| n - 1).root()).unwrap(), b"log").unwrap() == kept, "{what}");
@@ -185,8 +186,8 @@ fn what_a_refused_write_left_goes_with_the_vault_wherever_the_file_is_by_then() 
             assert_eq!(written.unwrap_err().errno(), libc::ENOSPC);
             let mut path: &[u8] = b"folder/file";
             match then {
-                Then::CloseTheVault => assert_eq!(vault.close().unwrap_err().errno(), libc::ENOSPC),
-                _ => assert_eq!(vault.release(handle).unwrap_err().errno(), libc::ENOSPC),
+                Then::CloseTheVault => vault.close().unwrap(),
+                _ => vault.release(handle).unwrap(), // the write was told that it does not fit
             }
             match then {
                 Then::RenameFile => {

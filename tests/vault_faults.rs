@@ -353,9 +353,8 @@ fn a_full_store_keeps_what_is_there_and_takes_it_when_there_is_space() {
 
     assert_eq!(vault.write(fresh, 500, &pattern(3, 300_000), false).unwrap_err().errno(), libc::ENOSPC);
     assert_eq!(at(&vault, b"fresh", |node| Ok(vault.getattr(node)?.size)).unwrap(), 1000);
-    // Part of it waits in memory for a record of the journal; a short write is what a program would be told of.
     assert_eq!(vault.write(small, 500, &pattern(3, 300_000), false).unwrap_err().errno(), libc::ENOSPC);
-    let written = at(&vault, b"small", |node| Ok(vault.getattr(node)?.size)).unwrap() as usize;
+    assert_eq!(at(&vault, b"small", |node| Ok(vault.getattr(node)?.size)).unwrap(), 1000);
     vault.write(large, 4096, &pattern(4, 4096), false).unwrap();
     assert_eq!(vault.fsync(large, false).unwrap_err().errno(), libc::ENOSPC);
     assert_eq!(vault.flush(large).unwrap_err().errno(), libc::ENOSPC);
@@ -369,10 +368,10 @@ fn a_full_store_keeps_what_is_there_and_takes_it_when_there_is_space() {
     for store in [crashed, store.snapshot()] {
         let vault = vaults::open(store.root()).unwrap();
         assert!(vaults::get(&vault, b"fresh").unwrap() == pattern(5, 1000));
-        let mut wanted = pattern(1, 1000);
-        wanted.resize(written, 0);
-        wanted[500..].copy_from_slice(&pattern(3, 300_000)[..written - 500]);
-        assert!(vaults::get(&vault, b"small").unwrap() == wanted);
+        // Of what was refused perhaps the part that needed no room was done.
+        let mut begun = pattern(1, 1000);
+        begun[500..].copy_from_slice(&pattern(3, 300_000)[..500]);
+        assert!([begun, pattern(1, 1000)].contains(&vaults::get(&vault, b"small").unwrap()));
         let mut wanted = pattern(2, 50_000);
         wanted[4096..8192].copy_from_slice(&pattern(4, 4096));
         assert!(vaults::get(&vault, b"large").unwrap() == wanted);

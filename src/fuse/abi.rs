@@ -238,6 +238,10 @@ pub mod fattr {
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// In `write_in.write_flags`: likewise.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// In `write_in.write_flags`: pages that the kernel held back.
+pub const WRITE_CACHE: u32 = 1 << 0;
+/// In `getattr_in.getattr_flags`: asked through a descriptor.
+pub const GETATTR_FH: u32 = 1 << 0;
 /// In `fsync_in.fsync_flags`: contents only.
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 /// In the answer to OPEN: the kernel may keep its pages; to OPENDIR: what it kept of a listing.

@@ -26,7 +26,8 @@ use fuser::{
 };
 
 use super::access::Gate;
-use super::dispatch::put_opened_dir;
+use super::dispatch::{Patience, put_opened_dir};
+use super::held::Held;
 use super::listing::Listing;
 use super::notify::Notifier;
 use super::ops::{self, AllocateMode, Attr, Caller, Errno, FileRange, OpenRequest, Opened, Operations, Result, SetAttr, XattrMode};
@@ -66,7 +67,8 @@ pub struct Adapter {
     device: Device,
     options: ServeOptions,
     seeker: Seeker,
-    /// Asks the kernel where the answer to LSEEK is not known.
+    held: Held,
+    /// Asks the kernel where the answer to LSEEK is not known, and for its pages before it takes in more of a file.
     patient: Pool,
 }
 
@@ -137,7 +139,8 @@ impl Adapter {
         let seeker = Seeker::new(ops.clone(), Notifier::new(device.clone()));
         let gate = Gate::new(ops.clone(), &options, Notifier::new(device.clone()));
         let prefetch = Prefetch::new(ops.clone(), &options, Notifier::new(device.clone()));
-        Ok(Adapter { ops, gate, prefetch, device, options, seeker, patient: Pool::patient()? })
+        let held = Held::new(ops.clone(), Notifier::new(device.clone()));
+        Ok(Adapter { ops, gate, prefetch, device, options, seeker, held, patient: Pool::patient()? })
     }
 
     fn check(&self, request: &Request, node: INodeNo, call: &Call<'_>) -> Result<()> {
@@ -237,6 +240,8 @@ impl fuser::Filesystem for Adapter {
         // With ACLs the umask is ours to apply, for a directory's default ACL takes its place.
         wanted.set(InitFlags::FUSE_DONT_MASK, self.options.acls);
         wanted.set(InitFlags::FUSE_POSIX_ACL, self.options.acls && self.options.permissions == Permissions::Kernel);
+        // Files that are opened while there is little room are mapped like others.
+        wanted.set(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, self.options.writeback);
         wanted.set(InitFlags::FUSE_CACHE_SYMLINKS, !self.options.attr_ttl.is_zero());
         // For handles past the cache of a mount that has one: a mapping keeps pages, which no other daemon may change.
         wanted.set(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, !self.options.direct_io);
@@ -279,8 +284,29 @@ impl fuser::Filesystem for Adapter {
         });
     }
 
-    fn getattr(&self, request: &Request, node: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.reply_attr(request, reply, guarded("getattr", || self.ops.getattr(node.0)));
+    fn getattr(&self, request: &Request, node: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        let Some(handle) = handle.filter(|_| self.options.writeback) else {
+            return self.reply_attr(request, reply, guarded("getattr", || self.ops.getattr(node.0)));
+        };
+        let (ops, held, device, unique, ttl) =
+            (self.ops.clone(), self.held.clone(), self.device.clone(), request.unique().0, self.options.attr_ttl);
+        self.patient.run(move || {
+            let asked = guarded("getattr", || {
+                held.before_write(node.0, handle.0, Patience::Some)?;
+                ops.getattr(node.0)
+            });
+            match asked {
+                Ok(attr) => {
+                    let mut out = Vec::with_capacity(wire::ATTR_OUT);
+                    wire::put_attr_out(&mut out, &attr, ttl);
+                    mem::forget(reply);
+                    if let Err(error) = device.reply(unique, &out) {
+                        tracing::debug!(%error, "a reply was not taken");
+                    }
+                }
+                Err(error) => reply.error(refusal(error)),
+            }
+        });
     }
 
     fn setattr(
@@ -478,7 +504,10 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let kill_suid_sgid = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let write = || self.ops.write(handle.0, offset, data, kill_suid_sgid);
+        let write = || match write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            true => self.ops.write_pages(handle.0, offset, data, kill_suid_sgid),
+            false => self.ops.write(handle.0, offset, data, kill_suid_sgid),
+        };
         match guarded("write", || self.killing(request, node, kill_suid_sgid, write)) {
             Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(refusal(error)),

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use super::abi::{self, forget_one, put, statfs_out, u64_at};
 use super::access::Gate;
+use super::held::Held;
 use super::listing::Listing;
 use super::notify::Notifier;
 use super::ops::{
@@ -84,6 +85,7 @@ pub struct Dispatcher {
     options: ServeOptions,
     device: Device,
     seeker: Seeker,
+    held: Held,
     /// The copies that are under way, by the number of the request, and whether their callers want them to end.
     copies: Mutex<HashMap<u64, bool>>,
 }
@@ -154,7 +156,8 @@ impl Dispatcher {
         let seeker = Seeker::new(ops.clone(), Notifier::new(device.clone()));
         let gate = Gate::new(ops.clone(), &options, Notifier::new(device.clone()));
         let prefetch = Prefetch::new(ops.clone(), &options, Notifier::new(device.clone()));
-        Dispatcher { ops, gate, prefetch, options, device, seeker, copies: Mutex::default() }
+        let held = Held::new(ops.clone(), Notifier::new(device.clone()));
+        Dispatcher { ops, gate, prefetch, options, device, seeker, held, copies: Mutex::default() }
     }
 
     /// Does what `call` asks for and puts the body of the answer into `out`, which is emptied first.
@@ -215,7 +218,12 @@ impl Dispatcher {
                 }
                 Err(error) => return Err(error),
             },
-            Call::GetAttr => wire::put_attr_out(out, &self.ops.getattr(node)?, self.options.attr_ttl),
+            Call::GetAttr { handle } => {
+                if let Some(handle) = handle.filter(|_| self.options.writeback) {
+                    self.held.before_write(node, handle, patience)?;
+                }
+                wire::put_attr_out(out, &self.ops.getattr(node)?, self.options.attr_ttl);
+            }
             Call::SetAttr { ref set, .. } => {
                 let _turn = set.size.map(|_| self.prefetch.turn(node));
                 privilege::before_setattr(&*self.ops, node, set, by)?;
@@ -260,8 +268,11 @@ impl Dispatcher {
                 let read = self.ops.read(range.handle, range.offset, out)?;
                 out.truncate(read);
             }
-            Call::Write { handle, offset, data, kill } => {
-                let write = || self.ops.write(handle, offset, data, kill);
+            Call::Write { handle, offset, data, kill, held } => {
+                let write = || match held {
+                    true => self.ops.write_pages(handle, offset, data, kill),
+                    false => self.ops.write(handle, offset, data, kill),
+                };
                 privilege::killing(&*self.ops, &self.device, node, kill.then_some(by), write)?;
                 put_written(out, data.len() as u32); // the kernel gave the length as such a number
             }

@@ -67,6 +67,8 @@ pub fn answer(body: &[u8], options: &ServeOptions, uring: bool) -> Result<(Terms
     let mut wanted = WANTED;
     for (flag, on) in [
         (init_flag::WRITEBACK_CACHE, options.writeback),
+        // Files that are opened while there is little room are mapped like others.
+        (init_flag::DIRECT_IO_ALLOW_MMAP, options.writeback),
         (init_flag::CACHE_SYMLINKS, options.attr_ttl != Duration::ZERO),
         // With ACLs the umask is ours to apply, for a directory's default ACL takes its place.
         (init_flag::DONT_MASK, options.acls),

@@ -5,6 +5,7 @@
 //!   replies for any transport.
 //! * [`uring`]: FUSE over io_uring as another; [`abi`], [`request`], [`mod@init`] and [`dispatch`] read and answer the protocol for it.
 //! * [`seek`]: holes of files of which the kernel holds pages, for any transport.
+//! * [`held`]: writes that the kernel holds back, where there is no room for them or they were refused.
 //! * `prefetch`: contents of small files for the kernel, before it asks.
 //! * [`handover`]: what the kernel has collected of small writes, asked for in time.
 //! * [`idle`]: unmounts what nobody uses.
@@ -19,6 +20,7 @@ pub mod dev;
 pub mod dispatch;
 pub mod errno;
 pub mod handover;
+pub mod held;
 pub mod idle;
 pub mod init;
 pub mod kernel;

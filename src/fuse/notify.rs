@@ -3,7 +3,8 @@
 //! Rules that hold here
 //! * Never from a thread that serves requests, and never under a lock that an operation takes: the kernel may wait for an operation
 //!   that is under way on the same directory or inode before it returns. Excepted are the attributes alone of an inode that is open,
-//!   and all names at once: for those it takes no lock that an operation holds. And pages of a file that nobody has open: see `prefetch`.
+//!   and all names at once: for those it takes no lock that an operation holds. And pages of a file that nobody has open: see `prefetch`; and
+//!   those of a file of which GETATTR is answered, on a thread that nothing else waits for: see `held`.
 
 use std::io;
 

@@ -63,7 +63,7 @@ pub struct Opened {
     pub keep_cache: bool,
     /// Where nobody else has the file open and the kernel is not to keep its pages: the size of its contents in bytes.
     pub unknown: Option<u64>,
-    /// The kernel asks for each read and write of this handle, past its pages.
+    /// The kernel asks for each read and write of this handle, past its pages, and holds back nothing of what is written.
     pub direct: bool,
 }
 
@@ -229,6 +229,16 @@ pub trait Operations: Send + Sync + 'static {
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
     /// Writes all of `data`. `kill_suid_sgid`: clear suid and (where group-executable) sgid first.
     fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()>;
+    /// [`Operations::write`] of pages that the kernel has held back: for it they count as written, also where they are refused.
+    fn write_pages(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
+        self.write(handle, offset, data, kill_suid_sgid)
+    }
+    /// Asked before the kernel takes in a write that it may hold back, where it was told to ask. An error is that of write(2); true has it
+    /// send what it holds of the file first, and ask before the next one again.
+    fn before_write(&self, handle: Handle) -> Result<bool> {
+        let _ = handle;
+        Ok(false)
+    }
     /// close(2) of one descriptor: the last chance to report an error of a write.
     fn flush(&self, handle: Handle) -> Result<()>;
     /// The last descriptor and mapping are gone. Nobody sees the error.

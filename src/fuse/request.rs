@@ -77,7 +77,10 @@ pub enum Call<'a> {
     BatchForget {
         pairs: &'a [u8],
     },
-    GetAttr,
+    /// `handle`: through a descriptor.
+    GetAttr {
+        handle: Option<Handle>,
+    },
     /// `opened`: through a handle.
     SetAttr {
         set: SetAttr,
@@ -133,6 +136,8 @@ pub enum Call<'a> {
         offset: u64,
         data: &'a [u8],
         kill: bool,
+        /// They are pages that the kernel has held back.
+        held: bool,
     },
     StatFs,
     Release {
@@ -279,7 +284,11 @@ impl<'a> Call<'a> {
                 let len = count.checked_mul(abi::forget_one::LEN).ok_or(Errno::EINVAL)?;
                 Call::BatchForget { pairs: rest.get(..len).ok_or(Errno::EINVAL)? }
             }
-            opcode::GETATTR => Call::GetAttr,
+            opcode::GETATTR => {
+                use abi::getattr_in as at;
+                let through = u32_at(fixed, at::getattr_flags) & abi::GETATTR_FH != 0;
+                Call::GetAttr { handle: through.then(|| u64_at(fixed, at::fh)) }
+            }
             opcode::SETATTR => {
                 let opened = u32_at(fixed, abi::setattr_in::valid) & fattr::FH != 0;
                 Call::SetAttr { set: set_attr(fixed)?, opened }
@@ -324,8 +333,9 @@ impl<'a> Call<'a> {
             opcode::WRITE => {
                 use abi::write_in as at;
                 let data = rest.get(..u32_at(fixed, at::size) as usize).ok_or(Errno::EINVAL)?;
-                let kill = u32_at(fixed, at::write_flags) & abi::WRITE_KILL_SUIDGID != 0;
-                Call::Write { handle: u64_at(fixed, at::fh), offset: u64_at(fixed, at::offset), data, kill }
+                let flag = |flag| u32_at(fixed, at::write_flags) & flag != 0;
+                let (kill, held) = (flag(abi::WRITE_KILL_SUIDGID), flag(abi::WRITE_CACHE));
+                Call::Write { handle: u64_at(fixed, at::fh), offset: u64_at(fixed, at::offset), data, kill, held }
             }
             opcode::STATFS => Call::StatFs,
             opcode::RELEASE => Call::Release { handle: u64_at(fixed, abi::release_in::fh) },
@@ -401,7 +411,10 @@ mod tests {
         abi::put(&mut write, abi::write_in::size, &4u32.to_ne_bytes());
         assert_eq!(Call::from_body(opcode::WRITE, &write), Err(Errno::EINVAL));
         write.push(9);
-        assert_eq!(Call::from_body(opcode::WRITE, &write), Ok(Call::Write { handle: 0, offset: 0, data: &[0, 0, 0, 9], kill: false }));
+        assert_eq!(
+            Call::from_body(opcode::WRITE, &write),
+            Ok(Call::Write { handle: 0, offset: 0, data: &[0, 0, 0, 9], kill: false, held: false })
+        );
         let forget = [&u32::MAX.to_ne_bytes()[..], &[0; 4], &[1; 32]].concat();
         assert_eq!(Call::from_body(opcode::BATCH_FORGET, &forget), Err(Errno::EINVAL));
         let set = [&5u32.to_ne_bytes()[..], &0u32.to_ne_bytes(), b"user.n\0valu"].concat();

@@ -57,8 +57,8 @@ impl VaultFs {
     }
 
     fn file(opened: crate::vault::Opened) -> Opened {
-        let unknown = opened.alone.filter(|_| !opened.keep_cache);
-        Opened { handle: opened.handle, keep_cache: opened.keep_cache, unknown, direct: opened.void }
+        let crate::vault::Opened { handle, keep_cache, alone, direct, .. } = opened;
+        Opened { handle, keep_cache, unknown: alone.filter(|_| !keep_cache), direct }
     }
 
     /// The flags for the vault, by the first rule above. Where others write too the kernel has no writeback cache, and does not know where a
@@ -184,6 +184,20 @@ impl Operations for VaultFs {
 
     fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
         Ok(self.used().write(handle, offset, data, kill_suid_sgid)?)
+    }
+
+    fn write_pages(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
+        let end = offset.saturating_add(data.len() as u64);
+        loop {
+            let Err(error) = self.write(handle, offset, data, kill_suid_sgid) else { return Ok(()) };
+            if !self.vault.pages_refused(handle, offset, end, error.get()) {
+                return Err(error);
+            }
+        }
+    }
+
+    fn before_write(&self, handle: Handle) -> Result<bool> {
+        Ok(self.used().before_write(handle)?)
     }
 
     fn flush(&self, handle: Handle) -> Result<()> {

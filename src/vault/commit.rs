@@ -8,9 +8,9 @@
 //!   `fdatasync`; record, `fdatasync` of the journal; then in place, header last; the checkpoint flushes that later.
 //! * Every deferred write ends by restoring the modification time that the program set or saw.
 //! * A failure latches: the file gives its errno until its last close. A full store is the exception, as long as nothing that the last
-//!   durable header refers to was touched: what is in memory stays, and the next commit tries again. So is that no file could be opened
-//!   where as many are open as may be; and a share whose head does not open yet, or which is forked: a sync tool may have brought the
-//!   manifest before the slots.
+//!   durable header refers to was touched: what is in memory stays, and the next commit tries again; the last one takes what fits (`room.rs`).
+//!   So is that no file could be opened where as many are open as may be; and a share whose head does not open yet, or which is forked: a
+//!   sync tool may have brought the manifest before the slots.
 //! * The blocks that a record will be applied to are allocated before it is acknowledged.
 
 use std::borrow::Cow;
@@ -436,6 +436,7 @@ impl Committer<'_> {
             hash: header_hash(&header[..self.tools.keys.layout.header()]),
             end: if state.small.is_some() { cipher_len } else { self.tools.keys.layout.header() as u64 },
             len: cipher_len,
+            size: state.size,
         });
         for (level, j, block) in index {
             self.tools.cache.put_block(state.serial, level, j, block);

@@ -88,6 +88,8 @@ pub(crate) struct Core {
     /// What this client remembers of the vault, where it does.
     pub memory: std::sync::OnceLock<Arc<super::memory::Memory>>,
     pub closed: AtomicBool,
+    /// How much room the store has.
+    pub room: super::room::Room,
     /// Held for each step of a re-sealing pass, none of which is begun once the vault is closed.
     pub passing: Mutex<()>,
 }
@@ -142,6 +144,7 @@ impl Core {
             is_root_user: rustix::process::geteuid().is_root(),
             memory: std::sync::OnceLock::new(),
             closed: AtomicBool::new(false),
+            room: super::room::Room::new(),
             passing: Mutex::new(()),
         })
     }

@@ -226,7 +226,8 @@ impl Core {
             open.state.write().mtime.made(stat.mtime);
         }
         let attr = self.attr(node, &stat, None)?;
-        Ok((attr, self.put_handle(Open::File { file: open, flags })))
+        let direct = self.is_direct(flags);
+        Ok((attr, self.put_handle(Open::File { file: open, flags, direct })))
     }
 
     pub fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Inner<Attr> {

@@ -198,9 +198,10 @@ impl Fault {
     }
 }
 
-/// Whether an errno says that the store is full: what was not written may be tried again.
+/// Whether an errno says that the store has no room: it is full, a quota is used up, or the daemon may make no file as long. What was not
+/// written may be tried again.
 pub(crate) fn is_no_space(errno: i32) -> bool {
-    matches!(errno, libc::ENOSPC | libc::EDQUOT)
+    matches!(errno, libc::ENOSPC | libc::EDQUOT | libc::EFBIG)
 }
 
 /// Whether an errno says that as many files are open as may be: nothing was done, and it passes.

@@ -94,6 +94,8 @@ pub(crate) struct Committed {
     pub end: u64,
     /// Length of the ciphertext that it tells of.
     pub len: u64,
+    /// Size of the contents that it tells of.
+    pub size: u64,
 }
 
 /// Everything of an open file that its lock guards.
@@ -158,6 +160,16 @@ pub(crate) struct FileState {
     pub replaced: bool,
     /// The file was shortened, and the commit that goes with it is under way.
     pub cut: bool,
+    /// The chunk up to which the places of tables and index blocks were reserved.
+    pub reserved: u64,
+    /// The kernel may hold pages, or a size, that are not those of this state: the end of the file as it has it. See `room.rs`.
+    pub astray: Option<u64>,
+    /// Pages of the kernel were refused for want of room: why, and where the first of them begins. What is before them may still come.
+    pub refused: Option<(i32, u64)>,
+    /// It has grown since it was opened.
+    pub grew: bool,
+    /// A program has written without the kernel's pages, which so has not learnt the time of it.
+    pub told_no_time: bool,
     /// What the changes take, counted for the whole vault.
     counted: Counted,
 }
@@ -190,6 +202,8 @@ pub(crate) struct OpenFile {
     pub state: RwLock<FileState>,
     /// Name or mode have changed; the next commit begins with a real flush.
     pub inode_changed: AtomicBool,
+    /// Whether [`FileState::astray`] is set.
+    pub astray: AtomicBool,
     /// Where several daemons have the vault open: the lock of who has the file open for writing.
     pub guard: Mutex<Option<Arc<dyn File>>>,
 }
@@ -234,6 +248,11 @@ impl OpenFile {
             rewritten: true,
             replaced: false,
             cut: false,
+            reserved: 0,
+            astray: None,
+            refused: None,
+            grew: false,
+            told_no_time: false,
             counted: Counted::new(tools.cache),
         };
         Arc::new(OpenFile {
@@ -243,6 +262,7 @@ impl OpenFile {
             file_id,
             state: RwLock::new(state),
             inode_changed: AtomicBool::new(false),
+            astray: AtomicBool::new(false),
             guard: Mutex::new(None),
         })
     }
@@ -284,7 +304,12 @@ impl OpenFile {
             serial,
             file_id: public.file_id,
             chunk_keys: OnceLock::new(),
-            committed: Some(Committed { hash: header_hash(&bytes[..layout.header()]), end, len: layout.cipher_len(header.size) }),
+            committed: Some(Committed {
+                hash: header_hash(&bytes[..layout.header()]),
+                end,
+                len: layout.cipher_len(header.size),
+                size: header.size,
+            }),
             attempted: None,
             root: Root { hash: header.root, chunks },
             version: header.version,
@@ -316,6 +341,11 @@ impl OpenFile {
             rewritten: false,
             replaced: false,
             cut: false,
+            reserved: 0,
+            astray: None,
+            refused: None,
+            grew: false,
+            told_no_time: false,
             counted: Counted::new(tools.cache),
         };
         Ok(Arc::new(OpenFile {
@@ -325,6 +355,7 @@ impl OpenFile {
             file_id: state.file_id,
             state: RwLock::new(state),
             inode_changed: AtomicBool::new(false),
+            astray: AtomicBool::new(false),
             guard: Mutex::new(None),
         }))
     }
@@ -333,13 +364,16 @@ impl OpenFile {
     /// waits to be committed or was refused, or is being committed now.
     pub fn cached(&self) -> Option<Cached> {
         let state = self.state.try_read()?;
-        let committed = state.committed.as_ref().filter(|_| !state.changed && state.latched.is_none());
+        let is_certain = !state.changed && state.latched.is_none() && state.astray.is_none() && !state.told_no_time;
+        let committed = state.committed.as_ref().filter(|_| is_certain);
         committed.map(|committed| Cached::state(state.size, &committed.hash))
     }
 
     /// Reads up to `buf.len()` plain bytes at `offset`; fewer only at the end of the file.
     pub fn read(&self, tools: &Tools, offset: u64, buf: &mut [u8]) -> Inner<usize> {
-        self.state.read().read(&*self.file, tools, offset, buf)
+        let state = self.state.read();
+        state.check_astray(offset, offset.saturating_add(buf.len() as u64))?;
+        state.read(&*self.file, tools, offset, buf)
     }
 }
 

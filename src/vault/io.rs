@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::commit::Durability;
 use super::core::Core;
-use super::error::{Fault, Inner};
+use super::error::{Fault, Inner, is_no_space};
 use super::file::{FileState, OpenFile};
 use super::open_files::Open;
 use super::seal::Ready;
@@ -59,8 +59,22 @@ impl Core {
             let state = file.state.read();
             (alone.then_some(state.size), state.void)
         };
-        let handle = self.put_handle(Open::File { file, flags });
-        Ok(Opened { handle, keep_cache, alone, void })
+        let direct = void || self.is_direct(flags);
+        let handle = self.put_handle(Open::File { file, flags, direct });
+        Ok(Opened { handle, keep_cache, alone, direct })
+    }
+
+    /// Whether the kernel is to hold back nothing of what is written by somebody who opens a file now.
+    pub fn is_direct(&self, flags: OpenFlags) -> bool {
+        flags.write && self.caller_caches && !self.shared && self.is_low()
+    }
+
+    /// Notes the authenticated size of a file whose ciphertext is longer than that size makes it: the next lookup tells it.
+    pub fn note_size(&self, open: &OpenFile) {
+        let state = open.state.read();
+        if !state.changed && self.shown_size(open.inode, state.backing_len) != state.size {
+            self.sizes.lock().put(open.inode, (state.backing_len, state.size));
+        }
     }
 
     pub fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Inner<usize> {
@@ -69,7 +83,7 @@ impl Core {
     }
 
     pub fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Inner<()> {
-        let (open, flags) = self.file_handle(handle)?;
+        let Open::File { file: open, flags, direct } = self.handle(handle)? else { return Err(Fault::Os(libc::EISDIR)) };
         self.check_writable()?;
         self.writes.fetch_add(1, Ordering::Relaxed);
         if kill_suid_sgid {
@@ -81,9 +95,16 @@ impl Core {
         let at = |i: usize| offset.saturating_add((i * WRITE_PART) as u64);
         let seal = |(i, part)| Ready::seal(&tools, &open.file_id, at(i), part);
         let mut ready = ahead.chunks(WRITE_PART).enumerate().map(seal).collect::<Vec<Ready>>().into_iter();
+        let low = self.is_low(); // which looks at the table of open files: not with a file locked
         let mut state = open.state.write();
         let mut offset = if flags.append { state.size } else { offset };
+        state.check_refused(offset.saturating_add(data.len() as u64))?;
+        let size = state.size;
         self.make_room(&open, &mut state, offset.saturating_add(data.len() as u64))?;
+        if low {
+            self.reserve_growth(&open, &state, offset, offset.saturating_add(data.len() as u64))
+                .inspect_err(|fault| self.note_refusal(fault))?;
+        }
         // In parts, so that no commit, and no record of the journal, becomes larger than a bound.
         for part in data.chunks(WRITE_PART) {
             if state.is_full() || state.count(&self.tools()) {
@@ -92,7 +113,17 @@ impl Core {
             }
             let written = state.write_ready(&*open.file, &tools, offset, part, ready.next().unwrap_or_default());
             let vault_is_full = state.count(&tools);
-            written?;
+            let written = written.and_then(|()| if low { self.reserve_tables(&open, &mut state) } else { Ok(()) });
+            if let Err(fault) = written {
+                self.note_refusal(&fault);
+                if is_no_space(fault.errno()) && state.latched.is_none() {
+                    // Who is told that it does not fit finds the file as long as it was.
+                    let shorter = self.take_back(&open, &mut state, size);
+                    state.count(&tools);
+                    shorter?;
+                }
+                return Err(fault);
+            }
             if state.is_full() || vault_is_full {
                 self.commit_state(&open, &mut state, Durability::Ordered)?;
             }
@@ -101,6 +132,12 @@ impl Core {
         if flags.sync {
             self.commit_state(&open, &mut state, Durability::Synced)?;
         }
+        state.grew |= state.size > size;
+        if direct {
+            state.mtime.keep();
+            state.told_no_time = true;
+        }
+        self.note_written(data.len());
         let streams = state.durable && state.unsynced && data.len() >= STREAM;
         drop(state);
         if streams {
@@ -117,7 +154,8 @@ impl Core {
             // Who closes a file asks for the last time whether all went well; of what the last close finds nobody is told.
             let mut state = open.state.write();
             state.settle_mtime();
-            return self.commit_state(&open, &mut state, Durability::Ordered);
+            self.commit_state(&open, &mut state, Durability::Ordered)?;
+            return state.check_refused(u64::MAX);
         }
         open.state.read().check_latched()
     }
@@ -129,13 +167,14 @@ impl Core {
         }
         let mut state = open.state.write();
         state.settle_mtime();
-        self.commit_state(&open, &mut state, Durability::Synced)
+        self.commit_state(&open, &mut state, Durability::Synced)?;
+        state.check_refused(u64::MAX)
     }
 
     pub fn release_handle(&self, handle: Handle) -> Inner<()> {
         let removed = self.handles.write().remove(&handle);
         match removed {
-            Some(Open::File { file, flags }) => {
+            Some(Open::File { file, flags, .. }) => {
                 if flags.write {
                     file.state.write().settle_mtime();
                 }
@@ -151,8 +190,18 @@ impl Core {
 
     /// Sets the size of an open file.
     fn truncate(&self, open: &Arc<OpenFile>, size: u64) -> Inner<()> {
-        let mut guard = open.state.write();
-        let state = &mut *guard;
+        let mut state = open.state.write();
+        let was = state.size;
+        let truncated = self.truncate_state(open, &mut state, size);
+        if let Err(fault) = &truncated {
+            self.note_half_done(open, &mut state, was, fault);
+        }
+        truncated
+    }
+
+    fn truncate_state(&self, open: &Arc<OpenFile>, state: &mut FileState, size: u64) -> Inner<()> {
+        state.check_latched()?;
+        state.check_refused(u64::MAX)?;
         if size > SIZE_MAX {
             return Err(Fault::Os(libc::EFBIG));
         }
@@ -215,13 +264,25 @@ impl Core {
 
     pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Inner<Attr> {
         self.check_writable()?;
+        let mut was = None;
+        let changed = self.set_attributes(node, set, &mut was);
+        if let (Some(was), Err(fault)) = (was, &changed) {
+            self.note_cut(node, was, fault); // it has the new size, and the kernel goes on with the old one
+        }
+        changed
+    }
+
+    /// See [`Core::setattr`]. `was` is the size of a file whose size was changed.
+    fn set_attributes(&self, node: NodeId, set: &SetAttr, was: &mut Option<u64>) -> Inner<Attr> {
         if let Some(size) = set.size {
             if self.nodes.kind(node)? != Kind::File {
                 return Err(Fault::Os(if self.nodes.kind(node)? == Kind::Dir { libc::EISDIR } else { libc::EINVAL }));
             }
             let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
             let open = self.acquire(node, flags)?;
+            let before = open.state.read().size;
             let result = self.truncate(&open, size);
+            *was = result.is_ok().then_some(before);
             if set.mtime == SetTime::Omit {
                 open.state.write().settle_mtime(); // the kernel leaves it as it is
             }
@@ -380,6 +441,7 @@ impl Core {
         let end = offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Fault::Os(libc::EFBIG))?;
         let mut state = open.state.write();
         state.check_latched()?;
+        state.check_refused(u64::MAX)?;
         let tools = self.tools();
         let lengthens = |keep_size: bool, state: &FileState| !keep_size && end > state.size;
         match mode {

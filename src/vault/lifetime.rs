@@ -155,7 +155,7 @@ pub(super) fn close_core_after(core: &Core, last: impl FnOnce(&Core)) -> Result<
         for file in open {
             let mut state = file.state.write();
             if core.has_name(&file) {
-                keep(core.commit_state(&file, &mut state, Durability::Ordered), file.node);
+                keep(core.commit_what_fits(&file, &mut state, Durability::Ordered), file.node);
             }
             // Who has it open still, or writes to it at this moment, must not commit to it any more: soon there is no lock.
             state.latched.get_or_insert(libc::ESHUTDOWN);

@@ -61,6 +61,7 @@ mod refresh;
 mod rename;
 mod repair;
 mod reseal;
+mod room;
 mod seal;
 mod share;
 mod shares;

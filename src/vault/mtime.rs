@@ -102,6 +102,13 @@ impl Mtime {
         Ok(())
     }
 
+    /// Notes that nothing will come for what was written so far: the time is that of its arrival.
+    pub fn keep(&mut self) {
+        if let (Some(shown), Some(kept)) = (self.shown, &mut self.kept) {
+            *kept = Kept::new(shown);
+        }
+    }
+
     /// Takes the time of writes back of which the caller, who has sent everything, has sent none: it has the one of before. Tells whether
     /// there was one.
     pub fn settle(&mut self) -> bool {

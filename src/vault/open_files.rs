@@ -29,15 +29,11 @@ pub(crate) enum Open {
     File {
         file: Arc<OpenFile>,
         flags: OpenFlags,
+        /// Each write of the program comes at once.
+        direct: bool,
     },
     /// `unread` is set when a listing came upon an entry whose name cannot be read as yet, `missing` where that is why it is not listed.
-    Dir {
-        node: NodeId,
-        dir: Arc<dyn Dir>,
-        directory: DirectoryId,
-        unread: Arc<AtomicBool>,
-        missing: Arc<AtomicBool>,
-    },
+    Dir { node: NodeId, dir: Arc<dyn Dir>, directory: DirectoryId, unread: Arc<AtomicBool>, missing: Arc<AtomicBool> },
 }
 
 /// An open file and how many handles it has.
@@ -60,7 +56,7 @@ impl Core {
 
     pub fn file_handle(&self, handle: Handle) -> Inner<(Arc<OpenFile>, OpenFlags)> {
         match self.handle(handle)? {
-            Open::File { file, flags } => Ok((file, flags)),
+            Open::File { file, flags, .. } => Ok((file, flags)),
             Open::Dir { .. } => Err(Fault::Os(libc::EISDIR)),
         }
     }
@@ -92,6 +88,12 @@ impl Core {
         }
         let cached = self.nodes.cached(node)?;
         if let Some(shared) = files.get_mut(&node) {
+            if shared.file.astray.load(Ordering::Acquire) {
+                let open = shared.file.clone();
+                drop(files);
+                self.leave_behind(&open);
+                return Err(Fault::Os(libc::ESTALE));
+            }
             if self.shared && flags.write {
                 self.guard(&shared.file)?;
             }
@@ -232,6 +234,9 @@ impl Core {
         let _pinned = if self.shared { Some(self.begin_together(open, state)?) } else { None };
         let committed = self.committer(&|| self.next_serial()).commit(state, open, &path, durability);
         state.count(&self.tools());
+        if committed.is_err() {
+            self.note_lost(open, state);
+        }
         committed?;
         if self.shared { self.end_together(open, state) } else { Ok(()) }
     }
@@ -293,10 +298,13 @@ impl Core {
                     break; // stays in the table without a handle, until a later commit finds a head that opens, and has written it
                 }
                 self.note_surplus(open);
-                self.note_closed(open);
+                let is_certain = self.note_closed(open);
                 files.remove(&open.node);
                 drop(files);
                 self.nodes.closed(open.node);
+                if !is_certain {
+                    self.note_stale(open.node); // not before it counts as closed: what was asked until then is forgotten
+                }
             }
             break;
         }
@@ -312,27 +320,29 @@ impl Core {
         }
     }
 
-    /// Notes what the kernel caches of a file that is being closed. Where it may hold what was never committed, the node is retired.
-    fn note_closed(&self, open: &OpenFile) {
+    /// Notes what the kernel caches of a file that is being closed; false where it may hold what was never committed.
+    fn note_closed(&self, open: &OpenFile) -> bool {
         if !self.caller_caches {
-            return;
+            return true;
         }
-        match open.cached() {
+        let cached = open.cached();
+        match cached {
             Some(cached) => self.nodes.set_cached(open.node, cached),
-            None => self.nodes.retire(open.node),
+            None => {
+                self.learn_size(open);
+                self.nodes.retire(open.node);
+            }
         }
+        cached.is_some()
     }
 
     /// Fails with `ESTALE`, and retires the node, where the kernel caches another state of the file than the one that was just loaded. The
     /// kernel then looks the name up once more and gets a new node, of which it caches nothing.
     fn check_cached(&self, open: &OpenFile, cached: &Cached) -> Inner<()> {
+        self.note_size(open); // somebody lengthened the ciphertext, or a crash left a tail
         let state = open.state.read();
-        let Some(committed) = &state.committed else { return Ok(()) };
-        if self.shown_size(open.inode, state.backing_len) != state.size {
-            // Somebody lengthened the ciphertext, or a crash left a tail: the next lookup tells the authenticated size.
-            self.sizes.lock().put(open.inode, (state.backing_len, state.size));
-        }
-        if cached.admits(&Cached::state(state.size, &committed.hash)) {
+        let loaded = state.committed.as_ref().map_or(Cached::size(0), |committed| Cached::state(state.size, &committed.hash));
+        if cached.admits(&loaded) {
             return Ok(());
         }
         self.nodes.retire(open.node);
@@ -493,7 +503,7 @@ impl Core {
     fn commit_last(&self, open: &OpenFile) -> Inner<()> {
         let mut state = open.state.write();
         let durability = if state.replaced { Durability::Synced } else { Durability::Ordered };
-        self.commit_state(open, &mut state, durability)
+        self.commit_what_fits(open, &mut state, durability)
     }
 
     /// The stored path that a record of the file names, which is that of `name` where one is known; `None` where no name leads to the file

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::error::{Error, Fault, Result};
+use super::open_files::Open;
 use super::shares::Shares;
 use super::types::*;
 use super::{Authorship, Vault};
@@ -110,10 +111,11 @@ impl Vault {
     pub fn create_file(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, flags: OpenFlags) -> Result<(Attr, Opened)> {
         let created = self.shares().run("create in", parent, |core, parent| {
             core.remember_name(parent, name);
-            core.create_file(caller, parent, name, perm, flags)
+            let (attr, handle) = core.create_file(caller, parent, name, perm, flags)?;
+            Ok((attr, handle, matches!(core.handle(handle)?, Open::File { direct: true, .. })))
         });
-        let ((attr, handle), number) = created?;
-        let opened = Opened { handle: Shares::outside_handle(number, handle), keep_cache: true, alone: None, void: false };
+        let ((attr, handle, direct), number) = created?;
+        let opened = Opened { handle: Shares::outside_handle(number, handle), keep_cache: true, alone: None, direct };
         Ok((self.shares().attr(number, attr), opened))
     }
 
@@ -125,6 +127,31 @@ impl Vault {
     /// Writes all of `data`; at the end of the file where the handle was opened to append.
     pub fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
         self.on_handle("write", handle, |core, handle| core.write(handle, offset, data, kill_suid_sgid))
+    }
+
+    /// Notes that pages of a cache above, of `offset..end`, were refused with `errno`: there they count as written. True where they are to be
+    /// written once more.
+    pub fn pages_refused(&self, handle: Handle, offset: u64, end: u64, errno: i32) -> bool {
+        self.shares().raw(handle).is_ok_and(|route| route.core.pages_refused(route.local, offset, end, errno))
+    }
+
+    /// Tells, before a cache above takes in more of a file, whether it is to send what it holds first.
+    ///
+    /// # Errors
+    /// What the write is to fail with: that of an earlier one, or `ENOSPC` where there is no more room.
+    pub fn before_write(&self, handle: Handle) -> Result<bool> {
+        self.on_handle("write", handle, |core, handle| core.before_write(handle))
+    }
+
+    /// Whether the store has little room. What is opened for writing now is written with nothing held back.
+    pub fn is_low(&self) -> bool {
+        self.core().is_low()
+    }
+
+    /// Has `tell` called, from any thread, for each node of which a cache above is to forget something: what was written to it was refused, or
+    /// may be soon.
+    pub fn tell_cache(&self, tell: impl Fn(NodeId, Forget) + Send + Sync + 'static) {
+        self.shares().tell_kernel(std::sync::Arc::new(tell));
     }
 
     /// What close(2) of a descriptor is to report: a failure that happened since the file was opened.

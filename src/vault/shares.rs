@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -19,7 +19,7 @@ use super::core::Core;
 use super::error::{Error, Fault, Inner, Result};
 use super::nodes::Link;
 use super::share::{self, Entered, Vouched};
-use super::types::{Attr, Handle, NodeId, ROOT};
+use super::types::{Attr, Forget, Handle, NodeId, ROOT};
 use crate::sharing::Identity;
 
 /// Bits of a number that are the share's own.
@@ -51,7 +51,11 @@ pub(crate) struct Shares {
     children: RwLock<Children>,
     /// One share is entered at a time.
     entering: Mutex<()>,
+    kernel: OnceLock<Tell>,
 }
+
+/// Tells the kernel of a node, by its number outside.
+type Tell = Arc<dyn Fn(NodeId, Forget) + Send + Sync>;
 
 /// A node or a handle in its share.
 pub(crate) struct Route {
@@ -70,7 +74,14 @@ fn join(number: u64, local: u64) -> u64 {
 
 impl Shares {
     pub fn new(root: Arc<Core>, identity: Arc<Identity>, options: OpenOptions) -> Self {
-        Shares { root, identity, options, children: RwLock::default(), entering: Mutex::new(()) }
+        Shares { root, identity, options, children: RwLock::default(), entering: Mutex::new(()), kernel: OnceLock::new() }
+    }
+
+    /// Has `tell` called for nodes of all shares, those that are entered from now on.
+    pub fn tell_kernel(&self, tell: Tell) {
+        if self.kernel.set(tell.clone()).is_ok() {
+            self.root.tell_kernel(Box::new(move |node, what| tell(node, what)));
+        }
     }
 
     pub fn trust(&self) -> &super::trust::Trust {
@@ -260,8 +271,11 @@ impl Shares {
             return Err(explain(Fault::Os(libc::EMFILE)));
         }
         place.core.nodes.opened(place.local); // stays while the share is open
+        let number = children.list.len() as u64 + 1;
+        if let Some(tell) = self.kernel.get().cloned() {
+            core.tell_kernel(Box::new(move |node, what| tell(join(number, node), what)));
+        }
         children.list.push(Some(Child { core: Arc::new(core), place: node, link: Mutex::new(link) }));
-        let number = children.list.len() as u64;
         children.places.insert(node, number);
         Ok(())
     }

@@ -137,9 +137,18 @@ pub struct Opened {
     pub keep_cache: bool,
     /// Where no other handle of the file is open: the size that its header authenticates.
     pub alone: Option<u64>,
-    /// The ciphertext has no bytes: reads and writes fail until the file is truncated. The kernel must ask for each of them, and neither
-    /// collect writes nor take the size of 0 for the end of the file.
-    pub void: bool,
+    /// The kernel asks for each read and write of this handle and holds back nothing of what is written: there is little room, and it could
+    /// not take back what it has acknowledged; or the ciphertext has no bytes, so that both fail until the file is truncated.
+    pub direct: bool,
+}
+
+/// What the kernel is to forget of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forget {
+    /// Its attributes: it asks before the next write.
+    Attributes,
+    /// Its pages, those that it has not sent as well, and its attributes.
+    Pages,
 }
 
 /// What `fallocate` does with a range.

@@ -28,7 +28,7 @@ use crate::cli::{display, home, seen};
 use crate::fuse::handover::{self, HandOver};
 use crate::fuse::idle::{self, Idle};
 use crate::fuse::vaultfs::VaultFs;
-use crate::fuse::{self, MountError, MountOptions, Mounted, Permissions, ServeOptions, Serving, Transport, mounts, uring};
+use crate::fuse::{self, MountError, MountOptions, Mounted, Permissions, ServeOptions, Serving, Transport, held, mounts, uring};
 use crate::sharing::Role;
 use crate::vault::Vault;
 
@@ -256,6 +256,12 @@ impl Service {
                 return Err(Error::Io { op: "serve the mount on", path: mountpoint, source }.into());
             }
         };
+        if serve.writeback {
+            match held::forgetting(serving.notifier()) {
+                Ok(forget) => open.vault.tell_cache(forget),
+                Err(error) => tracing::warn!("what is refused may be shown until it is opened again: {error}"),
+            }
+        }
         if serving.over_io_uring() {
             tracing::info!("requests come over io_uring, which is experimental");
         }

@@ -74,6 +74,7 @@ struct Answered {
     slot: Slot,
     undo: Undo,
     operation: u32,
+    patient: bool,
     slow: bool,
 }
 
@@ -188,7 +189,7 @@ impl Queue {
             Event::Woken => {
                 let answered = std::mem::take(&mut *self.done.answered.lock());
                 answered.into_iter().try_for_each(|answered| {
-                    if answered.operation == opcode::LSEEK {
+                    if answered.patient {
                         self.patient -= 1;
                     } else if answered.slow {
                         self.be_wary(answered.operation);
@@ -202,8 +203,9 @@ impl Queue {
 
     fn request(&mut self, mut slot: Slot) -> io::Result<()> {
         let (operation, size) = kind(&mut slot);
-        let patient = operation == opcode::LSEEK && self.patient < self.patient_max;
-        if patient || operation != opcode::LSEEK && self.goes_to_pool(operation, size) {
+        let may_wait = matches!(operation, opcode::LSEEK | opcode::GETATTR) && size > 0;
+        let patient = may_wait && self.patient < self.patient_max;
+        if patient || !may_wait && self.goes_to_pool(operation, size) {
             let (pool, patience) = if patient { (&self.common.patient, Patience::Some) } else { (&self.common.pool, Patience::None) };
             self.patient += usize::from(patient);
             // Not `common`, which has the pool: one of its own threads must not be the last to let go of it.
@@ -211,7 +213,7 @@ impl Queue {
             pool.run(move || {
                 let begun = Instant::now();
                 let undo = answer(&dispatcher, &mut slot, patience);
-                done.hand_over(Answered { slot, undo, operation, slow: begun.elapsed() > SLOW });
+                done.hand_over(Answered { slot, undo, operation, patient, slow: begun.elapsed() > SLOW });
             });
             return Ok(());
         }
@@ -271,13 +273,16 @@ impl Queue {
     }
 }
 
-/// What a request is and how much it reads or writes, for deciding who does it.
+/// What a request is and how much it reads or writes, for deciding who does it; more than 0 also where the kernel may be asked for its
+/// pages before there is an answer.
 fn kind(slot: &mut Slot) -> (u32, u32) {
     let (headers, _) = slot.parts();
     let operation = Header::read(headers).map_or(0, |header| header.opcode);
     let size = match operation {
         opcode::READ => u32_at(&headers[URING_HEADER..], abi::read_in::size),
         opcode::WRITE => u32_at(&headers[URING_HEADER..], abi::write_in::size),
+        opcode::GETATTR => u32_at(&headers[URING_HEADER..], abi::getattr_in::getattr_flags) & abi::GETATTR_FH,
+        opcode::LSEEK => 1,
         _ => 0,
     };
     (operation, size)
