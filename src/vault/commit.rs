@@ -215,7 +215,7 @@ impl Committer<'_> {
             reserve(&**file, 0, header.len() as u64)?;
         }
         *touched |= state.committed.is_some();
-        state.attempted = Some(header_hash(&header[..layout.header()]));
+        state.header_under_way = true;
         for (offset, bytes) in guarded {
             file.write_at(bytes, offset)?;
         }
@@ -333,7 +333,7 @@ impl Committer<'_> {
         let appended = self.journal.append(&record, open.inode, file);
         let applied = appended.and_then(|ticket| {
             *recorded = true;
-            state.attempted = Some(record.result);
+            state.header_under_way = true;
             if self.shared && self.is_overtaken(file, &base).unwrap_or(true) {
                 // The flush of the record may have taken as long as the machine was asleep. Nothing is at its place yet, and nothing will be.
                 self.journal.applied(ticket);
@@ -448,7 +448,7 @@ impl Committer<'_> {
                 self.tools.cache.put_chunk(state.serial, k, Arc::new(Chunk { table: chunk.table, key: chunk.key }));
             }
         }
-        state.attempted = None;
+        state.header_under_way = false;
         debug_assert!(root.chunks != 0 || root.hash == HOLE);
         state.changed = false;
         state.freed = false;

@@ -107,8 +107,8 @@ pub(crate) struct FileState {
     chunk_keys: OnceLock<(u32, [u8; 8], ChunkKeys)>,
     /// `None` while nothing was committed yet.
     pub committed: Option<Committed>,
-    /// Hash of a header that a commit has begun to write and that is not known to be in place.
-    pub attempted: Option<[u8; 32]>,
+    /// A commit has begun to write the header and has not ended: a part of it may be in place.
+    pub header_under_way: bool,
     pub root: Root,
     pub version: u64,
     pub oldest_epoch: u32,
@@ -218,7 +218,7 @@ impl OpenFile {
             file_id,
             chunk_keys: OnceLock::new(),
             committed: None,
-            attempted: None,
+            header_under_way: false,
             root: Root { hash: HOLE, chunks: 0 },
             version: 0,
             oldest_epoch: tools.keys.current().number,
@@ -310,7 +310,7 @@ impl OpenFile {
                 len: layout.cipher_len(header.size),
                 size: header.size,
             }),
-            attempted: None,
+            header_under_way: false,
             root: Root { hash: header.root, chunks },
             version: header.version,
             oldest_epoch: header.oldest_epoch,

@@ -200,7 +200,6 @@ impl Core {
     }
 
     fn truncate_state(&self, open: &Arc<OpenFile>, state: &mut FileState, size: u64) -> Inner<()> {
-        state.check_latched()?;
         state.check_refused(u64::MAX)?;
         if size > SIZE_MAX {
             return Err(Fault::Os(libc::EFBIG));
@@ -286,14 +285,9 @@ impl Core {
             if set.mtime == SetTime::Omit {
                 open.state.write().settle_mtime(); // the kernel leaves it as it is
             }
-            // While it is open its size is certain.
-            let sized = if *set == (SetAttr { size: set.size, ..SetAttr::default() }) { Some(self.stat(node)) } else { None };
             let released = self.release(&open, flags);
             result?;
             released?;
-            if let Some(attr) = sized {
-                return attr;
-            }
         }
         let open = self.files.lock().get(&node).map(|s| s.file.clone());
         let link = self.nodes.link(node);

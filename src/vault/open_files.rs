@@ -369,11 +369,13 @@ impl Core {
         Ok(())
     }
 
-    /// Whether the header in `file` is the one that was last committed through `state`, or that a commit has begun to write.
+    /// Whether the header in `file` is the one that was last committed through `state`. Where a commit has failed while it wrote the header,
+    /// nothing tells.
     fn has_own_header(&self, file: &dyn File, state: &FileState) -> Inner<bool> {
-        let Some(committed) = &state.committed else { return Ok(true) };
-        let hash = self.header_in(file)?;
-        Ok(hash == committed.hash || state.attempted == Some(hash))
+        match &state.committed {
+            Some(committed) if !state.header_under_way => Ok(self.header_in(file)? == committed.hash),
+            _ => Ok(true),
+        }
     }
 
     /// Whether the name `link` leads to the open file, from the root of the share on. Paths do not change meanwhile. Several stores change
@@ -514,7 +516,7 @@ impl Core {
         {
             return Ok(Some(path));
         }
-        if self.is_removed(open) || self.shared && open.file.stat().is_ok_and(|stat| stat.nlink == 0) {
+        if self.is_removed(open) {
             return Ok(None);
         }
         if let Some(path) = self.search_name(open)?.and_then(|link| self.path_in(link.parent, &link.stored)) {
@@ -527,13 +529,14 @@ impl Core {
     /// Whether a commit has to reach a name: one that is known here, or a hard link that nobody has looked up yet. A file that another
     /// program has removed counts as having one, so that its commit fails and is not passed over.
     pub fn has_name(&self, open: &OpenFile) -> bool {
-        self.nodes.link(open.node).is_ok() || !self.is_removed(open) && !(self.shared && open.file.stat().is_ok_and(|stat| stat.nlink == 0))
+        self.nodes.link(open.node).is_ok() || !self.is_removed(open)
     }
 
-    /// Whether the last name of the file was removed here. A store that comes through FUSE keeps what is open under a hidden name and goes on
-    /// counting one, so it is not asked.
+    /// Whether the last name of the file was removed here, or by another daemon where several share the vault. A store that comes through
+    /// FUSE keeps what is open under a hidden name and goes on counting one, so what was removed here is asked first.
     fn is_removed(&self, open: &OpenFile) -> bool {
         self.nodes.last_stat(open.node).is_some_and(|stat| stat.nlink == 0)
+            || self.shared && open.file.stat().is_ok_and(|stat| stat.nlink == 0)
     }
 
     /// Commits every open file that has been dirty for `age`.

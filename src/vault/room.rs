@@ -331,9 +331,9 @@ impl Core {
     /// What a write that the kernel is about to take in is to fail with; else whether it is to ask again before the next one, after it has
     /// sent what it holds of the file.
     pub fn before_write(&self, handle: Handle) -> Inner<bool> {
-        let Open::File { file: open, flags, .. } = self.handle(handle)? else { return Ok(false) };
-        if !flags.write || self.shared {
-            return Ok(false);
+        let Open::File { file: open, flags, direct } = self.handle(handle)? else { return Ok(false) };
+        if !flags.write || direct || self.shared {
+            return Ok(false); // the kernel holds nothing back
         }
         let grows = {
             let state = open.state.read();
