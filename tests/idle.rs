@@ -5,9 +5,9 @@ mod mounted;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Lines, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -64,13 +64,23 @@ fn a_mount_in_use_stays_and_is_unmounted_once_nobody_uses_it() {
 }
 
 /// Where the daemon of the mount can be asked; `None` where it has ended.
-fn socket(scratch: &Scratch) -> Option<String> {
+fn socket(scratch: &Scratch) -> Option<PathBuf> {
     let mounts = expect_code(scratch.kithfs("mounts").arg("--json"), 0);
     let mounts: serde_json::Value = serde_json::from_slice(&mounts.stdout).unwrap();
     let ours = mounts.as_array().unwrap().iter().find(|mount| mount["mountpoint"].as_str() == scratch.point().to_str())?;
-    let name = format!("/{}-", ours["pid"]);
-    let sockets = fs::read_to_string("/proc/net/unix").unwrap();
-    sockets.lines().filter_map(|line| line.split(' ').next_back()).find(|path| path.contains(&name)).map(str::to_owned)
+    let name = format!("{}-", ours["pid"]);
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("kithfs"));
+    let mut left: Vec<PathBuf> = [PathBuf::from("/run/kithfs"), scratch.path().join("state")].into_iter().chain(runtime).collect();
+    while let Some(path) = left.pop() {
+        let Ok(kind) = fs::symlink_metadata(&path).map(|metadata| metadata.file_type()) else { continue };
+        if kind.is_socket() && path.file_name().unwrap().to_str().unwrap().starts_with(&name) {
+            return Some(path);
+        }
+        if kind.is_dir() {
+            left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    None
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn a_descriptor_of_a_path_opens_no_mixture() {
     let (host, old_stored, new_stored) = Host::keep_both(&old, &new, &[]);
     let mount = host.mount(&[]);
     assert!(fs::read(host.plain()).unwrap() == new);
-    let path = rustix::fs::open(&host.plain(), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+    let path = rustix::fs::open(host.plain(), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
     let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", path.as_raw_fd()));
     assert!(fs::read(&by_descriptor).unwrap() == new);
     host.overwrite(&old_stored);
