@@ -67,7 +67,7 @@ impl Cost {
     }
 }
 
-/// Allows trying a passphrase on an identity, unless the file makes that cost more than [`Cost::is_usual`]. Nothing in the file is proven
+/// Allows trying a passphrase on an identity, unless the file makes that cost more than kithfs itself would choose. Nothing in the file is proven
 /// before it is unlocked, and the storage host may have set the cost. Then the user is asked, or has allowed it beforehand.
 ///
 /// # Errors

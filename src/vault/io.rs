@@ -334,8 +334,16 @@ impl Core {
                     }
                     if times {
                         let mut state = open.state.write();
-                        open.file.set_times(set.atime, set.mtime)?;
-                        state.mtime.note(&*open.file, set.mtime)?;
+                        let timed: Inner<()> = (|| {
+                            open.file.set_times(set.atime, set.mtime)?;
+                            Ok(state.mtime.note(&*open.file, set.mtime)?)
+                        })();
+                        if timed.is_err() && self.caller_caches {
+                            // An fsync in the kernel ends with this, and the daemon does not hear of it: what it would find out about the
+                            // contents, the next write must be told.
+                            let _ = self.commit_state(open, &mut state, Durability::Ordered);
+                        }
+                        timed?;
                     }
                     let mut state = open.state.write();
                     // The kernel sets the time of its cached writes before each fsync: that alone is no reason for a second flush.
