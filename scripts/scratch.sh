@@ -48,6 +48,8 @@ make_vault() {
 mount_vault() {
     local options=()
     [ "$(id -u)" -ne 0 ] || options=(-o allow_other,dev,suid)
+    # A store without modes shows all as everybody's, which only this option accepts.
+    [ -z "$(find "$vault" -maxdepth 0 -perm -0002)" ] || options+=(-o allow_foreign_store)
     "$kithfs" mount --passphrase-file "$work/passphrase" "${options[@]}" "$@" "$vault" "$plain"
 }
 umount_vault() { "$kithfs" umount "$plain"; }
