@@ -61,7 +61,7 @@ trap end_all EXIT
 trap 'exit 130' INT TERM
 
 mount_it() {
-    "$kithfs" mount --foreground --log-level warn -o allow_other --passphrase-file "$work/pass" "$work/vault" "$work/mnt" &
+    "$kithfs" mount --foreground --log-level warn -o allow_other,allow_foreign_store --passphrase-file "$work/pass" "$work/vault" "$work/mnt" &
     daemon=$!
     for ((i = 0; i < 200; i++)); do
         if mountpoint -q "$work/mnt"; then return; fi

@@ -429,3 +429,43 @@ fn a_file_written_with_little_room_has_the_time_of_it_and_can_be_mapped() {
         assert_eq!(text, "OLD and new");
     }
 }
+
+/// Where there was little room, each close retired the node of the file: a rename after it did not reach the node, so that the new name did
+/// not exist for `stat` and `link`, and `git init` failed. Processes that wrote to one file in turn got ESTALE.
+#[test]
+fn names_and_links_work_with_little_room() {
+    let Some(mount) = Mount::new() else { return };
+    mount.leave(8 * MIB);
+    comes_about("it is known that there is little room", || {
+        fs::write(mount.path("other"), b"something").unwrap();
+        mount.vault.is_low()
+    });
+    let (first, second, third) = (mount.path("first"), mount.path("second"), mount.path("third"));
+    for round in 0..20 {
+        fs::write(&first, format!("of round {round}")).unwrap();
+        fs::rename(&first, &second).unwrap();
+        assert_eq!(fs::symlink_metadata(&second).unwrap().len(), format!("of round {round}").len() as u64);
+        fs::hard_link(&second, &third).unwrap();
+        fs::remove_file(&second).unwrap();
+        assert_eq!(fs::metadata(&third).unwrap().nlink(), 1);
+        fs::rename(&third, &second).unwrap();
+        OpenOptions::new().append(true).open(&second).unwrap().write_all(b", more").unwrap();
+        fs::metadata(&second).unwrap();
+        fs::rename(&second, &third).unwrap();
+        assert_eq!(fs::read(&third).unwrap(), format!("of round {round}, more").as_bytes());
+        fs::remove_file(&third).unwrap();
+        assert!(!third.exists() && !second.exists());
+    }
+    let shared = mount.path("shared");
+    fs::write(&shared, pattern(1, 100_000)).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for n in 0..200u64 {
+                    let file = OpenOptions::new().write(true).open(&shared).unwrap();
+                    file.write_all_at(b"overwritten", n * 400).unwrap();
+                }
+            });
+        }
+    });
+}

@@ -368,6 +368,7 @@ impl Core {
         let place = self.nodes.link(node).and_then(|link| Ok((self.dir(link.parent)?, link)));
         match place {
             Ok((dir, link)) => {
+                let is_retired = || self.caller_caches && self.nodes.cached(node).is_err();
                 let stat = match dir.stat(&link.stored) {
                     Ok(stat) if self.nodes.is(node, &stat) => stat,
                     // Another daemon, or another program in the store, may have given it another name.
@@ -375,7 +376,8 @@ impl Core {
                         let open = self.files.lock().get(&node).map(|s| s.file.clone());
                         return match (open, other) {
                             (Some(open), _) => self.attr(node, &open.file.stat()?, None),
-                            (None, Err(e)) if !self.shared => Err(e.into()),
+                            // The kernel looks the name of a retired node up once more.
+                            (None, Err(e)) if !self.shared && !is_retired() => Err(e.into()),
                             (None, _) => Err(Fault::Os(libc::ESTALE)),
                         };
                     }

@@ -364,7 +364,7 @@ impl OpenFile {
     /// waits to be committed or was refused, or is being committed now.
     pub fn cached(&self) -> Option<Cached> {
         let state = self.state.try_read()?;
-        let is_certain = !state.changed && state.latched.is_none() && state.astray.is_none() && !state.told_no_time;
+        let is_certain = !state.changed && state.latched.is_none() && state.astray.is_none();
         let committed = state.committed.as_ref().filter(|_| is_certain);
         committed.map(|committed| Cached::state(state.size, &committed.hash))
     }

@@ -358,7 +358,12 @@ impl Core {
                         // Another program has removed or replaced the file in the store. The kernel still sends the time of its last write,
                         // which concerns nothing any more; an error would reach a program that has no part in it.
                         let mtime_alone = SetAttr { mtime: set.mtime, ..SetAttr::default() };
-                        return if *set == mtime_alone { self.nodes.attr_of_lost(node, set) } else { Err(Fault::Os(libc::ESTALE)) };
+                        let now = stat.ok();
+                        return if *set == mtime_alone {
+                            self.nodes.attr_of_lost(node, set, now.as_ref())
+                        } else {
+                            Err(Fault::Os(libc::ESTALE))
+                        };
                     }
                     if times {
                         let stat = stat?;
@@ -388,7 +393,14 @@ impl Core {
         match open {
             // Who keeps the times asks for none, and this is on the way of each fsync.
             Some(open) if self.caller_caches && set.mtime != SetTime::Omit => self.attr(node, &open.file.stat_but_times()?, None),
-            _ => self.stat(node),
+            _ => match self.stat(node) {
+                // The time of a write, which the kernel sends late: its node may be retired by now, and an error would reach others.
+                Err(Fault::Os(libc::ESTALE)) if self.caller_caches && *set == (SetAttr { mtime: set.mtime, ..SetAttr::default() }) => {
+                    let now = link.ok().and_then(|link| self.dir(link.parent).ok()?.stat(&link.stored).ok());
+                    self.nodes.attr_of_lost(node, set, now.as_ref())
+                }
+                other => other,
+            },
         }
     }
 

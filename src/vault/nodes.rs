@@ -10,9 +10,12 @@
 mod node;
 mod slab;
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 pub(crate) use self::node::Cached;
 use self::node::{Kept, Key, Node};
@@ -32,6 +35,8 @@ pub(crate) struct Link {
 
 struct Inside {
     nodes: Slab,
+    /// Retired nodes of files, by the object that they stood for.
+    retired: HashMap<Key, SmallVec<[NodeId; 1]>>,
     next: NodeId,
     /// Counts the directories that were used and have another place since, so that what follows from the places above is worked out anew.
     moves: u64,
@@ -53,7 +58,7 @@ impl Nodes {
         let mut node = Node::new(ROOT, Key::of(root));
         node.lookups = 1;
         node.set_directory(Some(directory));
-        let mut inside = Inside { nodes: Slab::new(), next: ROOT + 1, moves: 0 };
+        let mut inside = Inside { nodes: Slab::new(), retired: HashMap::new(), next: ROOT + 1, moves: 0 };
         inside.nodes.insert(node);
         Nodes { inside: Mutex::new(inside), any_moved: AtomicBool::new(false) }
     }
@@ -82,6 +87,11 @@ impl Nodes {
     /// The name (`parent`, `stored`) is no longer one of the object, of which `stat` is from before that; gives its node, if it has one.
     pub fn remove_link(&self, stat: &Stat, parent: NodeId, stored: &[u8]) -> Option<NodeId> {
         self.inside.lock().remove_link(stat, parent, stored)
+    }
+
+    /// The name (`parent`, `stored`) of an object has become `to`, or is gone, of which `stat` is from before that: its retired nodes follow.
+    pub fn retired_follow(&self, stat: &Stat, parent: NodeId, stored: &[u8], to: Option<&Link>) {
+        self.inside.lock().retired_follow(stat, parent, stored, to);
     }
 
     /// Another object has taken the place of a directory: who asks for its name is told to look it up again.
@@ -162,12 +172,14 @@ impl Nodes {
     }
 
     /// Notes what the kernel caches of a file that was just closed. Retires the node where the kernel may have made its inode from an answer
-    /// of before, see [`Nodes::forget`].
-    pub fn set_cached(&self, id: NodeId, cached: Cached) {
+    /// of before, see [`Nodes::forget`]. With `stale_time` the kernel caches an older time of modification.
+    pub fn set_cached(&self, id: NodeId, cached: Cached, stale_time: bool) {
         let mut inside = self.inside.lock();
         let Some(node) = inside.nodes.get_mut(id) else { return };
-        node.resized |= node.cached != Cached::NOTHING && !node.cached.agrees_with_size_of(&cached);
+        // The first answer has arrived, or nobody could have opened the file.
+        node.resized |= node.lookups > 1 && node.cached != Cached::NOTHING && !node.cached.agrees_with_size_of(&cached);
         node.cached = cached;
+        node.stale_time = stale_time;
         if node.crossed {
             inside.retire(id);
         }
@@ -182,15 +194,15 @@ impl Nodes {
         }
     }
 
-    /// Notes that an answer tells `size` of a file that is not open; false where the kernel has been told another size. `ESTALE` where the
-    /// node is retired.
+    /// Notes that an answer tells `size` of a file that is not open; false where the kernel has been told another size, or caches an older
+    /// time. `ESTALE` where the node is retired.
     pub fn tell_size(&self, id: NodeId, size: u64) -> Inner<bool> {
         let mut inside = self.inside.lock();
         let node = inside.nodes.get_mut(id).filter(|node| !node.retired).ok_or(Fault::Os(libc::ESTALE))?;
         if node.cached == Cached::NOTHING {
             node.cached = Cached::size(size);
         }
-        Ok(node.cached.agrees_with(size))
+        Ok(node.cached.agrees_with(size) && !node.stale_time)
     }
 
     /// Retires a node: the next lookup of the object gets a new one. This one stays for the handles that are open.
@@ -243,15 +255,18 @@ impl Nodes {
         found.map(Kept::link).ok_or(Fault::Os(libc::ENOENT))
     }
 
-    /// What little is known of a file that another program has taken from the store, as the answer to `set`.
-    pub fn attr_of_lost(&self, id: NodeId, set: &SetAttr) -> Inner<Attr> {
+    /// Attributes in answer to `set` for a node that admits no open any more, of what its name leads to now if that is known. The kernel
+    /// takes no size from them. Where nothing is known they forbid nothing: an open fails, and the kernel then asks for the truth.
+    pub fn attr_of_lost(&self, id: NodeId, set: &SetAttr, now: Option<&Stat>) -> Inner<Attr> {
         let inside = self.inside.lock();
         let node = inside.nodes.get(id).ok_or(Fault::Os(libc::ESTALE))?;
-        let time = match set.mtime {
-            SetTime::At(time) => time,
+        let time = match (set.mtime, now) {
+            (SetTime::At(time), _) => time,
+            (_, Some(now)) => now.mtime,
             _ => Timestamp { secs: 0, nanos: 0 },
         };
-        let (perm, nlink, uid, gid, rdev, size, blocks) = (0, 0, 0, 0, 0, 0, 0);
+        let (perm, nlink, uid, gid) = now.map_or((0o777, 0, 0, 0), |now| (now.perm, now.nlink, now.uid, now.gid));
+        let (rdev, size, blocks) = (0, 0, now.map_or(0, |now| now.blocks));
         let (ino, kind) = (node.key.ino, node.kind());
         Ok(Attr { node: id, ino, kind, perm, nlink, uid, gid, rdev, size, blocks, atime: time, mtime: time, ctime: time })
     }
@@ -353,8 +368,10 @@ impl Nodes {
 impl Inside {
     fn retire(&mut self, id: NodeId) {
         self.nodes.leave_key(id);
-        if let Some(node) = self.nodes.get_mut(id) {
-            node.retired = true;
+        if let Some(node) = self.nodes.get_mut(id)
+            && !std::mem::replace(&mut node.retired, true)
+        {
+            self.retired.entry(node.key).or_default().push(id);
         }
     }
 
@@ -397,12 +414,30 @@ impl Inside {
     }
 
     fn remove_link(&mut self, stat: &Stat, parent: NodeId, stored: &[u8]) -> Option<NodeId> {
+        self.retired_follow(stat, parent, stored, None);
         let id = self.nodes.by_key(&Key::of(stat))?;
-        let node = self.nodes.get_mut(id)?;
+        self.remove_link_of(id, stat, parent, stored);
+        Some(id)
+    }
+
+    /// The name (`parent`, `stored`) of an object has become `to`, or is gone: retired nodes of the object, which the kernel may still use,
+    /// know it as well.
+    fn retired_follow(&mut self, stat: &Stat, parent: NodeId, stored: &[u8], to: Option<&Link>) {
+        let Some(retired) = self.retired.get(&Key::of(stat)).cloned() else { return };
+        for id in retired {
+            if self.nodes.get(id).is_some_and(|node| node.links.iter().any(|link| link.is(parent, stored))) {
+                to.into_iter().for_each(|to| self.add_link(id, to.clone()));
+                self.remove_link_of(id, stat, parent, stored);
+            }
+        }
+    }
+
+    fn remove_link_of(&mut self, id: NodeId, stat: &Stat, parent: NodeId, stored: &[u8]) {
+        let Some(node) = self.nodes.get_mut(id) else { return };
         // The last name of all, remembered or not.
         node.forgotten &= stat.nlink > 1;
         if !node.links.iter().any(|l| l.is(parent, stored)) {
-            return Some(id);
+            return;
         }
         node.links.retain(|l| !l.is(parent, stored));
         if node.links.is_empty() && !node.forgotten {
@@ -415,7 +450,6 @@ impl Inside {
         }
         self.release_parent(parent);
         self.collect(id);
-        Some(id)
     }
 
     fn release_parent(&mut self, parent: NodeId) {
@@ -433,6 +467,14 @@ impl Inside {
                 return;
             }
             let node = self.nodes.remove(id).expect("found above");
+            if node.retired
+                && let Entry::Occupied(mut of_object) = self.retired.entry(node.key)
+            {
+                of_object.get_mut().retain(|other| *other != id);
+                if of_object.get().is_empty() {
+                    of_object.remove();
+                }
+            }
             let mut parents = node.links.into_iter().map(|l| l.parent);
             let first = parents.next();
             for parent in parents {

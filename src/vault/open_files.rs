@@ -15,7 +15,7 @@ use super::keys::DirectoryId;
 use super::names::Said;
 use super::nodes::{Cached, Link};
 use super::together::open_to_lock;
-use super::types::{Handle, NodeId, OpenFlags, ROOT};
+use super::types::{Forget, Handle, NodeId, OpenFlags, ROOT};
 use crate::backing::{Access, Dir, File, Kind, Lock, Stat};
 use crate::format::name::is_control;
 use crate::format::signature::Authorship;
@@ -303,7 +303,7 @@ impl Core {
                 drop(files);
                 self.nodes.closed(open.node);
                 if !is_certain {
-                    self.note_stale(open.node); // not before it counts as closed: what was asked until then is forgotten
+                    self.have_forgotten(open.node, Forget::Attributes); // not before it counts as closed
                 }
             }
             break;
@@ -320,20 +320,24 @@ impl Core {
         }
     }
 
-    /// Notes what the kernel caches of a file that is being closed; false where it may hold what was never committed.
+    /// Notes what the kernel caches of a file that is being closed; false where it has to ask again, because it may hold what was never
+    /// committed or an older time.
     fn note_closed(&self, open: &OpenFile) -> bool {
         if !self.caller_caches {
             return true;
         }
-        let cached = open.cached();
-        match cached {
-            Some(cached) => self.nodes.set_cached(open.node, cached),
+        let stale_time = open.state.try_read().is_some_and(|state| state.told_no_time);
+        match open.cached() {
+            Some(cached) => {
+                self.nodes.set_cached(open.node, cached, stale_time);
+                !stale_time
+            }
             None => {
                 self.learn_size(open);
                 self.nodes.retire(open.node);
+                false
             }
         }
-        cached.is_some()
     }
 
     /// Fails with `ESTALE`, and retires the node, where the kernel caches another state of the file than the one that was just loaded. The

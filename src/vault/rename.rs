@@ -147,6 +147,11 @@ impl Core {
         }
 
         // The table follows.
+        if let Some((target_stored, there)) = &target {
+            let exchanged = (mode == RenameMode::Exchange).then(|| from.link(&stored, name));
+            self.nodes.retired_follow(there, new_parent, target_stored, exchanged.as_ref());
+        }
+        self.nodes.retired_follow(&stat, parent, &stored, Some(&to.link(destination, new_name)));
         let mut changed = Vec::new();
         if let Some((target_stored, there)) = &target
             && let Some(gone) = self.nodes.find(there)

@@ -143,7 +143,7 @@ impl Core {
         let _ = self.room.kernel.set(tell);
     }
 
-    fn have_forgotten(&self, node: NodeId, what: Forget) {
+    pub fn have_forgotten(&self, node: NodeId, what: Forget) {
         if let Some(tell) = self.room.kernel.get() {
             tell(node, what);
         }

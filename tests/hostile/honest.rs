@@ -112,3 +112,31 @@ fn a_file_that_is_renamed_over_can_always_be_opened() {
     });
     mount.unmount();
 }
+
+/// The kernel let go of a name's old inode, which was taken for one that it had dropped: the file's node was retired, and the time that the
+/// kernel sent for it later failed, which `syncfs` of somebody else reported.
+#[test]
+fn syncfs_succeeds_after_files_were_saved_by_rename() {
+    if !can_mount() {
+        return;
+    }
+    let host = Host::new(&[], b"x");
+    let mount = host.mount(&[]);
+    let new = host.scratch.point().join("new");
+    let save = || {
+        fs::write(&new, pattern(3_000, 2)).unwrap();
+        let _ = File::open(&new).and_then(|file| file.sync_all());
+        fs::rename(&new, host.plain()).unwrap();
+    };
+    let read = || {
+        let _ = fs::read(host.plain());
+    };
+    // Drops inodes and names that nobody uses, where that is allowed.
+    let drop_caches = || {
+        let _ = fs::write("/proc/sys/vm/drop_caches", "2");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    beside(&[&save, &read, &drop_caches], || std::thread::sleep(std::time::Duration::from_secs(2)));
+    rustix::fs::syncfs(File::open(host.scratch.point()).unwrap()).unwrap();
+    mount.unmount();
+}

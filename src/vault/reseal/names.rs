@@ -67,6 +67,7 @@ impl Core {
                     self.settle(&stat)?
                 }
                 dir.rename(stored, dir, new.entry(), RenameMode::NoReplace)?;
+                self.nodes.retired_follow(&stat, folder.node, stored, Some(&folder.link(new.entry(), name)));
                 if let Some(node) = self.nodes.find(&stat) {
                     self.nodes.add_link(node, folder.link(new.entry(), name));
                     self.nodes.remove_link(&stat, folder.node, stored);
