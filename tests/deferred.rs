@@ -264,6 +264,7 @@ fn a_file_of_no_bytes_waits_for_the_program_to_truncate_it() {
         let refused = |outcome: Result<(), kithfs::vault::Error>| assert_eq!(outcome.map_err(|e| e.errno()), Err(libc::EIO));
         refused(vault.read(handle, 0, &mut [0; 10]).map(drop));
         refused(vault.write(handle, 0, b"more", false));
+        refused(vault.fsync(handle, false));
         refused(vault.seek_data_hole(handle, 0, kithfs::backing::Seek::Data).map(drop));
         refused(vault.fallocate(handle, 0, 100, kithfs::vault::Fallocate::Allocate { keep_size: false }));
         refused(vault.fallocate(handle, 0, 100, kithfs::vault::Fallocate::PunchHole));

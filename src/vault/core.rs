@@ -315,7 +315,7 @@ impl Core {
                         attr.mtime = mtime;
                         attr.ctime = attr.ctime.max(mtime);
                     }
-                } else if self.caller_caches && !self.nodes.tell_size(node, attr.size)? {
+                } else if self.caller_caches && !self.nodes.tell_size(node, attr.size, attr.mtime)? {
                     return Err(self.check_size(node, dir));
                 }
             }
@@ -333,7 +333,7 @@ impl Core {
             let (dir, stored) = place?;
             let stat = dir.stat(stored).ok()?;
             let len = self.journal.overlaid_stat((stat.dev, stat.ino)).map_or(stat.size, |(len, _)| len);
-            self.nodes.tell_size(node, self.shown_size((stat.dev, stat.ino), len)).ok()
+            self.nodes.tell_size(node, self.shown_size((stat.dev, stat.ino), len), stat.mtime).ok()
         };
         if !files.contains_key(&node) && told() != Some(true) {
             self.nodes.retire(node);

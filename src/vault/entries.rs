@@ -180,7 +180,7 @@ impl Core {
         let mut files = self.files.lock();
         let node = loop {
             let node = self.nodes.seen(&stat, folder.link(stored.entry(), name));
-            if !self.caller_caches || self.nodes.tell_size(node, 0).is_ok_and(|agrees| agrees) {
+            if !self.caller_caches || self.nodes.tell_size(node, 0, stat.mtime).is_ok_and(|agrees| agrees) {
                 break node;
             }
             // A removed file had this inode number, and the kernel may still cache it.

@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 use super::cache::{BlockCache, Counted};
 use super::error::{Fault, Inner};
 use super::keys::{Epoch, OpenedHeader, ShareKeys};
-use super::mtime::Mtime;
+use super::mtime::{Mtime, now};
 use super::nodes::Cached;
 use super::tree::{Chunk, Root, Tree};
 use super::types::NodeId;
@@ -170,6 +170,8 @@ pub(crate) struct FileState {
     pub grew: bool,
     /// A program has written without the kernel's pages, which so has not learnt the time of it.
     pub told_no_time: bool,
+    /// Second of the modification time that the file had when it was opened.
+    pub opened_second: i64,
     /// What the changes take, counted for the whole vault.
     counted: Counted,
 }
@@ -253,6 +255,7 @@ impl OpenFile {
             refused: None,
             grew: false,
             told_no_time: false,
+            opened_second: now().secs,
             counted: Counted::new(tools.cache),
         };
         Arc::new(OpenFile {
@@ -346,6 +349,7 @@ impl OpenFile {
             refused: None,
             grew: false,
             told_no_time: false,
+            opened_second: stat.mtime.secs,
             counted: Counted::new(tools.cache),
         };
         Ok(Arc::new(OpenFile {

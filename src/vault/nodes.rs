@@ -172,14 +172,15 @@ impl Nodes {
     }
 
     /// Notes what the kernel caches of a file that was just closed. Retires the node where the kernel may have made its inode from an answer
-    /// of before, see [`Nodes::forget`]. With `stale_time` the kernel caches an older time of modification.
-    pub fn set_cached(&self, id: NodeId, cached: Cached, stale_time: bool) {
+    /// of before, see [`Nodes::forget`]. `written_past` is the second of the
+    /// modification time of before, where a program has written past the kernel's cache: the kernel still has that time.
+    pub fn set_cached(&self, id: NodeId, cached: Cached, written_past: Option<i64>) {
         let mut inside = self.inside.lock();
         let Some(node) = inside.nodes.get_mut(id) else { return };
         // The first answer has arrived, or nobody could have opened the file.
         node.resized |= node.lookups > 1 && node.cached != Cached::NOTHING && !node.cached.agrees_with_size_of(&cached);
         node.cached = cached;
-        node.stale_time = stale_time;
+        node.told_second = node.told_second.or(written_past.map(|second| second as u32));
         if node.crossed {
             inside.retire(id);
         }
@@ -194,15 +195,17 @@ impl Nodes {
         }
     }
 
-    /// Notes that an answer tells `size` of a file that is not open; false where the kernel has been told another size, or caches an older
-    /// time. `ESTALE` where the node is retired.
-    pub fn tell_size(&self, id: NodeId, size: u64) -> Inner<bool> {
+    /// Notes that an answer tells `size` of a file that is not open; false where the kernel has been told another size, or caches
+    /// another time. `ESTALE` where the node is retired.
+    pub fn tell_size(&self, id: NodeId, size: u64, mtime: Timestamp) -> Inner<bool> {
         let mut inside = self.inside.lock();
         let node = inside.nodes.get_mut(id).filter(|node| !node.retired).ok_or(Fault::Os(libc::ESTALE))?;
         if node.cached == Cached::NOTHING {
             node.cached = Cached::size(size);
         }
-        Ok(node.cached.agrees_with(size) && !node.stale_time)
+        // A second or two is no reason to give a file that is written all the time one node after the other.
+        let is_old = node.told_second.is_some_and(|told| (mtime.secs as u32).abs_diff(told) > 2);
+        Ok(node.cached.agrees_with(size) && !is_old)
     }
 
     /// Retires a node: the next lookup of the object gets a new one. This one stays for the handles that are open.

@@ -326,11 +326,11 @@ impl Core {
         if !self.caller_caches {
             return true;
         }
-        let stale_time = open.state.try_read().is_some_and(|state| state.told_no_time);
+        let written_past = open.state.try_read().and_then(|state| state.told_no_time.then_some(state.opened_second));
         match open.cached() {
             Some(cached) => {
-                self.nodes.set_cached(open.node, cached, stale_time);
-                !stale_time
+                self.nodes.set_cached(open.node, cached, written_past);
+                written_past.is_none()
             }
             None => {
                 self.learn_size(open);

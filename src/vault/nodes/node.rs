@@ -144,8 +144,9 @@ pub(super) struct Node {
     pub cached: Cached,
     /// No open by way of this node succeeds any more: the store has another state than the kernel's cache.
     pub retired: bool,
-    /// The kernel caches an older time of modification than the file has: it keeps its own, and does not set it for writes past its cache.
-    pub stale_time: bool,
+    /// The second, cut to 32 bits, of the modification time that the kernel caches, where a program has written past its cache: the kernel
+    /// keeps its own time, and does not change it for such writes.
+    pub told_second: Option<u32>,
     /// The file has got another size since an answer told one.
     pub resized: bool,
     /// The kernel has dropped its inode while answers were under way that may have told another size.
@@ -166,7 +167,7 @@ impl Node {
             opens: 0,
             cached: Cached::NOTHING,
             retired: false,
-            stale_time: false,
+            told_second: None,
             resized: false,
             crossed: false,
             rare: None,
