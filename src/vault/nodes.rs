@@ -12,6 +12,7 @@ mod slab;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
@@ -180,7 +181,7 @@ impl Nodes {
         // The first answer has arrived, or nobody could have opened the file.
         node.resized |= node.lookups > 1 && node.cached != Cached::NOTHING && !node.cached.agrees_with_size_of(&cached);
         node.cached = cached;
-        node.told_second = node.told_second.or(written_past.map(|second| second as u32));
+        node.told_second = node.told_second.or(written_past.and_then(|second| NonZeroU32::new(second as u32)));
         if node.crossed {
             inside.retire(id);
         }
@@ -204,7 +205,7 @@ impl Nodes {
             node.cached = Cached::size(size);
         }
         // A second or two is no reason to give a file that is written all the time one node after the other.
-        let is_old = node.told_second.is_some_and(|told| (mtime.secs as u32).abs_diff(told) > 2);
+        let is_old = node.told_second.is_some_and(|told| (mtime.secs as u32).abs_diff(told.get()) > 2);
         Ok(node.cached.agrees_with(size) && !is_old)
     }
 

@@ -4,6 +4,8 @@
 //! * A node with one name, if that is not long, is one piece of memory: it has no part elsewhere on the heap.
 //! * What few nodes have (the id of a directory, what an object was at its end) stands aside.
 
+use std::num::NonZeroU32;
+
 use smallvec::SmallVec;
 
 use super::Link;
@@ -146,7 +148,7 @@ pub(super) struct Node {
     pub retired: bool,
     /// The second, cut to 32 bits, of the modification time that the kernel caches, where a program has written past its cache: the kernel
     /// keeps its own time, and does not change it for such writes.
-    pub told_second: Option<u32>,
+    pub told_second: Option<NonZeroU32>,
     /// The file has got another size since an answer told one.
     pub resized: bool,
     /// The kernel has dropped its inode while answers were under way that may have told another size.
