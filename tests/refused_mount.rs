@@ -209,6 +209,27 @@ fn what_nobody_saw_coming_leaves_a_prefix_and_is_told() {
     assert!(fs::read(mount.path("file")).unwrap() == kept);
 }
 
+/// A quota refuses without a word about room beforehand: the store says that much is free.
+#[test]
+fn a_quota_is_told_to_write_and_keeps_what_was_there() {
+    let Some(mount) = Mount::new() else { return };
+    let path = mount.path("file");
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    (&file).write_all(&pattern(1, MIB)).unwrap();
+    file.sync_all().unwrap();
+    mount.fail(Calls::Changes, When::From(1), libc::EDQUOT);
+    (&file).write_all(&pattern(2, MIB)).expect("the kernel takes it");
+    assert_eq!(errno(file.sync_all()), Some(libc::EDQUOT));
+    assert_eq!(errno((&file).write(b"more")), Some(libc::EDQUOT));
+    mount.plan.heal();
+    drop(file);
+    let kept = fs::read(&path).unwrap();
+    let all = [pattern(1, MIB), pattern(2, MIB)].concat();
+    assert!(kept.len() >= MIB && all.starts_with(&kept), "{} are kept", kept.len());
+    OpenOptions::new().append(true).open(&path).unwrap().write_all(b"goes on").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), [&kept[..], b"goes on"].concat());
+}
+
 #[test]
 fn a_limit_on_the_length_of_files_is_told_to_write() {
     // The daemon may make no file longer than 8 MiB (RLIMIT_FSIZE), which is more than the store says of itself. A quota is like it.
