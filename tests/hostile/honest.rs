@@ -91,7 +91,7 @@ fn a_removed_file_is_written_beside_readers_of_its_name() {
 /// An open came by a node of which a rename had just taken the name, and failed with ENOENT although there was a file of that name at any
 /// time.
 #[test]
-fn a_file_that_is_renamed_over_can_always_be_opened() {
+fn a_file_that_is_renamed_over_never_seems_gone() {
     if !can_mount() {
         return;
     }

@@ -146,7 +146,7 @@ pub(super) struct Node {
     pub cached: Cached,
     /// No open by way of this node succeeds any more: the store has another state than the kernel's cache.
     pub retired: bool,
-    /// The second, cut to 32 bits, of the modification time that the kernel caches, where a program has written past its cache: the kernel
+    /// The second, cut to 32 bits (0 counts as unknown), of the modification time that the kernel caches, where a program has written past its cache: the kernel
     /// keeps its own time, and does not change it for such writes.
     pub told_second: Option<NonZeroU32>,
     /// The file has got another size since an answer told one.
