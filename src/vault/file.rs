@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -64,6 +64,10 @@ pub(crate) struct DirtyChunk {
     /// Sealed segments that are not in their place yet.
     pub pending: BTreeMap<usize, Bytes>,
 }
+
+/// How long after a truncation a read past the new end waits before it is answered. The kernel needs microseconds to take note of the answer,
+/// unless its thread gets no processor.
+const CUT_KNOWN: Duration = Duration::from_millis(50);
 
 /// How [`OpenFile::load`] takes what stands in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +129,8 @@ pub(crate) struct FileState {
     pub mtime_set: bool,
     /// Plain size.
     pub size: u64,
+    /// When a truncation last made it smaller.
+    pub cut_at: Option<Instant>,
     /// Contents in the small form.
     pub small: Option<Zeroizing<Vec<u8>>>,
     pub dirty: BTreeMap<u64, DirtyChunk>,
@@ -244,6 +250,7 @@ impl OpenFile {
             dirty_since: Some(Instant::now()),
             void: false,
             latched: None,
+            cut_at: None,
             punch: Vec::new(),
             freed: false,
             by: None,
@@ -338,6 +345,7 @@ impl OpenFile {
             dirty_since: None,
             void: false,
             latched: None,
+            cut_at: None,
             punch: Vec::new(),
             freed: false,
             by,
@@ -371,6 +379,15 @@ impl OpenFile {
         let is_certain = !state.changed && state.latched.is_none() && state.astray.is_none();
         let committed = state.committed.as_ref().filter(|_| is_certain);
         committed.map(|committed| Cached::state(state.size, &committed.hash))
+    }
+
+    /// How long the end of the file that a read met may be one that the kernel does not know of yet. Between the answer to a truncation and
+    /// the moment at which the kernel's thread takes note of it, other programs still read up to the old end. The kernel fills what a short
+    /// answer leaves out with zeros, which such a program would get (`fuse_short_read` in Linux's `fs/fuse/file.c`); answered later, it gets
+    /// the end of the file.
+    pub fn until_cut_is_known(&self) -> Option<Duration> {
+        let since = self.state.read().cut_at?.elapsed();
+        CUT_KNOWN.checked_sub(since).filter(|left| !left.is_zero())
     }
 
     /// Reads up to `buf.len()` plain bytes at `offset`; fewer only at the end of the file.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use super::commit::Durability;
 use super::core::Core;
@@ -26,6 +27,9 @@ const WRITE_PART: usize = 1 << 20;
 
 /// Bytes of a write from which on it counts as part of a stream.
 const STREAM: usize = 128 << 10;
+
+/// What the kernel asks for at a time, whatever the end of the file.
+const PAGE: u64 = 4096;
 
 /// Punched bytes of an open file with which a commit gives the space back at once; less waits for the next commit, which costs a flush:
 /// what digs many small holes would pay that for each.
@@ -79,7 +83,21 @@ impl Core {
 
     pub fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Inner<usize> {
         let (file, _) = self.file_handle(handle)?;
-        if self.shared { self.read_together(&file, offset, buf) } else { file.read(&self.tools(), offset, buf) }
+        if self.shared {
+            return self.read_together(&file, offset, buf);
+        }
+        let read = file.read(&self.tools(), offset, buf)?;
+        // What is missing of the last page is no sign that the kernel knows of another end.
+        let pages_to = |len: usize| offset.saturating_add(len as u64).div_ceil(PAGE);
+        let is_short = pages_to(read) < pages_to(buf.len());
+        if is_short
+            && self.caller_caches
+            && let Some(wait) = file.until_cut_is_known()
+        {
+            std::thread::sleep(wait);
+            return file.read(&self.tools(), offset, buf);
+        }
+        Ok(read)
     }
 
     pub fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Inner<()> {
@@ -193,8 +211,10 @@ impl Core {
         let mut state = open.state.write();
         let was = state.size;
         let truncated = self.truncate_state(open, &mut state, size);
-        if let Err(fault) = &truncated {
-            self.note_half_done(open, &mut state, was, fault);
+        match &truncated {
+            Ok(()) if size < was => state.cut_at = Some(Instant::now()),
+            Ok(()) => {}
+            Err(fault) => self.note_half_done(open, &mut state, was, fault),
         }
         truncated
     }
@@ -268,7 +288,22 @@ impl Core {
         if let (Some(was), Err(fault)) = (was, &changed) {
             self.note_cut(node, was, fault); // it has the new size, and the kernel goes on with the old one
         }
-        changed
+        match changed {
+            Err(fault) if self.is_late_time(node, set) && matches!(fault.errno(), libc::ESTALE | libc::ENOENT) => {
+                let now = self.nodes.link(node).ok().and_then(|link| self.dir(link.parent).ok()?.stat(&link.stored).ok());
+                Ok(self.nodes.attr_of_lost(node, set, now.as_ref()))
+            }
+            other => other,
+        }
+    }
+
+    /// Whether this may be the time of the last cached write, which the kernel sends when it lets go of a file. Its node may be retired or
+    /// without a name by then, and the time concerns nothing any more. The kernel would keep an error for the next `syncfs`, whose caller has
+    /// no part in it.
+    fn is_late_time(&self, node: NodeId, set: &SetAttr) -> bool {
+        let is_time_alone = *set == SetAttr { mtime: set.mtime, ..SetAttr::default() };
+        let is_file = self.nodes.kind(node).map_or(true, |kind| kind == Kind::File);
+        self.caller_caches && is_time_alone && is_file && !self.files.lock().contains_key(&node)
     }
 
     /// See [`Core::setattr`]. `was` is the size of a file whose size was changed.
@@ -355,15 +390,7 @@ impl Core {
                     let stat = dir.stat(&link.stored);
                     let leads_here = stat.as_ref().is_ok_and(|stat| self.nodes.is(node, stat));
                     if !leads_here && self.caller_caches && self.nodes.kind(node)? == Kind::File {
-                        // Another program has removed or replaced the file in the store. The kernel still sends the time of its last write,
-                        // which concerns nothing any more; an error would reach a program that has no part in it.
-                        let mtime_alone = SetAttr { mtime: set.mtime, ..SetAttr::default() };
-                        let now = stat.ok();
-                        return if *set == mtime_alone {
-                            self.nodes.attr_of_lost(node, set, now.as_ref())
-                        } else {
-                            Err(Fault::Os(libc::ESTALE))
-                        };
+                        return Err(Fault::Os(libc::ESTALE)); // another program has removed or replaced the file in the store
                     }
                     if times {
                         let stat = stat?;
@@ -393,14 +420,7 @@ impl Core {
         match open {
             // Who keeps the times asks for none, and this is on the way of each fsync.
             Some(open) if self.caller_caches && set.mtime != SetTime::Omit => self.attr(node, &open.file.stat_but_times()?, None),
-            _ => match self.stat(node) {
-                // The time of a write, which the kernel sends late: its node may be retired by now, and an error would reach others.
-                Err(Fault::Os(libc::ESTALE)) if self.caller_caches && *set == (SetAttr { mtime: set.mtime, ..SetAttr::default() }) => {
-                    let now = link.ok().and_then(|link| self.dir(link.parent).ok()?.stat(&link.stored).ok());
-                    self.nodes.attr_of_lost(node, set, now.as_ref())
-                }
-                other => other,
-            },
+            _ => self.stat(node),
         }
     }
 

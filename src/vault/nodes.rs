@@ -259,11 +259,9 @@ impl Nodes {
         found.map(Kept::link).ok_or(Fault::Os(libc::ENOENT))
     }
 
-    /// Attributes in answer to `set` for a node that admits no open any more, of what its name leads to now if that is known. The kernel
+    /// Attributes in answer to `set` for the node of a file that is no longer there, of what its name leads to now if that is known. The kernel
     /// takes no size from them. Where nothing is known they forbid nothing: an open fails, and the kernel then asks for the truth.
-    pub fn attr_of_lost(&self, id: NodeId, set: &SetAttr, now: Option<&Stat>) -> Inner<Attr> {
-        let inside = self.inside.lock();
-        let node = inside.nodes.get(id).ok_or(Fault::Os(libc::ESTALE))?;
+    pub fn attr_of_lost(&self, id: NodeId, set: &SetAttr, now: Option<&Stat>) -> Attr {
         let time = match (set.mtime, now) {
             (SetTime::At(time), _) => time,
             (_, Some(now)) => now.mtime,
@@ -271,8 +269,8 @@ impl Nodes {
         };
         let (perm, nlink, uid, gid) = now.map_or((0o777, 0, 0, 0), |now| (now.perm, now.nlink, now.uid, now.gid));
         let (rdev, size, blocks) = (0, 0, now.map_or(0, |now| now.blocks));
-        let (ino, kind) = (node.key.ino, node.kind());
-        Ok(Attr { node: id, ino, kind, perm, nlink, uid, gid, rdev, size, blocks, atime: time, mtime: time, ctime: time })
+        let ino = self.inside.lock().nodes.get(id).map_or(id, |node| node.key.ino);
+        Attr { node: id, ino, kind: Kind::File, perm, nlink, uid, gid, rdev, size, blocks, atime: time, mtime: time, ctime: time }
     }
 
     /// What an object was when it lost its last name.

@@ -140,3 +140,27 @@ fn syncfs_succeeds_after_files_were_saved_by_rename() {
     rustix::fs::syncfs(File::open(host.scratch.point()).unwrap()).unwrap();
     mount.unmount();
 }
+
+/// A program read a file that another one truncated and wrote anew: between the daemon's answer to the truncation and the moment at which the
+/// kernel noted it, the kernel filled with zeros what the daemon no longer had, and the reader got them.
+#[test]
+fn a_reader_beside_truncations_gets_no_zeros() {
+    if !can_mount() {
+        return;
+    }
+    let host = Host::new(&[], &[1; 300_000]);
+    let mount = host.mount(&[]);
+    let write = || {
+        fs::write(host.plain(), [1; 300_000]).unwrap();
+        // The kernel has no page of it, so that readers ask the daemon.
+        let file = File::open(host.plain()).unwrap();
+        file.sync_all().unwrap();
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+    };
+    let read = || {
+        let at = |bytes: Vec<u8>| bytes.iter().position(|byte| *byte == 0);
+        assert_eq!(fs::read(host.plain()).ok().and_then(at), None, "a zero that nobody has written");
+    };
+    beside(&[&read, &read], || (0..300).for_each(|_| write()));
+    mount.unmount();
+}
