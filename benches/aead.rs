@@ -20,7 +20,9 @@ fn segments(c: &mut Criterion) {
         for size in SIZES {
             group.throughput(Throughput::Bytes(size as u64));
             let mut buf = vec![0; size];
-            group.bench_function(BenchmarkId::new("seal", size), |b| b.iter(|| key.seal(&[2; 12], b"context", black_box(&mut buf))));
+            group.bench_function(BenchmarkId::new("seal", size), |b| {
+                b.iter(|| key.seal(&[2; 12], b"context", black_box(&mut buf)))
+            });
             let (mut ciphertext, nonce) = (vec![0; size], [2; 12]);
             let tag = key.seal(&nonce, b"context", &mut ciphertext);
             // Opening is in place, so each round begins with a copy, as a read from the store does.
@@ -43,7 +45,9 @@ fn keys(c: &mut Criterion) {
         let chunks = ChunkKeys::new(suite, &file);
         group.bench_function("chunk", |b| b.iter(|| chunks.derive(black_box(&[3; 16]))));
         let (cipher, mut record) = (RecordCipher::new(suite, &[1; 32]), [0; 128]);
-        group.bench_function("record of 128 bytes", |b| b.iter(|| cipher.seal(&[4; 24], b"context", black_box(&mut record))));
+        group.bench_function("record of 128 bytes", |b| {
+            b.iter(|| cipher.seal(&[4; 24], b"context", black_box(&mut record)))
+        });
         group.finish();
     }
 }
@@ -51,7 +55,8 @@ fn keys(c: &mut Criterion) {
 const CHUNK: usize = 256 << 10;
 const SEGMENT: usize = 4096;
 
-/// A buffer as a file's content: chunks of 256 KiB under sub-keys of their own, segments of 4 KiB with a nonce each.
+/// A buffer as a file's content: chunks of 256 KiB under sub-keys of their own, segments of 4 KiB
+/// with a nonce each.
 fn seal_chunks(keys: &ChunkKeys, buf: &mut [u8]) -> Vec<[u8; 16]> {
     let mut tags = Vec::with_capacity(buf.len().div_ceil(SEGMENT));
     for (n, chunk) in buf.chunks_mut(CHUNK).enumerate() {
@@ -76,12 +81,19 @@ fn open_chunks(keys: &ChunkKeys, buf: &mut [u8], tags: &[[u8; 16]]) {
         for (i, segment) in chunk.chunks_mut(SEGMENT).enumerate() {
             let mut nonce = [0; 12];
             nonce[..8].copy_from_slice(&(i as u64).to_le_bytes());
-            key.open(&nonce, b"share, file, chunk, segment, epoch", segment, tags.next().expect("a tag each")).expect("our own");
+            key.open(
+                &nonce,
+                b"share, file, chunk, segment, epoch",
+                segment,
+                tags.next().expect("a tag each"),
+            )
+            .expect("our own");
         }
     }
 }
 
-/// The least and the median of the times of several calls, in seconds: few of what takes long, at least five of all else.
+/// The least and the median of the times of several calls, in seconds: few of what takes long, at
+/// least five of all else.
 fn times(size: usize, mut work: impl FnMut()) -> (f64, f64) {
     timed(size, || {
         let start = Instant::now();
@@ -110,12 +122,17 @@ fn buffers(most: usize) {
     let sealed_file = tempfile::NamedTempFile::new().expect("a temporary file");
     for size in sizes {
         let mut buf = vec![7u8; size];
-        print("seal", size, times(size, || drop(black_box(seal_chunks(&keys, black_box(&mut buf))))));
+        print(
+            "seal",
+            size,
+            times(size, || drop(black_box(seal_chunks(&keys, black_box(&mut buf))))),
+        );
         let plain = vec![7u8; size];
         buf.copy_from_slice(&plain);
         let tags = seal_chunks(&keys, &mut buf);
         let sealed = buf.clone();
-        // A read from the store puts the ciphertext where it is opened, so putting it there again is not counted.
+        // A read from the store puts the ciphertext where it is opened, so putting it there again
+        // is not counted.
         print(
             "open",
             size,
@@ -155,7 +172,10 @@ criterion_group!(benches, segments, keys);
 fn main() {
     let mut arguments = std::env::args().skip_while(|argument| argument != "--buffers").skip(1);
     if std::env::args().any(|argument| argument == "--buffers") {
-        let most = arguments.next().and_then(|mib| mib.parse::<usize>().ok()).map_or(1 << 30, |mib| mib << 20);
+        let most = arguments
+            .next()
+            .and_then(|mib| mib.parse::<usize>().ok())
+            .map_or(1 << 30, |mib| mib << 20);
         buffers(most);
     } else {
         benches();

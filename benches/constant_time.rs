@@ -2,12 +2,14 @@
 //!
 //!     cargo bench --bench constant_time [-- SECONDS]               ten seconds for each line, unless told otherwise
 //!
-//! After "dude, is my code constant time?" (Reparaz, Balasch, Verbauwhede, DATE 2017): secrets of two kinds are drawn by lot, and the times
-//! of the two compared by Welch's t-test, over all measurements and over those below each of several percentiles, since interrupts make
-//! long tails. The largest |t| is printed. Over 10 there is a difference; below 4.5 none was seen. The line that is to leak shows what the
-//! test sees: of each secret it counts the bits, a branch for each.
+//! After "dude, is my code constant time?" (Reparaz, Balasch, Verbauwhede, DATE 2017): secrets of
+//! two kinds are drawn by lot, and the times of the two compared by Welch's t-test, over all
+//! measurements and over those below each of several percentiles, since interrupts make long tails.
+//! The largest |t| is printed. Over 10 there is a difference; below 4.5 none was seen. The line
+//! that is to leak shows what the test sees: of each secret it counts the bits, a branch for each.
 //!
-//! It says something about this machine and this build, and of secrets of these kinds. Run it where nothing else runs.
+//! It says something about this machine and this build, and of secrets of these kinds. Run it where
+//! nothing else runs.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -47,9 +49,15 @@ impl Moments {
     }
 }
 
-/// Times of `run` on what `prepare` makes of things of the two kinds; prints a row. It is made each time, in the same place, or the caches
-/// would tell where things of one kind lie.
-fn row<T, R>(what: &str, length: Duration, kinds: &[Vec<T>; 2], prepare: impl Fn(&T) -> R, run: impl Fn(&R)) {
+/// Times of `run` on what `prepare` makes of things of the two kinds; prints a row. It is made each
+/// time, in the same place, or the caches would tell where things of one kind lie.
+fn row<T, R>(
+    what: &str,
+    length: Duration,
+    kinds: &[Vec<T>; 2],
+    prepare: impl Fn(&T) -> R,
+    run: impl Fn(&R),
+) {
     let mut lots = blake3::Hasher::new().update(what.as_bytes()).finalize_xof();
     let mut measure = || {
         let mut lot = [0; 2];
@@ -62,7 +70,8 @@ fn row<T, R>(what: &str, length: Duration, kinds: &[Vec<T>; 2], prepare: impl Fn
     };
     let mut trial: Vec<f64> = (0..TRIAL).map(|_| measure().1).collect();
     trial.sort_by(f64::total_cmp);
-    let limits = PERCENTILES.map(|part| if part < 1.0 { trial[(part * TRIAL as f64) as usize] } else { f64::INFINITY });
+    let limits = PERCENTILES
+        .map(|part| if part < 1.0 { trial[(part * TRIAL as f64) as usize] } else { f64::INFINITY });
     let mut moments = [[Moments::default(); 2]; PERCENTILES.len()];
     let (begun, mut count) = (Instant::now(), 0u64);
     while begun.elapsed() < length {
@@ -83,7 +92,11 @@ fn row<T, R>(what: &str, length: Duration, kinds: &[Vec<T>; 2], prepare: impl Fn
         "no difference seen"
     };
     let [a, b] = moments[PERCENTILES.len() - 1];
-    println!("| {what} | {count} | {:.1} | {:.1} | {t:.1} | {verdict} |", a.mean / 1e3, b.mean / 1e3);
+    println!(
+        "| {what} | {count} | {:.1} | {:.1} | {t:.1} | {verdict} |",
+        a.mean / 1e3,
+        b.mean / 1e3
+    );
 }
 
 fn main() {
@@ -96,7 +109,9 @@ fn main() {
         ("all bits / drawn", [vec![[0xff; 32]; POOL], (0..POOL).map(drawn).collect()]),
         ("one drawn / another drawn", [vec![drawn(200); POOL], vec![drawn(201); POOL]]),
     ];
-    println!("| | measurements | first kind, us | second kind, us | largest abs(t) | |\n|---|---:|---:|---:|---:|---|");
+    println!(
+        "| | measurements | first kind, us | second kind, us | largest abs(t) | |\n|---|---:|---:|---:|---:|---|"
+    );
     for (kinds, secrets) in &secrets {
         let ready = |bytes: &[u8; 32]| ExchangeSecret::from_bytes(bytes).for_many();
         let publics: Vec<[u8; 32]> = (0..8).map(|i| drawn(100 + i)).collect();

@@ -1,5 +1,5 @@
-//! HCTR2 of names: the portable and the wide path, with a fresh tweak, with a directory's tweak at hand, and a directory at once, beside
-//! the crate `hctr2-rs`.
+//! HCTR2 of names: the portable and the wide path, with a fresh tweak, with a directory's tweak at
+//! hand, and a directory at once, beside the crate `hctr2-rs`.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use kithfs::crypto::{Hctr2, NamesKey};
@@ -19,7 +19,9 @@ fn paths(c: &mut Criterion, path: &str, cipher: &Hctr2) {
         group.bench_function(BenchmarkId::new("fresh tweak", size), |b| {
             b.iter(|| cipher.encrypt(&cipher.tweak(black_box(&[2; 32])), black_box(&mut buf)));
         });
-        group.bench_function(BenchmarkId::new("cached tweak", size), |b| b.iter(|| cipher.encrypt(&tweak, black_box(&mut buf))));
+        group.bench_function(BenchmarkId::new("cached tweak", size), |b| {
+            b.iter(|| cipher.encrypt(&tweak, black_box(&mut buf)))
+        });
         group.bench_function(BenchmarkId::new("cached tweak, decrypt", size), |b| {
             b.iter(|| cipher.decrypt(&tweak, black_box(&mut buf)));
         });
@@ -29,7 +31,9 @@ fn paths(c: &mut Criterion, path: &str, cipher: &Hctr2) {
         group.throughput(Throughput::Elements(NAMES as u64));
         let mut names = vec![vec![0; *size]; NAMES];
         let mut bufs: Vec<&mut [u8]> = names.iter_mut().map(Vec::as_mut_slice).collect();
-        group.bench_function(BenchmarkId::new("1000 at once", size), |b| b.iter(|| cipher.decrypt_many(&tweak, black_box(&mut bufs))));
+        group.bench_function(BenchmarkId::new("1000 at once", size), |b| {
+            b.iter(|| cipher.decrypt_many(&tweak, black_box(&mut bufs)))
+        });
     }
     group.finish();
 }
@@ -46,7 +50,9 @@ fn hctr2(c: &mut Criterion) {
     for size in SIZES {
         group.throughput(Throughput::Bytes(size as u64));
         let (plain, mut buf) = (vec![0; size], vec![0; size]);
-        group.bench_function(BenchmarkId::new("fresh tweak", size), |b| b.iter(|| other.encrypt(black_box(&plain), &[2; 32], &mut buf)));
+        group.bench_function(BenchmarkId::new("fresh tweak", size), |b| {
+            b.iter(|| other.encrypt(black_box(&plain), &[2; 32], &mut buf))
+        });
     }
     group.finish();
 }

@@ -1,5 +1,5 @@
-//! The parts that every file and folder is made of: a chunk, a name, a block of an index, a roster. For comparing two commits, see
-//! `scripts/bench-commits.sh`.
+//! The parts that every file and folder is made of: a chunk, a name, a block of an index, a roster.
+//! For comparing two commits, see `scripts/bench-commits.sh`.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,15 +11,20 @@ use kithfs::format::layout::{CHUNK_LOG2_DEFAULT, INDEX_BLOCK, Layout, SEGMENT};
 use kithfs::format::name::NameCipher;
 use kithfs::format::share::ShareDescriptor;
 use kithfs::format::signature::{Authorship, Sign};
-use kithfs::format::table::{IndexBlock, Segment, Table, index_hash, segment_aad, segment_hash, table_hash};
-use kithfs::sharing::{FoundParams, Identity, Member, Role, Roster, found};
+use kithfs::format::table::{
+    IndexBlock, Segment, Table, index_hash, segment_aad, segment_hash, table_hash,
+};
+use kithfs::roster::{FoundParams, Identity, Member, Role, Roster, found};
 
 /// Reproducible bytes.
 struct Seeded(AtomicU64);
 
 impl Random for Seeded {
     fn fill(&self, buf: &mut [u8]) {
-        blake3::Hasher::new().update(&self.0.fetch_add(1, Ordering::Relaxed).to_le_bytes()).finalize_xof().fill(buf);
+        blake3::Hasher::new()
+            .update(&self.0.fetch_add(1, Ordering::Relaxed).to_le_bytes())
+            .finalize_xof()
+            .fill(buf);
     }
 }
 
@@ -36,7 +41,8 @@ fn chunk(c: &mut Criterion) {
                 let key = keys.derive(black_box(&[0; 16]));
                 let mut table = Table::empty(&layout, [0; 16], 1);
                 for (i, segment) in buf.chunks_mut(SEGMENT).enumerate() {
-                    let aad = segment_aad(&[1; 32], &[2; 32], 3, i as u32, SEGMENT as u16, 1, suite);
+                    let aad =
+                        segment_aad(&[1; 32], &[2; 32], 3, i as u32, SEGMENT as u16, 1, suite);
                     let tag = key.seal(&[i as u8; 12], &aad, segment);
                     table.segments[i] = Segment { nonce: [i as u8; 12], tag, len: SEGMENT as u16 };
                 }
@@ -46,7 +52,9 @@ fn chunk(c: &mut Criterion) {
     }
     let table = Table::empty(&layout, [0; 16], 1).encode(&layout);
     group.throughput(Throughput::Elements(1));
-    group.bench_function("table", |b| b.iter(|| Table::decode(&layout, Suite::Aes256Gcm, black_box(&table))));
+    group.bench_function("table", |b| {
+        b.iter(|| Table::decode(&layout, Suite::Aes256Gcm, black_box(&table)))
+    });
     group.finish();
 }
 
@@ -55,8 +63,10 @@ fn name(c: &mut Criterion) {
     let (key, directory) = (NamesKey::from_bytes([1; 32]), [2; 32]);
     let hctr2 = Hctr2::new(&key);
     let cipher = NameCipher::new(&hctr2, &key, &directory);
-    let names: Vec<Vec<u8>> = (0..1000).map(|i| format!("a photograph of {i}.jpeg").into_bytes()).collect();
-    let stored: Vec<Vec<u8>> = names.iter().map(|name| cipher.encode(name).expect("valid").entry().to_vec()).collect();
+    let names: Vec<Vec<u8>> =
+        (0..1000).map(|i| format!("a photograph of {i}.jpeg").into_bytes()).collect();
+    let stored: Vec<Vec<u8>> =
+        names.iter().map(|name| cipher.encode(name).expect("valid").entry().to_vec()).collect();
     let mut group = c.benchmark_group("name");
     group.bench_function("encode", |b| b.iter(|| cipher.encode(black_box(&names[7]))));
     group.bench_function("decode", |b| b.iter(|| cipher.decode(black_box(&stored[7]))));
@@ -64,7 +74,9 @@ fn name(c: &mut Criterion) {
         b.iter(|| NameCipher::new(&hctr2, &key, black_box(&directory)).encode(&names[7]));
     });
     group.throughput(Throughput::Elements(stored.len() as u64));
-    group.bench_function("decode 1000", |b| b.iter(|| cipher.decode_many(stored.iter().map(Vec::as_slice))));
+    group.bench_function("decode 1000", |b| {
+        b.iter(|| cipher.decode_many(stored.iter().map(Vec::as_slice)))
+    });
     group.finish();
 }
 
@@ -85,14 +97,27 @@ fn roster(c: &mut Criterion) {
     let random = Seeded(AtomicU64::new(0));
     let founder = Identity::generate(&random);
     let identities: Vec<Identity> = (0..99).map(|_| Identity::generate(&random)).collect();
-    let member = |identity: &Identity| Member { public: identity.public(), role: Role::Reader, name: "a name".to_owned() };
+    let member = |identity: &Identity| Member {
+        public: identity.public(),
+        role: Role::Reader,
+        name: "a name".to_owned(),
+    };
     let others: Vec<Member> = identities.iter().map(member).collect();
-    let params = FoundParams { suite: Suite::Aes256Gcm, signed: true, isolated: false, chunk_log2: 18, name: "f", others: &others };
+    let params = FoundParams {
+        suite: Suite::Aes256Gcm,
+        signed: true,
+        isolated: false,
+        chunk_log2: 18,
+        name: "f",
+        others: &others,
+    };
     let founded = found(&founder, &params, &random, 1).expect("founded");
     let descriptor = ShareDescriptor::decode(&founded.descriptor).expect("our own");
     let mut group = c.benchmark_group("roster");
     group.bench_function("found 100", |b| b.iter(|| found(&founder, &params, &random, 1)));
-    group.bench_function("verify", |b| b.iter(|| Roster::verify(&descriptor, &[black_box(&founded.change.manifest)])));
+    group.bench_function("verify", |b| {
+        b.iter(|| Roster::verify(&descriptor, &[black_box(&founded.change.manifest)]))
+    });
     let verified = Roster::verify(&descriptor, &[&founded.change.manifest]).expect("our own");
     let block = &founded.change.slots;
     group.bench_function("open", |b| {
@@ -113,7 +138,9 @@ fn signed(c: &mut Criterion) {
     let chunk = vec![7; 1 << CHUNK_LOG2_DEFAULT];
     group.throughput(Throughput::Bytes(chunk.len() as u64));
     group.bench_function("hash of segments", |b| {
-        b.iter(|| black_box(&chunk).chunks(SEGMENT).map(segment_hash).fold(0, |all, hash| all ^ hash[0]))
+        b.iter(|| {
+            black_box(&chunk).chunks(SEGMENT).map(segment_hash).fold(0, |all, hash| all ^ hash[0])
+        })
     });
     group.bench_function("hash of the whole chunk", |b| b.iter(|| segment_hash(black_box(&chunk))));
     group.throughput(Throughput::Elements(1));
@@ -124,14 +151,19 @@ fn signed(c: &mut Criterion) {
     for signed in [false, true] {
         let layout = Layout::new(CHUNK_LOG2_DEFAULT, signed).expect("the default");
         let context = HeaderContext { share: &[2; 32], layout, cipher: &cipher };
-        let public = PublicHeader { suite, small: None, epoch: 1, commitment: [3; 8], file_id: [4; 32] };
+        let public =
+            PublicHeader { suite, small: None, epoch: 1, commitment: [3; 8], file_id: [4; 32] };
         let hint = Hint { directory: [5; 32], name: b"name".to_vec() };
-        let header = Header { public, size: 2 << 20, version: 1, root: [6; 32], oldest_epoch: 1, hint };
-        let seal = || header.seal(&context, &[], signed.then_some(Sign { by, sign: &sign }), &random);
+        let header =
+            Header { public, size: 2 << 20, version: 1, root: [6; 32], oldest_epoch: 1, hint };
+        let seal =
+            || header.seal(&context, &[], signed.then_some(Sign { by, sign: &sign }), &random);
         let sealed = seal();
         let of = if signed { "signed" } else { "unsigned" };
         group.bench_function(BenchmarkId::new("seal a header", of), |b| b.iter(seal));
-        group.bench_function(BenchmarkId::new("open a header", of), |b| b.iter(|| Header::open(&context, black_box(&sealed))));
+        group.bench_function(BenchmarkId::new("open a header", of), |b| {
+            b.iter(|| Header::open(&context, black_box(&sealed)))
+        });
     }
     group.finish();
 }

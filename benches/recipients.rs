@@ -1,10 +1,11 @@
-//! A folder key for thousands of people: founding the share, opening one's own slot, adding one, removing one; beside the crate `rgp`,
-//! which encrypts a content to as many, and the crate `ecies`, which encrypts to one.
+//! A folder key for thousands of people: founding the share, opening one's own slot, adding one,
+//! removing one; beside the crate `rgp`, which encrypts a content to as many, and the crate
+//! `ecies`, which encrypts to one.
 //!
 //!     cargo bench --bench recipients [-- PEOPLE [RUNS]]            20,000 people and 5 runs, unless told otherwise
 //!
-//! Times are the best and the median of the runs, and the least time of processors in all threads, which says most where other work is in
-//! the way. Memory is the most that was allocated at a time.
+//! Times are the best and the median of the runs, and the least time of processors in all threads,
+//! which says most where other work is in the way. Memory is the most that was allocated at a time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -12,7 +13,7 @@ use std::time::Instant;
 
 use kithfs::crypto::{Random, Suite};
 use kithfs::format::share::ShareDescriptor;
-use kithfs::sharing::{Acting, FoundParams, Identity, Member, Role, Roster, found};
+use kithfs::roster::{Acting, FoundParams, Identity, Member, Role, Roster, found};
 
 /// The system's allocator, counting.
 struct Counting;
@@ -43,7 +44,10 @@ struct Seeded(AtomicU64);
 
 impl Random for Seeded {
     fn fill(&self, buf: &mut [u8]) {
-        blake3::Hasher::new().update(&self.0.fetch_add(1, Relaxed).to_le_bytes()).finalize_xof().fill(buf);
+        blake3::Hasher::new()
+            .update(&self.0.fetch_add(1, Relaxed).to_le_bytes())
+            .finalize_xof()
+            .fill(buf);
     }
 }
 
@@ -51,7 +55,8 @@ impl Random for Seeded {
 const CONTENT: usize = 8 << 20;
 const TIME: u64 = 1_700_000_000;
 
-/// Time of processors that all threads took so far, in milliseconds; proc_pid_schedstat(5) has it in nanoseconds.
+/// Time of processors that all threads took so far, in milliseconds; proc_pid_schedstat(5) has it
+/// in nanoseconds.
 fn processors() -> f64 {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux");
     let of = |task: std::io::Result<std::fs::DirEntry>| {
@@ -62,7 +67,12 @@ fn processors() -> f64 {
 }
 
 /// Runs `work` and prints a row; gives the least time of processors in milliseconds.
-fn row<T>(what: &str, runs: usize, bytes: impl Fn(&T) -> usize, mut work: impl FnMut() -> T) -> f64 {
+fn row<T>(
+    what: &str,
+    runs: usize,
+    bytes: impl Fn(&T) -> usize,
+    mut work: impl FnMut() -> T,
+) -> f64 {
     let mut times = Vec::with_capacity(runs);
     let (mut len, mut peak, mut least) = (0, 0, f64::INFINITY);
     for _ in 0..runs {
@@ -76,7 +86,10 @@ fn row<T>(what: &str, runs: usize, bytes: impl Fn(&T) -> usize, mut work: impl F
     }
     times.sort_by(f64::total_cmp);
     let (best, median) = (times[0], times[runs / 2]);
-    println!("| {what} | {best:.3} | {median:.3} | {least:.3} | {len} | {:.1} |", peak as f64 / f64::from(1 << 20));
+    println!(
+        "| {what} | {best:.3} | {median:.3} | {least:.3} | {len} | {:.1} |",
+        peak as f64 / f64::from(1 << 20)
+    );
     least
 }
 
@@ -89,19 +102,31 @@ fn main() {
     let founder = Identity::generate(&random);
     let member = |i: usize| {
         let identity = Identity::generate(&random);
-        (Member { public: identity.public(), role: Role::Reader, name: format!("person {i}") }, identity)
+        (
+            Member { public: identity.public(), role: Role::Reader, name: format!("person {i}") },
+            identity,
+        )
     };
     let (others, identities): (Vec<Member>, Vec<Identity>) = (1..people).map(member).unzip();
     let (one_more, _) = member(people);
-    let params = FoundParams { suite: Suite::Aes256Gcm, signed: true, isolated: false, chunk_log2: 18, name: "founder", others: &others };
+    let params = FoundParams {
+        suite: Suite::Aes256Gcm,
+        signed: true,
+        isolated: false,
+        chunk_log2: 18,
+        name: "founder",
+        others: &others,
+    };
 
     println!("{people} people, {} threads, {runs} runs\n", rayon::current_num_threads());
-    println!("| | best, ms | median, ms | processors, ms | bytes written or read | memory, MiB |\n|---|---:|---:|---:|---:|---:|");
-    let written = |change: &kithfs::sharing::Change| change.slots.len() + change.manifest.len();
+    println!(
+        "| | best, ms | median, ms | processors, ms | bytes written or read | memory, MiB |\n|---|---:|---:|---:|---:|---:|"
+    );
+    let written = |change: &kithfs::roster::Change| change.slots.len() + change.manifest.len();
     let create = row(
         "create",
         runs,
-        |founded: &kithfs::sharing::Founded| written(&founded.change),
+        |founded: &kithfs::roster::Founded| written(&founded.change),
         || found(&founder, &params, &random, TIME).expect("founded"),
     );
 
@@ -136,19 +161,30 @@ fn main() {
     };
     let keys = roster.open(&founder, &mut whole).expect("a member");
     let members = roster.members(&keys, &mut whole).expect("readable");
-    let acting = Acting { by: &founder, keys: &keys, members: &members, random: &random, now: TIME };
-    row("add one", runs, written, || roster.add_members(&acting, std::slice::from_ref(&one_more)).expect("added"));
+    let acting =
+        Acting { by: &founder, keys: &keys, members: &members, random: &random, now: TIME };
+    row("add one", runs, written, || {
+        roster.add_members(&acting, std::slice::from_ref(&one_more)).expect("added")
+    });
     let gone = [others[0].public.sign];
-    row("remove one", runs, written, || roster.remove_members(&acting, &gone, None).expect("removed"));
+    row("remove one", runs, written, || {
+        roster.remove_members(&acting, &gone, None).expect("removed")
+    });
 
     let (secret, _) = rgp::generate_exchange_keys();
     let (fingerprint, _) = rgp::signature::generate_fingerprint();
-    let publics: Vec<[u8; 32]> = others.iter().map(|member| member.public.exchange).chain([founder.public().exchange]).collect();
+    let publics: Vec<[u8; 32]> = others
+        .iter()
+        .map(|member| member.public.exchange)
+        .chain([founder.public().exchange])
+        .collect();
     let content = vec![7; CONTENT];
     let rgp = row(&format!("rgp: encrypt {} MiB to all", CONTENT >> 20), runs, Vec::len, || {
         rgp::content::encrypt(fingerprint, content.clone(), secret, &publics).expect("encrypted")
     });
     let public = others[0].public.exchange;
-    row("ecies: encrypt 32 bytes to one", 200, Vec::len, || ecies::encrypt(&public, &[7; 32]).expect("encrypted"));
+    row("ecies: encrypt 32 bytes to one", 200, Vec::len, || {
+        ecies::encrypt(&public, &[7; 32]).expect("encrypted")
+    });
     println!("\ncreate / rgp = {:.2} in time of processors", create / rgp);
 }

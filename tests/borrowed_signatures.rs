@@ -1,5 +1,6 @@
-//! Signatures that were made for one thing and are shown for another: a reader has the keys under which all is sealed, so that he can seal
-//! anew whatever he likes around a signature that somebody else has made.
+//! Signatures that were made for one thing and are shown for another: a reader has the keys under
+//! which all is sealed, so that he can seal anew whatever he likes around a signature that somebody
+//! else has made.
 
 #[path = "support/forger.rs"]
 mod forger;
@@ -16,7 +17,7 @@ use kithfs::format::header::{Header, HeaderContext};
 use kithfs::format::record::{CLEAR, link_record, link_text};
 use kithfs::format::signature::Authorship;
 use kithfs::format::table::{HOLE, Table};
-use kithfs::sharing::Role;
+use kithfs::roster::Role;
 use members::{founded, key, member, open_as, person, quiet, root_share, with_bob};
 use raw::{read, write};
 use vaults::{Seeded, at, get, pattern, put, symlink};
@@ -53,13 +54,15 @@ fn the_reference_of_a_long_link_is_not_shown_as_the_target_of_a_short_one() {
 
 #[test]
 fn a_target_that_reads_as_a_reference_stays_readable_when_it_is_sealed_anew() {
-    // Who refuses what may be somebody else's reference must not refuse, or make, an honest link of that length.
+    // Who refuses what may be somebody else's reference must not refuse, or make, an honest link of
+    // that length.
     let bob = (100..).map(person).find(|who| key(who)[0] == b'+').unwrap();
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let target = b"../seventeen/byte";
     let vault = open_as(&store, &bob).unwrap();
     symlink(&vault, b"link", target).unwrap();
-    let read = |vault: &kithfs::vault::Vault| at(vault, b"link", |node| vault.readlink(node)).unwrap();
+    let read =
+        |vault: &kithfs::vault::Vault| at(vault, b"link", |node| vault.readlink(node)).unwrap();
     assert_eq!(read(&vault), target);
     vault.close().unwrap();
     let vault = open_as(&store, &ann).unwrap();
@@ -72,9 +75,11 @@ fn a_target_that_reads_as_a_reference_stays_readable_when_it_is_sealed_anew() {
 
 #[test]
 fn an_oldest_epoch_that_a_reader_has_changed_keeps_no_chunk_from_an_eager_pass() {
-    // The oldest epoch of a file's chunks is not signed. Cem made it the current one, and the pass left the file under the key of who was gone.
+    // The oldest epoch of a file's chunks is not signed. Cem made it the current one, and the pass
+    // left the file under the key of who was gone.
     let (bob, cem) = (person(2), person(3));
-    let (store, ann) = founded(vec![member(&bob, Role::Reader, "Bob"), member(&cem, Role::Reader, "Cem")]);
+    let (store, ann) =
+        founded(vec![member(&bob, Role::Reader, "Bob"), member(&cem, Role::Reader, "Cem")]);
     let vault = open_as(&store, &ann).unwrap();
     put(&vault, b"plan", &pattern(1, 40_000)).unwrap();
     root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
@@ -85,15 +90,26 @@ fn an_oldest_epoch_that_a_reader_has_changed_keeps_no_chunk_from_an_eager_pass()
     let bytes = read(&*root, &stored);
     let forger = Forger::of(&root, &cem);
     let cipher = RecordCipher::new(forger.suite, forger.keys.headers.expose());
-    let (header, _, by) = Header::open(&HeaderContext { share: &forger.share, layout: forger.layout, cipher: &cipher }, &bytes).unwrap();
+    let (header, _, by) = Header::open(
+        &HeaderContext { share: &forger.share, layout: forger.layout, cipher: &cipher },
+        &bytes,
+    )
+    .unwrap();
     assert_eq!((forger.epoch, header.oldest_epoch), (2, 1));
     let changed = Header { oldest_epoch: 2, ..header };
     // What Ann would sign is what she has signed.
-    let sealed = forger.seal(&changed, &[], by.unwrap(), &|label, message| ann.sign(label, message));
+    let sealed =
+        forger.seal(&changed, &[], by.unwrap(), &|label, message| ann.sign(label, message));
     write(&*root, &stored, &[&sealed[..], &bytes[sealed.len()..]].concat());
     let table_epoch = || {
         let at = forger.layout.table_offset(0) as usize;
-        Table::decode(&forger.layout, forger.suite, &read(&*root, &stored)[at..at + forger.layout.table_used()]).unwrap().epoch
+        Table::decode(
+            &forger.layout,
+            forger.suite,
+            &read(&*root, &stored)[at..at + forger.layout.table_used()],
+        )
+        .unwrap()
+        .epoch
     };
     assert_eq!(table_epoch(), 1);
     let vault = open_as(&store, &ann).unwrap();
@@ -117,6 +133,10 @@ fn who_may_write_can_name_another_author_and_no_other_signer() {
     assert_eq!((by.author, by.signer), (key(&ann), key(&bob)));
     let by = Authorship { author: key(&ann), signer: key(&ann) };
     let header = forger.header(6, Some(6), [7; 32], HOLE);
-    write(&*store.root(), &stored, &forger.seal(&header, b"by Bob", by, &|label, message| bob.sign(label, message)));
+    write(
+        &*store.root(),
+        &stored,
+        &forger.seal(&header, b"by Bob", by, &|label, message| bob.sign(label, message)),
+    );
     assert_eq!(get(&vault, b"letter").unwrap_err().errno(), libc::EIO);
 }

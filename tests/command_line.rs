@@ -17,11 +17,15 @@ fn says(command: &mut Command, code: i32) -> String {
 
 #[test]
 fn plain_files_are_not_written_into_the_ciphertext() {
-    // `export VAULT VAULT/out` was refused only after `out` was made in the vault, which `fsck` then called a fault; `get`, and the
-    // options --salvage and --export, wrote plain files beside the ciphertext, for whoever stores it to read.
+    // `export VAULT VAULT/out` was refused only after `out` was made in the vault, which `fsck`
+    // then called a fault; `get`, and the options --salvage and --export, wrote plain files beside
+    // the ciphertext, for whoever stores it to read.
     let scratch = Scratch::new(&[]);
     fs::write(scratch.path().join("file"), "secret").unwrap();
-    expect_code(scratch.kithfs("put").arg(scratch.vault()).arg("file").arg(scratch.path().join("file")), 0);
+    expect_code(
+        scratch.kithfs("put").arg(scratch.vault()).arg("file").arg(scratch.path().join("file")),
+        0,
+    );
     let before = shell(&scratch.vault(), "find . | sort");
     let out = scratch.vault().join("new/out");
     for command in [
@@ -41,29 +45,38 @@ fn plain_files_are_not_written_into_the_ciphertext() {
 
 #[test]
 fn names_and_texts_of_the_store_forge_no_line() {
-    // The name of a control file was logged as it is. A line feed and a carriage return in it made lines that looked like those of the program.
+    // The name of a control file was logged as it is. A line feed and a carriage return in it made
+    // lines that looked like those of the program.
     let scratch = Scratch::new(&[]);
     let name = "+journal-x\nkithfs: all is lost\r ERROR forged";
     fs::write(scratch.vault().join(name), "no journal").unwrap();
-    for command in [scratch.kithfs("ls").arg(scratch.vault()), scratch.kithfs("fsck").arg(scratch.vault())] {
+    for command in
+        [scratch.kithfs("ls").arg(scratch.vault()), scratch.kithfs("fsck").arg(scratch.vault())]
+    {
         let output = command.output().unwrap();
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert!(said.contains(r"x\x0akithfs: all is lost\x0d ERROR forged"), "{said}");
-        assert!(!said.contains(|c: char| c.is_control() && c != '\n') && !said.contains("\nkithfs: all"), "{said}");
+        assert!(
+            !said.contains(|c: char| c.is_control() && c != '\n')
+                && !said.contains("\nkithfs: all"),
+            "{said}"
+        );
     }
 }
 
 #[test]
 fn others_enter_no_mount_of_a_foreign_store_unasked() {
-    // Owners and modes are those of the store: with `allow_other` its owner read a file of mode 0600 after a chmod of the ciphertext, and nobody
-    // had been told.
+    // Owners and modes are those of the store: with `allow_other` its owner read a file of mode
+    // 0600 after a chmod of the ciphertext, and nobody had been told.
     if !can_mount() || !rustix::process::geteuid().is_root() {
         println!("skipped: only root can give a store away");
         return;
     }
     let scratch = Scratch::new(&[]);
     let (vault, point) = (scratch.vault(), scratch.point());
-    let mount = |options: &str, code| says(scratch.kithfs("mount").args(["-o", options]).arg(&vault).arg(&point), code);
+    let mount = |options: &str, code| {
+        says(scratch.kithfs("mount").args(["-o", options]).arg(&vault).arg(&point), code)
+    };
     let umount = || expect_code(scratch.kithfs("umount").arg(&point), 0);
     for (foreign, who) in [
         ("chown 1234 vault", "user 1234"),
@@ -73,7 +86,10 @@ fn others_enter_no_mount_of_a_foreign_store_unasked() {
     ] {
         shell(scratch.path(), &format!("chown 0:0 vault; chmod 700 vault; {foreign}"));
         let refused = mount("allow_other", 2);
-        assert!(refused.contains(who) && refused.contains("allow_foreign_store"), "{foreign}: {refused}");
+        assert!(
+            refused.contains(who) && refused.contains("allow_foreign_store"),
+            "{foreign}: {refused}"
+        );
         let warned = mount("allow_other,allow_foreign_store", 0);
         assert!(warned.contains(who), "{foreign}: {warned}");
         umount();
@@ -89,28 +105,41 @@ fn others_enter_no_mount_of_a_foreign_store_unasked() {
 
 #[test]
 fn a_recovery_code_that_nobody_could_read_is_told_of_with_what_makes_another() {
-    // `init > /dev/full` said that stdout could not be written to, `init | true` nothing at all, and the code that was to open the vault
-    // one day was lost.
+    // `init > /dev/full` said that stdout could not be written to, `init | true` nothing at all,
+    // and the code that was to open the vault one day was lost.
     let scratch = Scratch::new(&[]);
     let full = || Stdio::from(fs::File::options().write(true).open("/dev/full").unwrap());
     let nobody = || Stdio::from(std::io::pipe().unwrap().1);
     for (name, stdout) in [("full", full()), ("nobody", nobody())] {
         let vault = scratch.path().join(name);
         let mut init = scratch.kithfs("init");
-        let said = says(init.args(["--kdf-memory", "32", "--kdf-passes", "1"]).arg(&vault).stdout(stdout), 1);
-        let command = said.split("only that code is lost: ").nth(1).and_then(|hint| hint.split(" makes another").next());
+        let said = says(
+            init.args(["--kdf-memory", "32", "--kdf-passes", "1"]).arg(&vault).stdout(stdout),
+            1,
+        );
+        let command = said
+            .split("only that code is lost: ")
+            .nth(1)
+            .and_then(|hint| hint.split(" makes another").next());
         let mut words = command.unwrap_or_else(|| panic!("{said}")).split(' ').skip(1);
         let code = expect_code(scratch.kithfs(words.next().unwrap()).args(words), 0).stdout;
         fs::write(scratch.path().join("code"), code).unwrap();
         let mut ls = scratch.kithfs("ls");
-        expect_code(ls.env_remove("KITHFS_PASSPHRASE_FILE").arg("--recovery-code-file").arg(scratch.path().join("code")).arg(&vault), 0);
+        expect_code(
+            ls.env_remove("KITHFS_PASSPHRASE_FILE")
+                .arg("--recovery-code-file")
+                .arg(scratch.path().join("code"))
+                .arg(&vault),
+            0,
+        );
     }
 }
 
 #[test]
 fn a_file_whose_ciphertext_was_lengthened_comes_out_as_it_is() {
-    // `get` asked for the size before it opened the file: then it follows from the ciphertext's length, which whoever stores the vault can
-    // change, and what a full disk left behind the end changes too. The copy had zeros behind the true bytes, and all was well.
+    // `get` asked for the size before it opened the file: then it follows from the ciphertext's
+    // length, which whoever stores the vault can change, and what a full disk left behind the end
+    // changes too. The copy had zeros behind the true bytes, and all was well.
     let scratch = Scratch::new(&[]);
     for (name, len) in [("none", 0), ("small", 100), ("large", 10_000), ("chunks", 600_000)] {
         let (plain, out) = (scratch.path().join(name), scratch.path().join("out"));
@@ -121,7 +150,11 @@ fn a_file_whose_ciphertext_was_lengthened_comes_out_as_it_is() {
         let longer = fs::metadata(&stored).unwrap().len() + 9000;
         fs::File::options().write(true).open(&stored).unwrap().set_len(longer).unwrap();
         expect_code(scratch.kithfs("get").arg(scratch.vault()).arg(name).arg(&out), 0);
-        assert!(fs::read(&out).unwrap() == vec![7; len], "{name}: {} bytes", fs::metadata(&out).unwrap().len());
+        assert!(
+            fs::read(&out).unwrap() == vec![7; len],
+            "{name}: {} bytes",
+            fs::metadata(&out).unwrap().len()
+        );
     }
     let out = scratch.path().join("tree");
     expect_code(scratch.kithfs("export").arg(scratch.vault()).arg(&out), 0);
@@ -130,7 +163,8 @@ fn a_file_whose_ciphertext_was_lengthened_comes_out_as_it_is() {
 
 #[test]
 fn a_pipe_or_a_link_that_a_file_is_copied_to_stays_what_it_is() {
-    // `get VAULT FILE /dev/null`, by root, put a regular file in the place of the device; to `/dev/stdout` it put one in that of the link.
+    // `get VAULT FILE /dev/null`, by root, put a regular file in the place of the device; to
+    // `/dev/stdout` it put one in that of the link.
     let scratch = Scratch::new(&[]);
     let at = |name: &str| scratch.path().join(name);
     fs::write(at("plain"), "text").unwrap();
@@ -140,7 +174,10 @@ fn a_pipe_or_a_link_that_a_file_is_copied_to_stays_what_it_is() {
         // Opened for both, so that nobody waits for the other end.
         let mut both = fs::File::options().read(true).write(true).open(at("pipe")).unwrap();
         expect_code(scratch.kithfs("get").arg(scratch.vault()).arg("file").arg(at(pipe)), 0);
-        assert!(fs::metadata(at("pipe")).unwrap().file_type().is_fifo() && (pipe == "pipe" || at(pipe).is_symlink()));
+        assert!(
+            fs::metadata(at("pipe")).unwrap().file_type().is_fifo()
+                && (pipe == "pipe" || at(pipe).is_symlink())
+        );
         let mut read = [0; 4];
         both.read_exact(&mut read).unwrap();
         assert_eq!(&read, b"text");
@@ -148,7 +185,15 @@ fn a_pipe_or_a_link_that_a_file_is_copied_to_stays_what_it_is() {
     let around = fs::File::create(at("stdout")).unwrap();
     (&around).write_all(b"before ").unwrap();
     for stdout in ["/dev/stdout", "/proc/self/fd/1", "/dev/fd/1"] {
-        expect_code(scratch.kithfs("get").arg(scratch.vault()).arg("file").arg(stdout).stdout(around.try_clone().unwrap()), 0);
+        expect_code(
+            scratch
+                .kithfs("get")
+                .arg(scratch.vault())
+                .arg("file")
+                .arg(stdout)
+                .stdout(around.try_clone().unwrap()),
+            0,
+        );
     }
     assert_eq!(fs::read(at("stdout")).unwrap(), b"before texttexttext");
     expect_code(scratch.kithfs("get").arg(scratch.vault()).arg("file").arg(at("link")), 0);
@@ -158,9 +203,11 @@ fn a_pipe_or_a_link_that_a_file_is_copied_to_stays_what_it_is() {
 
 #[test]
 fn a_link_that_the_kernel_does_not_follow_is_not_followed() {
-    // `get`, by root, followed the link that somebody else had put into a directory of all, and replaced what he wished. The kernel follows
-    // none such where it is told so; we had asked it where the link leads, and gone there ourselves.
-    let is_told = fs::read_to_string("/proc/sys/fs/protected_symlinks").is_ok_and(|value| value.trim() == "1");
+    // `get`, by root, followed the link that somebody else had put into a directory of all, and
+    // replaced what he wished. The kernel follows none such where it is told so; we had asked it
+    // where the link leads, and gone there ourselves.
+    let is_told = fs::read_to_string("/proc/sys/fs/protected_symlinks")
+        .is_ok_and(|value| value.trim() == "1");
     if !is_told || !rustix::process::geteuid().is_root() {
         println!("skipped: fs.protected_symlinks is off, or this is not root");
         return;
@@ -178,14 +225,18 @@ fn a_link_that_the_kernel_does_not_follow_is_not_followed() {
 
 #[test]
 fn a_directory_with_conflict_copies_is_removed_with_all_that_is_in_it() {
-    // With `x (1)` its name was gone, and went to a copy of `x` that had been listed under another one: it was not found, and stayed.
+    // With `x (1)` its name was gone, and went to a copy of `x` that had been listed under another
+    // one: it was not found, and stayed.
     let scratch = Scratch::new(&[]);
     let vault = scratch.vault();
     expect_code(scratch.kithfs("mkdir").args([vault.as_os_str(), "dir".as_ref()]), 0);
     for name in ["dir/x", "dir/x (1)", "dir/x (2)", "dir/y"] {
         expect_code(scratch.kithfs("put").arg(&vault).arg(name).stdin(Stdio::null()), 0);
     }
-    let map = |plain: &str| String::from_utf8(expect_code(scratch.kithfs("map").arg(&vault).arg(plain), 0).stdout).unwrap();
+    let map = |plain: &str| {
+        String::from_utf8(expect_code(scratch.kithfs("map").arg(&vault).arg(plain), 0).stdout)
+            .unwrap()
+    };
     let x = map("dir/x").trim_end().to_owned();
     for copy in ["(1)", "(2)", "(3)"] {
         fs::copy(vault.join(&x), vault.join(format!("{x} {copy}"))).unwrap();
@@ -201,7 +252,8 @@ fn a_directory_with_conflict_copies_is_removed_with_all_that_is_in_it() {
 
 #[test]
 fn a_local_file_that_is_missing_is_no_path_in_the_vault() {
-    // A script that asked whether a path is in the vault was told no (12) where its own passphrase file was missing.
+    // A script that asked whether a path is in the vault was told no (12) where its own passphrase
+    // file was missing.
     let scratch = Scratch::new(&[]);
     let (vault, none) = (scratch.vault(), scratch.path().join("none/x"));
     expect_code(scratch.kithfs("ls").arg("--passphrase-file").arg(&none).arg(&vault), 3);
@@ -212,7 +264,10 @@ fn a_local_file_that_is_missing_is_no_path_in_the_vault() {
     expect_code(scratch.kithfs("init").arg(&none), 1);
     expect_code(scratch.kithfs("put").arg(&vault).arg("a").stdin(Stdio::null()), 0);
     let said = says(scratch.kithfs("get").arg(&vault).arg("a").arg(&none), 1);
-    assert!(said.ends_with("none/x: No such file or directory (os error 2)\n"), "and no name that was made up for it: {said}");
+    assert!(
+        said.ends_with("none/x: No such file or directory (os error 2)\n"),
+        "and no name that was made up for it: {said}"
+    );
     expect_code(scratch.kithfs("ls").arg(&vault).arg("none"), 12);
     expect_code(scratch.kithfs("umount").arg(&none), 12);
 }
@@ -223,20 +278,34 @@ fn a_failure_about_a_name_is_told_of_the_name_that_was_given() {
     let scratch = Scratch::new(&[]);
     let vault = scratch.vault();
     expect_code(scratch.kithfs("mkdir").arg("-p").arg(&vault).arg("a/b"), 0);
-    assert_eq!(says(scratch.kithfs("mkdir").arg(&vault).arg("a/b"), 1), "kithfs: mkdir a/b: File exists (os error 17)\n");
+    assert_eq!(
+        says(scratch.kithfs("mkdir").arg(&vault).arg("a/b"), 1),
+        "kithfs: mkdir a/b: File exists (os error 17)\n"
+    );
     let said = says(scratch.kithfs("rm").arg(&vault).arg("a"), 1);
-    assert_eq!(said, "kithfs: rmdir a: Directory not empty (os error 39)\nhint: -r removes a directory with all that is in it\n");
+    assert_eq!(
+        said,
+        "kithfs: rmdir a: Directory not empty (os error 39)\nhint: -r removes a directory with all that is in it\n"
+    );
 }
 
 #[test]
 fn a_mount_whose_daemon_has_died_is_called_that() {
-    // After `kill -9` the next mount said "a kithfs is mounted there already", and `kithfs mounts`, to which it sent the user, listed nothing.
+    // After `kill -9` the next mount said "a kithfs is mounted there already", and `kithfs mounts`,
+    // to which it sent the user, listed nothing.
     if !can_mount() {
         return;
     }
     let scratch = Scratch::new(&[]);
     let log = fs::File::create(scratch.path().join("log")).unwrap();
-    let mut daemon = scratch.kithfs("mount").arg("--foreground").arg(scratch.vault()).arg(scratch.point()).stderr(log).spawn().unwrap();
+    let mut daemon = scratch
+        .kithfs("mount")
+        .arg("--foreground")
+        .arg(scratch.vault())
+        .arg(scratch.point())
+        .stderr(log)
+        .spawn()
+        .unwrap();
     while !mounted::is_mounted(&scratch.point()) {
         assert_eq!(daemon.try_wait().unwrap(), None, "it did not mount");
         std::thread::yield_now();
@@ -252,8 +321,8 @@ fn a_mount_whose_daemon_has_died_is_called_that() {
 
 #[test]
 fn a_vault_in_a_mount_is_named_as_what_keeps_it_busy() {
-    // "processes of other users keep it busy", it said, of the user's own daemon; and who stood in the mount was told that the command
-    // itself keeps it busy.
+    // "processes of other users keep it busy", it said, of the user's own daemon; and who stood in
+    // the mount was told that the command itself keeps it busy.
     if !can_mount() {
         return;
     }
@@ -261,9 +330,15 @@ fn a_vault_in_a_mount_is_named_as_what_keeps_it_busy() {
     let mount = scratch.mount(&[]);
     let (inner, place) = (scratch.point().join("inner"), scratch.path().join("place"));
     fs::create_dir(&place).unwrap();
-    expect_code(scratch.kithfs("init").args(["--kdf-memory", "32", "--kdf-passes", "1"]).arg(&inner), 0);
+    expect_code(
+        scratch.kithfs("init").args(["--kdf-memory", "32", "--kdf-passes", "1"]).arg(&inner),
+        0,
+    );
     expect_code(scratch.kithfs("mount").arg(&inner).arg(&place), 0);
-    let said = says(Command::new(KITHFS).arg("umount").arg(scratch.point()).current_dir(scratch.point()), 13);
+    let said = says(
+        Command::new(KITHFS).arg("umount").arg(scratch.point()).current_dir(scratch.point()),
+        13,
+    );
     expect_code(Command::new(KITHFS).arg("umount").arg(&place), 0);
     assert!(said.contains(&format!("a vault in it is mounted on {}", place.display())), "{said}");
     assert_eq!(said.matches("process ").count(), 1, "{said}");
@@ -273,7 +348,8 @@ fn a_vault_in_a_mount_is_named_as_what_keeps_it_busy() {
 
 #[test]
 fn a_share_of_a_mounted_folder_has_the_name_that_was_given_last() {
-    // `share create` failed because a file was open; given again with --name Ann, the members saw "owner" all the same.
+    // `share create` failed because a file was open; given again with --name Ann, the members saw
+    // "owner" all the same.
     if !can_mount() {
         return;
     }
@@ -281,7 +357,12 @@ fn a_share_of_a_mounted_folder_has_the_name_that_was_given_last() {
     let mount = scratch.mount(&[]);
     let folder = scratch.point().join("folder");
     fs::create_dir(&folder).unwrap();
-    let open = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(folder.join("file")).unwrap();
+    let open = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(folder.join("file"))
+        .unwrap();
     let said = says(scratch.kithfs("share").arg("create").arg(&folder), 1);
     assert!(said.contains("hint: close what is open for writing"), "{said}");
     drop(open);
@@ -294,8 +375,9 @@ fn a_share_of_a_mounted_folder_has_the_name_that_was_given_last() {
 
 #[test]
 fn a_file_that_was_written_and_removed_makes_no_later_syncfs_fail() {
-    // The kernel sets the time of a file that it has written when it lets go of it, also where it has no name any more. The error was
-    // kept for the whole filesystem: `sync -f` failed with ENOENT, and so did `kithfs export` into a mount.
+    // The kernel sets the time of a file that it has written when it lets go of it, also where it
+    // has no name any more. The error was kept for the whole filesystem: `sync -f` failed with
+    // ENOENT, and so did `kithfs export` into a mount.
     if !can_mount() {
         return;
     }
@@ -335,8 +417,10 @@ fn what_json_prints_is_what_its_page_says() {
     };
     // what is described: command, heading of its section, fields at the least
     let compare = |heading: &str, value: &serde_json::Value, at_least: &[&str]| {
-        let section =
-            page.split("\n## ").find(|section| section.lines().next() == Some(heading)).unwrap_or_else(|| panic!("no section {heading}"));
+        let section = page
+            .split("\n## ")
+            .find(|section| section.lines().next() == Some(heading))
+            .unwrap_or_else(|| panic!("no section {heading}"));
         let mut found = std::collections::BTreeSet::new();
         fields(value, &mut found);
         for field in at_least {
@@ -344,50 +428,102 @@ fn what_json_prints_is_what_its_page_says() {
         }
         // what a section says of others is as they have it
         let all = if heading == "kithfs share list" { &page[..] } else { section };
-        let missing: Vec<&String> = found.iter().filter(|field| !all.contains(&format!("`{field}`"))).collect();
+        let missing: Vec<&String> =
+            found.iter().filter(|field| !all.contains(&format!("`{field}`"))).collect();
         assert!(missing.is_empty(), "{heading} does not describe {missing:?}");
     };
     let member = &["name", "role", "state", "fingerprint", "key"];
     compare("kithfs who-can-read", &run("who-can-read", 0), member);
-    compare("kithfs share list", &run("share list", 0), &["share", "heads", "sequence", "members", "pending"]);
+    compare(
+        "kithfs share list",
+        &run("share list", 0),
+        &["share", "heads", "sequence", "members", "pending"],
+    );
     compare("kithfs share rekey", &run("share rekey --status", 0), &["percent", "conflicts"]);
-    compare("kithfs passphrase list", &run("passphrase list", 0), &["slot", "kind", "created", "memory_kib", "passes", "lanes"]);
+    compare(
+        "kithfs passphrase list",
+        &run("passphrase list", 0),
+        &["slot", "kind", "created", "memory_kib", "passes", "lanes"],
+    );
     compare("kithfs info", &run("info", 0), &["share_id", "in_use_by", "shared_by", "mounted_on"]);
     let file = scratch.path().join("file");
     fs::write(&file, vec![1; 600_000]).unwrap();
     expect_code(scratch.kithfs("put").arg(&vault).arg("file").arg(&file), 0);
-    let stored = String::from_utf8(expect_code(scratch.kithfs("map").arg(&vault).arg("file"), 0).stdout).unwrap();
+    let stored =
+        String::from_utf8(expect_code(scratch.kithfs("map").arg(&vault).arg("file"), 0).stdout)
+            .unwrap();
     let stored = vault.join(stored.trim_end());
     let was = fs::read(&stored).unwrap();
     let mut bytes = was.clone();
     bytes[300_000] ^= 1;
     fs::write(&stored, bytes).unwrap();
-    compare("kithfs fsck", &run("fsck", 20), &["clean", "faults", "plain", "cipher", "what", "bad", "good", "remedy", "kept", "changing"]);
-    compare("kithfs fsck", &run("fsck --repair --yes", 0), &["outcome", "moved_to", "kept_in", "left"]);
+    compare(
+        "kithfs fsck",
+        &run("fsck", 20),
+        &[
+            "clean", "faults", "plain", "cipher", "what", "bad", "good", "remedy", "kept",
+            "changing",
+        ],
+    );
+    compare(
+        "kithfs fsck",
+        &run("fsck --repair --yes", 0),
+        &["outcome", "moved_to", "kept_in", "left"],
+    );
     compare("kithfs rollback", &run("rollback", 0), &[]);
     expect_code(scratch.kithfs("put").arg(&vault).arg("second").arg(&file), 0);
-    let second = String::from_utf8(expect_code(scratch.kithfs("map").arg(&vault).arg("second"), 0).stdout).unwrap();
+    let second =
+        String::from_utf8(expect_code(scratch.kithfs("map").arg(&vault).arg("second"), 0).stdout)
+            .unwrap();
     fs::remove_file(vault.join(second.trim_end())).unwrap();
     compare(
         "kithfs rollback",
         &run("rollback --settle 0", 22),
         &["path", "kind", "seen", "noticed", "settled", "kept", "perhaps_elsewhere"],
     );
-    let key = expect_code(scratch.kithfs("identity").args(["export", "--identity"]).arg(vault.join("+identity")), 0).stdout;
+    let key = expect_code(
+        scratch.kithfs("identity").args(["export", "--identity"]).arg(vault.join("+identity")),
+        0,
+    )
+    .stdout;
     let key = String::from_utf8(key).unwrap();
-    expect_code(scratch.kithfs("contact").args(["add", "Ann", key.trim_end()]).env("XDG_CONFIG_HOME", &contacts), 0);
-    let list = expect_code(scratch.kithfs("contact").args(["list", "--json"]).env("XDG_CONFIG_HOME", &contacts), 0);
-    compare("kithfs contact list", &serde_json::from_slice(&list.stdout).unwrap(), &["name", "state", "key", "offered_key"]);
+    expect_code(
+        scratch
+            .kithfs("contact")
+            .args(["add", "Ann", key.trim_end()])
+            .env("XDG_CONFIG_HOME", &contacts),
+        0,
+    );
+    let list = expect_code(
+        scratch.kithfs("contact").args(["list", "--json"]).env("XDG_CONFIG_HOME", &contacts),
+        0,
+    );
+    compare(
+        "kithfs contact list",
+        &serde_json::from_slice(&list.stdout).unwrap(),
+        &["name", "state", "key", "offered_key"],
+    );
     if can_mount() {
         let mount = scratch.mount(&[]);
-        let mounts: serde_json::Value =
-            serde_json::from_slice(&expect_code(Command::new(KITHFS).args(["mounts", "--json"]), 0).stdout).unwrap();
-        compare("kithfs mounts", &mounts, &["vault", "mountpoint", "pid", "start_ticks", "since", "read_only"]);
+        let mounts: serde_json::Value = serde_json::from_slice(
+            &expect_code(Command::new(KITHFS).args(["mounts", "--json"]), 0).stdout,
+        )
+        .unwrap();
+        compare(
+            "kithfs mounts",
+            &mounts,
+            &["vault", "mountpoint", "pid", "start_ticks", "since", "read_only"],
+        );
         compare("kithfs info", &run("info", 0), &["host", "pid", "since"]);
         mount.unmount();
     }
-    let bench = expect_code(scratch.kithfs("bench").args(["--quick", "--json"]).arg(scratch.path()), 0);
-    compare("kithfs bench", &serde_json::from_slice(&bench.stdout).unwrap(), &["ciphers", "names", "files", "ratio", "not_mounted"]);
+    let bench =
+        expect_code(scratch.kithfs("bench").args(["--quick", "--json"]).arg(scratch.path()), 0);
+    compare(
+        "kithfs bench",
+        &serde_json::from_slice(&bench.stdout).unwrap(),
+        &["ciphers", "names", "files", "ratio", "not_mounted"],
+    );
 }
 
 #[test]
@@ -399,18 +535,25 @@ fn a_mounted_vault_says_where_it_is_mounted_and_maps_its_names() {
     }
     let mount = scratch.mount(&[]);
     fs::write(scratch.point().join("file"), b"x").unwrap();
-    let stored = String::from_utf8(expect_code(scratch.kithfs("map").arg(scratch.vault()).arg("file"), 0).stdout).unwrap();
+    let stored = String::from_utf8(
+        expect_code(scratch.kithfs("map").arg(scratch.vault()).arg("file"), 0).stdout,
+    )
+    .unwrap();
     assert!(scratch.vault().join(stored.trim_end()).is_file(), "{stored}");
     let said = expect_code(scratch.kithfs("umount").arg(scratch.vault()), 12).stderr;
     let point = scratch.point().canonicalize().unwrap();
-    assert!(String::from_utf8_lossy(&said).contains(&format!("kithfs umount {}", point.display())), "{}", String::from_utf8_lossy(&said));
+    assert!(
+        String::from_utf8_lossy(&said).contains(&format!("kithfs umount {}", point.display())),
+        "{}",
+        String::from_utf8_lossy(&said)
+    );
     mount.unmount();
 }
 
 #[test]
 fn each_script_tells_how_it_is_used() {
-    // `scripts/memory.sh --help` went to work for minutes, `scripts/check.sh --help` ran all tests, `scripts/fuzz.sh --help` looked for a
-    // target of that name.
+    // `scripts/memory.sh --help` went to work for minutes, `scripts/check.sh --help` ran all tests,
+    // `scripts/fuzz.sh --help` looked for a target of that name.
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut told = 0;
     for entry in fs::read_dir(root.join("scripts")).unwrap() {
@@ -421,7 +564,10 @@ fn each_script_tells_how_it_is_used() {
             continue;
         }
         let path = format!("scripts/{name}");
-        let output = expect_code(Command::new("bash").args([&path, "--help"]).current_dir(root).stdin(Stdio::null()), 0);
+        let output = expect_code(
+            Command::new("bash").args([&path, "--help"]).current_dir(root).stdin(Stdio::null()),
+            0,
+        );
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains(&path) && !text.contains("\nset -"), "{path} --help says\n{text}");
         told += 1;
@@ -431,8 +577,9 @@ fn each_script_tells_how_it_is_used() {
 
 #[test]
 fn programs_have_more_files_open_in_a_mount_than_a_shell_gives_to_one_of_them() {
-    // The daemon had the limit of the shell that it was started from, 1,024 on most systems, for the files of all programs together. From then
-    // on nothing could be opened, listed or made in the mount, and each program was told that it had too many files open itself.
+    // The daemon had the limit of the shell that it was started from, 1,024 on most systems, for
+    // the files of all programs together. From then on nothing could be opened, listed or made in
+    // the mount, and each program was told that it had too many files open itself.
     if !can_mount() {
         return;
     }
@@ -442,7 +589,9 @@ fn programs_have_more_files_open_in_a_mount_than_a_shell_gives_to_one_of_them() 
     }
     let scratch = Scratch::new(&[]);
     let mount = scratch.mount_after("ulimit -S -n 100");
-    let open: Vec<fs::File> = (0..300).map(|n| fs::File::create_new(scratch.point().join(n.to_string())).unwrap()).collect();
+    let open: Vec<fs::File> = (0..300)
+        .map(|n| fs::File::create_new(scratch.point().join(n.to_string())).unwrap())
+        .collect();
     assert_eq!(fs::read_dir(scratch.point()).unwrap().count(), open.len());
     drop(open);
     mount.unmount();

@@ -1,8 +1,10 @@
-//! The contract of `docs/DURABILITY.md`, line by line: each line has a test of its name here, and the last test holds the two together.
+//! The contract of `docs/DURABILITY.md`, line by line: each line has a test of its name here, and
+//! the last test holds the two together.
 //!
-//! A test runs the operation as a program would and cuts it at every call that reaches the store: once as the death of the daemon leaves it
-//! (what has reached the store stays), and in several ways as a power cut leaves it. Then the operation meets a store that fills up at every
-//! point: what was there stays, the error is told, and after space is made the same mount goes on.
+//! A test runs the operation as a program would and cuts it at every call that reaches the store:
+//! once as the death of the daemon leaves it (what has reached the store stays), and in several
+//! ways as a power cut leaves it. Then the operation meets a store that fills up at every point:
+//! what was there stays, the error is told, and after space is made the same mount goes on.
 
 #[path = "support/cuts.rs"]
 mod cuts;
@@ -13,8 +15,8 @@ use std::time::Duration;
 
 use cuts::vaults::{self, READ_WRITE, at, get, pattern};
 use cuts::{Cut, Session, chance, record, verify};
-use kithfs::backing::mem::MemStore;
 use kithfs::crypto::Suite;
+use kithfs::store::mem::MemStore;
 use kithfs::vault::{Error, OpenFlags, RenameMode, Vault};
 
 /// Cuts a session everywhere: the daemon dies, the power fails.
@@ -24,7 +26,11 @@ fn crash(session: impl Fn(&mut Session, &MemStore)) {
             verify(&store.snapshot(), promises, &format!("{what}, the daemon died"));
             verify(&store.crash(&mut |_| 0), promises, &format!("{what}, harsh"));
             for way in 0..4 {
-                verify(&store.crash(&mut chance(n as u64 * 10 + way)), promises, &format!("{what}, way {way}"));
+                verify(
+                    &store.crash(&mut chance(n as u64 * 10 + way)),
+                    promises,
+                    &format!("{what}, way {way}"),
+                );
             }
         }
     }
@@ -33,9 +39,16 @@ fn crash(session: impl Fn(&mut Session, &MemStore)) {
 /// What may stand at a path; `None` is nothing.
 type State = Option<Vec<u8>>;
 
-/// Runs `act` on a store with room for fewer and fewer blocks. Whatever it says, `path` holds `old` or `new`, in the mount, after a power cut
-/// and after another open; and when there is space it succeeds.
-fn fills_up(path: &[u8], old: State, new: State, prepare: impl Fn(&Vault), act: impl Fn(&Vault) -> Result<(), Error>) {
+/// Runs `act` on a store with room for fewer and fewer blocks. Whatever it says, `path` holds `old`
+/// or `new`, in the mount, after a power cut and after another open; and when there is space it
+/// succeeds.
+fn fills_up(
+    path: &[u8],
+    old: State,
+    new: State,
+    prepare: impl Fn(&Vault),
+    act: impl Fn(&Vault) -> Result<(), Error>,
+) {
     let mut refused = 0;
     for blocks in 0..40 {
         let what = format!("with {blocks} free blocks");
@@ -60,11 +73,16 @@ fn fills_up(path: &[u8], old: State, new: State, prepare: impl Fn(&Vault), act: 
                 Err(e) => panic!("{what}, {when}: {e}"),
             };
             // A name may be there before its contents, where there was none.
-            let begun = old.is_none() && found.as_ref().is_some_and(|f| new.as_ref().is_some_and(|n| n.starts_with(f)));
+            let begun = old.is_none()
+                && found.as_ref().is_some_and(|f| new.as_ref().is_some_and(|n| n.starts_with(f)));
             // What was refused is there as far as there was room for it.
-            let fits =
-                done.is_err() && matches!((&found, &old, &new), (Some(f), Some(o), Some(n)) if f.len() >= o.len() && n.starts_with(f));
-            assert!(begun || fits || found == old || found == new, "{what}, {when}: {:?} bytes", found.map(|f| f.len()));
+            let fits = done.is_err()
+                && matches!((&found, &old, &new), (Some(f), Some(o), Some(n)) if f.len() >= o.len() && n.starts_with(f));
+            assert!(
+                begun || fits || found == old || found == new,
+                "{what}, {when}: {:?} bytes",
+                found.map(|f| f.len())
+            );
             assert!(get(vault, b"bystander").unwrap() == pattern(99, 9000), "{what}, {when}");
         };
         let crashed = store.crash(&mut |_| 0);
@@ -124,7 +142,13 @@ fn write_without_fsync() {
     });
     let (old, patch) = (pattern(1, 20_000), pattern(2, 6000));
     let new = patched(old.clone(), 8192, &patch);
-    fills_up(b"file", Some(old.clone()), Some(new), |v| durable(v, b"file", &old), |v| write(v, b"file", 8192, &patch, false));
+    fills_up(
+        b"file",
+        Some(old.clone()),
+        Some(new),
+        |v| durable(v, b"file", &old),
+        |v| write(v, b"file", 8192, &patch, false),
+    );
 }
 
 #[test]
@@ -137,7 +161,13 @@ fn write_and_fsync() {
     });
     let (old, patch) = (pattern(1, 20_000), pattern(2, 6000));
     let new = patched(old.clone(), 8192, &patch);
-    fills_up(b"file", Some(old.clone()), Some(new), |v| durable(v, b"file", &old), |v| write(v, b"file", 8192, &patch, true));
+    fills_up(
+        b"file",
+        Some(old.clone()),
+        Some(new),
+        |v| durable(v, b"file", &old),
+        |v| write(v, b"file", 8192, &patch, true),
+    );
 }
 
 #[test]
@@ -176,7 +206,13 @@ fn create_without_fsync() {
         s.vault.release(handle).unwrap();
         s.commit();
     });
-    fills_up(b"file", None, Some(pattern(2, 9000)), |_| {}, |v| write(v, b"file", 0, &pattern(2, 9000), false));
+    fills_up(
+        b"file",
+        None,
+        Some(pattern(2, 9000)),
+        |_| {},
+        |v| write(v, b"file", 0, &pattern(2, 9000), false),
+    );
 }
 
 #[test]
@@ -216,7 +252,8 @@ fn create_and_fsync() {
     crash(|s, _| {
         s.mkdir(b"dir");
         for (n, len) in [0, 100, 9000].into_iter().enumerate() {
-            // Without a fsync of the directory: the file's own makes its name durable, and those of the directories above.
+            // Without a fsync of the directory: the file's own makes its name durable, and those of
+            // the directories above.
             let path = format!("dir/file {n}").into_bytes();
             s.may_break(&path);
             s.may(&path, Some(b""));
@@ -226,7 +263,13 @@ fn create_and_fsync() {
             s.vault.release(handle).unwrap();
         }
     });
-    fills_up(b"file", None, Some(pattern(2, 9000)), |_| {}, |v| write(v, b"file", 0, &pattern(2, 9000), true));
+    fills_up(
+        b"file",
+        None,
+        Some(pattern(2, 9000)),
+        |_| {},
+        |v| write(v, b"file", 0, &pattern(2, 9000), true),
+    );
 }
 
 #[test]
@@ -257,7 +300,8 @@ fn replace_by_rename() {
 fn replace_by_truncate_and_write() {
     crash(|s, _| {
         s.create(b"file", &pattern(1, 9000));
-        // From the truncation to the close the file may be lost, as it may be in any filesystem; after the close it is there.
+        // From the truncation to the close the file may be lost, as it may be in any filesystem;
+        // after the close it is there.
         s.may_break(b"file");
         s.change(b"file", Vec::clear);
         let handle = s.open(b"file", OpenFlags { truncate: true, ..READ_WRITE });
@@ -294,7 +338,13 @@ fn append_and_fsync() {
     });
     let (old, part) = (pattern(1, 20_000), pattern(2, 5000));
     let new = patched(old.clone(), 20_000, &part);
-    fills_up(b"log", Some(old.clone()), Some(new), |v| durable(v, b"log", &old), |v| write(v, b"log", 20_000, &part, true));
+    fills_up(
+        b"log",
+        Some(old.clone()),
+        Some(new),
+        |v| durable(v, b"log", &old),
+        |v| write(v, b"log", 20_000, &part, true),
+    );
 }
 
 #[test]
@@ -310,7 +360,9 @@ fn shorten() {
     let (old, cut) = (pattern(1, 30_000), 9000u64);
     let new = old[..cut as usize].to_vec();
     let act = |v: &Vault| {
-        at(v, b"file", |node| v.setattr(node, &kithfs::vault::SetAttr { size: Some(cut), ..Default::default() }))?;
+        at(v, b"file", |node| {
+            v.setattr(node, &kithfs::vault::SetAttr { size: Some(cut), ..Default::default() })
+        })?;
         let handle = vaults::open_or_create(v, b"file", READ_WRITE)?;
         let synced = v.fsync(handle, false);
         let _ = v.release(handle);
@@ -392,7 +444,8 @@ fn unlink() {
     write(&vault, b"new", 0, &pattern(3, 30_000), true).unwrap();
     assert!(get(&vault, b"other").unwrap() == pattern(2, 9000));
     vault.close().unwrap();
-    // A store with room for the name of the lock's file and not for its text could not be opened for writing: nothing could be deleted.
+    // A store with room for the name of the lock's file and not for its text could not be opened
+    // for writing: nothing could be deleted.
     let space = store.root().space().unwrap();
     store.set_capacity(Some((space.blocks - space.free + 1) * space.block_size));
     let vault = vaults::open(store.root()).unwrap();
@@ -415,7 +468,13 @@ fn long_names() {
         s.sync_dir(b"");
         s.must(&two);
     });
-    fills_up(&one, None, Some(pattern(2, 9000)), |_| {}, |v| write(v, &one, 0, &pattern(2, 9000), true));
+    fills_up(
+        &one,
+        None,
+        Some(pattern(2, 9000)),
+        |_| {},
+        |v| write(v, &one, 0, &pattern(2, 9000), true),
+    );
 }
 
 #[test]
@@ -432,9 +491,11 @@ fn change_of_a_passphrase() {
 
 #[test]
 fn an_error_sticks_until_the_file_is_reopened() {
-    use kithfs::backing::Call;
-    use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
-    for (call, nth) in [(Call::Write, 1), (Call::Write, 2), (Call::SyncData, 1), (Call::SetTimes, 1)] {
+    use kithfs::store::Call;
+    use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+    for (call, nth) in
+        [(Call::Write, 1), (Call::Write, 2), (Call::SyncData, 1), (Call::SetTimes, 1)]
+    {
         let store = MemStore::new();
         vaults::create(&store.root(), Suite::Aes256Gcm, 12);
         let plan = FaultPlan::new();
@@ -445,9 +506,15 @@ fn an_error_sticks_until_the_file_is_reopened() {
         let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
         vault.write(handle, 8192, &pattern(3, 4096), false).unwrap();
         plan.reset();
-        plan.add(Fault { calls: Calls::Of(call), when: When::Nth(nth), errno: libc::EIO, short: false });
+        plan.add(Fault {
+            calls: Calls::Of(call),
+            when: When::Nth(nth),
+            errno: libc::EIO,
+            short: false,
+        });
         assert_eq!(vault.fsync(handle, false).unwrap_err().errno(), libc::EIO, "{call:?} {nth}");
-        // The store works again; who was told of nothing but success later would believe that all is well.
+        // The store works again; who was told of nothing but success later would believe that all
+        // is well.
         for _ in 0..2 {
             assert_eq!(vault.write(handle, 0, b"x", false).unwrap_err().errno(), libc::EIO);
             assert_eq!(vault.fsync(handle, false).unwrap_err().errno(), libc::EIO);
@@ -487,8 +554,13 @@ fn every_line_of_the_page_has_its_test() {
         if test == "test" || test.starts_with("---") {
             continue;
         }
-        let (file, name) = test.trim_matches('`').split_once("::").unwrap_or_else(|| panic!("no test: {line}"));
-        let source = sources.iter().find(|(known, _)| *known == file).unwrap_or_else(|| panic!("no such file: {line}")).1;
+        let (file, name) =
+            test.trim_matches('`').split_once("::").unwrap_or_else(|| panic!("no test: {line}"));
+        let source = sources
+            .iter()
+            .find(|(known, _)| *known == file)
+            .unwrap_or_else(|| panic!("no such file: {line}"))
+            .1;
         assert!(source.contains(&format!("#[test]\nfn {name}()")), "no such test: {line}");
         named += 1;
     }
@@ -496,6 +568,9 @@ fn every_line_of_the_page_has_its_test() {
     // And the other way round: no promise is tested that the page does not give.
     let own = sources[0].1;
     for test in own.split("#[test]\nfn ").skip(1).filter_map(|rest| rest.split("()").next()) {
-        assert!(test.starts_with("every_line") || page.contains(&format!("`contract::{test}`")), "the page does not name {test}");
+        assert!(
+            test.starts_with("every_line") || page.contains(&format!("`contract::{test}`")),
+            "the page does not name {test}"
+        );
     }
 }

@@ -1,9 +1,12 @@
-//! The daemon is killed under load, and the machine's disk is copied under load; what was acknowledged must be there afterwards.
+//! The daemon is killed under load, and the machine's disk is copied under load; what was
+//! acknowledged must be there afterwards.
 //!
-//! A round mounts, has other processes work in the mount and note what was acknowledged to them, kills the daemon with SIGKILL at a random
-//! moment (or copies the disk beneath, in one moment), mounts again and compares. What the loads do stands in `crash/load.rs`.
+//! A round mounts, has other processes work in the mount and note what was acknowledged to them,
+//! kills the daemon with SIGKILL at a random moment (or copies the disk beneath, in one moment),
+//! mounts again and compares. What the loads do stands in `crash/load.rs`.
 //!
-//! `KITHFS_CRASH_ROUNDS` sets the number of rounds of each test, `KITHFS_CRASH_SEED` the moments. `scripts/crash.sh --full` runs them all.
+//! `KITHFS_CRASH_ROUNDS` sets the number of rounds of each test, `KITHFS_CRASH_SEED` the moments.
+//! `scripts/crash.sh --full` runs them all.
 
 #[path = "crash/load.rs"]
 mod load;
@@ -26,7 +29,9 @@ const ROUNDS: u64 = 12;
 const USER: u32 = 65534;
 
 fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+    std::env::var(name).map_or(default, |text| {
+        text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number"))
+    })
 }
 
 /// A vault with its mount point, used by one user.
@@ -41,7 +46,12 @@ impl Bed {
     fn new(user: Option<u32>) -> Bed {
         let dir = tempfile::Builder::new().prefix("kithfs-crash-").tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let bed = Bed { vault: dir.path().join("home/vault"), dir, user, moments: number("KITHFS_CRASH_SEED", 1) };
+        let bed = Bed {
+            vault: dir.path().join("home/vault"),
+            dir,
+            user,
+            moments: number("KITHFS_CRASH_SEED", 1),
+        };
         for sub in ["home", "mnt", "run"] {
             let path = bed.dir.path().join(sub);
             std::fs::create_dir(&path).unwrap();
@@ -52,7 +62,12 @@ impl Bed {
     }
 
     fn init(&self) {
-        expect_code(self.command(KITHFS).args(["init", "--kdf-memory", "32", "--kdf-passes", "1"]).arg(&self.vault), 0);
+        expect_code(
+            self.command(KITHFS)
+                .args(["init", "--kdf-memory", "32", "--kdf-passes", "1"])
+                .arg(&self.vault),
+            0,
+        );
     }
 
     fn point(&self) -> PathBuf {
@@ -66,7 +81,9 @@ impl Bed {
     /// A program run by the user of this bed.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        command.env("KITHFS_PASSPHRASE_FILE", self.dir.path().join("passphrase")).env("XDG_RUNTIME_DIR", self.dir.path().join("run"));
+        command
+            .env("KITHFS_PASSPHRASE_FILE", self.dir.path().join("passphrase"))
+            .env("XDG_RUNTIME_DIR", self.dir.path().join("run"));
         command.env("HOME", self.dir.path().join("home"));
         if let Some(user) = self.user {
             command.uid(user).gid(user);
@@ -75,18 +92,26 @@ impl Bed {
     }
 
     fn mount(&self, vault: &Path) -> Daemon {
-        let child = self.command(KITHFS).args(["mount", "--foreground", "--log-level", "warn"]).arg(vault).arg(self.point()).spawn();
+        let child = self
+            .command(KITHFS)
+            .args(["mount", "--foreground", "--log-level", "warn"])
+            .arg(vault)
+            .arg(self.point())
+            .spawn();
         let mut daemon = Daemon { child: child.unwrap(), point: self.point() };
         daemon.wait_until_mounted();
         daemon
     }
 
-    /// Starts the loads of one round in `place` of the mount. They end when the mount does, or when they are killed.
+    /// Starts the loads of one round in `place` of the mount. They end when the mount does, or when
+    /// they are killed.
     fn start(&self, place: &str, extra: &[(&str, &str)]) -> Child {
         let _ = std::fs::remove_file(self.acknowledged());
         let me = std::env::current_exe().unwrap();
         let mut command = self.command(me.to_str().unwrap());
-        command.args(["--exact", "load::works_while_the_mount_does", "--nocapture"]).env("KITHFS_CRASH_LOAD", self.point().join(place));
+        command
+            .args(["--exact", "load::works_while_the_mount_does", "--nocapture"])
+            .env("KITHFS_CRASH_LOAD", self.point().join(place));
         command.env("KITHFS_CRASH_ACKNOWLEDGED", self.acknowledged()).envs(extra.iter().copied());
         command.stdout(Stdio::null()).spawn().unwrap()
     }
@@ -95,25 +120,34 @@ impl Bed {
     fn verify(&self, place: &str, acknowledged: &Path, what: &str) {
         let me = std::env::current_exe().unwrap();
         let mut command = self.command(me.to_str().unwrap());
-        command.args(["--exact", "load::finds_what_was_acknowledged", "--nocapture"]).env("KITHFS_CRASH_VERIFY", self.point().join(place));
+        command
+            .args(["--exact", "load::finds_what_was_acknowledged", "--nocapture"])
+            .env("KITHFS_CRASH_VERIFY", self.point().join(place));
         let output = command.env("KITHFS_CRASH_ACKNOWLEDGED", acknowledged).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{what}:\n{text}");
     }
 
     /// A moment between 40 and 400 ms.
     fn moment(&mut self) -> Duration {
-        self.moments = self.moments.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.moments = self
+            .moments
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         Duration::from_millis(40 + (self.moments >> 33) % 360)
     }
 
     fn lines(&self) -> usize {
-        std::fs::read(self.acknowledged()).map_or(0, |text| text.iter().filter(|b| **b == b'\n').count())
+        std::fs::read(self.acknowledged())
+            .map_or(0, |text| text.iter().filter(|b| **b == b'\n').count())
     }
 
     /// The load is under way in all its parts: from here on any moment is as good as another.
     fn wait_for_load(&self, load: &mut Child) {
-        while !std::fs::read_to_string(self.acknowledged()).is_ok_and(|text| load::all_have_begun(&text)) {
+        while !std::fs::read_to_string(self.acknowledged())
+            .is_ok_and(|text| load::all_have_begun(&text))
+        {
             assert!(load.try_wait().unwrap().is_none(), "the load ended before it was under way");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -122,7 +156,8 @@ impl Bed {
     /// Nothing in the vault is damaged but what a crash may leave behind.
     fn check(&self, vault: &Path) {
         let output = self.command(KITHFS).arg("fsck").arg(vault).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
         assert!(matches!(output.status.code(), Some(0 | 23)), "{output:?}: {text}");
     }
 }
@@ -139,8 +174,10 @@ impl Daemon {
         let table = std::fs::File::open("/proc/self/mounts").unwrap();
         while !is_mounted(&self.point) {
             assert!(self.child.try_wait().unwrap().is_none(), "the daemon ended before it mounted");
-            let mut poll = libc::pollfd { fd: table.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
-            // SAFETY: one valid pollfd; the time-out only bounds how long a daemon that fails goes unnoticed.
+            let mut poll =
+                libc::pollfd { fd: table.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
+            // SAFETY: one valid pollfd; the time-out only bounds how long a daemon that fails goes
+            // unnoticed.
             unsafe { libc::poll(&mut poll, 1, 200) };
         }
     }
@@ -208,7 +245,11 @@ fn a_killed_daemon_of_an_ordinary_user_loses_nothing_of_files_that_he_may_not_wr
         println!("skipped: only root can become another user");
         return;
     }
-    let may_mount = Command::new("test").args(["-r", "/dev/fuse", "-a", "-w", "/dev/fuse"]).uid(USER).gid(USER).status();
+    let may_mount = Command::new("test")
+        .args(["-r", "/dev/fuse", "-a", "-w", "/dev/fuse"])
+        .uid(USER)
+        .gid(USER)
+        .status();
     if !may_mount.is_ok_and(|status| status.success()) {
         println!("skipped: user {USER} may not open /dev/fuse");
         return;
@@ -228,8 +269,9 @@ fn databases_survive_the_kills() {
     killed(None, &[("KITHFS_CRASH_SQLITE", "yes")]);
 }
 
-/// A power cut within half a second of the making of `-shm` left its name without a byte. SQLite could not open the database then, until
-/// somebody deleted that file. It truncates it to three bytes before anything else, which begins the file anew.
+/// A power cut within half a second of the making of `-shm` left its name without a byte. SQLite
+/// could not open the database then, until somebody deleted that file. It truncates it to three
+/// bytes before anything else, which begins the file anew.
 #[test]
 fn sqlite_opens_a_database_whose_shm_has_no_bytes() {
     if !can_mount() {
@@ -264,7 +306,10 @@ fn sqlite_opens_a_database_whose_shm_has_no_bytes() {
         assert_eq!(std::fs::read(&shm).map_err(|e| e.raw_os_error()), Err(Some(libc::EIO)));
         let mut file = std::fs::File::options().read(true).append(true).open(&shm).unwrap();
         assert_eq!(file.write_all(b"more").map_err(|e| e.raw_os_error()), Err(Some(libc::EIO)));
-        assert_eq!(file.read_to_end(&mut Vec::new()).map_err(|e| e.raw_os_error()), Err(Some(libc::EIO)));
+        assert_eq!(
+            file.read_to_end(&mut Vec::new()).map_err(|e| e.raw_os_error()),
+            Err(Some(libc::EIO))
+        );
         drop(file);
         let more = "INSERT INTO t VALUES (3); SELECT sum(i) FROM t; PRAGMA integrity_check;";
         assert_eq!(shell(&scratch.point(), &format!("sqlite3 db '{more}'")), "6\nok\n");
@@ -282,7 +327,8 @@ struct Disk {
 impl Disk {
     fn mount(image: &Path, point: &Path, options: &str) -> Option<Disk> {
         std::fs::create_dir_all(point).unwrap();
-        let output = Command::new("mount").args(["-o", options]).arg(image).arg(point).output().unwrap();
+        let output =
+            Command::new("mount").args(["-o", options]).arg(image).arg(point).output().unwrap();
         if !output.status.success() {
             println!("mount: {}", String::from_utf8_lossy(&output.stderr));
         }
@@ -321,7 +367,8 @@ fn a_disk_that_is_copied_in_one_moment_holds_what_was_acknowledged() {
         daemon.unmount();
         acknowledged += std::fs::read(&before).unwrap().iter().filter(|b| **b == b'\n').count();
         {
-            let _copy = Disk::mount(&work.join("xfs/copy"), &work.join("copy"), "loop").expect("mount the copy");
+            let _copy = Disk::mount(&work.join("xfs/copy"), &work.join("copy"), "loop")
+                .expect("mount the copy");
             let vault = work.join("copy/vault");
             let daemon = bed.mount(&vault);
             bed.verify(&place, &before, &place);
@@ -338,21 +385,26 @@ fn a_disk_that_is_copied_in_one_moment_holds_what_was_acknowledged() {
     drop(disks);
 }
 
-/// The state, as /proc has it, of the process by which a daemon asks the kernel for what it has collected, while there is one.
+/// The state, as /proc has it, of the process by which a daemon asks the kernel for what it has
+/// collected, while there is one.
 fn state_of_asker(daemon: u32) -> Option<String> {
     std::fs::read_dir("/proc").unwrap().flatten().find_map(|process| {
         let stat = std::fs::read_to_string(process.path().join("stat")).ok()?;
         let mut fields = stat.rsplit(')').next()?.split_whitespace();
         let (state, parent) = (fields.next()?.to_owned(), fields.next()?);
-        let is_asker = || std::fs::read(process.path().join("cmdline")).is_ok_and(|line| line.starts_with(b"kithfs-syncfs\0"));
+        let is_asker = || {
+            std::fs::read(process.path().join("cmdline"))
+                .is_ok_and(|line| line.starts_with(b"kithfs-syncfs\0"))
+        };
         (parent == daemon.to_string() && is_asker()).then_some(state)
     })
 }
 
 #[test]
 fn a_daemon_that_is_killed_while_it_asks_for_what_the_kernel_has_leaves_no_mount_that_hangs() {
-    // Who asks waits in the kernel for answers of the daemon, and no signal ends that. It was a thread of the daemon's, so one that was killed
-    // in that moment never let go of the FUSE device: every program in the mount hung for ever, and so did `umount`.
+    // Who asks waits in the kernel for answers of the daemon, and no signal ends that. It was a
+    // thread of the daemon's, so one that was killed in that moment never let go of the FUSE
+    // device: every program in the mount hung for ever, and so did `umount`.
     if !can_mount() {
         return;
     }
@@ -371,8 +423,8 @@ fn a_daemon_that_is_killed_while_it_asks_for_what_the_kernel_has_leaves_no_mount
                 }
             }
         });
-        // In the middle of it, where the kernel waits there at all. The first time is after ten seconds; of the few milliseconds that it
-        // takes perhaps none is seen.
+        // In the middle of it, where the kernel waits there at all. The first time is after ten
+        // seconds; of the few milliseconds that it takes perhaps none is seen.
         let (since, mut seen) = (Instant::now(), false);
         loop {
             let state = state_of_asker(daemon.child.id());
@@ -380,7 +432,10 @@ fn a_daemon_that_is_killed_while_it_asks_for_what_the_kernel_has_leaves_no_mount
             if state.as_deref() == Some("D") || seen && since.elapsed() > Duration::from_secs(40) {
                 break;
             }
-            assert!(since.elapsed() < Duration::from_secs(300), "no process asks the kernel for what it has collected");
+            assert!(
+                since.elapsed() < Duration::from_secs(300),
+                "no process asks the kernel for what it has collected"
+            );
         }
         daemon.child.kill().unwrap();
         // This is what never ended.
@@ -394,19 +449,29 @@ fn a_daemon_that_is_killed_while_it_asks_for_what_the_kernel_has_leaves_no_mount
 /// Records of a recording, each the half second in which it was written, over and over.
 const RECORD: usize = 512;
 
-/// The records of what was found of a recording, which has to have all that was written in its first `whole` half seconds.
+/// The records of what was found of a recording, which has to have all that was written in its
+/// first `whole` half seconds.
 fn check_recording(path: &Path, whole: usize, what: &str) {
     let found = std::fs::read(path).unwrap_or_else(|e| panic!("{what}: {e}"));
     for (n, record) in found.chunks(RECORD).enumerate() {
-        assert!(record.iter().all(|byte| *byte == n as u8 + 1), "{what}: record {n} of {}", found.len() / RECORD);
+        assert!(
+            record.iter().all(|byte| *byte == n as u8 + 1),
+            "{what}: record {n} of {}",
+            found.len() / RECORD
+        );
     }
-    assert!(found.len() >= whole * RECORD, "{what}: {} records, and {whole} were written long before", found.len() / RECORD);
+    assert!(
+        found.len() >= whole * RECORD,
+        "{what}: {} records, and {whole} were written long before",
+        found.len() / RECORD
+    );
 }
 
 #[test]
 fn a_recording_that_nobody_syncs_loses_its_last_seconds_and_no_more() {
-    // What a program wrote little by little stayed in the kernel for half a minute, and went with a daemon that died; and of a file that was
-    // never synced a power cut could leave nothing readable, however long ago it was begun.
+    // What a program wrote little by little stayed in the kernel for half a minute, and went with a
+    // daemon that died; and of a file that was never synced a power cut could leave nothing
+    // readable, however long ago it was begun.
     if !can_mount() {
         return;
     }
@@ -417,13 +482,20 @@ fn a_recording_that_nobody_syncs_loses_its_last_seconds_and_no_more() {
         bed.init();
     }
     let daemon = bed.mount(&bed.vault);
-    // Begun before: a program that is started has the recording's descriptor for a moment, and closing that one flushes too.
+    // Begun before: a program that is started has the recording's descriptor for a moment, and
+    // closing that one flushes too.
     let copier = disks.as_ref().map(|_| {
         let mut copier = Command::new("bash");
-        copier.args(["-euc", "read -r; cp --reflink=always xfs/disk xfs/copy"]).current_dir(&work).stdin(Stdio::piped()).spawn().unwrap()
+        copier
+            .args(["-euc", "read -r; cp --reflink=always xfs/disk xfs/copy"])
+            .current_dir(&work)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap()
     });
     let mut recording = std::fs::File::create(bed.point().join("recording")).unwrap();
-    // The time is what is promised: more than half of it is left to a machine that is busy, and the kernel alone would take longer.
+    // The time is what is promised: more than half of it is left to a machine that is busy, and the
+    // kernel alone would take longer.
     const HALF_SECONDS: u8 = 48;
     for n in 0..HALF_SECONDS {
         recording.write_all(&[n + 1; RECORD]).unwrap();
@@ -439,15 +511,16 @@ fn a_recording_that_nobody_syncs_loses_its_last_seconds_and_no_more() {
     check_recording(&bed.point().join("recording"), 16, "after the kill");
     daemon.unmount();
     if disks.is_some() {
-        let _copy = Disk::mount(&work.join("xfs/copy"), &work.join("copy"), "loop").expect("mount the copy");
+        let _copy = Disk::mount(&work.join("xfs/copy"), &work.join("copy"), "loop")
+            .expect("mount the copy");
         let daemon = bed.mount(&work.join("copy/vault"));
         check_recording(&bed.point().join("recording"), 16, "in the copy");
         daemon.unmount();
     }
 }
 
-/// An ext4 with the vault of a bed on it, in an image that lies on an XFS, which clones files in one step: the copy is what a power cut
-/// would have left.
+/// An ext4 with the vault of a bed on it, in an image that lies on an XFS, which clones files in
+/// one step: the copy is what a power cut would have left.
 struct Copied {
     _inner: Disk,
     _outer: Disk,
@@ -457,7 +530,10 @@ impl Copied {
     /// `None`, with a message, where that cannot be had.
     fn make(bed: &mut Bed) -> Option<Copied> {
         let work = bed.dir.path().to_owned();
-        let made = Command::new("mkfs.xfs").args(["-q", "-d", "size=1g,file,name=outer"]).current_dir(&work).output();
+        let made = Command::new("mkfs.xfs")
+            .args(["-q", "-d", "size=1g,file,name=outer"])
+            .current_dir(&work)
+            .output();
         if !is_root() || !made.is_ok_and(|output| output.status.success()) {
             println!("skipped: it needs root and mkfs.xfs");
             return None;
@@ -467,7 +543,8 @@ impl Copied {
             return None;
         };
         shell(&work, "truncate -s 96M xfs/disk && mkfs.ext4 -q -F xfs/disk");
-        let inner = Disk::mount(&work.join("xfs/disk"), &work.join("ext4"), "loop").expect("mount the inner disk");
+        let inner = Disk::mount(&work.join("xfs/disk"), &work.join("ext4"), "loop")
+            .expect("mount the inner disk");
         bed.vault = work.join("ext4/vault");
         bed.init();
         Some(Copied { _inner: inner, _outer: outer })
@@ -476,8 +553,12 @@ impl Copied {
 
 /// An ext4 of 64 MiB on a loop device; `None`, with a message, where that cannot be had.
 fn small_disk(work: &Path) -> Option<Disk> {
-    let made =
-        is_root() && Command::new("mkfs.ext4").args(["-q", "-F", "disk", "64M"]).current_dir(work).status().is_ok_and(|s| s.success());
+    let made = is_root()
+        && Command::new("mkfs.ext4")
+            .args(["-q", "-F", "disk", "64M"])
+            .current_dir(work)
+            .status()
+            .is_ok_and(|s| s.success());
     let disk = made.then(|| Disk::mount(&work.join("disk"), &work.join("small"), "loop")).flatten();
     if disk.is_none() {
         println!("skipped: it needs root, mkfs.ext4 and loop devices");
@@ -487,9 +568,10 @@ fn small_disk(work: &Path) -> Option<Disk> {
 
 #[test]
 fn a_full_disk_damages_nothing_and_the_mount_goes_on_when_there_is_space() {
-    // A last segment that grew needed a block of which the store was asked only after the record was durable, and then nothing else in
-    // the vault could be overwritten either. And the kernel went on with the length of what was refused at the close: where it had let go
-    // of the pages, it showed zeros.
+    // A last segment that grew needed a block of which the store was asked only after the record
+    // was durable, and then nothing else in the vault could be overwritten either. And the kernel
+    // went on with the length of what was refused at the close: where it had let go of the pages,
+    // it showed zeros.
     if !can_mount() {
         return;
     }
@@ -500,7 +582,10 @@ fn a_full_disk_damages_nothing_and_the_mount_goes_on_when_there_is_space() {
     bed.init();
     let daemon = bed.mount(&bed.vault);
     // All but about 3 MiB is taken by somebody else.
-    shell(&work, "free=$(($(stat -f -c '%a * %S' small) / 1048576)); fallocate -l $((free - 3))M small/ballast");
+    shell(
+        &work,
+        "free=$(($(stat -f -c '%a * %S' small) / 1048576)); fallocate -l $((free - 3))M small/ballast",
+    );
     let full = bed.acknowledged().with_extension("full");
     let _ = std::fs::remove_file(&full);
     let mut load = bed.start("full", &[]);
@@ -512,7 +597,10 @@ fn a_full_disk_damages_nothing_and_the_mount_goes_on_when_there_is_space() {
     }
     let lines = bed.lines();
     while bed.lines() < lines + 20 {
-        assert!(load.try_wait().unwrap().is_none() && !ended().contains("overwrite"), "overwriting ended in a full disk");
+        assert!(
+            load.try_wait().unwrap().is_none() && !ended().contains("overwrite"),
+            "overwriting ended in a full disk"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
     let _ = load.kill();
@@ -545,7 +633,13 @@ fn a_store_that_can_only_be_read_is_mounted_for_reading_with_a_message() {
     shell(&work, "mount -o remount,ro small");
     let said = std::fs::File::create(work.join("said")).unwrap();
     let mut command = bed.command(KITHFS);
-    let child = command.args(["mount", "--foreground"]).arg(&bed.vault).arg(bed.point()).stderr(said).spawn().unwrap();
+    let child = command
+        .args(["mount", "--foreground"])
+        .arg(&bed.vault)
+        .arg(bed.point())
+        .stderr(said)
+        .spawn()
+        .unwrap();
     let mut daemon = Daemon { child, point: bed.point() };
     daemon.wait_until_mounted();
     assert_eq!(std::fs::read_to_string(bed.point().join("file")).unwrap(), "words");

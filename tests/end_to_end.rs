@@ -1,4 +1,5 @@
-//! The program as a stranger uses it: init, mount, real files in and out, unmount; and each way in which that can go wrong.
+//! The program as a stranger uses it: init, mount, real files in and out, unmount; and each way in
+//! which that can go wrong.
 
 #[path = "support/mounted.rs"]
 mod mounted;
@@ -46,7 +47,10 @@ fn files_go_in_and_come_out_after_a_remount() {
         for len in [0, 1, 4095, 4096, 4097, 262_143, 262_144, 262_145, 3_000_000] {
             let path = m.join(format!("letters/{len}"));
             assert_eq!(fs::metadata(&path).unwrap().len(), len as u64);
-            assert!(fs::read(&path).unwrap() == pattern(len, len as u64), "{len} bytes with {cipher}");
+            assert!(
+                fs::read(&path).unwrap() == pattern(len, len as u64),
+                "{len} bytes with {cipher}"
+            );
         }
         mount.unmount();
         expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
@@ -55,8 +59,9 @@ fn files_go_in_and_come_out_after_a_remount() {
 
 #[test]
 fn a_mount_in_the_background_keeps_nothing_open_that_its_caller_had() {
-    // The daemon kept what was open in the script that mounted: who read the script's output by another descriptor waited until the unmount,
-    // a lock stayed locked, and a mount in which the script had a file open stayed busy.
+    // The daemon kept what was open in the script that mounted: who read the script's output by
+    // another descriptor waited until the unmount, a lock stayed locked, and a mount in which the
+    // script had a file open stayed busy.
     if !can_mount() {
         return;
     }
@@ -64,10 +69,22 @@ fn a_mount_in_the_background_keeps_nothing_open_that_its_caller_had() {
     let lock = scratch.path().join("lock");
     let held = fs::File::create(&lock).unwrap();
     held.lock().unwrap();
-    // As the shell has it after `exec 3>lock; flock 3`: in one open file, whose lock goes with the last descriptor of it.
+    // As the shell has it after `exec 3>lock; flock 3`: in one open file, whose lock goes with the
+    // last descriptor of it.
     let mut command = Command::new("bash");
-    command.args(["-euc", "exec 3<&0 0</dev/null; exec \"$@\"", "bash", KITHFS, "mount", "--passphrase-file"]);
-    command.arg(scratch.path().join("passphrase")).arg(scratch.vault()).arg(scratch.point()).stdin(Stdio::from(held));
+    command.args([
+        "-euc",
+        "exec 3<&0 0</dev/null; exec \"$@\"",
+        "bash",
+        KITHFS,
+        "mount",
+        "--passphrase-file",
+    ]);
+    command
+        .arg(scratch.path().join("passphrase"))
+        .arg(scratch.vault())
+        .arg(scratch.point())
+        .stdin(Stdio::from(held));
     expect_code(&mut command, 0);
     drop(command);
     let is_free = fs::File::open(&lock).unwrap().try_lock().is_ok();
@@ -77,7 +94,8 @@ fn a_mount_in_the_background_keeps_nothing_open_that_its_caller_had() {
 
 #[test]
 fn a_ciphertext_that_somebody_lengthened_reads_as_it_was() {
-    // The kernel believed the size that follows from the ciphertext's length, and filled up with zeros what the vault would not give.
+    // The kernel believed the size that follows from the ciphertext's length, and filled up with
+    // zeros what the vault would not give.
     if !can_mount() {
         return;
     }
@@ -90,18 +108,28 @@ fn a_ciphertext_that_somebody_lengthened_reads_as_it_was() {
     mount.unmount();
     for more in [1usize, 100, 4096] {
         for size in sizes {
-            let stored = expect_code(scratch.kithfs("map").arg(scratch.vault()).arg(format!("{size}")), 0);
+            let stored =
+                expect_code(scratch.kithfs("map").arg(scratch.vault()).arg(format!("{size}")), 0);
             let stored = scratch.vault().join(String::from_utf8(stored.stdout).unwrap().trim());
-            fs::OpenOptions::new().append(true).open(&stored).unwrap().write_all(&pattern(more, 9)).unwrap();
+            fs::OpenOptions::new()
+                .append(true)
+                .open(&stored)
+                .unwrap()
+                .write_all(&pattern(more, 9))
+                .unwrap();
         }
         for options in [&[][..], &["--read-only"]] {
             let mount = scratch.mount(options);
             for size in sizes {
-                // Once with attributes that were looked up before, as a listing does, and once more when they are known.
+                // Once with attributes that were looked up before, as a listing does, and once more
+                // when they are known.
                 let path = scratch.point().join(format!("{size}"));
                 fs::metadata(&path).unwrap();
                 for _ in 0..2 {
-                    assert!(fs::read(&path).unwrap() == pattern(size, 3), "{size} bytes and {more} more");
+                    assert!(
+                        fs::read(&path).unwrap() == pattern(size, 3),
+                        "{size} bytes and {more} more"
+                    );
                 }
                 assert_eq!(fs::metadata(&path).unwrap().len(), size as u64);
             }
@@ -132,10 +160,14 @@ fn names_of_every_length_and_of_any_bytes_survive() {
     for name in &names {
         fs::write(m.join(std::ffi::OsStr::from_bytes(name)), name).unwrap();
     }
-    assert_eq!(fs::write(m.join("f".repeat(256)), "x").unwrap_err().raw_os_error(), Some(libc::ENAMETOOLONG));
+    assert_eq!(
+        fs::write(m.join("f".repeat(256)), "x").unwrap_err().raw_os_error(),
+        Some(libc::ENAMETOOLONG)
+    );
     mount.unmount();
     let mount = scratch.mount(&[]);
-    let mut listed: Vec<Vec<u8>> = fs::read_dir(&m).unwrap().map(|e| e.unwrap().file_name().as_bytes().to_vec()).collect();
+    let mut listed: Vec<Vec<u8>> =
+        fs::read_dir(&m).unwrap().map(|e| e.unwrap().file_name().as_bytes().to_vec()).collect();
     listed.sort();
     let mut expected = names.clone();
     expected.sort();
@@ -148,8 +180,9 @@ fn names_of_every_length_and_of_any_bytes_survive() {
 
 #[test]
 fn a_name_that_is_free_stays_so_in_the_mount_and_leads_to_the_conflict_copy_in_the_next_one() {
-    // A conflict copy got the name as soon as the file that was really named so was removed or renamed, and what a program then wrote under
-    // the name went into the copy. The kernel keeps for an hour what a name has led to, so it is asked here and not only in tests/names.rs.
+    // A conflict copy got the name as soon as the file that was really named so was removed or
+    // renamed, and what a program then wrote under the name went into the copy. The kernel keeps
+    // for an hour what a name has led to, so it is asked here and not only in tests/names.rs.
     if !can_mount() {
         return;
     }
@@ -168,11 +201,17 @@ fn a_name_that_is_free_stays_so_in_the_mount_and_leads_to_the_conflict_copy_in_t
     };
     let [file, dir] = ["x", "dx"].map(|name| format!("{} (1)", map(name)));
     for copy in [&file, &dir] {
-        shell(&scratch.vault(), &format!("cp -r -- '{}' '{copy}'", copy.strip_suffix(" (1)").unwrap()));
+        shell(
+            &scratch.vault(),
+            &format!("cp -r -- '{}' '{copy}'", copy.strip_suffix(" (1)").unwrap()),
+        );
     }
     let mount = scratch.mount(&[]);
     let listed = || {
-        let mut names: Vec<String> = fs::read_dir(&m).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = fs::read_dir(&m)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     };
@@ -184,7 +223,10 @@ fn a_name_that_is_free_stays_so_in_the_mount_and_leads_to_the_conflict_copy_in_t
     };
     assert_eq!(listed(), expected(&["x", "x (1)", "dx", "dx (1)", &file, &dir]));
     assert_eq!((read("x (1)"), read(&file)), ("really named so".into(), "first".into()));
-    assert_eq!((read("dx (1)/inside"), read(&format!("{dir}/inside"))), ("really named so".into(), "first".into()));
+    assert_eq!(
+        (read("dx (1)/inside"), read(&format!("{dir}/inside"))),
+        ("really named so".into(), "first".into())
+    );
     // What is open stays what it is; what is resolved anew is what the listing shows.
     let mut open = fs::File::open(m.join("x (1)")).unwrap();
     fs::remove_file(m.join("x (1)")).unwrap();
@@ -199,7 +241,10 @@ fn a_name_that_is_free_stays_so_in_the_mount_and_leads_to_the_conflict_copy_in_t
     fs::write(m.join("x (1)"), "made anew").unwrap();
     fs::rename(m.join("x (1)"), m.join("backup")).unwrap();
     fs::write(m.join("x (1)"), "and again").unwrap();
-    assert_eq!((read("x (1)"), read("backup"), read(&file)), ("and again".into(), "made anew".into(), "first".into()));
+    assert_eq!(
+        (read("x (1)"), read("backup"), read(&file)),
+        ("and again".into(), "made anew".into(), "first".into())
+    );
     fs::remove_file(m.join("x (1)")).unwrap();
     fs::remove_file(m.join("backup")).unwrap();
     mount.unmount();
@@ -207,8 +252,14 @@ fn a_name_that_is_free_stays_so_in_the_mount_and_leads_to_the_conflict_copy_in_t
     assert_eq!(listed(), expected(&["x", "x (1)", "dx", "dx (1)"]));
     assert_eq!((read("x (1)"), read("dx (1)/inside")), ("first".into(), "first".into()));
     // Their names are taken now.
-    assert_eq!(fs::File::create_new(m.join("x (1)")).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
-    assert_eq!(fs::create_dir(m.join("dx (1)")).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    assert_eq!(
+        fs::File::create_new(m.join("x (1)")).unwrap_err().kind(),
+        std::io::ErrorKind::AlreadyExists
+    );
+    assert_eq!(
+        fs::create_dir(m.join("dx (1)")).unwrap_err().kind(),
+        std::io::ErrorKind::AlreadyExists
+    );
     fs::write(m.join("x (1)"), "changed").unwrap();
     fs::write(m.join("dx (1)/more"), "more").unwrap();
     fs::rename(m.join("x (1)"), m.join("y")).unwrap();
@@ -217,7 +268,10 @@ fn a_name_that_is_free_stays_so_in_the_mount_and_leads_to_the_conflict_copy_in_t
     let mount = scratch.mount(&[]);
     assert_eq!(listed(), expected(&["x", "y", "dx", "dy"]));
     assert_eq!((read("x"), read("y")), ("first".into(), "changed".into()));
-    assert_eq!((read("dy/inside"), read("dy/more"), read("dx/inside")), ("first".into(), "more".into(), "first".into()));
+    assert_eq!(
+        (read("dy/inside"), read("dy/more"), read("dx/inside")),
+        ("first".into(), "more".into(), "first".into())
+    );
     mount.unmount();
     expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
 }
@@ -273,8 +327,8 @@ fn a_file_of_three_gibibytes_and_a_sparse_one_of_a_tebibyte() {
     mount.unmount();
 }
 
-/// Lines that tell of each entry type, mode, links, owner, size, time to the nanosecond, and link target; of directories without what
-/// the filesystem decides.
+/// Lines that tell of each entry type, mode, links, owner, size, time to the nanosecond, and link
+/// target; of directories without what the filesystem decides.
 const METADATA: &str = r#"find . \( -type d -printf '%P d %m %u %g %T@\n' \) -o -printf '%P %y %m %n %u %g %s %T@ %l\n' | sort"#;
 
 #[test]
@@ -285,7 +339,8 @@ fn a_tree_of_ten_thousand_files_is_the_same_after_a_remount() {
     let scratch = Scratch::new(&[]);
     let source = scratch.path().join("source");
     fs::create_dir(&source).unwrap();
-    // Real files as far as the machine has them, and as many of our own as are missing for ten thousand.
+    // Real files as far as the machine has them, and as many of our own as are missing for ten
+    // thousand.
     shell(
         &source,
         "cp -a /usr/share/doc /usr/share/man /usr/include . 2>/dev/null || true
@@ -299,12 +354,22 @@ fn a_tree_of_ten_thousand_files_is_the_same_after_a_remount() {
     expect_code(Command::new("cp").arg("-a").arg(&source).arg(&copy), 0);
     mount.unmount();
     let mount = scratch.mount(&[]);
-    expect_code(Command::new("diff").args(["-r", "--no-dereference"]).arg(source.join("more/1")).arg(copy.join("more/1")), 0);
-    shell(scratch.path(), "rm source/more/fifo mnt/copy/more/fifo && diff -r --no-dereference source mnt/copy");
+    expect_code(
+        Command::new("diff")
+            .args(["-r", "--no-dereference"])
+            .arg(source.join("more/1"))
+            .arg(copy.join("more/1")),
+        0,
+    );
+    shell(
+        scratch.path(),
+        "rm source/more/fifo mnt/copy/more/fifo && diff -r --no-dereference source mnt/copy",
+    );
     let (was, is) = (shell(&source, METADATA), shell(&copy, METADATA));
     let differing: Vec<_> = was.lines().zip(is.lines()).filter(|(a, b)| a != b).take(5).collect();
     // The directory from which the FIFO was just removed has a new time on both sides.
-    let differing: Vec<_> = differing.into_iter().filter(|(a, _)| !a.starts_with("more d ")).collect();
+    let differing: Vec<_> =
+        differing.into_iter().filter(|(a, _)| !a.starts_with("more d ")).collect();
     assert!(differing.is_empty(), "{differing:#?}");
     assert_eq!(was.lines().count(), is.lines().count());
     mount.unmount();
@@ -327,11 +392,20 @@ fn git_and_cargo_work_in_the_mount() {
         &m,
         "git clone -q ../origin repo && cd repo && git fsck --strict 2>&1 && git gc -q && git fsck && git status --porcelain | wc -l",
     );
-    shell(&m, "cargo new --quiet --vcs none hello && cd hello && cargo build --quiet --offline && ./target/debug/hello | grep -q Hello");
-    shell(&m, "cd hello && sed -i s/Hello/Servus/ src/main.rs && cargo build --quiet --offline && ./target/debug/hello | grep -q Servus");
+    shell(
+        &m,
+        "cargo new --quiet --vcs none hello && cd hello && cargo build --quiet --offline && ./target/debug/hello | grep -q Hello",
+    );
+    shell(
+        &m,
+        "cd hello && sed -i s/Hello/Servus/ src/main.rs && cargo build --quiet --offline && ./target/debug/hello | grep -q Servus",
+    );
     mount.unmount();
     let mount = scratch.mount(&[]);
-    shell(&m, "cd repo && git fsck --strict && git diff --exit-code && ../hello/target/debug/hello | grep -q Servus");
+    shell(
+        &m,
+        "cd repo && git fsck --strict && git diff --exit-code && ../hello/target/debug/hello | grep -q Servus",
+    );
     mount.unmount();
 }
 
@@ -381,7 +455,11 @@ fn each_mistake_has_its_line_its_hint_and_its_code() {
     let wrong = scratch.path().join("wrong");
     fs::write(&wrong, "wrong\n").unwrap();
     let (vault, point) = (scratch.vault(), scratch.point());
-    said(scratch.kithfs("mount").arg("--passphrase-file").arg(&wrong).arg(&vault).arg(&point), 3, &["passphrase"]);
+    said(
+        scratch.kithfs("mount").arg("--passphrase-file").arg(&wrong).arg(&vault).arg(&point),
+        3,
+        &["passphrase"],
+    );
     said(scratch.kithfs("mount").arg(scratch.path().join("nowhere")).arg(&point), 4, &["nowhere"]);
     let empty = scratch.path().join("empty");
     fs::create_dir(&empty).unwrap();
@@ -414,7 +492,12 @@ fn a_second_mount_is_refused_and_names_the_first() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let mounts = expect_code(Command::new(KITHFS).args(["mounts", "--json"]), 0);
     let mounts: serde_json::Value = serde_json::from_slice(&mounts.stdout).unwrap();
-    let ours = mounts.as_array().unwrap().iter().find(|m| m["mountpoint"] == scratch.point().to_str().unwrap()).expect("listed");
+    let ours = mounts
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|m| m["mountpoint"] == scratch.point().to_str().unwrap())
+        .expect("listed");
     assert!(text.contains(&ours["pid"].to_string()), "{text}");
     mount.unmount();
     assert!(!is_mounted(&scratch.point()));
@@ -423,7 +506,8 @@ fn a_second_mount_is_refused_and_names_the_first() {
 
 #[test]
 fn a_mount_waits_for_the_daemon_of_the_one_before() {
-    // umount(8) does not wait until the daemon has ended, and a mount right after it was refused: the vault was in use.
+    // umount(8) does not wait until the daemon has ended, and a mount right after it was refused:
+    // the vault was in use.
     if !can_mount() || !rustix::process::geteuid().is_root() {
         println!("skipped: needs root and /dev/fuse");
         return;
@@ -433,7 +517,12 @@ fn a_mount_waits_for_the_daemon_of_the_one_before() {
     let mounts = expect_code(scratch.kithfs("mounts").arg("--json"), 0);
     let mounts: serde_json::Value = serde_json::from_slice(&mounts.stdout).unwrap();
     let point = scratch.point();
-    let of_ours = mounts.as_array().unwrap().iter().find(|mount| mount["mountpoint"].as_str() == point.to_str()).unwrap();
+    let of_ours = mounts
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|mount| mount["mountpoint"].as_str() == point.to_str())
+        .unwrap();
     let daemon = rustix::process::Pid::from_raw(of_ours["pid"].as_i64().unwrap() as i32).unwrap();
     let stopped = Stopped::stop(daemon);
     // Not umount(8), which asks for the attributes of the place first.
@@ -441,11 +530,14 @@ fn a_mount_waits_for_the_daemon_of_the_one_before() {
     let mut second = scratch.kithfs("mount").arg(scratch.vault()).arg(&point).spawn().unwrap();
     // It waits in poll(2), which has one of these numbers.
     let waits = || {
-        let call = std::fs::read_to_string(format!("/proc/{}/syscall", second.id())).unwrap_or_default();
+        let call =
+            std::fs::read_to_string(format!("/proc/{}/syscall", second.id())).unwrap_or_default();
         ["7", "271", "73"].contains(&call.split(' ').next().unwrap_or_default())
     };
     while !waits() {
-        let ended = std::fs::read_to_string(format!("/proc/{}/stat", second.id())).unwrap().contains(") Z ");
+        let ended = std::fs::read_to_string(format!("/proc/{}/stat", second.id()))
+            .unwrap()
+            .contains(") Z ");
         assert!(!ended, "it did not wait");
         std::thread::yield_now();
     }
@@ -478,8 +570,14 @@ fn a_termination_signal_unmounts_cleanly() {
     }
     let scratch = Scratch::new(&[]);
     for signal in [libc::SIGTERM, libc::SIGINT] {
-        let mut daemon =
-            scratch.kithfs("mount").arg("--foreground").arg(scratch.vault()).arg(scratch.point()).stderr(Stdio::null()).spawn().unwrap();
+        let mut daemon = scratch
+            .kithfs("mount")
+            .arg("--foreground")
+            .arg(scratch.vault())
+            .arg(scratch.point())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         wait_until_mounted(&scratch.point(), &mut daemon);
         fs::write(scratch.point().join("last"), b"word").unwrap();
         // SAFETY: the child is ours and was not waited for, so that its pid is still its own.
@@ -493,27 +591,38 @@ fn a_termination_signal_unmounts_cleanly() {
 
 #[test]
 fn a_file_that_is_asked_whether_it_is_a_terminal_leaves_no_line_in_the_log() {
-    // Many a runtime asks that of each file that it opens; each time a warning went to the log, which took longer than making the file.
+    // Many a runtime asks that of each file that it opens; each time a warning went to the log,
+    // which took longer than making the file.
     use std::os::fd::AsRawFd;
     if !can_mount() {
         return;
     }
     let scratch = Scratch::new(&[]);
     let mut mount = scratch.kithfs("mount");
-    let mut daemon = mount.arg("--foreground").arg(scratch.vault()).arg(scratch.point()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut daemon = mount
+        .arg("--foreground")
+        .arg(scratch.vault())
+        .arg(scratch.point())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     wait_until_mounted(&scratch.point(), &mut daemon);
     let file = fs::File::create(scratch.point().join("file")).unwrap();
     // SAFETY: asks about a descriptor that is open; nothing is written but errno.
     assert_eq!(unsafe { libc::isatty(file.as_raw_fd()) }, 0);
     assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOTTY));
-    let mut ready = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLIN | libc::POLLOUT, revents: 0 };
+    let mut ready =
+        libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLIN | libc::POLLOUT, revents: 0 };
     // SAFETY: one valid pollfd.
     assert_eq!(unsafe { libc::poll(&mut ready, 1, -1) }, 1);
     drop(file);
     expect_code(Command::new(KITHFS).arg("umount").arg(scratch.point()), 0);
     let output = daemon.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && text.contains("unmounted") && !text.contains("WARN"), "{text}");
+    assert!(
+        output.status.success() && text.contains("unmounted") && !text.contains("WARN"),
+        "{text}"
+    );
 }
 
 /// Waits for the mount table to change, which poll(2) reports.
@@ -526,15 +635,20 @@ fn wait_until_mounted(point: &Path, daemon: &mut std::process::Child) {
         }
         assert!(daemon.try_wait().unwrap().is_none(), "the daemon ended before it mounted");
         let mut poll = libc::pollfd { fd: table.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
-        // SAFETY: one valid pollfd; the time-out only bounds how long a daemon that fails goes unnoticed.
+        // SAFETY: one valid pollfd; the time-out only bounds how long a daemon that fails goes
+        // unnoticed.
         unsafe { libc::poll(&mut poll, 1, 1000) };
     }
 }
 
 #[test]
 fn a_mount_that_is_busy_for_a_moment_is_waited_for() {
-    // A program had just ended, or was just being started, and umount gave up at once, with nobody to name.
-    use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair};
+    // A program had just ended, or was just being started, and umount gave up at once, with nobody
+    // to name.
+    use rustix::net::{
+        AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+        SocketType, sendmsg, socketpair,
+    };
     use std::os::fd::AsFd;
     if !can_mount() {
         return;
@@ -542,7 +656,8 @@ fn a_mount_that_is_busy_for_a_moment_is_waited_for() {
     let scratch = Scratch::new(&[]);
     let mount = scratch.mount(&[]);
     // A file that is open in a message on its way is in nobody's list of open files.
-    let (here, there) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    let (here, there) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     let file = fs::File::create(scratch.point().join("held")).unwrap();
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut message = SendAncillaryBuffer::new(&mut space);
@@ -576,8 +691,8 @@ fn a_busy_mount_names_who_keeps_it() {
 
 #[test]
 fn a_mount_that_lives_on_in_another_mount_namespace_is_told_of_and_not_waited_for() {
-    // A container or a sandbox that was started beside a mount has a copy of it: `umount` waited for the daemon for ever, and said no more
-    // than that it was writing what is left.
+    // A container or a sandbox that was started beside a mount has a copy of it: `umount` waited
+    // for the daemon for ever, and said no more than that it was writing what is left.
     if !can_mount() || !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root, for a mount namespace");
         return;
@@ -590,18 +705,29 @@ fn a_mount_that_lives_on_in_another_mount_namespace_is_told_of_and_not_waited_fo
         if [ $type = fuse.kithfs ] && [ \"$point\" != \"$1\" ]; then umount -l \"$point\"; fi
     done </proc/self/mounts; echo there; read line";
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(scratch.point());
+    command
+        .args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"])
+        .arg(scratch.point());
     let mut other = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(other.stdout.take().unwrap()), &mut line).unwrap();
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(other.stdout.take().unwrap()),
+        &mut line,
+    )
+    .unwrap();
     assert_eq!(line, "there\n");
     for _ in 0..2 {
         let output = expect_code(Command::new(KITHFS).arg("umount").arg(scratch.point()), 13);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(text.contains(&format!("process {} (", other.id())) && text.contains("in use elsewhere"), "{text}");
+        assert!(
+            text.contains(&format!("process {} (", other.id()))
+                && text.contains("in use elsewhere"),
+            "{text}"
+        );
     }
     assert!(!is_mounted(&scratch.point()));
-    // With the last process of the namespace the mount goes, and with that the daemon, which has written all.
+    // With the last process of the namespace the mount goes, and with that the daemon, which has
+    // written all.
     drop(other.stdin.take());
     other.wait().unwrap();
     drop(mount);
@@ -612,8 +738,8 @@ fn a_mount_that_lives_on_in_another_mount_namespace_is_told_of_and_not_waited_fo
 
 #[test]
 fn a_mount_that_lives_on_at_another_place_is_told_of_and_not_waited_for() {
-    // `mount --bind` shows it, or a directory of it, a second time: `umount` of the first place waited for the daemon for ever, and said that
-    // it was writing what is left.
+    // `mount --bind` shows it, or a directory of it, a second time: `umount` of the first place
+    // waited for the daemon for ever, and said that it was writing what is left.
     if !can_mount() || !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root, to bind a mount");
         return;
@@ -650,24 +776,42 @@ fn the_vault_is_usable_without_a_mount() {
     let list = expect_code(scratch.kithfs("ls").arg(&vault).arg("photos"), 0);
     let list = String::from_utf8_lossy(&list.stdout).into_owned();
     assert!(["1", "sub", "link", "sparse"].iter().all(|name| list.contains(name)), "{list}");
-    assert_eq!(expect_code(scratch.kithfs("cat").arg(&vault).arg("photos/sub/2"), 0).stdout, b"two\n");
+    assert_eq!(
+        expect_code(scratch.kithfs("cat").arg(&vault).arg("photos/sub/2"), 0).stdout,
+        b"two\n"
+    );
     expect_code(scratch.kithfs("mkdir").arg(&vault).arg("new"), 0);
-    let mut put = scratch.kithfs("put").arg(&vault).arg("new/file").arg("-").stdin(Stdio::piped()).spawn().unwrap();
+    let mut put = scratch
+        .kithfs("put")
+        .arg(&vault)
+        .arg("new/file")
+        .arg("-")
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
     put.stdin.take().unwrap().write_all(b"from a pipe").unwrap();
     assert!(put.wait().unwrap().success());
-    assert_eq!(expect_code(scratch.kithfs("get").arg(&vault).arg("new/file").arg("-"), 0).stdout, b"from a pipe");
+    assert_eq!(
+        expect_code(scratch.kithfs("get").arg(&vault).arg("new/file").arg("-"), 0).stdout,
+        b"from a pipe"
+    );
     let cipher = expect_code(scratch.kithfs("map").arg(&vault).arg("new/file"), 0);
     let cipher = String::from_utf8(cipher.stdout).unwrap().trim().to_string();
     assert!(vault.join(&cipher).exists() || Path::new(&cipher).exists(), "{cipher}");
-    let plain = expect_code(scratch.kithfs("map").arg("--reverse").arg(&vault).arg("--").arg(&cipher), 0);
+    let plain =
+        expect_code(scratch.kithfs("map").arg("--reverse").arg(&vault).arg("--").arg(&cipher), 0);
     assert_eq!(String::from_utf8(plain.stdout).unwrap().trim(), "new/file");
     let out = scratch.path().join("out");
     expect_code(scratch.kithfs("export").arg(vault.join("photos")).arg(&out), 0);
-    shell(scratch.path(), "diff -r --no-dereference tree out && test $(stat -c %a out/1) = 640 && test $(stat -c %b out/sparse) -lt 100");
+    shell(
+        scratch.path(),
+        "diff -r --no-dereference tree out && test $(stat -c %a out/1) = 640 && test $(stat -c %b out/sparse) -lt 100",
+    );
     expect_code(scratch.kithfs("rm").arg(&vault).arg("new/file"), 0);
     expect_code(scratch.kithfs("cat").arg(&vault).arg("new/file"), 12);
     expect_code(scratch.kithfs("fsck").arg(&vault), 0);
-    // One flipped bit in the last byte of a ciphertext is named by fsck, in plain and as it is stored.
+    // One flipped bit in the last byte of a ciphertext is named by fsck, in plain and as it is
+    // stored.
     let stored = expect_code(scratch.kithfs("map").arg(&vault).arg("photos/sub/2"), 0);
     let stored = vault.join(String::from_utf8(stored.stdout).unwrap().trim());
     let mut bytes = fs::read(&stored).unwrap();
@@ -676,18 +820,40 @@ fn the_vault_is_usable_without_a_mount() {
     let found = expect_code(scratch.kithfs("fsck").arg(&vault), 20);
     let text = [found.stdout, found.stderr].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
-    assert!(text.contains("photos/sub/2") && text.contains(stored.file_name().unwrap().to_str().unwrap()), "{text}");
+    assert!(
+        text.contains("photos/sub/2")
+            && text.contains(stored.file_name().unwrap().to_str().unwrap()),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_passphrase_can_be_changed_and_the_recovery_code_opens_the_vault() {
     let scratch = Scratch::bare();
-    let output = expect_code(scratch.kithfs("init").args(["--kdf-memory", "32", "--kdf-passes", "1"]).arg(scratch.vault()), 0);
+    let output = expect_code(
+        scratch
+            .kithfs("init")
+            .args(["--kdf-memory", "32", "--kdf-passes", "1"])
+            .arg(scratch.vault()),
+        0,
+    );
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    let code = stdout.lines().map(str::trim).find(|l| l.len() > 20 && l.contains('-')).expect("a recovery code").to_string();
+    let code = stdout
+        .lines()
+        .map(str::trim)
+        .find(|l| l.len() > 20 && l.contains('-'))
+        .expect("a recovery code")
+        .to_string();
     let code_file = scratch.path().join("code");
     fs::write(&code_file, &code).unwrap();
-    expect_code(Command::new(KITHFS).arg("ls").arg("--recovery-code-file").arg(&code_file).arg(scratch.vault()), 0);
+    expect_code(
+        Command::new(KITHFS)
+            .arg("ls")
+            .arg("--recovery-code-file")
+            .arg(&code_file)
+            .arg(scratch.vault()),
+        0,
+    );
     let info = expect_code(Command::new(KITHFS).args(["info", "--json"]).arg(scratch.vault()), 0);
     let info: serde_json::Value = serde_json::from_slice(&info.stdout).unwrap();
     assert_eq!(info["chunk_size"], 262_144);
@@ -697,18 +863,25 @@ fn a_passphrase_can_be_changed_and_the_recovery_code_opens_the_vault() {
 /// Where mount(8), which sets a PATH of its own, finds the program.
 const ON_PATH: &str = "/usr/local/bin/kithfs";
 
-/// Installs the mount helper where mount(8) looks for it, and the program where the helper does; takes both away again.
+/// Installs the mount helper where mount(8) looks for it, and the program where the helper does;
+/// takes both away again.
 struct Helper;
 
 impl Helper {
     /// `None` without root, or where the machine has a helper of its own that is not ours to touch.
     fn install() -> Option<Self> {
         // SAFETY: no preconditions.
-        if unsafe { libc::geteuid() } != 0 || Path::new("/sbin/mount.kithfs").exists() || fs::symlink_metadata(ON_PATH).is_ok() {
+        if unsafe { libc::geteuid() } != 0
+            || Path::new("/sbin/mount.kithfs").exists()
+            || fs::symlink_metadata(ON_PATH).is_ok()
+        {
             println!("skipped: needs root and a machine on which kithfs is not installed");
             return None;
         }
-        expect_code(&mut Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/mount-helper/install.sh")), 0);
+        expect_code(
+            &mut Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/mount-helper/install.sh")),
+            0,
+        );
         let helper = Helper;
         std::os::unix::fs::symlink(KITHFS, ON_PATH).unwrap();
         Some(helper)
@@ -717,7 +890,9 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        let _ = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/mount-helper/install.sh")).arg("--uninstall").output();
+        let _ = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/mount-helper/install.sh"))
+            .arg("--uninstall")
+            .output();
         let _ = fs::remove_file(ON_PATH);
     }
 }
@@ -732,7 +907,11 @@ fn mount_8_and_fstab_know_the_type() {
     let (vault, point) = (scratch.vault(), scratch.point());
     let option = format!("passphrase_file={}", scratch.passphrase().display());
     let fstab = scratch.path().join("fstab");
-    fs::write(&fstab, format!("{} {} kithfs {option},noauto,nofail 0 0\n", vault.display(), point.display())).unwrap();
+    fs::write(
+        &fstab,
+        format!("{} {} kithfs {option},noauto,nofail 0 0\n", vault.display(), point.display()),
+    )
+    .unwrap();
     let mut by_hand = Command::new("mount");
     by_hand.args(["-t", "kithfs"]).arg(&vault).arg(&point).args(["-o", &option]);
     let mut by_fstab = Command::new("mount");
@@ -743,13 +922,26 @@ fn mount_8_and_fstab_know_the_type() {
         fs::write(point.join(format!("round {round}")), "here").unwrap();
         let mounts = expect_code(Command::new(KITHFS).args(["mounts", "--json"]), 0);
         let mounts: serde_json::Value = serde_json::from_slice(&mounts.stdout).unwrap();
-        let ours = mounts.as_array().unwrap().iter().find(|m| m["mountpoint"] == point.to_str().unwrap()).expect("listed");
+        let ours = mounts
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|m| m["mountpoint"] == point.to_str().unwrap())
+            .expect("listed");
         let daemon = Ended::watch(ours["pid"].as_u64().unwrap() as i32);
         if round == 1 {
             // `remount,ro` took nosuid and nodev away with it.
-            expect_code(Command::new("mount").arg("-T").arg(&fstab).args(["-o", "remount,ro"]).arg(&point), 0);
+            expect_code(
+                Command::new("mount").arg("-T").arg(&fstab).args(["-o", "remount,ro"]).arg(&point),
+                0,
+            );
             let options = shell(scratch.path(), "findmnt -nro VFS-OPTIONS mnt");
-            assert!(["ro", "nosuid", "nodev"].iter().all(|flag| options.trim().split(',').any(|has| has == *flag)), "{options}");
+            assert!(
+                ["ro", "nosuid", "nodev"]
+                    .iter()
+                    .all(|flag| options.trim().split(',').any(|has| has == *flag)),
+                "{options}"
+            );
         }
         expect_code(Command::new("umount").arg(&point), 0);
         daemon.wait();
@@ -763,12 +955,22 @@ struct Ended(std::os::fd::OwnedFd);
 
 impl Ended {
     fn watch(pid: i32) -> Self {
-        Ended(rustix::process::pidfd_open(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::PidfdFlags::empty()).unwrap())
+        Ended(
+            rustix::process::pidfd_open(
+                rustix::process::Pid::from_raw(pid).unwrap(),
+                rustix::process::PidfdFlags::empty(),
+            )
+            .unwrap(),
+        )
     }
 
     fn wait(self) {
         let mut fds = [rustix::event::PollFd::new(&self.0, rustix::event::PollFlags::IN)];
         let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
-        assert_eq!(rustix::event::poll(&mut fds, Some(&limit)).unwrap(), 1, "the daemon has not ended");
+        assert_eq!(
+            rustix::event::poll(&mut fds, Some(&limit)).unwrap(),
+            1,
+            "the daemon has not ended"
+        );
     }
 }

@@ -1,14 +1,17 @@
-//! Calls that fail, daemons that are killed and power cuts, in one session and one after the other, under workloads that chance has put
-//! together: with hard links, several handles of one file, renames of directories, long names, copies and times.
+//! Calls that fail, daemons that are killed and power cuts, in one session and one after the other,
+//! under workloads that chance has put together: with hard links, several handles of one file,
+//! renames of directories, long names, copies and times.
 //!
 //! What is asked
-//! * What was synced is there, whole, or as it was at some moment since; no failure before or after takes it away, and no cut, be it in the
-//!   middle of an operation. So is a time that was set and synced.
-//! * What is read was written: after a failure it is old or new, byte by byte, and after a crash one of the states since the last sync.
+//! * What was synced is there, whole, or as it was at some moment since; no failure before or after
+//!   takes it away, and no cut, be it in the middle of an operation. So is a time that was set and
+//!   synced.
+//! * What is read was written: after a failure it is old or new, byte by byte, and after a crash
+//!   one of the states since the last sync.
 //! * A rename that fails leaves every name with one of the files that it could have.
 //!
-//! After a crash the session goes on with what it finds. `KITHFS_RUNS` tells how many runs there are, `KITHFS_SEED` with which they begin,
-//! `KITHFS_STEPS` how long they are.
+//! After a crash the session goes on with what it finds. `KITHFS_RUNS` tells how many runs there
+//! are, `KITHFS_SEED` with which they begin, `KITHFS_STEPS` how long they are.
 
 #[path = "support/vaults.rs"]
 mod vaults;
@@ -18,10 +21,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
-use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Call, SetTime, Timestamp};
 use kithfs::crypto::Suite;
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::store::mem::MemStore;
+use kithfs::store::{Call, SetTime, Timestamp};
 use kithfs::vault::{Error, Fallocate, OpenFlags, OpenOptions, RenameMode, SetAttr, Vault};
 use parking_lot::Mutex;
 use vaults::{READ_WRITE, Seeded, at, get, pattern};
@@ -65,15 +68,21 @@ struct Run {
     log: Vec<String>,
     errors: usize,
     cuts: usize,
-    /// A call has failed since the vault was opened: what a flush has lost may be in the memory of the kernel alone.
+    /// A call has failed since the vault was opened: what a flush has lost may be in the memory of
+    /// the kernel alone.
     failed: bool,
 }
 
 fn open(store: &MemStore, plan: &Arc<FaultPlan>) -> Result<Vault, Error> {
-    Vault::open(FaultStore::wrap(store.root(), plan.clone()), &vaults::owner(), OpenOptions::default())
+    Vault::open(
+        FaultStore::wrap(store.root(), plan.clone()),
+        &vaults::owner(),
+        OpenOptions::default(),
+    )
 }
 
-/// Another vault, so that one which is closed and could not let go of all lets go of it before it is opened anew.
+/// Another vault, so that one which is closed and could not let go of all lets go of it before it
+/// is opened anew.
 fn dummy() -> Vault {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
@@ -81,9 +90,12 @@ fn dummy() -> Vault {
 }
 
 impl Obj {
-    /// Whether the file may hold these bytes: one of its states, or as much of one as a last commit found room for.
+    /// Whether the file may hold these bytes: one of its states, or as much of one as a last commit
+    /// found room for.
     fn may_be(&self, bytes: &[u8]) -> bool {
-        let is_part = |state: &Vec<u8>| state.starts_with(bytes) && self.states.iter().any(|least| least.len() <= bytes.len());
+        let is_part = |state: &Vec<u8>| {
+            state.starts_with(bytes) && self.states.iter().any(|least| least.len() <= bytes.len())
+        };
         self.states.iter().any(|state| state == bytes || is_part(state))
     }
 }
@@ -126,7 +138,10 @@ impl Run {
 
     fn took<T>(&mut self, what: &str, r: Result<T, Error>) -> Option<T> {
         self.errors += usize::from(r.is_err());
-        self.log.push(format!("   {what}: {}", r.as_ref().err().map_or("ok".into(), |e| format!("{e}"))));
+        self.log.push(format!(
+            "   {what}: {}",
+            r.as_ref().err().map_or("ok".into(), |e| format!("{e}"))
+        ));
         r.ok()
     }
 
@@ -181,7 +196,11 @@ impl Run {
                 Err(e) if [libc::ENOENT, libc::ENOTDIR].contains(&e.errno()) => None,
                 Err(e) => self.fail(format!("resolve {}: {e}", path.escape_ascii())),
             };
-            let obj = found.map(|ino| *before.get(&ino).unwrap_or_else(|| self.fail(format!("unknown inode at {}", path.escape_ascii()))));
+            let obj = found.map(|ino| {
+                *before.get(&ino).unwrap_or_else(|| {
+                    self.fail(format!("unknown inode at {}", path.escape_ascii()))
+                })
+            });
             if self.names.get(&path).copied() != obj {
                 self.set_name(&path, obj);
             }
@@ -192,7 +211,10 @@ impl Run {
         self.names
             .iter()
             .map(|(p, o)| {
-                let attr = self.vault.resolve(p).unwrap_or_else(|e| self.fail(format!("resolve {}: {e}", p.escape_ascii())));
+                let attr = self
+                    .vault
+                    .resolve(p)
+                    .unwrap_or_else(|e| self.fail(format!("resolve {}: {e}", p.escape_ascii())));
                 self.vault.forget(attr.node, 1);
                 (attr.ino, *o)
             })
@@ -281,7 +303,8 @@ impl Run {
         obj.states = vec![obj.view.clone()];
         obj.fragile = false;
         obj.synced_set = obj.set;
-        let paths: Vec<_> = self.names.iter().filter(|(_, x)| **x == o).map(|(p, _)| p.clone()).collect();
+        let paths: Vec<_> =
+            self.names.iter().filter(|(_, x)| **x == o).map(|(p, _)| p.clone()).collect();
         // a file of one name that was just made has that now
         if let [one] = &paths[..]
             && self.may.get(one).is_none_or(|m| m.iter().flatten().all(|x| *x == o))
@@ -301,7 +324,9 @@ impl Run {
             }
             let mix = bytes.len() >= view.len().min(new.len())
                 && bytes.len() <= view.len().max(new.len())
-                && bytes.iter().enumerate().all(|(i, b)| view.get(i) == Some(b) || new.get(i) == Some(b) || *b == 0 && i >= view.len());
+                && bytes.iter().enumerate().all(|(i, b)| {
+                    view.get(i) == Some(b) || new.get(i) == Some(b) || *b == 0 && i >= view.len()
+                });
             mix || obj.handles.is_empty() && obj.states.iter().any(|s| s == bytes)
         });
     }
@@ -348,7 +373,8 @@ impl Run {
         self.log.push(format!("crash, cut {cut}"));
         let plan = FaultPlan::new();
         plan.lose_what_is_not_flushed();
-        let vault = open(&crashed, &plan).unwrap_or_else(|e| self.fail(format!("open after the crash: {e}")));
+        let vault = open(&crashed, &plan)
+            .unwrap_or_else(|e| self.fail(format!("open after the crash: {e}")));
         (self.store, self.plan, self.vault) = (crashed, plan, vault);
         let mut objs: Vec<Obj> = Vec::new();
         let mut names = BTreeMap::new();
@@ -377,26 +403,44 @@ impl Run {
                             "{} holds {} bytes; may be {:?}",
                             path.escape_ascii(),
                             bytes.len(),
-                            known.iter().map(|o| (o.fragile, o.states.iter().map(Vec::len).collect::<Vec<_>>())).collect::<Vec<_>>()
+                            known
+                                .iter()
+                                .map(|o| (
+                                    o.fragile,
+                                    o.states.iter().map(Vec::len).collect::<Vec<_>>()
+                                ))
+                                .collect::<Vec<_>>()
                         ));
                     }
                     if let [one] = known[..]
                         && let Some(t) = one.synced_set
                         && attr.mtime.secs != t
                     {
-                        self.fail(format!("{} has the time {} and not {t}", path.escape_ascii(), attr.mtime.secs));
+                        self.fail(format!(
+                            "{} has the time {} and not {t}",
+                            path.escape_ascii(),
+                            attr.mtime.secs
+                        ));
                     }
                     let set = if let [one] = known[..] { one.synced_set } else { None };
                     let states = if cut {
                         vec![bytes.clone()]
                     } else {
-                        let mut all: Vec<Vec<u8>> = fits.iter().flat_map(|o| o.states.clone()).collect();
+                        let mut all: Vec<Vec<u8>> =
+                            fits.iter().flat_map(|o| o.states.clone()).collect();
                         all.push(bytes.clone());
                         all
                     };
                     let fragile = !cut && fits.iter().any(|o| o.fragile);
                     let o = *inos.entry(attr.ino).or_insert_with(|| {
-                        objs.push(Obj { view: bytes, states, fragile, set, synced_set: set, ..Obj::default() });
+                        objs.push(Obj {
+                            view: bytes,
+                            states,
+                            fragile,
+                            set,
+                            synced_set: set,
+                            ..Obj::default()
+                        });
                         objs.len() - 1
                     });
                     names.insert(path, o);
@@ -406,15 +450,27 @@ impl Run {
                         self.fail(format!(
                             "{}: {e}; may be {:?}",
                             path.escape_ascii(),
-                            known.iter().map(|o| (o.fragile, o.states.iter().map(Vec::len).collect::<Vec<_>>())).collect::<Vec<_>>()
+                            known
+                                .iter()
+                                .map(|o| (
+                                    o.fragile,
+                                    o.states.iter().map(Vec::len).collect::<Vec<_>>()
+                                ))
+                                .collect::<Vec<_>>()
                         ));
                     }
                     let (parent, name) = vaults::split(&path);
-                    at(&self.vault, parent, |p| self.vault.unlink(p, name)).unwrap_or_else(|e| self.fail(format!("unlink: {e}")));
+                    at(&self.vault, parent, |p| self.vault.unlink(p, name))
+                        .unwrap_or_else(|e| self.fail(format!("unlink: {e}")));
                 }
             }
         }
-        for f in self.vault.check(b"", &mut |_| {}).unwrap_or_else(|e| self.fail(format!("check: {e}"))).faults {
+        for f in self
+            .vault
+            .check(b"", &mut |_| {})
+            .unwrap_or_else(|e| self.fail(format!("check: {e}")))
+            .faults
+        {
             if !f.residue && !f.what.contains("is a journal with changes") {
                 self.fail(format!("{f:?}"));
             }
@@ -440,7 +496,8 @@ impl Run {
         if self.below(12) > 0 {
             return self.step_whole();
         }
-        let (moment, seen, taken) = (self.below(25), AtomicUsize::new(0), Arc::new(Mutex::new(None)));
+        let (moment, seen, taken) =
+            (self.below(25), AtomicUsize::new(0), Arc::new(Mutex::new(None)));
         let (watched, into) = (self.store.clone(), taken.clone());
         self.store.on_event(Box::new(move |_| {
             if seen.fetch_add(1, Ordering::Relaxed) == moment {
@@ -468,10 +525,12 @@ impl Run {
             }
         }
         for path in self.paths() {
-            let of = |may: &BTreeMap<Vec<u8>, BTreeSet<Option<usize>>>, names: &BTreeMap<Vec<u8>, usize>| {
+            let of = |may: &BTreeMap<Vec<u8>, BTreeSet<Option<usize>>>,
+                      names: &BTreeMap<Vec<u8>, usize>| {
                 may.get(&path).cloned().unwrap_or_else(|| [names.get(&path).copied()].into())
             };
-            let all: BTreeSet<Option<usize>> = of(&may, &names).union(&of(&self.may, &self.names)).copied().collect();
+            let all: BTreeSet<Option<usize>> =
+                of(&may, &names).union(&of(&self.may, &self.names)).copied().collect();
             may.insert(path, all);
         }
         self.may = may;
@@ -496,14 +555,22 @@ impl Run {
         match (choice, o) {
             (0..30, _) if o.is_none_or(|o| self.objs[o].handles.len() < 3) => {
                 let truncate = seed.is_multiple_of(9);
-                let parent_there =
-                    name.len() == 1 || self.vault.resolve(vaults::split(&name).0).map(|a| self.vault.forget(a.node, 1)).is_ok();
+                let parent_there = name.len() == 1
+                    || self
+                        .vault
+                        .resolve(vaults::split(&name).0)
+                        .map(|a| self.vault.forget(a.node, 1))
+                        .is_ok();
                 if !parent_there {
                     return;
                 }
                 let inos = self.inos();
                 self.arm();
-                let r = vaults::open_or_create(&self.vault, &name, OpenFlags { truncate, ..READ_WRITE });
+                let r = vaults::open_or_create(
+                    &self.vault,
+                    &name,
+                    OpenFlags { truncate, ..READ_WRITE },
+                );
                 let h = self.took("open", r);
                 match (o, h) {
                     (Some(o), h) => {
@@ -515,7 +582,12 @@ impl Run {
                         }
                     }
                     (None, Some(h)) => {
-                        self.objs.push(Obj { handles: vec![h], states: vec![Vec::new()], fragile: true, ..Obj::default() });
+                        self.objs.push(Obj {
+                            handles: vec![h],
+                            states: vec![Vec::new()],
+                            fragile: true,
+                            ..Obj::default()
+                        });
                         let o = self.objs.len() - 1;
                         self.set_name(&name, Some(o));
                     }
@@ -526,7 +598,11 @@ impl Run {
                             if inos.contains_key(&attr.ino) {
                                 self.fail("a made file is another".into());
                             }
-                            self.objs.push(Obj { states: vec![Vec::new()], fragile: true, ..Obj::default() });
+                            self.objs.push(Obj {
+                                states: vec![Vec::new()],
+                                fragile: true,
+                                ..Obj::default()
+                            });
                             let o = self.objs.len() - 1;
                             self.set_name(&name, Some(o));
                             let (parent, last) = vaults::split(&name);
@@ -534,7 +610,11 @@ impl Run {
                             self.set_name(&name, None);
                         } else {
                             // The name may come back in a cut.
-                            self.objs.push(Obj { states: vec![Vec::new()], fragile: true, ..Obj::default() });
+                            self.objs.push(Obj {
+                                states: vec![Vec::new()],
+                                fragile: true,
+                                ..Obj::default()
+                            });
                             let o = self.objs.len() - 1;
                             self.set_name(&name, Some(o));
                             self.set_name(&name, None);
@@ -544,7 +624,8 @@ impl Run {
             }
             (30..80, Some(o)) if handle.is_some() => {
                 let view = self.objs[o].view.clone();
-                let offset = if seed.is_multiple_of(3) { view.len() } else { self.below(view.len() + 5000) };
+                let offset =
+                    if seed.is_multiple_of(3) { view.len() } else { self.below(view.len() + 5000) };
                 let data = pattern(seed, len);
                 let mut new = view.clone();
                 new.resize(new.len().max(offset + len), 0);
@@ -578,7 +659,10 @@ impl Run {
                     self.objs[o].fragile = true;
                 }
                 self.arm();
-                let r = at(&self.vault, &name, |n| self.vault.setattr(n, &SetAttr { size: Some(size as u64), ..SetAttr::default() }));
+                let r = at(&self.vault, &name, |n| {
+                    self.vault
+                        .setattr(n, &SetAttr { size: Some(size as u64), ..SetAttr::default() })
+                });
                 let ok = self.took(&format!("truncate {o} to {size}"), r).is_some();
                 self.change(o, ok, new, "truncate");
             }
@@ -587,7 +671,13 @@ impl Run {
                 self.arm();
                 self.dirty(o);
                 let r = at(&self.vault, &name, |n| {
-                    self.vault.setattr(n, &SetAttr { mtime: SetTime::At(Timestamp { secs: t, nanos: 0 }), ..SetAttr::default() })
+                    self.vault.setattr(
+                        n,
+                        &SetAttr {
+                            mtime: SetTime::At(Timestamp { secs: t, nanos: 0 }),
+                            ..SetAttr::default()
+                        },
+                    )
                 });
                 if self.took(&format!("time of {o}"), r).is_some() {
                     self.objs[o].set = Some(t);
@@ -599,12 +689,22 @@ impl Run {
                 let end = new.len().min(offset + len);
                 new[offset..end].fill(0);
                 self.arm();
-                let r = self.vault.fallocate(handle.unwrap(), offset as u64, len as u64, Fallocate::PunchHole);
+                let r = self.vault.fallocate(
+                    handle.unwrap(),
+                    offset as u64,
+                    len as u64,
+                    Fallocate::PunchHole,
+                );
                 let ok = self.took(&format!("punch {o} at {offset}"), r).is_some();
                 self.change(o, ok, new, "punch");
             }
             (150..156, Some(o)) if handle.is_some() => {
-                let others: Vec<usize> = self.names.values().copied().filter(|x| !self.objs[*x].handles.is_empty() && *x != o).collect();
+                let others: Vec<usize> = self
+                    .names
+                    .values()
+                    .copied()
+                    .filter(|x| !self.objs[*x].handles.is_empty() && *x != o)
+                    .collect();
                 if others.is_empty() {
                     return;
                 }
@@ -619,7 +719,13 @@ impl Run {
                     new[offset..offset + part.len()].copy_from_slice(part);
                 }
                 self.arm();
-                let r = self.vault.copy_range(self.objs[from].handles[0], at_from as u64, handle.unwrap(), offset as u64, len as u64);
+                let r = self.vault.copy_range(
+                    self.objs[from].handles[0],
+                    at_from as u64,
+                    handle.unwrap(),
+                    offset as u64,
+                    len as u64,
+                );
                 let ok = self.took(&format!("copy {from} to {o}"), r).is_some();
                 self.change(o, ok, new, "copy");
             }
@@ -650,7 +756,11 @@ impl Run {
                 let to: Vec<u8> = NAMES[self.below(NAMES.len())].to_vec();
                 let inos = self.inos();
                 self.arm();
-                let mode = if seed.is_multiple_of(4) && self.names.contains_key(&to) { RenameMode::Exchange } else { RenameMode::Replace };
+                let mode = if seed.is_multiple_of(4) && self.names.contains_key(&to) {
+                    RenameMode::Exchange
+                } else {
+                    RenameMode::Replace
+                };
                 let r = vaults::rename(&self.vault, &name, &to, mode);
                 self.took(&format!("rename to {} {mode:?}", to.escape_ascii()), r);
                 self.relearn(&inos);
@@ -695,9 +805,12 @@ impl Run {
                     o.handles.clear();
                 }
                 self.vault = dummy();
-                self.vault = open(&self.store, &self.plan).unwrap_or_else(|e| self.fail(format!("open: {e}")));
+                self.vault = open(&self.store, &self.plan)
+                    .unwrap_or_else(|e| self.fail(format!("open: {e}")));
                 for o in 0..self.objs.len() {
-                    self.look(o, "opened again", &|obj, bytes| obj.states.iter().any(|s| s == bytes));
+                    self.look(o, "opened again", &|obj, bytes| {
+                        obj.states.iter().any(|s| s == bytes)
+                    });
                 }
             }
             (195..198, _) => self.crash(true),
@@ -709,7 +822,8 @@ impl Run {
             let view = self.objs[o].view.clone();
             let fragile = self.objs[o].fragile;
             self.look(o, "after the step", &|obj, bytes| {
-                bytes == view || obj.handles.is_empty() && fragile && obj.states.iter().any(|s| s == bytes)
+                bytes == view
+                    || obj.handles.is_empty() && fragile && obj.states.iter().any(|s| s == bytes)
             });
         }
     }
@@ -717,8 +831,11 @@ impl Run {
 
 #[test]
 fn what_was_synced_outlives_any_failure_and_any_cut() {
-    let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
-    let (first, runs, steps) = (number("KITHFS_SEED", 1), number("KITHFS_RUNS", 60), number("KITHFS_STEPS", 200));
+    let number = |name: &str, default: u64| {
+        std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+    };
+    let (first, runs, steps) =
+        (number("KITHFS_SEED", 1), number("KITHFS_RUNS", 60), number("KITHFS_STEPS", 200));
     let (mut errors, mut cuts) = (0, 0);
     for seed in first..first + runs {
         let mut run = Run::new(seed);

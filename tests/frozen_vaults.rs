@@ -1,8 +1,11 @@
-//! Vaults that the first version of the program made, read by this one. See `tests/vaults/README.md`.
+//! Vaults that the first version of the program made, read by this one. See
+//! `tests/vaults/README.md`.
 //!
 //! Rules that hold here
-//! * Nothing below `tests/vaults` is ever written by a test that runs by itself: each vault is copied first.
-//! * What is compared stands in `expected.txt`, which was written when the vault was made, and not in this program.
+//! * Nothing below `tests/vaults` is ever written by a test that runs by itself: each vault is
+//!   copied first.
+//! * What is compared stands in `expected.txt`, which was written when the vault was made, and not
+//!   in this program.
 
 #[path = "frozen_vaults/expected.rs"]
 mod expected;
@@ -15,9 +18,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kithfs::backing::os::OsDir;
-use kithfs::backing::{Dir, Kind};
-use kithfs::sharing::{Identity, IdentityFile, RecoveryCode, Secret};
+use kithfs::roster::{Identity, IdentityFile, RecoveryCode, Secret};
+use kithfs::store::os::OsDir;
+use kithfs::store::{Dir, Kind};
 use kithfs::vault::{OpenOptions, ROOT, RenameMode, Vault};
 use zeroize::Zeroizing;
 
@@ -33,7 +36,8 @@ fn vaults() -> Vec<PathBuf> {
         println!("skipped: the published package has no frozen vaults");
         return Vec::new();
     }
-    let mut all: Vec<PathBuf> = std::fs::read_dir(version_1()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut all: Vec<PathBuf> =
+        std::fs::read_dir(version_1()).unwrap().map(|entry| entry.unwrap().path()).collect();
     all.sort();
     assert_eq!(all.len(), make::VAULTS.len(), "all frozen vaults are there");
     all
@@ -112,7 +116,8 @@ fn unlock(copy: &Copy) -> Identity {
 fn frozen_vaults_hold_what_was_put_into_them() {
     for frozen in vaults() {
         let copy = copy(&frozen);
-        let vault = Vault::open(copy.store.clone(), &unlock(&copy), OpenOptions::default()).unwrap();
+        let vault =
+            Vault::open(copy.store.clone(), &unlock(&copy), OpenOptions::default()).unwrap();
         let mut found = walk::entries(&vault);
         let mut entries = copy.expected.entries.clone();
         if !copy.attributes {
@@ -120,7 +125,12 @@ fn frozen_vaults_hold_what_was_put_into_them() {
                 entry.attributes.clear();
             }
         }
-        assert_eq!(found.keys().collect::<Vec<_>>(), entries.keys().collect::<Vec<_>>(), "{}: paths", frozen.display());
+        assert_eq!(
+            found.keys().collect::<Vec<_>>(),
+            entries.keys().collect::<Vec<_>>(),
+            "{}: paths",
+            frozen.display()
+        );
         for (path, entry) in &entries {
             assert_eq!(&found[path], entry, "{}: {path}", frozen.display());
         }
@@ -137,8 +147,13 @@ fn frozen_vaults_have_no_faults() {
             let vault = Vault::open(copy.store.clone(), &unlock(&copy), options).unwrap();
             let report = vault.check(b"", &mut |_| {}).unwrap();
             assert_eq!(report.faults, [], "{}", frozen.display());
-            let count = |kind: &str| copy.expected.entries.values().filter(|entry| entry.kind == kind).count() as u64;
-            assert_eq!((report.seen.files, report.seen.symlinks, report.seen.others), (count("file"), count("symlink"), count("fifo")));
+            let count = |kind: &str| {
+                copy.expected.entries.values().filter(|entry| entry.kind == kind).count() as u64
+            };
+            assert_eq!(
+                (report.seen.files, report.seen.symlinks, report.seen.others),
+                (count("file"), count("symlink"), count("fifo"))
+            );
             assert_eq!(report.seen.dirs, count("dir") + 1);
             vault.close().unwrap();
         }
@@ -162,7 +177,8 @@ fn every_secret_unlocks_and_what_is_public_is_the_same() {
     }
 }
 
-/// A conflict copy of a directory is sealed for the place of the original. Renamed, it keeps its id, and its contents stay readable.
+/// A conflict copy of a directory is sealed for the place of the original. Renamed, it keeps its
+/// id, and its contents stay readable.
 #[test]
 fn a_conflict_copy_of_a_directory_can_be_renamed() {
     for frozen in vaults() {
@@ -176,13 +192,17 @@ fn a_conflict_copy_of_a_directory_can_be_renamed() {
         let vault = Vault::open(copy.store.clone(), &identity, OpenOptions::default()).unwrap();
         let after = walk::entries(&vault);
         let moved = |path: &String| path.replacen(&hex::encode(shown), &hex::encode("kept"), 1);
-        assert_eq!(after, before.iter().map(|(path, entry)| (moved(path), entry.clone())).collect());
+        assert_eq!(
+            after,
+            before.iter().map(|(path, entry)| (moved(path), entry.clone())).collect()
+        );
         assert_eq!(vault.check(b"", &mut |_| {}).unwrap().faults, []);
         vault.close().unwrap();
     }
 }
 
-/// A frozen vault can also be changed: what is new is there after the next open, and nothing else has changed.
+/// A frozen vault can also be changed: what is new is there after the next open, and nothing else
+/// has changed.
 #[test]
 fn frozen_vaults_can_be_written() {
     for frozen in vaults() {
@@ -201,7 +221,8 @@ fn frozen_vaults_can_be_written() {
     }
 }
 
-/// Makes the vaults of a version that is not there yet: `cargo test --test frozen_vaults make_vaults -- --ignored`.
+/// Makes the vaults of a version that is not there yet: `cargo test --test frozen_vaults
+/// make_vaults -- --ignored`.
 #[test]
 #[ignore = "makes vaults, once for each version of the format"]
 fn make_vaults() {

@@ -1,4 +1,5 @@
-//! Repair: each kind of damage is put right or set aside, nothing is ever lost, and a crash at any moment of it harms nothing.
+//! Repair: each kind of damage is put right or set aside, nothing is ever lost, and a crash at any
+//! moment of it harms nothing.
 
 #[path = "support/vaults.rs"]
 mod vaults;
@@ -10,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
-use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Access, Dir, Kind, RenameMode};
 use kithfs::crypto::Suite;
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::store::mem::MemStore;
+use kithfs::store::{Access, Dir, Kind, RenameMode};
 use kithfs::vault::{CheckReport, Online, OpenOptions, Outcome, RepairReport, Vault};
 use parking_lot::Mutex;
 use vaults::{Item, Seeded, get, mkdir, pattern, put, rename, set_xattr, symlink, tree};
@@ -69,11 +70,15 @@ fn everything(dir: &Arc<dyn Dir>, path: &[u8], into: &mut BTreeMap<Vec<u8>, Vec<
         for entry in entries {
             let path = [path, b"/", &entry.name].concat();
             let stat = dir.stat(&entry.name).unwrap();
-            let mut what = format!("{:?} {:o} {:?} ", stat.kind, stat.perm, stat.mtime).into_bytes();
+            let mut what =
+                format!("{:?} {:o} {:?} ", stat.kind, stat.perm, stat.mtime).into_bytes();
             match stat.kind {
                 Kind::File => {
                     let mut bytes = vec![0; stat.size as usize];
-                    dir.open_file(&entry.name, Access::Read).unwrap().read_at(&mut bytes, 0).unwrap();
+                    dir.open_file(&entry.name, Access::Read)
+                        .unwrap()
+                        .read_at(&mut bytes, 0)
+                        .unwrap();
                     what.extend(bytes);
                 }
                 Kind::Symlink => what.extend(dir.readlink(&entry.name).unwrap()),
@@ -98,7 +103,8 @@ fn fresh() -> (MemStore, Vault) {
     (store, vault)
 }
 
-/// A vault with a directory that was renamed while it was full, and everything else that can be damaged.
+/// A vault with a directory that was renamed while it was full, and everything else that can be
+/// damaged.
 fn build() -> (MemStore, BTreeMap<Vec<u8>, Item>) {
     let (store, vault) = fresh();
     let v = &vault;
@@ -158,7 +164,10 @@ fn a_lost_or_wrong_directory_record_is_rebuilt_from_what_the_files_say() {
         let mut now = without_kept(&vault);
         if damage == "of another directory" {
             assert_eq!(now.remove(&b"y"[..]), Some(Item::Dir));
-            assert!(now.remove(&b"y/file"[..]).is_some(), "the other directory was rebuilt as well");
+            assert!(
+                now.remove(&b"y/file"[..]).is_some(),
+                "the other directory was rebuilt as well"
+            );
         }
         assert!(now == all, "{damage}");
         vault.close().unwrap();
@@ -169,7 +178,8 @@ fn a_lost_or_wrong_directory_record_is_rebuilt_from_what_the_files_say() {
 fn of_several_candidates_the_one_under_which_names_decode_is_taken() {
     let (store, all) = build();
     let vault = vaults::open(store.root()).unwrap();
-    // A file of another directory, moved in without the key, names that directory; one name against three.
+    // A file of another directory, moved in without the key, names that directory; one name against
+    // three.
     mkdir(&vault, b"other").unwrap();
     put(&vault, b"other/stray", b"stray").unwrap();
     let after = store.root().open_dir(&stored(&vault, b"after")).unwrap();
@@ -199,11 +209,17 @@ fn a_lost_long_name_and_a_spoilt_name_come_back() {
     flip(&store, &[&inner[..inner.len() - name.len()], &sidecar[..]].concat(), 50);
     drop(dir);
     let small = stored(&vault, b"small");
-    store.root().rename(&small, &*store.root(), b"AAAAAAAAAAAAAAAAAAAAAA", RenameMode::NoReplace).unwrap();
+    store
+        .root()
+        .rename(&small, &*store.root(), b"AAAAAAAAAAAAAAAAAAAAAA", RenameMode::NoReplace)
+        .unwrap();
     let large = stored(&vault, b"large");
     store.root().rename(&large, &*store.root(), b"+hidden", RenameMode::NoReplace).unwrap();
     let sub = stored(&vault, b"after");
-    store.root().rename(&sub, &*store.root(), b"BBBBBBBBBBBBBBBBBBBBBB", RenameMode::NoReplace).unwrap();
+    store
+        .root()
+        .rename(&sub, &*store.root(), b"BBBBBBBBBBBBBBBBBBBBBB", RenameMode::NoReplace)
+        .unwrap();
     drop(vault);
     let vault = vaults::open(store.root()).unwrap();
     assert_eq!(check(&vault).faults.len(), 5);
@@ -219,14 +235,20 @@ fn what_cannot_be_authenticated_is_kept_and_its_good_bytes_can_be_read() {
     let whole = get(&vault, b"large").unwrap();
     let (large, small) = (stored(&vault, b"large"), stored(&vault, b"small"));
     let layout = kithfs::format::layout::Layout::new(12, false).unwrap();
-    // A segment, a table, and an index block above 128 chunks: 4 KiB, 4 KiB, and all from chunk 128 on.
+    // A segment, a table, and an index block above 128 chunks: 4 KiB, 4 KiB, and all from chunk 128
+    // on.
     flip(&store, &large, layout.segment_offset(3, 0) + 7);
     flip(&store, &large, layout.table_offset(10) + 70);
     flip(&store, &large, layout.index_offset(1, 1) + 5);
     flip(&store, &small, 300);
     flip(
         &store,
-        &[&stored(&vault, b"after")[..], b"/", stored(&vault, b"after/inside").rsplit(|b| *b == b'/').next().unwrap()].concat(),
+        &[
+            &stored(&vault, b"after")[..],
+            b"/",
+            stored(&vault, b"after/inside").rsplit(|b| *b == b'/').next().unwrap(),
+        ]
+        .concat(),
         20,
     );
     let link = stored(&vault, b"link");
@@ -253,13 +275,19 @@ fn what_cannot_be_authenticated_is_kept_and_its_good_bytes_can_be_read() {
         let range = range.start as usize..range.end as usize;
         assert!(salvaged[range.clone()] == whole[range]);
     }
-    assert!(vault.repair(&found.faults, RUN, &mut |_| true).is_err(), "a vault that is open for reading is not changed");
+    assert!(
+        vault.repair(&found.faults, RUN, &mut |_| true).is_err(),
+        "a vault that is open for reading is not changed"
+    );
     drop(vault);
     assert!(image(&store) == before, "a check changes nothing");
 
     let vault = vaults::open(store.root()).unwrap();
     let declined = vault.repair(&check(&vault).faults, RUN, &mut |_| false).unwrap();
-    assert!(declined.repaired.iter().all(|r| r.outcome == Outcome::Declined) && declined.kept_in.is_none());
+    assert!(
+        declined.repaired.iter().all(|r| r.outcome == Outcome::Declined)
+            && declined.kept_in.is_none()
+    );
     let report = repair(&vault);
     assert_eq!(report.kept_in.as_deref(), Some(&b"lost+found/repair-test"[..]));
     let after = check(&vault);
@@ -268,8 +296,10 @@ fn what_cannot_be_authenticated_is_kept_and_its_good_bytes_can_be_read() {
         all.remove(path).unwrap();
     }
     assert!(without_kept(&vault) == all);
-    // In the plain view: a file of its name, whose good bytes can be read, and whose ciphertext can be found.
-    let handle = vaults::open_or_create(&vault, b"lost+found/repair-test/large", vaults::READ).unwrap();
+    // In the plain view: a file of its name, whose good bytes can be read, and whose ciphertext can
+    // be found.
+    let handle =
+        vaults::open_or_create(&vault, b"lost+found/repair-test/large", vaults::READ).unwrap();
     let mut part = [0; 4096];
     assert_eq!(vault.read(handle, 4 * 4096, &mut part).unwrap(), 4096);
     assert!(part[..] == whole[4 * 4096..5 * 4096]);
@@ -277,7 +307,11 @@ fn what_cannot_be_authenticated_is_kept_and_its_good_bytes_can_be_read() {
     vault.release(handle).unwrap();
     let kept = stored(&vault, b"lost+found/repair-test/small");
     let (dir, name) = at(&store, &kept);
-    assert_eq!(dir.stat(name).unwrap().size, layout.cipher_len(1000), "the ciphertext is there, whole");
+    assert_eq!(
+        dir.stat(name).unwrap().size,
+        layout.cipher_len(1000),
+        "the ciphertext is there, whole"
+    );
 }
 
 #[test]
@@ -296,7 +330,10 @@ fn attributes_and_surplus_bytes_are_set_aside() {
     assert_eq!(check(&vault).faults.len(), 4);
     repair(&vault);
     assert_eq!(check(&vault).faults, []);
-    assert_eq!(get(&vault, b"lost+found/repair-test/small.attributes").unwrap(), b"not sealed by anybody");
+    assert_eq!(
+        get(&vault, b"lost+found/repair-test/small.attributes").unwrap(),
+        b"not sealed by anybody"
+    );
     assert_eq!(get(&vault, b"lost+found/repair-test/large.surplus").unwrap(), b"surplus");
     let now = without_kept(&vault);
     let Some(Item::File { bytes, xattrs }) = now.get(&b"small"[..]) else { panic!("small") };
@@ -318,7 +355,10 @@ fn attributes_of_a_link_that_cannot_be_opened_are_found_and_set_aside() {
     assert_eq!(check(&vault).faults.len(), 1);
     repair(&vault);
     assert_eq!(check(&vault).faults, []);
-    assert_eq!(get(&vault, b"lost+found/repair-test/link.attributes").unwrap(), b"not sealed by anybody");
+    assert_eq!(
+        get(&vault, b"lost+found/repair-test/link.attributes").unwrap(),
+        b"not sealed by anybody"
+    );
     assert!(vaults::at(&vault, b"link", |node| vault.list_xattr(node)).unwrap().is_empty());
 }
 
@@ -335,10 +375,19 @@ fn a_directory_of_which_nothing_is_known_gives_up_its_files() {
     for (n, name) in [&b"box/one"[..], b"box/two", b"box/inner"].iter().enumerate() {
         let cipher = stored(&vault, name);
         let last = cipher.rsplit(|b| *b == b'/').next().unwrap();
-        dir.rename(last, &*dir, format!("CCCCCCCCCCCCCCCCCCCCC{n}").as_bytes(), RenameMode::NoReplace).unwrap();
+        dir.rename(
+            last,
+            &*dir,
+            format!("CCCCCCCCCCCCCCCCCCCCC{n}").as_bytes(),
+            RenameMode::NoReplace,
+        )
+        .unwrap();
     }
     let renamed = stored(&vault, b"another name");
-    store.root().rename(&stored(&vault, b"box"), &*store.root(), &renamed, RenameMode::NoReplace).unwrap();
+    store
+        .root()
+        .rename(&stored(&vault, b"box"), &*store.root(), &renamed, RenameMode::NoReplace)
+        .unwrap();
     drop(dir);
     drop(vault);
     let vault = vaults::open(store.root()).unwrap();
@@ -363,7 +412,15 @@ fn a_power_cut_at_any_moment_of_a_repair_harms_nothing() {
     flip(&store, &[&stored(&vault, b"after")[..], b"/+dir"].concat(), 40);
     let long = stored(&vault, &LONG);
     store.root().unlink(&[b"+name-", &long[1..]].concat()).unwrap();
-    store.root().rename(&stored(&vault, b"small"), &*store.root(), b"AAAAAAAAAAAAAAAAAAAAAA", RenameMode::NoReplace).unwrap();
+    store
+        .root()
+        .rename(
+            &stored(&vault, b"small"),
+            &*store.root(),
+            b"AAAAAAAAAAAAAAAAAAAAAA",
+            RenameMode::NoReplace,
+        )
+        .unwrap();
     let large = store.root().open_file(&stored(&vault, b"large"), Access::ReadWrite).unwrap();
     let end = large.stat().unwrap().size;
     large.write_at(b"surplus", end).unwrap();
@@ -398,7 +455,11 @@ fn a_power_cut_at_any_moment_of_a_repair_harms_nothing() {
             let after = check(&vault);
             assert_eq!(after.faults, [], "cut {n}, choice {seed}");
             let now = without_kept(&vault);
-            assert!(now == expected, "cut {n}, choice {seed}: {:?}", now.keys().collect::<Vec<_>>());
+            assert!(
+                now == expected,
+                "cut {n}, choice {seed}: {:?}",
+                now.keys().collect::<Vec<_>>()
+            );
             // The damaged file is kept once, whole.
             let kept: Vec<_> = after.kept.iter().filter(|f| f.size == Some(600_000)).collect();
             assert_eq!(kept.len(), 1, "cut {n}, choice {seed}");
@@ -416,14 +477,19 @@ fn a_check_beside_a_writer_raises_no_alarm_and_finds_what_is_wrong() {
     let damaged = stored(v, b"damaged");
     let layout = kithfs::format::layout::Layout::new(12, false).unwrap();
     flip(&store, &damaged, layout.segment_offset(1, 0));
-    let options = OpenOptions { read_only: true, lock: kithfs::vault::LockMode::None, ..OpenOptions::default() };
+    let options = OpenOptions {
+        read_only: true,
+        lock: kithfs::vault::LockMode::None,
+        ..OpenOptions::default()
+    };
     let stop = AtomicBool::new(false);
     let rounds = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         // In a panic too: a check that failed left the scope waiting for the writer for ever.
         scopeguard::defer! { stop.store(true, Ordering::Release) }
         scope.spawn(|| {
-            // Files that come and go, are renamed, and one that is never committed between two writes to it.
+            // Files that come and go, are renamed, and one that is never committed between two
+            // writes to it.
             let steady = vaults::open_or_create(v, b"steady", vaults::READ_WRITE).unwrap();
             let mut n = 0u64;
             while !stop.load(Ordering::Acquire) {
@@ -442,8 +508,14 @@ fn a_check_beside_a_writer_raises_no_alarm_and_finds_what_is_wrong() {
             let reader = Vault::open(store.root(), &vaults::owner(), options.clone()).unwrap();
             let online = Online { settle: Duration::from_millis(300), tries: 3 };
             let report = reader.check_online(b"", &online, &mut |_| {}).unwrap();
-            let plain: Vec<_> = report.faults.iter().map(|f| f.plain.escape_ascii().to_string()).collect();
-            assert_eq!(plain, ["damaged"], "after {} rounds of the writer", rounds.load(Ordering::Acquire));
+            let plain: Vec<_> =
+                report.faults.iter().map(|f| f.plain.escape_ascii().to_string()).collect();
+            assert_eq!(
+                plain,
+                ["damaged"],
+                "after {} rounds of the writer",
+                rounds.load(Ordering::Acquire)
+            );
         }
     });
     assert!(rounds.into_inner() > 10, "there was a writer");
@@ -451,14 +523,16 @@ fn a_check_beside_a_writer_raises_no_alarm_and_finds_what_is_wrong() {
 
 #[test]
 fn a_machine_that_stood_still_raises_no_alarm() {
-    // A virtual machine lost its processors for longer than a check waits. The writer had had none of that time, and his file, of which
-    // nothing had been committed yet, was called damaged.
+    // A virtual machine lost its processors for longer than a check waits. The writer had had none
+    // of that time, and his file, of which nothing had been committed yet, was called damaged.
     const AS_CHILD: &str = "KITHFS_STANDS_STILL";
     if std::env::var_os(AS_CHILD).is_some() {
         return checks_beside_a_slow_writer();
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "a_machine_that_stood_still_raises_no_alarm", "--nocapture"]).env(AS_CHILD, "1");
+    command
+        .args(["--exact", "a_machine_that_stood_still_raises_no_alarm", "--nocapture"])
+        .env(AS_CHILD, "1");
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let pid = rustix::process::Pid::from_child(&child);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -475,18 +549,27 @@ fn a_machine_that_stood_still_raises_no_alarm() {
 fn checks_beside_a_slow_writer() {
     let (store, vault) = fresh();
     let v = &vault;
-    let options = OpenOptions { read_only: true, lock: kithfs::vault::LockMode::None, ..OpenOptions::default() };
+    let options = OpenOptions {
+        read_only: true,
+        lock: kithfs::vault::LockMode::None,
+        ..OpenOptions::default()
+    };
     let reader = Vault::open(store.root(), &vaults::owner(), options).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scopeguard::defer! { stop.store(true, Ordering::Release) }
         let handle = vaults::open_or_create(v, b"steady", vaults::READ_WRITE).unwrap();
         v.write(handle, 0, &pattern(0, 9000), false).unwrap();
-        assert_eq!(check(&reader).faults.len(), 1, "nothing of the file is committed, and nobody waits for that");
+        assert_eq!(
+            check(&reader).faults.len(),
+            1,
+            "nothing of the file is committed, and nobody waits for that"
+        );
         let stop = &stop;
         scope.spawn(move || {
             for n in 1.. {
-                // Some time passes between two writes, of which no part is over when the machine goes on.
+                // Some time passes between two writes, of which no part is over when the machine
+                // goes on.
                 (0..15).for_each(|_| std::thread::sleep(Duration::from_millis(40)));
                 if stop.load(Ordering::Acquire) {
                     break;
@@ -496,14 +579,17 @@ fn checks_beside_a_slow_writer() {
             v.release(handle).unwrap();
         });
         println!("\nthe check begins");
-        let report = reader.check_online(b"", &Online { settle: Duration::from_secs(1), tries: 2 }, &mut |_| {}).unwrap();
+        let report = reader
+            .check_online(b"", &Online { settle: Duration::from_secs(1), tries: 2 }, &mut |_| {})
+            .unwrap();
         assert_eq!(report.faults, []);
     });
 }
 
 #[test]
 fn what_the_store_fails_to_give_once_is_not_moved_away() {
-    // A check that had no descriptor left, or no right to read another user's file, found it damaged, and the repair moved it to lost+found.
+    // A check that had no descriptor left, or no right to read another user's file, found it
+    // damaged, and the repair moved it to lost+found.
     let (store, wanted) = build();
     let mut told = 0;
     for (n, errno) in (1..).zip([libc::EACCES, libc::EMFILE, libc::EIO].into_iter().cycle()) {
@@ -526,8 +612,9 @@ fn what_the_store_fails_to_give_once_is_not_moved_away() {
 
 #[test]
 fn directories_that_are_deeper_than_the_stack_are_told_of_and_do_not_end_the_check() {
-    // Whoever stores a vault could make a tree in it at which fsck, which enters one directory out of the other, died of its own depth: with
-    // that the vault could be neither checked nor repaired.
+    // Whoever stores a vault could make a tree in it at which fsck, which enters one directory out
+    // of the other, died of its own depth: with that the vault could be neither checked nor
+    // repaired.
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 14);
     put(&vaults::open(store.root()).unwrap(), b"file", b"text").unwrap();
@@ -539,12 +626,17 @@ fn directories_that_are_deeper_than_the_stack_are_told_of_and_do_not_end_the_che
     let check = move || {
         let vault = vaults::open(store.root()).unwrap();
         let online = Online { settle: Duration::from_millis(1), tries: 3 };
-        [vault.check(b"", &mut |_| {}).unwrap(), vault.check_online(b"", &online, &mut |_| {}).unwrap()]
+        [
+            vault.check(b"", &mut |_| {}).unwrap(),
+            vault.check_online(b"", &online, &mut |_| {}).unwrap(),
+        ]
     };
     // That of a command.
-    let reports = std::thread::Builder::new().stack_size(8 << 20).spawn(check).unwrap().join().unwrap();
+    let reports =
+        std::thread::Builder::new().stack_size(8 << 20).spawn(check).unwrap().join().unwrap();
     for report in reports {
-        let deep: Vec<_> = report.faults.iter().filter(|fault| fault.what.contains("too deep")).collect();
+        let deep: Vec<_> =
+            report.faults.iter().filter(|fault| fault.what.contains("too deep")).collect();
         assert_eq!((report.seen.files, deep.len()), (1, 1));
         assert_eq!(report.faults.len(), deep[0].cipher.split(|&b| b == b'/').count() + 1);
     }

@@ -1,7 +1,8 @@
-//! The adapter over a real mount: a filesystem in memory is mounted and used through the system calls.
+//! The adapter over a real mount: a filesystem in memory is mounted and used through the system
+//! calls.
 //!
-//! Each test mounts its own and unmounts it when it ends, also when it fails. Without /dev/fuse or the right to mount they say that
-//! they skip.
+//! Each test mounts its own and unmounts it when it ends, also when it fails. Without /dev/fuse or
+//! the right to mount they say that they skip.
 
 mod support;
 
@@ -18,7 +19,10 @@ use std::time::Duration;
 
 use kithfs::fuse::listing::Listing;
 use kithfs::fuse::mounts;
-use kithfs::fuse::{MountError, MountOptions, Mounted, Notifier, Operations, ServeOptions, Serving, Transport, mount, serve};
+use kithfs::fuse::{
+    MountError, MountOptions, Mounted, Notifier, Operations, ServeOptions, Serving, Transport,
+    mount, serve,
+};
 use kithfs::vault::ROOT;
 use support::memfs::{INO_OFFSET, MemFs};
 use tempfile::TempDir;
@@ -64,8 +68,16 @@ impl Mount {
         let ops = Arc::new(MemFs::new());
         let mut mount = Mount { mounted, serving: None, ops: ops.clone(), _dir: dir };
         mount.serving = Some(
-            serve(fd, ops, &ServeOptions { transport: transport(), permissions: options.permissions(), ..ServeOptions::default() })
-                .expect("serving"),
+            serve(
+                fd,
+                ops,
+                &ServeOptions {
+                    transport: transport(),
+                    permissions: options.permissions(),
+                    ..ServeOptions::default()
+                },
+            )
+            .expect("serving"),
         );
         Some(mount)
     }
@@ -82,7 +94,8 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         // Asked before unmounting: what the kernel has still to release then, it gives up.
-        let closed = std::thread::panicking() || self.serving.is_none() || self.ops.wait_until_closed();
+        let closed =
+            std::thread::panicking() || self.serving.is_none() || self.ops.wait_until_closed();
         if self.mounted.is_mounted()
             && let Err(error) = self.mounted.unmount(false)
         {
@@ -121,7 +134,8 @@ fn contents_names_and_links() {
     assert_eq!(fs::read(mount.path("d/f")).unwrap(), data);
 
     fs::hard_link(mount.path("d/f"), mount.path("g")).unwrap();
-    let (one, other) = (fs::metadata(mount.path("d/f")).unwrap(), fs::metadata(mount.path("g")).unwrap());
+    let (one, other) =
+        (fs::metadata(mount.path("d/f")).unwrap(), fs::metadata(mount.path("g")).unwrap());
     assert_eq!((one.ino(), one.nlink(), other.nlink()), (other.ino(), 2, 2));
     assert!(one.ino() > INO_OFFSET, "stat shows the inode number and not the node");
 
@@ -149,7 +163,9 @@ fn rename_with_flags() {
     let rename = |flags| {
         let (a, b) = (c_path(&mount.path("a")), c_path(&mount.path("b")));
         // SAFETY: both are strings that live during the call.
-        match unsafe { libc::renameat2(libc::AT_FDCWD, a.as_ptr(), libc::AT_FDCWD, b.as_ptr(), flags) } {
+        match unsafe {
+            libc::renameat2(libc::AT_FDCWD, a.as_ptr(), libc::AT_FDCWD, b.as_ptr(), flags)
+        } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         }
@@ -157,13 +173,17 @@ fn rename_with_flags() {
     assert_eq!(errno(rename(libc::RENAME_NOREPLACE)), Some(libc::EEXIST));
     assert_eq!(errno(rename(libc::RENAME_WHITEOUT)), Some(libc::EINVAL));
     rename(libc::RENAME_EXCHANGE).unwrap();
-    assert_eq!((fs::read(mount.path("a")).unwrap(), fs::read(mount.path("b")).unwrap()), (b"b".to_vec(), b"a".to_vec()));
+    assert_eq!(
+        (fs::read(mount.path("a")).unwrap(), fs::read(mount.path("b")).unwrap()),
+        (b"b".to_vec(), b"a".to_vec())
+    );
 }
 
 #[test]
 fn a_listing_of_five_thousand_is_complete_and_agrees_with_stat() {
     let Some(mount) = Mount::new("") else { return };
-    let names: BTreeSet<String> = (0..5000).map(|i| format!("{i:04}-{}", "x".repeat(i % 60))).collect();
+    let names: BTreeSet<String> =
+        (0..5000).map(|i| format!("{i:04}-{}", "x".repeat(i % 60))).collect();
     for name in &names {
         File::create(mount.path(name)).unwrap();
     }
@@ -197,7 +217,13 @@ impl Stream {
         // SAFETY: the stream is open; what readdir returns is valid until its next call.
         unsafe {
             let entry = libc::readdir(self.0);
-            entry.as_ref().map(|entry| (CStr::from_ptr(entry.d_name.as_ptr()).to_bytes().to_vec(), entry.d_ino, entry.d_off))
+            entry.as_ref().map(|entry| {
+                (
+                    CStr::from_ptr(entry.d_name.as_ptr()).to_bytes().to_vec(),
+                    entry.d_ino,
+                    entry.d_off,
+                )
+            })
         }
     }
 
@@ -227,7 +253,11 @@ fn a_listing_can_be_resumed_at_every_position() {
     assert_eq!((all[0].0.as_slice(), all[1].0.as_slice()), (&b"."[..], &b".."[..]));
     assert_eq!(all[0].1, fs::metadata(mount.path("d")).unwrap().ino());
     assert_eq!(all[1].1, fs::metadata(mount.path("")).unwrap().ino());
-    assert_eq!(all.iter().map(|entry| entry.2).collect::<BTreeSet<_>>().len(), 42, "every position is its own");
+    assert_eq!(
+        all.iter().map(|entry| entry.2).collect::<BTreeSet<_>>().len(),
+        42,
+        "every position is its own"
+    );
     for at in 0..all.len() {
         stream.seek(all[at].2);
         assert_eq!(stream.next(), all.get(at + 1).cloned());
@@ -245,7 +275,15 @@ fn a_listing_counts_exactly_the_nodes_that_it_hands_out() {
     let handle = ops.opendir(ROOT).unwrap().handle;
     for size in [4096, 10_000, 65_536] {
         let ttl = Duration::from_secs(1);
-        let listing = Listing { ops: &ops, node: ROOT, handle, plus: true, known: true, entry_ttl: ttl, attr_ttl: ttl };
+        let listing = Listing {
+            ops: &ops,
+            node: ROOT,
+            handle,
+            plus: true,
+            known: true,
+            entry_ttl: ttl,
+            attr_ttl: ttl,
+        };
         let mut out = Vec::new();
         let counted = listing.fill(0, size, &mut out).unwrap();
         assert!(out.len() <= size && !counted.is_empty());
@@ -263,7 +301,11 @@ fn what_is_not_there_is_remembered_until_the_kernel_is_told() {
     let Some(mount) = Mount::new("") else { return };
     assert_eq!(errno(fs::metadata(mount.path("late"))), Some(libc::ENOENT));
     let node = mount.ops.plant(b"late", b"old");
-    assert_eq!(errno(fs::metadata(mount.path("late"))), Some(libc::ENOENT), "negative entries are cached");
+    assert_eq!(
+        errno(fs::metadata(mount.path("late"))),
+        Some(libc::ENOENT),
+        "negative entries are cached"
+    );
     mount.notifier().inval_entry(ROOT, b"late").unwrap();
     assert_eq!(fs::read(mount.path("late")).unwrap(), b"old");
 
@@ -276,21 +318,28 @@ fn what_is_not_there_is_remembered_until_the_kernel_is_told() {
 
 #[test]
 fn a_file_that_is_there_after_all_is_opened_by_those_who_may() {
-    // The kernel takes it for missing and asks for it to be made. Whoever made it has decided who may open it.
+    // The kernel takes it for missing and asks for it to be made. Whoever made it has decided who
+    // may open it.
     for options in ["", "default_permissions"] {
         let Some(mount) = Mount::new(options) else { return };
         assert_eq!(errno(fs::metadata(mount.path("late"))), Some(libc::ENOENT));
         mount.ops.plant(b"late", b"old");
-        let open = || OpenOptions::new().write(true).create(true).truncate(false).open(mount.path("late"));
+        let open =
+            || OpenOptions::new().write(true).create(true).truncate(false).open(mount.path("late"));
         open().unwrap().write_all(b"new").unwrap();
         assert_eq!(fs::read(mount.path("late")).unwrap(), b"new");
-        assert_eq!(errno(OpenOptions::new().write(true).create_new(true).open(mount.path("late"))), Some(libc::EEXIST));
+        assert_eq!(
+            errno(OpenOptions::new().write(true).create_new(true).open(mount.path("late"))),
+            Some(libc::EEXIST)
+        );
     }
     if is_root() {
         let Some(mount) = Mount::new("allow_other,no_default_permissions") else { return };
         let as_nobody = |script: &str| {
             let mut shell = Command::new("setpriv");
-            shell.args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script]).current_dir(mount.path(""));
+            shell
+                .args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script])
+                .current_dir(mount.path(""));
             shell.stderr(std::process::Stdio::null()).status().unwrap().success()
         };
         fs::set_permissions(mount.path(""), fs::Permissions::from_mode(0o777)).unwrap();
@@ -303,7 +352,8 @@ fn a_file_that_is_there_after_all_is_opened_by_those_who_may() {
 
 #[test]
 fn nobody_opens_a_file_while_the_kernel_is_given_its_contents() {
-    // Contents that were read before somebody wrote, and given to the kernel after that, took the write back.
+    // Contents that were read before somebody wrote, and given to the kernel after that, took the
+    // write back.
     if !kithfs::fuse::kernel::is_since(6, 16) {
         println!("skipped: contents are given to Linux 6.16 and later");
         return;
@@ -321,7 +371,8 @@ fn nobody_opens_a_file_while_the_kernel_is_given_its_contents() {
             let _ = written.send(());
         };
         let writer = scope.spawn(write);
-        // As long as this takes nobody has written; that it is enough is not relied on for anything but finding the fault.
+        // As long as this takes nobody has written; that it is enough is not relied on for anything
+        // but finding the fault.
         let early = has_written.recv_timeout(Duration::from_millis(300)).is_ok();
         mount.ops.open_gate();
         writer.join().unwrap();
@@ -345,7 +396,10 @@ fn extended_attributes() {
     };
     setxattr(&path, "user.a", b"1", XattrFlags::CREATE).unwrap();
     assert_eq!(setxattr(&path, "user.a", b"2", XattrFlags::CREATE), Err(rustix::io::Errno::EXIST));
-    assert_eq!(setxattr(&path, "user.b", b"2", XattrFlags::REPLACE), Err(rustix::io::Errno::NODATA));
+    assert_eq!(
+        setxattr(&path, "user.b", b"2", XattrFlags::REPLACE),
+        Err(rustix::io::Errno::NODATA)
+    );
     let large = vec![7; 60_000];
     setxattr(&path, "user.b", &large, XattrFlags::empty()).unwrap();
     assert_eq!((get("user.a").unwrap(), get("user.b").unwrap()), (b"1".to_vec(), large));
@@ -364,7 +418,10 @@ fn a_panic_is_answered_with_an_error_and_costs_no_thread() {
     fs::write(mount.path("f"), b"x").unwrap();
     let mut value = [0; 10];
     for _ in 0..20 {
-        assert_eq!(rustix::fs::getxattr(mount.path("f"), "user.panic", &mut value), Err(rustix::io::Errno::IO));
+        assert_eq!(
+            rustix::fs::getxattr(mount.path("f"), "user.panic", &mut value),
+            Err(rustix::io::Errno::IO)
+        );
     }
     assert_eq!(fs::read(mount.path("f")).unwrap(), b"x");
 }
@@ -372,7 +429,8 @@ fn a_panic_is_answered_with_an_error_and_costs_no_thread() {
 #[test]
 fn sizes_holes_and_space() {
     let Some(mount) = Mount::new("") else { return };
-    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(mount.path("f")).unwrap();
+    let mut file =
+        OpenOptions::new().read(true).write(true).create_new(true).open(mount.path("f")).unwrap();
     file.write_all(&[1; 10_000]).unwrap();
     file.set_len(5_000).unwrap();
     file.set_len(8_000).unwrap();
@@ -384,27 +442,38 @@ fn sizes_holes_and_space() {
     use rustix::fs::{FallocateFlags, fallocate};
     fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4_096).unwrap();
     fallocate(&file, FallocateFlags::empty(), 0, 9_000).unwrap();
-    assert_eq!(fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4_096), Err(rustix::io::Errno::OPNOTSUPP));
+    assert_eq!(
+        fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4_096),
+        Err(rustix::io::Errno::OPNOTSUPP)
+    );
     let data = fs::read(mount.path("f")).unwrap();
     assert_eq!((data.len(), data.iter().filter(|&&b| b == 1).count()), (9_000, 5_000 - 4_096));
 
     assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)), Ok(9_000));
-    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(9_000)), Err(rustix::io::Errno::NXIO));
+    assert_eq!(
+        rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(9_000)),
+        Err(rustix::io::Errno::NXIO)
+    );
 
     let copy = File::create(mount.path("copy")).unwrap();
-    let copied = rustix::fs::copy_file_range(&file, Some(&mut 4_000), &copy, Some(&mut 10), 1_000).unwrap();
+    let copied =
+        rustix::fs::copy_file_range(&file, Some(&mut 4_000), &copy, Some(&mut 10), 1_000).unwrap();
     assert_eq!(copied, 1_000);
     assert_eq!(fs::read(mount.path("copy")).unwrap()[10..], data[4_000..5_000]);
 
     let space = rustix::fs::statvfs(mount.path("").as_path()).unwrap();
-    assert_eq!((space.f_blocks, space.f_bfree, space.f_bavail, space.f_frsize, space.f_namemax), (1000, 600, 500, 4096, 255));
+    assert_eq!(
+        (space.f_blocks, space.f_bfree, space.f_bavail, space.f_frsize, space.f_namemax),
+        (1000, 600, 500, 4096, 255)
+    );
     assert_eq!((space.f_files, space.f_ffree), (400, 300));
 }
 
 #[test]
 fn a_file_that_is_unlinked_while_open_lives_on() {
     let Some(mount) = Mount::new("") else { return };
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(mount.path("f")).unwrap();
+    let file =
+        OpenOptions::new().read(true).write(true).create_new(true).open(mount.path("f")).unwrap();
     file.write_all_at(b"before", 0).unwrap();
     fs::remove_file(mount.path("f")).unwrap();
     file.write_all_at(b"after", 6).unwrap();
@@ -420,12 +489,18 @@ fn a_file_that_is_unlinked_while_open_lives_on() {
 fn partial_pages_through_a_handle_for_writing_only() {
     let Some(mount) = Mount::new("") else { return };
     fs::write(mount.path("f"), [1; 9_000]).unwrap();
-    mount.notifier().inval_inode(fs::metadata(mount.path("f")).unwrap().ino() - INO_OFFSET, 0, 0).unwrap();
+    mount
+        .notifier()
+        .inval_inode(fs::metadata(mount.path("f")).unwrap().ino() - INO_OFFSET, 0, 0)
+        .unwrap();
     let file = OpenOptions::new().write(true).open(mount.path("f")).unwrap();
     file.write_all_at(&[2; 10], 5_000).unwrap();
     drop(file);
     let data = fs::read(mount.path("f")).unwrap();
-    assert_eq!((data.len(), data[4_999], data[5_000], data[5_009], data[5_010]), (9_000, 1, 2, 2, 1));
+    assert_eq!(
+        (data.len(), data[4_999], data[5_000], data[5_009], data[5_010]),
+        (9_000, 1, 2, 2, 1)
+    );
     let mut log = OpenOptions::new().append(true).open(mount.path("f")).unwrap();
     log.write_all(b"end").unwrap();
     drop(log);
@@ -448,7 +523,14 @@ fn times_before_1970_keep_their_fractions() {
         let found = fs::metadata(mount.path("f")).unwrap();
         ((found.atime(), found.atime_nsec()), (found.mtime(), found.mtime_nsec()))
     };
-    for time in [(-2, 500_000_000), (-1, 999_999_999), (-1, 0), (0, 1), (1_700_000_000, 123_456_789), (-5_000_000_000, 1)] {
+    for time in [
+        (-2, 500_000_000),
+        (-1, 999_999_999),
+        (-1, 0),
+        (0, 1),
+        (1_700_000_000, 123_456_789),
+        (-5_000_000_000, 1),
+    ] {
         assert_eq!(set(time, (7, 9)), (time, (7, 9)));
         assert_eq!(set((3, 4), time), ((3, 4), time));
     }
@@ -459,19 +541,34 @@ fn times_before_1970_keep_their_fractions() {
 #[test]
 fn special_files() {
     let Some(mount) = Mount::new("") else { return };
-    rustix::fs::mknodat(rustix::fs::CWD, mount.path("fifo"), rustix::fs::FileType::Fifo, 0o640.into(), 0).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        mount.path("fifo"),
+        rustix::fs::FileType::Fifo,
+        0o640.into(),
+        0,
+    )
+    .unwrap();
     let found = fs::metadata(mount.path("fifo")).unwrap();
     assert!(found.file_type().is_fifo());
     let _socket = std::os::unix::net::UnixListener::bind(mount.path("socket")).unwrap();
     assert!(fs::metadata(mount.path("socket")).unwrap().file_type().is_socket());
     if is_root() {
         let device = rustix::fs::makedev(259, 0x12345);
-        rustix::fs::mknodat(rustix::fs::CWD, mount.path("dev"), rustix::fs::FileType::BlockDevice, 0o600.into(), device).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            mount.path("dev"),
+            rustix::fs::FileType::BlockDevice,
+            0o600.into(),
+            device,
+        )
+        .unwrap();
         assert_eq!(fs::metadata(mount.path("dev")).unwrap().rdev(), device);
     }
 }
 
-/// With HANDLE_KILLPRIV_V2 the kernel leaves it to us to clear suid and sgid, and fuser shows only WRITE's flag.
+/// With HANDLE_KILLPRIV_V2 the kernel leaves it to us to clear suid and sgid, and fuser shows only
+/// WRITE's flag.
 #[test]
 fn suid_and_sgid_are_cleared_as_on_other_filesystems() {
     if !is_root() {
@@ -484,7 +581,8 @@ fn suid_and_sgid_are_cleared_as_on_other_filesystems() {
         fs::write(mount.path(name), b"1234567890").unwrap();
         fs::set_permissions(mount.path(name), fs::Permissions::from_mode(bits)).unwrap();
     };
-    // The temporary directory is closed to others, so the other user is put into the mount instead of walking there.
+    // The temporary directory is closed to others, so the other user is put into the mount instead
+    // of walking there.
     let as_nobody = |script: &str| {
         let done = Command::new("setpriv")
             .args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script])
@@ -493,14 +591,22 @@ fn suid_and_sgid_are_cleared_as_on_other_filesystems() {
             .unwrap();
         assert!(done.success(), "{script}");
     };
-    for (name, script) in [("write", "printf x 1<>write"), ("truncate", "truncate -s 3 truncate"), ("open", ": > open")] {
+    for (name, script) in [
+        ("write", "printf x 1<>write"),
+        ("truncate", "truncate -s 3 truncate"),
+        ("open", ": > open"),
+    ] {
         make(name, 0o6777);
         as_nobody(script);
         assert_eq!(mode(name), 0o777, "{name} by another user");
     }
     make("mandatory", 0o6767);
     as_nobody("printf x 1<>mandatory");
-    assert_eq!(mode("mandatory"), 0o767, "sgid without execution by the group goes as well where the writer stands outside the group");
+    assert_eq!(
+        mode("mandatory"),
+        0o767,
+        "sgid without execution by the group goes as well where the writer stands outside the group"
+    );
     for name in ["write", "truncate", "open"] {
         make(name, 0o6777);
     }
@@ -520,7 +626,10 @@ fn suid_and_sgid_are_cleared_as_on_other_filesystems() {
 
 #[test]
 fn the_mount_table_shows_what_was_asked_for_and_nothing_more() {
-    let Some(mount) = Mount::new(r"fsname=/a vault\,suid\,dev\\,ro,noexec,default_permissions") else { return };
+    let Some(mount) = Mount::new(r"fsname=/a vault\,suid\,dev\\,ro,noexec,default_permissions")
+    else {
+        return;
+    };
     let entry = mounts::mount_at(&mount.mounted.mountpoint).unwrap().unwrap();
     assert!(entry.is_kithfs());
     assert_eq!(entry.source, r"/a vault,suid,dev\");
@@ -547,12 +656,19 @@ impl Drop for Child {
 #[test]
 fn a_busy_mount_names_who_holds_it_and_stays() {
     let Some(mount) = Mount::new("") else { return };
-    let child =
-        Command::new("cat").current_dir(mount.path("")).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("cat can be run");
+    let child = Command::new("cat")
+        .current_dir(mount.path(""))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("cat can be run");
     let child = Child(child);
     match mount.mounted.unmount(false) {
         Err(MountError::Busy { holders, .. }) => {
-            let holder = holders.iter().find(|holder| holder.pid == child.0.id()).expect("the child is named");
+            let holder = holders
+                .iter()
+                .find(|holder| holder.pid == child.0.id())
+                .expect("the child is named");
             assert_eq!(holder.by, "working directory");
             assert_eq!(holder.path.as_deref(), Some(mount.mounted.mountpoint.as_path()));
         }
@@ -563,7 +679,10 @@ fn a_busy_mount_names_who_holds_it_and_stays() {
     drop(child);
 
     let wrong = mounts::DeviceId { major: 0, minor: u32::MAX };
-    assert!(matches!(mounts::unmount(&mount.mounted.mountpoint, Some(wrong), false), Err(MountError::NotOurs { .. })));
+    assert!(matches!(
+        mounts::unmount(&mount.mounted.mountpoint, Some(wrong), false),
+        Err(MountError::NotOurs { .. })
+    ));
 }
 
 #[test]
@@ -589,7 +708,8 @@ fn many_threads_at_once() {
                 let dir = mount.path(&format!("{thread}"));
                 fs::create_dir(&dir).unwrap();
                 for i in 0..100 {
-                    let (from, to) = (dir.join(format!("{i}")), mount.path(&format!("{thread}-{i}")));
+                    let (from, to) =
+                        (dir.join(format!("{i}")), mount.path(&format!("{thread}-{i}")));
                     fs::write(&from, vec![thread as u8; 100 * i]).unwrap();
                     fs::rename(&from, &to).unwrap();
                     assert_eq!(fs::read(&to).unwrap(), vec![thread as u8; 100 * i]);

@@ -1,7 +1,9 @@
-//! The fuzz targets as an ordinary test: the seeds of each target and a fixed number of mutated inputs.
+//! The fuzz targets as an ordinary test: the seeds of each target and a fixed number of mutated
+//! inputs.
 //!
-//! `scripts/fuzz.sh` runs the same targets under a fuzzer that follows coverage. Rules: with no variable set the inputs are the same each
-//! time; `KITHFS_FUZZ_SEED=N` takes others, `KITHFS_FUZZ_RUNS=N` more of them.
+//! `scripts/fuzz.sh` runs the same targets under a fuzzer that follows coverage. Rules: with no
+//! variable set the inputs are the same each time; `KITHFS_FUZZ_SEED=N` takes others,
+//! `KITHFS_FUZZ_RUNS=N` more of them.
 
 #[path = "fuzz/memory.rs"]
 mod memory;

@@ -1,6 +1,7 @@
-//! The storage host changes ciphertext beneath a live mount, while programs read, append and map. Every byte that a program reads is from
-//! one authenticated version of the file, or the program gets an error; every file that is sealed afterwards is the result of the programs'
-//! own writes on one such version. `scripts/check-uring.sh` runs these tests over io_uring too.
+//! The storage host changes ciphertext beneath a live mount, while programs read, append and map.
+//! Every byte that a program reads is from one authenticated version of the file, or the program
+//! gets an error; every file that is sealed afterwards is the result of the programs' own writes on
+//! one such version. `scripts/check-uring.sh` runs these tests over io_uring too.
 
 #[path = "support/mounted.rs"]
 mod mounted;

@@ -1,4 +1,5 @@
-//! Identities, contacts and invitations as people use them: what is printed, what is refused, and with which exit code.
+//! Identities, contacts and invitations as people use them: what is printed, what is refused, and
+//! with which exit code.
 
 #[path = "support/people.rs"]
 mod people;
@@ -10,7 +11,7 @@ use std::process::Stdio;
 
 use kithfs::crypto::{IdentitySeed, Suite};
 use kithfs::format::share::ShareDescriptor;
-use kithfs::sharing::{Identity, Invitation, Pin, ShareMemory};
+use kithfs::roster::{Identity, Invitation, Pin, ShareMemory};
 use people::{Person, refused, said, stderr};
 
 /// An identity whose seed a test knows.
@@ -28,10 +29,14 @@ fn an_identity_is_made_shown_exported_and_not_replaced() {
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let key = said(&ann.ok(&["identity", "export"]));
     assert!(key.starts_with("kith1") && key.len() == 116 && key.ends_with('\n'), "{key:?}");
-    let public: kithfs::sharing::PublicIdentity = key.parse().unwrap();
+    let public: kithfs::roster::PublicIdentity = key.parse().unwrap();
     assert_eq!(
         said(&ann.ok(&["identity", "show"])),
-        format!("identity     {}\npublic key   {key}fingerprint  {}\n", file.display(), public.fingerprint())
+        format!(
+            "identity     {}\npublic key   {key}fingerprint  {}\n",
+            file.display(),
+            public.fingerprint()
+        )
     );
     assert!(stderr(&made).contains(&public.fingerprint()));
     let before = fs::read(&file).unwrap();
@@ -44,18 +49,42 @@ fn an_identity_is_made_shown_exported_and_not_replaced() {
 fn the_ways_into_an_identity_change_as_those_of_a_vault() {
     let ann = Person::with_identity("ann");
     ann.write("second", "another passphrase\n");
-    ann.ok(&["identity", "passphrase", "add", "--kdf-memory", "32", "--kdf-passes", "1", "--new-passphrase-file", "second"]);
-    let slots: serde_json::Value = serde_json::from_str(&said(&ann.ok(&["identity", "passphrase", "list", "--json"]))).unwrap();
-    let kinds: Vec<&str> = slots.as_array().unwrap().iter().map(|slot| slot["kind"].as_str().unwrap()).collect();
+    ann.ok(&[
+        "identity",
+        "passphrase",
+        "add",
+        "--kdf-memory",
+        "32",
+        "--kdf-passes",
+        "1",
+        "--new-passphrase-file",
+        "second",
+    ]);
+    let slots: serde_json::Value =
+        serde_json::from_str(&said(&ann.ok(&["identity", "passphrase", "list", "--json"])))
+            .unwrap();
+    let kinds: Vec<&str> =
+        slots.as_array().unwrap().iter().map(|slot| slot["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["passphrase", "recovery code", "passphrase"]);
     ann.ok(&["identity", "passphrase", "remove", "--slot", "1", "--passphrase-file", "second"]);
-    refused(&ann.fails(&["identity", "passphrase", "add", "--new-recovery-code"], 3), "wrong passphrase");
-    ann.ok(&["identity", "passphrase", "add", "--new-recovery-code", "--passphrase-file", "second"]);
+    refused(
+        &ann.fails(&["identity", "passphrase", "add", "--new-recovery-code"], 3),
+        "wrong passphrase",
+    );
+    ann.ok(&[
+        "identity",
+        "passphrase",
+        "add",
+        "--new-recovery-code",
+        "--passphrase-file",
+        "second",
+    ]);
 }
 
 #[test]
 fn the_public_half_that_a_store_holds_is_proven_before_it_is_given_out() {
-    // Whoever stores a vault could put his own public keys in the place of the owner's, and have folders shared with himself.
+    // Whoever stores a vault could put his own public keys in the place of the owner's, and have
+    // folders shared with himself.
     let ann = Person::new("ann");
     ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
     let key = said(&ann.ok(&["identity", "export", "--identity", "vault/+identity"]));
@@ -69,8 +98,8 @@ fn the_public_half_that_a_store_holds_is_proven_before_it_is_given_out() {
 
 #[test]
 fn a_link_to_an_identity_in_a_vault_and_one_that_others_may_write_to_are_proven_as_well() {
-    // Only the name of the path was looked at: through a link in the home, the key that whoever stores the vault had put there was printed as
-    // one's own, for others to share folders with.
+    // Only the name of the path was looked at: through a link in the home, the key that whoever
+    // stores the vault had put there was printed as one's own, for others to share folders with.
     let ann = Person::new("ann");
     ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
     let own = ann.home().join(".config/kithfs/identity");
@@ -98,18 +127,47 @@ fn a_link_to_an_identity_in_a_vault_and_one_that_others_may_write_to_are_proven_
 
 #[test]
 fn a_slot_that_another_command_has_made_meanwhile_is_not_lost() {
-    // Each of two commands read the identity, took its time for a passphrase, and put its own file in the place of what the other had written:
-    // a recovery code that had been printed did not open anything, and a slot that had been removed was there again.
+    // Each of two commands read the identity, took its time for a passphrase, and put its own file
+    // in the place of what the other had written: a recovery code that had been printed did not
+    // open anything, and a slot that had been removed was there again.
     let ann = Person::with_identity("ann");
-    let other =
-        "kithfs identity passphrase add --new-recovery-code > code && echo another one".replace("kithfs", env!("CARGO_BIN_EXE_kithfs"));
-    let told =
-        ann.fails(&["identity", "passphrase", "add", "--kdf-memory", "32", "--kdf-passes", "1", "--new-passphrase-command", &other], 1);
-    assert!(stderr(&told).contains("another command has changed it meanwhile"), "{}", stderr(&told));
-    ann.ok(&["identity", "passphrase", "add", "--new-recovery-code", "--recovery-code-file", "code"]);
+    let other = "kithfs identity passphrase add --new-recovery-code > code && echo another one"
+        .replace("kithfs", env!("CARGO_BIN_EXE_kithfs"));
+    let told = ann.fails(
+        &[
+            "identity",
+            "passphrase",
+            "add",
+            "--kdf-memory",
+            "32",
+            "--kdf-passes",
+            "1",
+            "--new-passphrase-command",
+            &other,
+        ],
+        1,
+    );
+    assert!(
+        stderr(&told).contains("another command has changed it meanwhile"),
+        "{}",
+        stderr(&told)
+    );
+    ann.ok(&[
+        "identity",
+        "passphrase",
+        "add",
+        "--new-recovery-code",
+        "--recovery-code-file",
+        "code",
+    ]);
     // Of those that come at the same moment each that says so has made its slot.
     let adds: Vec<_> = (0..6)
-        .map(|_| ann.kithfs(&["identity", "passphrase", "add", "--new-recovery-code"]).stdout(Stdio::piped()).spawn().unwrap())
+        .map(|_| {
+            ann.kithfs(&["identity", "passphrase", "add", "--new-recovery-code"])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
         .collect();
     let mut made = 0;
     for (i, add) in adds.into_iter().enumerate() {
@@ -117,7 +175,14 @@ fn a_slot_that_another_command_has_made_meanwhile_is_not_lost() {
         if output.status.success() {
             made += 1;
             ann.write(&format!("code{i}"), &said(&output));
-            ann.ok(&["identity", "passphrase", "add", "--new-recovery-code", "--recovery-code-file", &format!("code{i}")]);
+            ann.ok(&[
+                "identity",
+                "passphrase",
+                "add",
+                "--new-recovery-code",
+                "--recovery-code-file",
+                &format!("code{i}"),
+            ]);
         }
     }
     assert!(made > 0);
@@ -130,8 +195,9 @@ fn script(text: &str) -> String {
 
 #[test]
 fn an_identity_swapped_during_the_prompt_is_not_followed() {
-    // The identity was looked at, the passphrase asked for, and then the file opened by its path. A storage host who put a link or a FIFO there
-    // meanwhile had the program read any file of the user, or wait for ever.
+    // The identity was looked at, the passphrase asked for, and then the file opened by its path. A
+    // storage host who put a link or a FIFO there meanwhile had the program read any file of the
+    // user, or wait for ever.
     let ann = Person::new("ann");
     ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
     ann.ok(&["mkdir", "vault", "letters"]);
@@ -148,28 +214,56 @@ fn an_identity_swapped_during_the_prompt_is_not_followed() {
 
 #[test]
 fn a_link_put_under_a_passphrase_change_is_not_replaced_through() {
-    // `passphrase change` replaced what the vault's identity led to at that time. A storage host who put a link there while the new passphrase
-    // was typed had a file elsewhere in the home overwritten.
+    // `passphrase change` replaced what the vault's identity led to at that time. A storage host
+    // who put a link there while the new passphrase was typed had a file elsewhere in the home
+    // overwritten.
     let ann = Person::new("ann");
     ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
     let honest = fs::read(ann.home().join("vault/+identity")).unwrap();
-    let swap = "mv vault/+identity elsewhere; ln -s ../elsewhere vault/+identity; echo another passphrase";
+    let swap =
+        "mv vault/+identity elsewhere; ln -s ../elsewhere vault/+identity; echo another passphrase";
     for args in [&["passphrase", "change"][..], &["passphrase", "add"]] {
-        let told = ann.fails(&[args, &["--kdf-memory", "32", "--kdf-passes", "1", "--new-passphrase-command", swap, "vault"]].concat(), 1);
+        let told = ann.fails(
+            &[
+                args,
+                &[
+                    "--kdf-memory",
+                    "32",
+                    "--kdf-passes",
+                    "1",
+                    "--new-passphrase-command",
+                    swap,
+                    "vault",
+                ],
+            ]
+            .concat(),
+            1,
+        );
         assert!(stderr(&told).contains("changed it meanwhile"), "{}", stderr(&told));
-        assert!(fs::read(ann.home().join("elsewhere")).unwrap() == honest, "a file outside of the vault was written to");
-        assert!(ann.home().join("vault/+identity").is_symlink(), "what was put there is left alone");
+        assert!(
+            fs::read(ann.home().join("elsewhere")).unwrap() == honest,
+            "a file outside of the vault was written to"
+        );
+        assert!(
+            ann.home().join("vault/+identity").is_symlink(),
+            "what was put there is left alone"
+        );
         fs::rename(ann.home().join("elsewhere"), ann.home().join("vault/+identity")).unwrap();
     }
-    // A link that the user names is another matter: what it leads to is changed, and the link stays.
+    // A link that the user names is another matter: what it leads to is changed, and the link
+    // stays.
     std::os::unix::fs::symlink("vault/+identity", ann.home().join("mine")).unwrap();
     ann.ok(&["passphrase", "add", "--new-recovery-code", "--identity", "mine"]);
-    assert!(ann.home().join("mine").is_symlink() && fs::read(ann.home().join("vault/+identity")).unwrap() != honest);
+    assert!(
+        ann.home().join("mine").is_symlink()
+            && fs::read(ann.home().join("vault/+identity")).unwrap() != honest
+    );
 }
 
 #[test]
 fn an_identity_that_is_no_regular_file_is_refused_at_once() {
-    // A FIFO given with `--identity`, or put where one is expected, held the command until somebody wrote to it.
+    // A FIFO given with `--identity`, or put where one is expected, held the command until somebody
+    // wrote to it.
     let ann = Person::new("ann");
     ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
     ann.shell("mkfifo pipe; ln -s pipe link; mkdir dir; mkdir -p .config/kithfs; mkfifo .config/kithfs/identity");
@@ -183,15 +277,17 @@ fn an_identity_that_is_no_regular_file_is_refused_at_once() {
         ("rm vault/+identity; mkfifo vault/+identity; ls vault", "no regular file"),
     ] {
         let (before, args) = args.rsplit_once("; ").unwrap_or(("", args));
-        let (_, told) = ann.shell(&script(&format!("{before}\n timeout 20 kithfs {args} || echo ended with $?")));
+        let (_, told) = ann
+            .shell(&script(&format!("{before}\n timeout 20 kithfs {args} || echo ended with $?")));
         assert!(told.contains(what) && told.contains("ended with 3"), "{args}: {told}");
     }
 }
 
 #[test]
 fn a_cost_that_the_storage_host_has_set_is_asked_about() {
-    // Nothing proves what an identity file says of the cost of a passphrase before it is unlocked. A storage host who wrote the highest one had
-    // each command take four gibibytes of memory and minutes of time.
+    // Nothing proves what an identity file says of the cost of a passphrase before it is unlocked.
+    // A storage host who wrote the highest one had each command take four gibibytes of memory and
+    // minutes of time.
     let ann = Person::new("ann");
     let code = said(&ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]));
     ann.write("code", &code);
@@ -205,7 +301,12 @@ fn a_cost_that_the_storage_host_has_set_is_asked_about() {
     };
     for (memory_mib, passes) in [(513, 1), (256, 33)] {
         with_cost(memory_mib, passes);
-        for command in ["ls", "info", "identity export --identity vault/+identity", "passphrase add --new-recovery-code"] {
+        for command in [
+            "ls",
+            "info",
+            "identity export --identity vault/+identity",
+            "passphrase add --new-recovery-code",
+        ] {
             let mut args: Vec<&str> = command.split(' ').collect();
             if !args.contains(&"--identity") {
                 args.push("vault");
@@ -224,29 +325,53 @@ fn a_cost_that_the_storage_host_has_set_is_asked_about() {
     let (done, told) = ann.shell(&script("KITHFS_ALLOW_KDF_COST=1 kithfs ls vault"));
     assert!(!done && told.contains("wrong passphrase"), "{told}");
     // At a terminal the user is asked, and a no is a no.
-    let (_, told) = ann.shell(&script("echo n | script -qec 'kithfs ls vault' /dev/null || echo ended with $?"));
+    let (_, told) = ann
+        .shell(&script("echo n | script -qec 'kithfs ls vault' /dev/null || echo ended with $?"));
     assert!(told.contains("513 MiB") && told.contains("ended with 14"), "{told}");
-    let (_, told) = ann.shell(&script("echo y | script -qec 'kithfs ls vault' /dev/null || echo ended with $?"));
+    let (_, told) = ann
+        .shell(&script("echo y | script -qec 'kithfs ls vault' /dev/null || echo ended with $?"));
     assert!(told.contains("wrong passphrase") && told.contains("ended with 3"), "{told}");
     // A user who chooses such a cost is told.
     fs::write(&file, &honest).unwrap();
-    let args = ["passphrase", "change", "--kdf-memory", "513", "--kdf-passes", "1", "--new-passphrase-file", "passphrase", "vault"];
+    let args = [
+        "passphrase",
+        "change",
+        "--kdf-memory",
+        "513",
+        "--kdf-passes",
+        "1",
+        "--new-passphrase-file",
+        "passphrase",
+        "vault",
+    ];
     assert!(stderr(&ann.ok(&args)).contains("KITHFS_ALLOW_KDF_COST=1"));
 }
 
 #[test]
 fn a_command_that_unlocks_keeps_its_memory_to_itself() {
-    // Only the daemon of a mount did: any program of the same user could trace `put` and `cat` while they had the keys, and a crash of them left
-    // the keys in a core dump.
+    // Only the daemon of a mount did: any program of the same user could trace `put` and `cat`
+    // while they had the keys, and a crash of them left the keys in a core dump.
     let ann = Person::user("ann", 4);
     ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
     ann.write("asks", "echo ready >&2; read line; cat passphrase");
-    let program = if ann.home().join("kithfs").exists() { "./kithfs" } else { env!("CARGO_BIN_EXE_kithfs") };
-    for command in ["ls vault", "put vault file", "init --kdf-memory 32 --kdf-passes 1 other", "mount vault none"] {
-        let script =
-            format!("ulimit -S -c $(ulimit -H -c); mkdir -p none; echo $$; exec {program} {command} --passphrase-command 'sh asks'");
+    let program =
+        if ann.home().join("kithfs").exists() { "./kithfs" } else { env!("CARGO_BIN_EXE_kithfs") };
+    for command in [
+        "ls vault",
+        "put vault file",
+        "init --kdf-memory 32 --kdf-passes 1 other",
+        "mount vault none",
+    ] {
+        let script = format!(
+            "ulimit -S -c $(ulimit -H -c); mkdir -p none; echo $$; exec {program} {command} --passphrase-command 'sh asks'"
+        );
         let mut running = ann.program(&script);
-        let mut running = running.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut running = running
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let line = |from: &mut dyn std::io::Read| {
             let mut line = String::new();
             std::io::BufReader::with_capacity(1, from).read_line(&mut line).unwrap();
@@ -254,7 +379,8 @@ fn a_command_that_unlocks_keeps_its_memory_to_itself() {
         };
         let pid = line(running.stdout.as_mut().unwrap());
         assert_eq!(line(running.stderr.as_mut().unwrap()), "ready", "{command}");
-        // The kernel gives the files in /proc of a process that may not be dumped or traced to root.
+        // The kernel gives the files in /proc of a process that may not be dumped or traced to
+        // root.
         let owner = fs::metadata(format!("/proc/{pid}/mem")).unwrap().uid();
         let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
         let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
@@ -268,12 +394,26 @@ fn a_command_that_unlocks_keeps_its_memory_to_itself() {
 
 #[test]
 fn a_vault_that_comes_while_init_waits_for_a_passphrase_keeps_its_identity() {
-    // The directory was empty when `init` looked, and a sync tool, or another `init`, brought a vault while it waited. It put the new identity in
-    // the place of the other one, found the vault, and removed the identity: nobody could open that vault any more.
+    // The directory was empty when `init` looked, and a sync tool, or another `init`, brought a
+    // vault while it waited. It put the new identity in the place of the other one, found the
+    // vault, and removed the identity: nobody could open that vault any more.
     let ann = Person::new("ann");
     fs::create_dir(ann.home().join("vault")).unwrap();
-    let other = "kithfs init --kdf-memory 32 --kdf-passes 1 vault > code && echo x".replace("kithfs", env!("CARGO_BIN_EXE_kithfs"));
-    let told = ann.fails(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "--passphrase-command", &other, "vault"], 2);
+    let other = "kithfs init --kdf-memory 32 --kdf-passes 1 vault > code && echo x"
+        .replace("kithfs", env!("CARGO_BIN_EXE_kithfs"));
+    let told = ann.fails(
+        &[
+            "init",
+            "--kdf-memory",
+            "32",
+            "--kdf-passes",
+            "1",
+            "--passphrase-command",
+            &other,
+            "vault",
+        ],
+        2,
+    );
     assert!(stderr(&told).contains("vault") && said(&told).is_empty(), "{}", stderr(&told));
     ann.ok(&["ls", "vault"]);
     ann.ok(&["ls", "--recovery-code-file", "code", "vault"]);
@@ -282,7 +422,18 @@ fn a_vault_that_comes_while_init_waits_for_a_passphrase_keeps_its_identity() {
     fs::remove_dir_all(ann.home().join("vault")).unwrap();
     fs::create_dir(ann.home().join("vault")).unwrap();
     let other = format!("{other} && mv vault/+identity late");
-    ann.kithfs(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "--passphrase-command", &other, "vault"]).output().unwrap();
+    ann.kithfs(&[
+        "init",
+        "--kdf-memory",
+        "32",
+        "--kdf-passes",
+        "1",
+        "--passphrase-command",
+        &other,
+        "vault",
+    ])
+    .output()
+    .unwrap();
     assert!(!identity.exists(), "its place is free");
     fs::rename(ann.home().join("late"), &identity).unwrap();
     ann.ok(&["ls", "vault"]);
@@ -306,14 +457,20 @@ fn a_contact_is_new_then_verified_and_a_changed_key_is_never_accepted_silently()
     assert_eq!(said(&ann.ok(&["contact", "list"])), "");
     assert!(stderr(&ann.ok(&["contact", "add", "Bob", &key])).contains(&print));
     assert_eq!(said(&ann.ok(&["contact", "list"])), format!("new       {print}  Bob\n"));
-    assert!(said(&ann.ok(&["contact", "add", "Bob", &key])).is_empty(), "the same once more changes nothing");
+    assert!(
+        said(&ann.ok(&["contact", "add", "Bob", &key])).is_empty(),
+        "the same once more changes nothing"
+    );
     // A name with a Cyrillic letter was taken without a word, and listed as a second Bob.
     let warned = stderr(&ann.ok(&["contact", "add", "B\u{43e}b", &two.to_string()]));
     assert!(warned.contains("looks like that of Bob"), "{warned}");
     ann.ok(&["contact", "remove", "B\u{43e}b"]);
     // nobody can be asked
     refused(&ann.fails(&["contact", "verify", "Bob"], 2), "--fingerprint");
-    refused(&ann.fails(&["contact", "verify", "Bob", "--fingerprint", &two.fingerprint()], 14), "not the one that was told");
+    refused(
+        &ann.fails(&["contact", "verify", "Bob", "--fingerprint", &two.fingerprint()], 14),
+        "not the one that was told",
+    );
     assert_eq!(said(&ann.ok(&["contact", "list"])), format!("new       {print}  Bob\n"));
     ann.ok(&["contact", "verify", "Bob", "--fingerprint", &print.to_lowercase().replace('-', " ")]);
     assert_eq!(said(&ann.ok(&["contact", "list"])), format!("verified  {print}  Bob\n"));
@@ -321,17 +478,25 @@ fn a_contact_is_new_then_verified_and_a_changed_key_is_never_accepted_silently()
     refused(&ann.fails(&["contact", "add", "Bob", &two.to_string()], 14), "CHANGED");
     let both = format!("CHANGED   {print}  Bob\noffered   {}  Bob\n", two.fingerprint());
     assert_eq!(said(&ann.ok(&["contact", "list"])), both);
-    let json: serde_json::Value = serde_json::from_str(&said(&ann.ok(&["contact", "list", "--json"]))).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&said(&ann.ok(&["contact", "list", "--json"]))).unwrap();
     let expected = serde_json::json!([{
         "name": "Bob", "state": "CHANGED", "fingerprint": print, "key": key,
         "offered_fingerprint": two.fingerprint(), "offered_key": two.to_string(),
     }]);
     assert_eq!(json, expected);
     ann.ok(&["contact", "add", "Bob", &key]);
-    assert_eq!(said(&ann.ok(&["contact", "list"])), format!("verified  {print}  Bob\n"), "the old key is still the verified one");
+    assert_eq!(
+        said(&ann.ok(&["contact", "list"])),
+        format!("verified  {print}  Bob\n"),
+        "the old key is still the verified one"
+    );
     ann.fails(&["contact", "add", "Bob", &two.to_string()], 14);
     ann.ok(&["contact", "verify", "Bob", "--yes"]);
-    assert_eq!(said(&ann.ok(&["contact", "list"])), format!("verified  {}  Bob\n", two.fingerprint()));
+    assert_eq!(
+        said(&ann.ok(&["contact", "list"])),
+        format!("verified  {}  Bob\n", two.fingerprint())
+    );
     refused(&ann.fails(&["contact", "add", "Eve", &two.to_string()], 14), "known as that of Bob");
     refused(&ann.fails(&["contact", "add", "Eve", "kith1mistyped"], 2), "kithfs identity export");
     ann.ok(&["contact", "remove", "Bob"]);
@@ -355,10 +520,20 @@ fn contacts_that_others_may_write_to_or_that_are_damaged_are_refused() {
 /// An invitation for the person, signed by `by`, to a share that `by` founded.
 fn invitation(by: &Identity, to: &Person) -> (ShareMemory, Vec<u8>) {
     let public = said(&to.ok(&["identity", "export"])).parse().unwrap();
-    let descriptor =
-        ShareDescriptor { suite: Suite::Aes256Gcm, signed: true, isolated: false, chunk_log2: 18, founder: by.public(), random: [7; 32] };
+    let descriptor = ShareDescriptor {
+        suite: Suite::Aes256Gcm,
+        signed: true,
+        isolated: false,
+        chunk_log2: 18,
+        founder: by.public(),
+        random: [7; 32],
+    };
     let head = Pin { sequence: 2, hash: [8; 32] };
-    let memory = ShareMemory { share: descriptor.share_id(), proof: kithfs::sharing::Proof::Invitation(by.public()), head };
+    let memory = ShareMemory {
+        share: descriptor.share_id(),
+        proof: kithfs::roster::Proof::Invitation(by.public()),
+        head,
+    };
     (memory, Invitation::sign(&descriptor, &head, by, &public, 1_700_000_000).unwrap())
 }
 
@@ -374,10 +549,17 @@ fn an_invitation_of_a_verified_contact_is_accepted_and_pins_the_share() {
     fs::write(bob.home().join("invitation"), &bytes).unwrap();
     bob.ok(&["contact", "add", "Ann", &ann.public().to_string()]);
     refused(&bob.fails(&["accept", "invitation"], 2), "--fingerprint");
-    assert_eq!(remembered(&bob, &memory.share), None, "a question that nobody could answer is no yes");
+    assert_eq!(
+        remembered(&bob, &memory.share),
+        None,
+        "a question that nobody could answer is no yes"
+    );
     bob.ok(&["contact", "verify", "Ann", "--yes"]);
     let accepted = bob.ok(&["accept", "invitation"]);
-    assert!(stderr(&accepted).contains(&format!("accepted the invitation of Ann ({})", ann.public().fingerprint())));
+    assert!(
+        stderr(&accepted)
+            .contains(&format!("accepted the invitation of Ann ({})", ann.public().fingerprint()))
+    );
     assert_eq!(remembered(&bob, &memory.share), Some(memory));
     assert!(stderr(&bob.ok(&["accept", "invitation"])).contains("accepted"), "twice is no failure");
 }
@@ -387,15 +569,21 @@ fn an_invitation_of_a_stranger_needs_his_fingerprint_and_never_replaces_what_was
     let (bob, ann) = (Person::with_identity("bob"), known(1));
     let (memory, bytes) = invitation(&ann, &bob);
     fs::write(bob.home().join("invitation"), &bytes).unwrap();
-    let fails = |args: &[&str], what| refused(&bob.fails(&[&["accept", "invitation"], args].concat(), 14), what);
+    let fails = |args: &[&str], what| {
+        refused(&bob.fails(&[&["accept", "invitation"], args].concat(), 14), what)
+    };
     fails(&["--fingerprint", &known(2).public().fingerprint()], "not the one that was told");
     assert_eq!(remembered(&bob, &memory.share), None);
     bob.ok(&["accept", "invitation", "--fingerprint", &ann.public().fingerprint()]);
     assert_eq!(remembered(&bob, &memory.share), Some(memory));
     let further = ShareMemory { head: Pin { sequence: 9, hash: [1; 32] }, ..memory };
-    let file = bob.home().join(".local/state/kithfs/shares").join(ShareMemory::file_name(&memory.share));
+    let file =
+        bob.home().join(".local/state/kithfs/shares").join(ShareMemory::file_name(&memory.share));
     fs::write(&file, further.to_text()).unwrap();
-    assert!(stderr(&bob.ok(&["accept", "invitation", "--yes"])).contains("what you have seen of it stays"));
+    assert!(
+        stderr(&bob.ok(&["accept", "invitation", "--yes"]))
+            .contains("what you have seen of it stays")
+    );
     assert_eq!(remembered(&bob, &memory.share), Some(further));
 }
 
@@ -405,7 +593,11 @@ fn an_invitation_that_was_changed_cut_or_is_for_somebody_else_is_refused() {
     let (memory, bytes) = invitation(&ann, &bob);
     let mut changed = bytes.clone();
     changed[200] ^= 1;
-    for (what, bytes) in [("signature", &changed[..]), ("ends too early", &bytes[..300]), ("after its end", &[&bytes[..], &[0]].concat())] {
+    for (what, bytes) in [
+        ("signature", &changed[..]),
+        ("ends too early", &bytes[..300]),
+        ("after its end", &[&bytes[..], &[0]].concat()),
+    ] {
         fs::write(bob.home().join("invitation"), bytes).unwrap();
         refused(&bob.fails(&["accept", "invitation", "--yes"], 14), what);
     }

@@ -17,9 +17,19 @@ use mounted::{Scratch, can_mount, expect_code, is_mounted};
 fn mount(scratch: &Scratch, idle: &[&str]) -> (Child, Lines<BufReader<ChildStderr>>) {
     let kithfs = scratch.kithfs("mount");
     let mut command = Command::new("timeout");
-    command.arg("120").arg(kithfs.get_program()).args(kithfs.get_args()).args(["--foreground", "--log-level", "debug"]);
+    command.arg("120").arg(kithfs.get_program()).args(kithfs.get_args()).args([
+        "--foreground",
+        "--log-level",
+        "debug",
+    ]);
     command.envs(kithfs.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let mut child = command.args(idle).arg(scratch.vault()).arg(scratch.point()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .args(idle)
+        .arg(scratch.vault())
+        .arg(scratch.point())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
     wait_for(&mut log, "serving the vault");
     (child, log)
@@ -67,12 +77,21 @@ fn a_mount_in_use_stays_and_is_unmounted_once_nobody_uses_it() {
 fn socket(scratch: &Scratch) -> Option<PathBuf> {
     let mounts = expect_code(scratch.kithfs("mounts").arg("--json"), 0);
     let mounts: serde_json::Value = serde_json::from_slice(&mounts.stdout).unwrap();
-    let ours = mounts.as_array().unwrap().iter().find(|mount| mount["mountpoint"].as_str() == scratch.point().to_str())?;
+    let ours = mounts
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|mount| mount["mountpoint"].as_str() == scratch.point().to_str())?;
     let name = format!("{}-", ours["pid"]);
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("kithfs"));
-    let mut left: Vec<PathBuf> = [PathBuf::from("/run/kithfs"), scratch.path().join("state")].into_iter().chain(runtime).collect();
+    let mut left: Vec<PathBuf> = [PathBuf::from("/run/kithfs"), scratch.path().join("state")]
+        .into_iter()
+        .chain(runtime)
+        .collect();
     while let Some(path) = left.pop() {
-        let Ok(kind) = fs::symlink_metadata(&path).map(|metadata| metadata.file_type()) else { continue };
+        let Ok(kind) = fs::symlink_metadata(&path).map(|metadata| metadata.file_type()) else {
+            continue;
+        };
         if kind.is_socket() && path.file_name().unwrap().to_str().unwrap().starts_with(&name) {
             return Some(path);
         }
@@ -85,7 +104,8 @@ fn socket(scratch: &Scratch) -> Option<PathBuf> {
 
 #[test]
 fn a_command_that_asks_the_daemon_keeps_the_mount() {
-    // Nothing showed it. The daemon waits ten seconds for who has come and says nothing, and is there for as long as it waits.
+    // Nothing showed it. The daemon waits ten seconds for who has come and says nothing, and is
+    // there for as long as it waits.
     const WAITS: Duration = Duration::from_secs(9);
     if !can_mount() {
         return;
@@ -111,8 +131,12 @@ fn a_command_that_asks_the_daemon_keeps_the_mount() {
 #[test]
 fn what_is_no_time_is_refused() {
     let scratch = Scratch::new(&[]);
-    for (args, says) in [(["--idle", "soon"], "soon"), (["-o", "idle=10ms"], "less than a second")] {
-        let refused = expect_code(scratch.kithfs("mount").args(args).arg(scratch.vault()).arg(scratch.point()), 2);
+    for (args, says) in [(["--idle", "soon"], "soon"), (["-o", "idle=10ms"], "less than a second")]
+    {
+        let refused = expect_code(
+            scratch.kithfs("mount").args(args).arg(scratch.vault()).arg(scratch.point()),
+            2,
+        );
         assert!(String::from_utf8_lossy(&refused.stderr).contains(says), "{refused:?}");
     }
     assert!(!is_mounted(Path::new(&scratch.point())));

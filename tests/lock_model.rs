@@ -1,14 +1,16 @@
-//! The locks of the table of open files, in a model whose threads shuttle lets run in thousands of orders: nobody waits for ever, and
-//! what a program wrote is there when the last one has closed.
+//! The locks of the table of open files, in a model whose threads shuttle lets run in thousands of
+//! orders: nobody waits for ever, and what a program wrote is there when the last one has closed.
 //!
-//! The model has the locks of `vault/core.rs` under their names, taken in the same order: `files` (the table), the `state` of each file,
-//! `paths`. What is left out takes no part in it: names, the journal's own lock, sealing. A change of the order there belongs here too.
+//! The model has the locks of `vault/core.rs` under their names, taken in the same order: `files`
+//! (the table), the `state` of each file, `paths`. What is left out takes no part in it: names, the
+//! journal's own lock, sealing. A change of the order there belongs here too.
 //!
 //! Rules that hold there, and are shown here
-//! * `files` may be held while a `state` is asked for without waiting (`try_read`), never while one is waited for.
+//! * `files` may be held while a `state` is asked for without waiting (`try_read`), never while one
+//!   is waited for.
 //! * `paths` is taken after a `state`; who holds `paths` for writing waits for no `state`.
-//! * The last close commits while the file is still in the table, and looks again: whoever opened, wrote and closed meanwhile was not the
-//!   last, and has left his change to it.
+//! * The last close commits while the file is still in the table, and looks again: whoever opened,
+//!   wrote and closed meanwhile was not the last, and has left his change to it.
 
 use std::collections::HashMap;
 
@@ -47,7 +49,12 @@ struct Core {
 impl Core {
     fn new(last_close: LastClose) -> Arc<Core> {
         let store = Mutex::new(HashMap::from([(1, vec![0; 3]), (2, vec![0; 3])]));
-        Arc::new(Core { files: Mutex::new(HashMap::new()), paths: RwLock::new(()), store, last_close })
+        Arc::new(Core {
+            files: Mutex::new(HashMap::new()),
+            paths: RwLock::new(()),
+            store,
+            last_close,
+        })
     }
 
     fn acquire(&self, node: u64) -> Arc<RwLock<State>> {
@@ -109,7 +116,13 @@ impl Core {
 
     /// The background thread.
     fn commit_due(&self) {
-        let open: Vec<_> = self.files.lock().unwrap().iter().map(|(node, shared)| (*node, shared.state.clone())).collect();
+        let open: Vec<_> = self
+            .files
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(node, shared)| (*node, shared.state.clone()))
+            .collect();
         for (node, state) in open {
             let due = state.try_read().is_ok_and(|state| state.changed);
             if due {
@@ -137,7 +150,8 @@ impl Core {
     }
 }
 
-/// Three openers of one file, each with its own byte, beside a rename, a lookup and the background thread.
+/// Three openers of one file, each with its own byte, beside a rename, a lookup and the background
+/// thread.
 fn everybody(last_close: LastClose) {
     let core = Core::new(last_close);
     let mut threads: Vec<_> = (0..3usize)
@@ -176,6 +190,7 @@ fn no_order_of_threads_loses_a_change_or_waits_for_ever() {
 #[test]
 #[should_panic(expected = "a change was lost")]
 fn the_model_finds_the_change_that_a_close_of_before_lost() {
-    // The last close committed, let another open, write and close, and took the file out of the table with his change in it.
+    // The last close committed, let another open, write and close, and took the file out of the
+    // table with his change in it.
     shuttle::check_pct(|| everybody(LastClose::CommitsOnce), 20_000, 4);
 }

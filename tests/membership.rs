@@ -1,4 +1,5 @@
-//! Changing who is in a share, through the vault: adding, removing, roles, forks, and what attackers make of it.
+//! Changing who is in a share, through the vault: adding, removing, roles, forks, and what
+//! attackers make of it.
 
 #[path = "support/members.rs"]
 mod members;
@@ -7,11 +8,13 @@ mod vaults;
 
 use std::sync::{Arc, Barrier};
 
-use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
-use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Access, Call, Kind};
-use kithfs::sharing::{Pin, Role, RosterError};
-use kithfs::vault::{CreateShare, Error, LockMode, LogKind, OpenOptions, Pins, RenameMode, Trust, Vault};
+use kithfs::roster::{Pin, Role, RosterError};
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
+use kithfs::store::mem::MemStore;
+use kithfs::store::{Access, Call, Kind};
+use kithfs::vault::{
+    CreateShare, Error, LockMode, LogKind, OpenOptions, Pins, RenameMode, Trust, Vault,
+};
 use members::{beside, key, member, open_as, person, quiet, root_share, trusting, with_bob};
 use vaults::{at, faults, get, mkdir, pattern, put, rename, symlink, tree};
 
@@ -30,7 +33,8 @@ fn what_a_removed_member_wrote_stays_and_what_he_back_dates_is_refused() {
     let small = vault.cipher_path(b"small").unwrap();
     vault.close().unwrap();
 
-    // A copy from before the removal, in which Bob goes on writing under the old roster, with the storage host's help.
+    // A copy from before the removal, in which Bob goes on writing under the old roster, with the
+    // storage host's help.
     let old = store.snapshot();
     let back_dated = {
         let vault = open_as(&old, &bob).unwrap();
@@ -55,11 +59,15 @@ fn what_a_removed_member_wrote_stays_and_what_he_back_dates_is_refused() {
     file.set_len(0).unwrap();
     file.write_at(&back_dated, 0).unwrap();
     let refused = get(&mounted, b"small").unwrap_err();
-    assert!(refused.errno() == libc::EIO && refused.to_string().contains("may not write here"), "{refused}");
+    assert!(
+        refused.errno() == libc::EIO && refused.to_string().contains("may not write here"),
+        "{refused}"
+    );
     assert!(matches!(open_as(&store, &bob), Err(Error::NoAccess { .. })));
     let info = root_share(&mounted).info().unwrap();
     assert_eq!((info.epoch, info.members.len(), info.own_role), (2, 1, Role::Admin));
-    let log: Vec<LogKind> = root_share(&mounted).log().unwrap().iter().map(|entry| entry.what).collect();
+    let log: Vec<LogKind> =
+        root_share(&mounted).log().unwrap().iter().map(|entry| entry.what).collect();
     assert_eq!(log, [LogKind::Founded, LogKind::NewEpoch]);
 }
 
@@ -75,15 +83,22 @@ fn a_new_member_reads_the_whole_history_and_a_demoted_one_writes_no_more() {
     share.add(&[member(&cem, Role::Writer, "Cem")]).unwrap();
     vault.close().unwrap();
     let of_cem = open_as(&store, &cem).unwrap();
-    assert_eq!((get(&of_cem, b"first").unwrap(), get(&of_cem, b"second").unwrap()), (b"epoch 1".to_vec(), b"epoch 2".to_vec()));
+    assert_eq!(
+        (get(&of_cem, b"first").unwrap(), get(&of_cem, b"second").unwrap()),
+        (b"epoch 1".to_vec(), b"epoch 2".to_vec())
+    );
     put(&of_cem, b"third", b"by Cem").unwrap();
-    assert!(root_share(&of_cem).add(&[member(&person(4), Role::Reader, "Dan")]).is_err(), "no admin");
+    assert!(
+        root_share(&of_cem).add(&[member(&person(4), Role::Reader, "Dan")]).is_err(),
+        "no admin"
+    );
     root_share(&beside(&store, &ann)).set_role(&key(&cem), Role::Reader, &mut quiet()).unwrap();
     assert!(of_cem.refresh().unwrap());
     assert!(of_cem.is_read_only());
     assert_eq!(put(&of_cem, b"fourth", b"x").unwrap_err().errno(), libc::EROFS);
     assert_eq!(get(&of_cem, b"third").unwrap(), b"by Cem", "what he wrote while he might stays");
-    let who: Vec<String> = of_cem.who_can_read(b"first").unwrap().into_iter().map(|m| m.name).collect();
+    let who: Vec<String> =
+        of_cem.who_can_read(b"first").unwrap().into_iter().map(|m| m.name).collect();
     assert_eq!(who.len(), 3);
     assert!(who.contains(&"Bob".to_owned()) && bob.public() != cem.public());
 }
@@ -119,10 +134,14 @@ fn two_admins_who_change_the_membership_apart_make_a_fork_that_is_read_only_unti
     let heads = share.info().unwrap().heads;
     assert_eq!(heads.len(), 2);
     // Those of the first head alone were named, of two that both open what is there.
-    let mut who: Vec<String> = forked.who_can_read(b"file").unwrap().into_iter().map(|member| member.name).collect();
+    let mut who: Vec<String> =
+        forked.who_can_read(b"file").unwrap().into_iter().map(|member| member.name).collect();
     who.sort_unstable();
     assert_eq!(who, ["Ann", "Bob", "Cem", "Dan"], "whoever has a key at one of the heads");
-    assert!(share.add(&[member(&cem, Role::Writer, "Cem")]).is_err(), "nothing is merged by machine");
+    assert!(
+        share.add(&[member(&cem, Role::Writer, "Cem")]).is_err(),
+        "nothing is merged by machine"
+    );
     let of_ann = share.log().unwrap().last().unwrap().signer == key(&ann);
     let keep = if of_ann { heads[0].hash } else { heads[1].hash };
     share.settle(&keep, &[]).unwrap();
@@ -133,13 +152,17 @@ fn two_admins_who_change_the_membership_apart_make_a_fork_that_is_read_only_unti
     let settled = open_as(&store, &dan).unwrap();
     assert!(!settled.is_read_only());
     put(&settled, b"file", b"after").unwrap();
-    assert!(matches!(open_as(&store, &cem), Err(Error::NoAccess { .. })), "who was added on the losing side has to be added again");
+    assert!(
+        matches!(open_as(&store, &cem), Err(Error::NoAccess { .. })),
+        "who was added on the losing side has to be added again"
+    );
 }
 
 #[test]
 fn two_changes_at_the_same_time_in_one_store_both_count() {
-    // Two commands about one share, of one admin or of two, continued the same manifest if they were given at the same time. Both said that
-    // they were done; what they had made was a fork, read-only for everybody, or counted for nobody but a machine that had seen it alone.
+    // Two commands about one share, of one admin or of two, continued the same manifest if they
+    // were given at the same time. Both said that they were done; what they had made was a fork,
+    // read-only for everybody, or counted for nobody but a machine that had seen it alone.
     for round in 0..20 {
         let (store, ann, bob) = with_bob();
         let cem = person(3);
@@ -155,14 +178,16 @@ fn two_changes_at_the_same_time_in_one_store_both_count() {
             root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
         });
         let info = root_share(&beside(&store, &ann)).info().unwrap();
-        let members: Vec<&str> = info.members.iter().filter(|m| m.public != ann.public()).map(|m| &m.name[..]).collect();
+        let members: Vec<&str> =
+            info.members.iter().filter(|m| m.public != ann.public()).map(|m| &m.name[..]).collect();
         assert_eq!((info.heads.len(), members), (1, vec!["Cem"]), "round {round}");
     }
 }
 
 type Act = Box<dyn FnOnce() -> Option<Pin> + Send>;
 
-/// A memory of shares in whose first use something else happens: between the look at the head and the change of it.
+/// A memory of shares in whose first use something else happens: between the look at the head and
+/// the change of it.
 struct Meanwhile {
     act: parking_lot::Mutex<Option<Act>>,
     seen: parking_lot::Mutex<Option<Pin>>,
@@ -187,8 +212,9 @@ impl Pins for Meanwhile {
 
 #[test]
 fn a_change_that_another_one_excludes_is_not_said_to_be_done() {
-    // As above, where locks reach nobody else. Whether the other change is remembered by this user already, as that of a second command of
-    // his own is, or not: what does not count must not be said to be done.
+    // As above, where locks reach nobody else. Whether the other change is remembered by this user
+    // already, as that of a second command of his own is, or not: what does not count must not be
+    // said to be done.
     for remembered in [false, true] {
         let (store, ann, _) = with_bob();
         let (cem, dan) = (person(3), person(4));
@@ -219,15 +245,22 @@ fn a_change_that_another_one_excludes_is_not_said_to_be_done() {
 
 #[test]
 fn a_role_that_was_changed_meanwhile_is_not_changed_again_unseen() {
-    // A reader was to become a writer while a second command made him an admin. That took nothing down of what he signed as an admin, though
-    // it took that office from him: it had looked at his role before the other command was done.
+    // A reader was to become a writer while a second command made him an admin. That took nothing
+    // down of what he signed as an admin, though it took that office from him: it had looked at his
+    // role before the other command was done.
     let (store, ann, bob) = with_bob();
-    root_share(&open_as(&store, &ann).unwrap()).set_role(&key(&bob), Role::Reader, &mut quiet()).unwrap();
+    root_share(&open_as(&store, &ann).unwrap())
+        .set_role(&key(&bob), Role::Reader, &mut quiet())
+        .unwrap();
     let meanwhile = Arc::new(Meanwhile { act: None.into(), seen: None.into() });
     let trust = Trust { pins: Some(meanwhile.clone()), first_use: true };
-    let vault = Vault::open(store.root(), &ann, OpenOptions { trust, ..trusting(true, LockMode::None) }).unwrap();
+    let vault =
+        Vault::open(store.root(), &ann, OpenOptions { trust, ..trusting(true, LockMode::None) })
+            .unwrap();
     let (rival, bobs) = (beside(&store, &ann), key(&bob));
-    *meanwhile.act.lock() = Some(Box::new(move || Some(root_share(&rival).set_role(&bobs, Role::Admin, &mut quiet()).unwrap())));
+    *meanwhile.act.lock() = Some(Box::new(move || {
+        Some(root_share(&rival).set_role(&bobs, Role::Admin, &mut quiet()).unwrap())
+    }));
     let done = root_share(&vault).set_role(&key(&bob), Role::Writer, &mut quiet());
     assert!(matches!(done, Err(Error::Members { source: RosterError::Overtaken, .. })), "{done:?}");
     let members = root_share(&vault).info().unwrap().members;
@@ -237,13 +270,20 @@ fn a_role_that_was_changed_meanwhile_is_not_changed_again_unseen() {
 
 #[test]
 fn an_admin_who_removes_himself_is_told_that_it_is_done() {
-    // The removal was made, and then the share could not be entered any more to see what had become of it: the command said that it had
-    // failed, and in a mount it named the shares within as ones in which he still was.
+    // The removal was made, and then the share could not be entered any more to see what had become
+    // of it: the command said that it had failed, and in a mount it named the shares within as ones
+    // in which he still was.
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &ann).unwrap();
     root_share(&vault).set_role(&key(&bob), Role::Admin, &mut quiet()).unwrap();
     mkdir(&vault, b"within").unwrap();
-    vault.create_share(b"within", &CreateShare { isolated: false, name: "Ann".into(), others: Vec::new() }, &mut quiet()).unwrap();
+    vault
+        .create_share(
+            b"within",
+            &CreateShare { isolated: false, name: "Ann".into(), others: Vec::new() },
+            &mut quiet(),
+        )
+        .unwrap();
     put(&vault, b"within/file", b"by Ann").unwrap();
     let removed = root_share(&vault).remove(&[key(&ann)], &mut quiet()).unwrap();
     vault.close().unwrap();
@@ -257,15 +297,20 @@ fn an_admin_who_removes_himself_is_told_that_it_is_done() {
 
 #[test]
 fn what_stands_in_the_place_of_the_inventory_hinders_no_removal() {
-    // The name of an inventory follows from what the member has signed, so he can tell it before he is removed. He put a directory there, and
-    // could not be removed until somebody had found and deleted it.
+    // The name of an inventory follows from what the member has signed, so he can tell it before he
+    // is removed. He put a directory there, and could not be removed until somebody had found and
+    // deleted it.
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &bob).unwrap();
     put(&vault, b"file", b"by Bob").unwrap();
     vault.close().unwrap();
     let inventories = |store: &MemStore| -> Vec<Box<[u8]>> {
         let entries = store.root().reopen().unwrap().read(0, 1 << 20).unwrap();
-        entries.into_iter().map(|entry| entry.name).filter(|name| name.starts_with(b"+inventory-")).collect()
+        entries
+            .into_iter()
+            .map(|entry| entry.name)
+            .filter(|name| name.starts_with(b"+inventory-"))
+            .collect()
     };
     let ahead = store.snapshot();
     root_share(&beside(&ahead, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
@@ -273,15 +318,19 @@ fn what_stands_in_the_place_of_the_inventory_hinders_no_removal() {
     store.root().mkdir(&name, 0o700).unwrap();
     root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
     let vault = open_as(&store, &ann).unwrap();
-    assert_eq!((get(&vault, b"file").unwrap(), vault.who_can_read(b"").unwrap().len()), (b"by Bob".to_vec(), 1));
+    assert_eq!(
+        (get(&vault, b"file").unwrap(), vault.who_can_read(b"").unwrap().len()),
+        (b"by Bob".to_vec(), 1)
+    );
     assert_eq!(inventories(&store).len(), 2, "another one beside it");
 }
 
 #[test]
 fn what_stands_under_the_names_of_records_hinders_no_removal() {
-    // A directory, or a FIFO, by the name of a record was an error of the store for the walk that takes the inventory: who was to be removed
-    // had only to put one anywhere in the share, and stayed. By the name of a manifest it kept everybody from opening the share at all, and
-    // mounts from hearing of changes: these went on under the key of before.
+    // A directory, or a FIFO, by the name of a record was an error of the store for the walk that
+    // takes the inventory: who was to be removed had only to put one anywhere in the share, and
+    // stayed. By the name of a manifest it kept everybody from opening the share at all, and mounts
+    // from hearing of changes: these went on under the key of before.
     for kind in [Kind::Dir, Kind::Fifo, Kind::Symlink] {
         let (store, ann, bob) = with_bob();
         let vault = open_as(&store, &bob).unwrap();
@@ -307,11 +356,19 @@ fn what_stands_under_the_names_of_records_hinders_no_removal() {
                 kind => at.mknod(name.as_bytes(), kind, 0o600, 0).unwrap(),
             }
         }
-        root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
-        assert!(mounted.refresh().unwrap_or_else(|error| panic!("{kind:?}: {error}")), "and every mount hears of it");
+        root_share(&beside(&store, &ann))
+            .remove(&[key(&bob)], &mut quiet())
+            .unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        assert!(
+            mounted.refresh().unwrap_or_else(|error| panic!("{kind:?}: {error}")),
+            "and every mount hears of it"
+        );
         drop(mounted);
         let vault = open_as(&store, &ann).unwrap();
-        assert_eq!((get(&vault, b"file").unwrap(), vault.who_can_read(b"").unwrap().len()), (b"by Bob".to_vec(), 1));
+        assert_eq!(
+            (get(&vault, b"file").unwrap(), vault.who_can_read(b"").unwrap().len()),
+            (b"by Bob".to_vec(), 1)
+        );
         dir.unlink(b"+dir").or_else(|_| dir.rmdir(b"+dir")).unwrap();
         drop(vault);
     }
@@ -319,11 +376,17 @@ fn what_stands_under_the_names_of_records_hinders_no_removal() {
 
 #[test]
 fn nothing_is_written_under_the_old_key_while_a_manifest_cannot_be_read() {
-    // The manifest of a removal was there and could not be read: a member had put one of another mode beside it, or the store failed. The open
-    // vault went on under the key that the removed member has.
+    // The manifest of a removal was there and could not be read: a member had put one of another
+    // mode beside it, or the store failed. The open vault went on under the key that the removed
+    // member has.
     let (store, ann, bob) = with_bob();
     let plan = FaultPlan::new();
-    let vault = Vault::open(FaultStore::wrap(store.root(), plan.clone()), &ann, trusting(false, LockMode::Exclusive)).unwrap();
+    let vault = Vault::open(
+        FaultStore::wrap(store.root(), plan.clone()),
+        &ann,
+        trusting(false, LockMode::Exclusive),
+    )
+    .unwrap();
     put(&vault, b"file", b"before").unwrap();
     root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
     plan.reset();
@@ -337,7 +400,8 @@ fn nothing_is_written_under_the_old_key_while_a_manifest_cannot_be_read() {
     plan.heal();
     assert!(vault.refresh().unwrap());
     put(&vault, b"secret", b"not for Bob").unwrap();
-    let file = store.root().open_file(&vault.cipher_path(b"secret").unwrap(), Access::Read).unwrap();
+    let file =
+        store.root().open_file(&vault.cipher_path(b"secret").unwrap(), Access::Read).unwrap();
     let mut header = [0; 20];
     file.read_at(&mut header, 0).unwrap();
     assert_eq!(header[16..20], 2u32.to_le_bytes());
@@ -354,7 +418,11 @@ fn removing_an_admin_of_the_parent_removes_him_from_the_shares_within() {
         vault.create_share(path, &own(isolated), &mut quiet()).unwrap();
     }
     let members = |path: &[u8]| vault.who_can_read(path).unwrap().len();
-    assert_eq!((members(b"open"), members(b"closed")), (2, 1), "the parent's admins, unless it is isolated");
+    assert_eq!(
+        (members(b"open"), members(b"closed")),
+        (2, 1),
+        "the parent's admins, unless it is isolated"
+    );
     assert_eq!(vault.share_at(b"open").unwrap().info().unwrap().path, b"open");
     root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
     assert_eq!((members(b""), members(b"open"), members(b"closed")), (1, 1, 1));
@@ -366,7 +434,8 @@ fn removing_an_admin_of_the_parent_removes_him_from_the_shares_within() {
 
 #[test]
 fn an_older_roster_put_back_under_a_mount_is_refused() {
-    // The storage host takes the manifest of a removal away again: the open vault must not go back to the old key.
+    // The storage host takes the manifest of a removal away again: the open vault must not go back
+    // to the old key.
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &ann).unwrap();
     root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
@@ -392,7 +461,8 @@ fn a_rival_manifest_of_a_removed_admin_does_not_bother_who_has_seen_the_removal(
     root_share(&vault).set_role(&key(&bob), Role::Admin, &mut quiet()).unwrap();
     let apart = store.snapshot();
     root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
-    // Bob, who has the state from before, signs a rival in which he is still in, and the storage host puts it here.
+    // Bob, who has the state from before, signs a rival in which he is still in, and the storage
+    // host puts it here.
     root_share(&beside(&apart, &bob)).add(&[member(&person(5), Role::Admin, "Eve")]).unwrap();
     for entry in apart.root().reopen().unwrap().read(0, 1 << 20).unwrap() {
         if (entry.name.starts_with(b"+manifest-") || entry.name.starts_with(b"+slots-"))

@@ -1,4 +1,5 @@
-//! mount-helper/mount.kithfs and install.sh: what mount(8) gives is translated to a call of kithfs, recorded by a fake one on PATH.
+//! mount-helper/mount.kithfs and install.sh: what mount(8) gives is translated to a call of kithfs,
+//! recorded by a fake one on PATH.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +23,12 @@ fn fake(code: i32) -> TempDir {
 
 fn run(fake: &TempDir, arguments: &[&str]) -> Output {
     let path = format!("{}:/usr/bin:/bin", fake.path().display());
-    Command::new("sh").arg(script("mount.kithfs")).args(arguments).env("PATH", path).output().unwrap()
+    Command::new("sh")
+        .arg(script("mount.kithfs"))
+        .args(arguments)
+        .env("PATH", path)
+        .output()
+        .unwrap()
 }
 
 fn called(arguments: &[&str]) -> Vec<String> {
@@ -33,14 +39,29 @@ fn called(arguments: &[&str]) -> Vec<String> {
 
 #[test]
 fn a_plain_mount() {
-    assert_eq!(called(&["/vault", "/mnt"]), ["mount", "-o", "fsname=/vault", "--", "/vault", "/mnt"]);
-    assert_eq!(called(&["/vault", "/mnt", "-o", "rw"]), ["mount", "-o", "fsname=/vault", "--", "/vault", "/mnt"]);
+    assert_eq!(
+        called(&["/vault", "/mnt"]),
+        ["mount", "-o", "fsname=/vault", "--", "/vault", "/mnt"]
+    );
+    assert_eq!(
+        called(&["/vault", "/mnt", "-o", "rw"]),
+        ["mount", "-o", "fsname=/vault", "--", "/vault", "/mnt"]
+    );
 }
 
 #[test]
 fn secrets_and_read_only_become_options_of_the_command() {
-    let options = "ro,passphrase_file=/etc/a b,identity=/id,passphrase_command=pass show x=y,log_level=debug";
-    let expected = ["mount", "--read-only", "--passphrase-file", "/etc/a b", "--identity", "/id", "--passphrase-command"];
+    let options =
+        "ro,passphrase_file=/etc/a b,identity=/id,passphrase_command=pass show x=y,log_level=debug";
+    let expected = [
+        "mount",
+        "--read-only",
+        "--passphrase-file",
+        "/etc/a b",
+        "--identity",
+        "/id",
+        "--passphrase-command",
+    ];
     let rest = ["pass show x=y", "--log-level", "debug", "-o", "fsname=/v", "--", "/v", "/m"];
     assert_eq!(called(&["/v", "/m", "-o", options]), [&expected[..], &rest[..]].concat());
 }
@@ -48,7 +69,10 @@ fn secrets_and_read_only_become_options_of_the_command() {
 #[test]
 fn what_concerns_only_mount_and_fstab_is_dropped_and_the_rest_goes_on() {
     let options = "defaults,noauto,nofail,_netdev,users,user=me,x-systemd.automount,x-gvfs-name=a,comment=b,relatime";
-    assert_eq!(called(&["/v", "/m", "-o", options]), ["mount", "-o", "fsname=/v", "--", "/v", "/m"]);
+    assert_eq!(
+        called(&["/v", "/m", "-o", options]),
+        ["mount", "-o", "fsname=/v", "--", "/v", "/m"]
+    );
     let options = "allow_other,nodev,nosuid,noexec,uid=1000,made_up";
     let list = "allow_other,nodev,nosuid,noexec,uid=1000,made_up,fsname=/v";
     assert_eq!(called(&["/v", "/m", "-o", options]), ["mount", "-o", list, "--", "/v", "/m"]);
@@ -56,20 +80,52 @@ fn what_concerns_only_mount_and_fstab_is_dropped_and_the_rest_goes_on() {
 
 #[test]
 fn device_nodes_and_suid_bits_can_be_asked_for() {
-    // mount(8) takes `dev` and `suid` for its own defaults and hands neither on: nobody could have them in fstab.
-    assert_eq!(called(&["/v", "/m", "-o", "rw,allow_dev,allow_suid"]), ["mount", "-o", "dev,suid,fsname=/v", "--", "/v", "/m"]);
+    // mount(8) takes `dev` and `suid` for its own defaults and hands neither on: nobody could have
+    // them in fstab.
+    assert_eq!(
+        called(&["/v", "/m", "-o", "rw,allow_dev,allow_suid"]),
+        ["mount", "-o", "dev,suid,fsname=/v", "--", "/v", "/m"]
+    );
 }
 
 #[test]
 fn several_lists_and_flags_in_any_place() {
     let expected = ["mount", "--read-only", "-o", "nodev,uid=1,fsname=/v", "--", "/v", "/m"];
-    assert_eq!(called(&["-n", "/v", "-onodev", "/m", "-sr", "-o", "uid=1", "-t", "fuse.kithfs", "-N", "/ns"]), expected);
+    assert_eq!(
+        called(&[
+            "-n",
+            "/v",
+            "-onodev",
+            "/m",
+            "-sr",
+            "-o",
+            "uid=1",
+            "-t",
+            "fuse.kithfs",
+            "-N",
+            "/ns"
+        ]),
+        expected
+    );
 }
 
 #[test]
 fn commas_backslashes_and_blanks_stay_in_their_values() {
-    assert_eq!(called(&[r"/v,allow_other\", "/m n"]), ["mount", "-o", r"fsname=/v\,allow_other\\", "--", r"/v,allow_other\", "/m n"]);
-    let expected = ["mount", "--passphrase-file", r"/a,b\", "--read-only", "-o", r"fsname=x\,y\\", "--", "/v", "/m"];
+    assert_eq!(
+        called(&[r"/v,allow_other\", "/m n"]),
+        ["mount", "-o", r"fsname=/v\,allow_other\\", "--", r"/v,allow_other\", "/m n"]
+    );
+    let expected = [
+        "mount",
+        "--passphrase-file",
+        r"/a,b\",
+        "--read-only",
+        "-o",
+        r"fsname=x\,y\\",
+        "--",
+        "/v",
+        "/m",
+    ];
     assert_eq!(called(&["/v", "/m", "-o", r"passphrase_file=/a\,b\\,ro,fsname=x\,y\\"]), expected);
     let expected = ["mount", "--identity", "$(touch x) * `y`", "-o", "fsname=/v", "--", "/v", "/m"];
     assert_eq!(called(&["/v", "/m", "-o", "identity=$(touch x) * `y`"]), expected);
@@ -77,14 +133,20 @@ fn commas_backslashes_and_blanks_stay_in_their_values() {
 
 #[test]
 fn a_remount_changes_the_options_of_the_kernel_and_starts_nothing() {
-    // `mount -o remount,ro` ended in a second daemon that was refused, or in libfuse's helper, which found no program of that name.
+    // `mount -o remount,ro` ended in a second daemon that was refused, or in libfuse's helper,
+    // which found no program of that name.
     let fake = fake(9);
     fs::write(fake.path().join("mount"), "#!/bin/sh\nprintf '%s\\n' \"$@\"\n").unwrap();
     fs::set_permissions(fake.path().join("mount"), fs::Permissions::from_mode(0o755)).unwrap();
-    let output = run(&fake, &["/v", "/m m", "-o", "remount,ro,allow_other,passphrase_file=/p,nosuid"]);
+    let output =
+        run(&fake, &["/v", "/m m", "-o", "remount,ro,allow_other,passphrase_file=/p,nosuid"]);
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), "-i\n-o\nremount,nosuid,nodev,ro,nosuid\n--\n/v\n/m m\n");
-    // The flags that the mount had were dropped: after `remount,ro` set-user-id programs and device nodes of the vault worked.
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        "-i\n-o\nremount,nosuid,nodev,ro,nosuid\n--\n/v\n/m m\n"
+    );
+    // The flags that the mount had were dropped: after `remount,ro` set-user-id programs and device
+    // nodes of the vault worked.
     let findmnt = "#!/bin/sh\necho rw,nosuid,nodev,noexec,relatime\n";
     fs::write(fake.path().join("findmnt"), findmnt).unwrap();
     fs::set_permissions(fake.path().join("findmnt"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -116,10 +178,17 @@ fn the_switch_for_io_uring_is_set_where_that_was_asked_for() {
         fs::write(&switch, before).unwrap();
         let path = format!("{}:/usr/bin:/bin", fake.path().display());
         let mut command = Command::new("sh");
-        command.arg(script("mount.kithfs")).args(["/v", "/m", "-o", options]).env("PATH", path).env("KITHFS_URING_SWITCH", &switch);
+        command
+            .arg(script("mount.kithfs"))
+            .args(["/v", "/m", "-o", options])
+            .env("PATH", path)
+            .env("KITHFS_URING_SWITCH", &switch);
         let output = command.output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        (String::from_utf8(output.stdout).unwrap().contains("uring"), fs::read_to_string(&switch).unwrap())
+        (
+            String::from_utf8(output.stdout).unwrap().contains("uring"),
+            fs::read_to_string(&switch).unwrap(),
+        )
     };
     assert_eq!(mount("nodev,uring", "N\n"), (true, "Y\n".to_owned()));
     assert_eq!(mount("uring", "Y\n"), (true, "Y\n".to_owned()));
@@ -131,14 +200,25 @@ fn the_switch_for_io_uring_is_set_where_that_was_asked_for() {
 fn installing_and_removing() {
     let dest = tempfile::tempdir().unwrap();
     let install = |arguments: &[&str]| {
-        let output = Command::new("sh").arg(script("install.sh")).args(arguments).env("DESTDIR", dest.path()).env_remove("PREFIX").output();
+        let output = Command::new("sh")
+            .arg(script("install.sh"))
+            .args(arguments)
+            .env("DESTDIR", dest.path())
+            .env_remove("PREFIX")
+            .output();
         assert!(output.unwrap().status.success());
     };
     let sbin = dest.path().join("usr/sbin");
     install(&["--prefix", "/usr"]);
     install(&["--prefix=/usr"]);
-    assert_eq!(fs::read(sbin.join("mount.kithfs")).unwrap(), fs::read(script("mount.kithfs")).unwrap());
-    assert_eq!(fs::metadata(sbin.join("mount.kithfs")).unwrap().permissions().mode() & 0o777, 0o755);
+    assert_eq!(
+        fs::read(sbin.join("mount.kithfs")).unwrap(),
+        fs::read(script("mount.kithfs")).unwrap()
+    );
+    assert_eq!(
+        fs::metadata(sbin.join("mount.kithfs")).unwrap().permissions().mode() & 0o777,
+        0o755
+    );
     assert_eq!(fs::read_link(sbin.join("mount.fuse.kithfs")).unwrap(), Path::new("mount.kithfs"));
     assert_eq!(fs::read_dir(&sbin).unwrap().count(), 2);
     install(&["--uninstall", "--prefix", "/usr"]);

@@ -1,4 +1,5 @@
-//! Which name an entry is shown with, and which entry a name leads to: the same, whatever stands in a directory of the store.
+//! Which name an entry is shown with, and which entry a name leads to: the same, whatever stands in
+//! a directory of the store.
 
 #[path = "support/members.rs"]
 mod members;
@@ -10,11 +11,11 @@ mod vaults;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
-use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Call, Dir, RenameMode as StoreRename};
 use kithfs::crypto::Suite;
-use kithfs::sharing::Identity;
+use kithfs::roster::Identity;
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::store::mem::MemStore;
+use kithfs::store::{Call, Dir, RenameMode as StoreRename};
 use kithfs::vault::{CreateShare, LockMode, ROOT, RenameMode, Vault};
 use members::{beside, founded, key, open_as, quiet, root_share, trusting, with_bob};
 use vaults::{CALLER, READ_WRITE, Seeded, at, faults, get, mkdir, put, rename, write_at};
@@ -89,7 +90,8 @@ fn stash(root: &Arc<dyn Dir>, from: &[u8], to: &[u8]) {
     root.rename(from, &**root, to, StoreRename::NoReplace).unwrap();
 }
 
-/// Vaults whose names are under several folder keys, and what names are stored as under each of them.
+/// Vaults whose names are under several folder keys, and what names are stored as under each of
+/// them.
 struct Epochs {
     store: MemStore,
     ann: Identity,
@@ -115,18 +117,32 @@ const SUFFIXES: [(&str, bool); 11] = [
 ];
 
 impl Epochs {
-    /// Names that collide with each other's conflict copies and with what older ones are shown as, and some that only just have room.
+    /// Names that collide with each other's conflict copies and with what older ones are shown as,
+    /// and some that only just have room.
     fn plain() -> Vec<Vec<u8>> {
-        let mut all = vec![b"x".to_vec(), LONG.to_vec(), vec![b's'; 183], vec![b'm'; 251], vec![b'f'; 234], vec![b'f'; 235]];
+        let mut all = vec![
+            b"x".to_vec(),
+            LONG.to_vec(),
+            vec![b's'; 183],
+            vec![b'm'; 251],
+            vec![b'f'; 234],
+            vec![b'f'; 235],
+        ];
         for (suffix, _) in SUFFIXES {
-            all.extend([with(b"x", suffix), with(&LONG, suffix), with(&[b's'; 170], suffix), with(&[b'f'; 210], suffix)]);
+            all.extend([
+                with(b"x", suffix),
+                with(&LONG, suffix),
+                with(&[b's'; 170], suffix),
+                with(&[b'f'; 210], suffix),
+            ]);
         }
         all.sort();
         all.dedup();
         all
     }
 
-    /// Stored names of `plain` in the root under the current key. The sealed long names stay there; no entry does.
+    /// Stored names of `plain` in the root under the current key. The sealed long names stay there;
+    /// no entry does.
     fn note(store: &MemStore, ann: &Identity, plain: &[Vec<u8>]) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let vault = open_as(store, ann).unwrap();
         let mut all = BTreeMap::new();
@@ -143,7 +159,8 @@ impl Epochs {
         all
     }
 
-    /// Under the key of epoch 1, two keys of epoch 2 on the two sides of a fork, and, where that is settled, the key of epoch 3.
+    /// Under the key of epoch 1, two keys of epoch 2 on the two sides of a fork, and, where that is
+    /// settled, the key of epoch 3.
     fn new(is_settled: bool) -> Epochs {
         let (store, ann) = founded(vec![]);
         let mut plain = Self::plain();
@@ -169,7 +186,9 @@ impl Epochs {
             return Epochs { store, ann, keys, current: 3 };
         }
         let vault = beside(&store, &ann);
-        let current = (1..3).find(|at| keys[*at][&b"x"[..]] == stored(&vault, b"x")).expect("one of the two sides");
+        let current = (1..3)
+            .find(|at| keys[*at][&b"x"[..]] == stored(&vault, b"x"))
+            .expect("one of the two sides");
         drop(vault);
         Epochs { store, ann, keys, current }
     }
@@ -177,8 +196,9 @@ impl Epochs {
 
 #[test]
 fn each_entry_is_listed_once_under_a_name_that_leads_to_it_whatever_stands_beside_it() {
-    // A listing showed one name for two entries, of which only one was found under it: that of a conflict copy and of a file that was
-    // really named so, of copies under two folder keys, of an older name that had no room for what would have told it from the newer one.
+    // A listing showed one name for two entries, of which only one was found under it: that of a
+    // conflict copy and of a file that was really named so, of copies under two folder keys, of an
+    // older name that had no room for what would have told it from the newer one.
     let (mut seen_stored, mut seen_beside, mut seen_hidden) = (0, 0, 0);
     for epochs in [Epochs::new(false), Epochs::new(true)] {
         let all: Vec<&Vec<u8>> = epochs.keys[0].keys().collect();
@@ -187,14 +207,18 @@ fn each_entry_is_listed_once_under_a_name_that_leads_to_it_whatever_stands_besid
             let store = epochs.store.snapshot();
             let root = store.root();
             // A few names and suffixes with everything that they can make, so that much collides.
-            let pick = |n: usize| (0..n).map(|_| random.below(all.len() as u64) as usize).collect::<Vec<_>>();
+            let pick = |n: usize| {
+                (0..n).map(|_| random.below(all.len() as u64) as usize).collect::<Vec<_>>()
+            };
             let plain = pick(3 + random.below(8) as usize);
             let mut made: BTreeMap<Vec<u8>, (usize, Vec<u8>, &str, bool)> = BTreeMap::new();
             for (suffix, is_known) in SUFFIXES {
                 if random.below(2) == 0 {
                     continue;
                 }
-                for (key, at) in (0..epochs.keys.len()).flat_map(|key| plain.iter().map(move |at| (key, *at))) {
+                for (key, at) in
+                    (0..epochs.keys.len()).flat_map(|key| plain.iter().map(move |at| (key, *at)))
+                {
                     let entry = with(&epochs.keys[key][all[at]], suffix);
                     if random.below(3) > 0 && entry.len() <= 255 && !made.contains_key(&entry) {
                         if random.below(4) == 0 {
@@ -217,13 +241,22 @@ fn each_entry_is_listed_once_under_a_name_that_leads_to_it_whatever_stands_besid
             let vault = beside(&store, &epochs.ann);
             let what = format!("seed {seed}, current {}", epochs.current);
             let listed = listed(&vault);
-            let by_name: BTreeMap<&[u8], u64> = listed.iter().map(|(name, ino)| (&name[..], *ino)).collect();
+            let by_name: BTreeMap<&[u8], u64> =
+                listed.iter().map(|(name, ino)| (&name[..], *ino)).collect();
             assert_eq!(by_name.len(), listed.len(), "{what}: a name is listed twice");
             let mut shown = 0;
             for (entry, (key, name, suffix, is_known)) in &made {
                 let ino = root.stat(entry).unwrap().ino;
-                let names: Vec<&[u8]> = by_name.iter().filter(|(_, other)| **other == ino).map(|(name, _)| *name).collect();
-                let what = format!("{what}: {} ({key}, {}{suffix})", entry.escape_ascii(), name.escape_ascii());
+                let names: Vec<&[u8]> = by_name
+                    .iter()
+                    .filter(|(_, other)| **other == ino)
+                    .map(|(name, _)| *name)
+                    .collect();
+                let what = format!(
+                    "{what}: {} ({key}, {}{suffix})",
+                    entry.escape_ascii(),
+                    name.escape_ascii()
+                );
                 if !is_known {
                     assert_eq!(names, Vec::<&[u8]>::new(), "{what}: is foreign");
                     continue;
@@ -231,14 +264,20 @@ fn each_entry_is_listed_once_under_a_name_that_leads_to_it_whatever_stands_besid
                 let is_lost = lost.contains(&entry[..entry.len() - suffix.len()]);
                 let Some(name) = names.first() else {
                     // Only where an entry is really named as this one is stored.
-                    let other = inode(&vault, entry).unwrap_or_else(|| panic!("{what}: is not listed"));
+                    let other =
+                        inode(&vault, entry).unwrap_or_else(|| panic!("{what}: is not listed"));
                     assert!(other != ino && by_name[&entry[..]] == other, "{what}: is not listed");
                     seen_hidden += 1;
                     continue;
                 };
                 assert_eq!(names.len(), 1, "{what}");
                 shown += 1;
-                assert_eq!(inode(&vault, name), Some(ino), "{what}: shown as {}", name.escape_ascii());
+                assert_eq!(
+                    inode(&vault, name),
+                    Some(ino),
+                    "{what}: shown as {}",
+                    name.escape_ascii()
+                );
                 assert_eq!(stored(&vault, name), *entry, "{what}");
                 assert_eq!(vault.plain_path(entry).unwrap(), *name, "{what}");
                 let sealed = [&all[0][..0], &made[entry].1, suffix.as_bytes()].concat();
@@ -247,16 +286,30 @@ fn each_entry_is_listed_once_under_a_name_that_leads_to_it_whatever_stands_besid
                 } else if *name == &entry[..] {
                     seen_stored += usize::from(!is_lost);
                 } else if *name != &sealed[..] {
-                    assert!(!is_lost && name.starts_with(&sealed), "{what}: {}", name.escape_ascii());
+                    assert!(
+                        !is_lost && name.starts_with(&sealed),
+                        "{what}: {}",
+                        name.escape_ascii()
+                    );
                     seen_beside += 1;
                 }
-                // What is not listed is not found, but for a long name that is lost: its hash says whose it is.
+                // What is not listed is not found, but for a long name that is lost: its hash says
+                // whose it is.
                 let number = [1, 2, 2, 3][*key];
-                for other in [sealed.clone(), with(&sealed, &format!(" (conflict, epoch {number})")), entry.clone()] {
+                for other in [
+                    sealed.clone(),
+                    with(&sealed, &format!(" (conflict, epoch {number})")),
+                    entry.clone(),
+                ] {
                     if other.len() <= 255 && !by_name.contains_key(&other[..]) {
                         let found = inode(&vault, &other);
-                        let is_of_lost = || lost.iter().any(|lost| stored(&vault, &other).starts_with(lost));
-                        assert!(found.is_none() || is_of_lost(), "{what}: {} is found", other.escape_ascii());
+                        let is_of_lost =
+                            || lost.iter().any(|lost| stored(&vault, &other).starts_with(lost));
+                        assert!(
+                            found.is_none() || is_of_lost(),
+                            "{what}: {} is found",
+                            other.escape_ascii()
+                        );
                     }
                 }
             }
@@ -264,13 +317,17 @@ fn each_entry_is_listed_once_under_a_name_that_leads_to_it_whatever_stands_besid
         }
     }
     // That the cases are among them.
-    assert!(seen_stored > 100 && seen_beside > 100 && seen_hidden > 0, "{seen_stored} {seen_beside} {seen_hidden}");
+    assert!(
+        seen_stored > 100 && seen_beside > 100 && seen_hidden > 0,
+        "{seen_stored} {seen_beside} {seen_hidden}"
+    );
 }
 
 #[test]
 fn a_conflict_copy_beside_an_entry_of_its_name_is_read_written_renamed_and_removed() {
-    // The copy was shown under the name of the other entry, which was what every path with that name led to: it could be neither read nor
-    // removed, and what a directory copied so held was out of reach.
+    // The copy was shown under the name of the other entry, which was what every path with that
+    // name led to: it could be neither read nor removed, and what a directory copied so held was
+    // out of reach.
     for name in [&b"x"[..], &LONG] {
         let (store, ann) = founded(vec![]);
         let root = store.root();
@@ -283,7 +340,8 @@ fn a_conflict_copy_beside_an_entry_of_its_name_is_read_written_renamed_and_remov
             mkdir(&vault, dir).unwrap();
             put(&vault, &with(dir, "/inside"), inside).unwrap();
         }
-        let (file, folder) = (with(&stored(&vault, name), " (1)"), with(&stored(&vault, &dir), " (1)"));
+        let (file, folder) =
+            (with(&stored(&vault, name), " (1)"), with(&stored(&vault, &dir), " (1)"));
         vault.close().unwrap();
         copy(&root, &file[..file.len() - 4], &file);
         copy(&root, &folder[..folder.len() - 4], &folder);
@@ -299,8 +357,14 @@ fn a_conflict_copy_beside_an_entry_of_its_name_is_read_written_renamed_and_remov
         assert_eq!((read(name), read(&file)), (b"first".to_vec(), b"changed".to_vec()));
         assert_eq!(faults(&vault), Vec::<String>::new());
         // A name that is shown is taken.
-        assert_eq!(at(&vault, b"", |root| vault.mkdir(&CALLER, root, &file, 0o755)).unwrap_err().errno(), libc::EEXIST);
-        assert_eq!(rename(&vault, name, &file, RenameMode::NoReplace).unwrap_err().errno(), libc::EEXIST);
+        assert_eq!(
+            at(&vault, b"", |root| vault.mkdir(&CALLER, root, &file, 0o755)).unwrap_err().errno(),
+            libc::EEXIST
+        );
+        assert_eq!(
+            rename(&vault, name, &file, RenameMode::NoReplace).unwrap_err().errno(),
+            libc::EEXIST
+        );
         rename(&vault, &folder, b"kept", RenameMode::NoReplace).unwrap();
         rename(&vault, &file, b"kept file", RenameMode::NoReplace).unwrap();
         vault.close().unwrap();
@@ -311,10 +375,14 @@ fn a_conflict_copy_beside_an_entry_of_its_name_is_read_written_renamed_and_remov
         assert_eq!(get(&vault, b"kept file").unwrap(), b"changed");
         assert_eq!(faults(&vault), Vec::<String>::new());
 
-        // Copies of both once more, of which one is removed and the other gets the name when that is free.
+        // Copies of both once more, of which one is removed and the other gets the name when that
+        // is free.
         copy(&root, &file[..file.len() - 4], &file);
         copy(&root, &folder[..folder.len() - 4], &folder);
-        assert_eq!(names(&vault), set([name, &real, &file, &dir, &real_dir, &folder, b"kept", b"kept file"]));
+        assert_eq!(
+            names(&vault),
+            set([name, &real, &file, &dir, &real_dir, &folder, b"kept", b"kept file"])
+        );
         vault.unlink(ROOT, &file).unwrap();
         assert_eq!(get(&vault, &real).unwrap(), b"really named so");
         assert_eq!(inode(&vault, &file), None);
@@ -331,8 +399,8 @@ fn a_conflict_copy_beside_an_entry_of_its_name_is_read_written_renamed_and_remov
 
 #[test]
 fn a_name_that_was_taken_away_is_free_for_who_took_it_and_the_copy_that_claims_it_stays_as_it_is() {
-    // A program renamed a file to keep it as a backup and wrote a new one of its name, into the conflict copy beside it, which had got the
-    // name meanwhile: what was only there was lost.
+    // A program renamed a file to keep it as a backup and wrote a new one of its name, into the
+    // conflict copy beside it, which had got the name meanwhile: what was only there was lost.
     type Away = fn(&Vault, &[u8]);
     let ways: [Away; 3] = [
         |vault, name| rename(vault, name, b"backup", RenameMode::Replace).unwrap(),
@@ -350,7 +418,11 @@ fn a_name_that_was_taken_away_is_free_for_who_took_it_and_the_copy_that_claims_i
             let copied = with(&original, " (1)");
             copy(&root, &original, &copied);
             put(&vault, name, b"first").unwrap();
-            assert_eq!(get(&vault, &real).unwrap(), b"the copy's only bytes", "as long as nothing has the name");
+            assert_eq!(
+                get(&vault, &real).unwrap(),
+                b"the copy's only bytes",
+                "as long as nothing has the name"
+            );
             rename(&vault, &real, b"aside", RenameMode::NoReplace).unwrap();
             put(&vault, &real, b"really named so").unwrap();
             put(&vault, b"replaced", b"").unwrap();
@@ -361,14 +433,21 @@ fn a_name_that_was_taken_away_is_free_for_who_took_it_and_the_copy_that_claims_i
 
             take_away(&vault, &real);
             assert_eq!(inode(&vault, &real), None);
-            assert_eq!(names(&vault).intersection(&before).count(), before.len() - 1, "no other entry has another name");
+            assert_eq!(
+                names(&vault).intersection(&before).count(),
+                before.len() - 1,
+                "no other entry has another name"
+            );
             assert_eq!(get(&vault, &copied).unwrap(), b"the copy's only bytes");
             put(&vault, &real, b"written anew").unwrap();
             assert_eq!(get(&vault, &real).unwrap(), b"written anew");
             assert_eq!(get(&vault, &copied).unwrap(), b"the copy's only bytes");
             // And once more, for what was made anew.
             take_away(&vault, &real);
-            assert_eq!((inode(&vault, &real), get(&vault, &copied).unwrap()), (None, b"the copy's only bytes".to_vec()));
+            assert_eq!(
+                (inode(&vault, &real), get(&vault, &copied).unwrap()),
+                (None, b"the copy's only bytes".to_vec())
+            );
             assert_eq!(faults(&vault), Vec::<String>::new());
             vault.close().unwrap();
 
@@ -383,8 +462,9 @@ fn a_name_that_was_taken_away_is_free_for_who_took_it_and_the_copy_that_claims_i
 
 #[test]
 fn what_is_removed_and_made_anew_leaves_every_other_entry_its_name_whatever_claims_it() {
-    // The same as above, for all kinds of entries that can claim one name: after a removal another entry was shown under the name, and found
-    // under the one that it was shown with no longer, so that who went through a listing did not find it.
+    // The same as above, for all kinds of entries that can claim one name: after a removal another
+    // entry was shown under the name, and found under the one that it was shown with no longer, so
+    // that who went through a listing did not find it.
     let epochs = Epochs::new(true);
     let all: Vec<&Vec<u8>> = epochs.keys[0].keys().collect();
     let mut claimed = 0;
@@ -394,7 +474,9 @@ fn what_is_removed_and_made_anew_leaves_every_other_entry_its_name_whatever_clai
         let root = store.root();
         let plain: Vec<usize> = (0..3).map(|_| random.below(all.len() as u64) as usize).collect();
         for (suffix, _) in SUFFIXES.iter().filter(|(_, is_known)| *is_known) {
-            for (key, at) in (0..epochs.keys.len()).flat_map(|key| plain.iter().map(move |at| (key, *at))) {
+            for (key, at) in
+                (0..epochs.keys.len()).flat_map(|key| plain.iter().map(move |at| (key, *at)))
+            {
                 let entry = with(&epochs.keys[key][all[at]], suffix);
                 if random.below(3) > 0 && entry.len() <= 255 && root.stat(&entry).is_err() {
                     drop(root.create_file(&entry, 0o600).unwrap());
@@ -407,7 +489,8 @@ fn what_is_removed_and_made_anew_leaves_every_other_entry_its_name_whatever_clai
             if expected.is_empty() {
                 break;
             }
-            let name = expected.keys().nth(random.below(expected.len() as u64) as usize).unwrap().clone();
+            let name =
+                expected.keys().nth(random.below(expected.len() as u64) as usize).unwrap().clone();
             let what = format!("seed {seed}, step {step}: {}", name.escape_ascii());
             let ino = expected.remove(&name).unwrap();
             if random.below(2) == 0 {
@@ -429,7 +512,8 @@ fn what_is_removed_and_made_anew_leaves_every_other_entry_its_name_whatever_clai
         }
         vault.close().unwrap();
         // What has another name for who opens it anew was claimed by several.
-        let again: BTreeMap<Vec<u8>, u64> = listed(&beside(&store, &epochs.ann)).into_iter().collect();
+        let again: BTreeMap<Vec<u8>, u64> =
+            listed(&beside(&store, &epochs.ann)).into_iter().collect();
         claimed += usize::from(again != expected);
     }
     assert!(claimed > 10, "{claimed}");
@@ -437,8 +521,8 @@ fn what_is_removed_and_made_anew_leaves_every_other_entry_its_name_whatever_clai
 
 #[test]
 fn a_conflict_copy_of_a_long_name_without_room_for_its_suffix_is_entered_and_renamed() {
-    // Such a copy was said to have lost its name, and what was in a directory copied so was sought under an id that followed from what was
-    // left of it.
+    // Such a copy was said to have lost its name, and what was in a directory copied so was sought
+    // under an id that followed from what was left of it.
     let (store, ann) = founded(vec![]);
     let root = store.root();
     let long = vec![b'l'; 250];
@@ -454,7 +538,10 @@ fn a_conflict_copy_of_a_long_name_without_room_for_its_suffix_is_entered_and_ren
     assert_eq!(faults(&vault), Vec::<String>::new());
     put(&vault, &with(&entry, "/more"), b"more").unwrap();
     rename(&vault, &entry, b"kept", RenameMode::NoReplace).unwrap();
-    assert_eq!((get(&vault, b"kept/inside").unwrap(), get(&vault, b"kept/more").unwrap()), (b"inside".to_vec(), b"more".to_vec()));
+    assert_eq!(
+        (get(&vault, b"kept/inside").unwrap(), get(&vault, b"kept/more").unwrap()),
+        (b"inside".to_vec(), b"more".to_vec())
+    );
     assert_eq!(faults(&vault), Vec::<String>::new());
 }
 
@@ -466,7 +553,10 @@ fn a_name_that_a_conflict_copy_is_shown_with_is_taken() {
     put(&vault, b"x", b"first").unwrap();
     let entry = stored(&vault, b"x");
     copy(&store.root(), &entry, &with(&entry, " (1)"));
-    assert_eq!(vault.create_file(&CALLER, ROOT, b"x (1)", 0o644, READ_WRITE).unwrap_err().errno(), libc::EEXIST);
+    assert_eq!(
+        vault.create_file(&CALLER, ROOT, b"x (1)", 0o644, READ_WRITE).unwrap_err().errno(),
+        libc::EEXIST
+    );
     assert_eq!(vault.mkdir(&CALLER, ROOT, b"x (1)", 0o755).unwrap_err().errno(), libc::EEXIST);
     assert_eq!(vault.symlink(&CALLER, ROOT, b"x (1)", b"x").unwrap_err().errno(), libc::EEXIST);
     assert_eq!(names(&vault), set([b"x", b"x (1)"]));
@@ -486,12 +576,20 @@ fn a_stored_name_is_found_only_where_the_entry_is_shown_with_it() {
         put(&vault, name, b"").unwrap();
         let entry = stored(&vault, name);
         copy(&store.root(), &entry, &with(&entry, " (1)"));
-        for other in [entry.clone(), with(&entry, " (1)"), [b"+name-", &entry[1..]].concat(), b"+share".to_vec()] {
+        for other in [
+            entry.clone(),
+            with(&entry, " (1)"),
+            [b"+name-", &entry[1..]].concat(),
+            b"+share".to_vec(),
+        ] {
             assert_eq!(inode(&vault, &other), None, "{}", other.escape_ascii());
         }
         // It is free for whoever wants to use it.
         put(&vault, &entry, b"another").unwrap();
-        assert_eq!((get(&vault, &entry).unwrap(), get(&vault, name).unwrap()), (b"another".to_vec(), Vec::new()));
+        assert_eq!(
+            (get(&vault, &entry).unwrap(), get(&vault, name).unwrap()),
+            (b"another".to_vec(), Vec::new())
+        );
     }
 }
 
@@ -514,10 +612,17 @@ fn an_entry_all_of_whose_names_others_have_is_told_of_and_brought_back() {
     vault.release_dir(handle);
     assert_eq!(get(&vault, &entry).unwrap(), b"named like it");
     let found = vault.check(b"", &mut |_| ()).unwrap().faults;
-    assert!(found.len() == 1 && found[0].cipher == entry && found[0].what == "has lost its long name", "{found:?}");
+    assert!(
+        found.len() == 1 && found[0].cipher == entry && found[0].what == "has lost its long name",
+        "{found:?}"
+    );
     vault.repair(&found, b"run", &mut |_| true).unwrap();
     assert_eq!(faults(&vault), Vec::<String>::new());
-    assert_eq!(get(&vault, &LONG).unwrap(), b"of a lost name", "its own header says what it was named");
+    assert_eq!(
+        get(&vault, &LONG).unwrap(),
+        b"of a lost name",
+        "its own header says what it was named"
+    );
     assert_eq!(get(&vault, &entry).unwrap(), b"named like it");
 
     // A conflict copy beside a file of its name, and one that is named as it is stored.
@@ -528,10 +633,24 @@ fn an_entry_all_of_whose_names_others_have_is_told_of_and_brought_back() {
     vault.close().unwrap();
     copy(&root, &entry[..entry.len() - 4], &entry);
     let vault = vaults::open(store.root()).unwrap();
-    assert_eq!(names(&vault), set([b"x", b"x (1)", &entry, &LONG, &with(b"=", std::str::from_utf8(&stored(&vault, &LONG)[1..]).unwrap())]));
+    assert_eq!(
+        names(&vault),
+        set([
+            b"x",
+            b"x (1)",
+            &entry,
+            &LONG,
+            &with(b"=", std::str::from_utf8(&stored(&vault, &LONG)[1..]).unwrap())
+        ])
+    );
     assert_eq!(get(&vault, &entry).unwrap(), b"named like it");
     let found = vault.check(b"", &mut |_| ()).unwrap().faults;
-    assert!(found.len() == 1 && found[0].cipher == entry && found[0].what.contains("other entries have its names"), "{found:?}");
+    assert!(
+        found.len() == 1
+            && found[0].cipher == entry
+            && found[0].what.contains("other entries have its names"),
+        "{found:?}"
+    );
     vault.repair(&found, b"run", &mut |_| true).unwrap();
     assert_eq!(faults(&vault), Vec::<String>::new());
     assert_eq!(get(&vault, b"lost+found/run/x").unwrap(), b"first");
@@ -561,14 +680,18 @@ fn the_example_of_the_specification_holds() {
     }
     let vault = beside(&store, &ann);
     for (entry, shown) in &expected {
-        assert_eq!((vault.plain_path(entry).unwrap(), stored(&vault, shown)), (shown.to_vec(), entry.clone()));
+        assert_eq!(
+            (vault.plain_path(entry).unwrap(), stored(&vault, shown)),
+            (shown.to_vec(), entry.clone())
+        );
     }
     assert_eq!(names(&vault), expected.iter().map(|(_, shown)| shown.to_vec()).collect());
 }
 
 #[test]
 fn names_under_two_folder_keys_are_told_apart_where_there_is_no_room_for_the_epoch() {
-    // Both were listed under one name, of which the newer entry was found; the other could not even be removed.
+    // Both were listed under one name, of which the newer entry was found; the other could not even
+    // be removed.
     let (store, ann) = founded(vec![]);
     let root = store.root();
     let long = vec![b'l'; 250];
@@ -578,12 +701,14 @@ fn names_under_two_folder_keys_are_told_apart_where_there_is_no_room_for_the_epo
     }
     mkdir(&vault, b"d").unwrap();
     put(&vault, b"d/inside", b"of epoch 1").unwrap();
-    let [old_long, old_x, old_one, old_d] = [&long[..], b"x", b"x (1)", b"d"].map(|name| stored(&vault, name));
+    let [old_long, old_x, old_one, old_d] =
+        [&long[..], b"x", b"x (1)", b"d"].map(|name| stored(&vault, name));
     vault.close().unwrap();
     // A sync tool's copies, some of copies, come with them.
     copy(&root, &old_d, &with(&old_d, " (1)"));
     copy(&root, &old_x, &with(&old_x, " (1)"));
-    let aside: Vec<Vec<u8>> = raw::names(&*root).into_iter().filter(|name| !name.starts_with(b"+")).collect();
+    let aside: Vec<Vec<u8>> =
+        raw::names(&*root).into_iter().filter(|name| !name.starts_with(b"+")).collect();
     let sidecar = [b"+name-", &old_long[1..]].concat();
     for (n, name) in aside.iter().chain([&sidecar]).enumerate() {
         stash(&root, name, format!("+aside-{n}").as_bytes());
@@ -602,7 +727,8 @@ fn names_under_two_folder_keys_are_told_apart_where_there_is_no_room_for_the_epo
     }
     let vault = open_as(&store, &ann).unwrap();
     let (copy_x, copy_d) = (with(&old_x, " (1)"), with(&old_d, " (1)"));
-    // Of two older entries for which the name with the epoch is the next one has it the one that was named so.
+    // Of two older entries for which the name with the epoch is the next one has it the one that
+    // was named so.
     let shown = [
         (&long[..], &b"of epoch 2"[..]),
         (&old_long, b"of epoch 1"),
@@ -620,16 +746,22 @@ fn names_under_two_folder_keys_are_told_apart_where_there_is_no_room_for_the_epo
     for (name, bytes) in shown {
         assert_eq!(get(&vault, name).unwrap(), bytes, "{}", name.escape_ascii());
     }
-    for (name, bytes) in [(&b"d"[..], b"of epoch 1"), (b"d (1)", b"of epoch 2"), (&copy_d, b"of epoch 1")] {
+    for (name, bytes) in
+        [(&b"d"[..], b"of epoch 1"), (b"d (1)", b"of epoch 2"), (&copy_d, b"of epoch 1")]
+    {
         assert_eq!(get(&vault, &with(name, "/inside")).unwrap(), bytes, "{}", name.escape_ascii());
     }
     assert_eq!(faults(&vault), Vec::<String>::new());
-    // A pass seals what can have its name anew, and tells of the others; nothing is shown otherwise than before.
+    // A pass seals what can have its name anew, and tells of the others; nothing is shown otherwise
+    // than before.
     let left = vault.reseal(b"", true, &mut quiet()).unwrap();
     assert_eq!((left.is_done(true), left.skipped, left.conflicts), (true, 0, 5), "{left:?}");
     assert_eq!(names(&vault), &files | &dirs);
     assert_eq!(get(&vault, &with(&copy_d, "/inside")).unwrap(), b"of epoch 1");
-    for (n, name) in [&old_long, &old_x, &copy_x, &copy_d, &b"x (1) (conflict, epoch 1)".to_vec()].into_iter().enumerate() {
+    for (n, name) in [&old_long, &old_x, &copy_x, &copy_d, &b"x (1) (conflict, epoch 1)".to_vec()]
+        .into_iter()
+        .enumerate()
+    {
         rename(&vault, name, format!("settled {n}").as_bytes(), RenameMode::NoReplace).unwrap();
     }
     assert_eq!(vault.pending(b"", &mut quiet()).unwrap().conflicts, 0);
@@ -642,7 +774,8 @@ fn names_under_two_folder_keys_are_told_apart_where_there_is_no_room_for_the_epo
 
 #[test]
 fn a_name_leads_nowhere_while_the_store_does_not_say_whose_it_is() {
-    // Where the store failed to say whether a newer entry of the name is there, an older one was taken for it.
+    // Where the store failed to say whether a newer entry of the name is there, an older one was
+    // taken for it.
     let (store, ann) = founded(vec![]);
     let (root, mut entries) = (store.root(), Vec::new());
     for epoch in 1..=3 {
@@ -657,7 +790,12 @@ fn a_name_leads_nowhere_while_the_store_does_not_say_whose_it_is() {
         root.create_file(old, 0o600).unwrap();
     }
     let plan = FaultPlan::new();
-    let vault = Vault::open(FaultStore::wrap(root.clone(), plan.clone()), &ann, trusting(true, LockMode::None)).unwrap();
+    let vault = Vault::open(
+        FaultStore::wrap(root.clone(), plan.clone()),
+        &ann,
+        trusting(true, LockMode::None),
+    )
+    .unwrap();
     plan.reset();
     let attr = vault.lookup(ROOT, b"x").unwrap();
     assert_eq!(attr.ino, root.stat(&entries[1]).unwrap().ino);
@@ -665,7 +803,12 @@ fn a_name_leads_nowhere_while_the_store_does_not_say_whose_it_is() {
     vault.forget(attr.node, 1);
     for nth in 1..=calls {
         plan.reset();
-        plan.add(Fault { calls: Calls::Of(Call::Stat), when: When::Nth(nth), errno: libc::EIO, short: false });
+        plan.add(Fault {
+            calls: Calls::Of(Call::Stat),
+            when: When::Nth(nth),
+            errno: libc::EIO,
+            short: false,
+        });
         match vault.lookup(ROOT, b"x") {
             Ok(other) => {
                 assert_eq!(other.ino, attr.ino);
@@ -679,7 +822,8 @@ fn a_name_leads_nowhere_while_the_store_does_not_say_whose_it_is() {
 
 #[test]
 fn a_listing_of_ordinary_names_asks_the_store_for_nothing_more() {
-    // A directory of a million entries is listed; each stat of the store is one more system call then, or one more trip to a server.
+    // A directory of a million entries is listed; each stat of the store is one more system call
+    // then, or one more trip to a server.
     let (store, ann) = founded(vec![]);
     let vault = open_as(&store, &ann).unwrap();
     const COUNT: u64 = 100;
@@ -689,7 +833,12 @@ fn a_listing_of_ordinary_names_asks_the_store_for_nothing_more() {
     vault.close().unwrap();
     let stats = || {
         let plan = FaultPlan::new();
-        let vault = Vault::open(FaultStore::wrap(store.root(), plan.clone()), &ann, trusting(true, LockMode::None)).unwrap();
+        let vault = Vault::open(
+            FaultStore::wrap(store.root(), plan.clone()),
+            &ann,
+            trusting(true, LockMode::None),
+        )
+        .unwrap();
         plan.reset();
         assert_eq!(listed(&vault).len() as u64, COUNT);
         plan.count(Calls::Of(Call::Stat))
@@ -698,13 +847,17 @@ fn a_listing_of_ordinary_names_asks_the_store_for_nothing_more() {
     assert!(few < 5, "{few}");
     root_share(&beside(&store, &ann)).rekey().unwrap();
     let now = stats();
-    assert!(now <= COUNT + few, "one for each, which tells whether a newer one has the name: {now}");
+    assert!(
+        now <= COUNT + few,
+        "one for each, which tells whether a newer one has the name: {now}"
+    );
 }
 
 #[test]
 fn a_directory_that_has_lost_its_long_name_takes_nothing_under_an_id_that_it_has_not() {
-    // The sealed name had not come yet. What was put into the directory meanwhile was sealed for an id that followed from what is left of the
-    // name, and could not be read when that was there; a directory that was renamed kept this id for ever.
+    // The sealed name had not come yet. What was put into the directory meanwhile was sealed for an
+    // id that followed from what is left of the name, and could not be read when that was there; a
+    // directory that was renamed kept this id for ever.
     let (store, ann) = founded(vec![]);
     let root = store.root();
     let vault = open_as(&store, &ann).unwrap();
@@ -716,7 +869,9 @@ fn a_directory_that_has_lost_its_long_name_takes_nothing_under_an_id_that_it_has
     stash(&root, &sidecar, b"+late");
     let vault = open_as(&store, &ann).unwrap();
     assert_eq!(names(&vault), set([&entry]));
-    let refused = |outcome: Result<(), kithfs::vault::Error>| assert_eq!(outcome.unwrap_err().errno(), libc::EIO);
+    let refused = |outcome: Result<(), kithfs::vault::Error>| {
+        assert_eq!(outcome.unwrap_err().errno(), libc::EIO)
+    };
     refused(put(&vault, &with(&entry, "/new"), b"new"));
     refused(rename(&vault, &entry, b"renamed", RenameMode::NoReplace));
     stash(&root, b"+late", &sidecar);
@@ -740,7 +895,9 @@ fn what_a_former_member_signed_in_a_directory_without_its_name_stays_valid() {
     let hidden = raw::read(&*root, &sidecar);
     root.unlink(&sidecar).unwrap();
     let mut unread = 0;
-    root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut |progress| unread = progress.unread).unwrap();
+    root_share(&beside(&store, &ann))
+        .remove(&[key(&bob)], &mut |progress| unread = progress.unread)
+        .unwrap();
     assert_eq!(unread, 1, "it is told that there may be more");
     raw::write(&*root, &sidecar, &hidden);
     let vault = open_as(&store, &ann).unwrap();
@@ -749,7 +906,8 @@ fn what_a_former_member_signed_in_a_directory_without_its_name_stays_valid() {
 
 #[test]
 fn a_file_that_has_lost_its_long_name_keeps_what_tells_it_when_it_is_changed() {
-    // The name in its header, by which a check restores it, was replaced by what was left of the name.
+    // The name in its header, by which a check restores it, was replaced by what was left of the
+    // name.
     let store = alone();
     let vault = vaults::open(store.root()).unwrap();
     put(&vault, &LONG, b"before").unwrap();
@@ -767,13 +925,20 @@ fn a_file_that_has_lost_its_long_name_keeps_what_tells_it_when_it_is_changed() {
 
 #[test]
 fn a_copy_of_a_share_that_goes_leaves_what_leads_to_the_original() {
-    // A sync tool's copy of a nested share has the place of the original: with the copy, renamed or removed, went the junction of both.
+    // A sync tool's copy of a nested share has the place of the original: with the copy, renamed or
+    // removed, went the junction of both.
     for is_renamed in [false, true] {
         let (store, ann) = founded(vec![]);
         let root = store.root();
         let vault = open_as(&store, &ann).unwrap();
         mkdir(&vault, b"projects").unwrap();
-        vault.create_share(b"projects", &CreateShare { isolated: false, name: "Ann".into(), others: vec![] }, &mut quiet()).unwrap();
+        vault
+            .create_share(
+                b"projects",
+                &CreateShare { isolated: false, name: "Ann".into(), others: vec![] },
+                &mut quiet(),
+            )
+            .unwrap();
         let entry = stored(&vault, b"projects");
         vault.close().unwrap();
         copy(&root, &entry, &with(&entry, " (1)"));

@@ -9,18 +9,24 @@ mod vaults;
 
 use std::sync::Arc;
 
-use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
-use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Access, Dir, Kind, RenameMode as StoreRename};
 use kithfs::crypto::Suite;
-use kithfs::sharing::{Identity, Member, Role};
-use kithfs::vault::{CreateShare, Error, OpenOptions, Outcome, ROOT, RenameMode, SetXattr, Trust, Vault};
+use kithfs::roster::{Identity, Member, Role};
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::store::mem::MemStore;
+use kithfs::store::{Access, Dir, Kind, RenameMode as StoreRename};
+use kithfs::vault::{
+    CreateShare, Error, OpenOptions, Outcome, ROOT, RenameMode, SetXattr, Trust, Vault,
+};
 use members::{Memory, member, person, remembering};
 use raw::beneath;
 use vaults::{at, faults, get, mkdir, open, pattern, put, rename, settle, symlink, tree};
 
 fn with_bob(bob: &Identity) -> CreateShare {
-    CreateShare { isolated: false, name: "Ann".into(), others: vec![member(bob, Role::Writer, "Bob")] }
+    CreateShare {
+        isolated: false,
+        name: "Ann".into(),
+        others: vec![member(bob, Role::Writer, "Bob")],
+    }
 }
 
 /// A vault with a folder that has something of everything.
@@ -66,7 +72,10 @@ fn a_folder_becomes_a_share_and_its_members_open_it_alone() {
     let vault = open(store.root()).unwrap();
     let before = tree(&vault).unwrap();
     let mut last = None;
-    let id = vault.create_share(b"projects", &with_bob(&bob), &mut |progress| last = Some(*progress)).unwrap().share;
+    let id = vault
+        .create_share(b"projects", &with_bob(&bob), &mut |progress| last = Some(*progress))
+        .unwrap()
+        .share;
     let last = last.unwrap();
     assert_eq!((last.files, last.files_total), (5, 5), "each name of a file counts");
     assert_eq!(tree(&vault).unwrap(), before, "it is as it was");
@@ -76,8 +85,15 @@ fn a_folder_becomes_a_share_and_its_members_open_it_alone() {
     put(&vault, b"projects/of Ann", b"for Bob").unwrap();
     assert_eq!(faults(&vault), Vec::<String>::new());
     let stored = vault.cipher_path(b"projects").unwrap();
-    assert_eq!(vault.plain_path(&vault.cipher_path(b"projects/moved/note").unwrap()).unwrap(), b"projects/moved/note");
-    assert_eq!(share(&vault, b"projects", &with_bob(&bob)).unwrap(), id, "asked again it is what it is");
+    assert_eq!(
+        vault.plain_path(&vault.cipher_path(b"projects/moved/note").unwrap()).unwrap(),
+        b"projects/moved/note"
+    );
+    assert_eq!(
+        share(&vault, b"projects", &with_bob(&bob)).unwrap(),
+        id,
+        "asked again it is what it is"
+    );
     vault.close().unwrap();
 
     let folder = beneath(&store.root(), &stored);
@@ -93,7 +109,10 @@ fn a_folder_becomes_a_share_and_its_members_open_it_alone() {
     let author = |path: &[u8]| at(&vault, path, |node| vault.author(node)).unwrap();
     assert_eq!(author(b"projects/of Bob").unwrap().author, bob.public().sign);
     assert_eq!(author(b"private"), None);
-    assert!(matches!(Vault::open(store.root(), &bob, trusting()), Err(Error::NoAccess { .. })), "the vault itself stays Ann's");
+    assert!(
+        matches!(Vault::open(store.root(), &bob, trusting()), Err(Error::NoAccess { .. })),
+        "the vault itself stays Ann's"
+    );
 }
 
 #[test]
@@ -101,10 +120,13 @@ fn across_the_boundary_rename_and_link_give_exdev() {
     let (store, bob) = (filled(), person(2));
     let vault = open(store.root()).unwrap();
     share(&vault, b"projects", &with_bob(&bob)).unwrap();
-    let move_it = |from: &[u8], to: &[u8]| rename(&vault, from, to, RenameMode::Replace).unwrap_err().errno();
+    let move_it =
+        |from: &[u8], to: &[u8]| rename(&vault, from, to, RenameMode::Replace).unwrap_err().errno();
     assert_eq!(move_it(b"private", b"projects/private"), libc::EXDEV);
     assert_eq!(move_it(b"projects/plan", b"plan"), libc::EXDEV);
-    let link = at(&vault, b"private", |node| at(&vault, b"projects", |dir| vault.link(node, dir, b"x").map(|_| ())));
+    let link = at(&vault, b"private", |node| {
+        at(&vault, b"projects", |dir| vault.link(node, dir, b"x").map(|_| ()))
+    });
     assert_eq!(link.unwrap_err().errno(), libc::EXDEV);
 
     // Its own place can change, and it goes on being entered.
@@ -117,8 +139,15 @@ fn across_the_boundary_rename_and_link_give_exdev() {
     vault.close().unwrap();
     let vault = open(store.root()).unwrap();
     assert_eq!(get(&vault, b"elsewhere/works/new").unwrap(), b"new");
-    assert_eq!(at(&vault, b"elsewhere", |dir| vault.rmdir(dir, b"works")).unwrap_err().errno(), libc::ENOTEMPTY);
-    assert_eq!(get(&vault, b"elsewhere/works/new").unwrap(), b"new", "what is not empty stays open");
+    assert_eq!(
+        at(&vault, b"elsewhere", |dir| vault.rmdir(dir, b"works")).unwrap_err().errno(),
+        libc::ENOTEMPTY
+    );
+    assert_eq!(
+        get(&vault, b"elsewhere/works/new").unwrap(),
+        b"new",
+        "what is not empty stays open"
+    );
     assert_eq!(faults(&vault), Vec::<String>::new());
 }
 
@@ -130,13 +159,18 @@ fn an_empty_share_can_be_removed_and_a_share_can_stand_in_a_share() {
     let outer = share(&vault, b"new", &with_bob(&bob)).unwrap();
     mkdir(&vault, b"new/inner").unwrap();
     put(&vault, b"new/inner/file", b"inside").unwrap();
-    let inner = share(&vault, b"new/inner", &CreateShare { name: "Ann".into(), ..CreateShare::default() }).unwrap();
+    let inner =
+        share(&vault, b"new/inner", &CreateShare { name: "Ann".into(), ..CreateShare::default() })
+            .unwrap();
     assert_ne!(outer, inner);
     assert_eq!(get(&vault, b"new/inner/file").unwrap(), b"inside");
     let root = vault.resolve(b"new").unwrap().node;
     let nested = vault.resolve(b"new/inner").unwrap().node;
     let file = vault.resolve(b"new/inner/file").unwrap().node;
-    assert_eq!((vault.parent(file), vault.parent(nested), vault.parent(root)), (nested, root, ROOT));
+    assert_eq!(
+        (vault.parent(file), vault.parent(nested), vault.parent(root)),
+        (nested, root, ROOT)
+    );
     at(&vault, b"new/inner", |node| vault.set_xattr(node, b"user.a", b"b", SetXattr::Any)).unwrap();
     assert_eq!(faults(&vault), Vec::<String>::new());
     vault.unlink(nested, b"file").unwrap();
@@ -148,7 +182,8 @@ fn an_empty_share_can_be_removed_and_a_share_can_stand_in_a_share() {
 
 #[test]
 fn a_share_planted_by_the_storage_host_is_not_entered() {
-    // Mallory makes a share with a slot for Ann and puts it in the place of a folder: what Ann copies in would be his to read.
+    // Mallory makes a share with a slot for Ann and puts it in the place of a folder: what Ann
+    // copies in would be his to read.
     let (store, mallory) = (filled(), person(6));
     let root = store.root();
     let vault = open(root.clone()).unwrap();
@@ -163,13 +198,20 @@ fn a_share_planted_by_the_storage_host_is_not_entered() {
 
     let vault = open(root.clone()).unwrap();
     assert_eq!(put(&vault, b"victim/secret", b"secret").unwrap_err().errno(), libc::EACCES);
-    assert_eq!(at(&vault, b"victim", |node| vault.open_dir(node)).unwrap_err().errno(), libc::EACCES);
+    assert_eq!(
+        at(&vault, b"victim", |node| vault.open_dir(node)).unwrap_err().errno(),
+        libc::EACCES
+    );
     assert_eq!(vault.resolve(b"victim").unwrap().kind, Kind::Dir, "it shows as a directory");
     assert_eq!(faults(&vault).len(), 1);
     vault.close().unwrap();
     let vault = Vault::open(root, &vaults::owner(), trusting()).unwrap();
     let within = put(&vault, b"victim/secret", b"secret").unwrap_err();
-    assert_eq!(within.errno(), libc::EACCES, "to take the vault as it is says nothing of what was planted within");
+    assert_eq!(
+        within.errno(),
+        libc::EACCES,
+        "to take the vault as it is says nothing of what was planted within"
+    );
     vault.close().unwrap();
     let vault = Vault::open(planted, &vaults::owner(), trusting()).unwrap();
     put(&vault, b"secret", b"by her own decision").unwrap();
@@ -183,7 +225,8 @@ fn a_share_that_was_swapped_or_stripped_is_not_entered_and_not_taken_for_a_folde
     share(&vault, b"projects", &with_bob(&bob)).unwrap();
     mkdir(&vault, b"other").unwrap();
     share(&vault, b"other", &CreateShare { name: "Ann".into(), ..CreateShare::default() }).unwrap();
-    let (projects, other) = (vault.cipher_path(b"projects").unwrap(), vault.cipher_path(b"other").unwrap());
+    let (projects, other) =
+        (vault.cipher_path(b"projects").unwrap(), vault.cipher_path(b"other").unwrap());
     vault.close().unwrap();
     let refused = |errno: i32| {
         let vault = open(root.clone()).unwrap();
@@ -202,17 +245,34 @@ fn a_share_that_was_swapped_or_stripped_is_not_entered_and_not_taken_for_a_folde
     // It takes the junction away.
     let name = |dir: &Arc<dyn Dir>| {
         let entries = dir.reopen().unwrap().read(0, 1 << 20).unwrap();
-        entries.into_iter().map(|e| e.name).filter(|name| name.starts_with(b"+junction-")).collect::<Vec<_>>()
+        entries
+            .into_iter()
+            .map(|e| e.name)
+            .filter(|name| name.starts_with(b"+junction-"))
+            .collect::<Vec<_>>()
     };
     let junctions = name(&root);
     assert_eq!(junctions.len(), 2);
     for junction in &junctions {
-        root.rename(junction, &*root, &[b"+x".as_slice(), junction].concat(), StoreRename::Replace).unwrap();
+        root.rename(junction, &*root, &[b"+x".as_slice(), junction].concat(), StoreRename::Replace)
+            .unwrap();
     }
     refused(libc::EACCES);
     // It exchanges the junctions.
-    root.rename(&[b"+x".as_slice(), &junctions[0]].concat(), &*root, &junctions[1], StoreRename::Replace).unwrap();
-    root.rename(&[b"+x".as_slice(), &junctions[1]].concat(), &*root, &junctions[0], StoreRename::Replace).unwrap();
+    root.rename(
+        &[b"+x".as_slice(), &junctions[0]].concat(),
+        &*root,
+        &junctions[1],
+        StoreRename::Replace,
+    )
+    .unwrap();
+    root.rename(
+        &[b"+x".as_slice(), &junctions[1]].concat(),
+        &*root,
+        &junctions[0],
+        StoreRename::Replace,
+    )
+    .unwrap();
     refused(libc::EACCES);
 }
 
@@ -235,17 +295,27 @@ fn making_a_share_survives_a_stop_at_any_point_and_goes_on() {
         let plan = FaultPlan::new();
         let vault = open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
         plan.reset();
-        plan.add(Fault { calls: Calls::Changes, when: When::From(step), errno: libc::EIO, short: step % 2 == 0 });
+        plan.add(Fault {
+            calls: Calls::Changes,
+            when: When::From(step),
+            errno: libc::EIO,
+            short: step % 2 == 0,
+        });
         let stopped = share(&vault, b"projects", &with_bob(&bob));
         drop(vault);
-        // By turns the process is killed, which loses nothing, or the power fails, which loses what was not durable.
+        // By turns the process is killed, which loses nothing, or the power fails, which loses what
+        // was not durable.
         let store = if step % 3 == 0 { store.crash(&mut |_| 0) } else { store.snapshot() };
         let vault = open(store.root()).unwrap();
         assert_eq!(tree(&vault).unwrap(), before, "stopped at {step} of {steps}: {stopped:?}");
-        share(&vault, b"projects", &with_bob(&bob)).unwrap_or_else(|e| panic!("going on from {step}: {e}"));
+        share(&vault, b"projects", &with_bob(&bob))
+            .unwrap_or_else(|e| panic!("going on from {step}: {e}"));
         assert_eq!(tree(&vault).unwrap(), before, "gone on from {step}");
         // A control file that was being written when all stopped is residue, and harmless.
-        let faults: Vec<String> = faults(&vault).into_iter().filter(|fault| !fault.contains("was left behind by a crash")).collect();
+        let faults: Vec<String> = faults(&vault)
+            .into_iter()
+            .filter(|fault| !fault.contains("was left behind by a crash"))
+            .collect();
         assert_eq!(faults, Vec::<String>::new(), "gone on from {step}");
         let stored = vault.cipher_path(b"projects").unwrap();
         vault.close().unwrap();
@@ -256,7 +326,8 @@ fn making_a_share_survives_a_stop_at_any_point_and_goes_on() {
 
 #[test]
 fn another_share_of_ours_in_the_place_of_the_one_that_is_being_made_is_not_filled() {
-    // The storage host puts a copy of a share that Ann has made with Bob where a share without him is being made.
+    // The storage host puts a copy of a share that Ann has made with Bob where a share without him
+    // is being made.
     let (store, bob) = (filled(), person(2));
     let root = store.root();
     let vault = open(root.clone()).unwrap();
@@ -273,7 +344,11 @@ fn another_share_of_ours_in_the_place_of_the_one_that_is_being_made_is_not_fille
     share(&vault, b"projects", &alone).unwrap_err();
     drop(vault);
     let entries = root.reopen().unwrap().read(0, 1 << 20).unwrap();
-    let staging = &entries.iter().find(|entry| entry.name.starts_with(b"+moving-")).expect("it was begun").name;
+    let staging = &entries
+        .iter()
+        .find(|entry| entry.name.starts_with(b"+moving-"))
+        .expect("it was begun")
+        .name;
     root.rename(staging, &*root, &of_bob, StoreRename::Exchange).unwrap();
 
     let vault = open(root.clone()).unwrap();
@@ -285,7 +360,8 @@ fn another_share_of_ours_in_the_place_of_the_one_that_is_being_made_is_not_fille
 
 #[test]
 fn who_has_seen_a_removal_from_a_nested_share_does_not_take_the_older_list_of_members() {
-    // The storage host takes the newest manifest of the share away, and the removed member is one again; the vault itself has one owner.
+    // The storage host takes the newest manifest of the share away, and the removed member is one
+    // again; the vault itself has one owner.
     let (store, bob) = (filled(), person(2));
     let vault = open(store.root()).unwrap();
     let id = share(&vault, b"projects", &with_bob(&bob)).unwrap();
@@ -301,19 +377,28 @@ fn who_has_seen_a_removal_from_a_nested_share_does_not_take_the_older_list_of_me
     vault.share_at(b"projects").unwrap().remove(&[members::key(&bob)], &mut |_| {}).unwrap();
     vault.refresh().unwrap();
     vault.close().unwrap();
-    assert_eq!(pins.heads.lock().keys().collect::<Vec<_>>(), [&id], "of the vault itself there is nothing to remember");
+    assert_eq!(
+        pins.heads.lock().keys().collect::<Vec<_>>(),
+        [&id],
+        "of the vault itself there is nothing to remember"
+    );
 
     let newest = manifests().into_iter().find(|name| !first.contains(name)).unwrap();
     folder.rename(&newest, &*folder, b"+gone", StoreRename::Replace).unwrap();
     assert!(get(&remembering(), b"projects/plan").is_err());
-    assert_eq!(get(&open(store.root()).unwrap(), b"projects/plan").unwrap(), pattern(1, 30_000), "who has not seen it cannot know");
+    assert_eq!(
+        get(&open(store.root()).unwrap(), b"projects/plan").unwrap(),
+        pattern(1, 30_000),
+        "who has not seen it cannot know"
+    );
     folder.rename(b"+gone", &*folder, &newest, StoreRename::Replace).unwrap();
     assert_eq!(get(&remembering(), b"projects/plan").unwrap(), pattern(1, 30_000));
 }
 
 #[test]
 fn attributes_of_links_and_special_files_go_with_them_into_a_share() {
-    // They are the store's attributes of another name than those of files, and a copy that knew only those would lose them.
+    // They are the store's attributes of another name than those of files, and a copy that knew
+    // only those would lose them.
     let (store, bob) = (filled(), person(2));
     let vault = open(store.root()).unwrap();
     at(&vault, b"projects", |dir| {
@@ -324,7 +409,8 @@ fn attributes_of_links_and_special_files_go_with_them_into_a_share() {
     })
     .unwrap();
     for path in [&b"projects/link"[..], b"projects/pipe", b"projects/moved"] {
-        at(&vault, path, |node| vault.set_xattr(node, b"trusted.tag", path, SetXattr::Any)).unwrap();
+        at(&vault, path, |node| vault.set_xattr(node, b"trusted.tag", path, SetXattr::Any))
+            .unwrap();
     }
     share(&vault, b"projects", &with_bob(&bob)).unwrap();
     for path in [&b"projects/link"[..], b"projects/pipe", b"projects/moved"] {
@@ -338,7 +424,8 @@ fn damage_in_a_share_is_found_from_the_vault_and_repaired_where_the_share_is_ope
     let (store, bob) = (filled(), person(2));
     let vault = open(store.root()).unwrap();
     share(&vault, b"projects", &with_bob(&bob)).unwrap();
-    let (folder, plan) = (vault.cipher_path(b"projects").unwrap(), vault.cipher_path(b"projects/plan").unwrap());
+    let (folder, plan) =
+        (vault.cipher_path(b"projects").unwrap(), vault.cipher_path(b"projects/plan").unwrap());
     let note = vault.cipher_path(b"projects/moved/note").unwrap();
     vault.close().unwrap();
     let file = |path: &[u8]| {
@@ -353,12 +440,27 @@ fn damage_in_a_share_is_found_from_the_vault_and_repaired_where_the_share_is_ope
 
     let vault = open(store.root()).unwrap();
     let found = vault.check(b"", &mut |_| {}).unwrap();
-    let mut paths: Vec<_> = found.faults.iter().map(|fault| (&fault.plain[..], &fault.cipher[..])).collect();
+    let mut paths: Vec<_> =
+        found.faults.iter().map(|fault| (&fault.plain[..], &fault.cipher[..])).collect();
     paths.sort_unstable();
     // A file has two names, and is damaged under both.
     let hard = vault.cipher_path(b"projects/moved/hard").unwrap();
-    assert_eq!(paths, [(&b"projects/moved/hard"[..], &hard[..]), (b"projects/moved/note", &note), (b"projects/plan", &plan)]);
-    assert!(found.faults.iter().all(|fault| fault.remedy.is_none() && fault.what.contains("opened alone")), "{:?}", found.faults);
+    assert_eq!(
+        paths,
+        [
+            (&b"projects/moved/hard"[..], &hard[..]),
+            (b"projects/moved/note", &note),
+            (b"projects/plan", &plan)
+        ]
+    );
+    assert!(
+        found
+            .faults
+            .iter()
+            .all(|fault| fault.remedy.is_none() && fault.what.contains("opened alone")),
+        "{:?}",
+        found.faults
+    );
     let fault = found.faults.iter().find(|fault| fault.plain == b"projects/plan").unwrap();
     assert_eq!((fault.bad.len(), fault.bad[0].clone()), (1, 8192..12288));
     let mut saved = vec![0; 30_000];
@@ -368,11 +470,18 @@ fn damage_in_a_share_is_found_from_the_vault_and_repaired_where_the_share_is_ope
     };
     vault.salvage(fault, save).unwrap();
     let whole = pattern(1, 30_000);
-    assert!(saved[..8192] == whole[..8192] && saved[8192..12288].iter().all(|b| *b == 0) && saved[12288..] == whole[12288..]);
+    assert!(
+        saved[..8192] == whole[..8192]
+            && saved[8192..12288].iter().all(|b| *b == 0)
+            && saved[12288..] == whole[12288..]
+    );
     let within = vault.check(b"projects/moved", &mut |_| {}).unwrap();
     assert_eq!(within.faults.len(), 2, "a sub-tree of a share is checked as well");
     let done = vault.repair(&found.faults, b"repair-test", &mut |_| true).unwrap();
-    assert!(done.repaired.iter().all(|repaired| repaired.outcome == Outcome::Nothing) && done.kept_in.is_none());
+    assert!(
+        done.repaired.iter().all(|repaired| repaired.outcome == Outcome::Nothing)
+            && done.kept_in.is_none()
+    );
     vault.close().unwrap();
 
     let alone = open(beneath(&store.root(), &folder)).unwrap();
@@ -380,10 +489,17 @@ fn damage_in_a_share_is_found_from_the_vault_and_repaired_where_the_share_is_ope
     let done = alone.repair(&found.faults, b"repair-test", &mut |_| true).unwrap();
     for repaired in &done.repaired {
         match &repaired.fault.plain[..] {
-            // What stood behind the end is nobody's that could be verified: it is not copied to a file that this client would sign.
-            b"moved/note" => assert!(matches!(&repaired.outcome, Outcome::Failed(why) if why.contains("signed share")), "{repaired:?}"),
+            // What stood behind the end is nobody's that could be verified: it is not copied to a
+            // file that this client would sign.
+            b"moved/note" => assert!(
+                matches!(&repaired.outcome, Outcome::Failed(why) if why.contains("signed share")),
+                "{repaired:?}"
+            ),
             _ => {
-                assert!(matches!(&repaired.outcome, Outcome::Done(Some(to)) if to.starts_with(b"lost+found/repair-test/")), "{repaired:?}")
+                assert!(
+                    matches!(&repaired.outcome, Outcome::Done(Some(to)) if to.starts_with(b"lost+found/repair-test/")),
+                    "{repaired:?}"
+                )
             }
         }
     }

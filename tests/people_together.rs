@@ -1,5 +1,5 @@
-//! Three people, as three users where the test runs as root, who have one folder of one disk mounted at the same time; and what a client
-//! that was changed puts into it.
+//! Three people, as three users where the test runs as root, who have one folder of one disk
+//! mounted at the same time; and what a client that was changed puts into it.
 
 #[path = "support/forger.rs"]
 mod forger;
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use forger::{Forger, overwrite, read};
-use kithfs::backing::os::OsDir;
-use kithfs::sharing::{Identity, IdentityFile, Secret};
+use kithfs::roster::{Identity, IdentityFile, Secret};
+use kithfs::store::os::OsDir;
 use people::{Mounted, Person, holds, knows, refused, said, wait_until};
 
 fn can_run() -> bool {
@@ -29,10 +29,20 @@ fn mode(path: &Path, mode: &str) {
     assert!(Command::new("chmod").arg(mode).arg(path).status().unwrap().success());
 }
 
-/// Ann's vault with the folder `projects`, of which Bob is a writer and Cem a reader, and where its ciphertext lies: they may go there.
+/// Ann's vault with the folder `projects`, of which Bob is a writer and Cem a reader, and where its
+/// ciphertext lies: they may go there.
 fn three() -> (Person, Person, Person, PathBuf) {
     let (ann, bob, cem) = (Person::user("ann", 0), Person::user("bob", 1), Person::user("cem", 2));
-    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "--identity", ".config/kithfs/identity", "vault"]);
+    ann.ok(&[
+        "init",
+        "--kdf-memory",
+        "32",
+        "--kdf-passes",
+        "1",
+        "--identity",
+        ".config/kithfs/identity",
+        "vault",
+    ]);
     ann.ok(&["mkdir", "vault", "projects"]);
     ann.ok(&["share", "create", "--name", "Ann", "vault/projects"]);
     let place = ann.home().join("vault").join(said(&ann.ok(&["map", "vault", "projects"])).trim());
@@ -55,15 +65,23 @@ fn three() -> (Person, Person, Person, PathBuf) {
 fn mount_with_log<'a>(person: &'a Person, vault: &str) -> (Mounted<'a>, Child) {
     person.shell("mkdir -p plain");
     let log = fs::File::create(person.home().join("log")).unwrap();
-    let daemon = person.kithfs(&["mount", "--foreground", "--shared", vault, "plain"]).stderr(log).spawn().unwrap();
+    let daemon = person
+        .kithfs(&["mount", "--foreground", "--shared", vault, "plain"])
+        .stderr(log)
+        .spawn()
+        .unwrap();
     let point = person.home().join("plain").canonicalize().unwrap();
-    let is_mounted = || fs::read_to_string("/proc/self/mounts").unwrap().contains(&format!(" {} ", point.display()));
+    let is_mounted = || {
+        fs::read_to_string("/proc/self/mounts").unwrap().contains(&format!(" {} ", point.display()))
+    };
     wait_until("it is mounted", is_mounted);
     (Mounted::of(person), daemon)
 }
 
 fn identity(person: &Person) -> Identity {
-    let file = IdentityFile::decode(&fs::read(person.home().join(".config/kithfs/identity")).unwrap()).unwrap();
+    let file =
+        IdentityFile::decode(&fs::read(person.home().join(".config/kithfs/identity")).unwrap())
+            .unwrap();
     let passphrase = fs::read(person.home().join("passphrase")).unwrap();
     file.unlock(&Secret::Passphrase(passphrase.trim_ascii_end().to_vec().into())).unwrap()
 }
@@ -75,8 +93,11 @@ fn three_people_have_one_folder_mounted_at_the_same_time() {
     }
     let (ann, bob, cem, place) = three();
     let place = place.to_str().unwrap();
-    let (hers, _his, _cems) =
-        (Mounted::at(&ann, &["--shared"], "vault"), Mounted::at(&bob, &["--shared"], place), Mounted::at(&cem, &["--shared"], place));
+    let (hers, _his, _cems) = (
+        Mounted::at(&ann, &["--shared"], "vault"),
+        Mounted::at(&bob, &["--shared"], place),
+        Mounted::at(&cem, &["--shared"], place),
+    );
     // alone it cannot be had now
     bob.shell("mkdir -p other");
     refused(&bob.fails(&["mount", place, "other"], 9), "it is mounted on");
@@ -96,16 +117,24 @@ fn three_people_have_one_folder_mounted_at_the_same_time() {
     assert!(ann.shell("mv plain/projects/dir plain/projects/moved; rm plain/projects/by-bob").0);
     assert_eq!(cem.shell("ls plain; cat plain/moved/in").1, "by-ann\nmoved\nin\n");
 
-    // The same file: one writes at a time, and nothing of either is lost. (It is Ann's: Bob cannot set its time, which once made his journal
-    // hold on to it for ever.)
+    // The same file: one writes at a time, and nothing of either is lost. (It is Ann's: Bob cannot
+    // set its time, which once made his journal hold on to it for ever.)
     let append = |who: &str, at: &str| {
-        format!("i=0; for n in $(seq 60); do until echo {who} $n >> plain/{at}log; do i=$((i + 1)); test $i -lt 500; done; done")
+        format!(
+            "i=0; for n in $(seq 60); do until echo {who} $n >> plain/{at}log; do i=$((i + 1)); test $i -lt 500; done; done"
+        )
     };
     assert!(ann.shell("umask 0; : > plain/projects/log").0);
-    let mut both = [ann.program(&append("ann", "projects/")).spawn().unwrap(), bob.program(&append("bob", "")).spawn().unwrap()];
+    let mut both = [
+        ann.program(&append("ann", "projects/")).spawn().unwrap(),
+        bob.program(&append("bob", "")).spawn().unwrap(),
+    ];
     both.iter_mut().for_each(|program| assert!(program.wait().unwrap().success()));
     for (person, at) in [(&ann, "projects/"), (&bob, ""), (&cem, "")] {
-        assert_eq!(person.shell(&format!("sort -u plain/{at}log | wc -l; wc -l < plain/{at}log")).1, "120\n120\n");
+        assert_eq!(
+            person.shell(&format!("sort -u plain/{at}log | wc -l; wc -l < plain/{at}log")).1,
+            "120\n120\n"
+        );
     }
     let keeps = "exec 7>> plain/projects/log; touch holding; while ! test -e let-go; do sleep 0.02; done; echo last >&7";
     let mut keeper = ann.program(keeps).spawn().unwrap();
@@ -115,7 +144,11 @@ fn three_people_have_one_folder_mounted_at_the_same_time() {
     assert_eq!(bob.shell("wc -l < plain/log").1, "120\n", "reading goes on");
     ann.write("let-go", "");
     assert!(keeper.wait().unwrap().success());
-    assert!(bob.shell("echo his >> plain/log; tail -n 2 plain/log | tr '\\n' ' '").1.ends_with("last his "));
+    assert!(
+        bob.shell("echo his >> plain/log; tail -n 2 plain/log | tr '\\n' ' '")
+            .1
+            .ends_with("last his ")
+    );
 
     // the membership changes under all of them
     let dan = Person::with_identity("dan");
@@ -123,12 +156,16 @@ fn three_people_have_one_folder_mounted_at_the_same_time() {
     ann.ok(&["share", "add", "--role", "reader", "plain/projects", "Dan"]);
     assert!(said(&bob.ok(&["share", "list", "plain"])).contains("Dan"));
     ann.ok(&["share", "remove", "plain/projects", "Bob", "Dan"]);
-    wait_until("Bob's mount knows that he may not write", || !bob.shell("echo more > plain/more").0);
+    wait_until("Bob's mount knows that he may not write", || {
+        !bob.shell("echo more > plain/more").0
+    });
     // what he wrote until it knew, and after he was removed, counts for nobody
     assert!(ann.shell("! cat plain/projects/more 2> /dev/null; rm -f plain/projects/more").0);
     holds(&bob, "by-ann", "one\n"); // what he has read he keeps
     assert!(ann.shell("echo new > plain/projects/new").0);
-    wait_until("Cem reads what is written under the new key", || cem.shell("cat plain/new").1 == "new\n");
+    wait_until("Cem reads what is written under the new key", || {
+        cem.shell("cat plain/new").1 == "new\n"
+    });
     assert!(!bob.shell("cat plain/new").0, "and Bob does not");
     holds(&cem, "log", &ann.shell("cat plain/projects/log").1);
     drop(hers);
@@ -148,9 +185,18 @@ fn what_a_modified_client_of_a_reader_writes_is_refused_by_every_honest_mount() 
     let mounts = [mount_with_log(&ann, "vault"), mount_with_log(&bob, place.to_str().unwrap())];
     assert!(ann.shell("umask 0; echo dear Bob > plain/projects/letter").0);
     holds(&bob, "letter", "dear Bob\n");
-    let name = store.reopen().unwrap().read(0, 1 << 20).unwrap().into_iter().find(|entry| entry.name[0] != b'+').unwrap().name;
+    let name = store
+        .reopen()
+        .unwrap()
+        .read(0, 1 << 20)
+        .unwrap()
+        .into_iter()
+        .find(|entry| entry.name[0] != b'+')
+        .unwrap()
+        .name;
     let honest = read(&*store, &name);
-    // Cem has the folder key as every reader has, and may write to the disk; what he lacks is a signing key that counts.
+    // Cem has the folder key as every reader has, and may write to the disk; what he lacks is a
+    // signing key that counts.
     let forged = Forger::of(&store, &of_cem).small(b"forged by Cem", &of_cem, &of_cem);
     overwrite(&*store, &name, &forged);
     for (person, at) in [(&ann, "projects/"), (&bob, "")] {
@@ -159,7 +205,10 @@ fn what_a_modified_client_of_a_reader_writes_is_refused_by_every_honest_mount() 
         let (wrote, why) = person.shell(&format!("echo on top of it >> plain/{at}letter"));
         assert!(!wrote && why.contains("Input/output error"), "{why}");
         let log = fs::read_to_string(person.home().join("log")).unwrap();
-        assert!(log.contains("is signed by somebody who may not write here") && !log.contains("letter"), "why, and no plain name: {log}");
+        assert!(
+            log.contains("is signed by somebody who may not write here") && !log.contains("letter"),
+            "why, and no plain name: {log}"
+        );
     }
     assert_eq!(read(&*store, &name), forged, "nothing planted is signed by an honest client");
     overwrite(&*store, &name, &honest);
@@ -172,14 +221,21 @@ fn what_a_modified_client_of_a_reader_writes_is_refused_by_every_honest_mount() 
 
 /// Who has a vault open with others, as `info` says: process ids.
 fn sharers(person: &Person, vault: &str) -> Vec<i32> {
-    let info: serde_json::Value = serde_json::from_str(&said(&person.ok(&["info", "--json", vault]))).unwrap();
+    let info: serde_json::Value =
+        serde_json::from_str(&said(&person.ok(&["info", "--json", vault]))).unwrap();
     assert!(info["in_use_by"].is_null(), "{info}");
-    info["shared_by"].as_array().unwrap().iter().map(|holder| holder["pid"].as_i64().unwrap() as i32).collect()
+    info["shared_by"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|holder| holder["pid"].as_i64().unwrap() as i32)
+        .collect()
 }
 
 #[test]
 fn a_daemon_that_is_stopped_while_it_holds_a_file_loses_nothing_and_keeps_others_from_it() {
-    // The machine of Ann sleeps, say. Who holds what she has open is refused, reads what is committed, and goes on when she does.
+    // The machine of Ann sleeps, say. Who holds what she has open is refused, reads what is
+    // committed, and goes on when she does.
     if !can_run() {
         return;
     }
@@ -188,12 +244,28 @@ fn a_daemon_that_is_stopped_while_it_holds_a_file_loses_nothing_and_keeps_others
     let hers = Mounted::at(&ann, &["--shared"], "vault");
     let [daemon] = sharers(&ann, "vault")[..] else { panic!("one of them has it open") };
     let daemon = rustix::process::Pid::from_raw(daemon).unwrap();
-    assert!(ann.shell("umask 0; echo committed > plain/projects/file; echo other > plain/projects/other").0);
+    assert!(
+        ann.shell(
+            "umask 0; echo committed > plain/projects/file; echo other > plain/projects/other"
+        )
+        .0
+    );
     let _his = Mounted::at(&bob, &["--shared"], place);
-    assert_eq!(sharers(&bob, place).len(), 2, "she is in the folder as well, and he in nothing else");
+    assert_eq!(
+        sharers(&bob, place).len(),
+        2,
+        "she is in the folder as well, and he in nothing else"
+    );
     assert_eq!(sharers(&ann, "vault").len(), 1);
     let listed = said(&bob.ok(&["info", place]));
-    assert_eq!(listed.lines().filter(|line| line.starts_with("shared ") && line.contains("by process")).count(), 2, "{listed}");
+    assert_eq!(
+        listed
+            .lines()
+            .filter(|line| line.starts_with("shared ") && line.contains("by process"))
+            .count(),
+        2,
+        "{listed}"
+    );
 
     let keeps = "exec 7>> plain/projects/file; echo dirty >&7; touch holding; while ! test -e let-go; do sleep 0.02; done";
     let mut keeper = ann.program(keeps).spawn().unwrap();
@@ -218,19 +290,38 @@ fn a_daemon_that_is_stopped_while_it_holds_a_file_loses_nothing_and_keeps_others
 
 #[test]
 fn a_daemon_that_has_no_descriptor_left_for_a_moment_answers_later() {
-    // The first question that it could not take was the last one: nothing about the share could be asked or changed until it was mounted anew.
+    // The first question that it could not take was the last one: nothing about the share could be
+    // asked or changed until it was mounted anew.
     if !can_run() {
         return;
     }
     let ann = Person::with_identity("ann");
-    ann.ok(&["init", "--signed", "--kdf-memory", "32", "--kdf-passes", "1", "--identity", ".config/kithfs/identity", "vault"]);
+    ann.ok(&[
+        "init",
+        "--signed",
+        "--kdf-memory",
+        "32",
+        "--kdf-passes",
+        "1",
+        "--identity",
+        ".config/kithfs/identity",
+        "vault",
+    ]);
     let _hers = Mounted::at(&ann, &[], "vault");
-    let info: serde_json::Value = serde_json::from_str(&said(&ann.ok(&["info", "--json", "vault"]))).unwrap();
+    let info: serde_json::Value =
+        serde_json::from_str(&said(&ann.ok(&["info", "--json", "vault"]))).unwrap();
     let daemon = info["in_use_by"]["pid"].as_i64().unwrap();
-    let (state, host) = (ann.home().join(".local/state/kithfs"), rustix::system::uname().nodename().to_string_lossy().into_owned());
+    let (state, host) = (
+        ann.home().join(".local/state/kithfs"),
+        rustix::system::uname().nodename().to_string_lossy().into_owned(),
+    );
     let places = [PathBuf::from("/run/kithfs/mounts"), state.join(format!("mounts-{host}"))];
     let is_its = |name: &str| name.starts_with(&format!("{daemon}-")) && name.ends_with(".sock");
-    let mut sockets = places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().map(|entry| entry.unwrap().path());
+    let mut sockets = places
+        .iter()
+        .filter_map(|place| fs::read_dir(place).ok())
+        .flatten()
+        .map(|entry| entry.unwrap().path());
     let socket = sockets.find(|path| is_its(path.file_name().unwrap().to_str().unwrap())).unwrap();
 
     let limit_to = |limit| {

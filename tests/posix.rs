@@ -1,7 +1,9 @@
-//! What programs expect of a local filesystem, line by line, on a real mount. Each test says what it holds against what; where the rule is
-//! Linux's own and not obvious, the same is done on the filesystem below, and both must say the same.
+//! What programs expect of a local filesystem, line by line, on a real mount. Each test says what
+//! it holds against what; where the rule is Linux's own and not obvious, the same is done on the
+//! filesystem below, and both must say the same.
 //!
-//! As root all of it is shown, with other users by setpriv(1); `posix/user.rs` shows what differs for the daemon of an ordinary user.
+//! As root all of it is shown, with other users by setpriv(1); `posix/user.rs` shows what differs
+//! for the daemon of an ordinary user.
 
 #[path = "support/holes.rs"]
 mod holes;
@@ -56,7 +58,8 @@ impl Posix {
         Posix::mounted_with(OPTIONS)
     }
 
-    /// One mount where the kernel decides on who may do what and one where the daemon does; none where neither can be shown here.
+    /// One mount where the kernel decides on who may do what and one where the daemon does; none
+    /// where neither can be shown here.
     fn both() -> impl Iterator<Item = Posix> {
         [OPTIONS, DAEMON_DECIDES].into_iter().filter_map(Posix::mounted_with)
     }
@@ -91,10 +94,14 @@ impl Posix {
         mounted::shell(&self.scratch.point(), script)
     }
 
-    /// Runs a script in the mount and in the directory of the filesystem below, as root with umask 022; both must print the same.
+    /// Runs a script in the mount and in the directory of the filesystem below, as root with umask
+    /// 022; both must print the same.
     fn same_as_below(&self, script: &str) -> String {
         let script = format!("umask 022\n{PRELUDE}\n{script}");
-        let (here, below) = (mounted::shell(&self.scratch.point(), &script), mounted::shell(&self.below(), &script));
+        let (here, below) = (
+            mounted::shell(&self.scratch.point(), &script),
+            mounted::shell(&self.below(), &script),
+        );
         assert_eq!(here, below, "{script}");
         here
     }
@@ -111,7 +118,8 @@ impl Posix {
     }
 }
 
-/// For scripts: `as USER GROUPS COMMAND...` runs as another user, `code COMMAND...` prints how a command ended.
+/// For scripts: `as USER GROUPS COMMAND...` runs as another user, `code COMMAND...` prints how a
+/// command ended.
 const PRELUDE: &str = r#"
 as() { local user=$1 groups=$2; shift 2; setpriv --reuid "$user" --regid "$user" --groups "$groups" "$@"; }
 code() { local status=0; "$@" >/dev/null 2>&1 || status=$?; echo "$status"; }

@@ -1,4 +1,5 @@
-//! The power is cut at every call that changes the store, in several ways each; what was promised before must be there afterwards.
+//! The power is cut at every call that changes the store, in several ways each; what was promised
+//! before must be there afterwards.
 //!
 //! The sessions here are scripted; what is asked of each cut stands in `support/cuts.rs`.
 
@@ -7,7 +8,7 @@ mod cuts;
 
 use cuts::vaults::{READ_WRITE, Seeded, pattern, set_xattr};
 use cuts::{Session, cut_everywhere, cut_some};
-use kithfs::backing::mem::MemStore;
+use kithfs::store::mem::MemStore;
 
 fn both_chunk_sizes(session: impl Fn(&mut Session, &MemStore)) {
     cut_everywhere(12, &session);
@@ -17,7 +18,9 @@ fn both_chunk_sizes(session: impl Fn(&mut Session, &MemStore)) {
 #[test]
 fn created_and_synced() {
     both_chunk_sizes(|s, _| {
-        for (name, len) in [("empty", 0), ("small", 100), ("full", 4096), ("large", 4097), ("chunks", 600_000)] {
+        for (name, len) in
+            [("empty", 0), ("small", 100), ("full", 4096), ("large", 4097), ("chunks", 600_000)]
+        {
             s.create(name.as_bytes(), &pattern(len as u64, len));
         }
     });
@@ -54,7 +57,8 @@ fn many_commits_of_one_handle() {
 
 #[test]
 fn single_segments_all_over_a_tree_of_several_levels() {
-    // The records of such commits have only what changes of tables and index blocks, several of the same block from record to record.
+    // The records of such commits have only what changes of tables and index blocks, several of the
+    // same block from record to record.
     for chunk_log2 in [12, 14, 18] {
         cut_some(chunk_log2, 3, |s, _| {
             s.create(b"file", &pattern(1, 700_000));
@@ -73,7 +77,9 @@ fn appended_in_small_and_large_parts() {
     both_chunk_sizes(|s, _| {
         s.create(b"log", b"");
         let mut len = 0;
-        for (round, part) in [100, 5000, 100, 4096, 70_000, 200_000, 10, 300_000].into_iter().enumerate() {
+        for (round, part) in
+            [100, 5000, 100, 4096, 70_000, 200_000, 10, 300_000].into_iter().enumerate()
+        {
             s.overwrite(b"log", len, &pattern(round as u64, part));
             len += part;
         }
@@ -146,7 +152,8 @@ fn directories_renamed() {
         let handle = s.open(b"c/b/file", READ_WRITE);
         s.write_on(handle, b"c/b/file", 4096, &pattern(3, 4096));
         s.vault.fsync(handle, false).unwrap();
-        // What was fsynced is found under the old path or the new one: checked by the promise that one of the two has it.
+        // What was fsynced is found under the old path or the new one: checked by the promise that
+        // one of the two has it.
         s.sync_dir(b"");
         s.must(b"c/b/file");
         s.must(b"a/b/file");
@@ -158,7 +165,8 @@ fn directories_renamed() {
 
 #[test]
 fn a_directory_renamed_over_one_that_holds_a_record_alone() {
-    // A power cut in the middle left the empty directory that was replaced under the old name, where nobody could open it, and fsck named it.
+    // A power cut in the middle left the empty directory that was replaced under the old name,
+    // where nobody could open it, and fsck named it.
     both_chunk_sizes(|s, _| {
         s.mkdir(b"was");
         s.create(b"was/file", &pattern(1, 100));
@@ -205,9 +213,10 @@ fn unlinked_and_made_again() {
 
 #[test]
 fn written_to_when_their_names_are_gone() {
-    // A synced file was unlinked, or replaced by a rename, and written to through the handle that was still open: no record names a file
-    // without a path, so it was overwritten in place. A power cut brought the name back, which nobody had made durably gone, with a file that
-    // was neither old nor new.
+    // A synced file was unlinked, or replaced by a rename, and written to through the handle that
+    // was still open: no record names a file without a path, so it was overwritten in place. A
+    // power cut brought the name back, which nobody had made durably gone, with a file that was
+    // neither old nor new.
     both_chunk_sizes(|s, _| {
         for (n, len) in [3000, 50_000].into_iter().enumerate() {
             let other = [b'o', n as u8 + b'0'];
@@ -264,8 +273,9 @@ fn attributes_and_times_between_overwrites() {
 
 #[test]
 fn written_for_long_without_an_fsync() {
-    // A recording of hours that no program synced went straight to its places at each commit, as long as it was open: a power cut in the
-    // middle of one, or of the kernel's writing it out, left all of it unreadable, and not only the last seconds.
+    // A recording of hours that no program synced went straight to its places at each commit, as
+    // long as it was open: a power cut in the middle of one, or of the kernel's writing it out,
+    // left all of it unreadable, and not only the last seconds.
     both_chunk_sizes(|s, _| {
         for (name, len) in [(&b"small"[..], 300), (b"large", 30_000)] {
             s.may(name, Some(b""));
@@ -307,8 +317,16 @@ fn random_sessions() {
                 let path = paths[below(2)];
                 let len = s.now[path].len();
                 match below(9) {
-                    0 | 1 => s.overwrite(path, below(len + 1), &pattern(seed * 100 + round, [1, 100, 4096, 9000][below(4)])),
-                    2 => s.overwrite(path, len, &pattern(seed * 100 + round, [100, 5000, 70_000][below(3)])),
+                    0 | 1 => s.overwrite(
+                        path,
+                        below(len + 1),
+                        &pattern(seed * 100 + round, [1, 100, 4096, 9000][below(4)]),
+                    ),
+                    2 => s.overwrite(
+                        path,
+                        len,
+                        &pattern(seed * 100 + round, [100, 5000, 70_000][below(3)]),
+                    ),
                     3 => s.truncate(path, below(len + 5000)),
                     4 => s.punch(path, below(len + 1) / 4096 * 4096, 4096 * (1 + below(5))),
                     5 => s.fsync_path(path),
@@ -322,7 +340,12 @@ fn random_sessions() {
                     _ if below(4) == 0 && handle.is_none() => s.reopen(store),
                     _ => {
                         if let Some((handle, path)) = handle {
-                            s.write_on(handle, path, below(30_000), &pattern(seed * 100 + round, 1 + below(20_000)));
+                            s.write_on(
+                                handle,
+                                path,
+                                below(30_000),
+                                &pattern(seed * 100 + round, 1 + below(20_000)),
+                            );
                         }
                     }
                 }

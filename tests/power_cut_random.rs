@@ -1,8 +1,8 @@
-//! Power cuts under workloads that chance has put together: at every call that changes the store, in several ways each, and again while
-//! the replay of the first cut is under way.
+//! Power cuts under workloads that chance has put together: at every call that changes the store,
+//! in several ways each, and again while the replay of the first cut is under way.
 //!
-//! 100,000 cuts, or as many as `KITHFS_POWER_CUTS` says; `KITHFS_POWER_CUT_SEED` begins elsewhere. A failure is reduced to the shortest
-//! workload that still fails.
+//! 100,000 cuts, or as many as `KITHFS_POWER_CUTS` says; `KITHFS_POWER_CUT_SEED` begins elsewhere.
+//! A failure is reduced to the shortest workload that still fails.
 
 #[path = "support/cuts.rs"]
 mod cuts;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use cuts::vaults::{self, READ_WRITE, pattern};
 use cuts::{CUTS, Cut, Promises, Session, chance, record, verify, verify_quickly};
-use kithfs::backing::mem::MemStore;
+use kithfs::store::mem::MemStore;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -60,7 +60,8 @@ enum Step {
         file: usize,
         len: usize,
     },
-    /// Take the name away from a file that is open, by a rename over it or an unlink, and write to it all the same.
+    /// Take the name away from a file that is open, by a rename over it or an unlink, and write to
+    /// it all the same.
     Orphan {
         file: usize,
         by: Option<usize>,
@@ -68,13 +69,15 @@ enum Step {
         len: usize,
         sync: bool,
     },
-    /// Remove the file, make it anew, and go on writing to it for longer than the background leaves a file without a flush.
+    /// Remove the file, make it anew, and go on writing to it for longer than the background leaves
+    /// a file without a flush.
     StayOpen {
         file: usize,
         len: usize,
         offset: usize,
     },
-    /// Write and fsync where a file of small chunks has index blocks of two levels, with a hole before it.
+    /// Write and fsync where a file of small chunks has index blocks of two levels, with a hole
+    /// before it.
     Far {
         file: usize,
         offset: usize,
@@ -127,7 +130,9 @@ fn run(s: &mut Session, store: &MemStore, steps: &[Step]) {
                 let offset = offset % (len_of(s, NAMES[file]) + 1);
                 s.overwrite(NAMES[file], offset, &pattern(seed, len));
             }
-            Step::Append { file, len } => s.overwrite(NAMES[file], len_of(s, NAMES[file]), &pattern(seed, len)),
+            Step::Append { file, len } => {
+                s.overwrite(NAMES[file], len_of(s, NAMES[file]), &pattern(seed, len))
+            }
             Step::Write { file, offset, len } => {
                 if open.is_none_or(|(_, name)| name != NAMES[file]) {
                     close(s, &mut open);
@@ -142,8 +147,12 @@ fn run(s: &mut Session, store: &MemStore, steps: &[Step]) {
                 }
             }
             Step::Commit => s.commit(),
-            Step::Far { file, offset, len } => s.overwrite(NAMES[file], offset, &pattern(seed, len)),
-            Step::Extend { file, size, zero } => s.extend(NAMES[file], len_of(s, NAMES[file]).max(size).max(1), zero),
+            Step::Far { file, offset, len } => {
+                s.overwrite(NAMES[file], offset, &pattern(seed, len))
+            }
+            Step::Extend { file, size, zero } => {
+                s.extend(NAMES[file], len_of(s, NAMES[file]).max(size).max(1), zero)
+            }
             Step::Truncate { file, size } => s.truncate(NAMES[file], size),
             Step::Punch { file, offset, segments } => {
                 let offset = offset % (len_of(s, NAMES[file]) + 1) / 4096 * 4096;
@@ -230,7 +239,11 @@ fn cut_the_replay(crashed: &MemStore, promises: &Promises, what: &str, seed: u64
     crashed.on_event(Box::new(|_| {}));
     let moments = std::mem::take(&mut *moments.lock().unwrap());
     for (n, moment) in moments.iter().enumerate() {
-        verify_quickly(&moment.crash(&mut chance(seed + n as u64)), promises, &format!("{what}, and call {n} of its replay"));
+        verify_quickly(
+            &moment.crash(&mut chance(seed + n as u64)),
+            promises,
+            &format!("{what}, and call {n} of its replay"),
+        );
     }
 }
 
@@ -255,12 +268,15 @@ fn cut_workload(chunk_log2: u8, steps: &[Step], wanted: u64) {
 }
 
 fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+    std::env::var(name).map_or(default, |text| {
+        text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number"))
+    })
 }
 
 #[test]
 fn nothing_durable_is_lost_by_a_cut_at_any_call() {
-    let (wanted, seed) = (number("KITHFS_POWER_CUTS", DEFAULT_CUTS), number("KITHFS_POWER_CUT_SEED", 1));
+    let (wanted, seed) =
+        (number("KITHFS_POWER_CUTS", DEFAULT_CUTS), number("KITHFS_POWER_CUT_SEED", 1));
     let threads = std::thread::available_parallelism().map_or(2, |n| n.get() as u64);
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -268,8 +284,16 @@ fn nothing_durable_is_lost_by_a_cut_at_any_call() {
                 let mut bytes = [0; 32];
                 bytes[..8].copy_from_slice(&seed.to_le_bytes());
                 bytes[8..16].copy_from_slice(&thread.to_le_bytes());
-                let config = Config { cases: u32::MAX, failure_persistence: None, max_shrink_iters: 300, ..Config::default() };
-                let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+                let config = Config {
+                    cases: u32::MAX,
+                    failure_persistence: None,
+                    max_shrink_iters: 300,
+                    ..Config::default()
+                };
+                let mut runner = TestRunner::new_with_rng(
+                    config,
+                    TestRng::from_seed(RngAlgorithm::ChaCha, &bytes),
+                );
                 let workload = (12..15u8, proptest::collection::vec(step(), 1..14));
                 while CUTS.load(Ordering::Relaxed) < wanted {
                     let tree = workload.new_tree(&mut runner).expect("a workload");

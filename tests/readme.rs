@@ -1,4 +1,5 @@
-//! What the README says, done: its sessions are run as they stand, and its tables are compared with the program.
+//! What the README says, done: its sessions are run as they stand, and its tables are compared with
+//! the program.
 
 #[path = "support/mounted.rs"]
 mod mounted;
@@ -13,12 +14,16 @@ use kithfs::cli::exit::Exit;
 use mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted};
 
 fn page(name: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name))
+        .unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
 /// The insides of the blocks marked `sh`.
 fn sessions(page: &str) -> Vec<&str> {
-    page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().expect("a first part")).collect()
+    page.split("```sh\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().expect("a first part"))
+        .collect()
 }
 
 /// Unmounts what a session that failed may have left.
@@ -72,13 +77,20 @@ fn the_sessions_of_the_readme_run_as_they_stand() {
 
 #[test]
 fn the_table_of_exit_codes_is_that_of_the_program() {
-    assert!(page("README.md").contains(&Exit::markdown_table()), "README.md: put the output of `kithfs exit-codes` under Exit codes");
+    assert!(
+        page("README.md").contains(&Exit::markdown_table()),
+        "README.md: put the output of `kithfs exit-codes` under Exit codes"
+    );
 }
 
 #[test]
 fn the_table_of_commands_has_each_command_and_no_other() {
     let page = page("README.md");
-    let table = page.split("\n## Commands\n").nth(1).and_then(|rest| rest.split("\n## ").next()).expect("the section");
+    let table = page
+        .split("\n## Commands\n")
+        .nth(1)
+        .and_then(|rest| rest.split("\n## ").next())
+        .expect("the section");
     let mut listed: Vec<&str> = table
         .lines()
         .filter_map(|line| line.strip_prefix("| `kithfs "))
@@ -92,8 +104,15 @@ fn the_table_of_commands_has_each_command_and_no_other() {
     for line in table.lines().filter(|line| line.starts_with("| `kithfs ")) {
         let name = line["| `kithfs ".len()..].split([' ', '`']).next().expect("a word");
         let sub = command.find_subcommand(name).expect("compared above");
-        for option in line.split('`').filter_map(|code| code.strip_prefix("--")).map(|code| code.split(' ').next().expect("a word")) {
-            assert!(sub.get_arguments().any(|a| a.get_long() == Some(option)), "kithfs {name} has no --{option}");
+        for option in line
+            .split('`')
+            .filter_map(|code| code.strip_prefix("--"))
+            .map(|code| code.split(' ').next().expect("a word"))
+        {
+            assert!(
+                sub.get_arguments().any(|a| a.get_long() == Some(option)),
+                "kithfs {name} has no --{option}"
+            );
         }
     }
 }

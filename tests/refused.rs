@@ -1,5 +1,5 @@
-//! Stories of writes and commits that the store refused, most often for want of room: each test is a way in which one of them harmed what was
-//! there before, or came later.
+//! Stories of writes and commits that the store refused, most often for want of room: each test is
+//! a way in which one of them harmed what was there before, or came later.
 
 #[path = "support/vaults.rs"]
 mod vaults;
@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kithfs::backing::Call;
-use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
-use kithfs::backing::mem::MemStore;
 use kithfs::crypto::Suite;
+use kithfs::store::Call;
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::store::mem::MemStore;
 use kithfs::vault::{Fallocate, RenameMode, SetAttr, Vault};
 use parking_lot::Mutex;
 use vaults::{READ_WRITE, at, get, pattern, put};
@@ -29,19 +29,27 @@ fn fill_up(store: &MemStore, vault: &Vault) {
 
 #[test]
 fn a_commit_in_the_background_does_not_bring_a_file_back_that_was_closed_and_written_anew() {
-    // The background took the open files, and came to one of them when its last close had been refused for want of room. By then there was
-    // room, and somebody had opened the file, written to it and synced it: what had been refused was committed over that.
+    // The background took the open files, and came to one of them when its last close had been
+    // refused for want of room. By then there was room, and somebody had opened the file, written
+    // to it and synced it: what had been refused was committed over that.
     for attempt in 0.. {
         assert!(attempt < 200, "the file was always the first");
         let store = store(12);
         let vault = vaults::open(store.root()).unwrap();
         put(&vault, b"file", &pattern(1, 20_000)).unwrap();
-        let others: Vec<u64> =
-            (0..8).map(|n| vaults::open_or_create(&vault, format!("other {n}").as_bytes(), READ_WRITE).unwrap()).collect();
+        let others: Vec<u64> = (0..8)
+            .map(|n| {
+                vaults::open_or_create(&vault, format!("other {n}").as_bytes(), READ_WRITE).unwrap()
+            })
+            .collect();
         for other in &others {
             vault.write(*other, 0, b"something", false).unwrap();
         }
-        let inos: Vec<u64> = (0..8).map(|n| at(&vault, format!("other {n}").as_bytes(), |node| vault.getattr(node)).unwrap().ino).collect();
+        let inos: Vec<u64> = (0..8)
+            .map(|n| {
+                at(&vault, format!("other {n}").as_bytes(), |node| vault.getattr(node)).unwrap().ino
+            })
+            .collect();
         vault.prepare().unwrap();
         let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
         fill_up(&store, &vault);
@@ -88,13 +96,17 @@ fn vault_with(store: &MemStore, path: &[u8], bytes: &[u8], synced: bool) -> (Vau
 
 #[test]
 fn a_file_of_which_a_write_was_refused_and_punched_away_is_long_enough() {
-    // The length of the ciphertext was noted as if the write that the store refused had been done. Where the end of the file became a hole,
-    // nothing lengthened it any more: the close succeeded, and the file could not be opened again.
+    // The length of the ciphertext was noted as if the write that the store refused had been done.
+    // Where the end of the file became a hole, nothing lengthened it any more: the close succeeded,
+    // and the file could not be opened again.
     for (chunk_log2, synced) in [(12, true), (12, false), (18, true), (18, false)] {
         let store = store(chunk_log2);
         let (vault, handle) = vault_with(&store, b"file", &pattern(1, 1459), synced);
         fill_up(&store, &vault);
-        assert_eq!(vault.write(handle, 1459, &pattern(2, 105_570), false).unwrap_err().errno(), libc::ENOSPC);
+        assert_eq!(
+            vault.write(handle, 1459, &pattern(2, 105_570), false).unwrap_err().errno(),
+            libc::ENOSPC
+        );
         store.set_capacity(None);
         let size = at(&vault, b"file", |node| vault.getattr(node)).unwrap().size;
         vault.fallocate(handle, 4096, size, Fallocate::PunchHole).unwrap();
@@ -102,14 +114,18 @@ fn a_file_of_which_a_write_was_refused_and_punched_away_is_long_enough() {
         let mut wanted = [pattern(1, 1459), pattern(2, 105_570)].concat();
         wanted.truncate(size as usize);
         wanted[4096.min(size as usize)..].fill(0);
-        assert!(get(&vault, b"file").unwrap() == wanted, "chunks of 2^{chunk_log2}, synced: {synced}");
+        assert!(
+            get(&vault, b"file").unwrap() == wanted,
+            "chunks of 2^{chunk_log2}, synced: {synced}"
+        );
     }
 }
 
 #[test]
 fn a_file_that_was_never_synced_survives_what_does_not_fit() {
-    // What such a file held was overwritten at once, table and header later: where those found no room, or a write was refused and nothing
-    // was to be committed, the bytes of the last commit were gone. A log of 4 KiB on a full disk could not be read any more.
+    // What such a file held was overwritten at once, table and header later: where those found no
+    // room, or a write was refused and nothing was to be committed, the bytes of the last commit
+    // were gone. A log of 4 KiB on a full disk could not be read any more.
     for chunk_log2 in [12, 18] {
         for (len, offset, more) in [
             (3900, 3900, 9000),       // small data stand where the first segment goes
@@ -136,15 +152,20 @@ fn a_file_that_was_never_synced_survives_what_does_not_fit() {
                 assert!(fits || kept == pattern(1, len), "{what}: {} bytes", kept.len());
             }
             // By a daemon that is killed now as well.
-            assert!(get(&vaults::open(store.crash(&mut |n| n - 1).root()).unwrap(), b"log").unwrap() == kept, "{what}");
+            assert!(
+                get(&vaults::open(store.crash(&mut |n| n - 1).root()).unwrap(), b"log").unwrap()
+                    == kept,
+                "{what}"
+            );
         }
     }
 }
 
 #[test]
 fn a_file_with_a_hole_where_its_first_table_would_be_is_shortened_in_a_full_store_or_kept() {
-    // Small data need the block in which the first table of a large file stands, and where that was a hole there was none. The store was
-    // asked only when the record was durable, and then nobody could open the file before there was space.
+    // Small data need the block in which the first table of a large file stands, and where that was
+    // a hole there was none. The store was asked only when the record was durable, and then nobody
+    // could open the file before there was space.
     for synced in [true, false] {
         let store = store(18);
         let vault = vaults::open(store.root()).unwrap();
@@ -162,13 +183,18 @@ fn a_file_with_a_hole_where_its_first_table_would_be_is_shortened_in_a_full_stor
         let cut = at(&vault, b"file", |node| vault.setattr(node, &size(4000)));
         let _ = vault.release(handle);
         let kept = get(&vault, b"file").unwrap_or_else(|e| panic!("synced: {synced}: {e}"));
-        assert!(kept == vec![0; if cut.is_ok() { 4000 } else { 12_000 }], "synced: {synced}: {} bytes", kept.len());
+        assert!(
+            kept == vec![0; if cut.is_ok() { 4000 } else { 12_000 }],
+            "synced: {synced}: {} bytes",
+            kept.len()
+        );
     }
 }
 
 #[test]
 fn what_a_refused_write_left_goes_with_the_vault_wherever_the_file_is_by_then() {
-    // It went only from files whose last close found no room, and that stood where they had stood then. `fsck` called the others damaged.
+    // It went only from files whose last close found no room, and that stood where they had stood
+    // then. `fsck` called the others damaged.
     enum Then {
         RenameFile,
         RenameFolder,
@@ -176,7 +202,10 @@ fn what_a_refused_write_left_goes_with_the_vault_wherever_the_file_is_by_then() 
         Shorten,
     }
     for synced in [true, false] {
-        for (n, then) in [Then::RenameFile, Then::RenameFolder, Then::CloseTheVault, Then::Shorten].iter().enumerate() {
+        for (n, then) in [Then::RenameFile, Then::RenameFolder, Then::CloseTheVault, Then::Shorten]
+            .iter()
+            .enumerate()
+        {
             let store = store(12);
             vaults::mkdir(&vaults::open(store.root()).unwrap(), b"folder").unwrap();
             let (vault, handle) = vault_with(&store, b"folder/file", &pattern(1, 1000), synced);
@@ -211,8 +240,8 @@ fn what_a_refused_write_left_goes_with_the_vault_wherever_the_file_is_by_then() 
 
 #[test]
 fn a_record_that_was_refused_is_wiped_when_the_journal_rests() {
-    // Nobody wrote to the file again, so nothing but time could take the record away. A power cut an hour later still brought back what
-    // the program had been told is not there.
+    // Nobody wrote to the file again, so nothing but time could take the record away. A power cut
+    // an hour later still brought back what the program had been told is not there.
     let store = store(12);
     put(&vaults::open(store.root()).unwrap(), b"file", b"first").unwrap();
     let plan = FaultPlan::new();
@@ -223,11 +252,17 @@ fn a_record_that_was_refused_is_wiped_when_the_journal_rests() {
     vault.write(handle, 0, b"other", false).unwrap();
     plan.reset();
     plan.write_all_the_same();
-    plan.add(Fault { calls: Calls::Of(Call::Write), when: When::Nth(1), errno: libc::EIO, short: false });
+    plan.add(Fault {
+        calls: Calls::Of(Call::Write),
+        when: When::Nth(1),
+        errno: libc::EIO,
+        short: false,
+    });
     assert_eq!(vault.fsync(handle, false).unwrap_err().errno(), libc::EIO);
     vault.release(handle).unwrap_err();
     plan.heal();
-    let after_a_crash = || get(&vaults::open(store.crash(&mut |n| n - 1).root()).unwrap(), b"file").unwrap();
+    let after_a_crash =
+        || get(&vaults::open(store.crash(&mut |n| n - 1).root()).unwrap(), b"file").unwrap();
     assert_eq!(after_a_crash(), b"other", "the record is there all the same");
     let until = Instant::now() + Duration::from_secs(60);
     while after_a_crash() != b"first" {
@@ -238,8 +273,9 @@ fn a_record_that_was_refused_is_wiped_when_the_journal_rests() {
 
 #[test]
 fn who_has_a_file_open_when_the_vault_is_closed_commits_nothing_any_more() {
-    // The lock is gone then, and with the journal what stood behind the ends of files. A daemon that is told twice to end closes the vault
-    // under the programs that keep its mount busy; what one of them wrote in that moment was committed over the work of the next mount.
+    // The lock is gone then, and with the journal what stood behind the ends of files. A daemon
+    // that is told twice to end closes the vault under the programs that keep its mount busy; what
+    // one of them wrote in that moment was committed over the work of the next mount.
     let store = store(12);
     let (vault, handle) = vault_with(&store, b"file", &pattern(1, 20_000), true);
     vault.write(handle, 0, &pattern(2, 20_000), false).unwrap();
@@ -249,7 +285,10 @@ fn who_has_a_file_open_when_the_vault_is_closed_commits_nothing_any_more() {
     let again = vaults::open_or_create(&next, b"file", READ_WRITE).unwrap();
     next.write(again, 0, &pattern(3, 20_000), false).unwrap();
     next.fsync(again, false).unwrap();
-    assert_eq!(vault.write(handle, 0, &pattern(4, 20_000), false).unwrap_err().errno(), libc::ESHUTDOWN);
+    assert_eq!(
+        vault.write(handle, 0, &pattern(4, 20_000), false).unwrap_err().errno(),
+        libc::ESHUTDOWN
+    );
     vault.fsync(handle, false).unwrap_err();
     let _ = vault.release(handle);
     vaults::put(&vault, b"late", b"late").unwrap_err();

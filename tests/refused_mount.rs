@@ -1,4 +1,5 @@
-//! What programs see on a real mount when the store is full, or refuses what the kernel has taken in already.
+//! What programs see on a real mount when the store is full, or refuses what the kernel has taken
+//! in already.
 //!
 //! Skipped with a word where nothing can be mounted. KITHFS_TRANSPORT=uring asks for io_uring.
 
@@ -14,12 +15,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use kithfs::backing::Call;
-use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
-use kithfs::backing::mem::MemStore;
 use kithfs::crypto::Suite;
 use kithfs::fuse::vaultfs::VaultFs;
-use kithfs::fuse::{MountOptions, Mounted, ServeOptions, Serving, Transport, View, held, kernel, mount, serve};
+use kithfs::fuse::{
+    MountOptions, Mounted, ServeOptions, Serving, Transport, View, held, kernel, mount, serve,
+};
+use kithfs::store::Call;
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::store::mem::MemStore;
 use kithfs::vault::{OpenOptions as VaultOptions, Vault};
 use vaults::{Seeded, pattern};
 
@@ -50,14 +53,17 @@ impl Mount {
         }
         let plan = FaultPlan::new();
         let options = VaultOptions { caller_caches: true, ..VaultOptions::default() };
-        let vault = Vault::open(FaultStore::wrap(store.root(), plan.clone()), &vaults::owner(), options).expect("open the vault");
+        let vault =
+            Vault::open(FaultStore::wrap(store.root(), plan.clone()), &vaults::owner(), options)
+                .expect("open the vault");
         vault.prepare().expect("a journal");
         let dir = tempfile::tempdir().expect("a temporary directory");
         let (mounted, fd) = mount(dir.path(), &MountOptions::default()).expect("mounting");
         let uring = std::env::var("KITHFS_TRANSPORT").is_ok_and(|transport| transport == "uring");
         let transport = if uring { Transport::Uring } else { Transport::Dev };
         let ops = Arc::new(VaultFs::new(vault.clone(), View::default()));
-        let serving = serve(fd, ops, &ServeOptions { transport, ..ServeOptions::default() }).expect("serving");
+        let serving = serve(fd, ops, &ServeOptions { transport, ..ServeOptions::default() })
+            .expect("serving");
         vault.tell_cache(held::forgetting(serving.notifier()).expect("a thread"));
         Some(Mount { store, plan, vault, mounted, serving: Some(serving), _dir: dir })
     }
@@ -70,7 +76,8 @@ impl Mount {
     fn leave(&self, bytes: usize) {
         self.store.set_capacity(None);
         let space = self.vault.space().unwrap();
-        self.store.set_capacity(Some((space.blocks - space.free) * space.block_size + bytes as u64));
+        self.store
+            .set_capacity(Some((space.blocks - space.free) * space.block_size + bytes as u64));
     }
 
     /// Every call that changes something in the store fails from now on.
@@ -106,7 +113,8 @@ fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
 
-/// Writes `part` after `part` until that fails: the bytes that write(2) has taken, and why it took no more.
+/// Writes `part` after `part` until that fails: the bytes that write(2) has taken, and why it took
+/// no more.
 fn write_on(mut file: &File, part: usize, most: usize) -> (Vec<u8>, Option<i32>) {
     let mut taken = Vec::new();
     while taken.len() < most {
@@ -136,8 +144,8 @@ fn comes_about(what: &str, mut holds: impl FnMut() -> bool) {
 
 #[test]
 fn a_full_store_says_so_to_write_and_keeps_what_it_took() {
-    // Programs that look at write() alone wrote 20 MB to a store with 8 MB free and ended well; the file then had 20 MB of which none could
-    // be read, and none at all some seconds later.
+    // Programs that look at write() alone wrote 20 MB to a store with 8 MB free and ended well; the
+    // file then had 20 MB of which none could be read, and none at all some seconds later.
     let Some(mount) = Mount::new() else { return };
     mount.leave(8 * MIB);
     for (n, part) in [777, 4096, 65_536, MIB].into_iter().enumerate() {
@@ -146,7 +154,9 @@ fn a_full_store_says_so_to_write_and_keeps_what_it_took() {
         assert_eq!(why, Some(libc::ENOSPC), "{part}");
         assert!(taken.len() > 6 * MIB, "{part}: {}", taken.len());
         assert!(fs::read(&path).unwrap() == taken, "{part}: what was taken is there");
-        comes_about("its size is that of what was taken", || fs::metadata(&path).unwrap().size() == taken.len() as u64);
+        comes_about("its size is that of what was taken", || {
+            fs::metadata(&path).unwrap().size() == taken.len() as u64
+        });
         // There is room again in the same mount.
         fs::remove_file(&path).unwrap();
         comes_about("there is room", || mount.vault.space().unwrap().free > 1800);
@@ -158,13 +168,15 @@ fn a_full_store_says_so_to_write_and_keeps_what_it_took() {
 
 #[test]
 fn a_descriptor_from_before_is_told_and_goes_on_later() {
-    // The kernel takes what is written through it into its pages. It asks before it does so once there is little room, and is told no.
+    // The kernel takes what is written through it into its pages. It asks before it does so once
+    // there is little room, and is told no.
     let Some(mount) = Mount::new() else { return };
     let path = mount.path("log");
     let file = OpenOptions::new().create(true).append(true).open(&path).unwrap();
     (&file).write_all(&pattern(7, MIB)).unwrap();
     mount.leave(8 * MIB);
-    // What somebody else writes tells that there is little room, once what was known of it is too old.
+    // What somebody else writes tells that there is little room, once what was known of it is too
+    // old.
     comes_about("it is known that there is little room", || {
         fs::write(mount.path("other"), b"something").unwrap();
         mount.vault.is_low()
@@ -186,8 +198,9 @@ fn a_descriptor_from_before_is_told_and_goes_on_later() {
 
 #[test]
 fn what_nobody_saw_coming_leaves_a_prefix_and_is_told() {
-    // The kernel has taken in far more than there is room for when the store first refuses. What fits is kept; write() says so soon, the file
-    // is as long as what is kept, and what is opened later is told at once.
+    // The kernel has taken in far more than there is room for when the store first refuses. What
+    // fits is kept; write() says so soon, the file is as long as what is kept, and what is opened
+    // later is told at once.
     let Some(mount) = Mount::new() else { return };
     let path = mount.path("file");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -198,10 +211,16 @@ fn what_nobody_saw_coming_leaves_a_prefix_and_is_told() {
     assert_eq!(errno((&file).write(b"more")), Some(libc::ENOSPC));
     // Who has it open is not shown bytes that are nowhere.
     let mut last = [0; 4096];
-    comes_about("the pages are dropped", || file.read_at(&mut last, 20 * MIB as u64 - 4096).is_err());
+    comes_about("the pages are dropped", || {
+        file.read_at(&mut last, 20 * MIB as u64 - 4096).is_err()
+    });
     let kept = fs::read(&path).unwrap();
     // How much depends on the order in which the kernel sends it.
-    assert!(kept.len() >= MIB && pattern(1, 20 * MIB).starts_with(&kept), "{} are kept", kept.len());
+    assert!(
+        kept.len() >= MIB && pattern(1, 20 * MIB).starts_with(&kept),
+        "{} are kept",
+        kept.len()
+    );
     assert_eq!(fs::metadata(&path).unwrap().size(), kept.len() as u64);
     drop(file);
     assert!(fs::read(&path).unwrap() == kept);
@@ -232,7 +251,8 @@ fn a_quota_is_told_to_write_and_keeps_what_was_there() {
 
 #[test]
 fn a_limit_on_the_length_of_files_is_told_to_write() {
-    // The daemon may make no file longer than 8 MiB (RLIMIT_FSIZE), which is more than the store says of itself. A quota is like it.
+    // The daemon may make no file longer than 8 MiB (RLIMIT_FSIZE), which is more than the store
+    // says of itself. A quota is like it.
     if !mounted::can_mount() {
         return;
     }
@@ -243,9 +263,16 @@ fn a_limit_on_the_length_of_files_is_told_to_write() {
         let (taken, why) = write_on(&File::create(&path).unwrap(), 65_536, 1 << 30);
         assert_eq!(why, Some(libc::EFBIG), "{name}: after {} bytes", taken.len());
         let kept = fs::read(&path).unwrap();
-        assert!(kept.len() >= MIB && taken.starts_with(&kept), "{name}: {} of {}", kept.len(), taken.len());
+        assert!(
+            kept.len() >= MIB && taken.starts_with(&kept),
+            "{name}: {} of {}",
+            kept.len(),
+            taken.len()
+        );
         assert!(name == "first" || kept == taken, "by then it is known");
-        comes_about("its size is that of what is kept", || fs::metadata(&path).unwrap().size() == kept.len() as u64);
+        comes_about("its size is that of what is kept", || {
+            fs::metadata(&path).unwrap().size() == kept.len() as u64
+        });
     }
     mount.unmount();
     mounted::expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
@@ -253,7 +280,8 @@ fn a_limit_on_the_length_of_files_is_told_to_write() {
 
 #[test]
 fn a_store_that_turns_read_only_is_told_to_write() {
-    // The kernel took what was written to a file that was open, and only fsync and close said that nothing of it was kept.
+    // The kernel took what was written to a file that was open, and only fsync and close said that
+    // nothing of it was kept.
     let Some(mount) = Mount::new() else { return };
     let path = mount.path("file");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -272,8 +300,9 @@ fn a_store_that_turns_read_only_is_told_to_write() {
 
 #[test]
 fn a_refused_write_is_not_shown_nor_kept_in_part() {
-    // The kernel went on to show the pages that the store had refused. One byte that was written into one of them later made the daemon have
-    // that page and not the one before it: a mixture, and fsync said that all was well.
+    // The kernel went on to show the pages that the store had refused. One byte that was written
+    // into one of them later made the daemon have that page and not the one before it: a mixture,
+    // and fsync said that all was well.
     for stays_open in [false, true] {
         let Some(mount) = Mount::new() else { return };
         let path = mount.path("file");
@@ -297,8 +326,9 @@ fn a_refused_write_is_not_shown_nor_kept_in_part() {
 
 #[test]
 fn a_file_that_was_cut_by_half_is_not_shown_at_its_old_length() {
-    // The kernel sends the time of modification with the new size. Where the size was set and the time was not, the program was told that it
-    // had failed, and the kernel showed the old length with zeros where the bytes had been.
+    // The kernel sends the time of modification with the new size. Where the size was set and the
+    // time was not, the program was told that it had failed, and the kernel showed the old length
+    // with zeros where the bytes had been.
     for call in [Call::SetTimes, Call::SetLen, Call::Write, Call::Stat] {
         for nth in 1..4 {
             let Some(mount) = Mount::new() else { return };
@@ -313,7 +343,8 @@ fn a_file_that_was_cut_by_half_is_not_shown_at_its_old_length() {
             // What is shown is asked of the daemon.
             rustix::fs::fadvise(&held, 0, None, rustix::fs::Advice::DontNeed).unwrap();
             let wanted = |bytes: &[u8]| bytes == &old[..9000] || cut.is_err() && bytes == old;
-            let shown = fs::read(&path).unwrap_or_else(|error| panic!("{call:?} {nth}: {error}, {cut:?}"));
+            let shown =
+                fs::read(&path).unwrap_or_else(|error| panic!("{call:?} {nth}: {error}, {cut:?}"));
             assert!(wanted(&shown), "{call:?} {nth}: {} bytes, {cut:?}", shown.len());
             let mut there = vec![0; 40_000];
             let mut read = 0;
@@ -328,16 +359,26 @@ fn a_file_that_was_cut_by_half_is_not_shown_at_its_old_length() {
 
 #[test]
 fn what_is_shown_after_any_failure_is_what_was_there() {
-    // Random calls, of which some fail in the store: what anybody who opens the file then finds is a state that it had, whole, and what was
-    // synced stays. KITHFS_RUNS tells how many runs there are, KITHFS_SEED with which they begin.
-    let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
+    // Random calls, of which some fail in the store: what anybody who opens the file then finds is
+    // a state that it had, whole, and what was synced stays. KITHFS_RUNS tells how many runs there
+    // are, KITHFS_SEED with which they begin.
+    let number = |name: &str, default: u64| {
+        std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+    };
     let (first, runs) = (number("KITHFS_SEED", 1), number("KITHFS_RUNS", 12));
     let mut failures = 0;
     for seed in first..first + runs {
         let Some(mut mount) = Mount::new() else { return };
         let random = Seeded::new(seed);
         let below = |n: usize| random.below(n as u64) as usize;
-        let open = |mount: &Mount| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(mount.path("file"));
+        let open = |mount: &Mount| {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(mount.path("file"))
+        };
         let mut file = Some(open(&mount).unwrap());
         // States that it may have, the last of which a program would expect.
         let mut states: Vec<Vec<u8>> = vec![Vec::new()];
@@ -346,8 +387,14 @@ fn what_is_shown_after_any_failure_is_what_was_there() {
             let mut new = states.last().unwrap().clone();
             let faulty = below(4) == 0;
             if faulty {
-                let calls = [Calls::Changes, Calls::Of(Call::Write), Calls::Of(Call::SyncData), Calls::Of(Call::SetTimes)][below(4)];
-                let when = if below(3) == 0 { When::From(1) } else { When::Nth(below(6) as u64 + 1) };
+                let calls = [
+                    Calls::Changes,
+                    Calls::Of(Call::Write),
+                    Calls::Of(Call::SyncData),
+                    Calls::Of(Call::SetTimes),
+                ][below(4)];
+                let when =
+                    if below(3) == 0 { When::From(1) } else { When::Nth(below(6) as u64 + 1) };
                 mount.fail(calls, when, libc::EIO);
                 log.push(format!("{calls:?} {when:?}"));
             }
@@ -386,16 +433,22 @@ fn what_is_shown_after_any_failure_is_what_was_there() {
             if let Err(error) = &done {
                 log.push(format!("{error}"));
                 failures += 1;
-                // The descriptor may be of no more use; what it shows is a state, or it shows nothing.
+                // The descriptor may be of no more use; what it shows is a state, or it shows
+                // nothing.
                 file = None;
             }
             let mut shown = Vec::new();
-            let mut there = File::open(mount.path("file")).unwrap_or_else(|error| panic!("open: {error}, {at}"));
+            let mut there = File::open(mount.path("file"))
+                .unwrap_or_else(|error| panic!("open: {error}, {at}"));
             let read = there.read_to_end(&mut shown);
             drop(there);
             match read {
                 Ok(_) if faulty => assert!(states.contains(&shown), "{} bytes, {at}", shown.len()),
-                Ok(_) => assert!(done.is_err() && states.contains(&shown) || states.last() == Some(&shown), "{} bytes, {at}", shown.len()),
+                Ok(_) => assert!(
+                    done.is_err() && states.contains(&shown) || states.last() == Some(&shown),
+                    "{} bytes, {at}",
+                    shown.len()
+                ),
                 Err(error) => panic!("{error}, {at}"),
             }
             if file.is_none() {
@@ -410,7 +463,11 @@ fn what_is_shown_after_any_failure_is_what_was_there() {
                 drop(file.take());
                 mount = mount.again().unwrap();
                 let shown = fs::read(mount.path("file")).unwrap();
-                assert!(states.contains(&shown), "{} bytes after another mount, run {seed}: {log:#?}", shown.len());
+                assert!(
+                    states.contains(&shown),
+                    "{} bytes after another mount, run {seed}: {log:#?}",
+                    shown.len()
+                );
                 states = vec![shown];
                 file = Some(open(&mount).unwrap());
             }
@@ -434,13 +491,24 @@ fn a_file_written_with_little_room_has_the_time_of_it_and_can_be_mapped() {
         mount.vault.is_low()
     });
     OpenOptions::new().append(true).open(&path).unwrap().write_all(b" and new").unwrap();
-    comes_about("its time is the present one", || fs::metadata(&path).unwrap().mtime() > 1_600_000_000);
+    comes_about("its time is the present one", || {
+        fs::metadata(&path).unwrap().mtime() > 1_600_000_000
+    });
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     if kernel::is_since(6, 6) {
         use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
-        // SAFETY: of a file that lives and is longer than what is looked at, and unmapped at the end.
+        // SAFETY: of a file that lives and is longer than what is looked at, and unmapped at the
+        // end.
         unsafe {
-            let map = mmap(std::ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0).unwrap();
+            let map = mmap(
+                std::ptr::null_mut(),
+                4096,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+            .unwrap();
             std::slice::from_raw_parts_mut(map.cast::<u8>(), 3).copy_from_slice(b"OLD");
             msync(map, 4096, MsyncFlags::SYNC).unwrap();
             munmap(map, 4096).unwrap();
@@ -451,8 +519,9 @@ fn a_file_written_with_little_room_has_the_time_of_it_and_can_be_mapped() {
     }
 }
 
-/// Where there was little room, each close retired the node of the file: a rename after it did not reach the node, so that the new name did
-/// not exist for `stat` and `link`, and `git init` failed. Processes that wrote to one file in turn got ESTALE.
+/// Where there was little room, each close retired the node of the file: a rename after it did not
+/// reach the node, so that the new name did not exist for `stat` and `link`, and `git init` failed.
+/// Processes that wrote to one file in turn got ESTALE.
 #[test]
 fn names_and_links_work_with_little_room() {
     let Some(mount) = Mount::new() else { return };
@@ -465,7 +534,10 @@ fn names_and_links_work_with_little_room() {
     for round in 0..20 {
         fs::write(&first, format!("of round {round}")).unwrap();
         fs::rename(&first, &second).unwrap();
-        assert_eq!(fs::symlink_metadata(&second).unwrap().len(), format!("of round {round}").len() as u64);
+        assert_eq!(
+            fs::symlink_metadata(&second).unwrap().len(),
+            format!("of round {round}").len() as u64
+        );
         fs::hard_link(&second, &third).unwrap();
         fs::remove_file(&second).unwrap();
         assert_eq!(fs::metadata(&third).unwrap().nlink(), 1);

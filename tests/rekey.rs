@@ -1,4 +1,5 @@
-//! The pass that seals a share anew after the folder key has changed: complete, stoppable, and never a help to a forger.
+//! The pass that seals a share anew after the folder key has changed: complete, stoppable, and
+//! never a help to a forger.
 
 #[path = "support/members.rs"]
 mod members;
@@ -8,15 +9,19 @@ mod vaults;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
-use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Access, Call, Dir, Kind, RenameMode as StoreRename, SetTime, Timestamp};
-use kithfs::sharing::{Identity, Role};
+use kithfs::roster::{Identity, Role};
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::store::mem::MemStore;
+use kithfs::store::{Access, Call, Dir, Kind, RenameMode as StoreRename, SetTime, Timestamp};
 use kithfs::vault::{
-    CreateShare, Error, LockMode, NodeId, OpenOptions, Pending, ROOT, RenameMode, SetAttr, SetXattr, ShareProgress, Vault,
+    CreateShare, Error, LockMode, NodeId, OpenOptions, Pending, ROOT, RenameMode, SetAttr,
+    SetXattr, ShareProgress, Vault,
 };
 use members::{key, member, open_as, person, quiet, root_share, trusting, with_bob};
-use vaults::{READ_WRITE, at, entries, faults, get, mkdir, pattern, put, rename, settle, symlink, tree, write_at};
+use vaults::{
+    READ_WRITE, at, entries, faults, get, mkdir, pattern, put, rename, settle, symlink, tree,
+    write_at,
+};
 
 fn open_root(root: Arc<dyn Dir>, who: &Identity) -> Result<Vault, Error> {
     Vault::open(root, who, trusting(false, LockMode::Exclusive))
@@ -24,7 +29,8 @@ fn open_root(root: Arc<dyn Dir>, who: &Identity) -> Result<Vault, Error> {
 
 const LARGE: usize = 60_000;
 
-/// Ann's share with Bob, who writes, and who made something of everything; Ann has some too, and a share within.
+/// Ann's share with Bob, who writes, and who made something of everything; Ann has some too, and a
+/// share within.
 fn filled() -> (MemStore, Identity, Identity) {
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &bob).unwrap();
@@ -41,12 +47,21 @@ fn filled() -> (MemStore, Identity, Identity) {
     put(&vault, &[&long(b'd')[..], b"/inside"].concat(), b"inside").unwrap();
     symlink(&vault, b"link", b"small").unwrap();
     symlink(&vault, b"far", &[b't'; 4000]).unwrap();
-    at(&vault, b"link", |node| at(&vault, b"dir", |dir| vault.link(node, dir, b"same link").map(|a| vault.forget(a.node, 1)))).unwrap();
-    at(&vault, b"large", |node| at(&vault, b"dir", |dir| vault.link(node, dir, b"hard").map(|a| vault.forget(a.node, 1)))).unwrap();
+    at(&vault, b"link", |node| {
+        at(&vault, b"dir", |dir| {
+            vault.link(node, dir, b"same link").map(|a| vault.forget(a.node, 1))
+        })
+    })
+    .unwrap();
+    at(&vault, b"large", |node| {
+        at(&vault, b"dir", |dir| vault.link(node, dir, b"hard").map(|a| vault.forget(a.node, 1)))
+    })
+    .unwrap();
     for path in [&b"small"[..], b"dir/deep"] {
         vaults::set_xattr(&vault, path, b"user.tag", b"blue").unwrap();
     }
-    at(&vault, b"link", |node| vault.set_xattr(node, b"trusted.tag", b"of a link", SetXattr::Any)).unwrap();
+    at(&vault, b"link", |node| vault.set_xattr(node, b"trusted.tag", b"of a link", SetXattr::Any))
+        .unwrap();
     vaults::set_xattr(&vault, b"small", b"user.long", &pattern(3, 66_000)).unwrap();
     rename(&vault, b"dir", b"moved", RenameMode::Replace).unwrap();
     age(&vault, ROOT);
@@ -54,7 +69,13 @@ fn filled() -> (MemStore, Identity, Identity) {
     vault.close().unwrap();
     let vault = open_as(&store, &ann).unwrap();
     mkdir(&vault, b"within").unwrap();
-    vault.create_share(b"within", &CreateShare { name: "Ann".into(), ..CreateShare::default() }, &mut quiet()).unwrap();
+    vault
+        .create_share(
+            b"within",
+            &CreateShare { name: "Ann".into(), ..CreateShare::default() },
+            &mut quiet(),
+        )
+        .unwrap();
     put(&vault, b"within/own", b"of another share").unwrap();
     settle(&vault, ROOT);
     vault.close().unwrap();
@@ -75,7 +96,12 @@ fn age(vault: &Vault, node: NodeId) {
 
 /// Times, owners and modes of everything, by path.
 fn looks(vault: &Vault) -> BTreeMap<Vec<u8>, (Timestamp, u32, u32, u32)> {
-    fn walk(vault: &Vault, node: NodeId, path: &[u8], all: &mut BTreeMap<Vec<u8>, (Timestamp, u32, u32, u32)>) {
+    fn walk(
+        vault: &Vault,
+        node: NodeId,
+        path: &[u8],
+        all: &mut BTreeMap<Vec<u8>, (Timestamp, u32, u32, u32)>,
+    ) {
         for (name, attr) in entries(vault, node).unwrap() {
             let path = [path, b"/", &name].concat();
             if name == b"within" {
@@ -97,8 +123,14 @@ fn looks(vault: &Vault) -> BTreeMap<Vec<u8>, (Timestamp, u32, u32, u32)> {
 /// Asserts that two listings are the same, and names what differs.
 fn same<T: PartialEq + std::fmt::Debug>(now: &BTreeMap<Vec<u8>, T>, before: &BTreeMap<Vec<u8>, T>) {
     let differ = |path: &&Vec<u8>| now.get(*path) != before.get(*path);
-    let differing: Vec<String> = now.keys().chain(before.keys()).filter(differ).map(|path| path.escape_ascii().to_string()).collect();
-    let first = now.keys().chain(before.keys()).find(differ).map(|path| (now.get(path), before.get(path)));
+    let differing: Vec<String> = now
+        .keys()
+        .chain(before.keys())
+        .filter(differ)
+        .map(|path| path.escape_ascii().to_string())
+        .collect();
+    let first =
+        now.keys().chain(before.keys()).find(differ).map(|path| (now.get(path), before.get(path)));
     assert!(differing.is_empty(), "{differing:?}: {:.300}", format!("{first:?}"));
 }
 
@@ -114,7 +146,8 @@ fn stored_entries(dir: &Arc<dyn Dir>, path: &[u8], all: &mut Vec<Vec<u8>>) {
     for entry in dir.reopen().unwrap().read(0, 1 << 20).unwrap() {
         let path = [path, b"/", &entry.name].concat();
         // Into the share within nothing leads but its place.
-        let within = dir.open_dir(&entry.name).ok().filter(|inside| inside.stat(b"+share").is_err());
+        let within =
+            dir.open_dir(&entry.name).ok().filter(|inside| inside.stat(b"+share").is_err());
         if let Some(inside) = within {
             stored_entries(&inside, &path, all);
         }
@@ -139,7 +172,13 @@ fn a_pass_seals_all_anew_and_leaves_all_as_it_was() {
     let vault = open_as(&store, &ann).unwrap();
     let (before, looked) = (tree(&vault).unwrap(), looks(&vault));
     let none = pending(&vault);
-    assert!(none.is_done(true) && none.skipped == 0 && none.conflicts == 0 && none.bytes_total > LARGE as u64, "{none:?}");
+    assert!(
+        none.is_done(true)
+            && none.skipped == 0
+            && none.conflicts == 0
+            && none.bytes_total > LARGE as u64,
+        "{none:?}"
+    );
     vault.share_at(b"").unwrap().remove(&[key(&bob)], &mut quiet()).unwrap();
     let all = pending(&vault);
     // Of the sparse file the part of a segment up to its end.
@@ -149,23 +188,39 @@ fn a_pass_seals_all_anew_and_leaves_all_as_it_was() {
 
     let lazy = vault.reseal(b"", false, &mut quiet()).unwrap();
     assert_eq!((lazy.names, lazy.headers, lazy.skipped, lazy.conflicts), (0, 0, 0, 0), "{lazy:?}");
-    assert_eq!((lazy.files, lazy.bytes), (2, LARGE as u64 + sparse), "the contents of large files are left: {lazy:?}");
+    assert_eq!(
+        (lazy.files, lazy.bytes),
+        (2, LARGE as u64 + sparse),
+        "the contents of large files are left: {lazy:?}"
+    );
     same(&tree(&vault).unwrap(), &before);
     same(&looks(&vault), &looked);
 
     let mut last = ShareProgress::default();
     let eager = vault.reseal(b"", true, &mut |progress| last = *progress).unwrap();
     assert!(eager.is_done(true) && eager.skipped == 0, "{eager:?}");
-    assert_eq!((last.files, last.bytes, last.files_total, last.bytes_total), (2, lazy.bytes, 2, lazy.bytes));
+    assert_eq!(
+        (last.files, last.bytes, last.files_total, last.bytes_total),
+        (2, lazy.bytes, 2, lazy.bytes)
+    );
     same(&tree(&vault).unwrap(), &before);
     same(&looks(&vault), &looked);
     for path in [&b"small"[..], b"large", b"moved/deep/note"] {
         let by = at(&vault, path, |node| vault.author(node)).unwrap().unwrap();
         assert_eq!((by.author, by.signer), (key(&bob), key(&ann)), "sealed by Ann, written by Bob");
     }
-    assert_eq!(at(&vault, b"link", |node| vault.get_xattr(node, b"trusted.tag")).unwrap(), b"of a link");
-    assert_eq!(at(&vault, b"moved/deep", |node| vault.get_xattr(node, b"user.tag")).unwrap(), b"blue");
-    assert_eq!(at(&vault, b"small", |node| vault.get_xattr(node, b"user.long")).unwrap(), pattern(3, 66_000));
+    assert_eq!(
+        at(&vault, b"link", |node| vault.get_xattr(node, b"trusted.tag")).unwrap(),
+        b"of a link"
+    );
+    assert_eq!(
+        at(&vault, b"moved/deep", |node| vault.get_xattr(node, b"user.tag")).unwrap(),
+        b"blue"
+    );
+    assert_eq!(
+        at(&vault, b"small", |node| vault.get_xattr(node, b"user.long")).unwrap(),
+        pattern(3, 66_000)
+    );
     assert_eq!(faults(&vault), Vec::<String>::new());
     vault.close().unwrap();
     let vault = open_as(&store, &ann).unwrap();
@@ -174,13 +229,21 @@ fn a_pass_seals_all_anew_and_leaves_all_as_it_was() {
     assert!(pending(&vault).is_done(true));
     vault.close().unwrap();
 
-    // With the list of members from before put back Bob has every key that he ever had, and reads no name and no byte.
+    // With the list of members from before put back Bob has every key that he ever had, and reads
+    // no name and no byte.
     let copy = rolled_back(&store);
     let of_bob = open_as(&copy, &bob).unwrap();
     assert_eq!(entries(&of_bob, ROOT).unwrap().len(), 0);
     // Even where the names are given back that he knows.
     let small = open_as(&store, &ann).unwrap().cipher_path(b"small").unwrap();
-    copy.root().rename(&small, &*copy.root(), &of_bob.cipher_path(b"small").unwrap_or(small.clone()), StoreRename::Replace).unwrap();
+    copy.root()
+        .rename(
+            &small,
+            &*copy.root(),
+            &of_bob.cipher_path(b"small").unwrap_or(small.clone()),
+            StoreRename::Replace,
+        )
+        .unwrap();
     assert!(get(&of_bob, b"small").is_err());
 }
 
@@ -207,19 +270,36 @@ fn a_pass_that_is_stopped_anywhere_leaves_a_share_that_reads_and_goes_on() {
         let plan = FaultPlan::new();
         let vault = open_root(FaultStore::wrap(store.root(), plan.clone()), &ann).unwrap();
         plan.reset();
-        plan.add(Fault { calls: Calls::Changes, when: When::From(step), errno: libc::EIO, short: step % 2 == 0 });
+        plan.add(Fault {
+            calls: Calls::Changes,
+            when: When::From(step),
+            errno: libc::EIO,
+            short: step % 2 == 0,
+        });
         let stopped = vault.reseal(b"", true, &mut quiet());
-        assert!(!stopped.as_ref().is_ok_and(|left| left.is_done(true) && step + 20 < steps), "stopped at {step} of {steps}: {stopped:?}");
+        assert!(
+            !stopped.as_ref().is_ok_and(|left| left.is_done(true) && step + 20 < steps),
+            "stopped at {step} of {steps}: {stopped:?}"
+        );
         drop(vault);
-        // By turns the process is killed, which loses nothing, or the power fails, which loses what was not durable.
+        // By turns the process is killed, which loses nothing, or the power fails, which loses what
+        // was not durable.
         let store = if step % 3 == 0 { store.crash(&mut |_| 0) } else { store.snapshot() };
         let vault = open_as(&store, &ann).unwrap();
         println!("stopped at {step} of {steps}: {stopped:?}");
         same(&tree(&vault).unwrap(), &before);
-        let left = vault.reseal(b"", true, &mut quiet()).unwrap_or_else(|e| panic!("going on from {step}: {e}"));
-        assert!(left.is_done(true) && left.skipped == 0 && left.conflicts == 0, "gone on from {step}: {left:?}");
+        let left = vault
+            .reseal(b"", true, &mut quiet())
+            .unwrap_or_else(|e| panic!("going on from {step}: {e}"));
+        assert!(
+            left.is_done(true) && left.skipped == 0 && left.conflicts == 0,
+            "gone on from {step}: {left:?}"
+        );
         same(&tree(&vault).unwrap(), &before);
-        let faults: Vec<String> = faults(&vault).into_iter().filter(|fault| !fault.contains("was left behind by a crash")).collect();
+        let faults: Vec<String> = faults(&vault)
+            .into_iter()
+            .filter(|fault| !fault.contains("was left behind by a crash"))
+            .collect();
         assert_eq!(faults, Vec::<String>::new(), "gone on from {step}");
     }
 }
@@ -238,7 +318,10 @@ fn an_epoch_that_begins_in_the_middle_of_a_pass_is_not_passed_over() {
             }
         })
         .unwrap();
-    assert!(begun && !left.is_done(true), "what was sealed before is of an older epoch by now: {left:?}");
+    assert!(
+        begun && !left.is_done(true),
+        "what was sealed before is of an older epoch by now: {left:?}"
+    );
     // Nor while it is counted.
     let mut begun = false;
     let counted = vault
@@ -248,7 +331,10 @@ fn an_epoch_that_begins_in_the_middle_of_a_pass_is_not_passed_over() {
             }
         })
         .unwrap();
-    assert_eq!(counted.bytes, counted.bytes_total, "all of it is older than the newest: {counted:?}");
+    assert_eq!(
+        counted.bytes, counted.bytes_total,
+        "all of it is older than the newest: {counted:?}"
+    );
     assert!(vault.reseal(b"", true, &mut quiet()).unwrap().is_done(true));
     same(&tree(&vault).unwrap(), &before);
 }
@@ -293,7 +379,8 @@ fn a_name_that_stands_under_two_epochs_stays_a_conflict() {
     let (store, ann, _bob) = filled();
     let root = store.root();
     let vault = open_as(&store, &ann).unwrap();
-    // Somebody who had not heard of the new epoch made a file whose name another has given meanwhile.
+    // Somebody who had not heard of the new epoch made a file whose name another has given
+    // meanwhile.
     let stored = vault.cipher_path(b"small").unwrap();
     vault.close().unwrap();
     root.rename(&stored, &*root, b"+aside", StoreRename::NoReplace).unwrap();
@@ -303,7 +390,9 @@ fn a_name_that_stands_under_two_epochs_stays_a_conflict() {
     vault.close().unwrap();
     root.rename(b"+aside", &*root, &stored, StoreRename::NoReplace).unwrap();
     let vault = open_as(&store, &ann).unwrap();
-    let both = |vault: &Vault| (get(vault, b"small").unwrap(), get(vault, b"small (conflict, epoch 1)").unwrap());
+    let both = |vault: &Vault| {
+        (get(vault, b"small").unwrap(), get(vault, b"small (conflict, epoch 1)").unwrap())
+    };
     assert_eq!(both(&vault), (b"of epoch 2".to_vec(), b"by Bob".to_vec()));
     let left = vault.reseal(b"", true, &mut quiet()).unwrap();
     assert_eq!((left.is_done(true), left.conflicts), (true, 1), "{left:?}");
@@ -314,7 +403,8 @@ fn a_name_that_stands_under_two_epochs_stays_a_conflict() {
 
 #[test]
 fn a_long_name_that_stands_under_two_epochs_is_shown_and_found_twice() {
-    // Both entries had the same name in a listing: an export copied the newer file and passed over the older one without a word.
+    // Both entries had the same name in a listing: an export copied the newer file and passed over
+    // the older one without a word.
     let (store, ann, _bob) = filled();
     let root = store.root();
     let name = &[b'n'; 200][..];
@@ -335,8 +425,14 @@ fn a_long_name_that_stands_under_two_epochs_is_shown_and_found_twice() {
         root.rename(to, &*root, from, StoreRename::NoReplace).unwrap();
     }
     let vault = open_as(&store, &ann).unwrap();
-    let names =
-        || entries(&vault, ROOT).unwrap().into_iter().map(|(name, _)| name).filter(|n| n.starts_with(b"nn")).collect::<BTreeSet<_>>();
+    let names = || {
+        entries(&vault, ROOT)
+            .unwrap()
+            .into_iter()
+            .map(|(name, _)| name)
+            .filter(|n| n.starts_with(b"nn"))
+            .collect::<BTreeSet<_>>()
+    };
     assert_eq!(names(), BTreeSet::from([name.to_vec(), beside.clone()]));
     let both = || (get(&vault, name).unwrap(), get(&vault, &beside).unwrap());
     assert_eq!(both(), (b"of epoch 2".to_vec(), b"of epoch 1".to_vec()));
@@ -345,15 +441,20 @@ fn a_long_name_that_stands_under_two_epochs_is_shown_and_found_twice() {
     assert_eq!(both(), (b"of epoch 2".to_vec(), b"of epoch 1".to_vec()));
     assert_eq!(faults(&vault), Vec::<String>::new());
     rename(&vault, &beside, b"settled", RenameMode::NoReplace).unwrap();
-    assert_eq!((pending(&vault).conflicts, get(&vault, b"settled").unwrap()), (0, b"of epoch 1".to_vec()));
+    assert_eq!(
+        (pending(&vault).conflicts, get(&vault, b"settled").unwrap()),
+        (0, b"of epoch 1".to_vec())
+    );
 }
 
 #[test]
 fn nothing_that_was_planted_is_signed_by_a_pass() {
-    // A removed writer and the storage host put files and segments of the old epoch where the pass comes by.
+    // A removed writer and the storage host put files and segments of the old epoch where the pass
+    // comes by.
     let (store, ann, bob) = filled();
     let vault = open_as(&store, &ann).unwrap();
-    let paths = [&b"small"[..], b"large", b"moved/deep/note"].map(|path| vault.cipher_path(path).unwrap());
+    let paths =
+        [&b"small"[..], b"large", b"moved/deep/note"].map(|path| vault.cipher_path(path).unwrap());
     vault.close().unwrap();
     let old = store.snapshot();
     let read = |store: &MemStore, path: &[u8]| {
@@ -367,7 +468,8 @@ fn nothing_that_was_planted_is_signed_by_a_pass() {
         put(&vault, b"small", b"forged afterwards").unwrap();
         put(&vault, b"planted", b"made afterwards").unwrap();
         symlink(&vault, b"planted link", b"elsewhere").unwrap();
-        let planted = [vault.cipher_path(b"planted").unwrap(), vault.cipher_path(b"planted link").unwrap()];
+        let planted =
+            [vault.cipher_path(b"planted").unwrap(), vault.cipher_path(b"planted link").unwrap()];
         vault.close().unwrap();
         planted
     };
@@ -377,7 +479,12 @@ fn nothing_that_was_planted_is_signed_by_a_pass() {
     let small = open_stored(&store, &paths[0]);
     small.set_len(0).unwrap();
     small.write_at(&read(&old, &paths[0]), 0).unwrap();
-    store.root().create_file(&forged[0], 0o600).unwrap().write_at(&read(&old, &forged[0]), 0).unwrap();
+    store
+        .root()
+        .create_file(&forged[0], 0o600)
+        .unwrap()
+        .write_at(&read(&old, &forged[0]), 0)
+        .unwrap();
     store.root().symlink(&forged[1], &old.root().readlink(&forged[1]).unwrap()).unwrap();
     let large = open_stored(&store, &paths[1]);
     let layout = kithfs::format::layout::Layout::new(14, true).unwrap();
@@ -405,9 +512,12 @@ fn nothing_that_was_planted_is_signed_by_a_pass() {
     assert_eq!(bytes, pattern(4, LARGE)[..16384], "what was not spoilt reads as before");
 }
 
-fn open_stored(store: &MemStore, path: &[u8]) -> Arc<dyn kithfs::backing::File> {
+fn open_stored(store: &MemStore, path: &[u8]) -> Arc<dyn kithfs::store::File> {
     let (above, name) = vaults::split(path);
-    let dir = above.split(|b| *b == b'/').filter(|part| !part.is_empty()).fold(store.root(), |dir, part| dir.open_dir(part).unwrap());
+    let dir = above
+        .split(|b| *b == b'/')
+        .filter(|part| !part.is_empty())
+        .fold(store.root(), |dir, part| dir.open_dir(part).unwrap());
     dir.open_file(name, Access::ReadWrite).unwrap()
 }
 
@@ -419,7 +529,8 @@ fn no_name_and_no_control_file_of_the_old_epoch_is_left() {
     let vault = open_as(&store, &ann).unwrap();
     new_epoch(&vault);
     vault.reseal(b"", true, &mut quiet()).unwrap();
-    // Lists of attributes under the old epoch stay: a copy, or a machine that was offline, may need them.
+    // Lists of attributes under the old epoch stay: a copy, or a machine that was offline, may need
+    // them.
     let lists = before.iter().filter(|path| path.starts_with(b"/+attr-")).count();
     let unused = vault.check(b"", &mut |_| {}).unwrap().unused.unwrap().files;
     assert!(lists > 0 && unused == lists as u64, "{unused} of {lists}");
@@ -427,11 +538,28 @@ fn no_name_and_no_control_file_of_the_old_epoch_is_left() {
     let mut after = Vec::new();
     stored_entries(&store.root(), b"", &mut after);
     let kept: Vec<_> = after.iter().filter(|path| before.contains(path)).collect();
-    let of_the_share = [&b"/+share"[..], b"/+manifest-1-", b"/+members-", b"/+slots-", b"/+lock", b"/+journal", b"/+link-", b"/+attr-"];
-    let unexpected: Vec<_> = kept.iter().filter(|path| !of_the_share.iter().any(|known| path.starts_with(known))).collect();
-    assert!(unexpected.is_empty(), "{:?}", unexpected.iter().map(|p| p.escape_ascii().to_string()).collect::<Vec<_>>());
-    let names =
-        |all: &[Vec<u8>], prefix: &[u8]| all.iter().filter(|p| p.rsplit(|b| *b == b'/').next().unwrap().starts_with(prefix)).count();
+    let of_the_share = [
+        &b"/+share"[..],
+        b"/+manifest-1-",
+        b"/+members-",
+        b"/+slots-",
+        b"/+lock",
+        b"/+journal",
+        b"/+link-",
+        b"/+attr-",
+    ];
+    let unexpected: Vec<_> = kept
+        .iter()
+        .filter(|path| !of_the_share.iter().any(|known| path.starts_with(known)))
+        .collect();
+    assert!(
+        unexpected.is_empty(),
+        "{:?}",
+        unexpected.iter().map(|p| p.escape_ascii().to_string()).collect::<Vec<_>>()
+    );
+    let names = |all: &[Vec<u8>], prefix: &[u8]| {
+        all.iter().filter(|p| p.rsplit(|b| *b == b'/').next().unwrap().starts_with(prefix)).count()
+    };
     for prefix in [&b"+junction-"[..], b"+name-", b"+link-", b"="] {
         assert_eq!(names(&before, prefix), names(&after, prefix), "{}", prefix.escape_ascii());
     }
@@ -455,27 +583,39 @@ fn who_cannot_write_counts_and_seals_nothing() {
 
 #[test]
 fn a_link_of_two_names_keeps_its_attributes_when_a_pass_ends_between_them() {
-    // Story: the first name of a link was made anew with the reference to its list of attributes, and the pass ended. Then the link was two,
-    // and the list went with the next change of one of them.
+    // Story: the first name of a link was made anew with the reference to its list of attributes,
+    // and the pass ended. Then the link was two, and the list went with the next change of one of
+    // them.
     let (store, ann, _bob) = with_bob();
     let plan = FaultPlan::new();
     let vault = open_root(FaultStore::wrap(store.root(), plan.clone()), &ann).unwrap();
     symlink(&vault, b"one", b"target").unwrap();
-    at(&vault, b"one", |node| vault.link(node, ROOT, b"two").map(|attr| vault.forget(attr.node, 1))).unwrap();
+    at(&vault, b"one", |node| {
+        vault.link(node, ROOT, b"two").map(|attr| vault.forget(attr.node, 1))
+    })
+    .unwrap();
     new_epoch(&vault);
-    let fail = |call, errno| plan.add(Fault { calls: Calls::Of(call), when: When::From(1), errno, short: false });
+    let fail = |call, errno| {
+        plan.add(Fault { calls: Calls::Of(call), when: When::From(1), errno, short: false })
+    };
     // A pass that may change names and nothing else.
     fail(Call::Symlink, libc::EACCES);
     let left = vault.reseal(b"", false, &mut quiet()).unwrap();
     assert_eq!((left.names, left.headers), (0, 2));
     plan.heal();
-    at(&vault, b"one", |node| vault.set_xattr(node, b"trusted.long", &pattern(1, 66_000), SetXattr::Any)).unwrap();
+    at(&vault, b"one", |node| {
+        vault.set_xattr(node, b"trusted.long", &pattern(1, 66_000), SetXattr::Any)
+    })
+    .unwrap();
     fail(Call::Link, libc::EIO);
     assert_eq!(vault.reseal(b"", false, &mut quiet()).unwrap_err().errno(), libc::EIO);
     plan.heal();
     assert_eq!(vault.resolve(b"one").unwrap().nlink, 1, "it was made anew");
     for changed in [&b"one"[..], b"two"] {
-        at(&vault, changed, |node| vault.set_xattr(node, b"trusted.other", b"value", SetXattr::Any)).unwrap();
+        at(&vault, changed, |node| {
+            vault.set_xattr(node, b"trusted.other", b"value", SetXattr::Any)
+        })
+        .unwrap();
         for path in [&b"one"[..], b"two"] {
             assert_eq!(
                 at(&vault, path, |node| vault.get_xattr(node, b"trusted.long")).unwrap(),
@@ -490,7 +630,8 @@ fn a_link_of_two_names_keeps_its_attributes_when_a_pass_ends_between_them() {
 
 #[test]
 fn what_names_are_read_with_is_another_thing_once_there_is_a_new_key() {
-    // Story: the kernel kept listings in which the names of an epoch were missing whose key came after them.
+    // Story: the kernel kept listings in which the names of an epoch were missing whose key came
+    // after them.
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &ann).unwrap();
     let reader = members::beside(&store, &bob);
@@ -506,8 +647,9 @@ fn what_names_are_read_with_is_another_thing_once_there_is_a_new_key() {
 
 #[test]
 fn directories_that_are_deeper_than_the_stack_are_sealed_anew() {
-    // Any member who may write could make a tree at which the pass, which entered one directory out of the other, died of its own depth: with
-    // the daemon that the others had the share mounted by.
+    // Any member who may write could make a tree at which the pass, which entered one directory out
+    // of the other, died of its own depth: with the daemon that the others had the share mounted
+    // by.
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &bob).unwrap();
     let (mut parent, mut nodes) = (ROOT, Vec::new());
@@ -520,13 +662,16 @@ fn directories_that_are_deeper_than_the_stack_are_sealed_anew() {
     let vault = open_as(&store, &ann).unwrap();
     root_share(&vault).rekey().unwrap();
     // A stack that is smaller in proportion.
-    let pass = std::thread::Builder::new().stack_size(512 << 10).spawn(move || vault.reseal(b"", true, &mut quiet()));
+    let pass = std::thread::Builder::new()
+        .stack_size(512 << 10)
+        .spawn(move || vault.reseal(b"", true, &mut quiet()));
     let left = pass.unwrap().join().unwrap().unwrap();
     assert!(left.is_done(true) && left.skipped == 0, "{left:?}");
 }
 
-/// Another program put an older version of a file in its place, of which the kernel cached the newer one. The pass met a node that admits no
-/// open any more, and passed the file over: what it said to be left was less than what was left.
+/// Another program put an older version of a file in its place, of which the kernel cached the
+/// newer one. The pass met a node that admits no open any more, and passed the file over: what it
+/// said to be left was less than what was left.
 #[test]
 fn the_count_takes_in_a_file_that_changed_beneath_a_cache() {
     let (store, ann, _) = with_bob();

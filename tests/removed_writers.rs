@@ -7,15 +7,15 @@ mod raw;
 #[path = "support/vaults.rs"]
 mod vaults;
 
-use kithfs::sharing::Role;
+use kithfs::roster::Role;
 use members::{beside, key, open_as, quiet, root_share, with_bob};
 use raw::{read, write};
 use vaults::{READ_WRITE, get, open_or_create, pattern, put};
 
 #[test]
 fn a_signature_that_was_verified_in_this_mount_counts_no_more_than_its_signer() {
-    // Bob loses the right to write while Ann has the vault open. Of his two versions she has verified both and kept the newer one; the older
-    // one is put back, whose signature she knows.
+    // Bob loses the right to write while Ann has the vault open. Of his two versions she has
+    // verified both and kept the newer one; the older one is put back, whose signature she knows.
     let (store, ann, bob) = with_bob();
     let version = |n: u64, len| {
         let of_bob = open_as(&store, &bob).unwrap();
@@ -36,7 +36,10 @@ fn a_signature_that_was_verified_in_this_mount_counts_no_more_than_its_signer() 
         write(&*store.root(), &stored, &first);
         for _ in 0..2 {
             let refused = get(&vault, b"file").unwrap_err();
-            assert!(refused.errno() == libc::EIO && refused.to_string().contains("may not write here"), "{refused}");
+            assert!(
+                refused.errno() == libc::EIO && refused.to_string().contains("may not write here"),
+                "{refused}"
+            );
         }
         root_share(&vault).set_role(&key(&bob), Role::Writer, &mut quiet()).unwrap();
         assert_eq!(get(&vault, b"file").unwrap(), pattern(1, len), "he may again");
@@ -46,8 +49,9 @@ fn a_signature_that_was_verified_in_this_mount_counts_no_more_than_its_signer() 
 
 #[test]
 fn the_journal_of_who_may_write_no_longer_does_not_hide_what_stays_valid_of_him() {
-    // Bob's machine stopped with a commit in its journal. Meanwhile he became a reader, and what stood at its place was listed as valid. He
-    // was shown what his journal would have made of it, which is signed by somebody who may not write: an error, for as long as it was there.
+    // Bob's machine stopped with a commit in its journal. Meanwhile he became a reader, and what
+    // stood at its place was listed as valid. He was shown what his journal would have made of it,
+    // which is signed by somebody who may not write: an error, for as long as it was there.
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &bob).unwrap();
     put(&vault, b"plan", &pattern(1, 40_000)).unwrap();

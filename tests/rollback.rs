@@ -1,4 +1,5 @@
-//! The rollback memory: older states that storage gives back are noticed, and nothing that honest people and tools do is.
+//! The rollback memory: older states that storage gives back are noticed, and nothing that honest
+//! people and tools do is.
 
 #[path = "support/vaults.rs"]
 mod vaults;
@@ -8,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
-use kithfs::backing::mem::MemStore;
-use kithfs::backing::os::OsDir;
-use kithfs::backing::{Access, Call, Dir, Kind, RenameMode};
 use kithfs::crypto::Suite;
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::store::mem::MemStore;
+use kithfs::store::os::OsDir;
+use kithfs::store::{Access, Call, Dir, Kind, RenameMode};
 use kithfs::vault::{Notice, NoticeKind, OpenOptions, SurveyOptions, Vault};
 use parking_lot::Mutex;
 use vaults::{Seeded, mkdir, pattern, put, rename, write_at};
@@ -49,7 +50,10 @@ impl Client {
     fn told(&self, store: &Arc<dyn Dir>) -> Vec<(String, NoticeKind)> {
         let options = SurveyOptions { settle: Duration::ZERO, ..SurveyOptions::default() };
         let notices = self.survey(store, &options);
-        assert!(notices.iter().all(|n| n.due && n.seen > 1_600_000_000 && n.first >= n.seen), "{notices:?}");
+        assert!(
+            notices.iter().all(|n| n.due && n.seen > 1_600_000_000 && n.first >= n.seen),
+            "{notices:?}"
+        );
         notices.into_iter().map(|n| (n.plain.escape_ascii().to_string(), n.kind)).collect()
     }
 }
@@ -101,7 +105,10 @@ fn a_file_that_was_put_back_is_noticed_until_it_is_accepted() {
     let after = bytes(&root, &letter);
     set(&root, &letter, &before);
     let told = client.told(&root);
-    assert!(matches!(&told[..], [(path, NoticeKind::Older { was, now })] if path == "letter" && was > now), "{told:?}");
+    assert!(
+        matches!(&told[..], [(path, NoticeKind::Older { was, now })] if path == "letter" && was > now),
+        "{told:?}"
+    );
     assert_eq!(client.told(&root), told, "it stays noticed");
     // Reading goes on.
     let vault = vaults::open(root.clone()).unwrap();
@@ -146,12 +153,17 @@ fn a_folder_that_becomes_a_share_is_no_loss_and_a_signed_share_has_a_memory_of_i
     let told = own.told(&share);
     let paths: Vec<&str> = told.iter().map(|(path, _)| path.as_str()).collect();
     assert_eq!(paths, ["elsewhere", "letter"], "{told:?}");
-    assert!(matches!(told[0].1, NoticeKind::Gone { .. }) && matches!(told[1].1, NoticeKind::Older { was, now } if was > now), "{told:?}");
+    assert!(
+        matches!(told[0].1, NoticeKind::Gone { .. })
+            && matches!(told[1].1, NoticeKind::Older { was, now } if was > now),
+        "{told:?}"
+    );
 }
 
 #[test]
 fn a_file_that_an_editor_replaced_is_noticed_when_it_comes_back() {
-    // Editors write a new file and rename it over the old one: no version tells the two apart, only the memory of which is gone.
+    // Editors write a new file and rename it over the old one: no version tells the two apart, only
+    // the memory of which is gone.
     let (store, client) = fresh();
     let root = store.root();
     let letter = cipher(&root, b"letter");
@@ -162,7 +174,10 @@ fn a_file_that_an_editor_replaced_is_noticed_when_it_comes_back() {
     });
     assert_eq!(client.told(&root), []);
     set(&root, &letter, &before);
-    assert_eq!(client.told(&root), [("letter".to_owned(), NoticeKind::PutBack { elsewhere: false })]);
+    assert_eq!(
+        client.told(&root),
+        [("letter".to_owned(), NoticeKind::PutBack { elsewhere: false })]
+    );
 }
 
 #[test]
@@ -198,7 +213,8 @@ fn rows(client: &Client) -> u64 {
 
 #[test]
 fn what_was_in_directories_that_are_gone_is_forgotten() {
-    // A directory that was removed or renamed left the rows of all that had been in it, and below, in the database for ever.
+    // A directory that was removed or renamed left the rows of all that had been in it, and below,
+    // in the database for ever.
     let (store, client) = fresh();
     let root = store.root();
     let fill = |v: &Vault| {
@@ -215,7 +231,8 @@ fn what_was_in_directories_that_are_gone_is_forgotten() {
         client.session(&root, |v| rename(v, b"tree", b"renamed", RenameMode::Replace).unwrap());
         assert_eq!(client.told(&root), [], "round {round}");
         assert_eq!(rows(&client), before + 22, "round {round}");
-        Client::new().session(&root, |v| rename(v, b"renamed", b"tree", RenameMode::Replace).unwrap());
+        Client::new()
+            .session(&root, |v| rename(v, b"renamed", b"tree", RenameMode::Replace).unwrap());
         assert_eq!(client.told(&root), [], "round {round}");
         assert_eq!(rows(&client), before + 22, "round {round}");
     }
@@ -240,7 +257,8 @@ fn what_was_in_directories_that_are_gone_is_forgotten() {
 
 #[test]
 fn a_renamed_directory_in_whose_place_the_storage_puts_an_empty_one_is_noticed() {
-    // It had an id of its own, the empty one has that of its place: the two were not compared, and all that was in it went unnoticed.
+    // It had an id of its own, the empty one has that of its place: the two were not compared, and
+    // all that was in it went unnoticed.
     let (store, client) = fresh();
     let root = store.root();
     client.session(&root, |v| rename(v, b"dir", b"moved", RenameMode::Replace).unwrap());
@@ -262,7 +280,8 @@ fn a_renamed_directory_in_whose_place_the_storage_puts_an_empty_one_is_noticed()
 
 #[test]
 fn a_host_that_only_deletes_is_told_of_and_whose_news_is_seen_is_no_alarm() {
-    // Who only removes leaves nothing that the storage could not have done itself, so it is an alarm; with anything new beside it, it is not.
+    // Who only removes leaves nothing that the storage could not have done itself, so it is an
+    // alarm; with anything new beside it, it is not.
     let (store, client) = fresh();
     let root = store.root();
     let other = Client::new();
@@ -295,7 +314,8 @@ fn an_older_copy_of_the_whole_vault_is_noticed_and_accepted_with_one_word() {
 
 /// Something that an honest person does.
 fn act(vault: &Vault, random: &Seeded) {
-    let name = |n: u64| format!("{}{}", if n.is_multiple_of(3) { "dir/" } else { "" }, n % 8).into_bytes();
+    let name =
+        |n: u64| format!("{}{}", if n.is_multiple_of(3) { "dir/" } else { "" }, n % 8).into_bytes();
     let (a, b) = (name(random.below(40)), name(random.below(40)));
     let _ = match random.below(9) {
         0..=1 => put(vault, &a, &pattern(random.next(), random.below(9000) as usize)),
@@ -308,9 +328,13 @@ fn act(vault: &Vault, random: &Seeded) {
         }
         7 => vaults::at(vault, &a, |node| {
             let (parent, last) = vaults::split(&b);
-            vaults::at(vault, parent, |dir| vault.link(node, dir, last).map(|attr| vault.forget(attr.node, 1)))
+            vaults::at(vault, parent, |dir| {
+                vault.link(node, dir, last).map(|attr| vault.forget(attr.node, 1))
+            })
         }),
-        _ => rename(vault, b"dir", b"moved", RenameMode::Replace).and_then(|()| mkdir(vault, b"dir")),
+        _ => {
+            rename(vault, b"dir", b"moved", RenameMode::Replace).and_then(|()| mkdir(vault, b"dir"))
+        }
     };
 }
 
@@ -336,13 +360,17 @@ fn two_hosts_that_take_turns_raise_no_alarm() {
             let (client, peer) = if turn % 2 == 0 { (&other, &one) } else { (&one, &other) };
             client.session(&store.root(), |v| {
                 (0..6).for_each(|_| {
-                    // An exchange of two names by somebody else looks like one by the storage, and is told.
+                    // An exchange of two names by somebody else looks like one by the storage, and
+                    // is told.
                     act_without_exchange(v, &random)
                 });
                 put(v, format!("turn {turn}").as_bytes(), b"something new").unwrap();
             });
             let told = peer.told(&store.root());
-            assert!(told.iter().all(|(_, kind)| *kind == NoticeKind::Gone { elsewhere: true }), "seed {seed}, turn {turn}: {told:?}");
+            assert!(
+                told.iter().all(|(_, kind)| *kind == NoticeKind::Gone { elsewhere: true }),
+                "seed {seed}, turn {turn}: {told:?}"
+            );
             let accept = SurveyOptions { accept: vec![Vec::new()], ..SurveyOptions::default() };
             peer.survey(&store.root(), &accept);
         }
@@ -356,7 +384,8 @@ fn act_without_exchange(vault: &Vault, random: &Seeded) {
         0 => put(vault, &a, &pattern(random.next(), random.below(9000) as usize)),
         1 => write_at(vault, &a, random.below(5000), b"some bytes"),
         2 => rename(vault, &a, &fresh, RenameMode::Replace),
-        3 => put(vault, &fresh, b"saved").and_then(|()| rename(vault, &fresh, &a, RenameMode::Replace)),
+        3 => put(vault, &fresh, b"saved")
+            .and_then(|()| rename(vault, &fresh, &a, RenameMode::Replace)),
         _ => vaults::at(vault, b"", |node| vault.unlink(node, &a)),
     };
 }
@@ -369,7 +398,11 @@ fn objects(dir: &Arc<dyn Dir>, path: &[u8], all: &mut Vec<(Vec<u8>, Option<Vec<u
         let Some(last) = entries.last() else { return };
         cookie = last.next;
         for entry in entries.iter().filter(|e| &*e.name != b"+lock") {
-            let at = if path.is_empty() { entry.name.to_vec() } else { [path, b"/", &entry.name].concat() };
+            let at = if path.is_empty() {
+                entry.name.to_vec()
+            } else {
+                [path, b"/", &entry.name].concat()
+            };
             match dir.stat(&entry.name).unwrap().kind {
                 Kind::Dir => {
                     all.push((at.clone(), None));
@@ -387,7 +420,8 @@ fn on_disk(dir: &Path) -> Arc<dyn Dir> {
 
 #[test]
 fn files_that_a_sync_tool_delivers_in_any_order_are_no_alarm() {
-    // Ours is a copy that a sync tool brings up to date with another machine's, object by object, removals anywhere in between.
+    // Ours is a copy that a sync tool brings up to date with another machine's, object by object,
+    // removals anywhere in between.
     for seed in 0..6 {
         let random = Seeded::new(seed);
         let (store, client) = fresh();
@@ -415,8 +449,13 @@ fn files_that_a_sync_tool_delivers_in_any_order_are_no_alarm() {
         for (name, _) in theirs.iter().filter(|(_, contents)| contents.is_none()) {
             let _ = std::fs::create_dir(path(name));
         }
-        let mut steps: Vec<(Vec<u8>, Option<Vec<u8>>)> = theirs.iter().filter(|(_, contents)| contents.is_some()).cloned().collect();
-        steps.extend(ours.iter().filter(|(name, c)| c.is_some() && !theirs.iter().any(|(n, _)| n == name)).map(|(n, _)| (n.clone(), None)));
+        let mut steps: Vec<(Vec<u8>, Option<Vec<u8>>)> =
+            theirs.iter().filter(|(_, contents)| contents.is_some()).cloned().collect();
+        steps.extend(
+            ours.iter()
+                .filter(|(name, c)| c.is_some() && !theirs.iter().any(|(n, _)| n == name))
+                .map(|(n, _)| (n.clone(), None)),
+        );
         for i in (1..steps.len()).rev() {
             steps.swap(i, random.below(i as u64 + 1) as usize);
         }
@@ -432,13 +471,21 @@ fn files_that_a_sync_tool_delivers_in_any_order_are_no_alarm() {
             let notices = client.survey(&on_disk(&local), &SurveyOptions::default());
             assert!(notices.iter().all(|n| !n.due), "seed {seed}: {notices:?}");
         }
-        for (name, _) in ours.iter().rev().filter(|(name, c)| c.is_none() && !theirs.iter().any(|(n, _)| n == name)) {
+        for (name, _) in ours
+            .iter()
+            .rev()
+            .filter(|(name, c)| c.is_none() && !theirs.iter().any(|(n, _)| n == name))
+        {
             std::fs::remove_dir(path(name)).unwrap();
         }
         // An hour later all is at rest, and what is left are removals that came from elsewhere.
-        let later = SurveyOptions { now: SurveyOptions::default().now + 3600, ..SurveyOptions::default() };
+        let later =
+            SurveyOptions { now: SurveyOptions::default().now + 3600, ..SurveyOptions::default() };
         let notices = client.survey(&on_disk(&local), &later);
-        assert!(notices.iter().all(|n| matches!(n.kind, NoticeKind::Gone { .. })), "seed {seed}: {notices:?}");
+        assert!(
+            notices.iter().all(|n| matches!(n.kind, NoticeKind::Gone { .. })),
+            "seed {seed}: {notices:?}"
+        );
     }
 }
 
@@ -452,7 +499,9 @@ fn a_crash_at_any_moment_is_no_alarm() {
         let vault = vaults::open(store.root()).unwrap();
         vault.remember(&client.path(), false).unwrap();
         let (taken, watched, path) = (cuts.clone(), store.clone(), client.path());
-        store.on_event(Box::new(move |_| taken.lock().push((watched.snapshot(), std::fs::read(&path).unwrap()))));
+        store.on_event(Box::new(move |_| {
+            taken.lock().push((watched.snapshot(), std::fs::read(&path).unwrap()))
+        }));
         let random = Seeded::new(3);
         for round in 0..6 {
             (0..8).for_each(|_| act(&vault, &random));
@@ -492,7 +541,8 @@ fn the_database_tells_no_names() {
     }
 }
 
-/// A vault with `files` files in one directory behind a plan by which each opening of a file takes `time` from now on.
+/// A vault with `files` files in one directory behind a plan by which each opening of a file takes
+/// `time` from now on.
 fn slow(files: usize, time: Duration) -> (Arc<dyn Dir>, Arc<FaultPlan>, Client) {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
@@ -518,20 +568,26 @@ fn wait_for_opened(plan: &FaultPlan, before: u64, files: u64) {
 
 #[test]
 fn a_comparison_in_the_background_leaves_the_store_alone_half_of_the_time() {
-    // Each mount read the headers of all files as fast as the store could give them, and on a slow disk nothing else came through.
+    // Each mount read the headers of all files as fast as the store could give them, and on a slow
+    // disk nothing else came through.
     let (files, time) = (30, Duration::from_millis(10));
     let (store, plan, client) = slow(files, time);
     let vault = vaults::open(store).unwrap();
     let (begin, before) = (Instant::now(), plan.count(Calls::Of(Call::OpenFile)));
     vault.remember(&client.path(), true).unwrap();
     wait_for_opened(&plan, before, files as u64);
-    assert!(begin.elapsed() >= time * (2 * files as u32 - 3), "30 openings of 10 ms took {:?}", begin.elapsed());
+    assert!(
+        begin.elapsed() >= time * (2 * files as u32 - 3),
+        "30 openings of 10 ms took {:?}",
+        begin.elapsed()
+    );
     vault.close().unwrap();
 }
 
 #[test]
 fn a_vault_is_closed_in_the_midst_of_a_comparison() {
-    // The comparison looked whether it was to stop between two directories: with a large one on a slow disk an unmount took minutes.
+    // The comparison looked whether it was to stop between two directories: with a large one on a
+    // slow disk an unmount took minutes.
     let files = 300;
     let (store, plan, client) = slow(files, Duration::from_millis(5));
     let vault = vaults::open(store.clone()).unwrap();
@@ -564,8 +620,8 @@ fn last(path: &[u8]) -> &[u8] {
     vaults::split(path).1
 }
 
-/// The storage put the old version under the name and left the newest one beside it, as a conflict copy. That was no alarm, because the newest
-/// version was still somewhere in the vault.
+/// The storage put the old version under the name and left the newest one beside it, as a conflict
+/// copy. That was no alarm, because the newest version was still somewhere in the vault.
 #[test]
 fn a_name_that_goes_backwards_is_noticed_beside_its_copy() {
     let (store, client) = fresh();
@@ -587,25 +643,31 @@ fn a_name_that_goes_backwards_is_noticed_beside_its_copy() {
     assert!(older(&told, "letter"), "{told:?}");
 }
 
-/// Two other machines changed a file apart, and the sync tool kept one version under the name and the other one, with the higher number, as a
-/// copy. Under the name nothing went backwards here, so that is no alarm, nor is it one when the copy is removed later; that is a note.
+/// Two other machines changed a file apart, and the sync tool kept one version under the name and
+/// the other one, with the higher number, as a copy. Under the name nothing went backwards here, so
+/// that is no alarm, nor is it one when the copy is removed later; that is a note.
 #[test]
 fn an_ordinary_sync_conflict_is_no_alarm() {
     let (store, client) = fresh();
     let (root, apart) = (store.root(), store.snapshot().root());
     let letter = cipher(&root, b"letter");
     Client::new().session(&root, |v| write_at(v, b"letter", 0, b"once").unwrap());
-    Client::new().session(&apart, |v| (0..5).for_each(|n| write_at(v, b"letter", n, b"often").unwrap()));
+    Client::new()
+        .session(&apart, |v| (0..5).for_each(|n| write_at(v, b"letter", n, b"often").unwrap()));
     let copy = [&letter[..], b" (conflicted copy)"].concat();
     set(&root, &copy, &bytes(&apart, &letter));
     assert_eq!(client.told(&root), []);
     root.unlink(&copy).unwrap();
-    assert_eq!(client.told(&root), [("letter (conflicted copy)".to_owned(), NoticeKind::Gone { elsewhere: true })]);
+    assert_eq!(
+        client.told(&root),
+        [("letter (conflicted copy)".to_owned(), NoticeKind::Gone { elsewhere: true })]
+    );
     accept_all(&client, &root);
 }
 
-/// One machine changed `a/f`, another one renamed `a` to `b`, and the sync tool kept `a/f` and the older `b/f`. When `a/f` was removed later,
-/// `b/f` was told as rolled back on both machines, though nothing had been.
+/// One machine changed `a/f`, another one renamed `a` to `b`, and the sync tool kept `a/f` and the
+/// older `b/f`. When `a/f` was removed later, `b/f` was told as rolled back on both machines,
+/// though nothing had been.
 #[test]
 fn a_change_and_a_rename_that_a_sync_tool_merges_are_no_alarm() {
     let (store, renamer) = fresh();
@@ -628,13 +690,18 @@ fn a_change_and_a_rename_that_a_sync_tool_merges_are_no_alarm() {
     here.rmdir(dir).unwrap();
     for client in [&renamer, &changer] {
         let told = client.told(&here);
-        assert_eq!(told, [("dir".to_owned(), NoticeKind::Gone { elsewhere: true })], "a note is kept");
+        assert_eq!(
+            told,
+            [("dir".to_owned(), NoticeKind::Gone { elsewhere: true })],
+            "a note is kept"
+        );
         accept_all(client, &here);
     }
 }
 
-/// The storage shows an old version once, beside the newest one, and then drops the newest. That is no alarm, for a sync tool may do the same
-/// with a conflict, but a note stays. Without the sight of both it is an alarm.
+/// The storage shows an old version once, beside the newest one, and then drops the newest. That is
+/// no alarm, for a sync tool may do the same with a conflict, but a note stays. Without the sight
+/// of both it is an alarm.
 #[test]
 fn the_newer_of_two_versions_seen_together_goes_with_a_note() {
     let (store, client) = fresh();
@@ -652,7 +719,10 @@ fn the_newer_of_two_versions_seen_together_goes_with_a_note() {
     assert_eq!(client.told(&root), []);
     root.unlink(&letter).unwrap();
     for _ in 0..2 {
-        assert_eq!(client.told(&root), [("letter".to_owned(), NoticeKind::Gone { elsewhere: true })]);
+        assert_eq!(
+            client.told(&root),
+            [("letter".to_owned(), NoticeKind::Gone { elsewhere: true })]
+        );
     }
 }
 
@@ -665,7 +735,8 @@ fn a_removed_file_that_is_put_back_is_noticed() {
     let (letter, free) = (cipher(&root, b"letter"), cipher(&root, b"free"));
     let inside = cipher(&root, b"dir/inside");
     let dir = vaults::split(&inside).0;
-    let (before, below) = (bytes(&root, &letter), bytes(&root.open_dir(dir).unwrap(), last(&inside)));
+    let (before, below) =
+        (bytes(&root, &letter), bytes(&root.open_dir(dir).unwrap(), last(&inside)));
     client.session(&root, |v| {
         for name in [&b"letter"[..], b"free"] {
             vaults::at(v, b"", |node| v.unlink(node, name)).unwrap();
@@ -694,7 +765,8 @@ fn a_removed_file_that_is_put_back_is_noticed() {
     accept_all(&client, &root);
 }
 
-/// A file that this machine removed while another one changed it comes back from there with a version that nobody saw before.
+/// A file that this machine removed while another one changed it comes back from there with a
+/// version that nobody saw before.
 #[test]
 fn a_removed_file_that_another_machine_changed_is_no_alarm() {
     let (store, client) = fresh();
@@ -707,8 +779,8 @@ fn a_removed_file_that_another_machine_changed_is_no_alarm() {
     assert_eq!(client.told(&root), []);
 }
 
-/// The time of the first sight was kept for each version. A store that went on changing and let two old versions take turns, or the newest one
-/// in between, put the telling off for ever.
+/// The time of the first sight was kept for each version. A store that went on changing and let two
+/// old versions take turns, or the newest one in between, put the telling off for ever.
 #[test]
 fn old_versions_that_take_turns_are_told_within_an_hour() {
     let (dir, client) = (tempfile::tempdir().unwrap(), Client::new());
@@ -725,19 +797,25 @@ fn old_versions_that_take_turns_are_told_within_an_hour() {
     let begin = SurveyOptions::default().now - 4 * 3600;
     for step in 0..9 {
         set(&root, &letter, &versions[[0, 1, 0, 1, 2, 0, 1, 2, 1][step]]);
-        let notices = client.survey(&root, &SurveyOptions { now: begin + 480 * step as i64, ..SurveyOptions::default() });
+        let notices = client.survey(
+            &root,
+            &SurveyOptions { now: begin + 480 * step as i64, ..SurveyOptions::default() },
+        );
         let due = notices.iter().any(|n| n.due);
         assert_eq!(due, step == 8, "step {step}: {notices:?}");
     }
 }
 
-/// Files whose names are of no vault counted against a limit of 16,384 entries, beyond which a directory was left out with all below it. There is
-/// no limit any more, for they are not held; nor for entries of the vault itself, of which a directory is read piece by piece.
+/// Files whose names are of no vault counted against a limit of 16,384 entries, beyond which a
+/// directory was left out with all below it. There is no limit any more, for they are not held; nor
+/// for entries of the vault itself, of which a directory is read piece by piece.
 #[test]
 fn no_number_of_entries_keeps_a_directory_from_being_compared() {
     let (store, client) = fresh();
     let root = store.root();
-    client.session(&root, |v| (0..3000).for_each(|n| put(v, format!("dir/{n}").as_bytes(), b"x").unwrap()));
+    client.session(&root, |v| {
+        (0..3000).for_each(|n| put(v, format!("dir/{n}").as_bytes(), b"x").unwrap())
+    });
     let letter = cipher(&root, b"letter");
     let before = bytes(&root, &letter);
     client.session(&root, |v| {
@@ -747,13 +825,15 @@ fn no_number_of_entries_keeps_a_directory_from_being_compared() {
     let gone = cipher(&root, b"dir/1500");
     root.open_dir(vaults::split(&gone).0).unwrap().unlink(last(&gone)).unwrap();
     set(&root, &letter, &before);
-    (0..16_385).for_each(|n| drop(root.create_file(format!("foreign {n}").as_bytes(), 0o600).unwrap()));
+    (0..16_385)
+        .for_each(|n| drop(root.create_file(format!("foreign {n}").as_bytes(), 0o600).unwrap()));
     let told = client.told(&root);
     assert_eq!(told[0], ("dir/1500".to_owned(), NoticeKind::Gone { elsewhere: false }));
     assert!(older(&told[1..], "letter"), "{told:?}");
 }
 
-/// A directory is held open for its sub-directories. Where many are, one in another, the rest are opened by their paths.
+/// A directory is held open for its sub-directories. Where many are, one in another, the rest are
+/// opened by their paths.
 #[test]
 fn directories_that_are_nested_deeply_are_compared() {
     let (store, client) = fresh();
@@ -770,13 +850,15 @@ fn directories_that_are_nested_deeply_are_compared() {
     for path in &paths {
         let stored = cipher(&root, format!("{path}/b/file").as_bytes());
         let (dir, name) = vaults::split(&stored);
-        let dir = dir.split(|b| *b == b'/').fold(root.clone(), |dir, name| dir.open_dir(name).unwrap());
+        let dir =
+            dir.split(|b| *b == b'/').fold(root.clone(), |dir, name| dir.open_dir(name).unwrap());
         dir.unlink(name).unwrap();
     }
     assert_eq!(client.told(&root).len(), paths.len());
 }
 
-/// What could not be read was passed over: a file that was spoilt, and a directory in which somebody had put the descriptor of a share.
+/// What could not be read was passed over: a file that was spoilt, and a directory in which
+/// somebody had put the descriptor of a share.
 #[test]
 fn what_cannot_be_compared_is_noticed() {
     let (store, client) = fresh();
@@ -793,16 +875,27 @@ fn what_cannot_be_compared_is_noticed() {
     // A directory that cannot be listed.
     let plan = FaultPlan::new();
     let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let vault = Vault::open(FaultStore::wrap(root.clone(), plan.clone()), &vaults::owner(), read_only).unwrap();
+    let vault =
+        Vault::open(FaultStore::wrap(root.clone(), plan.clone()), &vaults::owner(), read_only)
+            .unwrap();
     let when = When::From(plan.count(Calls::Of(Call::List)) + 1);
     plan.add(Fault { calls: Calls::Of(Call::List), when, errno: libc::EIO, short: false });
-    let told = vault.survey(&client.path(), &SurveyOptions { settle: Duration::ZERO, ..SurveyOptions::default() }).unwrap();
-    assert_eq!(told.iter().map(|n| (&n.plain[..], &n.kind)).collect::<Vec<_>>(), [(&b""[..], &NoticeKind::NotCompared)]);
+    let told = vault
+        .survey(
+            &client.path(),
+            &SurveyOptions { settle: Duration::ZERO, ..SurveyOptions::default() },
+        )
+        .unwrap();
+    assert_eq!(
+        told.iter().map(|n| (&n.plain[..], &n.kind)).collect::<Vec<_>>(),
+        [(&b""[..], &NoticeKind::NotCompared)]
+    );
     assert_eq!(client.told(&root), [], "nothing was forgotten meanwhile");
 }
 
-/// What is remembered of a directory was forgotten when it was renamed, until the next comparison: what the storage took from it in between, or
-/// together with a rename by another machine, was not missed.
+/// What is remembered of a directory was forgotten when it was renamed, until the next comparison:
+/// what the storage took from it in between, or together with a rename by another machine, was not
+/// missed.
 #[test]
 fn what_is_remembered_follows_a_renamed_directory() {
     for by_us in [true, false] {
@@ -815,13 +908,18 @@ fn what_is_remembered_follows_a_renamed_directory() {
         let inside = cipher(&root, b"moved/inside");
         root.open_dir(vaults::split(&inside).0).unwrap().unlink(last(&inside)).unwrap();
         for _ in 0..2 {
-            assert_eq!(client.told(&root), [("moved/inside".to_owned(), NoticeKind::Gone { elsewhere: false })], "by us: {by_us}");
+            assert_eq!(
+                client.told(&root),
+                [("moved/inside".to_owned(), NoticeKind::Gone { elsewhere: false })],
+                "by us: {by_us}"
+            );
         }
         accept_all(&client, &root);
     }
 }
 
-/// When another machine renamed files in a row, as for older logs, each took the name of the next, and that was told as an exchange.
+/// When another machine renamed files in a row, as for older logs, each took the name of the next,
+/// and that was told as an exchange.
 #[test]
 fn files_that_are_renamed_in_a_row_are_no_exchange() {
     let (store, client) = fresh();
@@ -835,7 +933,8 @@ fn files_that_are_renamed_in_a_row_are_no_exchange() {
     assert_eq!(client.told(&root), []);
 }
 
-/// The storage put a copy of one file in the place of another, which was gone then, and nothing was told.
+/// The storage put a copy of one file in the place of another, which was gone then, and nothing was
+/// told.
 #[test]
 fn a_file_that_a_copy_of_another_replaces_is_gone() {
     let (store, client) = fresh();
@@ -860,7 +959,10 @@ fn a_database_of_another_version_is_put_aside() {
     {
         let db = redb::Database::create(client.path()).unwrap();
         let tx = db.begin_write().unwrap();
-        tx.open_table(redb::TableDefinition::<&[u8], &[u8]>::new("entries")).unwrap().insert(&[7; 48][..], &[1, 2, 3][..]).unwrap();
+        tx.open_table(redb::TableDefinition::<&[u8], &[u8]>::new("entries"))
+            .unwrap()
+            .insert(&[7; 48][..], &[1, 2, 3][..])
+            .unwrap();
         tx.commit().unwrap();
     }
     assert_eq!(client.told(&root), []);
@@ -873,13 +975,18 @@ fn a_database_of_another_version_is_put_aside() {
 type Past = BTreeMap<String, Vec<Vec<u8>>>;
 
 /// Where a plain path is stored, whether or not anything is there now.
-fn place(store: &Arc<dyn Dir>, stored: &BTreeMap<String, Vec<u8>>, path: &str) -> (Arc<dyn Dir>, Vec<u8>) {
+fn place(
+    store: &Arc<dyn Dir>,
+    stored: &BTreeMap<String, Vec<u8>>,
+    path: &str,
+) -> (Arc<dyn Dir>, Vec<u8>) {
     let (dir, name) = vaults::split(&stored[path]);
     (if dir.is_empty() { store.clone() } else { store.open_dir(dir).unwrap() }, name.to_vec())
 }
 
-/// A storage host that rolls back, exchanges, removes, puts back, duplicates and spoils at random, against a model of what is to be told. With the
-/// store as it was everything is well again; and what is accepted is not told again.
+/// A storage host that rolls back, exchanges, removes, puts back, duplicates and spoils at random,
+/// against a model of what is to be told. With the store as it was everything is well again; and
+/// what is accepted is not told again.
 #[test]
 fn what_a_hostile_host_does_at_random_is_told() {
     for seed in 0..60 {
@@ -887,10 +994,12 @@ fn what_a_hostile_host_does_at_random_is_told() {
         let store = MemStore::new();
         vaults::create_by_seed(&store.root(), seed);
         let (root, client) = (store.root(), Client::new());
-        // A file that is truncated and written anew has another id: what it was before counts as replaced by it.
+        // A file that is truncated and written anew has another id: what it was before counts as
+        // replaced by it.
         let is_saved_anew = |name: &str| name.ends_with(['3', '7']);
         let stale = |name: &str| if is_saved_anew(name) { "put back" } else { "older" };
-        let mut names: Vec<String> = (0..10).map(|n| format!("{}{n}", ["", "d/", "e/"][n % 3])).collect();
+        let mut names: Vec<String> =
+            (0..10).map(|n| format!("{}{n}", ["", "d/", "e/"][n % 3])).collect();
         let (mut past, mut stored) = (Past::new(), BTreeMap::new());
         for round in 0..3 {
             client.session(&root, |v| {
@@ -916,7 +1025,9 @@ fn what_a_hostile_host_does_at_random_is_told() {
                 assert_eq!(client.told(&root), []);
             }
         }
-        let shuffle = |names: &mut Vec<String>| (1..names.len()).rev().for_each(|i| names.swap(i, random.below(i as u64 + 1) as usize));
+        let shuffle = |names: &mut Vec<String>| {
+            (1..names.len()).rev().for_each(|i| names.swap(i, random.below(i as u64 + 1) as usize))
+        };
         shuffle(&mut names);
         // Some are removed by this client, and one more with them, for its name.
         let removed: Vec<String> = names.drain(..3).collect();
@@ -1011,7 +1122,14 @@ fn what_a_hostile_host_does_at_random_is_told() {
                         // Over another one, which is gone then.
                         _ => {
                             write(&a, "", &bytes);
-                            expected.insert(a, if bytes == past[&back][2] || is_saved_anew(&back) { "gone" } else { "older" });
+                            expected.insert(
+                                a,
+                                if bytes == past[&back][2] || is_saved_anew(&back) {
+                                    "gone"
+                                } else {
+                                    "older"
+                                },
+                            );
                         }
                     }
                 }
@@ -1060,7 +1178,10 @@ impl Machine {
     fn deliver(&self, path: &[u8], contents: Option<&Option<Vec<u8>>>) {
         let (dir, name) = vaults::split(path);
         let root = self.store.root();
-        let dir = dir.split(|b| *b == b'/').filter(|name| !name.is_empty()).try_fold(root, |dir, name| dir.open_dir(name));
+        let dir = dir
+            .split(|b| *b == b'/')
+            .filter(|name| !name.is_empty())
+            .try_fold(root, |dir, name| dir.open_dir(name));
         match (dir, contents) {
             (Ok(dir), Some(None)) => drop(dir.mkdir(name, 0o755)),
             (Ok(dir), Some(Some(bytes))) => set(&dir, name, bytes),
@@ -1073,8 +1194,12 @@ impl Machine {
 
 /// Something that a program on one of several machines does.
 fn act_on_a_machine(vault: &Vault, random: &Seeded, fresh: &str) {
-    let names: Vec<Vec<u8>> =
-        vaults::tree(vault).unwrap().into_iter().filter(|(_, item)| matches!(item, vaults::Item::File { .. })).map(|(n, _)| n).collect();
+    let names: Vec<Vec<u8>> = vaults::tree(vault)
+        .unwrap()
+        .into_iter()
+        .filter(|(_, item)| matches!(item, vaults::Item::File { .. }))
+        .map(|(n, _)| n)
+        .collect();
     if names.is_empty() {
         return;
     }
@@ -1085,15 +1210,17 @@ fn act_on_a_machine(vault: &Vault, random: &Seeded, fresh: &str) {
     let _ = match random.below(7) {
         0 | 1 => write_at(vault, &a, random.below(100), b"some bytes"),
         2 => put(vault, &saved, &pattern(random.next(), random.below(9000) as usize)),
-        3 => put(vault, &saved, b"saved").and_then(|()| rename(vault, &saved, &a, RenameMode::Replace)),
+        3 => put(vault, &saved, b"saved")
+            .and_then(|()| rename(vault, &saved, &a, RenameMode::Replace)),
         4 => rename(vault, &a, &saved, RenameMode::Replace),
         5 => rename(vault, &a, &b, RenameMode::Replace),
         _ => vaults::at(vault, vaults::split(&a).0, |node| vault.unlink(node, last(&a))),
     };
 }
 
-/// Two machines work on their own copies, and a sync tool brings both to one state after each round: what one of them changed, made or removed;
-/// of a file that both changed, either, with the other one as a copy beside it. Nothing of that is an alarm, but for a conflict that this
+/// Two machines work on their own copies, and a sync tool brings both to one state after each
+/// round: what one of them changed, made or removed; of a file that both changed, either, with the
+/// other one as a copy beside it. Nothing of that is an alarm, but for a conflict that this
 /// machine's version lost: there the name goes backwards, which only its user can judge.
 #[test]
 fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
@@ -1104,7 +1231,10 @@ fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
         let machine = |store: &MemStore| Machine { store: store.snapshot(), client: Client::new() };
         Client::new().session(&store.root(), |v| {
             ["d0", "d1", "d2"].iter().for_each(|dir| mkdir(v, dir.as_bytes()).unwrap());
-            (0..9).for_each(|n| put(v, format!("{}{n}", ["", "d0/", "d1/", "d2/"][n % 4]).as_bytes(), b"bytes").unwrap());
+            (0..9).for_each(|n| {
+                put(v, format!("{}{n}", ["", "d0/", "d1/", "d2/"][n % 4]).as_bytes(), b"bytes")
+                    .unwrap()
+            });
         });
         let machines = [machine(&store), machine(&store)];
         for machine in &machines {
@@ -1119,13 +1249,19 @@ fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
                     }
                     // One directory each is renamed, once, while the other machine works in it.
                     if number == 1 && round % 2 == 1 {
-                        let _ = rename(v, format!("d{}", round / 2).as_bytes(), format!("renamed {round}").as_bytes(), RenameMode::Replace);
+                        let _ = rename(
+                            v,
+                            format!("d{}", round / 2).as_bytes(),
+                            format!("renamed {round}").as_bytes(),
+                            RenameMode::Replace,
+                        );
                     }
                     put(v, format!("news {number} {round}").as_bytes(), b"news").unwrap();
                 });
             }
             let states = machines.each_ref().map(Machine::files);
-            let mut paths: Vec<&Vec<u8>> = states.iter().flat_map(|state| state.keys()).chain(base.keys()).collect();
+            let mut paths: Vec<&Vec<u8>> =
+                states.iter().flat_map(|state| state.keys()).chain(base.keys()).collect();
             paths.sort();
             paths.dedup();
             let mut conflicts = 0;
@@ -1142,8 +1278,12 @@ fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
                     _ if one.is_none() || two.is_none() => one.or(two),
                     _ => {
                         conflicts += 1;
-                        let (kept, lost) = if random.below(2) == 0 { (one, two) } else { (two, one) };
-                        made.push(([path, &format!(".sync-conflict-{round}").into_bytes()[..]].concat(), lost.unwrap().clone()));
+                        let (kept, lost) =
+                            if random.below(2) == 0 { (one, two) } else { (two, one) };
+                        made.push((
+                            [path, &format!(".sync-conflict-{round}").into_bytes()[..]].concat(),
+                            lost.unwrap().clone(),
+                        ));
                         kept
                     }
                 };
@@ -1153,10 +1293,17 @@ fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
                 }
             }
             // A directory that one machine renamed stays for what the other one has changed in it.
-            let parents =
-                |path: &[u8]| path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| path[..at].to_vec()).collect::<Vec<_>>();
+            let parents = |path: &[u8]| {
+                path.iter()
+                    .enumerate()
+                    .filter(|(_, b)| **b == b'/')
+                    .map(|(at, _)| path[..at].to_vec())
+                    .collect::<Vec<_>>()
+            };
             let needed: Vec<Vec<u8>> = made.iter().flat_map(|(path, _)| parents(path)).collect();
-            made.extend(removed.extract_if(.., |path| needed.contains(path)).map(|path| (path, None)));
+            made.extend(
+                removed.extract_if(.., |path| needed.contains(path)).map(|path| (path, None)),
+            );
             made.sort();
             for machine in &machines {
                 removed.iter().rev().for_each(|path| machine.deliver(path, None));
@@ -1164,16 +1311,25 @@ fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
             }
             for machine in &machines {
                 let told = machine.client.told(&machine.store.root());
-                let (backwards, others): (Vec<_>, Vec<_>) =
-                    alarms(told.clone()).into_iter().partition(|(_, kind)| matches!(kind, NoticeKind::Older { .. }));
-                assert!(backwards.len() <= conflicts && others.is_empty(), "seed {seed}, round {round}, {conflicts} conflicts: {told:?}");
+                let (backwards, others): (Vec<_>, Vec<_>) = alarms(told.clone())
+                    .into_iter()
+                    .partition(|(_, kind)| matches!(kind, NoticeKind::Older { .. }));
+                assert!(
+                    backwards.len() <= conflicts && others.is_empty(),
+                    "seed {seed}, round {round}, {conflicts} conflicts: {told:?}"
+                );
                 // The user looks at what came back under another name, and often at the rest.
                 let look = |path: &str, kind: &NoticeKind| match kind {
-                    NoticeKind::PutBack { .. } | NoticeKind::Older { .. } => Some(path.as_bytes().to_vec()),
+                    NoticeKind::PutBack { .. } | NoticeKind::Older { .. } => {
+                        Some(path.as_bytes().to_vec())
+                    }
                     _ => (random.below(2) == 0).then(|| path.as_bytes().to_vec()),
                 };
                 let accept = told.iter().filter_map(|(path, kind)| look(path, kind)).collect();
-                machine.client.survey(&machine.store.root(), &SurveyOptions { accept, ..SurveyOptions::default() });
+                machine.client.survey(
+                    &machine.store.root(),
+                    &SurveyOptions { accept, ..SurveyOptions::default() },
+                );
             }
         }
     }

@@ -1,7 +1,9 @@
-//! What whoever stores a share can do to its control files, tried on the way that a mount takes: from the vault around the share, in the
-//! share opened alone, and under a vault that is open. Each test is named after the attack.
+//! What whoever stores a share can do to its control files, tried on the way that a mount takes:
+//! from the vault around the share, in the share opened alone, and under a vault that is open. Each
+//! test is named after the attack.
 //!
-//! `tests/sharing.rs` tries the same on rosters alone, with more variants and with the help of admins.
+//! `tests/sharing.rs` tries the same on rosters alone, with more variants and with the help of
+//! admins.
 
 #[path = "support/members.rs"]
 mod members;
@@ -12,20 +14,23 @@ mod vaults;
 
 use std::sync::Arc;
 
-use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Call, Dir, RenameMode as StoreRename};
 use kithfs::crypto::Suite;
 use kithfs::format::manifest::Manifest;
 use kithfs::format::share::ShareDescriptor;
 use kithfs::format::slots::{self, SLOT_LEN};
-use kithfs::sharing::{Identity, Role};
+use kithfs::roster::{Identity, Role};
+use kithfs::store::mem::MemStore;
+use kithfs::store::{Call, Dir, RenameMode as StoreRename};
 use kithfs::vault::{CreateOptions, CreateShare, Error, OpenOptions, RenameMode, Vault};
-use members::{Memory, beside, founded, key, member, open_as, person, quiet, remembering, root_share};
+use members::{
+    Memory, beside, founded, key, member, open_as, person, quiet, remembering, root_share,
+};
 use raw::{beneath, copy, merge, named, names, read, write};
 use vaults::{get, mkdir, owner, put};
 
-/// Ann's vault with the folder `projects`, of which Bob is a writer and from which Dan was removed, and another one with Bob. Both have
-/// seen the newest members of `projects`; Bob has never been in the other folder.
+/// Ann's vault with the folder `projects`, of which Bob is a writer and from which Dan was removed,
+/// and another one with Bob. Both have seen the newest members of `projects`; Bob has never been in
+/// the other folder.
 struct Scene {
     store: MemStore,
     ann: Arc<Memory>,
@@ -42,14 +47,24 @@ impl Scene {
         let vault = Vault::open(store.root(), &owner(), remembering(&ann)).unwrap();
         for path in [&b"projects"[..], b"other"] {
             mkdir(&vault, path).unwrap();
-            let others = vec![member(&person(2), Role::Writer, "Bob"), member(&person(4), Role::Writer, "Dan")];
-            vault.create_share(path, &CreateShare { isolated: false, name: "Ann".into(), others }, &mut quiet()).unwrap();
+            let others = vec![
+                member(&person(2), Role::Writer, "Bob"),
+                member(&person(4), Role::Writer, "Dan"),
+            ];
+            vault
+                .create_share(
+                    path,
+                    &CreateShare { isolated: false, name: "Ann".into(), others },
+                    &mut quiet(),
+                )
+                .unwrap();
         }
         let share = vault.share_at(b"projects").unwrap();
         share.add(&[member(&person(3), Role::Reader, "Cem")]).unwrap();
         share.remove(&[key(&person(4))], &mut quiet()).unwrap();
         put(&vault, b"projects/plan", b"the plan").unwrap();
-        let [projects, other] = [&b"projects"[..], b"other"].map(|path| vault.cipher_path(path).unwrap());
+        let [projects, other] =
+            [&b"projects"[..], b"other"].map(|path| vault.cipher_path(path).unwrap());
         let id = share.info().unwrap().share;
         drop(share);
         vault.close().unwrap();
@@ -73,7 +88,8 @@ impl Scene {
     }
 }
 
-/// Asserts that nobody who has seen the newest members takes what the attack leaves, and gives what Bob and Ann are told.
+/// Asserts that nobody who has seen the newest members takes what the attack leaves, and gives what
+/// Bob and Ann are told.
 fn refused(attack: impl FnOnce(&Scene, &dyn Dir)) -> [Error; 2] {
     let scene = Scene::new();
     let folder = scene.folder(&scene.projects);
@@ -82,12 +98,18 @@ fn refused(attack: impl FnOnce(&Scene, &dyn Dir)) -> [Error; 2] {
     assert_eq!(get(&open, b"projects/plan").unwrap(), b"the plan");
     attack(&scene, &*folder);
 
-    // Under an open vault: whether it notices or not, it goes on with what it has verified, and writes for nobody else.
+    // Under an open vault: whether it notices or not, it goes on with what it has verified, and
+    // writes for nobody else.
     let _ = open.refresh();
     assert_eq!(get(&open, b"projects/plan").unwrap(), b"the plan");
     if put(&open, b"projects/later", b"for the same people").is_ok() {
-        let [plan, later] = [&b"projects/plan"[..], b"projects/later"].map(|path| open.cipher_path(path).unwrap());
-        let header = |path: &[u8]| read(&*beneath(&scene.store.root(), vaults::split(path).0), vaults::split(path).1)[16..28].to_vec();
+        let [plan, later] =
+            [&b"projects/plan"[..], b"projects/later"].map(|path| open.cipher_path(path).unwrap());
+        let header = |path: &[u8]| {
+            read(&*beneath(&scene.store.root(), vaults::split(path).0), vaults::split(path).1)
+                [16..28]
+                .to_vec()
+        };
         assert_eq!(header(&later), header(&plan), "epoch and key");
     }
     open.close().unwrap();
@@ -100,7 +122,8 @@ fn refused(attack: impl FnOnce(&Scene, &dyn Dir)) -> [Error; 2] {
     vault.close().unwrap();
     let alone = scene.alone().err().expect("Bob does not take it");
 
-    // And with the control files as they were all is well again: nothing was remembered that was not true.
+    // And with the control files as they were all is well again: nothing was remembered that was
+    // not true.
     let before = beneath(&honest.root(), &scene.projects);
     for name in named(&*folder, b"+") {
         folder.unlink(&name).unwrap();
@@ -155,7 +178,8 @@ fn attack_the_slots_of_two_members_are_exchanged() {
 
 #[test]
 fn attack_a_public_key_is_replaced_in_the_roster() {
-    // That of an admin, in the manifest: its signature does not fit, so the newest manifest is missing.
+    // That of an admin, in the manifest: its signature does not fit, so the newest manifest is
+    // missing.
     let errors = refused(|_, folder| {
         let name = newest(folder);
         let mut manifest = Manifest::decode(&read(folder, &name)).unwrap();
@@ -188,7 +212,9 @@ fn attack_the_chain_is_cut() {
         folder.unlink(&middle).unwrap();
     });
     tells(&errors, "older than manifest 3");
-    let errors = refused(|_, folder| named(folder, b"+manifest-").iter().for_each(|name| folder.unlink(name).unwrap()));
+    let errors = refused(|_, folder| {
+        named(folder, b"+manifest-").iter().for_each(|name| folder.unlink(name).unwrap())
+    });
     tells(&errors, "manifest");
 }
 
@@ -197,9 +223,16 @@ fn attack_a_folder_key_of_the_hosts_own() {
     // Mallory makes slots for Ann and Bob in which is a key that she knows.
     let errors = refused(|_, folder| {
         let own = MemStore::new();
-        let others = vec![member(&owner(), Role::Admin, "Ann"), member(&person(2), Role::Writer, "Bob")];
+        let others =
+            vec![member(&owner(), Role::Admin, "Ann"), member(&person(2), Role::Writer, "Bob")];
         let share = CreateShare { isolated: false, name: "Mallory".into(), others };
-        Vault::create_signed(&own.root(), &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 12 }, &person(66), &share).unwrap();
+        Vault::create_signed(
+            &own.root(),
+            &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 12 },
+            &person(66),
+            &share,
+        )
+        .unwrap();
         let planted = named(&*own.root(), b"+slots-").pop().unwrap();
         write(folder, &current_slots(folder), &read(&*own.root(), &planted));
     });
@@ -211,17 +244,28 @@ fn attack_control_files_of_another_share() {
     // All of them: it is the other share, which has no place here.
     let move_all = |scene: &Scene, folder: &dyn Dir, kinds: &[&[u8]]| {
         let other = scene.folder(&scene.other);
-        for name in named(folder, b"+").iter().filter(|name| kinds.iter().any(|kind| name.starts_with(kind))) {
+        for name in named(folder, b"+")
+            .iter()
+            .filter(|name| kinds.iter().any(|kind| name.starts_with(kind)))
+        {
             folder.unlink(name).unwrap();
         }
-        for name in named(&*other, b"+").iter().filter(|name| kinds.iter().any(|kind| name.starts_with(kind))) {
+        for name in named(&*other, b"+")
+            .iter()
+            .filter(|name| kinds.iter().any(|kind| name.starts_with(kind)))
+        {
             write(folder, name, &read(&*other, name));
         }
     };
-    let errors = refused(|scene, folder| move_all(scene, folder, &[b"+share", b"+manifest-", b"+slots-", b"+inventory-"]));
+    let errors = refused(|scene, folder| {
+        move_all(scene, folder, &[b"+share", b"+manifest-", b"+slots-", b"+inventory-"])
+    });
     assert!(errors.iter().all(|error| matches!(error, Error::Untrusted { .. })), "{errors:?}");
     // But for the descriptor: they are not of this share.
-    tells(&refused(|scene, folder| move_all(scene, folder, &[b"+manifest-", b"+slots-"])), "manifest");
+    tells(
+        &refused(|scene, folder| move_all(scene, folder, &[b"+manifest-", b"+slots-"])),
+        "manifest",
+    );
     // The slots alone, under the name of those that were here.
     let errors = refused(|scene, folder| {
         let other = scene.folder(&scene.other);
@@ -232,8 +276,9 @@ fn attack_control_files_of_another_share() {
 
 #[test]
 fn attack_the_junction_of_before_the_share_is_put_back_with_the_folder_of_then() {
-    // While a share was being made its junction said so, and the folder was one of the vault. The host, who kept both, puts them back later:
-    // what Ann writes there would be for the members of the vault, not for those of the share.
+    // While a share was being made its junction said so, and the folder was one of the vault. The
+    // host, who kept both, puts them back later: what Ann writes there would be for the members of
+    // the vault, not for those of the share.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let memory = Arc::new(Memory::default());
@@ -256,7 +301,13 @@ fn attack_the_junction_of_before_the_share_is_put_back_with_the_folder_of_then()
         }));
     }
     let vault = Vault::open(watched.root(), &ann, remembering(&memory)).unwrap();
-    vault.create_share(b"secret", &CreateShare { isolated: true, name: "Ann".into(), others: vec![] }, &mut quiet()).unwrap();
+    vault
+        .create_share(
+            b"secret",
+            &CreateShare { isolated: true, name: "Ann".into(), others: vec![] },
+            &mut quiet(),
+        )
+        .unwrap();
     vault.close().unwrap();
     watched.on_event(Box::new(|_| {}));
     drop(vault);
@@ -279,13 +330,17 @@ fn attack_the_junction_of_before_the_share_is_put_back_with_the_folder_of_then()
     vault.close().unwrap();
     // Who has never been in the share cannot know.
     let elsewhere = Arc::new(Memory::default());
-    assert_eq!(get(&Vault::open(root, &ann, remembering(&elsewhere)).unwrap(), b"secret/first").unwrap(), b"for Bob too");
+    assert_eq!(
+        get(&Vault::open(root, &ann, remembering(&elsewhere)).unwrap(), b"secret/first").unwrap(),
+        b"for Bob too"
+    );
 }
 
 #[test]
 fn attack_a_share_is_given_in_the_place_of_a_vault_of_the_same_owner() {
-    // Ann founded both, so both are hers to enter, and nothing tells her program which of them she meant. The threat model says that the
-    // host can do that; who asks for the members is told the truth.
+    // Ann founded both, so both are hers to enter, and nothing tells her program which of them she
+    // meant. The threat model says that the host can do that; who asks for the members is told the
+    // truth.
     let bob = person(2);
     let (with_bob, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let vault = Vault::open(with_bob.root(), &ann, OpenOptions::default()).unwrap();
@@ -293,15 +348,29 @@ fn attack_a_share_is_given_in_the_place_of_a_vault_of_the_same_owner() {
     // One that she did not found, and was not invited to, is not entered.
     let mallory = person(66);
     let planted = MemStore::new();
-    let share = CreateShare { isolated: false, name: "Mallory".into(), others: vec![member(&ann, Role::Admin, "Ann")] };
-    Vault::create_signed(&planted.root(), &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 14 }, &mallory, &share).unwrap();
-    assert!(matches!(Vault::open(planted.root(), &ann, OpenOptions::default()), Err(Error::Untrusted { .. })));
+    let share = CreateShare {
+        isolated: false,
+        name: "Mallory".into(),
+        others: vec![member(&ann, Role::Admin, "Ann")],
+    };
+    Vault::create_signed(
+        &planted.root(),
+        &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 14 },
+        &mallory,
+        &share,
+    )
+    .unwrap();
+    assert!(matches!(
+        Vault::open(planted.root(), &ann, OpenOptions::default()),
+        Err(Error::Untrusted { .. })
+    ));
 }
 
 #[test]
 fn attack_so_many_manifests_that_those_which_count_are_not_read() {
-    // Bob, removed, fills the store with names that sort before that of his removal. All beyond a number were left out in silence, and his
-    // removal with them: Ann's open vault went on under the key that he has.
+    // Bob, removed, fills the store with names that sort before that of his removal. All beyond a
+    // number were left out in silence, and his removal with them: Ann's open vault went on under
+    // the key that he has.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let vault = open_as(&store, &ann).unwrap();
@@ -325,9 +394,14 @@ fn attack_so_many_manifests_that_those_which_count_are_not_read() {
 
 #[test]
 fn attack_an_invitation_to_the_losing_side_of_a_fork_by_somebody_who_was_no_admin_there() {
-    // The manifest that the invitation names is in no head's chain since the fork was settled, and so nobody looked whether he was an admin.
+    // The manifest that the invitation names is in no head's chain since the fork was settled, and
+    // so nobody looked whether he was an admin.
     let (bob, cem, dan) = (person(2), person(3), person(4));
-    let members = vec![member(&bob, Role::Writer, "Bob"), member(&cem, Role::Reader, "Cem"), member(&dan, Role::Admin, "Dan")];
+    let members = vec![
+        member(&bob, Role::Writer, "Bob"),
+        member(&cem, Role::Reader, "Cem"),
+        member(&dan, Role::Admin, "Dan"),
+    ];
     let (store, ann) = founded(members);
     let apart = store.snapshot();
     let lost = root_share(&beside(&apart, &dan)).rekey().unwrap();
@@ -335,7 +409,9 @@ fn attack_an_invitation_to_the_losing_side_of_a_fork_by_somebody_who_was_no_admi
     merge(&*apart.root(), &*store.root());
     root_share(&beside(&store, &ann)).settle(&kept.hash, &[]).unwrap();
     let id = root_share(&beside(&store, &ann)).info().unwrap().share;
-    let invited_by = |who: &Identity| Vault::open(store.root(), &cem, remembering(&Memory::invited(id, lost, who))).map(drop);
+    let invited_by = |who: &Identity| {
+        Vault::open(store.root(), &cem, remembering(&Memory::invited(id, lost, who))).map(drop)
+    };
     assert!(matches!(invited_by(&bob), Err(Error::Untrusted { .. })), "a writer invites nobody");
     invited_by(&dan).unwrap();
     invited_by(&ann).unwrap();
@@ -343,15 +419,25 @@ fn attack_an_invitation_to_the_losing_side_of_a_fork_by_somebody_who_was_no_admi
 
 #[test]
 fn attack_what_another_process_of_the_same_user_has_seen_is_hidden() {
-    // A command beside the mount removes Bob; the host hides that from the mount. Who asks the mount is told.
+    // A command beside the mount removes Bob; the host hides that from the mount. Who asks the
+    // mount is told.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let memory = Arc::new(Memory::default());
     let mounted = Vault::open(store.root(), &ann, remembering(&memory)).unwrap();
-    let command = OpenOptions { read_only: true, lock: kithfs::vault::LockMode::None, ..remembering(&memory) };
+    let command = OpenOptions {
+        read_only: true,
+        lock: kithfs::vault::LockMode::None,
+        ..remembering(&memory)
+    };
     let before = names(&*store.root());
-    root_share(&Vault::open(store.root(), &ann, command).unwrap()).remove(&[key(&bob)], &mut quiet()).unwrap();
-    for name in names(&*store.root()).iter().filter(|name| name.starts_with(b"+manifest-") && !before.contains(name)) {
+    root_share(&Vault::open(store.root(), &ann, command).unwrap())
+        .remove(&[key(&bob)], &mut quiet())
+        .unwrap();
+    for name in names(&*store.root())
+        .iter()
+        .filter(|name| name.starts_with(b"+manifest-") && !before.contains(name))
+    {
         store.root().unlink(name).unwrap();
     }
     let told = root_share(&mounted).info().unwrap_err();
@@ -360,13 +446,20 @@ fn attack_what_another_process_of_the_same_user_has_seen_is_hidden() {
 
 #[test]
 fn attack_who_was_removed_from_a_share_within_reads_on_as_a_member_of_what_is_around_it() {
-    // Bob stays a writer of the vault, whose key he has; of the share within it he is none any more.
+    // Bob stays a writer of the vault, whose key he has; of the share within it he is none any
+    // more.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let vault = open_as(&store, &ann).unwrap();
     mkdir(&vault, b"inner").unwrap();
     let others = vec![member(&bob, Role::Writer, "Bob")];
-    vault.create_share(b"inner", &CreateShare { isolated: false, name: "Ann".into(), others }, &mut quiet()).unwrap();
+    vault
+        .create_share(
+            b"inner",
+            &CreateShare { isolated: false, name: "Ann".into(), others },
+            &mut quiet(),
+        )
+        .unwrap();
     put(&vault, b"inner/before", b"for Bob too").unwrap();
     let inner = vault.cipher_path(b"inner").unwrap();
     vault.close().unwrap();
@@ -388,7 +481,8 @@ fn attack_who_was_removed_from_a_share_within_reads_on_as_a_member_of_what_is_ar
     }
     assert!(put(&of_bob, b"inner/new", b"x").is_err());
     of_bob.close().unwrap();
-    // With the list of members of before put back he has his old key of the share and that of the vault, and neither opens what is new.
+    // With the list of members of before put back he has his old key of the share and that of the
+    // vault, and neither opens what is new.
     let folder = beneath(&store.root(), &inner);
     let hidden = store.snapshot();
     let before = named(&*beneath(&old.root(), &inner), b"+manifest-");
@@ -418,12 +512,24 @@ fn the_vaults_owner_sees_what_an_admin_of_his_shares_unless_it_is_isolated() {
     let vault = open_as(&store, &bob).unwrap();
     for (path, isolated) in [(&b"open"[..], false), (b"closed", true)] {
         mkdir(&vault, path).unwrap();
-        vault.create_share(path, &CreateShare { isolated, name: "Bob".into(), others: vec![] }, &mut quiet()).unwrap();
+        vault
+            .create_share(
+                path,
+                &CreateShare { isolated, name: "Bob".into(), others: vec![] },
+                &mut quiet(),
+            )
+            .unwrap();
         put(&vault, &[path, b"/file"].concat(), b"by Bob").unwrap();
         // A share in a share in a vault.
         let deeper = [path, b"/deeper"].concat();
         mkdir(&vault, &deeper).unwrap();
-        vault.create_share(&deeper, &CreateShare { isolated: false, name: "Bob".into(), others: vec![] }, &mut quiet()).unwrap();
+        vault
+            .create_share(
+                &deeper,
+                &CreateShare { isolated: false, name: "Bob".into(), others: vec![] },
+                &mut quiet(),
+            )
+            .unwrap();
         put(&vault, &[&deeper[..], b"/file"].concat(), b"deeper").unwrap();
     }
     vault.close().unwrap();
@@ -433,7 +539,9 @@ fn the_vaults_owner_sees_what_an_admin_of_his_shares_unless_it_is_isolated() {
     for path in [&b"closed/file"[..], b"closed/deeper/file"] {
         assert!(matches!(get(&vault, path), Err(Error::NoAccess { .. })));
     }
-    let move_it = |from: &[u8], to: &[u8]| vaults::rename(&vault, from, to, RenameMode::Replace).unwrap_err().errno();
+    let move_it = |from: &[u8], to: &[u8]| {
+        vaults::rename(&vault, from, to, RenameMode::Replace).unwrap_err().errno()
+    };
     assert_eq!(move_it(b"open/deeper/file", b"open/file"), libc::EXDEV);
     assert_eq!(move_it(b"open/file", b"file"), libc::EXDEV);
 }
@@ -441,11 +549,15 @@ fn the_vaults_owner_sees_what_an_admin_of_his_shares_unless_it_is_isolated() {
 #[test]
 fn every_test_that_the_threat_model_names_is_there() {
     let page = include_str!("../THREAT_MODEL.md");
-    let named: Vec<(&str, &str)> = page.split('`').filter_map(|code| code.split_once(".rs::")).collect();
+    let named: Vec<(&str, &str)> =
+        page.split('`').filter_map(|code| code.split_once(".rs::")).collect();
     assert!(named.len() > 40, "{}", named.len());
     for (file, test) in named {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(format!("{file}.rs"));
-        let source = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests")
+            .join(format!("{file}.rs"));
+        let source =
+            std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         assert!(source.contains(&format!("#[test]\nfn {test}()")), "{file}.rs has no test {test}");
     }
 }

@@ -1,4 +1,5 @@
-//! Rosters against those who would change them. Each test that is named after an attack tries it as the attacker would.
+//! Rosters against those who would change them. Each test that is named after an attack tries it as
+//! the attacker would.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,9 +15,9 @@ use kithfs::format::FormatErrorKind;
 use kithfs::format::manifest::{BlockRef, Manifest};
 use kithfs::format::share::ShareDescriptor;
 use kithfs::format::slots::{self, BlockError, SlotHeader};
-use kithfs::sharing::{
-    Acting, Change, FolderKeys, FoundParams, Founded, Identity, Inventory, Member, Members, Role, Roster, RosterError, VerifiedRoster,
-    found,
+use kithfs::roster::{
+    Acting, Change, FolderKeys, FoundParams, Founded, Identity, Inventory, Member, Members, Role,
+    Roster, RosterError, VerifiedRoster, found,
 };
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
@@ -107,7 +108,11 @@ impl Store {
 
     fn remove(&mut self, by: &Identity, gone: &Identity, random: &Counter) {
         let (roster, keys, members) = self.as_admin(by);
-        self.put(&roster.remove_members(&acting(by, &keys, &members, random), &[sign_key(gone)], None).unwrap());
+        self.put(
+            &roster
+                .remove_members(&acting(by, &keys, &members, random), &[sign_key(gone)], None)
+                .unwrap(),
+        );
     }
 
     fn rekey(&mut self, by: &Identity, random: &Counter) {
@@ -116,7 +121,12 @@ impl Store {
     }
 }
 
-fn acting<'a>(by: &'a Identity, keys: &'a FolderKeys, members: &'a Members, random: &'a Counter) -> Acting<'a> {
+fn acting<'a>(
+    by: &'a Identity,
+    keys: &'a FolderKeys,
+    members: &'a Members,
+    random: &'a Counter,
+) -> Acting<'a> {
     Acting { by, keys, members, random, now: NOW }
 }
 
@@ -172,10 +182,17 @@ fn members_have_their_roles_and_all_hold_the_same_key() {
     let (store, ann, bob, cem) = three(&random(1));
     let (_, keys, members) = store.as_admin(&ann);
     for identity in [&bob, &cem] {
-        assert_eq!(store.open(identity).unwrap().current().key.expose(), keys.current().key.expose());
+        assert_eq!(
+            store.open(identity).unwrap().current().key.expose(),
+            keys.current().key.expose()
+        );
     }
     assert_eq!(members.get(&sign_key(&cem)).unwrap().name, "Cem");
-    assert!(members.may_write(&sign_key(&bob)) && !members.may_write(&sign_key(&cem)) && !members.may_write(&sign_key(&person(9))));
+    assert!(
+        members.may_write(&sign_key(&bob))
+            && !members.may_write(&sign_key(&cem))
+            && !members.may_write(&sign_key(&person(9)))
+    );
 }
 
 #[test]
@@ -220,7 +237,13 @@ fn removed_members_old_key_opens_nothing_of_the_new_epoch() {
             // Every key that comes from what he held, tried on what is sealed in the new epoch.
             let keys = EpochKeys::derive(&old.key, share, epoch, suite);
             assert_ne!(keys.commitment, roster.manifest().commitment);
-            for key in [keys.history.expose(), keys.records.expose(), keys.names.expose(), keys.content.expose(), old.key.expose()] {
+            for key in [
+                keys.history.expose(),
+                keys.records.expose(),
+                keys.names.expose(),
+                keys.content.expose(),
+                old.key.expose(),
+            ] {
                 let cipher = RecordCipher::new(suite, key);
                 assert!(cipher.open_record(&header.associated_data(), &sealed_members).is_err());
                 assert!(cipher.open_record(&[], &roster.manifest().history[0].sealed).is_err());
@@ -244,7 +267,9 @@ fn attack_older_roster_cut() {
     assert!(matches!(cut.check_pin(&pin), Err(RosterError::RolledBack { found: 2, pinned: 3 })));
     let assembled = Roster::assemble(&old.descriptor, &old.manifests, Some(&pin));
     assert!(matches!(assembled, Err(RosterError::RolledBack { found: 2, pinned: 3 })));
-    assert!(store.roster().check_pin(&seen_before).is_ok() && store.roster().check_pin(&pin).is_ok());
+    assert!(
+        store.roster().check_pin(&seen_before).is_ok() && store.roster().check_pin(&pin).is_ok()
+    );
 }
 
 #[test]
@@ -253,13 +278,17 @@ fn attack_slots_swapped() {
     let root = store.roster().manifest().blocks[0].root;
     let honest = store.open(&ann).unwrap();
     let original = store.blocks[&root].clone();
-    let slot = |bytes: &[u8], i: usize| bytes[slots::HEADER_LEN + i * slots::SLOT_LEN..][..slots::SLOT_LEN].to_vec();
+    let slot = |bytes: &[u8], i: usize| {
+        bytes[slots::HEADER_LEN + i * slots::SLOT_LEN..][..slots::SLOT_LEN].to_vec()
+    };
     for (i, j, from) in [(0, 1, 0), (1, 2, 0), (0, 2, 0), (0, 1, 16), (1, 2, 16), (0, 2, 16)] {
         // Whole slots, then the sealed keys alone with the tags left in order.
         let mut bytes = original.clone();
         let (a, b) = (slot(&bytes, i), slot(&bytes, j));
-        bytes[slots::HEADER_LEN + i * slots::SLOT_LEN..][from..slots::SLOT_LEN].copy_from_slice(&b[from..]);
-        bytes[slots::HEADER_LEN + j * slots::SLOT_LEN..][from..slots::SLOT_LEN].copy_from_slice(&a[from..]);
+        bytes[slots::HEADER_LEN + i * slots::SLOT_LEN..][from..slots::SLOT_LEN]
+            .copy_from_slice(&b[from..]);
+        bytes[slots::HEADER_LEN + j * slots::SLOT_LEN..][from..slots::SLOT_LEN]
+            .copy_from_slice(&a[from..]);
         store.blocks.insert(root, bytes);
         for identity in [&ann, &bob, &cem] {
             assert!(unauthentic(&store.open(identity).err().unwrap()));
@@ -274,9 +303,15 @@ fn attack_slots_swapped() {
     store.blocks.insert(header.root(), store_block_of(&bytes));
     let last = store.manifests.pop().unwrap();
     store.manifests.push(forge(&last, &ann, |m| m.blocks[0].root = header.root()));
-    let refused = [&ann, &bob, &cem].iter().filter(|identity| matches!(store.open(identity), Err(RosterError::WrongFolderKey(1)))).count();
+    let refused = [&ann, &bob, &cem]
+        .iter()
+        .filter(|identity| matches!(store.open(identity), Err(RosterError::WrongFolderKey(1))))
+        .count();
     assert_eq!(refused, 2);
-    assert_eq!([&ann, &bob, &cem].iter().filter_map(|identity| store.open(identity).ok()).count(), 1);
+    assert_eq!(
+        [&ann, &bob, &cem].iter().filter_map(|identity| store.open(identity).ok()).count(),
+        1
+    );
     for keys in [&ann, &bob, &cem].iter().filter_map(|identity| store.open(identity).ok()) {
         assert_eq!(keys.current().key.expose(), honest.current().key.expose());
     }
@@ -285,7 +320,9 @@ fn attack_slots_swapped() {
 /// The block anew from its own slots and list, so that its tree fits what was changed in it.
 fn store_block_of(bytes: &[u8]) -> Vec<u8> {
     let header = SlotHeader::decode(&bytes[..slots::HEADER_LEN]).unwrap();
-    let slots: Vec<_> = bytes[slots::HEADER_LEN..].as_chunks::<{ slots::SLOT_LEN }>().0[..header.count as usize].to_vec();
+    let slots: Vec<_> = bytes[slots::HEADER_LEN..].as_chunks::<{ slots::SLOT_LEN }>().0
+        [..header.count as usize]
+        .to_vec();
     let members = &bytes[bytes.len() - header.members_len as usize..];
     slots::build(header, slots, members).unwrap().1
 }
@@ -331,7 +368,8 @@ fn attack_chain_cut() {
     store.rekey(&ann, &random);
     let without = |gone: &[usize]| {
         let mut cut = store.clone();
-        cut.manifests = (0..4).filter(|i| !gone.contains(i)).map(|i| store.manifests[i].clone()).collect();
+        cut.manifests =
+            (0..4).filter(|i| !gone.contains(i)).map(|i| store.manifests[i].clone()).collect();
         verify(&cut).err()
     };
     assert!(matches!(without(&[0]), Some(RosterError::Sequence { expected: 1, found: 2 })));
@@ -347,7 +385,8 @@ fn attack_chain_cut() {
     renumbered.manifests[1] = forge(&store.manifests[2], &ann, |m| m.sequence = 2);
     renumbered.manifests.truncate(2);
     assert!(matches!(verify(&renumbered), Err(RosterError::BrokenChain(2))));
-    // In a bag, what comes after the gap does not count, and the pin says that something is missing.
+    // In a bag, what comes after the gap does not count, and the pin says that something is
+    // missing.
     let mut bag = store.manifests.clone();
     bag.remove(1);
     let standing = Roster::assemble(&store.descriptor, &bag, None).unwrap();
@@ -361,7 +400,8 @@ fn attack_chain_cut() {
 fn attack_folder_key_of_the_attackers_own() {
     let random = random(1);
     let (store, ann, bob, _) = three(&random);
-    // The storage host makes a block for Ann with a key that he knows. The manifest does not name it.
+    // The storage host makes a block for Ann with a key that he knows. The manifest does not name
+    // it.
     let own = found(&ann, &params(Suite::Aes256Gcm, true), &random, NOW).unwrap();
     let mut planted = store.clone();
     planted.blocks.insert(store.roster().manifest().blocks[0].root, own.change.slots.clone());
@@ -374,7 +414,8 @@ fn attack_folder_key_of_the_attackers_own() {
     let last = lying.manifests.pop().unwrap();
     lying.manifests.push(forge(&last, &bob, |m| m.commitment[0] ^= 1));
     assert!(matches!(lying.open(&ann), Err(RosterError::WrongFolderKey(2))));
-    // An admin hands on a wrong key of the epoch before: sealed under another context, or exchanged for another record.
+    // An admin hands on a wrong key of the epoch before: sealed under another context, or exchanged
+    // for another record.
     let mut lying = store.clone();
     lying.put(&rekeyed);
     let last = lying.manifests.pop().unwrap();
@@ -387,9 +428,11 @@ fn attack_folder_key_of_the_attackers_own() {
         lying.manifests.push(forge(&last, &ann, change));
         assert!(matches!(verify(&lying), Err(RosterError::BadEpoch(2))));
     }
-    for change in
-        [|m: &mut Manifest| m.history.clear(), |m: &mut Manifest| m.history[0].commitment[5] ^= 1, |m: &mut Manifest| m.epoch += 1]
-    {
+    for change in [
+        |m: &mut Manifest| m.history.clear(),
+        |m: &mut Manifest| m.history[0].commitment[5] ^= 1,
+        |m: &mut Manifest| m.epoch += 1,
+    ] {
         let mut lying = store.clone();
         lying.manifests.push(forge(&rekeyed.manifest, &bob, change));
         assert!(matches!(verify(&lying), Err(RosterError::BadEpoch(3))));
@@ -400,7 +443,8 @@ fn attack_folder_key_of_the_attackers_own() {
 fn attack_control_files_of_another_share() {
     let random = random(1);
     let (store, ann, _, _) = three(&random);
-    let mut other = Store::new(&found(&ann, &params(Suite::Aes256Gcm, true), &random, NOW).unwrap());
+    let mut other =
+        Store::new(&found(&ann, &params(Suite::Aes256Gcm, true), &random, NOW).unwrap());
     other.add(&ann, &[member(&person(2), Role::Admin, "Bob")], &random);
     // All manifests, the last one, a slot block.
     let mut moved = store.clone();
@@ -412,7 +456,8 @@ fn attack_control_files_of_another_share() {
     let mut moved = store.clone();
     moved.descriptor = other.descriptor;
     assert!(matches!(verify(&moved), Err(RosterError::OtherShare(1))));
-    // An admin of both signs a manifest here that names the slot block of there: the block knows its share.
+    // An admin of both signs a manifest here that names the slot block of there: the block knows
+    // its share.
     let foreign = other.roster().manifest().blocks[0];
     let mut moved = store.clone();
     moved.blocks.extend(other.blocks.clone());
@@ -447,7 +492,10 @@ fn attack_weak_key_as_a_recipient() {
     let (roster, keys, members) = store.as_admin(&ann);
     let mut weak = member(&person(7), Role::Reader, "Weak");
     weak.public.exchange = [0; 32];
-    assert!(matches!(roster.add_members(&acting(&ann, &keys, &members, &random), &[weak]), Err(RosterError::WeakKey(_))));
+    assert!(matches!(
+        roster.add_members(&acting(&ann, &keys, &members, &random), &[weak]),
+        Err(RosterError::WeakKey(_))
+    ));
 }
 
 #[test]
@@ -466,15 +514,22 @@ fn attack_removed_admins_rival_manifest() {
     });
     rival.manifests.push(late);
     assert!(matches!(verify(&rival), Err(RosterError::SignerNotAdmin(4))));
-    // Beside the removal he can always sign a rival: a fork to who has seen neither, nothing to who has seen the removal.
-    let beside = before.remove_members(&acting(&bob, &bobs_keys, &bobs_members, &random), &[sign_key(&ann)], None).unwrap();
+    // Beside the removal he can always sign a rival: a fork to who has seen neither, nothing to who
+    // has seen the removal.
+    let beside = before
+        .remove_members(&acting(&bob, &bobs_keys, &bobs_members, &random), &[sign_key(&ann)], None)
+        .unwrap();
     // He may even claim that it settles the chain in which he was removed.
     let settling = forge(&beside.manifest, &bob, |m| m.second_parent = pin.hash);
     for (rival, counts) in [(beside.manifest, true), (settling, false)] {
         let bag: Vec<Vec<u8>> = store.manifests.iter().cloned().chain([rival.clone()]).collect();
         let fork = Roster::assemble(&store.descriptor, &bag, None).unwrap();
         // What settles has to be of an epoch above both.
-        assert!(if counts { matches!(fork.only(), Err(RosterError::Forked(2))) } else { fork.only().unwrap().head() == pin });
+        assert!(if counts {
+            matches!(fork.only(), Err(RosterError::Forked(2)))
+        } else {
+            fork.only().unwrap().head() == pin
+        });
         let seen = Roster::assemble(&store.descriptor, &bag, Some(&pin)).unwrap().only().unwrap();
         assert_eq!(seen.head(), pin);
         let alone = Roster::verify(&store.descriptor, &[&bag[0], &bag[1], &rival]).unwrap();
@@ -482,7 +537,9 @@ fn attack_removed_admins_rival_manifest() {
         let hidden = Roster::assemble(&store.descriptor, &[&bag[0], &bag[1], &rival], Some(&pin));
         match counts {
             true => assert!(matches!(hidden, Err(RosterError::NotDescended(3)))),
-            false => assert!(matches!(hidden, Err(RosterError::RolledBack { found: 2, pinned: 3 }))),
+            false => {
+                assert!(matches!(hidden, Err(RosterError::RolledBack { found: 2, pinned: 3 })))
+            }
         }
     }
     assert!(matches!(store.open(&bob), Err(RosterError::NotMember)));
@@ -491,7 +548,8 @@ fn attack_removed_admins_rival_manifest() {
 
 #[test]
 fn attack_settling_a_branch_that_is_not_there() {
-    // An admin says that he settles something: with that he could skip epochs up to the last one, after which nobody is removed any more.
+    // An admin says that he settles something: with that he could skip epochs up to the last one,
+    // after which nobody is removed any more.
     let random = random(1);
     let (store, ann, _, _) = three(&random);
     let (roster, keys, members) = store.as_admin(&ann);
@@ -503,7 +561,12 @@ fn attack_settling_a_branch_that_is_not_there() {
             m.epoch = epoch;
         })
     };
-    for forged in [skipping([7; 32], 2), skipping([7; 32], u32::MAX), skipping(before, u32::MAX), skipping(roster.head().hash, 2)] {
+    for forged in [
+        skipping([7; 32], 2),
+        skipping([7; 32], u32::MAX),
+        skipping(before, u32::MAX),
+        skipping(roster.head().hash, 2),
+    ] {
         let bag = [store.manifests.clone(), vec![forged]].concat();
         let standing = Roster::assemble(&store.descriptor, &bag, None).unwrap();
         assert!(matches!(standing.ignored[..], [(_, RosterError::BadEpoch(3))]));
@@ -522,7 +585,10 @@ fn attack_more_heads_than_can_be_told_apart() {
         store.manifests.iter().cloned().chain((0..n).map(rival)).collect::<Vec<_>>()
     };
     assert_eq!(Roster::assemble(&store.descriptor, &rivals(64), None).unwrap().heads.len(), 64);
-    assert!(matches!(Roster::assemble(&store.descriptor, &rivals(65), None), Err(RosterError::TooMany("heads"))));
+    assert!(matches!(
+        Roster::assemble(&store.descriptor, &rivals(65), None),
+        Err(RosterError::TooMany("heads"))
+    ));
 }
 
 #[test]
@@ -546,7 +612,8 @@ fn attack_manifest_signed_by_a_reader_or_a_stranger() {
 fn attack_admin_in_the_sealed_list_alone() {
     let random = random(1);
     let (mut store, ann, _, _) = three(&random);
-    // A manifest whose clear admins are not those of the sealed list cannot be used to tell members different things.
+    // A manifest whose clear admins are not those of the sealed list cannot be used to tell members
+    // different things.
     let last = store.manifests.pop().unwrap();
     store.manifests.push(forge(&last, &ann, |m| m.admins = vec![sign_key(&ann)]));
     let keys = store.open(&ann).unwrap();
@@ -573,24 +640,48 @@ fn two_admins_who_change_the_membership_apart_make_a_fork_and_one_settles_it() {
     // Who has seen one of them stays with it.
     for side in [&anns, &bobs] {
         let head = side.roster().head();
-        assert_eq!(Roster::assemble(&both.descriptor, &both.manifests, Some(&head)).unwrap().only().unwrap().head(), head);
+        assert_eq!(
+            Roster::assemble(&both.descriptor, &both.manifests, Some(&head))
+                .unwrap()
+                .only()
+                .unwrap()
+                .head(),
+            head
+        );
     }
     let (roster, keys, members) = anns.as_admin(&ann);
     let (lost, lost_keys, _) = bobs.as_admin(&ann);
-    let settle = |by: &Identity| roster.settle(&acting(by, &keys, &members, &random), &lost, &lost_keys, &[sign_key(&cem)], None);
+    let settle = |by: &Identity| {
+        roster.settle(
+            &acting(by, &keys, &members, &random),
+            &lost,
+            &lost_keys,
+            &[sign_key(&cem)],
+            None,
+        )
+    };
     assert!(matches!(settle(&dan), Err(RosterError::NotAdmin)));
-    assert!(matches!(roster.settle(&acting(&ann, &keys, &members, &random), &roster, &keys, &[], None), Err(RosterError::NoFork)));
+    assert!(matches!(
+        roster.settle(&acting(&ann, &keys, &members, &random), &roster, &keys, &[], None),
+        Err(RosterError::NoFork)
+    ));
     let settled = settle(&ann).unwrap();
     both.put(&settled);
     anns.put(&settled);
     for pin in [None, Some(store.roster().head()), Some(roster.head()), Some(lost.head())] {
-        let head = Roster::assemble(&both.descriptor, &both.manifests, pin.as_ref()).unwrap().only().unwrap();
+        let head = Roster::assemble(&both.descriptor, &both.manifests, pin.as_ref())
+            .unwrap()
+            .only()
+            .unwrap();
         assert_eq!((head.head().sequence, head.epoch()), (4, 4));
     }
     // Dan, who was never on the losing side, reads what was written there.
     let keys = anns.open(&dan).unwrap();
     assert_eq!(keys.all().map(|key| key.epoch).collect::<Vec<_>>(), [1, 2, 3, 4]);
-    assert_eq!(keys.get(3, lost_keys.current().commitment.first_chunk().unwrap()).unwrap().key.expose(), lost_keys.current().key.expose());
+    assert_eq!(
+        keys.get(3, lost_keys.current().commitment.first_chunk().unwrap()).unwrap().key.expose(),
+        lost_keys.current().key.expose()
+    );
     assert!(matches!(anns.open(&cem), Err(RosterError::NotMember)));
 }
 
@@ -599,15 +690,21 @@ fn an_unsigned_share_has_one_owner_for_ever() {
     let random = random(1);
     let ann = person(1);
     let bob = [member(&person(2), Role::Reader, "Bob")];
-    let mut store = Store::new(&found(&ann, &params(Suite::Aes256Gcm, false), &random, NOW).unwrap());
+    let mut store =
+        Store::new(&found(&ann, &params(Suite::Aes256Gcm, false), &random, NOW).unwrap());
     let (roster, keys, members) = store.as_admin(&ann);
-    assert!(matches!(roster.add_members(&acting(&ann, &keys, &members, &random), &bob), Err(RosterError::OwnerOnly)));
+    assert!(matches!(
+        roster.add_members(&acting(&ann, &keys, &members, &random), &bob),
+        Err(RosterError::OwnerOnly)
+    ));
     let with_others = FoundParams { others: &bob, ..params(Suite::Aes256Gcm, false) };
     assert!(matches!(found(&ann, &with_others, &random, NOW), Err(RosterError::OwnerOnly)));
     let isolated = FoundParams { isolated: true, ..params(Suite::Aes256Gcm, false) };
     assert!(matches!(found(&ann, &isolated, &random, NOW), Err(RosterError::OwnerOnly)));
     // A manifest that says otherwise is refused even with the founder's signature.
-    for change in [|m: &mut Manifest| m.admins.push([0xff; 32]), |m: &mut Manifest| m.blocks[0].count = 2] {
+    for change in
+        [|m: &mut Manifest| m.admins.push([0xff; 32]), |m: &mut Manifest| m.blocks[0].count = 2]
+    {
         let mut forged = store.clone();
         forged.manifests[0] = forge(&store.manifests[0], &ann, change);
         assert!(matches!(verify(&forged), Err(RosterError::OwnerOnly)));
@@ -621,26 +718,44 @@ fn operations_that_make_no_sense_are_refused() {
     let random = random(1);
     let (mut store, ann, bob, cem) = three(&random);
     let (roster, keys, members) = store.as_admin(&ann);
-    let add = |by: &Identity, new: &[Member]| roster.add_members(&acting(by, &keys, &members, &random), new);
-    assert!(matches!(add(&ann, &[member(&cem, Role::Writer, "Cem")]), Err(RosterError::AlreadyMember(name)) if name == "Cem"));
+    let add = |by: &Identity, new: &[Member]| {
+        roster.add_members(&acting(by, &keys, &members, &random), new)
+    };
+    assert!(
+        matches!(add(&ann, &[member(&cem, Role::Writer, "Cem")]), Err(RosterError::AlreadyMember(name)) if name == "Cem")
+    );
     let mut twin = member(&person(8), Role::Reader, "Twin");
     twin.public.exchange = cem.public().exchange;
     assert!(matches!(add(&ann, &[twin]), Err(RosterError::AlreadyMember(_))));
-    assert!(matches!(add(&ann, &[member(&person(8), Role::Reader, "a\nb")]), Err(RosterError::BadName)));
+    assert!(matches!(
+        add(&ann, &[member(&person(8), Role::Reader, "a\nb")]),
+        Err(RosterError::BadName)
+    ));
     assert!(matches!(add(&ann, &[]), Err(RosterError::NoSuchMember)));
-    assert!(matches!(add(&cem, &[member(&person(8), Role::Reader, "Eve")]), Err(RosterError::NotAdmin)));
+    assert!(matches!(
+        add(&cem, &[member(&person(8), Role::Reader, "Eve")]),
+        Err(RosterError::NotAdmin)
+    ));
     let all_admins = [sign_key(&ann), sign_key(&bob)];
     let removed = roster.remove_members(&acting(&ann, &keys, &members, &random), &all_admins, None);
     assert!(matches!(removed, Err(RosterError::NoAdmin)));
     let removed = roster.remove_members(&acting(&ann, &keys, &members, &random), &[[9; 32]], None);
     assert!(matches!(removed, Err(RosterError::NoSuchMember)));
     let inventory = Some(Inventory { root: [1; 32], file: [2; 32] });
-    let demoted = roster.set_role(&acting(&ann, &keys, &members, &random), &sign_key(&bob), Role::Reader, inventory).unwrap();
+    let demoted = roster
+        .set_role(&acting(&ann, &keys, &members, &random), &sign_key(&bob), Role::Reader, inventory)
+        .unwrap();
     store.put(&demoted);
-    assert_eq!((store.roster().manifest().inventory_root, store.roster().manifest().inventory_file), ([1; 32], [2; 32]));
+    assert_eq!(
+        (store.roster().manifest().inventory_root, store.roster().manifest().inventory_file),
+        ([1; 32], [2; 32])
+    );
     assert!(!store.roster().is_admin(&sign_key(&bob)) && store.open(&bob).is_ok());
     // Keys and members of the head before are not used at the new one.
-    assert!(matches!(store.roster().rekey(&acting(&ann, &keys, &members, &random)), Err(RosterError::Stale)));
+    assert!(matches!(
+        store.roster().rekey(&acting(&ann, &keys, &members, &random)),
+        Err(RosterError::Stale)
+    ));
 }
 
 #[test]
@@ -650,10 +765,20 @@ fn ones_own_slot_among_thousands_is_found_with_a_few_reads() {
         .map(|n| {
             let mut seed = [7; 32];
             seed[..8].copy_from_slice(&n.to_le_bytes());
-            member(&Identity::from_seed(IdentitySeed::from_bytes(seed)), Role::Reader, &n.to_string())
+            member(
+                &Identity::from_seed(IdentitySeed::from_bytes(seed)),
+                Role::Reader,
+                &n.to_string(),
+            )
         })
         .collect();
-    let founded = found(&ann, &FoundParams { others: &others, ..params(Suite::Aes256Gcm, true) }, &random, NOW).unwrap();
+    let founded = found(
+        &ann,
+        &FoundParams { others: &others, ..params(Suite::Aes256Gcm, true) },
+        &random,
+        NOW,
+    )
+    .unwrap();
     let store = Store::new(&founded);
     let mut seed = [7; 32];
     seed[..8].copy_from_slice(&1234u64.to_le_bytes());
@@ -663,7 +788,10 @@ fn ones_own_slot_among_thousands_is_found_with_a_few_reads() {
         read += buf.len();
         reader(block, at, buf)
     };
-    let keys = store.roster().open(&Identity::from_seed(IdentitySeed::from_bytes(seed)), &mut counting).unwrap();
+    let keys = store
+        .roster()
+        .open(&Identity::from_seed(IdentitySeed::from_bytes(seed)), &mut counting)
+        .unwrap();
     assert_eq!(keys.current().key.expose(), founded.keys.current().key.expose());
     assert!(read <= 4096, "{read} bytes of the block");
 }
@@ -673,17 +801,32 @@ fn adding_to_a_large_share_makes_a_small_block_until_there_are_four() {
     let random = random(1);
     let ann = person(1);
     let crowd: Vec<Identity> = (0..300u16)
-        .map(|i| Identity::from_seed(IdentitySeed::from_bytes([[i as u8, (i >> 8) as u8]; 16].concat().try_into().unwrap())))
+        .map(|i| {
+            Identity::from_seed(IdentitySeed::from_bytes(
+                [[i as u8, (i >> 8) as u8]; 16].concat().try_into().unwrap(),
+            ))
+        })
         .collect();
-    let crowd: Vec<Identity> = crowd.into_iter().filter(|identity| identity.public() != ann.public()).collect();
-    let others: Vec<Member> = crowd.iter().map(|identity| member(identity, Role::Reader, "one of many")).collect();
+    let crowd: Vec<Identity> =
+        crowd.into_iter().filter(|identity| identity.public() != ann.public()).collect();
+    let others: Vec<Member> =
+        crowd.iter().map(|identity| member(identity, Role::Reader, "one of many")).collect();
     let params = FoundParams { others: &others, ..params(Suite::ChaCha20Poly1305, true) };
     let mut store = Store::new(&found(&ann, &params, &random, NOW).unwrap());
-    let late: Vec<Identity> = (100..104).map(|n| Identity::from_seed(IdentitySeed::from_bytes([n ^ 0xa5; 32]))).collect();
+    let late: Vec<Identity> =
+        (100..104).map(|n| Identity::from_seed(IdentitySeed::from_bytes([n ^ 0xa5; 32]))).collect();
     let mut shapes = Vec::new();
     for identity in &late {
         store.add(&ann, &[member(identity, Role::Writer, "late")], &random);
-        shapes.push(store.roster().manifest().blocks.iter().map(|block| block.count as usize).collect::<Vec<_>>());
+        shapes.push(
+            store
+                .roster()
+                .manifest()
+                .blocks
+                .iter()
+                .map(|block| block.count as usize)
+                .collect::<Vec<_>>(),
+        );
     }
     let n = others.len() + 1;
     assert_eq!(shapes, [vec![n, 1], vec![n, 1, 1], vec![n, 1, 1, 1], vec![n + 4]]);
@@ -698,7 +841,9 @@ fn adding_to_a_large_share_makes_a_small_block_until_there_are_four() {
 fn a_missing_block_is_an_error_of_reading_and_not_a_lost_membership() {
     let (mut store, ann, _, _) = three(&random(1));
     store.blocks.clear();
-    assert!(matches!(store.open(&ann), Err(RosterError::Block(BlockError::Read(e))) if e.kind() == io::ErrorKind::NotFound));
+    assert!(
+        matches!(store.open(&ann), Err(RosterError::Block(BlockError::Read(e))) if e.kind() == io::ErrorKind::NotFound)
+    );
 }
 
 #[test]
@@ -734,7 +879,10 @@ fn bit_flips_in_a_slot_block_never_give_other_keys_or_members() {
         if let Ok(listed) = roster.members(&keys, &mut store.reader()) {
             assert_eq!(listed.all(), members.all(), "byte {byte}");
         }
-        assert!(slots::check(&store.blocks[&root]).is_err() || byte < slots::HEADER_LEN, "byte {byte}");
+        assert!(
+            slots::check(&store.blocks[&root]).is_err() || byte < slots::HEADER_LEN,
+            "byte {byte}"
+        );
         store.blocks.get_mut(&root).unwrap()[byte] ^= 1 << (byte % 8);
     }
 }
@@ -747,7 +895,13 @@ fn bit_flips_in_a_descriptor_make_another_share_or_none() {
         let mut flipped = bytes.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
         let Ok(descriptor) = ShareDescriptor::decode(&flipped) else { continue };
-        assert!(matches!(Roster::verify(&descriptor, &store.manifests), Err(RosterError::OtherShare(1))), "bit {bit}");
+        assert!(
+            matches!(
+                Roster::verify(&descriptor, &store.manifests),
+                Err(RosterError::OtherShare(1))
+            ),
+            "bit {bit}"
+        );
     }
 }
 
@@ -756,7 +910,10 @@ fn truncation_at_each_length_is_refused() {
     let (store, ann, _, _) = three(&random(1));
     for n in 0..store.manifests[1].len() {
         let cut = [&store.manifests[0][..], &store.manifests[1][..n]];
-        assert!(matches!(Roster::verify(&store.descriptor, &cut), Err(RosterError::Format(_))), "cut at {n}");
+        assert!(
+            matches!(Roster::verify(&store.descriptor, &cut), Err(RosterError::Format(_))),
+            "cut at {n}"
+        );
     }
     let root = store.roster().manifest().blocks[0].root;
     let whole = store.blocks[&root].clone();
@@ -764,7 +921,10 @@ fn truncation_at_each_length_is_refused() {
     for n in 0..whole.len() {
         cut.blocks.insert(root, whole[..n].to_vec());
         let outcome = cut.open(&ann).and_then(|keys| cut.members(&keys));
-        assert!(matches!(outcome, Err(RosterError::Block(BlockError::Format(e))) if e.kind() == FormatErrorKind::Truncated), "cut at {n}");
+        assert!(
+            matches!(outcome, Err(RosterError::Block(BlockError::Format(e))) if e.kind() == FormatErrorKind::Truncated),
+            "cut at {n}"
+        );
     }
 }
 

@@ -1,5 +1,5 @@
-//! Signed files behind the kernel's caches: what the store is given in the place of a file that was read is not shown, nor hidden by what
-//! the kernel has kept.
+//! Signed files behind the kernel's caches: what the store is given in the place of a file that was
+//! read is not shown, nor hidden by what the kernel has kept.
 //!
 //! Skipped with a word where nothing can be mounted. KITHFS_TRANSPORT=uring asks for io_uring.
 
@@ -19,12 +19,12 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use forger::Forger;
-use kithfs::backing::mem::MemStore;
 use kithfs::crypto::RecordCipher;
 use kithfs::format::header::{Header, HeaderContext};
 use kithfs::fuse::vaultfs::VaultFs;
 use kithfs::fuse::{MountOptions, Mounted, ServeOptions, Serving, Transport, View, mount, serve};
-use kithfs::sharing::{Identity, Role};
+use kithfs::roster::{Identity, Role};
+use kithfs::store::mem::MemStore;
 use members::{founded, member, open_as, person};
 use raw::{read, write};
 use vaults::{pattern, put};
@@ -45,7 +45,8 @@ impl Mount {
         let uring = std::env::var("KITHFS_TRANSPORT").is_ok_and(|transport| transport == "uring");
         let transport = if uring { Transport::Uring } else { Transport::Dev };
         let ops = Arc::new(VaultFs::new(open_as(store, who).unwrap(), View::default()));
-        let serving = serve(fd, ops, &ServeOptions { transport, ..ServeOptions::default() }).expect("serving");
+        let serving = serve(fd, ops, &ServeOptions { transport, ..ServeOptions::default() })
+            .expect("serving");
         Mount { mounted, serving: Some(serving), _dir: dir }
     }
 
@@ -71,8 +72,8 @@ fn is_eio<T>(result: &io::Result<T>) -> bool {
     result.as_ref().err().and_then(io::Error::raw_os_error) == Some(libc::EIO)
 }
 
-/// Reads the file until the daemon has let go of it, as the kernel tells it a moment after the close, and it is refused. Until then it has
-/// to be what it was.
+/// Reads the file until the daemon has let go of it, as the kernel tells it a moment after the
+/// close, and it is refused. Until then it has to be what it was.
 fn becomes_refused(path: &Path, honest: &[u8]) {
     let begun = Instant::now();
     loop {
@@ -87,8 +88,8 @@ fn becomes_refused(path: &Path, honest: &[u8]) {
     }
 }
 
-/// `bytes` of a file with a newer version, under the signature of the version that it has: that one is valid, and known to who has the
-/// file open or had.
+/// `bytes` of a file with a newer version, under the signature of the version that it has: that one
+/// is valid, and known to who has the file open or had.
 fn newer_under_the_same_signature(forger: &Forger, bytes: &[u8], writer: &Identity) -> Vec<u8> {
     let cipher = RecordCipher::new(forger.suite, forger.keys.headers.expose());
     let context = HeaderContext { share: &forger.share, layout: forger.layout, cipher: &cipher };
@@ -99,7 +100,8 @@ fn newer_under_the_same_signature(forger: &Forger, bytes: &[u8], writer: &Identi
         writer.sign(label, message)
     });
     let newer = Header { version: header.version + 1, ..header };
-    let sealed = forger.seal(&newer, &data, by.unwrap(), &|label, _| writer.sign(label, &signed.borrow()));
+    let sealed =
+        forger.seal(&newer, &data, by.unwrap(), &|label, _| writer.sign(label, &signed.borrow()));
     [&sealed[..], &bytes[sealed.len()..]].concat()
 }
 
@@ -136,7 +138,10 @@ fn what_was_read_is_neither_forged_under_the_kernel_nor_shown_in_the_place_of_th
         for _ in 0..2 {
             write(&*root, &name, &forged);
             becomes_refused(&file, &honest);
-            assert!(is_eio(&fs::File::open(&file)) && is_eio(&fs::OpenOptions::new().append(true).open(&file)));
+            assert!(
+                is_eio(&fs::File::open(&file))
+                    && is_eio(&fs::OpenOptions::new().append(true).open(&file))
+            );
             assert_eq!(read(&*root, &name), forged, "nothing is made of it");
             write(&*root, &name, &bytes);
             assert!(fs::read(&file).unwrap() == honest);
@@ -152,8 +157,9 @@ fn what_was_read_is_neither_forged_under_the_kernel_nor_shown_in_the_place_of_th
 
 #[test]
 fn a_version_that_takes_the_place_of_another_in_the_store_is_not_mixed_with_it_in_the_kernel() {
-    // The kernel had some pages of a file when somebody put another version of it into the same file of the store, a sync tool or whoever
-    // stores it. The next open showed those pages between the ones of the other version.
+    // The kernel had some pages of a file when somebody put another version of it into the same
+    // file of the store, a sync tool or whoever stores it. The next open showed those pages between
+    // the ones of the other version.
     if !Path::new("/dev/fuse").exists() {
         println!("skipped: there is no /dev/fuse");
         return;

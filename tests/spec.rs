@@ -1,8 +1,10 @@
-//! SPEC.md against the program: labels, numbers, byte tables, worked sizes, and the worked example, each read from the page.
+//! SPEC.md against the program: labels, numbers, byte tables, worked sizes, and the worked example,
+//! each read from the page.
 //!
 //! Rules that hold here
-//! * What the page says is put together by hand from primitives (HKDF, the constructions for records, BLAKE3) and compared with what the
-//!   program makes; no test compares the program with itself.
+//! * What the page says is put together by hand from primitives (HKDF, the constructions for
+//!   records, BLAKE3) and compared with what the program makes; no test compares the program with
+//!   itself.
 //! * Every byte table of the page is checked, or the test fails.
 
 #[path = "spec/byhand.rs"]
@@ -33,8 +35,11 @@ fn purposes(heading: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_labels_of_the_page_are_those_of_the_program() {
-    let strip = |bytes: &[u8]| String::from_utf8(bytes["kithfs v1 ".len()..bytes.len() - 1].to_vec()).unwrap();
-    let known: BTreeSet<String> = labels::ALL.iter().map(|(_, label)| strip(label.as_bytes())).collect();
+    let strip = |bytes: &[u8]| {
+        String::from_utf8(bytes["kithfs v1 ".len()..bytes.len() - 1].to_vec()).unwrap()
+    };
+    let known: BTreeSet<String> =
+        labels::ALL.iter().map(|(_, label)| strip(label.as_bytes())).collect();
     assert_eq!(purposes("**Labels in use.**"), known);
 }
 
@@ -58,13 +63,18 @@ fn every_label_of_the_program_is_used_by_it() {
             !next.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_')
         })
     };
-    let unused: Vec<&str> = labels::ALL.iter().map(|(name, _)| *name).filter(|name| !is_used(name)).collect();
+    let unused: Vec<&str> =
+        labels::ALL.iter().map(|(name, _)| *name).filter(|name| !is_used(name)).collect();
     assert!(unused.is_empty(), "{unused:?}");
 }
 
 #[test]
 fn every_byte_table_says_what_the_program_writes() {
-    let known: Vec<bytes::Structure> = bytes::structures().into_iter().chain(sharing::structures()).chain(signed::structures()).collect();
+    let known: Vec<bytes::Structure> = bytes::structures()
+        .into_iter()
+        .chain(sharing::structures())
+        .chain(signed::structures())
+        .collect();
     let on_page: BTreeSet<String> = page::byte_tables();
     let checked: BTreeSet<String> = known.iter().map(|s| s.name.to_owned()).collect();
     assert_eq!(on_page, checked, "tables of the page, and structures that are checked");

@@ -1,20 +1,23 @@
-//! Every ciphertext file of a vault is damaged in every way that an attacker with the store has; what is then read is the truth or an error.
+//! Every ciphertext file of a vault is damaged in every way that an attacker with the store has;
+//! what is then read is the truth or an error.
 //!
-//! What cannot be told without a memory of the past, and is allowed here: a whole file (link, attribute blob) put back to an older
-//! version of itself, two whole files of one share exchanged, a file removed. Such a change must still give whole states only.
+//! What cannot be told without a memory of the past, and is allowed here: a whole file (link,
+//! attribute blob) put back to an older version of itself, two whole files of one share exchanged,
+//! a file removed. Such a change must still give whole states only.
 //!
 //! * Each damage is done to a copy of the vault in memory, which is then opened and read whole.
-//! * Wherever a damage makes anything unreadable or takes a name away, the check must name the stored path of what was damaged.
+//! * Wherever a damage makes anything unreadable or takes a name away, the check must name the
+//!   stored path of what was damaged.
 
 #[path = "support/vaults.rs"]
 mod vaults;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Access, Dir, Kind, RenameMode};
 use kithfs::crypto::Suite;
 use kithfs::format::layout::{DATA_START, HEADER, INDEX_BLOCK, Layout, SEGMENT, TABLE_HEAD};
+use kithfs::store::mem::MemStore;
+use kithfs::store::{Access, Dir, Kind, RenameMode};
 use kithfs::vault::{Fallocate, OpenOptions, ROOT, Vault};
 use vaults::{Item, READ_WRITE, Seeded, mkdir, pattern, put, rename, set_xattr, symlink, write_at};
 
@@ -22,7 +25,8 @@ const CHUNK_LOG2: u8 = 12;
 /// Chunks of the file with two levels of index blocks.
 const MANY: usize = 140;
 
-/// What may be read: by path, every whole state that was ever there under any path of the same kind.
+/// What may be read: by path, every whole state that was ever there under any path of the same
+/// kind.
 struct Truth {
     /// By path, its present item.
     now: BTreeMap<Vec<u8>, Item>,
@@ -36,7 +40,8 @@ fn layout() -> Layout {
     Layout::new(CHUNK_LOG2, false).unwrap()
 }
 
-/// Makes a vault with each kind of entry; gives it as it is now and as it was before its last changes.
+/// Makes a vault with each kind of entry; gives it as it is now and as it was before its last
+/// changes.
 fn build(suite: Suite) -> (MemStore, MemStore, Truth) {
     let store = MemStore::new();
     vaults::create(&store.root(), suite, CHUNK_LOG2);
@@ -93,9 +98,19 @@ fn build(suite: Suite) -> (MemStore, MemStore, Truth) {
 
     let all = || was.values().chain(now.values());
     let truth = Truth {
-        contents: all().filter_map(|i| if let Item::File { bytes, .. } = i { Some(bytes.clone()) } else { None }).collect(),
-        targets: all().filter_map(|i| if let Item::Symlink(target) = i { Some(target.clone()) } else { None }).collect(),
-        xattrs: all().filter_map(|i| if let Item::File { xattrs, .. } = i { Some(xattrs.clone()) } else { None }).collect(),
+        contents: all()
+            .filter_map(
+                |i| if let Item::File { bytes, .. } = i { Some(bytes.clone()) } else { None },
+            )
+            .collect(),
+        targets: all()
+            .filter_map(|i| if let Item::Symlink(target) = i { Some(target.clone()) } else { None })
+            .collect(),
+        xattrs: all()
+            .filter_map(
+                |i| if let Item::File { xattrs, .. } = i { Some(xattrs.clone()) } else { None },
+            )
+            .collect(),
         now,
     };
     (store, before, truth)
@@ -107,7 +122,9 @@ struct Place(Vec<Vec<u8>>);
 
 impl Place {
     fn dir(&self, store: &MemStore) -> std::sync::Arc<dyn Dir> {
-        self.0[..self.0.len() - 1].iter().fold(store.root(), |dir, name| dir.open_dir(name).unwrap())
+        self.0[..self.0.len() - 1]
+            .iter()
+            .fold(store.root(), |dir, name| dir.open_dir(name).unwrap())
     }
 
     fn name(&self) -> &[u8] {
@@ -167,8 +184,8 @@ enum Judge {
     AnyWhole,
 }
 
-/// Opens a damaged vault, reads everything and judges it. `damaged` are the stored paths one of which the check must name where anything
-/// was lost.
+/// Opens a damaged vault, reads everything and judges it. `damaged` are the stored paths one of
+/// which the check must name where anything was lost.
 fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], what: &str) {
     let options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
     let Ok(vault) = Vault::open(store.root(), &vaults::owner(), options) else { return };
@@ -177,8 +194,17 @@ fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], wha
         let item = match item {
             Ok(item) => item,
             Err(e) => {
-                // Besides what is not authentic, what the store says where something of another type stands in the way.
-                let known = matches!(e.errno(), libc::EIO | libc::ENOENT | libc::ESTALE | libc::ELOOP | libc::EISDIR | libc::ENOTDIR);
+                // Besides what is not authentic, what the store says where something of another
+                // type stands in the way.
+                let known = matches!(
+                    e.errno(),
+                    libc::EIO
+                        | libc::ENOENT
+                        | libc::ESTALE
+                        | libc::ELOOP
+                        | libc::EISDIR
+                        | libc::ENOTDIR
+                );
                 assert!(known, "{what}: {}: {e}", path.escape_ascii());
                 seen.insert(path.to_vec(), false);
                 return Ok(());
@@ -186,13 +212,25 @@ fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], wha
         };
         seen.entry(path.to_vec()).or_insert(true);
         match (judge, truth.now.get(path), &item) {
-            (Judge::Exact, Some(wanted), found) => assert!(wanted == found, "{what}: {} shows other bytes", path.escape_ascii()),
+            (Judge::Exact, Some(wanted), found) => {
+                assert!(wanted == found, "{what}: {} shows other bytes", path.escape_ascii())
+            }
             // A name of its own only for what has lost its long name.
             (_, _, Item::File { bytes, xattrs }) => {
-                assert!(truth.contents.contains(bytes), "{what}: {} shows bytes that never were", path.escape_ascii());
-                assert!(truth.xattrs.contains(xattrs), "{what}: {} shows attributes that never were", path.escape_ascii());
+                assert!(
+                    truth.contents.contains(bytes),
+                    "{what}: {} shows bytes that never were",
+                    path.escape_ascii()
+                );
+                assert!(
+                    truth.xattrs.contains(xattrs),
+                    "{what}: {} shows attributes that never were",
+                    path.escape_ascii()
+                );
             }
-            (_, _, Item::Symlink(target)) => assert!(truth.targets.contains(target), "{what}: {}", path.escape_ascii()),
+            (_, _, Item::Symlink(target)) => {
+                assert!(truth.targets.contains(target), "{what}: {}", path.escape_ascii())
+            }
             (_, _, Item::Dir) => {}
             (_, _, Item::Other(kind)) => panic!("{what}: {} is {kind:?}", path.escape_ascii()),
         }
@@ -211,19 +249,29 @@ fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], wha
         for path in damaged.clone() {
             let (dir, name) = vaults::split(&path);
             match name {
-                _ if name.starts_with(b"+name-") => damaged.push([dir, &b"/="[usize::from(dir.is_empty())..], &name[6..]].concat()),
+                _ if name.starts_with(b"+name-") => {
+                    damaged.push([dir, &b"/="[usize::from(dir.is_empty())..], &name[6..]].concat())
+                }
                 _ if name.starts_with(b"+attr-") => {
                     damaged.extend(places(store).into_iter().map(|(place, _)| place.path()));
                 }
                 _ if name.starts_with(b"+link-") => {
-                    damaged.extend(places(store).into_iter().filter(|(_, kind)| *kind == Kind::Symlink).map(|(place, _)| place.path()));
+                    damaged.extend(
+                        places(store)
+                            .into_iter()
+                            .filter(|(_, kind)| *kind == Kind::Symlink)
+                            .map(|(place, _)| place.path()),
+                    );
                 }
                 _ if name.starts_with(b"+") => damaged.push(dir.to_vec()),
                 _ => {}
             }
         }
-        let named =
-            report.faults.iter().any(|fault| damaged.iter().any(|path| path.starts_with(&fault.cipher) || fault.cipher.starts_with(path)));
+        let named = report.faults.iter().any(|fault| {
+            damaged
+                .iter()
+                .any(|path| path.starts_with(&fault.cipher) || fault.cipher.starts_with(path))
+        });
         assert!(
             named,
             "{what}: the check does not name it: {:?}",
@@ -250,11 +298,23 @@ impl Bench<'_> {
             file.write_at(bytes, 0).unwrap();
             file.set_len(bytes.len() as u64).unwrap();
         }
-        judge(&copy, self.truth, strict, &[place.path()], &format!("{} ({}): {what}", place.path().escape_ascii(), bytes.len()));
+        judge(
+            &copy,
+            self.truth,
+            strict,
+            &[place.path()],
+            &format!("{} ({}): {what}", place.path().escape_ascii(), bytes.len()),
+        );
     }
 
     /// Does anything to a copy.
-    fn with(&mut self, act: impl FnOnce(&MemStore), strict: Judge, damaged: &[Vec<u8>], what: &str) {
+    fn with(
+        &mut self,
+        act: impl FnOnce(&MemStore),
+        strict: Judge,
+        damaged: &[Vec<u8>],
+        what: &str,
+    ) {
         self.runs += 1;
         let copy = self.store.snapshot();
         act(&copy);
@@ -272,9 +332,16 @@ fn boundaries(bytes: &[u8], control: bool) -> BTreeMap<usize, &'static str> {
         }
     };
     if control || !bytes.starts_with(b"kithfile") {
-        for (offset, what) in
-            [(0, "version"), (1, "suite"), (2, "flags"), (3, "reserved"), (4, "epoch"), (8, "id"), (24, "nonce"), (48, "sealed")]
-        {
+        for (offset, what) in [
+            (0, "version"),
+            (1, "suite"),
+            (2, "flags"),
+            (3, "reserved"),
+            (4, "epoch"),
+            (8, "id"),
+            (24, "nonce"),
+            (48, "sealed"),
+        ] {
             put(offset, what);
         }
         put(len.saturating_sub(16), "tag");
@@ -311,11 +378,20 @@ fn boundaries(bytes: &[u8], control: bool) -> BTreeMap<usize, &'static str> {
     }
     let layout = layout();
     let size = layout.plain_size(len as u64);
-    for k in
-        (0..layout.chunks(size)).filter(|k| layout.chunks(size) < 1000 || *k < 3 || (129..133).contains(k) || *k + 2 > layout.chunks(size))
-    {
+    for k in (0..layout.chunks(size)).filter(|k| {
+        layout.chunks(size) < 1000
+            || *k < 3
+            || (129..133).contains(k)
+            || *k + 2 > layout.chunks(size)
+    }) {
         let table = layout.table_offset(k) as usize;
-        for (offset, what) in [(0, "salt"), (12, "salt tail"), (16, "table epoch"), (20, "seals"), (24, "table reserve")] {
+        for (offset, what) in [
+            (0, "salt"),
+            (12, "salt tail"),
+            (16, "table epoch"),
+            (20, "seals"),
+            (24, "table reserve"),
+        ] {
             put(table + offset, what);
         }
         for (offset, what) in [(0, "segment nonce"), (12, "segment tag"), (28, "segment length")] {
@@ -338,13 +414,24 @@ fn boundaries(bytes: &[u8], control: bool) -> BTreeMap<usize, &'static str> {
 
 /// Files of the vault that are worth damaging: those of entries, and control files that are read.
 fn files(store: &MemStore) -> Vec<Place> {
-    places(store).into_iter().filter(|(_, kind)| *kind == Kind::File).map(|(place, _)| place).collect()
+    places(store)
+        .into_iter()
+        .filter(|(_, kind)| *kind == Kind::File)
+        .map(|(place, _)| place)
+        .collect()
 }
 
 /// The larger a file, the fewer of its offsets.
-fn some<'a>(all: &'a BTreeMap<usize, &'static str>, random: &Seeded, most: u64) -> Vec<(usize, &'a str)> {
+fn some<'a>(
+    all: &'a BTreeMap<usize, &'static str>,
+    random: &Seeded,
+    most: u64,
+) -> Vec<(usize, &'a str)> {
     let n = all.len() as u64;
-    all.iter().filter(|(offset, _)| **offset < HEADER + 1 || n <= most || random.below(n) < most).map(|(o, w)| (*o, *w)).collect()
+    all.iter()
+        .filter(|(offset, _)| **offset < HEADER + 1 || n <= most || random.below(n) < most)
+        .map(|(o, w)| (*o, *w))
+        .collect()
 }
 
 fn suites(act: impl Fn(&mut Bench, &MemStore, &Seeded)) {
@@ -361,14 +448,22 @@ fn cut_and_extended() {
     suites(|bench, _, random| {
         for place in files(bench.store) {
             let bytes = bytes_of(bench.store, &place);
-            let mut cuts: Vec<usize> = some(&boundaries(&bytes, place.is_control()), random, 40).into_iter().map(|(at, _)| at).collect();
+            let mut cuts: Vec<usize> = some(&boundaries(&bytes, place.is_control()), random, 40)
+                .into_iter()
+                .map(|(at, _)| at)
+                .collect();
             cuts.extend(cuts.clone().iter().flat_map(|at| [at.saturating_sub(1), at + 1]));
             for cut in cuts.into_iter().filter(|cut| *cut < bytes.len()) {
                 bench.with_bytes(&place, &bytes[..cut], Judge::Exact, &format!("cut at {cut}"));
             }
             for more in [1, 16, 4096, 5000] {
                 for fill in [0, 0x5A] {
-                    bench.with_bytes(&place, &[&bytes[..], &vec![fill; more]].concat(), Judge::Exact, &format!("{more} bytes more"));
+                    bench.with_bytes(
+                        &place,
+                        &[&bytes[..], &vec![fill; more]].concat(),
+                        Judge::Exact,
+                        &format!("{more} bytes more"),
+                    );
                 }
             }
         }
@@ -385,7 +480,10 @@ fn the_check_names_what_stands_beyond_the_end() {
         file.write_at(b"more", file.stat().unwrap().size).unwrap();
         let vault = vaults::open(copy.root()).unwrap();
         let report = vault.check(b"", &mut |_| {}).unwrap();
-        assert_eq!(report.faults.iter().map(|f| f.cipher.clone()).collect::<Vec<_>>(), [place.path()]);
+        assert_eq!(
+            report.faults.iter().map(|f| f.cipher.clone()).collect::<Vec<_>>(),
+            [place.path()]
+        );
     }
 }
 
@@ -395,13 +493,23 @@ fn zeroed_and_flipped() {
         for place in files(bench.store) {
             let bytes = bytes_of(bench.store, &place);
             let all = boundaries(&bytes, place.is_control());
-            for (at, what) in some(&all, random, 60).into_iter().filter(|(at, _)| *at < bytes.len()) {
+            for (at, what) in some(&all, random, 60).into_iter().filter(|(at, _)| *at < bytes.len())
+            {
                 for bit in [0x01, 0x80] {
                     let mut bad = bytes.clone();
                     bad[at] ^= bit;
-                    bench.with_bytes(&place, &bad, Judge::Exact, &format!("bit {bit:#x} of {what} at {at} flipped"));
+                    bench.with_bytes(
+                        &place,
+                        &bad,
+                        Judge::Exact,
+                        &format!("bit {bit:#x} of {what} at {at} flipped"),
+                    );
                 }
-                let end = all.range(at + 1..).next().map_or(bytes.len(), |(next, _)| *next).min(bytes.len());
+                let end = all
+                    .range(at + 1..)
+                    .next()
+                    .map_or(bytes.len(), |(next, _)| *next)
+                    .min(bytes.len());
                 let mut bad = bytes.clone();
                 bad[at..end].fill(0);
                 bench.with_bytes(&place, &bad, Judge::Exact, &format!("{what} {at}..{end} zeroed"));
@@ -423,7 +531,11 @@ fn zeroed_and_flipped() {
 fn parts(len: usize) -> Vec<(usize, usize, &'static str)> {
     let layout = layout();
     let size = layout.plain_size(len as u64);
-    let mut parts = vec![(0, HEADER, "header"), (0, PUBLIC, "public header"), (PUBLIC, HEADER - PUBLIC, "sealed header")];
+    let mut parts = vec![
+        (0, HEADER, "header"),
+        (0, PUBLIC, "public header"),
+        (PUBLIC, HEADER - PUBLIC, "sealed header"),
+    ];
     if size > 4096 {
         let chunks = layout.chunks(size);
         for k in [0, 1, 2, 24, 127, 128, 130, 136, chunks - 1] {
@@ -447,7 +559,8 @@ const PUBLIC: usize = kithfs::format::header::PUBLIC;
 #[test]
 fn parts_of_other_files_and_of_older_versions() {
     suites(|bench, before, _| {
-        let files: Vec<_> = files(bench.store).into_iter().filter(|place| !place.is_control()).collect();
+        let files: Vec<_> =
+            files(bench.store).into_iter().filter(|place| !place.is_control()).collect();
         for (n, place) in files.iter().enumerate() {
             let bytes = bytes_of(bench.store, place);
             let older = bytes_of(before, place);
@@ -457,9 +570,12 @@ fn parts_of_other_files_and_of_older_versions() {
                     let end = (at + len).min(bytes.len()).min(from.len());
                     let mut bad = bytes.clone();
                     bad[at..end].copy_from_slice(&from[at..end]);
-                    // A part that makes up the whole file is the exception of the whole older version.
-                    // Neither does it tell where the rest is surplus.
-                    let whole = bad.starts_with(from) || whose == "an older version" && end == HEADER && bytes[HEADER..] == from[HEADER..];
+                    // A part that makes up the whole file is the exception of the whole older
+                    // version. Neither does it tell where the rest is surplus.
+                    let whole = bad.starts_with(from)
+                        || whose == "an older version"
+                            && end == HEADER
+                            && bytes[HEADER..] == from[HEADER..];
                     let strict = if whole { Judge::AnyWhole } else { Judge::Exact };
                     bench.with_bytes(place, &bad, strict, &format!("{what} at {at} of {whose}"));
                 }
@@ -468,12 +584,20 @@ fn parts_of_other_files_and_of_older_versions() {
             // Within one file: each chunk, table and segment to the place of another one.
             let parts = parts(bytes.len());
             for (at, len, what) in &parts {
-                for (to, other, _) in parts.iter().filter(|(to, other, same)| to != at && other == len && same == what) {
+                for (to, other, _) in parts
+                    .iter()
+                    .filter(|(to, other, same)| to != at && other == len && same == what)
+                {
                     let end = (to + other).min(bytes.len());
                     let Some(source) = bytes.get(*at..at + (end - to)) else { continue };
                     let mut bad = bytes.clone();
                     bad[*to..end].copy_from_slice(source);
-                    bench.with_bytes(place, &bad, Judge::Exact, &format!("{what} from {at} to {to}"));
+                    bench.with_bytes(
+                        place,
+                        &bad,
+                        Judge::Exact,
+                        &format!("{what} from {at} to {to}"),
+                    );
                 }
             }
         }
@@ -491,20 +615,44 @@ fn entries_exchanged_moved_renamed_and_removed() {
             if !nested {
                 let both = [place.path(), other.path()];
                 bench.with(
-                    |copy| place.dir(copy).rename(place.name(), &*other.dir(copy), other.name(), RenameMode::Exchange).unwrap(),
+                    |copy| {
+                        place
+                            .dir(copy)
+                            .rename(
+                                place.name(),
+                                &*other.dir(copy),
+                                other.name(),
+                                RenameMode::Exchange,
+                            )
+                            .unwrap()
+                    },
                     Judge::AnyWhole,
                     &both,
                     &format!("{shown} exchanged with {}", other.path().escape_ascii()),
                 );
             }
             // Into another directory, under its own stored name.
-            for into in all.iter().filter(|(into, kind)| *kind == Kind::Dir && !into.0.starts_with(&place.0)).take(2) {
+            for into in all
+                .iter()
+                .filter(|(into, kind)| *kind == Kind::Dir && !into.0.starts_with(&place.0))
+                .take(2)
+            {
                 let target = into.0.dir_of(bench.store);
                 if target.stat(place.name()).is_ok() {
                     continue;
                 }
                 bench.with(
-                    |copy| place.dir(copy).rename(place.name(), &*into.0.dir_of(copy), place.name(), RenameMode::NoReplace).unwrap(),
+                    |copy| {
+                        place
+                            .dir(copy)
+                            .rename(
+                                place.name(),
+                                &*into.0.dir_of(copy),
+                                place.name(),
+                                RenameMode::NoReplace,
+                            )
+                            .unwrap()
+                    },
                     Judge::Exact,
                     &[],
                     &format!("{shown} moved to {}", into.0.path().escape_ascii()),
@@ -515,18 +663,31 @@ fn entries_exchanged_moved_renamed_and_removed() {
             let last = flipped.len() / 2;
             flipped[last] = if flipped[last] == b'A' { b'B' } else { b'A' };
             for name in [flipped, b"foreign".to_vec(), b"+nonsense".to_vec(), b"=".to_vec()] {
-                let renamed = Place([&place.0[..place.0.len() - 1], std::slice::from_ref(&name)].concat()).path();
+                let renamed =
+                    Place([&place.0[..place.0.len() - 1], std::slice::from_ref(&name)].concat())
+                        .path();
                 bench.with(
-                    |copy| place.dir(copy).rename(place.name(), &*place.dir(copy), &name, RenameMode::NoReplace).unwrap(),
+                    |copy| {
+                        place
+                            .dir(copy)
+                            .rename(place.name(), &*place.dir(copy), &name, RenameMode::NoReplace)
+                            .unwrap()
+                    },
                     Judge::Exact,
                     &[renamed, place.path()],
                     &format!("{shown} renamed to {}", name.escape_ascii()),
                 );
             }
-            // Removed. That is not detectable for an entry; for a control file it takes names or targets away.
+            // Removed. That is not detectable for an entry; for a control file it takes names or
+            // targets away.
             if *kind != Kind::Dir {
                 let damaged = if place.is_control() { vec![place.path()] } else { Vec::new() };
-                bench.with(|copy| place.dir(copy).unlink(place.name()).unwrap(), Judge::Exact, &damaged, &format!("{shown} removed"));
+                bench.with(
+                    |copy| place.dir(copy).unlink(place.name()).unwrap(),
+                    Judge::Exact,
+                    &damaged,
+                    &format!("{shown} removed"),
+                );
             }
             // Put back, or the contents of a directory record, to what it was before.
             if *kind == Kind::File && place.is_control() && before_has(before, place) {
@@ -549,7 +710,11 @@ impl Place {
 #[test]
 fn links_and_attributes() {
     suites(|bench, before, random| {
-        let links: Vec<_> = places(bench.store).into_iter().filter(|(_, kind)| *kind == Kind::Symlink).map(|(place, _)| place).collect();
+        let links: Vec<_> = places(bench.store)
+            .into_iter()
+            .filter(|(_, kind)| *kind == Kind::Symlink)
+            .map(|(place, _)| place)
+            .collect();
         for place in &links {
             let text = place.dir(bench.store).readlink(place.name()).unwrap();
             let replace = |bench: &mut Bench, text: &[u8], what: &str| {
@@ -564,7 +729,10 @@ fn links_and_attributes() {
                     &format!("{}: {what}", place.path().escape_ascii()),
                 );
             };
-            for at in (0..40).chain((0..20).map(|_| random.below(text.len() as u64) as usize)).filter(|at| *at < text.len()) {
+            for at in (0..40)
+                .chain((0..20).map(|_| random.below(text.len() as u64) as usize))
+                .filter(|at| *at < text.len())
+            {
                 let mut bad = text.clone();
                 bad[at] = if bad[at] == b'A' { b'B' } else { b'A' };
                 if bad != text {
@@ -582,8 +750,11 @@ fn links_and_attributes() {
             }
         }
         let key = b"user.kithfs";
-        for (place, _) in places(bench.store).into_iter().filter(|(_, kind)| *kind != Kind::Symlink) {
-            let Some(blob) = place.dir(bench.store).get_xattr(place.name(), key).unwrap() else { continue };
+        for (place, _) in places(bench.store).into_iter().filter(|(_, kind)| *kind != Kind::Symlink)
+        {
+            let Some(blob) = place.dir(bench.store).get_xattr(place.name(), key).unwrap() else {
+                continue;
+            };
             for at in (0..60).chain([blob.len() - 17, blob.len() - 1]) {
                 let mut bad = blob.clone();
                 bad[at] ^= 0x10;
@@ -602,7 +773,10 @@ fn links_and_attributes() {
                     &format!("{}: attributes cut at {cut}", place.path().escape_ascii()),
                 );
             }
-            if let Some(old) = before_has(before, &place).then(|| place.dir(before).get_xattr(place.name(), key).unwrap()).flatten() {
+            if let Some(old) = before_has(before, &place)
+                .then(|| place.dir(before).get_xattr(place.name(), key).unwrap())
+                .flatten()
+            {
                 bench.with(
                     |copy| place.dir(copy).set_xattr(place.name(), key, &old).unwrap(),
                     Judge::AnyWhole,

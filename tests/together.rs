@@ -12,13 +12,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
-use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Access, Call, RenameMode as StoreRename};
-use kithfs::sharing::Identity;
+use kithfs::roster::Identity;
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
+use kithfs::store::mem::MemStore;
+use kithfs::store::{Access, Call, RenameMode as StoreRename};
 use kithfs::vault::{Error, LockMode, OpenFlags, ROOT, RenameMode, Vault};
 use members::{open_as, together, trusting, with_bob};
-use vaults::{CALLER, READ, READ_WRITE, Seeded, at, faults, get, mkdir, open_or_create, pattern, put, rename, tree, write_at};
+use vaults::{
+    CALLER, READ, READ_WRITE, Seeded, at, faults, get, mkdir, open_or_create, pattern, put, rename,
+    tree, write_at,
+};
 
 fn both() -> (MemStore, Vault, Vault) {
     let (store, ann, bob) = with_bob();
@@ -61,14 +64,17 @@ fn who_wants_a_vault_alone_and_who_shares_it_keep_each_other_out() {
 
 #[test]
 fn one_person_opens_a_vault_twice_while_files_that_were_made_are_noted() {
-    // The second daemon of one person waited ten seconds for the records of files that the first one had just made, and gave up then: nobody
-    // could mount on his second machine once the first had rested for two minutes.
+    // The second daemon of one person waited ten seconds for the records of files that the first
+    // one had just made, and gave up then: nobody could mount on his second machine once the first
+    // had rested for two minutes.
     let (store, ann, _) = with_bob();
     let first = together(&store, &ann).unwrap();
     let (noted, is_noted) = std::sync::mpsc::channel();
     let begun = AtomicBool::new(false);
     store.on_event(Box::new(move |event| match event.call {
-        Call::CreateFile if event.name.is_some_and(|name| name.starts_with(b"+created-")) => begun.store(true, Ordering::Relaxed),
+        Call::CreateFile if event.name.is_some_and(|name| name.starts_with(b"+created-")) => {
+            begun.store(true, Ordering::Relaxed)
+        }
         // It is locked by then.
         Call::SyncDir if begun.load(Ordering::Relaxed) => drop(noted.send(())),
         _ => {}
@@ -117,8 +123,9 @@ fn what_one_writes_the_other_sees_at_once() {
 
 #[test]
 fn what_is_written_to_a_file_that_somebody_else_has_filled_anew_can_be_read() {
-    // Ann truncated and filled a file that Bob had open for reading, which gave it another id. Whole chunks that Bob wrote then were sealed
-    // under the id that it had had, and nobody could read them any more.
+    // Ann truncated and filled a file that Bob had open for reading, which gave it another id.
+    // Whole chunks that Bob wrote then were sealed under the id that it had had, and nobody could
+    // read them any more.
     let (_store, ann, bob) = both();
     put(&ann, b"file", &pattern(1, 40_000)).unwrap();
     let reading = open(&bob, b"file", READ).unwrap();
@@ -162,7 +169,8 @@ fn a_file_is_written_by_one_of_them_at_a_time() {
     assert!(get(&bob, b"file").unwrap() == after_hers);
     ann.release(reading).unwrap();
     // a file that is being made belongs to who makes it
-    let (attr, opened) = at(&ann, b"", |root| ann.create_file(&CALLER, root, b"new", 0o644, READ_WRITE)).unwrap();
+    let (attr, opened) =
+        at(&ann, b"", |root| ann.create_file(&CALLER, root, b"new", 0o644, READ_WRITE)).unwrap();
     assert_eq!(errno(write_at(&bob, b"new", 0, b"x")), libc::EBUSY);
     ann.release(opened.handle).unwrap();
     ann.forget(attr.node, 1);
@@ -176,7 +184,9 @@ fn what_both_append_is_all_there() {
     put(&ann, b"log", b"").unwrap();
     let append = |vault: &Vault, who: u8| {
         for line in 0..150u32 {
-            let handle = when_free(|| open(vault, b"log", OpenFlags { append: true, ..READ_WRITE })).unwrap();
+            let handle =
+                when_free(|| open(vault, b"log", OpenFlags { append: true, ..READ_WRITE }))
+                    .unwrap();
             vault.write(handle, 0, &[&[who][..], &line.to_le_bytes()].concat(), false).unwrap();
             vault.release(handle).unwrap();
         }
@@ -213,7 +223,10 @@ fn who_reads_while_another_commits_never_sees_a_mixture() {
         let (mut buf, mut last) = (vec![0; LEN], 0);
         while !done.load(Ordering::Acquire) {
             let read = bob.read(handle, 0, &mut buf).unwrap();
-            assert!(read == LEN || read == 0, "a whole state, or the one after it was emptied: {read}");
+            assert!(
+                read == LEN || read == 0,
+                "a whole state, or the one after it was emptied: {read}"
+            );
             if read > 0 {
                 assert!(buf.iter().all(|b| *b == buf[0]), "a mixture");
                 assert!(buf[0] >= last, "never back");
@@ -227,11 +240,17 @@ fn who_reads_while_another_commits_never_sees_a_mixture() {
 
 #[test]
 fn who_reads_more_slowly_than_another_commits_waits_for_a_pause() {
-    // Each of his attempts met a commit, and the second one was taken for damage where the writer had just closed the file.
+    // Each of his attempts met a commit, and the second one was taken for damage where the writer
+    // had just closed the file.
     let (store, ann_id, bob_id) = with_bob();
     let ann = together(&store, &ann_id).unwrap();
     let plan = FaultPlan::new();
-    let bob = Vault::open(FaultStore::wrap(store.root(), plan.clone()), &bob_id, trusting(false, LockMode::Shared)).unwrap();
+    let bob = Vault::open(
+        FaultStore::wrap(store.root(), plan.clone()),
+        &bob_id,
+        trusting(false, LockMode::Shared),
+    )
+    .unwrap();
     const LEN: usize = 100_000;
     put(&ann, b"file", &[0; LEN]).unwrap();
     let handle = open(&bob, b"file", READ).unwrap();
@@ -277,14 +296,19 @@ fn a_writer_who_was_overtaken_by_somebody_without_locks_is_told_and_changes_noth
     assert_eq!(errno(ann.write(handle, 0, b"more", false)), libc::ESTALE, "it is told again");
     let _ = ann.release(handle);
     assert_eq!(raw(&store), old);
-    assert_eq!(get(&ann, b"file").unwrap(), pattern(1, 60_000), "and what is there can be read and written");
+    assert_eq!(
+        get(&ann, b"file").unwrap(),
+        pattern(1, 60_000),
+        "and what is there can be read and written"
+    );
     write_at(&ann, b"file", 0, b"x").unwrap();
     assert_eq!(get(&bob, b"file").unwrap()[0], b'x');
 }
 
 #[test]
 fn a_directory_that_somebody_else_has_renamed_meanwhile_is_looked_up_again() {
-    // It was called moved by somebody without the key: an input/output error, where the kernel asks anew for what it is told is stale.
+    // It was called moved by somebody without the key: an input/output error, where the kernel asks
+    // anew for what it is told is stale.
     let (_store, ann, bob) = both();
     for (dir, file) in [(&b"x"[..], &b"x/f"[..]), (b"b", b"b/f")] {
         mkdir(&ann, dir).unwrap();
@@ -299,15 +323,18 @@ fn a_directory_that_somebody_else_has_renamed_meanwhile_is_looked_up_again() {
     assert_eq!(errno(ann.rename(node, b"f", node, b"g", RenameMode::Replace)), libc::ESTALE);
     ann.forget(within, 1);
     ann.forget(node, 1);
-    assert_eq!((get(&ann, b"a/f").unwrap(), get(&ann, b"b/f").unwrap()), (b"b/f".to_vec(), b"x/f".to_vec()));
+    assert_eq!(
+        (get(&ann, b"a/f").unwrap(), get(&ann, b"b/f").unwrap()),
+        (b"b/f".to_vec(), b"x/f".to_vec())
+    );
     rename(&ann, b"a/f", b"a/g", RenameMode::Replace).unwrap();
     assert_eq!(get(&bob, b"a/g").unwrap(), b"b/f");
 }
 
 #[test]
 fn a_long_name_that_one_removes_while_another_makes_it_is_not_lost() {
-    // What was sealed as the name went after the entry, and took that of the other's entry along, which had come between: his file was shown
-    // under what is left of a long name.
+    // What was sealed as the name went after the entry, and took that of the other's entry along,
+    // which had come between: his file was shown under what is left of a long name.
     let long = [b'l'; 200];
     let (store, ann, bob) = both();
     put(&ann, &long, b"hers").unwrap();
@@ -352,12 +379,22 @@ fn what_both_do_to_names_leaves_one_tree_and_no_fault() {
             let (from, to) = (pick(), pick());
             let done = match random.below(8) {
                 0 => mkdir(vault, from),
-                1 => at(vault, vaults::split(from).0, |parent| vault.rmdir(parent, vaults::split(from).1)),
+                1 => at(vault, vaults::split(from).0, |parent| {
+                    vault.rmdir(parent, vaults::split(from).1)
+                }),
                 2 | 3 => rename(vault, from, to, RenameMode::Replace),
                 4 => rename(vault, from, to, RenameMode::Exchange),
                 _ => put(vault, &file, &file).inspect(|()| made += 1),
             };
-            let expected = [libc::ENOENT, libc::EEXIST, libc::ENOTEMPTY, libc::EINVAL, libc::ESTALE, libc::ENOTDIR, libc::EBUSY];
+            let expected = [
+                libc::ENOENT,
+                libc::EEXIST,
+                libc::ENOTEMPTY,
+                libc::EINVAL,
+                libc::ESTALE,
+                libc::ENOTDIR,
+                libc::EBUSY,
+            ];
             if let Err(error) = done {
                 assert!(expected.contains(&error.errno()), "{error}");
             }
@@ -411,14 +448,16 @@ fn with_locks(store: &MemStore, who: [&Identity; 2], how: Locks) -> [Vault; 2] {
     who.map(|who| {
         let plan = FaultPlan::new();
         plan.give_locks(how);
-        Vault::open(FaultStore::wrap(store.root(), plan), who, trusting(false, LockMode::Shared)).unwrap()
+        Vault::open(FaultStore::wrap(store.root(), plan), who, trusting(false, LockMode::Shared))
+            .unwrap()
     })
 }
 
 #[test]
 fn the_locks_of_nfs_are_enough() {
-    // NFS gives an exclusive lock only through a handle that is open for writing. The guards of files, and the lock on all names, were
-    // asked for through handles for reading, so that nothing could be written in a vault on NFS.
+    // NFS gives an exclusive lock only through a handle that is open for writing. The guards of
+    // files, and the lock on all names, were asked for through handles for reading, so that nothing
+    // could be written in a vault on NFS.
     let (store, ann, bob) = with_bob();
     let [ann, bob] = with_locks(&store, [&ann, &bob], Locks::ByAccess);
     put(&ann, b"file", &pattern(1, 40_000)).unwrap();
@@ -438,8 +477,8 @@ fn the_locks_of_nfs_are_enough() {
 
 #[test]
 fn where_locks_bind_nobody_a_commit_in_the_middle_of_another_is_an_error_and_never_wrong_bytes() {
-    // A machine sleeps in the middle of a commit, and its locks expire; or whoever keeps the store gives them to everybody. Bob commits at
-    // each moment of Ann's commit in turn.
+    // A machine sleeps in the middle of a commit, and its locks expire; or whoever keeps the store
+    // gives them to everybody. Bob commits at each moment of Ann's commit in turn.
     const LEN: usize = 40_000;
     let (start, ann_id, bob_id) = with_bob();
     {
@@ -455,7 +494,8 @@ fn where_locks_bind_nobody_a_commit_in_the_middle_of_another_is_an_error_and_nev
     loop {
         let store = start.snapshot();
         let [ann, bob] = with_locks(&store, [&ann_id, &bob_id], Locks::Everybody);
-        let (a, b) = (open(&ann, b"file", READ_WRITE).unwrap(), open(&bob, b"file", READ_WRITE).unwrap());
+        let (a, b) =
+            (open(&ann, b"file", READ_WRITE).unwrap(), open(&bob, b"file", READ_WRITE).unwrap());
         // Segment 0 is hers, 5 in another chunk his, 2 of both.
         for segment in [0, 2] {
             ann.write(a, segment * 4096, &hers, false).unwrap();
@@ -463,7 +503,8 @@ fn where_locks_bind_nobody_a_commit_in_the_middle_of_another_is_an_error_and_nev
         for segment in [2, 5] {
             bob.write(b, segment * 4096, &his, false).unwrap();
         }
-        let (count, fired): (Arc<AtomicU64>, Arc<parking_lot::Mutex<Option<i32>>>) = Default::default();
+        let (count, fired): (Arc<AtomicU64>, Arc<parking_lot::Mutex<Option<i32>>>) =
+            Default::default();
         let (vault, counted, outcome) = (bob.clone(), count.clone(), fired.clone());
         store.on_event(Box::new(move |_| {
             if counted.fetch_add(1, Ordering::AcqRel) == moment {
@@ -478,7 +519,10 @@ fn where_locks_bind_nobody_a_commit_in_the_middle_of_another_is_an_error_and_nev
         let Some(outcome_of_bob) = outcome_of_bob else { break };
         let ok = [outcome_of_ann == 0, outcome_of_bob == 0];
         told = (told.0 + u32::from(!ok[0]), told.1 + u32::from(!ok[1]));
-        assert!([0, libc::ESTALE, libc::EIO, libc::EBUSY].contains(&outcome_of_ann), "at {moment}: {outcome_of_ann}");
+        assert!(
+            [0, libc::ESTALE, libc::EIO, libc::EBUSY].contains(&outcome_of_ann),
+            "at {moment}: {outcome_of_ann}"
+        );
         let vault = open_as(&store, &ann_id).unwrap();
         let handle = open(&vault, b"file", READ).unwrap();
         for segment in 0..(LEN / 4096) as u64 {
@@ -510,8 +554,9 @@ fn where_locks_bind_nobody_a_commit_in_the_middle_of_another_is_an_error_and_nev
 
 #[test]
 fn who_takes_over_from_one_that_died_in_a_commit_loses_nothing_to_a_power_cut() {
-    // A record had of an index block only the bytes by which it differed from what Bob had read. At its place stood, in part or whole, what
-    // Ann had put there before her daemon died, so that a replay made neither his block of it nor hers, and nothing could be read.
+    // A record had of an index block only the bytes by which it differed from what Bob had read. At
+    // its place stood, in part or whole, what Ann had put there before her daemon died, so that a
+    // replay made neither his block of it nor hers, and nothing could be read.
     const CHUNK: usize = 1 << 14;
     let (start, ann_id, bob_id) = with_bob();
     {
@@ -528,7 +573,12 @@ fn who_takes_over_from_one_that_died_in_a_commit_loses_nothing_to_a_power_cut() 
     for calls in 1.. {
         let store = start.snapshot();
         let plan = FaultPlan::new();
-        let ann = Vault::open(FaultStore::wrap(store.root(), plan.clone()), &ann_id, trusting(false, LockMode::Shared)).unwrap();
+        let ann = Vault::open(
+            FaultStore::wrap(store.root(), plan.clone()),
+            &ann_id,
+            trusting(false, LockMode::Shared),
+        )
+        .unwrap();
         let bob = together(&store, &bob_id).unwrap();
         // He has read the file, and has its blocks in memory.
         let b = open(&bob, b"file", READ).unwrap();
@@ -538,7 +588,12 @@ fn who_takes_over_from_one_that_died_in_a_commit_loses_nothing_to_a_power_cut() 
         // Where a chunk of holes was: no old bytes of it can be lost.
         ann.write(a, CHUNK as u64, &hers, false).unwrap();
         plan.reset();
-        plan.add(Fault { calls: Calls::All, when: When::From(calls), errno: libc::EIO, short: false });
+        plan.add(Fault {
+            calls: Calls::All,
+            when: When::From(calls),
+            errno: libc::EIO,
+            short: false,
+        });
         let done = ann.fsync(a, false).is_ok();
         drop(ann);
         if done {
@@ -567,8 +622,15 @@ fn who_takes_over_from_one_that_died_in_a_commit_loses_nothing_to_a_power_cut() 
                 let vault = together(&cut, &ann_id).unwrap();
                 let bytes = get(&vault, b"file").unwrap_or_else(|e| panic!("{what}: {e}"));
                 assert!(bytes[..4096] == his || bytes[..4096] == pattern(0, 4096), "{what}");
-                assert!(bytes[CHUNK..][..4096] == hers || bytes[CHUNK..][..4096] == [0; 4096], "{what}");
-                assert!(bytes[4096..CHUNK] == pattern(0, CHUNK)[4096..] && bytes[3 * CHUNK..] == pattern(1, CHUNK), "{what}");
+                assert!(
+                    bytes[CHUNK..][..4096] == hers || bytes[CHUNK..][..4096] == [0; 4096],
+                    "{what}"
+                );
+                assert!(
+                    bytes[4096..CHUNK] == pattern(0, CHUNK)[4096..]
+                        && bytes[3 * CHUNK..] == pattern(1, CHUNK),
+                    "{what}"
+                );
                 vault.close().unwrap();
                 cuts += 1;
             }
@@ -589,7 +651,8 @@ fn who_removes_the_lock_file_does_not_get_two_to_write_at_once() {
     }
     assert!(matches!(open_as(&store, &ann_id), Err(Error::InUse { .. })));
     bob.close().unwrap();
-    // Somebody else, who wants it alone, is faster: who had it writes nothing any more, and says so.
+    // Somebody else, who wants it alone, is faster: who had it writes nothing any more, and says
+    // so.
     let other = loop {
         let _ = store.root().unlink(b"+lock");
         if let Ok(other) = open_as(&store, &bob_id) {
@@ -606,7 +669,10 @@ fn who_removes_the_lock_file_does_not_get_two_to_write_at_once() {
     assert_eq!(refused, libc::EROFS);
     assert_eq!(get(&ann, b"file").unwrap().len(), 4, "reading goes on");
     let _ = (ann.release(handle), ann.close());
-    assert!(matches!(open_as(&store, &ann_id), Err(Error::InUse { .. })), "she has not taken away a lock that is not hers");
+    assert!(
+        matches!(open_as(&store, &ann_id), Err(Error::InUse { .. })),
+        "she has not taken away a lock that is not hers"
+    );
     put(&other, b"file", b"his").unwrap();
     other.close().unwrap();
     assert_eq!(get(&open_as(&store, &ann_id).unwrap(), b"file").unwrap(), b"his");
@@ -614,8 +680,8 @@ fn who_removes_the_lock_file_does_not_get_two_to_write_at_once() {
 
 #[test]
 fn a_file_that_is_replaced_under_who_writes_it_is_another_file() {
-    // As in any filesystem: a sync tool that renames a new version over the old one, or another daemon that does, leaves who has the old
-    // one open with a file that has no name any more.
+    // As in any filesystem: a sync tool that renames a new version over the old one, or another
+    // daemon that does, leaves who has the old one open with a file that has no name any more.
     let (store, ann, bob) = both();
     for name in [&b"file"[..], b"other"] {
         put(&ann, name, &pattern(name.len() as u64, 40_000)).unwrap();
@@ -640,11 +706,17 @@ fn those_who_share_a_vault_are_named_without_a_secret() {
     let (store, ann, bob) = both();
     let described = |store: &MemStore| Vault::describe(&store.root()).unwrap();
     assert_eq!(described(&store).shared_by.len(), 2);
-    assert!(described(&store).shared_by.iter().all(|holder| holder.pid == std::process::id() && holder.since_unix > 0));
+    assert!(
+        described(&store)
+            .shared_by
+            .iter()
+            .all(|holder| holder.pid == std::process::id() && holder.since_unix > 0)
+    );
     assert!(described(&store).locked_by.is_none());
     ann.close().unwrap();
     assert_eq!(described(&store).shared_by.len(), 1);
-    // Of who has died only a card is left, on which no lock is. It names nobody, and goes when the next one comes.
+    // Of who has died only a card is left, on which no lock is. It names nobody, and goes when the
+    // next one comes.
     let dead = store.snapshot();
     bob.close().unwrap();
     assert_eq!(described(&store).shared_by.len(), 0);
@@ -660,7 +732,8 @@ fn those_who_share_a_vault_are_named_without_a_secret() {
 
 #[test]
 fn what_is_written_under_a_new_key_is_read_at_once_by_who_has_not_looked_for_it() {
-    // Ann has begun a new epoch a moment ago, and Bob's daemon, which looks for one twice a second, has not seen it: it gave an error.
+    // Ann has begun a new epoch a moment ago, and Bob's daemon, which looks for one twice a second,
+    // has not seen it: it gave an error.
     let (_store, ann, bob) = both();
     put(&ann, b"file", b"old").unwrap();
     let handle = open(&bob, b"file", READ).unwrap();

@@ -1,5 +1,6 @@
-//! Three daemons that share a vault, against a model of what is in its files: what one commits, by whatever way, the others read, through
-//! handles that were open before as well. `SEEDS=n` runs more of it.
+//! Three daemons that share a vault, against a model of what is in its files: what one commits, by
+//! whatever way, the others read, through handles that were open before as well. `SEEDS=n` runs
+//! more of it.
 
 #[path = "support/members.rs"]
 mod members;
@@ -8,7 +9,7 @@ mod vaults;
 
 use std::collections::HashMap;
 
-use kithfs::backing::SetTime;
+use kithfs::store::SetTime;
 use kithfs::vault::{Fallocate, OpenFlags, RenameMode, SetAttr, Vault};
 use members::{together, with_bob};
 use vaults::{READ, READ_WRITE, Seeded, at, faults, get, open_or_create, pattern, rename};
@@ -49,14 +50,21 @@ impl Model {
 
     /// Somebody who writes, with a file.
     fn writer(&self) -> Option<(usize, u64, usize)> {
-        let writers: Vec<_> = self.held.iter().filter(|held| held.writes).map(|held| (held.by, held.handle, held.file)).collect();
+        let writers: Vec<_> = self
+            .held
+            .iter()
+            .filter(|held| held.writes)
+            .map(|held| (held.by, held.handle, held.file))
+            .collect();
         (!writers.is_empty()).then(|| self.pick(&writers))
     }
 
     fn put(&mut self, by: usize, name: &'static str) {
         let bytes = self.bytes(self.pick(&SIZES));
         let vault = &self.vaults[by];
-        let handle = open_or_create(vault, name.as_bytes(), OpenFlags { truncate: true, ..READ_WRITE }).unwrap();
+        let handle =
+            open_or_create(vault, name.as_bytes(), OpenFlags { truncate: true, ..READ_WRITE })
+                .unwrap();
         if !bytes.is_empty() {
             vault.write(handle, 0, &bytes, false).unwrap();
         }
@@ -72,7 +80,8 @@ impl Model {
         let writes = self.random.below(2) == 0 && !self.is_kept(by, Some(&file));
         let flags = if writes { READ_WRITE } else { READ };
         let vault = &self.vaults[by];
-        let handle = at(vault, name.as_bytes(), |node| Ok(vault.open_file(node, flags)?.handle)).unwrap();
+        let handle =
+            at(vault, name.as_bytes(), |node| Ok(vault.open_file(node, flags)?.handle)).unwrap();
         self.held.push(Held { by, handle, file, writes });
     }
 
@@ -98,7 +107,12 @@ impl Model {
 
     fn truncate(&mut self, by: usize, name: &'static str, file: usize) {
         let (vault, size) = (&self.vaults[by], self.pick(&SIZES));
-        let set = SetAttr { size: Some(size as u64), atime: SetTime::Omit, mtime: SetTime::Omit, ..SetAttr::default() };
+        let set = SetAttr {
+            size: Some(size as u64),
+            atime: SetTime::Omit,
+            mtime: SetTime::Omit,
+            ..SetAttr::default()
+        };
         at(vault, name.as_bytes(), |node| vault.setattr(node, &set)).unwrap();
         for held in self.held.iter().filter(|held| held.writes && held.file == file) {
             vault.fsync(held.handle, false).unwrap();
@@ -122,7 +136,8 @@ impl Model {
             (0..3, _) if free => self.put(by, name),
             (3..6, Some(file)) if self.held.len() < 7 => self.open(by, name, file),
             (6, _) if !self.held.is_empty() => {
-                let held = self.held.swap_remove(self.random.below(self.held.len() as u64) as usize);
+                let held =
+                    self.held.swap_remove(self.random.below(self.held.len() as u64) as usize);
                 self.vaults[held.by].release(held.handle).unwrap();
             }
             (7..10, _) => self.write(),
@@ -131,7 +146,8 @@ impl Model {
             (12, Some(file)) if free => {
                 let to = self.pick(&["one", "two", "three"]);
                 if to != name && !self.is_kept(by, self.names.get(to)) {
-                    rename(&self.vaults[by], name.as_bytes(), to.as_bytes(), RenameMode::Replace).unwrap();
+                    rename(&self.vaults[by], name.as_bytes(), to.as_bytes(), RenameMode::Replace)
+                        .unwrap();
                     self.names.remove(name);
                     self.names.insert(to, file);
                 }
@@ -154,7 +170,10 @@ impl Model {
         for vault in &self.vaults {
             for (name, &file) in &self.names {
                 assert!(get(vault, name.as_bytes()).unwrap() == self.contents[file], "{name}");
-                assert_eq!(at(vault, name.as_bytes(), |node| vault.getattr(node)).unwrap().size, self.contents[file].len() as u64);
+                assert_eq!(
+                    at(vault, name.as_bytes(), |node| vault.getattr(node)).unwrap().size,
+                    self.contents[file].len() as u64
+                );
             }
         }
         let mut buf = vec![0; 200_000];
@@ -181,8 +200,14 @@ fn what_one_of_three_commits_the_others_read_whatever_they_have_open() {
         let (store, ann, bob) = with_bob();
         let vaults = [&ann, &bob, &ann].map(|who| together(&store, who).unwrap()).into();
         let random = Seeded::new(seed + 1);
-        let mut model =
-            Model { vaults, random, names: HashMap::new(), contents: Vec::new(), held: Vec::new(), done: vec![format!("seed {seed}")] };
+        let mut model = Model {
+            vaults,
+            random,
+            names: HashMap::new(),
+            contents: Vec::new(),
+            held: Vec::new(),
+            done: vec![format!("seed {seed}")],
+        };
         for _ in 0..150 {
             model.step();
             model.compare();

@@ -1,7 +1,8 @@
-//! FUSE over io_uring: what is particular to it. That it does everything else as well is shown by running the other tests over it,
-//! which `scripts/check-uring.sh` does.
+//! FUSE over io_uring: what is particular to it. That it does everything else as well is shown by
+//! running the other tests over it, which `scripts/check-uring.sh` does.
 //!
-//! Skipped with a word where the kernel has no FUSE over io_uring, or where it is switched off and we are not root.
+//! Skipped with a word where the kernel has no FUSE over io_uring, or where it is switched off and
+//! we are not root.
 
 #[path = "support/holes.rs"]
 mod holes;
@@ -73,7 +74,8 @@ impl Mount {
         let (mounted, fd) = mount(dir.path(), &MountOptions::default()).expect("mounting");
         let ops = Arc::new(MemFs::new());
         let mut mount = Mount { mounted, serving: None, ops: ops.clone(), _dir: dir };
-        mount.serving = Some(serve(fd, ops, &ServeOptions { transport, ..ServeOptions::default() })?);
+        mount.serving =
+            Some(serve(fd, ops, &ServeOptions { transport, ..ServeOptions::default() })?);
         Ok(mount)
     }
 
@@ -103,7 +105,9 @@ impl Drop for Mount {
 /// Keeps this thread on one processor: the first that it may use.
 fn pin() {
     let allowed = rustix::thread::sched_getaffinity(None).expect("the processors of this thread");
-    let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|&cpu| allowed.is_set(cpu)).expect("at least one");
+    let first = (0..rustix::thread::CpuSet::MAX_CPU)
+        .find(|&cpu| allowed.is_set(cpu))
+        .expect("at least one");
     let mut one = rustix::thread::CpuSet::new();
     one.set(first);
     rustix::thread::sched_setaffinity(None, &one).expect("pinning");
@@ -112,7 +116,9 @@ fn pin() {
 #[test]
 fn requests_come_over_io_uring_only_where_it_is_asked_for_and_offered() {
     let Some(_switch) = Switch::on() else { return };
-    for (transport, expected) in [(Transport::Dev, false), (Transport::PreferUring, true), (Transport::Uring, true)] {
+    for (transport, expected) in
+        [(Transport::Dev, false), (Transport::PreferUring, true), (Transport::Uring, true)]
+    {
         let mount = Mount::new(transport).unwrap();
         assert_eq!(mount.over_io_uring(), expected, "{transport:?}");
         fs::write(mount.path("f"), b"text").unwrap();
@@ -128,19 +134,35 @@ fn requests_come_over_io_uring_only_where_it_is_asked_for_and_offered() {
     drop(mount);
     assert!(Mount::new(Transport::Uring).is_err());
     let scratch = Scratch::new(&[]);
-    let refused = expect_code(scratch.kithfs("mount").args(["--transport", "uring"]).arg(scratch.vault()).arg(scratch.point()), 8);
+    let refused = expect_code(
+        scratch
+            .kithfs("mount")
+            .args(["--transport", "uring"])
+            .arg(scratch.vault())
+            .arg(scratch.point()),
+        8,
+    );
     assert!(String::from_utf8_lossy(&refused.stderr).contains("hint: "));
-    expect_code(scratch.kithfs("mount").args(["--transport", "auto", "-o", "uring"]).arg(scratch.vault()).arg(scratch.point()), 0);
+    expect_code(
+        scratch
+            .kithfs("mount")
+            .args(["--transport", "auto", "-o", "uring"])
+            .arg(scratch.vault())
+            .arg(scratch.point()),
+        0,
+    );
     expect_code(Command::new(KITHFS).arg("umount").arg(scratch.point()), 0);
     fs::write(SWITCH, "Y").unwrap();
 }
 
 #[test]
 fn what_waits_for_the_disk_does_not_hold_up_its_processor() {
-    // A request that blocks in the thread of a queue stops everything that comes from that processor, also what the wait is for.
+    // A request that blocks in the thread of a queue stops everything that comes from that
+    // processor, also what the wait is for.
     let Some(_switch) = Switch::on() else { return };
     let mount = Mount::new(Transport::Uring).unwrap();
-    let files: Vec<File> = (0..3).map(|n| File::create(mount.path(&format!("f{n}"))).unwrap()).collect();
+    let files: Vec<File> =
+        (0..3).map(|n| File::create(mount.path(&format!("f{n}"))).unwrap()).collect();
     mount.ops.shut_gate();
     thread::scope(|scope| {
         for file in &files {
@@ -163,8 +185,8 @@ fn what_waits_for_the_disk_does_not_hold_up_its_processor() {
 
 #[test]
 fn a_flush_that_takes_no_time_is_made_where_it_came_from_until_one_takes_long() {
-    // Each fsync was given to another thread, and 4 KiB writes with one each were twice as slow over io_uring as over the device, where the
-    // store is in memory.
+    // Each fsync was given to another thread, and 4 KiB writes with one each were twice as slow
+    // over io_uring as over the device, where the store is in memory.
     let Some(_switch) = Switch::on() else { return };
     let mount = Mount::new(Transport::Uring).unwrap();
     let file = File::create(mount.path("f")).unwrap();
@@ -205,7 +227,8 @@ fn a_flush_that_takes_no_time_is_made_where_it_came_from_until_one_takes_long() 
 fn more_requests_than_entries_all_get_their_turn() {
     let Some(_switch) = Switch::on() else { return };
     let mount = Mount::new(Transport::Uring).unwrap();
-    let files: Vec<File> = (0..40).map(|n| File::create(mount.path(&format!("f{n}"))).unwrap()).collect();
+    let files: Vec<File> =
+        (0..40).map(|n| File::create(mount.path(&format!("f{n}"))).unwrap()).collect();
     mount.ops.shut_gate();
     let done = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -224,7 +247,8 @@ fn more_requests_than_entries_all_get_their_turn() {
 
 #[test]
 fn holes_that_many_look_for_at_once_are_found_and_nobody_waits_for_ever() {
-    // LSEEK waits until the kernel has sent pages. If all entries of a queue waited so, there would be none for the pages.
+    // LSEEK waits until the kernel has sent pages. If all entries of a queue waited so, there would
+    // be none for the pages.
     let Some(_switch) = Switch::on() else { return };
     let scratch = Scratch::new(&[]);
     let mount = scratch.mount(&["--transport", "uring"]);
@@ -245,7 +269,12 @@ fn holes_that_many_look_for_at_once_are_found_and_nobody_waits_for_ever() {
 fn daemon(point: &Path) -> i32 {
     let mounts = expect_code(Command::new(KITHFS).args(["mounts", "--json"]), 0);
     let mounts: serde_json::Value = serde_json::from_slice(&mounts.stdout).unwrap();
-    let ours = mounts.as_array().unwrap().iter().find(|m| m["mountpoint"] == point.to_str().unwrap()).expect("listed");
+    let ours = mounts
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|m| m["mountpoint"] == point.to_str().unwrap())
+        .expect("listed");
     ours["process"]["pid"].as_i64().or(ours["pid"].as_i64()).expect("a number") as i32
 }
 
@@ -261,7 +290,9 @@ fn a_daemon_that_is_killed_leaves_nobody_hanging() {
     // SAFETY: kill(2) touches no memory, and the process is the daemon of this test.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
     // Whether or not the kernel has noticed by now, each call ends, and soon they all fail.
-    let gone = |result: io::Result<()>| result.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN));
+    let gone = |result: io::Result<()>| {
+        result.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+    };
     while !gone(fs::metadata(scratch.point().join("other")).map(drop)) {
         thread::yield_now();
     }
@@ -279,7 +310,8 @@ fn with_the_least_memory_requests_are_smaller_and_data_is_whole() {
     let Some(_switch) = Switch::on() else { return };
     let scratch = Scratch::new(&[]);
     let data: Vec<u8> = (0..5_000_000u32).map(|i| (i % 251) as u8).collect();
-    // Where there are many processors a MiB is too little; with `auto` the mount goes on over the device then.
+    // Where there are many processors a MiB is too little; with `auto` the mount goes on over the
+    // device then.
     let mount = scratch.mount(&["--transport", "auto", "-o", "uring,uring_memory=1"]);
     fs::write(scratch.point().join("f"), &data).unwrap();
     mount.unmount();
@@ -300,10 +332,12 @@ impl Random {
     }
 }
 
-/// Random reads, writes, truncations and fsyncs of one file until `end`, each read compared with what must be there.
+/// Random reads, writes, truncations and fsyncs of one file until `end`, each read compared with
+/// what must be there.
 fn work(path: &Path, seed: u64, end: Instant) -> u64 {
     const SIZE: u64 = 8 << 20;
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap();
+    let file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap();
     let mut random = Random(seed * 0x9e37_79b9 + 1);
     let mut expected: Vec<u8> = Vec::new();
     let mut buffer = vec![0; 200_000];
@@ -328,7 +362,11 @@ fn work(path: &Path, seed: u64, end: Instant) -> u64 {
                 let read = file.read_at(&mut buffer[..len], at).unwrap();
                 let start = (at as usize).min(expected.len());
                 let want = &expected[start..(start + len).min(expected.len())];
-                assert!(read <= want.len() && (read > 0 || want.is_empty()), "{read} of {}", want.len());
+                assert!(
+                    read <= want.len() && (read > 0 || want.is_empty()),
+                    "{read} of {}",
+                    want.len()
+                );
                 assert!(buffer[..read] == want[..read], "{} at {at}", path.display());
             }
         }
@@ -343,7 +381,8 @@ fn work(path: &Path, seed: u64, end: Instant) -> u64 {
 #[test]
 fn random_work_of_many_with_writeback_and_fsync_does_not_get_stuck() {
     let Some(_switch) = Switch::on() else { return };
-    let seconds = std::env::var("KITHFS_STRESS_SECONDS").map_or(3, |seconds| seconds.parse().expect("a number of seconds"));
+    let seconds = std::env::var("KITHFS_STRESS_SECONDS")
+        .map_or(3, |seconds| seconds.parse().expect("a number of seconds"));
     let scratch = Scratch::new(&[]);
     let mount = scratch.mount(&["--transport", "uring"]);
     let end = Instant::now() + Duration::from_secs(seconds);

@@ -1,8 +1,8 @@
-//! The store fails: one call after the other, all from one on, or for want of space. Nobody may panic, wrong bytes may not be shown, and
-//! what was made durable may not be lost.
+//! The store fails: one call after the other, all from one on, or for want of space. Nobody may
+//! panic, wrong bytes may not be shown, and what was made durable may not be lost.
 //!
-//! A scripted session runs against a store that fails as planned, and takes each error as a program would that goes on all the same. After
-//! it the store is healed, the vault opened anew and read.
+//! A scripted session runs against a store that fails as planned, and takes each error as a program
+//! would that goes on all the same. After it the store is healed, the vault opened anew and read.
 
 #[path = "support/vaults.rs"]
 mod vaults;
@@ -10,10 +10,10 @@ mod vaults;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kithfs::backing::Call;
-use kithfs::backing::fault::{Calls, Fault, FaultPlan, FaultStore, When};
-use kithfs::backing::mem::MemStore;
 use kithfs::crypto::Suite;
+use kithfs::store::Call;
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::store::mem::MemStore;
 use kithfs::vault::{Error, Fallocate, ROOT, RenameMode, SetAttr, Vault};
 use vaults::{Item, READ_WRITE, at, mkdir, pattern, rename, set_xattr, split};
 
@@ -24,7 +24,8 @@ struct Story {
     states: Vec<Vec<u8>>,
     /// Whether there is such a one: then it must be found.
     durable: bool,
-    /// A change failed, perhaps in part: the last state is not what is there to the byte, and no other one is either.
+    /// A change failed, perhaps in part: the last state is not what is there to the byte, and no
+    /// other one is either.
     blurred: bool,
     /// It may be gone: an unlink was tried.
     unlinked: bool,
@@ -45,7 +46,11 @@ fn key(path: &[u8]) -> u8 {
 
 impl Session<'_> {
     fn story(&mut self, path: &[u8]) -> &mut Story {
-        self.stories.entry(key(path)).or_insert_with(|| Story { fragile: true, states: vec![Vec::new()], ..Story::default() })
+        self.stories.entry(key(path)).or_insert_with(|| Story {
+            fragile: true,
+            states: vec![Vec::new()],
+            ..Story::default()
+        })
     }
 
     fn took<T>(&mut self, result: Result<T, Error>) -> Option<T> {
@@ -71,7 +76,9 @@ impl Session<'_> {
         let Some(handle) = self.took(opened) else { return self.story(path).blurred = true };
         let mut whole = true;
         for (n, part) in data.chunks(30_000).enumerate() {
-            whole &= self.took(self.vault.write(handle, (offset + n * 30_000) as u64, part, false)).is_some();
+            whole &= self
+                .took(self.vault.write(handle, (offset + n * 30_000) as u64, part, false))
+                .is_some();
         }
         self.read(path, handle);
         self.story(path).blurred |= !whole;
@@ -89,7 +96,8 @@ impl Session<'_> {
         self.story(path).blurred |= !(flushed && closed);
     }
 
-    /// Makes a file that nobody syncs, and goes on writing to it for as long as the background leaves such a file without a flush.
+    /// Makes a file that nobody syncs, and goes on writing to it for as long as the background
+    /// leaves such a file without a flush.
     fn stay_open(&mut self, path: &[u8]) {
         let bytes = pattern(21, 40_000);
         self.change(path, |b| *b = bytes.clone());
@@ -116,7 +124,11 @@ impl Session<'_> {
     fn read(&mut self, path: &[u8], handle: u64) {
         let mut buf = vec![0xAB; 400_000];
         if let Some(read) = self.took(self.vault.read(handle, 0, &mut buf)) {
-            assert_known(&buf[..read], self.story(path), &format!("while it fails, {}", path.escape_ascii()));
+            assert_known(
+                &buf[..read],
+                self.story(path),
+                &format!("while it fails, {}", path.escape_ascii()),
+            );
         }
     }
 
@@ -135,8 +147,16 @@ impl Session<'_> {
         self.change(path, |b| b.iter_mut().skip(offset).take(len).for_each(|b| *b = 0));
         let opened = at(self.vault, path, |node| self.vault.open_file(node, READ_WRITE));
         let Some(opened) = self.took(opened) else { return self.story(path).blurred = true };
-        let punched = self.took(self.vault.fallocate(opened.handle, offset as u64, len as u64, Fallocate::PunchHole)).is_some();
-        // Like what is written, a small hole is committed by the next flush, which tells of a failure.
+        let punched = self
+            .took(self.vault.fallocate(
+                opened.handle,
+                offset as u64,
+                len as u64,
+                Fallocate::PunchHole,
+            ))
+            .is_some();
+        // Like what is written, a small hole is committed by the next flush, which tells of a
+        // failure.
         let flushed = self.took(self.vault.flush(opened.handle)).is_some();
         let closed = self.took(self.vault.release(opened.handle)).is_some();
         self.story(path).blurred |= !(punched && flushed && closed);
@@ -276,22 +296,34 @@ fn each_call(kind: impl Fn(u64) -> Fault, stride: usize) {
 
 #[test]
 fn each_call_fails_once() {
-    each_call(|n| Fault { calls: Calls::All, when: When::Nth(n), errno: libc::EIO, short: false }, 1);
+    each_call(
+        |n| Fault { calls: Calls::All, when: When::Nth(n), errno: libc::EIO, short: false },
+        1,
+    );
 }
 
 #[test]
 fn each_write_is_cut_short() {
-    each_call(|n| Fault { calls: Calls::Changes, when: When::Nth(n), errno: libc::EIO, short: true }, 1);
+    each_call(
+        |n| Fault { calls: Calls::Changes, when: When::Nth(n), errno: libc::EIO, short: true },
+        1,
+    );
 }
 
 #[test]
 fn every_call_fails_from_one_on() {
-    each_call(|n| Fault { calls: Calls::All, when: When::From(n), errno: libc::EIO, short: false }, 2);
+    each_call(
+        |n| Fault { calls: Calls::All, when: When::From(n), errno: libc::EIO, short: false },
+        2,
+    );
 }
 
 #[test]
 fn space_is_refused_once() {
-    each_call(|n| Fault { calls: Calls::Changes, when: When::Nth(n), errno: libc::ENOSPC, short: true }, 1);
+    each_call(
+        |n| Fault { calls: Calls::Changes, when: When::Nth(n), errno: libc::ENOSPC, short: true },
+        1,
+    );
 }
 
 #[test]
@@ -305,8 +337,8 @@ fn a_store_that_fills_up() {
 
 #[test]
 fn what_waits_for_a_file_to_be_opened_is_kept_while_none_can_be() {
-    // Programs had so many files open that the daemon could open none, and an fsync that needed a journal then latched its file: what had
-    // been written to it was thrown away.
+    // Programs had so many files open that the daemon could open none, and an fsync that needed a
+    // journal then latched its file: what had been written to it was thrown away.
     for call in [Call::CreateFile, Call::OpenFile, Call::OpenDir] {
         let store = MemStore::new();
         vaults::create(&store.root(), Suite::Aes256Gcm, 12);
@@ -317,10 +349,22 @@ fn what_waits_for_a_file_to_be_opened_is_kept_while_none_can_be() {
         vault.fsync(file, false).unwrap();
         vault.write(file, 4096, &pattern(2, 4096), false).unwrap();
         plan.reset();
-        plan.add(Fault { calls: Calls::Of(call), when: When::From(1), errno: libc::EMFILE, short: false });
+        plan.add(Fault {
+            calls: Calls::Of(call),
+            when: When::From(1),
+            errno: libc::EMFILE,
+            short: false,
+        });
         let refused = vault.fsync(file, false);
-        assert!(refused.as_ref().err().is_none_or(|error| error.errno() == libc::EMFILE), "{refused:?}");
-        assert_eq!(refused.is_err(), call == Call::CreateFile, "of these the journal alone is needed");
+        assert!(
+            refused.as_ref().err().is_none_or(|error| error.errno() == libc::EMFILE),
+            "{refused:?}"
+        );
+        assert_eq!(
+            refused.is_err(),
+            call == Call::CreateFile,
+            "of these the journal alone is needed"
+        );
         plan.heal();
         vault.write(file, 8192, &pattern(3, 4096), false).unwrap();
         vault.fsync(file, false).unwrap();
@@ -335,15 +379,18 @@ fn what_waits_for_a_file_to_be_opened_is_kept_while_none_can_be() {
 
 #[test]
 fn a_full_store_keeps_what_is_there_and_takes_it_when_there_is_space() {
-    // A write that did not fit left a file without its small form: its header told a size that no reader accepts. And an fsync that found
-    // no space for the journal latched the file, although nothing was lost yet.
+    // A write that did not fit left a file without its small form: its header told a size that no
+    // reader accepts. And an fsync that found no space for the journal latched the file, although
+    // nothing was lost yet.
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
     let vault = vaults::open(store.root()).unwrap();
     vaults::put(&vault, b"small", &pattern(1, 1000)).unwrap();
     vaults::put(&vault, b"large", &pattern(2, 50_000)).unwrap();
-    let (small, large) =
-        (vaults::open_or_create(&vault, b"small", READ_WRITE).unwrap(), vaults::open_or_create(&vault, b"large", READ_WRITE).unwrap());
+    let (small, large) = (
+        vaults::open_or_create(&vault, b"small", READ_WRITE).unwrap(),
+        vaults::open_or_create(&vault, b"large", READ_WRITE).unwrap(),
+    );
     vault.fsync(small, false).unwrap();
     vault.fsync(large, false).unwrap();
     let fresh = vaults::open_or_create(&vault, b"fresh", READ_WRITE).unwrap();
@@ -351,9 +398,15 @@ fn a_full_store_keeps_what_is_there_and_takes_it_when_there_is_space() {
     let space = vault.space().unwrap();
     store.set_capacity(Some((space.blocks - space.free) * space.block_size));
 
-    assert_eq!(vault.write(fresh, 500, &pattern(3, 300_000), false).unwrap_err().errno(), libc::ENOSPC);
+    assert_eq!(
+        vault.write(fresh, 500, &pattern(3, 300_000), false).unwrap_err().errno(),
+        libc::ENOSPC
+    );
     assert_eq!(at(&vault, b"fresh", |node| Ok(vault.getattr(node)?.size)).unwrap(), 1000);
-    assert_eq!(vault.write(small, 500, &pattern(3, 300_000), false).unwrap_err().errno(), libc::ENOSPC);
+    assert_eq!(
+        vault.write(small, 500, &pattern(3, 300_000), false).unwrap_err().errno(),
+        libc::ENOSPC
+    );
     assert_eq!(at(&vault, b"small", |node| Ok(vault.getattr(node)?.size)).unwrap(), 1000);
     vault.write(large, 4096, &pattern(4, 4096), false).unwrap();
     assert_eq!(vault.fsync(large, false).unwrap_err().errno(), libc::ENOSPC);
@@ -380,12 +433,14 @@ fn a_full_store_keeps_what_is_there_and_takes_it_when_there_is_space() {
 
 #[test]
 fn long_names_go_from_several_directories_without_each_being_listed_every_time() {
-    // Only the directory asked about last was remembered: two programs that removed 12,000 long names each took minutes for it.
+    // Only the directory asked about last was remembered: two programs that removed 12,000 long
+    // names each took minutes for it.
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
     let plan = FaultPlan::new();
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
-    let name = |dir: u8, n: usize| [&[dir, b'/'][..], &[b'n'; 200], n.to_string().as_bytes()].concat();
+    let name =
+        |dir: u8, n: usize| [&[dir, b'/'][..], &[b'n'; 200], n.to_string().as_bytes()].concat();
     for dir in *b"ab" {
         mkdir(&vault, &[dir]).unwrap();
         (0..200).for_each(|n| vaults::put(&vault, &name(dir, n), b"x").unwrap());
@@ -405,8 +460,9 @@ fn long_names_go_from_several_directories_without_each_being_listed_every_time()
 
 #[test]
 fn a_directory_that_finds_no_room_to_replace_an_empty_one_stays_where_it_was() {
-    // Where the empty directory could not be put away any more, the two had changed places: the mount knew nothing of it, and the next daemon
-    // did not find the files under the paths by which their records in the journal named them.
+    // Where the empty directory could not be put away any more, the two had changed places: the
+    // mount knew nothing of it, and the next daemon did not find the files under the paths by which
+    // their records in the journal named them.
     for n in 1.. {
         let store = MemStore::new();
         vaults::create(&store.root(), Suite::Aes256Gcm, 12);
@@ -421,11 +477,17 @@ fn a_directory_that_finds_no_room_to_replace_an_empty_one_stays_where_it_was() {
         vault.write(handle, 0, b"first", false).unwrap();
         vault.fsync(handle, false).unwrap();
         plan.reset();
-        plan.add(Fault { calls: Calls::Of(Call::Rename), when: When::Nth(n), errno: libc::ENOSPC, short: false });
+        plan.add(Fault {
+            calls: Calls::Of(Call::Rename),
+            when: When::Nth(n),
+            errno: libc::ENOSPC,
+            short: false,
+        });
         let renamed = rename(&vault, b"from", b"to", RenameMode::Replace);
         let reached = plan.failed() > 0;
         plan.heal();
-        let (file, other): (&[u8], &[u8]) = if renamed.is_ok() { (b"to/file", b"from") } else { (b"from/file", b"to") };
+        let (file, other): (&[u8], &[u8]) =
+            if renamed.is_ok() { (b"to/file", b"from") } else { (b"from/file", b"to") };
         vault.write(handle, 0, b"second", false).unwrap();
         vault.fsync(handle, false).unwrap();
         // The daemon is killed.

@@ -3,27 +3,37 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use kithfs::backing::Access;
-use kithfs::backing::mem::MemStore;
 use kithfs::crypto::Suite;
-use kithfs::sharing::Identity;
-use kithfs::vault::{Caller, CreateOptions, OpenFlags, OpenOptions, OsRandom, ROOT, SetXattr, Vault};
+use kithfs::roster::Identity;
+use kithfs::store::Access;
+use kithfs::store::mem::MemStore;
+use kithfs::vault::{
+    Caller, CreateOptions, OpenFlags, OpenOptions, OsRandom, ROOT, SetXattr, Vault,
+};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0o022 };
-const WRITE: OpenFlags = OpenFlags { read: true, write: true, truncate: false, append: false, sync: false };
-const READ: OpenFlags = OpenFlags { read: true, write: false, truncate: false, append: false, sync: false };
+const WRITE: OpenFlags =
+    OpenFlags { read: true, write: true, truncate: false, append: false, sync: false };
+const READ: OpenFlags =
+    OpenFlags { read: true, write: false, truncate: false, append: false, sync: false };
 
 fn vault() -> (MemStore, Identity, Vault) {
     let (store, owner) = (MemStore::new(), Identity::generate(&OsRandom));
-    Vault::create(&store.root(), &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 18 }, &owner).expect("a vault");
+    Vault::create(
+        &store.root(),
+        &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 18 },
+        &owner,
+    )
+    .expect("a vault");
     let vault = Vault::open(store.root(), &owner, OpenOptions::default()).expect("opened");
     (store, owner, vault)
 }
 
 #[test]
 fn the_check_names_damaged_attributes_of_the_root() {
-    // Story: the check looked at the attributes of every entry of every directory, and so never at those of the root, which is an entry of
-    // none. It called a vault clean whose root could not be listed with its attributes.
+    // Story: the check looked at the attributes of every entry of every directory, and so never at
+    // those of the root, which is an entry of none. It called a vault clean whose root could not be
+    // listed with its attributes.
     let (store, owner, vault) = vault();
     vault.set_xattr(ROOT, b"user.note", b"of the root", SetXattr::Any).expect("set");
     vault.close().expect("closed");
@@ -33,13 +43,16 @@ fn the_check_names_damaged_attributes_of_the_root() {
     let vault = Vault::open(store.root(), &owner, OpenOptions::default()).expect("opened");
     assert!(vault.list_xattr(ROOT).is_err());
     let faults = vault.check(b"", &mut |_| ()).expect("checked").faults;
-    assert_eq!(faults.iter().map(|fault| (&fault.plain[..], &fault.cipher[..])).collect::<Vec<_>>(), [(&b""[..], &b""[..])]);
+    assert_eq!(
+        faults.iter().map(|fault| (&fault.plain[..], &fault.cipher[..])).collect::<Vec<_>>(),
+        [(&b""[..], &b""[..])]
+    );
 }
 
 #[test]
 fn a_stored_path_that_leads_nowhere_keeps_no_node() {
-    // Story: `map --reverse` of a path whose last component is no name of its directory counted one on that directory and never let it go,
-    // so that a mount which is asked often enough grows.
+    // Story: `map --reverse` of a path whose last component is no name of its directory counted one
+    // on that directory and never let it go, so that a mount which is asked often enough grows.
     let (_store, _owner, vault) = vault();
     let dir = vault.mkdir(&CALLER, ROOT, b"dir", 0o755).expect("made");
     let stored = vault.cipher_path(b"dir").expect("mapped");
@@ -51,9 +64,10 @@ fn a_stored_path_that_leads_nowhere_keeps_no_node() {
 
 #[test]
 fn a_damaged_file_does_not_keep_a_replay_from_its_end() {
-    // Story: two files had two commits each in the journal when the power failed, and whoever stored the vault changed one byte of one of
-    // them. The replay tried again as long as something was done, and redid the other file's first commit over its second one each time, so
-    // that the vault never opened again.
+    // Story: two files had two commits each in the journal when the power failed, and whoever
+    // stored the vault changed one byte of one of them. The replay tried again as long as something
+    // was done, and redid the other file's first commit over its second one each time, so that the
+    // vault never opened again.
     let (store, owner, first) = vault();
     for name in [b"a", b"b"] {
         let (_, file) = first.create_file(&CALLER, ROOT, name, 0o644, WRITE).expect("created");
@@ -65,7 +79,8 @@ fn a_damaged_file_does_not_keep_a_replay_from_its_end() {
     first.close().expect("closed");
     let second = Vault::open(store.root(), &owner, OpenOptions::default()).expect("opened");
     for name in [b"a", b"b"] {
-        let file = second.open_file(second.resolve(name).expect("there").node, WRITE).expect("opened");
+        let file =
+            second.open_file(second.resolve(name).expect("there").node, WRITE).expect("opened");
         for contents in [b'1', b'2'] {
             second.write(file.handle, 0, &[contents; 100], false).expect("written");
             second.fsync(file.handle, false).expect("flushed");
@@ -78,8 +93,11 @@ fn a_damaged_file_does_not_keep_a_replay_from_its_end() {
     file.write_at(b"X", 0).expect("damaged");
     drop(file);
     let (opened, result) = mpsc::channel();
-    let thread = std::thread::spawn(move || opened.send(Vault::open(crashed.root(), &owner, OpenOptions::default())));
-    let vault = result.recv_timeout(Duration::from_secs(60)).expect("the replay ends").expect("opened");
+    let thread = std::thread::spawn(move || {
+        opened.send(Vault::open(crashed.root(), &owner, OpenOptions::default()))
+    });
+    let vault =
+        result.recv_timeout(Duration::from_secs(60)).expect("the replay ends").expect("opened");
     thread.join().expect("ended").expect("received");
     let file = vault.open_file(vault.resolve(b"a").expect("there").node, READ).expect("opened");
     let mut contents = [0; 100];

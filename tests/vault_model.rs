@@ -1,6 +1,8 @@
-//! Random operations on a vault and on a model in memory: what both say and hold must be the same, at each step and after each reopening.
+//! Random operations on a vault and on a model in memory: what both say and hold must be the same,
+//! at each step and after each reopening.
 //!
-//! The model knows inodes, names and bytes, and the errors that POSIX asks for. Nothing in it knows of ciphertext.
+//! The model knows inodes, names and bytes, and the errors that POSIX asks for. Nothing in it knows
+//! of ciphertext.
 
 #[path = "support/vaults.rs"]
 mod vaults;
@@ -8,11 +10,13 @@ mod vaults;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kithfs::backing::mem::MemStore;
-use kithfs::backing::os::OsDir;
-use kithfs::backing::{Dir, Kind};
 use kithfs::crypto::Suite;
-use kithfs::vault::{Error, Fallocate, OpenFlags, OpenOptions, RenameMode, SetAttr, SetXattr, Vault};
+use kithfs::store::mem::MemStore;
+use kithfs::store::os::OsDir;
+use kithfs::store::{Dir, Kind};
+use kithfs::vault::{
+    Error, Fallocate, OpenFlags, OpenOptions, RenameMode, SetAttr, SetXattr, Vault,
+};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use vaults::{CALLER, Item, READ, READ_WRITE, at, owner, pattern, split};
@@ -151,7 +155,10 @@ struct Model {
 impl Model {
     fn add(&mut self, path: &[u8], kind: Kind, target: &[u8]) -> u64 {
         self.next += 1;
-        self.inodes.insert(self.next, Inode { kind, bytes: Vec::new(), target: target.to_vec(), xattrs: BTreeMap::new() });
+        self.inodes.insert(
+            self.next,
+            Inode { kind, bytes: Vec::new(), target: target.to_vec(), xattrs: BTreeMap::new() },
+        );
         self.names.insert(path.to_vec(), self.next);
         self.next
     }
@@ -175,7 +182,11 @@ impl Model {
     }
 
     fn of_kind(&self, wanted: Kind) -> Vec<Vec<u8>> {
-        self.names.iter().filter(|(_, i)| self.inodes[i].kind == wanted).map(|(p, _)| p.clone()).collect()
+        self.names
+            .iter()
+            .filter(|(_, i)| self.inodes[i].kind == wanted)
+            .map(|(p, _)| p.clone())
+            .collect()
     }
 
     fn tree(&self) -> BTreeMap<Vec<u8>, Item> {
@@ -205,10 +216,16 @@ fn errno<T>(result: &Result<T, Error>) -> i32 {
 
 /// Compares trees without printing megabytes.
 fn assert_same(found: &BTreeMap<Vec<u8>, Item>, wanted: &BTreeMap<Vec<u8>, Item>) {
-    let names = |tree: &BTreeMap<Vec<u8>, Item>| tree.keys().map(|k| k.escape_ascii().to_string()).collect::<Vec<_>>();
+    let names = |tree: &BTreeMap<Vec<u8>, Item>| {
+        tree.keys().map(|k| k.escape_ascii().to_string()).collect::<Vec<_>>()
+    };
     assert_eq!(names(found), names(wanted));
     for (path, item) in found {
-        if let (Item::File { bytes, xattrs }, Some(Item::File { bytes: want, xattrs: want_xattrs })) = (item, wanted.get(path)) {
+        if let (
+            Item::File { bytes, xattrs },
+            Some(Item::File { bytes: want, xattrs: want_xattrs }),
+        ) = (item, wanted.get(path))
+        {
             assert_bytes(bytes, want, &path.escape_ascii().to_string());
             assert_eq!(xattrs, want_xattrs);
         } else {
@@ -220,7 +237,11 @@ fn assert_same(found: &BTreeMap<Vec<u8>, Item>, wanted: &BTreeMap<Vec<u8>, Item>
 fn assert_bytes(found: &[u8], wanted: &[u8], what: &str) {
     if found != wanted {
         let at = found.iter().zip(wanted).position(|(a, b)| a != b);
-        panic!("{what}: {} bytes, should be {}, first difference at {at:?}", found.len(), wanted.len());
+        panic!(
+            "{what}: {} bytes, should be {}, first difference at {at:?}",
+            found.len(),
+            wanted.len()
+        );
     }
 }
 
@@ -232,7 +253,8 @@ impl Run {
     }
 
     fn open(store: &Arc<dyn Dir>, cache_bytes: usize) -> Vault {
-        Vault::open(store.clone(), &owner(), OpenOptions { cache_bytes, ..OpenOptions::default() }).unwrap()
+        Vault::open(store.clone(), &owner(), OpenOptions { cache_bytes, ..OpenOptions::default() })
+            .unwrap()
     }
 
     fn pick(list: &[Vec<u8>], pick: Pick) -> Option<Vec<u8>> {
@@ -264,7 +286,10 @@ impl Run {
             }
             Target::Handle(pick) | Target::Path(pick) => {
                 let path = self.file(pick)?;
-                let handle = at(&self.vault, &path, |node| Ok(self.vault.open_file(node, READ_WRITE)?.handle)).unwrap();
+                let handle = at(&self.vault, &path, |node| {
+                    Ok(self.vault.open_file(node, READ_WRITE)?.handle)
+                })
+                .unwrap();
                 Some((handle, self.model.names[&path], true))
             }
         }
@@ -280,7 +305,9 @@ impl Run {
 
     fn create(&mut self, path: &[u8]) {
         let (parent, name) = split(path);
-        let made = at(&self.vault, parent, |parent| self.vault.create_file(&CALLER, parent, name, 0o644, READ_WRITE));
+        let made = at(&self.vault, parent, |parent| {
+            self.vault.create_file(&CALLER, parent, name, 0o644, READ_WRITE)
+        });
         if self.model.names.contains_key(path) {
             assert_eq!(errno(&made), libc::EEXIST);
             return;
@@ -304,7 +331,8 @@ impl Run {
     }
 
     fn rename(&mut self, from: &[u8], to: &[u8], mode: u8) {
-        let mode = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange][mode as usize];
+        let mode =
+            [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange][mode as usize];
         let found = errno(&vaults::rename(&self.vault, from, to, mode));
         let inside = |outer: &[u8], inner: &[u8]| inner.starts_with(&[outer, b"/"].concat());
         let (kind, target) = (self.model.kind(from).unwrap(), self.model.kind(to));
@@ -355,7 +383,10 @@ impl Run {
                 if let Some(path) = self.file(pick)
                     && self.handles.len() < 6
                 {
-                    let handle = at(&self.vault, &path, |node| Ok(self.vault.open_file(node, READ_WRITE)?.handle)).unwrap();
+                    let handle = at(&self.vault, &path, |node| {
+                        Ok(self.vault.open_file(node, READ_WRITE)?.handle)
+                    })
+                    .unwrap();
                     self.handles.push((handle, self.model.names[&path]));
                 }
             }
@@ -379,7 +410,9 @@ impl Run {
                 }
                 let data = pattern(seed, len as usize);
                 let flags = OpenFlags { append: true, sync: seed % 4 == 0, ..READ_WRITE };
-                let handle = at(&self.vault, &path, |node| Ok(self.vault.open_file(node, flags)?.handle)).unwrap();
+                let handle =
+                    at(&self.vault, &path, |node| Ok(self.vault.open_file(node, flags)?.handle))
+                        .unwrap();
                 self.vault.write(handle, 0, &data, false).unwrap();
                 self.vault.release(handle).unwrap();
                 bytes.extend_from_slice(&data);
@@ -387,7 +420,8 @@ impl Run {
             Op::Truncate { file, size } => {
                 let Some((handle, inode, close)) = self.handle(file) else { return };
                 // By any name that is left; a file without one cannot be named here.
-                let path = self.model.names.iter().find(|(_, i)| **i == inode).map(|(p, _)| p.clone());
+                let path =
+                    self.model.names.iter().find(|(_, i)| **i == inode).map(|(p, _)| p.clone());
                 if let Some(path) = path {
                     self.truncate(&path, size);
                 }
@@ -403,7 +437,10 @@ impl Run {
             Op::OpenTruncated(pick) => {
                 if let Some(path) = self.file(pick) {
                     let flags = OpenFlags { truncate: true, ..READ_WRITE };
-                    let handle = at(&self.vault, &path, |node| Ok(self.vault.open_file(node, flags)?.handle)).unwrap();
+                    let handle = at(&self.vault, &path, |node| {
+                        Ok(self.vault.open_file(node, flags)?.handle)
+                    })
+                    .unwrap();
                     let inode = self.model.names[&path];
                     self.model.inodes.get_mut(&inode).unwrap().bytes.clear();
                     self.vault.release(handle).unwrap();
@@ -413,22 +450,34 @@ impl Run {
                 vault.fallocate(handle, offset, len, Fallocate::PunchHole).unwrap();
                 bytes.iter_mut().skip(offset as usize).take(len as usize).for_each(|b| *b = 0);
             }),
-            Op::ZeroRange { file, offset, len, keep_size } => self.with_handle(file, |vault, handle, bytes| {
-                let len = len.min(FILE_MAX.saturating_sub(offset)).max(1);
-                vault.fallocate(handle, offset, len, Fallocate::ZeroRange { keep_size }).unwrap();
-                bytes.iter_mut().skip(offset as usize).take(len as usize).for_each(|b| *b = 0);
-                if !keep_size {
-                    bytes.resize(bytes.len().max((offset + len) as usize), 0);
-                }
-            }),
+            Op::ZeroRange { file, offset, len, keep_size } => {
+                self.with_handle(file, |vault, handle, bytes| {
+                    let len = len.min(FILE_MAX.saturating_sub(offset)).max(1);
+                    vault
+                        .fallocate(handle, offset, len, Fallocate::ZeroRange { keep_size })
+                        .unwrap();
+                    bytes.iter_mut().skip(offset as usize).take(len as usize).for_each(|b| *b = 0);
+                    if !keep_size {
+                        bytes.resize(bytes.len().max((offset + len) as usize), 0);
+                    }
+                })
+            }
             Op::Copy { from, from_offset, to, to_offset, len } => {
                 let Some((source, source_inode, close_source)) = self.handle(from) else { return };
                 let Some((sink, sink_inode, close_sink)) = self.handle(to) else { return };
                 if source_inode != sink_inode {
-                    let data: Vec<u8> =
-                        self.model.inodes[&source_inode].bytes.iter().skip(from_offset as usize).take(len as usize).copied().collect();
+                    let data: Vec<u8> = self.model.inodes[&source_inode]
+                        .bytes
+                        .iter()
+                        .skip(from_offset as usize)
+                        .take(len as usize)
+                        .copied()
+                        .collect();
                     if to_offset + data.len() as u64 <= FILE_MAX {
-                        let copied = self.vault.copy_range(source, from_offset, sink, to_offset, len).unwrap();
+                        let copied = self
+                            .vault
+                            .copy_range(source, from_offset, sink, to_offset, len)
+                            .unwrap();
                         assert_eq!(copied, data.len() as u64);
                         let bytes = &mut self.model.inodes.get_mut(&sink_inode).unwrap().bytes;
                         let end = to_offset as usize + data.len();
@@ -447,10 +496,13 @@ impl Run {
             Op::Read { file, offset, len } => self.with_handle(file, |vault, handle, bytes| {
                 let mut buf = vec![0xEE; len as usize];
                 let read = vault.read(handle, offset, &mut buf).unwrap();
-                let wanted: Vec<u8> = bytes.iter().skip(offset as usize).take(len as usize).copied().collect();
+                let wanted: Vec<u8> =
+                    bytes.iter().skip(offset as usize).take(len as usize).copied().collect();
                 assert_bytes(&buf[..read], &wanted, "read");
             }),
-            Op::Fsync(file) => self.with_handle(file, |vault, handle, _| vault.fsync(handle, false).unwrap()),
+            Op::Fsync(file) => {
+                self.with_handle(file, |vault, handle, _| vault.fsync(handle, false).unwrap())
+            }
             Op::Rename { from, to, mode } => {
                 if let Some(from) = self.any(from) {
                     let to = self.place(to);
@@ -470,7 +522,9 @@ impl Run {
                 let Some(from) = self.any(from) else { return };
                 let to = self.place(to);
                 let (parent, name) = split(&to);
-                let made = at(&self.vault, &from, |node| at(&self.vault, parent, |parent| self.vault.link(node, parent, name)));
+                let made = at(&self.vault, &from, |node| {
+                    at(&self.vault, parent, |parent| self.vault.link(node, parent, name))
+                });
                 if self.model.kind(&from) == Some(Kind::Dir) {
                     assert_eq!(errno(&made), libc::EPERM);
                 } else if self.model.names.contains_key(&to) {
@@ -508,7 +562,11 @@ impl Run {
                 }
             }
             Op::Rmdir(pick) => {
-                let Some(path) = Self::pick(&self.model.of_kind(Kind::Dir), pick).or(self.any(pick)) else { return };
+                let Some(path) =
+                    Self::pick(&self.model.of_kind(Kind::Dir), pick).or(self.any(pick))
+                else {
+                    return;
+                };
                 let (parent, name) = split(&path);
                 let removed = at(&self.vault, parent, |parent| self.vault.rmdir(parent, name));
                 if self.model.kind(&path) != Some(Kind::Dir) {
@@ -536,18 +594,34 @@ impl Run {
             }
             Op::SetXattr { of, name, len } => {
                 if let Some(path) = self.file(of) {
-                    let (name, value) = ([b"user.", &[b'x' + name][..]].concat(), pattern(len as u64, len));
+                    let (name, value) =
+                        ([b"user.", &[b'x' + name][..]].concat(), pattern(len as u64, len));
                     vaults::set_xattr(&self.vault, &path, &name, &value).unwrap();
-                    self.model.inodes.get_mut(&self.model.names[&path]).unwrap().xattrs.insert(name, value);
+                    self.model
+                        .inodes
+                        .get_mut(&self.model.names[&path])
+                        .unwrap()
+                        .xattrs
+                        .insert(name, value);
                 }
             }
             Op::RemoveXattr { of, name } => {
                 if let Some(path) = self.file(of) {
                     let name = [b"user.", &[b'x' + name][..]].concat();
-                    let removed = at(&self.vault, &path, |node| self.vault.remove_xattr(node, &name));
-                    let there = self.model.inodes.get_mut(&self.model.names[&path]).unwrap().xattrs.remove(&name).is_some();
+                    let removed =
+                        at(&self.vault, &path, |node| self.vault.remove_xattr(node, &name));
+                    let there = self
+                        .model
+                        .inodes
+                        .get_mut(&self.model.names[&path])
+                        .unwrap()
+                        .xattrs
+                        .remove(&name)
+                        .is_some();
                     assert_eq!(errno(&removed), if there { 0 } else { libc::ENODATA });
-                    let again = at(&self.vault, &path, |node| self.vault.set_xattr(node, &name, b"", SetXattr::Replace));
+                    let again = at(&self.vault, &path, |node| {
+                        self.vault.set_xattr(node, &name, b"", SetXattr::Replace)
+                    });
                     assert_eq!(errno(&again), libc::ENODATA);
                 }
             }
@@ -557,26 +631,44 @@ impl Run {
     }
 
     fn truncate(&mut self, path: &[u8], size: u64) {
-        let attr = at(&self.vault, path, |node| self.vault.setattr(node, &SetAttr { size: Some(size), ..SetAttr::default() })).unwrap();
+        let attr = at(&self.vault, path, |node| {
+            self.vault.setattr(node, &SetAttr { size: Some(size), ..SetAttr::default() })
+        })
+        .unwrap();
         assert_eq!(attr.size, size);
         self.model.inodes.get_mut(&self.model.names[path]).unwrap().bytes.resize(size as usize, 0);
     }
 }
 
-fn run(cases: u32, store: impl Fn() -> (Arc<dyn Dir>, Option<tempfile::TempDir>), suite: Suite, chunk_log2: u8, cache_bytes: usize) {
-    let config = ProptestConfig { cases, max_shrink_iters: 600, failure_persistence: None, ..ProptestConfig::default() };
-    let result =
-        TestRunner::new_with_rng(config, proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha))
-            .run(&prop::collection::vec(op(), 1..70), |ops| {
-                let (store, _guard) = store();
-                let mut run = Run::new(store, suite, chunk_log2, cache_bytes);
-                for op in ops {
-                    run.step(op);
-                }
-                run.reopen();
-                run.vault.close().unwrap();
-                Ok(())
-            });
+fn run(
+    cases: u32,
+    store: impl Fn() -> (Arc<dyn Dir>, Option<tempfile::TempDir>),
+    suite: Suite,
+    chunk_log2: u8,
+    cache_bytes: usize,
+) {
+    let config = ProptestConfig {
+        cases,
+        max_shrink_iters: 600,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let result = TestRunner::new_with_rng(
+        config,
+        proptest::test_runner::TestRng::deterministic_rng(
+            proptest::test_runner::RngAlgorithm::ChaCha,
+        ),
+    )
+    .run(&prop::collection::vec(op(), 1..70), |ops| {
+        let (store, _guard) = store();
+        let mut run = Run::new(store, suite, chunk_log2, cache_bytes);
+        for op in ops {
+            run.step(op);
+        }
+        run.reopen();
+        run.vault.close().unwrap();
+        Ok(())
+    });
     if let Err(e) = result {
         panic!("{e}");
     }
@@ -623,14 +715,16 @@ fn on_disk_large_chunks_aes() {
     run(CASES / 4, on_disk, Suite::Aes256Gcm, 18, 64 << 20);
 }
 
-/// Reading needs no handle that may write, and what a reader sees is what a writer wrote a moment ago.
+/// Reading needs no handle that may write, and what a reader sees is what a writer wrote a moment
+/// ago.
 #[test]
 fn a_reader_sees_what_is_not_committed_yet() {
     let (store, _guard) = in_memory();
     let mut run = Run::new(store, Suite::Aes256Gcm, 12, 64 << 20);
     run.create(b"file");
     run.step(Op::Write { file: Target::Handle(0), offset: 5000, len: 9000, seed: 3 });
-    let reader = at(&run.vault, b"file", |node| Ok(run.vault.open_file(node, READ)?.handle)).unwrap();
+    let reader =
+        at(&run.vault, b"file", |node| Ok(run.vault.open_file(node, READ)?.handle)).unwrap();
     let mut buf = vec![1; 20_000];
     let read = run.vault.read(reader, 0, &mut buf).unwrap();
     assert_bytes(&buf[..read], &run.model.inodes[&1].bytes, "file");
@@ -647,7 +741,10 @@ fn a_file_that_shrinks_from_chunks_to_nothing_has_no_tree() {
         let vault = vaults::open(store).unwrap();
         vaults::put(&vault, b"file", &pattern(1, 300_000)).unwrap();
         vaults::put(&vault, b"file", b"").unwrap();
-        at(&vault, b"file", |node| vault.setattr(node, &SetAttr { size: Some(300_000), ..SetAttr::default() })).unwrap();
+        at(&vault, b"file", |node| {
+            vault.setattr(node, &SetAttr { size: Some(300_000), ..SetAttr::default() })
+        })
+        .unwrap();
         assert_bytes(&vaults::get(&vault, b"file").unwrap(), &[0; 300_000], "file");
         assert_eq!(vaults::faults(&vault), Vec::<String>::new());
     }
@@ -655,8 +752,9 @@ fn a_file_that_shrinks_from_chunks_to_nothing_has_no_tree() {
 
 #[test]
 fn what_is_written_after_the_known_name_went_is_kept_under_the_other() {
-    // A file was opened by one of two hard links, that one was unlinked, the other had never been looked up: at the last close the file
-    // was taken for one without a name, and what had been written was dropped.
+    // A file was opened by one of two hard links, that one was unlinked, the other had never been
+    // looked up: at the last close the file was taken for one without a name, and what had been
+    // written was dropped.
     let (store, _guard) = in_memory();
     vaults::create(&store, Suite::Aes256Gcm, 18);
     let vault = vaults::open(store.clone()).unwrap();

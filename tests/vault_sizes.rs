@@ -1,4 +1,5 @@
-//! Sizes and names at the edges, sparse files, renamed directories, conflict copies of sync tools: through the library, on a real directory.
+//! Sizes and names at the edges, sparse files, renamed directories, conflict copies of sync tools:
+//! through the library, on a real directory.
 
 #[path = "fuzz/memory.rs"]
 mod memory;
@@ -10,11 +11,11 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use kithfs::backing::fault::{Calls, FaultPlan, FaultStore};
-use kithfs::backing::mem::MemStore;
-use kithfs::backing::os::OsDir;
-use kithfs::backing::{Kind, Seek};
 use kithfs::crypto::Suite;
+use kithfs::store::fault::{Calls, FaultPlan, FaultStore};
+use kithfs::store::mem::MemStore;
+use kithfs::store::os::OsDir;
+use kithfs::store::{Kind, Seek};
 use kithfs::vault::{Fallocate, NodeId, OpenFlags, ROOT, RenameMode, SetAttr, Sought, Vault};
 use tempfile::TempDir;
 use vaults::{Item, READ, READ_WRITE, at, get, mkdir, pattern, put, rename, symlink, tree};
@@ -55,7 +56,9 @@ impl OnDisk {
 
 #[test]
 fn sizes_at_the_edges() {
-    for (suite, chunk_log2) in [(Suite::Aes256Gcm, 18), (Suite::ChaCha20Poly1305, 12), (Suite::Aes256Gcm, 22)] {
+    for (suite, chunk_log2) in
+        [(Suite::Aes256Gcm, 18), (Suite::ChaCha20Poly1305, 12), (Suite::Aes256Gcm, 22)]
+    {
         let mut on = OnDisk::new(suite, chunk_log2);
         let name = |size: usize| format!("{size} bytes").into_bytes();
         for size in SIZES {
@@ -68,7 +71,10 @@ fn sizes_at_the_edges() {
         for _ in 0..2 {
             for size in SIZES {
                 assert_eq!(on.size(&name(size)), size as u64);
-                assert!(get(&on.vault, &name(size)).unwrap() == pattern(size as u64, size), "{size} bytes, chunks of 2^{chunk_log2}");
+                assert!(
+                    get(&on.vault, &name(size)).unwrap() == pattern(size as u64, size),
+                    "{size} bytes, chunks of 2^{chunk_log2}"
+                );
             }
             on.clean();
             on.reopen();
@@ -104,9 +110,13 @@ fn a_sparse_file_of_a_tebibyte() {
         on.reopen();
         assert_eq!(on.size(b"sparse"), SIZE);
         let stat = fs::metadata(on.cipher(b"sparse")).unwrap();
-        assert!(std::os::unix::fs::MetadataExt::blocks(&stat) * 512 < 4 << 20, "it takes little space");
+        assert!(
+            std::os::unix::fs::MetadataExt::blocks(&stat) * 512 < 4 << 20,
+            "it takes little space"
+        );
 
-        let handle = at(&on.vault, b"sparse", |node| Ok(on.vault.open_file(node, READ)?.handle)).unwrap();
+        let handle =
+            at(&on.vault, b"sparse", |node| Ok(on.vault.open_file(node, READ)?.handle)).unwrap();
         for (offset, len) in islands {
             let mut buf = vec![1; len + 8192];
             let from = offset.saturating_sub(4096);
@@ -129,17 +139,30 @@ fn a_sparse_file_of_a_tebibyte() {
         assert_eq!(seek(SIZE - 100, Seek::Hole).unwrap(), SIZE);
         assert_eq!(seek(SIZE, Seek::Data).unwrap_err().errno(), libc::ENXIO);
 
-        // While somebody may write, a hole is one only where a cache above has sent all that it held; data is data in any case.
-        let under_cache = |offset, what, sent: Range<u64>| on.vault.seek_under_cache(handle, offset, what, sent);
+        // While somebody may write, a hole is one only where a cache above has sent all that it
+        // held; data is data in any case.
+        let under_cache =
+            |offset, what, sent: Range<u64>| on.vault.seek_under_cache(handle, offset, what, sent);
         assert_eq!(under_cache(8192, Seek::Data, 0..0).unwrap(), Sought::At(second));
-        let writer = at(&on.vault, b"sparse", |node| Ok(on.vault.open_file(node, READ_WRITE)?.handle)).unwrap();
+        let writer =
+            at(&on.vault, b"sparse", |node| Ok(on.vault.open_file(node, READ_WRITE)?.handle))
+                .unwrap();
         assert_eq!(under_cache(second + 10, Seek::Data, 0..0).unwrap(), Sought::At(second + 10));
         assert_eq!(under_cache(8192, Seek::Data, 0..0).unwrap(), Sought::Unsent(8192..second));
-        assert_eq!(under_cache(8192, Seek::Data, 8193..second).unwrap(), Sought::Unsent(8192..second));
+        assert_eq!(
+            under_cache(8192, Seek::Data, 8193..second).unwrap(),
+            Sought::Unsent(8192..second)
+        );
         assert_eq!(under_cache(8192, Seek::Data, 4096..second).unwrap(), Sought::At(second));
-        assert_eq!(under_cache(second, Seek::Hole, 0..0).unwrap(), Sought::Unsent(end..SIZE - 4096));
+        assert_eq!(
+            under_cache(second, Seek::Hole, 0..0).unwrap(),
+            Sought::Unsent(end..SIZE - 4096)
+        );
         assert_eq!(under_cache(second, Seek::Hole, end..SIZE - 4096).unwrap(), Sought::At(end));
-        assert_eq!(under_cache(SIZE - 100, Seek::Hole, 0..SIZE).unwrap(), Sought::Unsent(SIZE..u64::MAX));
+        assert_eq!(
+            under_cache(SIZE - 100, Seek::Hole, 0..SIZE).unwrap(),
+            Sought::Unsent(SIZE..u64::MAX)
+        );
         assert_eq!(under_cache(SIZE - 100, Seek::Hole, SIZE..u64::MAX).unwrap(), Sought::At(SIZE));
         for what in [Seek::Data, Seek::Hole] {
             assert_eq!(under_cache(SIZE, what, 0..0).unwrap(), Sought::Unsent(SIZE..u64::MAX));
@@ -150,11 +173,17 @@ fn a_sparse_file_of_a_tebibyte() {
         on.clean();
 
         // A hole made over all of it leaves nothing, and costs no time for what is a hole already.
-        let handle = at(&on.vault, b"sparse", |node| Ok(on.vault.open_file(node, READ_WRITE)?.handle)).unwrap();
+        let handle =
+            at(&on.vault, b"sparse", |node| Ok(on.vault.open_file(node, READ_WRITE)?.handle))
+                .unwrap();
         on.vault.fallocate(handle, 0, SIZE, Fallocate::PunchHole).unwrap();
         on.vault.release(handle).unwrap();
-        let handle = at(&on.vault, b"sparse", |node| Ok(on.vault.open_file(node, READ)?.handle)).unwrap();
-        assert_eq!(on.vault.seek_data_hole(handle, 0, Seek::Data).unwrap_err().errno(), libc::ENXIO);
+        let handle =
+            at(&on.vault, b"sparse", |node| Ok(on.vault.open_file(node, READ)?.handle)).unwrap();
+        assert_eq!(
+            on.vault.seek_data_hole(handle, 0, Seek::Data).unwrap_err().errno(),
+            libc::ENXIO
+        );
         on.vault.release(handle).unwrap();
         on.clean();
     }
@@ -162,7 +191,8 @@ fn a_sparse_file_of_a_tebibyte() {
 
 #[test]
 fn one_write_of_many_megabytes_over_a_durable_file() {
-    // All of what a write replaced went into one journal record, which from 64 MiB on no replay would have read.
+    // All of what a write replaced went into one journal record, which from 64 MiB on no replay
+    // would have read.
     let mut on = OnDisk::new(Suite::Aes256Gcm, 18);
     put(&on.vault, b"file", &pattern(1, 80 << 20)).unwrap();
     on.reopen();
@@ -200,8 +230,12 @@ fn names_at_the_edges() {
     for name in before.keys().filter(|name| before[*name] == Item::Dir) {
         on.vault.rmdir(ROOT, name).unwrap();
     }
-    let left: Vec<_> = fs::read_dir(on.dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert!(left.iter().all(|n| !n.as_bytes().starts_with(b"+name-")), "sidecars go with their entries: {left:?}");
+    let left: Vec<_> =
+        fs::read_dir(on.dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(
+        left.iter().all(|n| !n.as_bytes().starts_with(b"+name-")),
+        "sidecars go with their entries: {left:?}"
+    );
     on.clean();
 }
 
@@ -227,12 +261,16 @@ fn renamed_directories() {
     mkdir(v, b"full").unwrap();
     put(v, b"full/other", b"5").unwrap();
     rename(v, b"full", b"full 2", RenameMode::Exchange).unwrap();
-    // Over a directory that holds control files only: its own record, a sidecar that was left behind.
+    // Over a directory that holds control files only: its own record, a sidecar that was left
+    // behind.
     mkdir(v, b"was renamed").unwrap();
     put(v, b"was renamed/x", b"").unwrap();
     rename(v, b"was renamed", b"bare", RenameMode::Replace).unwrap();
     at(v, b"bare", |node| v.unlink(node, b"x")).unwrap();
-    assert_eq!(rename(v, b"bare", b"full", RenameMode::Replace).unwrap_err().errno(), libc::ENOTEMPTY);
+    assert_eq!(
+        rename(v, b"bare", b"full", RenameMode::Replace).unwrap_err().errno(),
+        libc::ENOTEMPTY
+    );
     rename(v, &long, b"bare", RenameMode::Replace).unwrap();
 
     let before = tree(v).unwrap();
@@ -268,8 +306,8 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
 
 #[test]
 fn conflict_copies_show_and_read() {
-    // A conflict-copied directory was given an id of its own, under which none of its names could be read; and a long name went when
-    // the entry from which it was copied was removed.
+    // A conflict-copied directory was given an id of its own, under which none of its names could
+    // be read; and a long name went when the entry from which it was copied was removed.
     let mut on = OnDisk::new(Suite::Aes256Gcm, 18);
     let long = vec![b'l'; 190];
     put(&on.vault, b"file", b"file's").unwrap();
@@ -342,12 +380,19 @@ fn a_failure_is_told_when_the_file_is_closed() {
     let reader = Vault::open(
         OsDir::open(on.dir.path()).unwrap(),
         &vaults::owner(),
-        kithfs::vault::OpenOptions { read_only: true, lock: kithfs::vault::LockMode::None, ..Default::default() },
+        kithfs::vault::OpenOptions {
+            read_only: true,
+            lock: kithfs::vault::LockMode::None,
+            ..Default::default()
+        },
     )
     .unwrap();
     assert_eq!(&get(&reader, b"file").unwrap()[..7], b"changed");
     let flags = OpenFlags { write: true, ..READ };
-    assert_eq!(at(&reader, b"file", |node| reader.open_file(node, flags)).unwrap_err().errno(), libc::EROFS);
+    assert_eq!(
+        at(&reader, b"file", |node| reader.open_file(node, flags)).unwrap_err().errno(),
+        libc::EROFS
+    );
     assert_eq!(at(&reader, b"file", |node| Ok(reader.getattr(node)?.kind)).unwrap(), Kind::File);
     reader.close().unwrap();
     on.vault.release(handle).unwrap();
@@ -362,7 +407,8 @@ fn make_deep(vault: &Vault, depth: usize) -> Vec<NodeId> {
     nodes
 }
 
-/// Goes down a deep tree, and removes it from the bottom up, as `rm -r` does. Gives the store's calls.
+/// Goes down a deep tree, and removes it from the bottom up, as `rm -r` does. Gives the store's
+/// calls.
 fn calls_of_removal(depth: usize) -> u64 {
     let (store, plan) = (MemStore::new(), FaultPlan::new());
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
@@ -384,8 +430,8 @@ fn calls_of_removal(depth: usize) -> u64 {
     plan.count(Calls::All) - before
 }
 
-/// `rm -r` of 20,000 nested directories took over two minutes. Above the 512 directories of which a handle is kept, each step up opened all
-/// directories from the root on.
+/// `rm -r` of 20,000 nested directories took over two minutes. Above the 512 directories of which a
+/// handle is kept, each step up opened all directories from the root on.
 #[test]
 fn removing_a_deep_tree_takes_calls_in_proportion() {
     let [small, large] = [2000, 8000].map(|depth| (depth, calls_of_removal(depth)));
@@ -396,8 +442,9 @@ fn removing_a_deep_tree_takes_calls_in_proportion() {
     assert!(large.1 <= small.1 * 9 / 2, "{small:?} {large:?}");
 }
 
-/// The rollback memory worked out the place of a directory by recursion, from the root on at each change: a program that made 6,500 directories
-/// below each other ended the daemon, which had run out of stack, and each change before that took longer than the last.
+/// The rollback memory worked out the place of a directory by recursion, from the root on at each
+/// change: a program that made 6,500 directories below each other ended the daemon, which had run
+/// out of stack, and each change before that took longer than the last.
 #[test]
 fn deep_directories_do_not_end_a_vault_that_remembers() {
     let depth = 2500;
@@ -417,14 +464,16 @@ fn deep_directories_do_not_end_a_vault_that_remembers() {
 }
 
 fn put_in(vault: &Vault, parent: NodeId) {
-    let (attr, opened) = vault.create_file(&vaults::CALLER, parent, b"file", 0o600, READ_WRITE).unwrap();
+    let (attr, opened) =
+        vault.create_file(&vaults::CALLER, parent, b"file", 0o600, READ_WRITE).unwrap();
     vault.write(opened.handle, 0, b"text", false).unwrap();
     vault.release(opened.handle).unwrap();
     vault.forget(attr.node, 1);
 }
 
-/// The opening of a vault, a listing and a check each read a directory whole: a million entries that a storage host had put there took 134 MiB
-/// for a listing and 370 MiB for a check that had nothing to tell of them.
+/// The opening of a vault, a listing and a check each read a directory whole: a million entries
+/// that a storage host had put there took 134 MiB for a listing and 370 MiB for a check that had
+/// nothing to tell of them.
 #[test]
 fn memory_does_not_grow_with_foreign_entries() {
     let disk = OnDisk::new(Suite::Aes256Gcm, 12);
@@ -432,10 +481,13 @@ fn memory_does_not_grow_with_foreign_entries() {
     disk.vault.close().unwrap();
     let peaks = || {
         let mut vault = None;
-        let open = memory::peak_of(|| vault = Some(vaults::open(OsDir::open(disk.dir.path()).unwrap()).unwrap()));
+        let open = memory::peak_of(|| {
+            vault = Some(vaults::open(OsDir::open(disk.dir.path()).unwrap()).unwrap())
+        });
         let vault = vault.unwrap();
         let list = memory::peak_of(|| assert_eq!(vaults::entries(&vault, ROOT).unwrap().len(), 1));
-        let check = memory::peak_of(|| assert_eq!(vault.check(b"", &mut |_| {}).unwrap().faults, []));
+        let check =
+            memory::peak_of(|| assert_eq!(vault.check(b"", &mut |_| {}).unwrap().faults, []));
         vault.close().unwrap();
         [open, list, check]
     };

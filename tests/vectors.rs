@@ -1,9 +1,11 @@
-//! Golden vectors of every structure: `tests/vectors/<structure>/<scenario>.txt`, one scenario a file. `tests/vectors/README.md` says how
-//! they are written.
+//! Golden vectors of every structure: `tests/vectors/<structure>/<scenario>.txt`, one scenario a
+//! file. `tests/vectors/README.md` says how they are written.
 //!
 //! Rules that hold here
-//! * The vectors are what counts: they are committed, and the generator behind the ignored test never runs by itself.
-//! * Which failure a bad scenario must give was chosen by hand, from SPEC.md, and not taken from the program.
+//! * The vectors are what counts: they are committed, and the generator behind the ignored test
+//!   never runs by itself.
+//! * Which failure a bad scenario must give was chosen by hand, from SPEC.md, and not taken from
+//!   the program.
 
 #[path = "support/counting.rs"]
 mod counting;
@@ -26,11 +28,20 @@ fn root() -> PathBuf {
 /// Every scenario file with its structure (the name of its directory).
 fn scenarios() -> Vec<(String, PathBuf)> {
     let mut all = Vec::new();
-    for dir in std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()) {
+    for dir in std::fs::read_dir(root())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_dir())
+    {
         let structure = dir.file_name().unwrap().to_str().unwrap().to_owned();
         for file in std::fs::read_dir(&dir).unwrap() {
             let path = file.unwrap().path();
-            assert_eq!(path.extension().and_then(|e| e.to_str()), Some("txt"), "{}: only scenarios stand here", path.display());
+            assert_eq!(
+                path.extension().and_then(|e| e.to_str()),
+                Some("txt"),
+                "{}: only scenarios stand here",
+                path.display()
+            );
             all.push((structure.clone(), path));
         }
     }
@@ -56,16 +67,25 @@ fn every_vector_gives_what_it_expects() {
             Err(kind) => scenario.expect == *kind && scenario.fields.is_empty(),
         };
         if !right {
-            wrong.push(format!("{}: expects {} {:?}, gives {outcome:?}", path.display(), scenario.expect, scenario.fields));
+            wrong.push(format!(
+                "{}: expects {} {:?}, gives {outcome:?}",
+                path.display(),
+                scenario.expect,
+                scenario.fields
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let structures: Vec<&str> = seen.keys().map(String::as_str).collect();
     assert_eq!(structures, read::STRUCTURES);
-    assert!(seen.values().all(|(good, bad)| *good > 0 && *bad > 0), "each structure has scenarios of both kinds: {seen:?}");
+    assert!(
+        seen.values().all(|(good, bad)| *good > 0 && *bad > 0),
+        "each structure has scenarios of both kinds: {seen:?}"
+    );
 }
 
-/// Writes scenarios that are not there yet: `cargo test --test vectors write_new_vectors -- --ignored`. Those that are there are never touched.
+/// Writes scenarios that are not there yet: `cargo test --test vectors write_new_vectors --
+/// --ignored`. Those that are there are never touched.
 #[test]
 #[ignore = "writes files into the source tree"]
 fn write_new_vectors() {

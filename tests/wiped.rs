@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use kithfs::crypto::exchange::ExchangeSecret;
 use kithfs::crypto::{Random, Suite};
-use kithfs::sharing::{FoundParams, Founded, Member, Role, found};
+use kithfs::roster::{FoundParams, Founded, Member, Role, found};
 use members::{member, person};
 use vaults::Seeded;
 
@@ -27,11 +27,12 @@ struct Looking;
 /// Counts the secrets in a block that its owner has given up.
 fn look(block: *const u8, len: usize) {
     let Some(secrets) = SECRETS.get() else { return };
-    // SAFETY: the block is still allocated. It need not be initialised, so it is read as the bytes that are there, which is all that is
-    // asked of them.
+    // SAFETY: the block is still allocated. It need not be initialised, so it is read as the bytes
+    // that are there, which is all that is asked of them.
     let at = |i: usize| unsafe { block.add(i).read_volatile() };
     for start in 0..(len + 1).saturating_sub(32) {
-        let is_here = |secret: &&[u8; 32]| secret.iter().enumerate().all(|(i, byte)| at(start + i) == *byte);
+        let is_here =
+            |secret: &&[u8; 32]| secret.iter().enumerate().all(|(i, byte)| at(start + i) == *byte);
         if secrets.iter().find(is_here).is_some() {
             LEFT.fetch_add(1, Ordering::Relaxed);
         }
@@ -39,8 +40,8 @@ fn look(block: *const u8, len: usize) {
     LOOKED_AT.fetch_add(len, Ordering::Relaxed);
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; what is done besides allocates nothing. A block that grows is freed here, too,
-// because `realloc` is the one of the trait.
+// SAFETY: every call goes to the system's allocator unchanged; what is done besides allocates
+// nothing. A block that grows is freed here, too, because `realloc` is the one of the trait.
 unsafe impl GlobalAlloc for Looking {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise is passed on.
@@ -71,21 +72,33 @@ impl Random for Noted {
 
 #[test]
 fn no_secret_of_a_slot_stays_in_memory_that_was_given_back() {
-    // What the ephemeral key of a slot block gives with a member's key, from which his slot opens, was put into lists that were moved on:
-    // a copy for each member stayed behind in memory that was freed.
+    // What the ephemeral key of a slot block gives with a member's key, from which his slot opens,
+    // was put into lists that were moved on: a copy for each member stayed behind in memory that
+    // was freed.
     let ann = person(1);
-    let others: Vec<Member> = (2..42).map(|n| member(&person(n), Role::Reader, &n.to_string())).collect();
+    let others: Vec<Member> =
+        (2..42).map(|n| member(&person(n), Role::Reader, &n.to_string())).collect();
     let make = |random: &dyn Random| -> Founded {
-        let params = FoundParams { suite: Suite::Aes256Gcm, signed: true, isolated: false, chunk_log2: 14, name: "Ann", others: &others };
+        let params = FoundParams {
+            suite: Suite::Aes256Gcm,
+            signed: true,
+            isolated: false,
+            chunk_log2: 14,
+            name: "Ann",
+            others: &others,
+        };
         found(&ann, &params, random, 0).unwrap()
     };
     let noted = Noted(Seeded::new(1), parking_lot::Mutex::default());
     let first = make(&noted);
-    // The first number drawn is the public one of the descriptor; the folder key and the ephemeral secret follow.
-    let drawn: Vec<[u8; 32]> = noted.1.into_inner().iter().filter_map(|drawn| drawn[..].try_into().ok()).collect();
+    // The first number drawn is the public one of the descriptor; the folder key and the ephemeral
+    // secret follow.
+    let drawn: Vec<[u8; 32]> =
+        noted.1.into_inner().iter().filter_map(|drawn| drawn[..].try_into().ok()).collect();
     assert!(drawn.len() == 3 && first.descriptor.ends_with(&drawn[0]));
     let ephemeral = ExchangeSecret::from_bytes(&drawn[2]);
-    let shared = others.iter().map(|other| *ephemeral.diffie_hellman(&other.public.exchange).unwrap());
+    let shared =
+        others.iter().map(|other| *ephemeral.diffie_hellman(&other.public.exchange).unwrap());
     SECRETS.set(shared.chain([drawn[1], drawn[2]]).collect()).unwrap();
 
     LOOKING.store(true, Ordering::Release);

@@ -11,14 +11,21 @@ use super::error::Error;
 /// Asks at the terminal; `yes` answers beforehand.
 ///
 /// # Errors
-/// [`Error::CannotAsk`] where there is no terminal, [`Error::Declined`] where the answer is not yes.
+/// [`Error::CannotAsk`] where there is no terminal, [`Error::Declined`] where the answer is not
+/// yes.
 pub fn confirm(question: &str, yes: bool) -> Result<(), Error> {
     if yes {
         return Ok(());
     }
-    let mut terminal = File::options().read(true).write(true).open("/dev/tty").map_err(|_| Error::CannotAsk(question.to_owned()))?;
+    let mut terminal = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/tty")
+        .map_err(|_| Error::CannotAsk(question.to_owned()))?;
     let failed = |source| Error::Os { op: "ask at the terminal", source };
-    write!(terminal, "{} [y/N] ", Line(question)).and_then(|()| terminal.flush()).map_err(failed)?;
+    write!(terminal, "{} [y/N] ", Line(question))
+        .and_then(|()| terminal.flush())
+        .map_err(failed)?;
     let mut answer = String::new();
     BufReader::new(terminal).read_line(&mut answer).map_err(failed)?;
     if is_yes(&answer) { Ok(()) } else { Err(Error::Declined) }

@@ -1,9 +1,9 @@
 //! How bytes, paths, times and modes are shown.
 //!
 //! Rules that hold here
-//! * What goes to a terminal or a log holds no control characters: a file name must not be able to move the cursor, change colours or
-//!   begin a line. A name is shown by [`Shown`]. Messages, output and log lines are escaped by [`Line`] where they are written, whatever is in
-//!   them.
+//! * What goes to a terminal or a log holds no control characters: a file name must not be able to
+//!   move the cursor, change colours or begin a line. A name is shown by [`Shown`]. Messages,
+//!   output and log lines are escaped by [`Line`] where they are written, whatever is in them.
 //! * Times are UTC, so that output is the same on each machine.
 
 use std::ffi::OsString;
@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::backing::{Kind, Timestamp};
+use crate::store::{Kind, Timestamp};
 
-/// Bytes as text for people: UTF-8 as it is, control characters, backslashes and bytes that are not UTF-8 as `\xNN` (a backslash as `\\`).
+/// Bytes as text for people: UTF-8 as it is, control characters, backslashes and bytes that are not
+/// UTF-8 as `\xNN` (a backslash as `\\`).
 pub struct Shown<'a>(pub &'a [u8]);
 
 impl fmt::Display for Shown<'_> {
@@ -30,7 +31,8 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// A text as one line for people: control characters and invisible ones as `\xNN`. A backslash stays, for names in it are [`Shown`] already.
+/// A text as one line for people: control characters and invisible ones as `\xNN`. A backslash
+/// stays, for names in it are [`Shown`] already.
 pub struct Line<'a>(pub &'a str);
 
 impl fmt::Display for Line<'_> {
@@ -39,8 +41,8 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// JSON of the same value without control characters but line ends, and without invisible ones: within strings, where alone they can be,
-/// they become `\uNNNN`.
+/// JSON of the same value without control characters but line ends, and without invisible ones:
+/// within strings, where alone they can be, they become `\uNNNN`.
 pub fn json(json: &str) -> String {
     json.chars().fold(String::with_capacity(json.len()), |mut text, c| {
         if c == '\n' || !is_hidden(c) {
@@ -68,8 +70,9 @@ fn write_visible(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
     c.encode_utf8(&mut bytes).bytes().try_for_each(|byte| write!(f, "\\x{byte:02x}"))
 }
 
-/// Characters that turn the direction of a line or cannot be seen: they make one name look like another. Those that Unicode has displays
-/// ignore, and blank letters; but for the one that is in the names of many emoji (U+FE0F).
+/// Characters that turn the direction of a line or cannot be seen: they make one name look like
+/// another. Those that Unicode has displays ignore, and blank letters; but for the one that is in
+/// the names of many emoji (U+FE0F).
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
@@ -83,8 +86,9 @@ pub fn path(path: &Path) -> Shown<'_> {
     Shown(path.as_os_str().as_bytes())
 }
 
-/// A path or name as one word of a command line, for hints that are to be followed: in quotes where a shell would take it for more.
-/// What cannot be shown in that way is shown as [`Shown`], and cannot be copied.
+/// A path or name as one word of a command line, for hints that are to be followed: in quotes where
+/// a shell would take it for more. What cannot be shown in that way is shown as [`Shown`], and
+/// cannot be copied.
 pub fn word(bytes: &[u8]) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+=:,@%".contains(byte);
     let shown = Shown(bytes).to_string();
@@ -173,16 +177,22 @@ fn digit(c: u8) -> Option<u8> {
 pub fn utc(secs: i64) -> String {
     let (days, rest) = (secs.div_euclid(86_400), secs.rem_euclid(86_400));
     let (year, month, day) = civil_from_days(days);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+    format!(
+        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}Z",
+        rest / 3600,
+        rest / 60 % 60,
+        rest % 60
+    )
 }
 
-/// Day of the proleptic Gregorian calendar from days since 1970-01-01, counting years from March so that the leap day is a year's last
-/// (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+/// Day of the proleptic Gregorian calendar from days since 1970-01-01, counting years from March so
+/// that the leap day is a year's last (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
 fn civil_from_days(days: i64) -> (i64, u32, u32) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let day_of_era = days.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
@@ -208,7 +218,9 @@ pub fn mode(kind: Kind, perm: u32) -> String {
         Kind::BlockDevice => 'b',
         Kind::CharDevice => 'c',
     });
-    for (shift, special, set, unset) in [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')] {
+    for (shift, special, set, unset) in
+        [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')]
+    {
         let bits = perm >> shift;
         text.push(if bits & 4 != 0 { 'r' } else { '-' });
         text.push(if bits & 2 != 0 { 'w' } else { '-' });
@@ -228,8 +240,14 @@ mod tests {
 
     #[test]
     fn one_of_a_thing_is_not_many() {
-        assert_eq!(["file", "directory", "pass"].map(|one| count(1u64, one)), ["1 file", "1 directory", "1 pass"]);
-        assert_eq!(["file", "directory", "pass"].map(|one| count(0u64, one)), ["0 files", "0 directories", "0 passes"]);
+        assert_eq!(
+            ["file", "directory", "pass"].map(|one| count(1u64, one)),
+            ["1 file", "1 directory", "1 pass"]
+        );
+        assert_eq!(
+            ["file", "directory", "pass"].map(|one| count(0u64, one)),
+            ["0 files", "0 directories", "0 passes"]
+        );
     }
 
     #[test]
@@ -246,7 +264,10 @@ mod tests {
     fn a_line_is_one_line_and_keeps_what_is_escaped() {
         let name = Shown(b"a\nb\\").to_string();
         assert_eq!(Line(&name).to_string(), name);
-        assert_eq!(Line("host\r\nkithfs: forged \x1b[2J\u{202e}").to_string(), "host\\x0d\\x0akithfs: forged \\x1b[2J\\xe2\\x80\\xae");
+        assert_eq!(
+            Line("host\r\nkithfs: forged \x1b[2J\u{202e}").to_string(),
+            "host\\x0d\\x0akithfs: forged \\x1b[2J\\xe2\\x80\\xae"
+        );
     }
 
     #[test]
@@ -260,9 +281,18 @@ mod tests {
     #[test]
     fn a_name_that_looks_like_another_one_is_told_from_it() {
         // A member "Ann" with a letter at the end that no terminal shows stood in lists as Ann.
-        for invisible in
-            ['\u{ad}', '\u{34f}', '\u{61c}', '\u{200d}', '\u{2064}', '\u{206f}', '\u{3164}', '\u{ffa0}', '\u{e0041}', '\u{fe00}']
-        {
+        for invisible in [
+            '\u{ad}',
+            '\u{34f}',
+            '\u{61c}',
+            '\u{200d}',
+            '\u{2064}',
+            '\u{206f}',
+            '\u{3164}',
+            '\u{ffa0}',
+            '\u{e0041}',
+            '\u{fe00}',
+        ] {
             let shown = Shown(format!("Ann{invisible}").as_bytes()).to_string();
             assert!(shown.starts_with("Ann\\x") && shown.is_ascii(), "{shown}");
         }
@@ -271,7 +301,8 @@ mod tests {
 
     #[test]
     fn a_word_of_a_hint_can_be_copied() {
-        // `mkdir my plain` was the hint for a mount point "my plain"; followed, it made two directories and no mount point.
+        // `mkdir my plain` was the hint for a mount point "my plain"; followed, it made two
+        // directories and no mount point.
         for (given, shown) in [
             ("/a/b-c.d", "/a/b-c.d"),
             ("my plain", "'my plain'"),
@@ -294,7 +325,10 @@ mod tests {
             assert_eq!(serde_json::from_str::<JsonPath>(&text).unwrap(), path, "{text}");
         }
         assert_eq!(serde_json::to_string(&JsonPath::from_bytes(b"/v")).unwrap(), "\"/v\"");
-        assert_eq!(serde_json::to_string(&JsonPath::from_bytes(b"\xff")).unwrap(), "{\"hex\":\"ff\"}");
+        assert_eq!(
+            serde_json::to_string(&JsonPath::from_bytes(b"\xff")).unwrap(),
+            "{\"hex\":\"ff\"}"
+        );
         assert!(serde_json::from_str::<JsonPath>("{\"hex\":\"f\"}").is_err());
         assert!(serde_json::from_str::<JsonPath>("{\"hex\":\"+f\"}").is_err());
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use super::display::{Shown, path as shown};
-use crate::sharing::{ContactError, InvitationError, PublicTextError};
+use crate::roster::{ContactError, InvitationError, PublicTextError};
 
 /// A failure of the command line.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +92,8 @@ pub enum Error {
         /// The mount point.
         mountpoint: PathBuf,
     },
-    /// Others may enter the mount, and one of them can change the owners and modes of what is stored.
+    /// Others may enter the mount, and one of them can change the owners and modes of what is
+    /// stored.
     #[error("mount {}: with allow_other, {who} could read all files in it", shown(vault))]
     ForeignStore {
         /// The vault.
@@ -155,7 +156,10 @@ pub enum Error {
         slot: u16,
     },
     /// It is not clear which slot to replace.
-    #[error("change passphrase of {}: it is not clear which of {count} passphrases is to be replaced", shown(path))]
+    #[error(
+        "change passphrase of {}: it is not clear which of {count} passphrases is to be replaced",
+        shown(path)
+    )]
     WhichSlot {
         /// The identity.
         path: PathBuf,
@@ -233,7 +237,11 @@ pub enum Error {
     #[error("contact {}: nobody has compared the fingerprint", Shown(.0.as_bytes()))]
     ContactNotVerified(String),
     /// The path is inside of a share, where the share's own folder is needed.
-    #[error("share {}: it is no share of its own; it belongs to that of {}", shown(path), shown(vault))]
+    #[error(
+        "share {}: it is no share of its own; it belongs to that of {}",
+        shown(path),
+        shown(vault)
+    )]
     NotAShare {
         /// The path.
         path: PathBuf,

@@ -2,7 +2,8 @@
 //!
 //! Rules that hold here
 //! * A number never changes its meaning and is never used again for another one.
-//! * The table of the man page, of `kithfs exit-codes` and of the README is made from [`Exit::ALL`].
+//! * The table of the man page, of `kithfs exit-codes` and of the README is made from
+//!   [`Exit::ALL`].
 
 /// How a command ended. The number is that of the process's exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,25 +87,39 @@ impl Exit {
     pub fn meaning(self) -> &'static str {
         match self {
             Exit::Ok => "done; for fsck: no fault found, or none left by the repair",
-            Exit::Failure => "failed for another reason than those below, or some of the files of an import or export failed",
+            Exit::Failure => {
+                "failed for another reason than those below, or some of the files of an import or export failed"
+            }
             Exit::Usage => "the command line is wrong",
-            Exit::WrongSecret => "wrong passphrase, recovery code or key file, or none was given; or the identity has no access",
+            Exit::WrongSecret => {
+                "wrong passphrase, recovery code or key file, or none was given; or the identity has no access"
+            }
             Exit::VaultMissing => "the vault does not exist",
             Exit::NotAVault => "the directory is not a kithfs vault",
             Exit::NewerVersion => "the vault was made by a newer version of kithfs",
-            Exit::MountPoint => "the mount point cannot be used: missing, not empty, or vault and mount point lie in one another",
-            Exit::NoFuse => "FUSE is not available: no /dev/fuse, no fusermount3, or one of them refuses what was asked for",
+            Exit::MountPoint => {
+                "the mount point cannot be used: missing, not empty, or vault and mount point lie in one another"
+            }
+            Exit::NoFuse => {
+                "FUSE is not available: no /dev/fuse, no fusermount3, or one of them refuses what was asked for"
+            }
             Exit::InUse => "the vault is already mounted or in use; the message names the process",
-            Exit::Corrupt => "the vault is damaged or was tampered with: something in it cannot be authenticated",
+            Exit::Corrupt => {
+                "the vault is damaged or was tampered with: something in it cannot be authenticated"
+            }
             Exit::ReadOnly => "the vault, or the place where it lies, can only be read",
-            Exit::NotFound => "no such path in the vault, no such slot, or nothing is mounted there",
+            Exit::NotFound => {
+                "no such path in the vault, no such slot, or nothing is mounted there"
+            }
             Exit::Busy => "the mount is busy; the message names the processes",
             Exit::NotTrusted => {
                 "nothing vouches for a key, an invitation or a share, or its key has changed; or the question about it was answered with no"
             }
             Exit::FaultsFound => "fsck: faults were found; with --repair: some are left",
             Exit::CouldNotCheck => "fsck: the check could not run, or not to its end",
-            Exit::RolledBack => "rollback: something in the vault is older than it was, or gone, or could not be compared",
+            Exit::RolledBack => {
+                "rollback: something in the vault is older than it was, or gone, or could not be compared"
+            }
             Exit::Residue => {
                 "fsck: no damage was found, but what a crash leaves behind, which --repair clears; with --repair: some of it is left"
             }

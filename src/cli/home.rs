@@ -1,5 +1,5 @@
-//! Where this user keeps what is his alone: identity and contacts below the configuration directory, what was seen of shares below the
-//! state directory (XDG Base Directory Specification).
+//! Where this user keeps what is his alone: identity and contacts below the configuration
+//! directory, what was seen of shares below the state directory (XDG Base Directory Specification).
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
@@ -9,10 +9,16 @@ use std::path::{Path, PathBuf};
 use super::error::Error;
 
 /// What of the environment decides.
-fn base(variable: Option<OsString>, home: Option<OsString>, below_home: &str) -> Result<PathBuf, Error> {
+fn base(
+    variable: Option<OsString>,
+    home: Option<OsString>,
+    below_home: &str,
+) -> Result<PathBuf, Error> {
     let absolute = |value: OsString| Some(PathBuf::from(value)).filter(|path| path.is_absolute());
     // a relative path in the variable does not count, says the specification
-    let dir = variable.and_then(absolute).or_else(|| home.and_then(absolute).map(|home| home.join(below_home)));
+    let dir = variable
+        .and_then(absolute)
+        .or_else(|| home.and_then(absolute).map(|home| home.join(below_home)));
     dir.map(|dir| dir.join("kithfs")).ok_or(Error::NoHome)
 }
 
@@ -62,12 +68,17 @@ pub fn make_parent(path: &Path) -> Result<(), Error> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)
 }
 
-/// Refuses a file of contacts or of shares that somebody else could have written: whoever writes there decides whose key is whose.
+/// Refuses a file of contacts or of shares that somebody else could have written: whoever writes
+/// there decides whose key is whose.
 ///
 /// # Errors
 /// It belongs to another user than this one and root, or group or others may write to it.
 pub fn check_private(path: &Path, metadata: &std::fs::Metadata) -> Result<(), Error> {
-    if is_private(metadata.uid(), metadata.mode()) { Ok(()) } else { Err(Error::WritableByOthers(path.to_owned())) }
+    if is_private(metadata.uid(), metadata.mode()) {
+        Ok(())
+    } else {
+        Err(Error::WritableByOthers(path.to_owned()))
+    }
 }
 
 /// Whether nobody but this user and root can write to an object with this owner and mode.
@@ -86,11 +97,19 @@ mod tests {
 
     #[test]
     fn the_variable_goes_before_the_home_and_counts_only_where_it_is_absolute() {
-        let base = |variable: Option<&str>, home: Option<&str>| base(variable.map(Into::into), home.map(Into::into), ".config");
+        let base = |variable: Option<&str>, home: Option<&str>| {
+            base(variable.map(Into::into), home.map(Into::into), ".config")
+        };
         assert_eq!(base(None, Some("/home/ann")).unwrap(), Path::new("/home/ann/.config/kithfs"));
         assert_eq!(base(Some("/c"), Some("/home/ann")).unwrap(), Path::new("/c/kithfs"));
-        assert_eq!(base(Some("c"), Some("/home/ann")).unwrap(), Path::new("/home/ann/.config/kithfs"));
-        assert_eq!(base(Some(""), Some("/home/ann")).unwrap(), Path::new("/home/ann/.config/kithfs"));
+        assert_eq!(
+            base(Some("c"), Some("/home/ann")).unwrap(),
+            Path::new("/home/ann/.config/kithfs")
+        );
+        assert_eq!(
+            base(Some(""), Some("/home/ann")).unwrap(),
+            Path::new("/home/ann/.config/kithfs")
+        );
         assert!(matches!(base(None, None), Err(Error::NoHome)));
         assert!(matches!(base(None, Some("")), Err(Error::NoHome)));
     }

@@ -1,10 +1,12 @@
 //! Identity files: where they are, and unlocking them with what was given.
 //!
 //! Rules that hold here
-//! * An identity file is a name in an open directory ([`Place`]). It is read, locked and replaced through that directory, so that no path is
-//!   resolved a second time: the storage host cannot turn a command to another file by a link.
+//! * An identity file is a name in an open directory ([`Place`]). It is read, locked and replaced
+//!   through that directory, so that no path is resolved a second time: the storage host cannot
+//!   turn a command to another file by a link.
 //! * Only a regular file is read, through one descriptor. A FIFO does not block.
-//! * Links are followed once, for a file that the user has named or keeps in the home, and never for a vault's own identity.
+//! * Links are followed once, for a file that the user has named or keeps in the home, and never
+//!   for a vault's own identity.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,11 +17,11 @@ use super::error::Error;
 use super::report::{Failure, of_identity};
 use super::secret::{Given, SecretBytes, Source};
 use super::{home, kdf};
-use crate::backing::os::OsDir;
-use crate::backing::{Access, Dir, Stat};
 use crate::crypto::Argon2Params;
 use crate::format::identity::MAX_LEN;
-use crate::sharing::{Identity, IdentityFile, NewSlot, RecoveryCode, RecoveryTextError, Secret};
+use crate::roster::{Identity, IdentityFile, NewSlot, RecoveryCode, RecoveryTextError, Secret};
+use crate::store::os::OsDir;
+use crate::store::{Access, Dir, Stat};
 use crate::vault::IDENTITY_FILE;
 
 /// A name in an open directory at which an identity file is expected.
@@ -55,15 +57,26 @@ impl Place {
     /// Those of resolving the path; what is there is no regular file.
     pub fn named(given: &Path) -> Result<Place, Error> {
         let open = || -> io::Result<Place> {
-            // Also where the path is that of a descriptor, as of a pipe, which has no name in any directory.
+            // Also where the path is that of a descriptor, as of a pipe, which has no name in any
+            // directory.
             if !given.metadata()?.is_file() {
                 return Err(not_a_file());
             }
             let path = given.canonicalize()?;
-            let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Err(not_a_file()) };
-            Ok(Place { dir: OsDir::open(dir)?, name: name.as_encoded_bytes().into(), path: given.to_owned() })
+            let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+                return Err(not_a_file());
+            };
+            Ok(Place {
+                dir: OsDir::open(dir)?,
+                name: name.as_encoded_bytes().into(),
+                path: given.to_owned(),
+            })
         };
-        open().map_err(|source| Error::Secret { op: "read identity", path: given.to_owned(), source })
+        open().map_err(|source| Error::Secret {
+            op: "read identity",
+            path: given.to_owned(),
+            source,
+        })
     }
 
     /// Reads the file.
@@ -95,7 +108,8 @@ impl Place {
     }
 }
 
-/// Whether an object was not opened because it is a link, a directory, a FIFO, a socket or a device.
+/// Whether an object was not opened because it is a link, a directory, a FIFO, a socket or a
+/// device.
 fn is_not_a_file(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENXIO | libc::EISDIR))
 }
@@ -104,8 +118,8 @@ fn not_a_file() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
 }
 
-/// Reads the identity that is meant: the given one, else the own one of the vault at `vault`, whose directory `store` is open, else this
-/// user's.
+/// Reads the identity that is meant: the given one, else the own one of the vault at `vault`, whose
+/// directory `store` is open, else this user's.
 ///
 /// # Errors
 /// There is none of them, or it cannot be read.
@@ -122,8 +136,8 @@ pub fn find(given: Option<&Path>, store: &Arc<dyn Dir>, vault: &Path) -> Result<
     }
 }
 
-/// Reads the own identity of the vault at `vault`, whose directory `store` is open. `None` where it has none; a link or a FIFO of that name
-/// is none.
+/// Reads the own identity of the vault at `vault`, whose directory `store` is open. `None` where it
+/// has none; a link or a FIFO of that name is none.
 ///
 /// # Errors
 /// It cannot be read.
@@ -163,7 +177,10 @@ impl Locked {
         }
         match mistyped {
             Some(mistyped) => Err(mistyped.into()),
-            None => Err(of_identity(failure.expect("there is one candidate at least"), &self.place.path)),
+            None => Err(of_identity(
+                failure.expect("there is one candidate at least"),
+                &self.place.path,
+            )),
         }
     }
 }
@@ -185,8 +202,13 @@ fn candidates(given: Given) -> Result<Candidates, Failure> {
             let passphrase = Secret::Passphrase(bytes.into_inner());
             match code {
                 // a code takes no time to try, so it goes first
-                Ok(code) => Candidates { secrets: vec![Secret::RecoveryCode(code), passphrase], mistyped: None },
-                Err(error @ RecoveryTextError::Mistyped) => Candidates { secrets: vec![passphrase], mistyped: Some(error) },
+                Ok(code) => Candidates {
+                    secrets: vec![Secret::RecoveryCode(code), passphrase],
+                    mistyped: None,
+                },
+                Err(error @ RecoveryTextError::Mistyped) => {
+                    Candidates { secrets: vec![passphrase], mistyped: Some(error) }
+                }
                 Err(_) => only(passphrase),
             }
         }

@@ -11,18 +11,19 @@ use super::error::Error;
 use super::report::{Failure, note};
 use crate::crypto::password::{self, Argon2Params};
 use crate::format::identity::SlotKind;
-use crate::sharing::IdentityFile;
+use crate::roster::IdentityFile;
 
 /// How long an unlock is to take.
 const WANTED: Duration = Duration::from_secs(1);
 
-/// What a measurement must not go below, in KiB times passes: two passes over the default memory. A machine that is slow or busy at the
-/// moment would choose a cost that protects for as long as the passphrase is in use. It is well above what RFC 9106 recommends where
-/// memory is short, three passes over 64 MiB.
+/// What a measurement must not go below, in KiB times passes: two passes over the default memory. A
+/// machine that is slow or busy at the moment would choose a cost that protects for as long as the
+/// passphrase is in use. It is well above what RFC 9106 recommends where memory is short, three
+/// passes over 64 MiB.
 const FLOOR: u64 = 2 * Argon2Params::DEFAULT.memory_kib as u64;
 
-/// What a measurement must not go above, in KiB times passes: 16 passes over the default memory, which take about a second on a large
-/// machine.
+/// What a measurement must not go above, in KiB times passes: 16 passes over the default memory,
+/// which take about a second on a large machine.
 const CEILING: u64 = 16 * Argon2Params::DEFAULT.memory_kib as u64;
 
 /// Variable that allows any cost of a passphrase.
@@ -33,11 +34,14 @@ pub const ALLOW_COST_VARIABLE: &str = "KITHFS_ALLOW_KDF_COST";
 /// # Errors
 /// The memory cannot be had.
 pub fn choose(args: &KdfArgs) -> Result<Argon2Params, Failure> {
-    let memory_kib = args.kdf_memory.map_or_else(|| default_memory_kib(available_kib()), |mib| mib << 10);
+    let memory_kib =
+        args.kdf_memory.map_or_else(|| default_memory_kib(available_kib()), |mib| mib << 10);
     let one_pass = Argon2Params { memory_kib, passes: 1, ..Argon2Params::DEFAULT };
     let passes = match args.kdf_passes {
         Some(passes) => passes,
-        None => passes_for(time_of(&one_pass)?).min(most_passes(memory_kib)).max(least_passes(memory_kib)),
+        None => passes_for(time_of(&one_pass)?)
+            .min(most_passes(memory_kib))
+            .max(least_passes(memory_kib)),
     };
     Ok(Argon2Params { passes, ..one_pass })
 }
@@ -54,9 +58,10 @@ struct Cost {
 impl Cost {
     fn of(file: &IdentityFile) -> Cost {
         file.slots().fold(Cost { memory_kib: 0, work: 0 }, |cost, slot| match slot.kind {
-            SlotKind::Passphrase(params) => {
-                Cost { memory_kib: cost.memory_kib.max(params.memory_kib), work: cost.work.saturating_add(params.work()) }
-            }
+            SlotKind::Passphrase(params) => Cost {
+                memory_kib: cost.memory_kib.max(params.memory_kib),
+                work: cost.work.saturating_add(params.work()),
+            },
             SlotKind::RecoveryCode | SlotKind::KeyFile => cost,
         })
     }
@@ -67,8 +72,9 @@ impl Cost {
     }
 }
 
-/// Allows trying a passphrase on an identity, unless the file makes that cost more than kithfs itself would choose. Nothing in the file is proven
-/// before it is unlocked, and the storage host may have set the cost. Then the user is asked, or has allowed it beforehand.
+/// Allows trying a passphrase on an identity, unless the file makes that cost more than kithfs
+/// itself would choose. Nothing in the file is proven before it is unlocked, and the storage host
+/// may have set the cost. Then the user is asked, or has allowed it beforehand.
 ///
 /// # Errors
 /// [`Error::CostlyIdentity`] where there is no terminal to ask at, and those of [`confirm`].
@@ -78,7 +84,8 @@ pub fn allow(file: &IdentityFile, path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     // measured only now, so that no other unlock waits for it
-    let seconds = time_of(&Argon2Params::MIN)?.as_secs_f64() * cost.work as f64 / Argon2Params::MIN.work() as f64;
+    let seconds = time_of(&Argon2Params::MIN)?.as_secs_f64() * cost.work as f64
+        / Argon2Params::MIN.work() as f64;
     let (mib, seconds) = (cost.memory_kib >> 10, seconds.round() as u64);
     let question = format!(
         "A passphrase takes {mib} MiB of memory and about {seconds} s to try on {}. kithfs chooses far less; the storage host may have set that. Try it?",
@@ -101,10 +108,13 @@ pub fn note_cost(file: &IdentityFile) {
 
 /// Whether the variable is set to anything but a no.
 fn is_allowed(value: Option<&OsStr>) -> bool {
-    value.is_some_and(|value| !["", "0", "n", "no", "f", "false", "off"].iter().any(|no| value.eq_ignore_ascii_case(no)))
+    value.is_some_and(|value| {
+        !["", "0", "n", "no", "f", "false", "off"].iter().any(|no| value.eq_ignore_ascii_case(no))
+    })
 }
 
-/// 256 MiB; where less than four times as much is free, a quarter of it, but never less than the minimum.
+/// 256 MiB; where less than four times as much is free, a quarter of it, but never less than the
+/// minimum.
 fn default_memory_kib(available_kib: Option<u64>) -> u32 {
     let most = Argon2Params::DEFAULT.memory_kib;
     let Some(available) = available_kib else { return most };
@@ -129,11 +139,13 @@ fn most_passes(memory_kib: u32) -> u32 {
 }
 
 fn within_bounds(passes: u64) -> u32 {
-    u32::try_from(passes).unwrap_or(u32::MAX).clamp(Argon2Params::MIN.passes, Argon2Params::MAX.passes)
+    u32::try_from(passes)
+        .unwrap_or(u32::MAX)
+        .clamp(Argon2Params::MIN.passes, Argon2Params::MAX.passes)
 }
 
-/// The better of two runs: the first one pays for memory that is touched for the first time, and a busy moment must not make every guess
-/// cheaper for good.
+/// The better of two runs: the first one pays for memory that is touched for the first time, and a
+/// busy moment must not make every guess cheaper for good.
 fn time_of(params: &Argon2Params) -> Result<Duration, Failure> {
     let run = || -> Result<Duration, Failure> {
         let start = Instant::now();
@@ -177,34 +189,61 @@ mod tests {
 
     #[test]
     fn a_busy_machine_does_not_make_a_passphrase_cheap() {
-        // One pass that took five seconds, because other work was in the way, gave a single pass for good.
+        // One pass that took five seconds, because other work was in the way, gave a single pass
+        // for good.
         for (memory_mib, least) in [(256, 2), (128, 4), (32, 16), (200, 3), (512, 1), (4096, 1)] {
             let memory_kib = memory_mib << 10;
-            assert_eq!(passes_for(Duration::from_secs(5)).max(least_passes(memory_kib)), least, "{memory_mib} MiB");
+            assert_eq!(
+                passes_for(Duration::from_secs(5)).max(least_passes(memory_kib)),
+                least,
+                "{memory_mib} MiB"
+            );
             let chosen = Argon2Params { memory_kib, passes: least, ..Argon2Params::DEFAULT };
             chosen.validate().unwrap();
-            assert!(u64::from(memory_kib) * u64::from(least) > 2 * 3 * (64 << 10), "above RFC 9106's three passes over 64 MiB");
+            assert!(
+                u64::from(memory_kib) * u64::from(least) > 2 * 3 * (64 << 10),
+                "above RFC 9106's three passes over 64 MiB"
+            );
         }
     }
 
     #[test]
     fn the_choice_for_a_new_passphrase_is_unlocked_without_a_question() {
-        // The passes that fit into a second were bounded by the format alone, at 64: a fast machine chose what another one would ask about.
+        // The passes that fit into a second were bounded by the format alone, at 64: a fast machine
+        // chose what another one would ask about.
         for memory_mib in [32, 100, 256] {
             let memory_kib = memory_mib << 10;
-            let passes = passes_for(Duration::ZERO).min(most_passes(memory_kib)).max(least_passes(memory_kib));
+            let passes = passes_for(Duration::ZERO)
+                .min(most_passes(memory_kib))
+                .max(least_passes(memory_kib));
             let work = 2 * Argon2Params { memory_kib, passes, lanes: 4 }.work();
-            assert!(Cost { memory_kib, work }.is_usual(), "two passphrases of {memory_mib} MiB and {passes} passes");
+            assert!(
+                Cost { memory_kib, work }.is_usual(),
+                "two passphrases of {memory_mib} MiB and {passes} passes"
+            );
         }
-        let dear = |memory_mib: u32, passes: u64| Cost { memory_kib: memory_mib << 10, work: (u64::from(memory_mib) << 10) * passes };
-        assert!(dear(512, 16).is_usual() && !dear(513, 1).is_usual() && !dear(256, 33).is_usual() && !dear(32, 257).is_usual());
+        let dear = |memory_mib: u32, passes: u64| Cost {
+            memory_kib: memory_mib << 10,
+            work: (u64::from(memory_mib) << 10) * passes,
+        };
+        assert!(
+            dear(512, 16).is_usual()
+                && !dear(513, 1).is_usual()
+                && !dear(256, 33).is_usual()
+                && !dear(32, 257).is_usual()
+        );
     }
 
     #[test]
     fn the_variable_allows_unless_it_says_no() {
-        for (value, allowed) in
-            [(None, false), (Some(""), false), (Some("0"), false), (Some("No"), false), (Some("1"), true), (Some("yes"), true)]
-        {
+        for (value, allowed) in [
+            (None, false),
+            (Some(""), false),
+            (Some("0"), false),
+            (Some("No"), false),
+            (Some("1"), true),
+            (Some("yes"), true),
+        ] {
             assert_eq!(is_allowed(value.map(OsStr::new)), allowed, "{value:?}");
         }
     }
@@ -212,12 +251,18 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_taken() {
         let args = KdfArgs { kdf_memory: Some(32), kdf_passes: Some(2) };
-        assert_eq!(choose(&args).unwrap(), Argon2Params { memory_kib: 32 << 10, passes: 2, lanes: 4 });
+        assert_eq!(
+            choose(&args).unwrap(),
+            Argon2Params { memory_kib: 32 << 10, passes: 2, lanes: 4 }
+        );
     }
 
     #[test]
     fn meminfo_is_read() {
-        assert_eq!(parse_available("MemTotal:  10 kB\nMemAvailable:    24000000 kB\n"), Some(24_000_000));
+        assert_eq!(
+            parse_available("MemTotal:  10 kB\nMemAvailable:    24000000 kB\n"),
+            Some(24_000_000)
+        );
         assert_eq!(parse_available("MemTotal: 10 kB\n"), None);
     }
 }

@@ -1,8 +1,10 @@
 //! Where log lines go: stderr in the foreground, the journal or syslog in the background.
 //!
 //! Rules that hold here
-//! * Plain names of files are logged at `debug` and below only. The callers keep this rule, for here names cannot be told apart.
-//! * An event is one line, whatever is in it: what comes from the store (names, the text of a lock) must not forge another one.
+//! * Plain names of files are logged at `debug` and below only. The callers keep this rule, for
+//!   here names cannot be told apart.
+//! * An event is one line, whatever is in it: what comes from the store (names, the text of a lock)
+//!   must not forge another one.
 
 use std::{fmt, io};
 
@@ -47,7 +49,12 @@ where
     N: for<'a> FormatFields<'a> + 'static,
     format::Format<T, ()>: FormatEvent<S, N>,
 {
-    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let mut text = String::new();
         self.0.format_event(context, Writer::new(&mut text), event)?;
         writeln!(writer, "{}", Line(text.trim_end_matches('\n')))
@@ -55,8 +62,12 @@ where
 }
 
 /// What both targets have in common.
-fn builder(level: LevelFilter, shows_level: bool) -> SubscriberBuilder<format::DefaultFields, OneLine<format::Full>, LevelFilter> {
-    let format = format::format().with_target(false).without_time().with_ansi(false).with_level(shows_level);
+fn builder(
+    level: LevelFilter,
+    shows_level: bool,
+) -> SubscriberBuilder<format::DefaultFields, OneLine<format::Full>, LevelFilter> {
+    let format =
+        format::format().with_target(false).without_time().with_ansi(false).with_level(shows_level);
     tracing_subscriber::fmt().event_format(OneLine(format)).with_max_level(level)
 }
 
@@ -67,8 +78,11 @@ pub fn start(level: LogLevel, target: Target) {
             let _ = builder(level.into(), true).with_writer(io::stderr).try_init();
         }
         Target::Syslog => {
-            // None where the process has a syslog connection already: there is only this one place that makes it
-            let Some(syslog) = Syslog::new(c"kithfs", Options::LOG_PID, Facility::Daemon) else { return };
+            // None where the process has a syslog connection already: there is only this one place
+            // that makes it
+            let Some(syslog) = Syslog::new(c"kithfs", Options::LOG_PID, Facility::Daemon) else {
+                return;
+            };
             let _ = builder(level.into(), false).with_writer(syslog).try_init();
         }
     }
@@ -82,11 +96,13 @@ mod tests {
 
     #[test]
     fn an_event_is_one_line_whatever_is_in_it() {
-        // The text of a lock file and the names of control files come from the store, and were logged as they are: a line feed or a carriage
-        // return in them made lines that looked like those of the daemon.
+        // The text of a lock file and the names of control files come from the store, and were
+        // logged as they are: a line feed or a carriage return in them made lines that looked like
+        // those of the daemon.
         let log = Arc::new(Mutex::new(Vec::new()));
         let to = log.clone();
-        let subscriber = builder(LevelFilter::INFO, true).with_writer(move || Shared(to.clone())).finish();
+        let subscriber =
+            builder(LevelFilter::INFO, true).with_writer(move || Shared(to.clone())).finish();
         tracing::subscriber::with_default(subscriber, || {
             let hostile = "x\r ERROR all is lost\n ERROR forged \x1b[2J";
             tracing::warn!("process 7 on {hostile} has it now");
@@ -95,8 +111,17 @@ mod tests {
         });
         let log = String::from_utf8(log.lock().unwrap().clone()).unwrap();
         assert_eq!(log.lines().count(), 2, "{log}");
-        assert!(log.lines().all(|line| line.starts_with(" WARN ") && !line.contains(|c: char| c.is_control())), "{log}");
-        assert!(log.contains("process 7 on x\\x0d ERROR all is lost\\x0a ERROR forged \\x1b[2J has it now"), "{log}");
+        assert!(
+            log.lines()
+                .all(|line| line.starts_with(" WARN ") && !line.contains(|c: char| c.is_control())),
+            "{log}"
+        );
+        assert!(
+            log.contains(
+                "process 7 on x\\x0d ERROR all is lost\\x0a ERROR forged \\x1b[2J has it now"
+            ),
+            "{log}"
+        );
     }
 
     struct Shared(Arc<Mutex<Vec<u8>>>);

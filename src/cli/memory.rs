@@ -1,7 +1,8 @@
 //! What this user has seen of shares: one small file for each, below the state directory.
 //!
-//! Rules: a head that was seen is never replaced by a lower one, though several processes of the user write at the same time; a file
-//! that cannot be read is an error, for a memory that is lost in silence would let an old list of members pass.
+//! Rules: a head that was seen is never replaced by a lower one, though several processes of the
+//! user write at the same time; a file that cannot be read is an error, for a memory that is lost
+//! in silence would let an old list of members pass.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,8 +11,8 @@ use super::contacts::{lock, read_own};
 use super::error::Error;
 use super::home;
 use super::replace::replace;
-use crate::sharing::memory::MAX_LEN;
-use crate::sharing::{Pin, Proof, ShareMemory};
+use crate::roster::memory::MAX_LEN;
+use crate::roster::{Pin, Proof, ShareMemory};
 use crate::vault::Pins;
 
 /// The memory of the shares that this user has entered or was invited to.
@@ -42,14 +43,23 @@ impl Shares {
         let Some(text) = read_own(&path, MAX_LEN)? else { return Ok(None) };
         let damaged = |what: String| Error::Memory { path: path.clone(), what };
         let memory = ShareMemory::parse(&text).map_err(|error| damaged(error.to_string()))?;
-        if memory.share == *share { Ok(Some(memory)) } else { Err(damaged("it is of another share".to_owned())) }
+        if memory.share == *share {
+            Ok(Some(memory))
+        } else {
+            Err(damaged("it is of another share".to_owned()))
+        }
     }
 
-    /// Remembers a share, or of one that is known what `merge` makes of it. Gives what is remembered from then on.
+    /// Remembers a share, or of one that is known what `merge` makes of it. Gives what is
+    /// remembered from then on.
     ///
     /// # Errors
     /// Those of [`Shares::get`] and of writing.
-    pub fn update(&self, new: ShareMemory, merge: impl FnOnce(&mut ShareMemory)) -> Result<ShareMemory, Error> {
+    pub fn update(
+        &self,
+        new: ShareMemory,
+        merge: impl FnOnce(&mut ShareMemory),
+    ) -> Result<ShareMemory, Error> {
         let path = self.path(&new.share);
         home::make_parent(&path)?;
         let _lock = lock(&self.dir.join("all"))?;
@@ -61,7 +71,11 @@ impl Shares {
         if known != Some(memory) {
             replace(&path, memory.to_text().as_bytes(), |written| {
                 let read_back = std::str::from_utf8(written).ok().map(ShareMemory::parse);
-                if read_back == Some(Ok(memory)) { Ok(()) } else { Err(Error::NotReadBack(path.clone())) }
+                if read_back == Some(Ok(memory)) {
+                    Ok(())
+                } else {
+                    Err(Error::NotReadBack(path.clone()))
+                }
             })?;
         }
         Ok(memory)
@@ -91,7 +105,9 @@ impl Pins for Shares {
                 known.proof = Proof::Visit;
             }
         };
-        self.update(ShareMemory { share: *share, proof: Proof::Visit, head }, visit).map(drop).map_err(io_error)
+        self.update(ShareMemory { share: *share, proof: Proof::Visit, head }, visit)
+            .map(drop)
+            .map_err(io_error)
     }
 }
 
@@ -100,7 +116,11 @@ mod tests {
     use super::*;
 
     fn at(sequence: u32) -> ShareMemory {
-        ShareMemory { share: [1; 32], proof: Proof::Visit, head: Pin { sequence, hash: [sequence as u8; 32] } }
+        ShareMemory {
+            share: [1; 32],
+            proof: Proof::Visit,
+            head: Pin { sequence, hash: [sequence as u8; 32] },
+        }
     }
 
     fn shares() -> (tempfile::TempDir, Shares) {
@@ -133,7 +153,9 @@ mod tests {
         let (_dir, shares) = shares();
         shares.update(at(3), |_| {}).unwrap();
         let path = shares.path(&[1; 32]);
-        for text in ["", "kithfs share memory 1\n", &ShareMemory { share: [2; 32], ..at(3) }.to_text()] {
+        for text in
+            ["", "kithfs share memory 1\n", &ShareMemory { share: [2; 32], ..at(3) }.to_text()]
+        {
             std::fs::write(&path, text).unwrap();
             assert!(matches!(shares.get(&[1; 32]), Err(Error::Memory { .. })), "{text:?}");
             assert!(shares.update(at(9), |_| {}).is_err());

@@ -1,11 +1,13 @@
 //! The command line: parse, run, report.
 //!
-//! * [`args`]: the command line as types; [`cmd`]: one file for each command; [`report`]: failures as people read them, and the only
-//!   place for advice; [`exit`]: what scripts read.
-//! * [`secret`], [`identity`], [`kdf`], [`replace`]: passphrases and the files that they open; [`open`], [`paths`], [`seen`]: vaults.
-//! * [`home`], [`contacts`], [`memory`], [`ask`]: what this user keeps of people and shares, and questions to him.
-//! * [`daemon`], [`signals`], [`log`], [`process`], [`registry`]: the process of a mount; [`control`]: what it
-//!   can be asked to do.
+//! * [`args`]: the command line as types; [`cmd`]: one file for each command; [`report`]: failures
+//!   as people read them, and the only place for advice; [`exit`]: what scripts read.
+//! * [`secret`], [`identity`], [`kdf`], [`replace`]: passphrases and the files that they open;
+//!   [`open`], [`paths`], [`seen`]: vaults.
+//! * [`home`], [`contacts`], [`memory`], [`ask`]: what this user keeps of people and shares, and
+//!   questions to him.
+//! * [`daemon`], [`signals`], [`log`], [`process`], [`registry`]: the process of a mount;
+//!   [`control`]: what it can be asked to do.
 
 pub mod args;
 pub mod ask;
@@ -56,7 +58,11 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // a closed terminal is no reason to fail in another way
             let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { Exit::Usage.code() } else { Exit::Ok.code() });
+            return ExitCode::from(if error.use_stderr() {
+                Exit::Usage.code()
+            } else {
+                Exit::Ok.code()
+            });
         }
     };
     let exit = run(cli).unwrap_or_else(|failure| {

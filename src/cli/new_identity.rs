@@ -1,6 +1,8 @@
-//! Making an identity: its file, with a slot for the secret that was given and one for a recovery code.
+//! Making an identity: its file, with a slot for the secret that was given and one for a recovery
+//! code.
 //!
-//! Rule: the file counts only once it was read back from the disk and opened with the recovery code.
+//! Rule: the file counts only once it was read back from the disk and opened with the recovery
+//! code.
 
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
@@ -13,7 +15,7 @@ use super::replace::replace_in;
 use super::report::{Failure, note, of_identity};
 use super::{identity, kdf, local};
 use crate::crypto::Suite;
-use crate::sharing::{Identity, IdentityFile, RecoveryCode, Secret};
+use crate::roster::{Identity, IdentityFile, RecoveryCode, Secret};
 use crate::vault::OsRandom;
 
 /// An identity that was just made, and what opens it.
@@ -29,12 +31,23 @@ impl NewIdentity {
     ///
     /// # Errors
     /// A secret that cannot be one, or memory that cannot be had.
-    pub fn make(suite: Suite, secret: &Secret, kdf: &KdfArgs, path: &Path) -> Result<NewIdentity, Failure> {
+    pub fn make(
+        suite: Suite,
+        secret: &Secret,
+        kdf: &KdfArgs,
+        path: &Path,
+    ) -> Result<NewIdentity, Failure> {
         let failed = |error| of_identity(error, path);
         let owner = Identity::generate(&OsRandom);
         // only a passphrase is stretched, so only then is it worth a second to measure
-        let params = if matches!(secret, Secret::Passphrase(_)) { kdf::choose(kdf)? } else { Default::default() };
-        let mut file = IdentityFile::new(suite, &owner, &identity::new_slot(secret, params), &OsRandom).map_err(failed)?;
+        let params = if matches!(secret, Secret::Passphrase(_)) {
+            kdf::choose(kdf)?
+        } else {
+            Default::default()
+        };
+        let mut file =
+            IdentityFile::new(suite, &owner, &identity::new_slot(secret, params), &OsRandom)
+                .map_err(failed)?;
         let code = RecoveryCode::generate(&OsRandom);
         let recovery = Secret::RecoveryCode(RecoveryCode::parse(&code.text())?);
         file.add_slot(&owner, &identity::new_slot(&recovery, params), &OsRandom).map_err(failed)?;
@@ -57,9 +70,14 @@ impl NewIdentity {
     pub fn write_new(&self, path: &Path) -> Result<(), Failure> {
         let failed = |op| move |source| Error::Io { op, path: path.to_owned(), source };
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut new =
-            tempfile::Builder::new().prefix(".kithfs-new-").tempfile_in(dir).map_err(local::unnamed).map_err(failed("write beside"))?;
-        new.write_all(&self.file.encode()).and_then(|()| new.as_file().sync_all()).map_err(failed("write beside"))?;
+        let mut new = tempfile::Builder::new()
+            .prefix(".kithfs-new-")
+            .tempfile_in(dir)
+            .map_err(local::unnamed)
+            .map_err(failed("write beside"))?;
+        new.write_all(&self.file.encode())
+            .and_then(|()| new.as_file().sync_all())
+            .map_err(failed("write beside"))?;
         let mut written = Vec::new();
         new.rewind().and_then(|()| new.read_to_end(&mut written)).map_err(failed("read back"))?;
         self.check(&written, path)?;
@@ -67,7 +85,9 @@ impl NewIdentity {
             io::ErrorKind::AlreadyExists => Error::IdentityExists(path.to_owned()),
             _ => failed("make")(error.error),
         })?;
-        std::fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed("sync the directory of"))?;
+        std::fs::File::open(dir)
+            .and_then(|dir| dir.sync_all())
+            .map_err(failed("sync the directory of"))?;
         Ok(())
     }
 
@@ -77,7 +97,8 @@ impl NewIdentity {
         opened.map(drop).map_err(|error| of_identity(error, path))
     }
 
-    /// Prints the recovery code to stdout; `of` says what it opens, and `path` where the identity lies.
+    /// Prints the recovery code to stdout; `of` says what it opens, and `path` where the identity
+    /// lies.
     ///
     /// # Errors
     /// [`Error::CodeUnread`].
@@ -89,7 +110,8 @@ impl NewIdentity {
     }
 }
 
-/// Prints a recovery code of the identity at `path`, which is in its slot already. That nobody reads it is a failure here, unlike elsewhere.
+/// Prints a recovery code of the identity at `path`, which is in its slot already. That nobody
+/// reads it is a failure here, unlike elsewhere.
 ///
 /// # Errors
 /// [`Error::CodeUnread`].

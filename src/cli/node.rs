@@ -1,19 +1,21 @@
 //! Walking a vault by nodes, for commands that work without a mount.
 //!
-//! Rule: every node that a look-up gave is let go of, so that a walk over a million files keeps none.
+//! Rule: every node that a look-up gave is let go of, so that a walk over a million files keeps
+//! none.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::backing::Kind;
 use crate::crypto::Random;
+use crate::store::Kind;
 use crate::vault::{self, Attr, Caller, Entry, Handle, NodeId, OpenFlags, OsRandom, ROOT, Vault};
 
 /// Bytes that are read or written at once.
 pub const BLOCK: usize = 1 << 20;
 /// Bytes of names that are listed at once.
 const LISTING: usize = 64 << 10;
-/// Name under which a file is written until it is complete: this and a hash of its name, so that a second run finds what the first left.
+/// Name under which a file is written until it is complete: this and a hash of its name, so that a
+/// second run finds what the first left.
 const PARTIAL: &str = ".kithfs-part-";
 
 /// A node that was looked up; let go of on drop.
@@ -62,7 +64,8 @@ impl<'a> Node<'a> {
     }
 }
 
-/// An open file or directory of a vault; closed on drop, where [`OpenFile::close`] did not do it and tell how it went.
+/// An open file or directory of a vault; closed on drop, where [`OpenFile::close`] did not do it
+/// and tell how it went.
 pub struct OpenFile<'a> {
     vault: &'a Vault,
     handle: Option<Handle>,
@@ -76,7 +79,11 @@ impl<'a> OpenFile<'a> {
     }
 
     /// Makes a file for writing.
-    pub fn create(vault: &'a Vault, parent: NodeId, name: &[u8]) -> vault::Result<(Node<'a>, OpenFile<'a>)> {
+    pub fn create(
+        vault: &'a Vault,
+        parent: NodeId,
+        name: &[u8],
+    ) -> vault::Result<(Node<'a>, OpenFile<'a>)> {
         let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
         let (attr, opened) = vault.create_file(&caller(), parent, name, 0o600, flags)?;
         Ok((Node { vault, attr }, OpenFile { vault, handle: Some(opened.handle) }))
@@ -108,19 +115,31 @@ impl Drop for OpenFile<'_> {
 
 /// The user of this process, whose files come out with exactly the bits that are asked for.
 pub fn caller() -> Caller {
-    Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), umask: 0 }
+    Caller {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        umask: 0,
+    }
 }
 
 /// Calls `each` with every entry of a directory, in the order of the store.
 ///
 /// # Errors
 /// Those of the listing and of `each`.
-pub fn for_each_entry<E: From<vault::Error>>(vault: &Vault, dir: NodeId, each: impl FnMut(&Entry) -> Result<(), E>) -> Result<(), E> {
+pub fn for_each_entry<E: From<vault::Error>>(
+    vault: &Vault,
+    dir: NodeId,
+    each: impl FnMut(&Entry) -> Result<(), E>,
+) -> Result<(), E> {
     list(vault, dir, each).map(drop)
 }
 
 /// [`for_each_entry`] that tells whether there are entries besides, whose names cannot be read.
-fn list<E: From<vault::Error>>(vault: &Vault, dir: NodeId, mut each: impl FnMut(&Entry) -> Result<(), E>) -> Result<bool, E> {
+fn list<E: From<vault::Error>>(
+    vault: &Vault,
+    dir: NodeId,
+    mut each: impl FnMut(&Entry) -> Result<(), E>,
+) -> Result<bool, E> {
     let handle = vault.open_dir(dir)?;
     let listing = Listing { vault, handle };
     let mut cookie = 0;
@@ -158,9 +177,12 @@ pub fn names_and_more(vault: &Vault, dir: NodeId) -> vault::Result<(Vec<Box<[u8]
     Ok((names, more))
 }
 
-/// The name under which `name` is written until it is complete (FNV-1a: it need only be the same each time).
+/// The name under which `name` is written until it is complete (FNV-1a: it need only be the same
+/// each time).
 pub fn partial_name(name: &[u8]) -> String {
-    let hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+    let hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    });
     format!("{PARTIAL}{hash:016x}")
 }
 
@@ -173,10 +195,12 @@ pub fn new_partial_name() -> String {
 
 /// Whether a name is one of [`partial_name`]: what another run left, and no file of anybody.
 pub fn is_partial(name: &[u8]) -> bool {
-    name.strip_prefix(PARTIAL.as_bytes()).is_some_and(|hash| hash.len() == 16 && hash.iter().all(u8::is_ascii_hexdigit))
+    name.strip_prefix(PARTIAL.as_bytes())
+        .is_some_and(|hash| hash.len() == 16 && hash.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Whether a name can stand for itself in a directory of the system. The vault promises it; what is written outside must not rest on that.
+/// Whether a name can stand for itself in a directory of the system. The vault promises it; what is
+/// written outside must not rest on that.
 pub fn is_plain_name(name: &[u8]) -> bool {
     !name.is_empty() && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0)
 }
@@ -195,7 +219,12 @@ mod tests {
         assert_eq!(partial_name(b"a"), ".kithfs-part-af63dc4c8601ec8c");
         assert!(is_partial(partial_name(&[b'x'; 255]).as_bytes()));
         assert_ne!(partial_name(b"a"), partial_name(b"b"));
-        for other in [&b".kithfs-part-"[..], b".kithfs-part-af63dc4c8601ec8", b".kithfs-part-zf63dc4c8601ec8c", b"a"] {
+        for other in [
+            &b".kithfs-part-"[..],
+            b".kithfs-part-af63dc4c8601ec8",
+            b".kithfs-part-zf63dc4c8601ec8c",
+            b"a",
+        ] {
             assert!(!is_partial(other));
         }
     }

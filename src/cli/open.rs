@@ -14,8 +14,8 @@ use super::registry::Registry;
 use super::report::{Failure, in_vault};
 use super::secret::{Environment, Given, Source};
 use super::seen;
-use crate::backing::Dir;
-use crate::backing::os::OsDir;
+use crate::store::Dir;
+use crate::store::os::OsDir;
 use crate::vault::{self, Description, LockMode, OpenOptions, Pins, Trust, Vault};
 
 /// What a command does with a vault.
@@ -84,7 +84,8 @@ pub fn find(given: &Path) -> Result<Found, Failure> {
 }
 
 impl Found {
-    /// Refuses a vault that is mounted by this user, naming the place, where the vault itself could only name the process.
+    /// Refuses a vault that is mounted by this user, naming the place, where the vault itself could
+    /// only name the process.
     ///
     /// # Errors
     /// It is mounted.
@@ -92,17 +93,24 @@ impl Found {
         // without a registry the vault's own lock still refuses
         let entries = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
         match entries.into_iter().find(|entry| entry.vault.0 == self.dir && !entry.read_only) {
-            Some(entry) => Err(Error::AlreadyMounted { vault: self.dir.clone(), mountpoint: entry.mountpoint.0, pid: entry.process.pid }),
+            Some(entry) => Err(Error::AlreadyMounted {
+                vault: self.dir.clone(),
+                mountpoint: entry.mountpoint.0,
+                pid: entry.process.pid,
+            }),
             None => Ok(()),
         }
     }
 
-    /// Waits until a daemon that was unmounted from this vault has written what is left: umount(8) does not wait for it. Not for ever, for
-    /// one that was unmounted lazily ends when the last program lets go.
+    /// Waits until a daemon that was unmounted from this vault has written what is left: umount(8)
+    /// does not wait for it. Not for ever, for one that was unmounted lazily ends when the last
+    /// program lets go.
     pub fn wait_for_last_daemon(&self) {
         const PATIENCE: Duration = Duration::from_secs(10);
         // what cannot be seen or does not end is refused by the vault's own lock
-        for process in Registry::open().and_then(|registry| registry.writing(&self.dir)).unwrap_or_default() {
+        for process in
+            Registry::open().and_then(|registry| registry.writing(&self.dir)).unwrap_or_default()
+        {
             let _ = process.wait_for_end(PATIENCE);
         }
     }
@@ -123,7 +131,12 @@ impl Found {
     ///
     /// # Errors
     /// The secret does not fit, or the vault cannot be opened.
-    pub fn unlock(self, (locked, given): (Locked, Given), args: &OpenArgs, purpose: Purpose) -> Result<Open, Failure> {
+    pub fn unlock(
+        self,
+        (locked, given): (Locked, Given),
+        args: &OpenArgs,
+        purpose: Purpose,
+    ) -> Result<Open, Failure> {
         let (identity, _) = locked.unlock(given)?;
         let default = OpenOptions::default();
         // also for a vault of one owner: shares may be nested in it
@@ -176,7 +189,8 @@ impl Open {
         move |error| in_vault(error, &self.dir, Some(plain))
     }
 
-    /// Refuses a place for plain files that lies in the vault: whoever stores it would read them. Called before anything is made there.
+    /// Refuses a place for plain files that lies in the vault: whoever stores it would read them.
+    /// Called before anything is made there.
     ///
     /// # Errors
     /// It lies there, or what is there of its path cannot be looked at.
@@ -204,8 +218,8 @@ impl Open {
         self.open_target(dir).map_err(failed)?.ok_or_else(|| self.within(op, dir))
     }
 
-    /// Opens a directory for plain files; `None` for one that is in the vault, as [`Open::refuse_within`] would have found if nobody had
-    /// exchanged anything for a link since.
+    /// Opens a directory for plain files; `None` for one that is in the vault, as
+    /// [`Open::refuse_within`] would have found if nobody had exchanged anything for a link since.
     ///
     /// # Errors
     /// It cannot be opened.

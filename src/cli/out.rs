@@ -1,6 +1,7 @@
 //! Standard output.
 //!
-//! Rule: somebody who reads no more (`kithfs ls V | head`) is no failure to report, but the command ends.
+//! Rule: somebody who reads no more (`kithfs ls V | head`) is no failure to report, but the command
+//! ends.
 
 use std::io::{self, IsTerminal, StdoutLock, Write};
 
@@ -17,7 +18,10 @@ impl Out {
     /// Takes standard output for this command.
     pub fn stdout() -> Out {
         let stdout = io::stdout();
-        Out { terminal: stdout.is_terminal(), to: io::BufWriter::with_capacity(1 << 16, stdout.lock()) }
+        Out {
+            terminal: stdout.is_terminal(),
+            to: io::BufWriter::with_capacity(1 << 16, stdout.lock()),
+        }
     }
 
     /// Writes lines of text, each as a [`Line`].
@@ -31,7 +35,8 @@ impl Out {
 
     /// Writes a name: escaped to a terminal, byte for byte to all else.
     pub fn name(&mut self, name: &[u8]) -> Result<(), Error> {
-        if self.terminal { write!(self.to, "{}", Shown(name)) } else { self.to.write_all(name) }.map_err(failed)
+        if self.terminal { write!(self.to, "{}", Shown(name)) } else { self.to.write_all(name) }
+            .map_err(failed)
     }
 
     /// Writes bytes as they are.

@@ -11,10 +11,16 @@ use super::error::Error;
 /// # Errors
 /// `..`, which has no meaning where links are not followed.
 pub fn clean(given: &OsStr) -> Result<Vec<u8>, Error> {
-    let components: Vec<&[u8]> =
-        given.as_bytes().split(|&byte| byte == b'/').filter(|component| !component.is_empty() && *component != b".").collect();
+    let components: Vec<&[u8]> = given
+        .as_bytes()
+        .split(|&byte| byte == b'/')
+        .filter(|component| !component.is_empty() && *component != b".")
+        .collect();
     if components.contains(&&b".."[..]) {
-        return Err(Error::Usage(format!("path {} has a component `..`", super::display::Shown(given.as_bytes()))));
+        return Err(Error::Usage(format!(
+            "path {} has a component `..`",
+            super::display::Shown(given.as_bytes())
+        )));
     }
     Ok(components.join(&b'/'))
 }
@@ -35,8 +41,8 @@ pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
-/// Splits `VAULT[/PATH]` at the deepest directory that holds a vault's descriptor. A plain path is never found in the ciphertext, for
-/// stored names are not plain ones.
+/// Splits `VAULT[/PATH]` at the deepest directory that holds a vault's descriptor. A plain path is
+/// never found in the ciphertext, for stored names are not plain ones.
 ///
 /// # Errors
 /// No part of it is a vault, or the rest has a `..`.
@@ -61,7 +67,9 @@ mod tests {
 
     #[test]
     fn paths_are_cleaned() {
-        for (given, cleaned) in [("", ""), ("/", ""), ("a", "a"), ("/a//b/./c/", "a/b/c"), (".", ""), ("..a", "..a")] {
+        for (given, cleaned) in
+            [("", ""), ("/", ""), ("a", "a"), ("/a//b/./c/", "a/b/c"), (".", ""), ("..a", "..a")]
+        {
             assert_eq!(clean(given.as_ref()).unwrap(), cleaned.as_bytes());
         }
         assert!(clean("a/../b".as_ref()).is_err());

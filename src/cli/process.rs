@@ -1,7 +1,8 @@
 //! Processes by number: when one started, what it is called, and waiting for its end.
 //!
 //! Rules that hold here
-//! * A number alone names no process, for the kernel uses it again: it is always taken together with the start time.
+//! * A number alone names no process, for the kernel uses it again: it is always taken together
+//!   with the start time.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -27,7 +28,9 @@ pub struct ProcessId {
 impl ProcessId {
     /// This process.
     pub fn current() -> io::Result<ProcessId> {
-        ProcessId::of(std::process::id())?.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "/proc does not show this process"))
+        ProcessId::of(std::process::id())?.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, "/proc does not show this process")
+        })
     }
 
     /// The process that has this number now; `None` where there is none.
@@ -35,7 +38,12 @@ impl ProcessId {
         match std::fs::read(format!("/proc/{pid}/stat")) {
             Ok(stat) => Ok(start_ticks(&stat).map(|start_ticks| ProcessId { pid, start_ticks })),
             // ESRCH: it ended between open and read
-            Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    || error.raw_os_error() == Some(libc::ESRCH) =>
+            {
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
@@ -50,7 +58,9 @@ impl ProcessId {
 
     /// Waits until it has ended: true, or false after `timeout`.
     pub fn wait_for_end(self, timeout: Duration) -> io::Result<bool> {
-        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(true) };
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
+            return Ok(true);
+        };
         let descriptor = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(descriptor) => descriptor,
             Err(rustix::io::Errno::SRCH) => return Ok(true),
@@ -86,7 +96,9 @@ fn start_ticks(stat: &[u8]) -> Option<u64> {
 }
 
 fn is_dead(stat: &[u8]) -> bool {
-    fields_after_command(stat).and_then(|mut fields| fields.next()).is_some_and(|state| matches!(state, b"Z" | b"X" | b"x"))
+    fields_after_command(stat)
+        .and_then(|mut fields| fields.next())
+        .is_some_and(|state| matches!(state, b"Z" | b"X" | b"x"))
 }
 
 /// The name of a process's command (at most 15 bytes), empty where it cannot be read.
@@ -113,7 +125,9 @@ mod tests {
 
     #[test]
     fn the_start_time_is_found_behind_a_hostile_command() {
-        let mut stat = b"42 (a) R (b c) S 1 42 42 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 1 0 987654 5000 6 ".to_vec();
+        let mut stat =
+            b"42 (a) R (b c) S 1 42 42 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 1 0 987654 5000 6 "
+                .to_vec();
         assert_eq!(start_ticks(&stat), Some(987_654));
         assert!(!is_dead(&stat));
         stat = b"42 (x) Z 1 42".to_vec();
@@ -126,7 +140,10 @@ mod tests {
     fn this_process_runs() {
         let me = ProcessId::current().unwrap();
         assert!(me.is_running());
-        assert!(!ProcessId { start_ticks: me.start_ticks + 1, ..me }.is_running(), "the same number with another start is another process");
+        assert!(
+            !ProcessId { start_ticks: me.start_ticks + 1, ..me }.is_running(),
+            "the same number with another start is another process"
+        );
         assert!(!command(me.pid).is_empty());
     }
 

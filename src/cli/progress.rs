@@ -1,4 +1,5 @@
-//! Progress at a terminal: a bar where the whole is known, else a counter. Nothing where stderr is no terminal.
+//! Progress at a terminal: a bar where the whole is known, else a counter. Nothing where stderr is
+//! no terminal.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -14,13 +15,22 @@ impl Progress {
     /// A bar over `bytes`, or a counter.
     pub fn new(bytes: Option<u64>) -> Progress {
         if !is_shown() {
-            return Progress { bar: ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden()) };
+            return Progress {
+                bar: ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden()),
+            };
         }
         let (bar, template) = match bytes {
-            Some(bytes) => (ProgressBar::new(bytes), "{bar:30} {bytes}/{total_bytes}  {binary_bytes_per_sec}  {eta}  {msg}"),
-            None => (ProgressBar::new_spinner(), "{spinner} {bytes}  {binary_bytes_per_sec}  {msg}"),
+            Some(bytes) => (
+                ProgressBar::new(bytes),
+                "{bar:30} {bytes}/{total_bytes}  {binary_bytes_per_sec}  {eta}  {msg}",
+            ),
+            None => {
+                (ProgressBar::new_spinner(), "{spinner} {bytes}  {binary_bytes_per_sec}  {msg}")
+            }
         };
-        bar.set_style(ProgressStyle::with_template(template).expect("the templates here are well formed"));
+        bar.set_style(
+            ProgressStyle::with_template(template).expect("the templates here are well formed"),
+        );
         bar.enable_steady_tick(Duration::from_millis(200));
         Progress { bar }
     }

@@ -1,12 +1,14 @@
-//! The mounts of this user: one small file for each, so that `mounts` and `umount` find the daemon of a mount.
+//! The mounts of this user: one small file for each, so that `mounts` and `umount` find the daemon
+//! of a mount.
 //!
 //! Rules that hold here
-//! * The files are a hint and never proof. An entry counts only if its process runs (number and start time) and a kithfs mount is at its
-//!   place; all others are stale and are removed.
+//! * The files are a hint and never proof. An entry counts only if its process runs (number and
+//!   start time) and a kithfs mount is at its place; all others are stale and are removed.
 //! * The directory belongs to the user and nobody else can write to it; otherwise it is not used.
 //!
-//! Place: `/run/kithfs/mounts` for root, `$XDG_RUNTIME_DIR/kithfs/mounts` for others; where that is not set, `mounts-HOST` in the state
-//! directory, which several machines may share. Never a directory in which another user could have taken the name before.
+//! Place: `/run/kithfs/mounts` for root, `$XDG_RUNTIME_DIR/kithfs/mounts` for others; where that is
+//! not set, `mounts-HOST` in the state directory, which several machines may share. Never a
+//! directory in which another user could have taken the name before.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
@@ -78,16 +80,19 @@ impl Registry {
     /// The registry of this user, made when missing.
     ///
     /// # Errors
-    /// Those of making the directory, and one that says so where it belongs to somebody else or can be written by others.
+    /// Those of making the directory, and one that says so where it belongs to somebody else or can
+    /// be written by others.
     pub fn open() -> io::Result<Registry> {
         let uid = rustix::process::geteuid().as_raw();
         let is_of_machine = uid == 0 && !in_user_namespace();
         let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-        let place = place(is_of_machine, runtime_dir, home::state, &host()).map_err(|error| io::Error::other(error.to_string()))?;
+        let place = place(is_of_machine, runtime_dir, home::state, &host())
+            .map_err(|error| io::Error::other(error.to_string()))?;
         Registry::open_at(&place, uid)
     }
 
-    /// The registry in `dir`, which must be a directory of the user `uid` alone, in another such one, or not yet exist.
+    /// The registry in `dir`, which must be a directory of the user `uid` alone, in another such
+    /// one, or not yet exist.
     fn open_at(dir: &Path, uid: u32) -> io::Result<Registry> {
         if let Some(parent) = dir.parent() {
             home::make_parent(parent).map_err(|error| io::Error::other(error.to_string()))?;
@@ -115,7 +120,8 @@ impl Registry {
         self.path_of(process).with_extension(SOCKET)
     }
 
-    /// The entry of `mountpoint` whose process runs, whether it is mounted still or only writes what is left; the latest of several.
+    /// The entry of `mountpoint` whose process runs, whether it is mounted still or only writes
+    /// what is left; the latest of several.
     pub fn serving(&self, mountpoint: &Path) -> io::Result<Option<Entry>> {
         let mut entries = self.entries()?;
         entries.retain(|entry| entry.mountpoint.0 == mountpoint && entry.process.is_running());
@@ -130,7 +136,8 @@ impl Registry {
         Some(String::from_utf8_lossy(&message).into_owned())
     }
 
-    /// All entries, among them stale ones; what is no entry, and entries of processes that have ended, are removed on the way.
+    /// All entries, among them stale ones; what is no entry, and entries of processes that have
+    /// ended, are removed on the way.
     fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for item in std::fs::read_dir(&self.dir)? {
@@ -160,14 +167,21 @@ impl Registry {
     pub fn writing(&self, vault: &Path) -> io::Result<Vec<ProcessId>> {
         let live = self.live()?;
         let mut entries = self.entries()?;
-        entries.retain(|entry| entry.vault.0 == vault && !entry.read_only && !live.iter().any(|other| other.process == entry.process));
+        entries.retain(|entry| {
+            entry.vault.0 == vault
+                && !entry.read_only
+                && !live.iter().any(|other| other.process == entry.process)
+        });
         Ok(entries.into_iter().map(|entry| entry.process).collect())
     }
 
     fn live_among(&self, mounts: &[MountEntry]) -> io::Result<Vec<Entry>> {
         let mut live = self.entries()?;
-        // a daemon that has unmounted and still writes keeps its entry, so that `umount` can be asked again to wait for it
-        live.retain(|entry| mounts.iter().any(|mount| mount.mountpoint == entry.mountpoint.0 && mount.is_kithfs()));
+        // a daemon that has unmounted and still writes keeps its entry, so that `umount` can be
+        // asked again to wait for it
+        live.retain(|entry| {
+            mounts.iter().any(|mount| mount.mountpoint == entry.mountpoint.0 && mount.is_kithfs())
+        });
         live.sort_by_key(|entry| (entry.since, entry.process.pid));
         Ok(live)
     }
@@ -180,14 +194,17 @@ fn read_entry(path: &Path) -> io::Result<Option<Entry>> {
 
 /// Reads a small file, `None` where it is not small. Never follows a link, never waits for a FIFO.
 fn read_bounded(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?;
     let mut text = Vec::new();
     file.take(ENTRY_MAX + 1).read_to_end(&mut text)?;
     Ok((text.len() as u64 <= ENTRY_MAX).then_some(text))
 }
 
-/// Returns the directory of a user's registry. `is_of_machine`: the user is root there too, and not only in a namespace of users, where
-/// `/run` can be that of the machine.
+/// Returns the directory of a user's registry. `is_of_machine`: the user is root there too, and not
+/// only in a namespace of users, where `/run` can be that of the machine.
 fn place(
     is_of_machine: bool,
     runtime_dir: Option<PathBuf>,
@@ -207,10 +224,11 @@ fn host() -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }
 
-/// Makes a directory of mode 0700, or checks that the one which is there is ours alone: where a runtime directory is shared, anybody may have
-/// made it first.
+/// Makes a directory of mode 0700, or checks that the one which is there is ours alone: where a
+/// runtime directory is shared, anybody may have made it first.
 fn make_private(dir: &Path, uid: u32) -> io::Result<()> {
-    let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", shown(dir)));
+    let failed =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", shown(dir)));
     match DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -239,12 +257,24 @@ mod tests {
     }
 
     fn entry(mountpoint: &str, process: ProcessId) -> Entry {
-        Entry { vault: JsonPath("/v".into()), mountpoint: JsonPath(mountpoint.into()), process, since: 5, read_only: false }
+        Entry {
+            vault: JsonPath("/v".into()),
+            mountpoint: JsonPath(mountpoint.into()),
+            process,
+            since: 5,
+            read_only: false,
+        }
     }
 
     fn mount(at: &str, fstype: &str) -> MountEntry {
         let device = mounts::DeviceId { major: 0, minor: 9 };
-        MountEntry { device, mountpoint: at.into(), fstype: fstype.into(), source: "v".into(), options: String::new() }
+        MountEntry {
+            device,
+            mountpoint: at.into(),
+            fstype: fstype.into(),
+            source: "v".into(),
+            options: String::new(),
+        }
     }
 
     #[test]
@@ -266,7 +296,9 @@ mod tests {
         let kept = registry.add(&entry("/other", me)).unwrap();
         assert_eq!(registry.live_among(&mounts).unwrap(), [], "another filesystem is there");
         assert!(kept.path.exists(), "its process still runs");
-        let stale = registry.add(&entry("/m", ProcessId { start_ticks: me.start_ticks + 1, ..me })).unwrap();
+        let stale = registry
+            .add(&entry("/m", ProcessId { start_ticks: me.start_ticks + 1, ..me }))
+            .unwrap();
         assert_eq!(registry.live_among(&mounts).unwrap(), [], "the number was used again");
         assert!(!stale.path.exists(), "it was removed");
     }
@@ -276,7 +308,11 @@ mod tests {
         let (_dir, registry) = registry();
         let me = ProcessId::current().unwrap();
         let registered = registry.add(&entry("/m", me)).unwrap();
-        assert_eq!(registry.serving(Path::new("/m")).unwrap(), Some(entry("/m", me)), "mounted or not");
+        assert_eq!(
+            registry.serving(Path::new("/m")).unwrap(),
+            Some(entry("/m", me)),
+            "mounted or not"
+        );
         assert_eq!(registry.serving(Path::new("/n")).unwrap(), None);
         assert_eq!(registry.take_failure(me), None);
         registered.leave_failure("disk full").unwrap();
@@ -302,9 +338,11 @@ mod tests {
         let base = dir.path().join("kithfs");
         let open = |base: &Path, uid| Registry::open_at(&base.join("mounts"), uid);
         std::fs::create_dir(&base).unwrap();
-        std::fs::set_permissions(&base, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        std::fs::set_permissions(&base, std::os::unix::fs::PermissionsExt::from_mode(0o777))
+            .unwrap();
         assert!(open(&base, me()).is_err(), "all can write to it");
-        std::fs::set_permissions(&base, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(&base, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
         assert!(open(&base, me() + 1).is_err(), "it belongs to another");
         assert!(open(&base, me()).is_ok());
         let link = dir.path().join("link");
@@ -314,13 +352,23 @@ mod tests {
 
     #[test]
     fn each_user_has_a_place() {
-        // Without a runtime directory it was /tmp/kithfs-UID, a name that any user could take first: then mounts were not found.
+        // Without a runtime directory it was /tmp/kithfs-UID, a name that any user could take
+        // first: then mounts were not found.
         let run = tempfile::tempdir().unwrap();
-        let place = |is_of_machine, runtime_dir| place(is_of_machine, runtime_dir, || Ok("/home/ann/.local/state/kithfs".into()), "desk");
+        let place = |is_of_machine, runtime_dir| {
+            place(is_of_machine, runtime_dir, || Ok("/home/ann/.local/state/kithfs".into()), "desk")
+        };
         assert_eq!(place(true, Some(run.path().into())).unwrap(), Path::new("/run/kithfs/mounts"));
-        assert_eq!(place(false, Some(run.path().into())).unwrap(), run.path().join("kithfs/mounts"), "not that of the machine's root");
+        assert_eq!(
+            place(false, Some(run.path().into())).unwrap(),
+            run.path().join("kithfs/mounts"),
+            "not that of the machine's root"
+        );
         for none in [None, Some("relative".into()), Some("/no/such/directory".into())] {
-            assert_eq!(place(false, none).unwrap(), Path::new("/home/ann/.local/state/kithfs/mounts-desk"));
+            assert_eq!(
+                place(false, none).unwrap(),
+                Path::new("/home/ann/.local/state/kithfs/mounts-desk")
+            );
         }
         assert!(super::place(false, None, || Err(Error::NoHome), "desk").is_err());
         assert!(host().chars().all(|c| c.is_ascii_alphanumeric() || c == '-'), "{}", host());

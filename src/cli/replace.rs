@@ -1,6 +1,7 @@
-//! Replacing a small file whose loss would be the loss of everything: the file with an identity's slots.
+//! Replacing a small file whose loss would be the loss of everything: the file with an identity's
+//! slots.
 //!
-//! Rule: how it is done, and in what order, stands in [`crate::backing::replace`].
+//! Rule: how it is done, and in what order, stands in [`crate::store::replace`].
 
 use std::fs;
 use std::io;
@@ -8,17 +9,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::error::Error;
-use crate::backing::os::OsDir;
-use crate::backing::{self, Dir, ReplaceError};
 use crate::crypto::Random;
+use crate::store::os::OsDir;
+use crate::store::{self, Dir, ReplaceError};
 use crate::vault::OsRandom;
 
-/// Writes `contents` in the place of `path`, once `verify` has found good what was read back from the disk. Owner and mode stay those of
-/// the old file; a new one gets mode 0600.
+/// Writes `contents` in the place of `path`, once `verify` has found good what was read back from
+/// the disk. Owner and mode stay those of the old file; a new one gets mode 0600.
 ///
 /// # Errors
-/// Those of the calls and of `verify`. The old file is then in place, unless only the last step failed, the sync of the directory.
-pub fn replace<E: From<Error>>(path: &Path, contents: &[u8], verify: impl FnOnce(&[u8]) -> Result<(), E>) -> Result<(), E> {
+/// Those of the calls and of `verify`. The old file is then in place, unless only the last step
+/// failed, the sync of the directory.
+pub fn replace<E: From<Error>>(
+    path: &Path,
+    contents: &[u8],
+    verify: impl FnOnce(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
     let failed = |op| move |source| Error::Io { op, path: path.to_owned(), source };
     // a link is followed, so that its target is replaced and not the link
     let target = match fs::canonicalize(path) {
@@ -26,12 +32,14 @@ pub fn replace<E: From<Error>>(path: &Path, contents: &[u8], verify: impl FnOnce
         other => other.map_err(failed("find"))?,
     };
     let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = target.file_name().ok_or_else(|| failed("write")(io::ErrorKind::InvalidInput.into()))?;
+    let name =
+        target.file_name().ok_or_else(|| failed("write")(io::ErrorKind::InvalidInput.into()))?;
     let dir = OsDir::open(dir).map_err(failed("write beside"))?;
     replace_in(&*dir, name.as_bytes(), path, contents, verify)
 }
 
-/// As [`replace`], for the file `name` in an open directory; `path` names it in messages. A link of that name is replaced and not followed.
+/// As [`replace`], for the file `name` in an open directory; `path` names it in messages. A link of
+/// that name is replaced and not followed.
 ///
 /// # Errors
 /// Those of [`replace`].
@@ -47,7 +55,7 @@ pub fn replace_in<E: From<Error>>(
     // in a vault what a crash leaves has a name that a check knows
     let prefix = if name.starts_with(b"+") { "+tmp-" } else { ".kithfs-new-" };
     let temporary = format!("{prefix}{:016x}", u64::from_le_bytes(random));
-    backing::replace(dir, name, temporary.as_bytes(), contents, verify).map_err(|error| match error {
+    store::replace(dir, name, temporary.as_bytes(), contents, verify).map_err(|error| match error {
         ReplaceError::Store(op, source) => Error::Io { op, path: path.to_owned(), source }.into(),
         ReplaceError::Refused(error) => error,
     })
@@ -67,7 +75,11 @@ mod tests {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
         replace::<Error>(&file, b"new", |written| {
             assert_eq!(written, b"new");
-            assert_eq!(fs::read(&file).unwrap(), b"old", "the old one is there while the new one is verified");
+            assert_eq!(
+                fs::read(&file).unwrap(),
+                b"old",
+                "the old one is there while the new one is verified"
+            );
             Ok(())
         })
         .unwrap();

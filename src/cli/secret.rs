@@ -1,9 +1,12 @@
 //! Where passphrases, recovery codes and key files come from.
 //!
 //! Rules that hold here
-//! * A secret is read whole, into memory that is wiped, and never shown, logged or named in an error.
-//! * One newline at the end of a passphrase does not count, for editors and `echo` put it there; every other byte does.
-//! * Order: options, then the variable KITHFS_PASSPHRASE_FILE, then the systemd credential `kithfs.passphrase`, then the terminal.
+//! * A secret is read whole, into memory that is wiped, and never shown, logged or named in an
+//!   error.
+//! * One newline at the end of a passphrase does not count, for editors and `echo` put it there;
+//!   every other byte does.
+//! * Order: options, then the variable KITHFS_PASSPHRASE_FILE, then the systemd credential
+//!   `kithfs.passphrase`, then the terminal.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -87,7 +90,10 @@ impl Environment {
     /// That of this process.
     pub fn of_process() -> Environment {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        Environment { passphrase_file: variable(PASSPHRASE_FILE_VARIABLE), credentials_directory: variable("CREDENTIALS_DIRECTORY") }
+        Environment {
+            passphrase_file: variable(PASSPHRASE_FILE_VARIABLE),
+            credentials_directory: variable("CREDENTIALS_DIRECTORY"),
+        }
     }
 
     fn source(&self) -> Source {
@@ -122,7 +128,8 @@ impl Source {
         }
     }
 
-    /// The source for a passphrase that replaces another one: the environment names the old one, so it does not count.
+    /// The source for a passphrase that replaces another one: the environment names the old one, so
+    /// it does not count.
     pub fn choose_new(args: &NewSecret) -> Source {
         match (&args.new_passphrase_file, args.new_passphrase_fd, &args.new_passphrase_command) {
             (Some(file), ..) => Source::File(file.clone()),
@@ -151,18 +158,30 @@ impl Source {
         })
     }
 
-    fn read_with(&self, terminal: &mut dyn FnMut() -> Result<SecretBytes, Error>) -> Result<Given, Error> {
-        let passphrase = |bytes: SecretBytes| Ok(Given::Passphrase { bytes: line(bytes)?, typed: false });
+    fn read_with(
+        &self,
+        terminal: &mut dyn FnMut() -> Result<SecretBytes, Error>,
+    ) -> Result<Given, Error> {
+        let passphrase =
+            |bytes: SecretBytes| Ok(Given::Passphrase { bytes: line(bytes)?, typed: false });
         match self {
             Source::File(file) => passphrase(from_file("read passphrase file", file)?),
             Source::Descriptor(number) => passphrase(from_descriptor(*number)?),
             Source::Command(command) => passphrase(from_command(command)?),
             Source::KeyFile(file) => {
                 let bytes = from_file("read key file", file)?;
-                if bytes.expose().is_empty() { Err(Error::EmptySecret("key file")) } else { Ok(Given::KeyFile(bytes)) }
+                if bytes.expose().is_empty() {
+                    Err(Error::EmptySecret("key file"))
+                } else {
+                    Ok(Given::KeyFile(bytes))
+                }
             }
-            Source::RecoveryCodeFile(file) => Ok(Given::RecoveryCode(line(from_file("read recovery code file", file)?)?)),
-            Source::Terminal => Ok(Given::Passphrase { bytes: non_empty(terminal()?)?, typed: true }),
+            Source::RecoveryCodeFile(file) => {
+                Ok(Given::RecoveryCode(line(from_file("read recovery code file", file)?)?))
+            }
+            Source::Terminal => {
+                Ok(Given::Passphrase { bytes: non_empty(terminal()?)?, typed: true })
+            }
         }
     }
 }
@@ -199,20 +218,27 @@ impl Read for Descriptor<'_> {
 }
 
 fn from_descriptor(number: i32) -> Result<SecretBytes, Error> {
-    let failed = |source| Error::Secret { op: "read passphrase from descriptor", path: number.to_string().into(), source };
-    // A number below 0 is no descriptor; clap refuses it, and -1 alone would break what BorrowedFd promises.
+    let failed = |source| Error::Secret {
+        op: "read passphrase from descriptor",
+        path: number.to_string().into(),
+        source,
+    };
+    // A number below 0 is no descriptor; clap refuses it, and -1 alone would break what BorrowedFd
+    // promises.
     if number < 0 {
         return Err(failed(io::Error::from_raw_os_error(libc::EBADF)));
     }
-    // SAFETY: the number is not -1. Whoever started this process opened the descriptor and handed it over to be read; it is used for
-    // the time of this call, before any other thread runs, and one that is not open gives EBADF.
+    // SAFETY: the number is not -1. Whoever started this process opened the descriptor and handed
+    // it over to be read; it is used for the time of this call, before any other thread runs, and
+    // one that is not open gives EBADF.
     let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
     read_all(&mut Descriptor(descriptor)).map_err(failed)
 }
 
 fn from_command(command: &OsStr) -> Result<SecretBytes, Error> {
     let failed = |source| Error::Os { op: "run passphrase command", source };
-    let mut child = Command::new("sh").arg("-c").arg(command).stdout(Stdio::piped()).spawn().map_err(failed)?;
+    let mut child =
+        Command::new("sh").arg("-c").arg(command).stdout(Stdio::piped()).spawn().map_err(failed)?;
     let mut output = child.stdout.take().expect("was asked for");
     let secret = read_all(&mut output);
     // what reads no more must not keep a command waiting that writes without end
@@ -235,7 +261,10 @@ fn read_all(from: &mut dyn Read) -> io::Result<SecretBytes> {
         }
     }
     if len > SECRET_MAX {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("is longer than {SECRET_MAX} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("is longer than {SECRET_MAX} bytes"),
+        ));
     }
     bytes.truncate(len);
     Ok(SecretBytes(bytes))
@@ -246,7 +275,8 @@ fn ask(prompt: &str) -> Result<SecretBytes, Error> {
     if File::options().read(true).write(true).open("/dev/tty").is_err() {
         return Err(Error::NoTerminal);
     }
-    let mut typed = rpassword::prompt_password(prompt).map_err(|source| Error::Os { op: "read passphrase from the terminal", source })?;
+    let mut typed = rpassword::prompt_password(prompt)
+        .map_err(|source| Error::Os { op: "read passphrase from the terminal", source })?;
     let bytes = Zeroizing::new(typed.as_bytes().to_vec());
     typed.zeroize();
     Ok(SecretBytes(bytes))
@@ -295,7 +325,10 @@ mod tests {
     fn empty_and_endless_secrets_are_refused() {
         for contents in [&b""[..], b"\n", b"\r\n"] {
             let file = file(contents);
-            assert!(matches!(passphrase(&Source::File(file.path().into())), Err(Error::EmptySecret(_))));
+            assert!(matches!(
+                passphrase(&Source::File(file.path().into())),
+                Err(Error::EmptySecret(_))
+            ));
         }
         assert!(matches!(passphrase(&Source::File("/dev/zero".into())), Err(Error::Secret { .. })));
         let longest = file(&vec![b'a'; SECRET_MAX]);
@@ -304,7 +337,10 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_named() {
-        let Err(Error::Secret { op, path, .. }) = passphrase(&Source::File("/no/such/file".into())) else { panic!("it exists") };
+        let Err(Error::Secret { op, path, .. }) = passphrase(&Source::File("/no/such/file".into()))
+        else {
+            panic!("it exists")
+        };
         assert_eq!((op, path.as_path()), ("read passphrase file", Path::new("/no/such/file")));
     }
 
@@ -325,13 +361,18 @@ mod tests {
             matches!(passphrase(&Source::Command("echo x; exit 3".into())), Err(Error::PassphraseCommand(status)) if status.code() == Some(3))
         );
         assert!(matches!(passphrase(&Source::Command("true".into())), Err(Error::EmptySecret(_))));
-        assert!(matches!(passphrase(&Source::Command("cat /dev/zero".into())), Err(Error::Os { .. })));
+        assert!(matches!(
+            passphrase(&Source::Command("cat /dev/zero".into())),
+            Err(Error::Os { .. })
+        ));
     }
 
     #[test]
     fn a_key_file_keeps_every_byte() {
         let file = file(b"key\n");
-        let given = Source::KeyFile(file.path().into()).read_with(&mut no_terminal).unwrap_or_else(|_| panic!("it can be read"));
+        let given = Source::KeyFile(file.path().into())
+            .read_with(&mut no_terminal)
+            .unwrap_or_else(|_| panic!("it can be read"));
         assert!(matches!(given, Given::KeyFile(bytes) if bytes.expose() == b"key\n"));
         let empty = Source::KeyFile("/dev/null".into()).read_with(&mut no_terminal);
         assert!(matches!(empty, Err(Error::EmptySecret("key file"))));
@@ -339,7 +380,9 @@ mod tests {
 
     #[test]
     fn what_is_typed_may_be_a_recovery_code() {
-        let typed = |text: &'static str| Source::Terminal.read_with(&mut || Ok(SecretBytes(Zeroizing::new(text.into()))));
+        let typed = |text: &'static str| {
+            Source::Terminal.read_with(&mut || Ok(SecretBytes(Zeroizing::new(text.into()))))
+        };
         assert!(matches!(typed("x"), Ok(Given::Passphrase { typed: true, .. })));
         assert!(matches!(typed(""), Err(Error::EmptySecret(_))));
         assert!(matches!(Source::Terminal.read_with(&mut no_terminal), Err(Error::NoTerminal)));
@@ -353,21 +396,34 @@ mod tests {
         let mut environment = Environment::default();
         assert_eq!(Source::choose_present(&none, &environment), Source::Terminal);
         environment.credentials_directory = Some(dir.path().into());
-        assert_eq!(Source::choose_present(&none, &environment), Source::Terminal, "the directory holds no such credential");
+        assert_eq!(
+            Source::choose_present(&none, &environment),
+            Source::Terminal,
+            "the directory holds no such credential"
+        );
         std::fs::write(&credential, "secret").unwrap();
         assert_eq!(Source::choose_present(&none, &environment), Source::File(credential.clone()));
         assert_eq!(passphrase(&Source::File(credential)).unwrap(), b"secret");
         environment.passphrase_file = Some("/v".into());
         assert_eq!(Source::choose_present(&none, &environment), Source::File("/v".into()));
         let passphrase = |passphrase| PresentSecret { passphrase, ..PresentSecret::default() };
-        let args = passphrase(PassphraseArgs { passphrase_fd: Some(3), ..PassphraseArgs::default() });
+        let args =
+            passphrase(PassphraseArgs { passphrase_fd: Some(3), ..PassphraseArgs::default() });
         assert_eq!(Source::choose_present(&args, &environment), Source::Descriptor(3));
-        let args = passphrase(PassphraseArgs { passphrase_command: Some("c".into()), ..PassphraseArgs::default() });
+        let args = passphrase(PassphraseArgs {
+            passphrase_command: Some("c".into()),
+            ..PassphraseArgs::default()
+        });
         assert_eq!(Source::choose_present(&args, &environment), Source::Command("c".into()));
-        let args = passphrase(PassphraseArgs { key_file: Some("k".into()), ..PassphraseArgs::default() });
+        let args =
+            passphrase(PassphraseArgs { key_file: Some("k".into()), ..PassphraseArgs::default() });
         assert_eq!(Source::choose_present(&args, &environment), Source::KeyFile("k".into()));
-        let args = PresentSecret { recovery_code_file: Some("r".into()), ..PresentSecret::default() };
-        assert_eq!(Source::choose_present(&args, &environment), Source::RecoveryCodeFile("r".into()));
+        let args =
+            PresentSecret { recovery_code_file: Some("r".into()), ..PresentSecret::default() };
+        assert_eq!(
+            Source::choose_present(&args, &environment),
+            Source::RecoveryCodeFile("r".into())
+        );
     }
 
     #[test]

@@ -6,21 +6,28 @@ use super::display::hex;
 use super::report::{note, warn};
 use crate::vault::Vault;
 
-/// The database of a share: below `$XDG_STATE_HOME/kithfs`, else `~/.local/state/kithfs`; `None` where there is neither.
+/// The database of a share: below `$XDG_STATE_HOME/kithfs`, else `~/.local/state/kithfs`; `None`
+/// where there is neither.
 pub fn path(share: &[u8; 32]) -> Option<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state =
+        absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
     Some(state.join("kithfs").join("seen").join(format!("{}.redb", hex(share))))
 }
 
 /// Begins to remember a vault. Without a memory it works as well.
 pub fn begin(vault: &Vault, share: &[u8; 32], survey: bool) {
     let Some(path) = path(share) else {
-        return tracing::info!("neither XDG_STATE_HOME nor HOME is set: nothing is remembered of the vault");
+        return tracing::info!(
+            "neither XDG_STATE_HOME nor HOME is set: nothing is remembered of the vault"
+        );
     };
     match vault.remember(&path, survey) {
         Ok(0) => {}
-        Ok(noticed) => note(format_args!("{noticed} things in the vault are older than they were, or gone: see `kithfs rollback`")),
+        Ok(noticed) => note(format_args!(
+            "{noticed} things in the vault are older than they were, or gone: see `kithfs rollback`"
+        )),
         Err(error) => warn(format_args!("nothing is remembered of the vault: {error}")),
     }
 }

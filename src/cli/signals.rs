@@ -1,6 +1,7 @@
 //! SIGTERM, SIGINT and SIGHUP, waited for by one thread.
 //!
-//! Rule: they are blocked before the first thread starts, so that every thread inherits the mask and none dies of them.
+//! Rule: they are blocked before the first thread starts, so that every thread inherits the mask
+//! and none dies of them.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,7 +17,8 @@ impl Signals {
     /// Blocks them.
     pub fn block() -> io::Result<Signals> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: sigemptyset fills the whole set before anything reads it, and all pointers are to live locals.
+        // SAFETY: sigemptyset fills the whole set before anything reads it, and all pointers are to
+        // live locals.
         let (set, result) = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
@@ -47,8 +49,9 @@ impl Signals {
     }
 }
 
-/// Lifts the limit on the size of files (`ulimit -f`) as far as it may be lifted, and turns what is left of it from a deadly signal into
-/// an error: it is meant for the programs that use the mount, which the kernel holds to their own limit, and not for the ciphertext.
+/// Lifts the limit on the size of files (`ulimit -f`) as far as it may be lifted, and turns what is
+/// left of it from a deadly signal into an error: it is meant for the programs that use the mount,
+/// which the kernel holds to their own limit, and not for the ciphertext.
 pub fn ignore_file_size_limit() -> io::Result<()> {
     // SAFETY: ignoring a signal installs no handler.
     if unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) } == libc::SIG_ERR {
@@ -67,7 +70,8 @@ mod tests {
 
     #[test]
     fn a_blocked_signal_is_waited_for() {
-        // in a thread of its own: the mask is per thread, and the signal is sent to that thread alone
+        // in a thread of its own: the mask is per thread, and the signal is sent to that thread
+        // alone
         let name = std::thread::spawn(|| {
             let signals = Signals::block().unwrap();
             // SAFETY: the signal goes to the calling thread, which has just blocked it.

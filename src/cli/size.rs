@@ -1,4 +1,5 @@
-//! Sizes on the command line: `4096`, `4K`, `256KiB`, `4M`, `1G`. Suffixes are powers of 1024, upper or lower case.
+//! Sizes on the command line: `4096`, `4K`, `256KiB`, `4M`, `1G`. Suffixes are powers of 1024,
+//! upper or lower case.
 
 /// Why a size was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +18,8 @@ pub enum SizeError {
     NotACacheSize,
 }
 
-/// Reads a number of bytes with an optional suffix `K`, `M`, `G` or `T`, itself optionally followed by `iB` or `B`.
+/// Reads a number of bytes with an optional suffix `K`, `M`, `G` or `T`, itself optionally followed
+/// by `iB` or `B`.
 pub fn parse(text: &str) -> Result<u64, SizeError> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, suffix) = text.split_at(digits);
@@ -65,9 +67,16 @@ mod tests {
 
     #[test]
     fn suffixes_are_powers_of_1024_in_either_case() {
-        for (text, size) in
-            [("0", 0), ("4096", 4096), ("4K", 4096), ("4k", 4096), ("256KiB", 262_144), ("4M", 1 << 22), ("2gib", 2 << 30), ("1T", 1 << 40)]
-        {
+        for (text, size) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("4K", 4096),
+            ("4k", 4096),
+            ("256KiB", 262_144),
+            ("4M", 1 << 22),
+            ("2gib", 2 << 30),
+            ("1T", 1 << 40),
+        ] {
             assert_eq!(parse(text), Ok(size), "{text}");
         }
     }

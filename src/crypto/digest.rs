@@ -1,13 +1,14 @@
 //! The labelled hash that names public things: shares, manifests, slot blocks, fingerprints.
 //!
-//! Rule: no two uses share a label, and parts are length-prefixed, so that one thing's hash is never another's.
+//! Rule: no two uses share a label, and parts are length-prefixed, so that one thing's hash is
+//! never another's.
 
 use sha2::{Digest, Sha256};
 
 use super::labels::Label;
 
-/// SHA-256 over `u16 length ‖ label`, then for each part `u64 length ‖ part` (little-endian). Not for secrets: see
-/// [`hmac`](super::kdf::hmac) and [`extract`](super::kdf::extract) for those.
+/// SHA-256 over `u16 length ‖ label`, then for each part `u64 length ‖ part` (little-endian). Not
+/// for secrets: see [`hmac`](super::kdf::hmac) and [`extract`](super::kdf::extract) for those.
 pub fn digest(label: &Label, parts: &[&[u8]]) -> [u8; 32] {
     let mut hash = Sha256::new();
     let label = label.as_bytes();
@@ -20,11 +21,16 @@ pub fn digest(label: &Label, parts: &[&[u8]]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// [`digest`] of one part of `len` bytes that `read` gives piece by piece, from where it is told; `None` where it ends before.
+/// [`digest`] of one part of `len` bytes that `read` gives piece by piece, from where it is told;
+/// `None` where it ends before.
 ///
 /// # Errors
 /// What `read` says.
-pub fn digest_stream<E>(label: &Label, len: u64, mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>) -> Result<Option<[u8; 32]>, E> {
+pub fn digest_stream<E>(
+    label: &Label,
+    len: u64,
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>,
+) -> Result<Option<[u8; 32]>, E> {
     let mut hash = Sha256::new();
     let label = label.as_bytes();
     hash.update((label.len() as u16).to_le_bytes());

@@ -7,7 +7,9 @@
 //! ```
 
 use super::kdf::{expand, extract, hmac};
-use super::keys::{ContentKey, DirectoryKey, FileKey, FolderKey, HeaderKey, HistoryKey, NamesKey, RecordsKey};
+use super::keys::{
+    ContentKey, DirectoryKey, FileKey, FolderKey, HeaderKey, HistoryKey, NamesKey, RecordsKey,
+};
 use super::labels::{self, Label};
 use super::suite::Suite;
 
@@ -23,7 +25,8 @@ pub struct EpochKeys {
     pub records: RecordsKey,
     /// Of the folder key of the epoch before.
     pub history: HistoryKey,
-    /// Which folder key this is, to be shown: it says nothing about the key, and no other key gives it.
+    /// Which folder key this is, to be shown: it says nothing about the key, and no other key gives
+    /// it.
     pub commitment: [u8; 32],
 }
 
@@ -32,7 +35,8 @@ impl EpochKeys {
     #[must_use]
     pub fn derive(folder: &FolderKey, share: &[u8; 32], epoch: u32, suite: Suite) -> Self {
         let secret = extract(share, folder.expose());
-        let key = |label: &Label| *expand(&secret, label, &[&epoch.to_le_bytes(), &[suite.as_byte()]]);
+        let key =
+            |label: &Label| *expand(&secret, label, &[&epoch.to_le_bytes(), &[suite.as_byte()]]);
         EpochKeys {
             names: NamesKey::from_bytes(key(&labels::NAMES)),
             content: ContentKey::from_bytes(key(&labels::CONTENT)),
@@ -63,7 +67,8 @@ pub fn root_directory_id(key: &DirectoryKey, share: &[u8; 32]) -> [u8; 32] {
     hmac(key.expose(), &[labels::ROOT_DIRECTORY.as_bytes(), share])
 }
 
-/// The id of the directory that was made with this name in the directory `parent`. A name has at most 255 bytes.
+/// The id of the directory that was made with this name in the directory `parent`. A name has at
+/// most 255 bytes.
 #[must_use]
 pub fn directory_id(key: &DirectoryKey, parent: &[u8; 32], name: &[u8]) -> [u8; 32] {
     hmac(key.expose(), &[labels::DIRECTORY.as_bytes(), parent, name])
@@ -112,7 +117,10 @@ mod tests {
             }
         }
         assert_eq!(seen.len(), 2 * 2 * (3 * 2 * 6 + 1));
-        assert_eq!(all([1; 32], [2; 32], 3, Suite::Aes256Gcm), all([1; 32], [2; 32], 3, Suite::Aes256Gcm));
+        assert_eq!(
+            all([1; 32], [2; 32], 3, Suite::Aes256Gcm),
+            all([1; 32], [2; 32], 3, Suite::Aes256Gcm)
+        );
     }
 
     #[test]

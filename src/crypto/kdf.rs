@@ -1,7 +1,9 @@
-//! HKDF-SHA256 (RFC 5869) and HMAC-SHA256 (RFC 2104) with inputs that can be parsed in one way only.
+//! HKDF-SHA256 (RFC 5869) and HMAC-SHA256 (RFC 2104) with inputs that can be parsed in one way
+//! only.
 //!
-//! `info` of an expansion is `label ‖ for each part: u16 length, little-endian ‖ part`. No label is a prefix of another (a test in
-//! [`super::labels`] sees to it), so two different (label, parts) never give the same `info`.
+//! `info` of an expansion is `label ‖ for each part: u16 length, little-endian ‖ part`. No label is
+//! a prefix of another (a test in [`super::labels`] sees to it), so two different (label, parts)
+//! never give the same `info`.
 
 use super::labels::Label;
 use hkdf::Hkdf;
@@ -26,7 +28,8 @@ pub fn extract(salt: &[u8], ikm: &[u8]) -> Zeroizing<[u8; 32]> {
 /// HKDF-Expand to 32 bytes, for one purpose and context.
 ///
 /// # Panics
-/// When a part is longer than 65,535 bytes; parts are ids, numbers and names that were parsed under smaller bounds.
+/// When a part is longer than 65,535 bytes; parts are ids, numbers and names that were parsed under
+/// smaller bounds.
 #[must_use]
 pub fn expand(prk: &[u8; 32], label: &Label, parts: &[&[u8]]) -> Zeroizing<[u8; 32]> {
     let lengths: Vec<[u8; 2]> = parts.iter().map(|part| length(part)).collect();
@@ -40,7 +43,8 @@ pub fn expand(prk: &[u8; 32], label: &Label, parts: &[&[u8]]) -> Zeroizing<[u8; 
     out
 }
 
-/// HKDF-Expand as RFC 5869 has it: `info` is the plain concatenation. Derivations use [`expand`]; this is what lies under it.
+/// HKDF-Expand as RFC 5869 has it: `info` is the plain concatenation. Derivations use [`expand`];
+/// this is what lies under it.
 ///
 /// # Errors
 /// [`TooMuchOutput`] when `out` has more than 8,160 bytes.
@@ -64,7 +68,9 @@ pub fn hmac(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
 }
 
 fn length(part: &[u8]) -> [u8; 2] {
-    u16::try_from(part.len()).expect("a part of a derivation has at most 65,535 bytes").to_le_bytes()
+    u16::try_from(part.len())
+        .expect("a part of a derivation has at most 65,535 bytes")
+        .to_le_bytes()
 }
 
 #[cfg(test)]
@@ -85,7 +91,8 @@ mod tests {
     #[test]
     fn where_one_part_ends_and_the_next_begins_matters() {
         let key = [7; 32];
-        let splits: [&[&[u8]]; 5] = [&[b"ab"], &[b"a", b"b"], &[b"", b"ab"], &[b"ab", b""], &[b"ba"]];
+        let splits: [&[&[u8]]; 5] =
+            [&[b"ab"], &[b"a", b"b"], &[b"", b"ab"], &[b"ab", b""], &[b"ba"]];
         for (i, a) in splits.iter().enumerate() {
             for b in &splits[..i] {
                 assert_ne!(hmac(&key, a), hmac(&key, b));
@@ -103,7 +110,9 @@ mod tests {
     #[test]
     fn hmac_of_parts_is_hmac_of_their_encoding() {
         // Computed with Python's hmac module: key 0x0b * 32, message 02 00 "Hi" 05 00 "There".
-        let expected = hex::decode("2dcf9e8f71a70e96a1e45530f592dc92c71c835874092a134b4653274e6e36fc").unwrap();
+        let expected =
+            hex::decode("2dcf9e8f71a70e96a1e45530f592dc92c71c835874092a134b4653274e6e36fc")
+                .unwrap();
         assert_eq!(hmac(&[0x0b; 32], &[b"Hi", b"There"])[..], expected);
     }
 }

@@ -1,5 +1,6 @@
-//! One type per key. A key is 32 bytes, is zeroized on drop, and has neither `Debug` nor `Clone` nor `Copy`, so that it can be
-//! neither logged nor multiplied by accident, and one kind cannot be passed where another is wanted.
+//! One type per key. A key is 32 bytes, is zeroized on drop, and has neither `Debug` nor `Clone`
+//! nor `Copy`, so that it can be neither logged nor multiplied by accident, and one kind cannot be
+//! passed where another is wanted.
 
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop};
@@ -7,7 +8,8 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 /// Length of every key in bytes.
 pub const KEY_LEN: usize = 32;
 
-/// Compares two byte strings in time that depends on their lengths alone. Strings of different lengths are unequal.
+/// Compares two byte strings in time that depends on their lengths alone. Strings of different
+/// lengths are unequal.
 #[must_use]
 pub fn equal(a: &[u8], b: &[u8]) -> bool {
     a.ct_eq(b).into()
@@ -62,7 +64,8 @@ keys! {
     JournalKey;
     /// The secret of an identity, from which its signing and exchange keys are derived.
     IdentitySeed;
-    /// A key-encryption key: of a slot of an identity (passphrase, recovery code, key file) or of a roster.
+    /// A key-encryption key: of a slot of an identity (passphrase, recovery code, key file) or of a
+    /// roster.
     SlotKey;
 }
 

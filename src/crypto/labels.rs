@@ -1,9 +1,12 @@
-//! Every label under which something is derived, hashed, sealed or signed. A label stands here or nowhere.
+//! Every label under which something is derived, hashed, sealed or signed. A label stands here or
+//! nowhere.
 //!
-//! All begin with `kithfs v1 ` and end with a zero byte that none has inside, so that none is a prefix of another, and an input
-//! that begins with one can be parsed in one way only. A label never changes its meaning; a new purpose gets a new label.
+//! All begin with `kithfs v1 ` and end with a zero byte that none has inside, so that none is a
+//! prefix of another, and an input that begins with one can be parsed in one way only. A label
+//! never changes its meaning; a new purpose gets a new label.
 
-/// A label: the first bytes of the `info` of a derivation, or of what is hashed, MACed, signed or bound as associated data.
+/// A label: the first bytes of the `info` of a derivation, or of what is hashed, MACed, signed or
+/// bound as associated data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Label(&'static [u8]);
 
@@ -137,7 +140,10 @@ mod tests {
     fn labels_are_distinct_and_none_is_a_prefix_of_another() {
         for (i, (name, label)) in ALL.iter().enumerate() {
             for (other_name, other) in ALL.iter().skip(i + 1) {
-                assert!(!label.0.starts_with(other.0) && !other.0.starts_with(label.0), "{name} and {other_name}");
+                assert!(
+                    !label.0.starts_with(other.0) && !other.0.starts_with(label.0),
+                    "{name} and {other_name}"
+                );
             }
         }
     }
@@ -145,8 +151,16 @@ mod tests {
     #[test]
     fn labels_have_their_form() {
         for (name, label) in ALL {
-            let text = label.0.strip_prefix(b"kithfs v1 ").and_then(|rest| rest.strip_suffix(b"\0")).unwrap_or_else(|| panic!("{name}"));
-            assert!(!text.is_empty() && text.iter().all(|byte| byte.is_ascii_lowercase() || *byte == b' '), "{name}");
+            let text = label
+                .0
+                .strip_prefix(b"kithfs v1 ")
+                .and_then(|rest| rest.strip_suffix(b"\0"))
+                .unwrap_or_else(|| panic!("{name}"));
+            assert!(
+                !text.is_empty()
+                    && text.iter().all(|byte| byte.is_ascii_lowercase() || *byte == b' '),
+                "{name}"
+            );
         }
     }
 }

@@ -6,8 +6,9 @@
 //! * A failed decryption leaves zeros behind, never unauthenticated plaintext.
 //! * Secrets and tags are compared with [`equal`] or inside the primitive, in constant time.
 //!
-//! The primitives come from `aws-lc-rs`, `ring` and the RustCrypto and dalek crates. Written here are HCTR2 ([`hctr2`]) and the sub-key step of
-//! XAES-256-GCM ([`xaes`]); both are held against the official vectors in `tests/crypto_vectors`.
+//! The primitives come from `aws-lc-rs`, `ring` and the RustCrypto and dalek crates. Written here
+//! are HCTR2 ([`hctr2`]) and the sub-key step of XAES-256-GCM ([`xaes`]); both are held against the
+//! official vectors in `tests/crypto_vectors`.
 
 pub mod aead;
 pub mod digest;
@@ -31,10 +32,14 @@ pub use aead::Aead;
 pub use digest::{digest, digest_stream};
 pub use exchange::{ExchangeSecret, ForMany, ZeroShared};
 pub use hctr2::{Hctr2, TooShort, Tweak};
-pub use hierarchy::{EpochKeys, directory_id, directory_key, file_key, long_name_hash, memory_keys, root_directory_id};
+pub use hierarchy::{
+    EpochKeys, directory_id, directory_key, file_key, long_name_hash, memory_keys,
+    root_directory_id,
+};
 pub use kdf::{expand, extract, hmac};
 pub use keys::{
-    ContentKey, DirectoryKey, FileKey, FolderKey, HeaderKey, HistoryKey, IdentitySeed, JournalKey, NamesKey, RecordsKey, SlotKey, equal,
+    ContentKey, DirectoryKey, FileKey, FolderKey, HeaderKey, HistoryKey, IdentitySeed, JournalKey,
+    NamesKey, RecordsKey, SlotKey, equal,
 };
 pub use labels::Label;
 pub use password::{Argon2Params, PasswordError, stretch};

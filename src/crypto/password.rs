@@ -1,7 +1,8 @@
 //! Argon2id (RFC 9106, version 0x13): a passphrase to a slot key.
 //!
-//! The cost stands in a file that a stranger may have written. It is refused outside of fixed bounds, so that it can neither make a
-//! passphrase cheap to guess nor make an unlock take all memory or for ever.
+//! The cost stands in a file that a stranger may have written. It is refused outside of fixed
+//! bounds, so that it can neither make a passphrase cheap to guess nor make an unlock take all
+//! memory or for ever.
 
 use super::keys::SlotKey;
 use argon2::{Algorithm, Argon2, Params, Version};
@@ -79,23 +80,29 @@ impl Default for Argon2Params {
     }
 }
 
-/// Stretches a passphrase with a salt of 16 to 64 random bytes. Takes time and memory as `params` say, once they are validated.
+/// Stretches a passphrase with a salt of 16 to 64 random bytes. Takes time and memory as `params`
+/// say, once they are validated.
 ///
 /// # Errors
 /// [`PasswordError`] when `params` or the salt are out of bounds, or the memory cannot be had.
-pub fn stretch(params: &Argon2Params, salt: &[u8], passphrase: &[u8]) -> Result<SlotKey, PasswordError> {
+pub fn stretch(
+    params: &Argon2Params,
+    salt: &[u8],
+    passphrase: &[u8],
+) -> Result<SlotKey, PasswordError> {
     params.validate()?;
     if !(16..=64).contains(&salt.len()) {
         return Err(PasswordError::Salt(salt.len()));
     }
-    let cost = Params::new(params.memory_kib, params.passes, params.lanes, Some(32)).expect("these bounds lie within those of Argon2");
+    let cost = Params::new(params.memory_kib, params.passes, params.lanes, Some(32))
+        .expect("these bounds lie within those of Argon2");
     let mut key = Zeroizing::new([0; 32]);
-    Argon2::new(Algorithm::Argon2id, Version::V0x13, cost).hash_password_into(passphrase, salt, &mut *key).map_err(
-        |error| match error {
+    Argon2::new(Algorithm::Argon2id, Version::V0x13, cost)
+        .hash_password_into(passphrase, salt, &mut *key)
+        .map_err(|error| match error {
             argon2::Error::PwdTooLong => PasswordError::TooLong,
             _ => PasswordError::Memory(params.memory_kib),
-        },
-    )?;
+        })?;
     Ok(SlotKey::from_bytes(*key))
 }
 
@@ -116,21 +123,42 @@ mod tests {
         }
         let (min, max) = (Argon2Params::MIN, Argon2Params::MAX);
         for memory_kib in [0, 8, min.memory_kib - 1] {
-            assert!(matches!(refusal(Argon2Params { memory_kib, ..min }), PasswordError::TooCheap(..)));
+            assert!(matches!(
+                refusal(Argon2Params { memory_kib, ..min }),
+                PasswordError::TooCheap(..)
+            ));
         }
-        assert!(matches!(refusal(Argon2Params { passes: 0, ..min }), PasswordError::TooCheap("passes", 0, 1)));
-        assert!(matches!(refusal(Argon2Params { lanes: 0, ..min }), PasswordError::TooCheap("lanes", 0, 1)));
+        assert!(matches!(
+            refusal(Argon2Params { passes: 0, ..min }),
+            PasswordError::TooCheap("passes", 0, 1)
+        ));
+        assert!(matches!(
+            refusal(Argon2Params { lanes: 0, ..min }),
+            PasswordError::TooCheap("lanes", 0, 1)
+        ));
         for memory_kib in [max.memory_kib + 1, u32::MAX] {
-            assert!(matches!(refusal(Argon2Params { memory_kib, ..min }), PasswordError::TooDear(..)));
+            assert!(matches!(
+                refusal(Argon2Params { memory_kib, ..min }),
+                PasswordError::TooDear(..)
+            ));
         }
-        assert!(matches!(refusal(Argon2Params { passes: 65, ..min }), PasswordError::TooDear("passes", 65, 64)));
-        assert!(matches!(refusal(Argon2Params { lanes: 17, ..min }), PasswordError::TooDear("lanes", 17, 16)));
+        assert!(matches!(
+            refusal(Argon2Params { passes: 65, ..min }),
+            PasswordError::TooDear("passes", 65, 64)
+        ));
+        assert!(matches!(
+            refusal(Argon2Params { lanes: 17, ..min }),
+            PasswordError::TooDear("lanes", 17, 16)
+        ));
     }
 
     #[test]
     fn salts_outside_the_bounds_are_refused() {
         for len in [0, 8, 15, 65] {
-            assert_eq!(stretch(&Argon2Params::MIN, &vec![1; len], b"x").err(), Some(PasswordError::Salt(len)));
+            assert_eq!(
+                stretch(&Argon2Params::MIN, &vec![1; len], b"x").err(),
+                Some(PasswordError::Salt(len))
+            );
         }
     }
 
@@ -142,7 +170,9 @@ mod tests {
             (1, "bb1877fa0a23c7677085990de0c65682eabb466ea27fca21f9404173f0b05bd8"),
             (4, "a984e77cfedddfeba70c0cb7e897d67bc6d056b44da7744ca641e882932024e4"),
         ] {
-            let key = stretch(&Argon2Params { lanes, ..Argon2Params::MIN }, &salt, b"correct horse").unwrap();
+            let key =
+                stretch(&Argon2Params { lanes, ..Argon2Params::MIN }, &salt, b"correct horse")
+                    .unwrap();
             assert_eq!(hex::encode(key.expose()), expected);
         }
     }

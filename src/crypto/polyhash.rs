@@ -7,7 +7,8 @@ use polyval::{Block, Polyval};
 
 /// Length of a block in bytes.
 const BLOCK: usize = 16;
-/// Blocks that are padded and hashed at a time: a whole name of 255 bytes, and a multiple of what the backend takes in parallel.
+/// Blocks that are padded and hashed at a time: a whole name of 255 bytes, and a multiple of what
+/// the backend takes in parallel.
 const BATCH: usize = 16;
 
 /// A POLYVAL key with its powers.
@@ -20,15 +21,16 @@ impl PolyKey {
         PolyKey(Polyval::new(key.into()))
     }
 
-    /// Hashes `message`, padded with zeros to a whole block, going on from the accumulator `start` (zero at the beginning).
-    /// `terminator`, if any, is a byte that follows the message before the zeros. Nothing to hash gives `start` back.
+    /// Hashes `message`, padded with zeros to a whole block, going on from the accumulator `start`
+    /// (zero at the beginning). `terminator`, if any, is a byte that follows the message before the
+    /// zeros. Nothing to hash gives `start` back.
     #[must_use]
     pub fn hash(&self, start: u128, message: &[u8], terminator: Option<u8>) -> u128 {
         if message.is_empty() && terminator.is_none() {
             return start;
         }
-        // The copy of the powers is wiped when it is dropped. That is about a third of the cost of a short name, and worth it: it keeps
-        // key material from staying on the stack.
+        // The copy of the powers is wiped when it is dropped. That is about a third of the cost of
+        // a short name, and worth it: it keeps key material from staying on the stack.
         let mut state = self.0.clone();
         let mut first = start;
         let mut rest = message;
@@ -40,7 +42,8 @@ impl PolyKey {
                 block[..bytes.len()].copy_from_slice(bytes);
             }
             let mut used = take.div_ceil(BLOCK);
-            // The terminator has its place in this batch unless the message ends exactly where the batch does.
+            // The terminator has its place in this batch unless the message ends exactly where the
+            // batch does.
             let ends = after.is_empty() && take < BATCH * BLOCK;
             if let (true, Some(byte)) = (ends, terminator) {
                 blocks[take / BLOCK][take % BLOCK] = byte;
@@ -77,7 +80,11 @@ mod tests {
                 let stepwise = padded.chunks(16).fold(0, |acc, block| key.hash(acc, block, None));
                 assert_eq!(whole, stepwise, "length {len} terminator {terminator:?}");
                 for cut in (0..=len).step_by(16) {
-                    assert_eq!(key.hash(key.hash(0, &message[..cut], None), &message[cut..], terminator), whole, "length {len} cut {cut}");
+                    assert_eq!(
+                        key.hash(key.hash(0, &message[..cut], None), &message[cut..], terminator),
+                        whole,
+                        "length {len} cut {cut}"
+                    );
                 }
             }
         }

@@ -2,8 +2,8 @@
 
 /// A source of cryptographically secure random bytes.
 ///
-/// It cannot fail: an implementation that has no randomness to give must end the process rather than return, because a nonce that
-/// is not random breaks confidentiality silently.
+/// It cannot fail: an implementation that has no randomness to give must end the process rather
+/// than return, because a nonce that is not random breaks confidentiality silently.
 pub trait Random: Send + Sync {
     /// Fills all of `buf`.
     fn fill(&self, buf: &mut [u8]);
@@ -32,7 +32,10 @@ pub(crate) mod seeded {
         fn fill(&self, buf: &mut [u8]) {
             for piece in buf.chunks_mut(32) {
                 let n = self.counter.fetch_add(1, Ordering::Relaxed);
-                let block = Sha256::new().chain_update(self.seed.to_le_bytes()).chain_update(n.to_le_bytes()).finalize();
+                let block = Sha256::new()
+                    .chain_update(self.seed.to_le_bytes())
+                    .chain_update(n.to_le_bytes())
+                    .finalize();
                 piece.copy_from_slice(&block[..piece.len()]);
             }
         }

@@ -1,5 +1,6 @@
-//! Whole constructions with random 24-byte nonces, for what is sealed once and as a whole: identities, rosters, journal records,
-//! sidecars of names, symlink targets, xattrs. XAES-256-GCM (C2SP) or XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha).
+//! Whole constructions with random 24-byte nonces, for what is sealed once and as a whole:
+//! identities, rosters, journal records, sidecars of names, symlink targets, xattrs. XAES-256-GCM
+//! (C2SP) or XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha).
 //!
 //! A sealed record is `nonce(24) ‖ ciphertext ‖ tag(16)`.
 
@@ -33,16 +34,25 @@ impl RecordCipher {
         })
     }
 
-    /// Encrypts `buf` in place and returns the tag over it and `aad`. The nonce must be fresh for this key.
+    /// Encrypts `buf` in place and returns the tag over it and `aad`. The nonce must be fresh for
+    /// this key.
     #[must_use]
-    pub fn seal(&self, nonce: &[u8; RECORD_NONCE_LEN], aad: &[u8], buf: &mut [u8]) -> [u8; TAG_LEN] {
+    pub fn seal(
+        &self,
+        nonce: &[u8; RECORD_NONCE_LEN],
+        aad: &[u8],
+        buf: &mut [u8],
+    ) -> [u8; TAG_LEN] {
         match &self.0 {
             Cipher::Aes(xaes) => {
                 let (key, nonce) = gcm(xaes, nonce);
                 key.seal(&nonce, aad, buf)
             }
             Cipher::ChaCha(cipher) => {
-                cipher.encrypt_inout_detached(nonce.into(), aad, buf.into()).expect("a buffer is far below the limit of 256 GiB").0
+                cipher
+                    .encrypt_inout_detached(nonce.into(), aad, buf.into())
+                    .expect("a buffer is far below the limit of 256 GiB")
+                    .0
             }
         }
     }
@@ -50,15 +60,27 @@ impl RecordCipher {
     /// Decrypts `buf` in place.
     ///
     /// # Errors
-    /// [`Unauthentic`] when key, nonce, `aad`, `buf` and `tag` do not belong together; all of `buf` is then zero.
-    pub fn open(&self, nonce: &[u8; RECORD_NONCE_LEN], aad: &[u8], buf: &mut [u8], tag: &[u8; TAG_LEN]) -> Result<(), Unauthentic> {
+    /// [`Unauthentic`] when key, nonce, `aad`, `buf` and `tag` do not belong together; all of `buf`
+    /// is then zero.
+    pub fn open(
+        &self,
+        nonce: &[u8; RECORD_NONCE_LEN],
+        aad: &[u8],
+        buf: &mut [u8],
+        tag: &[u8; TAG_LEN],
+    ) -> Result<(), Unauthentic> {
         match &self.0 {
             Cipher::Aes(xaes) => {
                 let (key, nonce) = gcm(xaes, nonce);
                 key.open(&nonce, aad, buf, tag)
             }
             Cipher::ChaCha(cipher) => {
-                let opened = cipher.decrypt_inout_detached(nonce.into(), aad, (&mut *buf).into(), tag.into());
+                let opened = cipher.decrypt_inout_detached(
+                    nonce.into(),
+                    aad,
+                    (&mut *buf).into(),
+                    tag.into(),
+                );
                 opened.map_err(|_| {
                     buf.zeroize();
                     Unauthentic
@@ -83,8 +105,13 @@ impl RecordCipher {
     /// Opens what [`RecordCipher::seal_record`] gave.
     ///
     /// # Errors
-    /// [`Unauthentic`] when `sealed` is shorter than [`RECORD_OVERHEAD`], was changed, or belongs to another key or `aad`.
-    pub fn open_record(&self, aad: &[u8], sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, Unauthentic> {
+    /// [`Unauthentic`] when `sealed` is shorter than [`RECORD_OVERHEAD`], was changed, or belongs
+    /// to another key or `aad`.
+    pub fn open_record(
+        &self,
+        aad: &[u8],
+        sealed: &[u8],
+    ) -> Result<Zeroizing<Vec<u8>>, Unauthentic> {
         let (nonce, rest) = sealed.split_first_chunk().ok_or(Unauthentic)?;
         let (ciphertext, tag) = rest.split_last_chunk().ok_or(Unauthentic)?;
         let mut plain = Zeroizing::new(ciphertext.to_vec());
@@ -115,14 +142,24 @@ mod tests {
                 assert_eq!(sealed.len(), len + RECORD_OVERHEAD);
                 assert_eq!(*cipher.open_record(b"context", &sealed).unwrap(), plain);
                 assert!(cipher.open_record(b"contexT", &sealed).is_err());
-                assert!(RecordCipher::new(suite, &[6; 32]).open_record(b"context", &sealed).is_err());
+                assert!(
+                    RecordCipher::new(suite, &[6; 32]).open_record(b"context", &sealed).is_err()
+                );
                 for bit in 0..8 * sealed.len() {
                     let mut changed = sealed.clone();
                     changed[bit / 8] ^= 1 << (bit % 8);
-                    assert!(cipher.open_record(b"context", &changed).is_err(), "{} length {len} bit {bit}", suite.name());
+                    assert!(
+                        cipher.open_record(b"context", &changed).is_err(),
+                        "{} length {len} bit {bit}",
+                        suite.name()
+                    );
                 }
                 for cut in 0..sealed.len() {
-                    assert!(cipher.open_record(b"context", &sealed[..cut]).is_err(), "{} length {len} cut {cut}", suite.name());
+                    assert!(
+                        cipher.open_record(b"context", &sealed[..cut]).is_err(),
+                        "{} length {len} cut {cut}",
+                        suite.name()
+                    );
                 }
                 assert!(cipher.open_record(b"context", &[&sealed[..], b"\0"].concat()).is_err());
             }
@@ -144,7 +181,10 @@ mod tests {
     fn two_seals_of_one_record_differ() {
         for suite in Suite::ALL {
             let (cipher, random) = (RecordCipher::new(suite, &[5; 32]), Seeded::new(1));
-            let (a, b) = (cipher.seal_record(&random, b"", b"same"), cipher.seal_record(&random, b"", b"same"));
+            let (a, b) = (
+                cipher.seal_record(&random, b"", b"same"),
+                cipher.seal_record(&random, b"", b"same"),
+            );
             assert_ne!(a[..24], b[..24]);
             assert_ne!(a[24..], b[24..]);
         }

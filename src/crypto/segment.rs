@@ -1,4 +1,5 @@
-//! Segments of a chunk: a sub-key that is fresh for the chunk, and under it AES-256-GCM or ChaCha20-Poly1305 with 12-byte nonces.
+//! Segments of a chunk: a sub-key that is fresh for the chunk, and under it AES-256-GCM or
+//! ChaCha20-Poly1305 with 12-byte nonces.
 //!
 //! Nothing is sealed under a file key itself; only [`ChunkKeys::derive`] reads it.
 
@@ -9,7 +10,8 @@ use super::xaes::{SALT_LEN as XAES_SALT_LEN, Xaes};
 use chacha20::{R20, hchacha};
 use zeroize::{Zeroize, Zeroizing};
 
-/// Length of a chunk's salt in bytes, for both suites. With AES the last four must be zero, which the format checks.
+/// Length of a chunk's salt in bytes, for both suites. With AES the last four must be zero, which
+/// the format checks.
 pub const CHUNK_SALT_LEN: usize = 16;
 
 enum Root {
@@ -30,7 +32,8 @@ impl ChunkKeys {
         })
     }
 
-    /// The sub-key of a chunk: XAES-256-GCM's for `salt[..12]` (the rest is ignored), or HChaCha20's for all of `salt`.
+    /// The sub-key of a chunk: XAES-256-GCM's for `salt[..12]` (the rest is ignored), or
+    /// HChaCha20's for all of `salt`.
     #[must_use]
     pub fn derive(&self, salt: &[u8; CHUNK_SALT_LEN]) -> SegmentKey {
         match &self.0 {
@@ -58,7 +61,8 @@ impl SegmentKey {
         SegmentKey(Active::new(suite, key))
     }
 
-    /// Encrypts `buf` in place and returns the tag over it and `aad`. The nonce must be fresh for this key.
+    /// Encrypts `buf` in place and returns the tag over it and `aad`. The nonce must be fresh for
+    /// this key.
     #[must_use]
     pub fn seal(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], buf: &mut [u8]) -> [u8; TAG_LEN] {
         self.0.seal(nonce, aad, buf)
@@ -67,8 +71,15 @@ impl SegmentKey {
     /// Decrypts `buf` in place.
     ///
     /// # Errors
-    /// [`Unauthentic`] when key, nonce, `aad`, `buf` and `tag` do not belong together; all of `buf` is then zero.
-    pub fn open(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], buf: &mut [u8], tag: &[u8; TAG_LEN]) -> Result<(), Unauthentic> {
+    /// [`Unauthentic`] when key, nonce, `aad`, `buf` and `tag` do not belong together; all of `buf`
+    /// is then zero.
+    pub fn open(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        aad: &[u8],
+        buf: &mut [u8],
+        tag: &[u8; TAG_LEN],
+    ) -> Result<(), Unauthentic> {
         self.0.open(nonce, aad, buf, tag)
     }
 }
@@ -81,7 +92,8 @@ mod tests {
     fn every_flipped_bit_is_noticed_and_leaves_zeros() {
         for suite in Suite::ALL {
             let key = ChunkKeys::new(suite, &FileKey::from_bytes([3; 32])).derive(&[0; 16]);
-            let (nonce, aad, plain) = ([9; 12], *b"share and place", *b"thirty-three bytes of a plaintext");
+            let (nonce, aad, plain) =
+                ([9; 12], *b"share and place", *b"thirty-three bytes of a plaintext");
             let mut sealed = plain;
             let tag = key.seal(&nonce, &aad, &mut sealed);
 
@@ -94,7 +106,12 @@ mod tests {
                 let (mut nonce, mut aad, mut buf, mut tag) = (nonce, aad, sealed, tag);
                 let all = nonce.iter_mut().chain(&mut aad).chain(&mut buf).chain(&mut tag);
                 *all.into_iter().nth(bit / 8).unwrap() ^= 1 << (bit % 8);
-                assert_eq!(key.open(&nonce, &aad, &mut buf, &tag), Err(Unauthentic), "{} bit {bit}", suite.name());
+                assert_eq!(
+                    key.open(&nonce, &aad, &mut buf, &tag),
+                    Err(Unauthentic),
+                    "{} bit {bit}",
+                    suite.name()
+                );
                 assert_eq!(buf, [0; 33], "{} bit {bit}", suite.name());
             }
         }
@@ -120,7 +137,8 @@ mod tests {
             for i in 0..16 {
                 let mut salt = [0; 16];
                 salt[i] = 1;
-                // XAES takes 12 bytes of salt; the format refuses a chunk whose other four are not zero.
+                // XAES takes 12 bytes of salt; the format refuses a chunk whose other four are not
+                // zero.
                 let counts = suite == Suite::ChaCha20Poly1305 || i < XAES_SALT_LEN;
                 assert_eq!(tag(salt) != zero, counts, "{} byte {i}", suite.name());
             }

@@ -1,4 +1,5 @@
-//! Which ciphers a vault uses. The suite is chosen at `init`, stands in every header and goes into the derivation of every key.
+//! Which ciphers a vault uses. The suite is chosen at `init`, stands in every header and goes into
+//! the derivation of every key.
 
 /// A cipher suite. The discriminant is the byte that stands in the formats.
 #[repr(u8)]
@@ -52,14 +53,17 @@ impl Suite {
 #[must_use]
 pub fn aes_in_hardware() -> bool {
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-    return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+    return std::arch::is_x86_feature_detected!("aes")
+        && std::arch::is_x86_feature_detected!("pclmulqdq");
     #[cfg(target_arch = "aarch64")]
-    return std::arch::is_aarch64_feature_detected!("aes") && std::arch::is_aarch64_feature_detected!("pmull");
+    return std::arch::is_aarch64_feature_detected!("aes")
+        && std::arch::is_aarch64_feature_detected!("pmull");
     #[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
     return false;
 }
 
-/// A ciphertext was changed, or is opened under another key, nonce or context than it was sealed under.
+/// A ciphertext was changed, or is opened under another key, nonce or context than it was sealed
+/// under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot be authenticated")]
 pub struct Unauthentic;
@@ -77,6 +81,9 @@ mod tests {
             assert_eq!(Suite::from_name(suite.name()), Some(suite));
         }
         assert_eq!(Suite::from_name("AES"), None);
-        assert_eq!((Suite::preferred(true), Suite::preferred(false)), (Suite::Aes256Gcm, Suite::ChaCha20Poly1305));
+        assert_eq!(
+            (Suite::preferred(true), Suite::preferred(false)),
+            (Suite::Aes256Gcm, Suite::ChaCha20Poly1305)
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! The key step of XAES-256-GCM (C2SP, `XAES-256-GCM.md`): a 256-bit key and 12 bytes of a nonce give the AES-256-GCM key under
-//! which the other 12 bytes are the nonce. It is the KDF in counter mode of NIST SP 800-108r1 with CMAC, for two blocks.
+//! The key step of XAES-256-GCM (C2SP, `XAES-256-GCM.md`): a 256-bit key and 12 bytes of a nonce
+//! give the AES-256-GCM key under which the other 12 bytes are the nonce. It is the KDF in counter
+//! mode of NIST SP 800-108r1 with CMAC, for two blocks.
 
 use aes::Aes256;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
@@ -31,7 +32,8 @@ impl Xaes {
         let mut l = aes::Block::default();
         aes.encrypt_block(&mut l);
         let value = u128::from_be_bytes(l.0);
-        // Doubling in GF(2^128); the reduction is by mask, not by branch, because the top bit is secret.
+        // Doubling in GF(2^128); the reduction is by mask, not by branch, because the top bit is
+        // secret.
         let k1 = (value << 1) ^ (0x87 & (value >> 127).wrapping_neg());
         l.0.zeroize();
         Xaes { aes, k1: k1.to_be_bytes() }

@@ -1,13 +1,16 @@
-//! AES-256 as HCTR2 uses it: single blocks both ways, and XCTR, the counter mode whose counter is XORed into the nonce.
+//! AES-256 as HCTR2 uses it: single blocks both ways, and XCTR, the counter mode whose counter is
+//! XORed into the nonce.
 //!
-//! XCTR block i, counted from 1, is E(nonce ⊕ i) with i as 128 little-endian bits. It authenticates nothing.
+//! XCTR block i, counted from 1, is E(nonce ⊕ i) with i as 128 little-endian bits. It authenticates
+//! nothing.
 
 use aes::Aes256;
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 
 /// Length of a block in bytes.
 const BLOCK: usize = 16;
-/// Blocks of key stream made at a time: enough to fill the widest AES units, and a whole name of 255 bytes.
+/// Blocks of key stream made at a time: enough to fill the widest AES units, and a whole name of
+/// 255 bytes.
 const BATCH: usize = 16;
 
 /// An AES-256 key schedule, wiped on drop.

@@ -1,7 +1,8 @@
 //! A bounded little-endian reader and writer, the only way in which this room takes bytes apart.
 //!
-//! Rules: no read goes past the end, no length is trusted before it has been compared with what is there, and a parser ends with
-//! [`Reader::finish`], so that bytes which nobody looked at are an error.
+//! Rules: no read goes past the end, no length is trusted before it has been compared with what is
+//! there, and a parser ends with [`Reader::finish`], so that bytes which nobody looked at are an
+//! error.
 
 use super::error::{FormatError, FormatErrorKind};
 
@@ -44,14 +45,16 @@ impl<'a> Reader<'a> {
 
     /// The next `n` bytes.
     pub fn bytes(&mut self, n: usize) -> Result<&'a [u8], FormatError> {
-        let (taken, rest) = self.rest.split_at_checked(n).ok_or(self.error(FormatErrorKind::Truncated))?;
+        let (taken, rest) =
+            self.rest.split_at_checked(n).ok_or(self.error(FormatErrorKind::Truncated))?;
         self.rest = rest;
         Ok(taken)
     }
 
     /// The next `N` bytes.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
-        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(self.error(FormatErrorKind::Truncated))?;
+        let (taken, rest) =
+            self.rest.split_first_chunk::<N>().ok_or(self.error(FormatErrorKind::Truncated))?;
         self.rest = rest;
         Ok(*taken)
     }
@@ -63,8 +66,8 @@ impl<'a> Reader<'a> {
 
     read_integer! { u16 u32 u64 }
 
-    /// Requires the next bytes to be `magic`. A structure shorter than its magic is not one either, so that is `Magic` too,
-    /// unless what is there is a true beginning of it.
+    /// Requires the next bytes to be `magic`. A structure shorter than its magic is not one either,
+    /// so that is `Magic` too, unless what is there is a true beginning of it.
     pub fn magic(&mut self, magic: &[u8]) -> Result<(), FormatError> {
         let there = &self.rest[..self.rest.len().min(magic.len())];
         if there != &magic[..there.len()] {
@@ -81,7 +84,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Requires the next `n` bytes to be zero (reserved space that a later version may give a meaning).
+    /// Requires the next `n` bytes to be zero (reserved space that a later version may give a
+    /// meaning).
     pub fn zeros(&mut self, n: usize) -> Result<(), FormatError> {
         if self.bytes(n)?.iter().any(|b| *b != 0) {
             return Err(self.error(FormatErrorKind::Flags(0)));
@@ -163,14 +167,24 @@ mod tests {
     #[test]
     fn what_was_written_is_read_back_and_nothing_is_left() {
         let mut w = Writer::with_capacity(40);
-        w.bytes(b"MAGI").u16(1).u8(7).u16(0x0102).u32(0x0304_0506).u64(0x0708_090a_0b0c_0d0e).zeros(3).bytes(b"end");
+        w.bytes(b"MAGI")
+            .u16(1)
+            .u8(7)
+            .u16(0x0102)
+            .u32(0x0304_0506)
+            .u64(0x0708_090a_0b0c_0d0e)
+            .zeros(3)
+            .bytes(b"end");
         assert_eq!(w.len(), 4 + 2 + 1 + 2 + 4 + 8 + 3 + 3);
         let bytes = w.into_vec();
         assert_eq!(bytes[7..9], [2, 1], "little-endian");
         let mut r = Reader::named("thing", &bytes);
         r.magic(b"MAGI").unwrap();
         r.version(1).unwrap();
-        assert_eq!((r.u8(), r.u16(), r.u32(), r.u64()), (Ok(7), Ok(0x0102), Ok(0x0304_0506), Ok(0x0708_090a_0b0c_0d0e)));
+        assert_eq!(
+            (r.u8(), r.u16(), r.u32(), r.u64()),
+            (Ok(7), Ok(0x0102), Ok(0x0304_0506), Ok(0x0708_090a_0b0c_0d0e))
+        );
         r.zeros(3).unwrap();
         assert_eq!(r.array::<3>().unwrap(), *b"end");
         r.finish().unwrap();
@@ -186,7 +200,10 @@ mod tests {
         assert_eq!(Reader::new(b"MX").magic(b"MAGI").unwrap_err().kind(), Magic);
         assert_eq!(Reader::new(&[2, 1]).version(1).unwrap_err().kind(), Version(258));
         assert_eq!(Reader::new(&[0, 1]).zeros(2).unwrap_err().kind(), Flags(0));
-        assert_eq!(Reader::named("file header", &[1]).finish().unwrap_err().to_string(), "file header has bytes after its end");
+        assert_eq!(
+            Reader::named("file header", &[1]).finish().unwrap_err().to_string(),
+            "file header has bytes after its end"
+        );
     }
 
     #[test]

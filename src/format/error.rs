@@ -1,6 +1,7 @@
 //! The one error of every parser in this room.
 //!
-//! Rules: a parser says *which* structure was wrong (`what`) and *how* (`kind`), never more; it holds no plaintext and no secret.
+//! Rules: a parser says *which* structure was wrong (`what`) and *how* (`kind`), never more; it
+//! holds no plaintext and no secret.
 
 use std::fmt;
 
@@ -56,7 +57,9 @@ impl fmt::Display for FormatErrorKind {
             Self::Magic => f.write_str("is not one: wrong first bytes"),
             Self::Version(v) => write!(f, "has format version {v}, which is not known"),
             Self::Suite(s) => write!(f, "has cipher suite {s}, which is not known"),
-            Self::Flags(bits) => write!(f, "has flags {bits:#x}, which are not known or not allowed"),
+            Self::Flags(bits) => {
+                write!(f, "has flags {bits:#x}, which are not known or not allowed")
+            }
             Self::Range => f.write_str("has a field out of range"),
             Self::Order => f.write_str("has entries out of order or twice"),
             Self::Encoding => f.write_str("has a field that is not in its one allowed spelling"),

@@ -1,12 +1,18 @@
-//! The header of a ciphertext file: who the file is, how large, and the root of the tree that authenticates its chunks.
+//! The header of a ciphertext file: who the file is, how large, and the root of the tree that
+//! authenticates its chunks.
 //!
 //! Rules that hold here
-//! * The first [`PUBLIC`] bytes stand in clear and are authenticated as associated data; the body is sealed as one record.
-//! * In a signed share author, signer and signature are sealed before the body. The signature is over what the file *is* (ids, size,
-//!   version, author, root), not over the bytes of the header, and is verified before anything of the header is given out. Who takes the
-//!   header with its signature unverified ([`Header::unseal`]) has the [`Claim`] in his hands and sees to it himself.
-//! * A small file (at most one segment) is sealed *with* its header: one read opens it, one write makes it.
-//! * Unknown versions, suites, flags, types and reserved bytes that are not zero are refused before anything is decrypted.
+//! * The first [`PUBLIC`] bytes stand in clear and are authenticated as associated data; the body
+//!   is sealed as one record.
+//! * In a signed share author, signer and signature are sealed before the body. The signature is
+//!   over what the file *is* (ids, size, version, author, root), not over the bytes of the header,
+//!   and is verified before anything of the header is given out. Who takes the header with its
+//!   signature unverified ([`Header::unseal`]) has the [`Claim`] in his hands and sees to it
+//!   himself.
+//! * A small file (at most one segment) is sealed *with* its header: one read opens it, one write
+//!   makes it.
+//! * Unknown versions, suites, flags, types and reserved bytes that are not zero are refused before
+//!   anything is decrypted.
 //!
 //! ```text
 //! 0    magic "kithfile"     8
@@ -56,9 +62,12 @@ const FLAG_SMALL: u8 = 2;
 const TYPE_FILE: u8 = 1;
 const WHAT: &str = "file header";
 
-const _: () = assert!(BODY_AT + BODY == super::layout::HEADER && BODY_AT + TRAILER_LEN + BODY == HEADER_SIGNED);
+const _: () = assert!(
+    BODY_AT + BODY == super::layout::HEADER && BODY_AT + TRAILER_LEN + BODY == HEADER_SIGNED
+);
 
-/// Where a file stood when it was last committed: advice to a check that rebuilds a lost directory record, never trusted for access.
+/// Where a file stood when it was last committed: advice to a check that rebuilds a lost directory
+/// record, never trusted for access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hint {
     /// Id of the directory.
@@ -72,8 +81,9 @@ pub struct Hint {
 pub struct PublicHeader {
     /// Cipher suite.
     pub suite: Suite,
-    /// Length of the data in the small form, `None` in the large one. It stands in clear because what a crash leaves behind the data is no
-    /// part of the file, and must not keep it from being opened.
+    /// Length of the data in the small form, `None` in the large one. It stands in clear because
+    /// what a crash leaves behind the data is no part of the file, and must not keep it from being
+    /// opened.
     pub small: Option<u16>,
     /// Epoch under which the header is sealed.
     pub epoch: u32,
@@ -92,7 +102,8 @@ pub struct Header {
     pub size: u64,
     /// Counts the commits of this file.
     pub version: u64,
-    /// Hash of the table (one chunk) or of the topmost index block; [`super::table::HOLE`] where nothing was written, and in the small form.
+    /// Hash of the table (one chunk) or of the topmost index block; [`super::table::HOLE`] where
+    /// nothing was written, and in the small form.
     pub root: Hash,
     /// Oldest epoch under which a chunk of the file may still be sealed.
     pub oldest_epoch: u32,
@@ -125,7 +136,8 @@ impl PublicHeader {
         let suite = r.u8()?;
         let suite = Suite::from_byte(suite).ok_or(r.error(FormatErrorKind::Suite(suite)))?;
         let flags = r.u8()?;
-        if flags & !(FLAG_SIGNED | FLAG_SMALL) != 0 || (flags & FLAG_SIGNED != 0) != layout.signed() {
+        if flags & !(FLAG_SIGNED | FLAG_SMALL) != 0 || (flags & FLAG_SIGNED != 0) != layout.signed()
+        {
             return Err(r.error(FormatErrorKind::Flags(flags as u32)));
         }
         if r.u8()? != TYPE_FILE || r.u8()? != layout.chunk_log2() {
@@ -140,13 +152,26 @@ impl PublicHeader {
         let file_id = r.array()?;
         r.bytes(24)?;
         r.zeros(12)?;
-        Ok(PublicHeader { suite, small: (flags & FLAG_SMALL != 0).then_some(small_len), epoch, commitment, file_id })
+        Ok(PublicHeader {
+            suite,
+            small: (flags & FLAG_SMALL != 0).then_some(small_len),
+            epoch,
+            commitment,
+            file_id,
+        })
     }
 
     fn encode(&self, layout: &Layout, nonce: &[u8; 24]) -> Vec<u8> {
-        let flags = if layout.signed() { FLAG_SIGNED } else { 0 } | if self.small.is_some() { FLAG_SMALL } else { 0 };
+        let flags = if layout.signed() { FLAG_SIGNED } else { 0 }
+            | if self.small.is_some() { FLAG_SMALL } else { 0 };
         let mut w = Writer::with_capacity(layout.header() + SMALL_MAX as usize);
-        w.bytes(MAGIC).u16(VERSION).u8(self.suite.as_byte()).u8(flags).u8(TYPE_FILE).u8(layout.chunk_log2()).u16(self.small.unwrap_or(0));
+        w.bytes(MAGIC)
+            .u16(VERSION)
+            .u8(self.suite.as_byte())
+            .u8(flags)
+            .u8(TYPE_FILE)
+            .u8(layout.chunk_log2())
+            .u16(self.small.unwrap_or(0));
         w.u32(self.epoch).bytes(&self.commitment).bytes(&self.file_id).bytes(nonce).zeros(12);
         w.into_vec()
     }
@@ -161,9 +186,16 @@ fn aad(share: &[u8; 32], public: &[u8]) -> [u8; 4 + 32 + PUBLIC] {
 }
 
 impl Header {
-    /// Seals the header, in the small form with `data` (whose length is `size`), with a fresh nonce. Gives `header + data` bytes. `sign`
-    /// has to be given in a signed share, and nowhere else.
-    pub fn seal(&self, context: &HeaderContext, data: &[u8], sign: Option<Sign<'_>>, random: &dyn Random) -> Vec<u8> {
+    /// Seals the header, in the small form with `data` (whose length is `size`), with a fresh
+    /// nonce. Gives `header + data` bytes. `sign` has to be given in a signed share, and nowhere
+    /// else.
+    pub fn seal(
+        &self,
+        context: &HeaderContext,
+        data: &[u8],
+        sign: Option<Sign<'_>>,
+        random: &dyn Random,
+    ) -> Vec<u8> {
         debug_assert_eq!(data.len(), self.public.small.unwrap_or(0) as usize);
         debug_assert_eq!(sign.is_some(), context.layout.signed());
         let mut nonce = [0; 24];
@@ -172,7 +204,10 @@ impl Header {
         let aad = aad(context.share, &out);
         let mut w = Writer::with_capacity(TRAILER_LEN + BODY + data.len());
         if let Some(sign) = sign {
-            w.bytes(&sign.trailer(&labels::FILE_SIGNATURE, &self.signed_message(context, &sign.by.author, data)));
+            w.bytes(&sign.trailer(
+                &labels::FILE_SIGNATURE,
+                &self.signed_message(context, &sign.by.author, data),
+            ));
         }
         let body_at = w.len();
         w.u64(self.size).u64(self.version).bytes(&self.root).u32(self.oldest_epoch).zeros(12);
@@ -190,22 +225,31 @@ impl Header {
         let flags = FLAG_SIGNED | if self.public.small.is_some() { FLAG_SMALL } else { 0 };
         let root = if self.public.small.is_some() { small_hash(data) } else { self.root };
         let mut w = Writer::with_capacity(3 * 32 + 64);
-        w.bytes(context.share).bytes(&self.public.file_id).u8(TYPE_FILE).u8(self.public.suite.as_byte()).u8(flags);
-        w.u8(context.layout.chunk_log2()).u32(self.public.epoch).bytes(&self.public.commitment).u64(self.size).u64(self.version);
+        w.bytes(context.share)
+            .bytes(&self.public.file_id)
+            .u8(TYPE_FILE)
+            .u8(self.public.suite.as_byte())
+            .u8(flags);
+        w.u8(context.layout.chunk_log2())
+            .u32(self.public.epoch)
+            .bytes(&self.public.commitment)
+            .u64(self.size)
+            .u64(self.version);
         w.bytes(author).bytes(&root);
         w.into_vec()
     }
 
-    /// Opens a header. `bytes` begin at the start of the file and hold at least the header and in the small form the data; what
-    /// follows is ignored. Gives the data of a small file, and in a signed share whose it is, the signature verified. Whether its signer
-    /// may write is for the caller to decide.
+    /// Opens a header. `bytes` begin at the start of the file and hold at least the header and in
+    /// the small form the data; what follows is ignored. Gives the data of a small file, and in a
+    /// signed share whose it is, the signature verified. Whether its signer may write is for the
+    /// caller to decide.
     pub fn open(context: &HeaderContext, bytes: &[u8]) -> Result<OpenedParts, FormatError> {
         let (header, data, claim) = Self::unseal(context, bytes)?;
         Ok((header, data, claim.map(|claim| claim.verify()).transpose()?))
     }
 
-    /// As [`Header::open`], with the signature left to whoever calls. Before it is verified all of this is the word of somebody who has the
-    /// folder key, and every reader has that.
+    /// As [`Header::open`], with the signature left to whoever calls. Before it is verified all of
+    /// this is the word of somebody who has the folder key, and every reader has that.
     pub fn unseal(context: &HeaderContext, bytes: &[u8]) -> Result<UnsealedParts, FormatError> {
         let public = PublicHeader::decode(&context.layout, bytes)?;
         let fail = |kind| Err(FormatError::new(WHAT, kind));
@@ -216,7 +260,11 @@ impl Header {
         let end = trailer + BODY + public.small.unwrap_or(0) as usize;
         let Some(sealed) = sealed.get(..end) else { return fail(FormatErrorKind::Truncated) };
         let mut body = Zeroizing::new(sealed.to_vec());
-        if context.cipher.open(nonce, &aad(context.share, &bytes[..PUBLIC]), &mut body, tag).is_err() {
+        if context
+            .cipher
+            .open(nonce, &aad(context.share, &bytes[..PUBLIC]), &mut body, tag)
+            .is_err()
+        {
             return fail(FormatErrorKind::Unauthentic);
         }
         let mut r = Reader::named(WHAT, &body[trailer..trailer + BODY]);
@@ -230,11 +278,16 @@ impl Header {
         let name = r.bytes(name_len)?.to_vec();
         r.zeros(r.remaining())?;
         let data = Zeroizing::new(body[trailer + BODY..].to_vec());
-        let fits = if public.small.is_some() { size == data.len() as u64 } else { (SMALL_MAX + 1..=SIZE_MAX).contains(&size) };
+        let fits = if public.small.is_some() {
+            size == data.len() as u64
+        } else {
+            (SMALL_MAX + 1..=SIZE_MAX).contains(&size)
+        };
         if !fits {
             return fail(FormatErrorKind::Range);
         }
-        let header = Header { public, size, version, root, oldest_epoch, hint: Hint { directory, name } };
+        let header =
+            Header { public, size, version, root, oldest_epoch, hint: Hint { directory, name } };
         let message = |author: &[u8; 32]| header.signed_message(context, author, &data);
         let claim = match trailer {
             0 => None,

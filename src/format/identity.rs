@@ -1,8 +1,10 @@
-//! The identity file (`+identity` in a vault, `~/.config/kithfs/identity`): a public half, and slots that each wrap the same secret seed
-//! under another lock. Layout only; locks are turned in `sharing`.
+//! The identity file (`+identity` in a vault, `~/.config/kithfs/identity`): a public half, and
+//! slots that each wrap the same secret seed under another lock. Layout only; locks are turned in
+//! `roster`.
 //!
-//! Rules: at most [`MAX_SLOTS`] slots, in ascending order of their ids; one encoding for each value; Argon2 parameters out of bounds are
-//! refused here, before anybody could stretch a passphrase with them, and so is a file whose slots *together* would stall an unlock.
+//! Rules: at most [`MAX_SLOTS`] slots, in ascending order of their ids; one encoding for each
+//! value; Argon2 parameters out of bounds are refused here, before anybody could stretch a
+//! passphrase with them, and so is a file whose slots *together* would stall an unlock.
 
 use super::cursor::{Reader, Writer};
 use super::error::{FormatError, FormatErrorKind};
@@ -59,7 +61,8 @@ impl PublicIdentity {
         bytes
     }
 
-    /// Reads both keys. The unused top bit of the exchange key must be clear, so that one key has one spelling.
+    /// Reads both keys. The unused top bit of the exchange key must be clear, so that one key has
+    /// one spelling.
     ///
     /// # Errors
     /// `Truncated`, or `Encoding` for that bit.
@@ -135,8 +138,9 @@ impl SlotRecord {
         w.bytes(&self.salt);
     }
 
-    /// What the sealing of this slot is bound to: the label of slots; magic, version, suite and public half of the file; id, kind,
-    /// parameters, salt, time and label of the slot. Not the number of slots, so that adding one leaves the others valid.
+    /// What the sealing of this slot is bound to: the label of slots; magic, version, suite and
+    /// public half of the file; id, kind, parameters, salt, time and label of the slot. Not the
+    /// number of slots, so that adding one leaves the others valid.
     pub fn associated_data(&self, suite: Suite, public: &PublicIdentity) -> Vec<u8> {
         let mut w = Writer::with_capacity(HEADER_LEN + SLOT_LEN + MAX_LABEL);
         w.bytes(labels::IDENTITY_SLOT.as_bytes());
@@ -153,7 +157,8 @@ impl SlotRecord {
         }
         let kind = match kind {
             1 => {
-                let params = Argon2Params { memory_kib: r.u32()?, passes: r.u32()?, lanes: r.u32()? };
+                let params =
+                    Argon2Params { memory_kib: r.u32()?, passes: r.u32()?, lanes: r.u32()? };
                 params.validate().map_err(|_| r.error(FormatErrorKind::Range))?;
                 SlotKind::Passphrase(params)
             }
@@ -164,7 +169,8 @@ impl SlotRecord {
             unknown => return Err(r.error(FormatErrorKind::Flags(u32::from(unknown)))),
         };
         let (salt, sealed) = (r.array()?, r.array()?);
-        let label = std::str::from_utf8(r.bytes(label_len)?).map_err(|_| r.error(FormatErrorKind::Encoding))?;
+        let label = std::str::from_utf8(r.bytes(label_len)?)
+            .map_err(|_| r.error(FormatErrorKind::Encoding))?;
         if !label_allowed(label, MAX_LABEL) {
             return Err(r.error(FormatErrorKind::Encoding));
         }
@@ -193,7 +199,8 @@ fn total_work(slots: &[SlotRecord]) -> u64 {
 }
 
 impl IdentityRecord {
-    /// Whether all passphrase slots together ask for no more work than one slot may: a wrong passphrase is tried on each.
+    /// Whether all passphrase slots together ask for no more work than one slot may: a wrong
+    /// passphrase is tried on each.
     pub fn work_is_bounded(&self) -> bool {
         total_work(&self.slots) <= Argon2Params::MAX.work()
     }
@@ -201,7 +208,11 @@ impl IdentityRecord {
     /// The file's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(HEADER_LEN + self.slots.len() * (SLOT_LEN + MAX_LABEL));
-        w.bytes(&MAGIC).u16(VERSION).u8(self.suite.as_byte()).u8(self.slots.len() as u8).bytes(&self.public.to_bytes());
+        w.bytes(&MAGIC)
+            .u16(VERSION)
+            .u8(self.suite.as_byte())
+            .u8(self.slots.len() as u8)
+            .bytes(&self.public.to_bytes());
         for slot in &self.slots {
             slot.write_clear(&mut w);
             w.bytes(&slot.sealed).bytes(slot.label.as_bytes());
@@ -247,7 +258,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn slot(id: u16, kind: SlotKind, label: &str) -> SlotRecord {
-        SlotRecord { id, kind, label: label.to_owned(), created: 1_700_000_000, salt: [7; 32], sealed: [8; SEALED_SEED_LEN] }
+        SlotRecord {
+            id,
+            kind,
+            label: label.to_owned(),
+            created: 1_700_000_000,
+            salt: [7; 32],
+            sealed: [8; SEALED_SEED_LEN],
+        }
     }
 
     fn sample() -> IdentityRecord {
@@ -265,7 +283,10 @@ mod tests {
     #[test]
     fn layout_is_as_the_table_says() {
         let bytes = sample().encode();
-        assert_eq!((HEADER_LEN, SLOT_LEN, SLOT_PARAMS_AT, SLOT_SALT_AT, SLOT_SEALED_AT), (76, 128, 12, 24, 56));
+        assert_eq!(
+            (HEADER_LEN, SLOT_LEN, SLOT_PARAMS_AT, SLOT_SALT_AT, SLOT_SEALED_AT),
+            (76, 128, 12, 24, 56)
+        );
         assert_eq!(bytes.len(), HEADER_LEN + 3 * SLOT_LEN + 7 + "stick, grün".len());
         assert_eq!(IdentityRecord::decode(&bytes).unwrap(), sample());
         assert!(bytes.len() <= MAX_LEN);
@@ -285,10 +306,17 @@ mod tests {
         assert_eq!(kind(&|r| r.slots[0].label = "a\nb".into()), FormatErrorKind::Encoding);
         assert_eq!(kind(&|r| r.slots[0].label = "x".repeat(MAX_LABEL + 1)), FormatErrorKind::Range);
         assert_eq!(kind(&|r| r.public.exchange[31] |= 0x80), FormatErrorKind::Encoding);
-        assert_eq!(kind(&|r| r.slots = (1..=33).map(|id| slot(id, SlotKind::KeyFile, "")).collect()), FormatErrorKind::Range);
+        assert_eq!(
+            kind(&|r| r.slots = (1..=33).map(|id| slot(id, SlotKind::KeyFile, "")).collect()),
+            FormatErrorKind::Range
+        );
         let bytes = sample().encode();
         for n in 0..bytes.len() {
-            assert_eq!(IdentityRecord::decode(&bytes[..n]).unwrap_err().kind(), FormatErrorKind::Truncated, "cut at {n}");
+            assert_eq!(
+                IdentityRecord::decode(&bytes[..n]).unwrap_err().kind(),
+                FormatErrorKind::Truncated,
+                "cut at {n}"
+            );
         }
         let longer = [bytes, vec![0]].concat();
         assert_eq!(IdentityRecord::decode(&longer).unwrap_err().kind(), FormatErrorKind::Trailing);
@@ -299,7 +327,11 @@ mod tests {
         let refused = |params: Argon2Params| {
             let mut record = sample();
             record.slots[0].kind = SlotKind::Passphrase(params);
-            assert_eq!(IdentityRecord::decode(&record.encode()).unwrap_err().kind(), FormatErrorKind::Range, "{params:?}");
+            assert_eq!(
+                IdentityRecord::decode(&record.encode()).unwrap_err().kind(),
+                FormatErrorKind::Range,
+                "{params:?}"
+            );
         };
         let (min, max) = (Argon2Params::MIN, Argon2Params::MAX);
         refused(Argon2Params { memory_kib: min.memory_kib - 1, ..min });
@@ -317,7 +349,10 @@ mod tests {
         record.slots = vec![slot(1, SlotKind::Passphrase(Argon2Params::MAX), "")];
         assert!(IdentityRecord::decode(&record.encode()).is_ok());
         record.slots.push(slot(2, SlotKind::Passphrase(Argon2Params::MIN), ""));
-        assert_eq!(IdentityRecord::decode(&record.encode()).unwrap_err().kind(), FormatErrorKind::Range);
+        assert_eq!(
+            IdentityRecord::decode(&record.encode()).unwrap_err().kind(),
+            FormatErrorKind::Range
+        );
     }
 
     proptest! {

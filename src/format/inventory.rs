@@ -1,7 +1,9 @@
-//! An inventory (`+inventory-<32 hex>`): what a member had signed who lost the right to write, and what stays valid all the same.
+//! An inventory (`+inventory-<32 hex>`): what a member had signed who lost the right to write, and
+//! what stays valid all the same.
 //!
-//! It lists, ascending and none twice, the BLAKE3 hashes of file headers and of sealed records. The manifest that took the right commits
-//! to the root of a tree over pages of 128 hashes, and to the hash of the whole file.
+//! It lists, ascending and none twice, the BLAKE3 hashes of file headers and of sealed records. The
+//! manifest that took the right commits to the root of a tree over pages of 128 hashes, and to the
+//! hash of the whole file.
 //!
 //! Rules: the count is bounded before anything is allocated; one set of hashes has one file.
 
@@ -73,9 +75,12 @@ impl InventoryList {
         Ok(InventoryList(hashes.to_vec()))
     }
 
-    /// Root of the tree over the pages: a last node without a neighbour moves up as it is. Of an empty list, the leaf of an empty page.
+    /// Root of the tree over the pages: a last node without a neighbour moves up as it is. Of an
+    /// empty list, the leaf of an empty page.
     pub fn root(&self) -> [u8; 32] {
-        let leaf = |(n, page): (usize, &[[u8; 32]])| digest(&labels::INVENTORY_PAGE, &[&(n as u32).to_le_bytes(), page.as_flattened()]);
+        let leaf = |(n, page): (usize, &[[u8; 32]])| {
+            digest(&labels::INVENTORY_PAGE, &[&(n as u32).to_le_bytes(), page.as_flattened()])
+        };
         let mut level: Vec<[u8; 32]> = self.0.chunks(PAGE).enumerate().map(leaf).collect();
         if level.is_empty() {
             return leaf((0, &[]));
@@ -96,11 +101,15 @@ pub fn file_hash(bytes: &[u8]) -> [u8; 32] {
     digest(&labels::INVENTORY_HASH, &[bytes])
 }
 
-/// [`file_hash`] of a file of `len` bytes that `read` gives piece by piece; `None` where it ends before.
+/// [`file_hash`] of a file of `len` bytes that `read` gives piece by piece; `None` where it ends
+/// before.
 ///
 /// # Errors
 /// What `read` says.
-pub fn file_hash_of<E>(len: u64, read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>) -> Result<Option<[u8; 32]>, E> {
+pub fn file_hash_of<E>(
+    len: u64,
+    read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>,
+) -> Result<Option<[u8; 32]>, E> {
     digest_stream(&labels::INVENTORY_HASH, len, read)
 }
 
@@ -121,9 +130,18 @@ mod tests {
         assert!(list.contains(&[9; 32]) && !list.contains(&[2; 32]));
         let bytes = list.encode();
         assert_eq!(InventoryList::decode(&bytes).unwrap(), list);
-        assert_eq!(InventoryList::decode(&bytes[..63]).unwrap_err().kind(), FormatErrorKind::Truncated);
-        assert_eq!(InventoryList::decode(&[[2; 32], [1; 32]].concat()).unwrap_err().kind(), FormatErrorKind::Order);
-        assert_eq!(InventoryList::decode(&[[2; 32], [2; 32]].concat()).unwrap_err().kind(), FormatErrorKind::Order);
+        assert_eq!(
+            InventoryList::decode(&bytes[..63]).unwrap_err().kind(),
+            FormatErrorKind::Truncated
+        );
+        assert_eq!(
+            InventoryList::decode(&[[2; 32], [1; 32]].concat()).unwrap_err().kind(),
+            FormatErrorKind::Order
+        );
+        assert_eq!(
+            InventoryList::decode(&[[2; 32], [2; 32]].concat()).unwrap_err().kind(),
+            FormatErrorKind::Order
+        );
         let streamed = file_hash_of(bytes.len() as u64, |at, buf: &mut [u8]| {
             let read = buf.len().min(7);
             buf[..read].copy_from_slice(&bytes[at as usize..][..read]);
@@ -137,10 +155,14 @@ mod tests {
     #[test]
     fn the_root_depends_on_every_hash_and_its_place() {
         let many = |n: u8| InventoryList::new((0..n).map(|i| [i; 32]).collect());
-        let roots: std::collections::HashSet<[u8; 32]> = [0, 1, 2, 127, 128, 129, 255].into_iter().map(|n| many(n).root()).collect();
+        let roots: std::collections::HashSet<[u8; 32]> =
+            [0, 1, 2, 127, 128, 129, 255].into_iter().map(|n| many(n).root()).collect();
         assert_eq!(roots.len(), 7);
-        let other =
-            InventoryList::new((0..255).map(|i| if i == 200 { [200, 1].repeat(16).try_into().unwrap() } else { [i; 32] }).collect());
+        let other = InventoryList::new(
+            (0..255)
+                .map(|i| if i == 200 { [200, 1].repeat(16).try_into().unwrap() } else { [i; 32] })
+                .collect(),
+        );
         assert_ne!(other.root(), many(255).root());
     }
 

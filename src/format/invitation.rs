@@ -1,8 +1,9 @@
-//! An invitation: what an admin of a share gives to a new member by any way, so that he knows which share is meant. Layout only; it is
-//! signed and verified in `sharing`.
+//! An invitation: what an admin of a share gives to a new member by any way, so that he knows which
+//! share is meant. Layout only; it is signed and verified in `roster`.
 //!
-//! Rules: the length is fixed; it holds no secret and no name, so that whoever carries it learns public keys and the share's id alone; it
-//! is for one person; a share that is not signed has one owner, so there is no invitation to it.
+//! Rules: the length is fixed; it holds no secret and no name, so that whoever carries it learns
+//! public keys and the share's id alone; it is for one person; a share that is not signed has one
+//! owner, so there is no invitation to it.
 
 use super::cursor::{Reader, Writer};
 use super::error::{FormatError, FormatErrorKind};
@@ -47,7 +48,11 @@ impl InvitationRecord {
     /// What the admin signs: all bytes but the signature.
     pub fn signed_bytes(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(INVITATION_LEN);
-        w.bytes(&MAGIC).u16(VERSION).bytes(&self.descriptor.encode()).u32(self.sequence).bytes(&self.head);
+        w.bytes(&MAGIC)
+            .u16(VERSION)
+            .bytes(&self.descriptor.encode())
+            .u32(self.sequence)
+            .bytes(&self.head);
         w.bytes(&self.admin.to_bytes()).bytes(&self.invited.to_bytes()).u64(self.time);
         w.into_vec()
     }
@@ -60,7 +65,8 @@ impl InvitationRecord {
     /// Parses an invitation.
     ///
     /// # Errors
-    /// Every deviation from the one encoding; `Flags` for a share that is not signed, `Range` for manifest 0.
+    /// Every deviation from the one encoding; `Flags` for a share that is not signed, `Range` for
+    /// manifest 0.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut r = Reader::named("invitation", bytes);
         r.magic(&MAGIC)?;
@@ -87,17 +93,34 @@ mod tests {
 
     fn sample() -> InvitationRecord {
         let public = |n: u8| PublicIdentity { sign: [n; 32], exchange: [n + 1; 32] };
-        let descriptor =
-            ShareDescriptor { suite: Suite::Aes256Gcm, signed: true, isolated: false, chunk_log2: 18, founder: public(3), random: [5; 32] };
+        let descriptor = ShareDescriptor {
+            suite: Suite::Aes256Gcm,
+            signed: true,
+            isolated: false,
+            chunk_log2: 18,
+            founder: public(3),
+            random: [5; 32],
+        };
         let (admin, invited) = (public(7), public(9));
-        InvitationRecord { descriptor, sequence: 2, head: [6; 32], admin, invited, time: 11, signature: [12; 64] }
+        InvitationRecord {
+            descriptor,
+            sequence: 2,
+            head: [6; 32],
+            admin,
+            invited,
+            time: 11,
+            signature: [12; 64],
+        }
     }
 
     #[test]
     fn the_layout_is_as_the_table_says() {
         let bytes = sample().encode();
         assert_eq!((bytes.len(), INVITATION_LEN), (358, 358));
-        assert_eq!((SEQUENCE_AT, HEAD_AT, ADMIN_AT, INVITED_AT, TIME_AT, SIGNATURE_AT), (122, 126, 158, 222, 286, 294));
+        assert_eq!(
+            (SEQUENCE_AT, HEAD_AT, ADMIN_AT, INVITED_AT, TIME_AT, SIGNATURE_AT),
+            (122, 126, 158, 222, 286, 294)
+        );
         assert_eq!(InvitationRecord::decode(&bytes), Ok(sample()));
     }
 

@@ -2,17 +2,19 @@
 //!
 //! Rules that hold here
 //! * A record is a set of byte patches for one ciphertext file. Applying it again changes nothing.
-//! * It names the path, the file's id, the hash of the header that it was made against and that of the header which it leaves, and
-//!   applies to no other.
-//! * It is sealed under the journal key of the mounting identity, bound to journal, generation and sequence number.
+//! * It names the path, the file's id, the hash of the header that it was made against and that of
+//!   the header which it leaves, and applies to no other.
+//! * It is sealed under the journal key of the mounting identity, bound to journal, generation and
+//!   sequence number.
 //!
 //! ```text
 //! journal file   0    magic "kithjrnl" 8, version 2, suite 1, flags 1, reserved 4, share id 32, journal id 16, owner 16; zeros to 4096
 //!                4096 records, each padded to a multiple of 512
 //! record         magic "KREC" 4, length of the sealed part 4, generation 8, sequence 8, sealed part
 //! ```
-//! A generation begins at 4096 with sequence 0; the first record that is not of the running generation, not next in sequence or not
-//! authentic ends it. A record that was torn was never acknowledged.
+//! A generation begins at 4096 with sequence 0; the first record that is not of the running
+//! generation, not next in sequence or not authentic ends it. A record that was torn was never
+//! acknowledged.
 
 use std::borrow::Cow;
 
@@ -48,7 +50,8 @@ pub struct JournalHead {
     pub share: [u8; 32],
     /// Random id, bound into every record.
     pub id: [u8; 16],
-    /// Keyed hash of `id` under the owner's journal key: tells whose journal it is to the owner alone.
+    /// Keyed hash of `id` under the owner's journal key: tells whose journal it is to the owner
+    /// alone.
     pub owner: [u8; 16],
 }
 
@@ -56,7 +59,14 @@ impl JournalHead {
     /// The [`RECORDS_AT`] bytes of the head.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.bytes(MAGIC).u16(VERSION).u8(self.suite.as_byte()).u8(0).zeros(4).bytes(&self.share).bytes(&self.id).bytes(&self.owner);
+        w.bytes(MAGIC)
+            .u16(VERSION)
+            .u8(self.suite.as_byte())
+            .u8(0)
+            .zeros(4)
+            .bytes(&self.share)
+            .bytes(&self.id)
+            .bytes(&self.owner);
         w.zeros(RECORDS_AT as usize - w.len());
         w.into_vec()
     }
@@ -128,13 +138,28 @@ fn aad(head: &JournalHead, generation: u64, sequence: u64) -> [u8; 68] {
 impl JournalRecord<'_> {
     /// Bytes that the record will take in the journal, at the most.
     pub fn encoded_len(&self) -> usize {
-        let body = 2 + self.path.len() + 96 + 8 + 12 + 4 + self.patches.iter().map(|p| 12 + p.bytes.len()).sum::<usize>();
+        let body = 2
+            + self.path.len()
+            + 96
+            + 8
+            + 12
+            + 4
+            + self.patches.iter().map(|p| 12 + p.bytes.len()).sum::<usize>();
         (RECORD_HEAD + RECORD_OVERHEAD + body).next_multiple_of(ALIGN)
     }
 
-    /// Seals the record into `out`, which is emptied first, and pads it to [`ALIGN`]. The buffer is handed in because a record can be
-    /// megabytes long, and memory that is touched for the first time costs more than sealing it.
-    pub fn seal(&self, out: &mut Vec<u8>, head: &JournalHead, cipher: &RecordCipher, generation: u64, sequence: u64, random: &dyn Random) {
+    /// Seals the record into `out`, which is emptied first, and pads it to [`ALIGN`]. The buffer is
+    /// handed in because a record can be megabytes long, and memory that is touched for the first
+    /// time costs more than sealing it.
+    pub fn seal(
+        &self,
+        out: &mut Vec<u8>,
+        head: &JournalHead,
+        cipher: &RecordCipher,
+        generation: u64,
+        sequence: u64,
+        random: &dyn Random,
+    ) {
         let mut nonce = [0; 24];
         random.fill(&mut nonce);
         out.clear();
@@ -181,7 +206,10 @@ impl JournalRecord<'_> {
             patches.push(Patch { offset, bytes: Cow::Owned(r.bytes(len)?.to_vec()) });
         }
         r.finish()?;
-        if mtime.1 >= 1_000_000_000 || patches.iter().any(|p| p.offset.checked_add(p.bytes.len() as u64).is_none_or(|end| end > cipher_len))
+        if mtime.1 >= 1_000_000_000
+            || patches.iter().any(|p| {
+                p.offset.checked_add(p.bytes.len() as u64).is_none_or(|end| end > cipher_len)
+            })
         {
             return Err(FormatError::new(WHAT_RECORD, FormatErrorKind::Range));
         }
@@ -189,7 +217,8 @@ impl JournalRecord<'_> {
     }
 }
 
-/// Generation, sequence number and length of the sealed part, from the [`RECORD_HEAD`] bytes before it; `None` where they are not such a head.
+/// Generation, sequence number and length of the sealed part, from the [`RECORD_HEAD`] bytes before
+/// it; `None` where they are not such a head.
 pub fn record_head(bytes: &[u8; RECORD_HEAD]) -> Option<(u64, u64, usize)> {
     let mut r = Reader::named(WHAT_RECORD, bytes);
     r.magic(RECORD_MAGIC).ok()?;

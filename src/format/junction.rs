@@ -1,7 +1,9 @@
-//! A junction (`+junction-<43 characters>`): which share stands in a directory of its parent share. It is a sealed record of the parent,
-//! always signed, bound to the directory's id and the hash of the name, which is that of a long name whatever its length.
+//! A junction (`+junction-<43 characters>`): which share stands in a directory of its parent share.
+//! It is a sealed record of the parent, always signed, bound to the directory's id and the hash of
+//! the name, which is that of a long name whatever its length.
 //!
-//! Rule: the name stands inside too, so that a junction whose entry was lost still tells what it was for.
+//! Rule: the name stands inside too, so that a junction whose entry was lost still tells what it
+//! was for.
 
 use base64ct::{Base64UrlUnpadded, Encoding};
 
@@ -23,7 +25,8 @@ pub struct Junction {
     pub share: [u8; 32],
     /// The share keeps its parent's admins out.
     pub isolated: bool,
-    /// The share is being made from a folder: until the folder has a share's descriptor in it, it is an ordinary one of the parent.
+    /// The share is being made from a folder: until the folder has a share's descriptor in it, it
+    /// is an ordinary one of the parent.
     pub coming: bool,
     /// Plain name of the directory.
     pub name: Vec<u8>,
@@ -32,7 +35,8 @@ pub struct Junction {
 impl Junction {
     /// The bytes that are sealed.
     pub fn encode(&self) -> Vec<u8> {
-        let flags = if self.isolated { FLAG_ISOLATED } else { 0 } | if self.coming { FLAG_COMING } else { 0 };
+        let flags = if self.isolated { FLAG_ISOLATED } else { 0 }
+            | if self.coming { FLAG_COMING } else { 0 };
         let mut w = Writer::with_capacity(34 + self.name.len());
         w.bytes(&self.share).u8(flags).u8(self.name.len() as u8).bytes(&self.name);
         w.into_vec()
@@ -55,7 +59,12 @@ impl Junction {
             return Err(r.error(FormatErrorKind::Range));
         }
         r.finish()?;
-        Ok(Junction { share, isolated: flags & FLAG_ISOLATED != 0, coming: flags & FLAG_COMING != 0, name })
+        Ok(Junction {
+            share,
+            isolated: flags & FLAG_ISOLATED != 0,
+            coming: flags & FLAG_COMING != 0,
+            name,
+        })
     }
 }
 
@@ -71,14 +80,22 @@ mod tests {
 
     #[test]
     fn a_junction_comes_back_and_deviations_have_their_kind() {
-        let junction = Junction { share: [7; 32], isolated: true, coming: false, name: b"projects".to_vec() };
+        let junction =
+            Junction { share: [7; 32], isolated: true, coming: false, name: b"projects".to_vec() };
         let bytes = junction.encode();
         assert_eq!(bytes.len(), 34 + 8);
         assert_eq!(Junction::decode(&bytes).unwrap(), junction);
         for n in 0..bytes.len() {
-            assert_eq!(Junction::decode(&bytes[..n]).unwrap_err().kind(), FormatErrorKind::Truncated, "cut at {n}");
+            assert_eq!(
+                Junction::decode(&bytes[..n]).unwrap_err().kind(),
+                FormatErrorKind::Truncated,
+                "cut at {n}"
+            );
         }
-        assert_eq!(Junction::decode(&[bytes, vec![0]].concat()).unwrap_err().kind(), FormatErrorKind::Trailing);
+        assert_eq!(
+            Junction::decode(&[bytes, vec![0]].concat()).unwrap_err().kind(),
+            FormatErrorKind::Trailing
+        );
         let slash = Junction { name: b"a/b".to_vec(), ..junction.clone() };
         assert_eq!(Junction::decode(&slash.encode()).unwrap_err().kind(), FormatErrorKind::Range);
         let mut flags = junction.encode();

@@ -2,15 +2,18 @@
 //!
 //! Rules that hold here
 //! * Every constant is derived from the one before it; SPEC.md prints them and a test compares.
-//! * Plain size and ciphertext length determine each other, so that `stat` needs no key and no open.
-//! * Growth never moves a byte: an index block stands directly before the first chunk that needs it.
+//! * Plain size and ciphertext length determine each other, so that `stat` needs no key and no
+//!   open.
+//! * Growth never moves a byte: an index block stands directly before the first chunk that needs
+//!   it.
 //!
 //! ```text
 //! small (size <= 4096)   header | data
 //! large                  header | pad to 4096 | T0 C0 | I1#0 T1 C1 | T2 C2 | ... | T127 C127 | I2#0 I1#1 T128 C128 | ...
 //! ```
-//! `Tk` is the table of chunk k (salt, epoch, and of each segment nonce, tag and length), `Ck` its segments, `Il#j` the j-th
-//! index block of level l: hashes of 128 tables (level 1) or of 128 index blocks of the level below.
+//! `Tk` is the table of chunk k (salt, epoch, and of each segment nonce, tag and length), `Ck` its
+//! segments, `Il#j` the j-th index block of level l: hashes of 128 tables (level 1) or of 128 index
+//! blocks of the level below.
 
 /// Bytes of plain text in a segment, the unit that is sealed and opened.
 pub const SEGMENT: usize = 4096;
@@ -55,9 +58,12 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Layout for chunks of `1 << chunk_log2` bytes; `None` outside [`CHUNK_LOG2_MIN`]`..=`[`CHUNK_LOG2_MAX`].
+    /// Layout for chunks of `1 << chunk_log2` bytes; `None` outside
+    /// [`CHUNK_LOG2_MIN`]`..=`[`CHUNK_LOG2_MAX`].
     pub fn new(chunk_log2: u8, signed: bool) -> Option<Self> {
-        (CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX).contains(&chunk_log2).then_some(Layout { chunk_log2, signed })
+        (CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX)
+            .contains(&chunk_log2)
+            .then_some(Layout { chunk_log2, signed })
     }
 
     /// `log2` of the chunk size.
@@ -95,8 +101,8 @@ impl Layout {
         TABLE_HEAD + self.segments() * self.entry()
     }
 
-    /// Bytes that a table takes: a power of two, and at chunks of 256 KiB and more at least 4096, so that their segments are
-    /// page-aligned in the store.
+    /// Bytes that a table takes: a power of two, and at chunks of 256 KiB and more at least 4096,
+    /// so that their segments are page-aligned in the store.
     pub fn table(&self) -> u64 {
         let needed = self.table_used().next_power_of_two() as u64;
         if self.chunk_log2 >= CHUNK_LOG2_DEFAULT { needed.max(4096) } else { needed }
@@ -142,7 +148,8 @@ impl Layout {
     /// Offset of the `j`-th index block of `level` (1 is the level above the tables).
     pub fn index_offset(&self, level: u8, j: u64) -> u64 {
         debug_assert!((1..=LEVELS_MAX).contains(&level));
-        let first = if j == 0 { FANOUT.pow(level as u32 - 1) } else { j * FANOUT.pow(level as u32) };
+        let first =
+            if j == 0 { FANOUT.pow(level as u32 - 1) } else { j * FANOUT.pow(level as u32) };
         // Blocks that begin at the same chunk stand highest level first.
         self.table_offset(first) - level as u64 * INDEX_BLOCK as u64
     }
@@ -152,7 +159,8 @@ impl Layout {
         size.div_ceil(self.chunk())
     }
 
-    /// Levels of index blocks above the tables of `chunks` chunks: 0 for one chunk, 1 up to 128, 2 up to 16,384.
+    /// Levels of index blocks above the tables of `chunks` chunks: 0 for one chunk, 1 up to 128, 2
+    /// up to 16,384.
     pub fn levels(chunks: u64) -> u8 {
         let mut levels = 0;
         let mut reach = 1u64;
@@ -177,8 +185,9 @@ impl Layout {
         self.chunk_offset(last) + (size - (last << self.chunk_log2))
     }
 
-    /// Plain size of a ciphertext of `len` bytes: the inverse of [`Layout::cipher_len`], and for a length that no committed file
-    /// has, the largest size whose ciphertext is not longer (0 where there is none).
+    /// Plain size of a ciphertext of `len` bytes: the inverse of [`Layout::cipher_len`], and for a
+    /// length that no committed file has, the largest size whose ciphertext is not longer (0 where
+    /// there is none).
     pub fn plain_size(&self, len: u64) -> u64 {
         let header = self.header() as u64;
         if len <= header {
@@ -187,11 +196,14 @@ impl Layout {
         if len < self.cipher_len(SMALL_MAX + 1) {
             return (len - header).min(SMALL_MAX);
         }
-        // Without index blocks the file would reach the first `k`; each round takes back the blocks before the last one, and comes closer by a
-        // factor of over 128, so that the largest length is within a few chunks after eight.
+        // Without index blocks the file would reach the first `k`; each round takes back the blocks
+        // before the last one, and comes closer by a factor of over 128, so that the largest length
+        // is within a few chunks after eight.
         let mut k = (len - DATA_START) / self.stride();
         for _ in 0..LEVELS_MAX {
-            let nearer = (len - DATA_START).saturating_sub(Self::index_blocks_before(k) * INDEX_BLOCK as u64) / self.stride();
+            let nearer = (len - DATA_START)
+                .saturating_sub(Self::index_blocks_before(k) * INDEX_BLOCK as u64)
+                / self.stride();
             if nearer == k {
                 break;
             }
@@ -214,21 +226,25 @@ mod tests {
     use proptest::prelude::*;
 
     fn layouts() -> impl Strategy<Value = Layout> {
-        (CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX, any::<bool>()).prop_map(|(log2, signed)| Layout::new(log2, signed).unwrap())
+        (CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX, any::<bool>())
+            .prop_map(|(log2, signed)| Layout::new(log2, signed).unwrap())
     }
 
     /// Sizes near the edges of segments, chunks and index blocks, and any size.
     fn sizes() -> impl Strategy<Value = u64> {
         prop_oneof![
             0..20_000u64,
-            (0..63u32, -3..=3i64).prop_map(|(bits, d)| (1u64 << bits).saturating_add_signed(d).min(SIZE_MAX)),
-            (1..2_000_000u64, 12..=22u32, -2..=2i64).prop_map(|(k, log2, d)| (k << log2).saturating_add_signed(d)),
+            (0..63u32, -3..=3i64)
+                .prop_map(|(bits, d)| (1u64 << bits).saturating_add_signed(d).min(SIZE_MAX)),
+            (1..2_000_000u64, 12..=22u32, -2..=2i64)
+                .prop_map(|(k, log2, d)| (k << log2).saturating_add_signed(d)),
             0..=SIZE_MAX,
         ]
     }
 
     proptest! {
-        // The inverse once stepped chunk by chunk from too low an estimate: `stat` of an exabyte took minutes, and so did this test.
+        // The inverse once stepped chunk by chunk from too low an estimate: `stat` of an exabyte
+        // took minutes, and so did this test.
         #[test]
         fn size_and_length_determine_each_other(layout in layouts(), size in sizes()) {
             let len = layout.cipher_len(size);
@@ -251,7 +267,8 @@ mod tests {
 
     #[test]
     fn the_longest_files_are_measured_without_a_walk() {
-        // A hostile sparse file can be as long as an `off_t`; walking chunk by chunk from a bad guess took minutes for one `stat`.
+        // A hostile sparse file can be as long as an `off_t`; walking chunk by chunk from a bad
+        // guess took minutes for one `stat`.
         let begun = std::time::Instant::now();
         for log2 in CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX {
             let layout = Layout::new(log2, false).unwrap();
@@ -294,6 +311,9 @@ mod tests {
         assert_eq!(layout.index_offset(2, 0) + 2 * INDEX_BLOCK as u64, layout.table_offset(128));
         assert_eq!(layout.chunk_offset(0) % 4096, 0);
         assert_eq!(layout.table(), 4096);
-        assert_eq!((Layout::levels(1), Layout::levels(2), Layout::levels(128), Layout::levels(129)), (0, 1, 1, 2));
+        assert_eq!(
+            (Layout::levels(1), Layout::levels(2), Layout::levels(128), Layout::levels(129)),
+            (0, 1, 1, 2)
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! One manifest of a roster (`+manifest-<n>-<hex>`): who administers a share from here on, and where its slots are. Layout only; what
-//! makes a chain of them valid is in `sharing`.
+//! One manifest of a roster (`+manifest-<n>-<hex>`): who administers a share from here on, and
+//! where its slots are. Layout only; what makes a chain of them valid is in `roster`.
 //!
-//! Rules: one encoding for each value; every list is counted, bounded and sorted; the signature covers every byte before it; the
-//! manifest's hash covers the signature too.
+//! Rules: one encoding for each value; every list is counted, bounded and sorted; the signature
+//! covers every byte before it; the manifest's hash covers the signature too.
 
 use super::cursor::{Reader, Writer};
 use super::error::{FormatError, FormatErrorKind};
@@ -17,16 +17,19 @@ pub const MAGIC: [u8; 8] = *b"kithmani";
 pub const VERSION: u16 = 1;
 /// Most admins of a share.
 pub const MAX_ADMINS: usize = 1024;
-/// Most slot blocks that a manifest names: a member looks into each, with one key exchange for each.
+/// Most slot blocks that a manifest names: a member looks into each, with one key exchange for
+/// each.
 pub const MAX_BLOCKS: usize = 4;
-/// Most earlier folder keys that one manifest hands on: one at a change of epoch, more where a fork is settled.
+/// Most earlier folder keys that one manifest hands on: one at a change of epoch, more where a fork
+/// is settled.
 pub const MAX_HISTORY: usize = 256;
 
 /// Length of a sealed folder key: 72.
 pub const SEALED_KEY_LEN: usize = RECORD_OVERHEAD + 32;
 const RESERVED_LEN: usize = 3;
 /// Length of the fixed part: 260.
-pub const FIXED_LEN: usize = MAGIC.len() + 2 + 1 + 1 + 4 + 4 + 8 + 6 * 32 + 32 + 2 + 2 + 1 + RESERVED_LEN;
+pub const FIXED_LEN: usize =
+    MAGIC.len() + 2 + 1 + 1 + 4 + 4 + 8 + 6 * 32 + 32 + 2 + 2 + 1 + RESERVED_LEN;
 /// Length of an entry of the history: 108.
 pub const HISTORY_LEN: usize = 4 + 32 + SEALED_KEY_LEN;
 /// Length of a reference to a slot block: 36.
@@ -34,14 +37,19 @@ pub const BLOCK_LEN: usize = 32 + 4;
 /// Length of the signature at the end.
 pub const SIGNATURE_LEN: usize = 64;
 /// Longest manifest.
-pub const MAX_LEN: usize = FIXED_LEN + MAX_ADMINS * 32 + MAX_BLOCKS * BLOCK_LEN + MAX_HISTORY * HISTORY_LEN + SIGNATURE_LEN;
+pub const MAX_LEN: usize = FIXED_LEN
+    + MAX_ADMINS * 32
+    + MAX_BLOCKS * BLOCK_LEN
+    + MAX_HISTORY * HISTORY_LEN
+    + SIGNATURE_LEN;
 
 /// An earlier folder key, sealed under the history key of the manifest's epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryEntry {
     /// The earlier key's epoch.
     pub epoch: u32,
-    /// The earlier key's commitment, which with the number names the epoch (two admins can start the same number apart from each other).
+    /// The earlier key's commitment, which with the number names the epoch (two admins can start
+    /// the same number apart from each other).
     pub commitment: [u8; 32],
     /// The earlier folder key as a record.
     pub sealed: [u8; SEALED_KEY_LEN],
@@ -65,7 +73,8 @@ pub struct Manifest {
     pub sequence: u32,
     /// Epoch of the folder key from here on, from 1.
     pub epoch: u32,
-    /// When it was signed by the signer's clock, in seconds since 1970. For people to read; nothing is decided by it.
+    /// When it was signed by the signer's clock, in seconds since 1970. For people to read; nothing
+    /// is decided by it.
     pub time: u64,
     /// The share.
     pub share: [u8; 32],
@@ -75,18 +84,20 @@ pub struct Manifest {
     pub second_parent: [u8; 32],
     /// Commitment to the epoch's folder key.
     pub commitment: [u8; 32],
-    /// Merkle root of the inventory of file headers that stay valid although their signer lost the right to write; zero when none.
+    /// Merkle root of the inventory of file headers that stay valid although their signer lost the
+    /// right to write; zero when none.
     pub inventory_root: [u8; 32],
     /// Hash of the inventory's file; zero when none.
     pub inventory_file: [u8; 32],
     /// Signing key of who signed this.
     pub signer: [u8; 32],
-    /// Signing keys of the admins from here on, ascending. In clear: whether a manifest counts must be known before any key that
-    /// it leads to is used.
+    /// Signing keys of the admins from here on, ascending. In clear: whether a manifest counts must
+    /// be known before any key that it leads to is used.
     pub admins: Vec<[u8; 32]>,
     /// The slot blocks, largest first or in any order: a member has a slot in exactly one.
     pub blocks: Vec<BlockRef>,
-    /// Earlier folder keys, ascending by (epoch, commitment); empty unless the manifest starts an epoch after the first.
+    /// Earlier folder keys, ascending by (epoch, commitment); empty unless the manifest starts an
+    /// epoch after the first.
     pub history: Vec<HistoryEntry>,
     /// Ed25519 signature over [`Manifest::signed_bytes`].
     pub signature: [u8; SIGNATURE_LEN],
@@ -94,14 +105,32 @@ pub struct Manifest {
 
 impl Manifest {
     fn encode_unsigned(&self) -> Vec<u8> {
-        let lists = self.admins.len() * 32 + self.blocks.len() * BLOCK_LEN + self.history.len() * HISTORY_LEN;
+        let lists = self.admins.len() * 32
+            + self.blocks.len() * BLOCK_LEN
+            + self.history.len() * HISTORY_LEN;
         let mut w = Writer::with_capacity(FIXED_LEN + lists + SIGNATURE_LEN);
-        w.bytes(&MAGIC).u16(VERSION).u8(self.suite.as_byte()).zeros(1).u32(self.sequence).u32(self.epoch).u64(self.time);
-        for part in [&self.share, &self.previous, &self.second_parent, &self.commitment, &self.inventory_root, &self.inventory_file] {
+        w.bytes(&MAGIC)
+            .u16(VERSION)
+            .u8(self.suite.as_byte())
+            .zeros(1)
+            .u32(self.sequence)
+            .u32(self.epoch)
+            .u64(self.time);
+        for part in [
+            &self.share,
+            &self.previous,
+            &self.second_parent,
+            &self.commitment,
+            &self.inventory_root,
+            &self.inventory_file,
+        ] {
             w.bytes(part);
         }
         w.bytes(&self.signer);
-        w.u16(self.admins.len() as u16).u16(self.history.len() as u16).u8(self.blocks.len() as u8).zeros(RESERVED_LEN);
+        w.u16(self.admins.len() as u16)
+            .u16(self.history.len() as u16)
+            .u8(self.blocks.len() as u8)
+            .zeros(RESERVED_LEN);
         for key in &self.admins {
             w.bytes(key);
         }
@@ -146,20 +175,35 @@ impl Manifest {
         let (share, previous, second_parent) = (r.array()?, r.array()?, r.array()?);
         let (commitment, inventory_root, inventory_file) = (r.array()?, r.array()?, r.array()?);
         let signer = r.array()?;
-        let (admin_count, history_count, block_count) = (usize::from(r.u16()?), usize::from(r.u16()?), usize::from(r.u8()?));
+        let (admin_count, history_count, block_count) =
+            (usize::from(r.u16()?), usize::from(r.u16()?), usize::from(r.u8()?));
         r.zeros(RESERVED_LEN)?;
-        let counts_fit = (1..=MAX_ADMINS).contains(&admin_count) && (1..=MAX_BLOCKS).contains(&block_count) && history_count <= MAX_HISTORY;
-        if sequence == 0 || epoch == 0 || !counts_fit || (inventory_root == [0; 32]) != (inventory_file == [0; 32]) {
+        let counts_fit = (1..=MAX_ADMINS).contains(&admin_count)
+            && (1..=MAX_BLOCKS).contains(&block_count)
+            && history_count <= MAX_HISTORY;
+        if sequence == 0
+            || epoch == 0
+            || !counts_fit
+            || (inventory_root == [0; 32]) != (inventory_file == [0; 32])
+        {
             return Err(r.error(FormatErrorKind::Range));
         }
         let admins = (0..admin_count).map(|_| r.array()).collect::<Result<Vec<[u8; 32]>, _>>()?;
-        let blocks = (0..block_count).map(|_| Ok(BlockRef { root: r.array()?, count: r.u32()? })).collect::<Result<Vec<_>, _>>()?;
+        let blocks = (0..block_count)
+            .map(|_| Ok(BlockRef { root: r.array()?, count: r.u32()? }))
+            .collect::<Result<Vec<_>, _>>()?;
         let history = (0..history_count)
-            .map(|_| Ok(HistoryEntry { epoch: r.u32()?, commitment: r.array()?, sealed: r.array()? }))
+            .map(|_| {
+                Ok(HistoryEntry { epoch: r.u32()?, commitment: r.array()?, sealed: r.array()? })
+            })
             .collect::<Result<Vec<_>, _>>()?;
         let signature = r.array()?;
-        let roots_differ = blocks.iter().enumerate().all(|(i, block)| blocks[..i].iter().all(|other| other.root != block.root));
-        let history_sorted = history.is_sorted_by(|a, b| (a.epoch, a.commitment) < (b.epoch, b.commitment));
+        let roots_differ = blocks
+            .iter()
+            .enumerate()
+            .all(|(i, block)| blocks[..i].iter().all(|other| other.root != block.root));
+        let history_sorted =
+            history.is_sorted_by(|a, b| (a.epoch, a.commitment) < (b.epoch, b.commitment));
         if !admins.is_sorted_by(|a, b| a < b) || !roots_differ || !history_sorted {
             return Err(r.error(FormatErrorKind::Order));
         }
@@ -183,8 +227,8 @@ impl Manifest {
         })
     }
 
-    /// The name of the manifest's control file: `+manifest-<n>-` and 32 hexadecimal digits of its hash. Two admins who sign the same number
-    /// make two files.
+    /// The name of the manifest's control file: `+manifest-<n>-` and 32 hexadecimal digits of its
+    /// hash. Two admins who sign the same number make two files.
     pub fn file_name(&self) -> String {
         format!("+manifest-{}-{}", self.sequence, short_hex(&self.hash()))
     }
@@ -218,8 +262,15 @@ mod tests {
             inventory_file: [5; 32],
             signer: [6; 32],
             admins: vec![[6; 32], [7; 32]],
-            blocks: vec![BlockRef { root: [8; 32], count: 20_000 }, BlockRef { root: [1; 32], count: 1 }],
-            history: vec![HistoryEntry { epoch: 2, commitment: [9; 32], sealed: [10; SEALED_KEY_LEN] }],
+            blocks: vec![
+                BlockRef { root: [8; 32], count: 20_000 },
+                BlockRef { root: [1; 32], count: 1 },
+            ],
+            history: vec![HistoryEntry {
+                epoch: 2,
+                commitment: [9; 32],
+                sealed: [10; SEALED_KEY_LEN],
+            }],
             signature: [11; 64],
         }
     }
@@ -252,9 +303,16 @@ mod tests {
         assert_eq!(kind(&|m| m.inventory_file = [0; 32]), FormatErrorKind::Range);
         let bytes = sample().encode();
         for n in 0..bytes.len() {
-            assert_eq!(Manifest::decode(&bytes[..n]).unwrap_err().kind(), FormatErrorKind::Truncated, "cut at {n}");
+            assert_eq!(
+                Manifest::decode(&bytes[..n]).unwrap_err().kind(),
+                FormatErrorKind::Truncated,
+                "cut at {n}"
+            );
         }
-        assert_eq!(Manifest::decode(&[bytes, vec![0]].concat()).unwrap_err().kind(), FormatErrorKind::Trailing);
+        assert_eq!(
+            Manifest::decode(&[bytes, vec![0]].concat()).unwrap_err().kind(),
+            FormatErrorKind::Trailing
+        );
     }
 
     proptest! {

@@ -1,6 +1,7 @@
 //! The list of members that a slot block carries, sealed for members alone.
 //!
-//! Rules: sorted by signing key, each key once; one encoding for each list; the count is bounded before anything is allocated.
+//! Rules: sorted by signing key, each key once; one encoding for each list; the count is bounded
+//! before anything is allocated.
 
 use super::cursor::{Reader, Writer};
 use super::error::{FormatError, FormatErrorKind};
@@ -60,7 +61,8 @@ pub struct Member {
     pub public: PublicIdentity,
     /// What the member may do.
     pub role: Role,
-    /// What the admin who added him calls him: at most [`MAX_NAME`] bytes of UTF-8 without control characters.
+    /// What the admin who added him calls him: at most [`MAX_NAME`] bytes of UTF-8 without control
+    /// characters.
     pub name: String,
 }
 
@@ -69,7 +71,10 @@ pub fn encode(members: &[Member]) -> Vec<u8> {
     let mut w = Writer::with_capacity(LIST_HEADER_LEN + members.len() * (MEMBER_LEN + 16));
     w.u32(members.len() as u32);
     for member in members {
-        w.bytes(&member.public.to_bytes()).u8(member.role.as_byte()).u8(member.name.len() as u8).bytes(member.name.as_bytes());
+        w.bytes(&member.public.to_bytes())
+            .u8(member.role.as_byte())
+            .u8(member.name.len() as u8)
+            .bytes(member.name.as_bytes());
     }
     w.into_vec()
 }
@@ -96,7 +101,8 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Member>, FormatError> {
         if len > MAX_NAME {
             return Err(r.error(FormatErrorKind::Range));
         }
-        let name = std::str::from_utf8(r.bytes(len)?).map_err(|_| r.error(FormatErrorKind::Encoding))?;
+        let name =
+            std::str::from_utf8(r.bytes(len)?).map_err(|_| r.error(FormatErrorKind::Encoding))?;
         if !label_allowed(name, MAX_NAME) {
             return Err(r.error(FormatErrorKind::Encoding));
         }
@@ -115,25 +121,50 @@ mod tests {
     use proptest::prelude::*;
 
     fn member(key: u8, role: Role, name: &str) -> Member {
-        Member { public: PublicIdentity { sign: [key; 32], exchange: [key / 2; 32] }, role, name: name.into() }
+        Member {
+            public: PublicIdentity { sign: [key; 32], exchange: [key / 2; 32] },
+            role,
+            name: name.into(),
+        }
     }
 
     #[test]
     fn lists_come_back_and_deviations_have_their_kind() {
-        let list = [member(1, Role::Admin, "Ann"), member(2, Role::Reader, ""), member(9, Role::Writer, "Cem Ç")];
+        let list = [
+            member(1, Role::Admin, "Ann"),
+            member(2, Role::Reader, ""),
+            member(9, Role::Writer, "Cem Ç"),
+        ];
         let bytes = encode(&list);
         assert_eq!(bytes.len(), LIST_HEADER_LEN + 3 * MEMBER_LEN + 3 + 6);
         assert_eq!(decode(&bytes).unwrap(), list);
         for n in 0..bytes.len() {
-            assert_eq!(decode(&bytes[..n]).unwrap_err().kind(), FormatErrorKind::Truncated, "cut at {n}");
+            assert_eq!(
+                decode(&bytes[..n]).unwrap_err().kind(),
+                FormatErrorKind::Truncated,
+                "cut at {n}"
+            );
         }
         let kind = |list: &[Member]| decode(&encode(list)).unwrap_err().kind();
-        assert_eq!(kind(&[member(2, Role::Admin, ""), member(1, Role::Admin, "")]), FormatErrorKind::Order);
-        assert_eq!(kind(&[member(2, Role::Admin, ""), member(2, Role::Reader, "")]), FormatErrorKind::Order);
+        assert_eq!(
+            kind(&[member(2, Role::Admin, ""), member(1, Role::Admin, "")]),
+            FormatErrorKind::Order
+        );
+        assert_eq!(
+            kind(&[member(2, Role::Admin, ""), member(2, Role::Reader, "")]),
+            FormatErrorKind::Order
+        );
         assert_eq!(kind(&[member(2, Role::Admin, "a\u{7}")]), FormatErrorKind::Encoding);
         assert_eq!(kind(&[member(2, Role::Admin, &"x".repeat(65))]), FormatErrorKind::Range);
-        assert_eq!(decode(&[0xff; 4]).unwrap_err().kind(), FormatErrorKind::Range, "a hostile count allocates nothing");
-        assert_eq!(decode(&[bytes, vec![0]].concat()).unwrap_err().kind(), FormatErrorKind::Trailing);
+        assert_eq!(
+            decode(&[0xff; 4]).unwrap_err().kind(),
+            FormatErrorKind::Range,
+            "a hostile count allocates nothing"
+        );
+        assert_eq!(
+            decode(&[bytes, vec![0]].concat()).unwrap_err().kind(),
+            FormatErrorKind::Trailing
+        );
     }
 
     proptest! {

@@ -1,11 +1,14 @@
 //! Names of entries: plain bytes to the stored name and back.
 //!
 //! Rules that hold here
-//! * A stored name is base64url (no padding) of HCTR2(plain ‖ zero bytes), tweaked by the directory's id: at least 8 zero bytes, at
-//!   least 16 bytes in all. The zero bytes make a changed name visible.
-//! * A name of more than [`SHORT_MAX`] bytes is stored as `=` and the base64url of its keyed hash; the sealed name stands beside it.
+//! * A stored name is base64url (no padding) of HCTR2(plain ‖ zero bytes), tweaked by the
+//!   directory's id: at least 8 zero bytes, at least 16 bytes in all. The zero bytes make a changed
+//!   name visible.
+//! * A name of more than [`SHORT_MAX`] bytes is stored as `=` and the base64url of its keyed hash;
+//!   the sealed name stands beside it.
 //! * A name that begins with a byte outside base64url is a control file, but for `=`.
-//! * A sync tool's conflict copy is shown with its suffix, never hidden; only the grammars of known tools count.
+//! * A sync tool's conflict copy is shown with its suffix, never hidden; only the grammars of known
+//!   tools count.
 
 use base64ct::{Base64UrlUnpadded, Encoding};
 
@@ -111,13 +114,20 @@ impl<'a> NameCipher<'a> {
         match stored.first() {
             None => return Decoded::Foreign,
             Some(&LONG) => {
-                let Some((text, suffix)) = stored[1..].split_at_checked(HASH_TEXT) else { return Decoded::Foreign };
+                let Some((text, suffix)) = stored[1..].split_at_checked(HASH_TEXT) else {
+                    return Decoded::Foreign;
+                };
                 let mut hash = [0; 32];
-                let decoded = Base64UrlUnpadded::decode(text, &mut hash).is_ok_and(|h| h.len() == 32);
+                let decoded =
+                    Base64UrlUnpadded::decode(text, &mut hash).is_ok_and(|h| h.len() == 32);
                 if !decoded || !(suffix.is_empty() || is_conflict_suffix(suffix)) {
                     return Decoded::Foreign;
                 }
-                return Decoded::Long { sidecar: [SIDECAR, text].concat(), hash, suffix: suffix.to_vec() };
+                return Decoded::Long {
+                    sidecar: [SIDECAR, text].concat(),
+                    hash,
+                    suffix: suffix.to_vec(),
+                };
             }
             Some(b) if !is_alphabet(*b) => return Decoded::Control,
             _ => {}
@@ -137,13 +147,21 @@ impl<'a> NameCipher<'a> {
         Decoded::Foreign
     }
 
-    /// What each of `stored` is, as [`NameCipher::decode`] says one by one, but faster for the many of a listing.
+    /// What each of `stored` is, as [`NameCipher::decode`] says one by one, but faster for the many
+    /// of a listing.
     pub fn decode_many<'n>(&self, stored: impl IntoIterator<Item = &'n [u8]>) -> Vec<Decoded> {
-        let mut sealed: Vec<(&[u8], Option<Vec<u8>>)> = stored.into_iter().map(|name| (name, sealed_text(name))).collect();
-        let mut bufs: Vec<&mut [u8]> = sealed.iter_mut().filter_map(|(_, buf)| buf.as_deref_mut()).collect();
+        let mut sealed: Vec<(&[u8], Option<Vec<u8>>)> =
+            stored.into_iter().map(|name| (name, sealed_text(name))).collect();
+        let mut bufs: Vec<&mut [u8]> =
+            sealed.iter_mut().filter_map(|(_, buf)| buf.as_deref_mut()).collect();
         self.hctr2.decrypt_many(&self.tweak, &mut bufs).expect("16 bytes or more");
         // What is not a short name as it stands has to be looked at closely.
-        sealed.into_iter().map(|(name, buf)| buf.and_then(without_zeros).map_or_else(|| self.decode(name), Decoded::Plain)).collect()
+        sealed
+            .into_iter()
+            .map(|(name, buf)| {
+                buf.and_then(without_zeros).map_or_else(|| self.decode(name), Decoded::Plain)
+            })
+            .collect()
     }
 
     fn decode_text(&self, text: &[u8]) -> Option<Vec<u8>> {
@@ -152,8 +170,8 @@ impl<'a> NameCipher<'a> {
         without_zeros(buf)
     }
 
-    /// Stored names under which a conflict copy of the plain name `name` may stand: the prefix encoded, the suffix as it is. Empty for a
-    /// name that does not look like one.
+    /// Stored names under which a conflict copy of the plain name `name` may stand: the prefix
+    /// encoded, the suffix as it is. Empty for a name that does not look like one.
     pub fn conflict_candidates(&self, name: &[u8]) -> Vec<Vec<u8>> {
         let mut candidates = Vec::new();
         for at in conflict_splits(name) {
@@ -185,7 +203,11 @@ fn without_zeros(mut buf: Vec<u8>) -> Option<Vec<u8>> {
 
 /// True for what may be the name of an entry.
 pub fn is_valid(name: &[u8]) -> bool {
-    !name.is_empty() && name.len() <= NAME_MAX && name != b"." && name != b".." && !name.iter().any(|b| *b == b'/' || *b == 0)
+    !name.is_empty()
+        && name.len() <= NAME_MAX
+        && name != b"."
+        && name != b".."
+        && !name.iter().any(|b| *b == b'/' || *b == 0)
 }
 
 /// True for a stored name that is a control file.
@@ -193,17 +215,20 @@ pub fn is_control(stored: &[u8]) -> bool {
     stored.first().is_some_and(|b| !is_alphabet(*b) && *b != LONG)
 }
 
-/// True for a stored name that nothing of a vault has: sync tools and file managers leave such (`.stfolder`, `.DS_Store`).
+/// True for a stored name that nothing of a vault has: sync tools and file managers leave such
+/// (`.stfolder`, `.DS_Store`).
 pub fn is_of_others(stored: &[u8]) -> bool {
     is_control(stored) && !stored.starts_with(b"+")
 }
 
-/// What the stored name of an entry and those of its conflict copies have in common: no stored name has a dot or a blank of its own.
+/// What the stored name of an entry and those of its conflict copies have in common: no stored name
+/// has a dot or a blank of its own.
 pub fn without_suffix(stored: &[u8]) -> &[u8] {
     stored.split(|b| matches!(b, b'.' | b' ')).next().unwrap_or(stored)
 }
 
-/// Whether the name of an entry that is none of its directory may be one of another directory, and so not that of a file of somebody else.
+/// Whether the name of an entry that is none of its directory may be one of another directory, and
+/// so not that of a file of somebody else.
 pub fn may_be_sealed(stored: &[u8]) -> bool {
     let text = without_suffix(stored);
     let text = text.strip_prefix(b"=").unwrap_or(text);
@@ -219,20 +244,24 @@ pub fn may_be_copy(name: &[u8]) -> bool {
     conflict_splits(name).next().is_some()
 }
 
-/// Grammars of conflict suffixes: Syncthing's `.sync-conflict-...`, Dropbox's, Nextcloud's and others' ` (... conflict...)`, and the plain
-/// ` (2)` of copies.
+/// Grammars of conflict suffixes: Syncthing's `.sync-conflict-...`, Dropbox's, Nextcloud's and
+/// others' ` (... conflict...)`, and the plain ` (2)` of copies.
 fn is_conflict_suffix(suffix: &[u8]) -> bool {
     if suffix.starts_with(b".sync-conflict-") {
         return true;
     }
-    let Some(inner) = suffix.strip_prefix(b" (").and_then(|s| s.strip_suffix(b")")) else { return false };
+    let Some(inner) = suffix.strip_prefix(b" (").and_then(|s| s.strip_suffix(b")")) else {
+        return false;
+    };
     let lower = inner.to_ascii_lowercase();
-    lower.windows(8).any(|w| w == b"conflict") || (!inner.is_empty() && inner.iter().all(u8::is_ascii_digit))
+    lower.windows(8).any(|w| w == b"conflict")
+        || (!inner.is_empty() && inner.iter().all(u8::is_ascii_digit))
 }
 
 /// Places at which `name` may be split into a prefix and a conflict suffix, first one first.
 fn conflict_splits(name: &[u8]) -> impl Iterator<Item = usize> + '_ {
-    (1..name.len()).filter(|at| matches!(name[*at], b'.' | b' ') && is_conflict_suffix(&name[*at..]))
+    (1..name.len())
+        .filter(|at| matches!(name[*at], b'.' | b' ') && is_conflict_suffix(&name[*at..]))
 }
 
 #[cfg(test)]
@@ -244,17 +273,28 @@ mod tests {
         let (key, directory) = (NamesKey::from_bytes([1; 32]), [2; 32]);
         let hctr2 = Hctr2::new(&key);
         let cipher = NameCipher::new(&hctr2, &key, &directory);
-        let mut stored: Vec<Vec<u8>> =
-            (1..=NAME_MAX).map(|len| cipher.encode(&vec![b'n'; len]).expect("a valid name").entry().to_vec()).collect();
+        let mut stored: Vec<Vec<u8>> = (1..=NAME_MAX)
+            .map(|len| cipher.encode(&vec![b'n'; len]).expect("a valid name").entry().to_vec())
+            .collect();
         let conflict = [&stored[40][..], b".sync-conflict-1"].concat();
         let mut changed = stored[30].clone();
         changed[3] ^= 1;
         let cut = stored[20][1..].to_vec();
-        stored.extend([conflict, changed, cut, b"+dir".to_vec(), Vec::new(), vec![0xff; 30], b"AAAA".to_vec(), vec![b'A'; 255]]);
+        stored.extend([
+            conflict,
+            changed,
+            cut,
+            b"+dir".to_vec(),
+            Vec::new(),
+            vec![0xff; 30],
+            b"AAAA".to_vec(),
+            vec![b'A'; 255],
+        ]);
         let many = cipher.decode_many(stored.iter().map(Vec::as_slice));
         let single: Vec<Decoded> = stored.iter().map(|name| cipher.decode(name)).collect();
         assert_eq!(many, single);
-        let count = |what: fn(&Decoded) -> bool| many.iter().filter(|decoded| what(decoded)).count();
+        let count =
+            |what: fn(&Decoded) -> bool| many.iter().filter(|decoded| what(decoded)).count();
         assert_eq!(count(|d| matches!(d, Decoded::Plain(_))), SHORT_MAX + 1);
         assert_eq!(count(|d| matches!(d, Decoded::Long { .. })), NAME_MAX - SHORT_MAX);
         // What does not begin as base64url is a control name, be it ever so odd.

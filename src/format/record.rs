@@ -1,13 +1,17 @@
-//! The sealed records of entries: symbolic links, extended attributes, directory records, sidecars of long names.
+//! The sealed records of entries: symbolic links, extended attributes, directory records, sidecars
+//! of long names.
 //!
 //! Rules that hold here
-//! * Each record begins in clear with version, suite, flags (1: signed), epoch and 16 random bytes, its id; all of that and the
-//!   share, the kind and what the record is bound to are associated data.
-//! * Symbolic links and attributes are bound to their own id, not to a place, so that link and rename need not touch them.
+//! * Each record begins in clear with version, suite, flags (1: signed), epoch and 16 random bytes,
+//!   its id; all of that and the share, the kind and what the record is bound to are associated
+//!   data.
+//! * Symbolic links and attributes are bound to their own id, not to a place, so that link and
+//!   rename need not touch them.
 //! * Directory records and sidecars are bound to their directory.
-//! * What is signed for a target and for a reference to one is told apart: see [`reads_as_reference`].
-//! * In a signed share whatever says what a name is or where something leads is signed: all kinds but attributes. A junction is signed
-//!   in any share.
+//! * What is signed for a target and for a reference to one is told apart: see
+//!   [`reads_as_reference`].
+//! * In a signed share whatever says what a name is or where something leads is signed: all kinds
+//!   but attributes. A junction is signed in any share.
 
 use base64ct::{Base64UrlUnpadded, Encoding};
 use zeroize::Zeroizing;
@@ -26,14 +30,16 @@ pub const CLEAR: usize = 4 + 4 + 16;
 pub const OVERHEAD: usize = CLEAR + RECORD_OVERHEAD;
 /// Longest symbolic link target.
 pub const TARGET_MAX: usize = 4095;
-/// Longest target whose record fits the store's own link in a share that is not signed; a longer one stands in a control file.
+/// Longest target whose record fits the store's own link in a share that is not signed; a longer
+/// one stands in a control file.
 pub const TARGET_INLINE_MAX: usize = 4095 / 4 * 3 - OVERHEAD;
 /// As [`TARGET_INLINE_MAX`], in a signed share.
 pub const TARGET_INLINE_MAX_SIGNED: usize = TARGET_INLINE_MAX - TRAILER_LEN;
-/// First byte of a link text, or of a blob of attributes, that refers to a control file. No record begins with it.
+/// First byte of a link text, or of a blob of attributes, that refers to a control file. No record
+/// begins with it.
 pub const OVERFLOW: u8 = b'+';
-/// Longest list of attributes that fits the store's own attribute (the kernel's limit for one value); a longer one, or one that the store
-/// has no room for, stands in a control file.
+/// Longest list of attributes that fits the store's own attribute (the kernel's limit for one
+/// value); a longer one, or one that the store has no room for, stands in a control file.
 pub const XATTRS_MAX: usize = 65536 - OVERHEAD;
 /// Longest list of attributes.
 pub const XATTRS_LONG_MAX: usize = 1 << 20;
@@ -139,22 +145,34 @@ fn message(aad: &[u8], author: &[u8; 32], plain: &[u8]) -> Vec<u8> {
     [aad, author, plain].concat()
 }
 
-/// Bytes of a reference to a control file, which a link or a blob of attributes holds where there is no room for more.
+/// Bytes of a reference to a control file, which a link or a blob of attributes holds where there
+/// is no room for more.
 pub const REFERENCE_LEN: usize = 16;
 
-/// Whether what would be signed for the target of a link reads, byte by byte, as what is signed for a reference as well: `+`, its author, 16
-/// bytes. Whoever has the key could show somebody's reference as such a target. Only where the author signs himself can it be no reference:
-/// his key would be made of nothing but `+`.
+/// Whether what would be signed for the target of a link reads, byte by byte, as what is signed for
+/// a reference as well: `+`, its author, 16 bytes. Whoever has the key could show somebody's
+/// reference as such a target. Only where the author signs himself can it be no reference: his key
+/// would be made of nothing but `+`.
 #[must_use]
 pub fn reads_as_reference(kind: RecordKind, bound: &[u8], by: &Authorship, plain: &[u8]) -> bool {
     let is_target = kind == RecordKind::Symlink && bound.is_empty();
-    is_target && plain.len() == REFERENCE_LEN + 1 && by.author[0] == OVERFLOW && by.author != by.signer
+    is_target
+        && plain.len() == REFERENCE_LEN + 1
+        && by.author[0] == OVERFLOW
+        && by.author != by.signer
 }
 
 impl RecordContext<'_> {
-    /// Seals `plain` as a record of `kind`, bound to `bound`, under a fresh id and nonce. `sign` has to be given for what
-    /// [`RecordKind::is_signed`], and for nothing else.
-    pub fn seal(&self, kind: RecordKind, bound: &[u8], plain: &[u8], sign: Option<Sign<'_>>, random: &dyn Random) -> Vec<u8> {
+    /// Seals `plain` as a record of `kind`, bound to `bound`, under a fresh id and nonce. `sign`
+    /// has to be given for what [`RecordKind::is_signed`], and for nothing else.
+    pub fn seal(
+        &self,
+        kind: RecordKind,
+        bound: &[u8],
+        plain: &[u8],
+        sign: Option<Sign<'_>>,
+        random: &dyn Random,
+    ) -> Vec<u8> {
         debug_assert_eq!(sign.is_some(), kind.is_signed(self.signed));
         let mut id = [0; 16];
         random.fill(&mut id);
@@ -174,8 +192,14 @@ impl RecordContext<'_> {
         w.into_vec()
     }
 
-    /// Opens a record; where it is signed, the signature verified. Whether its signer may write is for the caller to decide.
-    pub fn open(&self, kind: RecordKind, bound: &[u8], bytes: &[u8]) -> Result<(Zeroizing<Vec<u8>>, Option<Authorship>), FormatError> {
+    /// Opens a record; where it is signed, the signature verified. Whether its signer may write is
+    /// for the caller to decide.
+    pub fn open(
+        &self,
+        kind: RecordKind,
+        bound: &[u8],
+        bytes: &[u8],
+    ) -> Result<(Zeroizing<Vec<u8>>, Option<Authorship>), FormatError> {
         let fail = |kind_| FormatError::new(kind.what(), kind_);
         let epoch = epoch_of(kind, bytes)?;
         let flags = if kind.is_signed(self.signed) { FLAG_SIGNED } else { 0 };
@@ -185,12 +209,21 @@ impl RecordContext<'_> {
         if epoch != self.epoch || bytes[1] != self.suite.as_byte() {
             return Err(fail(FormatErrorKind::Unauthentic));
         }
-        let (clear, sealed) = bytes.split_at_checked(CLEAR).ok_or(fail(FormatErrorKind::Truncated))?;
+        let (clear, sealed) =
+            bytes.split_at_checked(CLEAR).ok_or(fail(FormatErrorKind::Truncated))?;
         let aad = aad(self.share, kind, clear, bound);
-        let mut plain = self.cipher.open_record(&aad, sealed).map_err(|_| fail(FormatErrorKind::Unauthentic))?;
-        let Some(label) = kind.label().filter(|_| flags == FLAG_SIGNED) else { return Ok((plain, None)) };
+        let mut plain = self
+            .cipher
+            .open_record(&aad, sealed)
+            .map_err(|_| fail(FormatErrorKind::Unauthentic))?;
+        let Some(label) = kind.label().filter(|_| flags == FLAG_SIGNED) else {
+            return Ok((plain, None));
+        };
         let end = plain.len().checked_sub(TRAILER_LEN).ok_or(fail(FormatErrorKind::Truncated))?;
-        let by = Claim::decode(kind.what(), label, &plain[end..], |author| message(&aad, author, &plain[..end]))?.verify()?;
+        let by = Claim::decode(kind.what(), label, &plain[end..], |author| {
+            message(&aad, author, &plain[..end])
+        })?
+        .verify()?;
         plain.truncate(end);
         if reads_as_reference(kind, bound, &by, &plain) {
             return Err(fail(FormatErrorKind::Unauthentic));
@@ -210,7 +243,8 @@ pub fn link_record(text: &[u8]) -> Result<Vec<u8>, FormatError> {
     Base64UrlUnpadded::decode_vec(std::str::from_utf8(text).map_err(|_| fail)?).map_err(|_| fail)
 }
 
-/// Length of the target whose link text is `len` bytes long; only for a text that is not an overflow.
+/// Length of the target whose link text is `len` bytes long; only for a text that is not an
+/// overflow.
 pub fn link_target_len(len: u64, signed: bool) -> u64 {
     (len * 3 / 4).saturating_sub((OVERHEAD + if signed { TRAILER_LEN } else { 0 }) as u64)
 }
@@ -273,7 +307,10 @@ impl DirectoryRecord {
         let mut w = Writer::with_capacity(32 + 2 * (32 + 256));
         w.bytes(&self.id);
         for place in [&self.place, &self.previous] {
-            w.bytes(&place.parent).u8(place.name.len() as u8).bytes(&place.name).zeros(255 - place.name.len());
+            w.bytes(&place.parent)
+                .u8(place.name.len() as u8)
+                .bytes(&place.name)
+                .zeros(255 - place.name.len());
         }
         w.into_vec()
     }

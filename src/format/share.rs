@@ -1,7 +1,9 @@
-//! The share descriptor (`+share`): the fixed part of a share's first manifest, whose hash is the share's id.
+//! The share descriptor (`+share`): the fixed part of a share's first manifest, whose hash is the
+//! share's id.
 //!
-//! Rules: the length is fixed; nothing in it ever changes, so signedness, suite and chunk size are for the share's whole life; it holds
-//! no slot and no manifest hash, so that the id is not circular. Every manifest names it by that id.
+//! Rules: the length is fixed; nothing in it ever changes, so signedness, suite and chunk size are
+//! for the share's whole life; it holds no slot and no manifest hash, so that the id is not
+//! circular. Every manifest names it by that id.
 
 use super::cursor::{Reader, Writer};
 use super::error::{FormatError, FormatErrorKind};
@@ -55,9 +57,15 @@ pub struct ShareDescriptor {
 impl ShareDescriptor {
     /// The descriptor's bytes, [`DESCRIPTOR_LEN`] of them.
     pub fn encode(&self) -> Vec<u8> {
-        let flags = if self.signed { FLAG_SIGNED } else { 0 } | if self.isolated { FLAG_ISOLATED } else { 0 };
+        let flags = if self.signed { FLAG_SIGNED } else { 0 }
+            | if self.isolated { FLAG_ISOLATED } else { 0 };
         let mut w = Writer::with_capacity(DESCRIPTOR_LEN);
-        w.bytes(&MAGIC).u16(VERSION).u8(self.suite.as_byte()).u8(flags).u8(self.chunk_log2).zeros(RESERVED_LEN);
+        w.bytes(&MAGIC)
+            .u16(VERSION)
+            .u8(self.suite.as_byte())
+            .u8(flags)
+            .u8(self.chunk_log2)
+            .zeros(RESERVED_LEN);
         w.bytes(&self.founder.to_bytes()).bytes(&self.random);
         w.into_vec()
     }
@@ -65,8 +73,8 @@ impl ShareDescriptor {
     /// Parses a descriptor.
     ///
     /// # Errors
-    /// Every deviation from the one encoding: magic, version, suite, flags (isolated without signed is not allowed: every nested share is
-    /// signed), chunk size, reserved bytes, length.
+    /// Every deviation from the one encoding: magic, version, suite, flags (isolated without signed
+    /// is not allowed: every nested share is signed), chunk size, reserved bytes, length.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut r = Reader::named("share descriptor", bytes);
         r.magic(&MAGIC)?;
@@ -85,7 +93,14 @@ impl ShareDescriptor {
         let founder = PublicIdentity::read(&mut r)?;
         let random = r.array()?;
         r.finish()?;
-        Ok(Self { suite, signed: flags & FLAG_SIGNED != 0, isolated: flags & FLAG_ISOLATED != 0, chunk_log2, founder, random })
+        Ok(Self {
+            suite,
+            signed: flags & FLAG_SIGNED != 0,
+            isolated: flags & FLAG_ISOLATED != 0,
+            chunk_log2,
+            founder,
+            random,
+        })
     }
 
     /// The share's id: the labelled hash of the descriptor's bytes.
@@ -117,7 +132,10 @@ mod tests {
     #[test]
     fn layout_is_as_the_table_says() {
         let bytes = sample().encode();
-        assert_eq!((bytes.len(), SUITE_AT, FLAGS_AT, CHUNK_AT, FOUNDER_AT, RANDOM_AT), (112, 10, 11, 12, 16, 80));
+        assert_eq!(
+            (bytes.len(), SUITE_AT, FLAGS_AT, CHUNK_AT, FOUNDER_AT, RANDOM_AT),
+            (112, 10, 11, 12, 16, 80)
+        );
         assert_eq!((bytes[SUITE_AT], bytes[FLAGS_AT], bytes[CHUNK_AT]), (1, FLAG_SIGNED, 18));
         assert_eq!(bytes[FOUNDER_AT..][..32], [3; 32]);
         assert_eq!(bytes[RANDOM_AT..], [5; 32]);

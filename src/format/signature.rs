@@ -1,8 +1,10 @@
-//! Who vouches for something sealed in a signed share: author, signer and signature, sealed with what they vouch for.
+//! Who vouches for something sealed in a signed share: author, signer and signature, sealed with
+//! what they vouch for.
 //!
-//! Rules: the *author* is whose contents these are, the *signer* who sealed them, the author himself or who sealed them anew for him; the
-//! signature is the signer's, over a labelled message that names the author too. Whether a signer may write is not decided here. What a
-//! trailer says is a [`Claim`] until somebody has verified it, and only then an [`Authorship`] to go by.
+//! Rules: the *author* is whose contents these are, the *signer* who sealed them, the author
+//! himself or who sealed them anew for him; the signature is the signer's, over a labelled message
+//! that names the author too. Whether a signer may write is not decided here. What a trailer says
+//! is a [`Claim`] until somebody has verified it, and only then an [`Authorship`] to go by.
 
 use super::cursor::Reader;
 use super::error::{FormatError, FormatErrorKind};
@@ -11,7 +13,8 @@ use crate::crypto::{Label, verify};
 /// Length of author, signer and signature.
 pub const TRAILER_LEN: usize = 32 + 32 + 64;
 
-/// Whose something is, by public signing keys. Made by verification or by who signs; otherwise what a [`Claim`] says.
+/// Whose something is, by public signing keys. Made by verification or by who signs; otherwise what
+/// a [`Claim`] says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Authorship {
     /// Whose contents these are.
@@ -65,7 +68,12 @@ impl Claim {
         let by = Authorship { author: r.array()?, signer: r.array()? };
         let signature = r.array()?;
         r.finish()?;
-        Ok(Claim { what, by, message: [label.as_bytes(), &message(&by.author)].concat(), signature })
+        Ok(Claim {
+            what,
+            by,
+            message: [label.as_bytes(), &message(&by.author)].concat(),
+            signature,
+        })
     }
 
     /// What a trailer will say of `message` that somebody has just signed so.
@@ -74,12 +82,16 @@ impl Claim {
         Claim { what: "signature", by, message: [label.as_bytes(), message].concat(), signature }
     }
 
-    /// What tells this claim from every other one: a hash of all that is verified. What has the same digest is valid if this is.
+    /// What tells this claim from every other one: a hash of all that is verified. What has the
+    /// same digest is valid if this is.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         let mut hash = blake3::Hasher::new();
         // All but the last part have a fixed length.
-        hash.update(&self.by.author).update(&self.by.signer).update(&self.signature).update(&self.message);
+        hash.update(&self.by.author)
+            .update(&self.by.signer)
+            .update(&self.signature)
+            .update(&self.message);
         hash.finalize().into()
     }
 
@@ -94,7 +106,8 @@ impl Claim {
     /// # Errors
     /// `unauthentic` where it is not the signer's.
     pub fn verify(&self) -> Result<Authorship, FormatError> {
-        verify(&self.by.signer, &self.message, &self.signature).map_err(|_| FormatError::new(self.what, FormatErrorKind::Unauthentic))?;
+        verify(&self.by.signer, &self.message, &self.signature)
+            .map_err(|_| FormatError::new(self.what, FormatErrorKind::Unauthentic))?;
         Ok(self.by)
     }
 }

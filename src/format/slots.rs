@@ -1,13 +1,15 @@
-//! The slot block (`+slots-<hex>`): one 64-byte slot per recipient, sorted by lookup tag, a Merkle tree over pages of slots, and the
-//! sealed member list. Layout and search only; slots are sealed and opened in `sharing`.
+//! The slot block (`+slots-<hex>`): one 64-byte slot per recipient, sorted by lookup tag, a Merkle
+//! tree over pages of slots, and the sealed member list. Layout and search only; slots are sealed
+//! and opened in `roster`.
 //!
 //! ```text
 //! header (152) ‖ slots (64 each) ‖ tree levels, leaves first, without the top (32 a node) ‖ sealed member list
 //! ```
 //!
-//! Rules: a block is written once and never changed; its root, which a signed manifest names, is a hash of the header, and the header
-//! holds the top of the tree and the digest of the member list, so that the header, one page of slots and the page's path prove one slot.
-//! Nothing that was read is used before it was compared with the root.
+//! Rules: a block is written once and never changed; its root, which a signed manifest names, is a
+//! hash of the header, and the header holds the top of the tree and the digest of the member list,
+//! so that the header, one page of slots and the page's path prove one slot. Nothing that was read
+//! is used before it was compared with the root.
 
 use std::io;
 
@@ -46,7 +48,8 @@ const NODE_LEN: usize = 32;
 
 /// One slot's bytes.
 pub type Slot = [u8; SLOT_LEN];
-/// Fills the whole buffer with the block's bytes at an offset, or fails (with `UnexpectedEof` where the block ends before).
+/// Fills the whole buffer with the block's bytes at an offset, or fails (with `UnexpectedEof` where
+/// the block ends before).
 pub type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> io::Result<()> + 'a;
 
 /// Why nothing could be read from a slot block.
@@ -76,7 +79,10 @@ fn fetch(read: &mut ReadAt<'_>, at: usize, buf: &mut [u8]) -> Result<(), BlockEr
 /// A reader over a block that is in memory.
 pub fn slice_reader(bytes: &[u8]) -> impl FnMut(u64, &mut [u8]) -> io::Result<()> + '_ {
     move |at, buf| {
-        let from = usize::try_from(at).ok().and_then(|at| bytes.get(at..)).and_then(|rest| rest.get(..buf.len()));
+        let from = usize::try_from(at)
+            .ok()
+            .and_then(|at| bytes.get(at..))
+            .and_then(|rest| rest.get(..buf.len()));
         buf.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
@@ -107,7 +113,13 @@ impl SlotHeader {
     /// The header's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(HEADER_LEN);
-        w.bytes(&MAGIC).u16(VERSION).u8(self.suite.as_byte()).zeros(1).u32(self.epoch).bytes(&self.share).bytes(&self.ephemeral);
+        w.bytes(&MAGIC)
+            .u16(VERSION)
+            .u8(self.suite.as_byte())
+            .zeros(1)
+            .u32(self.epoch)
+            .bytes(&self.share)
+            .bytes(&self.ephemeral);
         w.u32(self.count).u32(self.members_len).bytes(&self.tree_top).bytes(&self.members_digest);
         w.into_vec()
     }
@@ -138,7 +150,8 @@ impl SlotHeader {
         r.finish()?;
         let shortest = RECORD_OVERHEAD + LIST_HEADER_LEN + count.min(MAX_MEMBERS) * MEMBER_LEN;
         let longest = shortest + count.min(MAX_MEMBERS) * MAX_NAME;
-        let lengths_fit = (1..=MAX_MEMBERS).contains(&count) && (shortest..=longest).contains(&(header.members_len as usize));
+        let lengths_fit = (1..=MAX_MEMBERS).contains(&count)
+            && (shortest..=longest).contains(&(header.members_len as usize));
         if header.epoch == 0 || !lengths_fit {
             return Err(range_error);
         }
@@ -150,7 +163,8 @@ impl SlotHeader {
         digest(&labels::SLOT_BLOCK, &[&self.encode()])
     }
 
-    /// What the sealing of the member list is bound to: the header before the fields that depend on the sealed list.
+    /// What the sealing of the member list is bound to: the header before the fields that depend on
+    /// the sealed list.
     pub fn associated_data(&self) -> Vec<u8> {
         self.encode()[..MEMBERS_LEN_AT].to_vec()
     }
@@ -179,7 +193,8 @@ impl SlotHeader {
     /// Reads and checks the header of the block with this root.
     ///
     /// # Errors
-    /// `Unauthentic` where the header is not the one that the root commits to; parse and read errors.
+    /// `Unauthentic` where the header is not the one that the root commits to; parse and read
+    /// errors.
     pub fn read(root: &[u8; 32], read: &mut ReadAt<'_>) -> Result<Self, BlockError> {
         let mut bytes = [0; HEADER_LEN];
         fetch(read, 0, &mut bytes)?;
@@ -190,14 +205,21 @@ impl SlotHeader {
         Ok(header)
     }
 
-    /// Finds the slot with this lookup tag by a binary search over the pages, and proves it with the page's path in the tree. `self` must
-    /// come from [`SlotHeader::read`]. Reads under 2 KiB whatever the number of slots, beside the header.
+    /// Finds the slot with this lookup tag by a binary search over the pages, and proves it with
+    /// the page's path in the tree. `self` must come from [`SlotHeader::read`]. Reads under 2 KiB
+    /// whatever the number of slots, beside the header.
     ///
-    /// A slot that is returned is proven. "None" is not: whoever stores the block can mislead the search, and so hide a slot.
+    /// A slot that is returned is proven. "None" is not: whoever stores the block can mislead the
+    /// search, and so hide a slot.
     ///
     /// # Errors
-    /// `Unauthentic` where the page is not the one that was signed; `Order` where it is not sorted; read errors.
-    pub fn find(&self, tag: &[u8; TAG_LEN], read: &mut ReadAt<'_>) -> Result<Option<Slot>, BlockError> {
+    /// `Unauthentic` where the page is not the one that was signed; `Order` where it is not sorted;
+    /// read errors.
+    pub fn find(
+        &self,
+        tag: &[u8; TAG_LEN],
+        read: &mut ReadAt<'_>,
+    ) -> Result<Option<Slot>, BlockError> {
         let (mut low, mut high) = (0, self.pages());
         while high - low > 1 {
             let middle = low + (high - low) / 2;
@@ -214,7 +236,12 @@ impl SlotHeader {
         Ok(slots.binary_search_by(|slot| slot[..TAG_LEN].cmp(tag)).ok().map(|at| slots[at]))
     }
 
-    fn prove_page(&self, page: usize, bytes: &[u8], read: &mut ReadAt<'_>) -> Result<(), BlockError> {
+    fn prove_page(
+        &self,
+        page: usize,
+        bytes: &[u8],
+        read: &mut ReadAt<'_>,
+    ) -> Result<(), BlockError> {
         let (mut hash, mut position, mut level_at) = (leaf(page, bytes), page, self.tree_at());
         for level_len in stored_levels(self.pages()) {
             let sibling = position ^ 1;
@@ -229,7 +256,8 @@ impl SlotHeader {
         if hash == self.tree_top { Ok(()) } else { Err(wrong(FormatErrorKind::Unauthentic)) }
     }
 
-    /// Reads the sealed member list and compares it with its digest. `self` must come from [`SlotHeader::read`].
+    /// Reads the sealed member list and compares it with its digest. `self` must come from
+    /// [`SlotHeader::read`].
     ///
     /// # Errors
     /// `Unauthentic` where it is not the list that was signed; read errors.
@@ -269,22 +297,32 @@ fn check_order(slots: &[Slot]) -> Result<(), FormatError> {
 
 /// The stored levels, concatenated, and the top.
 fn tree(slots: &[u8]) -> (Vec<u8>, [u8; 32]) {
-    let mut level: Vec<[u8; 32]> = slots.chunks(PAGE_LEN).enumerate().map(|(page, bytes)| leaf(page, bytes)).collect();
+    let mut level: Vec<[u8; 32]> =
+        slots.chunks(PAGE_LEN).enumerate().map(|(page, bytes)| leaf(page, bytes)).collect();
     let mut stored = Vec::with_capacity(level.len() * 2 * NODE_LEN);
     while level.len() > 1 {
         stored.extend(level.iter().flatten());
-        // A last node without a neighbour moves up as it is; the count in the header fixes the shape, so that this is not ambiguous.
-        level = level.chunks(2).map(|pair| if let [left, right] = pair { node(left, right) } else { pair[0] }).collect();
+        // A last node without a neighbour moves up as it is; the count in the header fixes the
+        // shape, so that this is not ambiguous.
+        level = level
+            .chunks(2)
+            .map(|pair| if let [left, right] = pair { node(left, right) } else { pair[0] })
+            .collect();
     }
     (stored, level.first().copied().unwrap_or_default())
 }
 
-/// Puts a block together: `header` gives suite, epoch, share and ephemeral key, the rest of it is computed here. Returns the finished
-/// header and the block's bytes.
+/// Puts a block together: `header` gives suite, epoch, share and ephemeral key, the rest of it is
+/// computed here. Returns the finished header and the block's bytes.
 ///
 /// # Errors
-/// `Order` where two slots have the same tag, `Range` where there are none, too many, or the list's length does not go with them.
-pub fn build(mut header: SlotHeader, mut slots: Vec<Slot>, sealed_members: &[u8]) -> Result<(SlotHeader, Vec<u8>), FormatError> {
+/// `Order` where two slots have the same tag, `Range` where there are none, too many, or the list's
+/// length does not go with them.
+pub fn build(
+    mut header: SlotHeader,
+    mut slots: Vec<Slot>,
+    sealed_members: &[u8],
+) -> Result<(SlotHeader, Vec<u8>), FormatError> {
     let range_error = FormatError::new(WHAT, FormatErrorKind::Range);
     slots.sort_unstable();
     check_order(&slots)?;
@@ -299,8 +337,9 @@ pub fn build(mut header: SlotHeader, mut slots: Vec<Slot>, sealed_members: &[u8]
     Ok((header, w.into_vec()))
 }
 
-/// Checks a whole block: its length, the order of all slots, the whole tree and the digest of the member list. What fsck does; opening one
-/// slot needs only [`SlotHeader::read`] and [`SlotHeader::find`].
+/// Checks a whole block: its length, the order of all slots, the whole tree and the digest of the
+/// member list. What fsck does; opening one slot needs only [`SlotHeader::read`] and
+/// [`SlotHeader::find`].
 ///
 /// # Errors
 /// Every deviation from the one encoding.
@@ -316,7 +355,10 @@ pub fn check(bytes: &[u8]) -> Result<SlotHeader, FormatError> {
     check_order(slots.as_chunks().0)?;
     let (stored, top) = tree(slots);
     let rest = &bytes[header.tree_at()..];
-    if top != header.tree_top || rest[..stored.len()] != stored || members_digest(&rest[stored.len()..]) != header.members_digest {
+    if top != header.tree_top
+        || rest[..stored.len()] != stored
+        || members_digest(&rest[stored.len()..]) != header.members_digest
+    {
         return Err(error(FormatErrorKind::Unauthentic));
     }
     Ok(header)
@@ -394,7 +436,11 @@ mod tests {
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert!(check(&flipped).is_err() || SlotHeader::decode(&flipped[..HEADER_LEN]).unwrap().root() != header.root(), "bit {bit}");
+            assert!(
+                check(&flipped).is_err()
+                    || SlotHeader::decode(&flipped[..HEADER_LEN]).unwrap().root() != header.root(),
+                "bit {bit}"
+            );
             let mut read = slice_reader(&flipped);
             let Ok(opened) = SlotHeader::read(&header.root(), &mut read) else { continue };
             if let Ok(Some(found)) = opened.find(&tag(&slots[20]), &mut read) {
@@ -410,9 +456,16 @@ mod tests {
     fn truncation_at_each_length_is_refused() {
         let (_, bytes, _) = block(20);
         for n in 0..bytes.len() {
-            assert_eq!(check(&bytes[..n]).unwrap_err().kind(), FormatErrorKind::Truncated, "cut at {n}");
+            assert_eq!(
+                check(&bytes[..n]).unwrap_err().kind(),
+                FormatErrorKind::Truncated,
+                "cut at {n}"
+            );
         }
-        assert_eq!(check(&[bytes, vec![0]].concat()).unwrap_err().kind(), FormatErrorKind::Trailing);
+        assert_eq!(
+            check(&[bytes, vec![0]].concat()).unwrap_err().kind(),
+            FormatErrorKind::Trailing
+        );
     }
 
     #[test]
@@ -421,8 +474,12 @@ mod tests {
         slots[1] = slots[0];
         slots[1][SLOT_LEN - 1] ^= 1;
         let members = &bytes[header.members_at()..];
-        assert_eq!(build(header.clone(), slots.clone(), members).unwrap_err().kind(), FormatErrorKind::Order);
-        // An admin who signs an unsorted block by hand is refused by the search as well as by the full check.
+        assert_eq!(
+            build(header.clone(), slots.clone(), members).unwrap_err().kind(),
+            FormatErrorKind::Order
+        );
+        // An admin who signs an unsorted block by hand is refused by the search as well as by the
+        // full check.
         let mut unsorted = bytes.clone();
         let (first, second) = unsorted[HEADER_LEN..].split_at_mut(SLOT_LEN);
         first.swap_with_slice(&mut second[..SLOT_LEN]);
@@ -437,9 +494,15 @@ mod tests {
     #[test]
     fn hostile_counts_are_refused_before_anything_is_read() {
         let (header, _, _) = block(2);
-        for (count, members_len) in [(0, 44), (u32::MAX, u32::MAX), (1 << 16 | 1, 1 << 24), (2, 0), (2, u32::MAX)] {
+        for (count, members_len) in
+            [(0, 44), (u32::MAX, u32::MAX), (1 << 16 | 1, 1 << 24), (2, 0), (2, u32::MAX)]
+        {
             let hostile = SlotHeader { count, members_len, ..header.clone() };
-            assert_eq!(SlotHeader::decode(&hostile.encode()).unwrap_err().kind(), FormatErrorKind::Range, "{count} {members_len}");
+            assert_eq!(
+                SlotHeader::decode(&hostile.encode()).unwrap_err().kind(),
+                FormatErrorKind::Range,
+                "{count} {members_len}"
+            );
         }
     }
 

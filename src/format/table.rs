@@ -1,26 +1,30 @@
 //! The table of a chunk, and the hashes that bind tables to the header.
 //!
 //! Rules that hold here
-//! * A table stands in clear: salt, epoch, and of each segment nonce, tag and sealed length. What authenticates it is its hash,
-//!   which stands in the index, and so in the end the header's seal.
-//! * The hash covers [`Layout::table_used`] bytes; padding behind them is no part of the format and is never read.
-//! * A sealed length of 0 is a hole: its nonce and tag must be zero too. Bytes of a segment behind its sealed length read as zeros.
-//! * In a signed share an entry also has the hash of the segment's ciphertext, because whoever has the key can make a second ciphertext
-//!   with the same tag; it is zero for a hole.
+//! * A table stands in clear: salt, epoch, and of each segment nonce, tag and sealed length. What
+//!   authenticates it is its hash, which stands in the index, and so in the end the header's seal.
+//! * The hash covers [`Layout::table_used`] bytes; padding behind them is no part of the format and
+//!   is never read.
+//! * A sealed length of 0 is a hole: its nonce and tag must be zero too. Bytes of a segment behind
+//!   its sealed length read as zeros.
+//! * In a signed share an entry also has the hash of the segment's ciphertext, because whoever has
+//!   the key can make a second ciphertext with the same tag; it is zero for a hole.
 
 use super::cursor::Reader;
 use super::error::{FormatError, FormatErrorKind};
 use super::layout::{FANOUT, HASH, INDEX_BLOCK, Layout, SEGMENT, TABLE_HEAD};
 use crate::crypto::Suite;
 
-/// A hash of a table or an index block; all zero stands for a hole (a chunk or a subtree that was never written).
+/// A hash of a table or an index block; all zero stands for a hole (a chunk or a subtree that was
+/// never written).
 pub type Hash = [u8; HASH];
 
 /// The hash of a hole.
 pub const HOLE: Hash = [0; HASH];
 
 const WHAT: &str = "chunk table";
-/// Seals after which a chunk must be given a new salt (SPEC: advisory, far below what AES-GCM allows for one key).
+/// Seals after which a chunk must be given a new salt (SPEC: advisory, far below what AES-GCM
+/// allows for one key).
 pub const SEALS_MAX: u32 = 1 << 20;
 
 /// What a table says of one segment.
@@ -58,7 +62,13 @@ impl Table {
     /// A table of holes.
     pub fn empty(layout: &Layout, salt: [u8; 16], epoch: u32) -> Self {
         let hashes = if layout.signed() { layout.segments() } else { 0 };
-        Table { salt, epoch, seals: 0, segments: vec![Segment::HOLE; layout.segments()].into(), hashes: vec![HOLE; hashes].into() }
+        Table {
+            salt,
+            epoch,
+            seals: 0,
+            segments: vec![Segment::HOLE; layout.segments()].into(),
+            hashes: vec![HOLE; hashes].into(),
+        }
     }
 
     /// True where no segment holds anything.
@@ -66,7 +76,8 @@ impl Table {
         self.segments.iter().all(|s| s.len == 0)
     }
 
-    /// Sets the entry of segment `s`, whose ciphertext has the hash `hash` (nothing in a share that is not signed).
+    /// Sets the entry of segment `s`, whose ciphertext has the hash `hash` (nothing in a share that
+    /// is not signed).
     pub fn set(&mut self, s: usize, segment: Segment, hash: Option<Hash>) {
         self.segments[s] = segment;
         if let Some(entry) = self.hashes.get_mut(s) {
@@ -142,7 +153,8 @@ pub fn segment_hash(sealed: &[u8]) -> Hash {
     tree_hash(OF_SEGMENT, sealed)
 }
 
-/// What stands for the root of a file in the small form where its header is signed: the hash of its plain data.
+/// What stands for the root of a file in the small form where its header is signed: the hash of its
+/// plain data.
 pub fn small_hash(data: &[u8]) -> Hash {
     tree_hash(OF_SMALL, data)
 }
@@ -152,8 +164,9 @@ const WORD: &[u8; 7] = b"kithfs1";
 
 /// BLAKE3 over a domain word, the level and the block.
 fn tree_hash(level: u8, block: &[u8]) -> Hash {
-    // In one piece, because a hasher that is given word, level and block one after the other is out of step with the block for good: its
-    // vector instructions idle, and it takes two and a half times as long.
+    // In one piece, because a hasher that is given word, level and block one after the other is out
+    // of step with the block for good: its vector instructions idle, and it takes two and a half
+    // times as long.
     let mut piece = [0; WORD.len() + 1 + SEGMENT];
     let end = WORD.len() + 1 + block.len();
     if let Some(rest) = piece.get_mut(WORD.len() + 1..end) {
@@ -197,7 +210,15 @@ impl IndexBlock {
 }
 
 /// AAD of a segment: share, file, chunk, segment, sealed length, epoch, suite.
-pub fn segment_aad(share: &[u8; 32], file: &[u8; 32], chunk: u64, segment: u32, len: u16, epoch: u32, suite: Suite) -> [u8; 88] {
+pub fn segment_aad(
+    share: &[u8; 32],
+    file: &[u8; 32],
+    chunk: u64,
+    segment: u32,
+    len: u16,
+    epoch: u32,
+    suite: Suite,
+) -> [u8; 88] {
     let mut aad = [0; 88];
     aad[..4].copy_from_slice(b"KSEG");
     aad[4..36].copy_from_slice(share);
@@ -232,7 +253,12 @@ mod tests {
         assert_eq!(bytes.len(), layout.table_used());
         assert_eq!(Table::decode(&layout, Suite::Aes256Gcm, &bytes).unwrap(), table);
         assert!(Table::decode(&layout, Suite::Aes256Gcm, &bytes[1..]).is_err());
-        for (at, what) in [(13, "salt tail"), (30, "reserved"), (64, "nonce of a hole"), (64 + 2 * 30 + 29, "length over 4096")] {
+        for (at, what) in [
+            (13, "salt tail"),
+            (30, "reserved"),
+            (64, "nonce of a hole"),
+            (64 + 2 * 30 + 29, "length over 4096"),
+        ] {
             let mut bad = bytes.clone();
             bad[at] ^= 0x80;
             assert!(Table::decode(&layout, Suite::Aes256Gcm, &bad).is_err(), "{what}");
@@ -248,9 +274,15 @@ mod tests {
         assert_eq!(bytes.len(), layout.table_used());
         assert_eq!(Table::decode(&layout, Suite::Aes256Gcm, &bytes).unwrap(), table);
         table.set(2, Segment { nonce: [1; 12], tag: [2; 16], len: 4096 }, None);
-        assert!(Table::decode(&layout, Suite::Aes256Gcm, &table.encode(&layout)).is_err(), "a segment without a hash");
+        assert!(
+            Table::decode(&layout, Suite::Aes256Gcm, &table.encode(&layout)).is_err(),
+            "a segment without a hash"
+        );
         table.set(2, Segment::HOLE, Some([3; 32]));
-        assert!(Table::decode(&layout, Suite::Aes256Gcm, &table.encode(&layout)).is_err(), "a hole with a hash");
+        assert!(
+            Table::decode(&layout, Suite::Aes256Gcm, &table.encode(&layout)).is_err(),
+            "a hole with a hash"
+        );
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! POSIX access control lists, as the kernel writes them into an extended attribute (`linux/posix_acl_xattr.h`), and what they allow.
+//! POSIX access control lists, as the kernel writes them into an extended attribute
+//! (`linux/posix_acl_xattr.h`), and what they allow.
 //!
 //! Rules that hold here
-//! * The order of checks is that of acl(5), "access check algorithm": named users, then groups, of which one that allows all is enough,
-//!   then others. Owners are not asked about here: their bits are those of the mode.
+//! * The order of checks is that of acl(5), "access check algorithm": named users, then groups, of
+//!   which one that allows all is enough, then others. Owners are not asked about here: their bits
+//!   are those of the mode.
 
 /// The list of an object.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
@@ -33,7 +35,8 @@ enum Tag {
 pub struct Acl(Vec<(Tag, u32)>);
 
 impl Acl {
-    /// From the value of the attribute: a version and entries of tag, bits and number, all little-endian. `None` where it is none.
+    /// From the value of the attribute: a version and entries of tag, bits and number, all
+    /// little-endian. `None` where it is none.
     pub fn parse(value: &[u8]) -> Option<Acl> {
         let (version, entries) = value.split_first_chunk()?;
         if u32::from_le_bytes(*version) != VERSION || entries.len() % ENTRY != 0 {
@@ -56,11 +59,18 @@ impl Acl {
         entries.chunks_exact(ENTRY).map(entry).collect::<Option<_>>().map(Acl)
     }
 
-    /// Whether all bits of `want` are given to a user who is not the owner; `owning_group` is that of the object, `is_of` says of which
-    /// groups the user is.
-    pub fn allows(&self, uid: u32, owning_group: u32, is_of: impl Fn(u32) -> bool, want: u32) -> bool {
+    /// Whether all bits of `want` are given to a user who is not the owner; `owning_group` is that
+    /// of the object, `is_of` says of which groups the user is.
+    pub fn allows(
+        &self,
+        uid: u32,
+        owning_group: u32,
+        is_of: impl Fn(u32) -> bool,
+        want: u32,
+    ) -> bool {
         let has = |bits: u32| bits & want == want;
-        let bits_of = |wanted: Tag| self.0.iter().find_map(|&(tag, bits)| (tag == wanted).then_some(bits));
+        let bits_of =
+            |wanted: Tag| self.0.iter().find_map(|&(tag, bits)| (tag == wanted).then_some(bits));
         let mask = bits_of(Tag::Mask).unwrap_or(7);
         if let Some(bits) = bits_of(Tag::User(uid)) {
             return has(bits & mask);
@@ -99,22 +109,43 @@ mod tests {
 
     #[test]
     fn users_come_before_groups_and_groups_before_others() {
-        let list = [(1, 7, NONE), (2, 6, 10), (4, 1, NONE), (8, 4, 20), (8, 2, 21), (0x10, 5, NONE), (0x20, 7, NONE)];
+        let list = [
+            (1, 7, NONE),
+            (2, 6, 10),
+            (4, 1, NONE),
+            (8, 4, 20),
+            (8, 2, 21),
+            (0x10, 5, NONE),
+            (0x20, 7, NONE),
+        ];
         let acl = Acl::parse(&value(&list)).unwrap();
-        let allows = |uid, groups: &[u32], want| acl.allows(uid, 30, |group| groups.contains(&group), want);
+        let allows =
+            |uid, groups: &[u32], want| acl.allows(uid, 30, |group| groups.contains(&group), want);
         assert!(allows(10, &[], 4));
-        assert!(!allows(10, &[21], 2), "the mask takes it, and a named user's groups are not asked");
+        assert!(
+            !allows(10, &[21], 2),
+            "the mask takes it, and a named user's groups are not asked"
+        );
         assert!(allows(11, &[20], 4) && !allows(11, &[20], 1));
         assert!(!allows(11, &[20, 30], 5), "no single group gives both");
         assert!(!allows(11, &[21], 2), "a member who is given nothing is not one of the others");
         assert!(allows(11, &[], 7), "the mask is not for others");
         let plain = Acl::parse(&value(&[(1, 7, NONE), (4, 6, NONE), (0x20, 0, NONE)])).unwrap();
-        assert!(plain.allows(11, 30, |group| group == 30, 6) && !plain.allows(11, 30, |_| false, 4));
+        assert!(
+            plain.allows(11, 30, |group| group == 30, 6) && !plain.allows(11, 30, |_| false, 4)
+        );
     }
 
     #[test]
     fn what_is_no_list_is_refused() {
-        for bad in [&[][..], &[2, 0, 0], &[3, 0, 0, 0], &[2, 0, 0, 0, 1, 0, 7, 0], &value(&[(3, 7, NONE)]), &value(&[(1, 8, NONE)])] {
+        for bad in [
+            &[][..],
+            &[2, 0, 0],
+            &[3, 0, 0, 0],
+            &[2, 0, 0, 0, 1, 0, 7, 0],
+            &value(&[(3, 7, NONE)]),
+            &value(&[(1, 8, NONE)]),
+        ] {
             assert_eq!(Acl::parse(bad), None, "{bad:?}");
         }
         assert_eq!(Acl::parse(&value(&[])), Some(Acl(Vec::new())));

@@ -1,11 +1,14 @@
 //! `fuser` 0.18 as the transport under [`Operations`]: call, match, reply.
 //!
 //! Rules that hold here
-//! * No decision about files is taken here; what a method does beyond calling is to translate the terms of the protocol.
-//! * Replies that carry attributes are encoded by [`super::wire`] and sent on our own duplicate of the device; `fuser`'s reply object
-//!   is then *forgotten*, because dropping it would answer a second time. What that leaks is a reference to `fuser`'s descriptor,
-//!   which [`mod@super::serve`] takes back when the session has ended.
-//! * Where such a reply did not reach the kernel (the caller was killed), what it counted or opened is given back.
+//! * No decision about files is taken here; what a method does beyond calling is to translate the
+//!   terms of the protocol.
+//! * Replies that carry attributes are encoded by [`super::wire`] and sent on our own duplicate of
+//!   the device; `fuser`'s reply object is then *forgotten*, because dropping it would answer a
+//!   second time. What that leaks is a reference to `fuser`'s descriptor, which
+//!   [`mod@super::serve`] takes back when the session has ended.
+//! * Where such a reply did not reach the kernel (the caller was killed), what it counted or opened
+//!   is given back.
 //! * A panic of an operation is answered with `EIO` and costs no thread.
 
 use std::cell::RefCell;
@@ -20,9 +23,11 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner,
-    PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, FopenFlags, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, PollEvents, PollFlags, PollNotifier, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
 
 use super::access::Gate;
@@ -30,7 +35,10 @@ use super::dispatch::{Patience, put_opened_dir};
 use super::held::Held;
 use super::listing::Listing;
 use super::notify::Notifier;
-use super::ops::{self, AllocateMode, Attr, Caller, Errno, FileRange, OpenRequest, Opened, Operations, Result, SetAttr, XattrMode};
+use super::ops::{
+    self, AllocateMode, Attr, Caller, Errno, FileRange, OpenRequest, Opened, Operations, Result,
+    SetAttr, XattrMode,
+};
 use super::pool::Pool;
 use super::prefetch::Prefetch;
 use super::privilege::{self, Requester};
@@ -38,13 +46,16 @@ use super::request::Call;
 use super::seek::{Question, Said, Seeker};
 use super::serve::{Permissions, ServeOptions};
 use super::wire::{self, Device};
-use crate::backing::{SetTime, Timestamp};
+use crate::store::{SetTime, Timestamp};
 
-/// The most that one copy_file_range does before the caller, who may want to interrupt it, is asked to call again.
+/// The most that one copy_file_range does before the caller, who may want to interrupt it, is asked
+/// to call again.
 const COPY_AT_ONCE: u64 = 64 << 20;
 
-/// Capabilities that are asked for where the kernel has them. Not among them: `SETXATTR_EXT`, which makes `fuser` 0.18 panic;
-/// POSIX and BSD locks, which the kernel then does by itself; `ASYNC_DIO`, for the reason that stands in `init.rs`; `NO_OPENDIR_SUPPORT`, since listings need a handle.
+/// Capabilities that are asked for where the kernel has them. Not among them: `SETXATTR_EXT`, which
+/// makes `fuser` 0.18 panic; POSIX and BSD locks, which the kernel then does by itself;
+/// `ASYNC_DIO`, for the reason that stands in `init.rs`; `NO_OPENDIR_SUPPORT`, since listings need
+/// a handle.
 const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_BIG_WRITES)
     .union(InitFlags::FUSE_ATOMIC_O_TRUNC)
@@ -55,7 +66,8 @@ const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_MAX_PAGES);
 
 thread_local! {
-    /// What READ and the listings are answered from; grows to the largest request (1 MiB) once a thread.
+    /// What READ and the listings are answered from; grows to the largest request (1 MiB) once a
+    /// thread.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -68,7 +80,8 @@ pub struct Adapter {
     options: ServeOptions,
     seeker: Seeker,
     held: Held,
-    /// Asks the kernel where the answer to LSEEK is not known, and for its pages before it takes in more of a file.
+    /// Asks the kernel where the answer to LSEEK is not known, and for its pages before it takes in
+    /// more of a file.
     patient: Pool,
 }
 
@@ -80,7 +93,10 @@ fn refusal(error: Errno) -> fuser::Errno {
 /// Runs an operation; a panic in it becomes `EIO`.
 fn guarded<T>(name: &'static str, operation: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(operation)).unwrap_or_else(|_| {
-        tracing::error!(operation = name, "panic in an operation, answered with an input/output error");
+        tracing::error!(
+            operation = name,
+            "panic in an operation, answered with an input/output error"
+        );
         Err(Errno::EIO)
     })
 }
@@ -93,8 +109,8 @@ fn requester(request: &Request) -> Requester {
     Requester { uid: request.uid(), gid: request.gid(), pid: request.pid() }
 }
 
-/// Undoes what `fuser` 0.18 does to times before 1970 on their way in: it reads (secs, nanos) with secs < 0 as -(|secs| + nanos).
-/// That is one to one, so reading it backwards gives the true time.
+/// Undoes what `fuser` 0.18 does to times before 1970 on their way in: it reads (secs, nanos) with
+/// secs < 0 as -(|secs| + nanos). That is one to one, so reading it backwards gives the true time.
 fn timestamp(time: SystemTime) -> Timestamp {
     let (secs, nanos) = match time.duration_since(UNIX_EPOCH) {
         Ok(after) => (i128::from(after.as_secs()), after.subsec_nanos()),
@@ -118,8 +134,9 @@ fn open_flags(opened: Opened, options: &ServeOptions) -> FopenFlags {
     flags
 }
 
-/// Size of the buffer that the kernel has for a listing. `fuser` shows it nowhere but in the `Debug` text of the reply object; where
-/// that says nothing, a page: no kernel asks for less, and an answer may always be shorter.
+/// Size of the buffer that the kernel has for a listing. `fuser` shows it nowhere but in the
+/// `Debug` text of the reply object; where that says nothing, a page: no kernel asks for less, and
+/// an answer may always be shorter.
 fn capacity(reply: &impl Debug) -> usize {
     const KEY: &str = "max_size: ";
     const PAGE: usize = 4096;
@@ -135,23 +152,49 @@ impl Adapter {
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn new(ops: Arc<dyn Operations>, device: Device, options: ServeOptions) -> io::Result<Adapter> {
+    pub fn new(
+        ops: Arc<dyn Operations>,
+        device: Device,
+        options: ServeOptions,
+    ) -> io::Result<Adapter> {
         let seeker = Seeker::new(ops.clone(), Notifier::new(device.clone()));
         let gate = Gate::new(ops.clone(), &options, Notifier::new(device.clone()));
         let prefetch = Prefetch::new(ops.clone(), &options, Notifier::new(device.clone()));
         let held = Held::new(ops.clone(), Notifier::new(device.clone()));
-        Ok(Adapter { ops, gate, prefetch, device, options, seeker, held, patient: Pool::patient()? })
+        Ok(Adapter {
+            ops,
+            gate,
+            prefetch,
+            device,
+            options,
+            seeker,
+            held,
+            patient: Pool::patient()?,
+        })
     }
 
     fn check(&self, request: &Request, node: INodeNo, call: &Call<'_>) -> Result<()> {
         self.gate.check(requester(request), node.0, call)
     }
 
-    fn killing<T>(&self, request: &Request, node: INodeNo, kill: bool, operation: impl FnOnce() -> Result<T>) -> Result<T> {
-        privilege::killing(&*self.ops, &self.device, node.0, kill.then(|| requester(request)), operation)
+    fn killing<T>(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        kill: bool,
+        operation: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        privilege::killing(
+            &*self.ops,
+            &self.device,
+            node.0,
+            kill.then(|| requester(request)),
+            operation,
+        )
     }
 
-    /// Sends our own reply in the place of `fuser`'s, which is forgotten. False where the kernel did not want it any more.
+    /// Sends our own reply in the place of `fuser`'s, which is forgotten. False where the kernel
+    /// did not want it any more.
     fn reply_raw<R>(&self, request: &Request, instead_of: R, payload: &[u8]) -> bool {
         mem::forget(instead_of);
         match self.device.reply(request.unique().0, payload) {
@@ -226,10 +269,24 @@ impl Adapter {
         });
     }
 
-    fn listing(&self, request: &Request, node: INodeNo, handle: FileHandle, plus: bool) -> Listing<'_> {
+    fn listing(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        handle: FileHandle,
+        plus: bool,
+    ) -> Listing<'_> {
         let ServeOptions { entry_ttl, attr_ttl, .. } = self.options;
         let known = plus && self.gate.may_know_entries(requester(request), node.0);
-        Listing { ops: &*self.ops, node: node.0, handle: handle.0, plus, known, entry_ttl, attr_ttl }
+        Listing {
+            ops: &*self.ops,
+            node: node.0,
+            handle: handle.0,
+            plus,
+            known,
+            entry_ttl,
+            attr_ttl,
+        }
     }
 }
 
@@ -239,17 +296,25 @@ impl fuser::Filesystem for Adapter {
         wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, self.options.writeback);
         // With ACLs the umask is ours to apply, for a directory's default ACL takes its place.
         wanted.set(InitFlags::FUSE_DONT_MASK, self.options.acls);
-        wanted.set(InitFlags::FUSE_POSIX_ACL, self.options.acls && self.options.permissions == Permissions::Kernel);
+        wanted.set(
+            InitFlags::FUSE_POSIX_ACL,
+            self.options.acls && self.options.permissions == Permissions::Kernel,
+        );
         // Files that are opened while there is little room are mapped like others.
         wanted.set(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, self.options.writeback);
         wanted.set(InitFlags::FUSE_CACHE_SYMLINKS, !self.options.attr_ttl.is_zero());
-        // For handles past the cache of a mount that has one: a mapping keeps pages, which no other daemon may change.
+        // For handles past the cache of a mount that has one: a mapping keeps pages, which no other
+        // daemon may change.
         wanted.set(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, !self.options.direct_io);
-        // The vault relies on it: who keeps the times is settled before there is a session. Every kernel since 3.15 offers it.
-        if self.options.writeback && !config.capabilities().contains(InitFlags::FUSE_WRITEBACK_CACHE) {
+        // The vault relies on it: who keeps the times is settled before there is a session. Every
+        // kernel since 3.15 offers it.
+        if self.options.writeback
+            && !config.capabilities().contains(InitFlags::FUSE_WRITEBACK_CACHE)
+        {
             return Err(io::Error::from_raw_os_error(libc::EPROTO));
         }
-        // Each of these is an offer: what the kernel lacks it does without, and the nearest value is one that it takes.
+        // Each of these is an offer: what the kernel lacks it does without, and the nearest value
+        // is one that it takes.
         let offered = config.capabilities() & wanted;
         let _ = config.add_capabilities(offered);
         if let Err(nearest) = config.set_max_write(self.options.max_write) {
@@ -284,12 +349,27 @@ impl fuser::Filesystem for Adapter {
         });
     }
 
-    fn getattr(&self, request: &Request, node: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
         let Some(handle) = handle.filter(|_| self.options.writeback) else {
-            return self.reply_attr(request, reply, guarded("getattr", || self.ops.getattr(node.0)));
+            return self.reply_attr(
+                request,
+                reply,
+                guarded("getattr", || self.ops.getattr(node.0)),
+            );
         };
-        let (ops, held, device, unique, ttl) =
-            (self.ops.clone(), self.held.clone(), self.device.clone(), request.unique().0, self.options.attr_ttl);
+        let (ops, held, device, unique, ttl) = (
+            self.ops.clone(),
+            self.held.clone(),
+            self.device.clone(),
+            request.unique().0,
+            self.options.attr_ttl,
+        );
         self.patient.run(move || {
             let asked = guarded("getattr", || {
                 held.before_write(node.0, handle.0, Patience::Some)?;
@@ -327,13 +407,22 @@ impl fuser::Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        // HANDLE_KILLPRIV_V2: fuser hides FATTR_KILL_SUIDGID. The kernel sets it where a caller without CAP_FSETID truncates, and it
-        // leaves a change of owner, which clears both bits whoever makes it, to us altogether.
+        // HANDLE_KILLPRIV_V2: fuser hides FATTR_KILL_SUIDGID. The kernel sets it where a caller
+        // without CAP_FSETID truncates, and it leaves a change of owner, which clears both bits
+        // whoever makes it, to us altogether.
         let truncates = size.is_some() && request.uid() != 0;
         let chowns = uid.is_some() || gid.is_some();
         let perm = mode.map(|mode| mode & 0o7777);
         let kill_suid_sgid = perm.is_none() && (truncates || chowns);
-        let set = SetAttr { perm, uid, gid, size, atime: set_time(atime), mtime: set_time(mtime), kill_suid_sgid };
+        let set = SetAttr {
+            perm,
+            uid,
+            gid,
+            size,
+            atime: set_time(atime),
+            mtime: set_time(mtime),
+            kill_suid_sgid,
+        };
         let change = || {
             self.check(request, node, &Call::SetAttr { set, opened: handle.is_some() })?;
             let _turn = set.size.map(|_| self.prefetch.turn(node.0));
@@ -353,7 +442,16 @@ impl fuser::Filesystem for Adapter {
         }
     }
 
-    fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
         let name = name.as_bytes();
         let make = || {
             self.check(request, parent, &Call::MkNod { name, mode, umask, rdev })?;
@@ -362,7 +460,15 @@ impl fuser::Filesystem for Adapter {
         self.reply_entry(request, reply, guarded("mknod", make));
     }
 
-    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
         let name = name.as_bytes();
         let make = || {
             self.check(request, parent, &Call::MkDir { name, mode, umask })?;
@@ -389,7 +495,14 @@ impl fuser::Filesystem for Adapter {
         Self::reply_empty(reply, guarded("rmdir", remove));
     }
 
-    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
         let (name, target) = (name.as_bytes(), target.as_os_str().as_bytes());
         let make = || {
             self.check(request, parent, &Call::Symlink { name, target })?;
@@ -410,13 +523,24 @@ impl fuser::Filesystem for Adapter {
     ) {
         let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
         let rename = || {
-            self.check(request, parent, &Call::Rename { name, new_parent: new_parent.0, new_name, flags: flags.bits() })?;
+            self.check(
+                request,
+                parent,
+                &Call::Rename { name, new_parent: new_parent.0, new_name, flags: flags.bits() },
+            )?;
             self.ops.rename(parent.0, name, new_parent.0, new_name, ops::rename_mode(flags.bits())?)
         };
         Self::reply_empty(reply, guarded("rename", rename));
     }
 
-    fn link(&self, request: &Request, node: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
+    fn link(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        reply: ReplyEntry,
+    ) {
         let name = new_name.as_bytes();
         let link = || {
             self.check(request, new_parent, &Call::Link { node: node.0, name })?;
@@ -432,7 +556,9 @@ impl fuser::Filesystem for Adapter {
         let open = || {
             self.check(request, node, &Call::Open { flags: flags.0, kill })?;
             let turn = self.prefetch.turn(node.0);
-            self.killing(request, node, kill, || Ok(self.prefetch.give(&turn, asked, self.ops.open(node.0, asked)?)))
+            self.killing(request, node, kill, || {
+                Ok(self.prefetch.give(&turn, asked, self.ops.open(node.0, asked)?))
+            })
         };
         match guarded("open", open) {
             Ok(opened) => {
@@ -446,13 +572,28 @@ impl fuser::Filesystem for Adapter {
         }
     }
 
-    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
         let asked = OpenRequest::from_flags(flags, request.uid() == 0);
         let name = name.as_bytes();
         let create = || {
-            self.check(request, parent, &Call::Create { name, mode, umask, flags, kill: asked.kill_suid_sgid })?;
+            self.check(
+                request,
+                parent,
+                &Call::Create { name, mode, umask, flags, kill: asked.kill_suid_sgid },
+            )?;
             let caller = caller(request, umask);
-            self.gate.creating(asked, |asked| self.ops.create(&caller, parent.0, name, mode & 0o7777, asked))
+            self.gate.creating(asked, |asked| {
+                self.ops.create(&caller, parent.0, name, mode & 0o7777, asked)
+            })
         };
         match guarded("create", create) {
             Ok((attr, opened)) => {
@@ -514,7 +655,14 @@ impl fuser::Filesystem for Adapter {
         }
     }
 
-    fn flush(&self, _request: &Request, _node: INodeNo, handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
         Self::reply_empty(reply, guarded("flush", || self.ops.flush(handle.0)));
     }
 
@@ -531,11 +679,24 @@ impl fuser::Filesystem for Adapter {
         Self::reply_empty(reply, guarded("release", || self.ops.release(handle.0)));
     }
 
-    fn fsync(&self, _request: &Request, _node: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
+    fn fsync(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        data_only: bool,
+        reply: ReplyEmpty,
+    ) {
         Self::reply_empty(reply, guarded("fsync", || self.ops.fsync(handle.0, data_only)));
     }
 
-    fn opendir(&self, request: &Request, node: INodeNo, _flags: fuser::OpenFlags, reply: ReplyOpen) {
+    fn opendir(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        _flags: fuser::OpenFlags,
+        reply: ReplyOpen,
+    ) {
         let open = || {
             self.check(request, node, &Call::OpenDir)?;
             self.ops.opendir(node.0)
@@ -552,15 +713,48 @@ impl fuser::Filesystem for Adapter {
         }
     }
 
-    fn readdir(&self, request: &Request, node: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectory) {
-        self.reply_listing(request, self.listing(request, node, handle, false), offset, reply, ReplyDirectory::error);
+    fn readdir(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        reply: ReplyDirectory,
+    ) {
+        self.reply_listing(
+            request,
+            self.listing(request, node, handle, false),
+            offset,
+            reply,
+            ReplyDirectory::error,
+        );
     }
 
-    fn readdirplus(&self, request: &Request, node: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
-        self.reply_listing(request, self.listing(request, node, handle, true), offset, reply, ReplyDirectoryPlus::error);
+    fn readdirplus(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
+        self.reply_listing(
+            request,
+            self.listing(request, node, handle, true),
+            offset,
+            reply,
+            ReplyDirectoryPlus::error,
+        );
     }
 
-    fn releasedir(&self, _request: &Request, _node: INodeNo, handle: FileHandle, _flags: fuser::OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        _flags: fuser::OpenFlags,
+        reply: ReplyEmpty,
+    ) {
         let close = || {
             self.ops.releasedir(handle.0);
             Ok(())
@@ -568,7 +762,14 @@ impl fuser::Filesystem for Adapter {
         Self::reply_empty(reply, guarded("releasedir", close));
     }
 
-    fn fsyncdir(&self, _request: &Request, _node: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        data_only: bool,
+        reply: ReplyEmpty,
+    ) {
         Self::reply_empty(reply, guarded("fsyncdir", || self.ops.fsyncdir(handle.0, data_only)));
     }
 
@@ -577,25 +778,51 @@ impl fuser::Filesystem for Adapter {
             Ok(space) => {
                 let block = u32::try_from(space.block_size).unwrap_or(4096);
                 let name_max = u32::try_from(space.name_max).unwrap_or(255);
-                reply.statfs(space.blocks, space.free, space.available, space.files, space.files_free, block, name_max, block);
+                reply.statfs(
+                    space.blocks,
+                    space.free,
+                    space.available,
+                    space.files,
+                    space.files_free,
+                    block,
+                    name_max,
+                    block,
+                );
             }
             Err(error) => reply.error(refusal(error)),
         }
     }
 
-    fn setxattr(&self, request: &Request, node: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
+    fn setxattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
         let set = || {
             let name = name.as_bytes();
             self.check(request, node, &Call::SetXattr { name, value, flags })?;
             let kill_sgid = privilege::kills_sgid(&*self.ops, node.0, name, requester(request))?;
-            let outcome = self.ops.setxattr(node.0, name, value, XattrMode::from_flags(flags)?, kill_sgid);
+            let outcome =
+                self.ops.setxattr(node.0, name, value, XattrMode::from_flags(flags)?, kill_sgid);
             self.gate.changed_xattr(requester(request), node.0, name);
             outcome
         };
         Self::reply_empty(reply, guarded("setxattr", set));
     }
 
-    fn getxattr(&self, request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
         let name = name.as_bytes();
         let get = || {
             self.check(request, node, &Call::GetXattr { name, size: size as usize })?;
@@ -624,13 +851,29 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn access(&self, request: &Request, node: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        Self::reply_empty(reply, guarded("access", || self.check(request, node, &Call::Access { mask: mask.bits() })));
+        Self::reply_empty(
+            reply,
+            guarded("access", || self.check(request, node, &Call::Access { mask: mask.bits() })),
+        );
     }
 
-    fn fallocate(&self, request: &Request, node: INodeNo, handle: FileHandle, offset: u64, len: u64, mode: i32, reply: ReplyEmpty) {
+    fn fallocate(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
         let kill = request.uid() != 0;
-        let allocate = || self.ops.fallocate(handle.0, offset, len, AllocateMode::from_mode(mode)?, kill);
-        Self::reply_empty(reply, guarded("fallocate", || self.killing(request, node, kill, allocate)));
+        let allocate =
+            || self.ops.fallocate(handle.0, offset, len, AllocateMode::from_mode(mode)?, kill);
+        Self::reply_empty(
+            reply,
+            guarded("fallocate", || self.killing(request, node, kill, allocate)),
+        );
     }
 
     fn ioctl(
@@ -662,7 +905,15 @@ impl fuser::Filesystem for Adapter {
         reply.error(refusal(Errno::ENOSYS));
     }
 
-    fn lseek(&self, _request: &Request, node: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
         let answer = |reply: ReplyLseek, found: Result<u64>| match found
             .and_then(|found| i64::try_from(found).map_err(|_| Errno::new(libc::EOVERFLOW)))
         {
@@ -677,7 +928,8 @@ impl fuser::Filesystem for Adapter {
             Ok((_, Said::Answer(found))) => answer(reply, Ok(found)),
             Ok((question, Said::Depends(range))) => {
                 let seeker = self.seeker.clone();
-                let ask = move || answer(reply, guarded("lseek", || seeker.ask_kernel(&question, range)));
+                let ask =
+                    move || answer(reply, guarded("lseek", || seeker.ask_kernel(&question, range)));
                 self.patient.run(ask);
             }
             Err(error) => answer(reply, Err(error)),
@@ -729,10 +981,14 @@ mod tests {
 
     #[test]
     fn times_before_1970_survive_the_way_in() {
-        // utimensat(-1.5 s) reaches fuser as (-2 s, 500,000,000 ns), which it turns into 2.5 s before the epoch.
+        // utimensat(-1.5 s) reaches fuser as (-2 s, 500,000,000 ns), which it turns into 2.5 s
+        // before the epoch.
         let distorted = UNIX_EPOCH - Duration::new(2, 500_000_000);
         assert_eq!(timestamp(distorted), Timestamp { secs: -2, nanos: 500_000_000 });
-        assert_eq!(timestamp(UNIX_EPOCH - Duration::from_secs(7)), Timestamp { secs: -7, nanos: 0 });
+        assert_eq!(
+            timestamp(UNIX_EPOCH - Duration::from_secs(7)),
+            Timestamp { secs: -7, nanos: 0 }
+        );
         assert_eq!(timestamp(UNIX_EPOCH + Duration::new(7, 9)), Timestamp { secs: 7, nanos: 9 });
     }
 }

@@ -1,8 +1,11 @@
-//! From a decoded request to the bytes of its answer, for every transport that reads the protocol itself: call, match, encode.
+//! From a decoded request to the bytes of its answer, for every transport that reads the protocol
+//! itself: call, match, encode.
 //!
 //! Rules that hold here
-//! * No decision about files is taken here; what it does beyond calling is to translate the terms of the protocol.
-//! * An answer that the kernel did not take must be undone: what it counted or opened is given back ([`Undo`]).
+//! * No decision about files is taken here; what it does beyond calling is to translate the terms
+//!   of the protocol.
+//! * An answer that the kernel did not take must be undone: what it counted or opened is given back
+//!   ([`Undo`]).
 //! * A panic of an operation is answered with `EIO` and costs no thread.
 
 use std::collections::HashMap;
@@ -17,7 +20,8 @@ use super::held::Held;
 use super::listing::Listing;
 use super::notify::Notifier;
 use super::ops::{
-    self, AllocateMode, Attr, DirCache, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir, Operations, Result, XattrMode,
+    self, AllocateMode, Attr, DirCache, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir,
+    Operations, Result, XattrMode,
 };
 use super::prefetch::Prefetch;
 use super::privilege;
@@ -25,7 +29,7 @@ use super::request::{Call, Header, Range};
 use super::seek::{Question, Said, Seeker};
 use super::serve::ServeOptions;
 use super::wire::{self, Device};
-use crate::backing::Space;
+use crate::store::Space;
 use crate::vault::Handle;
 
 /// The most that one copy_file_range does before the caller is asked to call again.
@@ -86,7 +90,8 @@ pub struct Dispatcher {
     device: Device,
     seeker: Seeker,
     held: Held,
-    /// The copies that are under way, by the number of the request, and whether their callers want them to end.
+    /// The copies that are under way, by the number of the request, and whether their callers want
+    /// them to end.
     copies: Mutex<HashMap<u64, bool>>,
 }
 
@@ -118,7 +123,12 @@ pub(super) fn put_opened_dir(out: &mut Vec<u8>, opened: OpenedDir, options: &Ser
 fn put_statfs(out: &mut Vec<u8>, space: &Space) {
     use statfs_out as at;
     out.resize(statfs_out::LEN, 0);
-    let numbers = [(at::blocks, space.blocks), (at::bfree, space.free), (at::bavail, space.available), (at::files, space.files)];
+    let numbers = [
+        (at::blocks, space.blocks),
+        (at::bfree, space.free),
+        (at::bavail, space.available),
+        (at::files, space.files),
+    ];
     for (at, number) in numbers.into_iter().chain([(at::ffree, space.files_free)]) {
         put(out, at, &number.to_ne_bytes());
     }
@@ -160,8 +170,15 @@ impl Dispatcher {
         Dispatcher { ops, gate, prefetch, options, device, seeker, held, copies: Mutex::default() }
     }
 
-    /// Does what `call` asks for and puts the body of the answer into `out`, which is emptied first.
-    pub fn answer(&self, header: &Header, call: &Call<'_>, patience: Patience, out: &mut Vec<u8>) -> Answer {
+    /// Does what `call` asks for and puts the body of the answer into `out`, which is emptied
+    /// first.
+    pub fn answer(
+        &self,
+        header: &Header,
+        call: &Call<'_>,
+        patience: Patience,
+        out: &mut Vec<u8>,
+    ) -> Answer {
         out.clear();
         match guarded(header.opcode, || self.call(header, call, patience, out)) {
             Ok(undo) => Answer { error: None, undo },
@@ -177,7 +194,8 @@ impl Dispatcher {
     /// # Errors
     /// What the operation fails with.
     pub fn read(&self, range: Range, buf: &mut [u8]) -> Result<usize> {
-        guarded(abi::opcode::READ, || self.ops.read(range.handle, range.offset, buf)).map(|read| read.min(buf.len()))
+        guarded(abi::opcode::READ, || self.ops.read(range.handle, range.offset, buf))
+            .map(|read| read.min(buf.len()))
     }
 
     /// Takes back what an answer handed out that the kernel did not take.
@@ -207,7 +225,13 @@ impl Dispatcher {
         Undo::Node(attr.node)
     }
 
-    fn call(&self, header: &Header, call: &Call<'_>, patience: Patience, out: &mut Vec<u8>) -> Result<Undo> {
+    fn call(
+        &self,
+        header: &Header,
+        call: &Call<'_>,
+        patience: Patience,
+        out: &mut Vec<u8>,
+    ) -> Result<Undo> {
         let (node, by) = (header.node, header.requester());
         self.gate.check(by, node, call)?;
         match *call {
@@ -233,31 +257,44 @@ impl Dispatcher {
                 wire::put_attr_out(out, &outcome?, self.options.attr_ttl);
             }
             Call::ReadLink => *out = self.ops.readlink(node)?,
-            Call::Symlink { name, target } => return Ok(self.entry(&self.ops.symlink(&header.caller(0), node, name, target)?, out)),
+            Call::Symlink { name, target } => {
+                return Ok(
+                    self.entry(&self.ops.symlink(&header.caller(0), node, name, target)?, out)
+                );
+            }
             Call::MkNod { name, mode, umask, rdev } => {
-                let attr = self.ops.mknod(&header.caller(umask), node, name, mode, u64::from(rdev))?;
+                let attr =
+                    self.ops.mknod(&header.caller(umask), node, name, mode, u64::from(rdev))?;
                 return Ok(self.entry(&attr, out));
             }
             Call::MkDir { name, mode, umask } => {
-                return Ok(self.entry(&self.ops.mkdir(&header.caller(umask), node, name, mode & 0o7777)?, out));
+                return Ok(self.entry(
+                    &self.ops.mkdir(&header.caller(umask), node, name, mode & 0o7777)?,
+                    out,
+                ));
             }
             Call::Unlink { name } => self.ops.unlink(node, name)?,
             Call::RmDir { name } => self.ops.rmdir(node, name)?,
             Call::Rename { name, new_parent, new_name, flags } => {
                 self.ops.rename(node, name, new_parent, new_name, ops::rename_mode(flags)?)?;
             }
-            Call::Link { node: linked, name } => return Ok(self.entry(&self.ops.link(linked, node, name)?, out)),
+            Call::Link { node: linked, name } => {
+                return Ok(self.entry(&self.ops.link(linked, node, name)?, out));
+            }
             Call::Open { flags, kill } => {
                 let request = OpenRequest::from_flags(flags, !kill);
                 let turn = self.prefetch.turn(node);
                 let open = || Ok(self.prefetch.give(&turn, request, self.ops.open(node, request)?));
-                let opened = privilege::killing(&*self.ops, &self.device, node, kill.then_some(by), open)?;
+                let opened =
+                    privilege::killing(&*self.ops, &self.device, node, kill.then_some(by), open)?;
                 put_opened(out, opened, &self.options);
                 return Ok(Undo::File(opened.handle));
             }
             Call::Create { name, mode, umask, flags, kill } => {
                 let request = OpenRequest::from_flags(flags, !kill);
-                let create = |request| self.ops.create(&header.caller(umask), node, name, mode & 0o7777, request);
+                let create = |request| {
+                    self.ops.create(&header.caller(umask), node, name, mode & 0o7777, request)
+                };
                 let (attr, opened) = self.gate.creating(request, create)?;
                 self.entry(&attr, out);
                 put_opened(out, opened, &self.options);
@@ -281,14 +318,21 @@ impl Dispatcher {
             Call::Fsync { handle, data_only } => self.ops.fsync(handle, data_only)?,
             Call::SetXattr { name, value, flags } => {
                 let kill_sgid = privilege::kills_sgid(&*self.ops, node, name, by)?;
-                let outcome = self.ops.setxattr(node, name, value, XattrMode::from_flags(flags)?, kill_sgid);
+                let outcome =
+                    self.ops.setxattr(node, name, value, XattrMode::from_flags(flags)?, kill_sgid);
                 self.gate.changed_xattr(by, node, name);
                 outcome?;
             }
-            Call::GetXattr { name, size } => return put_xattr(out, size, self.ops.getxattr(node, name)?),
+            Call::GetXattr { name, size } => {
+                return put_xattr(out, size, self.ops.getxattr(node, name)?);
+            }
             Call::ListXattr { size } => {
                 let names = self.ops.listxattr(node, header.uid == 0)?;
-                return put_xattr(out, size, names.into_iter().flat_map(|name| [name, vec![0]]).flatten().collect());
+                return put_xattr(
+                    out,
+                    size,
+                    names.into_iter().flat_map(|name| [name, vec![0]]).flatten().collect(),
+                );
             }
             Call::RemoveXattr { name } => {
                 let outcome = self.ops.removexattr(node, name);
@@ -304,23 +348,40 @@ impl Dispatcher {
             Call::ReadDir { range, plus } => {
                 let ServeOptions { entry_ttl, attr_ttl, .. } = self.options;
                 let known = plus && self.gate.may_know_entries(by, node);
-                let listing = Listing { ops: &*self.ops, node, handle: range.handle, plus, known, entry_ttl, attr_ttl };
-                return Ok(Undo::Nodes(listing.fill(range.offset as i64, range.size.min(MOST_LISTED), out)?));
+                let listing = Listing {
+                    ops: &*self.ops,
+                    node,
+                    handle: range.handle,
+                    plus,
+                    known,
+                    entry_ttl,
+                    attr_ttl,
+                };
+                return Ok(Undo::Nodes(listing.fill(
+                    range.offset as i64,
+                    range.size.min(MOST_LISTED),
+                    out,
+                )?));
             }
             Call::ReleaseDir { handle } => self.ops.releasedir(handle),
             Call::FsyncDir { handle, data_only } => self.ops.fsyncdir(handle, data_only)?,
             Call::Access { .. } => {}
             Call::Allocate { handle, offset, len, mode } => {
                 let kill = header.uid != 0;
-                let allocate = || self.ops.fallocate(handle, offset, len, AllocateMode::from_mode(mode)?, kill);
+                let allocate = || {
+                    self.ops.fallocate(handle, offset, len, AllocateMode::from_mode(mode)?, kill)
+                };
                 privilege::killing(&*self.ops, &self.device, node, kill.then_some(by), allocate)?;
             }
             Call::Seek { handle, offset, whence } => {
                 let question = Question::new(node, handle, offset, whence)?;
                 let found = match (self.seeker.at_once(&question)?, patience) {
                     (Said::Answer(found), _) => found,
-                    (Said::Depends(range), Patience::Some) => self.seeker.ask_kernel(&question, range)?,
-                    // The kernel answers by itself, now and for all files from now on: that all is data.
+                    (Said::Depends(range), Patience::Some) => {
+                        self.seeker.ask_kernel(&question, range)?
+                    }
+                    // The kernel answers by itself, now and for all files from now on: that all is
+                    // data.
                     (Said::Depends(_), Patience::None) => return Err(Errno::ENOSYS),
                 };
                 let found = i64::try_from(found).map_err(|_| Errno::new(libc::EOVERFLOW))?;
@@ -329,13 +390,22 @@ impl Dispatcher {
             Call::Copy { from, to_node, to, len } => {
                 let kill = header.uid != 0;
                 let copy = || self.copy(header.unique, from, to, len.min(COPY_AT_ONCE), kill);
-                let copied = privilege::killing(&*self.ops, &self.device, to_node, kill.then_some(by), copy)?;
+                let copied = privilege::killing(
+                    &*self.ops,
+                    &self.device,
+                    to_node,
+                    kill.then_some(by),
+                    copy,
+                )?;
                 put_written(out, copied as u32); // at most COPY_AT_ONCE
             }
             Call::Forget { count } => self.ops.forget(node, count),
             Call::BatchForget { pairs } => {
                 for pair in pairs.chunks_exact(forget_one::LEN) {
-                    self.ops.forget(u64_at(pair, forget_one::nodeid), u64_at(pair, forget_one::nlookup));
+                    self.ops.forget(
+                        u64_at(pair, forget_one::nodeid),
+                        u64_at(pair, forget_one::nlookup),
+                    );
                 }
             }
             Call::Interrupt { unique } => {
@@ -349,8 +419,16 @@ impl Dispatcher {
         Ok(Undo::Nothing)
     }
 
-    /// Copies in steps and stops after one of them when the caller is interrupted: what was copied until then counts.
-    fn copy(&self, unique: u64, from: FileRange, to: FileRange, len: u64, kill_suid_sgid: bool) -> Result<u64> {
+    /// Copies in steps and stops after one of them when the caller is interrupted: what was copied
+    /// until then counts.
+    fn copy(
+        &self,
+        unique: u64,
+        from: FileRange,
+        to: FileRange,
+        len: u64,
+        kill_suid_sgid: bool,
+    ) -> Result<u64> {
         self.copies.lock().insert(unique, false);
         // Also where an operation panics the number must go, for the kernel uses numbers again.
         let done = guarded(abi::opcode::COPY_FILE_RANGE, || {

@@ -1,8 +1,9 @@
 //! The one place where an error of the vault becomes a number for the kernel.
 //!
 //! Rules that hold here
-//! * What is wrong with the vault itself (a file that cannot be authenticated, a store that fails) is logged as an error; what any
-//!   program may provoke (no such file, not empty) is not. The text of an error may hold a plain path: debug level only.
+//! * What is wrong with the vault itself (a file that cannot be authenticated, a store that fails)
+//!   is logged as an error; what any program may provoke (no such file, not empty) is not. The text
+//!   of an error may hold a plain path: debug level only.
 
 use super::ops::Errno;
 use crate::vault::Error;
@@ -39,7 +40,9 @@ impl From<Error> for Errno {
             errno => Errno::new(errno),
         };
         if errno == Errno::EIO {
-            tracing::error!("an operation failed: input/output error, or a file that cannot be authenticated");
+            tracing::error!(
+                "an operation failed: input/output error, or a file that cannot be authenticated"
+            );
         } else if !ORDINARY.contains(&errno.get()) {
             tracing::warn!(errno = errno.get(), "an operation failed");
         }

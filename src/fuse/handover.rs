@@ -1,16 +1,19 @@
 //! Has the kernel hand over what it has collected of small writes.
 //!
-//! With the writeback cache what a program writes stays in the kernel until there is much of it, the program asks, or half a minute has
-//! passed (`vm.dirty_expire_centisecs`). A daemon that dies takes that with it, where without it the store's own cache would have it. So it
-//! is asked for every few seconds, by `syncfs` on the mount, as long as somebody has a file open for writing.
+//! With the writeback cache what a program writes stays in the kernel until there is much of it,
+//! the program asks, or half a minute has passed (`vm.dirty_expire_centisecs`). A daemon that dies
+//! takes that with it, where without it the store's own cache would have it. So it is asked for
+//! every few seconds, by `syncfs` on the mount, as long as somebody has a file open for writing.
 //!
 //! Rules that hold here
 //! * Nothing is asked for where nobody can have written: a mount that nobody uses is left alone.
-//! * Nobody finds the mount busy because of this. As root it is reached by a detached copy, which keeps no unmount from succeeding; an
-//!   ordinary user has no such thing, so there it is done while nothing else is written, and so takes milliseconds.
-//! * Who asks waits in the kernel for answers of the daemon, and no signal ends that. So it is a process of its own: a thread of the daemon
-//!   would keep its descriptors open, and its memory with the rings, when the daemon is killed. The kernel would wait for answers for ever,
-//!   and so would every program in the mount.
+//! * Nobody finds the mount busy because of this. As root it is reached by a detached copy, which
+//!   keeps no unmount from succeeding; an ordinary user has no such thing, so there it is done
+//!   while nothing else is written, and so takes milliseconds.
+//! * Who asks waits in the kernel for answers of the daemon, and no signal ends that. So it is a
+//!   process of its own: a thread of the daemon would keep its descriptors open, and its memory
+//!   with the rings, when the daemon is killed. The kernel would wait for answers for ever, and so
+//!   would every program in the mount.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -74,11 +77,17 @@ fn have_asked(mounted: &Mounted) -> io::Result<()> {
     let DeviceId { major, minor } = mounted.device;
     let mut command = Command::new("/proc/self/exe");
     command.arg0(ASKER).arg(&mounted.mountpoint).arg(major.to_string()).arg(minor.to_string());
-    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
-    if status.success() { Ok(()) } else { Err(io::Error::other(format!("who asks for it has failed: {status}"))) }
+    let status =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("who asks for it has failed: {status}")))
+    }
 }
 
-/// Does what this process is run for, where that is to ask; `None` where it is a command of the user's.
+/// Does what this process is run for, where that is to ask; `None` where it is a command of the
+/// user's.
 pub fn run_as_asker() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
     if arguments.next()? != OsStr::new(ASKER) {
@@ -104,7 +113,9 @@ fn ask(mounted: &Mounted) -> io::Result<()> {
 
 fn open_root(mounted: &Mounted) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let copy = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    let copy = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
     match open_tree(CWD, &mounted.mountpoint, copy) {
         Ok(copy) => Ok(rustix::fs::openat(copy, ".", flags, Mode::empty())?),
         // For want of a privilege, of the call, or because the mount is one that is not copied.

@@ -1,10 +1,11 @@
-//! Unmounts what nobody has used for a while, so that a vault does not stay open behind somebody who has left.
+//! Unmounts what nobody has used for a while, so that a vault does not stay open behind somebody
+//! who has left.
 //!
 //! Rules that hold here
-//! * The kernel decides: a mount in which a program has a file open or its working directory is busy, and stays, however long nothing is
-//!   asked of it. Nobody has anything taken away.
-//! * Only what programs ask for counts as use. `statfs` does not, by which desktops watch what is mounted; what the kernel answers out of
-//!   its caches is not seen here.
+//! * The kernel decides: a mount in which a program has a file open or its working directory is
+//!   busy, and stays, however long nothing is asked of it. Nobody has anything taken away.
+//! * Only what programs ask for counts as use. `statfs` does not, by which desktops watch what is
+//!   mounted; what the kernel answers out of its caches is not seen here.
 //! * The time for which the machine was suspended counts: who has closed the lid has left.
 
 use std::io;
@@ -25,7 +26,8 @@ const TICK_MIN: Duration = Duration::from_millis(10);
 /// How long a mount that was busy is left alone.
 const BUSY_PAUSE: Duration = Duration::from_secs(30);
 
-/// Whether something was asked for since the last look. Costs a busy mount nothing but a look at a word that seldom changes.
+/// Whether something was asked for since the last look. Costs a busy mount nothing but a look at a
+/// word that seldom changes.
 #[derive(Clone, Debug, Default)]
 pub struct Usage(Arc<AtomicBool>);
 
@@ -55,7 +57,8 @@ impl Watch {
         if was_used {
             (self.used, self.tried) = (now, None);
         }
-        let is_rested = self.tried.is_none_or(|tried| now.saturating_sub(tried) >= BUSY_PAUSE.min(self.after));
+        let is_rested =
+            self.tried.is_none_or(|tried| now.saturating_sub(tried) >= BUSY_PAUSE.min(self.after));
         let is_due = is_rested && now.saturating_sub(self.used) >= self.after;
         if is_due {
             self.tried = Some(now);
@@ -74,7 +77,12 @@ pub struct Idle {
 ///
 /// # Errors
 /// There can be no thread for it.
-pub fn start(mounted: Arc<Mounted>, usage: Usage, is_working: impl Fn() -> bool + Send + 'static, after: Duration) -> io::Result<Idle> {
+pub fn start(
+    mounted: Arc<Mounted>,
+    usage: Usage,
+    is_working: impl Fn() -> bool + Send + 'static,
+    after: Duration,
+) -> io::Result<Idle> {
     let (end, ended) = mpsc::channel();
     let mut watch = Watch { after, used: now(), tried: None };
     let tick = (after / LOOKS).clamp(TICK_MIN, TICK_MAX);
@@ -84,9 +92,16 @@ pub fn start(mounted: Arc<Mounted>, usage: Usage, is_working: impl Fn() -> bool 
                 continue;
             }
             match mounted.unmount(false) {
-                Ok(()) => return tracing::info!("nobody has used it for {}: unmounted", humantime::format_duration(after)),
+                Ok(()) => {
+                    return tracing::info!(
+                        "nobody has used it for {}: unmounted",
+                        humantime::format_duration(after)
+                    );
+                }
                 Err(MountError::NotMounted { .. }) => return,
-                Err(MountError::Busy { holders, .. }) => tracing::debug!(holders = holders.len(), "not used, but busy: stays mounted"),
+                Err(MountError::Busy { holders, .. }) => {
+                    tracing::debug!(holders = holders.len(), "not used, but busy: stays mounted")
+                }
                 Err(error) => tracing::warn!("not used, and stays mounted: {error}"),
             }
         }

@@ -1,7 +1,9 @@
-//! The first request of a session, in which the kernel and we agree on its terms, where no library does it for us.
+//! The first request of a session, in which the kernel and we agree on its terms, where no library
+//! does it for us.
 //!
 //! Rules that hold here
-//! * Each capability is an offer of the kernel that is taken where we want it; what the kernel lacks we do without.
+//! * Each capability is an offer of the kernel that is taken where we want it; what the kernel
+//!   lacks we do without.
 
 use std::time::Duration;
 
@@ -9,10 +11,11 @@ use super::abi::{self, init_flag, init_in, init_out, put, u32_at};
 use super::ops::{Errno, Result};
 use super::serve::{Permissions, ServeOptions};
 
-/// Capabilities that are asked for where the kernel has them. Not among them: POSIX and BSD locks, which the kernel then does by
-/// itself; `SETXATTR_EXT`, which nothing here needs; `NO_OPENDIR_SUPPORT`, since listings need a handle; `ASYNC_DIO`, under which the
-/// kernel (6.18) keeps pages that a reader brought into its cache while an asynchronous O_DIRECT write was under way: whoever copied the
-/// file later got what had been there before the write.
+/// Capabilities that are asked for where the kernel has them. Not among them: POSIX and BSD locks,
+/// which the kernel then does by itself; `SETXATTR_EXT`, which nothing here needs;
+/// `NO_OPENDIR_SUPPORT`, since listings need a handle; `ASYNC_DIO`, under which the kernel (6.18)
+/// keeps pages that a reader brought into its cache while an asynchronous O_DIRECT write was under
+/// way: whoever copied the file later got what had been there before the write.
 const WANTED: u64 = init_flag::ASYNC_READ
     | init_flag::BIG_WRITES
     | init_flag::ATOMIC_O_TRUNC
@@ -44,12 +47,17 @@ impl Terms {
     }
 }
 
-/// Answers INIT, whose body is `body`: the terms and the body of the answer. `uring`: requests are wanted over io_uring.
+/// Answers INIT, whose body is `body`: the terms and the body of the answer. `uring`: requests are
+/// wanted over io_uring.
 ///
 /// # Errors
-/// `EPROTO` where the kernel speaks another version of the protocol, or an older one than 7.31 (Linux 5.4), or has no writeback cache that
-/// is wanted.
-pub fn answer(body: &[u8], options: &ServeOptions, uring: bool) -> Result<(Terms, [u8; init_out::LEN])> {
+/// `EPROTO` where the kernel speaks another version of the protocol, or an older one than 7.31
+/// (Linux 5.4), or has no writeback cache that is wanted.
+pub fn answer(
+    body: &[u8],
+    options: &ServeOptions,
+    uring: bool,
+) -> Result<(Terms, [u8; init_out::LEN])> {
     const OLDEST: u32 = 31;
     let word = |at: usize| if body.len() >= at + 4 { u32_at(body, at) } else { 0 };
     let (major, minor) = (word(init_in::major), word(init_in::minor));
@@ -60,7 +68,8 @@ pub fn answer(body: &[u8], options: &ServeOptions, uring: bool) -> Result<(Terms
     if offered & init_flag::INIT_EXT != 0 {
         offered |= u64::from(word(init_in::flags2)) << 32;
     }
-    // The vault relies on it: who keeps the times is settled before there is a session. Every kernel since 3.15 offers it.
+    // The vault relies on it: who keeps the times is settled before there is a session. Every
+    // kernel since 3.15 offers it.
     if options.writeback && offered & init_flag::WRITEBACK_CACHE == 0 {
         return Err(Errno::new(libc::EPROTO));
     }
@@ -73,7 +82,8 @@ pub fn answer(body: &[u8], options: &ServeOptions, uring: bool) -> Result<(Terms
         // With ACLs the umask is ours to apply, for a directory's default ACL takes its place.
         (init_flag::DONT_MASK, options.acls),
         (init_flag::POSIX_ACL, options.acls && options.permissions == Permissions::Kernel),
-        // For handles past the cache of a mount that has one: a mapping keeps pages, which no other daemon may change.
+        // For handles past the cache of a mount that has one: a mapping keeps pages, which no other
+        // daemon may change.
         (init_flag::DIRECT_IO_ALLOW_MMAP, !options.direct_io),
         (init_flag::OVER_IO_URING, uring),
     ] {
@@ -83,7 +93,11 @@ pub fn answer(body: &[u8], options: &ServeOptions, uring: bool) -> Result<(Terms
     }
     let flags = offered & wanted;
     // Without MAX_PAGES a request has at most 32 pages.
-    let most = if flags & init_flag::MAX_PAGES != 0 { options.max_write } else { options.max_write.min(32 * PAGE) };
+    let most = if flags & init_flag::MAX_PAGES != 0 {
+        options.max_write
+    } else {
+        options.max_write.min(32 * PAGE)
+    };
     let max_write = most.max(PAGE) / PAGE * PAGE;
     let terms = Terms { minor: minor.min(abi::MINOR), flags, max_write };
 
@@ -102,9 +116,11 @@ pub fn answer(body: &[u8], options: &ServeOptions, uring: bool) -> Result<(Terms
     }
     let background = options.max_background;
     let pages = u16::try_from(max_write / PAGE).unwrap_or(u16::MAX);
-    for (at, half) in
-        [(init_out::max_background, background), (init_out::congestion_threshold, background / 4 * 3), (init_out::max_pages, pages)]
-    {
+    for (at, half) in [
+        (init_out::max_background, background),
+        (init_out::congestion_threshold, background / 4 * 3),
+        (init_out::max_pages, pages),
+    ] {
         put(&mut out, at, &half.to_ne_bytes());
     }
     Ok((terms, out))
@@ -128,11 +144,16 @@ mod tests {
         let (terms, out) = answer(&offer(45, u64::MAX), &options, true).unwrap();
         assert!(terms.over_io_uring() && terms.flags & init_flag::WRITEBACK_CACHE != 0);
         assert_eq!((terms.minor, terms.max_write), (42, 1 << 20));
-        assert_eq!((u32_at(&out, init_out::flags2), u16_at(&out, init_out::max_pages)), (1 << 9 | 1 << 4, 256));
+        assert_eq!(
+            (u32_at(&out, init_out::flags2), u16_at(&out, init_out::max_pages)),
+            (1 << 9 | 1 << 4, 256)
+        );
         assert_eq!(u32_at(&out, init_out::max_readahead), 128 << 10);
         assert!(!answer(&offer(45, u64::MAX), &options, false).unwrap().0.over_io_uring());
         // The upper word of a kernel that does not say that it has one means nothing.
-        let (terms, _) = answer(&offer(31, !(init_flag::INIT_EXT | init_flag::MAX_PAGES)), &options, true).unwrap();
+        let (terms, _) =
+            answer(&offer(31, !(init_flag::INIT_EXT | init_flag::MAX_PAGES)), &options, true)
+                .unwrap();
         assert!(!terms.over_io_uring());
         assert_eq!(terms.max_write, 128 << 10);
     }
@@ -148,7 +169,9 @@ mod tests {
     #[test]
     fn a_vault_that_others_change_gets_no_cache_of_writes_or_links() {
         let (terms, _) = answer(&offer(42, u64::MAX), &ServeOptions::shared(), false).unwrap();
-        let kept = init_flag::WRITEBACK_CACHE | init_flag::CACHE_SYMLINKS | init_flag::DIRECT_IO_ALLOW_MMAP;
+        let kept = init_flag::WRITEBACK_CACHE
+            | init_flag::CACHE_SYMLINKS
+            | init_flag::DIRECT_IO_ALLOW_MMAP;
         assert_eq!(terms.flags & kept, 0);
     }
 }

@@ -7,7 +7,8 @@ pub fn is_since(major: u32, minor: u32) -> bool {
 }
 
 fn release_is_since(release: &str, wanted: (u32, u32)) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().ok());
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().ok());
     let version = (numbers.next().flatten(), numbers.next().flatten());
     matches!(version, (Some(major), Some(minor)) if (major, minor) >= wanted)
 }

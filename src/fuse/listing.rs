@@ -1,10 +1,12 @@
 //! Fills the reply to READDIR and READDIRPLUS, for any transport.
 //!
 //! Rules that hold here
-//! * Positions: 0 is before `.`, 1 before `..`, 2 before the first entry; those of the store follow, moved up by two, so that none can
-//!   be taken for ours whatever the store's are (ext4: 63-bit hashes; others: small numbers). See [`to_kernel`].
-//! * In READDIRPLUS each entry with a node counts one lookup, but never `.` and `..`. A node is looked up only when its entry is known
-//!   to fit, so nothing has to be given back when the buffer is full.
+//! * Positions: 0 is before `.`, 1 before `..`, 2 before the first entry; those of the store
+//!   follow, moved up by two, so that none can be taken for ours whatever the store's are (ext4:
+//!   63-bit hashes; others: small numbers). See [`to_kernel`].
+//! * In READDIRPLUS each entry with a node counts one lookup, but never `.` and `..`. A node is
+//!   looked up only when its entry is known to fit, so nothing has to be given back when the buffer
+//!   is full.
 
 use std::time::Duration;
 
@@ -24,8 +26,9 @@ const SHORTEST_STORED: usize = 16;
 
 /// The kernel's position for a position of the store.
 ///
-/// The topmost three share one, which goes back to the topmost: the end of a directory on ext4 and btrfs; no filesystem has
-/// positions right below that. Negative ones stay: the kernel does not seek to them, but reads on from them.
+/// The topmost three share one, which goes back to the topmost: the end of a directory on ext4 and
+/// btrfs; no filesystem has positions right below that. Negative ones stay: the kernel does not
+/// seek to them, but reads on from them.
 pub fn to_kernel(store: i64) -> i64 {
     if store < 0 { store } else { store.saturating_add(AFTER_DOTS) }
 }
@@ -54,31 +57,39 @@ pub struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    /// Appends the entries after the kernel's position `offset` to `out`, at most `size` bytes, and returns the nodes that were
-    /// counted. An error after some entries ends the answer there; it comes up again at the next call.
+    /// Appends the entries after the kernel's position `offset` to `out`, at most `size` bytes, and
+    /// returns the nodes that were counted. An error after some entries ends the answer there; it
+    /// comes up again at the next call.
     pub fn fill(&self, offset: i64, size: usize, out: &mut Vec<u8>) -> Result<Vec<NodeId>> {
         let mut counted = Vec::new();
         let mut at = offset;
         while at == 0 || at == AFTER_DOT {
-            let (name, next, node): (&[u8], _, _) =
-                if at == 0 { (b".", AFTER_DOT, self.node) } else { (b"..", AFTER_DOTS, self.ops.parent(self.node)) };
+            let (name, next, node): (&[u8], _, _) = if at == 0 {
+                (b".", AFTER_DOT, self.node)
+            } else {
+                (b"..", AFTER_DOTS, self.ops.parent(self.node))
+            };
             if !self.fits(name, size, out) {
                 return Ok(counted);
             }
-            // A directory that was removed while it was open has no parent to ask; its listing still begins like any other.
+            // A directory that was removed while it was open has no parent to ask; its listing
+            // still begins like any other.
             let ino = self.ops.getattr(node).map_or(node, |attr| attr.ino);
             self.put_without_node(out, ino, next, libc::S_IFDIR, name);
             at = next;
         }
         loop {
-            if out.len() + self.overhead() + wire::dirent_len(LONGEST_NAME) > size && !out.is_empty() {
+            if out.len() + self.overhead() + wire::dirent_len(LONGEST_NAME) > size
+                && !out.is_empty()
+            {
                 return Ok(counted);
             }
-            let entries = match self.ops.readdir(self.handle, to_store(at), self.batch(size - out.len())) {
-                Ok(entries) => entries,
-                Err(_) if !out.is_empty() => return Ok(counted),
-                Err(error) => return Err(error),
-            };
+            let entries =
+                match self.ops.readdir(self.handle, to_store(at), self.batch(size - out.len())) {
+                    Ok(entries) => entries,
+                    Err(_) if !out.is_empty() => return Ok(counted),
+                    Err(error) => return Err(error),
+                };
             if entries.is_empty() {
                 return Ok(counted);
             }
@@ -87,14 +98,30 @@ impl Listing<'_> {
                     return Ok(counted);
                 }
                 at = to_kernel(entry.next);
-                let attr = if self.known { self.ops.lookup_entry(self.handle, entry).ok().flatten() } else { None };
+                let attr = if self.known {
+                    self.ops.lookup_entry(self.handle, entry).ok().flatten()
+                } else {
+                    None
+                };
                 match attr {
                     Some(attr) => {
                         wire::put_entry(out, &attr, self.entry_ttl, self.attr_ttl);
-                        wire::put_dirent(out, attr.ino, at, wire::type_bits(attr.kind), &entry.name);
+                        wire::put_dirent(
+                            out,
+                            attr.ino,
+                            at,
+                            wire::type_bits(attr.kind),
+                            &entry.name,
+                        );
                         counted.push(attr.node);
                     }
-                    None => self.put_without_node(out, entry.ino, at, entry.kind.map_or(0, wire::type_bits), &entry.name),
+                    None => self.put_without_node(
+                        out,
+                        entry.ino,
+                        at,
+                        entry.kind.map_or(0, wire::type_bits),
+                        &entry.name,
+                    ),
                 }
             }
         }
@@ -115,10 +142,12 @@ impl Listing<'_> {
         if self.plus { ENTRY_OUT } else { 0 }
     }
 
-    /// Bytes of stored names to ask for, so that what is read fits into `room`: what does not is read again, and the store's directory
-    /// is gone back in. A stored name has a third more bytes than the plain one and [`SHORTEST_STORED`] at least.
+    /// Bytes of stored names to ask for, so that what is read fits into `room`: what does not is
+    /// read again, and the store's directory is gone back in. A stored name has a third more bytes
+    /// than the plain one and [`SHORTEST_STORED`] at least.
     fn batch(&self, room: usize) -> usize {
-        (room / (self.overhead() + wire::dirent_len(SHORTEST_STORED)) * SHORTEST_STORED).max(SHORTEST_STORED)
+        (room / (self.overhead() + wire::dirent_len(SHORTEST_STORED)) * SHORTEST_STORED)
+            .max(SHORTEST_STORED)
     }
 }
 

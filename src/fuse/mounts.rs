@@ -1,9 +1,10 @@
 //! What is mounted, who uses it, and unmounting: only what is ours.
 //!
 //! Rules that hold here
-//! * Nothing is unmounted before the mount table says that the topmost mount at that very place is a kithfs (and, where the
-//!   caller knows it, the one with his device number).
-//! * Nothing here asks the mounted filesystem for anything: its daemon may be dead or be the caller.
+//! * Nothing is unmounted before the mount table says that the topmost mount at that very place is
+//!   a kithfs (and, where the caller knows it, the one with his device number).
+//! * Nothing here asks the mounted filesystem for anything: its daemon may be dead or be the
+//!   caller.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -22,7 +23,8 @@ use super::handover;
 use super::mount::MountError;
 use super::options::SUBTYPE;
 
-/// How long unmounting is tried where nobody is seen who keeps the mount busy, and after which time each time.
+/// How long unmounting is tried where nobody is seen who keeps the mount busy, and after which time
+/// each time.
 const UNSEEN_PATIENCE: Duration = Duration::from_secs(2);
 const UNSEEN_STEP: Duration = Duration::from_millis(20);
 
@@ -57,11 +59,14 @@ impl MountEntry {
     }
 }
 
-/// The mount table of this process, lowest first: of two mounts at one place the later one is on top.
+/// The mount table of this process, lowest first: of two mounts at one place the later one is on
+/// top.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
     const TABLE: &str = "/proc/self/mountinfo";
-    // Not as it is: who asked about a mount point would take it for the kind of error that the mount point has.
-    let table = fs::read(TABLE).map_err(|error| io::Error::other(format!("read {TABLE}: {error}")))?;
+    // Not as it is: who asked about a mount point would take it for the kind of error that the
+    // mount point has.
+    let table =
+        fs::read(TABLE).map_err(|error| io::Error::other(format!("read {TABLE}: {error}")))?;
     Ok(parse(&table))
 }
 
@@ -74,7 +79,8 @@ fn parse(table: &[u8]) -> Vec<MountEntry> {
     table.split(|&b| b == b'\n').filter_map(parse_line).collect()
 }
 
-/// `36 35 0:45 / /mnt rw,nosuid shared:1 - fuse.kithfs /vault rw,user_id=0`; lines of another shape are passed over.
+/// `36 35 0:45 / /mnt rw,nosuid shared:1 - fuse.kithfs /vault rw,user_id=0`; lines of another shape
+/// are passed over.
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
     let dash = fields.iter().position(|&field| field == b"-")?;
@@ -109,7 +115,8 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// `path` without symbolic links, found without asking what is mounted there: its daemon may be dead.
+/// `path` without symbolic links, found without asking what is mounted there: its daemon may be
+/// dead.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     match (absolute.parent(), absolute.components().next_back()) {
@@ -134,25 +141,33 @@ pub struct Holder {
     pub pid: u32,
     /// Its name, at most 15 bytes.
     pub name: String,
-    /// By what: `working directory`, `root directory`, `program`, `open file`, `mapped file`, or what else it is that a path follows.
+    /// By what: `working directory`, `root directory`, `program`, `open file`, `mapped file`, or
+    /// what else it is that a path follows.
     pub by: &'static str,
     /// The file or directory, where it has a name.
     pub path: Option<PathBuf>,
 }
 
-/// The processes that have something open on `device`, each with the first thing found. Of other users' processes only root sees
-/// what they hold.
+/// The processes that have something open on `device`, each with the first thing found. Of other
+/// users' processes only root sees what they hold.
 pub fn holders(device: DeviceId) -> Vec<Holder> {
     processes(|process| held(process, device))
 }
 
-/// Where in this process's own mount namespace a kithfs is mounted of which `is_it` is true: by `mount --bind` it can be in several places.
+/// Where in this process's own mount namespace a kithfs is mounted of which `is_it` is true: by
+/// `mount --bind` it can be in several places.
 pub fn places(is_it: impl Fn(&MountEntry) -> bool) -> Vec<PathBuf> {
-    mounts().unwrap_or_default().into_iter().filter(|entry| entry.is_kithfs() && is_it(entry)).map(|entry| entry.mountpoint).collect()
+    mounts()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|entry| entry.is_kithfs() && is_it(entry))
+        .map(|entry| entry.mountpoint)
+        .collect()
 }
 
-/// The processes, one for each mount namespace other than this one's, in which a kithfs of which `is_it` is true is mounted: such a
-/// namespace began as a copy of another one, and keeps what is unmounted there. Of other users' processes only root sees the mounts.
+/// The processes, one for each mount namespace other than this one's, in which a kithfs of which
+/// `is_it` is true is mounted: such a namespace began as a copy of another one, and keeps what is
+/// unmounted there. Of other users' processes only root sees the mounts.
 pub fn elsewhere(is_it: impl Fn(&MountEntry) -> bool) -> Vec<Holder> {
     let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
     let mut seen: HashSet<PathBuf> = namespace(Path::new("/proc/self")).into_iter().collect();
@@ -167,14 +182,19 @@ pub fn elsewhere(is_it: impl Fn(&MountEntry) -> bool) -> Vec<Holder> {
 }
 
 /// The processes for which `look` has an answer, by number.
-fn processes(mut look: impl FnMut(&Path) -> Option<(&'static str, Option<PathBuf>)>) -> Vec<Holder> {
+fn processes(
+    mut look: impl FnMut(&Path) -> Option<(&'static str, Option<PathBuf>)>,
+) -> Vec<Holder> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let mut holders: Vec<Holder> = processes
         .flatten()
         .filter_map(|process| {
             let pid = process.file_name().to_str()?.parse().ok()?;
             let (by, path) = look(&process.path())?;
-            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default().trim_end().to_owned();
+            let name = fs::read_to_string(process.path().join("comm"))
+                .unwrap_or_default()
+                .trim_end()
+                .to_owned();
             Some(Holder { pid, name, by, path })
         })
         .collect();
@@ -184,10 +204,13 @@ fn processes(mut look: impl FnMut(&Path) -> Option<(&'static str, Option<PathBuf
 
 fn held(process: &Path, device: DeviceId) -> Option<(&'static str, Option<PathBuf>)> {
     // Of the daemon's own for a moment, which nobody can be told to end.
-    if fs::read(process.join("cmdline")).is_ok_and(|line| line.split(|&b| b == 0).next() == Some(handover::ASKER.as_bytes())) {
+    if fs::read(process.join("cmdline"))
+        .is_ok_and(|line| line.split(|&b| b == 0).next() == Some(handover::ASKER.as_bytes()))
+    {
         return None;
     }
-    for (link, by) in [("cwd", "working directory"), ("root", "root directory"), ("exe", "program")] {
+    for (link, by) in [("cwd", "working directory"), ("root", "root directory"), ("exe", "program")]
+    {
         let link = process.join(link);
         if is_on(&link, device) {
             return Some((by, fs::read_link(link).ok()));
@@ -198,39 +221,54 @@ fn held(process: &Path, device: DeviceId) -> Option<(&'static str, Option<PathBu
         return Some(("open file", fs::read_link(open).ok()));
     }
     let maps = fs::read(process.join("maps")).ok()?;
-    maps.split(|&b| b == b'\n').find_map(|line| mapped_from(line, device)).map(|path| ("mapped file", path))
+    maps.split(|&b| b == b'\n')
+        .find_map(|line| mapped_from(line, device))
+        .map(|path| ("mapped file", path))
 }
 
-/// Asks for nothing but the device, which no filesystem is asked for: `DONT_SYNC` keeps the kernel from sending GETATTR.
+/// Asks for nothing but the device, which no filesystem is asked for: `DONT_SYNC` keeps the kernel
+/// from sending GETATTR.
 fn is_on(link: &Path, device: DeviceId) -> bool {
-    statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::empty())
-        .is_ok_and(|stat| DeviceId { major: stat.stx_dev_major, minor: stat.stx_dev_minor } == device)
+    statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).is_ok_and(|stat| {
+        DeviceId { major: stat.stx_dev_major, minor: stat.stx_dev_minor } == device
+    })
 }
 
-/// `7f00-7f01 r--p 00000000 00:2d 12     /mnt/file`: the path where the line maps a file of `device`.
+/// `7f00-7f01 r--p 00000000 00:2d 12     /mnt/file`: the path where the line maps a file of
+/// `device`.
 fn mapped_from(line: &[u8], device: DeviceId) -> Option<Option<PathBuf>> {
     let mut fields = line.splitn(6, |&b| b == b' ');
     let (major, minor) = std::str::from_utf8(fields.nth(3)?).ok()?.split_once(':')?;
-    let found = DeviceId { major: u32::from_str_radix(major, 16).ok()?, minor: u32::from_str_radix(minor, 16).ok()? };
+    let found = DeviceId {
+        major: u32::from_str_radix(major, 16).ok()?,
+        minor: u32::from_str_radix(minor, 16).ok()?,
+    };
     let path = fields.nth(1).map_or(&b""[..], <[u8]>::trim_ascii_start);
     (found == device).then(|| (!path.is_empty()).then(|| OsStr::from_bytes(path).into()))
 }
 
 /// Unmounts the kithfs at `mountpoint`: as root by umount2(2), else through `fusermount3 -u`.
 ///
-/// `expected` is the device number where the caller knows which filesystem he means. A lazy one disappears from the tree at once and
-/// ends when nobody uses it any more.
+/// `expected` is the device number where the caller knows which filesystem he means. A lazy one
+/// disappears from the tree at once and ends when nobody uses it any more.
 ///
 /// Where nobody is seen who keeps it busy it is tried for two seconds.
 ///
 /// # Errors
-/// [`MountError::NotMounted`], [`MountError::NotOurs`], [`MountError::Busy`] with the processes that keep it busy, and those of the calls.
-pub fn unmount(mountpoint: &Path, expected: Option<DeviceId>, lazy: bool) -> Result<(), MountError> {
+/// [`MountError::NotMounted`], [`MountError::NotOurs`], [`MountError::Busy`] with the processes
+/// that keep it busy, and those of the calls.
+pub fn unmount(
+    mountpoint: &Path,
+    expected: Option<DeviceId>,
+    lazy: bool,
+) -> Result<(), MountError> {
     let since = Instant::now();
     loop {
         match unmount_once(mountpoint, expected, lazy) {
             // Who was about to end, or a file that was about to be closed, is gone in a moment.
-            Err(MountError::Busy { holders, .. }) if holders.is_empty() && since.elapsed() < UNSEEN_PATIENCE => {
+            Err(MountError::Busy { holders, .. })
+                if holders.is_empty() && since.elapsed() < UNSEEN_PATIENCE =>
+            {
                 thread::sleep(UNSEEN_STEP);
             }
             result => return result,
@@ -238,7 +276,11 @@ pub fn unmount(mountpoint: &Path, expected: Option<DeviceId>, lazy: bool) -> Res
     }
 }
 
-fn unmount_once(mountpoint: &Path, expected: Option<DeviceId>, lazy: bool) -> Result<(), MountError> {
+fn unmount_once(
+    mountpoint: &Path,
+    expected: Option<DeviceId>,
+    lazy: bool,
+) -> Result<(), MountError> {
     let failed = |op| move |source| MountError::Io { op, path: mountpoint.to_owned(), source };
     let place = resolve(mountpoint).map_err(failed("find mount point"))?;
     let found = mount_at(&place).map_err(failed("read mount table"))?;
@@ -251,7 +293,9 @@ fn unmount_once(mountpoint: &Path, expected: Option<DeviceId>, lazy: bool) -> Re
         flags.set(UnmountFlags::DETACH, lazy);
         match rustix::mount::unmount(&place, flags) {
             Ok(()) => Ok(()),
-            Err(rustix::io::Errno::BUSY) => Err(MountError::Busy { path: place, holders: holders(entry.device) }),
+            Err(rustix::io::Errno::BUSY) => {
+                Err(MountError::Busy { path: place, holders: holders(entry.device) })
+            }
             Err(error) => Err(MountError::Io { op: "unmount", path: place, source: error.into() }),
         }
     } else {
@@ -266,7 +310,10 @@ fn unmount_as_user(place: &Path, device: DeviceId, lazy: bool) -> Result<(), Mou
     if output.status.success() {
         return Ok(());
     }
-    let message = String::from_utf8_lossy(&output.stderr).trim().trim_start_matches("fusermount3: ").to_owned();
+    let message = String::from_utf8_lossy(&output.stderr)
+        .trim()
+        .trim_start_matches("fusermount3: ")
+        .to_owned();
     if message.contains("busy") {
         return Err(MountError::Busy { path: place.to_owned(), holders: holders(device) });
     }
@@ -291,16 +338,29 @@ no table line
         assert_eq!(table[1].source, r"/vault,\");
         assert_eq!(table[1].device, DeviceId { major: 0, minor: 45 });
         assert_eq!(table[1].options, "rw,nosuid,nodev,rw,user_id=0");
-        assert_eq!(table.iter().map(MountEntry::is_kithfs).collect::<Vec<_>>(), [false, true, false]);
+        assert_eq!(
+            table.iter().map(MountEntry::is_kithfs).collect::<Vec<_>>(),
+            [false, true, false]
+        );
         assert_eq!(unescape(br"\0409\04"), r" 9\04");
     }
 
     #[test]
     fn a_mapping_names_its_device_in_hex() {
-        let line = b"7f0000000000-7f0000001000 r--p 00000000 00:2d 12                         /mnt/a file";
-        assert_eq!(mapped_from(line, DeviceId { major: 0, minor: 45 }), Some(Some(PathBuf::from("/mnt/a file"))));
+        let line =
+            b"7f0000000000-7f0000001000 r--p 00000000 00:2d 12                         /mnt/a file";
+        assert_eq!(
+            mapped_from(line, DeviceId { major: 0, minor: 45 }),
+            Some(Some(PathBuf::from("/mnt/a file")))
+        );
         assert_eq!(mapped_from(line, DeviceId { major: 0, minor: 46 }), None);
-        assert_eq!(mapped_from(b"7f0000000000-7f0000001000 rw-p 00000000 00:00 0 ", DeviceId { major: 0, minor: 0 }), Some(None));
+        assert_eq!(
+            mapped_from(
+                b"7f0000000000-7f0000001000 rw-p 00000000 00:00 0 ",
+                DeviceId { major: 0, minor: 0 }
+            ),
+            Some(None)
+        );
         assert_eq!(mapped_from(b"", DeviceId { major: 0, minor: 0 }), None);
     }
 
@@ -312,7 +372,8 @@ no table line
         assert!(holders(device).iter().any(|holder| holder.pid == std::process::id()));
     }
 
-    /// fuser 0.18 looked only whether *something* was mounted and, with the check upside down, unmounted filesystems of others.
+    /// fuser 0.18 looked only whether *something* was mounted and, with the check upside down,
+    /// unmounted filesystems of others.
     #[test]
     fn what_is_not_ours_is_not_unmounted() {
         assert!(matches!(unmount(Path::new("/proc"), None, true), Err(MountError::NotOurs { .. })));

@@ -1,16 +1,20 @@
 //! The operations of a mounted filesystem, free of any transport.
 //!
 //! Rules that hold here
-//! * No type of a FUSE library appears: `fuser` is one transport over this trait and FUSE over io_uring can be another.
-//! * Lookup counts: each [`Attr`] that `lookup`, `lookup_entry`, `mknod`, `mkdir`, `symlink`, `link` or `create` returns adds one to
-//!   the count of its node; `forget` takes back. A transport whose reply did not reach the kernel takes back at once.
+//! * No type of a FUSE library appears: `fuser` is one transport over this trait and FUSE over
+//!   io_uring can be another.
+//! * Lookup counts: each [`Attr`] that `lookup`, `lookup_entry`, `mknod`, `mkdir`, `symlink`,
+//!   `link` or `create` returns adds one to the count of its node; `forget` takes back. A transport
+//!   whose reply did not reach the kernel takes back at once.
 //! * Methods may be called from several threads at the same time and may block.
 
 use std::io;
 use std::ops::Range;
 
-use crate::backing::{Seek, Space};
-pub use crate::vault::{Attr, Caller, Entry, Handle, NodeId, OpenFlags, RenameMode, SetAttr, Sought};
+use crate::store::{Seek, Space};
+pub use crate::vault::{
+    Attr, Caller, Entry, Handle, NodeId, OpenFlags, RenameMode, SetAttr, Sought,
+};
 
 /// What an operation answers when it fails: a positive `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,7 +38,8 @@ impl Errno {
     /// The name is taken.
     pub const EEXIST: Errno = Errno(libc::EEXIST);
 
-    /// The `errno` with this number; numbers that the kernel would not take as an error (it knows 1 to 4095) become [`Errno::EIO`].
+    /// The `errno` with this number; numbers that the kernel would not take as an error (it knows 1
+    /// to 4095) become [`Errno::EIO`].
     pub const fn new(number: i32) -> Errno {
         if number >= 1 && number < 4096 { Errno(number) } else { Errno::EIO }
     }
@@ -61,9 +66,11 @@ pub struct Opened {
     pub handle: Handle,
     /// The contents are those of the last time that it was open: the kernel may keep its pages.
     pub keep_cache: bool,
-    /// Where nobody else has the file open and the kernel is not to keep its pages: the size of its contents in bytes.
+    /// Where nobody else has the file open and the kernel is not to keep its pages: the size of its
+    /// contents in bytes.
     pub unknown: Option<u64>,
-    /// The kernel asks for each read and write of this handle, past its pages, and holds back nothing of what is written.
+    /// The kernel asks for each read and write of this handle, past its pages, and holds back
+    /// nothing of what is written.
     pub direct: bool,
 }
 
@@ -192,7 +199,8 @@ pub fn rename_mode(flags: u32) -> Result<RenameMode> {
     }
 }
 
-/// What a mounted filesystem does. Names are single path components; errors are what the system call returns.
+/// What a mounted filesystem does. Names are single path components; errors are what the system
+/// call returns.
 pub trait Operations: Send + Sync + 'static {
     /// The entry `name`; counts one. `ENOENT` where there is none.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr>;
@@ -200,14 +208,23 @@ pub trait Operations: Send + Sync + 'static {
     fn forget(&self, node: NodeId, count: u64);
     /// `stat`.
     fn getattr(&self, node: NodeId) -> Result<Attr>;
-    /// Changes what `set` names, in one step. `set.kill_suid_sgid` on a directory means nothing: directories keep theirs.
+    /// Changes what `set` names, in one step. `set.kill_suid_sgid` on a directory means nothing:
+    /// directories keep theirs.
     fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr>;
     /// Clears sgid, whether the group may execute or not.
     fn clear_sgid(&self, node: NodeId) -> Result<()>;
     /// What a symbolic link holds.
     fn readlink(&self, node: NodeId) -> Result<Vec<u8>>;
-    /// Makes a file of any kind but directory and symbolic link; `mode` has the type bits. Counts one.
-    fn mknod(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32, rdev: u64) -> Result<Attr>;
+    /// Makes a file of any kind but directory and symbolic link; `mode` has the type bits. Counts
+    /// one.
+    fn mknod(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+    ) -> Result<Attr>;
     /// Makes a directory; counts one.
     fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Result<Attr>;
     /// Removes a name that is not a directory.
@@ -217,24 +234,48 @@ pub trait Operations: Send + Sync + 'static {
     /// Makes a symbolic link; counts one.
     fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Attr>;
     /// Renames.
-    fn rename(&self, parent: NodeId, name: &[u8], new_parent: NodeId, new_name: &[u8], mode: RenameMode) -> Result<()>;
+    fn rename(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()>;
     /// Gives `node` another name; counts one.
     fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr>;
     /// Opens a file.
     fn open(&self, node: NodeId, request: OpenRequest) -> Result<Opened>;
-    /// Makes and opens a file; counts one. Without `request.exclusive` a file that exists is opened instead.
-    fn create(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, request: OpenRequest) -> Result<(Attr, Opened)>;
-    /// Reads into `buf`, whose bytes on entry mean nothing; fewer than asked only at the end of the file. May be asked of a
-    /// handle that was opened for writing only: the kernel's writeback fills up partial pages.
+    /// Makes and opens a file; counts one. Without `request.exclusive` a file that exists is opened
+    /// instead.
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        perm: u32,
+        request: OpenRequest,
+    ) -> Result<(Attr, Opened)>;
+    /// Reads into `buf`, whose bytes on entry mean nothing; fewer than asked only at the end of the
+    /// file. May be asked of a handle that was opened for writing only: the kernel's writeback
+    /// fills up partial pages.
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
     /// Writes all of `data`. `kill_suid_sgid`: clear suid and (where group-executable) sgid first.
     fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()>;
-    /// [`Operations::write`] of pages that the kernel has held back: for it they count as written, also where they are refused.
-    fn write_pages(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
+    /// [`Operations::write`] of pages that the kernel has held back: for it they count as written,
+    /// also where they are refused.
+    fn write_pages(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_suid_sgid: bool,
+    ) -> Result<()> {
         self.write(handle, offset, data, kill_suid_sgid)
     }
-    /// Asked before the kernel takes in a write that it may hold back, where it was told to ask. An error is that of write(2); true has it
-    /// send what it holds of the file first, and ask before the next one again.
+    /// Asked before the kernel takes in a write that it may hold back, where it was told to ask. An
+    /// error is that of write(2); true has it send what it holds of the file first, and ask before
+    /// the next one again.
     fn before_write(&self, handle: Handle) -> Result<bool> {
         let _ = handle;
         Ok(false)
@@ -247,11 +288,11 @@ pub trait Operations: Send + Sync + 'static {
     fn fsync(&self, handle: Handle, data_only: bool) -> Result<()>;
     /// Opens a directory.
     fn opendir(&self, node: NodeId) -> Result<OpenedDir>;
-    /// Entries after the position `cookie` (0 is the beginning), without `.` and `..`: about `limit` bytes of names at most, at
-    /// least one entry if there is one. Empty is the end.
+    /// Entries after the position `cookie` (0 is the beginning), without `.` and `..`: about
+    /// `limit` bytes of names at most, at least one entry if there is one. Empty is the end.
     fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>>;
-    /// The node of an entry that `readdir` gave; counts one. `None` where listing it should not make a node, as in a directory
-    /// too large to keep them all.
+    /// The node of an entry that `readdir` gave; counts one. `None` where listing it should not
+    /// make a node, as in a directory too large to keep them all.
     fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Result<Option<Attr>>;
     /// The directory that holds the directory `node`; that of the root is the root.
     fn parent(&self, node: NodeId) -> NodeId;
@@ -261,8 +302,16 @@ pub trait Operations: Send + Sync + 'static {
     fn fsyncdir(&self, handle: Handle, data_only: bool) -> Result<()>;
     /// Free and used space.
     fn statfs(&self) -> Result<Space>;
-    /// Sets an extended attribute. `kill_sgid`: it is an ACL, and set by somebody outside the group; clear sgid.
-    fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode, kill_sgid: bool) -> Result<()>;
+    /// Sets an extended attribute. `kill_sgid`: it is an ACL, and set by somebody outside the
+    /// group; clear sgid.
+    fn setxattr(
+        &self,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        kill_sgid: bool,
+    ) -> Result<()>;
     /// An extended attribute; `ENODATA` where there is none.
     fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>>;
     /// The names of the extended attributes; those in `trusted.` only where `privileged`.
@@ -270,11 +319,26 @@ pub trait Operations: Send + Sync + 'static {
     /// Removes an extended attribute; `ENODATA` where there is none.
     fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()>;
     /// Changes the space of a range. `kill_suid_sgid` as for `write`.
-    fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: AllocateMode, kill_suid_sgid: bool) -> Result<()>;
-    /// The next data or hole at or after `offset`; `ENXIO` beyond the end. Of the range `sent` the kernel has sent what it held.
+    fn fallocate(
+        &self,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: AllocateMode,
+        kill_suid_sgid: bool,
+    ) -> Result<()>;
+    /// The next data or hole at or after `offset`; `ENXIO` beyond the end. Of the range `sent` the
+    /// kernel has sent what it held.
     fn lseek(&self, handle: Handle, offset: u64, what: Seek, sent: Range<u64>) -> Result<Sought>;
-    /// Copies a range between two files and returns how much. `kill_suid_sgid` as for `write`, of the second file.
-    fn copy_file_range(&self, from: FileRange, to: FileRange, len: u64, kill_suid_sgid: bool) -> Result<u64>;
+    /// Copies a range between two files and returns how much. `kill_suid_sgid` as for `write`, of
+    /// the second file.
+    fn copy_file_range(
+        &self,
+        from: FileRange,
+        to: FileRange,
+        len: u64,
+        kill_suid_sgid: bool,
+    ) -> Result<u64>;
 }
 
 #[cfg(test)]
@@ -305,7 +369,11 @@ mod tests {
         assert!(OpenRequest::from_flags(libc::O_WRONLY | libc::O_TRUNC, false).kill_suid_sgid);
         assert!(!OpenRequest::from_flags(libc::O_WRONLY | libc::O_TRUNC, true).kill_suid_sgid);
         assert!(!OpenRequest::from_flags(libc::O_WRONLY, false).kill_suid_sgid);
-        let both = OpenRequest::from_flags(libc::O_RDWR | libc::O_SYNC | libc::O_APPEND, false).flags;
-        assert_eq!(both, OpenFlags { read: true, write: true, truncate: false, append: true, sync: true });
+        let both =
+            OpenRequest::from_flags(libc::O_RDWR | libc::O_SYNC | libc::O_APPEND, false).flags;
+        assert_eq!(
+            both,
+            OpenFlags { read: true, write: true, truncate: false, append: true, sync: true }
+        );
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! Rules that hold here
 //! * An option that is not known is an error, never passed on.
-//! * The list is separated by commas; `\,` and `\\` stand for a comma and a backslash in a value. A value never becomes an option:
-//!   for `mount(2)` the name of the source is an argument of its own, for `fusermount3` both characters are escaped again.
+//! * The list is separated by commas; `\,` and `\\` stand for a comma and a backslash in a value. A
+//!   value never becomes an option: for `mount(2)` the name of the source is an argument of its
+//!   own, for `fusermount3` both characters are escaped again.
 
 use std::time::Duration;
 
@@ -59,7 +60,8 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Also where another user owns the store, or may write to it.
     pub allow_foreign_store: bool,
-    /// Whether the kernel checks permissions; `None` where it is not said: see [`MountOptions::permissions`].
+    /// Whether the kernel checks permissions; `None` where it is not said: see
+    /// [`MountOptions::permissions`].
     pub default_permissions: Option<bool>,
     /// No changes.
     pub read_only: bool,
@@ -73,7 +75,8 @@ pub struct MountOptions {
     pub sync: bool,
     /// Directory changes go to the disk at once.
     pub dirsync: bool,
-    /// Access times of files are not changed by reading. FUSE leaves them to the daemon, and they are those of the store.
+    /// Access times of files are not changed by reading. FUSE leaves them to the daemon, and they
+    /// are those of the store.
     pub noatime: bool,
     /// For the kernel; what FUSE does anyway.
     pub nodiratime: bool,
@@ -120,14 +123,18 @@ impl Default for MountOptions {
     }
 }
 
-/// Splits a list at its commas and takes the escapes away. A backslash before anything else stands for itself.
+/// Splits a list at its commas and takes the escapes away. A backslash before anything else stands
+/// for itself.
 fn split(list: &str) -> Vec<String> {
     let mut options = vec![String::new()];
     let mut chars = list.chars().peekable();
     while let Some(c) = chars.next() {
         match c {
             ',' => options.push(String::new()),
-            '\\' => options.last_mut().expect("never empty").push(chars.next_if(|next| matches!(next, ',' | '\\')).unwrap_or('\\')),
+            '\\' => options
+                .last_mut()
+                .expect("never empty")
+                .push(chars.next_if(|next| matches!(next, ',' | '\\')).unwrap_or('\\')),
             c => options.last_mut().expect("never empty").push(c),
         }
     }
@@ -137,7 +144,10 @@ fn split(list: &str) -> Vec<String> {
 
 /// Puts a backslash before each comma and backslash, as `fusermount3` wants it.
 fn escape(value: &str) -> String {
-    value.chars().flat_map(|c| matches!(c, ',' | '\\').then_some('\\').into_iter().chain([c])).collect()
+    value
+        .chars()
+        .flat_map(|c| matches!(c, ',' | '\\').then_some('\\').into_iter().chain([c]))
+        .collect()
 }
 
 /// A time such as `10m` or `1h 30m`, or a number of seconds; `None` for 0, which means never.
@@ -160,14 +170,15 @@ impl MountOptions {
         split(list).iter().try_for_each(|option| self.set(option))
     }
 
-    /// Whether the options go together. The kernel asks nobody whether a device may be opened but itself: where it leaves permissions to the
-    /// daemon, whoever gets as far as a device has it.
+    /// Whether the options go together. The kernel asks nobody whether a device may be opened but
+    /// itself: where it leaves permissions to the daemon, whoever gets as far as a device has it.
     ///
     /// # Errors
     /// `dev` in a mount that others may enter and where the daemon decides.
     pub fn check(&self) -> Result<(), OptionError> {
         if self.dev && self.allow_other && !self.kernel_decides() {
-            let why = "with allow_other and no_default_permissions every user could open every device";
+            let why =
+                "with allow_other and no_default_permissions every user could open every device";
             return Err(OptionError::Bad { option: "dev".to_owned(), why });
         }
         Ok(())
@@ -176,11 +187,24 @@ impl MountOptions {
     fn set(&mut self, option: &str) -> Result<(), OptionError> {
         let bad = |why| OptionError::Bad { option: option.to_owned(), why };
         if let Some((name, value)) = option.split_once('=') {
-            let id = || value.parse::<u32>().ok().filter(|&id| id != u32::MAX).ok_or_else(|| bad("not the number of a user or group"));
+            let id = || {
+                value
+                    .parse::<u32>()
+                    .ok()
+                    .filter(|&id| id != u32::MAX)
+                    .ok_or_else(|| bad("not the number of a user or group"))
+            };
             match name {
-                "fsname" if value.contains(['\n', '\0']) => return Err(bad("has a line end or a zero byte")),
+                "fsname" if value.contains(['\n', '\0']) => {
+                    return Err(bad("has a line end or a zero byte"));
+                }
                 "fsname" => self.fsname = value.to_owned(),
-                "subtype" if value.is_empty() || !value.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) => {
+                "subtype"
+                    if value.is_empty()
+                        || !value
+                            .bytes()
+                            .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) =>
+                {
                     return Err(bad("not a type of letters, digits, `.`, `_` and `-`"));
                 }
                 "subtype" => self.subtype = value.to_owned(),
@@ -188,7 +212,8 @@ impl MountOptions {
                 "gid" => self.view.gid = Some(id()?),
                 "uring_memory" => {
                     let mib = value.parse().ok().filter(|mib| (1..=65536).contains(mib));
-                    self.uring_memory = Some(mib.ok_or_else(|| bad("not a number of MiB from 1 to 65536"))?);
+                    self.uring_memory =
+                        Some(mib.ok_or_else(|| bad("not a number of MiB from 1 to 65536"))?);
                 }
                 "idle" => self.idle = parse_idle(value).map_err(bad)?,
                 "umask" => {
@@ -229,9 +254,11 @@ impl MountOptions {
         Ok(())
     }
 
-    /// Whether the kernel checks permissions, rather than the daemon. Where nobody may enter but root, there is nothing to refuse.
+    /// Whether the kernel checks permissions, rather than the daemon. Where nobody may enter but
+    /// root, there is nothing to refuse.
     fn kernel_decides(&self) -> bool {
-        self.default_permissions.unwrap_or(self.allow_other || !rustix::process::geteuid().is_root())
+        self.default_permissions
+            .unwrap_or(self.allow_other || !rustix::process::geteuid().is_root())
     }
 
     /// Who decides on what a caller may do.
@@ -260,8 +287,13 @@ impl MountOptions {
 
     /// The data string for mount(2). No value in it comes from the user but numbers.
     pub fn data(&self, fd: i32, root_mode: u32, uid: u32, gid: u32) -> String {
-        let mut data = format!("fd={fd},rootmode={root_mode:o},user_id={uid},group_id={gid},max_read={}", self.max_read);
-        for (name, on) in [("default_permissions", self.kernel_decides()), ("allow_other", self.allow_other)] {
+        let mut data = format!(
+            "fd={fd},rootmode={root_mode:o},user_id={uid},group_id={gid},max_read={}",
+            self.max_read
+        );
+        for (name, on) in
+            [("default_permissions", self.kernel_decides()), ("allow_other", self.allow_other)]
+        {
             if on {
                 data.push(',');
                 data.push_str(name);
@@ -272,7 +304,12 @@ impl MountOptions {
 
     /// The list for `fusermount3 -o`.
     pub fn for_fusermount(&self) -> String {
-        let mut list = format!("fsname={},subtype={},max_read={}", escape(&self.fsname), self.subtype, self.max_read);
+        let mut list = format!(
+            "fsname={},subtype={},max_read={}",
+            escape(&self.fsname),
+            self.subtype,
+            self.max_read
+        );
         let words = [
             (self.kernel_decides(), "default_permissions"),
             (self.allow_other, "allow_other"),
@@ -308,7 +345,14 @@ mod tests {
     #[test]
     fn the_usual_options() {
         let options = parsed("ro,allow_other,dev,suid,noexec,noatime,fsname=/v,subtype=x.y,uid=7,gid=8,umask=027,,defaults").unwrap();
-        assert!(options.read_only && options.allow_other && options.dev && options.suid && !options.exec && options.noatime);
+        assert!(
+            options.read_only
+                && options.allow_other
+                && options.dev
+                && options.suid
+                && !options.exec
+                && options.noatime
+        );
         assert_eq!((options.fsname.as_str(), options.fstype().as_str()), ("/v", "fuse.x.y"));
         assert_eq!(options.view, View { uid: Some(7), gid: Some(8), umask: 0o27 });
         assert!(!parsed("ro,rw,suid,nosuid").unwrap().read_only);
@@ -327,14 +371,19 @@ mod tests {
         ] {
             let options = parsed(list).unwrap();
             assert_eq!(options.permissions() == Permissions::Kernel, kernel, "{list}");
-            assert_eq!(options.data(3, 0o40000, 0, 0).contains("default_permissions"), kernel, "{list}");
+            assert_eq!(
+                options.data(3, 0o40000, 0, 0).contains("default_permissions"),
+                kernel,
+                "{list}"
+            );
             assert_eq!(options.for_fusermount().contains("default_permissions"), kernel, "{list}");
         }
     }
 
     #[test]
     fn devices_are_not_for_everybody() {
-        // FUSE is not asked about them: without `default_permissions` a device of mode 0600 opened for whoever could reach it.
+        // FUSE is not asked about them: without `default_permissions` a device of mode 0600 opened
+        // for whoever could reach it.
         for (list, fits) in [
             ("allow_other,no_default_permissions,dev", false),
             ("allow_other,no_default_permissions,dev,nodev", true),
@@ -349,18 +398,29 @@ mod tests {
     fn io_uring_is_our_own_business() {
         let options = parsed("uring,uring_memory=16").unwrap();
         assert!(options.uring && options.uring_memory == Some(16));
-        assert!(!options.for_fusermount().contains("uring") && !options.data(3, 0o40000, 0, 0).contains("uring"));
+        assert!(
+            !options.for_fusermount().contains("uring")
+                && !options.data(3, 0o40000, 0, 0).contains("uring")
+        );
         assert!(!parsed("uring,nouring").unwrap().uring);
     }
 
     #[test]
     fn how_long_it_may_be_idle() {
-        for (list, idle) in [("idle=10m", 600), ("idle=1h30m", 5400), ("idle=90", 90), ("idle=5m,idle=2h", 7200)] {
+        for (list, idle) in
+            [("idle=10m", 600), ("idle=1h30m", 5400), ("idle=90", 90), ("idle=5m,idle=2h", 7200)]
+        {
             let options = parsed(list).unwrap();
             assert_eq!(options.idle, Some(Duration::from_secs(idle)), "{list}");
-            assert!(!options.for_fusermount().contains("idle") && !options.data(3, 0o40000, 0, 0).contains("idle"));
+            assert!(
+                !options.for_fusermount().contains("idle")
+                    && !options.data(3, 0o40000, 0, 0).contains("idle")
+            );
         }
-        assert_eq!((parsed("idle=5m,idle=0").unwrap().idle, parsed("").unwrap().idle), (None, None));
+        assert_eq!(
+            (parsed("idle=5m,idle=0").unwrap().idle, parsed("").unwrap().idle),
+            (None, None)
+        );
         for bad in ["idle=", "idle=-1", "idle=10ms", "idle=m", "idle=99999999999999999999h"] {
             assert!(matches!(parsed(bad), Err(OptionError::Bad { .. })), "{bad}");
         }
@@ -371,13 +431,23 @@ mod tests {
         assert_eq!(parsed("ro,user_xyz").unwrap_err(), OptionError::Unknown("user_xyz".into()));
         assert_eq!(parsed("fd=3").unwrap_err(), OptionError::Unknown("fd=3".into()));
         assert_eq!(parsed("ro=1").unwrap_err(), OptionError::Unknown("ro=1".into()));
-        for bad in ["uid=-1", "uid=4294967295", "gid=", "umask=8", "umask=1777", "subtype=a b", "subtype=", "fsname=a\nb", "uring_memory=0"]
-        {
+        for bad in [
+            "uid=-1",
+            "uid=4294967295",
+            "gid=",
+            "umask=8",
+            "umask=1777",
+            "subtype=a b",
+            "subtype=",
+            "fsname=a\nb",
+            "uring_memory=0",
+        ] {
             assert!(matches!(parsed(bad), Err(OptionError::Bad { .. })), "{bad}");
         }
     }
 
-    /// fuser 0.18 hands `fsname` on as it is, so that `FSName("x,allow_other,suid")` set two more options.
+    /// fuser 0.18 hands `fsname` on as it is, so that `FSName("x,allow_other,suid")` set two more
+    /// options.
     #[test]
     fn a_comma_in_the_name_of_the_source_adds_no_option() {
         let options = parsed(r"fsname=/v\,allow_other\,suid\\,default_permissions").unwrap();

@@ -1,7 +1,9 @@
-//! Threads for work that may take long, so that the thread that took the request is free for what comes next.
+//! Threads for work that may take long, so that the thread that took the request is free for what
+//! comes next.
 //!
 //! Rules that hold here
-//! * The number of threads is fixed. What waits is bounded from outside: each job is a request that somebody waits for.
+//! * The number of threads is fixed. What waits is bounded from outside: each job is a request that
+//!   somebody waits for.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +28,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A small one for what waits until other requests are served, and so must never have the threads that serve those.
+    /// A small one for what waits until other requests are served, and so must never have the
+    /// threads that serve those.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -43,7 +46,9 @@ impl Pool {
         let mut pool = Pool { shared: Arc::default(), threads: Vec::new() };
         for _ in 0..threads.max(1) {
             let shared = pool.shared.clone();
-            pool.threads.push(thread::Builder::new().name("kithfs-pool".into()).spawn(move || shared.work())?);
+            pool.threads.push(
+                thread::Builder::new().name("kithfs-pool".into()).spawn(move || shared.work())?,
+            );
         }
         Ok(pool)
     }

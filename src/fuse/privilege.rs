@@ -1,10 +1,11 @@
-//! What the kernel leaves to a filesystem of suid, sgid and ACLs under `FUSE_HANDLE_KILLPRIV_V2`, the same for every transport.
+//! What the kernel leaves to a filesystem of suid, sgid and ACLs under `FUSE_HANDLE_KILLPRIV_V2`,
+//! the same for every transport.
 
 use super::acl;
 use super::notify::Notifier;
 use super::ops::{NodeId, Operations, Result, SetAttr};
 use super::wire::Device;
-use crate::backing::Kind;
+use crate::store::Kind;
 
 /// Who makes a request.
 #[derive(Clone, Copy, Debug)]
@@ -29,14 +30,16 @@ impl Requester {
     }
 }
 
-/// sgid without execution by the group, which once meant mandatory locks: the operations leave it alone, as `linux/fuse.h` defines it.
+/// sgid without execution by the group, which once meant mandatory locks: the operations leave it
+/// alone, as `linux/fuse.h` defines it.
 fn has_bare_sgid(perm: u32) -> bool {
     perm & 0o2010 == 0o2000
 }
 
-/// Does an operation that clears suid and sgid where there is somebody, `by`, because of whom it does. Linux (since 6.2) takes a bare sgid
-/// too, from those outside the group; that is done here, and first, as on a local filesystem. The kernel knows that it asked for all this,
-/// and keeps the mode that it has cached all the same; so it is told to ask again.
+/// Does an operation that clears suid and sgid where there is somebody, `by`, because of whom it
+/// does. Linux (since 6.2) takes a bare sgid too, from those outside the group; that is done here,
+/// and first, as on a local filesystem. The kernel knows that it asked for all this, and keeps the
+/// mode that it has cached all the same; so it is told to ask again.
 ///
 /// # Errors
 /// Those of the operation.
@@ -61,12 +64,17 @@ pub fn killing<T>(
     result
 }
 
-/// What precedes a change of attributes that clears suid and sgid: a bare sgid goes, as in [`killing`]. The answer to the change tells the
-/// kernel of the new mode.
+/// What precedes a change of attributes that clears suid and sgid: a bare sgid goes, as in
+/// [`killing`]. The answer to the change tells the kernel of the new mode.
 ///
 /// # Errors
 /// Those of `getattr` and of the change.
-pub fn before_setattr(ops: &dyn Operations, node: NodeId, set: &SetAttr, by: Requester) -> Result<()> {
+pub fn before_setattr(
+    ops: &dyn Operations,
+    node: NodeId,
+    set: &SetAttr,
+    by: Requester,
+) -> Result<()> {
     if set.kill_suid_sgid {
         let attr = ops.getattr(node)?;
         if attr.kind != Kind::Dir && has_bare_sgid(attr.perm) && by.is_outside(attr.gid) {
@@ -76,8 +84,9 @@ pub fn before_setattr(ops: &dyn Operations, node: NodeId, set: &SetAttr, by: Req
     Ok(())
 }
 
-/// Whether setting the extended attribute `name` takes sgid away: where it is the ACL, and who sets it stands outside the group. The
-/// kernel says so only in an extension of the request (`FUSE_SETXATTR_EXT`), which `fuser` 0.18 cannot parse.
+/// Whether setting the extended attribute `name` takes sgid away: where it is the ACL, and who sets
+/// it stands outside the group. The kernel says so only in an extension of the request
+/// (`FUSE_SETXATTR_EXT`), which `fuser` 0.18 cannot parse.
 ///
 /// # Errors
 /// Those of `getattr`.
@@ -88,7 +97,8 @@ pub fn kills_sgid(ops: &dyn Operations, node: NodeId, name: &[u8], by: Requester
     Ok(by.is_outside(ops.getattr(node)?.gid))
 }
 
-/// Whether `group` is a supplementary group of a process; false where that cannot be told (it is of another PID namespace, or gone).
+/// Whether `group` is a supplementary group of a process; false where that cannot be told (it is of
+/// another PID namespace, or gone).
 fn has_group(pid: u32, group: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();

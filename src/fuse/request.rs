@@ -1,4 +1,5 @@
-//! A request of the kernel, decoded: the same for `/dev/fuse`, where it comes in one piece, and for io_uring, where it comes in three.
+//! A request of the kernel, decoded: the same for `/dev/fuse`, where it comes in one piece, and for
+//! io_uring, where it comes in three.
 //!
 //! Rules that hold here
 //! * What is too short or makes no sense is refused as a whole; nothing is read beyond what came.
@@ -7,7 +8,7 @@
 use super::abi::{self, fattr, opcode, u32_at, u64_at};
 use super::ops::{Caller, Errno, FileRange, NodeId, Result, SetAttr};
 use super::privilege::Requester;
-use crate::backing::{SetTime, Timestamp};
+use crate::store::{SetTime, Timestamp};
 use crate::vault::Handle;
 
 /// What every request says.
@@ -216,7 +217,11 @@ fn name(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
 
 fn range(fixed: &[u8]) -> Range {
     use abi::read_in as at;
-    Range { handle: u64_at(fixed, at::fh), offset: u64_at(fixed, at::offset), size: u32_at(fixed, at::size) as usize }
+    Range {
+        handle: u64_at(fixed, at::fh),
+        offset: u64_at(fixed, at::offset),
+        size: u32_at(fixed, at::size) as usize,
+    }
 }
 
 fn set_attr(fixed: &[u8]) -> Result<SetAttr> {
@@ -239,9 +244,10 @@ fn set_attr(fixed: &[u8]) -> Result<SetAttr> {
     let perm = given(fattr::MODE).then(|| u32_at(fixed, at::mode) & 0o7777);
     let uid = given(fattr::UID).then(|| u32_at(fixed, at::uid));
     let gid = given(fattr::GID).then(|| u32_at(fixed, at::gid));
-    // The kernel says so where a caller without CAP_FSETID truncates; a change of owner, which clears both bits whoever makes it, it
-    // leaves to us altogether.
-    let kill_suid_sgid = perm.is_none() && (given(fattr::KILL_SUIDGID) || uid.is_some() || gid.is_some());
+    // The kernel says so where a caller without CAP_FSETID truncates; a change of owner, which
+    // clears both bits whoever makes it, it leaves to us altogether.
+    let kill_suid_sgid =
+        perm.is_none() && (given(fattr::KILL_SUIDGID) || uid.is_some() || gid.is_some());
     Ok(SetAttr {
         perm,
         uid,
@@ -259,7 +265,8 @@ impl<'a> Call<'a> {
     /// # Errors
     /// `EINVAL` where it is too short or malformed.
     pub fn from_body(operation: u32, body: &'a [u8]) -> Result<Call<'a>> {
-        let (fixed, rest) = body.split_at_checked(abi::fixed_len(operation)).ok_or(Errno::EINVAL)?;
+        let (fixed, rest) =
+            body.split_at_checked(abi::fixed_len(operation)).ok_or(Errno::EINVAL)?;
         Call::decode(operation, fixed, rest)
     }
 
@@ -300,25 +307,42 @@ impl<'a> Call<'a> {
             }
             opcode::MKNOD => {
                 use abi::mknod_in as at;
-                let [mode, umask, rdev] = [at::mode, at::umask, at::rdev].map(|at| u32_at(fixed, at));
+                let [mode, umask, rdev] =
+                    [at::mode, at::umask, at::rdev].map(|at| u32_at(fixed, at));
                 Call::MkNod { name: one()?, mode, umask, rdev }
             }
             opcode::MKDIR => {
                 use abi::mkdir_in as at;
-                Call::MkDir { name: one()?, mode: u32_at(fixed, at::mode), umask: u32_at(fixed, at::umask) }
+                Call::MkDir {
+                    name: one()?,
+                    mode: u32_at(fixed, at::mode),
+                    umask: u32_at(fixed, at::umask),
+                }
             }
             opcode::UNLINK => Call::Unlink { name: one()? },
             opcode::RMDIR => Call::RmDir { name: one()? },
             opcode::RENAME => {
                 let (name, new_name) = two()?;
-                Call::Rename { name, new_parent: u64_at(fixed, abi::rename_in::newdir), new_name, flags: 0 }
+                Call::Rename {
+                    name,
+                    new_parent: u64_at(fixed, abi::rename_in::newdir),
+                    new_name,
+                    flags: 0,
+                }
             }
             opcode::RENAME2 => {
                 use abi::rename2_in as at;
                 let (name, new_name) = two()?;
-                Call::Rename { name, new_parent: u64_at(fixed, at::newdir), new_name, flags: u32_at(fixed, at::flags) }
+                Call::Rename {
+                    name,
+                    new_parent: u64_at(fixed, at::newdir),
+                    new_name,
+                    flags: u32_at(fixed, at::flags),
+                }
             }
-            opcode::LINK => Call::Link { node: u64_at(fixed, abi::link_in::oldnodeid), name: one()? },
+            opcode::LINK => {
+                Call::Link { node: u64_at(fixed, abi::link_in::oldnodeid), name: one()? }
+            }
             opcode::OPEN => {
                 use abi::open_in as at;
                 let kill = u32_at(fixed, at::open_flags) & abi::OPEN_KILL_SUIDGID != 0;
@@ -326,8 +350,15 @@ impl<'a> Call<'a> {
             }
             opcode::CREATE => {
                 use abi::create_in as at;
-                let [flags, mode, umask, open] = [at::flags, at::mode, at::umask, at::open_flags].map(|at| u32_at(fixed, at));
-                Call::Create { name: one()?, mode, umask, flags: flags as i32, kill: open & abi::OPEN_KILL_SUIDGID != 0 }
+                let [flags, mode, umask, open] =
+                    [at::flags, at::mode, at::umask, at::open_flags].map(|at| u32_at(fixed, at));
+                Call::Create {
+                    name: one()?,
+                    mode,
+                    umask,
+                    flags: flags as i32,
+                    kill: open & abi::OPEN_KILL_SUIDGID != 0,
+                }
             }
             opcode::READ => Call::Read(range(fixed)),
             opcode::WRITE => {
@@ -335,7 +366,13 @@ impl<'a> Call<'a> {
                 let data = rest.get(..u32_at(fixed, at::size) as usize).ok_or(Errno::EINVAL)?;
                 let flag = |flag| u32_at(fixed, at::write_flags) & flag != 0;
                 let (kill, held) = (flag(abi::WRITE_KILL_SUIDGID), flag(abi::WRITE_CACHE));
-                Call::Write { handle: u64_at(fixed, at::fh), offset: u64_at(fixed, at::offset), data, kill, held }
+                Call::Write {
+                    handle: u64_at(fixed, at::fh),
+                    offset: u64_at(fixed, at::offset),
+                    data,
+                    kill,
+                    held,
+                }
             }
             opcode::STATFS => Call::StatFs,
             opcode::RELEASE => Call::Release { handle: u64_at(fixed, abi::release_in::fh) },
@@ -344,38 +381,60 @@ impl<'a> Call<'a> {
                 use abi::fsync_in as at;
                 let handle = u64_at(fixed, at::fh);
                 let data_only = u32_at(fixed, at::fsync_flags) & abi::FSYNC_FDATASYNC != 0;
-                if operation == opcode::FSYNC { Call::Fsync { handle, data_only } } else { Call::FsyncDir { handle, data_only } }
+                if operation == opcode::FSYNC {
+                    Call::Fsync { handle, data_only }
+                } else {
+                    Call::FsyncDir { handle, data_only }
+                }
             }
             opcode::SETXATTR => {
                 let (name, rest) = name(rest)?;
                 let value = rest.get(..u32_at(fixed, 0) as usize).ok_or(Errno::EINVAL)?;
                 Call::SetXattr { name, value, flags: u32_at(fixed, 4) as i32 }
             }
-            opcode::GETXATTR => Call::GetXattr { name: one()?, size: u32_at(fixed, abi::getxattr_in::size) as usize },
-            opcode::LISTXATTR => Call::ListXattr { size: u32_at(fixed, abi::getxattr_in::size) as usize },
+            opcode::GETXATTR => Call::GetXattr {
+                name: one()?,
+                size: u32_at(fixed, abi::getxattr_in::size) as usize,
+            },
+            opcode::LISTXATTR => {
+                Call::ListXattr { size: u32_at(fixed, abi::getxattr_in::size) as usize }
+            }
             opcode::REMOVEXATTR => Call::RemoveXattr { name: one()? },
             opcode::FLUSH => Call::Flush { handle: u64_at(fixed, abi::flush_in::fh) },
             opcode::OPENDIR => Call::OpenDir,
             opcode::READDIR => Call::ReadDir { range: range(fixed), plus: false },
             opcode::READDIRPLUS => Call::ReadDir { range: range(fixed), plus: true },
             opcode::ACCESS => Call::Access { mask: u32_at(fixed, abi::access_in::mask) as i32 },
-            opcode::INTERRUPT => Call::Interrupt { unique: u64_at(fixed, abi::interrupt_in::unique) },
+            opcode::INTERRUPT => {
+                Call::Interrupt { unique: u64_at(fixed, abi::interrupt_in::unique) }
+            }
             opcode::FALLOCATE => {
                 use abi::fallocate_in as at;
-                let [handle, offset, len] = [at::fh, at::offset, at::length].map(|at| u64_at(fixed, at));
+                let [handle, offset, len] =
+                    [at::fh, at::offset, at::length].map(|at| u64_at(fixed, at));
                 Call::Allocate { handle, offset, len, mode: u32_at(fixed, at::mode) as i32 }
             }
             opcode::LSEEK => {
                 use abi::lseek_in as at;
                 let whence = u32_at(fixed, at::whence) as i32;
-                Call::Seek { handle: u64_at(fixed, at::fh), offset: u64_at(fixed, at::offset) as i64, whence }
+                Call::Seek {
+                    handle: u64_at(fixed, at::fh),
+                    offset: u64_at(fixed, at::offset) as i64,
+                    whence,
+                }
             }
             opcode::COPY_FILE_RANGE => {
                 use abi::copy_in as at;
                 let [from, from_offset, to, to_offset, len] =
-                    [at::fh_in, at::off_in, at::fh_out, at::off_out, at::len].map(|at| u64_at(fixed, at));
+                    [at::fh_in, at::off_in, at::fh_out, at::off_out, at::len]
+                        .map(|at| u64_at(fixed, at));
                 let range = |handle, offset| FileRange { handle, offset };
-                Call::Copy { from: range(from, from_offset), to_node: u64_at(fixed, at::nodeid_out), to: range(to, to_offset), len }
+                Call::Copy {
+                    from: range(from, from_offset),
+                    to_node: u64_at(fixed, at::nodeid_out),
+                    to: range(to, to_offset),
+                    len,
+                }
             }
             opcode::DESTROY => Call::Destroy,
             opcode::NOTIFY_REPLY => Call::NotifyReply,
@@ -385,7 +444,13 @@ impl<'a> Call<'a> {
 
     /// False for what the kernel wants no answer to.
     pub fn is_answered(&self) -> bool {
-        !matches!(self, Call::Forget { .. } | Call::BatchForget { .. } | Call::Interrupt { .. } | Call::NotifyReply)
+        !matches!(
+            self,
+            Call::Forget { .. }
+                | Call::BatchForget { .. }
+                | Call::Interrupt { .. }
+                | Call::NotifyReply
+        )
     }
 }
 
@@ -398,7 +463,10 @@ mod tests {
     fn names_end_where_they_should() {
         assert_eq!(Call::from_body(opcode::LOOKUP, b"name\0"), Ok(Call::Lookup { name: b"name" }));
         assert_eq!(Call::from_body(opcode::LOOKUP, b"name"), Err(Errno::EINVAL));
-        assert_eq!(Call::from_body(opcode::SYMLINK, b"l\0to\0"), Ok(Call::Symlink { name: b"l", target: b"to" }));
+        assert_eq!(
+            Call::from_body(opcode::SYMLINK, b"l\0to\0"),
+            Ok(Call::Symlink { name: b"l", target: b"to" })
+        );
         assert_eq!(Call::from_body(opcode::SYMLINK, b"l\0to"), Err(Errno::EINVAL));
         let rename = [&7u64.to_ne_bytes()[..], &2u32.to_ne_bytes(), &[0; 4], b"a\0b\0"].concat();
         let expected = Call::Rename { name: b"a", new_parent: 7, new_name: b"b", flags: 2 };
@@ -429,7 +497,9 @@ mod tests {
         abi::put(&mut body, at::atime, &i64::MIN.to_ne_bytes());
         abi::put(&mut body, at::mtime, &(-2i64).to_ne_bytes());
         abi::put(&mut body, at::mtimensec, &500_000_000u32.to_ne_bytes());
-        let Ok(Call::SetAttr { set, .. }) = Call::from_body(opcode::SETATTR, &body) else { panic!("decodes") };
+        let Ok(Call::SetAttr { set, .. }) = Call::from_body(opcode::SETATTR, &body) else {
+            panic!("decodes")
+        };
         assert_eq!(set.atime, SetTime::At(Timestamp { secs: i64::MIN, nanos: 0 }));
         assert_eq!(set.mtime, SetTime::At(Timestamp { secs: -2, nanos: 500_000_000 }));
         abi::put(&mut body, at::atimensec, &1_000_000_000u32.to_ne_bytes());

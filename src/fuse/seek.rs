@@ -1,17 +1,24 @@
-//! SEEK_DATA and SEEK_HOLE in a file that somebody has open for writing, of which the kernel may hold pages that we have not seen.
+//! SEEK_DATA and SEEK_HOLE in a file that somebody has open for writing, of which the kernel may
+//! hold pages that we have not seen.
 //!
-//! LSEEK comes before those pages, and what we have not seen would be shown as a hole. So the kernel is told to forget its pages of the
-//! range that the answer hangs on, which makes it send the dirty ones among them first (`invalidate_inode_pages2_range`,
-//! `fuse_launder_folio`); then the question is asked again.
+//! LSEEK comes before those pages, and what we have not seen would be shown as a hole. So the
+//! kernel is told to forget its pages of the range that the answer hangs on, which makes it send
+//! the dirty ones among them first (`invalidate_inode_pages2_range`, `fuse_launder_folio`); then
+//! the question is asked again.
 //!
 //! Rules that hold here
-//! * Only what is a hole for us is asked for: pages of data that the kernel keeps for reading stay where they are.
-//! * Never on a thread that other requests wait for: the kernel returns once WRITE was served for each of the pages. It holds the lock of
-//!   the inode while LSEEK is under way, but none that WRITE or READ needs, and there is only one LSEEK of an inode at a time.
-//! * Where it cannot be done the answer is `EINVAL`, as of a filesystem that knows nothing of holes: programs then take all for data. That
-//!   cannot be said otherwise, for it is the kernel that knows where the file ends. `ENOSYS` would make it say so, but for all files from
-//!   then on: it is kept for the one case in which a program may have been told about holes of the same file before.
-//! * Not before Linux 6.16: until then a page that is on its way to us counts as clean and written, and nothing waits for it.
+//! * Only what is a hole for us is asked for: pages of data that the kernel keeps for reading stay
+//!   where they are.
+//! * Never on a thread that other requests wait for: the kernel returns once WRITE was served for
+//!   each of the pages. It holds the lock of the inode while LSEEK is under way, but none that
+//!   WRITE or READ needs, and there is only one LSEEK of an inode at a time.
+//! * Where it cannot be done the answer is `EINVAL`, as of a filesystem that knows nothing of
+//!   holes: programs then take all for data. That cannot be said otherwise, for it is the kernel
+//!   that knows where the file ends. `ENOSYS` would make it say so, but for all files from then on:
+//!   it is kept for the one case in which a program may have been told about holes of the same file
+//!   before.
+//! * Not before Linux 6.16: until then a page that is on its way to us counts as clean and written,
+//!   and nothing waits for it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,10 +26,11 @@ use std::sync::Arc;
 use super::kernel;
 use super::notify::Notifier;
 use super::ops::{Errno, NodeId, Operations, Result, Sought};
-use crate::backing::Seek;
+use crate::store::Seek;
 use crate::vault::Handle;
 
-/// How often one question is asked again. Each time a hole that was found has turned out to be filled, so that it goes on behind it.
+/// How often one question is asked again. Each time a hole that was found has turned out to be
+/// filled, so that it goes on behind it.
 const TIMES_MAX: usize = 64;
 
 /// What is asked.
@@ -89,10 +97,12 @@ impl Seeker {
         }
     }
 
-    /// Asks the kernel for its pages of `range`, and of what else turns out to matter; then answers. Waits until WRITE was served.
+    /// Asks the kernel for its pages of `range`, and of what else turns out to matter; then
+    /// answers. Waits until WRITE was served.
     ///
     /// # Errors
-    /// Those of the operation; `EINVAL` where the kernel does not send them, or others fill the holes as they are found.
+    /// Those of the operation; `EINVAL` where the kernel does not send them, or others fill the
+    /// holes as they are found.
     pub fn ask_kernel(&self, question: &Question, mut range: Range<u64>) -> Result<u64> {
         let mut sent = 0..0;
         for _ in 0..TIMES_MAX {
@@ -116,7 +126,11 @@ impl Seeker {
         let Some(kernel) = &self.kernel else { return false };
         let from = i64::try_from(range.start).unwrap_or(i64::MAX);
         // 0 is the end of the file, wherever the kernel has it.
-        let len = if range.end > i64::MAX as u64 { 0 } else { i64::try_from(range.end - range.start).unwrap_or(0) };
+        let len = if range.end > i64::MAX as u64 {
+            0
+        } else {
+            i64::try_from(range.end - range.start).unwrap_or(0)
+        };
         match kernel.inval_inode(node, from, len) {
             Ok(()) => true,
             Err(error) => {
@@ -136,6 +150,9 @@ mod tests {
         assert_eq!(Question::new(1, 2, 3, libc::SEEK_SET).unwrap_err(), Errno::EINVAL);
         assert_eq!(Question::new(1, 2, -1, libc::SEEK_DATA).unwrap_err(), Errno::new(libc::ENXIO));
         let question = Question::new(1, 2, 3, libc::SEEK_HOLE).unwrap();
-        assert_eq!((question.node, question.handle, question.offset, question.what), (1, 2, 3, Seek::Hole));
+        assert_eq!(
+            (question.node, question.handle, question.offset, question.what),
+            (1, 2, 3, Seek::Hole)
+        );
     }
 }

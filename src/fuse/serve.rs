@@ -2,9 +2,11 @@
 //!
 //! Rules that hold here
 //! * `fuser` is the transport unless io_uring was asked for and is there.
-//! * `fuser` never mounts or unmounts: it is handed the descriptor of a filesystem that is mounted already.
-//! * All threads read from the one descriptor. Clones of it (`FUSE_DEV_IOC_CLONE`) would each want their replies back on themselves,
-//!   and `fuser` does not tell on which clone a request came; what they save is a spinlock.
+//! * `fuser` never mounts or unmounts: it is handed the descriptor of a filesystem that is mounted
+//!   already.
+//! * All threads read from the one descriptor. Clones of it (`FUSE_DEV_IOC_CLONE`) would each want
+//!   their replies back on themselves, and `fuser` does not tell on which clone a request came;
+//!   what they save is a spinlock.
 
 use std::io;
 use std::mem;
@@ -56,7 +58,8 @@ pub struct ServeOptions {
     pub negative_ttl: Duration,
     /// The kernel collects small writes in its page cache.
     pub writeback: bool,
-    /// The kernel keeps no pages of files, and each read and write of a program comes to us. Mappings can then not be shared.
+    /// The kernel keeps no pages of files, and each read and write of a program comes to us.
+    /// Mappings can then not be shared.
     pub direct_io: bool,
     /// Who decides on what a caller may do.
     pub permissions: Permissions,
@@ -110,7 +113,8 @@ impl ServeOptions {
     }
 }
 
-/// A filesystem that is being served. Dropping it changes nothing: the threads go on until the filesystem is unmounted.
+/// A filesystem that is being served. Dropping it changes nothing: the threads go on until the
+/// filesystem is unmounted.
 #[derive(Debug)]
 pub struct Serving {
     session: Session,
@@ -127,8 +131,8 @@ enum Session {
     Uring(uring::Session),
 }
 
-/// Serves `ops` on the descriptor that [`mount`](super::mount::mount) gave. Returns once the kernel and we have agreed on the terms of
-/// the session, so that the mount can be used.
+/// Serves `ops` on the descriptor that [`mount`](super::mount::mount) gave. Returns once the kernel
+/// and we have agreed on the terms of the session, so that the mount can be used.
 pub fn serve(fd: OwnedFd, ops: Arc<dyn Operations>, options: &ServeOptions) -> io::Result<Serving> {
     let insist = options.transport == Transport::Uring;
     let over_io_uring = options.transport != Transport::Dev
@@ -150,10 +154,17 @@ pub fn serve(fd: OwnedFd, ops: Arc<dyn Operations>, options: &ServeOptions) -> i
     let device = Device::new(fd);
     let mut config = Config::default();
     config.n_threads = Some(options.threads.max(2));
-    // Who may use the mount at all is the kernel's business (allow_other), so fuser's own check lets everybody through.
-    let session = fuser::Session::from_fd(Adapter::new(ops, device.clone(), *options)?, duplicate, SessionACL::All, config)?;
+    // Who may use the mount at all is the kernel's business (allow_other), so fuser's own check
+    // lets everybody through.
+    let session = fuser::Session::from_fd(
+        Adapter::new(ops, device.clone(), *options)?,
+        duplicate,
+        SessionACL::All,
+        config,
+    )?;
     let session = session.spawn()?;
-    // The replies that Adapter forgets keep fuser's descriptor open for ever, unless there was none. This makes it certain.
+    // The replies that Adapter forgets keep fuser's descriptor open for ever, unless there was
+    // none. This makes it certain.
     mem::forget(session.notifier());
     Ok(Serving { session: Session::Dev { session, lent }, device })
 }
@@ -169,16 +180,19 @@ impl Serving {
         matches!(&self.session, Session::Uring(session) if session.over_io_uring())
     }
 
-    /// Waits until the filesystem is unmounted and every request is answered; the operations are dropped before it returns.
+    /// Waits until the filesystem is unmounted and every request is answered; the operations are
+    /// dropped before it returns.
     pub fn join(self) -> io::Result<()> {
         match self.session {
             Session::Uring(session) => session.join(),
             Session::Dev { session, lent } => {
                 let result = session.join();
-                // After an error fuser may have left threads behind that still read from its descriptor; then it stays open.
+                // After an error fuser may have left threads behind that still read from its
+                // descriptor; then it stays open.
                 if result.is_ok() {
-                    // SAFETY: `lent` is open and ours alone: the session that used it has ended with all its threads, and it cannot
-                    // have been closed by fuser, which counts the reference that `serve` forgot.
+                    // SAFETY: `lent` is open and ours alone: the session that used it has ended
+                    // with all its threads, and it cannot have been closed by fuser, which counts
+                    // the reference that `serve` forgot.
                     drop(unsafe { OwnedFd::from_raw_fd(lent) });
                 }
                 result

@@ -1,8 +1,9 @@
 //! A vault as [`Operations`]: call the vault, show what it says.
 //!
 //! Rules that hold here
-//! * With the kernel's writeback cache READ comes on handles that were opened for writing only, and it is the kernel that puts appended
-//!   bytes at the end. So a file is always opened for reading too and never for appending.
+//! * With the kernel's writeback cache READ comes on handles that were opened for writing only, and
+//!   it is the kernel that puts appended bytes at the end. So a file is always opened for reading
+//!   too and never for appending.
 //! * `uid=`, `gid=` and `umask=` change what is shown, never what is stored.
 
 use std::ops::Range;
@@ -13,12 +14,12 @@ use parking_lot::Mutex;
 use super::idle::Usage;
 use super::listed::{self, Listed, Look};
 use super::ops::{
-    AllocateMode, Attr, Caller, Entry, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir, Operations, RenameMode, Result, SetAttr,
-    Sought, XattrMode,
+    AllocateMode, Attr, Caller, Entry, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir,
+    Operations, RenameMode, Result, SetAttr, Sought, XattrMode,
 };
 use super::options::View;
 use super::wire::kind_of_mode;
-use crate::backing::{Kind, Seek, Space};
+use crate::store::{Kind, Seek, Space};
 use crate::vault::{Error, Fallocate, Handle, OpenFlags, SetXattr, Vault};
 
 /// The attribute that SELinux keeps a file's label in.
@@ -61,14 +62,19 @@ impl VaultFs {
         Opened { handle, keep_cache, unknown: alone.filter(|_| !keep_cache), direct }
     }
 
-    /// The flags for the vault, by the first rule above. Where others write too the kernel has no writeback cache, and does not know where a
-    /// file ends.
+    /// The flags for the vault, by the first rule above. Where others write too the kernel has no
+    /// writeback cache, and does not know where a file ends.
     fn flags(&self, request: &OpenRequest) -> OpenFlags {
-        OpenFlags { read: true, append: request.flags.append && self.vault.is_shared(), ..request.flags }
+        OpenFlags {
+            read: true,
+            append: request.flags.append && self.vault.is_shared(),
+            ..request.flags
+        }
     }
 
-    /// `set` as the vault should do it. Where owners are shown as someone they are not, a change of them means nothing and is
-    /// passed over as if it were done, as FAT and NTFS mounts do with `quiet`.
+    /// `set` as the vault should do it. Where owners are shown as someone they are not, a change of
+    /// them means nothing and is passed over as if it were done, as FAT and NTFS mounts do with
+    /// `quiet`.
     fn settable(&self, node: NodeId, set: &SetAttr) -> Result<SetAttr> {
         let mut set = *set;
         if self.view.uid.is_some() {
@@ -78,7 +84,10 @@ impl VaultFs {
             set.gid = None;
         }
         let asked_by_chown = set.kill_suid_sgid && set.size.is_none();
-        if asked_by_chown && (set.uid.is_none() && set.gid.is_none() || self.vault.getattr(node)?.kind == Kind::Dir) {
+        if asked_by_chown
+            && (set.uid.is_none() && set.gid.is_none()
+                || self.vault.getattr(node)?.kind == Kind::Dir)
+        {
             set.kill_suid_sgid = false;
         }
         Ok(set)
@@ -86,15 +95,35 @@ impl VaultFs {
 
     /// An ACL names true owners and bits: where others are shown, there is none.
     fn check_acl(&self, name: &[u8]) -> Result<()> {
-        if name.starts_with(b"system.") && !self.view.is_plain() { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+        if name.starts_with(b"system.") && !self.view.is_plain() {
+            Err(Errno::EOPNOTSUPP)
+        } else {
+            Ok(())
+        }
     }
 
     /// Opens a file that somebody made between the kernel's last look and its CREATE.
-    fn open_existing(&self, parent: NodeId, name: &[u8], request: OpenRequest) -> Result<(Attr, Opened)> {
+    fn open_existing(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        request: OpenRequest,
+    ) -> Result<(Attr, Opened)> {
         let attr = self.vault.lookup(parent, name)?;
-        let opened = if attr.kind == Kind::File { Operations::open(self, attr.node, request) } else { Err(Errno::EEXIST) };
+        let opened = if attr.kind == Kind::File {
+            Operations::open(self, attr.node, request)
+        } else {
+            Err(Errno::EEXIST)
+        };
         match opened {
-            Ok(opened) => Ok((self.show(if request.flags.truncate { self.vault.getattr(attr.node)? } else { attr }), opened)),
+            Ok(opened) => Ok((
+                self.show(if request.flags.truncate {
+                    self.vault.getattr(attr.node)?
+                } else {
+                    attr
+                }),
+                opened,
+            )),
             Err(error) => {
                 self.vault.forget(attr.node, 1);
                 Err(error)
@@ -118,7 +147,11 @@ impl Operations for VaultFs {
 
     fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
         let set = self.settable(node, set)?;
-        let attr = if set == SetAttr::default() { self.used().getattr(node)? } else { self.used().setattr(node, &set)? };
+        let attr = if set == SetAttr::default() {
+            self.used().getattr(node)?
+        } else {
+            self.used().setattr(node, &set)?
+        };
         Ok(self.show(attr))
     }
 
@@ -130,8 +163,17 @@ impl Operations for VaultFs {
         Ok(self.used().readlink(node)?)
     }
 
-    fn mknod(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
-        let kind = kind_of_mode(mode).filter(|kind| !matches!(kind, Kind::Dir | Kind::Symlink)).ok_or(Errno::EINVAL)?;
+    fn mknod(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+    ) -> Result<Attr> {
+        let kind = kind_of_mode(mode)
+            .filter(|kind| !matches!(kind, Kind::Dir | Kind::Symlink))
+            .ok_or(Errno::EINVAL)?;
         Ok(self.show(self.used().mknod(caller, parent, name, kind, mode & 0o7777, rdev)?))
     }
 
@@ -151,7 +193,14 @@ impl Operations for VaultFs {
         Ok(self.show(self.used().symlink(caller, parent, name, target)?))
     }
 
-    fn rename(&self, parent: NodeId, name: &[u8], new_parent: NodeId, new_name: &[u8], mode: RenameMode) -> Result<()> {
+    fn rename(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
         Ok(self.used().rename(parent, name, new_parent, new_name, mode)?)
     }
 
@@ -162,7 +211,8 @@ impl Operations for VaultFs {
     fn open(&self, node: NodeId, request: OpenRequest) -> Result<Opened> {
         let opened = self.used().open_file(node, self.flags(&request))?;
         if request.kill_suid_sgid
-            && let Err(error) = self.used().setattr(node, &SetAttr { kill_suid_sgid: true, ..SetAttr::default() })
+            && let Err(error) =
+                self.used().setattr(node, &SetAttr { kill_suid_sgid: true, ..SetAttr::default() })
         {
             let _ = self.used().release(opened.handle);
             return Err(error.into());
@@ -170,10 +220,19 @@ impl Operations for VaultFs {
         Ok(Self::file(opened))
     }
 
-    fn create(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, request: OpenRequest) -> Result<(Attr, Opened)> {
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        perm: u32,
+        request: OpenRequest,
+    ) -> Result<(Attr, Opened)> {
         match self.used().create_file(caller, parent, name, perm, self.flags(&request)) {
             Ok((attr, opened)) => Ok((self.show(attr), Self::file(opened))),
-            Err(error) if error.errno() == libc::EEXIST && !request.exclusive => self.open_existing(parent, name, request),
+            Err(error) if error.errno() == libc::EEXIST && !request.exclusive => {
+                self.open_existing(parent, name, request)
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -186,10 +245,18 @@ impl Operations for VaultFs {
         Ok(self.used().write(handle, offset, data, kill_suid_sgid)?)
     }
 
-    fn write_pages(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
+    fn write_pages(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_suid_sgid: bool,
+    ) -> Result<()> {
         let end = offset.saturating_add(data.len() as u64);
         loop {
-            let Err(error) = self.write(handle, offset, data, kill_suid_sgid) else { return Ok(()) };
+            let Err(error) = self.write(handle, offset, data, kill_suid_sgid) else {
+                return Ok(());
+            };
             if !self.vault.pages_refused(handle, offset, end, error.get()) {
                 return Err(error);
             }
@@ -221,7 +288,10 @@ impl Operations for VaultFs {
             let is_old = listed::is_old(attr, by_clock) && self.used().has_our_clock(handle);
             Look { attr, with, is_old }
         });
-        Ok(OpenedDir { handle, cache: self.listed.lock().opened(node, handle, look, Instant::now()) })
+        Ok(OpenedDir {
+            handle,
+            cache: self.listed.lock().opened(node, handle, look, Instant::now()),
+        })
     }
 
     fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>> {
@@ -256,7 +326,14 @@ impl Operations for VaultFs {
         Ok(self.vault.space()?)
     }
 
-    fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode, kill_sgid: bool) -> Result<()> {
+    fn setxattr(
+        &self,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        kill_sgid: bool,
+    ) -> Result<()> {
         self.check_acl(name)?;
         let mode = match mode {
             XattrMode::Any => SetXattr::Any,
@@ -272,15 +349,21 @@ impl Operations for VaultFs {
 
     fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
         self.check_acl(name)?;
-        // Where the kernel has SELinux, it answers this itself. Elsewhere `ls -l` asks it of every file, until one says that there is no
-        // such thing here: then it asks for no other file of the mount (coreutils 9.1), which is one request a file.
-        let missing_label = |error: &Error| name == SECURITY_LABEL && error.errno() == libc::ENODATA;
-        self.used().get_xattr(node, name).map_err(|error| if missing_label(&error) { Errno::new(libc::EOPNOTSUPP) } else { error.into() })
+        // Where the kernel has SELinux, it answers this itself. Elsewhere `ls -l` asks it of every
+        // file, until one says that there is no such thing here: then it asks for no other file of
+        // the mount (coreutils 9.1), which is one request a file.
+        let missing_label =
+            |error: &Error| name == SECURITY_LABEL && error.errno() == libc::ENODATA;
+        self.used().get_xattr(node, name).map_err(|error| {
+            if missing_label(&error) { Errno::new(libc::EOPNOTSUPP) } else { error.into() }
+        })
     }
 
     fn listxattr(&self, node: NodeId, privileged: bool) -> Result<Vec<Vec<u8>>> {
         let mut names = self.used().list_xattr(node)?;
-        names.retain(|name| (privileged || !name.starts_with(b"trusted.")) && self.check_acl(name).is_ok());
+        names.retain(|name| {
+            (privileged || !name.starts_with(b"trusted.")) && self.check_acl(name).is_ok()
+        });
         Ok(names)
     }
 
@@ -289,7 +372,14 @@ impl Operations for VaultFs {
         Ok(self.used().remove_xattr(node, name)?)
     }
 
-    fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: AllocateMode, kill_suid_sgid: bool) -> Result<()> {
+    fn fallocate(
+        &self,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: AllocateMode,
+        kill_suid_sgid: bool,
+    ) -> Result<()> {
         if kill_suid_sgid {
             self.used().clear_suid_sgid(handle)?;
         }
@@ -305,7 +395,13 @@ impl Operations for VaultFs {
         Ok(self.used().seek_under_cache(handle, offset, what, sent)?)
     }
 
-    fn copy_file_range(&self, from: FileRange, to: FileRange, len: u64, kill_suid_sgid: bool) -> Result<u64> {
+    fn copy_file_range(
+        &self,
+        from: FileRange,
+        to: FileRange,
+        len: u64,
+        kill_suid_sgid: bool,
+    ) -> Result<u64> {
         if kill_suid_sgid {
             self.used().clear_suid_sgid(to.handle)?;
         }

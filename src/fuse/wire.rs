@@ -1,13 +1,16 @@
 //! Replies and notifications in the bytes of the FUSE protocol, and the device that takes them.
 //!
 //! Rules that hold here
-//! * Structures are those of `include/uapi/linux/fuse.h`, version 7.31 and later, in the byte order of the machine.
-//! * A reply goes out through the open file description on which its request came in: the kernel keeps the requests in flight per
-//!   description. A duplicate made by dup(2) shares it, one made by `FUSE_DEV_IOC_CLONE` does not.
+//! * Structures are those of `include/uapi/linux/fuse.h`, version 7.31 and later, in the byte order
+//!   of the machine.
+//! * A reply goes out through the open file description on which its request came in: the kernel
+//!   keeps the requests in flight per description. A duplicate made by dup(2) shares it, one made
+//!   by `FUSE_DEV_IOC_CLONE` does not.
 //!
-//! Why not the replies of `fuser` 0.18: its `FileAttr` has one number for both the node id and the inode number that `stat` shows,
-//! so hard links would change their number once forgotten, `d_ino` would not match `st_ino`, and a listing could not show an entry
-//! without handing out a node. It also hides whether the kernel still wanted the reply, which is what lookup counts depend on.
+//! Why not the replies of `fuser` 0.18: its `FileAttr` has one number for both the node id and the
+//! inode number that `stat` shows, so hard links would change their number once forgotten, `d_ino`
+//! would not match `st_ino`, and a listing could not show an entry without handing out a node. It
+//! also hides whether the kernel still wanted the reply, which is what lookup counts depend on.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ops::{Attr, Errno};
-use crate::backing::Kind;
+use crate::store::Kind;
 
 /// Length of `struct fuse_out_header`.
 pub const OUT_HEADER: usize = 16;
@@ -80,7 +83,8 @@ fn put_attr(out: &mut Vec<u8>, attr: &Attr) {
     for time in [attr.atime, attr.mtime, attr.ctime] {
         out.extend_from_slice(&time.nanos.to_ne_bytes());
     }
-    // Both the C library and the kernel put major and minor numbers of 12 and 20 bits, which is all there are, into the low word.
+    // Both the C library and the kernel put major and minor numbers of 12 and 20 bits, which is all
+    // there are, into the low word.
     let rdev = attr.rdev as u32;
     let mode = type_bits(attr.kind) | (attr.perm & 0o7777);
     for number in [mode, attr.nlink, attr.uid, attr.gid, rdev, BLOCK_SIZE, 0] {
@@ -99,8 +103,9 @@ pub fn put_entry(out: &mut Vec<u8>, attr: &Attr, entry_ttl: Duration, attr_ttl: 
     put_attr(out, attr);
 }
 
-/// Appends a `struct fuse_entry_out` with node 0: in a reply to LOOKUP "there is no such name", which the kernel remembers for
-/// `ttl`; in a listing "look it up yourself", with `ino` and `mode` as all that is said.
+/// Appends a `struct fuse_entry_out` with node 0: in a reply to LOOKUP "there is no such name",
+/// which the kernel remembers for `ttl`; in a listing "look it up yourself", with `ino` and `mode`
+/// as all that is said.
 pub fn put_no_entry(out: &mut Vec<u8>, ino: u64, mode: u32, ttl: Duration) {
     let start = out.len();
     out.resize(start + ENTRY_OUT, 0);
@@ -151,7 +156,8 @@ impl Device {
         Device(Arc::new(fd))
     }
 
-    /// Answers the request `unique`. `ENOENT` means that the kernel no longer waits: the caller was killed.
+    /// Answers the request `unique`. `ENOENT` means that the kernel no longer waits: the caller was
+    /// killed.
     pub fn reply(&self, unique: u64, payload: &[u8]) -> io::Result<()> {
         self.send(0, unique, &[payload])
     }
@@ -173,7 +179,8 @@ impl Device {
         header[..4].copy_from_slice(&len.to_ne_bytes());
         header[4..8].copy_from_slice(&error.to_ne_bytes());
         header[8..].copy_from_slice(&unique.to_ne_bytes());
-        let slices: Vec<IoSlice<'_>> = std::iter::once(&header[..]).chain(parts.iter().copied()).map(IoSlice::new).collect();
+        let slices: Vec<IoSlice<'_>> =
+            std::iter::once(&header[..]).chain(parts.iter().copied()).map(IoSlice::new).collect();
         rustix::io::writev(&self.0, &slices)?; // a message is taken whole or not at all
         Ok(())
     }
@@ -188,7 +195,7 @@ impl AsFd for Device {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backing::Timestamp;
+    use crate::store::Timestamp;
 
     fn attr() -> Attr {
         Attr {
@@ -229,8 +236,10 @@ mod tests {
     fn a_node_and_its_inode_number_are_two_things_and_old_times_are_whole() {
         let mut out = Vec::new();
         put_entry(&mut out, &attr(), Duration::from_millis(1500), Duration::from_millis(2250));
-        let u64_at = |at: usize| u64::from_ne_bytes(out[at..at + 8].try_into().expect("eight bytes"));
-        let u32_at = |at: usize| u32::from_ne_bytes(out[at..at + 4].try_into().expect("four bytes"));
+        let u64_at =
+            |at: usize| u64::from_ne_bytes(out[at..at + 8].try_into().expect("eight bytes"));
+        let u32_at =
+            |at: usize| u32::from_ne_bytes(out[at..at + 4].try_into().expect("four bytes"));
         assert_eq!((u64_at(0), u64_at(40)), (77, 0x1122_3344));
         assert_eq!((u64_at(16), u32_at(32)), (1, 500_000_000));
         assert_eq!((u64_at(24), u32_at(36)), (2, 250_000_000));
@@ -251,7 +260,15 @@ mod tests {
 
     #[test]
     fn kinds_and_modes_agree() {
-        for kind in [Kind::File, Kind::Dir, Kind::Symlink, Kind::Fifo, Kind::Socket, Kind::BlockDevice, Kind::CharDevice] {
+        for kind in [
+            Kind::File,
+            Kind::Dir,
+            Kind::Symlink,
+            Kind::Fifo,
+            Kind::Socket,
+            Kind::BlockDevice,
+            Kind::CharDevice,
+        ] {
             assert_eq!(kind_of_mode(type_bits(kind) | 0o644), Some(kind));
         }
         assert_eq!(kind_of_mode(0o644), Some(Kind::File));

@@ -1,7 +1,8 @@
-//! The cache of authenticated tables and index blocks, bounded for the whole vault, and how much its changes take until they are committed.
+//! The cache of authenticated tables and index blocks, bounded for the whole vault, and how much
+//! its changes take until they are committed.
 //!
-//! Only committed blocks are in it; what is dirty belongs to its open file. A file's serial number is never used again, so blocks of a
-//! closed file are never found, they only age out.
+//! Only committed blocks are in it; what is dirty belongs to its open file. A file's serial number
+//! is never used again, so blocks of a closed file are never found, they only age out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,16 +1,20 @@
-//! The commit: the one place through which headers, tables and index blocks reach the store, and the one that knows the order.
+//! The commit: the one place through which headers, tables and index blocks reach the store, and
+//! the one that knows the order.
 //!
 //! Rules that hold here
-//! * A file that was never durable, or to which no name leads for certain, is written straight: a crash may leave it unreadable, and no
-//!   program was promised it. What the last committed header refers to is overwritten after all that needs space, and the header last: a
-//!   full store leaves it as it was.
-//! * Of any other file nothing that its last durable header refers to is overwritten before the redo record is durable: fresh bytes,
-//!   `fdatasync`; record, `fdatasync` of the journal; then in place, header last; the checkpoint flushes that later.
+//! * A file that was never durable, or to which no name leads for certain, is written straight: a
+//!   crash may leave it unreadable, and no program was promised it. What the last committed header
+//!   refers to is overwritten after all that needs space, and the header last: a full store leaves
+//!   it as it was.
+//! * Of any other file nothing that its last durable header refers to is overwritten before the
+//!   redo record is durable: fresh bytes, `fdatasync`; record, `fdatasync` of the journal; then in
+//!   place, header last; the checkpoint flushes that later.
 //! * Every deferred write ends by restoring the modification time that the program set or saw.
-//! * A failure latches: the file gives its errno until its last close. A full store is the exception, as long as nothing that the last
-//!   durable header refers to was touched: what is in memory stays, and the next commit tries again; the last one takes what fits (`room.rs`).
-//!   So is that no file could be opened where as many are open as may be; and a share whose head does not open yet, or which is forked: a
-//!   sync tool may have brought the manifest before the slots.
+//! * A failure latches: the file gives its errno until its last close. A full store is the
+//!   exception, as long as nothing that the last durable header refers to was touched: what is in
+//!   memory stays, and the next commit tries again; the last one takes what fits (`room.rs`). So is
+//!   that no file could be opened where as many are open as may be; and a share whose head does not
+//!   open yet, or which is forked: a sync tool may have brought the manifest before the slots.
 //! * The blocks that a record will be applied to are allocated before it is acknowledged.
 
 use std::borrow::Cow;
@@ -22,11 +26,11 @@ use super::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools};
 use super::journal::Journal;
 use super::mtime::now;
 use super::tree::{Chunk, PlannedBlock, Root, plan};
-use crate::backing::{Allocate, File};
 use crate::format::journal::{JournalRecord, Patch, header_hash};
 use crate::format::layout::DATA_START;
 use crate::format::signature::Authorship;
 use crate::format::table::HOLE;
+use crate::store::{Allocate, File};
 
 /// Patches that are written with one call.
 const RUN_MAX: usize = 256;
@@ -34,7 +38,8 @@ const RUN_MAX: usize = 256;
 /// How durable a commit has to be when it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// Ordered, so that a crash leaves the old or the new state of a durable file; a fresh file may wait in the cache.
+    /// Ordered, so that a crash leaves the old or the new state of a durable file; a fresh file may
+    /// wait in the cache.
     Ordered,
     /// On the disk.
     Synced,
@@ -51,7 +56,8 @@ pub(crate) struct Committer<'a> {
 }
 
 impl Committer<'_> {
-    /// Commits `state` of `open`. `path` gives the stored path, `None` where the file has no name any more.
+    /// Commits `state` of `open`. `path` gives the stored path, `None` where the file has no name
+    /// any more.
     pub fn commit(
         &self,
         state: &mut FileState,
@@ -89,10 +95,13 @@ impl Committer<'_> {
     ) -> Inner<()> {
         let file = &open.file;
         if !state.changed {
-            if durability == Durability::Synced && (!state.durable || state.needs_sync || state.mtime_set) {
+            if durability == Durability::Synced
+                && (!state.durable || state.needs_sync || state.mtime_set)
+            {
                 // No replay may set the time of an earlier record again.
                 self.journal.settle(Some(open.inode))?;
-                // What a failed write has left there does not know which segments the header refers to.
+                // What a failed write has left there does not know which segments the header refers
+                // to.
                 drop(state.take_dirty_from(0));
                 state.punch.clear();
                 self.sync_all(state, open, recorded)?;
@@ -100,7 +109,8 @@ impl Committer<'_> {
             return Ok(());
         }
         if !self.tools.keys.signing.may_write() {
-            // The right to write was taken while the file was open: nobody would believe what we sign.
+            // The right to write was taken while the file was open: nobody would believe what we
+            // sign.
             return Err(Fault::Os(libc::EROFS));
         }
         let layout = self.tools.keys.layout;
@@ -120,19 +130,40 @@ impl Committer<'_> {
         let holes = state.holes(&layout);
 
         // The first header of a file that was just made.
-        let is_made = state.committed.is_none() && !state.replaced && state.size == 0 && state.backing_len == 0;
+        let is_made = state.committed.is_none()
+            && !state.replaced
+            && state.size == 0
+            && state.backing_len == 0;
         let made = if is_made && durability == Durability::Ordered { path()? } else { None };
         let path = if state.durable && !state.nameless { path()? } else { None };
         if state.durable && !state.nameless && path.is_none() {
-            // No record can name it, so it is written straight: not before it is durable that its name is gone, which else comes back.
+            // No record can name it, so it is written straight: not before it is durable that its
+            // name is gone, which else comes back.
             self.journal.flush_store()?;
             state.nameless = true;
         }
         match path {
-            Some(path) => self.journaled(state, open, path, &planned.blocks, &header_bytes, cipher_len, &holes, recorded)?,
+            Some(path) => self.journaled(
+                state,
+                open,
+                path,
+                &planned.blocks,
+                &header_bytes,
+                cipher_len,
+                &holes,
+                recorded,
+            )?,
             None => {
                 let mut touched = false;
-                let written = self.straight(state, file, &planned.blocks, &header_bytes, cipher_len, &holes, &mut touched);
+                let written = self.straight(
+                    state,
+                    file,
+                    &planned.blocks,
+                    &header_bytes,
+                    cipher_len,
+                    &holes,
+                    &mut touched,
+                );
                 // What was cut cannot be taken back any more.
                 *recorded |= touched && state.cut;
                 written?;
@@ -151,7 +182,8 @@ impl Committer<'_> {
         Ok(())
     }
 
-    /// Makes what was committed durable, so that whatever changes from here on goes by the journal. A failure latches.
+    /// Makes what was committed durable, so that whatever changes from here on goes by the journal.
+    /// A failure latches.
     pub fn make_durable(&self, state: &mut FileState, open: &OpenFile) -> Inner<()> {
         let flushed = self.sync_all(state, open, &mut false);
         if let Err(fault) = &flushed {
@@ -173,10 +205,16 @@ impl Committer<'_> {
         Ok(())
     }
 
-    /// A flush that failed is not tried again, whatever the error: the kernel tells once of bytes that it has lost, and among them may be
-    /// those of records.
-    fn flush(&self, flush: impl FnOnce() -> std::io::Result<()>, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
-        // A checkpoint, which may come between any two steps of a commit, was perhaps told before; so was the background.
+    /// A flush that failed is not tried again, whatever the error: the kernel tells once of bytes
+    /// that it has lost, and among them may be those of records.
+    fn flush(
+        &self,
+        flush: impl FnOnce() -> std::io::Result<()>,
+        open: &OpenFile,
+        recorded: &mut bool,
+    ) -> Inner<()> {
+        // A checkpoint, which may come between any two steps of a commit, was perhaps told before;
+        // so was the background.
         let flushed = self.journal.flush_all(open.inode, &open.file, flush);
         *recorded |= flushed.is_err();
         flushed
@@ -195,15 +233,25 @@ impl Committer<'_> {
         touched: &mut bool,
     ) -> Inner<()> {
         let layout = self.tools.keys.layout;
-        let (guarded_end, committed_len) = state.committed.as_ref().map_or((0, 0), |c| (c.end, c.len));
-        // First what needs new space: should a full store stop us there, what the committed header refers to is whole.
+        let (guarded_end, committed_len) =
+            state.committed.as_ref().map_or((0, 0), |c| (c.end, c.len));
+        // First what needs new space: should a full store stop us there, what the committed header
+        // refers to is whole.
         let mut guarded: Vec<(u64, &[u8])> = Vec::new();
-        let segments = state
-            .dirty
-            .iter()
-            .flat_map(|(k, chunk)| chunk.pending.iter().map(move |(s, sealed)| (chunk.live[*s], layout.segment_offset(*k, *s), &**sealed)));
-        for (live, offset, bytes) in segments.chain(blocks.iter().map(|block| (block.live, block.offset, &*block.bytes))) {
-            if live || offset < guarded_end { guarded.push((offset, bytes)) } else { file.write_at(bytes, offset)? }
+        let segments = state.dirty.iter().flat_map(|(k, chunk)| {
+            chunk
+                .pending
+                .iter()
+                .map(move |(s, sealed)| (chunk.live[*s], layout.segment_offset(*k, *s), &**sealed))
+        });
+        for (live, offset, bytes) in
+            segments.chain(blocks.iter().map(|block| (block.live, block.offset, &*block.bytes)))
+        {
+            if live || offset < guarded_end {
+                guarded.push((offset, bytes))
+            } else {
+                file.write_at(bytes, offset)?
+            }
         }
         for (offset, bytes) in &guarded {
             // The last segment of a file that grows is longer than the place that it has.
@@ -220,7 +268,8 @@ impl Committer<'_> {
         for (offset, bytes) in guarded {
             file.write_at(bytes, offset)?;
         }
-        // Small data that outgrow the first block: first what may find no space, so that the header that is there stays whole.
+        // Small data that outgrow the first block: first what may find no space, so that the header
+        // that is there stays whole.
         let first = header.len().min(DATA_START as usize);
         if first < header.len() {
             file.write_at(&header[first..], first as u64)?;
@@ -239,9 +288,11 @@ impl Committer<'_> {
         blocks: &[PlannedBlock],
         holes: &[(u64, u64)],
     ) -> Inner<()> {
-        // Blocks that were written may have lengthened the file; the length is set where it can differ.
+        // Blocks that were written may have lengthened the file; the length is set where it can
+        // differ.
         let reached = blocks.iter().map(|b| b.offset + b.bytes.len() as u64).max().unwrap_or(0);
-        let header_end = if state.small.is_some() { cipher_len } else { self.tools.keys.layout.header() as u64 };
+        let header_end =
+            if state.small.is_some() { cipher_len } else { self.tools.keys.layout.header() as u64 };
         if state.backing_len.max(reached).max(header_end) != cipher_len {
             file.set_len(cipher_len)?;
         }
@@ -277,11 +328,13 @@ impl Committer<'_> {
             return Err(Fault::Corrupt("is durable but has no header"));
         };
         if state.freed {
-            // What earlier records write may be free after this commit, and filled again without one.
+            // What earlier records write may be free after this commit, and filled again without
+            // one.
             self.journal.settle(Some(open.inode))?;
         }
         let fresh: usize = blocks.iter().filter(|b| !b.live).map(|b| b.bytes.len()).sum();
-        // Where fresh bytes have to be flushed anyway, fresh blocks go with them; else a few ride in the record, for one flush in all.
+        // Where fresh bytes have to be flushed anyway, fresh blocks go with them; else a few ride
+        // in the record, for one flush in all.
         let flush = state.unsynced || state.needs_sync || fresh > RIDE_MAX;
         let flush_fresh = flush && !state.waits && !self.tools.others_wait;
         let guarded = |b: &PlannedBlock| b.live || b.offset < guarded_end;
@@ -305,18 +358,27 @@ impl Committer<'_> {
         // What is written in place afterwards, and of it what the record has to have.
         let mut places = Vec::new();
         for (k, chunk) in &dirty {
-            places.extend(chunk.pending.iter().map(|(s, sealed)| patch(layout.segment_offset(*k, *s), &**sealed)));
+            places.extend(
+                chunk
+                    .pending
+                    .iter()
+                    .map(|(s, sealed)| patch(layout.segment_offset(*k, *s), &**sealed)),
+            );
         }
         let mut patches = places.clone();
         for block in blocks.iter().filter(|b| guarded(b) || !flush_fresh) {
             places.push(patch(block.offset, &block.bytes));
             if self.shared {
-                // What stands there may be of a daemon that died in a commit, and not the block that this one was made from.
+                // What stands there may be of a daemon that died in a commit, and not the block
+                // that this one was made from.
                 patches.push(patch(block.offset, &block.bytes));
             } else {
-                // The rest of a live block is in the store already, durable or in an earlier record, and whatever a crash makes of writing
-                // the whole block puts the same bytes there again.
-                patches.extend(block.changed.iter().map(|part| patch(block.offset + part.start as u64, &block.bytes[part.clone()])));
+                // The rest of a live block is in the store already, durable or in an earlier
+                // record, and whatever a crash makes of writing the whole block puts the same bytes
+                // there again.
+                patches.extend(block.changed.iter().map(|part| {
+                    patch(block.offset + part.start as u64, &block.bytes[part.clone()])
+                }));
             }
         }
         for all in [&mut places, &mut patches] {
@@ -336,7 +398,8 @@ impl Committer<'_> {
             *recorded = true;
             state.header_under_way = true;
             if self.shared && self.is_overtaken(file, &base).unwrap_or(true) {
-                // The flush of the record may have taken as long as the machine was asleep. Nothing is at its place yet, and nothing will be.
+                // The flush of the record may have taken as long as the machine was asleep. Nothing
+                // is at its place yet, and nothing will be.
                 self.journal.applied(ticket);
                 return Err(Fault::Os(libc::ESTALE));
             }
@@ -345,7 +408,11 @@ impl Committer<'_> {
                 let mut rest = &places[..];
                 while let Some(first) = rest.first() {
                     let mut end = first.offset;
-                    let run = rest.iter().take(RUN_MAX).take_while(|p| (p.offset == end, end += p.bytes.len() as u64).0).count();
+                    let run = rest
+                        .iter()
+                        .take(RUN_MAX)
+                        .take_while(|p| (p.offset == end, end += p.bytes.len() as u64).0)
+                        .count();
                     let slices: Vec<&[u8]> = rest[..run].iter().map(|p| &*p.bytes).collect();
                     let written: usize = slices.iter().map(|s| s.len()).sum();
                     file.write_vectored_at(&slices, first.offset)?;
@@ -355,8 +422,11 @@ impl Committer<'_> {
                 self.finish_in_place(state, file, cipher_len, blocks, holes)
             };
             let mut applied = apply();
-            if applied.as_ref().is_err_and(|fault| is_no_space(fault.errno())) && self.journal.give_space() {
-                // A store may want a block even to fill one that was allocated; the journal has some that it does not need.
+            if applied.as_ref().is_err_and(|fault| is_no_space(fault.errno()))
+                && self.journal.give_space()
+            {
+                // A store may want a block even to fill one that was allocated; the journal has
+                // some that it does not need.
                 applied = apply();
             }
             match &applied {
@@ -378,21 +448,33 @@ impl Committer<'_> {
         Ok(header_hash(&bytes[..read]) != *base)
     }
 
-    /// Reserves the blocks of what rides in the record for places that are fresh: in place it may need no new space.
-    fn allocate(&self, state: &FileState, file: &dyn File, blocks: &[PlannedBlock], header: &[u8], flush_fresh: bool) -> Inner<()> {
+    /// Reserves the blocks of what rides in the record for places that are fresh: in place it may
+    /// need no new space.
+    fn allocate(
+        &self,
+        state: &FileState,
+        file: &dyn File,
+        blocks: &[PlannedBlock],
+        header: &[u8],
+        flush_fresh: bool,
+    ) -> Inner<()> {
         let committed_len = state.committed.as_ref().map_or(0, |c| c.len);
         let mut fresh: Vec<(u64, u64)> = vec![(0, header.len() as u64)];
         for (k, chunk) in &state.dirty {
             for (s, sealed) in &chunk.pending {
-                let (from, len) = (self.tools.keys.layout.segment_offset(*k, *s), sealed.len() as u64);
-                // The last segment of a file that grows is live, and yet longer than the place that it has.
+                let (from, len) =
+                    (self.tools.keys.layout.segment_offset(*k, *s), sealed.len() as u64);
+                // The last segment of a file that grows is live, and yet longer than the place that
+                // it has.
                 if !chunk.live[*s] || from + len > committed_len {
                     fresh.push((from, len));
                 }
             }
         }
         if !flush_fresh {
-            fresh.extend(blocks.iter().filter(|b| !b.live).map(|b| (b.offset, b.bytes.len() as u64)));
+            fresh.extend(
+                blocks.iter().filter(|b| !b.live).map(|b| (b.offset, b.bytes.len() as u64)),
+            );
         }
         fresh.sort_unstable();
         // Where little lies between two places one call serves both.
@@ -403,9 +485,12 @@ impl Committer<'_> {
                 _ => runs.push((from, from + len)),
             }
         }
-        // The blocks of the header are there, unless small data have outgrown them, or stand where the table of a large file would, had it
-        // not been a hole.
-        let is_there = |end: u64| end <= DATA_START || state.root.chunks == 0 && end <= committed_len.next_multiple_of(DATA_START);
+        // The blocks of the header are there, unless small data have outgrown them, or stand where
+        // the table of a large file would, had it not been a hole.
+        let is_there = |end: u64| {
+            end <= DATA_START
+                || state.root.chunks == 0 && end <= committed_len.next_multiple_of(DATA_START)
+        };
         for (from, end) in runs.into_iter().filter(|(from, end)| *from > 0 || !is_there(*end)) {
             reserve(file, from, end - from)?;
         }
@@ -435,7 +520,11 @@ impl Committer<'_> {
         state.rewritten = false;
         state.committed = Some(Committed {
             hash: header_hash(&header[..self.tools.keys.layout.header()]),
-            end: if state.small.is_some() { cipher_len } else { self.tools.keys.layout.header() as u64 },
+            end: if state.small.is_some() {
+                cipher_len
+            } else {
+                self.tools.keys.layout.header() as u64
+            },
             len: cipher_len,
             size: state.size,
         });
@@ -446,7 +535,11 @@ impl Committer<'_> {
             if chunk.table.is_hole() || k >= root.chunks {
                 self.tools.cache.drop_chunk(state.serial, k);
             } else {
-                self.tools.cache.put_chunk(state.serial, k, Arc::new(Chunk { table: chunk.table, key: chunk.key }));
+                self.tools.cache.put_chunk(
+                    state.serial,
+                    k,
+                    Arc::new(Chunk { table: chunk.table, key: chunk.key }),
+                );
             }
         }
         state.header_under_way = false;

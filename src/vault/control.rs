@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::error::{Fault, Inner};
-use crate::backing::{Access, Dir, DirEntry, RenameMode};
 use crate::crypto::Random;
+use crate::store::{Access, Dir, DirEntry, RenameMode};
 
 /// What is wrong where a control file holds more than any of its kind.
 pub(crate) const CONTROL_TOO_LARGE: &str = "has a control file that is too large";
@@ -26,8 +26,14 @@ pub(crate) fn read_control(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Op
     Ok(Some(bytes))
 }
 
-/// Writes a control file under a temporary name, flushes it and renames it into its place: it is there whole or not at all.
-pub(crate) fn write_control(dir: &dyn Dir, random: &dyn Random, name: &[u8], bytes: &[u8]) -> Inner<()> {
+/// Writes a control file under a temporary name, flushes it and renames it into its place: it is
+/// there whole or not at all.
+pub(crate) fn write_control(
+    dir: &dyn Dir,
+    random: &dyn Random,
+    name: &[u8],
+    bytes: &[u8],
+) -> Inner<()> {
     let mut suffix = [0; 6];
     random.fill(&mut suffix);
     let hex: String = suffix.iter().map(|b| format!("{b:02x}")).collect();
@@ -49,8 +55,8 @@ pub(crate) fn write_control(dir: &dyn Dir, random: &dyn Random, name: &[u8], byt
 /// Bytes of names that are read of a directory at a time.
 pub(crate) const LISTED: usize = 1 << 16;
 
-/// The entries of a directory, of which only those that were read last are in memory: the storage host chooses how many there are. After an
-/// error there are no more.
+/// The entries of a directory, of which only those that were read last are in memory: the storage
+/// host chooses how many there are. After an error there are no more.
 pub(crate) struct Entries {
     dir: Option<Arc<dyn Dir>>,
     cookie: i64,

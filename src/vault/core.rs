@@ -21,16 +21,17 @@ use super::open_files::{Open, Shared};
 use super::together::Names;
 use super::trust::Trust;
 use super::types::{Attr, Handle, NodeId, ROOT};
-use crate::backing::{Dir, Kind, Stat};
 use crate::crypto::Random;
 use crate::format::name::DIRECTORY_RECORD;
 use crate::format::record::{self, DirectoryRecord, RecordKind};
+use crate::store::{Dir, Kind, Stat};
 
 /// Of a directory whose record names another place.
 const MOVED: &str = "is a directory that was moved here by somebody without the key";
 /// Directory handles of the store that are kept open.
 const DIRS_MAX: usize = 512;
-/// Directories below each other that are followed: where the store moves them about, what is remembered of it may go in a circle.
+/// Directories below each other that are followed: where the store moves them about, what is
+/// remembered of it may go in a circle.
 pub(crate) const DEPTH_MAX: usize = 1 << 16;
 
 /// Inodes of which a size is remembered that does not follow from the ciphertext's length.
@@ -51,17 +52,20 @@ pub(crate) struct Core {
     dirs: Mutex<LruCache<NodeId, Arc<dyn Dir>>>,
     pub files: Mutex<HashMap<NodeId, Shared>>,
     pub handles: RwLock<HashMap<Handle, Open>>,
-    /// Inodes whose ciphertext is longer than their authenticated size makes it: that length, and the size.
+    /// Inodes whose ciphertext is longer than their authenticated size makes it: that length, and
+    /// the size.
     pub sizes: Mutex<LruCache<(u64, u64), (u64, u64)>>,
     pub(super) next_handle: AtomicU64,
     /// Calls of [`Core::write`].
     pub(super) writes: AtomicU64,
-    /// Names: taken for reading by what adds or removes one name, for writing by what must see a directory stand still.
+    /// Names: taken for reading by what adds or removes one name, for writing by what must see a
+    /// directory stand still.
     pub names: Names,
     /// Directories that have another name for a moment.
     pub away: super::sharing::Away,
-    /// Stored paths: held for reading by a commit from the moment it puts a path into a journal record until the record is applied, for
-    /// writing by what changes a path. Taken after a file's lock, and no file's lock is taken while it is held for writing.
+    /// Stored paths: held for reading by a commit from the moment it puts a path into a journal
+    /// record until the record is applied, for writing by what changes a path. Taken after a file's
+    /// lock, and no file's lock is taken while it is held for writing.
     pub paths: RwLock<()>,
     /// Long names of which sync tools have made conflict copies.
     pub long_copies: super::copies::LongCopies,
@@ -171,21 +175,30 @@ impl Core {
     /// Stored path of a node, for errors and logs: it tells nothing in plain.
     pub fn shown_path(&self, node: NodeId) -> PathBuf {
         let path = self.nodes.stored_path(node).unwrap_or_else(|| b"(unlinked)".to_vec());
-        PathBuf::from(std::ffi::OsString::from_vec(if path.is_empty() { b".".to_vec() } else { path }))
+        PathBuf::from(std::ffi::OsString::from_vec(if path.is_empty() {
+            b".".to_vec()
+        } else {
+            path
+        }))
     }
 
     pub fn check_writable(&self) -> Inner<()> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Fault::Os(libc::ESHUTDOWN));
         }
-        if self.read_only || !self.keys.signing.may_write() { Err(Fault::Os(libc::EROFS)) } else { Ok(()) }
+        if self.read_only || !self.keys.signing.may_write() {
+            Err(Fault::Os(libc::EROFS))
+        } else {
+            Ok(())
+        }
     }
 
     // ---- directories
 
     /// An open handle of the store for a directory.
     pub fn dir(&self, node: NodeId) -> Inner<Arc<dyn Dir>> {
-        // Up to the nearest one that is open, and down again: depth is somebody else's choice and must not be that of our stack.
+        // Up to the nearest one that is open, and down again: depth is somebody else's choice and
+        // must not be that of our stack.
         let (mut at, mut below) = (node, Vec::new());
         let mut dir = loop {
             if at == ROOT {
@@ -201,8 +214,9 @@ impl Core {
             below.push((at, link.stored));
             at = link.parent;
         };
-        // Of a long way, which the table cannot hold, the end and some places at even distances are kept: whoever goes up from there, as the
-        // removal of a deep tree does, then opens each directory a second time at the most.
+        // Of a long way, which the table cannot hold, the end and some places at even distances are
+        // kept: whoever goes up from there, as the removal of a deep tree does, then opens each
+        // directory a second time at the most.
         let distance = below.len().div_ceil(DIRS_MAX / 2);
         while let Some((node, stored)) = below.pop() {
             dir = dir.open_dir(&stored)?;
@@ -238,7 +252,8 @@ impl Core {
         self.dirs.lock().clear();
     }
 
-    /// Id of a directory: the recorded one where it has been renamed, else the one that follows from its place.
+    /// Id of a directory: the recorded one where it has been renamed, else the one that follows
+    /// from its place.
     pub fn directory_id(&self, node: NodeId) -> Inner<DirectoryId> {
         if let Some(id) = self.nodes.directory(node) {
             return Ok(id);
@@ -250,7 +265,9 @@ impl Core {
         self.check_boundary(&*dir, &*parent.dir, &parent.id, &place)?;
         let id = match parent.identify(&*dir, &link.stored, &link.name) {
             // Another daemon has renamed it since we looked it up here.
-            Err(Fault::Corrupt(MOVED)) if self.shared && !self.stands_at(node, &link) => return Err(Fault::Os(libc::ESTALE)),
+            Err(Fault::Corrupt(MOVED)) if self.shared && !self.stands_at(node, &link) => {
+                return Err(Fault::Os(libc::ESTALE));
+            }
             identified => identified?.1,
         };
         self.nodes.set_directory(node, Some(id));
@@ -264,7 +281,12 @@ impl Core {
     }
 
     /// Id of the directory `dir` that stands at (`parent`, `name`), and its record if it has one.
-    pub fn identify(&self, dir: &dyn Dir, parent: &DirectoryId, name: &[u8]) -> Inner<(DirectoryId, Option<DirectoryRecord>)> {
+    pub fn identify(
+        &self,
+        dir: &dyn Dir,
+        parent: &DirectoryId,
+        name: &[u8],
+    ) -> Inner<(DirectoryId, Option<DirectoryRecord>)> {
         let Some(bytes) = read_control(dir, DIRECTORY_RECORD, 4096)? else {
             return Ok((self.keys.derived_directory(parent, name), None));
         };
@@ -278,7 +300,8 @@ impl Core {
 
     // ---- attributes
 
-    /// Attributes of an object of the store as node `node`. `ESTALE` where the caller caches another size of this node.
+    /// Attributes of an object of the store as node `node`. `ESTALE` where the caller caches
+    /// another size of this node.
     pub fn attr(&self, node: NodeId, stat: &Stat, dir: Option<(&dyn Dir, &[u8])>) -> Inner<Attr> {
         let mut attr = Attr {
             node,
@@ -315,7 +338,9 @@ impl Core {
                         attr.mtime = mtime;
                         attr.ctime = attr.ctime.max(mtime);
                     }
-                } else if self.caller_caches && !self.nodes.tell_size(node, attr.size, attr.mtime)? {
+                } else if self.caller_caches
+                    && !self.nodes.tell_size(node, attr.size, attr.mtime)?
+                {
                     return Err(self.check_size(node, dir));
                 }
             }
@@ -325,14 +350,15 @@ impl Core {
         Ok(attr)
     }
 
-    /// Where an answer would tell another size of a file than the kernel caches: retires the node, unless `stat` was only from before a
-    /// commit. The caller looks once more in both cases.
+    /// Where an answer would tell another size of a file than the kernel caches: retires the node,
+    /// unless `stat` was only from before a commit. The caller looks once more in both cases.
     fn check_size(&self, node: NodeId, place: Option<(&dyn Dir, &[u8])>) -> Fault {
         let files = self.files.lock();
         let told = || {
             let (dir, stored) = place?;
             let stat = dir.stat(stored).ok()?;
-            let len = self.journal.overlaid_stat((stat.dev, stat.ino)).map_or(stat.size, |(len, _)| len);
+            let len =
+                self.journal.overlaid_stat((stat.dev, stat.ino)).map_or(stat.size, |(len, _)| len);
             self.nodes.tell_size(node, self.shown_size((stat.dev, stat.ino), len), stat.mtime).ok()
         };
         if !files.contains_key(&node) && told() != Some(true) {
@@ -349,7 +375,8 @@ impl Core {
         }
     }
 
-    /// Plain size of a link from the length of its text; one that overflows into a control file tells it inside.
+    /// Plain size of a link from the length of its text; one that overflows into a control file
+    /// tells it inside.
     fn symlink_size(&self, stat: &Stat, dir: Option<(&dyn Dir, &[u8])>) -> u64 {
         if stat.size == super::symlink::overflow_text_len(self.keys.signed())
             && let Some((dir, stored)) = dir
@@ -360,7 +387,8 @@ impl Core {
         record::link_target_len(stat.size, self.keys.signed())
     }
 
-    /// `stat` of a node by one of its names; where it has none any more by its open file, or as it was with the last.
+    /// `stat` of a node by one of its names; where it has none any more by its open file, or as it
+    /// was with the last.
     pub fn stat(&self, node: NodeId) -> Inner<Attr> {
         if node == ROOT {
             return self.attr(node, &self.root.stat_self()?, None);
@@ -371,8 +399,12 @@ impl Core {
                 let is_retired = || self.caller_caches && self.nodes.cached(node).is_err();
                 let stat = match dir.stat(&link.stored) {
                     Ok(stat) if self.nodes.is(node, &stat) => stat,
-                    // Another daemon, or another program in the store, may have given it another name.
-                    other if (other.is_ok() || is_gone(&other)) && self.nodes.kind(node)? == Kind::File => {
+                    // Another daemon, or another program in the store, may have given it another
+                    // name.
+                    other
+                        if (other.is_ok() || is_gone(&other))
+                            && self.nodes.kind(node)? == Kind::File =>
+                    {
                         let open = self.files.lock().get(&node).map(|s| s.file.clone());
                         return match (open, other) {
                             (Some(open), _) => self.attr(node, &open.file.stat()?, None),
@@ -381,9 +413,18 @@ impl Core {
                             (None, _) => Err(Fault::Os(libc::ESTALE)),
                         };
                     }
-                    other if self.shared && (other.is_ok() || is_gone(&other)) => return Err(Fault::Os(libc::ESTALE)),
-                    // Another directory has taken its place, a moment ago; who lists it goes on with what he has.
-                    Ok(_) => return self.attr(node, &self.listed_dir(node).ok_or(Fault::Os(libc::ESTALE))?.stat_self()?, None),
+                    other if self.shared && (other.is_ok() || is_gone(&other)) => {
+                        return Err(Fault::Os(libc::ESTALE));
+                    }
+                    // Another directory has taken its place, a moment ago; who lists it goes on
+                    // with what he has.
+                    Ok(_) => {
+                        return self.attr(
+                            node,
+                            &self.listed_dir(node).ok_or(Fault::Os(libc::ESTALE))?.stat_self()?,
+                            None,
+                        );
+                    }
                     Err(e) => return Err(e.into()),
                 };
                 match self.attr(node, &stat, Some((&*dir, &link.stored))) {
@@ -399,7 +440,10 @@ impl Core {
                 match open {
                     Some(open) => self.attr(node, &open.file.stat()?, None),
                     None if self.nodes.link(node).is_ok() => Err(fault),
-                    None => match (self.known_dir(node).or_else(|| self.listed_dir(node)), self.nodes.last_stat(node)) {
+                    None => match (
+                        self.known_dir(node).or_else(|| self.listed_dir(node)),
+                        self.nodes.last_stat(node),
+                    ) {
                         (Some(dir), _) => self.attr(node, &dir.stat_self()?, None),
                         (None, Some(last)) => self.attr(node, &last, None),
                         (None, None) => Err(fault),

@@ -1,8 +1,9 @@
 //! Entries: looking up, making, linking and removing them.
 //!
 //! Rules that hold here
-//! * A directory is removed, or renamed over, only when it holds nothing but control files, checked while no name can change; it is moved
-//!   away under a control name first, so that nobody ever sees it without its record.
+//! * A directory is removed, or renamed over, only when it holds nothing but control files, checked
+//!   while no name can change; it is moved away under a control name first, so that nobody ever
+//!   sees it without its record.
 
 use super::control::entries;
 use super::core::Core;
@@ -13,10 +14,10 @@ use super::junction::holds_share;
 use super::open_files::Open;
 use super::together::NamesRead;
 use super::types::{Attr, Caller, Handle, NodeId, OpenFlags, RenameMode};
-use crate::backing::{Dir, Kind, Stat};
 use crate::format::header::Hint;
 use crate::format::name::{LONG, StoredName, is_control};
 use crate::format::record::OVERFLOW;
+use crate::store::{Dir, Kind, Stat};
 
 impl Core {
     pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Inner<Attr> {
@@ -29,8 +30,8 @@ impl Core {
         folder.seen(&stat, &stored, name)
     }
 
-    /// Gives what was just made to the caller, as a local filesystem would: it belongs to him, and to his group unless the directory is
-    /// set-group-id.
+    /// Gives what was just made to the caller, as a local filesystem would: it belongs to him, and
+    /// to his group unless the directory is set-group-id.
     fn give(&self, folder: &Folder, stored: &[u8], caller: &Caller, stat: Stat) -> Inner<Stat> {
         if !self.is_root_user {
             return Ok(stat);
@@ -41,7 +42,8 @@ impl Core {
             return Ok(stat);
         }
         match folder.dir.chown(stored, Some(caller.uid), Some(gid)) {
-            // exFAT has no owners, and root is nobody on many a server: it stays ours, as it would without kithfs, and nobody runs it as us.
+            // exFAT has no owners, and root is nobody on many a server: it stays ours, as it would
+            // without kithfs, and nobody runs it as us.
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
                 if stat.perm & 0o6000 != 0 && stat.kind != Kind::Symlink {
                     folder.dir.chmod(stored, stat.perm & 0o1777)?;
@@ -57,8 +59,8 @@ impl Core {
         Ok(folder.dir.stat(stored)?)
     }
 
-    /// [`Folder::tidy`] once an entry is gone, by who has held `names` for that: another daemon may be about to make an entry of the name, for
-    /// which it has found the sidecar.
+    /// [`Folder::tidy`] once an entry is gone, by who has held `names` for that: another daemon may
+    /// be about to make an entry of the name, for which it has found the sidecar.
     fn tidy(&self, names: NamesRead<'_>, folder: &Folder, stored: &[u8]) {
         if !self.shared || stored.first() != Some(&LONG) {
             return folder.tidy(stored);
@@ -67,12 +69,20 @@ impl Core {
         match self.names.write() {
             Ok(_alone) => folder.tidy(stored),
             // It is found by the next entry of the name, or by a check.
-            Err(fault) => tracing::warn!(errno = fault.errno(), "what was sealed as a name is left behind"),
+            Err(fault) => {
+                tracing::warn!(errno = fault.errno(), "what was sealed as a name is left behind")
+            }
         }
     }
 
     /// Makes an entry by `make`, which is told its stored name.
-    fn make(&self, caller: &Caller, parent: NodeId, name: &[u8], make: impl FnOnce(&Folder, &[u8]) -> Inner<()>) -> Inner<Attr> {
+    fn make(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        make: impl FnOnce(&Folder, &[u8]) -> Inner<()>,
+    ) -> Inner<Attr> {
         self.check_writable()?;
         let _names = self.names.read()?;
         let folder = self.folder(parent)?;
@@ -102,7 +112,15 @@ impl Core {
         })
     }
 
-    pub fn mknod(&self, caller: &Caller, parent: NodeId, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> Inner<Attr> {
+    pub fn mknod(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        kind: Kind,
+        perm: u32,
+        rdev: u64,
+    ) -> Inner<Attr> {
         match kind {
             Kind::File => {
                 let flags = OpenFlags { write: true, ..OpenFlags::default() };
@@ -112,11 +130,16 @@ impl Core {
             }
             Kind::Dir | Kind::Symlink => Err(Fault::Os(libc::EINVAL)),
             _ => self.make(caller, parent, name, |folder, stored| {
-                let made = folder.dir.mknod(stored, kind, folder.masked(caller, perm & 0o7777), rdev);
-                // exfat-fuse makes an empty file where a FIFO was asked for, and then it fails. No file of ours is empty in the store.
+                let made =
+                    folder.dir.mknod(stored, kind, folder.masked(caller, perm & 0o7777), rdev);
+                // exfat-fuse makes an empty file where a FIFO was asked for, and then it fails. No
+                // file of ours is empty in the store.
                 let is_no_file = |e: &std::io::Error| {
                     e.raw_os_error() != Some(libc::EEXIST)
-                        && folder.dir.stat(stored).is_ok_and(|stat| stat.kind == Kind::File && stat.size == 0)
+                        && folder
+                            .dir
+                            .stat(stored)
+                            .is_ok_and(|stat| stat.kind == Kind::File && stat.size == 0)
                 };
                 if made.as_ref().is_err_and(is_no_file) {
                     let _ = folder.dir.unlink(stored);
@@ -126,7 +149,13 @@ impl Core {
         }
     }
 
-    pub fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Inner<Attr> {
+    pub fn symlink(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        target: &[u8],
+    ) -> Inner<Attr> {
         self.make(caller, parent, name, |folder, stored| {
             if folder.dir.stat(stored).is_ok() {
                 return Err(Fault::Os(libc::EEXIST));
@@ -139,7 +168,8 @@ impl Core {
                 text = self.seal_aside(target)?;
                 made = folder.dir.symlink(stored, &text);
             }
-            // A store that reports a failure may have made it all the same, and fail again when it is asked.
+            // A store that reports a failure may have made it all the same, and fail again when it
+            // is asked.
             let is_absent = || match folder.dir.readlink(stored) {
                 Ok(there) => there != text,
                 Err(e) => e.raw_os_error() == Some(libc::ENOENT),
@@ -151,7 +181,14 @@ impl Core {
         })
     }
 
-    pub fn create_file(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, flags: OpenFlags) -> Inner<(Attr, Handle)> {
+    pub fn create_file(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        perm: u32,
+        flags: OpenFlags,
+    ) -> Inner<(Attr, Handle)> {
         self.check_writable()?;
         let names = self.names.read()?;
         let folder = self.folder(parent)?;
@@ -176,11 +213,14 @@ impl Core {
                 }
             };
         }
-        // The table of open files is held while the node is entered: a lookup must not find the file before it is known to be open.
+        // The table of open files is held while the node is entered: a lookup must not find the
+        // file before it is known to be open.
         let mut files = self.files.lock();
         let node = loop {
             let node = self.nodes.seen(&stat, folder.link(stored.entry(), name));
-            if !self.caller_caches || self.nodes.tell_size(node, 0, stat.mtime).is_ok_and(|agrees| agrees) {
+            if !self.caller_caches
+                || self.nodes.tell_size(node, 0, stat.mtime).is_ok_and(|agrees| agrees)
+            {
                 break node;
             }
             // A removed file had this inode number, and the kernel may still cache it.
@@ -188,7 +228,14 @@ impl Core {
             self.nodes.forget_unsent(node);
         };
         let hint = Hint { directory: folder.id, name: name.to_vec() };
-        let open = OpenFile::fresh(node, file, (stat.dev, stat.ino), &self.tools(), self.next_serial(), hint);
+        let open = OpenFile::fresh(
+            node,
+            file,
+            (stat.dev, stat.ino),
+            &self.tools(),
+            self.next_serial(),
+            hint,
+        );
         self.insert_open(&mut files, node, open.clone(), flags);
         drop(files);
         if self.shared
@@ -198,7 +245,8 @@ impl Core {
             self.nodes.forget(node, 1);
             return Err(fault);
         }
-        // An empty file has a header from the beginning: should the daemon die, a file that nobody wrote to yet is empty and not broken.
+        // An empty file has a header from the beginning: should the daemon die, a file that nobody
+        // wrote to yet is empty and not broken.
         if let Err(fault) = self.commit(&open, super::commit::Durability::Ordered)
             && is_no_space(fault.errno())
         {
@@ -212,8 +260,9 @@ impl Core {
         if !flags.write {
             self.unguard(&open);
         }
-        // Its time is that of the header: were it that of the name, which is there before the directory has its own, the kernel would see
-        // another one at the first write, and send it when the file is closed (see `backing/os/attr.rs`).
+        // Its time is that of the header: were it that of the name, which is there before the
+        // directory has its own, the kernel would see another one at the first write, and send it
+        // when the file is closed (see `store/os/attr.rs`).
         let stat = match open.file.stat() {
             Ok(stat) => stat,
             Err(e) => {
@@ -251,8 +300,8 @@ impl Core {
         let stat = folder.dir.stat(stored.entry())?;
         let first = dir.stat(&from.stored)?;
         if (first.dev, first.ino) != (stat.dev, stat.ino) && !self.shared {
-            // Over sftp the two names show as two inodes. Each would be opened as a file of its own, and what is written by way of the one
-            // be taken for damage by way of the other.
+            // Over sftp the two names show as two inodes. Each would be opened as a file of its
+            // own, and what is written by way of the one be taken for damage by way of the other.
             folder.dir.unlink(stored.entry())?;
             folder.tidy(stored.entry());
             return Err(Fault::Os(libc::EOPNOTSUPP));
@@ -303,7 +352,11 @@ impl Core {
 
     /// What the journal holds for a file goes to its place before its path changes.
     pub(super) fn settle(&self, stat: &Stat) -> Inner<()> {
-        if stat.kind == Kind::File { self.journal.settle(Some((stat.dev, stat.ino))) } else { Ok(()) }
+        if stat.kind == Kind::File {
+            self.journal.settle(Some((stat.dev, stat.ino)))
+        } else {
+            Ok(())
+        }
     }
 
     /// True where a directory of the store holds nothing but control files.

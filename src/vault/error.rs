@@ -1,13 +1,14 @@
 //! What can go wrong in a vault, with operation and path.
 //!
-//! Inside the room a [`Fault`] travels: it is small and costs nothing on the paths that fail all the time (a lookup that finds nothing).
-//! The public methods turn it into an [`Error`], which names the operation and the stored path.
+//! Inside the room a [`Fault`] travels: it is small and costs nothing on the paths that fail all
+//! the time (a lookup that finds nothing). The public methods turn it into an [`Error`], which
+//! names the operation and the stored path.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::format::FormatError;
-use crate::sharing::{PublicIdentity, RosterError};
+use crate::roster::{PublicIdentity, RosterError};
 
 /// Who holds a vault's lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +87,8 @@ pub enum Error {
         /// Why.
         source: RosterError,
     },
-    /// Members were removed from a share, and not from all shares within it: the same call once more goes on with those.
+    /// Members were removed from a share, and not from all shares within it: the same call once
+    /// more goes on with those.
     #[error("remove members: they are still in shares within: {}", left.iter().map(|(path, why)| format!("{} ({why})", path.display())).collect::<Vec<_>>().join(", "))]
     LeftWithin {
         /// Stored path of each, and why.
@@ -178,7 +180,8 @@ impl Fault {
         }
     }
 
-    /// With operation and path. What cannot be authenticated is worth a line in the log, by its stored path.
+    /// With operation and path. What cannot be authenticated is worth a line in the log, by its
+    /// stored path.
     pub fn at(self, op: &'static str, path: impl FnOnce() -> PathBuf) -> Error {
         match self {
             Fault::Io(source) => Error::Io { op, path: path(), source },
@@ -198,8 +201,8 @@ impl Fault {
     }
 }
 
-/// Whether an errno says that the store has no room: it is full, a quota is used up, or the daemon may make no file as long. What was not
-/// written may be tried again.
+/// Whether an errno says that the store has no room: it is full, a quota is used up, or the daemon
+/// may make no file as long. What was not written may be tried again.
 pub(crate) fn is_no_space(errno: i32) -> bool {
     matches!(errno, libc::ENOSPC | libc::EDQUOT | libc::EFBIG)
 }

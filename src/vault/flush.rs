@@ -1,12 +1,14 @@
 //! What the background flushes of files that stay open.
 //!
 //! Rules that hold here
-//! * A file that was never durable is committed straight to its places, which a crash in the middle leaves unreadable as a whole. That is
-//!   fair to a copy of a second, and not to a recording of hours: so what stays open is made durable once, and goes by the journal from
-//!   then on.
-//! * The bulk is flushed before the file is locked: who writes to it does not wait for a slow disk, nor does the commit of another file.
-//! * A flush that fails is told as any other: the file gives the error until it is closed. The kernel tells one of two flushes that are
-//!   under way at the same time: a commit or a checkpoint, which may be the other one, waits for this one when its own is done.
+//! * A file that was never durable is committed straight to its places, which a crash in the middle
+//!   leaves unreadable as a whole. That is fair to a copy of a second, and not to a recording of
+//!   hours: so what stays open is made durable once, and goes by the journal from then on.
+//! * The bulk is flushed before the file is locked: who writes to it does not wait for a slow disk,
+//!   nor does the commit of another file.
+//! * A flush that fails is told as any other: the file gives the error until it is closed. The
+//!   kernel tells one of two flushes that are under way at the same time: a commit or a checkpoint,
+//!   which may be the other one, waits for this one when its own is done.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,9 +36,12 @@ impl FileState {
         if self.nameless || self.latched.is_some() || is_between {
             Due::Nothing
         } else if !self.durable {
-            let is_old = self.committed.is_some() && self.straight_since.is_some_and(|since| since.elapsed() >= age * 2);
+            let is_old = self.committed.is_some()
+                && self.straight_since.is_some_and(|since| since.elapsed() >= age * 2);
             if is_old { Due::Durable } else { Due::Nothing }
-        } else if self.unsynced && self.dirty_since.is_some_and(|since| since.elapsed() >= age / 4 * 3) {
+        } else if self.unsynced
+            && self.dirty_since.is_some_and(|since| since.elapsed() >= age / 4 * 3)
+        {
             Due::Bytes
         } else {
             Due::Nothing
@@ -45,15 +50,17 @@ impl FileState {
 }
 
 impl Core {
-    /// Flushes every open file in which fresh bytes have waited for most of `age`, after which they are committed, and makes those durable
-    /// that have been committed without a flush for twice `age`.
+    /// Flushes every open file in which fresh bytes have waited for most of `age`, after which they
+    /// are committed, and makes those durable that have been committed without a flush for twice
+    /// `age`.
     pub fn flush_due(&self, age: Duration) {
         if self.read_only || self.shared {
             return; // where others have the vault open too, a file is taken for durable at its first commit
         }
         let files: Vec<_> = self.files.lock().values().map(|shared| shared.file.clone()).collect();
         for open in files {
-            let due = open.state.try_read_for(TURN).map_or(Due::Nothing, |state| state.flush_due(age));
+            let due =
+                open.state.try_read_for(TURN).map_or(Due::Nothing, |state| state.flush_due(age));
             if due == Due::Nothing || self.closed.load(Ordering::Acquire) || !self.has_name(&open) {
                 continue;
             }
@@ -64,7 +71,8 @@ impl Core {
     }
 
     fn flush_open(&self, open: &Arc<OpenFile>, due: Due, age: Duration) -> Result<(), Fault> {
-        // Twice where the rest is flushed with the file locked: while the first one takes its seconds, more comes.
+        // Twice where the rest is flushed with the file locked: while the first one takes its
+        // seconds, more comes.
         let times = if due == Due::Durable { 2 } else { 1 };
         let flush = || (0..times).try_for_each(|_| open.file.sync_data());
         if let Err(e) = self.journal.flush(open.inode, &open.file, flush) {

@@ -2,13 +2,17 @@
 //!
 //! Rules that hold here
 //! * A long name's sidecar is durable before its entry is there, and goes after it.
-//! * Whoever lists a directory and whoever looks a name up follow one rule, so that each entry is found under the name that it is shown
-//!   with, and nothing else is. An entry claims up to three names, one after the other, until it has one: what was sealed, with a sync tool's
-//!   suffix; if its epoch is not the current one, that with the epoch's number; its stored name. Of those that claim a name as their first
-//!   one the first has it, in the order of [`ShareKeys::claims`]; if there are none, the first of those that claim it as their second one,
-//!   then the one that claims it as its third. What gets none is told of as what cannot be read is.
-//! * A name that was taken from its entry here goes to no other that claims it, as long as the vault is open; see [`super::vacated`].
-//! * What is sealed under the current epoch's key and has no suffix is the first to claim its name, which costs nothing to know.
+//! * Whoever lists a directory and whoever looks a name up follow one rule, so that each entry is
+//!   found under the name that it is shown with, and nothing else is. An entry claims up to three
+//!   names, one after the other, until it has one: what was sealed, with a sync tool's suffix; if
+//!   its epoch is not the current one, that with the epoch's number; its stored name. Of those that
+//!   claim a name as their first one the first has it, in the order of [`ShareKeys::claims`]; if
+//!   there are none, the first of those that claim it as their second one, then the one that claims
+//!   it as its third. What gets none is told of as what cannot be read is.
+//! * A name that was taken from its entry here goes to no other that claims it, as long as the
+//!   vault is open; see [`super::vacated`].
+//! * What is sealed under the current epoch's key and has no suffix is the first to claim its name,
+//!   which costs nothing to know.
 
 use std::sync::Arc;
 
@@ -19,9 +23,9 @@ use super::keys::{DirectoryId, ShareKeys};
 use super::names::{Said, Sealed, split_epoch};
 use super::nodes::Link;
 use super::types::{Attr, NodeId, ROOT};
-use crate::backing::{Dir, Kind, Stat};
 use crate::format::name::{Decoded, NAME_MAX, StoredName, is_valid, may_be_sealed, without_suffix};
 use crate::format::record::{DirectoryRecord, RecordKind};
+use crate::store::{Dir, Kind, Stat};
 
 /// What is wrong with a directory that stands nowhere.
 pub(super) const LOST_DIRECTORY: &str = "has lost its long name, on which depends what is in it";
@@ -96,7 +100,8 @@ impl Folder<'_> {
         self.core.vacated.has(&self.id, name)
     }
 
-    /// The entry that had `name` is gone from it: no other one gets the name, for whoever took it away may be about to make one of his own.
+    /// The entry that had `name` is gone from it: no other one gets the name, for whoever took it
+    /// away may be about to make one of his own.
     pub(super) fn vacate(&self, name: &[u8]) {
         if !matches!(self.found_besides(name), Ok(None)) {
             self.core.vacated.note(&self.id, name);
@@ -107,14 +112,26 @@ impl Folder<'_> {
     fn there(&self, stored: &[u8]) -> Inner<Option<Stat>> {
         match self.dir.stat(stored) {
             Ok(stat) => Ok(Some(stat)),
-            // The last three: of a name that this store can give to nothing. After anything else nobody knows whose the name is.
-            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENAMETOOLONG | libc::EINVAL | libc::EILSEQ)) => Ok(None),
+            // The last three: of a name that this store can give to nothing. After anything else
+            // nobody knows whose the name is.
+            Err(e)
+                if matches!(
+                    e.raw_os_error(),
+                    Some(libc::ENOENT | libc::ENAMETOOLONG | libc::EINVAL | libc::EILSEQ)
+                ) =>
+            {
+                Ok(None)
+            }
             Err(e) => Err(e.into()),
         }
     }
 
     /// The first of the entries that is there; of `known` that is certain.
-    fn first_there(&self, entries: impl IntoIterator<Item = Vec<u8>>, known: Option<&[u8]>) -> Inner<Found> {
+    fn first_there(
+        &self,
+        entries: impl IntoIterator<Item = Vec<u8>>,
+        known: Option<&[u8]>,
+    ) -> Inner<Found> {
         for entry in entries {
             if known == Some(&*entry) {
                 return Ok(Some((entry, None)));
@@ -135,7 +152,9 @@ impl Folder<'_> {
 
     /// The entry that has `name` as its second one, if none has it as its first.
     fn has_second(&self, name: &[u8], known: Option<&[u8]>) -> Inner<Found> {
-        let Some((plain, claims)) = self.keys().second_claims(&self.id, name) else { return Ok(None) };
+        let Some((plain, claims)) = self.keys().second_claims(&self.id, name) else {
+            return Ok(None);
+        };
         if self.is_vacated(name) {
             return Ok(None);
         }
@@ -182,8 +201,9 @@ impl Folder<'_> {
         Ok(self.found_besides(name)?.is_some())
     }
 
-    /// The name that says where the entry `stored` stands, which is shown as `name`: without the suffix of a conflict copy, because the tool
-    /// copied what was sealed for the place of the original. The stored name where the name is lost.
+    /// The name that says where the entry `stored` stands, which is shown as `name`: without the
+    /// suffix of a conflict copy, because the tool copied what was sealed for the place of the
+    /// original. The stored name where the name is lost.
     pub(super) fn place_name(&self, stored: &[u8], name: &[u8]) -> Inner<Vec<u8>> {
         Ok(self.known_place(stored, name)?.unwrap_or_else(|| stored.to_vec()))
     }
@@ -195,8 +215,13 @@ impl Folder<'_> {
             // Its hash says whether it is the name, which need not be read then.
             let entry = without_suffix(stored);
             let unnumbered = split_epoch(name).map(|(plain, _)| plain);
-            let plain = [Some(name), unnumbered].into_iter().flatten().filter_map(|name| name.strip_suffix(&**suffix));
-            if let Some(plain) = plain.into_iter().find(|plain| self.keys().is_long_entry(&self.id, entry, plain)) {
+            let plain = [Some(name), unnumbered]
+                .into_iter()
+                .flatten()
+                .filter_map(|name| name.strip_suffix(&**suffix));
+            if let Some(plain) =
+                plain.into_iter().find(|plain| self.keys().is_long_entry(&self.id, entry, plain))
+            {
                 return Ok(Some(plain.to_vec()));
             }
         }
@@ -207,20 +232,28 @@ impl Folder<'_> {
         })
     }
 
-    /// Place, id and record of the directory `inside` that stands here as `stored` and is shown as `name`.
-    pub(super) fn identify(&self, inside: &dyn Dir, stored: &[u8], name: &[u8]) -> Inner<(Vec<u8>, DirectoryId, Option<DirectoryRecord>)> {
+    /// Place, id and record of the directory `inside` that stands here as `stored` and is shown as
+    /// `name`.
+    pub(super) fn identify(
+        &self,
+        inside: &dyn Dir,
+        stored: &[u8],
+        name: &[u8],
+    ) -> Inner<(Vec<u8>, DirectoryId, Option<DirectoryRecord>)> {
         let known = self.known_place(stored, name)?;
         let is_lost = known.is_none();
         let place = known.unwrap_or_else(|| stored.to_vec());
         let (id, record) = self.core.identify(inside, &self.id, &place)?;
         if is_lost && record.is_none() {
-            // What is made in it under an id that follows from what is left of the name could not be read once the name is there again.
+            // What is made in it under an id that follows from what is left of the name could not
+            // be read once the name is there again.
             return Err(Fault::Corrupt(LOST_DIRECTORY));
         }
         Ok((place, id, record))
     }
 
-    /// Whether another entry than `stored`, which need not be there, has the place `place`: what leads to that is its own.
+    /// Whether another entry than `stored`, which need not be there, has the place `place`: what
+    /// leads to that is its own.
     pub(super) fn is_place_of_another(&self, stored: &[u8], place: &[u8]) -> Inner<bool> {
         let whole = self.keys().place_entries(&self.id, place);
         Ok(self.first_there(whole.filter(|entry| entry != stored), None)?.is_some())
@@ -238,7 +271,12 @@ impl Folder<'_> {
             {
                 return Ok(());
             }
-            let sealed = self.core.keys.seal_record(RecordKind::Name, &self.sidecar_bound(hash), name, &*self.core.random);
+            let sealed = self.core.keys.seal_record(
+                RecordKind::Name,
+                &self.sidecar_bound(hash),
+                name,
+                &*self.core.random,
+            );
             write_control(&*self.dir, &*self.core.random, sidecar, &sealed)?;
             self.dir.sync()?;
         }
@@ -247,18 +285,31 @@ impl Folder<'_> {
 
     pub(super) fn read_sidecar(&self, sidecar: &[u8], hash: &[u8; 32]) -> Inner<Option<Vec<u8>>> {
         let Some(bytes) = read_control(&*self.dir, sidecar, SIDECAR_MAX)? else { return Ok(None) };
-        let name = self.core.keys.open_record(RecordKind::Name, &self.sidecar_bound(hash), &bytes)?.to_vec();
-        if is_valid(&name) { Ok(Some(name)) } else { Err(Fault::Corrupt("has a sealed name that none can have")) }
+        let name = self
+            .core
+            .keys
+            .open_record(RecordKind::Name, &self.sidecar_bound(hash), &bytes)?
+            .to_vec();
+        if is_valid(&name) {
+            Ok(Some(name))
+        } else {
+            Err(Fault::Corrupt("has a sealed name that none can have"))
+        }
     }
 
-    /// Removes the sidecar of a long name whose entry is gone, unless a conflict copy of the entry has its name from it. Nobody else makes an
-    /// entry of that name meanwhile.
+    /// Removes the sidecar of a long name whose entry is gone, unless a conflict copy of the entry
+    /// has its name from it. Nobody else makes an entry of that name meanwhile.
     pub(super) fn tidy(&self, stored: &[u8]) {
-        let Decoded::Long { sidecar, suffix, .. } = self.core.keys.names(&self.id).decode(stored) else { return };
+        let Decoded::Long { sidecar, suffix, .. } = self.core.keys.names(&self.id).decode(stored)
+        else {
+            return;
+        };
         let entry = &stored[..stored.len() - suffix.len()];
         let tidied = (|| {
             let is_copy = !suffix.is_empty();
-            let has_copies = || self.core.long_copies.are_there((self.node, self.id), &*self.dir, entry, is_copy);
+            let has_copies = || {
+                self.core.long_copies.are_there((self.node, self.id), &*self.dir, entry, is_copy)
+            };
             // The entry: of which this was a copy, or which somebody has made anew.
             if self.there(entry)?.is_some() || has_copies()? {
                 return Ok(());
@@ -274,8 +325,8 @@ impl Folder<'_> {
         }
     }
 
-    /// The name with which the entry `stored` is shown; `None` for control files, for what is not a name of this directory, and where other
-    /// entries have all names that it claims.
+    /// The name with which the entry `stored` is shown; `None` for control files, for what is not a
+    /// name of this directory, and where other entries have all names that it claims.
     pub fn decode(&self, stored: &[u8]) -> Inner<Option<Vec<u8>>> {
         match self.read(stored)? {
             Some(said) => self.shown(stored, &said),
@@ -302,15 +353,19 @@ impl Folder<'_> {
         }
     }
 
-    /// The name with which the entry `stored`, which is there and says `said`, is shown; `None` where others have all that it claims.
+    /// The name with which the entry `stored`, which is there and says `said`, is shown; `None`
+    /// where others have all that it claims.
     pub(super) fn shown(&self, stored: &[u8], said: &Said) -> Inner<Option<Vec<u8>>> {
         if let Said::Name(sealed) = said
             && let Some(name) = self.sealed_name(stored, sealed)?
         {
             return Ok(Some(name));
         }
-        let is_free = || -> Inner<bool> { Ok(self.has_first(stored, None)?.is_none() && self.has_second(stored, None)?.is_none()) };
-        Ok((stored.len() <= NAME_MAX && !self.is_vacated(stored) && is_free()?).then(|| stored.to_vec()))
+        let is_free = || -> Inner<bool> {
+            Ok(self.has_first(stored, None)?.is_none() && self.has_second(stored, None)?.is_none())
+        };
+        Ok((stored.len() <= NAME_MAX && !self.is_vacated(stored) && is_free()?)
+            .then(|| stored.to_vec()))
     }
 
     /// The first or second name of an entry, whichever it has.
@@ -319,11 +374,14 @@ impl Folder<'_> {
         // A conflict copy of a long name may have no room for its suffix.
         let Some(name) = sealed.name() else { return Ok(None) };
         // Nothing claims it before the first.
-        if sealed.older.is_none() && sealed.suffix.is_empty() || is_it(self.has_first(&name, Some(stored))?) {
+        if sealed.older.is_none() && sealed.suffix.is_empty()
+            || is_it(self.has_first(&name, Some(stored))?)
+        {
             return Ok(Some(name));
         }
         let Some(beside) = sealed.beside() else { return Ok(None) };
-        let has = self.has_first(&beside, None)?.is_none() && is_it(self.has_second(&beside, Some(stored))?);
+        let has = self.has_first(&beside, None)?.is_none()
+            && is_it(self.has_second(&beside, Some(stored))?);
         Ok(has.then_some(beside))
     }
 
@@ -336,8 +394,11 @@ impl Folder<'_> {
         loop {
             let node = self.core.nodes.seen(&stat, self.link(stored, name));
             match self.core.attr(node, &stat, Some((&*self.dir, stored))) {
-                // The node is retired, and the object gets a new one; or the file has been committed since it was looked at.
-                Err(Fault::Os(libc::ESTALE)) if stat.kind == Kind::File => self.core.nodes.forget_unsent(node),
+                // The node is retired, and the object gets a new one; or the file has been
+                // committed since it was looked at.
+                Err(Fault::Os(libc::ESTALE)) if stat.kind == Kind::File => {
+                    self.core.nodes.forget_unsent(node)
+                }
                 other => return other,
             }
             stat = self.dir.stat(stored)?;
@@ -355,7 +416,8 @@ impl Folder<'_> {
 }
 
 impl Core {
-    /// A directory of the store whose id is known, for whoever walks the store without nodes: names can be encoded, decoded and prepared.
+    /// A directory of the store whose id is known, for whoever walks the store without nodes: names
+    /// can be encoded, decoded and prepared.
     pub fn folder_at(&self, dir: Arc<dyn Dir>, id: DirectoryId) -> Folder<'_> {
         Folder { core: self, node: ROOT, dir, id }
     }

@@ -12,14 +12,15 @@ use super::file::{FileState, OpenFile};
 use super::open_files::Open;
 use super::seal::Ready;
 use super::types::{Attr, Fallocate, Handle, NodeId, OpenFlags, Opened, SetAttr, Sought};
-use crate::backing::{Allocate, Kind, Seek, SetTime};
 use crate::format::layout::SIZE_MAX;
+use crate::store::{Allocate, Kind, Seek, SetTime};
 
 /// Bytes that `copy_range` holds in plain text at a time.
 const COPY_PART: usize = 1 << 20;
 
-/// Lengths of ciphertext of which the store is asked at once whether it can hold them. Found out by a commit it would be too late: the
-/// program has been told that all is well, and nothing more could be committed.
+/// Lengths of ciphertext of which the store is asked at once whether it can hold them. Found out by
+/// a commit it would be too late: the program has been told that all is well, and nothing more
+/// could be committed.
 const LARGE: u64 = 1 << 40;
 
 /// Bytes after which a write looks whether a commit is due.
@@ -31,8 +32,8 @@ const STREAM: usize = 128 << 10;
 /// What the kernel asks for at a time, whatever the end of the file.
 const PAGE: u64 = 4096;
 
-/// Punched bytes of an open file with which a commit gives the space back at once; less waits for the next commit, which costs a flush:
-/// what digs many small holes would pay that for each.
+/// Punched bytes of an open file with which a commit gives the space back at once; less waits for
+/// the next commit, which costs a flush: what digs many small holes would pay that for each.
 const PUNCH_PENDING: u64 = 1 << 20;
 
 impl Core {
@@ -57,8 +58,12 @@ impl Core {
         }
         let alone = self.files.lock().get(&node).is_some_and(|s| s.handles == 1);
         let cached = self.nodes.cached(node).ok();
-        let keep_cache =
-            !flags.truncate && !self.shared && (!alone || cached.zip(file.cached()).is_some_and(|(cached, now)| cached.has_pages_of(&now)));
+        let keep_cache = !flags.truncate
+            && !self.shared
+            && (!alone
+                || cached
+                    .zip(file.cached())
+                    .is_some_and(|(cached, now)| cached.has_pages_of(&now)));
         let (alone, void) = {
             let state = file.state.read();
             (alone.then_some(state.size), state.void)
@@ -68,12 +73,14 @@ impl Core {
         Ok(Opened { handle, keep_cache, alone, direct })
     }
 
-    /// Whether the kernel is to hold back nothing of what is written by somebody who opens a file now.
+    /// Whether the kernel is to hold back nothing of what is written by somebody who opens a file
+    /// now.
     pub fn is_direct(&self, flags: OpenFlags) -> bool {
         flags.write && self.caller_caches && !self.shared && self.is_low()
     }
 
-    /// Notes the authenticated size of a file whose ciphertext is longer than that size makes it: the next lookup tells it.
+    /// Notes the authenticated size of a file whose ciphertext is longer than that size makes it:
+    /// the next lookup tells it.
     pub fn note_size(&self, open: &OpenFile) {
         let state = open.state.read();
         if !state.changed && self.shown_size(open.inode, state.backing_len) != state.size {
@@ -100,8 +107,16 @@ impl Core {
         Ok(read)
     }
 
-    pub fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Inner<()> {
-        let Open::File { file: open, flags, direct } = self.handle(handle)? else { return Err(Fault::Os(libc::EISDIR)) };
+    pub fn write(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_suid_sgid: bool,
+    ) -> Inner<()> {
+        let Open::File { file: open, flags, direct } = self.handle(handle)? else {
+            return Err(Fault::Os(libc::EISDIR));
+        };
         self.check_writable()?;
         self.writes.fetch_add(1, Ordering::Relaxed);
         if kill_suid_sgid {
@@ -112,7 +127,8 @@ impl Core {
         let ahead = if flags.append { &[] } else { data };
         let at = |i: usize| offset.saturating_add((i * WRITE_PART) as u64);
         let seal = |(i, part)| Ready::seal(&tools, &open.file_id, at(i), part);
-        let mut ready = ahead.chunks(WRITE_PART).enumerate().map(seal).collect::<Vec<Ready>>().into_iter();
+        let mut ready =
+            ahead.chunks(WRITE_PART).enumerate().map(seal).collect::<Vec<Ready>>().into_iter();
         let low = self.is_low(); // which looks at the table of open files: not with a file locked
         let mut state = open.state.write();
         let mut offset = if flags.append { state.size } else { offset };
@@ -129,9 +145,16 @@ impl Core {
                 // A commit failed for want of space and may do so again: nothing more is taken in.
                 self.commit_state(&open, &mut state, Durability::Ordered)?;
             }
-            let written = state.write_ready(&*open.file, &tools, offset, part, ready.next().unwrap_or_default());
+            let written = state.write_ready(
+                &*open.file,
+                &tools,
+                offset,
+                part,
+                ready.next().unwrap_or_default(),
+            );
             let vault_is_full = state.count(&tools);
-            let written = written.and_then(|()| if low { self.reserve_tables(&open, &mut state) } else { Ok(()) });
+            let written = written
+                .and_then(|()| if low { self.reserve_tables(&open, &mut state) } else { Ok(()) });
             if let Err(fault) = written {
                 self.note_refusal(&fault);
                 if is_no_space(fault.errno()) && state.latched.is_none() {
@@ -159,7 +182,8 @@ impl Core {
         let streams = state.durable && state.unsynced && data.len() >= STREAM;
         drop(state);
         if streams {
-            // The next commit flushes these bytes before it goes on. A disk that has them by then is not waited for.
+            // The next commit flushes these bytes before it goes on. A disk that has them by then
+            // is not waited for.
             let from = self.keys.layout.cipher_len(offset - data.len() as u64);
             open.file.begin_flush(from, self.keys.layout.cipher_len(offset).saturating_sub(from));
         }
@@ -169,7 +193,8 @@ impl Core {
     pub fn flush(&self, handle: Handle) -> Inner<()> {
         let (open, flags) = self.file_handle(handle)?;
         if flags.write && !self.read_only && self.has_name(&open) {
-            // Who closes a file asks for the last time whether all went well; of what the last close finds nobody is told.
+            // Who closes a file asks for the last time whether all went well; of what the last
+            // close finds nobody is told.
             let mut state = open.state.write();
             state.settle_mtime();
             self.commit_state(&open, &mut state, Durability::Ordered)?;
@@ -225,7 +250,8 @@ impl Core {
             return Err(Fault::Os(libc::EFBIG));
         }
         if state.void {
-            // Longer than nothing, the file is one of zeros, as if the program had found none and had made it: see docs/DURABILITY.md.
+            // Longer than nothing, the file is one of zeros, as if the program had found none and
+            // had made it: see docs/DURABILITY.md.
             tracing::warn!(path = %self.shown_path(open.node).display(), size, "a file that was never committed was truncated: it begins anew");
             state.void = false;
             if let Err(fault) = self.throw_away(open, state) {
@@ -248,7 +274,8 @@ impl Core {
         let longer = state.shorten(&*open.file, &self.tools(), size)?;
         let committed = self.commit_state(open, state, Durability::Ordered);
         if committed.is_err() && state.latched.is_none() {
-            // Left as it is, the next write would fill places to which the durable header refers, and growth would bring old bytes back.
+            // Left as it is, the next write would fill places to which the durable header refers,
+            // and growth would bring old bytes back.
             state.restore(&*open.file, &self.tools(), longer);
         }
         committed
@@ -256,9 +283,11 @@ impl Core {
 
     /// Throws the contents of an open file away.
     fn throw_away(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
-        // What the journal has for the file goes to its place first: no replay may take the file back to it.
+        // What the journal has for the file goes to its place first: no replay may take the file
+        // back to it.
         self.journal.settle(Some(open.inode))?;
-        // Nothing of the old contents is promised to anybody any more: straight, and only then is the space free.
+        // Nothing of the old contents is promised to anybody any more: straight, and only then is
+        // the space free.
         state.discard(self.next_serial());
         let committed = self.commit_state(open, state, Durability::Ordered);
         match &committed {
@@ -268,7 +297,8 @@ impl Core {
         committed
     }
 
-    /// Fails where the store cannot hold a file of this size. What it gets longer by is a tail that no header knows.
+    /// Fails where the store cannot hold a file of this size. What it gets longer by is a tail that
+    /// no header knows.
     fn make_room(&self, open: &OpenFile, state: &mut FileState, size: u64) -> Inner<()> {
         if size > SIZE_MAX {
             return Err(Fault::Os(libc::EFBIG));
@@ -289,17 +319,25 @@ impl Core {
             self.note_cut(node, was, fault); // it has the new size, and the kernel goes on with the old one
         }
         match changed {
-            Err(fault) if self.is_late_time(node, set) && matches!(fault.errno(), libc::ESTALE | libc::ENOENT) => {
-                let now = self.nodes.link(node).ok().and_then(|link| self.dir(link.parent).ok()?.stat(&link.stored).ok());
+            Err(fault)
+                if self.is_late_time(node, set)
+                    && matches!(fault.errno(), libc::ESTALE | libc::ENOENT) =>
+            {
+                let now = self
+                    .nodes
+                    .link(node)
+                    .ok()
+                    .and_then(|link| self.dir(link.parent).ok()?.stat(&link.stored).ok());
                 Ok(self.nodes.attr_of_lost(node, set, now.as_ref()))
             }
             other => other,
         }
     }
 
-    /// Whether this may be the time of the last cached write, which the kernel sends when it lets go of a file. Its node may be retired or
-    /// without a name by then, and the time concerns nothing any more. The kernel would keep an error for the next `syncfs`, whose caller has
-    /// no part in it.
+    /// Whether this may be the time of the last cached write, which the kernel sends when it lets
+    /// go of a file. Its node may be retired or without a name by then, and the time concerns
+    /// nothing any more. The kernel would keep an error for the next `syncfs`, whose caller has no
+    /// part in it.
     fn is_late_time(&self, node: NodeId, set: &SetAttr) -> bool {
         let is_time_alone = *set == SetAttr { mtime: set.mtime, ..SetAttr::default() };
         let is_file = self.nodes.kind(node).map_or(true, |kind| kind == Kind::File);
@@ -310,7 +348,11 @@ impl Core {
     fn set_attributes(&self, node: NodeId, set: &SetAttr, was: &mut Option<u64>) -> Inner<Attr> {
         if let Some(size) = set.size {
             if self.nodes.kind(node)? != Kind::File {
-                return Err(Fault::Os(if self.nodes.kind(node)? == Kind::Dir { libc::EISDIR } else { libc::EINVAL }));
+                return Err(Fault::Os(if self.nodes.kind(node)? == Kind::Dir {
+                    libc::EISDIR
+                } else {
+                    libc::EINVAL
+                }));
             }
             let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
             let open = self.acquire(node, flags)?;
@@ -358,7 +400,8 @@ impl Core {
             match (&open, &link) {
                 (Some(open), _) => {
                     if set.atime != SetTime::Omit || times && !open.state.read().changed {
-                        // A program sets both times; the kernel, for its cached writes, the one of modification. No replay may undo it.
+                        // A program sets both times; the kernel, for its cached writes, the one of
+                        // modification. No replay may undo it.
                         self.journal.settle(Some(open.inode))?;
                     }
                     if owner {
@@ -374,14 +417,16 @@ impl Core {
                             state.mtime.note(&*open.file, set.mtime)
                         })();
                         if timed.is_err() && self.caller_caches {
-                            // An fsync in the kernel ends with this, and the daemon does not hear of it: what it would find out about the
-                            // contents, the next write must be told.
+                            // An fsync in the kernel ends with this, and the daemon does not hear
+                            // of it: what it would find out about the contents, the next write must
+                            // be told.
                             let _ = self.commit_state(open, &mut state, Durability::Ordered);
                         }
                         timed?;
                     }
                     let mut state = open.state.write();
-                    // The kernel sets the time of its cached writes before each fsync: that alone is no reason for a second flush.
+                    // The kernel sets the time of its cached writes before each fsync: that alone
+                    // is no reason for a second flush.
                     state.mtime_set |= set.mtime != SetTime::Omit;
                     state.needs_sync |= owner || set.perm.is_some() || set.atime != SetTime::Omit;
                 }
@@ -395,9 +440,14 @@ impl Core {
                     if times {
                         let stat = stat?;
                         self.journal.settle(Some((stat.dev, stat.ino)))?;
-                        // After a rename or a link the kernel sends the time of modification only because that of the inode has changed.
+                        // After a rename or a link the kernel sends the time of modification only
+                        // because that of the inode has changed.
                         let same = SetAttr { mtime: SetTime::At(stat.mtime), ..SetAttr::default() };
-                        if self.caller_caches && *set == same && stat.kind == Kind::File && self.nodes.is(node, &stat) {
+                        if self.caller_caches
+                            && *set == same
+                            && stat.kind == Kind::File
+                            && self.nodes.is(node, &stat)
+                        {
                             return self.attr(node, &stat, Some((&*dir, &link.stored)));
                         }
                     }
@@ -411,15 +461,19 @@ impl Core {
                         dir.set_times(&link.stored, set.atime, set.mtime)?;
                     }
                 }
-                // The kernel sets the time of what was written when it lets go of it, also where nobody can open it any more. The error
-                // would be kept for the next `syncfs`, which then fails for nothing that is lost.
-                (None, Err(_)) if !owner && set.perm.is_none() && self.nodes.last_stat(node).is_some() => {}
+                // The kernel sets the time of what was written when it lets go of it, also where
+                // nobody can open it any more. The error would be kept for the next `syncfs`, which
+                // then fails for nothing that is lost.
+                (None, Err(_))
+                    if !owner && set.perm.is_none() && self.nodes.last_stat(node).is_some() => {}
                 (None, Err(fault)) => return Err(Fault::Os(fault.errno())),
             }
         }
         match open {
             // Who keeps the times asks for none, and this is on the way of each fsync.
-            Some(open) if self.caller_caches && set.mtime != SetTime::Omit => self.attr(node, &open.file.stat_but_times()?, None),
+            Some(open) if self.caller_caches && set.mtime != SetTime::Omit => {
+                self.attr(node, &open.file.stat_but_times()?, None)
+            }
             _ => self.stat(node),
         }
     }
@@ -432,7 +486,13 @@ impl Core {
         open.state.read().seek(&*open.file, &self.tools(), offset, what)
     }
 
-    pub fn seek_under_cache(&self, handle: Handle, offset: u64, what: Seek, sent: &Range<u64>) -> Inner<Sought> {
+    pub fn seek_under_cache(
+        &self,
+        handle: Handle,
+        offset: u64,
+        what: Seek,
+        sent: &Range<u64>,
+    ) -> Inner<Sought> {
         let (open, _) = self.file_handle(handle)?;
         let has_writers = self.files.lock().get(&open.node).is_some_and(|s| s.writers > 0);
         // Where others write too, nothing is held back.
@@ -444,7 +504,8 @@ impl Core {
             Err(Fault::Os(libc::ENXIO)) => Ok(None),
             found => found.map(Some),
         };
-        // The hole that the answer hangs on; beyond the end that we know of there may be more than we know.
+        // The hole that the answer hangs on; beyond the end that we know of there may be more than
+        // we know.
         let hole = match what {
             Seek::Data => offset..seek(offset, Seek::Data)?.unwrap_or(u64::MAX),
             Seek::Hole => {
@@ -472,7 +533,8 @@ impl Core {
         if len == 0 {
             return Err(Fault::Os(libc::EINVAL));
         }
-        let end = offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Fault::Os(libc::EFBIG))?;
+        let end =
+            offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Fault::Os(libc::EFBIG))?;
         let mut state = open.state.write();
         state.check_latched()?;
         state.check_refused(u64::MAX)?;
@@ -504,7 +566,13 @@ impl Core {
         Ok(())
     }
 
-    fn punch(&self, open: &OpenFile, state: &mut FileState, mut offset: u64, end: u64) -> Inner<()> {
+    fn punch(
+        &self,
+        open: &OpenFile,
+        state: &mut FileState,
+        mut offset: u64,
+        end: u64,
+    ) -> Inner<()> {
         loop {
             offset = state.punch(&*open.file, &self.tools(), offset, end)?;
             if offset >= end {
@@ -514,7 +582,14 @@ impl Core {
         }
     }
 
-    pub fn copy_range(&self, from: Handle, from_offset: u64, to: Handle, to_offset: u64, len: u64) -> Inner<u64> {
+    pub fn copy_range(
+        &self,
+        from: Handle,
+        from_offset: u64,
+        to: Handle,
+        to_offset: u64,
+        len: u64,
+    ) -> Inner<u64> {
         let mut buf = zeroize::Zeroizing::new(vec![0; COPY_PART.min(len as usize)]);
         let mut done = 0;
         while done < len {
@@ -534,7 +609,9 @@ impl Core {
     }
 
     pub fn sync_dir(&self, handle: Handle) -> Inner<()> {
-        let Open::Dir { dir, .. } = self.handle(handle)? else { return Err(Fault::Os(libc::ENOTDIR)) };
+        let Open::Dir { dir, .. } = self.handle(handle)? else {
+            return Err(Fault::Os(libc::ENOTDIR));
+        };
         if self.read_only {
             return Ok(());
         }
@@ -542,7 +619,8 @@ impl Core {
     }
 }
 
-/// The permission bits without suid, and without sgid where the group may execute; `None` where nothing changes.
+/// The permission bits without suid, and without sgid where the group may execute; `None` where
+/// nothing changes.
 fn without_suid_sgid(perm: u32) -> Option<u32> {
     let mut new = perm & !0o4000;
     if perm & 0o010 != 0 {

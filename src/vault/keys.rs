@@ -1,7 +1,9 @@
-//! The keys of an open share, as the ciphers that the vault works with, and whose signatures count in it.
+//! The keys of an open share, as the ciphers that the vault works with, and whose signatures count
+//! in it.
 //!
 //! Rules that hold here
-//! * Epochs are added while the share is open, never taken away: whoever holds a reference to one keeps it.
+//! * Epochs are added while the share is open, never taken away: whoever holds a reference to one
+//!   keeps it.
 //! * No header and no record is given out whose signature does not count.
 
 use std::sync::Arc;
@@ -12,15 +14,15 @@ use zeroize::Zeroizing;
 use super::error::{Fault, Inner};
 use super::signed::Signing;
 use crate::crypto::{
-    ChunkKeys, ContentKey, DirectoryKey, EpochKeys, Hctr2, NamesKey, Random, RecordCipher, Suite, directory_id, directory_key, file_key,
-    long_name_hash, root_directory_id,
+    ChunkKeys, ContentKey, DirectoryKey, EpochKeys, Hctr2, NamesKey, Random, RecordCipher, Suite,
+    directory_id, directory_key, file_key, long_name_hash, root_directory_id,
 };
 use crate::format::header::{Header, HeaderContext, PublicHeader};
 use crate::format::layout::Layout;
 use crate::format::name::NameCipher;
 use crate::format::record::{self, RecordContext, RecordKind};
 use crate::format::signature::Authorship;
-use crate::sharing::{EpochKey, FolderKeys};
+use crate::roster::{EpochKey, FolderKeys};
 
 /// Id of a directory.
 pub(crate) type DirectoryId = [u8; 32];
@@ -28,7 +30,8 @@ pub(crate) type DirectoryId = [u8; 32];
 /// What is wrong with a header of an epoch of which nothing is known, perhaps not yet.
 pub(crate) const UNKNOWN_KEY: &str = "names another key than this share has";
 
-/// Number of the next generation of keys, whichever share they are of: one that is opened anew has another one.
+/// Number of the next generation of keys, whichever share they are of: one that is opened anew has
+/// another one.
 static NEXT_GENERATION: AtomicU64 = AtomicU64::new(0);
 
 /// Ciphers of one epoch.
@@ -80,10 +83,18 @@ pub(crate) struct ShareKeys {
 
 impl ShareKeys {
     /// From the folder keys of all epochs.
-    pub fn new(share: [u8; 32], suite: Suite, layout: Layout, folder_keys: &FolderKeys, signing: Signing) -> Arc<Self> {
+    pub fn new(
+        share: [u8; 32],
+        suite: Suite,
+        layout: Layout,
+        folder_keys: &FolderKeys,
+        signing: Signing,
+    ) -> Arc<Self> {
         let directories = directory_key(&folder_keys.first().key, &share);
-        let (epochs, current, generation) = (boxcar::Vec::new(), AtomicUsize::new(usize::MAX), AtomicU64::default());
-        let keys = ShareKeys { share, suite, layout, signing, directories, epochs, current, generation };
+        let (epochs, current, generation) =
+            (boxcar::Vec::new(), AtomicUsize::new(usize::MAX), AtomicU64::default());
+        let keys =
+            ShareKeys { share, suite, layout, signing, directories, epochs, current, generation };
         keys.adopt(folder_keys);
         keys.renew_generation();
         Arc::new(keys)
@@ -100,7 +111,8 @@ impl ShareKeys {
     }
 
     fn find(&self, key: &EpochKey) -> Option<usize> {
-        let same = |(_, e): &(usize, &Epoch)| e.number == key.epoch && e.commitment == key.commitment[..8];
+        let same =
+            |(_, e): &(usize, &Epoch)| e.number == key.epoch && e.commitment == key.commitment[..8];
         self.epochs.iter().find(same).map(|(at, _)| at)
     }
 
@@ -129,15 +141,18 @@ impl ShareKeys {
         self.epochs.get(self.current.load(Ordering::Acquire)).expect("a share has a current epoch")
     }
 
-    /// All epochs but the current one, those of the highest numbers first, and of equal numbers, which a fork can have, by the commitment.
+    /// All epochs but the current one, those of the highest numbers first, and of equal numbers,
+    /// which a fork can have, by the commitment.
     pub fn older(&self) -> Vec<&Epoch> {
         let current = self.current.load(Ordering::Acquire);
-        let mut older: Vec<&Epoch> = self.epochs.iter().filter(|(at, _)| *at != current).map(|(_, epoch)| epoch).collect();
+        let mut older: Vec<&Epoch> =
+            self.epochs.iter().filter(|(at, _)| *at != current).map(|(_, epoch)| epoch).collect();
         older.sort_by_key(|epoch| (std::cmp::Reverse(epoch.number), epoch.commitment));
         older
     }
 
-    /// The epochs with this number: one, unless a fork was settled on both sides of which one began.
+    /// The epochs with this number: one, unless a fork was settled on both sides of which one
+    /// began.
     pub fn numbered(&self, number: u32) -> impl Iterator<Item = &Epoch> {
         self.epochs.iter().map(|(_, epoch)| epoch).filter(move |epoch| epoch.number == number)
     }
@@ -174,18 +189,28 @@ impl ShareKeys {
         Ok(OpenedHeader { header, data, by })
     }
 
-    /// Whether the header that names this file cannot be opened under an epoch that we know, whoever signed it: a crash tore it, or somebody
-    /// damaged it.
+    /// Whether the header that names this file cannot be opened under an epoch that we know,
+    /// whoever signed it: a crash tore it, or somebody damaged it.
     pub fn is_torn_header(&self, bytes: &[u8], file_id: &[u8; 32]) -> bool {
         let Ok(public) = PublicHeader::decode(&self.layout, bytes) else { return false };
         let Some(epoch) = self.named(&public) else { return false };
         public.file_id == *file_id && Header::open(&self.header_context(epoch), bytes).is_err()
     }
 
-    /// Seals a header under the epoch that it names, which was the current one a moment ago; in a signed share as ours, or as `author`'s.
-    pub fn seal_header(&self, header: &Header, data: &[u8], author: Option<[u8; 32]>, random: &dyn Random) -> Vec<u8> {
-        // Not the one that is current now: another may have begun since, and nobody would find the key of what names this one.
-        let context = self.header_context(self.named(&header.public).expect("a header names an epoch that is known"));
+    /// Seals a header under the epoch that it names, which was the current one a moment ago; in a
+    /// signed share as ours, or as `author`'s.
+    pub fn seal_header(
+        &self,
+        header: &Header,
+        data: &[u8],
+        author: Option<[u8; 32]>,
+        random: &dyn Random,
+    ) -> Vec<u8> {
+        // Not the one that is current now: another may have begun since, and nobody would find the
+        // key of what names this one.
+        let context = self.header_context(
+            self.named(&header.public).expect("a header names an epoch that is known"),
+        );
         if self.signed() {
             self.signing.sign(author, |sign| header.seal(&context, data, Some(sign), random))
         } else {
@@ -194,15 +219,36 @@ impl ShareKeys {
     }
 
     fn record_context<'a>(&'a self, epoch: &'a Epoch) -> RecordContext<'a> {
-        RecordContext { share: &self.share, suite: self.suite, signed: self.signed(), epoch: epoch.number, cipher: &epoch.records }
+        RecordContext {
+            share: &self.share,
+            suite: self.suite,
+            signed: self.signed(),
+            epoch: epoch.number,
+            cipher: &epoch.records,
+        }
     }
 
-    /// Seals a record under the current epoch; where its kind is signed, as ours, or as `author`'s: not where nobody would believe that.
-    pub fn seal_record_of(&self, author: Option<[u8; 32]>, kind: RecordKind, bound: &[u8], plain: &[u8], random: &dyn Random) -> Vec<u8> {
+    /// Seals a record under the current epoch; where its kind is signed, as ours, or as `author`'s:
+    /// not where nobody would believe that.
+    pub fn seal_record_of(
+        &self,
+        author: Option<[u8; 32]>,
+        kind: RecordKind,
+        bound: &[u8],
+        plain: &[u8],
+        random: &dyn Random,
+    ) -> Vec<u8> {
         let context = self.record_context(self.current());
         if kind.is_signed(self.signed()) {
             let signer = self.signing.own();
-            let author = author.filter(|author| !record::reads_as_reference(kind, bound, &Authorship { author: *author, signer }, plain));
+            let author = author.filter(|author| {
+                !record::reads_as_reference(
+                    kind,
+                    bound,
+                    &Authorship { author: *author, signer },
+                    plain,
+                )
+            });
             self.signing.sign(author, |sign| context.seal(kind, bound, plain, Some(sign), random))
         } else {
             context.seal(kind, bound, plain, None, random)
@@ -210,19 +256,36 @@ impl ShareKeys {
     }
 
     /// [`ShareKeys::seal_record_of`] ourselves.
-    pub fn seal_record(&self, kind: RecordKind, bound: &[u8], plain: &[u8], random: &dyn Random) -> Vec<u8> {
+    pub fn seal_record(
+        &self,
+        kind: RecordKind,
+        bound: &[u8],
+        plain: &[u8],
+        random: &dyn Random,
+    ) -> Vec<u8> {
         self.seal_record_of(None, kind, bound, plain, random)
     }
 
     /// Opens a record under the epoch that it names.
-    pub fn open_record(&self, kind: RecordKind, bound: &[u8], bytes: &[u8]) -> Inner<Zeroizing<Vec<u8>>> {
+    pub fn open_record(
+        &self,
+        kind: RecordKind,
+        bound: &[u8],
+        bytes: &[u8],
+    ) -> Inner<Zeroizing<Vec<u8>>> {
         Ok(self.open_record_by(kind, bound, bytes)?.0)
     }
 
     /// Opens a record under the epoch that it names, and tells whose it is where it is signed.
-    pub fn open_record_by(&self, kind: RecordKind, bound: &[u8], bytes: &[u8]) -> Inner<(Zeroizing<Vec<u8>>, Option<Authorship>)> {
+    pub fn open_record_by(
+        &self,
+        kind: RecordKind,
+        bound: &[u8],
+        bytes: &[u8],
+    ) -> Inner<(Zeroizing<Vec<u8>>, Option<Authorship>)> {
         let number = record::epoch_of(kind, bytes)?;
-        let mut opened = Err(Fault::Corrupt("is sealed under an epoch that this share does not have"));
+        let mut opened =
+            Err(Fault::Corrupt("is sealed under an epoch that this share does not have"));
         for epoch in self.numbered(number) {
             opened = self.record_context(epoch).open(kind, bound, bytes).map_err(Fault::from);
             if opened.is_ok() {
@@ -255,7 +318,10 @@ impl ShareKeys {
 
     /// [`ShareKeys::place_hash`] under all epochs, the current one first.
     pub fn place_hashes(&self, directory: &DirectoryId, name: &[u8]) -> Vec<[u8; 32]> {
-        std::iter::once(self.current()).chain(self.older()).map(|epoch| long_name_hash(&epoch.names, directory, name)).collect()
+        std::iter::once(self.current())
+            .chain(self.older())
+            .map(|epoch| long_name_hash(&epoch.names, directory, name))
+            .collect()
     }
 
     /// Keys of the hashes and of the sealed names in a client's memory of the share.
@@ -282,34 +348,67 @@ mod tests {
     use crate::format::header::Hint;
     use crate::format::slots::slice_reader;
     use crate::format::table::HOLE;
-    use crate::sharing::{Acting, FoundParams, Identity, found};
+    use crate::roster::{Acting, FoundParams, Identity, found};
 
     #[test]
     fn a_header_that_was_made_before_an_epoch_began_can_be_read_after_it() {
-        // The background takes a new epoch over between the making of a header and its sealing: it named the old epoch and was sealed under
-        // the key of the new one, and nobody could open the file any more.
+        // The background takes a new epoch over between the making of a header and its sealing: it
+        // named the old epoch and was sealed under the key of the new one, and nobody could open
+        // the file any more.
         let random = Seeded::new(1);
         let ann = Arc::new(Identity::generate(&random));
         for signed in [false, true] {
-            let params = FoundParams { suite: Suite::Aes256Gcm, signed, isolated: false, chunk_log2: 14, name: "Ann", others: &[] };
+            let params = FoundParams {
+                suite: Suite::Aes256Gcm,
+                signed,
+                isolated: false,
+                chunk_log2: 14,
+                name: "Ann",
+                others: &[],
+            };
             let founded = found(&ann, &params, &random, 0).unwrap();
-            let members = founded.roster.members(&founded.keys, &mut |_, at, buf| slice_reader(&founded.change.slots)(at, buf)).unwrap();
+            let members = founded
+                .roster
+                .members(&founded.keys, &mut |_, at, buf| {
+                    slice_reader(&founded.change.slots)(at, buf)
+                })
+                .unwrap();
             let rights = Rights::new([(members.clone(), Vec::new())].into_iter(), false);
             let signing = Signing::new(ann.clone(), rights);
             let layout = Layout::new(14, signed).unwrap();
-            let keys = ShareKeys::new(*founded.roster.share_id(), Suite::Aes256Gcm, layout, &founded.keys, signing);
+            let keys = ShareKeys::new(
+                *founded.roster.share_id(),
+                Suite::Aes256Gcm,
+                layout,
+                &founded.keys,
+                signing,
+            );
             let current = keys.current();
-            let public =
-                PublicHeader { suite: keys.suite, small: Some(4), epoch: current.number, commitment: current.commitment, file_id: [7; 32] };
+            let public = PublicHeader {
+                suite: keys.suite,
+                small: Some(4),
+                epoch: current.number,
+                commitment: current.commitment,
+                file_id: [7; 32],
+            };
             let hint = Hint { directory: [0; 32], name: Vec::new() };
             let header = Header { public, size: 4, version: 1, root: HOLE, oldest_epoch: 1, hint };
 
-            let acting = Acting { by: &ann, keys: &founded.keys, members: &members, random: &random, now: 0 };
+            let acting = Acting {
+                by: &ann,
+                keys: &founded.keys,
+                members: &members,
+                random: &random,
+                now: 0,
+            };
             let change = founded.roster.rekey(&acting).unwrap();
             let next = founded.roster.extend(&change.manifest).unwrap();
-            keys.adopt(&next.open(&ann, &mut |_, at, buf| slice_reader(&change.slots)(at, buf)).unwrap());
+            keys.adopt(
+                &next.open(&ann, &mut |_, at, buf| slice_reader(&change.slots)(at, buf)).unwrap(),
+            );
             assert_eq!(keys.current().number, 2);
-            let opened = keys.open_header(&keys.seal_header(&header, b"data", None, &random)).unwrap();
+            let opened =
+                keys.open_header(&keys.seal_header(&header, b"data", None, &random)).unwrap();
             assert_eq!((&opened.data[..], opened.header), (&b"data"[..], header));
         }
     }

@@ -1,9 +1,13 @@
-//! Signatures that need not be verified again: those that were verified, and those that were made here, since the share was opened.
+//! Signatures that need not be verified again: those that were verified, and those that were made
+//! here, since the share was opened.
 //!
 //! Rules that hold here
-//! * What is known is a hash of everything that verification looks at: key, message and signature. Whatever differs in one bit is not known.
-//! * Nothing is known by what a file is called or where it stands, and nothing that failed is known at all.
-//! * Whether a signer may write is asked each time: that a signature is valid does not make it count.
+//! * What is known is a hash of everything that verification looks at: key, message and signature.
+//!   Whatever differs in one bit is not known.
+//! * Nothing is known by what a file is called or where it stands, and nothing that failed is known
+//!   at all.
+//! * Whether a signer may write is asked each time: that a signature is valid does not make it
+//!   count.
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -67,14 +71,27 @@ mod tests {
         assert_eq!(known.verify(&good).unwrap().author, [1; 32]);
         assert!(known.0.lock().contains(&good.digest()));
         for bit in 0..512 {
-            assert!(known.verify(&claim(b"what is signed", 1, |s| s[bit / 8] ^= 1 << (bit % 8))).is_err(), "bit {bit}");
+            assert!(
+                known
+                    .verify(&claim(b"what is signed", 1, |s| s[bit / 8] ^= 1 << (bit % 8)))
+                    .is_err(),
+                "bit {bit}"
+            );
         }
-        let signature = |s: &mut [u8; 64]| *s = SigningKey::from_seed(&[3; 32]).sign(b"something else");
+        let signature =
+            |s: &mut [u8; 64]| *s = SigningKey::from_seed(&[3; 32]).sign(b"something else");
         assert!(known.verify(&claim(b"what is signed", 1, signature)).is_err());
         assert_ne!(good.digest(), claim(b"what is signed", 2, |_| ()).digest());
-        let other = Authorship { author: [1; 32], signer: SigningKey::from_seed(&[4; 32]).public() };
-        let signature = SigningKey::from_seed(&[3; 32]).sign(&[labels::FILE_SIGNATURE.as_bytes(), b"what is signed"].concat());
-        assert!(known.verify(&Claim::made(other, &labels::FILE_SIGNATURE, b"what is signed", signature)).is_err(), "another signer");
+        let other =
+            Authorship { author: [1; 32], signer: SigningKey::from_seed(&[4; 32]).public() };
+        let signature = SigningKey::from_seed(&[3; 32])
+            .sign(&[labels::FILE_SIGNATURE.as_bytes(), b"what is signed"].concat());
+        assert!(
+            known
+                .verify(&Claim::made(other, &labels::FILE_SIGNATURE, b"what is signed", signature))
+                .is_err(),
+            "another signer"
+        );
         assert_ne!(good.digest(), claim(b"what is Signed", 1, |_| ()).digest());
         assert_eq!(known.0.lock().len(), 1, "what fails is not remembered");
     }

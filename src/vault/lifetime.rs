@@ -1,4 +1,5 @@
-//! From opening a share to closing it: lock, replay, what is done in the background, the last commit.
+//! From opening a share to closing it: lock, replay, what is done in the background, the last
+//! commit.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use super::signed::Signing;
 use super::trust::Trust;
 use super::types::{NodeId, ROOT};
 use super::{Background, LockMode, OpenOptions, OsRandom, lock};
-use crate::backing::{Dir, Lock};
 use crate::crypto::Random;
 use crate::format::layout::Layout;
-use crate::sharing::Identity;
+use crate::roster::Identity;
+use crate::store::{Dir, Lock};
 
 /// How long a change may wait in memory before it is committed.
 const COMMIT_AFTER: Duration = Duration::from_secs(4);
@@ -43,13 +44,18 @@ pub(super) fn background(shares: &Arc<Shares>) -> Background {
                 if *stopped {
                     break;
                 }
-                MutexGuard::unlocked(&mut stopped, || shares.cores().iter().for_each(|core| task(core, shares.trust())));
+                MutexGuard::unlocked(&mut stopped, || {
+                    shares.cores().iter().for_each(|core| task(core, shares.trust()))
+                });
             }
         };
         std::thread::Builder::new().name(name.into()).spawn(run).ok()
     };
     // A slow disk takes its time to flush: nobody's commit waits for that.
-    let threads = [every_tick("kithfs-commit", look_after), every_tick("kithfs-flush", |core, _| core.flush_due(COMMIT_AFTER))];
+    let threads = [
+        every_tick("kithfs-commit", look_after),
+        every_tick("kithfs-flush", |core, _| core.flush_due(COMMIT_AFTER)),
+    ];
     Background { stop, threads: threads.into_iter().flatten().collect() }
 }
 
@@ -64,27 +70,47 @@ pub(super) fn open_core(
 ) -> Result<Core> {
     let at = |fault: Fault| fault.at("open", || shown.to_path_buf());
     let descriptor = &entered.descriptor;
-    let layout = Layout::new(descriptor.chunk_log2, descriptor.signed).expect("the descriptor's chunk size was checked");
+    let layout = Layout::new(descriptor.chunk_log2, descriptor.signed)
+        .expect("the descriptor's chunk size was checked");
     let signing = Signing::new(identity.clone(), entered.rights());
-    let keys = ShareKeys::new(descriptor.share_id(), descriptor.suite, layout, &entered.heads[0].keys, signing);
+    let keys = ShareKeys::new(
+        descriptor.share_id(),
+        descriptor.suite,
+        layout,
+        &entered.heads[0].keys,
+        signing,
+    );
     for head in &entered.heads[1..] {
         keys.know(&head.keys);
     }
     // Who may not write has no key with which anybody would believe him.
-    let read_only = options.read_only || !keys.signing.may_write() || store.is_read_only().map_err(|e| at(e.into()))?;
+    let read_only = options.read_only
+        || !keys.signing.may_write()
+        || store.is_read_only().map_err(|e| at(e.into()))?;
     let shared = options.lock == LockMode::Shared;
     let how = if shared { Lock::Shared } else { Lock::Exclusive };
     let lock = match options.lock {
-        LockMode::Exclusive | LockMode::Shared if !read_only => match lock::take(&store, how, &OsRandom).map_err(at)? {
-            lock::Attempt::Held(lock) => Some(lock),
-            lock::Attempt::Taken(holder) => return Err(Error::InUse { path: shown.to_path_buf(), holder }),
-        },
+        LockMode::Exclusive | LockMode::Shared if !read_only => {
+            match lock::take(&store, how, &OsRandom).map_err(at)? {
+                lock::Attempt::Held(lock) => Some(lock),
+                lock::Attempt::Taken(holder) => {
+                    return Err(Error::InUse { path: shown.to_path_buf(), holder });
+                }
+            }
+        }
         _ => None,
     };
     let random: Arc<dyn Random> = Arc::new(OsRandom);
     let journal_key = identity.journal_key(&keys.share);
-    let journal =
-        Journal::new(store.clone(), keys.clone(), random.clone(), journal_key, lock::machine(&descriptor.share_id()), read_only, shared);
+    let journal = Journal::new(
+        store.clone(),
+        keys.clone(),
+        random.clone(),
+        journal_key,
+        lock::machine(&descriptor.share_id()),
+        read_only,
+        shared,
+    );
     if lock.is_some()
         && !shared
         && let Some(holder) = journal.in_use_elsewhere().map_err(at)?
@@ -94,11 +120,17 @@ pub(super) fn open_core(
     if lock.is_some() || read_only {
         let replayed = journal.replay().map_err(at)?;
         if replayed > 0 {
-            let how = if read_only { "shown as they were committed before a crash" } else { "brought up to date after a crash" };
+            let how = if read_only {
+                "shown as they were committed before a crash"
+            } else {
+                "brought up to date after a crash"
+            };
             tracing::info!("journal: {replayed} files {how}");
         }
     } else if options.lock != LockMode::None && !journal.leftover().map_err(at)?.is_empty() {
-        tracing::warn!("a journal of an interrupted mount is there; files in it show their state before it until a mount can write");
+        tracing::warn!(
+            "a journal of an interrupted mount is there; files in it show their state before it until a mount can write"
+        );
     }
     let cache = cache.unwrap_or_else(|| Arc::new(BlockCache::new(options.cache_bytes)));
     Core::new(Parts {
@@ -133,7 +165,8 @@ fn look_after(core: &Core, trust: &Trust) {
     }
 }
 
-/// Commits all that a share holds, empties its journal and releases its lock. The first failure is told, the rest is done all the same.
+/// Commits all that a share holds, empties its journal and releases its lock. The first failure is
+/// told, the rest is done all the same.
 pub(super) fn close_core(core: &Core) -> Result<()> {
     close_core_after(core, |_| {})
 }
@@ -157,7 +190,8 @@ pub(super) fn close_core_after(core: &Core, last: impl FnOnce(&Core)) -> Result<
             if core.has_name(&file) {
                 keep(core.commit_what_fits(&file, &mut state, Durability::Ordered), file.node);
             }
-            // Who has it open still, or writes to it at this moment, must not commit to it any more: soon there is no lock.
+            // Who has it open still, or writes to it at this moment, must not commit to it any
+            // more: soon there is no lock.
             state.latched.get_or_insert(libc::ESHUTDOWN);
             drop(state);
             core.note_surplus(&file);

@@ -16,10 +16,16 @@ impl Core {
         let folder = self.folder(node)?;
         let dir = folder.dir.reopen()?;
         self.nodes.opened(node);
-        let handle = self.put_handle(Open::Dir { node, dir, directory: folder.id, unread: Arc::default(), missing: Arc::default() });
+        let handle = self.put_handle(Open::Dir {
+            node,
+            dir,
+            directory: folder.id,
+            unread: Arc::default(),
+            missing: Arc::default(),
+        });
         if self.nodes.is_moved_away(node) {
-            // Another directory has taken its place since we looked, and whoever empties this one may have asked for handles before ours
-            // was there. The caller looks the name up again.
+            // Another directory has taken its place since we looked, and whoever empties this one
+            // may have asked for handles before ours was there. The caller looks the name up again.
             self.release_handle(handle)?;
             return Err(Fault::Os(libc::ESTALE));
         }
@@ -28,7 +34,9 @@ impl Core {
 
     pub fn names_read_with(&self, handle: Handle) -> Inner<NamesReadWith> {
         match self.handle(handle)? {
-            Open::Dir { directory, .. } => Ok(NamesReadWith { generation: self.keys.generation(), directory }),
+            Open::Dir { directory, .. } => {
+                Ok(NamesReadWith { generation: self.keys.generation(), directory })
+            }
             Open::File { .. } => Err(Fault::Os(libc::ENOTDIR)),
         }
     }
@@ -46,15 +54,19 @@ impl Core {
     }
 
     pub fn read_dir(&self, handle: Handle, mut cookie: i64, limit: usize) -> Inner<Vec<Entry>> {
-        let Open::Dir { node, dir, directory, unread, missing } = self.handle(handle)? else { return Err(Fault::Os(libc::ENOTDIR)) };
-        // An empty directory that was renamed since has the id of its new place; one that was removed keeps what it had.
+        let Open::Dir { node, dir, directory, unread, missing } = self.handle(handle)? else {
+            return Err(Fault::Os(libc::ENOTDIR));
+        };
+        // An empty directory that was renamed since has the id of its new place; one that was
+        // removed keeps what it had.
         let id = self.directory_id(node).unwrap_or(directory);
         let folder = Folder { core: self, node, dir, id };
         loop {
             let away = self.away.count();
             let raw = folder.dir.read(cookie, limit)?;
             if self.away.were_any_since(away) {
-                // A directory in it may have had another name meanwhile: once more when that is over.
+                // A directory in it may have had another name meanwhile: once more when that is
+                // over.
                 drop(self.names.look());
                 continue;
             }
@@ -65,7 +77,8 @@ impl Core {
             };
             cookie = last.next;
             let mut entries = Vec::with_capacity(raw.len());
-            let decoded = self.keys.names(&folder.id).decode_many(raw.iter().map(|entry| &*entry.name));
+            let decoded =
+                self.keys.names(&folder.id).decode_many(raw.iter().map(|entry| &*entry.name));
             for (entry, decoded) in raw.into_iter().zip(decoded) {
                 let said = folder.said(&entry.name, decoded)?;
                 if said == Some(Said::Lost) {
@@ -76,12 +89,24 @@ impl Core {
                     None => None,
                 };
                 if let Some(name) = name {
-                    entries.push(Entry { name: name.into(), ino: entry.ino, kind: entry.kind, next: entry.next });
+                    entries.push(Entry {
+                        name: name.into(),
+                        ino: entry.ino,
+                        kind: entry.kind,
+                        next: entry.next,
+                    });
                 } else if !is_control(&entry.name) {
                     unread.store(true, Ordering::Relaxed);
                     missing.fetch_or(may_be_sealed(&entry.name), Ordering::Relaxed);
-                    let why = if said.is_some() { "others have its names" } else { "not a name of its directory" };
-                    tracing::warn!("{}: {why}, passed over", self.shown_path(node).join(shown(&entry.name)).display());
+                    let why = if said.is_some() {
+                        "others have its names"
+                    } else {
+                        "not a name of its directory"
+                    };
+                    tracing::warn!(
+                        "{}: {why}, passed over",
+                        self.shown_path(node).join(shown(&entry.name)).display()
+                    );
                 }
             }
             if !entries.is_empty() {
@@ -92,7 +117,9 @@ impl Core {
 
     /// `lookup` of an entry of a listing.
     pub fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Inner<Attr> {
-        let Open::Dir { node, .. } = self.handle(handle)? else { return Err(Fault::Os(libc::ENOTDIR)) };
+        let Open::Dir { node, .. } = self.handle(handle)? else {
+            return Err(Fault::Os(libc::ENOTDIR));
+        };
         self.lookup(node, &entry.name)
     }
 }

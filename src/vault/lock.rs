@@ -1,10 +1,14 @@
-//! Who has a vault open: the control file `+lock`, locked as long as its owner lives, saying who that is.
+//! Who has a vault open: the control file `+lock`, locked as long as its owner lives, saying who
+//! that is.
 //!
 //! Rules that hold here
-//! * The lock is the kernel's (`flock`), so that a crash frees it. The text in the file is only for people: host, process, since when.
-//! * Those who share a vault hold the lock together, and each has a *card* beside it, a file of its own that says who that is, locked alone
-//!   as long as its owner lives. A card decides about nothing.
-//! * Whoever removes the lock file lets others in. Its holder looks now and then, and writes nothing any more where somebody else came in.
+//! * The lock is the kernel's (`flock`), so that a crash frees it. The text in the file is only for
+//!   people: host, process, since when.
+//! * Those who share a vault hold the lock together, and each has a *card* beside it, a file of its
+//!   own that says who that is, locked alone as long as its owner lives. A card decides about
+//!   nothing.
+//! * Whoever removes the lock file lets others in. Its holder looks now and then, and writes
+//!   nothing any more where somebody else came in.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,8 +17,8 @@ use super::control::entries;
 use super::core::Core;
 use super::error::{Inner, LockHolder, is_no_space};
 use super::together::lock_perm;
-use crate::backing::{Access, Dir, File, Lock};
 use crate::crypto::{Random, hmac, labels};
+use crate::store::{Access, Dir, File, Lock};
 
 /// Name of the lock file.
 pub(crate) const LOCK_FILE: &[u8] = b"+lock";
@@ -49,10 +53,12 @@ pub(crate) fn take(root: &Arc<dyn Dir>, how: Lock, random: &dyn Random) -> Inner
     let perm = if how == Lock::Shared { lock_perm(&**root)? } else { 0o600 };
     loop {
         let file = match root.open_file(LOCK_FILE, Access::ReadWrite) {
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => match root.create_file(LOCK_FILE, perm) {
-                Err(e) if e.raw_os_error() == Some(libc::EEXIST) => continue,
-                other => other?,
-            },
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
+                match root.create_file(LOCK_FILE, perm) {
+                    Err(e) if e.raw_os_error() == Some(libc::EEXIST) => continue,
+                    other => other?,
+                }
+            }
             other => other?,
         };
         if !file.try_lock(how)? {
@@ -62,14 +68,16 @@ pub(crate) fn take(root: &Arc<dyn Dir>, how: Lock, random: &dyn Random) -> Inner
             }
             return Ok(Attempt::Taken(read_holder(&*file)?));
         }
-        // The file may have been removed by its last owner between the open and the lock: then this is a lock on nothing.
+        // The file may have been removed by its last owner between the open and the lock: then this
+        // is a lock on nothing.
         if !is_there(&**root, &*file)? {
             continue;
         }
         let text = text();
         file.set_len(0)?;
         match file.write_at(text.as_bytes(), 0) {
-            // A full store is opened all the same, or nobody could delete anything in it. The lock is the kernel's; only its text is missing.
+            // A full store is opened all the same, or nobody could delete anything in it. The lock
+            // is the kernel's; only its text is missing.
             Err(e) if is_no_space(e.raw_os_error().unwrap_or(0)) => {}
             other => other?,
         }
@@ -94,7 +102,12 @@ fn is_there(root: &dyn Dir, file: &dyn File) -> Inner<bool> {
 }
 
 /// Makes our card. Nothing depends on it, so nothing fails for want of one.
-fn card(root: &dyn Dir, perm: u32, text: &str, random: &dyn Random) -> Option<(Vec<u8>, Arc<dyn File>)> {
+fn card(
+    root: &dyn Dir,
+    perm: u32,
+    text: &str,
+    random: &dyn Random,
+) -> Option<(Vec<u8>, Arc<dyn File>)> {
     remove_left_cards(root);
     let mut id = [0; 8];
     random.fill(&mut id);
@@ -105,15 +118,18 @@ fn card(root: &dyn Dir, perm: u32, text: &str, random: &dyn Random) -> Option<(V
         file.write_at(text.as_bytes(), 0)?;
         Ok(file)
     });
-    made.inspect_err(|e| tracing::debug!("nobody will be told who shares the vault here: {e}")).ok().map(|file| (name, file))
+    made.inspect_err(|e| tracing::debug!("nobody will be told who shares the vault here: {e}"))
+        .ok()
+        .map(|file| (name, file))
 }
 
 /// Removes cards whose owners are gone. One without text may just be being made.
 fn remove_left_cards(root: &dyn Dir) {
     let Ok(entries) = entries(root) else { return };
     for entry in entries.filter_map(Inner::ok).filter(|entry| entry.name.starts_with(CARD)) {
-        let left =
-            root.open_file(&entry.name, Access::ReadWrite).and_then(|file| Ok(file.stat()?.size > 0 && file.try_lock(Lock::Exclusive)?));
+        let left = root
+            .open_file(&entry.name, Access::ReadWrite)
+            .and_then(|file| Ok(file.stat()?.size > 0 && file.try_lock(Lock::Exclusive)?));
         if left.unwrap_or(false) {
             let _ = root.unlink(&entry.name);
         }
@@ -156,8 +172,9 @@ pub(crate) fn sharers(root: &dyn Dir) -> Inner<Vec<LockHolder>> {
 }
 
 impl Core {
-    /// Sees to it that we hold the lock on the file that everybody finds: somebody may have removed it. Where somebody else has come in
-    /// meanwhile, with whom we cannot share the vault, we write nothing any more.
+    /// Sees to it that we hold the lock on the file that everybody finds: somebody may have removed
+    /// it. Where somebody else has come in meanwhile, with whom we cannot share the vault, we write
+    /// nothing any more.
     pub fn watch_lock(&self) {
         let mut held = self.lock.lock();
         let Some(lock) = &*held else { return };
@@ -167,7 +184,9 @@ impl Core {
         };
         match taken {
             Ok(Attempt::Held(again)) => {
-                tracing::warn!("somebody has removed the lock of the vault while it is in use; it is made anew");
+                tracing::warn!(
+                    "somebody has removed the lock of the vault while it is in use; it is made anew"
+                );
                 *held = Some(again);
             }
             Ok(Attempt::Taken(LockHolder { host, pid, .. })) => {
@@ -177,7 +196,10 @@ impl Core {
                 self.keys.signing.shut_out();
                 *held = None;
             }
-            Err(fault) => tracing::warn!(errno = fault.errno(), "the lock of the vault is gone and cannot be made anew"),
+            Err(fault) => tracing::warn!(
+                errno = fault.errno(),
+                "the lock of the vault is gone and cannot be made anew"
+            ),
         }
     }
 }
@@ -185,15 +207,20 @@ impl Core {
 /// Name of this machine, for people: letters, digits, `-` and `_` only.
 fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let mut clean: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-' || *c == '_').take(32).collect();
+    let mut clean: String = name
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '-' || *c == '_')
+        .take(32)
+        .collect();
     if clean.is_empty() {
         clean.push_str("host");
     }
     clean
 }
 
-/// Name of this machine for the names of journals in a share: [`host`], and what tells two machines of one name apart. That is a hash of
-/// the system's own id under the share's, so that it tells nothing elsewhere. Where the system has no such id the name stands alone.
+/// Name of this machine for the names of journals in a share: [`host`], and what tells two machines
+/// of one name apart. That is a hash of the system's own id under the share's, so that it tells
+/// nothing elsewhere. Where the system has no such id the name stands alone.
 pub(crate) fn machine(share: &[u8; 32]) -> String {
     let ids = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
     let id = ids.iter().find_map(|path| std::fs::read(path).ok().filter(|id| id.len() >= 32));
@@ -212,7 +239,11 @@ fn read_holder(file: &dyn File) -> Inner<LockHolder> {
     let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
     let mut lines = text.lines();
     let mut next = || lines.next().unwrap_or("").to_string();
-    Ok(LockHolder { host: next(), pid: next().parse().unwrap_or(0), since_unix: next().parse().unwrap_or(0) })
+    Ok(LockHolder {
+        host: next(),
+        pid: next().parse().unwrap_or(0),
+        since_unix: next().parse().unwrap_or(0),
+    })
 }
 
 impl Drop for VaultLock {
@@ -220,9 +251,11 @@ impl Drop for VaultLock {
         if let Some((name, _)) = &self.card {
             let _ = self.root.unlink(name);
         }
-        // Removed while it is locked, so that nobody else's is, and not while others have it too. Where somebody has removed it already,
-        // what stands there now is another's.
-        if self.file.try_lock(Lock::Exclusive).is_ok_and(|alone| alone) && is_there(&*self.root, &*self.file).unwrap_or(false) {
+        // Removed while it is locked, so that nobody else's is, and not while others have it too.
+        // Where somebody has removed it already, what stands there now is another's.
+        if self.file.try_lock(Lock::Exclusive).is_ok_and(|alone| alone)
+            && is_there(&*self.root, &*self.file).unwrap_or(false)
+        {
             let _ = self.root.unlink(LOCK_FILE);
         }
     }
@@ -234,9 +267,13 @@ mod tests {
 
     #[test]
     fn two_machines_of_one_name_are_two() {
-        // Two machines called "debian" took each other's journals for their own, and replayed and removed what was in use.
+        // Two machines called "debian" took each other's journals for their own, and replayed and
+        // removed what was in use.
         let of = |id: &[u8], share: u8| machine_of("debian", Some(id), &[share; 32]);
-        let (one, two) = (of(b"0123456789abcdef0123456789abcdef\n", 1), of(b"fedcba98765432100123456789abcdef\n", 1));
+        let (one, two) = (
+            of(b"0123456789abcdef0123456789abcdef\n", 1),
+            of(b"fedcba98765432100123456789abcdef\n", 1),
+        );
         assert_ne!(one, two);
         assert_eq!(one, of(b"0123456789abcdef0123456789abcdef", 1), "always the same");
         assert_ne!(one, of(b"0123456789abcdef0123456789abcdef", 2), "another one in another share");

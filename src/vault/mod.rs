@@ -1,13 +1,13 @@
 //! The filesystem without FUSE: nodes, open files, commit order, recovery, check.
 //!
-//! [`Vault`] is what the command line, the FUSE adapter, tests and fuzzers use. It works on nodes, counted as FUSE counts them, and on
-//! handles; a few methods take paths.
+//! [`Vault`] is what the command line, the FUSE adapter, tests and fuzzers use. It works on nodes,
+//! counted as FUSE counts them, and on handles; a few methods take paths.
 //!
 //! ```
 //! use std::sync::Arc;
-//! use kithfs::backing::mem::MemStore;
+//! use kithfs::store::mem::MemStore;
 //! use kithfs::crypto::Suite;
-//! use kithfs::sharing::Identity;
+//! use kithfs::roster::Identity;
 //! use kithfs::vault::{Caller, CreateOptions, OpenFlags, OpenOptions, OsRandom, ROOT, Vault};
 //!
 //! # fn main() -> Result<(), kithfs::vault::Error> {
@@ -85,7 +85,9 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-pub use self::check::{CheckFault, CheckProgress, CheckReport, LOST_AND_FOUND, More, Online, REPAIR_RUN, Unused};
+pub use self::check::{
+    CheckFault, CheckProgress, CheckReport, LOST_AND_FOUND, More, Online, REPAIR_RUN, Unused,
+};
 pub use self::error::{Error, LockHolder, Result};
 pub use self::members::{LogEntry, LogKind, MemberChanges, Share, ShareInfo};
 pub use self::memory::{Notice, NoticeKind, SETTLE, SurveyOptions};
@@ -101,9 +103,9 @@ use self::core::Core;
 use self::error::Fault;
 use self::share::Vouched;
 use self::shares::{Route, Shares};
-use crate::backing::Dir;
 use crate::crypto::{Random, Suite};
-use crate::sharing::{Identity, PublicIdentity, Role};
+use crate::roster::{Identity, PublicIdentity, Role};
+use crate::store::Dir;
 
 /// The kernel's randomness.
 pub struct OsRandom;
@@ -119,7 +121,8 @@ impl Random for OsRandom {
 pub enum LockMode {
     /// Nobody.
     Exclusive,
-    /// Others who say the same, in other processes and on other machines that see each other's locks. See `docs/SHARED.md`.
+    /// Others who say the same, in other processes and on other machines that see each other's
+    /// locks. See `docs/SHARED.md`.
     Shared,
     /// Not asked: for reading what may be changing.
     None,
@@ -132,10 +135,12 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Reading a file changes its time of access, where the store's own mount has it so.
     pub access_times: bool,
-    /// The caller caches sizes, contents and modification times, as the kernel does with its writeback cache: it sets modification times by
-    /// itself, and an open whose authenticated header does not agree with what the caller caches of the node fails with `ESTALE`.
+    /// The caller caches sizes, contents and modification times, as the kernel does with its
+    /// writeback cache: it sets modification times by itself, and an open whose authenticated
+    /// header does not agree with what the caller caches of the node fails with `ESTALE`.
     pub caller_caches: bool,
-    /// Bytes that the caches may take, and as many again what was changed and is not committed (at least 1 MiB).
+    /// Bytes that the caches may take, and as many again what was changed and is not committed (at
+    /// least 1 MiB).
     pub cache_bytes: usize,
     /// Lock.
     pub lock: LockMode,
@@ -211,7 +216,8 @@ impl Vault {
     /// Makes a vault in an empty directory, owned by `owner`.
     ///
     /// # Errors
-    /// `ENOTEMPTY` where the directory holds anything but an identity file; whatever the store says.
+    /// `ENOTEMPTY` where the directory holds anything but an identity file; whatever the store
+    /// says.
     pub fn create(store: &Arc<dyn Dir>, options: &CreateOptions, owner: &Identity) -> Result<()> {
         share::create(store, options, owner, &OsRandom)
     }
@@ -237,15 +243,24 @@ impl Vault {
         })
     }
 
-    /// Opens a vault: verifies its roster, opens the identity's slot, takes the lock, replays what a crash left.
+    /// Opens a vault: verifies its roster, opens the identity's slot, takes the lock, replays what
+    /// a crash left.
     ///
     /// # Errors
     /// Those of [`Vault::describe`]; [`Error::NoAccess`], [`Error::InUse`], [`Error::Share`].
     pub fn open(store: Arc<dyn Dir>, identity: &Identity, options: OpenOptions) -> Result<Vault> {
         let identity = Arc::new(identity.duplicate());
         let seen = refresh::manifests(&*store).map_err(|fault| fault.at("open", PathBuf::new))?;
-        let entered = share::enter(&*store, &identity, &options.trust, &Vouched::default(), &PathBuf::new())?;
-        let core = lifetime::open_core(store, &entered, identity.clone(), &options, None, &PathBuf::new())?;
+        let entered =
+            share::enter(&*store, &identity, &options.trust, &Vouched::default(), &PathBuf::new())?;
+        let core = lifetime::open_core(
+            store,
+            &entered,
+            identity.clone(),
+            &options,
+            None,
+            &PathBuf::new(),
+        )?;
         core.note_head(seen, entered.head());
         let shares = Arc::new(Shares::new(Arc::new(core), identity, options));
         let background = Mutex::new(lifetime::background(&shares));
@@ -256,30 +271,40 @@ impl Vault {
     ///
     /// # Errors
     /// As [`Vault::create`]; a name or key that cannot be in a list of members.
-    pub fn create_signed(store: &Arc<dyn Dir>, options: &CreateOptions, owner: &Identity, share: &CreateShare) -> Result<()> {
+    pub fn create_signed(
+        store: &Arc<dyn Dir>,
+        options: &CreateOptions,
+        owner: &Identity,
+        share: &CreateShare,
+    ) -> Result<()> {
         share::create_signed(store, options, owner, share, &OsRandom)
     }
 
-    /// Remembers from now on, in the database at `path`, what is seen and done here; the path belongs to this share alone. With `survey` the
-    /// vault is compared with the memory in the background, and what is not as it was is logged. Gives how many things were noticed
-    /// [`SETTLE`] ago or earlier, are not accepted, and are no removals that another client may have made. The memory is one of the vault's
-    /// own share: what is in nested shares is remembered by who opens those alone.
+    /// Remembers from now on, in the database at `path`, what is seen and done here; the path
+    /// belongs to this share alone. With `survey` the vault is compared with the memory in the
+    /// background, and what is not as it was is logged. Gives how many things were noticed
+    /// [`SETTLE`] ago or earlier, are not accepted, and are no removals that another client may
+    /// have made. The memory is one of the vault's own share: what is in nested shares is
+    /// remembered by who opens those alone.
     ///
     /// # Errors
     /// The database cannot be opened or made. The vault can be used without.
     pub fn remember(&self, path: &Path, survey: bool) -> Result<usize> {
-        let (keeper, noticed) =
-            memory::Keeper::start(&self.shares().root, path.to_owned(), survey).map_err(|f| f.at("open", || path.to_owned()))?;
+        let (keeper, noticed) = memory::Keeper::start(&self.shares().root, path.to_owned(), survey)
+            .map_err(|f| f.at("open", || path.to_owned()))?;
         *self.inside.keeper.lock() = Some(keeper);
         Ok(noticed)
     }
 
-    /// Lets the memory learn now what was done here since it did so last; else that happens in the background, and when the vault is closed.
+    /// Lets the memory learn now what was done here since it did so last; else that happens in the
+    /// background, and when the vault is closed.
     ///
     /// # Errors
     /// The database cannot be written.
     pub fn learn(&self) -> Result<()> {
-        self.on_node("remember", ROOT, |core, _| core.memory.get().map_or(Ok(()), |memory| memory.learn_now(core)))
+        self.on_node("remember", ROOT, |core, _| {
+            core.memory.get().map_or(Ok(()), |memory| memory.learn_now(core))
+        })
     }
 
     /// Compares the vault with the memory at `path`, now, and gives what is not as it was.
@@ -287,7 +312,9 @@ impl Vault {
     /// # Errors
     /// The database cannot be opened.
     pub fn survey(&self, path: &Path, options: &SurveyOptions) -> Result<Vec<Notice>> {
-        self.core().survey(path.to_owned(), options).map_err(|f| f.at("compare with", || path.to_owned()))
+        self.core()
+            .survey(path.to_owned(), options)
+            .map_err(|f| f.at("compare with", || path.to_owned()))
     }
 
     fn shares(&self) -> &Shares {
@@ -298,7 +325,8 @@ impl Vault {
         &self.shares().root
     }
 
-    /// Commits everything, empties the journal and releases the lock. What fails is reported once; a second call does nothing.
+    /// Commits everything, empties the journal and releases the lock. What fails is reported once;
+    /// a second call does nothing.
     ///
     /// # Errors
     /// The first failure; everything else is committed all the same.
@@ -306,13 +334,17 @@ impl Vault {
         self.inside.close()
     }
 
-    /// Makes the journal before it is needed, so that a store that fills up later still takes overwrites of what is there. A vault that is
-    /// not prepared makes its journal at the first commit that needs one, and so does every nested share.
+    /// Makes the journal before it is needed, so that a store that fills up later still takes
+    /// overwrites of what is there. A vault that is not prepared makes its journal at the first
+    /// commit that needs one, and so does every nested share.
     ///
     /// # Errors
-    /// `ENOSPC` where there is no room for it even now; whatever else the store says. The vault works as before.
+    /// `ENOSPC` where there is no room for it even now; whatever else the store says. The vault
+    /// works as before.
     pub fn prepare(&self) -> Result<()> {
-        self.on_node("make a journal in", ROOT, |core, _| if core.read_only { Ok(()) } else { core.journal.reserve() })
+        self.on_node("make a journal in", ROOT, |core, _| {
+            if core.read_only { Ok(()) } else { core.journal.reserve() }
+        })
     }
 
     /// Commits what has been waiting for at least `age`, as the background does twice a second.
@@ -323,7 +355,8 @@ impl Vault {
         }
     }
 
-    /// Makes files durable that stay open and have been committed without a flush for twice `age`, as the background does twice a second.
+    /// Makes files durable that stay open and have been committed without a flush for twice `age`,
+    /// as the background does twice a second.
     pub fn flush_due(&self, age: Duration) {
         for core in self.shares().cores() {
             core.flush_due(age);
@@ -335,7 +368,8 @@ impl Vault {
         self.core().keys.signing.role()
     }
 
-    /// Looks for changes of the membership now, as the background does twice a second, and tells whether there were any.
+    /// Looks for changes of the membership now, as the background does twice a second, and tells
+    /// whether there were any.
     ///
     /// # Errors
     /// What kept the new roster from being taken over.
@@ -361,7 +395,8 @@ impl Vault {
     pub fn activity(&self) -> Activity {
         let mut activity = Activity::default();
         for core in self.shares().cores() {
-            activity.writers += core.files.lock().values().map(|shared| shared.writers).sum::<usize>();
+            activity.writers +=
+                core.files.lock().values().map(|shared| shared.writers).sum::<usize>();
             activity.writes += core.writes.load(Ordering::Relaxed);
         }
         activity
@@ -372,8 +407,8 @@ impl Vault {
         self.core().cache.changes.load(Ordering::Relaxed)
     }
 
-    /// Files that a vault opened for reading only shows with what a journal of an interrupted mount holds for them: as they will be when
-    /// somebody who may write opens the vault.
+    /// Files that a vault opened for reading only shows with what a journal of an interrupted mount
+    /// holds for them: as they will be when somebody who may write opens the vault.
     pub fn replayed_in_memory(&self) -> usize {
         self.shares().cores().iter().map(|core| core.journal.overlaid()).sum()
     }
@@ -383,17 +418,32 @@ impl Vault {
         self.shares().cores().iter().map(|core| core.nodes.len()).sum()
     }
 
-    fn on_node<T>(&self, op: &'static str, node: NodeId, act: impl Fn(&Core, NodeId) -> error::Inner<T>) -> Result<T> {
+    fn on_node<T>(
+        &self,
+        op: &'static str,
+        node: NodeId,
+        act: impl Fn(&Core, NodeId) -> error::Inner<T>,
+    ) -> Result<T> {
         Ok(self.shares().run(op, node, act)?.0)
     }
 
     /// As [`Vault::on_node`], for what gives a node.
-    fn attr_on(&self, op: &'static str, node: NodeId, act: impl Fn(&Core, NodeId) -> error::Inner<Attr>) -> Result<Attr> {
+    fn attr_on(
+        &self,
+        op: &'static str,
+        node: NodeId,
+        act: impl Fn(&Core, NodeId) -> error::Inner<Attr>,
+    ) -> Result<Attr> {
         let (attr, number) = self.shares().run(op, node, act)?;
         Ok(self.shares().attr(number, attr))
     }
 
-    fn on_handle<T>(&self, op: &'static str, handle: Handle, act: impl FnOnce(&Core, Handle) -> error::Inner<T>) -> Result<T> {
+    fn on_handle<T>(
+        &self,
+        op: &'static str,
+        handle: Handle,
+        act: impl FnOnce(&Core, Handle) -> error::Inner<T>,
+    ) -> Result<T> {
         let route = self.shares().raw(handle).map_err(|_| Error::Os { op, errno: libc::EBADF })?;
         act(&route.core, route.local).map_err(|fault| {
             let local = match route.core.handle(route.local) {

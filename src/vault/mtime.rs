@@ -1,16 +1,19 @@
-//! The time of modification of an open file: the one to show, and to restore after every deferred write.
+//! The time of modification of an open file: the one to show, and to restore after every deferred
+//! write.
 //!
 //! Rules that hold here
-//! * The kernel, with its writeback cache, keeps the time itself: it shows its own, and sends it (SETATTR) only where a write has changed
-//!   it. Within a tick of its clock a write leaves the time as it is, and then nothing comes.
-//! * Whether something will come is known when the kernel has sent all that it has, which it does before each FSYNC, FLUSH and RELEASE.
-//!   Until then the time of a write is that of its arrival, for a crash must not leave new contents under an old time: backups go by it.
-//!   If then nothing has come, the time is again the one that the kernel has.
+//! * The kernel, with its writeback cache, keeps the time itself: it shows its own, and sends it
+//!   (SETATTR) only where a write has changed it. Within a tick of its clock a write leaves the
+//!   time as it is, and then nothing comes.
+//! * Whether something will come is known when the kernel has sent all that it has, which it does
+//!   before each FSYNC, FLUSH and RELEASE. Until then the time of a write is that of its arrival,
+//!   for a crash must not leave new contents under an old time: backups go by it. If then nothing
+//!   has come, the time is again the one that the kernel has.
 
 use std::time::SystemTime;
 
 use super::error::Inner;
-use crate::backing::{File, SetTime, Timestamp};
+use crate::store::{File, SetTime, Timestamp};
 
 /// The present time, to the nanosecond.
 pub(crate) fn now() -> Timestamp {
@@ -37,7 +40,8 @@ impl Kept {
 /// The time of modification of one open file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mtime {
-    /// The one to show, and to restore after every deferred write; that of the store where nothing has changed it.
+    /// The one to show, and to restore after every deferred write; that of the store where nothing
+    /// has changed it.
     shown: Option<Timestamp>,
     /// What the caller has, where it keeps the time.
     kept: Option<Kept>,
@@ -46,7 +50,8 @@ pub(crate) struct Mtime {
 }
 
 impl Mtime {
-    /// That of a file which the store has with the time `held`; `kept` where the caller keeps the times.
+    /// That of a file which the store has with the time `held`; `kept` where the caller keeps the
+    /// times.
     pub fn loaded(kept: bool, held: Timestamp) -> Self {
         Mtime { kept: kept.then(|| Kept::new(held)), ..Mtime::default() }
     }
@@ -93,7 +98,8 @@ impl Mtime {
             _ => {
                 let held = file.stat()?.mtime;
                 // Some hold a tenth of a microsecond.
-                self.holds_nanos |= set == SetTime::At(held) && !held.nanos.is_multiple_of(100) && is_near(held);
+                self.holds_nanos |=
+                    set == SetTime::At(held) && !held.nanos.is_multiple_of(100) && is_near(held);
                 held
             }
         };
@@ -109,8 +115,8 @@ impl Mtime {
         }
     }
 
-    /// Takes the time of writes back of which the caller, who has sent everything, has sent none: it has the one of before. Tells whether
-    /// there was one.
+    /// Takes the time of writes back of which the caller, who has sent everything, has sent none:
+    /// it has the one of before. Tells whether there was one.
     pub fn settle(&mut self) -> bool {
         match self.kept {
             Some(Kept { last, pending: true }) => {
@@ -127,14 +133,15 @@ impl Mtime {
     }
 }
 
-/// Whether a time is so near to the present that a store which holds that one to the nanosecond holds this one too.
+/// Whether a time is so near to the present that a store which holds that one to the nanosecond
+/// holds this one too.
 fn is_near(time: Timestamp) -> bool {
     const NEAR: u64 = 24 * 3600;
     time.secs.abs_diff(now().secs) <= NEAR
 }
 
-/// Gives a file the time of modification that its contents have. Who may write to it and does not own it cannot do that, and has the time
-/// at which the store was written to instead.
+/// Gives a file the time of modification that its contents have. Who may write to it and does not
+/// own it cannot do that, and has the time at which the store was written to instead.
 pub(crate) fn set_mtime(file: &dyn File, mtime: Timestamp) -> Inner<()> {
     match file.set_times(SetTime::Omit, SetTime::At(mtime)) {
         Err(e) if e.raw_os_error() == Some(libc::EPERM) => Ok(()),

@@ -1,10 +1,13 @@
-//! Names in a share with several epochs: sealed under the key of the epoch in which they were made, until a pass seals them anew.
+//! Names in a share with several epochs: sealed under the key of the epoch in which they were made,
+//! until a pass seals them anew.
 //!
 //! Rules that hold here
-//! * New names are sealed under the current epoch's key. Names of all epochs are found and shown: whoever had not heard of a new epoch yet
-//!   may have made some under an old one, and nothing that is there is hidden.
-//! * Several entries may claim one name. Which of them has it follows from the order of [`ShareKeys::claims`] alone, for who looks a name up
-//!   as for who lists a directory; see [`Folder`](super::folder::Folder).
+//! * New names are sealed under the current epoch's key. Names of all epochs are found and shown:
+//!   whoever had not heard of a new epoch yet may have made some under an old one, and nothing that
+//!   is there is hidden.
+//! * Several entries may claim one name. Which of them has it follows from the order of
+//!   [`ShareKeys::claims`] alone, for who looks a name up as for who lists a directory; see
+//!   [`Folder`](super::folder::Folder).
 
 use super::keys::{DirectoryId, Epoch, ShareKeys};
 use crate::format::name::{Decoded, NAME_MAX, StoredName, may_be_copy, without_suffix};
@@ -63,11 +66,14 @@ impl ShareKeys {
         std::iter::once(self.current()).chain(std::iter::once_with(|| self.older()).flatten())
     }
 
-    /// What a short stored name that the current epoch's key does not open says under an older one's.
+    /// What a short stored name that the current epoch's key does not open says under an older
+    /// one's.
     pub fn said_under_older(&self, directory: &DirectoryId, stored: &[u8]) -> Option<Said> {
-        self.older().into_iter().find_map(|epoch| match self.names_of(epoch, directory).decode(stored) {
-            Decoded::Plain(name) => Some(Self::said(stored, name, Some(epoch.number))),
-            _ => None,
+        self.older().into_iter().find_map(|epoch| {
+            match self.names_of(epoch, directory).decode(stored) {
+                Decoded::Plain(name) => Some(Self::said(stored, name, Some(epoch.number))),
+                _ => None,
+            }
         })
     }
 
@@ -78,15 +84,26 @@ impl ShareKeys {
         Said::Name(Sealed { plain: name, suffix, older })
     }
 
-    /// What the stored name of a long-named entry says, `suffix` included, for which `plain` was sealed: its hash has to be the one of that.
-    pub fn said_long(&self, directory: &DirectoryId, stored: &[u8], suffix: Vec<u8>, plain: Vec<u8>) -> Said {
+    /// What the stored name of a long-named entry says, `suffix` included, for which `plain` was
+    /// sealed: its hash has to be the one of that.
+    pub fn said_long(
+        &self,
+        directory: &DirectoryId,
+        stored: &[u8],
+        suffix: Vec<u8>,
+        plain: Vec<u8>,
+    ) -> Said {
         let entry = &stored[..stored.len() - suffix.len()];
         let current = self.current();
         let mut epochs = self.all_epochs();
         let epoch =
             epochs.find(|e| matches!(self.names_of(e, directory).encode(&plain), Some(StoredName::Long { entry: e, .. }) if e == entry));
         match epoch {
-            Some(epoch) => Said::Name(Sealed { plain, suffix, older: (!std::ptr::eq(epoch, current)).then_some(epoch.number) }),
+            Some(epoch) => Said::Name(Sealed {
+                plain,
+                suffix,
+                older: (!std::ptr::eq(epoch, current)).then_some(epoch.number),
+            }),
             None => Said::Lost,
         }
     }
@@ -97,17 +114,27 @@ impl ShareKeys {
         epochs.any(|e| matches!(self.names_of(e, directory).encode(name), Some(StoredName::Long { entry, .. }) if entry == stored))
     }
 
-    /// The entries that claim `name`, in the order of their claims: as it stands, then split before what may be a sync tool's suffix.
-    pub fn claims<'a>(&'a self, directory: &'a DirectoryId, name: &'a [u8]) -> impl Iterator<Item = Vec<u8>> + 'a {
+    /// The entries that claim `name`, in the order of their claims: as it stands, then split before
+    /// what may be a sync tool's suffix.
+    pub fn claims<'a>(
+        &'a self,
+        directory: &'a DirectoryId,
+        name: &'a [u8],
+    ) -> impl Iterator<Item = Vec<u8>> + 'a {
         self.claims_under(directory, name, || self.all_epochs())
     }
 
     /// Those besides the one of the current epoch as it stands, which comes first.
-    pub fn other_claims<'a>(&'a self, directory: &'a DirectoryId, name: &'a [u8]) -> impl Iterator<Item = Vec<u8>> + 'a {
+    pub fn other_claims<'a>(
+        &'a self,
+        directory: &'a DirectoryId,
+        name: &'a [u8],
+    ) -> impl Iterator<Item = Vec<u8>> + 'a {
         self.claims(directory, name).skip(usize::from(self.names(directory).encode(name).is_some()))
     }
 
-    /// Where `name` ends as the older one of two equal names does: that name, and the entries that claim `name` if they do not have it.
+    /// Where `name` ends as the older one of two equal names does: that name, and the entries that
+    /// claim `name` if they do not have it.
     pub fn second_claims<'a>(
         &'a self,
         directory: &'a DirectoryId,
@@ -119,8 +146,13 @@ impl ShareKeys {
     }
 
     /// The entries whose place `name` is, but for conflict copies.
-    pub fn place_entries<'a>(&'a self, directory: &'a DirectoryId, name: &'a [u8]) -> impl Iterator<Item = Vec<u8>> + 'a {
-        self.all_epochs().filter_map(move |e| Some(self.names_of(e, directory).encode(name)?.entry().to_vec()))
+    pub fn place_entries<'a>(
+        &'a self,
+        directory: &'a DirectoryId,
+        name: &'a [u8],
+    ) -> impl Iterator<Item = Vec<u8>> + 'a {
+        self.all_epochs()
+            .filter_map(move |e| Some(self.names_of(e, directory).encode(name)?.entry().to_vec()))
     }
 
     fn claims_under<'a, E: Iterator<Item = &'a Epoch> + 'a>(
@@ -129,10 +161,13 @@ impl ShareKeys {
         name: &'a [u8],
         epochs: impl Fn() -> E,
     ) -> impl Iterator<Item = Vec<u8>> + 'a {
-        let whole = epochs().filter_map(move |e| Some(self.names_of(e, directory).encode(name)?.entry().to_vec()));
+        let whole = epochs()
+            .filter_map(move |e| Some(self.names_of(e, directory).encode(name)?.entry().to_vec()));
         let split = may_be_copy(name).then(epochs).into_iter().flatten();
         // What no store has room for needs not be looked for.
-        whole.chain(split.flat_map(move |e| self.names_of(e, directory).conflict_candidates(name))).filter(|entry| entry.len() <= NAME_MAX)
+        whole
+            .chain(split.flat_map(move |e| self.names_of(e, directory).conflict_candidates(name)))
+            .filter(|entry| entry.len() <= NAME_MAX)
     }
 }
 
@@ -144,7 +179,13 @@ mod tests {
     fn the_suffix_of_an_older_name_is_read_back_and_nothing_else_is() {
         let name = [b"a (1)".to_vec(), epoch_suffix(12)].concat();
         assert_eq!(split_epoch(&name), Some((&b"a (1)"[..], 12)));
-        for other in [&b" (conflict, epoch 1)"[..], b"a (conflict, epoch 01)", b"a (conflict, epoch )", b"a (conflict, epoch 1", b"a"] {
+        for other in [
+            &b" (conflict, epoch 1)"[..],
+            b"a (conflict, epoch 01)",
+            b"a (conflict, epoch )",
+            b"a (conflict, epoch 1",
+            b"a",
+        ] {
             assert_eq!(split_epoch(other), None, "{}", other.escape_ascii());
         }
     }

@@ -16,9 +16,9 @@ use super::names::Said;
 use super::nodes::{Cached, Link};
 use super::together::open_to_lock;
 use super::types::{Forget, Handle, NodeId, OpenFlags, ROOT};
-use crate::backing::{Access, Dir, File, Kind, Lock, Stat};
 use crate::format::name::is_control;
 use crate::format::signature::Authorship;
+use crate::store::{Access, Dir, File, Kind, Lock, Stat};
 
 /// How long the background waits for its turn with a file that others work on.
 pub(super) const TURN: Duration = Duration::from_secs(1);
@@ -32,8 +32,15 @@ pub(crate) enum Open {
         /// Each write of the program comes at once.
         direct: bool,
     },
-    /// `unread` is set when a listing came upon an entry whose name cannot be read as yet, `missing` where that is why it is not listed.
-    Dir { node: NodeId, dir: Arc<dyn Dir>, directory: DirectoryId, unread: Arc<AtomicBool>, missing: Arc<AtomicBool> },
+    /// `unread` is set when a listing came upon an entry whose name cannot be read as yet,
+    /// `missing` where that is why it is not listed.
+    Dir {
+        node: NodeId,
+        dir: Arc<dyn Dir>,
+        directory: DirectoryId,
+        unread: Arc<AtomicBool>,
+        missing: Arc<AtomicBool>,
+    },
 }
 
 /// An open file and how many handles it has.
@@ -80,7 +87,8 @@ impl Core {
         Ok(open)
     }
 
-    /// One more handle of the open file of a node, which is loaded from the store if it is not open.
+    /// One more handle of the open file of a node, which is loaded from the store if it is not
+    /// open.
     fn join_or_load(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
         let mut files = self.files.lock();
         if self.nodes.is_moved_away(node) {
@@ -101,12 +109,22 @@ impl Core {
             shared.writers += usize::from(flags.write);
             return Ok(shared.file.clone());
         }
-        // It has lost its name since the caller looked it up, perhaps to another file: the next lookup tells.
+        // It has lost its name since the caller looked it up, perhaps to another file: the next
+        // lookup tells.
         let link = self.nodes.link(node).map_err(|_| Fault::Os(libc::ESTALE))?;
         let dir = self.dir(link.parent)?;
-        // Read-write even for readers: the kernel's cache reads on write-only handles, and a writer may come later.
-        let file = match dir.open_file(&link.stored, if self.read_only { Access::Read } else { Access::ReadWrite }) {
-            Err(e) if !flags.write && matches!(e.raw_os_error(), Some(libc::EACCES | libc::EROFS | libc::EPERM)) => {
+        // Read-write even for readers: the kernel's cache reads on write-only handles, and a writer
+        // may come later.
+        let file = match dir
+            .open_file(&link.stored, if self.read_only { Access::Read } else { Access::ReadWrite })
+        {
+            Err(e)
+                if !flags.write
+                    && matches!(
+                        e.raw_os_error(),
+                        Some(libc::EACCES | libc::EROFS | libc::EPERM)
+                    ) =>
+            {
                 dir.open_file(&link.stored, Access::Read)?
             }
             other => other?,
@@ -182,7 +200,13 @@ impl Core {
     }
 
     /// Enters a file that was just opened or created.
-    pub fn insert_open(&self, files: &mut HashMap<NodeId, Shared>, node: NodeId, file: Arc<OpenFile>, flags: OpenFlags) {
+    pub fn insert_open(
+        &self,
+        files: &mut HashMap<NodeId, Shared>,
+        node: NodeId,
+        file: Arc<OpenFile>,
+        flags: OpenFlags,
+    ) {
         self.nodes.opened(node);
         files.insert(node, Shared { file, handles: 1, writers: usize::from(flags.write) });
     }
@@ -192,7 +216,8 @@ impl Core {
         self.commit_state(open, &mut open.state.write(), durability)
     }
 
-    /// The name that is sealed with a file, to restore its own by; `None` where that is lost, and what was sealed before is all that tells it.
+    /// The name that is sealed with a file, to restore its own by; `None` where that is lost, and
+    /// what was sealed before is all that tells it.
     fn name_to_hint(&self, link: &Link, directory: DirectoryId) -> Option<Vec<u8>> {
         if link.name != link.stored {
             return Some(link.name.to_vec());
@@ -204,7 +229,12 @@ impl Core {
     }
 
     /// Commits a file whose lock is held.
-    pub fn commit_state(&self, open: &OpenFile, state: &mut FileState, durability: Durability) -> Inner<()> {
+    pub fn commit_state(
+        &self,
+        open: &OpenFile,
+        state: &mut FileState,
+        durability: Durability,
+    ) -> Inner<()> {
         if state.changed
             && let Ok(link) = self.nodes.link(open.node)
             && let Some(directory) = self.nodes.directory(link.parent)
@@ -232,7 +262,8 @@ impl Core {
         };
         state.needs_sync |= open.inode_changed.swap(false, Ordering::AcqRel);
         let _pinned = if self.shared { Some(self.begin_together(open, state)?) } else { None };
-        let committed = self.committer(&|| self.next_serial()).commit(state, open, &path, durability);
+        let committed =
+            self.committer(&|| self.next_serial()).commit(state, open, &path, durability);
         state.count(&self.tools());
         if committed.is_err() {
             self.note_lost(open, state);
@@ -250,24 +281,33 @@ impl Core {
         self.committer(&|| self.next_serial()).make_durable(state, open)
     }
 
-    /// Lets go of one handle of an open file; the last one commits, unless no name leads to the file any more.
+    /// Lets go of one handle of an open file; the last one commits, unless no name leads to the
+    /// file any more.
     pub fn release(&self, open: &Arc<OpenFile>, flags: OpenFlags) -> Inner<()> {
         let mut committed = None;
         loop {
             let mut files = self.files.lock();
             let Some(shared) = files.get_mut(&open.node) else { break };
             let last_writer = self.shared && flags.write && shared.writers == 1;
-            if (shared.handles == 1 || last_writer) && !self.read_only && !self.closed.load(Ordering::Acquire) {
-                // Whoever opened, wrote and closed while this one committed was not the last, and has left his change to it.
-                let Some((changed, latched)) = open.state.try_read().map(|state| (state.changed, state.latched.is_some())) else {
+            if (shared.handles == 1 || last_writer)
+                && !self.read_only
+                && !self.closed.load(Ordering::Acquire)
+            {
+                // Whoever opened, wrote and closed while this one committed was not the last, and
+                // has left his change to it.
+                let Some((changed, latched)) =
+                    open.state.try_read().map(|state| (state.changed, state.latched.is_some()))
+                else {
                     drop(files);
                     drop(open.state.read());
                     continue;
                 };
                 // Who has only read is not told of what he had no part in.
-                let due = committed.is_none() && (flags.write || !latched) || changed && !latched && matches!(committed, Some(Ok(())));
+                let due = committed.is_none() && (flags.write || !latched)
+                    || changed && !latched && matches!(committed, Some(Ok(())));
                 if due && self.has_name(open) {
-                    // Committed while still in the table, so that a lookup in between sees the right size.
+                    // Committed while still in the table, so that a lookup in between sees the
+                    // right size.
                     drop(files);
                     committed = Some(self.commit_last(open));
                     continue;
@@ -284,13 +324,19 @@ impl Core {
                 };
                 if state.changed && state.latched.is_none() {
                     waits = self.keys.signing.waits();
-                    // Who came upon the file while it was open, as the background does, must not commit it when somebody has opened it anew.
+                    // Who came upon the file while it was open, as the background does, must not
+                    // commit it when somebody has opened it anew.
                     state.latched = (!waits).then(|| fault.errno());
                 }
             }
             shared.handles -= 1;
             shared.writers -= usize::from(flags.write);
-            if last_writer && open.state.try_read().is_some_and(|state| !state.changed || state.latched.is_some()) {
+            if last_writer
+                && open
+                    .state
+                    .try_read()
+                    .is_some_and(|state| !state.changed || state.latched.is_some())
+            {
                 self.unguard(open);
             }
             if shared.handles == 0 {
@@ -311,7 +357,8 @@ impl Core {
         committed.unwrap_or(Ok(()))
     }
 
-    /// Notes a file behind the end of which bytes may stand that the store took before it refused the rest.
+    /// Notes a file behind the end of which bytes may stand that the store took before it refused
+    /// the rest.
     pub fn note_surplus(&self, open: &OpenFile) {
         if open.state.try_read().is_none_or(|state| state.surplus)
             && let Some(path) = self.nodes.stored_path(open.node)
@@ -320,13 +367,16 @@ impl Core {
         }
     }
 
-    /// Notes what the kernel caches of a file that is being closed; false where it has to ask again, because it may hold what was never
-    /// committed or an older time.
+    /// Notes what the kernel caches of a file that is being closed; false where it has to ask
+    /// again, because it may hold what was never committed or an older time.
     fn note_closed(&self, open: &OpenFile) -> bool {
         if !self.caller_caches {
             return true;
         }
-        let written_past = open.state.try_read().and_then(|state| state.told_no_time.then_some(state.opened_second));
+        let written_past = open
+            .state
+            .try_read()
+            .and_then(|state| state.told_no_time.then_some(state.opened_second));
         match open.cached() {
             Some(cached) => {
                 self.nodes.set_cached(open.node, cached, written_past);
@@ -340,12 +390,16 @@ impl Core {
         }
     }
 
-    /// Fails with `ESTALE`, and retires the node, where the kernel caches another state of the file than the one that was just loaded. The
-    /// kernel then looks the name up once more and gets a new node, of which it caches nothing.
+    /// Fails with `ESTALE`, and retires the node, where the kernel caches another state of the file
+    /// than the one that was just loaded. The kernel then looks the name up once more and gets a
+    /// new node, of which it caches nothing.
     fn check_cached(&self, open: &OpenFile, cached: &Cached) -> Inner<()> {
         self.note_size(open); // somebody lengthened the ciphertext, or a crash left a tail
         let state = open.state.read();
-        let loaded = state.committed.as_ref().map_or(Cached::size(0), |committed| Cached::state(state.size, &committed.hash));
+        let loaded = state
+            .committed
+            .as_ref()
+            .map_or(Cached::size(0), |committed| Cached::state(state.size, &committed.hash));
         if cached.admits(&loaded) {
             return Ok(());
         }
@@ -353,9 +407,10 @@ impl Core {
         Err(Fault::Os(libc::ESTALE))
     }
 
-    /// Fails with `ESTALE`, and retires the node, where an open file is not what its names lead to in the store: another program has
-    /// overwritten its header, or has put another file in the place of a name, or another directory above it. An open does not say by which
-    /// name it comes, so one that leads elsewhere is enough; the next lookup finds what is there.
+    /// Fails with `ESTALE`, and retires the node, where an open file is not what its names lead to
+    /// in the store: another program has overwritten its header, or has put another file in the
+    /// place of a name, or another directory above it. An open does not say by which name it comes,
+    /// so one that leads elsewhere is enough; the next lookup finds what is there.
     fn check_still_there(&self, open: &OpenFile) -> Inner<()> {
         let state = open.state.read();
         if state.latched.is_some() {
@@ -373,21 +428,27 @@ impl Core {
         Ok(())
     }
 
-    /// Whether the header in `file` is the one that was last committed through `state`. Where a commit has failed while it wrote the header,
-    /// nothing tells.
+    /// Whether the header in `file` is the one that was last committed through `state`. Where a
+    /// commit has failed while it wrote the header, nothing tells.
     fn has_own_header(&self, file: &dyn File, state: &FileState) -> Inner<bool> {
         match &state.committed {
-            Some(committed) if !state.header_under_way => Ok(self.header_in(file)? == committed.hash),
+            Some(committed) if !state.header_under_way => {
+                Ok(self.header_in(file)? == committed.hash)
+            }
             _ => Ok(true),
         }
     }
 
-    /// Whether the name `link` leads to the open file, from the root of the share on. Paths do not change meanwhile. Several stores change
-    /// inode numbers, but not while a file is open. A copy of the same bytes is another file: what is written to the open one would not
-    /// reach it.
+    /// Whether the name `link` leads to the open file, from the root of the share on. Paths do not
+    /// change meanwhile. Several stores change inode numbers, but not while a file is open. A copy
+    /// of the same bytes is another file: what is written to the open one would not reach it.
     fn names_open_file(&self, link: &Link, open: &OpenFile) -> Inner<bool> {
         let is_it = |stat: &Stat| {
-            (stat.dev, stat.ino) == open.inode || open.file.stat_but_times().is_ok_and(|now| (stat.dev, stat.ino) == (now.dev, now.ino))
+            (stat.dev, stat.ino) == open.inode
+                || open
+                    .file
+                    .stat_but_times()
+                    .is_ok_and(|now| (stat.dev, stat.ino) == (now.dev, now.ino))
         };
         if !self.names(link, is_it)? {
             return Ok(false);
@@ -410,14 +471,18 @@ impl Core {
         let stat = self.dir(link.parent).and_then(|dir| Ok(dir.stat(&link.stored)?));
         match stat {
             Ok(stat) => Ok(is_it(&stat)),
-            Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ESTALE | libc::ENOTDIR) => Ok(false),
+            Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ESTALE | libc::ENOTDIR) => {
+                Ok(false)
+            }
             Err(fault) => Err(fault),
         }
     }
 
-    /// Before a commit where nobody else shares the vault: returns a name of the vault that leads to the file; `None` where programs have
-    /// removed all of them. Fails with `ESTALE` for good where another program has removed the file from the store, or replaced it, or has
-    /// overwritten its header. The commit would go to an inode that no name leads to, or mix two versions.
+    /// Before a commit where nobody else shares the vault: returns a name of the vault that leads
+    /// to the file; `None` where programs have removed all of them. Fails with `ESTALE` for good
+    /// where another program has removed the file from the store, or replaced it, or has
+    /// overwritten its header. The commit would go to an inode that no name leads to, or mix two
+    /// versions.
     fn check_not_replaced(&self, open: &OpenFile, state: &mut FileState) -> Inner<Option<Link>> {
         // A file that was just made is looked at from its second commit on.
         if state.latched.is_some() || state.committed.is_none() && state.backing_len == 0 {
@@ -441,7 +506,9 @@ impl Core {
             if open.file.stat_but_times()?.nlink > 0
                 && let Some(found) = self.search_name(open)?
             {
-                links.iter().for_each(|link| self.nodes.drop_link(open.node, link.parent, &link.stored));
+                links
+                    .iter()
+                    .for_each(|link| self.nodes.drop_link(open.node, link.parent, &link.stored));
                 return Ok(Some(found));
             }
             "removed or replaced"
@@ -455,14 +522,19 @@ impl Core {
         Err(Fault::Os(libc::ESTALE))
     }
 
-    /// Searches the vault for a name that leads to an open file, and notes it: a hard link that nobody has looked up, or a name that another
-    /// program gave the file in the store. A name of the store that is none of the vault does not count.
+    /// Searches the vault for a name that leads to an open file, and notes it: a hard link that
+    /// nobody has looked up, or a name that another program gave the file in the store. A name of
+    /// the store that is none of the vault does not count.
     fn search_name(&self, open: &OpenFile) -> Inner<Option<Link>> {
         let now = open.file.stat_but_times()?;
         let mut left = vec![ROOT];
         let mut found = None;
         while let Some(node) = left.pop() {
-            let looked = if found.is_some() { Ok(None) } else { self.search_directory(open, &now, node, &mut left) };
+            let looked = if found.is_some() {
+                Ok(None)
+            } else {
+                self.search_directory(open, &now, node, &mut left)
+            };
             if node != ROOT {
                 self.nodes.forget(node, 1);
             }
@@ -471,7 +543,9 @@ impl Core {
                 // What cannot be listed has no name that anybody can use.
                 Err(fault) if !is_no_descriptor(fault.errno()) => {}
                 Err(fault) => {
-                    left.into_iter().filter(|node| *node != ROOT).for_each(|node| self.nodes.forget(node, 1));
+                    left.into_iter()
+                        .filter(|node| *node != ROOT)
+                        .for_each(|node| self.nodes.forget(node, 1));
                     return Err(fault);
                 }
             }
@@ -479,13 +553,23 @@ impl Core {
         Ok(found)
     }
 
-    /// Looks for a name of an open file in one directory, and adds the directories in it, counted once each, to `left`.
-    fn search_directory(&self, open: &OpenFile, now: &Stat, node: NodeId, left: &mut Vec<NodeId>) -> Inner<Option<Link>> {
+    /// Looks for a name of an open file in one directory, and adds the directories in it, counted
+    /// once each, to `left`.
+    fn search_directory(
+        &self,
+        open: &OpenFile,
+        now: &Stat,
+        node: NodeId,
+        left: &mut Vec<NodeId>,
+    ) -> Inner<Option<Link>> {
         let folder = self.folder(node)?;
         for entry in entries(folder.dir())? {
             let entry = entry?;
-            let may_be_it = entry.ino == now.ino && entry.kind.is_none_or(|kind| kind == Kind::File);
-            if is_control(&entry.name) || !may_be_it && entry.kind.is_some_and(|kind| kind != Kind::Dir) {
+            let may_be_it =
+                entry.ino == now.ino && entry.kind.is_none_or(|kind| kind == Kind::File);
+            if is_control(&entry.name)
+                || !may_be_it && entry.kind.is_some_and(|kind| kind != Kind::Dir)
+            {
                 continue;
             }
             let Ok(stat) = folder.dir().stat(&entry.name) else { continue };
@@ -504,16 +588,18 @@ impl Core {
         Ok(None)
     }
 
-    /// The commit of the last close. A file whose old contents were thrown away is made durable at once: the program has put new ones there,
-    /// and either of the two it would like to find after a crash. Nobody waits for it: the kernel closes files in the background.
+    /// The commit of the last close. A file whose old contents were thrown away is made durable at
+    /// once: the program has put new ones there, and either of the two it would like to find after
+    /// a crash. Nobody waits for it: the kernel closes files in the background.
     fn commit_last(&self, open: &OpenFile) -> Inner<()> {
         let mut state = open.state.write();
         let durability = if state.replaced { Durability::Synced } else { Durability::Ordered };
         self.commit_what_fits(open, &mut state, durability)
     }
 
-    /// The stored path that a record of the file names, which is that of `name` where one is known; `None` where no name leads to the file
-    /// any more. A name that nobody has looked up is searched for: without a record, places would be overwritten that it refers to.
+    /// The stored path that a record of the file names, which is that of `name` where one is known;
+    /// `None` where no name leads to the file any more. A name that nobody has looked up is
+    /// searched for: without a record, places would be overwritten that it refers to.
     fn record_path(&self, open: &OpenFile, name: Option<&Link>) -> Inner<Option<Vec<u8>>> {
         if let Some(path) = name.and_then(|link| self.path_in(link.parent, &link.stored))
             && (!self.shared || self.leads_to(&path, open.inode))
@@ -523,21 +609,27 @@ impl Core {
         if self.is_removed(open) {
             return Ok(None);
         }
-        if let Some(path) = self.search_name(open)?.and_then(|link| self.path_in(link.parent, &link.stored)) {
+        if let Some(path) =
+            self.search_name(open)?.and_then(|link| self.path_in(link.parent, &link.stored))
+        {
             return Ok(Some(path));
         }
-        tracing::error!("a name of an open file is not found: what was written to it is not committed");
+        tracing::error!(
+            "a name of an open file is not found: what was written to it is not committed"
+        );
         Err(Fault::Os(libc::EIO))
     }
 
-    /// Whether a commit has to reach a name: one that is known here, or a hard link that nobody has looked up yet. A file that another
-    /// program has removed counts as having one, so that its commit fails and is not passed over.
+    /// Whether a commit has to reach a name: one that is known here, or a hard link that nobody has
+    /// looked up yet. A file that another program has removed counts as having one, so that its
+    /// commit fails and is not passed over.
     pub fn has_name(&self, open: &OpenFile) -> bool {
         self.nodes.link(open.node).is_ok() || !self.is_removed(open)
     }
 
-    /// Whether the last name of the file was removed here, or by another daemon where several share the vault. A store that comes through
-    /// FUSE keeps what is open under a hidden name and goes on counting one, so what was removed here is asked first.
+    /// Whether the last name of the file was removed here, or by another daemon where several share
+    /// the vault. A store that comes through FUSE keeps what is open under a hidden name and goes
+    /// on counting one, so what was removed here is asked first.
     fn is_removed(&self, open: &OpenFile) -> bool {
         self.nodes.last_stat(open.node).is_some_and(|stat| stat.nlink == 0)
             || self.shared && open.file.stat().is_ok_and(|stat| stat.nlink == 0)
@@ -545,7 +637,8 @@ impl Core {
 
     /// Commits every open file that has been dirty for `age`.
     pub fn commit_due(&self, age: Duration) {
-        let is_due = |s: &FileState| s.changed && s.dirty_since.is_some_and(|since| since.elapsed() >= age);
+        let is_due =
+            |s: &FileState| s.changed && s.dirty_since.is_some_and(|since| since.elapsed() >= age);
         let mut busy = Vec::new();
         let files: Vec<_> = self.files.lock().values().map(|s| s.file.clone()).collect();
         for open in files {
@@ -555,7 +648,8 @@ impl Core {
                 None => busy.push(open),
             }
         }
-        // Those that somebody works on come last, and wait for their turn: else a file that is never idle would never be committed.
+        // Those that somebody works on come last, and wait for their turn: else a file that is
+        // never idle would never be committed.
         for open in busy {
             if open.state.try_read_for(TURN).is_some_and(|state| is_due(&state)) {
                 self.commit_deferred(&open);
@@ -571,11 +665,16 @@ impl Core {
         self.drop_unused(open);
     }
 
-    /// Drops a file that has stayed in the table without a handle, once it is written or cannot be any more.
+    /// Drops a file that has stayed in the table without a handle, once it is written or cannot be
+    /// any more.
     fn drop_unused(&self, open: &Arc<OpenFile>) {
         let mut files = self.files.lock();
-        let unused = files.get(&open.node).is_some_and(|shared| shared.handles == 0 && Arc::ptr_eq(&shared.file, open));
-        if unused && open.state.try_read().is_some_and(|state| !state.changed || state.latched.is_some()) {
+        let unused = files
+            .get(&open.node)
+            .is_some_and(|shared| shared.handles == 0 && Arc::ptr_eq(&shared.file, open));
+        if unused
+            && open.state.try_read().is_some_and(|state| !state.changed || state.latched.is_some())
+        {
             files.remove(&open.node);
             drop(files);
             self.nodes.closed(open.node);

@@ -1,4 +1,5 @@
-//! What a filesystem is asked for, on nodes and handles: each call goes to the share in which its node stands.
+//! What a filesystem is asked for, on nodes and handles: each call goes to the share in which its
+//! node stands.
 
 use std::ops::Range;
 
@@ -7,8 +8,8 @@ use super::open_files::Open;
 use super::shares::Shares;
 use super::types::*;
 use super::{Authorship, Vault};
-use crate::backing::{Kind, Seek, Space};
 use crate::format::name::NAME_MAX;
+use crate::store::{Kind, Seek, Space};
 
 impl Vault {
     /// Finds `name` in a directory; counts one on its node.
@@ -32,7 +33,15 @@ impl Vault {
     }
 
     /// Makes an empty file, a FIFO, a socket or a device; counts one.
-    pub fn mknod(&self, caller: &Caller, parent: NodeId, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> Result<Attr> {
+    pub fn mknod(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        kind: Kind,
+        perm: u32,
+        rdev: u64,
+    ) -> Result<Attr> {
         self.attr_on("mknod", parent, |core, parent| {
             core.remember_name(parent, name);
             core.mknod(caller, parent, name, kind, perm, rdev)
@@ -48,7 +57,13 @@ impl Vault {
     }
 
     /// Makes a symbolic link; counts one.
-    pub fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Attr> {
+    pub fn symlink(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Attr> {
         self.attr_on("symlink", parent, |core, parent| {
             core.remember_name(parent, name);
             core.symlink(caller, parent, name, target)
@@ -58,12 +73,16 @@ impl Vault {
     /// Gives a node another name; counts one.
     pub fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr> {
         let to = self.shares().directory("link", new_parent)?;
-        let of = self.shares().raw(node).map_err(|fault| self.shares().explain("link", &to, fault))?;
+        let of =
+            self.shares().raw(node).map_err(|fault| self.shares().explain("link", &to, fault))?;
         if of.number != to.number {
             return Err(Error::Os { op: "link", errno: libc::EXDEV });
         }
         to.core.remember_name(to.local, new_name);
-        let linked = to.core.link(of.local, to.local, new_name).map_err(|fault| self.shares().explain("link", &of, fault))?;
+        let linked = to
+            .core
+            .link(of.local, to.local, new_name)
+            .map_err(|fault| self.shares().explain("link", &of, fault))?;
         Ok(self.shares().attr(to.number, linked))
     }
 
@@ -79,7 +98,10 @@ impl Vault {
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
         let route = self.shares().directory("rmdir", parent)?;
         // A share is not closed for nothing.
-        route.core.check_writable().map_err(|fault| self.shares().explain("rmdir", &route, fault))?;
+        route
+            .core
+            .check_writable()
+            .map_err(|fault| self.shares().explain("rmdir", &route, fault))?;
         if self.shares().has_nested()
             && let Ok(attr) = route.core.lookup(route.local, name)
         {
@@ -89,11 +111,21 @@ impl Vault {
             left?;
         }
         route.core.remember_name(route.local, name);
-        route.core.rmdir(route.local, name).map_err(|fault| self.shares().explain("rmdir", &route, fault))
+        route
+            .core
+            .rmdir(route.local, name)
+            .map_err(|fault| self.shares().explain("rmdir", &route, fault))
     }
 
     /// Renames an entry.
-    pub fn rename(&self, parent: NodeId, name: &[u8], new_parent: NodeId, new_name: &[u8], mode: RenameMode) -> Result<()> {
+    pub fn rename(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
         let (from, to) = self.in_one_share("rename", parent, new_parent)?;
         from.core.remember_name(from.local, name);
         from.core.remember_name(to.local, new_name);
@@ -103,19 +135,32 @@ impl Vault {
 
     /// Opens a regular file.
     pub fn open_file(&self, node: NodeId, flags: OpenFlags) -> Result<Opened> {
-        let (opened, number) = self.shares().run("open", node, |core, node| core.open_file(node, flags))?;
+        let (opened, number) =
+            self.shares().run("open", node, |core, node| core.open_file(node, flags))?;
         Ok(Opened { handle: Shares::outside_handle(number, opened.handle), ..opened })
     }
 
     /// Makes and opens a regular file; counts one. `EEXIST` where the name is taken.
-    pub fn create_file(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, flags: OpenFlags) -> Result<(Attr, Opened)> {
+    pub fn create_file(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        perm: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Opened)> {
         let created = self.shares().run("create in", parent, |core, parent| {
             core.remember_name(parent, name);
             let (attr, handle) = core.create_file(caller, parent, name, perm, flags)?;
             Ok((attr, handle, matches!(core.handle(handle)?, Open::File { direct: true, .. })))
         });
         let ((attr, handle, direct), number) = created?;
-        let opened = Opened { handle: Shares::outside_handle(number, handle), keep_cache: true, alone: None, direct };
+        let opened = Opened {
+            handle: Shares::outside_handle(number, handle),
+            keep_cache: true,
+            alone: None,
+            direct,
+        };
         Ok((self.shares().attr(number, attr), opened))
     }
 
@@ -125,36 +170,50 @@ impl Vault {
     }
 
     /// Writes all of `data`; at the end of the file where the handle was opened to append.
-    pub fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
-        self.on_handle("write", handle, |core, handle| core.write(handle, offset, data, kill_suid_sgid))
+    pub fn write(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_suid_sgid: bool,
+    ) -> Result<()> {
+        self.on_handle("write", handle, |core, handle| {
+            core.write(handle, offset, data, kill_suid_sgid)
+        })
     }
 
-    /// Notes that pages of a cache above, of `offset..end`, were refused with `errno`: there they count as written. True where they are to be
-    /// written once more.
+    /// Notes that pages of a cache above, of `offset..end`, were refused with `errno`: there they
+    /// count as written. True where they are to be written once more.
     pub fn pages_refused(&self, handle: Handle, offset: u64, end: u64, errno: i32) -> bool {
-        self.shares().raw(handle).is_ok_and(|route| route.core.pages_refused(route.local, offset, end, errno))
+        self.shares()
+            .raw(handle)
+            .is_ok_and(|route| route.core.pages_refused(route.local, offset, end, errno))
     }
 
-    /// Tells, before a cache above takes in more of a file, whether it is to send what it holds first.
+    /// Tells, before a cache above takes in more of a file, whether it is to send what it holds
+    /// first.
     ///
     /// # Errors
-    /// What the write is to fail with: that of an earlier one, or `ENOSPC` where there is no more room.
+    /// What the write is to fail with: that of an earlier one, or `ENOSPC` where there is no more
+    /// room.
     pub fn before_write(&self, handle: Handle) -> Result<bool> {
         self.on_handle("write", handle, |core, handle| core.before_write(handle))
     }
 
-    /// Whether the store has little room. What is opened for writing now is written with nothing held back.
+    /// Whether the store has little room. What is opened for writing now is written with nothing
+    /// held back.
     pub fn is_low(&self) -> bool {
         self.core().is_low()
     }
 
-    /// Has `tell` called, from any thread, for each node of which a cache above is to forget something: what was written to it was refused, or
-    /// may be soon.
+    /// Has `tell` called, from any thread, for each node of which a cache above is to forget
+    /// something: what was written to it was refused, or may be soon.
     pub fn tell_cache(&self, tell: impl Fn(NodeId, Forget) + Send + Sync + 'static) {
         self.shares().tell_kernel(std::sync::Arc::new(tell));
     }
 
-    /// What close(2) of a descriptor is to report: a failure that happened since the file was opened.
+    /// What close(2) of a descriptor is to report: a failure that happened since the file was
+    /// opened.
     pub fn flush(&self, handle: Handle) -> Result<()> {
         self.on_handle("flush", handle, |core, handle| core.flush(handle))
     }
@@ -174,19 +233,39 @@ impl Vault {
         self.on_handle("seek in", handle, |core, handle| core.seek_data_hole(handle, offset, what))
     }
 
-    /// As [`Vault::seek_data_hole`], where a cache above may hold back what programs have written. Of the range `sent` it holds nothing.
-    pub fn seek_under_cache(&self, handle: Handle, offset: u64, what: Seek, sent: Range<u64>) -> Result<Sought> {
-        self.on_handle("seek in", handle, |core, handle| core.seek_under_cache(handle, offset, what, &sent))
+    /// As [`Vault::seek_data_hole`], where a cache above may hold back what programs have written.
+    /// Of the range `sent` it holds nothing.
+    pub fn seek_under_cache(
+        &self,
+        handle: Handle,
+        offset: u64,
+        what: Seek,
+        sent: Range<u64>,
+    ) -> Result<Sought> {
+        self.on_handle("seek in", handle, |core, handle| {
+            core.seek_under_cache(handle, offset, what, &sent)
+        })
     }
 
     /// Reserves, punches or zeroes a range.
     pub fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Result<()> {
-        self.on_handle("fallocate", handle, |core, handle| core.fallocate(handle, offset, len, mode))
+        self.on_handle("fallocate", handle, |core, handle| {
+            core.fallocate(handle, offset, len, mode)
+        })
     }
 
-    /// Copies a range between two open files, sealed anew under the keys of the second; gives the bytes copied.
-    pub fn copy_range(&self, from: Handle, from_offset: u64, to: Handle, to_offset: u64, len: u64) -> Result<u64> {
-        let from = self.shares().raw(from).map_err(|_| Error::Os { op: "copy", errno: libc::EBADF })?;
+    /// Copies a range between two open files, sealed anew under the keys of the second; gives the
+    /// bytes copied.
+    pub fn copy_range(
+        &self,
+        from: Handle,
+        from_offset: u64,
+        to: Handle,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let from =
+            self.shares().raw(from).map_err(|_| Error::Os { op: "copy", errno: libc::EBADF })?;
         self.on_handle("copy", to, |core, to| {
             if !std::ptr::eq(core, &*from.core) {
                 return Err(Fault::Os(libc::EXDEV));
@@ -201,7 +280,8 @@ impl Vault {
         Ok(Shares::outside_handle(number, handle))
     }
 
-    /// Entries from position `cookie` on (0 is the beginning), without `.` and `..`; empty is the end.
+    /// Entries from position `cookie` on (0 is the beginning), without `.` and `..`; empty is the
+    /// end.
     pub fn read_dir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>> {
         self.on_handle("list", handle, |core, handle| core.read_dir(handle, cookie, limit))
     }
@@ -213,24 +293,29 @@ impl Vault {
 
     /// Whether changes of an open directory certainly bear the time of this machine's clock.
     pub fn has_our_clock(&self, handle: Handle) -> bool {
-        self.on_handle("look at", handle, |core, handle| Ok(core.has_our_clock(handle))).unwrap_or(false)
+        self.on_handle("look at", handle, |core, handle| Ok(core.has_our_clock(handle)))
+            .unwrap_or(false)
     }
 
-    /// Whether this handle has listed, or passed over, an entry whose name cannot be read as yet: what tells it may come without a change
-    /// of the directory.
+    /// Whether this handle has listed, or passed over, an entry whose name cannot be read as yet:
+    /// what tells it may come without a change of the directory.
     pub fn has_unread_names(&self, handle: Handle) -> bool {
-        self.on_handle("look at", handle, |core, handle| Ok(core.has_unread_names(handle))).unwrap_or(false)
+        self.on_handle("look at", handle, |core, handle| Ok(core.has_unread_names(handle)))
+            .unwrap_or(false)
     }
 
-    /// Whether this handle has passed over an entry of which nothing but its sealed name is known: what it has listed is not all.
+    /// Whether this handle has passed over an entry of which nothing but its sealed name is known:
+    /// what it has listed is not all.
     pub fn misses_entries(&self, handle: Handle) -> bool {
-        self.on_handle("look at", handle, |core, handle| Ok(core.misses_entries(handle))).unwrap_or(false)
+        self.on_handle("look at", handle, |core, handle| Ok(core.misses_entries(handle)))
+            .unwrap_or(false)
     }
 
     /// Attributes of an entry of a listing; counts one.
     pub fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Result<Attr> {
         let number = self.shares().raw(handle).map_or(0, |route| route.number);
-        let attr = self.on_handle("lookup in", handle, |core, handle| core.lookup_entry(handle, entry))?;
+        let attr =
+            self.on_handle("lookup in", handle, |core, handle| core.lookup_entry(handle, entry))?;
         Ok(self.shares().attr(number, attr))
     }
 
@@ -264,12 +349,14 @@ impl Vault {
         self.on_node("change attributes of", node, |core, node| core.clear_sgid(node))
     }
 
-    /// Clears suid and (where group-executable) sgid of an open file, as any change of its contents by an ordinary user does.
+    /// Clears suid and (where group-executable) sgid of an open file, as any change of its contents
+    /// by an ordinary user does.
     pub fn clear_suid_sgid(&self, handle: Handle) -> Result<()> {
         self.on_handle("change attributes of", handle, |core, handle| core.clear_suid_sgid(handle))
     }
 
-    /// Whose contents a regular file holds, and who vouches for them, as its committed header says; `None` in a share that is not signed.
+    /// Whose contents a regular file holds, and who vouches for them, as its committed header says;
+    /// `None` in a share that is not signed.
     pub fn author(&self, node: NodeId) -> Result<Option<Authorship>> {
         self.on_node("read", node, |core, node| core.author(node))
     }
@@ -297,7 +384,8 @@ impl Vault {
 
     /// Free and used space of the store.
     pub fn space(&self) -> Result<Space> {
-        let space = self.core().root.space().map_err(|e| self.core().explain("measure", ROOT, e.into()))?;
+        let space =
+            self.core().root.space().map_err(|e| self.core().explain("measure", ROOT, e.into()))?;
         Ok(Space { name_max: NAME_MAX as u64, ..space })
     }
 }

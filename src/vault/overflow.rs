@@ -1,11 +1,15 @@
-//! Control files at a share's root that hold what the place of an entry has no room for: targets of links, lists of attributes.
+//! Control files at a share's root that hold what the place of an entry has no room for: targets of
+//! links, lists of attributes.
 //!
 //! Rules that hold here
-//! * Such a file is named by its reference, random bytes that stand, sealed, at the place itself: so link and rename need not touch it.
-//! * It is durable before the reference is set, and goes after nothing on the disk can refer to it any more.
-//! * Who removes an entry, or gives it another list, does not know who else has the reference: a conflict copy that was moved, a machine
-//!   that was offline. So the file stays as residue, which nothing removes as yet, but where this process made it a moment ago, so that
-//!   not each of many changes in a row leaves one.
+//! * Such a file is named by its reference, random bytes that stand, sealed, at the place itself:
+//!   so link and rename need not touch it.
+//! * It is durable before the reference is set, and goes after nothing on the disk can refer to it
+//!   any more.
+//! * Who removes an entry, or gives it another list, does not know who else has the reference: a
+//!   conflict copy that was moved, a machine that was offline. So the file stays as residue, which
+//!   nothing removes as yet, but where this process made it a moment ago, so that not each of many
+//!   changes in a row leaves one.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -39,10 +43,12 @@ pub(crate) fn reference_of(prefix: &[u8], name: &[u8]) -> Option<Reference> {
 
 /// How long a reference is young: too short for a copy of what has it to get far.
 const YOUNG: Duration = Duration::from_secs(5);
-/// Young references that are remembered; beyond that the oldest are forgotten, and what they refer to stays.
+/// Young references that are remembered; beyond that the oldest are forgotten, and what they refer
+/// to stays.
 const YOUNG_MAX: usize = 1024;
 
-/// References that were made here a short while ago, and when, by our own clock. What may have given one to somebody else forgets it.
+/// References that were made here a short while ago, and when, by our own clock. What may have
+/// given one to somebody else forgets it.
 pub(crate) struct Young(Mutex<LruCache<Reference, Instant>>);
 
 impl Young {
@@ -55,7 +61,10 @@ impl Young {
     }
 
     pub fn is_young(&self, reference: &Reference, now: Instant) -> bool {
-        self.0.lock().peek(reference).is_some_and(|made| now.saturating_duration_since(*made) < YOUNG)
+        self.0
+            .lock()
+            .peek(reference)
+            .is_some_and(|made| now.saturating_duration_since(*made) < YOUNG)
     }
 
     /// [`Young::is_young`], and is not any more.
@@ -96,12 +105,22 @@ mod tests {
         let reference = |n: usize| n.to_le_bytes().repeat(2).try_into().expect("16 bytes");
         (0..3).for_each(|n| young.add(reference(n), begun));
         assert!(!young.is_young(&reference(3), begun), "never seen");
-        assert!(young.is_young(&reference(0), begun + YOUNG / 2) && young.take(&reference(0), begun + YOUNG / 2));
+        assert!(
+            young.is_young(&reference(0), begun + YOUNG / 2)
+                && young.take(&reference(0), begun + YOUNG / 2)
+        );
         assert!(!young.take(&reference(0), begun + YOUNG / 2), "taken");
-        assert!(!young.is_young(&reference(1), begun + YOUNG) && !young.take(&reference(1), begun + YOUNG), "some seconds later");
+        assert!(
+            !young.is_young(&reference(1), begun + YOUNG)
+                && !young.take(&reference(1), begun + YOUNG),
+            "some seconds later"
+        );
         young.forget_all();
         assert!(!young.take(&reference(2), begun));
         (0..YOUNG_MAX + 1).for_each(|n| young.add(reference(n), begun));
-        assert!(!young.take(&reference(0), begun) && young.take(&reference(1), begun), "of too many the oldest is forgotten");
+        assert!(
+            !young.take(&reference(0), begun) && young.take(&reference(1), begun),
+            "of too many the oldest is forgotten"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Paths, for those who have no nodes: components separated by `/`, from the vault's root, no link followed. They lead into nested shares.
+//! Paths, for those who have no nodes: components separated by `/`, from the vault's root, no link
+//! followed. They lead into nested shares.
 
 use super::core::Core;
 use super::error::{Error, Fault, Inner, Result};
@@ -11,7 +12,7 @@ pub(super) fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 impl Core {
     pub fn readlink(&self, node: NodeId) -> Inner<Vec<u8>> {
-        if self.nodes.kind(node)? != crate::backing::Kind::Symlink {
+        if self.nodes.kind(node)? != crate::store::Kind::Symlink {
             return Err(Fault::Os(libc::EINVAL));
         }
         let link = self.nodes.link(node)?;
@@ -73,7 +74,8 @@ impl Vault {
                 name.ok_or(Error::Os { op: "map", errno: libc::ENOENT })
             });
             let next = name.and_then(|name| Ok((self.lookup(node, &name)?.node, name)));
-            // The parent goes in every case, or a stored path that leads nowhere would keep its nodes for ever.
+            // The parent goes in every case, or a stored path that leads nowhere would keep its
+            // nodes for ever.
             self.let_go(node);
             let (child, name) = next?;
             node = child;

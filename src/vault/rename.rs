@@ -1,8 +1,8 @@
 //! Renaming: files, directories with what is in them, and shares.
 //!
 //! Rules that hold here
-//! * A directory that is not empty keeps its id when it is renamed: the record inside it is durable before the rename, and valid at both
-//!   places until the rename is done.
+//! * A directory that is not empty keeps its id when it is renamed: the record inside it is durable
+//!   before the rename, and valid at both places until the rename is done.
 
 use super::commit::Durability;
 use super::control::write_control;
@@ -13,14 +13,22 @@ use super::junction::holds_share;
 use super::keys::DirectoryId;
 use super::memory::Move;
 use super::types::{NodeId, RenameMode};
-use crate::backing::{Access, Dir, Kind, Stat};
 use crate::format::junction::Junction;
 use crate::format::name::DIRECTORY_RECORD;
 use crate::format::record::{DirectoryRecord, Place, RecordKind};
+use crate::store::{Access, Dir, Kind, Stat};
 
 impl Core {
-    /// Writes the record that keeps the id of the directory `stored` in `from` valid at its new place.
-    fn record_move(&self, from: &Folder, stored: &[u8], name: &[u8], to: &Folder, new_name: &[u8]) -> Inner<bool> {
+    /// Writes the record that keeps the id of the directory `stored` in `from` valid at its new
+    /// place.
+    fn record_move(
+        &self,
+        from: &Folder,
+        stored: &[u8],
+        name: &[u8],
+        to: &Folder,
+        new_name: &[u8],
+    ) -> Inner<bool> {
         let dir = from.dir.open_dir(stored)?;
         let (_, bare) = Self::is_empty(&*dir)?;
         if bare && !self.shared {
@@ -45,12 +53,20 @@ impl Core {
             place: Place { parent: *parent, name: name.to_vec() },
             previous: Place { parent: *old_parent, name: old_name.to_vec() },
         };
-        let sealed = self.keys.seal_record(RecordKind::Directory, b"", &record.encode(), &*self.random);
+        let sealed =
+            self.keys.seal_record(RecordKind::Directory, b"", &record.encode(), &*self.random);
         write_control(dir, &*self.random, DIRECTORY_RECORD, &sealed)?;
         Ok(dir.sync()?)
     }
 
-    pub fn rename(&self, parent: NodeId, name: &[u8], new_parent: NodeId, new_name: &[u8], mode: RenameMode) -> Inner<()> {
+    pub fn rename(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Inner<()> {
         self.check_writable()?;
         let _names = self.names.write()?;
         let from = self.folder(parent)?;
@@ -80,7 +96,9 @@ impl Core {
             }
         }
         let node = self.nodes.find(&stat);
-        let moves_down = |moved: Option<NodeId>, into: NodeId| moved.is_some_and(|m| self.nodes.is_below(into, m));
+        let moves_down = |moved: Option<NodeId>, into: NodeId| {
+            moved.is_some_and(|m| self.nodes.is_below(into, m))
+        };
         if stat.kind == Kind::Dir && moves_down(node, new_parent) {
             return Err(Fault::Os(libc::EINVAL));
         }
@@ -101,15 +119,28 @@ impl Core {
             None => new_name.to_vec(),
         };
         let place = from.place_name(&stored, name)?;
-        let share = self.move_share(&from, (&stored, &place, &stat), &to, &new_place, target.as_ref(), mode)?;
-        let recorded = stat.kind == Kind::Dir && !share && self.record_move(&from, &stored, name, &to, &new_place)?;
+        let share = self.move_share(
+            &from,
+            (&stored, &place, &stat),
+            &to,
+            &new_place,
+            target.as_ref(),
+            mode,
+        )?;
+        let recorded = stat.kind == Kind::Dir
+            && !share
+            && self.record_move(&from, &stored, name, &to, &new_place)?;
         let exchanged = match &target {
-            Some((target_stored, there)) if mode == RenameMode::Exchange && there.kind == Kind::Dir => {
+            Some((target_stored, there))
+                if mode == RenameMode::Exchange && there.kind == Kind::Dir =>
+            {
                 self.record_move(&to, target_stored, new_name, &from, &place)?
             }
             _ => false,
         };
-        let destination = target.as_ref().map_or(new_stored.entry(), |(target_stored, _)| target_stored.as_slice());
+        let destination = target
+            .as_ref()
+            .map_or(new_stored.entry(), |(target_stored, _)| target_stored.as_slice());
         if destination == new_stored.entry() {
             to.prepare(&new_stored, new_name)?;
         }
@@ -129,13 +160,18 @@ impl Core {
             self.journal.before_name(|| self.path_in(parent, &stored));
             from.dir.rename(&stored, &*to.dir, destination, mode)?;
         } else {
-            self.move_over((&from, &stored, &place), (&to, destination, new_name), target.as_ref().map(|(_, t)| t))?;
+            self.move_over(
+                (&from, &stored, &place),
+                (&to, destination, new_name),
+                target.as_ref().map(|(_, t)| t),
+            )?;
             if let Some((_, there)) = target.as_ref().filter(|(_, t)| t.nlink == 1) {
                 self.journal.forget_repair((there.dev, there.ino));
             }
         }
         if (self.journal.notes_created() || !self.journal.refused.is_empty())
-            && let (Some(old), Some(new)) = (self.path_in(parent, &stored), self.path_in(new_parent, destination))
+            && let (Some(old), Some(new)) =
+                (self.path_in(parent, &stored), self.path_in(new_parent, destination))
         {
             let back = (mode == RenameMode::Exchange).then(|| (new.clone(), old.clone()));
             if back.is_none() {
@@ -190,9 +226,11 @@ impl Core {
         }
         self.remember_name(new_parent, new_name);
         let there = recorded.then(|| self.path_in(new_parent, destination)).flatten();
-        let there = there.map(|cipher| Move { from: (parent, name), to: (new_parent, new_name), cipher });
+        let there =
+            there.map(|cipher| Move { from: (parent, name), to: (new_parent, new_name), cipher });
         let back = exchanged.then(|| self.path_in(parent, &stored)).flatten();
-        let back = back.map(|cipher| Move { from: (new_parent, new_name), to: (parent, name), cipher });
+        let back =
+            back.map(|cipher| Move { from: (new_parent, new_name), to: (parent, name), cipher });
         self.remember_moves(&there.into_iter().chain(back).collect::<Vec<_>>());
         if share {
             from.leave_place(&stored, &place);
@@ -207,7 +245,8 @@ impl Core {
         Ok(())
     }
 
-    /// Where a share is renamed: makes the junction of its new place. A share is not exchanged, and nothing takes its place.
+    /// Where a share is renamed: makes the junction of its new place. A share is not exchanged, and
+    /// nothing takes its place.
     fn move_share(
         &self,
         from: &Folder,
@@ -218,22 +257,39 @@ impl Core {
         mode: RenameMode,
     ) -> Inner<bool> {
         let target_is_share = match target {
-            Some((target_stored, there)) if there.kind == Kind::Dir => holds_share(&*to.dir, target_stored)?,
+            Some((target_stored, there)) if there.kind == Kind::Dir => {
+                holds_share(&*to.dir, target_stored)?
+            }
             _ => false,
         };
         let is_share = stat.kind == Kind::Dir && holds_share(&*from.dir, stored)?;
         if target_is_share || is_share && mode == RenameMode::Exchange {
-            return Err(Fault::Os(if mode == RenameMode::Exchange { libc::EINVAL } else { libc::ENOTEMPTY }));
+            return Err(Fault::Os(if mode == RenameMode::Exchange {
+                libc::EINVAL
+            } else {
+                libc::ENOTEMPTY
+            }));
         }
         if is_share {
-            let junction = self.junction(&*from.dir, &from.id, place)?.ok_or(Fault::Os(libc::EACCES))?;
-            self.write_junction(&*to.dir, &to.id, &Junction { name: new_name.to_vec(), ..junction })?;
+            let junction =
+                self.junction(&*from.dir, &from.id, place)?.ok_or(Fault::Os(libc::EACCES))?;
+            self.write_junction(
+                &*to.dir,
+                &to.id,
+                &Junction { name: new_name.to_vec(), ..junction },
+            )?;
         }
         Ok(is_share)
     }
 
     /// Makes the file that is about to replace another one durable, be it open or closed.
-    fn sync_source(&self, from: &Folder, stored: &[u8], stat: &Stat, node: Option<NodeId>) -> Inner<()> {
+    fn sync_source(
+        &self,
+        from: &Folder,
+        stored: &[u8],
+        stat: &Stat,
+        node: Option<NodeId>,
+    ) -> Inner<()> {
         let files = self.files.lock();
         if let Some(open) = node.and_then(|node| files.get(&node).map(|s| s.file.clone())) {
             drop(files);
@@ -268,9 +324,13 @@ impl Core {
         target: Option<&Stat>,
     ) -> Inner<()> {
         // sshfs and mergerfs have errors of their own for a directory that is not empty.
-        let is_refused = |e: i32| matches!(e, libc::ENOTEMPTY | libc::EEXIST | libc::EPERM | libc::EXDEV);
+        let is_refused =
+            |e: i32| matches!(e, libc::ENOTEMPTY | libc::EEXIST | libc::EPERM | libc::EXDEV);
         match from.dir.rename(stored, &*to.dir, destination, RenameMode::Replace) {
-            Err(e) if e.raw_os_error().is_some_and(is_refused) && target.is_some_and(|t| t.kind == Kind::Dir) => {
+            Err(e)
+                if e.raw_os_error().is_some_and(is_refused)
+                    && target.is_some_and(|t| t.kind == Kind::Dir) =>
+            {
                 let (empty, bare) = Self::is_empty(&*to.dir.open_dir(destination)?)?;
                 if !empty {
                     return Err(Fault::Os(libc::ENOTEMPTY));
@@ -278,31 +338,55 @@ impl Core {
                 if bare {
                     return Err(e.into());
                 }
-                // For a moment it stands in the place of what replaces it, where a crash may leave it: an empty directory like any other.
+                // For a moment it stands in the place of what replaces it, where a crash may leave
+                // it: an empty directory like any other.
                 if let Err(fault) = self.record_move(to, destination, new_name, from, place) {
-                    tracing::debug!(errno = fault.errno(), "what is replaced is not valid where it is on its way out");
+                    tracing::debug!(
+                        errno = fault.errno(),
+                        "what is replaced is not valid where it is on its way out"
+                    );
                 }
                 let trash = self.trash_name();
-                let trash_in = match from.dir.rename(stored, &*to.dir, destination, RenameMode::Exchange) {
-                    Ok(()) => {
-                        if let Err(e) = from.dir.rename(stored, &*from.dir, &trash, RenameMode::NoReplace) {
-                            // A full store may have no room for another name. Both have theirs: nothing was done then.
-                            let _ = from.dir.rename(stored, &*to.dir, destination, RenameMode::Exchange);
-                            return Err(e.into());
+                let trash_in =
+                    match from.dir.rename(stored, &*to.dir, destination, RenameMode::Exchange) {
+                        Ok(()) => {
+                            if let Err(e) =
+                                from.dir.rename(stored, &*from.dir, &trash, RenameMode::NoReplace)
+                            {
+                                // A full store may have no room for another name. Both have theirs:
+                                // nothing was done then.
+                                let _ = from.dir.rename(
+                                    stored,
+                                    &*to.dir,
+                                    destination,
+                                    RenameMode::Exchange,
+                                );
+                                return Err(e.into());
+                            }
+                            from
                         }
-                        from
-                    }
-                    // A store that cannot exchange: a crash between the two leaves the source where it was, and nothing in its target's place.
-                    Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                        to.dir.rename(destination, &*to.dir, &trash, RenameMode::NoReplace)?;
-                        if let Err(e) = from.dir.rename(stored, &*to.dir, destination, RenameMode::NoReplace) {
-                            let _ = to.dir.rename(&trash, &*to.dir, destination, RenameMode::NoReplace);
-                            return Err(e.into());
+                        // A store that cannot exchange: a crash between the two leaves the source
+                        // where it was, and nothing in its target's place.
+                        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                            to.dir.rename(destination, &*to.dir, &trash, RenameMode::NoReplace)?;
+                            if let Err(e) = from.dir.rename(
+                                stored,
+                                &*to.dir,
+                                destination,
+                                RenameMode::NoReplace,
+                            ) {
+                                let _ = to.dir.rename(
+                                    &trash,
+                                    &*to.dir,
+                                    destination,
+                                    RenameMode::NoReplace,
+                                );
+                                return Err(e.into());
+                            }
+                            to
                         }
-                        to
-                    }
-                    Err(e) => return Err(e.into()),
-                };
+                        Err(e) => return Err(e.into()),
+                    };
                 self.empty_trash(&trash_in.dir, &trash);
                 Ok(())
             }
@@ -318,7 +402,8 @@ impl Core {
 }
 
 impl Folder<'_> {
-    /// Reduces the record of `stored` to the place where the directory is now. Failing to do so is harmless: it stays valid at both.
+    /// Reduces the record of `stored` to the place where the directory is now. Failing to do so is
+    /// harmless: it stays valid at both.
     pub(super) fn settle_record(&self, stored: &[u8], place: &[u8]) {
         let reduced = (|| {
             let inside = self.dir.open_dir(stored)?;
@@ -330,8 +415,8 @@ impl Folder<'_> {
         }
     }
 
-    /// A share that was `stored` here is gone from `place`: removes what leads there, unless another entry has that place, of which the share
-    /// was a conflict copy.
+    /// A share that was `stored` here is gone from `place`: removes what leads there, unless
+    /// another entry has that place, of which the share was a conflict copy.
     pub(super) fn leave_place(&self, stored: &[u8], place: &[u8]) {
         match self.is_place_of_another(stored, place) {
             Ok(false) => self.core.remove_junction(&*self.dir, &self.id, place),

@@ -1,7 +1,8 @@
 //! The control files of a share: making them, and getting from them to the folder keys.
 //!
 //! Rules that hold here
-//! * What proves that a share is the one it claims to be is decided here, before any key of it is used (see [`Trust`]).
+//! * What proves that a share is the one it claims to be is decided here, before any key of it is
+//!   used (see [`Trust`]).
 //! * Manifests are verified as they are read; only those that count stay in memory.
 //! * Control files of rosters are made with O_EXCL and never rewritten.
 
@@ -13,15 +14,16 @@ use super::control::{entries, read_control, write_control};
 use super::error::{Error, Fault, Inner, Result};
 use super::signed::Rights;
 use super::trust::Trust;
-use crate::backing::{Access, Dir};
 use crate::crypto::{Random, Suite};
 use crate::format::inventory::{self, InventoryList};
 use crate::format::manifest::{BlockRef, MAX_LEN as MANIFEST_MAX, Manifest};
 use crate::format::share::{DESCRIPTOR_LEN, ShareDescriptor};
 use crate::format::{FormatErrorKind, slots};
-use crate::sharing::{
-    Assembly, Change, FolderKeys, FoundParams, Founded, Identity, Member, Members, Pin, RosterError, Standing, VerifiedRoster, found,
+use crate::roster::{
+    Assembly, Change, FolderKeys, FoundParams, Founded, Identity, Member, Members, Pin,
+    RosterError, Standing, VerifiedRoster, found,
 };
+use crate::store::{Access, Dir};
 
 /// The share's descriptor.
 pub(crate) const DESCRIPTOR: &[u8] = DESCRIPTOR_FILE.as_bytes();
@@ -55,7 +57,8 @@ pub struct CreateShare {
 }
 
 pub(crate) fn write_new(dir: &dyn Dir, name: &[u8], bytes: &[u8]) -> Inner<()> {
-    // whoever may read the directory holds ciphertext that is of no use without its control files; nothing in them is secret
+    // whoever may read the directory holds ciphertext that is of no use without its control files;
+    // nothing in them is secret
     let file = dir.create_file(name, 0o600 | dir.stat_self()?.perm & 0o044)?;
     if let Err(e) = file.write_at(bytes, 0) {
         // In part it is of no use to anybody, least of all on a store that is full.
@@ -65,23 +68,43 @@ pub(crate) fn write_new(dir: &dyn Dir, name: &[u8], bytes: &[u8]) -> Inner<()> {
     Ok(file.sync_all()?)
 }
 
-pub(crate) fn share_error(name: &[u8], source: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::Share { path: PathBuf::from(String::from_utf8_lossy(name).into_owned()), source: Box::new(source) }
+pub(crate) fn share_error(
+    name: &[u8],
+    source: impl std::error::Error + Send + Sync + 'static,
+) -> Error {
+    Error::Share {
+        path: PathBuf::from(String::from_utf8_lossy(name).into_owned()),
+        source: Box::new(source),
+    }
 }
 
-/// Writes the control files of a new vault whose owner is `owner`. The directory must hold nothing but, perhaps, control files of an
-/// identity. The descriptor comes last: without it the directory is no vault.
-pub(crate) fn create(store: &Arc<dyn Dir>, options: &CreateOptions, owner: &Identity, random: &dyn Random) -> Result<()> {
+/// Writes the control files of a new vault whose owner is `owner`. The directory must hold nothing
+/// but, perhaps, control files of an identity. The descriptor comes last: without it the directory
+/// is no vault.
+pub(crate) fn create(
+    store: &Arc<dyn Dir>,
+    options: &CreateOptions,
+    owner: &Identity,
+    random: &dyn Random,
+) -> Result<()> {
     let at = |fault: Fault| fault.at("create vault", PathBuf::new);
     refuse_full(&**store).map_err(at)?;
-    let params =
-        FoundParams { suite: options.suite, signed: false, isolated: false, chunk_log2: options.chunk_log2, name: "owner", others: &[] };
+    let params = FoundParams {
+        suite: options.suite,
+        signed: false,
+        isolated: false,
+        chunk_log2: options.chunk_log2,
+        name: "owner",
+        others: &[],
+    };
     found_in(&**store, owner, &params, random).map(|_| ())
 }
 
 /// Fails where a directory has anything but an identity in it.
 fn refuse_full(store: &dyn Dir) -> Inner<()> {
-    let other = entries(store)?.find(|entry| entry.as_ref().map_or(true, |entry| *entry.name != *IDENTITY_FILE.as_bytes()));
+    let other = entries(store)?.find(|entry| {
+        entry.as_ref().map_or(true, |entry| *entry.name != *IDENTITY_FILE.as_bytes())
+    });
     match other.transpose()? {
         Some(_) => Err(Fault::Os(libc::ENOTEMPTY)),
         None => Ok(()),
@@ -99,7 +122,14 @@ pub(crate) fn create_signed(
     let at = |fault: Fault| fault.at("create share", PathBuf::new);
     refuse_full(&**store).map_err(at)?;
     let CreateShare { isolated, name, others } = share;
-    let params = FoundParams { suite: options.suite, signed: true, isolated: *isolated, chunk_log2: options.chunk_log2, name, others };
+    let params = FoundParams {
+        suite: options.suite,
+        signed: true,
+        isolated: *isolated,
+        chunk_log2: options.chunk_log2,
+        name,
+        others,
+    };
     found_in(&**store, owner, &params, random).map(|_| ())
 }
 
@@ -109,8 +139,14 @@ pub(crate) fn unix_now() -> u64 {
 }
 
 /// Founds a share and writes its control files, the descriptor last.
-pub(crate) fn found_in(store: &dyn Dir, founder: &Identity, params: &FoundParams<'_>, random: &dyn Random) -> Result<Founded> {
-    let founded = found(founder, params, random, unix_now()).map_err(|e| share_error(DESCRIPTOR, e))?;
+pub(crate) fn found_in(
+    store: &dyn Dir,
+    founder: &Identity,
+    params: &FoundParams<'_>,
+    random: &dyn Random,
+) -> Result<Founded> {
+    let founded =
+        found(founder, params, random, unix_now()).map_err(|e| share_error(DESCRIPTOR, e))?;
     (|| {
         put_change(store, &founded.change)?;
         write_control(store, random, DESCRIPTOR, &founded.descriptor)?;
@@ -128,14 +164,18 @@ pub(crate) fn put_change(store: &dyn Dir, change: &Change) -> Inner<()> {
     Ok(store.sync()?)
 }
 
-/// Makes what the chain of a head beyond `known` consists of durable, whoever wrote it: a head must not be remembered that a crash can take
-/// back, or everybody who remembers it would refuse the share for ever.
+/// Makes what the chain of a head beyond `known` consists of durable, whoever wrote it: a head must
+/// not be remembered that a crash can take back, or everybody who remembers it would refuse the
+/// share for ever.
 fn flush_chain(store: &dyn Dir, roster: &VerifiedRoster, known: Option<&Pin>) -> Inner<()> {
     let since = known.map_or(0, |pin| pin.sequence);
     for (manifest, _) in roster.history().filter(|(manifest, _)| manifest.sequence > since) {
         let mut names = vec![manifest.file_name()];
         names.extend(manifest.blocks.iter().map(|block| slots::file_name(&block.root)));
-        names.extend((manifest.inventory_file != [0; 32]).then(|| inventory::file_name(&manifest.inventory_file)));
+        names.extend(
+            (manifest.inventory_file != [0; 32])
+                .then(|| inventory::file_name(&manifest.inventory_file)),
+        );
         for name in names {
             match store.open_file(name.as_bytes(), Access::Read) {
                 // The slots and inventories of former epochs may be gone.
@@ -156,10 +196,18 @@ pub(crate) fn descriptor(store: &dyn Dir, shown: &Path) -> Result<ShareDescripto
     };
     ShareDescriptor::decode(&bytes).map_err(|e| match e.kind() {
         FormatErrorKind::Version(found) if found > crate::format::share::VERSION => {
-            Error::NewerVersion { path: shown.join("+share"), found, known: crate::format::share::VERSION }
+            Error::NewerVersion {
+                path: shown.join("+share"),
+                found,
+                known: crate::format::share::VERSION,
+            }
         }
         FormatErrorKind::Magic => Error::NotAVault { path: shown.to_path_buf() },
-        _ => Error::Corrupt { op: "read", path: shown.join("+share"), what: format!("{e} (length {}, not {DESCRIPTOR_LEN})", bytes.len()) },
+        _ => Error::Corrupt {
+            op: "read",
+            path: shown.join("+share"),
+            what: format!("{e} (length {}, not {DESCRIPTOR_LEN})", bytes.len()),
+        },
     })
 }
 
@@ -191,25 +239,35 @@ impl Entered {
 
     /// Whose signatures count.
     pub fn rights(&self) -> Rights {
-        Rights::new(self.heads.iter().map(|head| (head.members.clone(), head.kept.clone())), self.forked)
+        Rights::new(
+            self.heads.iter().map(|head| (head.members.clone(), head.kept.clone())),
+            self.forked,
+        )
     }
 }
 
-/// Reads and verifies the manifests of a share, one at a time, keeping those that count: names that are not the manifest's own, and what
-/// is signed by nobody who may, take no memory.
-pub(crate) fn standing(store: &dyn Dir, descriptor: &ShareDescriptor, pin: Option<&Pin>, shown: &Path) -> Result<Standing> {
+/// Reads and verifies the manifests of a share, one at a time, keeping those that count: names that
+/// are not the manifest's own, and what is signed by nobody who may, take no memory.
+pub(crate) fn standing(
+    store: &dyn Dir,
+    descriptor: &ShareDescriptor,
+    pin: Option<&Pin>,
+    shown: &Path,
+) -> Result<Standing> {
     let at = |name: &[u8]| shown.join(String::from_utf8_lossy(name).into_owned());
     let number = |name: &[u8]| -> Option<u32> {
         let text = std::str::from_utf8(name.strip_prefix(MANIFEST)?).ok()?;
         text.split_once('-')?.0.parse().ok()
     };
     let listed = entries(store).and_then(|entries| {
-        let numbered = entries.filter_map(|entry| entry.map(|e| Some((number(&e.name)?, e.name))).transpose());
+        let numbered =
+            entries.filter_map(|entry| entry.map(|e| Some((number(&e.name)?, e.name))).transpose());
         numbered.take(MANIFESTS_MAX + 1).collect::<Inner<Vec<(u32, Box<[u8]>)>>>()
     });
     let mut numbered = listed.map_err(|f| f.at("list", || shown.to_path_buf()))?;
     if numbered.len() > MANIFESTS_MAX {
-        // To leave some out would be to let whoever fills the directory choose which: the removal of a member, say.
+        // To leave some out would be to let whoever fills the directory choose which: the removal
+        // of a member, say.
         return Err(share_error(MANIFEST, RosterError::TooLong));
     }
     numbered.sort_unstable();
@@ -223,7 +281,8 @@ pub(crate) fn standing(store: &dyn Dir, descriptor: &ShareDescriptor, pin: Optio
                 tracing::warn!("{}: too large for a manifest, passed over", at(name).display());
                 continue;
             }
-            // No file at all. (One that must not be read, or cannot, may be the removal of a member.)
+            // No file at all. (One that must not be read, or cannot, may be the removal of a
+            // member.)
             Err(fault) if matches!(fault.errno(), libc::EISDIR | libc::ELOOP | libc::ENXIO) => {
                 tracing::warn!("{}: no file, and so no manifest, passed over", at(name).display());
                 continue;
@@ -242,28 +301,39 @@ pub(crate) fn standing(store: &dyn Dir, descriptor: &ShareDescriptor, pin: Optio
             Err(error) => ignored.push((index, error)),
         }
     }
-    let Standing { heads, ignored: rivals, pinned } = assembly.finish(pin).map_err(|e| share_error(MANIFEST, e))?;
+    let Standing { heads, ignored: rivals, pinned } =
+        assembly.finish(pin).map_err(|e| share_error(MANIFEST, e))?;
     ignored.extend(rivals);
     Ok(Standing { heads, ignored, pinned })
 }
 
 /// Reads a block of slots.
-pub(crate) fn block_reader(store: &dyn Dir) -> impl FnMut(&BlockRef, u64, &mut [u8]) -> std::io::Result<()> + '_ {
+pub(crate) fn block_reader(
+    store: &dyn Dir,
+) -> impl FnMut(&BlockRef, u64, &mut [u8]) -> std::io::Result<()> + '_ {
     move |block, at, buf| {
         let file = store.open_file(slots::file_name(&block.root).as_bytes(), Access::Read)?;
-        if file.read_at(buf, at)? == buf.len() { Ok(()) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
+        if file.read_at(buf, at)? == buf.len() {
+            Ok(())
+        } else {
+            Err(std::io::ErrorKind::UnexpectedEof.into())
+        }
     }
 }
 
-/// The inventories to which the chain of a head commits. One that is missing or is not the signed one is left out: what it lists is then
-/// refused, file by file.
+/// The inventories to which the chain of a head commits. One that is missing or is not the signed
+/// one is left out: what it lists is then refused, file by file.
 fn inventories(store: &dyn Dir, roster: &VerifiedRoster) -> (Vec<Arc<InventoryList>>, bool) {
     let (mut kept, mut missing) = (Vec::new(), false);
     for (manifest, _) in roster.history().filter(|(m, _)| m.inventory_file != [0; 32]) {
         match inventory_of(store, manifest) {
             Ok(list) => kept.push(Arc::new(list)),
             Err(fault) => {
-                drop(fault.at("read", || PathBuf::from(inventory::file_name(&manifest.inventory_file))));
+                drop(
+                    fault.at("read", || {
+                        PathBuf::from(inventory::file_name(&manifest.inventory_file))
+                    }),
+                );
                 missing = true;
             }
         }
@@ -271,24 +341,31 @@ fn inventories(store: &dyn Dir, roster: &VerifiedRoster) -> (Vec<Arc<InventoryLi
     (kept, missing)
 }
 
-/// The inventory that a manifest names. Its hash is taken piece by piece first: nothing of its size is allocated for what an admin did
-/// not sign.
+/// The inventory that a manifest names. Its hash is taken piece by piece first: nothing of its size
+/// is allocated for what an admin did not sign.
 pub(crate) fn inventory_of(store: &dyn Dir, manifest: &Manifest) -> Inner<InventoryList> {
     const MAX: usize = inventory::MAX_ENTRIES * 32;
     let name = inventory::file_name(&manifest.inventory_file);
     let other = Fault::Corrupt("is not the inventory that its manifest names");
     let file = match store.open_file(name.as_bytes(), Access::Read) {
-        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Err(Fault::Corrupt("is missing")),
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
+            return Err(Fault::Corrupt("is missing"));
+        }
         file => file?,
     };
     let size = file.stat()?.size;
-    if size > MAX as u64 || inventory::file_hash_of(size, |at, buf| file.read_at(buf, at))? != Some(manifest.inventory_file) {
+    if size > MAX as u64
+        || inventory::file_hash_of(size, |at, buf| file.read_at(buf, at))?
+            != Some(manifest.inventory_file)
+    {
         return Err(other);
     }
     let bytes = read_control(store, name.as_bytes(), MAX)?.ok_or(Fault::Corrupt("is missing"))?;
     // Once more: it may have been exchanged meanwhile.
     let list = InventoryList::decode(&bytes)?;
-    if inventory::file_hash(&bytes) != manifest.inventory_file || list.root() != manifest.inventory_root {
+    if inventory::file_hash(&bytes) != manifest.inventory_file
+        || list.root() != manifest.inventory_root
+    {
         return Err(other);
     }
     Ok(list)
@@ -303,11 +380,22 @@ pub(crate) struct Vouched {
     pub head: Option<Pin>,
 }
 
-/// Enters the share that `store` holds: decides whether it is the one that was meant, verifies its roster and opens the identity's slot.
-pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched: &Vouched, shown: &Path) -> Result<Entered> {
+/// Enters the share that `store` holds: decides whether it is the one that was meant, verifies its
+/// roster and opens the identity's slot.
+pub(crate) fn enter(
+    store: &dyn Dir,
+    identity: &Identity,
+    trust: &Trust,
+    vouched: &Vouched,
+    shown: &Path,
+) -> Result<Entered> {
     let descriptor = descriptor(store, shown)?;
     let share = descriptor.share_id();
-    let unknown = |source| Error::Io { op: "read what was seen of the share in", path: shown.to_path_buf(), source };
+    let unknown = |source| Error::Io {
+        op: "read what was seen of the share in",
+        path: shown.to_path_buf(),
+        source,
+    };
     // What one owner has alone needs no memory of its members.
     let (remembered, inviter) = match descriptor.signed {
         true => (trust.pin(&share).map_err(unknown)?, trust.inviter(&share).map_err(unknown)?),
@@ -323,19 +411,35 @@ pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched
         return Err(Error::NoAccess { path: shown.to_path_buf() }); // it has one owner
     }
     if vouched.is_some_and(|id| id != share) {
-        return Err(Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder });
+        return Err(Error::Untrusted {
+            path: shown.to_path_buf(),
+            share,
+            founder: descriptor.founder,
+        });
     }
     let proven = vouched.is_some() || descriptor.founder == identity.public() || pin.is_some();
     if !proven && !trust.first_use {
-        return Err(Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder });
+        return Err(Error::Untrusted {
+            path: shown.to_path_buf(),
+            share,
+            founder: descriptor.founder,
+        });
     }
-    let Standing { heads: rosters, ignored, pinned } = standing(store, &descriptor, pin.as_ref(), shown)?;
+    let Standing { heads: rosters, ignored, pinned } =
+        standing(store, &descriptor, pin.as_ref(), shown)?;
     if remembered == pin
         && let Some(inviter) = inviter
         && pinned.is_none_or(|manifest| manifest.admins.binary_search(&inviter).is_err())
     {
-        tracing::error!("{}: the invitation to this share is signed by somebody who was no admin", shown.display());
-        return Err(Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder });
+        tracing::error!(
+            "{}: the invitation to this share is signed by somebody who was no admin",
+            shown.display()
+        );
+        return Err(Error::Untrusted {
+            path: shown.to_path_buf(),
+            share,
+            founder: descriptor.founder,
+        });
     }
     for (_, reason) in &ignored {
         tracing::warn!("{}: a manifest is ignored: {reason}", shown.display());
@@ -358,9 +462,13 @@ pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched
         }
     }
     match refused {
-        Some(RosterError::NotMember) if heads.is_empty() => return Err(Error::NoAccess { path: shown.to_path_buf() }),
+        Some(RosterError::NotMember) if heads.is_empty() => {
+            return Err(Error::NoAccess { path: shown.to_path_buf() });
+        }
         Some(other) if heads.is_empty() => return Err(share_error(b"+slots", other)),
-        Some(other) => tracing::warn!("{}: one of its heads cannot be opened: {other}", shown.display()),
+        Some(other) => {
+            tracing::warn!("{}: one of its heads cannot be opened: {other}", shown.display())
+        }
         None => {}
     }
     if several {
@@ -372,8 +480,13 @@ pub(crate) fn enter(store: &dyn Dir, identity: &Identity, trust: &Trust, vouched
         let roster = &heads[0].roster;
         if trust.pins.is_some() && remembered != Some(roster.head()) {
             if let Err(fault) = flush_chain(store, roster, remembered.as_ref()) {
-                // Remembered all the same: a store that refuses to flush must not be able to keep us from remembering.
-                tracing::warn!(errno = fault.errno(), "{}: the members of the share could not be made durable", shown.display());
+                // Remembered all the same: a store that refuses to flush must not be able to keep
+                // us from remembering.
+                tracing::warn!(
+                    errno = fault.errno(),
+                    "{}: the members of the share could not be made durable",
+                    shown.display()
+                );
             }
             trust.remember(&share, roster.head());
         }

@@ -1,12 +1,15 @@
-//! The shares of an open vault: its own, and those nested in it, each opened when it is first entered.
+//! The shares of an open vault: its own, and those nested in it, each opened when it is first
+//! entered.
 //!
 //! Rules that hold here
-//! * A node's and a handle's number says in its high bits which share it belongs to; the vault's own is number 0. A number is never used
-//!   again while the vault is open.
-//! * The directory in which a nested share stands is one node, that of the parent: what is asked of it goes to the root of the nested
-//!   share once that is open, and the root is never shown under a number of its own.
-//! * A nested share is entered through a valid junction only. The user's decision to take a share as it is
-//!   ([`Trust::first_use`](super::trust::Trust)) is about the one that he named, and says nothing of what was planted within.
+//! * A node's and a handle's number says in its high bits which share it belongs to; the vault's
+//!   own is number 0. A number is never used again while the vault is open.
+//! * The directory in which a nested share stands is one node, that of the parent: what is asked of
+//!   it goes to the root of the nested share once that is open, and the root is never shown under a
+//!   number of its own.
+//! * A nested share is entered through a valid junction only. The user's decision to take a share
+//!   as it is ([`Trust::first_use`](super::trust::Trust)) is about the one that he named, and says
+//!   nothing of what was planted within.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +23,7 @@ use super::error::{Error, Fault, Inner, Result};
 use super::nodes::Link;
 use super::share::{self, Entered, Vouched};
 use super::types::{Attr, Forget, Handle, NodeId, ROOT};
-use crate::sharing::Identity;
+use crate::roster::Identity;
 
 /// Bits of a number that are the share's own.
 const LOCAL_BITS: u32 = 40;
@@ -74,7 +77,14 @@ fn join(number: u64, local: u64) -> u64 {
 
 impl Shares {
     pub fn new(root: Arc<Core>, identity: Arc<Identity>, options: OpenOptions) -> Self {
-        Shares { root, identity, options, children: RwLock::default(), entering: Mutex::new(()), kernel: OnceLock::new() }
+        Shares {
+            root,
+            identity,
+            options,
+            children: RwLock::default(),
+            entering: Mutex::new(()),
+            kernel: OnceLock::new(),
+        }
     }
 
     /// Has `tell` called for nodes of all shares, those that are entered from now on.
@@ -104,7 +114,8 @@ impl Shares {
         child.map(|child| child.core.clone()).ok_or(Fault::Os(libc::ESTALE))
     }
 
-    /// The node as the table of its share has it: the place of a nested share is a directory of the parent.
+    /// The node as the table of its share has it: the place of a nested share is a directory of the
+    /// parent.
     pub fn raw(&self, id: u64) -> Inner<Route> {
         let (number, local) = split(id);
         Ok(Route { core: self.core(number)?, number, local })
@@ -128,7 +139,11 @@ impl Shares {
     /// Refuses a share whose directory was moved to a place to which no junction of it leads.
     fn check_place(&self, number: u64) -> Inner<()> {
         let children = self.children.read();
-        let child = children.list.get(number as usize - 1).and_then(Option::as_ref).ok_or(Fault::Os(libc::ESTALE))?;
+        let child = children
+            .list
+            .get(number as usize - 1)
+            .and_then(Option::as_ref)
+            .ok_or(Fault::Os(libc::ESTALE))?;
         let place = self.raw_in(&children, child.place)?;
         let Ok(link) = place.core.nodes.link(place.local) else { return Ok(()) }; // without a name, for who has it open
         if *child.link.lock() == link {
@@ -145,13 +160,25 @@ impl Shares {
         let (number, local) = split(id);
         let core = match number {
             0 => self.root.clone(),
-            n => children.list.get(n as usize - 1).and_then(Option::as_ref).ok_or(Fault::Os(libc::ESTALE))?.core.clone(),
+            n => children
+                .list
+                .get(n as usize - 1)
+                .and_then(Option::as_ref)
+                .ok_or(Fault::Os(libc::ESTALE))?
+                .core
+                .clone(),
         };
         Ok(Route { core, number, local })
     }
 
-    /// Does `act` where it belongs; enters the share that stands in `node` where that is what `act` comes upon.
-    pub fn run<T>(&self, op: &'static str, node: NodeId, act: impl Fn(&Core, NodeId) -> Inner<T>) -> Result<(T, u64)> {
+    /// Does `act` where it belongs; enters the share that stands in `node` where that is what `act`
+    /// comes upon.
+    pub fn run<T>(
+        &self,
+        op: &'static str,
+        node: NodeId,
+        act: impl Fn(&Core, NodeId) -> Inner<T>,
+    ) -> Result<(T, u64)> {
         let mut entered = false;
         loop {
             let route = self.route(node).map_err(|fault| fault.at(op, PathBuf::new))?;
@@ -161,13 +188,26 @@ impl Shares {
                     self.enter(&route)?;
                     entered = true;
                 }
-                // The directory in which it was asked for had another name meanwhile, as long as no name could change.
-                Err(fault) if fault.errno() == libc::ENOENT && route.core.away.were_any_since(away) => drop(route.core.names.look()),
-                // It is gone because another directory has taken its place: not for who looks it up again.
-                Err(fault) if fault.errno() == libc::ENOENT && route.core.nodes.is_moved_away(route.local) => {
+                // The directory in which it was asked for had another name meanwhile, as long as no
+                // name could change.
+                Err(fault)
+                    if fault.errno() == libc::ENOENT && route.core.away.were_any_since(away) =>
+                {
+                    drop(route.core.names.look())
+                }
+                // It is gone because another directory has taken its place: not for who looks it up
+                // again.
+                Err(fault)
+                    if fault.errno() == libc::ENOENT
+                        && route.core.nodes.is_moved_away(route.local) =>
+                {
                     return Err(self.explain(op, &route, Fault::Os(libc::ESTALE)));
                 }
-                other => return other.map(|out| (out, route.number)).map_err(|fault| self.explain(op, &route, fault)),
+                other => {
+                    return other
+                        .map(|out| (out, route.number))
+                        .map_err(|fault| self.explain(op, &route, fault));
+                }
             }
         }
     }
@@ -219,12 +259,21 @@ impl Shares {
     fn shown_path(&self, number: u64, local: NodeId) -> PathBuf {
         use std::os::unix::ffi::OsStringExt;
         let path = self.stored_path(number, local).unwrap_or_else(|| b"(unlinked)".to_vec());
-        PathBuf::from(std::ffi::OsString::from_vec(if path.is_empty() { b".".to_vec() } else { path }))
+        PathBuf::from(std::ffi::OsString::from_vec(if path.is_empty() {
+            b".".to_vec()
+        } else {
+            path
+        }))
     }
 
     /// Node of the directory in which a nested share stands.
     fn place(&self, number: u64) -> Option<NodeId> {
-        self.children.read().list.get((number as usize).checked_sub(1)?)?.as_ref().map(|child| child.place)
+        self.children
+            .read()
+            .list
+            .get((number as usize).checked_sub(1)?)?
+            .as_ref()
+            .map(|child| child.place)
     }
 
     /// Number outside of a node of a share.
@@ -255,14 +304,23 @@ impl Shares {
         let link = place.core.nodes.link(place.local).map_err(explain)?;
         let junction = place.core.junction_at(place.local).map_err(explain)?;
         let Some(junction) = junction else {
-            tracing::error!("{}: a share stands here to which no junction leads; it is not entered", shown.display());
+            tracing::error!(
+                "{}: a share stands here to which no junction leads; it is not entered",
+                shown.display()
+            );
             return Err(explain(Fault::Os(libc::EACCES)));
         };
         let store = place.core.dir(place.local).map_err(explain)?;
         let seen = super::refresh::manifests(&*store).map_err(explain)?;
         let vouched = Vouched { share: Some(junction.share), head: None };
         let entered = share::enter(&*store, &self.identity, &self.options.trust, &vouched, &shown)
-            .and_then(|entered| if entered.descriptor.signed { Ok(entered) } else { Err(explain(Fault::Os(libc::EACCES))) });
+            .and_then(|entered| {
+                if entered.descriptor.signed {
+                    Ok(entered)
+                } else {
+                    Err(explain(Fault::Os(libc::EACCES)))
+                }
+            });
         let entered = entered.inspect_err(|error| tracing::error!("{error}"))?;
         let core = self.open(store, &entered, &shown)?;
         core.note_head(seen, entered.head());
@@ -275,14 +333,33 @@ impl Shares {
         if let Some(tell) = self.kernel.get().cloned() {
             core.tell_kernel(Box::new(move |node, what| tell(join(number, node), what)));
         }
-        children.list.push(Some(Child { core: Arc::new(core), place: node, link: Mutex::new(link) }));
+        children.list.push(Some(Child {
+            core: Arc::new(core),
+            place: node,
+            link: Mutex::new(link),
+        }));
         children.places.insert(node, number);
         Ok(())
     }
 
-    fn open(&self, store: Arc<dyn crate::backing::Dir>, entered: &Entered, shown: &Path) -> Result<Core> {
-        let options = OpenOptions { read_only: self.options.read_only || self.root.read_only, ..self.options.clone() };
-        super::lifetime::open_core(store, entered, self.identity.clone(), &options, Some(self.root.cache.clone()), shown)
+    fn open(
+        &self,
+        store: Arc<dyn crate::store::Dir>,
+        entered: &Entered,
+        shown: &Path,
+    ) -> Result<Core> {
+        let options = OpenOptions {
+            read_only: self.options.read_only || self.root.read_only,
+            ..self.options.clone()
+        };
+        super::lifetime::open_core(
+            store,
+            entered,
+            self.identity.clone(),
+            &options,
+            Some(self.root.cache.clone()),
+            shown,
+        )
     }
 
     /// Whether a nested share was entered.
@@ -299,7 +376,9 @@ impl Shares {
             && route.local == ROOT
             && route.number != 0
         {
-            let empty = Core::is_empty(&*route.core.root).map_err(|fault| self.explain("rmdir", &route, fault))?.0;
+            let empty = Core::is_empty(&*route.core.root)
+                .map_err(|fault| self.explain("rmdir", &route, fault))?
+                .0;
             if !empty {
                 return Err(self.explain("rmdir", &route, Fault::Os(libc::ENOTEMPTY)));
             }

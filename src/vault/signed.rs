@@ -1,8 +1,10 @@
 //! Who vouches for what in an open share: our own signature, and whose signatures count.
 //!
 //! Rules that hold here
-//! * A signature counts if its signer may write at the head, or if what is signed stands in an inventory that the chain commits to.
-//! * We sign only while we may write ourselves, and only what the caller has made of verified parts: nothing here looks at contents.
+//! * A signature counts if its signer may write at the head, or if what is signed stands in an
+//!   inventory that the chain commits to.
+//! * We sign only while we may write ourselves, and only what the caller has made of verified
+//!   parts: nothing here looks at contents.
 //! * In a share that is not signed only junctions are, and the founder's signature alone counts.
 
 use std::collections::HashSet;
@@ -17,7 +19,7 @@ use crate::crypto::{Label, labels};
 use crate::format::inventory::InventoryList;
 use crate::format::journal::header_hash;
 use crate::format::signature::{Authorship, Claim, Sign};
-use crate::sharing::{Identity, Members, Role};
+use crate::roster::{Identity, Members, Role};
 
 /// Whose signatures count at one head.
 #[derive(Clone)]
@@ -32,17 +34,24 @@ pub(crate) struct HeadRights {
 #[derive(Clone, Default)]
 pub(crate) struct Rights {
     heads: Vec<HeadRights>,
-    /// Two heads exclude each other, or what the head says cannot be read: nothing is written until that is settled.
+    /// Two heads exclude each other, or what the head says cannot be read: nothing is written until
+    /// that is settled.
     pub forked: bool,
     /// This identity is no member any more: it will not write again.
     pub ended: bool,
 }
 
 impl Rights {
-    /// Of the members at the heads, each with the inventories of its own chain. Where there are several heads a signature has to count at
-    /// each: otherwise whoever was removed on one side could sign by the other, or list his forgeries there.
-    pub fn new(heads: impl Iterator<Item = (Members, Vec<Arc<InventoryList>>)>, forked: bool) -> Self {
-        let with = |members: &Members, role: Role| members.all().iter().filter(|m| m.role >= role).map(|m| m.public.sign).collect();
+    /// Of the members at the heads, each with the inventories of its own chain. Where there are
+    /// several heads a signature has to count at each: otherwise whoever was removed on one side
+    /// could sign by the other, or list his forgeries there.
+    pub fn new(
+        heads: impl Iterator<Item = (Members, Vec<Arc<InventoryList>>)>,
+        forked: bool,
+    ) -> Self {
+        let with = |members: &Members, role: Role| {
+            members.all().iter().filter(|m| m.role >= role).map(|m| m.public.sign).collect()
+        };
         let of = |(members, kept): (Members, Vec<Arc<InventoryList>>)| HeadRights {
             writers: with(&members, Role::Writer),
             admins: with(&members, Role::Admin),
@@ -55,9 +64,20 @@ impl Rights {
         !self.heads.is_empty() && self.heads.iter().all(counts)
     }
 
-    fn vouch(&self, signer: &[u8; 32], bytes: &[u8], who: impl Fn(&HeadRights) -> &HashSet<[u8; 32]>) -> bool {
+    fn vouch(
+        &self,
+        signer: &[u8; 32],
+        bytes: &[u8],
+        who: impl Fn(&HeadRights) -> &HashSet<[u8; 32]>,
+    ) -> bool {
         let hash = std::cell::OnceCell::new();
-        self.all(|head| who(head).contains(signer) || head.kept.iter().any(|list| list.contains(hash.get_or_init(|| header_hash(bytes)))))
+        self.all(|head| {
+            who(head).contains(signer)
+                || head
+                    .kept
+                    .iter()
+                    .any(|list| list.contains(hash.get_or_init(|| header_hash(bytes))))
+        })
     }
 }
 
@@ -93,33 +113,44 @@ impl Signing {
         *self.rights.write() = Arc::new(rights);
     }
 
-    /// Nothing is written until a head is taken over again, with `ended` nothing at all; what counted before still counts.
+    /// Nothing is written until a head is taken over again, with `ended` nothing at all; what
+    /// counted before still counts.
     pub fn freeze(&self, ended: bool) {
         let mut rights = self.rights.write();
         *rights = Arc::new(Rights { forked: true, ended, ..Rights::clone(&rights) });
     }
 
-    /// Nothing is written from here on: we have lost the lock, and what is in memory may be of a state that is no more.
+    /// Nothing is written from here on: we have lost the lock, and what is in memory may be of a
+    /// state that is no more.
     pub fn shut_out(&self) {
         self.shut_out.store(true, Ordering::Release);
     }
 
-    /// Whether we may not write now and may again once there is one head that opens: what is not written yet is to be kept.
+    /// Whether we may not write now and may again once there is one head that opens: what is not
+    /// written yet is to be kept.
     pub fn waits(&self) -> bool {
         let rights = self.rights.read();
-        rights.forked && !rights.ended && !self.shut_out.load(Ordering::Acquire) && rights.all(|head| head.writers.contains(&self.own))
+        rights.forked
+            && !rights.ended
+            && !self.shut_out.load(Ordering::Acquire)
+            && rights.all(|head| head.writers.contains(&self.own))
     }
 
     /// Whether we may write.
     pub fn may_write(&self) -> bool {
         let rights = self.rights.read();
-        rights.all(|head| head.writers.contains(&self.own)) && !rights.forked && !self.shut_out.load(Ordering::Acquire)
+        rights.all(|head| head.writers.contains(&self.own))
+            && !rights.forked
+            && !self.shut_out.load(Ordering::Acquire)
     }
 
     /// What the identity may do.
     pub fn role(&self) -> Role {
         let rights = self.rights.read();
-        match (rights.all(|head| head.admins.contains(&self.own)), rights.all(|head| head.writers.contains(&self.own))) {
+        match (
+            rights.all(|head| head.admins.contains(&self.own)),
+            rights.all(|head| head.writers.contains(&self.own)),
+        ) {
             (true, _) => Role::Admin,
             (_, true) => Role::Writer,
             _ => Role::Reader,
@@ -139,12 +170,14 @@ impl Signing {
         act(Sign { by, sign: &sign })
     }
 
-    /// Whose a header is, its signature verified unless that was done before. Whether it counts is another question.
+    /// Whose a header is, its signature verified unless that was done before. Whether it counts is
+    /// another question.
     pub fn verify(&self, claim: &Claim) -> Inner<Authorship> {
         Ok(self.known.verify(claim)?)
     }
 
-    /// Whether what is signed by `by`, whose signature was verified, counts; `bytes` is the header or record.
+    /// Whether what is signed by `by`, whose signature was verified, counts; `bytes` is the header
+    /// or record.
     pub fn check(&self, by: &Authorship, bytes: &[u8]) -> Inner<()> {
         let rights = self.rights.read();
         if rights.vouch(&by.signer, bytes, |head| &head.writers) {

@@ -1,17 +1,20 @@
 //! Symbolic links: the store's own links, whose text is the sealed target.
 //!
-//! A target whose record does not fit a link (more than 3,005 bytes, 2,877 in a signed share; less where the store has shorter links) stands in a control file at the share's root, and the link's text
-//! is `+` and a sealed reference. The reference is the link's random id, so that link and rename need not touch it.
+//! A target whose record does not fit a link (more than 3,005 bytes, 2,877 in a signed share; less
+//! where the store has shorter links) stands in a control file at the share's root, and the link's
+//! text is `+` and a sealed reference. The reference is the link's random id, so that link and
+//! rename need not touch it.
 
 use super::control::{read_control, write_control};
 use super::core::Core;
 use super::error::{Fault, Inner};
 use super::overflow::{REFERENCE_LEN, Reference, control_name, reference_of};
-use crate::backing::Dir;
 use crate::format::record::{
-    OVERFLOW, OVERHEAD, RecordKind, TARGET_INLINE_MAX, TARGET_INLINE_MAX_SIGNED, TARGET_MAX, link_record, link_text,
+    OVERFLOW, OVERHEAD, RecordKind, TARGET_INLINE_MAX, TARGET_INLINE_MAX_SIGNED, TARGET_MAX,
+    link_record, link_text,
 };
 use crate::format::signature::TRAILER_LEN;
+use crate::store::Dir;
 
 pub(crate) const OVERFLOW_FILE: &[u8] = b"+link-";
 
@@ -43,17 +46,31 @@ impl Core {
         if target.len() > TARGET_MAX {
             return Err(Fault::Os(libc::ENAMETOOLONG));
         }
-        if target.len() <= if self.keys.signed() { TARGET_INLINE_MAX_SIGNED } else { TARGET_INLINE_MAX } {
-            return Ok(link_text(&self.keys.seal_record(RecordKind::Symlink, b"", target, &*self.random)));
+        if target.len()
+            <= if self.keys.signed() { TARGET_INLINE_MAX_SIGNED } else { TARGET_INLINE_MAX }
+        {
+            return Ok(link_text(&self.keys.seal_record(
+                RecordKind::Symlink,
+                b"",
+                target,
+                &*self.random,
+            )));
         }
         self.seal_aside(target)
     }
 
     /// The text of a link whose target stands in a control file, which is written here.
     pub fn seal_aside(&self, target: &[u8]) -> Inner<Vec<u8>> {
-        let seal = |kind, bound: &[u8], plain: &[u8]| self.keys.seal_record(kind, bound, plain, &*self.random);
+        let seal = |kind, bound: &[u8], plain: &[u8]| {
+            self.keys.seal_record(kind, bound, plain, &*self.random)
+        };
         let id = self.new_reference();
-        write_control(&*self.root, &*self.random, &overflow_file(&id), &seal(RecordKind::LongSymlink, &id, target))?;
+        write_control(
+            &*self.root,
+            &*self.random,
+            &overflow_file(&id),
+            &seal(RecordKind::LongSymlink, &id, target),
+        )?;
         self.root.sync()?;
         let text = link_text(&seal(RecordKind::Symlink, b"+", &id));
         Ok([&[OVERFLOW], text.as_slice()].concat())
@@ -68,11 +85,22 @@ impl Core {
     pub fn read_link(&self, dir: &dyn Dir, stored: &[u8]) -> Inner<(Vec<u8>, Option<Reference>)> {
         let text = dir.readlink(stored)?;
         match self.overflow_id(&text)? {
-            None => Ok((self.keys.open_record(RecordKind::Symlink, b"", &link_record(&text)?)?.to_vec(), None)),
+            None => Ok((
+                self.keys.open_record(RecordKind::Symlink, b"", &link_record(&text)?)?.to_vec(),
+                None,
+            )),
             Some(id) => {
-                let bytes = read_control(&*self.root, &overflow_file(&id), overhead(self.keys.signed()) + TARGET_MAX)?;
-                let bytes = bytes.ok_or(Fault::Corrupt("is a symbolic link whose target is missing"))?;
-                Ok((self.keys.open_record(RecordKind::LongSymlink, &id, &bytes)?.to_vec(), Some(id)))
+                let bytes = read_control(
+                    &*self.root,
+                    &overflow_file(&id),
+                    overhead(self.keys.signed()) + TARGET_MAX,
+                )?;
+                let bytes =
+                    bytes.ok_or(Fault::Corrupt("is a symbolic link whose target is missing"))?;
+                Ok((
+                    self.keys.open_record(RecordKind::LongSymlink, &id, &bytes)?.to_vec(),
+                    Some(id),
+                ))
             }
         }
     }
@@ -82,7 +110,9 @@ impl Core {
         let id = self.keys.open_record(RecordKind::Symlink, b"+", &link_record(rest)?)?;
         match Reference::try_from(id.as_slice()) {
             Ok(id) => Ok(Some(id)),
-            Err(_) => Err(Fault::Corrupt("is a symbolic link with a reference of the wrong length")),
+            Err(_) => {
+                Err(Fault::Corrupt("is a symbolic link with a reference of the wrong length"))
+            }
         }
     }
 

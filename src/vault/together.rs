@@ -1,16 +1,22 @@
-//! A vault that several daemons have open for writing at the same time: [`LockMode::Shared`](super::LockMode::Shared).
+//! A vault that several daemons have open for writing at the same time:
+//! [`LockMode::Shared`](super::LockMode::Shared).
 //!
 //! Rules that hold here
-//! * Locks are the store's (`flock`), so that the end of a process frees them, and on network filesystems other machines see them.
-//! * Who has a file open for writing holds its lock, by a handle of its own: the *guard*. Nobody else opens it for writing meanwhile, so
-//!   nobody's committed bytes are overwritten by somebody who has not seen them. A commit looks all the same whether the header is still the
-//!   one that it builds on, for locks bind only those who ask for them.
-//! * Who reads takes no lock. The header tells whether the state in memory is that of the store; what does not authenticate while somebody
-//!   holds the guard, or where the header is another one by then, is read again, because a commit may be or have been under way.
-//! * Names: what sees a directory stand still is alone in all daemons, what adds or removes one name is not, by a lock on a file in the
-//!   share's root. A commit counts among the latter, for its record in the journal names a path. What was sealed as a long name sees it stand
-//!   still before it goes.
-//! * After each commit the journal is emptied: no replay may meet what another daemon has written since, or renamed.
+//! * Locks are the store's (`flock`), so that the end of a process frees them, and on network
+//!   filesystems other machines see them.
+//! * Who has a file open for writing holds its lock, by a handle of its own: the *guard*. Nobody
+//!   else opens it for writing meanwhile, so nobody's committed bytes are overwritten by somebody
+//!   who has not seen them. A commit looks all the same whether the header is still the one that it
+//!   builds on, for locks bind only those who ask for them.
+//! * Who reads takes no lock. The header tells whether the state in memory is that of the store;
+//!   what does not authenticate while somebody holds the guard, or where the header is another one
+//!   by then, is read again, because a commit may be or have been under way.
+//! * Names: what sees a directory stand still is alone in all daemons, what adds or removes one
+//!   name is not, by a lock on a file in the share's root. A commit counts among the latter, for
+//!   its record in the journal names a path. What was sealed as a long name sees it stand still
+//!   before it goes.
+//! * After each commit the journal is emptied: no replay may meet what another daemon has written
+//!   since, or renamed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,16 +29,16 @@ use super::error::{Fault, Inner};
 use super::file::{FileState, Load, OpenFile};
 use super::keys::UNKNOWN_KEY;
 use super::types::NodeId;
-use crate::backing::{Access, Dir, File, Lock};
 use crate::format::journal::header_hash;
+use crate::store::{Access, Dir, File, Lock};
 
 /// The file whose lock stands for all names of a share.
 pub(crate) const NAMES_FILE: &[u8] = b"+names";
 
 /// How long somebody else's change of a name is waited for.
 const NAMES_TAKE: Duration = Duration::from_secs(10);
-/// How long somebody else's open file is waited for before an open for writing fails with `EBUSY`: a close that was just done reaches the
-/// other daemon a little later.
+/// How long somebody else's open file is waited for before an open for writing fails with `EBUSY`:
+/// a close that was just done reaches the other daemon a little later.
 const GUARD_TAKES: Duration = Duration::from_secs(1);
 /// How long a commit of somebody else is waited for by who reads.
 const COMMIT_TAKES: Duration = Duration::from_secs(5);
@@ -41,11 +47,13 @@ const COMMITS_TAKE: Duration = Duration::from_secs(60);
 /// How often is asked.
 const ASKED: Duration = Duration::from_millis(2);
 
-/// Opens a file to lock it alone: for writing, because NFS gives such a lock through no other handle; where that is not allowed, for
-/// reading, which is enough for other stores.
+/// Opens a file to lock it alone: for writing, because NFS gives such a lock through no other
+/// handle; where that is not allowed, for reading, which is enough for other stores.
 pub(crate) fn open_to_lock(dir: &dyn Dir, name: &[u8]) -> std::io::Result<Arc<dyn File>> {
     match dir.open_file(name, Access::ReadWrite) {
-        Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS)) => dir.open_file(name, Access::Read),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS)) => {
+            dir.open_file(name, Access::Read)
+        }
         other => other,
     }
 }
@@ -53,7 +61,11 @@ pub(crate) fn open_to_lock(dir: &dyn Dir, name: &[u8]) -> std::io::Result<Arc<dy
 /// Opens a file of the store by which daemons of several users lock each other out.
 fn lock_file(root: &dyn Dir, name: &[u8], how: Lock) -> Inner<Arc<dyn File>> {
     loop {
-        match if how == Lock::Exclusive { open_to_lock(root, name) } else { root.open_file(name, Access::Read) } {
+        match if how == Lock::Exclusive {
+            open_to_lock(root, name)
+        } else {
+            root.open_file(name, Access::Read)
+        } {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
             other => return Ok(other?),
         }
@@ -71,7 +83,10 @@ pub(crate) fn lock_perm(root: &dyn Dir) -> Inner<u32> {
 }
 
 /// Tries until `deadline`; `EBUSY` then.
-pub(super) fn insist<T>(deadline: Instant, mut attempt: impl FnMut() -> Inner<Option<T>>) -> Inner<T> {
+pub(super) fn insist<T>(
+    deadline: Instant,
+    mut attempt: impl FnMut() -> Inner<Option<T>>,
+) -> Inner<T> {
     loop {
         if let Some(done) = attempt()? {
             return Ok(done);
@@ -123,7 +138,8 @@ impl Names {
         Ok(Some(file))
     }
 
-    /// To look a name up: what a crash would leave of a change can be read, and so can what is seen in the middle of one.
+    /// To look a name up: what a crash would leave of a change can be read, and so can what is seen
+    /// in the middle of one.
     pub fn look(&self) -> RwLockReadGuard<'_, ()> {
         self.local.read()
     }
@@ -149,15 +165,22 @@ impl Names {
 }
 
 impl Core {
-    /// See [`Core::acquire`](super::core::Core::acquire): waits for others' guards and commits, and looks for the key of an epoch that is not
-    /// known.
-    pub fn patiently<T>(&self, writes: bool, mut attempt: impl FnMut() -> Inner<T>, node: NodeId) -> Inner<T> {
+    /// See [`Core::acquire`](super::core::Core::acquire): waits for others' guards and commits, and
+    /// looks for the key of an epoch that is not known.
+    pub fn patiently<T>(
+        &self,
+        writes: bool,
+        mut attempt: impl FnMut() -> Inner<T>,
+        node: NodeId,
+    ) -> Inner<T> {
         let begun = Instant::now();
         let (mut waits_since, mut header, mut looked) = (begun, None, false);
         loop {
             let fault = match attempt() {
                 // Another client may have begun an epoch since we looked.
-                Err(Fault::Corrupt(UNKNOWN_KEY)) if self.keys.signed() && !std::mem::replace(&mut looked, true) => {
+                Err(Fault::Corrupt(UNKNOWN_KEY))
+                    if self.keys.signed() && !std::mem::replace(&mut looked, true) =>
+                {
                     let _ = self.refresh(&self.trust);
                     continue;
                 }
@@ -166,9 +189,12 @@ impl Core {
             };
             match &fault {
                 Fault::Os(libc::EBUSY) if writes && begun.elapsed() < GUARD_TAKES => {}
-                Fault::Corrupt(_) | Fault::Format(_) if waits_since.elapsed() < COMMIT_TAKES && begun.elapsed() < COMMITS_TAKE => {
-                    // Where nobody has committed since the last attempt, nor does now, it is what it seems to be. In this order: a commit
-                    // that ends between the two has changed the header.
+                Fault::Corrupt(_) | Fault::Format(_)
+                    if waits_since.elapsed() < COMMIT_TAKES && begun.elapsed() < COMMITS_TAKE =>
+                {
+                    // Where nobody has committed since the last attempt, nor does now, it is what
+                    // it seems to be. In this order: a commit that ends between the two has changed
+                    // the header.
                     let is_guarded = self.is_guarded(node);
                     let now = Some(self.header_of(node));
                     if header != now {
@@ -185,7 +211,12 @@ impl Core {
 
     /// Whether another daemon has the file of a node open for writing.
     fn is_guarded(&self, node: NodeId) -> bool {
-        let handle = || Ok::<_, Fault>(self.dir(self.nodes.link(node)?.parent)?.open_file(&self.nodes.link(node)?.stored, Access::Read)?);
+        let handle = || {
+            Ok::<_, Fault>(
+                self.dir(self.nodes.link(node)?.parent)?
+                    .open_file(&self.nodes.link(node)?.stored, Access::Read)?,
+            )
+        };
         handle().is_ok_and(|file| file.try_lock(Lock::Shared).is_ok_and(|free| !free))
     }
 
@@ -212,7 +243,8 @@ impl Core {
         *open.guard.lock() = None;
     }
 
-    /// As [`Core::guard`], of a file that was just made: somebody else may be looking whether it is guarded.
+    /// As [`Core::guard`], of a file that was just made: somebody else may be looking whether it is
+    /// guarded.
     pub fn guard_fresh(&self, open: &OpenFile) -> Inner<()> {
         insist(Instant::now() + GUARD_TAKES, || match self.guard(open) {
             Err(Fault::Os(libc::EBUSY)) => Ok(None),
@@ -249,11 +281,21 @@ impl Core {
         }
         // Again under the lock: what was read before may be what our own commit has just replaced.
         let mut state = open.state.write();
-        if is_stale(&state, &self.header_in_store(open)?) { self.reload(open, &mut state) } else { Ok(()) }
+        if is_stale(&state, &self.header_in_store(open)?) {
+            self.reload(open, &mut state)
+        } else {
+            Ok(())
+        }
     }
 
     fn reload(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
-        let fresh = OpenFile::load(open.node, open.file.clone(), &self.tools(), self.next_serial(), Load::Read)?;
+        let fresh = OpenFile::load(
+            open.node,
+            open.file.clone(),
+            &self.tools(),
+            self.next_serial(),
+            Load::Read,
+        )?;
         if let Some(fresh) = Arc::into_inner(fresh) {
             *state = fresh.state.into_inner();
         }
@@ -269,8 +311,13 @@ impl Core {
         self.patiently(false, attempt, open.node)
     }
 
-    /// Before a commit: whether the header is still the one that it builds on. What [`Core::freshen`] could not know of stays an error.
-    pub fn begin_together(&self, open: &OpenFile, state: &mut FileState) -> Inner<Option<Arc<dyn File>>> {
+    /// Before a commit: whether the header is still the one that it builds on. What
+    /// [`Core::freshen`] could not know of stays an error.
+    pub fn begin_together(
+        &self,
+        open: &OpenFile,
+        state: &mut FileState,
+    ) -> Inner<Option<Arc<dyn File>>> {
         let pinned = self.names.pin()?;
         if !state.changed || state.latched.is_some() {
             return Ok(pinned);
@@ -286,7 +333,8 @@ impl Core {
         Ok(pinned)
     }
 
-    /// After a commit: nothing that others see is overwritten from here on but by another one, and the journal holds nothing of it.
+    /// After a commit: nothing that others see is overwritten from here on but by another one, and
+    /// the journal holds nothing of it.
     pub fn end_together(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
         if !state.durable && state.committed.is_some() {
             state.durable = true;
@@ -299,7 +347,8 @@ impl Core {
     pub fn leads_to(&self, path: &[u8], inode: (u64, u64)) -> bool {
         let mut components: Vec<&[u8]> = path.split(|b| *b == b'/').collect();
         let Some(name) = components.pop() else { return false };
-        let dir = components.into_iter().try_fold(self.root.clone(), |dir, name| dir.open_dir(name));
+        let dir =
+            components.into_iter().try_fold(self.root.clone(), |dir, name| dir.open_dir(name));
         dir.and_then(|dir| dir.stat(name)).is_ok_and(|stat| (stat.dev, stat.ino) == inode)
     }
 }

@@ -1,9 +1,12 @@
-//! Directories that were removed: moved away under a control name, with the control files that they hold, and deleted then.
+//! Directories that were removed: moved away under a control name, with the control files that they
+//! hold, and deleted then.
 //!
 //! Rules that hold here
-//! * Nothing but control files is deleted. What a sync tool has brought in the last moment keeps the directory, which fsck names.
-//! * A store that comes through FUSE keeps a file that is removed while a program has it open under a hidden name, and so its directory. The
-//!   directory is gone for programs, and is tried again until the vault is closed.
+//! * Nothing but control files is deleted. What a sync tool has brought in the last moment keeps
+//!   the directory, which fsck names.
+//! * A store that comes through FUSE keeps a file that is removed while a program has it open under
+//!   a hidden name, and so its directory. The directory is gone for programs, and is tried again
+//!   until the vault is closed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,14 +17,16 @@ use super::control::entries;
 use super::core::Core;
 use super::error::{Fault, Inner};
 use super::sharing::remove_all;
-use crate::backing::Dir;
 use crate::format::name::is_control;
+use crate::store::Dir;
 
 /// Such names begin with this.
 pub(crate) const TRASH: &[u8] = b"+trash-";
-/// Directories that are tried again; each costs a handle. Of more than that the rest waits for fsck.
+/// Directories that are tried again; each costs a handle. Of more than that the rest waits for
+/// fsck.
 const LEFT_MAX: usize = 256;
-/// How long the store may take, when the vault is closed, to close what it keeps; and how often is asked.
+/// How long the store may take, when the vault is closed, to close what it keeps; and how often is
+/// asked.
 const CLOSING_TAKES: Duration = Duration::from_secs(1);
 const CLOSING_ASKED: Duration = Duration::from_millis(5);
 
@@ -44,7 +49,11 @@ impl Core {
     /// Deletes a directory that was moved away and holds only control files, now or later.
     pub fn empty_trash(&self, dir: &Arc<dyn Dir>, trash: &[u8]) {
         let Err(fault) = empty(&**dir, trash) else { return };
-        tracing::debug!(errno = fault.errno(), "removed directory {} is still there", String::from_utf8_lossy(trash));
+        tracing::debug!(
+            errno = fault.errno(),
+            "removed directory {} is still there",
+            String::from_utf8_lossy(trash)
+        );
         let mut left = self.trash.0.lock();
         if left.len() < LEFT_MAX {
             left.push((dir.clone(), trash.to_vec()));

@@ -1,8 +1,11 @@
-//! The tree that authenticates a file's chunks: loading tables and index blocks, and working out what a commit has to write.
+//! The tree that authenticates a file's chunks: loading tables and index blocks, and working out
+//! what a commit has to write.
 //!
 //! Rules that hold here
-//! * No table or index block is used before its hash was compared with the one that its parent holds, up to the header's root.
-//! * Nothing is written here; [`plan`] gives the blocks, the commit module decides how and when they are written.
+//! * No table or index block is used before its hash was compared with the one that its parent
+//!   holds, up to the header's root.
+//! * Nothing is written here; [`plan`] gives the blocks, the commit module decides how and when
+//!   they are written.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,10 +13,10 @@ use std::sync::Arc;
 
 use super::cache::BlockCache;
 use super::error::{Fault, Inner};
-use crate::backing::File;
 use crate::crypto::{SegmentKey, Suite};
 use crate::format::layout::{FANOUT, INDEX_BLOCK, Layout};
 use crate::format::table::{HOLE, Hash, IndexBlock, Table, index_hash, table_hash};
+use crate::store::File;
 
 /// A committed chunk: its table and the key of its salt.
 pub(crate) struct Chunk {
@@ -64,7 +67,8 @@ impl Tree<'_> {
         Ok(self.block(level + 1, j / FANOUT)?.0[(j % FANOUT) as usize])
     }
 
-    /// Where chunk `k` is part of a hole, the first chunk behind the largest subtree of holes that it stands in; else `k`.
+    /// Where chunk `k` is part of a hole, the first chunk behind the largest subtree of holes that
+    /// it stands in; else `k`.
     pub fn after_hole(&self, k: u64) -> Inner<u64> {
         if k >= self.root.chunks {
             return Ok(u64::MAX);
@@ -97,14 +101,19 @@ impl Tree<'_> {
         Ok(block)
     }
 
-    /// The bytes of the committed table of chunk `k` where the cache has them. Never from the store: who writes over a whole chunk does not
-    /// need to read what was there, and may be healing it.
+    /// The bytes of the committed table of chunk `k` where the cache has them. Never from the
+    /// store: who writes over a whole chunk does not need to read what was there, and may be
+    /// healing it.
     fn table_at_hand(&self, k: u64) -> Option<Vec<u8>> {
         Some(self.cache.chunk(self.serial, k)?.table.encode(&self.layout))
     }
 
     /// Chunk `k`; `None` for a hole.
-    pub fn chunk(&self, k: u64, key: impl FnOnce(&Table) -> Inner<SegmentKey>) -> Inner<Option<Arc<Chunk>>> {
+    pub fn chunk(
+        &self,
+        k: u64,
+        key: impl FnOnce(&Table) -> Inner<SegmentKey>,
+    ) -> Inner<Option<Arc<Chunk>>> {
         if k >= self.root.chunks {
             return Ok(None);
         }
@@ -134,7 +143,8 @@ pub(crate) struct PlannedBlock {
     pub bytes: Vec<u8>,
     /// The last committed header refers to a block at this place.
     pub live: bool,
-    /// Where `bytes` differ from that block, in order; all of them where it is not live or not at hand.
+    /// Where `bytes` differ from that block, in order; all of them where it is not live or not at
+    /// hand.
     pub changed: Vec<Range<usize>>,
 }
 
@@ -149,15 +159,21 @@ impl PlannedBlock {
     }
 }
 
-/// Equal bytes between two differences that cost less than telling of two: about what a patch of a record takes beside its bytes.
+/// Equal bytes between two differences that cost less than telling of two: about what a patch of a
+/// record takes beside its bytes.
 const GAP: usize = 16;
 
-/// Where `new` differs from `old`, which is as long, in order; differences with little between them are one.
+/// Where `new` differs from `old`, which is as long, in order; differences with little between them
+/// are one.
 fn differences(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
-    // By pieces of a fixed length first, which takes a few instructions each: most of a block is as it was.
+    // By pieces of a fixed length first, which takes a few instructions each: most of a block is as
+    // it was.
     const PIECE: usize = 64;
-    let ((old_pieces, _), (new_pieces, rest)) = (old.as_chunks::<PIECE>(), new.as_chunks::<PIECE>());
-    let pieces = (0..new_pieces.len()).filter(|&n| old_pieces[n] != new_pieces[n]).map(|n| n * PIECE..(n + 1) * PIECE);
+    let ((old_pieces, _), (new_pieces, rest)) =
+        (old.as_chunks::<PIECE>(), new.as_chunks::<PIECE>());
+    let pieces = (0..new_pieces.len())
+        .filter(|&n| old_pieces[n] != new_pieces[n])
+        .map(|n| n * PIECE..(n + 1) * PIECE);
     let candidates = pieces.chain(std::iter::once(new.len() - rest.len()..new.len())).flatten();
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for at in candidates.filter(|&at| old[at] != new[at]) {
@@ -177,13 +193,15 @@ pub(crate) struct Plan {
     pub index: Vec<(u8, u64, Arc<IndexBlock>)>,
 }
 
-/// Works out tables, index blocks and root of a file that has `chunks` chunks after the commit, `tables` of which have changed.
+/// Works out tables, index blocks and root of a file that has `chunks` chunks after the commit,
+/// `tables` of which have changed.
 ///
-/// Where the file becomes shorter, the right edge of the tree is rebuilt with everything beyond it taken out, so that a later growth
-/// finds holes there.
+/// Where the file becomes shorter, the right edge of the tree is rebuilt with everything beyond it
+/// taken out, so that a later growth finds holes there.
 pub(crate) fn plan(tree: &Tree, chunks: u64, tables: &BTreeMap<u64, &Table>) -> Inner<Plan> {
     let layout = &tree.layout;
-    let mut plan = Plan { blocks: Vec::new(), root: Root { hash: HOLE, chunks }, index: Vec::new() };
+    let mut plan =
+        Plan { blocks: Vec::new(), root: Root { hash: HOLE, chunks }, index: Vec::new() };
     if chunks == 0 {
         return Ok(plan); // the small form: the old tree ends here
     }
@@ -196,8 +214,16 @@ pub(crate) fn plan(tree: &Tree, chunks: u64, tables: &BTreeMap<u64, &Table>) -> 
             let hash = table_hash(&bytes);
             let old = tree.hash(0, k)?;
             let table = tree.table_at_hand(k);
-            debug_assert!(old == HOLE || table.as_ref().is_none_or(|table| table_hash(table) == old), "the cache has another table");
-            plan.blocks.push(PlannedBlock::new(layout.table_offset(k), bytes, old != HOLE, table.as_deref()));
+            debug_assert!(
+                old == HOLE || table.as_ref().is_none_or(|table| table_hash(table) == old),
+                "the cache has another table"
+            );
+            plan.blocks.push(PlannedBlock::new(
+                layout.table_offset(k),
+                bytes,
+                old != HOLE,
+                table.as_deref(),
+            ));
             hash
         };
         changed.insert(k, hash);
@@ -206,8 +232,13 @@ pub(crate) fn plan(tree: &Tree, chunks: u64, tables: &BTreeMap<u64, &Table>) -> 
     let shorter = chunks < tree.root.chunks;
     let mut width = chunks; // nodes of the present level
     for level in 0..new_levels {
-        // The edge of a shortened tree, and the old root of a tree that grows taller, have to reach the new root even when unchanged.
-        let edge = if shorter { Some(width - 1) } else { (level == old_levels && tree.root.chunks > 0).then_some(0) };
+        // The edge of a shortened tree, and the old root of a tree that grows taller, have to reach
+        // the new root even when unchanged.
+        let edge = if shorter {
+            Some(width - 1)
+        } else {
+            (level == old_levels && tree.root.chunks > 0).then_some(0)
+        };
         if let Some(j) = edge
             && !changed.contains_key(&j)
         {
@@ -230,7 +261,12 @@ pub(crate) fn plan(tree: &Tree, chunks: u64, tables: &BTreeMap<u64, &Table>) -> 
                 let bytes = block.encode();
                 let hash = index_hash(level + 1, &bytes);
                 let live = tree.hash(level + 1, parent)? != HOLE;
-                plan.blocks.push(PlannedBlock::new(layout.index_offset(level + 1, parent), bytes, live, Some(old.0.as_flattened())));
+                plan.blocks.push(PlannedBlock::new(
+                    layout.index_offset(level + 1, parent),
+                    bytes,
+                    live,
+                    Some(old.0.as_flattened()),
+                ));
                 hash
             };
             plan.index.push((level + 1, parent, Arc::new(block)));

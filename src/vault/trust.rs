@@ -1,27 +1,31 @@
 //! Why a share is taken for the one that was meant.
 //!
 //! Rules that hold here
-//! * A share is entered because its founder is the identity that opens it, because the caller remembers it (an accepted invitation, an
-//!   earlier visit), because a signed junction in its parent leads to it, or because the user said so. Otherwise whoever stores the
-//!   ciphertext could plant a share with a slot for the victim, and wait for secrets to be copied in.
-//! * What is remembered of a share is its highest head. Heads that do not descend from it do not count.
+//! * A share is entered because its founder is the identity that opens it, because the caller
+//!   remembers it (an accepted invitation, an earlier visit), because a signed junction in its
+//!   parent leads to it, or because the user said so. Otherwise whoever stores the ciphertext could
+//!   plant a share with a slot for the victim, and wait for secrets to be copied in.
+//! * What is remembered of a share is its highest head. Heads that do not descend from it do not
+//!   count.
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::sharing::Pin;
+use crate::roster::Pin;
 
-/// The caller's memory of shares. It is asked for nested shares too, when they are first entered, from any thread.
+/// The caller's memory of shares. It is asked for nested shares too, when they are first entered,
+/// from any thread.
 pub trait Pins: Send + Sync {
-    /// The highest head of a share that was seen, or that an accepted invitation names; `None` for a share that is not known.
+    /// The highest head of a share that was seen, or that an accepted invitation names; `None` for
+    /// a share that is not known.
     ///
     /// # Errors
-    /// There is a memory of the share which cannot be read. The share is then not entered: a memory that is lost in silence would let an
-    /// old roster pass.
+    /// There is a memory of the share which cannot be read. The share is then not entered: a memory
+    /// that is lost in silence would let an old roster pass.
     fn get(&self, share: &[u8; 32]) -> io::Result<Option<Pin>>;
-    /// Who signed the invitation that the head of [`Pins::get`] comes from: he must be an admin in that manifest. `None` where the head
-    /// was seen by ourselves.
+    /// Who signed the invitation that the head of [`Pins::get`] comes from: he must be an admin in
+    /// that manifest. `None` where the head was seen by ourselves.
     ///
     /// # Errors
     /// As [`Pins::get`].
@@ -38,13 +42,17 @@ pub trait Pins: Send + Sync {
 pub struct Trust {
     /// What the caller remembers.
     pub pins: Option<Arc<dyn Pins>>,
-    /// Enter the share that is opened even where nothing vouches for it: an explicit decision of the user. Shares within it need a junction.
+    /// Enter the share that is opened even where nothing vouches for it: an explicit decision of
+    /// the user. Shares within it need a junction.
     pub first_use: bool,
 }
 
 impl fmt::Debug for Trust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trust").field("pins", &self.pins.is_some()).field("first_use", &self.first_use).finish()
+        f.debug_struct("Trust")
+            .field("pins", &self.pins.is_some())
+            .field("first_use", &self.first_use)
+            .finish()
     }
 }
 

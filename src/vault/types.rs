@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use crate::backing::{Kind, SetTime, Timestamp};
+use crate::store::{Kind, SetTime, Timestamp};
 
-/// Number of a node of an open vault. The root is [`ROOT`]; a number is never used again while the vault is open.
+/// Number of a node of an open vault. The root is [`ROOT`]; a number is never used again while the
+/// vault is open.
 pub type NodeId = u64;
 
 /// The node of the vault's root directory.
@@ -24,13 +25,14 @@ pub struct Caller {
     pub umask: u32,
 }
 
-/// Where data or a hole begins, as far as can be said under a cache that may hold back what programs have written.
+/// Where data or a hole begins, as far as can be said under a cache that may hold back what
+/// programs have written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sought {
     /// Here.
     At(u64),
-    /// It hangs on what the cache holds of these bytes, which are a hole for all that is known. An end of `u64::MAX` is the end of the
-    /// file, wherever the cache has that.
+    /// It hangs on what the cache holds of these bytes, which are a hole for all that is known. An
+    /// end of `u64::MAX` is the end of the file, wherever the cache has that.
     Unsent(Range<u64>),
 }
 
@@ -86,7 +88,15 @@ pub struct SetAttr {
 
 impl Default for SetAttr {
     fn default() -> Self {
-        SetAttr { perm: None, uid: None, gid: None, size: None, atime: SetTime::Omit, mtime: SetTime::Omit, kill_suid_sgid: false }
+        SetAttr {
+            perm: None,
+            uid: None,
+            gid: None,
+            size: None,
+            atime: SetTime::Omit,
+            mtime: SetTime::Omit,
+            kill_suid_sgid: false,
+        }
     }
 }
 
@@ -119,9 +129,10 @@ pub struct Entry {
 }
 
 /// How `rename` treats an existing target.
-pub use crate::backing::RenameMode;
+pub use crate::store::RenameMode;
 
-/// What the names in a directory are read with: while two values are equal, the same stored names are read as the same names.
+/// What the names in a directory are read with: while two values are equal, the same stored names
+/// are read as the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamesReadWith {
     pub(crate) generation: u64,
@@ -137,8 +148,9 @@ pub struct Opened {
     pub keep_cache: bool,
     /// Where no other handle of the file is open: the size that its header authenticates.
     pub alone: Option<u64>,
-    /// The kernel asks for each read and write of this handle and holds back nothing of what is written: there is little room, and it could
-    /// not take back what it has acknowledged; or the ciphertext has no bytes, so that both fail until the file is truncated.
+    /// The kernel asks for each read and write of this handle and holds back nothing of what is
+    /// written: there is little room, and it could not take back what it has acknowledged; or the
+    /// ciphertext has no bytes, so that both fail until the file is truncated.
     pub direct: bool,
 }
 

@@ -1,10 +1,12 @@
-//! Names that this daemon took away from an entry while another one claimed them too, such as a sync tool's conflict copy whose name with
-//! its suffix somebody else's file really had.
+//! Names that this daemon took away from an entry while another one claimed them too, such as a
+//! sync tool's conflict copy whose name with its suffix somebody else's file really had.
 //!
 //! Rules that hold here
-//! * Until the vault is closed such a name is free for who makes an entry of it, and belongs to none of those that claimed it: programs
-//!   rename a file and then write another one of its name, and would write into the copy.
-//! * What is forgotten, because there are too many, is as it is for who opens the vault anew: the next in line has the name.
+//! * Until the vault is closed such a name is free for who makes an entry of it, and belongs to
+//!   none of those that claimed it: programs rename a file and then write another one of its name,
+//!   and would write into the copy.
+//! * What is forgotten, because there are too many, is as it is for who opens the vault anew: the
+//!   next in line has the name.
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -51,6 +53,10 @@ mod tests {
             vacated.note(&[1; 32], n.to_string().as_bytes());
         }
         assert_eq!(vacated.0.lock().len(), NAMES_MAX);
-        assert!(!vacated.has(&[1; 32], b"9") && vacated.has(&[1; 32], b"10") && !vacated.has(&[2; 32], b"10"));
+        assert!(
+            !vacated.has(&[1; 32], b"9")
+                && vacated.has(&[1; 32], b"10")
+                && !vacated.has(&[2; 32], b"10")
+        );
     }
 }

@@ -1,9 +1,10 @@
 //! A walk through a share: what certain members have signed there, and which shares stand in it.
 //!
 //! Rules that hold here
-//! * How deep directories are is for those to choose who are to be removed: what is left to do is on the heap, and no directory is held open
-//!   but the one that is looked at.
-//! * Nobody's removal is hindered by what is not authentic or must not be read; the latter is counted.
+//! * How deep directories are is for those to choose who are to be removed: what is left to do is
+//!   on the heap, and no directory is held open but the one that is looked at.
+//! * Nobody's removal is hindered by what is not authentic or must not be read; the latter is
+//!   counted.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -14,12 +15,12 @@ use super::core::Core;
 use super::error::{Fault, Inner};
 use super::folder::LOST_DIRECTORY;
 use super::types::{NodeId, ROOT};
-use crate::backing::{Access, Dir, Kind};
 use crate::format::journal::header_hash;
 use crate::format::junction::Junction;
 use crate::format::layout::SMALL_MAX;
 use crate::format::name::{DIRECTORY_RECORD, Decoded, SIDECAR, is_control};
 use crate::format::record::{OVERFLOW, RecordKind, link_record};
+use crate::store::{Access, Dir, Kind};
 
 /// Longest record that is looked at.
 const RECORD_MAX: usize = 8192;
@@ -30,8 +31,8 @@ pub(crate) struct Walked {
     pub hashes: HashSet<[u8; 32]>,
     /// Places of nested shares.
     pub nested: Vec<NodeId>,
-    /// Shares to which a junction leads and which are not isolated, with the stored path of one. That a share is isolated, or is
-    /// being made, is not taken from a member who is to be removed.
+    /// Shares to which a junction leads and which are not isolated, with the stored path of one.
+    /// That a share is isolated, or is being made, is not taken from a member who is to be removed.
     pub expected: HashMap<[u8; 32], PathBuf>,
 }
 
@@ -102,11 +103,13 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What cannot be authenticated, is gone, or is no file where one belongs (a directory, or a FIFO, by the name of a record) has nothing that
-    /// could be kept. What must not be read is told, and hinders nobody's removal; any other failure ends the walk.
+    /// What cannot be authenticated, is gone, or is no file where one belongs (a directory, or a
+    /// FIFO, by the name of a record) has nothing that could be kept. What must not be read is
+    /// told, and hinders nobody's removal; any other failure ends the walk.
     fn pass_over(&mut self, node: NodeId, fault: Fault) -> Inner<()> {
         match (&fault, fault.errno()) {
-            (Fault::Corrupt(_) | Fault::Format(_), _) | (_, libc::ENOENT | libc::ESTALE | libc::ENOTDIR | libc::EISDIR | libc::ENXIO) => {
+            (Fault::Corrupt(_) | Fault::Format(_), _)
+            | (_, libc::ENOENT | libc::ESTALE | libc::ENOTDIR | libc::EISDIR | libc::ENXIO) => {
                 Ok(())
             }
             (_, libc::EACCES | libc::EPERM | libc::ELOOP) => {
@@ -119,10 +122,14 @@ impl Walk<'_> {
 
     fn unread(&mut self, node: NodeId) {
         self.done.unread += 1;
-        tracing::error!("{}: not all of it may be read; what was signed there is in no inventory", self.core.shown_path(node).display());
+        tracing::error!(
+            "{}: not all of it may be read; what was signed there is in no inventory",
+            self.core.shown_path(node).display()
+        );
     }
 
-    /// Notes the record `bytes` if it is valid and signed by one of them. What is not valid is for the check to tell.
+    /// Notes the record `bytes` if it is valid and signed by one of them. What is not valid is for
+    /// the check to tell.
     fn record(&mut self, kind: RecordKind, bound: &[u8], bytes: &[u8]) {
         if let Ok((_, Some(by))) = self.core.keys.open_record_by(kind, bound, bytes)
             && self.of.contains(&by.signer)
@@ -136,9 +143,16 @@ impl Walk<'_> {
         if name != DIRECTORY_RECORD && !prefixes.iter().any(|prefix| name.starts_with(prefix)) {
             return Ok(());
         }
-        let Some(bytes) = read_control(&*self.core.dir(node)?, name, RECORD_MAX)? else { return Ok(()) };
+        let Some(bytes) = read_control(&*self.core.dir(node)?, name, RECORD_MAX)? else {
+            return Ok(());
+        };
         // The hash stands in the name, as it does in that of the entry.
-        let hash = |prefix: &[u8]| match self.core.keys.names(id).decode(&[&b"="[..], &name[prefix.len()..]].concat()) {
+        let hash = |prefix: &[u8]| match self
+            .core
+            .keys
+            .names(id)
+            .decode(&[&b"="[..], &name[prefix.len()..]].concat())
+        {
             Decoded::Long { hash, .. } => Some([&id[..], &hash].concat()),
             _ => None,
         };
@@ -161,9 +175,11 @@ impl Walk<'_> {
 
     /// Notes to which share a valid junction leads.
     fn expect(&mut self, node: NodeId, name: &[u8], bound: &[u8], bytes: &[u8]) {
-        if let Ok((plain, Some(by))) = self.core.keys.open_record_by(RecordKind::Junction, bound, bytes)
+        if let Ok((plain, Some(by))) =
+            self.core.keys.open_record_by(RecordKind::Junction, bound, bytes)
             && let Ok(junction) = Junction::decode(&plain)
-            && (!(junction.isolated || junction.coming) || self.of.iter().any(|gone| *gone == by.signer || *gone == by.author))
+            && (!(junction.isolated || junction.coming)
+                || self.of.iter().any(|gone| *gone == by.signer || *gone == by.author))
         {
             let path = self.core.shown_path(node).join(super::folder::shown(name));
             self.found.expected.insert(junction.share, path);
@@ -194,7 +210,13 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn entry(&mut self, node: NodeId, dir: &dyn Dir, stored: &[u8], steps: &mut Vec<Step>) -> Inner<()> {
+    fn entry(
+        &mut self,
+        node: NodeId,
+        dir: &dyn Dir,
+        stored: &[u8],
+        steps: &mut Vec<Step>,
+    ) -> Inner<()> {
         match dir.stat(stored)?.kind {
             Kind::File => {
                 let file = dir.open_file(stored, Access::Read)?;

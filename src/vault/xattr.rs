@@ -1,16 +1,20 @@
-//! Extended attributes: one sealed blob for each inode, in one attribute of the store. POSIX ACLs: the store's own.
+//! Extended attributes: one sealed blob for each inode, in one attribute of the store. POSIX ACLs:
+//! the store's own.
 //!
 //! Rules that hold here
-//! * A list that the store has no room for (ext4 has about 4 KiB, others up to 64 KiB) stands in a control file at the share's root, and
-//!   the store's attribute holds a sealed reference to it. Each list has a reference of its own, so that what refers to it can be
-//!   replaced at once.
-//! * The old file stays, as residue (see `overflow`), but for one that this process wrote a moment ago: that goes when the new reference is
-//!   on the disk, unless the entry has other names, or a conflict copy stands beside it, which may have the same reference.
-//! * Who reads takes no lock: where the file of a list is missing, the reference is read again, which may be another one by now.
-//! * `user.`, `trusted.` and `security.` attributes are sealed, name and value, in the one blob. Who may touch which is the kernel's
-//!   business before it asks us.
-//! * The two ACLs stand beside the mode, in clear like it, as the store's own: so the store's kernel keeps mode and mask in step and hands
-//!   a directory's default ACL down. A store without ACLs says so when one is set, and has none when one is asked for.
+//! * A list that the store has no room for (ext4 has about 4 KiB, others up to 64 KiB) stands in a
+//!   control file at the share's root, and the store's attribute holds a sealed reference to it.
+//!   Each list has a reference of its own, so that what refers to it can be replaced at once.
+//! * The old file stays, as residue (see `overflow`), but for one that this process wrote a moment
+//!   ago: that goes when the new reference is on the disk, unless the entry has other names, or a
+//!   conflict copy stands beside it, which may have the same reference.
+//! * Who reads takes no lock: where the file of a list is missing, the reference is read again,
+//!   which may be another one by now.
+//! * `user.`, `trusted.` and `security.` attributes are sealed, name and value, in the one blob.
+//!   Who may touch which is the kernel's business before it asks us.
+//! * The two ACLs stand beside the mode, in clear like it, as the store's own: so the store's
+//!   kernel keeps mode and mask in step and hands a directory's default ACL down. A store without
+//!   ACLs says so when one is set, and has none when one is asked for.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,13 +27,16 @@ use super::folder::Folder;
 use super::journal::Journal;
 use super::overflow::{Reference, control_name, reference_of};
 use super::types::{Caller, NodeId, ROOT, SetXattr};
-use crate::backing::{Access, Dir, File, Kind, Stat};
 use crate::format::name::without_suffix;
-use crate::format::record::{OVERFLOW, OVERHEAD, RecordKind, XATTRS_LONG_MAX, XATTRS_MAX, Xattrs, epoch_of};
+use crate::format::record::{
+    OVERFLOW, OVERHEAD, RecordKind, XATTRS_LONG_MAX, XATTRS_MAX, Xattrs, epoch_of,
+};
+use crate::store::{Access, Dir, File, Kind, Stat};
 
 /// The store's attribute that holds the blob.
 const KEY: &[u8] = b"user.kithfs";
-/// The same for symbolic links, FIFOs, sockets and devices, which cannot have attributes of the other kind. Only root can use it.
+/// The same for symbolic links, FIFOs, sockets and devices, which cannot have attributes of the
+/// other kind. Only root can use it.
 const KEY_SPECIAL: &[u8] = b"trusted.kithfs";
 /// The store's attribute that holds the blob of an object of this kind.
 pub(crate) fn key_of(kind: Kind) -> &'static [u8] {
@@ -49,15 +56,17 @@ pub(crate) const LIST_MISSING: &str = "has attributes whose control file is miss
 /// What is wrong where what stands for a list is none.
 const NO_REFERENCE: &str = "has a reference to attributes that is of the wrong length";
 
-/// Whether attributes are damaged for good that cannot be read because of this fault. The store may only have failed this once, and what
-/// tells their key, who may write, or the list itself may be late.
+/// Whether attributes are damaged for good that cannot be read because of this fault. The store may
+/// only have failed this once, and what tells their key, who may write, or the list itself may be
+/// late.
 pub(crate) fn is_lasting(fault: &Fault) -> bool {
     matches!(fault, Fault::Format(_) | Fault::Corrupt(CONTROL_TOO_LARGE | NO_REFERENCE))
 }
 
 /// How often a list is looked for that is another one each time.
 const TRIES: usize = 64;
-/// Entries of a directory that are looked through for conflict copies. In a larger one each list stays.
+/// Entries of a directory that are looked through for conflict copies. In a larger one each list
+/// stays.
 const LOOKED_MAX: usize = 1 << 16;
 
 /// Longest name of an attribute.
@@ -72,14 +81,17 @@ fn is_acl(name: &[u8]) -> bool {
 }
 
 fn check_name(name: &[u8]) -> Inner<()> {
-    let known = [&b"user."[..], b"trusted.", b"security."].iter().any(|prefix| name.starts_with(prefix) && name.len() > prefix.len());
+    let known = [&b"user."[..], b"trusted.", b"security."]
+        .iter()
+        .any(|prefix| name.starts_with(prefix) && name.len() > prefix.len());
     if name.len() > NAME_MAX {
         return Err(Fault::Os(libc::ERANGE));
     }
     if known { Ok(()) } else { Err(Fault::Os(libc::EOPNOTSUPP)) }
 }
 
-/// Whether another version of an entry stands beside it, as a sync tool makes them: with the attributes it has their reference, too.
+/// Whether another version of an entry stands beside it, as a sync tool makes them: with the
+/// attributes it has their reference, too.
 fn has_copies(dir: &dyn Dir, stored: &[u8]) -> bool {
     let is_copy = |name: &[u8]| name != stored && without_suffix(name) == without_suffix(stored);
     !matches!(list_at_most(dir, LOOKED_MAX), Ok(Some(all)) if !all.iter().any(|entry| is_copy(&entry.name)))
@@ -185,7 +197,9 @@ impl Core {
                 }
                 Ok(Place::Entry(self.dir(link.parent)?, link.stored))
             }
-            Err(fault) => self.known_dir(node).or_else(|| self.listed_dir(node)).map(Place::Dir).ok_or(fault),
+            Err(fault) => {
+                self.known_dir(node).or_else(|| self.listed_dir(node)).map(Place::Dir).ok_or(fault)
+            }
         }
     }
 
@@ -193,14 +207,18 @@ impl Core {
         Ok(key_of(self.nodes.kind(node)?))
     }
 
-    /// The attributes of a node, none where it has no blob, and the reference where they stand in a control file.
+    /// The attributes of a node, none where it has no blob, and the reference where they stand in a
+    /// control file.
     fn read_xattrs(&self, node: NodeId, place: &Place) -> Inner<(Xattrs, Option<Reference>)> {
         let key = self.xattr_key(node)?;
         self.read_list(&|| place.get(key))
     }
 
     /// What the blob holds, or refers to, that `get` gives; nothing where there is none.
-    pub fn read_list(&self, get: &dyn Fn() -> Inner<Option<Vec<u8>>>) -> Inner<(Xattrs, Option<Reference>)> {
+    pub fn read_list(
+        &self,
+        get: &dyn Fn() -> Inner<Option<Vec<u8>>>,
+    ) -> Inner<(Xattrs, Option<Reference>)> {
         let mut blob = get()?;
         for _ in 0..TRIES {
             let Some(there) = &blob else { return Ok((Xattrs::default(), None)) };
@@ -219,11 +237,21 @@ impl Core {
 
     fn open_xattrs(&self, blob: &[u8]) -> Inner<(Xattrs, Option<Reference>)> {
         let Some(reference) = self.xattr_reference(blob)? else {
-            return Ok((Xattrs::decode(&self.keys.open_record(RecordKind::Xattrs, b"", blob)?)?, None));
+            return Ok((
+                Xattrs::decode(&self.keys.open_record(RecordKind::Xattrs, b"", blob)?)?,
+                None,
+            ));
         };
-        let bytes = read_control(&*self.root, &control_name(OVERFLOW_FILE, &reference), OVERHEAD + XATTRS_LONG_MAX)?;
+        let bytes = read_control(
+            &*self.root,
+            &control_name(OVERFLOW_FILE, &reference),
+            OVERHEAD + XATTRS_LONG_MAX,
+        )?;
         let bytes = bytes.ok_or(Fault::Corrupt(LIST_MISSING))?;
-        Ok((Xattrs::decode(&self.keys.open_record(RecordKind::Xattrs, &reference, &bytes)?)?, Some(reference)))
+        Ok((
+            Xattrs::decode(&self.keys.open_record(RecordKind::Xattrs, &reference, &bytes)?)?,
+            Some(reference),
+        ))
     }
 
     fn xattr_reference(&self, blob: &[u8]) -> Inner<Option<Reference>> {
@@ -246,8 +274,9 @@ impl Core {
         Ok(())
     }
 
-    /// Removes the list that a node had before, where nothing else can refer to it: see the module. Takes long, so no lock is held: whoever
-    /// changes names meanwhile makes that no list is young any more.
+    /// Removes the list that a node had before, where nothing else can refer to it: see the module.
+    /// Takes long, so no lock is held: whoever changes names meanwhile makes that no list is young
+    /// any more.
     fn drop_before(&self, node: NodeId, place: &Place, before: Option<Reference>) {
         if let Some(before) = before
             && self.young_lists.is_young(&before, Instant::now())
@@ -262,7 +291,8 @@ impl Core {
 
     /// Whether the node has one name, beside which no conflict copy stands.
     fn is_alone(&self, node: NodeId, place: &Place) -> bool {
-        let has_one_name = || place.stat().is_ok_and(|stat| stat.kind == Kind::Dir || stat.nlink == 1);
+        let has_one_name =
+            || place.stat().is_ok_and(|stat| stat.kind == Kind::Dir || stat.nlink == 1);
         let has_copies = || match self.nodes.link(node) {
             Ok(link) => self.dir(link.parent).map_or(true, |dir| has_copies(&*dir, &link.stored)),
             Err(_) => true,
@@ -272,10 +302,13 @@ impl Core {
 
     /// Seals a list and puts it where there is room for it.
     fn set_xattrs(&self, place: &Place, key: &[u8], plain: &[u8]) -> Inner<()> {
-        let seal = |bound: &[u8], plain: &[u8]| self.keys.seal_record(RecordKind::Xattrs, bound, plain, &*self.random);
+        let seal = |bound: &[u8], plain: &[u8]| {
+            self.keys.seal_record(RecordKind::Xattrs, bound, plain, &*self.random)
+        };
         if plain.len() <= XATTRS_MAX {
             match place.set(key, &seal(b"", plain)) {
-                Err(fault) if [libc::ENOSPC, libc::E2BIG, libc::ERANGE].contains(&fault.errno()) => {}
+                Err(fault)
+                    if [libc::ENOSPC, libc::E2BIG, libc::ERANGE].contains(&fault.errno()) => {}
                 other => return other,
             }
         }
@@ -283,7 +316,12 @@ impl Core {
             return Err(Fault::Os(libc::ENOSPC));
         }
         let reference = self.new_reference();
-        write_control(&*self.root, &*self.random, &control_name(OVERFLOW_FILE, &reference), &seal(&reference, plain))?;
+        write_control(
+            &*self.root,
+            &*self.random,
+            &control_name(OVERFLOW_FILE, &reference),
+            &seal(&reference, plain),
+        )?;
         self.root.sync()?;
         let blob = [&[OVERFLOW], seal(b"+", &reference).as_slice()].concat();
         let set = place.set(key, &blob);
@@ -344,7 +382,8 @@ impl Core {
         Ok(blob.map(|blob| epoch_of(RecordKind::Xattrs, &record(&blob))).transpose()?)
     }
 
-    /// Seals the attributes of a node anew under the current epoch. A list under an older one stays, as residue.
+    /// Seals the attributes of a node anew under the current epoch. A list under an older one
+    /// stays, as residue.
     pub fn reseal_xattrs(&self, node: NodeId) -> Inner<()> {
         let _names = self.names.write()?;
         let place = self.xattr_place(node)?;
@@ -355,7 +394,10 @@ impl Core {
     pub fn list_xattr(&self, node: NodeId) -> Inner<Vec<Vec<u8>>> {
         let place = self.xattr_place(node)?;
         let mut names: Vec<_> = self.read_xattrs(node, &place)?.0.0.into_keys().collect();
-        for (acl, kinds) in [(ACL_ACCESS, &[Kind::File, Kind::Dir, Kind::Fifo, Kind::Socket][..]), (ACL_DEFAULT, &[Kind::Dir])] {
+        for (acl, kinds) in [
+            (ACL_ACCESS, &[Kind::File, Kind::Dir, Kind::Fifo, Kind::Socket][..]),
+            (ACL_DEFAULT, &[Kind::Dir]),
+        ] {
             if kinds.contains(&self.nodes.kind(node)?) && place.get(acl)?.is_some() {
                 names.push(acl.to_vec());
             }
@@ -383,7 +425,8 @@ impl Core {
         Ok(())
     }
 
-    /// Takes the set-group-id bit of a node away, as a change of its ACL by somebody outside its group does.
+    /// Takes the set-group-id bit of a node away, as a change of its ACL by somebody outside its
+    /// group does.
     pub fn clear_sgid(&self, node: NodeId) -> Inner<()> {
         self.check_writable()?;
         self.xattr_place(node)?.clear_sgid()?;
@@ -393,7 +436,8 @@ impl Core {
 }
 
 impl Folder<'_> {
-    /// The permission bits with which something is made here: where the directory hands down an ACL, that takes the place of the umask.
+    /// The permission bits with which something is made here: where the directory hands down an
+    /// ACL, that takes the place of the umask.
     pub fn masked(&self, caller: &Caller, perm: u32) -> u32 {
         let taken = caller.umask & 0o777 & perm;
         let hands_down = || matches!(self.dir().get_xattr_self(ACL_DEFAULT), Ok(Some(_)));

@@ -1,13 +1,16 @@
-//! Who may come in: the members of a share, the passphrase of an identity. A crash leaves the old or the new state, and nobody locked out.
+//! Who may come in: the members of a share, the passphrase of an identity. A crash leaves the old
+//! or the new state, and nobody locked out.
 
 use std::io;
 use std::sync::Arc;
 
-use kithfs::backing::mem::MemStore;
-use kithfs::backing::{self, Access, Dir, ReplaceError};
 use kithfs::crypto::{Argon2Params, Suite};
-use kithfs::sharing::{Identity, IdentityError, IdentityFile, Member, NewSlot, Pin, Role, Secret};
-use kithfs::vault::{CreateOptions, CreateShare, Error, LockMode, OpenOptions, Pins, Share, Trust, Vault};
+use kithfs::roster::{Identity, IdentityError, IdentityFile, Member, NewSlot, Pin, Role, Secret};
+use kithfs::store::mem::MemStore;
+use kithfs::store::{self, Access, Dir, ReplaceError};
+use kithfs::vault::{
+    CreateOptions, CreateShare, Error, LockMode, OpenOptions, Pins, Share, Trust, Vault,
+};
 use parking_lot::Mutex;
 
 use super::cuts::chance;
@@ -40,10 +43,19 @@ fn member(identity: &Identity, role: Role, name: &str) -> Member {
     Member { public: identity.public(), role, name: name.into() }
 }
 
-fn open_as(store: &MemStore, who: &Identity, pins: &Arc<Remembered>, beside: bool) -> Result<Vault, Error> {
+fn open_as(
+    store: &MemStore,
+    who: &Identity,
+    pins: &Arc<Remembered>,
+    beside: bool,
+) -> Result<Vault, Error> {
     let trust = Trust { pins: Some(pins.clone()), first_use: true };
     let lock = if beside { LockMode::None } else { LockMode::Exclusive };
-    Vault::open(store.root(), who, OpenOptions { read_only: beside, lock, trust, ..OpenOptions::default() })
+    Vault::open(
+        store.root(),
+        who,
+        OpenOptions { read_only: beside, lock, trust, ..OpenOptions::default() },
+    )
 }
 
 /// Names and roles, sorted.
@@ -60,8 +72,18 @@ fn members(vault: &Vault) -> Members {
 fn with_bob() -> (MemStore, Identity, Identity) {
     let (ann, bob) = (person(1), person(2));
     let store = MemStore::new();
-    let share = CreateShare { isolated: false, name: "Ann".into(), others: vec![member(&bob, Role::Writer, "Bob")] };
-    Vault::create_signed(&store.root(), &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 12 }, &ann, &share).unwrap();
+    let share = CreateShare {
+        isolated: false,
+        name: "Ann".into(),
+        others: vec![member(&bob, Role::Writer, "Bob")],
+    };
+    Vault::create_signed(
+        &store.root(),
+        &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 12 },
+        &ann,
+        &share,
+    )
+    .unwrap();
     for (who, name) in [(&ann, &b"by Ann"[..]), (&bob, b"by Bob")] {
         let vault = open_as(&store, who, &Arc::default(), false).unwrap();
         put(&vault, name, &pattern(1, 9000)).unwrap();
@@ -79,7 +101,9 @@ struct Case {
 }
 
 fn cases() -> Vec<Case> {
-    let named = |list: &[(&str, Role)]| list.iter().map(|(name, role)| ((*name).to_owned(), *role)).collect();
+    let named = |list: &[(&str, Role)]| {
+        list.iter().map(|(name, role)| ((*name).to_owned(), *role)).collect()
+    };
     vec![
         Case {
             what: "a member is added",
@@ -96,17 +120,29 @@ fn cases() -> Vec<Case> {
             after: named(&[("Ann", Role::Admin)]),
             change: |share| share.remove(&[person(2).public().sign], &mut |_| {}),
         },
-        Case { what: "the key is changed", after: named(&[("Ann", Role::Admin), ("Bob", Role::Writer)]), change: |share| share.rekey() },
+        Case {
+            what: "the key is changed",
+            after: named(&[("Ann", Role::Admin), ("Bob", Role::Writer)]),
+            change: |share| share.rekey(),
+        },
     ]
 }
 
-/// Everybody who is a member comes in and reads everything; who is none does not. Gives the members.
-fn look(store: &MemStore, pins: &[Arc<Remembered>; 2], (ann, bob): (&Identity, &Identity), what: &str) -> Members {
-    let vault = open_as(store, ann, &pins[0], false).unwrap_or_else(|e| panic!("{what}: Ann is locked out: {e}"));
+/// Everybody who is a member comes in and reads everything; who is none does not. Gives the
+/// members.
+fn look(
+    store: &MemStore,
+    pins: &[Arc<Remembered>; 2],
+    (ann, bob): (&Identity, &Identity),
+    what: &str,
+) -> Members {
+    let vault = open_as(store, ann, &pins[0], false)
+        .unwrap_or_else(|e| panic!("{what}: Ann is locked out: {e}"));
     let found = members(&vault);
     let all_is_there = |vault: &Vault| {
         for name in [&b"by Ann"[..], b"by Bob"] {
-            let bytes = get(vault, name).unwrap_or_else(|e| panic!("{what}: {}: {e}", name.escape_ascii()));
+            let bytes =
+                get(vault, name).unwrap_or_else(|e| panic!("{what}: {}: {e}", name.escape_ascii()));
             assert!(bytes == pattern(1, 9000), "{what}");
         }
     };
@@ -118,11 +154,15 @@ fn look(store: &MemStore, pins: &[Arc<Remembered>; 2], (ann, bob): (&Identity, &
     vault.close().unwrap();
     match open_as(store, bob, &pins[1], true) {
         Ok(vault) => {
-            assert!(found.iter().any(|(name, _)| name == "Bob"), "{what}: Bob is no member and comes in");
+            assert!(
+                found.iter().any(|(name, _)| name == "Bob"),
+                "{what}: Bob is no member and comes in"
+            );
             all_is_there(&vault);
         }
         Err(e) => {
-            let out = matches!(e, Error::NoAccess { .. }) && found.iter().all(|(name, _)| name != "Bob");
+            let out =
+                matches!(e, Error::NoAccess { .. }) && found.iter().all(|(name, _)| name != "Bob");
             assert!(out, "{what}: Bob is locked out: {e}");
         }
     }
@@ -149,7 +189,11 @@ pub fn change_of_members() {
             let (watched, moments, pins) = (store.clone(), moments.clone(), pins[0].clone());
             store.on_event(Box::new(move |event| {
                 let remembered = *pins.0.lock();
-                moments.lock().push((format!("{what}, cut before {:?}", event.call), watched.snapshot(), remembered));
+                moments.lock().push((
+                    format!("{what}, cut before {:?}", event.call),
+                    watched.snapshot(),
+                    remembered,
+                ));
             }));
         }
         change(&vault.share_at(b"").unwrap()).unwrap();
@@ -183,17 +227,24 @@ pub fn change_of_members() {
                 // The same change succeeds afterwards, where it was not made.
                 let vault = open_as(&after_cut, &ann, &mine[0], true).unwrap();
                 if found == before && epoch(&vault) == epochs {
-                    change(&vault.share_at(b"").unwrap()).unwrap_or_else(|e| panic!("{what}, way {way}, made again: {e}"));
+                    change(&vault.share_at(b"").unwrap())
+                        .unwrap_or_else(|e| panic!("{what}, way {way}, made again: {e}"));
                     assert_eq!(members(&vault), after, "{what}, way {way}, made again");
                 }
             }
-            // Others who have it open see the change before the cut, and remember it. The cut must not take it back.
+            // Others who have it open see the change before the cut, and remember it. The cut must
+            // not take it back.
             let mine = two();
             for (who, pins) in [(&ann, &mine[0]), (&bob, &mine[1])] {
                 let _ = open_as(store, who, pins, true);
             }
             for way in 1..6 {
-                look(&cut(way, store), &mine, (&ann, &bob), &format!("{what}, seen by others, way {way}"));
+                look(
+                    &cut(way, store),
+                    &mine,
+                    (&ann, &bob),
+                    &format!("{what}, seen by others, way {way}"),
+                );
             }
         }
         assert!(news > 0 && (olds > 0 || before == after), "{what}: both states are seen");
@@ -225,7 +276,8 @@ pub fn change_of_members_in_a_full_store() {
                     refused += 1;
                     store.set_capacity(None);
                     let vault = open_as(&store, &ann, &pins[0], true).unwrap();
-                    change(&vault.share_at(b"").unwrap()).unwrap_or_else(|e| panic!("{what}, with space: {e}"));
+                    change(&vault.share_at(b"").unwrap())
+                        .unwrap_or_else(|e| panic!("{what}, with space: {e}"));
                     assert_eq!(members(&vault), after, "{what}, with space");
                 }
             }
@@ -245,18 +297,25 @@ fn passphrase(text: &str) -> Secret {
     Secret::Passphrase(zeroize::Zeroizing::new(text.as_bytes().to_vec()))
 }
 
-/// A vault with its own identity, as `init` leaves it, and the identity's file as it will be once its passphrase is another.
+/// A vault with its own identity, as `init` leaves it, and the identity's file as it will be once
+/// its passphrase is another.
 fn with_identity() -> (MemStore, Identity, Vec<u8>) {
     let params = Argon2Params { memory_kib: 32 << 10, passes: 1, lanes: 1 };
     let owner = person(7);
     let store = MemStore::new();
     let (old, new) = (passphrase("old"), passphrase("new"));
     let slot = |secret| NewSlot { secret, params, label: "", created: 0 };
-    let mut file = IdentityFile::new(Suite::Aes256Gcm, &owner, &slot(&old), &Seeded::new(8)).unwrap();
+    let mut file =
+        IdentityFile::new(Suite::Aes256Gcm, &owner, &slot(&old), &Seeded::new(8)).unwrap();
     let made = store.root().create_file(b"+identity", 0o600).unwrap();
     made.write_at(&file.encode(), 0).unwrap();
     made.sync_all().unwrap();
-    Vault::create(&store.root(), &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 12 }, &owner).unwrap();
+    Vault::create(
+        &store.root(),
+        &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 12 },
+        &owner,
+    )
+    .unwrap();
     let id = file.slots().next().unwrap().id;
     file.change_passphrase(&owner, id, &slot(&new), &Seeded::new(9)).unwrap();
     (store, owner, file.encode())
@@ -264,7 +323,7 @@ fn with_identity() -> (MemStore, Identity, Vec<u8>) {
 
 /// As `kithfs passphrase change` does, which reads back what it has written.
 fn change(store: &MemStore, new: &[u8]) -> Result<(), ReplaceError<IdentityError>> {
-    backing::replace(&*store.root(), b"+identity", b"+tmp-000102030405", new, |written| {
+    store::replace(&*store.root(), b"+identity", b"+tmp-000102030405", new, |written| {
         IdentityFile::decode(written)?.unlock(&passphrase("new")).map(drop)
     })
 }
@@ -273,7 +332,8 @@ fn change(store: &MemStore, new: &[u8]) -> Result<(), ReplaceError<IdentityError
 pub fn change_of_a_passphrase() {
     let (store, owner, new) = with_identity();
     let old = read(&*store.root(), b"+identity");
-    // Each opens with its own passphrase and not with the other: so to have either, whole, is to be let in.
+    // Each opens with its own passphrase and not with the other: so to have either, whole, is to be
+    // let in.
     for (bytes, opens, not) in [(&old, "old", "new"), (&new, "new", "old")] {
         let file = IdentityFile::decode(bytes).unwrap();
         assert_eq!(file.unlock(&passphrase(opens)).unwrap().public(), owner.public());
@@ -291,18 +351,29 @@ pub fn change_of_a_passphrase() {
     let mut seen = [0; 2];
     for (n, moment) in moments.iter().enumerate() {
         let random = |way| moment.crash(&mut chance((n * 100 + way) as u64));
-        for crashed in [moment.snapshot(), moment.crash(&mut |_| 0), moment.crash(&mut |n| n - 1)].into_iter().chain((0..40).map(random)) {
+        for crashed in [moment.snapshot(), moment.crash(&mut |_| 0), moment.crash(&mut |n| n - 1)]
+            .into_iter()
+            .chain((0..40).map(random))
+        {
             let found = read(&*crashed.root(), b"+identity");
             assert!(found == old || found == new, "before call {n}");
             seen[usize::from(found == new)] += 1;
             let vault = Vault::open(crashed.root(), &owner, OpenOptions::default()).unwrap();
-            let residue = |fault: &kithfs::vault::CheckFault| fault.what.contains("was left behind by a crash");
-            assert!(vault.check(b"", &mut |_| {}).unwrap().faults.iter().all(residue), "before call {n}");
+            let residue = |fault: &kithfs::vault::CheckFault| {
+                fault.what.contains("was left behind by a crash")
+            };
+            assert!(
+                vault.check(b"", &mut |_| {}).unwrap().faults.iter().all(residue),
+                "before call {n}"
+            );
         }
     }
     assert!(seen.iter().all(|n| *n > 0), "both states are seen: {seen:?}");
     for way in 0..40 {
-        assert!(read(&*store.crash(&mut chance(way)).root(), b"+identity") == new, "it was acknowledged");
+        assert!(
+            read(&*store.crash(&mut chance(way)).root(), b"+identity") == new,
+            "it was acknowledged"
+        );
     }
 }
 
@@ -318,7 +389,12 @@ pub fn change_of_a_passphrase_in_a_full_store() {
     }
     assert!(read(&*store.root(), b"+identity") == old);
     store.set_capacity(None);
-    assert_eq!(vaults::faults(&Vault::open(store.snapshot().root(), &person(7), OpenOptions::default()).unwrap()), Vec::<String>::new());
+    assert_eq!(
+        vaults::faults(
+            &Vault::open(store.snapshot().root(), &person(7), OpenOptions::default()).unwrap()
+        ),
+        Vec::<String>::new()
+    );
     change(&store, &new).unwrap();
     assert!(read(&*store.root(), b"+identity") == new);
 }

@@ -1,7 +1,8 @@
-//! What works in the mount while it is killed, and how what it has left is compared with what was acknowledged.
+//! What works in the mount while it is killed, and how what it has left is compared with what was
+//! acknowledged.
 //!
-//! Each load notes what it was told is durable: one line in a file outside of the mount, written after the `fsync` that it speaks of has
-//! returned. Contents follow from the line alone.
+//! Each load notes what it was told is durable: one line in a file outside of the mount, written
+//! after the `fsync` that it speaks of has returned. Contents follow from the line alone.
 //!
 //! | load | does | afterwards |
 //! |---|---|---|
@@ -24,7 +25,9 @@ const RECORD: usize = 300;
 
 /// Bytes that follow from what they stand for.
 fn contents(kind: &str, number: u64, len: usize) -> Vec<u8> {
-    let mut state = kind.bytes().fold(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1, |s, b| s.rotate_left(9) ^ u64::from(b));
+    let mut state = kind.bytes().fold(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1, |s, b| {
+        s.rotate_left(9) ^ u64::from(b)
+    });
     let mut bytes = number.to_le_bytes().to_vec();
     while bytes.len() < len {
         state ^= state << 13;
@@ -57,14 +60,17 @@ fn open_notes() -> Notes {
 
 /// Where a load notes that it ended because the disk was full.
 fn notes_of_full() -> Notes {
-    let path = PathBuf::from(std::env::var_os("KITHFS_CRASH_ACKNOWLEDGED").expect("the test says where")).with_extension("full");
+    let path =
+        PathBuf::from(std::env::var_os("KITHFS_CRASH_ACKNOWLEDGED").expect("the test says where"))
+            .with_extension("full");
     Notes(File::options().create(true).append(true).open(path).expect("open the notes"))
 }
 
 /// Whether every load that there is has noted something.
 pub fn all_have_begun(text: &str) -> bool {
     let begun = |kind: &str| text.lines().any(|line| line.starts_with(kind));
-    begun("sqlite wal") && begun("sqlite delete") || ["append", "overwrite", "replace", "create"].into_iter().all(begun)
+    begun("sqlite wal") && begun("sqlite delete")
+        || ["append", "overwrite", "replace", "create"].into_iter().all(begun)
 }
 
 fn keep_out(file: &File, mode: u32) -> io::Result<()> {
@@ -86,7 +92,8 @@ fn append(dir: &Path, notes: &Notes) -> io::Result<()> {
 }
 
 fn overwrite(dir: &Path, notes: &Notes) -> io::Result<()> {
-    let file = File::options().create_new(true).read(true).write(true).open(dir.join("overwrite"))?;
+    let file =
+        File::options().create_new(true).read(true).write(true).open(dir.join("overwrite"))?;
     for block in 0..BLOCKS {
         file.write_all_at(&contents("overwrite", block, BLOCK), block * BLOCK as u64)?;
     }
@@ -140,12 +147,20 @@ fn sqlite(dir: &Path, notes: &Notes, mode: &str) -> io::Result<()> {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()?;
-    let (mut input, mut output) = (shell.stdin.take().expect("piped"), BufReader::new(shell.stdout.take().expect("piped")));
+    let (mut input, mut output) =
+        (shell.stdin.take().expect("piped"), BufReader::new(shell.stdout.take().expect("piped")));
     let told = (|| {
         let mut line = String::new();
-        writeln!(input, "PRAGMA journal_mode={mode}; PRAGMA synchronous=FULL; CREATE TABLE t(n INTEGER PRIMARY KEY, b BLOB);")?;
+        writeln!(
+            input,
+            "PRAGMA journal_mode={mode}; PRAGMA synchronous=FULL; CREATE TABLE t(n INTEGER PRIMARY KEY, b BLOB);"
+        )?;
         for n in 1.. {
-            writeln!(input, "BEGIN; INSERT INTO t VALUES({n}, randomblob({})); COMMIT; SELECT 'row', {n};", 100 + n % 9 * 900)?;
+            writeln!(
+                input,
+                "BEGIN; INSERT INTO t VALUES({n}, randomblob({})); COMMIT; SELECT 'row', {n};",
+                100 + n % 9 * 900
+            )?;
             loop {
                 line.clear();
                 if output.read_line(&mut line)? == 0 {
@@ -170,7 +185,9 @@ fn sqlite(dir: &Path, notes: &Notes, mode: &str) -> io::Result<()> {
 fn works_while_the_mount_does() {
     let Some(dir) = std::env::var_os("KITHFS_CRASH_LOAD").map(PathBuf::from) else { return };
     fs::create_dir(&dir).expect("make the round's directory");
-    File::open(dir.parent().expect("the mount")).and_then(|parent| parent.sync_all()).expect("sync the mount");
+    File::open(dir.parent().expect("the mount"))
+        .and_then(|parent| parent.sync_all())
+        .expect("sync the mount");
     let notes = open_notes();
     // Each ends with the first error, which is that the mount is gone, or that the disk is full.
     let until_full = |name: &str, ended: io::Result<()>| {
@@ -193,7 +210,10 @@ fn works_while_the_mount_does() {
 
 /// Reads a file of whatever mode.
 fn read(path: &Path) -> Vec<u8> {
-    let mode = fs::metadata(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).permissions().mode();
+    let mode = fs::metadata(path)
+        .unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+        .permissions()
+        .mode();
     if mode & 0o400 == 0 {
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("make it readable");
     }
@@ -222,15 +242,23 @@ fn finds_what_was_acknowledged() {
                 let bytes = read(&dir.join("replace"));
                 let version = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
                 assert!(version >= last, "version {version} came back, {last} was acknowledged");
-                assert!(bytes == contents("replace", version, version_len(version)), "version {version} is not whole");
+                assert!(
+                    bytes == contents("replace", version, version_len(version)),
+                    "version {version} is not whole"
+                );
             }
             "create" => {
                 for n in numbers {
                     let bytes = read(&dir.join(format!("new {n}/file")));
-                    assert!(bytes == contents("create", *n, (n % 7) as usize * 1000 + 8), "file {n}");
+                    assert!(
+                        bytes == contents("create", *n, (n % 7) as usize * 1000 + 8),
+                        "file {n}"
+                    );
                 }
             }
-            sqlite => verify_sqlite(&dir, sqlite.strip_prefix("sqlite ").expect("a known load"), last),
+            sqlite => {
+                verify_sqlite(&dir, sqlite.strip_prefix("sqlite ").expect("a known load"), last)
+            }
         }
     }
 }
@@ -245,14 +273,22 @@ fn verify_append(bytes: &[u8], last: u64) {
 
 fn verify_overwrite(bytes: &[u8], last: u64) {
     assert_eq!(bytes.len(), BLOCK * BLOCKS as usize);
-    let found: Vec<u64> = bytes.chunks(BLOCK).map(|block| u64::from_le_bytes(block[..8].try_into().expect("8 bytes"))).collect();
-    // Each write began when the one before it was durable: whichever is the newest, all before it are there.
+    let found: Vec<u64> = bytes
+        .chunks(BLOCK)
+        .map(|block| u64::from_le_bytes(block[..8].try_into().expect("8 bytes")))
+        .collect();
+    // Each write began when the one before it was durable: whichever is the newest, all before it
+    // are there.
     let newest = *found.iter().max().expect("there are blocks");
     assert!(newest >= last, "the newest write is {newest}, {last} was acknowledged");
     for (place, block) in (0..).zip(bytes.chunks(BLOCK)) {
-        let wanted = (0..=newest).rev().find(|n| place_of(*n) == place).expect("every block was written");
+        let wanted =
+            (0..=newest).rev().find(|n| place_of(*n) == place).expect("every block was written");
         let there = found[place as usize];
-        assert!(there == wanted, "block {place} holds write {there} and not {wanted}, {last} was acknowledged, {newest} is the newest");
+        assert!(
+            there == wanted,
+            "block {place} holds write {there} and not {wanted}, {last} was acknowledged, {newest} is the newest"
+        );
         assert!(block == contents("overwrite", there, BLOCK), "block {place} is not whole");
     }
 }
@@ -270,5 +306,8 @@ fn verify_sqlite(dir: &Path, mode: &str, last: u64) {
     assert_eq!(lines.next(), Some("ok"), "{mode}: {text}");
     let (count, max) = lines.next().and_then(|line| line.split_once('|')).expect("two numbers");
     assert_eq!(count, max, "{mode}: rows are missing in the middle");
-    assert!(max.parse::<u64>().expect("a number") >= last, "{mode}: {max} rows are there, {last} was acknowledged");
+    assert!(
+        max.parse::<u64>().expect("a number") >= last,
+        "{mode}: {max} rows are there, {last} was acknowledged"
+    );
 }

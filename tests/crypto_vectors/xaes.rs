@@ -35,7 +35,10 @@ const CASES: [Case; 2] = [
 fn xaes_vectors_of_its_specification() {
     for case in CASES {
         let key = [case.key; 32];
-        assert_eq!(*Xaes::new(&key).derive(NONCE.first_chunk().unwrap()), unhex::<32>(case.sub_key));
+        assert_eq!(
+            *Xaes::new(&key).derive(NONCE.first_chunk().unwrap()),
+            unhex::<32>(case.sub_key)
+        );
 
         let expected: [u8; 28] = unhex(case.sealed);
         let cipher = RecordCipher::new(Suite::Aes256Gcm, &key);
@@ -90,12 +93,19 @@ fn accumulated(rounds: usize) -> String {
 
 #[test]
 fn xaes_accumulated_over_10_000_random_cases() {
-    assert_eq!(accumulated(10_000), "e6b9edf2df6cec60c8cbd864e2211b597fb69a529160cd040d56c0c210081939");
+    assert_eq!(
+        accumulated(10_000),
+        "e6b9edf2df6cec60c8cbd864e2211b597fb69a529160cd040d56c0c210081939"
+    );
 }
 
-/// The longer form of the accumulated test. Takes seconds, and says more only where the shorter one is in doubt.
+/// The longer form of the accumulated test. Takes seconds, and says more only where the shorter one
+/// is in doubt.
 #[test]
 #[ignore = "the million cases take seconds; the ten thousand above always run"]
 fn xaes_accumulated_over_1_000_000_random_cases() {
-    assert_eq!(accumulated(1_000_000), "2163ae1445985a30b60585ee67daa55674df06901b890593e824b8a7c885ab15");
+    assert_eq!(
+        accumulated(1_000_000),
+        "2163ae1445985a30b60585ee67daa55674df06901b890593e824b8a7c885ab15"
+    );
 }

@@ -1,4 +1,5 @@
-//! HChaCha20 and XChaCha20-Poly1305: draft-irtf-cfrg-xchacha, and the two halves of this room against each other.
+//! HChaCha20 and XChaCha20-Poly1305: draft-irtf-cfrg-xchacha, and the two halves of this room
+//! against each other.
 
 use super::unhex;
 use kithfs::crypto::{ChunkKeys, FileKey, RecordCipher, SegmentKey, Suite};
@@ -9,19 +10,24 @@ use proptest::test_runner::RngSeed;
 #[test]
 fn a_chunk_key_is_hchacha20_of_its_salt() {
     let key = FileKey::from_bytes(std::array::from_fn(|i| i as u8));
-    let sub_key: [u8; 32] = unhex("82413b4227b27bfed30e42508a877d73a0f9e4d58a74a853c12ec41326d3ecdc");
-    let derived = ChunkKeys::new(Suite::ChaCha20Poly1305, &key).derive(&unhex("000000090000004a0000000031415927"));
+    let sub_key: [u8; 32] =
+        unhex("82413b4227b27bfed30e42508a877d73a0f9e4d58a74a853c12ec41326d3ecdc");
+    let derived = ChunkKeys::new(Suite::ChaCha20Poly1305, &key)
+        .derive(&unhex("000000090000004a0000000031415927"));
     let (mut a, mut b) = ([7; 100], [7; 100]);
-    let tags =
-        (derived.seal(&[9; 12], b"context", &mut a), SegmentKey::new(Suite::ChaCha20Poly1305, &sub_key).seal(&[9; 12], b"context", &mut b));
+    let tags = (
+        derived.seal(&[9; 12], b"context", &mut a),
+        SegmentKey::new(Suite::ChaCha20Poly1305, &sub_key).seal(&[9; 12], b"context", &mut b),
+    );
     assert_eq!((a, tags.0), (b, tags.1));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
 
-    /// A segment is XChaCha20-Poly1305 whose nonce is salt ‖ the last eight bytes, where the IETF nonce begins with four zeros: ring
-    /// under HChaCha20 gives what the `chacha20poly1305` crate gives for the whole.
+    /// A segment is XChaCha20-Poly1305 whose nonce is salt ‖ the last eight bytes, where the IETF
+    /// nonce begins with four zeros: ring under HChaCha20 gives what the `chacha20poly1305` crate
+    /// gives for the whole.
     #[test]
     fn segments_and_records_are_one_construction(
         key: [u8; 32],

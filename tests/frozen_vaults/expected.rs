@@ -51,7 +51,10 @@ impl Expected {
                 }
                 "xattr" => {
                     let parts: Vec<&str> = rest.split(' ').collect();
-                    let entry = expected.entries.get_mut(parts[0]).expect("the entry stands before its attributes");
+                    let entry = expected
+                        .entries
+                        .get_mut(parts[0])
+                        .expect("the entry stands before its attributes");
                     entry.attributes.insert(parts[1].to_owned(), parts[2].to_owned());
                 }
                 kind => {
@@ -63,7 +66,10 @@ impl Expected {
                         contents: contents.to_owned(),
                         attributes: BTreeMap::new(),
                     };
-                    assert!(expected.entries.insert(path.to_owned(), entry).is_none(), "{path} stands twice");
+                    assert!(
+                        expected.entries.insert(path.to_owned(), entry).is_none(),
+                        "{path} stands twice"
+                    );
                 }
             }
         }

@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use kithfs::backing::os::OsDir;
-use kithfs::backing::{Dir, Kind};
 use kithfs::crypto::{Argon2Params, Random, Suite};
-use kithfs::sharing::{Identity, IdentityFile, NewSlot, RecoveryCode, Secret};
-use kithfs::vault::{Caller, CreateOptions, NodeId, OpenFlags, OpenOptions, OsRandom, ROOT, RenameMode, SetAttr, SetXattr, Vault};
+use kithfs::roster::{Identity, IdentityFile, NewSlot, RecoveryCode, Secret};
+use kithfs::store::os::OsDir;
+use kithfs::store::{Dir, Kind};
+use kithfs::vault::{
+    Caller, CreateOptions, NodeId, OpenFlags, OpenOptions, OsRandom, ROOT, RenameMode, SetAttr,
+    SetXattr, Vault,
+};
 use zeroize::Zeroizing;
 
 use super::expected::{Entry, Expected};
@@ -25,7 +28,11 @@ pub const VAULTS: [(&str, Suite, u8); 4] = [
 const CREATED: u64 = 1_790_000_000;
 
 fn caller() -> Caller {
-    Caller { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw(), umask: 0o022 }
+    Caller {
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        umask: 0o022,
+    }
 }
 
 /// Bytes that look like nothing: BLAKE3 of a word, lengthened.
@@ -86,7 +93,10 @@ fn hex_path(path: &[u8]) -> String {
 fn fill(vault: &Vault, chunk: usize, two_levels: bool) -> Files {
     let mut files = Files::new();
     let mut note = |path: &[u8], contents: &[u8]| {
-        files.insert(hex_path(path), (contents.len() as u64, blake3::hash(contents).to_hex().to_string()));
+        files.insert(
+            hex_path(path),
+            (contents.len() as u64, blake3::hash(contents).to_hex().to_string()),
+        );
     };
     for size in [0usize, 1, 100, 4095, 4096, 4097, 20_000] {
         let path = format!("size-{size}");
@@ -102,7 +112,8 @@ fn fill(vault: &Vault, chunk: usize, two_levels: bool) -> Files {
         put(vault, b"large/two-levels", &bytes("two levels", 128 * chunk + 5));
         note(b"large/two-levels", &bytes("two levels", 128 * chunk + 5));
     }
-    let (first, last, size) = (bytes("first island", 5000), bytes("last island", 100), beyond + 9000);
+    let (first, last, size) =
+        (bytes("first island", 5000), bytes("last island", 100), beyond + 9000);
     write(vault, b"large/sparse", &[(0, &first), (beyond as u64 + 300, &last)], Some(size as u64));
     let mut sparse = vec![0; size];
     sparse[..5000].copy_from_slice(&first);
@@ -144,7 +155,8 @@ fn fill(vault: &Vault, chunk: usize, two_levels: bool) -> Files {
     symlink(vault, b"links/too-long-for-the-store", &[b'u'; 3006]);
     symlink(vault, b"links/longest", &[b'v'; 4095]);
 
-    // Renamed while it has entries, so that it holds a record; then another one is made where it stood.
+    // Renamed while it has entries, so that it holds a record; then another one is made where it
+    // stood.
     mkdir(vault, b"before");
     mkdir(vault, b"before/child");
     put(vault, b"before/child/letter", b"written before the rename");
@@ -175,9 +187,13 @@ fn fill(vault: &Vault, chunk: usize, two_levels: bool) -> Files {
     files
 }
 
-/// What sync tools do: copies of a file and of a directory, under the stored name with a suffix. They hold what the originals hold.
+/// What sync tools do: copies of a file and of a directory, under the stored name with a suffix.
+/// They hold what the originals hold.
 fn conflict_copies(vault: &Vault, store: &Path, files: &mut Files) {
-    let copies = [(&b"size-4097"[..], " (Ann's conflicted copy 2026-01-02)"), (b"before", ".sync-conflict-20260102-101112-ABCDEFG")];
+    let copies = [
+        (&b"size-4097"[..], " (Ann's conflicted copy 2026-01-02)"),
+        (b"before", ".sync-conflict-20260102-101112-ABCDEFG"),
+    ];
     for (path, suffix) in copies {
         let stored = store.join(store_path(vault, path));
         let copy = store.join(format!("{}{suffix}", store_path(vault, path)));
@@ -187,8 +203,14 @@ fn conflict_copies(vault: &Vault, store: &Path, files: &mut Files) {
             std::fs::write(&copy, std::fs::read(&stored).unwrap()).unwrap()
         }
         let (original, shown) = (hex_path(path), hex_path(&[path, suffix.as_bytes()].concat()));
-        let below: Vec<_> = files.iter().filter(|(p, _)| **p == original || p.starts_with(&format!("{original}/"))).collect();
-        let copied: Vec<_> = below.iter().map(|(p, held)| (p.replacen(&original, &shown, 1), (*held).clone())).collect();
+        let below: Vec<_> = files
+            .iter()
+            .filter(|(p, _)| **p == original || p.starts_with(&format!("{original}/")))
+            .collect();
+        let copied: Vec<_> = below
+            .iter()
+            .map(|(p, held)| (p.replacen(&original, &shown, 1), (*held).clone()))
+            .collect();
         assert!(!copied.is_empty());
         files.extend(copied);
     }
@@ -213,11 +235,19 @@ pub fn all(root: &Path) {
         let code = RecoveryCode::generate(&OsRandom);
         expected.recovery_code = code.text().to_string();
         let secrets = [
-            (Secret::Passphrase(Zeroizing::new(expected.passphrase.clone().into_bytes())), "frozen"),
+            (
+                Secret::Passphrase(Zeroizing::new(expected.passphrase.clone().into_bytes())),
+                "frozen",
+            ),
             (Secret::RecoveryCode(code), ""),
             (Secret::KeyFile(Zeroizing::new(expected.key_file.clone())), "stick, grün"),
         ];
-        let slots = secrets.each_ref().map(|(secret, label)| NewSlot { secret, params: Argon2Params::MIN, label, created: CREATED });
+        let slots = secrets.each_ref().map(|(secret, label)| NewSlot {
+            secret,
+            params: Argon2Params::MIN,
+            label,
+            created: CREATED,
+        });
         let mut file = IdentityFile::new(suite, &owner, &slots[0], &OsRandom).unwrap();
         for slot in &slots[1..] {
             file.add_slot(&owner, slot, &OsRandom).unwrap();
@@ -232,18 +262,28 @@ pub fn all(root: &Path) {
         let mut put = fill(&vault, 1 << chunk_log2, name == "aes-4k");
         vault.close().unwrap();
 
-        let vault = Vault::open(store.clone(), &owner, OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+        let vault = Vault::open(
+            store.clone(),
+            &owner,
+            OpenOptions { read_only: true, ..OpenOptions::default() },
+        )
+        .unwrap();
         conflict_copies(&vault, &path, &mut put);
         expected.entries = walk::entries(&vault);
         let is_file = |entry: &Entry| entry.kind == "file";
         let files = expected.entries.iter().filter(|(_, entry)| is_file(entry));
-        let files: Files = files.map(|(path, entry)| (path.clone(), (entry.size, entry.contents.clone()))).collect();
+        let files: Files = files
+            .map(|(path, entry)| (path.clone(), (entry.size, entry.contents.clone())))
+            .collect();
         assert_eq!(files, put, "what is there is what was put there");
         let fifo = store_path(&vault, b"special/fifo");
         for path in [&b"special"[..], b"special/attributes"] {
             let stored = store_path(&vault, path);
             let (dir, name) = place(&store, &stored);
-            let value = dir.get_xattr(name.as_bytes(), b"user.kithfs").unwrap().expect("attributes were set");
+            let value = dir
+                .get_xattr(name.as_bytes(), b"user.kithfs")
+                .unwrap()
+                .expect("attributes were set");
             expected.store_xattrs.push((stored, value));
         }
         vault.close().unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kithfs::backing::Kind;
+use kithfs::store::Kind;
 use kithfs::vault::{NodeId, OpenFlags, ROOT, Vault};
 
 use super::expected::Entry;
@@ -42,7 +42,10 @@ fn directory(vault: &Vault, node: NodeId, path: &str, all: &mut BTreeMap<String,
             let mut attributes = BTreeMap::new();
             if matches!(attr.kind, Kind::Dir | Kind::File) {
                 for name in vault.list_xattr(attr.node).unwrap() {
-                    attributes.insert(hex::encode(&name), hex::encode(vault.get_xattr(attr.node, &name).unwrap()));
+                    attributes.insert(
+                        hex::encode(&name),
+                        hex::encode(vault.get_xattr(attr.node, &name).unwrap()),
+                    );
                 }
             }
             vault.forget(attr.node, 1);

@@ -3,8 +3,9 @@
 use kithfs::crypto::exchange::ExchangeSecret;
 use kithfs::crypto::{Hctr2, NamesKey};
 
-/// Input: key (32), length of the tweak (1), tweak, then names: length (2, little endian) and bytes, all of them cut off where the input
-/// ends. What is sealed on one path opens on the other, one by one and at once.
+/// Input: key (32), length of the tweak (1), tweak, then names: length (2, little endian) and
+/// bytes, all of them cut off where the input ends. What is sealed on one path opens on the other,
+/// one by one and at once.
 pub fn hctr2_paths(data: &[u8]) {
     let Some((key, rest)) = data.split_first_chunk::<32>() else { return };
     let Some((tweak_len, rest)) = rest.split_first() else { return };
@@ -36,9 +37,21 @@ pub fn hctr2_paths(data: &[u8]) {
         long_enough.push(name);
     }
     let mut batch = long_enough.clone();
-    wide.encrypt_many(&wide_tweak, &mut batch.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()).expect("long enough");
-    portable.decrypt_many(&portable_tweak, &mut batch.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()).expect("long enough");
-    assert_eq!(batch, long_enough, "sealed at once on the wide path, opened at once on the portable one");
+    wide.encrypt_many(
+        &wide_tweak,
+        &mut batch.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(),
+    )
+    .expect("long enough");
+    portable
+        .decrypt_many(
+            &portable_tweak,
+            &mut batch.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(),
+        )
+        .expect("long enough");
+    assert_eq!(
+        batch, long_enough,
+        "sealed at once on the wide path, opened at once on the portable one"
+    );
 }
 
 pub fn hctr2_paths_seeds() -> Vec<Vec<u8>> {
@@ -60,7 +73,8 @@ pub fn hctr2_paths_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Input: secret (32), then public keys of 32 bytes, the last one filled up with zeros; up to 20 of them are taken.
+/// Input: secret (32), then public keys of 32 bytes, the last one filled up with zeros; up to 20 of
+/// them are taken.
 pub fn x25519_paths(data: &[u8]) {
     let Some((secret, rest)) = data.split_first_chunk::<32>() else { return };
     let publics: Vec<[u8; 32]> = rest
@@ -93,7 +107,31 @@ pub fn x25519_paths_seeds() -> Vec<Vec<u8>> {
     };
     vec![
         seed(7, &[[9; 32]; 8]),
-        seed(0, &[number(9, 0), number(0, 0), number(1, 0), number(0xec, 0xff), number(0xed, 0xff), number(0xee, 0xff), [0xff; 32]]),
-        seed(0xff, &[number(2, 0), number(3, 0), number(4, 0), [0x80; 32], [0x7f; 32], [1; 32], [2; 32], [3; 32], [4; 32]]),
+        seed(
+            0,
+            &[
+                number(9, 0),
+                number(0, 0),
+                number(1, 0),
+                number(0xec, 0xff),
+                number(0xed, 0xff),
+                number(0xee, 0xff),
+                [0xff; 32],
+            ],
+        ),
+        seed(
+            0xff,
+            &[
+                number(2, 0),
+                number(3, 0),
+                number(4, 0),
+                [0x80; 32],
+                [0x7f; 32],
+                [1; 32],
+                [2; 32],
+                [3; 32],
+                [4; 32],
+            ],
+        ),
     ]
 }

@@ -1,4 +1,5 @@
-//! Structures that stand in clear in ciphertext files: headers, tables, index blocks, names, journal heads; and range arithmetic.
+//! Structures that stand in clear in ciphertext files: headers, tables, index blocks, names,
+//! journal heads; and range arithmetic.
 
 use std::sync::LazyLock;
 
@@ -18,7 +19,8 @@ fn layout_of(choice: u8) -> Layout {
     Layout::new(12 + choice % 11, choice & 0x80 != 0).expect("12 to 22")
 }
 
-/// Plain size and ciphertext length determine each other, and everything of a file lies inside of it.
+/// Plain size and ciphertext length determine each other, and everything of a file lies inside of
+/// it.
 pub fn layout(data: &[u8]) {
     let Some((&choice, rest)) = data.split_first() else { return };
     let Some(number) = rest.first_chunk::<8>() else { return };
@@ -37,7 +39,10 @@ pub fn layout(data: &[u8]) {
     if size > SMALL_MAX {
         let (k, s) = layout.locate(size - 1);
         assert_eq!(k + 1, layout.chunks(size));
-        assert!(layout.table_offset(k) + layout.table() <= layout.segment_offset(k, s) && layout.segment_offset(k, s) < cipher_len);
+        assert!(
+            layout.table_offset(k) + layout.table() <= layout.segment_offset(k, s)
+                && layout.segment_offset(k, s) < cipher_len
+        );
         for level in 1..=Layout::levels(k + 1) {
             let block = layout.index_offset(level, k / 128u64.pow(u32::from(level)));
             assert!(block + INDEX_BLOCK as u64 <= layout.table_offset(k) && block >= 4096);
@@ -46,12 +51,14 @@ pub fn layout(data: &[u8]) {
 }
 
 pub fn layout_seeds() -> Vec<Vec<u8>> {
-    let sizes = [0, 1, 511, 512, 513, 4096, 4608, 4609, 1 << 20, (1 << 40) + 7, SIZE_MAX, i64::MAX as u64];
+    let sizes =
+        [0, 1, 511, 512, 513, 4096, 4608, 4609, 1 << 20, (1 << 40) + 7, SIZE_MAX, i64::MAX as u64];
     (0..11).flat_map(|choice| sizes.map(|size: u64| chosen(choice, &size.to_le_bytes()))).collect()
 }
 
 const SHARE: [u8; 32] = [7; 32];
-static CIPHER: LazyLock<RecordCipher> = LazyLock::new(|| RecordCipher::new(Suite::Aes256Gcm, &[9; 32]));
+static CIPHER: LazyLock<RecordCipher> =
+    LazyLock::new(|| RecordCipher::new(Suite::Aes256Gcm, &[9; 32]));
 
 fn context(layout: Layout) -> HeaderContext<'static> {
     HeaderContext { share: &SHARE, layout, cipher: &CIPHER }
@@ -59,7 +66,14 @@ fn context(layout: Layout) -> HeaderContext<'static> {
 
 fn header(public: PublicHeader) -> Header {
     let size = public.small.map_or(SMALL_MAX + 1, u64::from);
-    Header { public, size, version: 1, root: HOLE, oldest_epoch: 1, hint: Hint { directory: [3; 32], name: b"name".to_vec() } }
+    Header {
+        public,
+        size,
+        version: 1,
+        root: HOLE,
+        oldest_epoch: 1,
+        hint: Hint { directory: [3; 32], name: b"name".to_vec() },
+    }
 }
 
 /// A signature of nobody where the share is signed: only the part in clear is looked at.
@@ -75,7 +89,12 @@ pub fn header_public(data: &[u8]) {
     let Ok(public) = PublicHeader::decode(&layout, bytes) else { return };
     assert!(bytes.starts_with(MAGIC));
     let contents = vec![0; usize::from(public.small.unwrap_or(0))];
-    let again = header(public).seal(&context(layout), &contents, unsigned(&layout), &Repeat(&bytes[60..84]));
+    let again = header(public).seal(
+        &context(layout),
+        &contents,
+        unsigned(&layout),
+        &Repeat(&bytes[60..84]),
+    );
     assert_eq!(again[..PUBLIC], bytes[..PUBLIC]);
 }
 
@@ -83,10 +102,19 @@ pub fn header_public_seeds() -> Vec<Vec<u8>> {
     let seed = |choice: u8, suite, small: Option<u16>| {
         let public = PublicHeader { suite, small, epoch: 1, commitment: [4; 8], file_id: [5; 32] };
         let contents = vec![0; usize::from(small.unwrap_or(0))];
-        let bytes = header(public).seal(&context(layout_of(choice)), &contents, unsigned(&layout_of(choice)), &Seeded::new(1));
+        let bytes = header(public).seal(
+            &context(layout_of(choice)),
+            &contents,
+            unsigned(&layout_of(choice)),
+            &Seeded::new(1),
+        );
         chosen(choice, &bytes[..PUBLIC])
     };
-    vec![seed(6, Suite::Aes256Gcm, None), seed(0x80, Suite::ChaCha20Poly1305, None), seed(10, Suite::Aes256Gcm, Some(17))]
+    vec![
+        seed(6, Suite::Aes256Gcm, None),
+        seed(0x80, Suite::ChaCha20Poly1305, None),
+        seed(10, Suite::Aes256Gcm, Some(17)),
+    ]
 }
 
 /// The table of a chunk.
@@ -123,8 +151,8 @@ pub fn index_block_seeds() -> Vec<Vec<u8>> {
     vec![IndexBlock::empty().encode(), (0..INDEX_BLOCK).map(|i| i as u8).collect()]
 }
 
-/// Names of entries. By the first byte: a stored name as it is; a plain name; a plain name whose stored form has a suffix; or what
-/// stands under the cipher of a stored name.
+/// Names of entries. By the first byte: a stored name as it is; a plain name; a plain name whose
+/// stored form has a suffix; or what stands under the cipher of a stored name.
 pub fn stored_name(data: &[u8]) {
     let Some((&choice, bytes)) = data.split_first() else { return };
     let (key, directory) = (NamesKey::from_bytes([11; 32]), [12; 32]);
@@ -134,9 +162,14 @@ pub fn stored_name(data: &[u8]) {
         0 => check_stored(&names, bytes),
         1 => match names.encode(bytes) {
             None => assert!(!is_valid(bytes)),
-            Some(StoredName::Short(entry)) => assert_eq!(names.decode(&entry), Decoded::Plain(bytes.to_vec())),
+            Some(StoredName::Short(entry)) => {
+                assert_eq!(names.decode(&entry), Decoded::Plain(bytes.to_vec()))
+            }
             Some(StoredName::Long { entry, sidecar, hash }) => {
-                assert_eq!(names.decode(&entry), Decoded::Long { sidecar, hash, suffix: Vec::new() });
+                assert_eq!(
+                    names.decode(&entry),
+                    Decoded::Long { sidecar, hash, suffix: Vec::new() }
+                );
             }
         },
         2 => {
@@ -164,7 +197,10 @@ fn check_stored(names: &NameCipher, stored: &[u8]) {
         Decoded::Plain(plain) => {
             assert!(is_valid(&plain), "{plain:?}");
             let direct = names.encode(&plain).is_some_and(|name| name.entry() == stored);
-            assert!(direct || names.conflict_candidates(&plain).iter().any(|name| name == stored), "{plain:?} does not lead back");
+            assert!(
+                direct || names.conflict_candidates(&plain).iter().any(|name| name == stored),
+                "{plain:?} does not lead back"
+            );
         }
         Decoded::Long { sidecar, hash, suffix } => {
             let text = Base64UrlUnpadded::encode_string(&hash);
@@ -181,12 +217,19 @@ pub fn stored_name_seeds() -> Vec<Vec<u8>> {
     let hctr2 = Hctr2::new(&key);
     let names = NameCipher::new(&hctr2, &key, &directory);
     let mut seeds = Vec::new();
-    let suffixes: [&[u8]; 4] = [b"", b".sync-conflict-20260101-120000-ABCDEFG", b" (Ann's conflicted copy 2026-01-01)", b" (2)"];
+    let suffixes: [&[u8]; 4] = [
+        b"",
+        b".sync-conflict-20260101-120000-ABCDEFG",
+        b" (Ann's conflicted copy 2026-01-01)",
+        b" (2)",
+    ];
     for plain in [&b"a"[..], b"letter.txt", &[b'n'; 183], &[b'n'; 184], &[0xff; 255]] {
         let stored = names.encode(plain).expect("a valid name");
         seeds.push(chosen(1, plain));
         seeds.extend(suffixes.iter().map(|suffix| chosen(0, &[stored.entry(), suffix].concat())));
-        seeds.extend(suffixes.iter().map(|suffix| [&[2, plain.len() as u8], plain, suffix].concat()));
+        seeds.extend(
+            suffixes.iter().map(|suffix| [&[2, plain.len() as u8], plain, suffix].concat()),
+        );
         seeds.push(chosen(3, &[plain, &[0; 8]].concat()));
     }
     seeds.push(chosen(3, b"a\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"));
@@ -202,13 +245,21 @@ pub fn journal_head(data: &[u8]) {
     if let Some(bytes) = data.first_chunk::<RECORD_HEAD>()
         && let Some((generation, sequence, len)) = record_head(bytes)
     {
-        let again = [b"KREC", &(len as u32).to_le_bytes()[..], &generation.to_le_bytes(), &sequence.to_le_bytes()].concat();
+        let again = [
+            b"KREC",
+            &(len as u32).to_le_bytes()[..],
+            &generation.to_le_bytes(),
+            &sequence.to_le_bytes(),
+        ]
+        .concat();
         assert_eq!(again, bytes);
     }
 }
 
 pub fn journal_head_seeds() -> Vec<Vec<u8>> {
-    let head = JournalHead { suite: Suite::ChaCha20Poly1305, share: SHARE, id: [1; 16], owner: [2; 16] }.encode();
+    let head =
+        JournalHead { suite: Suite::ChaCha20Poly1305, share: SHARE, id: [1; 16], owner: [2; 16] }
+            .encode();
     assert_eq!(head.len() as u64, RECORDS_AT);
     vec![head, [&b"KREC"[..], &[200, 0, 0, 0], &[1; 16]].concat()]
 }

@@ -1,7 +1,9 @@
-//! One target under libFuzzer, which `KITHFS_FUZZ_TARGET` names. Built and started by `scripts/fuzz.sh`.
+//! One target under libFuzzer, which `KITHFS_FUZZ_TARGET` names. Built and started by
+//! `scripts/fuzz.sh`.
 //!
-//! Rules: stable Rust; the compiler is asked for coverage counters by flags of the script. With no target named it says so and ends. The
-//! target's seeds are written into the directory `KITHFS_FUZZ_CORPUS` before libFuzzer reads it.
+//! Rules: stable Rust; the compiler is asked for coverage counters by flags of the script. With no
+//! target named it says so and ends. The target's seeds are written into the directory
+//! `KITHFS_FUZZ_CORPUS` before libFuzzer reads it.
 #![no_main]
 
 #[path = "memory.rs"]
@@ -31,7 +33,8 @@ fn begin() {
     let seeds = (target.seeds)();
     if let Some(corpus) = std::env::var_os("KITHFS_FUZZ_CORPUS") {
         for (i, seed) in seeds.iter().enumerate() {
-            std::fs::write(std::path::Path::new(&corpus).join(format!("seed-{i}")), seed).expect("seed written to the corpus");
+            std::fs::write(std::path::Path::new(&corpus).join(format!("seed-{i}")), seed)
+                .expect("seed written to the corpus");
         }
     }
     assert!(TARGET.set(target).is_ok(), "begun once");

@@ -1,4 +1,5 @@
-//! Identities, share descriptors, manifests, slot blocks and member lists, and the texts that people type.
+//! Identities, share descriptors, manifests, slot blocks and member lists, and the texts that
+//! people type.
 
 use std::sync::LazyLock;
 
@@ -10,8 +11,9 @@ use kithfs::format::manifest::{BLOCK_LEN, FIXED_LEN, Manifest};
 use kithfs::format::members;
 use kithfs::format::share::ShareDescriptor;
 use kithfs::format::slots::{self, HEADER_LEN, SLOT_LEN, Slot, SlotHeader, TAG_LEN, slice_reader};
-use kithfs::sharing::{
-    Contacts, Identity, IdentityFile, Invitation, Member, NewSlot, Pin, Proof, PublicIdentity, RecoveryCode, Role, Secret, ShareMemory,
+use kithfs::roster::{
+    Contacts, Identity, IdentityFile, Invitation, Member, NewSlot, Pin, Proof, PublicIdentity,
+    RecoveryCode, Role, Secret, ShareMemory,
 };
 use zeroize::Zeroizing;
 
@@ -28,7 +30,13 @@ pub fn share_descriptor(data: &[u8]) {
 
 pub fn share_descriptor_seeds() -> Vec<Vec<u8>> {
     let first = FIXTURE.descriptor;
-    let owner_only = ShareDescriptor { suite: Suite::ChaCha20Poly1305, signed: false, isolated: false, chunk_log2: 22, ..first };
+    let owner_only = ShareDescriptor {
+        suite: Suite::ChaCha20Poly1305,
+        signed: false,
+        isolated: false,
+        chunk_log2: 22,
+        ..first
+    };
     vec![first.encode(), owner_only.encode()]
 }
 
@@ -49,7 +57,8 @@ static INVITING: LazyLock<Identity> = LazyLock::new(|| Identity::generate(&Seede
 fn invitation_bytes() -> Vec<u8> {
     let invited = Identity::generate(&Seeded::new(42)).public();
     let head = Pin { sequence: 3, hash: [9; 32] };
-    Invitation::sign(&FIXTURE.descriptor, &head, &INVITING, &invited, 1_700_000_000).expect("a signed share")
+    Invitation::sign(&FIXTURE.descriptor, &head, &INVITING, &invited, 1_700_000_000)
+        .expect("a signed share")
 }
 
 pub fn invitation_seeds() -> Vec<Vec<u8>> {
@@ -75,8 +84,12 @@ pub fn people_text_seeds() -> Vec<Vec<u8>> {
     }
     contacts.verify("Ann").expect("she is there");
     contacts.add("Cem", &key(7)).expect("a changed key");
-    let memory = |proof| ShareMemory { share: [1; 32], proof, head: Pin { sequence: 12, hash: [2; 32] } }.to_text();
-    [contacts.to_text(), memory(Proof::Visit), memory(Proof::Invitation(key(1)))].map(String::into_bytes).to_vec()
+    let memory = |proof| {
+        ShareMemory { share: [1; 32], proof, head: Pin { sequence: 12, hash: [2; 32] } }.to_text()
+    };
+    [contacts.to_text(), memory(Proof::Visit), memory(Proof::Invitation(key(1)))]
+        .map(String::into_bytes)
+        .to_vec()
 }
 
 /// One manifest, its signature not looked at.
@@ -96,9 +109,11 @@ pub fn manifest_seeds() -> Vec<Vec<u8>> {
 /// A slot block, by itself and as the one that a verified manifest names.
 pub fn slot_block(data: &[u8]) {
     if let Ok(header) = slots::check(data) {
-        let (list, _) = data[HEADER_LEN..][..header.count as usize * SLOT_LEN].as_chunks::<SLOT_LEN>();
+        let (list, _) =
+            data[HEADER_LEN..][..header.count as usize * SLOT_LEN].as_chunks::<SLOT_LEN>();
         let sealed = &data[data.len() - header.members_len as usize..];
-        let (built, again) = slots::build(header.clone(), list.to_vec(), sealed).expect("what was checked can be built");
+        let (built, again) = slots::build(header.clone(), list.to_vec(), sealed)
+            .expect("what was checked can be built");
         assert_eq!((built, &again[..]), (header.clone(), data));
         let mut read = slice_reader(data);
         let header = SlotHeader::read(&header.root(), &mut read).expect("its own root");
@@ -114,7 +129,8 @@ pub fn slot_block(data: &[u8]) {
     }
     let original = FIXTURE.head_block();
     let header = SlotHeader::decode(&original[..HEADER_LEN]).expect("the fixture's header");
-    let (list, _) = original[HEADER_LEN..][..header.count as usize * SLOT_LEN].as_chunks::<SLOT_LEN>();
+    let (list, _) =
+        original[HEADER_LEN..][..header.count as usize * SLOT_LEN].as_chunks::<SLOT_LEN>();
     let mut read = slice_reader(data);
     let Ok(read_header) = SlotHeader::read(&header.root(), &mut read) else { return };
     assert_eq!(read_header, header);
@@ -145,9 +161,16 @@ pub fn member_list(data: &[u8]) {
 }
 
 pub fn member_list_seeds() -> Vec<Vec<u8>> {
-    let member =
-        |n: u8, role, name: &str| Member { public: PublicIdentity { sign: [n; 32], exchange: [n; 32] }, role, name: name.to_owned() };
-    let list = [member(1, Role::Admin, "Ann"), member(2, Role::Writer, ""), member(3, Role::Reader, "Bob \u{e9}")];
+    let member = |n: u8, role, name: &str| Member {
+        public: PublicIdentity { sign: [n; 32], exchange: [n; 32] },
+        role,
+        name: name.to_owned(),
+    };
+    let list = [
+        member(1, Role::Admin, "Ann"),
+        member(2, Role::Writer, ""),
+        member(3, Role::Reader, "Bob \u{e9}"),
+    ];
     vec![members::encode(&list), members::encode(&[])]
 }
 
@@ -171,7 +194,8 @@ static IDENTITY: LazyLock<IdentityFixture> = LazyLock::new(|| {
         Secret::KeyFile(Zeroizing::new(KEY_FILE.to_vec())),
     ];
     let slot = |secret| NewSlot { secret, params: CHEAP, label: "at home", created: 1_700_000_000 };
-    let mut file = IdentityFile::new(Suite::Aes256Gcm, &identity, &slot(&secrets[0]), &random).expect("a file");
+    let mut file = IdentityFile::new(Suite::Aes256Gcm, &identity, &slot(&secrets[0]), &random)
+        .expect("a file");
     for secret in &secrets[1..] {
         file.add_slot(&identity, &slot(secret), &random).expect("another slot");
     }
@@ -182,7 +206,11 @@ static IDENTITY: LazyLock<IdentityFixture> = LazyLock::new(|| {
 pub fn identity_file(data: &[u8]) {
     if let Ok(record) = IdentityRecord::decode(data) {
         assert_eq!(record.encode(), data);
-        assert!(record.work_is_bounded() && !record.slots.is_empty() && data.len() > IDENTITY_HEADER_LEN);
+        assert!(
+            record.work_is_bounded()
+                && !record.slots.is_empty()
+                && data.len() > IDENTITY_HEADER_LEN
+        );
     }
     let Ok(file) = IdentityFile::decode(data) else { return };
     let code = RecoveryCode::parse(&IDENTITY.code.text()).expect("its own text");
@@ -205,7 +233,9 @@ pub fn public_key_text(data: &[u8]) {
         let Ok(text) = std::str::from_utf8(bytes) else { return };
         text.to_owned()
     } else {
-        let Ok(text) = bech32::encode::<Bech32m>(Hrp::parse_unchecked("kith"), bytes) else { return };
+        let Ok(text) = bech32::encode::<Bech32m>(Hrp::parse_unchecked("kith"), bytes) else {
+            return;
+        };
         text
     };
     if let Ok(public) = text.parse::<PublicIdentity>() {
@@ -248,5 +278,9 @@ pub fn recovery_text(data: &[u8]) {
 
 pub fn recovery_text_seeds() -> Vec<Vec<u8>> {
     let text = IDENTITY.code.text();
-    vec![text.as_bytes().to_vec(), text.replace('-', " ").to_lowercase().into_bytes(), text.replace('-', "").into_bytes()]
+    vec![
+        text.as_bytes().to_vec(),
+        text.replace('-', " ").to_lowercase().into_bytes(),
+        text.replace('-', "").into_bytes(),
+    ]
 }

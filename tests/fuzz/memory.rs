@@ -1,6 +1,7 @@
 //! Counts what a thread has allocated, so that a target can say how much a hostile input may cost.
 //!
-//! Rules: each thread counts for itself; what another thread frees is not noticed, which errs on the side of too much.
+//! Rules: each thread counts for itself; what another thread frees is not noticed, which errs on
+//! the side of too much.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -20,7 +21,8 @@ fn count(change: isize) {
     });
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; the counters are plain cells that allocate nothing.
+// SAFETY: every call goes to the system's allocator unchanged; the counters are plain cells that
+// allocate nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -50,7 +52,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Runs `f` and gives the most bytes that this thread had allocated meanwhile, beyond what it had before.
+/// Runs `f` and gives the most bytes that this thread had allocated meanwhile, beyond what it had
+/// before.
 pub fn peak_of(f: impl FnOnce()) -> usize {
     let before = NOW.get();
     PEAK.set(before);

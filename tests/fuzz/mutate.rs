@@ -1,4 +1,5 @@
-//! Changes of an input, as a fuzzer makes them: for the smoke test, which has no coverage to follow.
+//! Changes of an input, as a fuzzer makes them: for the smoke test, which has no coverage to
+//! follow.
 //!
 //! Rules: everything comes from the seed, so that a failure comes back.
 
@@ -25,7 +26,20 @@ impl Dice {
 }
 
 /// Values at which lengths and counts go wrong.
-const EDGES: [u64; 12] = [0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0xffff_ffff, 1 << 62, i64::MAX as u64, u64::MAX];
+const EDGES: [u64; 12] = [
+    0,
+    1,
+    0x7f,
+    0x80,
+    0xff,
+    0x7fff,
+    0xffff,
+    0x7fff_ffff,
+    0xffff_ffff,
+    1 << 62,
+    i64::MAX as u64,
+    u64::MAX,
+];
 
 /// One of `seeds`, changed in one to four ways.
 pub fn mutated(seeds: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {

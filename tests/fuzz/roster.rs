@@ -1,4 +1,5 @@
-//! Rosters: chains of manifests and the slot blocks that they name. Nothing but what the admins signed may ever count.
+//! Rosters: chains of manifests and the slot blocks that they name. Nothing but what the admins
+//! signed may ever count.
 
 use std::io;
 use std::sync::LazyLock;
@@ -7,11 +8,14 @@ use kithfs::crypto::Suite;
 use kithfs::format::manifest::BlockRef;
 use kithfs::format::share::ShareDescriptor;
 use kithfs::format::slots::slice_reader;
-use kithfs::sharing::{Acting, Change, FoundParams, Identity, Member, Pin, Role, Roster, VerifiedRoster, found};
+use kithfs::roster::{
+    Acting, Change, FoundParams, Identity, Member, Pin, Role, Roster, VerifiedRoster, found,
+};
 
 use super::Seeded;
 
-/// A share with a history: founded with some members, then more, then one less, which began a new epoch.
+/// A share with a history: founded with some members, then more, then one less, which began a new
+/// epoch.
 pub struct Fixture {
     founder: Identity,
     pub descriptor: ShareDescriptor,
@@ -34,7 +38,11 @@ impl Fixture {
 fn members(from: usize, to: usize) -> Vec<Member> {
     let member = |n: usize| {
         let public = Identity::generate(&Seeded::new(1000 + n as u64)).public();
-        Member { public, role: [Role::Reader, Role::Writer, Role::Admin][n % 3], name: format!("member {n}") }
+        Member {
+            public,
+            role: [Role::Reader, Role::Writer, Role::Admin][n % 3],
+            name: format!("member {n}"),
+        }
     };
     (from..to).map(member).collect()
 }
@@ -43,16 +51,25 @@ pub static FIXTURE: LazyLock<Fixture> = LazyLock::new(|| {
     let random = Seeded::new(30);
     let founder = Identity::generate(&random);
     let others = members(0, 20);
-    let params = FoundParams { suite: Suite::Aes256Gcm, signed: true, isolated: false, chunk_log2: 18, name: "founder", others: &others };
+    let params = FoundParams {
+        suite: Suite::Aes256Gcm,
+        signed: true,
+        isolated: false,
+        chunk_log2: 18,
+        name: "founder",
+        others: &others,
+    };
     let founded = found(&founder, &params, &random, 1).expect("founded");
     let mut roster = founded.roster;
     let mut changes = vec![founded.change];
     for step in 0..2 {
         let blocks = blocks_of(&roster, &changes);
-        let mut read = |block: &BlockRef, at: u64, buf: &mut [u8]| read_from(&blocks, &block.root, at, buf);
+        let mut read =
+            |block: &BlockRef, at: u64, buf: &mut [u8]| read_from(&blocks, &block.root, at, buf);
         let keys = roster.open(&founder, &mut read).expect("opened");
         let list = roster.members(&keys, &mut read).expect("listed");
-        let acting = Acting { by: &founder, keys: &keys, members: &list, random: &random, now: 2 + step };
+        let acting =
+            Acting { by: &founder, keys: &keys, members: &list, random: &random, now: 2 + step };
         let change = match step {
             0 => roster.add_members(&acting, &members(20, 36)).expect("added"),
             _ => roster.remove_members(&acting, &[others[4].public.sign], None).expect("removed"),
@@ -61,7 +78,8 @@ pub static FIXTURE: LazyLock<Fixture> = LazyLock::new(|| {
         changes.push(change);
     }
     let blocks = blocks_of(&roster, &changes);
-    let mut read = |block: &BlockRef, at: u64, buf: &mut [u8]| read_from(&blocks, &block.root, at, buf);
+    let mut read =
+        |block: &BlockRef, at: u64, buf: &mut [u8]| read_from(&blocks, &block.root, at, buf);
     let keys = roster.open(&founder, &mut read).expect("opened");
     let list = roster.members(&keys, &mut read).expect("listed");
     let (folder, members) = (*keys.current().key.expose(), list.all().to_vec());
@@ -71,12 +89,19 @@ pub static FIXTURE: LazyLock<Fixture> = LazyLock::new(|| {
 });
 
 fn blocks_of(roster: &VerifiedRoster, changes: &[Change]) -> Vec<([u8; 32], Vec<u8>)> {
-    let roots = roster.history().map(|(manifest, _)| manifest.blocks[manifest.blocks.len() - 1].root);
+    let roots =
+        roster.history().map(|(manifest, _)| manifest.blocks[manifest.blocks.len() - 1].root);
     roots.zip(changes.iter().map(|change| change.slots.clone())).collect()
 }
 
-fn read_from(blocks: &[([u8; 32], Vec<u8>)], root: &[u8; 32], at: u64, buf: &mut [u8]) -> io::Result<()> {
-    let (_, bytes) = blocks.iter().find(|(known, _)| known == root).ok_or(io::ErrorKind::NotFound)?;
+fn read_from(
+    blocks: &[([u8; 32], Vec<u8>)],
+    root: &[u8; 32],
+    at: u64,
+    buf: &mut [u8],
+) -> io::Result<()> {
+    let (_, bytes) =
+        blocks.iter().find(|(known, _)| known == root).ok_or(io::ErrorKind::NotFound)?;
     slice_reader(bytes)(at, buf)
 }
 
@@ -87,14 +112,21 @@ pub fn roster_bag(data: &[u8]) {
     while let Some((len, after)) = rest.split_first_chunk::<2>()
         && bag.len() < 8
     {
-        let (manifest, after) = after.split_at(after.len().min(usize::from(u16::from_le_bytes(*len))));
+        let (manifest, after) =
+            after.split_at(after.len().min(usize::from(u16::from_le_bytes(*len))));
         bag.push(manifest);
         rest = after;
     }
     let fixture = &*FIXTURE;
-    let first = fixture.roster.history().next().map(|(manifest, hash)| Pin { sequence: manifest.sequence, hash: *hash });
+    let first = fixture
+        .roster
+        .history()
+        .next()
+        .map(|(manifest, hash)| Pin { sequence: manifest.sequence, hash: *hash });
     for pin in [None, first, Some(fixture.roster.head())] {
-        let Ok(standing) = Roster::assemble(&fixture.descriptor, &bag, pin.as_ref()) else { continue };
+        let Ok(standing) = Roster::assemble(&fixture.descriptor, &bag, pin.as_ref()) else {
+            continue;
+        };
         assert!(!standing.heads.is_empty());
         for head in &standing.heads {
             check_genuine(head);
@@ -120,7 +152,13 @@ fn bag<'a>(manifests: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
 
 pub fn roster_bag_seeds() -> Vec<Vec<u8>> {
     let all = &FIXTURE.manifests;
-    vec![bag(all), bag(all.iter().rev()), bag(&all[..1]), bag([&all[0], &all[2]]), bag([&all[0], &all[0]])]
+    vec![
+        bag(all),
+        bag(all.iter().rev()),
+        bag(&all[..1]),
+        bag([&all[0], &all[2]]),
+        bag([&all[0], &all[0]]),
+    ]
 }
 
 /// The slot block of the head, opened by a member.

@@ -1,22 +1,29 @@
-//! Structures under a seal: as a stranger changes them, which never opens, and as somebody with the key could make them, which must parse
-//! strictly all the same.
+//! Structures under a seal: as a stranger changes them, which never opens, and as somebody with the
+//! key could make them, which must parse strictly all the same.
 
 use std::sync::LazyLock;
 
 use kithfs::crypto::{RecordCipher, Suite};
-use kithfs::format::header::{BODY, BODY_AT, Header, HeaderContext, Hint, PUBLIC, PublicHeader, TAG_AT};
-use kithfs::format::journal::{ALIGN, JournalHead, JournalRecord, Patch, RECORD_HEAD, open_record, record_head};
+use kithfs::format::header::{
+    BODY, BODY_AT, Header, HeaderContext, Hint, PUBLIC, PublicHeader, TAG_AT,
+};
+use kithfs::format::journal::{
+    ALIGN, JournalHead, JournalRecord, Patch, RECORD_HEAD, open_record, record_head,
+};
 use kithfs::format::layout::{HEADER, Layout, SMALL_MAX};
 use kithfs::format::record::{
-    self, DirectoryRecord, OVERHEAD, Place, RecordContext, RecordKind, TARGET_MAX, Xattrs, epoch_of, link_record,
+    self, DirectoryRecord, OVERHEAD, Place, RecordContext, RecordKind, TARGET_MAX, Xattrs,
+    epoch_of, link_record,
 };
 use kithfs::format::table::HOLE;
 
 use super::{Repeat, Seeded};
 
 const SHARE: [u8; 32] = [7; 32];
-static AES: LazyLock<RecordCipher> = LazyLock::new(|| RecordCipher::new(Suite::Aes256Gcm, &[9; 32]));
-static CHACHA: LazyLock<RecordCipher> = LazyLock::new(|| RecordCipher::new(Suite::ChaCha20Poly1305, &[9; 32]));
+static AES: LazyLock<RecordCipher> =
+    LazyLock::new(|| RecordCipher::new(Suite::Aes256Gcm, &[9; 32]));
+static CHACHA: LazyLock<RecordCipher> =
+    LazyLock::new(|| RecordCipher::new(Suite::ChaCha20Poly1305, &[9; 32]));
 
 fn header_context(suite: Suite) -> HeaderContext<'static> {
     let cipher = if suite == Suite::Aes256Gcm { &*AES } else { &*CHACHA };
@@ -27,13 +34,20 @@ const SUITES: [Suite; 2] = [Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
 
 /// Headers of a large, an empty and a small file under each suite, the latter with their data.
 static HEADERS: LazyLock<Vec<(Header, Vec<u8>)>> = LazyLock::new(|| {
-    let sizes = SUITES.iter().flat_map(|suite| [None, Some(0), Some(100), Some(SMALL_MAX as u16)].map(|small| (*suite, small)));
+    let sizes = SUITES.iter().flat_map(|suite| {
+        [None, Some(0), Some(100), Some(SMALL_MAX as u16)].map(|small| (*suite, small))
+    });
     let header = |(suite, small): (Suite, Option<u16>)| {
         let public = PublicHeader { suite, small, epoch: 1, commitment: [4; 8], file_id: [5; 32] };
         let hint = Hint { directory: [3; 32], name: b"letter.txt".to_vec() };
         let size = small.map_or(1 << 20, u64::from);
         let header = Header { public, size, version: 7, root: HOLE, oldest_epoch: 1, hint };
-        let sealed = header.seal(&header_context(suite), &vec![8; usize::from(small.unwrap_or(0))], None, &Seeded::new(2));
+        let sealed = header.seal(
+            &header_context(suite),
+            &vec![8; usize::from(small.unwrap_or(0))],
+            None,
+            &Seeded::new(2),
+        );
         (header, sealed)
     };
     sizes.map(header).collect()
@@ -43,7 +57,10 @@ static HEADERS: LazyLock<Vec<(Header, Vec<u8>)>> = LazyLock::new(|| {
 pub fn header_sealed(data: &[u8]) {
     for suite in SUITES {
         if let Ok((header, contents, _)) = Header::open(&header_context(suite), data) {
-            let (original, sealed) = HEADERS.iter().find(|(_, sealed)| data.starts_with(sealed)).expect("only what was sealed opens");
+            let (original, sealed) = HEADERS
+                .iter()
+                .find(|(_, sealed)| data.starts_with(sealed))
+                .expect("only what was sealed opens");
             assert_eq!(header, *original);
             assert_eq!(contents.len(), sealed.len() - HEADER);
             assert!(contents.iter().all(|b| *b == 8));
@@ -76,13 +93,22 @@ pub fn header_body_seeds() -> Vec<Vec<u8>> {
         let nonce: &[u8; 24] = sealed[60..84].try_into().expect("24 bytes");
         let tag: &[u8; 16] = sealed[TAG_AT..BODY_AT].try_into().expect("16 bytes");
         let context = header_context(header.public.suite);
-        context.cipher.open(nonce, &[b"KHDR", &SHARE[..], &sealed[..PUBLIC]].concat(), &mut body, tag).expect("its own seal");
+        context
+            .cipher
+            .open(nonce, &[b"KHDR", &SHARE[..], &sealed[..PUBLIC]].concat(), &mut body, tag)
+            .expect("its own seal");
         [&sealed[..PUBLIC], &body].concat()
     };
     HEADERS.iter().filter(|(header, _)| header.public.suite == Suite::Aes256Gcm).map(open).collect()
 }
 
-const KINDS: [RecordKind; 5] = [RecordKind::Symlink, RecordKind::LongSymlink, RecordKind::Xattrs, RecordKind::Directory, RecordKind::Name];
+const KINDS: [RecordKind; 5] = [
+    RecordKind::Symlink,
+    RecordKind::LongSymlink,
+    RecordKind::Xattrs,
+    RecordKind::Directory,
+    RecordKind::Name,
+];
 
 fn records() -> RecordContext<'static> {
     RecordContext { share: &SHARE, suite: Suite::Aes256Gcm, signed: false, epoch: 3, cipher: &AES }
@@ -96,7 +122,12 @@ fn bound(kind: usize) -> [u8; 16] {
 static RECORDS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let plain = [&b"../elsewhere"[..], &[b't'; 3500], b"attributes", b"directory", &[b'n'; 255]];
     let random = Seeded::new(3);
-    KINDS.iter().zip(plain).enumerate().map(|(i, (kind, plain))| records().seal(*kind, &bound(i), plain, None, &random)).collect()
+    KINDS
+        .iter()
+        .zip(plain)
+        .enumerate()
+        .map(|(i, (kind, plain))| records().seal(*kind, &bound(i), plain, None, &random))
+        .collect()
 });
 
 /// A sealed record of any kind, as a stranger changes it.
@@ -129,7 +160,11 @@ pub fn link_text(data: &[u8]) {
 }
 
 pub fn link_text_seeds() -> Vec<Vec<u8>> {
-    RECORDS.iter().map(|sealed| record::link_text(sealed)).chain([b"-_".to_vec(), b"../outside".to_vec(), Vec::new()]).collect()
+    RECORDS
+        .iter()
+        .map(|sealed| record::link_text(sealed))
+        .chain([b"-_".to_vec(), b"../outside".to_vec(), Vec::new()])
+        .collect()
 }
 
 /// Extended attributes, as they are under their seal.
@@ -140,32 +175,56 @@ pub fn xattrs(data: &[u8]) {
 }
 
 pub fn xattrs_seeds() -> Vec<Vec<u8>> {
-    let list = |pairs: &[(&[u8], &[u8])]| Xattrs(pairs.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect()).encode();
-    vec![list(&[]), list(&[(b"user.a", b""), (b"user.b", &[1; 300])]), list(&[(b"security.capability", &[0; 20])])]
+    let list = |pairs: &[(&[u8], &[u8])]| {
+        Xattrs(pairs.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect()).encode()
+    };
+    vec![
+        list(&[]),
+        list(&[(b"user.a", b""), (b"user.b", &[1; 300])]),
+        list(&[(b"security.capability", &[0; 20])]),
+    ]
 }
 
 /// A directory record, as it is under its seal.
 pub fn directory_record(data: &[u8]) {
     if let Ok(record) = DirectoryRecord::decode(data) {
         assert_eq!(record.encode(), data);
-        assert!(record.is_at(&record.place.parent, &record.place.name) && record.is_at(&record.previous.parent, &record.previous.name));
+        assert!(
+            record.is_at(&record.place.parent, &record.place.name)
+                && record.is_at(&record.previous.parent, &record.previous.name)
+        );
     }
 }
 
 pub fn directory_record_seeds() -> Vec<Vec<u8>> {
     let place = |n: u8, name: &[u8]| Place { parent: [n; 32], name: name.to_vec() };
     let record = |place, previous| DirectoryRecord { id: [1; 32], place, previous }.encode();
-    vec![record(place(2, b"now"), place(3, b"before")), record(place(2, &[b'n'; 255]), place(2, b"x"))]
+    vec![
+        record(place(2, b"now"), place(3, b"before")),
+        record(place(2, &[b'n'; 255]), place(2, b"x")),
+    ]
 }
 
-const JOURNAL: JournalHead = JournalHead { suite: Suite::Aes256Gcm, share: SHARE, id: [1; 16], owner: [2; 16] };
+const JOURNAL: JournalHead =
+    JournalHead { suite: Suite::Aes256Gcm, share: SHARE, id: [1; 16], owner: [2; 16] };
 const GENERATION: u64 = 5;
 const SEQUENCE: u64 = 1;
 
 fn journal_record() -> JournalRecord<'static> {
-    let patches = vec![Patch { offset: 4096, bytes: vec![3; 700].into() }, Patch { offset: 0, bytes: vec![4; HEADER].into() }];
+    let patches = vec![
+        Patch { offset: 4096, bytes: vec![3; 700].into() },
+        Patch { offset: 0, bytes: vec![4; HEADER].into() },
+    ];
     let (base, result) = ([5; 32], [6; 32]);
-    JournalRecord { path: b"Zm9v/YmFy".to_vec(), file_id: [7; 32], base, result, cipher_len: 8000, mtime: (-1, 999_999_999), patches }
+    JournalRecord {
+        path: b"Zm9v/YmFy".to_vec(),
+        file_id: [7; 32],
+        base,
+        result,
+        cipher_len: 8000,
+        mtime: (-1, 999_999_999),
+        patches,
+    }
 }
 
 static JOURNAL_RECORD: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -180,7 +239,11 @@ pub fn journal_sealed(data: &[u8]) {
     let Some((generation, sequence, len)) = record_head(head) else { return };
     let Some(sealed) = rest.get(..len) else { return };
     if let Ok(record) = open_record(&JOURNAL, &AES, generation, sequence, sealed) {
-        assert_eq!(data[..RECORD_HEAD + len], JOURNAL_RECORD[..RECORD_HEAD + len], "only what was sealed opens");
+        assert_eq!(
+            data[..RECORD_HEAD + len],
+            JOURNAL_RECORD[..RECORD_HEAD + len],
+            "only what was sealed opens"
+        );
         assert_eq!(record, journal_record());
         assert_eq!((generation, sequence), (GENERATION, SEQUENCE));
     }
@@ -191,7 +254,8 @@ pub fn journal_sealed_seeds() -> Vec<Vec<u8>> {
 }
 
 fn journal_aad() -> Vec<u8> {
-    [b"KREC", &JOURNAL.share[..], &JOURNAL.id, &GENERATION.to_le_bytes(), &SEQUENCE.to_le_bytes()].concat()
+    [b"KREC", &JOURNAL.share[..], &JOURNAL.id, &GENERATION.to_le_bytes(), &SEQUENCE.to_le_bytes()]
+        .concat()
 }
 
 /// A record of the journal whose body is the input, sealed with the right key.
@@ -211,6 +275,8 @@ pub fn journal_body(data: &[u8]) {
 pub fn journal_body_seeds() -> Vec<Vec<u8>> {
     let head: &[u8; RECORD_HEAD] = JOURNAL_RECORD.first_chunk().expect("a head");
     let (_, _, len) = record_head(head).expect("its own head");
-    let body = AES.open_record(&journal_aad(), &JOURNAL_RECORD[RECORD_HEAD..][..len]).expect("its own seal");
+    let body = AES
+        .open_record(&journal_aad(), &JOURNAL_RECORD[RECORD_HEAD..][..len])
+        .expect("its own seal");
     vec![body.to_vec()]
 }

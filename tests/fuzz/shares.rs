@@ -10,15 +10,17 @@ use kithfs::format::layout::Layout;
 use kithfs::format::record::{RecordContext, RecordKind};
 use kithfs::format::signature::{Authorship, Sign};
 use kithfs::format::table::HOLE;
-use kithfs::sharing::Identity;
+use kithfs::roster::Identity;
 
 use super::Seeded;
 
 const SHARE: [u8; 32] = [0x51; 32];
 const BOUND: [u8; 64] = [0x42; 64];
 
-static CIPHER: LazyLock<RecordCipher> = LazyLock::new(|| RecordCipher::new(Suite::Aes256Gcm, &[7; 32]));
-static WRITER: LazyLock<Identity> = LazyLock::new(|| Identity::from_seed(IdentitySeed::from_bytes([3; 32])));
+static CIPHER: LazyLock<RecordCipher> =
+    LazyLock::new(|| RecordCipher::new(Suite::Aes256Gcm, &[7; 32]));
+static WRITER: LazyLock<Identity> =
+    LazyLock::new(|| Identity::from_seed(IdentitySeed::from_bytes([3; 32])));
 
 fn by() -> Authorship {
     Authorship { author: WRITER.public().sign, signer: WRITER.public().sign }
@@ -29,12 +31,22 @@ fn sign(label: &Label, message: &[u8]) -> [u8; 64] {
 }
 
 fn context() -> HeaderContext<'static> {
-    HeaderContext { share: &SHARE, layout: Layout::new(18, true).expect("a chunk size"), cipher: &CIPHER }
+    HeaderContext {
+        share: &SHARE,
+        layout: Layout::new(18, true).expect("a chunk size"),
+        cipher: &CIPHER,
+    }
 }
 
 static HEADERS: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
     let seal = |small: Option<u16>, size, data: &[u8]| {
-        let public = PublicHeader { suite: Suite::Aes256Gcm, small, epoch: 2, commitment: [6; 8], file_id: [5; 32] };
+        let public = PublicHeader {
+            suite: Suite::Aes256Gcm,
+            small,
+            epoch: 2,
+            commitment: [6; 8],
+            file_id: [5; 32],
+        };
         let hint = Hint { directory: [4; 32], name: b"letter".to_vec() };
         let header = Header { public, size, version: 1, root: HOLE, oldest_epoch: 2, hint };
         header.seal(&context(), data, Some(Sign { by: by(), sign: &sign }), &Seeded::new(4))
@@ -42,12 +54,15 @@ static HEADERS: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
     [seal(Some(9), 9, b"some data"), seal(None, 5000, b"")]
 });
 
-/// The header of a file in a signed share, as a stranger changes it: what opens was sealed and signed as it is. What follows a header is
-/// residue.
+/// The header of a file in a signed share, as a stranger changes it: what opens was sealed and
+/// signed as it is. What follows a header is residue.
 pub fn signed_header(data: &[u8]) {
     if let Ok((_, _, signed)) = Header::open(&context(), data) {
         assert_eq!(signed, Some(by()));
-        assert!(HEADERS.iter().any(|header| data.starts_with(header)), "only what was sealed opens");
+        assert!(
+            HEADERS.iter().any(|header| data.starts_with(header)),
+            "only what was sealed opens"
+        );
     }
 }
 
@@ -56,7 +71,13 @@ pub fn signed_header_seeds() -> Vec<Vec<u8>> {
 }
 
 fn records() -> RecordContext<'static> {
-    RecordContext { share: &SHARE, suite: Suite::Aes256Gcm, signed: true, epoch: 3, cipher: &CIPHER }
+    RecordContext {
+        share: &SHARE,
+        suite: Suite::Aes256Gcm,
+        signed: true,
+        epoch: 3,
+        cipher: &CIPHER,
+    }
 }
 
 fn plain_junction() -> Vec<u8> {
@@ -64,7 +85,13 @@ fn plain_junction() -> Vec<u8> {
 }
 
 static JUNCTION: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    records().seal(RecordKind::Junction, &BOUND, &plain_junction(), Some(Sign { by: by(), sign: &sign }), &Seeded::new(5))
+    records().seal(
+        RecordKind::Junction,
+        &BOUND,
+        &plain_junction(),
+        Some(Sign { by: by(), sign: &sign }),
+        &Seeded::new(5),
+    )
 });
 
 /// A junction under its seal.
@@ -87,7 +114,10 @@ pub fn junction(data: &[u8]) {
 }
 
 pub fn junction_seeds() -> Vec<Vec<u8>> {
-    vec![plain_junction(), Junction { share: [0; 32], isolated: false, coming: true, name: vec![b'n'; 255] }.encode()]
+    vec![
+        plain_junction(),
+        Junction { share: [0; 32], isolated: false, coming: true, name: vec![b'n'; 255] }.encode(),
+    ]
 }
 
 /// An inventory: what is accepted is sorted, and everything in it is found.
@@ -102,7 +132,10 @@ pub fn inventory_list(data: &[u8]) {
             buf[..len].copy_from_slice(&rest[..len]);
             Ok(len)
         };
-        assert_eq!(inventory::file_hash_of(data.len() as u64, read), Ok(Some(inventory::file_hash(data))));
+        assert_eq!(
+            inventory::file_hash_of(data.len() as u64, read),
+            Ok(Some(inventory::file_hash(data)))
+        );
     }
 }
 

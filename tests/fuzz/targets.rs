@@ -28,7 +28,8 @@ pub struct Target {
     pub check: fn(&[u8]),
     /// Valid inputs, from which mutation starts.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Bytes that a run may have allocated at a time, beside [`PER_BYTE`] for each byte of the input.
+    /// Bytes that a run may have allocated at a time, beside [`PER_BYTE`] for each byte of the
+    /// input.
     pub memory: usize,
     /// Mutated inputs in the smoke test.
     #[allow(dead_code, reason = "only one of the two drivers runs a fixed number")]
@@ -43,7 +44,12 @@ impl Target {
     pub fn run(&self, data: &[u8]) {
         let peak = memory::peak_of(|| (self.check)(data));
         let allowed = self.memory + PER_BYTE * data.len();
-        assert!(peak <= allowed, "{} took {peak} bytes for {} bytes of input, {allowed} are allowed", self.name, data.len());
+        assert!(
+            peak <= allowed,
+            "{} took {peak} bytes for {} bytes of input, {allowed} are allowed",
+            self.name,
+            data.len()
+        );
     }
 }
 
@@ -113,11 +119,16 @@ impl Seeded {
 impl Random for Seeded {
     fn fill(&self, buf: &mut [u8]) {
         let n = self.1.fetch_add(1, Ordering::Relaxed);
-        blake3::Hasher::new().update(&self.0.to_le_bytes()).update(&n.to_le_bytes()).finalize_xof().fill(buf);
+        blake3::Hasher::new()
+            .update(&self.0.to_le_bytes())
+            .update(&n.to_le_bytes())
+            .finalize_xof()
+            .fill(buf);
     }
 }
 
-/// "Randomness" that gives the same bytes again: to seal something under the nonce that a hostile input has.
+/// "Randomness" that gives the same bytes again: to seal something under the nonce that a hostile
+/// input has.
 struct Repeat<'a>(&'a [u8]);
 
 impl Random for Repeat<'_> {

@@ -1,28 +1,33 @@
 //! Whole vaults in memory: one object of the ciphertext is changed, then everything is read.
 //!
 //! Rules that hold in these targets
-//! * An entry that is read gives the bytes that it had, or an error; the vault may also refuse to open.
+//! * An entry that is read gives the bytes that it had, or an error; the vault may also refuse to
+//!   open.
 //! * Where anything is missing or refused, the check names it.
-//! * Attributes that the store keeps (modes, times, the length that `stat` shows) and whole files put in the place of others are not
-//!   covered: no file can tell without a memory of the past.
+//! * Attributes that the store keeps (modes, times, the length that `stat` shows) and whole files
+//!   put in the place of others are not covered: no file can tell without a memory of the past.
 //!
 //! Input: the object (1 byte), then changes of it: kind (1), where (3), number of bytes (1), bytes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use kithfs::backing::mem::MemStore;
-use kithfs::backing::{Access, Dir, Kind, RenameMode};
 use kithfs::crypto::Suite;
 use kithfs::format::layout::HEADER;
-use kithfs::sharing::Identity;
-use kithfs::vault::{Attr, Caller, CreateOptions, LockMode, NodeId, OpenFlags, OpenOptions, ROOT, SetXattr, Vault};
+use kithfs::roster::Identity;
+use kithfs::store::mem::MemStore;
+use kithfs::store::{Access, Dir, Kind, RenameMode};
+use kithfs::vault::{
+    Attr, Caller, CreateOptions, LockMode, NodeId, OpenFlags, OpenOptions, ROOT, SetXattr, Vault,
+};
 
 use super::Seeded;
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0o022 };
-const WRITE: OpenFlags = OpenFlags { read: true, write: true, truncate: false, append: false, sync: false };
-const READ: OpenFlags = OpenFlags { read: true, write: false, truncate: false, append: false, sync: false };
+const WRITE: OpenFlags =
+    OpenFlags { read: true, write: true, truncate: false, append: false, sync: false };
+const READ: OpenFlags =
+    OpenFlags { read: true, write: false, truncate: false, append: false, sync: false };
 /// The attribute of the store in which a vault keeps its own.
 const XATTR: &[u8] = b"user.kithfs";
 /// The one attribute that the fixtures set.
@@ -65,7 +70,13 @@ fn pattern(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-fn write_file(vault: &Vault, parent: NodeId, name: &[u8], pieces: &[(u64, &[u8])], sync: bool) -> Attr {
+fn write_file(
+    vault: &Vault,
+    parent: NodeId,
+    name: &[u8],
+    pieces: &[(u64, &[u8])],
+    sync: bool,
+) -> Attr {
     let (attr, file) = vault.create_file(&CALLER, parent, name, 0o644, WRITE).expect("created");
     for (offset, bytes) in pieces {
         vault.write(file.handle, *offset, bytes, false).expect("written");
@@ -93,7 +104,13 @@ fn fixture(suite: Suite, chunk_log2: u8) -> Fixture {
     let (store, owner) = create(suite, chunk_log2);
     let vault = Vault::open(store.root(), &owner, options(false)).expect("opened");
     for (n, len) in [0, 1, 4095, 4096, 4097, 40_000].into_iter().enumerate() {
-        write_file(&vault, ROOT, format!("file-{len}").as_bytes(), &[(0, &pattern(len, n as u64))], false);
+        write_file(
+            &vault,
+            ROOT,
+            format!("file-{len}").as_bytes(),
+            &[(0, &pattern(len, n as u64))],
+            false,
+        );
     }
     let island = pattern(5000, 10);
     write_file(&vault, ROOT, b"sparse", &[(10_000, &island), (600_000, &island)], false);
@@ -122,11 +139,13 @@ fn fixture(suite: Suite, chunk_log2: u8) -> Fixture {
     fixture
 }
 
-/// A vault whose power failed after its files were changed and flushed: what was written in place is lost, the journal is there.
+/// A vault whose power failed after its files were changed and flushed: what was written in place
+/// is lost, the journal is there.
 fn crashed_fixture() -> Fixture {
     let (store, owner) = create(Suite::Aes256Gcm, 12);
     let vault = Vault::open(store.root(), &owner, options(false)).expect("opened");
-    let before = [("small", pattern(100, 50)), ("large", pattern(30_000, 51)), ("other", pattern(6000, 52))];
+    let before =
+        [("small", pattern(100, 50)), ("large", pattern(30_000, 51)), ("other", pattern(6000, 52))];
     for (name, bytes) in &before {
         write_file(&vault, ROOT, name.as_bytes(), &[(0, bytes)], true);
     }
@@ -137,7 +156,8 @@ fn crashed_fixture() -> Fixture {
         let node = vault.resolve(name.as_bytes()).expect("there").node;
         let mut contents = vec![old];
         for step in 0..2 {
-            let (mut new, change) = (contents[step].clone(), pattern(300, 60 + 10 * n as u64 + step as u64));
+            let (mut new, change) =
+                (contents[step].clone(), pattern(300, 60 + 10 * n as u64 + step as u64));
             let at = if new.len() < 5000 { 20 } else { 5000 };
             new.resize(new.len().max(at + change.len()), 0);
             new[at..at + change.len()].copy_from_slice(&change);
@@ -156,7 +176,13 @@ fn crashed_fixture() -> Fixture {
     let journals = objects.iter().filter(|object| object.path().starts_with(b"+journal-")).count();
     assert_eq!(journals, 1, "the journal is what this fixture is for");
     // The journal first, so that a short input reaches it.
-    objects.sort_by_key(|object| (!object.path().starts_with(b"+journal-"), object.path().first() != Some(&b'+'), object.path().to_vec()));
+    objects.sort_by_key(|object| {
+        (
+            !object.path().starts_with(b"+journal-"),
+            object.path().first() != Some(&b'+'),
+            object.path().to_vec(),
+        )
+    });
     Fixture { store, owner, truth, objects }
 }
 
@@ -183,7 +209,9 @@ fn objects_below(dir: &dyn Dir, path: &[u8], objects: &mut Vec<Object>) {
         for entry in &entries {
             let path = join(path, &entry.name);
             match dir.stat(&entry.name).expect("there").kind {
-                Kind::Dir => objects_below(&*dir.open_dir(&entry.name).expect("opened"), &path, objects),
+                Kind::Dir => {
+                    objects_below(&*dir.open_dir(&entry.name).expect("opened"), &path, objects)
+                }
                 Kind::Symlink => objects.push(Object::Link(path)),
                 Kind::File => {
                     if dir.get_xattr(&entry.name, XATTR).expect("read").is_some() {
@@ -224,17 +252,22 @@ impl Fixture {
         assert!(read.is_empty(), "{read:?}");
         assert!(vault.check(b"", &mut |_| ()).expect("checked").faults.is_empty());
         objects_below(&*self.store.root(), b"", &mut self.objects);
-        // By plain path, so that an input means the same in the next process, whose keys are others.
+        // By plain path, so that an input means the same in the next process, whose keys are
+        // others.
         let kind = |path: &[u8]| path.split(|b| *b == b'-').next().unwrap_or(path).to_vec();
         self.objects.sort_by_cached_key(|object| {
             let path = object.path();
-            (vault.plain_path(path).unwrap_or_else(|_| kind(path)), matches!(object, Object::Xattr(_)))
+            (
+                vault.plain_path(path).unwrap_or_else(|_| kind(path)),
+                matches!(object, Object::Xattr(_)),
+            )
         });
         // What loses its long name shows under the stored one.
         for (cipher, plain) in stored {
             let name = cipher.rsplit(|b| *b == b'/').next().unwrap_or(&cipher);
             if name.first() == Some(&b'=') {
-                let parent = plain.iter().rposition(|b| *b == b'/').map_or(&b""[..], |at| &plain[..at]);
+                let parent =
+                    plain.iter().rposition(|b| *b == b'/').map_or(&b""[..], |at| &plain[..at]);
                 let Truth { contents, xattr } = &truth[&plain];
                 let same = Truth { contents: contents.clone(), xattr: xattr.clone() };
                 truth.insert(join(parent, name), same);
@@ -243,7 +276,8 @@ impl Fixture {
         self.truth = truth;
     }
 
-    /// A copy of the store with one object changed; `None` where the input asks for what cannot be detected.
+    /// A copy of the store with one object changed; `None` where the input asks for what cannot be
+    /// detected.
     fn changed(&self, data: &[u8]) -> Option<MemStore> {
         let (&which, mut rest) = data.split_first()?;
         let object = &self.objects[usize::from(which) % self.objects.len()];
@@ -252,7 +286,9 @@ impl Fixture {
         let original = match object {
             Object::File(_) => read_all(&*dir, name),
             Object::Link(_) => dir.readlink(name).expect("a link"),
-            Object::Xattr(_) if name.is_empty() => dir.get_xattr_self(XATTR).expect("read").expect("there"),
+            Object::Xattr(_) if name.is_empty() => {
+                dir.get_xattr_self(XATTR).expect("read").expect("there")
+            }
             Object::Xattr(_) => dir.get_xattr(name, XATTR).expect("read").expect("there"),
         };
         let mut bytes = original.clone();
@@ -268,7 +304,8 @@ impl Fixture {
                         let (dir, name) = parent_of(&self.store, other);
                         let file = dir.open_file(name, Access::Read).expect("opened");
                         let mut header = [0; HEADER];
-                        file.read_at(&mut header, 0).expect("read") == HEADER && bytes.starts_with(&header)
+                        file.read_at(&mut header, 0).expect("read") == HEADER
+                            && bytes.starts_with(&header)
                     }
                     _ => false,
                 };
@@ -339,12 +376,18 @@ impl Fixture {
             };
             seen += 1;
             match contents {
-                Ok(Some(bytes)) => assert!(truth.contents.contains(&bytes), "{} has other bytes", String::from_utf8_lossy(path)),
+                Ok(Some(bytes)) => assert!(
+                    truth.contents.contains(&bytes),
+                    "{} has other bytes",
+                    String::from_utf8_lossy(path)
+                ),
                 Ok(None) => assert!(truth.contents.is_empty()),
                 Err(error) => amiss.push(error),
             }
             match xattr {
-                Ok(value) => assert_eq!(value, truth.xattr, "attribute of {}", String::from_utf8_lossy(path)),
+                Ok(value) => {
+                    assert_eq!(value, truth.xattr, "attribute of {}", String::from_utf8_lossy(path))
+                }
                 Err(error) => amiss.push(error),
             }
         });
@@ -352,7 +395,9 @@ impl Fixture {
         let report = vault.check(b"", &mut |_| ()).expect("the check runs");
         if report.faults.is_empty() {
             assert!(amiss.is_empty(), "the check finds nothing, reading does: {amiss:?}");
-            let all = self.truth.keys().filter(|path| !path.rsplit(|b| *b == b'/').next().is_some_and(|name| name.starts_with(b"=")));
+            let all = self.truth.keys().filter(|path| {
+                !path.rsplit(|b| *b == b'/').next().is_some_and(|name| name.starts_with(b"="))
+            });
             assert_eq!(seen, all.count(), "the check finds nothing, and something is missing");
         }
         drop(vault.close());
@@ -378,7 +423,13 @@ fn walk(vault: &Vault, visit: &mut Visit) -> Vec<String> {
     errors
 }
 
-fn walk_below(vault: &Vault, node: NodeId, path: &[u8], visit: &mut Visit, errors: &mut Vec<String>) {
+fn walk_below(
+    vault: &Vault,
+    node: NodeId,
+    path: &[u8],
+    visit: &mut Visit,
+    errors: &mut Vec<String>,
+) {
     let handle = match vault.open_dir(node) {
         Ok(handle) => handle,
         Err(error) => return errors.push(error.to_string()),
@@ -461,14 +512,17 @@ pub fn vault_journal(data: &[u8]) {
 }
 
 fn seeds(fixture: &Fixture) -> Vec<Vec<u8>> {
-    // No change at all; then of each object, a bit of several places and each other kind of change once.
+    // No change at all; then of each object, a bit of several places and each other kind of change
+    // once.
     let mut seeds = vec![Vec::new()];
     for (n, which) in (0..fixture.objects.len() as u8).enumerate() {
         for at in [0, 12, 70, 110, 130, 600, 4100, 4200, 9000] {
             let [a, b, c, _] = u32::to_le_bytes(at + n as u32);
             seeds.push(vec![which, 0, a, b, c, 1, 0x10]);
         }
-        seeds.extend((1..8).map(|kind| vec![which, kind, (40 * n) as u8, kind, 0, 2, (n / 2) as u8, 9]));
+        seeds.extend(
+            (1..8).map(|kind| vec![which, kind, (40 * n) as u8, kind, 0, 2, (n / 2) as u8, 9]),
+        );
     }
     seeds
 }
@@ -485,8 +539,9 @@ pub fn vault_journal_seeds() -> Vec<Vec<u8>> {
     seeds(&CRASHED)
 }
 
-static OPEN: LazyLock<Vault> =
-    LazyLock::new(|| Vault::open(AES.store.snapshot().root(), &AES.owner, options(true)).expect("the fixture opens"));
+static OPEN: LazyLock<Vault> = LazyLock::new(|| {
+    Vault::open(AES.store.snapshot().root(), &AES.owner, options(true)).expect("the fixture opens")
+});
 
 fn forget(attr: &Attr) {
     if attr.node != ROOT {
@@ -494,7 +549,8 @@ fn forget(attr: &Attr) {
     }
 }
 
-/// Paths that somebody types, plain and stored. By the first byte: as it is, or behind the stored path of a directory.
+/// Paths that somebody types, plain and stored. By the first byte: as it is, or behind the stored
+/// path of a directory.
 pub fn vault_path(data: &[u8]) {
     let Some((&choice, path)) = data.split_first() else { return };
     let nodes = OPEN.node_count();
@@ -505,7 +561,9 @@ pub fn vault_path(data: &[u8]) {
     };
     if let Ok(attr) = OPEN.resolve(&path) {
         let cipher = OPEN.cipher_path(&path).expect("what is there has a place");
-        let again = OPEN.resolve(&OPEN.plain_path(&cipher).expect("and a name")).expect("and is found by it");
+        let again = OPEN
+            .resolve(&OPEN.plain_path(&cipher).expect("and a name"))
+            .expect("and is found by it");
         assert_eq!(again.node, attr.node);
         forget(&again);
         forget(&attr);
@@ -525,7 +583,15 @@ pub fn vault_path_seeds() -> Vec<Vec<u8>> {
         seeds.push([b"\0", &OPEN.cipher_path(plain).expect("mapped")[..]].concat());
     }
     seeds.extend(
-        [&b"\x01+dir"[..], b"\x01x", b"\x02moved", b"\x02below/further", b"\x02below//./further/", b"\x01missing/x"].map(<[u8]>::to_vec),
+        [
+            &b"\x01+dir"[..],
+            b"\x01x",
+            b"\x02moved",
+            b"\x02below/further",
+            b"\x02below//./further/",
+            b"\x01missing/x",
+        ]
+        .map(<[u8]>::to_vec),
     );
     seeds
 }

@@ -1,5 +1,5 @@
-//! Nobody touches the store, and programs work on the same files at the same time: what is looked for after a change beneath the mount must
-//! not be found in what the mount itself does.
+//! Nobody touches the store, and programs work on the same files at the same time: what is looked
+//! for after a change beneath the mount must not be found in what the mount itself does.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,8 +22,8 @@ fn beside<T>(work: &[&(dyn Fn() + Sync)], main: impl FnOnce() -> T) -> T {
     })
 }
 
-/// An open by name looked at the names of an open file in the middle of a rename, took it for replaced by another program, and the next
-/// `fsync` of the program that wrote to it failed.
+/// An open by name looked at the names of an open file in the middle of a rename, took it for
+/// replaced by another program, and the next `fsync` of the program that wrote to it failed.
 #[test]
 fn a_log_that_is_rotated_and_read_is_never_lost() {
     if !can_mount() {
@@ -47,7 +47,11 @@ fn a_log_that_is_rotated_and_read_is_never_lost() {
         }
     };
     beside(&[&rotate, &read, &write], || {
-        let mut held = File::options().append(true).open(host.plain()).or_else(|_| File::options().append(true).open(&rotated)).unwrap();
+        let mut held = File::options()
+            .append(true)
+            .open(host.plain())
+            .or_else(|_| File::options().append(true).open(&rotated))
+            .unwrap();
         for n in 0..300 {
             held.write_all(b"W").unwrap();
             held.sync_all().unwrap_or_else(|error| panic!("fsync number {n}: {error}"));
@@ -88,8 +92,8 @@ fn a_removed_file_is_written_beside_readers_of_its_name() {
     mount.unmount();
 }
 
-/// An open came by a node of which a rename had just taken the name, and failed with ENOENT although there was a file of that name at any
-/// time.
+/// An open came by a node of which a rename had just taken the name, and failed with ENOENT
+/// although there was a file of that name at any time.
 #[test]
 fn a_file_that_is_renamed_over_never_seems_gone() {
     if !can_mount() {
@@ -113,8 +117,9 @@ fn a_file_that_is_renamed_over_never_seems_gone() {
     mount.unmount();
 }
 
-/// The kernel let go of a name's old inode, which was taken for one that it had dropped: the file's node was retired, and the time that the
-/// kernel sent for it later failed, which `syncfs` of somebody else reported.
+/// The kernel let go of a name's old inode, which was taken for one that it had dropped: the file's
+/// node was retired, and the time that the kernel sent for it later failed, which `syncfs` of
+/// somebody else reported.
 #[test]
 fn syncfs_succeeds_after_files_were_saved_by_rename() {
     if !can_mount() {
@@ -141,8 +146,9 @@ fn syncfs_succeeds_after_files_were_saved_by_rename() {
     mount.unmount();
 }
 
-/// A program read a file that another one truncated and wrote anew: between the daemon's answer to the truncation and the moment at which the
-/// kernel noted it, the kernel filled with zeros what the daemon no longer had, and the reader got them.
+/// A program read a file that another one truncated and wrote anew: between the daemon's answer to
+/// the truncation and the moment at which the kernel noted it, the kernel filled with zeros what
+/// the daemon no longer had, and the reader got them.
 #[test]
 fn a_reader_beside_truncations_gets_no_zeros() {
     if !can_mount() {
@@ -159,7 +165,11 @@ fn a_reader_beside_truncations_gets_no_zeros() {
     };
     let read = || {
         let at = |bytes: Vec<u8>| bytes.iter().position(|byte| *byte == 0);
-        assert_eq!(fs::read(host.plain()).ok().and_then(at), None, "a zero that nobody has written");
+        assert_eq!(
+            fs::read(host.plain()).ok().and_then(at),
+            None,
+            "a zero that nobody has written"
+        );
     };
     beside(&[&read, &read], || (0..300).for_each(|_| write()));
     mount.unmount();

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// Length of a record that is appended, and a divisor of every version's length: no record crosses a page.
+/// Length of a record that is appended, and a divisor of every version's length: no record crosses
+/// a page.
 const RECORD: usize = 64;
 
 /// Sizes of the versions, around the ends of the small form, of a page, and of a chunk.
@@ -32,13 +33,14 @@ fn record() -> [u8; RECORD] {
 /// What may be read: one version, whole, with whole records behind it.
 fn is_possible(contents: &[u8], versions: &[Vec<u8>]) -> bool {
     versions.iter().any(|version| {
-        contents
-            .strip_prefix(&version[..])
-            .is_some_and(|appended| appended.len() % RECORD == 0 && appended.chunks(RECORD).all(|part| part == record()))
+        contents.strip_prefix(&version[..]).is_some_and(|appended| {
+            appended.len() % RECORD == 0 && appended.chunks(RECORD).all(|part| part == record())
+        })
     })
 }
 
-/// Reads a file through a mapping. A page that cannot be read makes `write` fail with EFAULT, where a look at it would end the process.
+/// Reads a file through a mapping. A page that cannot be read makes `write` fail with EFAULT, where
+/// a look at it would end the process.
 fn read_mapped(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let len = file.metadata()?.len() as usize;
@@ -46,7 +48,8 @@ fn read_mapped(path: &Path) -> io::Result<Vec<u8>> {
         return Ok(Vec::new());
     }
     let copy = rustix::fs::memfd_create("copy", rustix::fs::MemfdFlags::CLOEXEC)?;
-    // SAFETY: the mapping is handed to the kernel alone, which checks each page of it, and is taken down below.
+    // SAFETY: the mapping is handed to the kernel alone, which checks each page of it, and is taken
+    // down below.
     unsafe {
         let (protection, flags) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED);
         let at = rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, &file, 0)?;
@@ -55,7 +58,11 @@ fn read_mapped(path: &Path) -> io::Result<Vec<u8>> {
             if written == len {
                 break Ok(());
             }
-            match libc::write(std::os::fd::AsRawFd::as_raw_fd(&copy), at.cast::<u8>().add(written).cast(), len - written) {
+            match libc::write(
+                std::os::fd::AsRawFd::as_raw_fd(&copy),
+                at.cast::<u8>().add(written).cast(),
+                len - written,
+            ) {
                 ..=0 => break Err(io::Error::last_os_error()),
                 done => written += done as usize,
             }
@@ -126,7 +133,11 @@ fn run(init: &[&str], options: &[&str], seed: u64, steps: usize) {
                     let mut dice = Dice(seed * 31 + program + 1);
                     let (mut read, mut refused, mut appended) = (0, 0, 0);
                     while !over.load(Ordering::Acquire) {
-                        let path = if dice.roll(4) == 0 { host.scratch.point().join("f (1)") } else { host.plain() };
+                        let path = if dice.roll(4) == 0 {
+                            host.scratch.point().join("f (1)")
+                        } else {
+                            host.plain()
+                        };
                         let outcome = match dice.roll(5) {
                             0 => fs::read(&path),
                             1 => read_by(&path, 1 + dice.roll(9000)),
@@ -139,7 +150,11 @@ fn run(init: &[&str], options: &[&str], seed: u64, steps: usize) {
                         };
                         match outcome {
                             Ok(contents) => {
-                                assert!(is_possible(&contents, versions), "seed {seed}: {} bytes that are no version", contents.len());
+                                assert!(
+                                    is_possible(&contents, versions),
+                                    "seed {seed}: {} bytes that are no version",
+                                    contents.len()
+                                );
                                 read += 1;
                             }
                             Err(_) => refused += 1,
@@ -160,13 +175,19 @@ fn run(init: &[&str], options: &[&str], seed: u64, steps: usize) {
             (read, refused, appended) = (read + r, refused + f, appended + a);
         }
     });
-    println!("seed {seed}, {init:?} {options:?}: {read} reads and appends, {appended} appends, {refused} refused");
+    println!(
+        "seed {seed}, {init:?} {options:?}: {read} reads and appends, {appended} appends, {refused} refused"
+    );
     assert!(read > 20, "seed {seed}: nothing could be read");
     // What is stored now is one version with the programs' own records, or cannot be read.
     mount.unmount();
     let output = host.scratch.kithfs("cat").arg(host.scratch.vault()).arg("f").output().unwrap();
     if output.status.success() {
-        assert!(is_possible(&output.stdout, &versions), "seed {seed}: {} sealed bytes that are no version", output.stdout.len());
+        assert!(
+            is_possible(&output.stdout, &versions),
+            "seed {seed}: {} sealed bytes that are no version",
+            output.stdout.len()
+        );
     }
     // The daemon holds nothing back that a whole version would not mend.
     host.replace(&whole[3]);
@@ -183,9 +204,16 @@ fn programs_read_whole_versions_from_a_hostile_store() {
     if !can_mount() {
         return;
     }
-    let base = std::env::var("KITHFS_HOSTILE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    for (n, (init, options)) in
-        [(&[][..], &[][..]), (&["--signed"], &[]), (&[], &["--read-only"]), (&["--cipher", "chacha"], &[])].into_iter().enumerate()
+    let base =
+        std::env::var("KITHFS_HOSTILE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    for (n, (init, options)) in [
+        (&[][..], &[][..]),
+        (&["--signed"], &[]),
+        (&[], &["--read-only"]),
+        (&["--cipher", "chacha"], &[]),
+    ]
+    .into_iter()
+    .enumerate()
     {
         run(init, options, base + n as u64, steps());
     }

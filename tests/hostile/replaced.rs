@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// The table of open files did not look whether the name still led to the open file: bytes that another program appended and flushed went
-/// into an inode without a name, and nobody was told.
+/// The table of open files did not look whether the name still led to the open file: bytes that
+/// another program appended and flushed went into an inode without a name, and nobody was told.
 #[test]
 fn an_append_after_a_replacement_reaches_the_new_file() {
     if !can_mount() {
@@ -26,12 +26,16 @@ fn an_append_after_a_replacement_reaches_the_new_file() {
             drop(held);
             append(&host.plain(), b"more\n").unwrap();
             mount.unmount();
-            assert!(host.cat() == [&expected[..], b"more\n"].concat(), "writable: {writable}, in place: {in_place}");
+            assert!(
+                host.cat() == [&expected[..], b"more\n"].concat(),
+                "writable: {writable}, in place: {in_place}"
+            );
         }
     }
 }
 
-/// What a program had written through a descriptor from before the replacement was acknowledged and dropped with the inode.
+/// What a program had written through a descriptor from before the replacement was acknowledged and
+/// dropped with the inode.
 #[test]
 fn fsync_of_a_replaced_or_removed_file_fails() {
     if !can_mount() {
@@ -82,7 +86,10 @@ fn fsync_of_a_truncated_replaced_file_fails() {
         }
         let held = File::options().read(true).write(true).open(host.plain()).unwrap();
         host.replace(&old_stored);
-        held.set_len(0).and_then(|()| held.write_all_at(b"anew", 0)).and_then(|()| held.sync_all()).unwrap_err();
+        held.set_len(0)
+            .and_then(|()| held.write_all_at(b"anew", 0))
+            .and_then(|()| held.sync_all())
+            .unwrap_err();
         drop(held);
         assert!(fs::read(host.plain()).unwrap() == old, "made here: {made_here}");
         mount.unmount();
@@ -90,7 +97,8 @@ fn fsync_of_a_truncated_replaced_file_fails() {
     }
 }
 
-/// Syncthing renames the local file to a conflict copy when another one arrives. What a program writes through its descriptor is kept there.
+/// Syncthing renames the local file to a conflict copy when another one arrives. What a program
+/// writes through its descriptor is kept there.
 #[test]
 fn writes_follow_a_file_that_was_renamed_in_the_store() {
     if !can_mount() {
@@ -101,7 +109,11 @@ fn writes_follow_a_file_that_was_renamed_in_the_store() {
     let mount = host.mount(&[]);
     let held = File::options().read(true).write(true).open(host.plain()).unwrap();
     let name = host.stored.file_name().unwrap().to_str().unwrap();
-    fs::rename(&host.stored, host.stored.with_file_name(format!("{name}.sync-conflict-20260101-120000-ABCDEFG"))).unwrap();
+    fs::rename(
+        &host.stored,
+        host.stored.with_file_name(format!("{name}.sync-conflict-20260101-120000-ABCDEFG")),
+    )
+    .unwrap();
     host.replace(&old_stored);
     held.write_all_at(b"written after", 100).unwrap();
     held.sync_all().unwrap();
@@ -111,12 +123,17 @@ fn writes_follow_a_file_that_was_renamed_in_the_store() {
     let mut expected = new;
     expected[100..113].copy_from_slice(b"written after");
     let mount = host.mount(&[]);
-    let copy = fs::read_dir(host.scratch.point()).unwrap().map(|entry| entry.unwrap().path()).find(|path| *path != host.plain()).unwrap();
+    let copy = fs::read_dir(host.scratch.point())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| *path != host.plain())
+        .unwrap();
     assert!(fs::read(&copy).unwrap() == expected);
     mount.unmount();
 }
 
-/// Where another program writes to that copy by its new name, the descriptor from before is refused; nothing is mixed or dropped silently.
+/// Where another program writes to that copy by its new name, the descriptor from before is
+/// refused; nothing is mixed or dropped silently.
 #[test]
 fn a_conflict_copy_that_was_written_refuses_old_writers() {
     if !can_mount() {
@@ -139,8 +156,9 @@ fn a_conflict_copy_that_was_written_refuses_old_writers() {
     assert!(host.cat() == old);
 }
 
-/// Syncthing moves the old version into a directory that is none of the vault's. What was written through a descriptor went there, and was
-/// acknowledged; of a file that was made in the mount it was also acknowledged where the tool had moved it out of the vault.
+/// Syncthing moves the old version into a directory that is none of the vault's. What was written
+/// through a descriptor went there, and was acknowledged; of a file that was made in the mount it
+/// was also acknowledged where the tool had moved it out of the vault.
 #[test]
 fn fsync_of_a_file_that_left_the_vault_fails() {
     if !can_mount() {
@@ -156,7 +174,11 @@ fn fsync_of_a_file_that_left_the_vault_fails() {
                 fs::write(host.plain(), &new).unwrap();
             }
             let held = File::options().read(true).write(true).open(host.plain()).unwrap();
-            let versions = if inside { host.scratch.vault().join(".stversions") } else { host.scratch.path().join("versions") };
+            let versions = if inside {
+                host.scratch.vault().join(".stversions")
+            } else {
+                host.scratch.path().join("versions")
+            };
             fs::create_dir(&versions).unwrap();
             fs::rename(&host.stored, versions.join("f~20260101-120000")).unwrap();
             host.replace(&old_stored);
@@ -169,7 +191,8 @@ fn fsync_of_a_file_that_left_the_vault_fails() {
     }
 }
 
-/// A hard link that nobody has looked up is replaced after the other name was removed: the file has no name any more, and not by a program.
+/// A hard link that nobody has looked up is replaced after the other name was removed: the file has
+/// no name any more, and not by a program.
 #[test]
 fn fsync_of_a_file_whose_last_link_was_replaced_fails() {
     if !can_mount() {
@@ -179,10 +202,14 @@ fn fsync_of_a_file_whose_last_link_was_replaced_fails() {
     let other = host.keep();
     let mount = host.mount(&[]);
     let (first, second) = (host.scratch.point().join("first"), host.scratch.point().join("second"));
-    let before: Vec<PathBuf> = fs::read_dir(host.scratch.vault()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let before: Vec<PathBuf> =
+        fs::read_dir(host.scratch.vault()).unwrap().map(|entry| entry.unwrap().path()).collect();
     fs::write(&second, pattern(20_000, 2)).unwrap();
     let entries = fs::read_dir(host.scratch.vault()).unwrap().map(|entry| entry.unwrap().path());
-    let stored = entries.into_iter().find(|path| !before.contains(path) && !path.to_str().unwrap().contains('+')).unwrap();
+    let stored = entries
+        .into_iter()
+        .find(|path| !before.contains(path) && !path.to_str().unwrap().contains('+'))
+        .unwrap();
     fs::hard_link(&second, &first).unwrap();
     mount.unmount();
     let mount = host.mount(&[]);
@@ -197,8 +224,9 @@ fn fsync_of_a_file_whose_last_link_was_replaced_fails() {
     mount.unmount();
 }
 
-/// A sync tool replaces, moves away or removes a whole directory. What a program appended by the name of a file in it went to the old one,
-/// and was acknowledged, as long as the kernel knew the name.
+/// A sync tool replaces, moves away or removes a whole directory. What a program appended by the
+/// name of a file in it went to the old one, and was acknowledged, as long as the kernel knew the
+/// name.
 #[test]
 fn no_append_goes_into_a_replaced_directory() {
     if !can_mount() {
@@ -230,7 +258,9 @@ fn no_append_goes_into_a_replaced_directory() {
         drop(held);
         mount.unmount();
         if replaced {
-            let contents = expect_code(host.scratch.kithfs("cat").arg(host.scratch.vault()).arg("d/e/f"), 0).stdout;
+            let contents =
+                expect_code(host.scratch.kithfs("cat").arg(host.scratch.vault()).arg("d/e/f"), 0)
+                    .stdout;
             assert!(contents == [&pattern(23_893, 1)[..], b"line\n"].concat());
         }
     }
@@ -255,7 +285,8 @@ fn a_file_that_a_program_removed_can_still_be_written() {
     mount.unmount();
 }
 
-/// A sync tool may deliver the very bytes that are there already, as a new file. Its name no longer leads to the file that is open.
+/// A sync tool may deliver the very bytes that are there already, as a new file. Its name no longer
+/// leads to the file that is open.
 #[test]
 fn an_append_after_an_echo_reaches_the_new_file() {
     if !can_mount() {

@@ -1,8 +1,10 @@
-//! The host puts another version of a file, or another length, beneath a mount that has seen the first one.
+//! The host puts another version of a file, or another length, beneath a mount that has seen the
+//! first one.
 
 use super::*;
 
-const SIZES: [(usize, usize); 4] = [(3_893, 23_893), (23_893, 3_893), (300_000, 40_000), (5_000, 5_000)];
+const SIZES: [(usize, usize); 4] =
+    [(3_893, 23_893), (23_893, 3_893), (300_000, 40_000), (5_000, 5_000)];
 
 /// Each variant of a vault and a mount for which the kernel caches.
 fn variants() -> impl Iterator<Item = (&'static [&'static str], &'static [&'static str])> {
@@ -18,8 +20,9 @@ fn assert_whole(read: io::Result<Vec<u8>>, versions: [&[u8]; 2]) {
     }
 }
 
-/// The kernel keeps the first size that it was told of a node. The daemon compared the header's size with the ciphertext's length at the
-/// open only, so old bytes came with the tail of the newer version behind them.
+/// The kernel keeps the first size that it was told of a node. The daemon compared the header's
+/// size with the ciphertext's length at the open only, so old bytes came with the tail of the newer
+/// version behind them.
 #[test]
 fn an_older_version_in_place_is_read_whole() {
     if !can_mount() {
@@ -34,7 +37,10 @@ fn an_older_version_in_place_is_read_whole() {
             host.overwrite(&old_stored);
             for _ in 0..2 {
                 // The kernel looks the name up once more, so that a program notices nothing.
-                assert!(fs::read(host.plain()).unwrap() == old, "{old_len} after {new_len}, {options:?}");
+                assert!(
+                    fs::read(host.plain()).unwrap() == old,
+                    "{old_len} after {new_len}, {options:?}"
+                );
                 assert_eq!(fs::metadata(host.plain()).unwrap().len(), old_len as u64);
             }
             mount.unmount();
@@ -42,7 +48,8 @@ fn an_older_version_in_place_is_read_whole() {
     }
 }
 
-/// An append after such a change sealed a mixture of two versions, with zeros in between, and fsck reported no fault.
+/// An append after such a change sealed a mixture of two versions, with zeros in between, and fsck
+/// reported no fault.
 #[test]
 fn an_append_after_a_change_in_place_seals_no_mixture() {
     if !can_mount() {
@@ -63,8 +70,9 @@ fn an_append_after_a_change_in_place_seals_no_mixture() {
     }
 }
 
-/// The ciphertext was longer, or shorter, when a program asked for the attributes, and was put right before the open: the file was read
-/// with zeros behind its end, and an append went into its middle.
+/// The ciphertext was longer, or shorter, when a program asked for the attributes, and was put
+/// right before the open: the file was read with zeros behind its end, and an append went into its
+/// middle.
 #[test]
 fn a_length_that_was_wrong_at_stat_is_not_believed_at_open() {
     if !can_mount() {
@@ -75,7 +83,11 @@ fn a_length_that_was_wrong_at_stat_is_not_believed_at_open() {
         let host = Host::new(&[], &contents);
         let right = host.keep();
         let mount = host.mount(&[]);
-        let wrong = if lengthen { [&right[..], &pattern(50_000, 3)].concat() } else { right[..20_000].to_vec() };
+        let wrong = if lengthen {
+            [&right[..], &pattern(50_000, 3)].concat()
+        } else {
+            right[..20_000].to_vec()
+        };
         host.overwrite(&wrong);
         fs::metadata(host.plain()).unwrap();
         host.overwrite(&right);
@@ -86,7 +98,8 @@ fn a_length_that_was_wrong_at_stat_is_not_believed_at_open() {
     }
 }
 
-/// A node was renewed for the name that was opened, and its other names still led to the old one with the old size.
+/// A node was renewed for the name that was opened, and its other names still led to the old one
+/// with the old size.
 #[test]
 fn a_second_name_sees_one_version_too() {
     if !can_mount() {
@@ -95,10 +108,13 @@ fn a_second_name_sees_one_version_too() {
     let (old, new) = (pattern(3_893, 1), pattern(23_893, 2));
     let (host, old_stored, _) = Host::keep_both(&old, &new, &[]);
     // The host makes a conflict copy that is a hard link, and a program makes a hard link.
-    let copy = host.stored.with_file_name(format!("{} (1)", host.stored.file_name().unwrap().to_str().unwrap()));
+    let copy = host
+        .stored
+        .with_file_name(format!("{} (1)", host.stored.file_name().unwrap().to_str().unwrap()));
     fs::hard_link(&host.stored, &copy).unwrap();
     let mount = host.mount(&[]);
-    let names: Vec<PathBuf> = fs::read_dir(host.scratch.point()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let names: Vec<PathBuf> =
+        fs::read_dir(host.scratch.point()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(names.len(), 2);
     let linked = host.scratch.point().join("linked");
     fs::hard_link(host.plain(), &linked).unwrap();
@@ -128,7 +144,8 @@ fn a_descriptor_of_a_path_opens_no_mixture() {
     let (host, old_stored, new_stored) = Host::keep_both(&old, &new, &[]);
     let mount = host.mount(&[]);
     assert!(fs::read(host.plain()).unwrap() == new);
-    let path = rustix::fs::open(host.plain(), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+    let path = rustix::fs::open(host.plain(), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty())
+        .unwrap();
     let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", path.as_raw_fd()));
     assert!(fs::read(&by_descriptor).unwrap() == new);
     host.overwrite(&old_stored);
@@ -155,10 +172,15 @@ fn an_open_and_a_mapped_file_keep_their_version() {
         let (host, old_stored, _) = Host::keep_both(&old, &new, &[]);
         let mount = host.mount(&[]);
         let held = File::open(host.plain()).unwrap();
-        // SAFETY: a private mapping for reading, of which every page is in the page cache before the store changes.
+        // SAFETY: a private mapping for reading, of which every page is in the page cache before
+        // the store changes.
         let mapping = unsafe {
-            let (protection, flags) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::POPULATE);
-            let at = rustix::mm::mmap(std::ptr::null_mut(), new.len(), protection, flags, &held, 0).unwrap();
+            let (protection, flags) = (
+                rustix::mm::ProtFlags::READ,
+                rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::POPULATE,
+            );
+            let at = rustix::mm::mmap(std::ptr::null_mut(), new.len(), protection, flags, &held, 0)
+                .unwrap();
             std::slice::from_raw_parts(at.cast::<u8>(), new.len())
         };
         assert!(mapping == new);
@@ -194,8 +216,14 @@ fn a_truncation_after_a_change_in_place_cuts_one_version() {
         assert!(fs::read(host.plain()).unwrap() == new);
         host.overwrite(&old_stored);
         let path = std::ffi::CString::new(host.plain().to_str().unwrap()).unwrap();
-        // SAFETY: a string that ends with a zero. The call truncates by path, without an open before it.
-        assert_eq!(unsafe { libc::truncate(path.as_ptr(), len as libc::off_t) }, 0, "{}", io::Error::last_os_error());
+        // SAFETY: a string that ends with a zero. The call truncates by path, without an open
+        // before it.
+        assert_eq!(
+            unsafe { libc::truncate(path.as_ptr(), len as libc::off_t) },
+            0,
+            "{}",
+            io::Error::last_os_error()
+        );
         let mut expected = old.clone();
         expected.resize(len, 0);
         assert!(fs::read(host.plain()).unwrap() == expected, "{len}");

@@ -37,7 +37,8 @@ fn suid_and_sgid_go_where_linux_clears_them() {
 }
 
 fn suid_and_sgid(posix: Posix) {
-    // sgid without execution by the group stayed when somebody outside the group wrote: the protocol leaves it alone, Linux does not.
+    // sgid without execution by the group stayed when somebody outside the group wrote: the
+    // protocol leaves it alone, Linux does not.
     let each = |act: &str| {
         posix.same_as_below(&format!(
             "rm -rf s; for mode in 4777 2777 6777 2666 6666 2767 6676; do
@@ -73,11 +74,13 @@ fn suid_and_sgid(posix: Posix) {
 }
 
 /// Prints everything about ACLs below the directory `t`.
-const SHOW: &str = "find t ! -type l | sort | xargs getfacl -n -p; find t -printf '%p %m\\n' | sort";
+const SHOW: &str =
+    "find t ! -type l | sort | xargs getfacl -n -p; find t -printf '%p %m\\n' | sort";
 
 #[test]
 fn acls_are_kept_enforced_and_handed_down() {
-    // They were refused, so that `cp -p`, rsync -A and a default ACL for a team's directory did not work.
+    // They were refused, so that `cp -p`, rsync -A and a default ACL for a team's directory did not
+    // work.
     Posix::both().for_each(acls);
 }
 

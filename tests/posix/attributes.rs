@@ -4,14 +4,23 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags, lgetxattr, lsetxattr, utimensat};
+use rustix::fs::{
+    AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags, lgetxattr, lsetxattr,
+    utimensat,
+};
 use rustix::io::Errno;
 
 use super::Posix;
 
 fn set(path: &std::path::Path, atime: (i64, i64), mtime: (i64, i64)) {
     let spec = |(tv_sec, tv_nsec)| Timespec { tv_sec, tv_nsec };
-    utimensat(CWD, path, &Timestamps { last_access: spec(atime), last_modification: spec(mtime) }, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    utimensat(
+        CWD,
+        path,
+        &Timestamps { last_access: spec(atime), last_modification: spec(mtime) },
+        AtFlags::SYMLINK_NOFOLLOW,
+    )
+    .unwrap();
 }
 
 #[test]
@@ -20,7 +29,8 @@ fn times_to_the_nanosecond_from_before_1970_to_after_2038() {
     std::os::unix::fs::symlink("nowhere", posix.at("link")).unwrap();
     fs::create_dir(posix.at("dir")).unwrap();
     File::create(posix.at("file")).unwrap();
-    let times = [(-2_000_000_000, 1), (-1, 999_999_999), (-1, 0), (0, 0), (0, 1), (1 << 32, 123_456_789)];
+    let times =
+        [(-2_000_000_000, 1), (-1, 999_999_999), (-1, 0), (0, 0), (0, 1), (1 << 32, 123_456_789)];
     for (i, time) in times.into_iter().enumerate() {
         for name in ["file", "dir", "link"] {
             let path = posix.at(name);
@@ -45,7 +55,8 @@ fn times_to_the_nanosecond_from_before_1970_to_after_2038() {
 
 #[test]
 fn times_beyond_what_the_store_can_hold_are_cut_as_it_cuts_them() {
-    // The time i64::MIN took a thread of the daemon with it, and with each further one another thread, until the mount hung.
+    // The time i64::MIN took a thread of the daemon with it, and with each further one another
+    // thread, until the mount hung.
     let Some(mut posix) = Posix::new() else { return };
     // Not with nanoseconds: see docs/conformance.md.
     let times = [("least", i64::MIN), ("low", i64::MIN + 1), ("most", i64::MAX)];
@@ -56,12 +67,24 @@ fn times_beyond_what_the_store_can_hold_are_cut_as_it_cuts_them() {
             drop(open);
         }
     }
-    // The kernel has no means to be told what the store can hold, and shows what was set for as long as it remembers it.
+    // The kernel has no means to be told what the store can hold, and shows what was set for as
+    // long as it remembers it.
     posix.remount();
     for (name, _) in times {
-        let (here, below) = (fs::metadata(posix.at(name)).unwrap(), fs::metadata(posix.below().join(name)).unwrap());
-        assert_eq!((here.mtime(), here.mtime_nsec()), (below.mtime(), below.mtime_nsec()), "{name}");
-        assert_eq!((here.atime(), here.atime_nsec()), (below.atime(), below.atime_nsec()), "{name}");
+        let (here, below) = (
+            fs::metadata(posix.at(name)).unwrap(),
+            fs::metadata(posix.below().join(name)).unwrap(),
+        );
+        assert_eq!(
+            (here.mtime(), here.mtime_nsec()),
+            (below.mtime(), below.mtime_nsec()),
+            "{name}"
+        );
+        assert_eq!(
+            (here.atime(), here.atime_nsec()),
+            (below.atime(), below.atime_nsec()),
+            "{name}"
+        );
     }
     posix.finish();
 }
@@ -69,7 +92,8 @@ fn times_beyond_what_the_store_can_hold_are_cut_as_it_cuts_them() {
 #[test]
 fn nobody_sees_a_time_change_that_he_did_not_make() {
     let Some(mut posix) = Posix::new() else { return };
-    // A deferred commit, the last close and a remount write to the store after the time that the program set.
+    // A deferred commit, the last close and a remount write to the store after the time that the
+    // program set.
     posix.shell("head -c 3000000 /dev/urandom > f; echo small > s; touch -d '2001-02-03 04:05:06.7' f s; stat -c '%y' f s > ../times");
     posix.shell("cat f s > /dev/null; stat -c '%y' f s | diff ../times -; sync -f .; stat -c '%y' f s | diff ../times -");
     posix.shell("exec 3>>f; head -c 5000 /dev/zero >&3; touch -d '2001-02-03 04:05:06.7' f; exec 3>&-; stat -c '%y' f s | diff ../times -; stat -c '%z %i' f s > ../ctimes");
@@ -88,35 +112,52 @@ fn extended_attributes_of_every_namespace_and_kind_of_file() {
          code setfattr -h -n user.l -v x l; code setfattr -n user.p -v x p; code setfattr -n other.x -v x f; code setfattr -x user.none f
          setfattr -n user.empty f";
     posix.same_as_below(script);
-    let show =
-        "chmod 755 .; chmod 644 f; for o in f d l p; do getfattr -h -d -m - $o 2>&1 | sort; done; as 1234 1234 getfattr -d -m - f | sort";
+    let show = "chmod 755 .; chmod 644 f; for o in f d l p; do getfattr -h -d -m - $o 2>&1 | sort; done; as 1234 1234 getfattr -d -m - f | sort";
     let shown = posix.same_as_below(show);
-    assert!(shown.contains("trusted.l") && shown.contains("trusted.p") && shown.contains("security.c"), "{shown}");
+    assert!(
+        shown.contains("trusted.l") && shown.contains("trusted.p") && shown.contains("security.c"),
+        "{shown}"
+    );
     posix.remount();
     assert_eq!(posix.same_as_below(show), shown);
 
     // Limits.
     let (file, value) = (posix.at("f"), vec![7; 70_000]);
     assert_eq!(lsetxattr(&file, "user.huge", &value, XattrFlags::empty()), Err(Errno::TOOBIG));
-    assert_eq!(lsetxattr(&file, "user.large", &value[..65_536], XattrFlags::empty()), Ok(()), "as long as the kernel lets through");
+    assert_eq!(
+        lsetxattr(&file, "user.large", &value[..65_536], XattrFlags::empty()),
+        Ok(()),
+        "as long as the kernel lets through"
+    );
     let mut read = vec![0; 65_536];
     assert_eq!(lgetxattr(&file, "user.large", &mut read), Ok(65_536));
     assert_eq!(read, value[..65_536]);
-    assert_eq!(lsetxattr(&file, format!("user.{}", "n".repeat(250)), &value[..3], XattrFlags::empty()), Ok(()));
-    assert_eq!(lsetxattr(&file, format!("user.{}", "n".repeat(251)), &value[..3], XattrFlags::empty()), Err(Errno::RANGE));
+    assert_eq!(
+        lsetxattr(&file, format!("user.{}", "n".repeat(250)), &value[..3], XattrFlags::empty()),
+        Ok(())
+    );
+    assert_eq!(
+        lsetxattr(&file, format!("user.{}", "n".repeat(251)), &value[..3], XattrFlags::empty()),
+        Err(Errno::RANGE)
+    );
     assert_eq!(lsetxattr(&file, "user.a", b"x", XattrFlags::CREATE), Err(Errno::EXIST));
     assert_eq!(lsetxattr(&file, "user.z", b"x", XattrFlags::REPLACE), Err(Errno::NODATA));
     let mut none = [0; 8];
     assert_eq!(lgetxattr(&file, "user.a", &mut none), Ok(1));
     assert_eq!(lgetxattr(&file, "user.none", &mut none), Err(Errno::NODATA));
-    // `ls -l` asked for the label of every file, a request each. Told that there are none, it asks once.
+    // `ls -l` asked for the label of every file, a request each. Told that there are none, it asks
+    // once.
     let label = "security.selinux";
     if fs::read_dir("/sys/fs/selinux").is_ok_and(|mut entries| entries.next().is_some()) {
         eprintln!("skipped: labels, which this kernel answers itself");
     } else {
         assert_eq!(lgetxattr(&file, label, &mut none), Err(Errno::OPNOTSUPP));
         lsetxattr(&file, label, b"a_t", XattrFlags::empty()).unwrap();
-        assert_eq!((lgetxattr(&file, label, &mut none), &none[..3]), (Ok(3), &b"a_t"[..]), "one that was set is kept");
+        assert_eq!(
+            (lgetxattr(&file, label, &mut none), &none[..3]),
+            (Ok(3), &b"a_t"[..]),
+            "one that was set is kept"
+        );
         rustix::fs::lremovexattr(&file, label).unwrap();
         assert_eq!(lgetxattr(&file, label, &mut none), Err(Errno::OPNOTSUPP));
     }
@@ -153,10 +194,12 @@ fn file_capabilities_survive_a_copy_and_end_with_a_change_of_the_contents() {
 
 #[test]
 fn reading_leaves_access_times_alone_where_it_is_asked_to() {
-    // The option reached the kernel alone, which leaves the times of a FUSE filesystem to the daemon: each read of a file changed them.
+    // The option reached the kernel alone, which leaves the times of a FUSE filesystem to the
+    // daemon: each read of a file changed them.
     let Some(mut posix) = Posix::new() else { return };
     let age = "echo x > f; touch -a -d @1000000000 f";
-    let reread = "cat f > /dev/null; test $(stat -c %X f) -gt 1000000000 && echo changed || echo kept";
+    let reread =
+        "cat f > /dev/null; test $(stat -c %X f) -gt 1000000000 && echo changed || echo kept";
     posix.same_as_below(&format!("{age}; {reread}"));
     posix.mount.take().unwrap().unmount();
     posix.mount = Some(posix.scratch.mount(&["-o", "allow_other,noatime"]));
@@ -170,8 +213,9 @@ fn reading_leaves_access_times_alone_where_it_is_asked_to() {
 
 #[test]
 fn no_time_changes_that_no_program_has_changed() {
-    // The time of a new file was moved by the daemon when it was committed: seen as soon as the kernel had forgotten the file. An empty
-    // file always had another one then, and on kernels whose clock has no finer times than its ticks every new file that was written to.
+    // The time of a new file was moved by the daemon when it was committed: seen as soon as the
+    // kernel had forgotten the file. An empty file always had another one then, and on kernels
+    // whose clock has no finer times than its ticks every new file that was written to.
     let Some(mut posix) = Posix::new() else { return };
     let write = |name: &str, parts: &[&[u8]]| {
         for (i, part) in parts.iter().enumerate() {
@@ -203,8 +247,12 @@ fn no_time_changes_that_no_program_has_changed() {
     drop(held);
     let times = |posix: &Posix| {
         let entries = fs::read_dir(posix.scratch.point()).unwrap().map(|entry| entry.unwrap());
-        let time = |path: &std::path::Path| fs::symlink_metadata(path).map(|stat| (stat.mtime(), stat.mtime_nsec())).unwrap();
-        entries.map(|entry| (entry.file_name(), time(&entry.path()))).collect::<std::collections::BTreeMap<_, _>>()
+        let time = |path: &std::path::Path| {
+            fs::symlink_metadata(path).map(|stat| (stat.mtime(), stat.mtime_nsec())).unwrap()
+        };
+        entries
+            .map(|entry| (entry.file_name(), time(&entry.path())))
+            .collect::<std::collections::BTreeMap<_, _>>()
     };
     let before = times(&posix);
     posix.remount();

@@ -1,4 +1,5 @@
-//! Reading and writing in all the ways that there are: flags of open, mappings, vectors, locks, pipes, notifications.
+//! Reading and writing in all the ways that there are: flags of open, mappings, vectors, locks,
+//! pipes, notifications.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,7 +11,14 @@ use std::ptr;
 use super::{Posix, errno};
 
 fn open(posix: &Posix, name: &str, flags: i32) -> File {
-    File::options().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(posix.at(name)).unwrap()
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .custom_flags(flags)
+        .open(posix.at(name))
+        .unwrap()
 }
 
 /// A mapping, unmapped when it is dropped.
@@ -19,7 +27,16 @@ struct Map(*mut u8, usize);
 impl Map {
     fn new(file: &File, len: usize, kind: i32) -> Map {
         // SAFETY: a new mapping, whose address the kernel chooses.
-        let at = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, kind, file.as_raw_fd(), 0) };
+        let at = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                kind,
+                file.as_raw_fd(),
+                0,
+            )
+        };
         assert_ne!(at, libc::MAP_FAILED);
         Map(at.cast(), len)
     }
@@ -65,7 +82,15 @@ fn appends_of_several_processes_all_arrive_whole() {
 fn flags_of_open_mean_what_they_say() {
     let Some(posix) = Posix::new() else { return };
     open(&posix, "f", 0).write_all(b"0123456789").unwrap();
-    assert_eq!(File::options().write(true).create_new(true).open(posix.at("f")).unwrap_err().raw_os_error(), Some(libc::EEXIST));
+    assert_eq!(
+        File::options()
+            .write(true)
+            .create_new(true)
+            .open(posix.at("f"))
+            .unwrap_err()
+            .raw_os_error(),
+        Some(libc::EEXIST)
+    );
     for flags in [libc::O_SYNC, libc::O_DSYNC, libc::O_NOATIME, libc::O_NONBLOCK] {
         let file = open(&posix, "f", flags);
         file.write_all_at(b"x", 3).unwrap();
@@ -74,12 +99,22 @@ fn flags_of_open_mean_what_they_say() {
     File::create(posix.at("f")).unwrap();
     assert_eq!(fs::metadata(posix.at("f")).unwrap().len(), 0);
     assert_eq!(
-        File::options().read(true).custom_flags(libc::O_DIRECTORY).open(posix.at("f")).unwrap_err().raw_os_error(),
+        File::options()
+            .read(true)
+            .custom_flags(libc::O_DIRECTORY)
+            .open(posix.at("f"))
+            .unwrap_err()
+            .raw_os_error(),
         Some(libc::ENOTDIR)
     );
     std::os::unix::fs::symlink("f", posix.at("l")).unwrap();
     assert_eq!(
-        File::options().read(true).custom_flags(libc::O_NOFOLLOW).open(posix.at("l")).unwrap_err().raw_os_error(),
+        File::options()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(posix.at("l"))
+            .unwrap_err()
+            .raw_os_error(),
         Some(libc::ELOOP)
     );
     posix.finish();
@@ -91,14 +126,18 @@ fn direct_and_cached_access_see_each_other() {
     let (direct, cached) = (open(&posix, "f", libc::O_DIRECT), open(&posix, "f", 0));
     let layout = std::alloc::Layout::from_size_align(1 << 20, 4096).unwrap();
     // SAFETY: the buffer is of this layout, fully initialised, and freed below.
-    let buffer = unsafe { std::slice::from_raw_parts_mut(std::alloc::alloc_zeroed(layout), 1 << 20) };
+    let buffer =
+        unsafe { std::slice::from_raw_parts_mut(std::alloc::alloc_zeroed(layout), 1 << 20) };
     for round in 0..5u8 {
         buffer.fill(round + 1);
         direct.write_all_at(buffer, 0).unwrap();
         cached.write_all_at(&[100 + round; 5000], 300_000).unwrap();
         let mut read = vec![0; 1 << 20];
         cached.read_exact_at(&mut read, 0).unwrap();
-        assert!(read[..300_000].iter().all(|b| *b == round + 1) && read[305_000..].iter().all(|b| *b == round + 1));
+        assert!(
+            read[..300_000].iter().all(|b| *b == round + 1)
+                && read[305_000..].iter().all(|b| *b == round + 1)
+        );
         direct.read_exact_at(buffer, 0).unwrap();
         assert!(buffer == &read[..], "round {round}");
     }
@@ -114,7 +153,8 @@ fn mappings_and_calls_see_the_same_bytes() {
     const LEN: usize = 700_000;
     let file = open(&posix, "f", 0);
     file.write_all_at(&[1; LEN], 0).unwrap();
-    let (shared, private) = (Map::new(&file, LEN, libc::MAP_SHARED), Map::new(&file, LEN, libc::MAP_PRIVATE));
+    let (shared, private) =
+        (Map::new(&file, LEN, libc::MAP_SHARED), Map::new(&file, LEN, libc::MAP_PRIVATE));
     for at in (0..LEN).step_by(9973) {
         shared.put(at, 2);
         assert_eq!(private.get(at), 2);
@@ -152,7 +192,8 @@ fn vectors_flags_pipes_and_sendfile() {
         assert_eq!(libc::pwritev2(a.as_raw_fd(), write.as_ptr(), 2, 0, libc::RWF_DSYNC), 10_000);
         assert_eq!(libc::pwritev2(a.as_raw_fd(), write.as_ptr(), 2, 0, libc::RWF_APPEND), 10_000);
         assert_eq!(libc::preadv2(a.as_raw_fd(), into.as_ptr(), 1, 10_000, libc::RWF_HIPRI), 10_000);
-        // What is in the cache is given at once; what is not may be refused; FUSE has no such reads at all.
+        // What is in the cache is given at once; what is not may be refused; FUSE has no such reads
+        // at all.
         let at_once = libc::preadv2(a.as_raw_fd(), into.as_ptr(), 1, 0, libc::RWF_NOWAIT);
         assert!(at_once > 0 || matches!(errno(at_once as i64), libc::EAGAIN | libc::EOPNOTSUPP));
         assert_eq!(libc::preadv2(a.as_raw_fd(), into.as_ptr(), 1, 10_000, 0), 10_000);
@@ -172,7 +213,11 @@ fn vectors_flags_pipes_and_sendfile() {
     }
     drop((a, b));
     let (a, b) = (fs::read(posix.at("a")).unwrap(), fs::read(posix.at("b")).unwrap());
-    assert!(b[..20_000] == a[..] && b[30_000..] == a[100..4100] && b[20_000..30_000].iter().all(|b| *b == 0));
+    assert!(
+        b[..20_000] == a[..]
+            && b[30_000..] == a[100..4100]
+            && b[20_000..30_000].iter().all(|b| *b == 0)
+    );
     posix.finish();
 }
 
@@ -205,7 +250,9 @@ fn locks_of_all_three_kinds_exclude_each_other() {
     let file = open(&posix, "f", 0);
     let other = |expected: i32| {
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "contents::other_process_locks"]).env(LOCKED, format!("{expected} {}", posix.at("f").display()));
+        child
+            .args(["--exact", "contents::other_process_locks"])
+            .env(LOCKED, format!("{expected} {}", posix.at("f").display()));
         super::mounted::expect_code(&mut child, 0);
     };
     assert_eq!(process_lock(&file, libc::F_WRLCK), 0);
@@ -241,7 +288,12 @@ fn changes_are_notified() {
     // SAFETY: plain calls; the descriptor is closed at the end.
     let fd = unsafe { libc::inotify_init1(libc::IN_NONBLOCK) };
     let path = super::c(&posix.scratch.point());
-    let mask = libc::IN_CREATE | libc::IN_DELETE | libc::IN_MOVED_FROM | libc::IN_MOVED_TO | libc::IN_CLOSE_WRITE | libc::IN_MODIFY;
+    let mask = libc::IN_CREATE
+        | libc::IN_DELETE
+        | libc::IN_MOVED_FROM
+        | libc::IN_MOVED_TO
+        | libc::IN_CLOSE_WRITE
+        | libc::IN_MODIFY;
     // SAFETY: the path is NUL-terminated and lives through the call.
     assert!(unsafe { libc::inotify_add_watch(fd, path.as_ptr(), mask) } >= 0);
     posix.shell("echo x > a; mv a b; rm b; mkdir d");

@@ -11,11 +11,14 @@ use super::Posix;
 use super::mounted::shell;
 
 fn names(dir: &Path) -> BTreeSet<String> {
-    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
 }
 
-/// A listing may be kept once the directory was seen to be left alone for some seconds, for which nothing but time can be waited; then it
-/// is kept by being read.
+/// A listing may be kept once the directory was seen to be left alone for some seconds, for which
+/// nothing but time can be waited; then it is kept by being read.
 fn keep<const N: usize>(dirs: [&Path; N]) -> [BTreeSet<String>; N] {
     let (first, begun) = (dirs.map(names), Instant::now());
     while begun.elapsed() < Duration::from_secs(4) {
@@ -40,10 +43,15 @@ fn a_kept_listing_shows_what_is_there() {
     }
     assert!(keep([&streams, &changed, &store]).iter().all(|listed| *listed == made));
 
-    // Two streams, and the place where the first stands is removed: the second, which lists the directory anew meanwhile, may not make
-    // the first lose the rest.
-    let order: Vec<String> = fs::read_dir(&streams).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    let mut first = fs::read_dir(&streams).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    // Two streams, and the place where the first stands is removed: the second, which lists the
+    // directory anew meanwhile, may not make the first lose the rest.
+    let order: Vec<String> = fs::read_dir(&streams)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let mut first = fs::read_dir(&streams)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert!(first.by_ref().take(1000).eq(order[..1000].iter().cloned()));
     for name in &order[..2500] {
         fs::remove_file(streams.join(name)).unwrap();
@@ -75,15 +83,19 @@ fn a_kept_listing_shows_what_is_there() {
 
 #[test]
 fn a_kept_listing_does_not_hide_a_long_name_that_comes_later() {
-    // Story: a sync tool had brought the file with a long name empty, and filled it in place. Neither the directory nor what its names are
-    // read with had changed, so the kernel went on showing the hash in the place of the name.
+    // Story: a sync tool had brought the file with a long name empty, and filled it in place.
+    // Neither the directory nor what its names are read with had changed, so the kernel went on
+    // showing the hash in the place of the name.
     let Some(posix) = Posix::new() else { return };
     let dir = posix.at("dir");
     fs::create_dir(&dir).unwrap();
     let name = "long".repeat(50);
     File::create(dir.join(&name)).unwrap();
     let inode = fs::metadata(&dir).unwrap().ino();
-    let found = shell(&posix.scratch.vault(), &format!("find \"$PWD\" -path \"$(find \"$PWD\" -inum {inode})/+name-*\""));
+    let found = shell(
+        &posix.scratch.vault(),
+        &format!("find \"$PWD\" -path \"$(find \"$PWD\" -inum {inode})/+name-*\""),
+    );
     let sidecar = Path::new(found.trim_end());
     let sealed = fs::read(sidecar).unwrap();
     assert!(!sealed.is_empty());

@@ -11,7 +11,9 @@ use super::{Posix, c, errno};
 fn rename2(from: &std::path::Path, to: &std::path::Path, flags: u32) -> i32 {
     let (from, to) = (c(from), c(to));
     // SAFETY: both strings are NUL-terminated and live through the call.
-    errno(unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags) })
+    errno(unsafe {
+        libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags)
+    })
 }
 
 #[test]
@@ -59,13 +61,17 @@ fn hard_links_share_everything_across_handles_and_mounts() {
     posix.remount();
     assert_eq!((fs::metadata(&a).unwrap().nlink(), fs::metadata(&b).unwrap().ino()), (2, ino));
     assert_eq!(fs::read(&a).unwrap(), b"by the first name, and on");
-    assert_eq!(fs::hard_link(posix.at("sub"), posix.at("dir")).unwrap_err().raw_os_error(), Some(libc::EPERM));
+    assert_eq!(
+        fs::hard_link(posix.at("sub"), posix.at("dir")).unwrap_err().raw_os_error(),
+        Some(libc::EPERM)
+    );
     posix.finish();
 }
 
 #[test]
 fn a_file_of_many_names_is_reached_by_each_of_them() {
-    // A node forgot the oldest of many names, and when the others were removed the kernel's entry for the oldest gave ENOENT for ever.
+    // A node forgot the oldest of many names, and when the others were removed the kernel's entry
+    // for the oldest gave ENOENT for ever.
     let Some(posix) = Posix::new() else { return };
     let first = posix.at("first");
     fs::write(&first, "kept").unwrap();
@@ -81,7 +87,9 @@ fn a_file_of_many_names_is_reached_by_each_of_them() {
         }
         match round {
             0 => fs::set_permissions(&first, fs::Permissions::from_mode(0o640)).unwrap(),
-            1 => fs::rename(&first, posix.at("away")).and_then(|()| fs::rename(posix.at("away"), &first)).unwrap(),
+            1 => fs::rename(&first, posix.at("away"))
+                .and_then(|()| fs::rename(posix.at("away"), &first))
+                .unwrap(),
             _ => assert_eq!(fs::read(&first).unwrap(), b"kept"),
         }
         let meta = fs::metadata(&first).unwrap();
@@ -99,7 +107,10 @@ fn symbolic_links_of_every_length() {
     for len in lengths {
         std::os::unix::fs::symlink("x".repeat(len), posix.at(&format!("link-{len}"))).unwrap();
     }
-    assert_eq!(std::os::unix::fs::symlink("x".repeat(4096), posix.at("long")).unwrap_err().raw_os_error(), Some(libc::ENAMETOOLONG));
+    assert_eq!(
+        std::os::unix::fs::symlink("x".repeat(4096), posix.at("long")).unwrap_err().raw_os_error(),
+        Some(libc::ENAMETOOLONG)
+    );
     posix.remount();
     for len in lengths {
         let link = posix.at(&format!("link-{len}"));
@@ -156,7 +167,8 @@ fn a_file_without_a_name_lives_until_it_is_closed() {
 
 #[test]
 fn what_was_removed_is_known_to_those_who_still_hold_it() {
-    // fstat of a directory that was removed or renamed over gave ENOENT, and so did that of a FIFO or of a descriptor opened for its path.
+    // fstat of a directory that was removed or renamed over gave ENOENT, and so did that of a FIFO
+    // or of a descriptor opened for its path.
     let Some(posix) = Posix::new() else { return };
     let script = "
         mkdir d e full fresh; mkdir full/x; rmdir full/x; mkfifo p; touch f; ln -s away l; mknod n c 1 3; touch two; ln two three
@@ -167,7 +179,11 @@ fn what_was_removed_is_known_to_those_who_still_hold_it() {
     posix.same_as_below(script);
     for (name, nlink) in [("f", 0), ("l", 0), ("two", 1)] {
         let [here, below] = [posix.at(name), posix.below().join(name)].map(|path| {
-            let held = File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(&path).unwrap();
+            let held = File::options()
+                .read(true)
+                .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
+                .open(&path)
+                .unwrap();
             fs::remove_file(&path).unwrap();
             let meta = held.metadata().unwrap();
             (meta.file_type(), meta.nlink(), meta.mode(), meta.len())
@@ -180,7 +196,8 @@ fn what_was_removed_is_known_to_those_who_still_hold_it() {
 
 #[test]
 fn a_nameless_file_is_made_or_refused_as_programs_expect() {
-    // open(2) names EOPNOTSUPP as what a filesystem without O_TMPFILE says, and programs then make a file with a name.
+    // open(2) names EOPNOTSUPP as what a filesystem without O_TMPFILE says, and programs then make
+    // a file with a name.
     let Some(posix) = Posix::new() else { return };
     match File::options().write(true).custom_flags(libc::O_TMPFILE).open(posix.scratch.point()) {
         Ok(file) => file.write_at(b"nameless", 0).map(drop).unwrap(),
@@ -201,7 +218,8 @@ fn a_listing_is_stable_and_can_be_gone_back_in_while_entries_come_and_go() {
         File::create(dir.join(name)).unwrap();
         File::create(dir.join(format!("goes-{name}"))).unwrap();
     }
-    // What is there from the beginning to the end is listed exactly once, whatever comes and goes meanwhile.
+    // What is there from the beginning to the end is listed exactly once, whatever comes and goes
+    // meanwhile.
     let mut seen = Vec::new();
     for (i, entry) in fs::read_dir(&dir).unwrap().enumerate() {
         let name = entry.unwrap().file_name().into_string().unwrap();

@@ -1,5 +1,6 @@
-//! Every kind of call, by owners, members of groups and others, on files and directories of random modes and lists: each must be allowed
-//! where the filesystem below allows it, and refused with the same error where not, whoever decides.
+//! Every kind of call, by owners, members of groups and others, on files and directories of random
+//! modes and lists: each must be allowed where the filesystem below allows it, and refused with the
+//! same error where not, whoever decides.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -14,18 +15,26 @@ type Who = (u32, u32, &'static [u32]);
 
 const OWNER: u32 = 1234;
 const GROUP: u32 = 4321;
-const CALLERS: [Who; 6] = [(OWNER, 7, &[]), (1235, GROUP, &[]), (1236, 8, &[]), (1237, 9, &[GROUP]), (1235, 9, &[8, 11]), (0, 0, &[])];
+const CALLERS: [Who; 6] = [
+    (OWNER, 7, &[]),
+    (1235, GROUP, &[]),
+    (1236, 8, &[]),
+    (1237, 9, &[GROUP]),
+    (1235, 9, &[8, 11]),
+    (0, 0, &[]),
+];
 
 const ACCESS: &str = "system.posix_acl_access";
 
-/// An access control list as the kernel reads it, with what it gives to the owner, two users, the group, two groups, the mask and others.
+/// An access control list as the kernel reads it, with what it gives to the owner, two users, the
+/// group, two groups, the mask and others.
 fn list(bits: [u16; 8]) -> Vec<u8> {
     const NONE: u32 = u32::MAX;
-    let whom = [(1, NONE), (2, 1235), (2, 1236), (4, NONE), (8, 8), (8, 9), (0x10, NONE), (0x20, NONE)];
-    let entries = whom
-        .iter()
-        .zip(bits)
-        .flat_map(|(&(tag, id), bits): (&(u16, u32), u16)| [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &id.to_le_bytes()].concat());
+    let whom =
+        [(1, NONE), (2, 1235), (2, 1236), (4, NONE), (8, 8), (8, 9), (0x10, NONE), (0x20, NONE)];
+    let entries = whom.iter().zip(bits).flat_map(|(&(tag, id), bits): (&(u16, u32), u16)| {
+        [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &id.to_le_bytes()].concat()
+    });
     2u32.to_le_bytes().into_iter().chain(entries).collect()
 }
 
@@ -41,7 +50,8 @@ struct Round {
 
 impl Round {
     fn thrown(dice: &mut Dice) -> Round {
-        let lists = [(); 2].map(|()| (dice.below(2) == 1).then(|| list([(); 8].map(|()| dice.below(8) as u16))));
+        let lists = [(); 2]
+            .map(|()| (dice.below(2) == 1).then(|| list([(); 8].map(|()| dice.below(8) as u16))));
         Round { modes: [dice.below(0o1000) as u32, dice.below(0o2000) as u32], lists }
     }
 
@@ -125,12 +135,15 @@ fn get_xattr(path: &Path, name: &str) -> io::Result<()> {
 /// What was tried, and the number of its error.
 type Outcome = (&'static str, Option<i32>);
 
-/// Tries everything in the directory `at`, as whoever the thread is. What `links` says: whether hard links are protected here.
+/// Tries everything in the directory `at`, as whoever the thread is. What `links` says: whether
+/// hard links are protected here.
 fn attempts(at: &Path, links: bool) -> Vec<Outcome> {
     let (f, d) = (at.join("t/f"), at.join("t/d"));
     let other = at.join("t/other");
     let mut outcomes = Vec::new();
-    let mut note = |what, result: io::Result<()>| outcomes.push((what, result.err().and_then(|error| error.raw_os_error())));
+    let mut note = |what, result: io::Result<()>| {
+        outcomes.push((what, result.err().and_then(|error| error.raw_os_error())))
+    };
     const NOW: i64 = libc::UTIME_NOW;
     const OMIT: i64 = libc::UTIME_OMIT;
 
@@ -139,7 +152,10 @@ fn attempts(at: &Path, links: bool) -> Vec<Outcome> {
     note("open to write", open(&f, libc::O_WRONLY));
     note("open for both", open(&f, libc::O_RDWR));
     note("open to append", open(&f, libc::O_WRONLY | libc::O_APPEND));
-    note("open with O_CREAT", File::options().write(true).create(true).truncate(false).open(&f).map(drop));
+    note(
+        "open with O_CREAT",
+        File::options().write(true).create(true).truncate(false).open(&f).map(drop),
+    );
     note("may read", access(&f, libc::R_OK));
     note("may write", access(&f, libc::W_OK));
     note("may run", access(&f, libc::X_OK));
@@ -164,7 +180,10 @@ fn attempts(at: &Path, links: bool) -> Vec<Outcome> {
     note("give to a group", chown(&f, None, Some(8)));
 
     note("list", fs::read_dir(&d).map(|entries| entries.for_each(drop)));
-    note("list and look", fs::read_dir(&d).map(|entries| entries.flatten().for_each(|entry| drop(entry.metadata()))));
+    note(
+        "list and look",
+        fs::read_dir(&d).map(|entries| entries.flatten().for_each(|entry| drop(entry.metadata()))),
+    );
     note("look", fs::metadata(d.join("in")).map(drop));
     note("look for nothing", fs::metadata(d.join("nothing")).map(drop));
     note("open in", open(&d.join("in"), libc::O_RDWR));
@@ -207,7 +226,8 @@ fn attempts(at: &Path, links: bool) -> Vec<Outcome> {
 
 /// Has the calling thread, and none else, be `who` for the rest of its life.
 fn become_user((uid, gid, groups): Who) {
-    // SAFETY: plain calls. Made as system calls they change this thread alone, which is what is wanted: glibc's functions change all.
+    // SAFETY: plain calls. Made as system calls they change this thread alone, which is what is
+    // wanted: glibc's functions change all.
     unsafe {
         assert_eq!(libc::unshare(libc::CLONE_FS), 0);
         assert_eq!(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()), 0);
@@ -228,8 +248,10 @@ fn attempts_by(who: Who, at: &Path, links: bool) -> Vec<Outcome> {
 
 #[test]
 fn each_kind_of_call_is_allowed_or_refused_as_below() {
-    // On a mount without `default_permissions` nobody decided: whoever could enter wrote to files of mode 0444.
-    let links = fs::read_to_string("/proc/sys/fs/protected_hardlinks").is_ok_and(|text| text.trim() == "1");
+    // On a mount without `default_permissions` nobody decided: whoever could enter wrote to files
+    // of mode 0444.
+    let links =
+        fs::read_to_string("/proc/sys/fs/protected_hardlinks").is_ok_and(|text| text.trim() == "1");
     for posix in Posix::both() {
         let (here, below) = (posix.scratch.point(), posix.below());
         fs::set_permissions(&here, fs::Permissions::from_mode(0o755)).unwrap();
@@ -243,11 +265,16 @@ fn each_kind_of_call_is_allowed_or_refused_as_below() {
                 }
                 // The kernel knows the names already in every second round.
                 if number % 2 == 1 {
-                    let _ = (fs::metadata(here.join("t/d/in")), fs::metadata(here.join("t/d/gone")));
+                    let _ =
+                        (fs::metadata(here.join("t/d/in")), fs::metadata(here.join("t/d/gone")));
                 }
                 let [here, below] = [&here, &below].map(|at| attempts_by(who, at, links));
                 let Round { modes, lists } = &round;
-                assert_eq!(here, below, "{who:?} with {} on file and directory of {modes:?} with {lists:?}", posix.options);
+                assert_eq!(
+                    here, below,
+                    "{who:?} with {} on file and directory of {modes:?} with {lists:?}",
+                    posix.options
+                );
                 refused += below.iter().filter(|(_, error)| error.is_some()).count();
             }
         }
@@ -274,19 +301,23 @@ fn names_that_the_kernel_knows_are_closed_with_their_directory() {
 
 #[test]
 fn what_is_mounted_in_a_vault_stays_when_somebody_closes_a_directory() {
-    // Whoever closed a directory to himself had the kernel look all names up anew, and it takes down what is mounted on a name that it does
-    // not trust any more. Where it keeps no names there is nothing to look up anew.
+    // Whoever closed a directory to himself had the kernel look all names up anew, and it takes
+    // down what is mounted on a name that it does not trust any more. Where it keeps no names there
+    // is nothing to look up anew.
     for posix in Posix::both() {
         let script = "mkdir -p his deep/on; chown 1234:1234 his; mount -t tmpfs none deep/on; touch deep/on/there
              setpriv --reuid 1234 --regid 1234 --clear-groups chmod 0 his; test -e deep/on/there; grep -q \"$PWD/deep/on\" /proc/mounts";
         let mut alone = std::process::Command::new("unshare");
-        alone.args(["--mount", "--propagation", "private", "bash", "-euc", script]).current_dir(posix.scratch.point());
+        alone
+            .args(["--mount", "--propagation", "private", "bash", "-euc", script])
+            .current_dir(posix.scratch.point());
         mounted::expect_code(&mut alone, 0);
         posix.finish();
     }
 }
 
-/// The mount of one user, who has it for himself: what the daemon of an ordinary user decides, for himself and his groups.
+/// The mount of one user, who has it for himself: what the daemon of an ordinary user decides, for
+/// himself and his groups.
 #[test]
 fn one_users_own_mount_keeps_to_his_own_modes() {
     let Some(user) = super::user::unprivileged() else { return };

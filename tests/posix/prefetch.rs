@@ -1,5 +1,5 @@
-//! Contents that the kernel is given with the answer to OPEN: they must be those that a READ would have brought, whatever else happens to
-//! the file at that moment.
+//! Contents that the kernel is given with the answer to OPEN: they must be those that a READ would
+//! have brought, whatever else happens to the file at that moment.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -29,17 +29,22 @@ fn at_once(acts: Vec<Box<dyn FnOnce() + Send + '_>>) {
     });
 }
 
-/// Reads while somebody writes: each byte must be one from before or after, or a zero of a place that is being cut off or added.
+/// Reads while somebody writes: each byte must be one from before or after, or a zero of a place
+/// that is being cut off or added.
 fn read_meanwhile(path: PathBuf, old: &[u8]) {
     let mut whole = vec![0; LEN + 200];
     let len = File::open(path).unwrap().read_at(&mut whole, 0).unwrap();
     let seen = whole[..len].iter().enumerate();
-    assert!(seen.into_iter().all(|(at, &byte)| byte == 0 || old.get(at) == Some(&byte)), "{len} bytes, some of which the file never had");
+    assert!(
+        seen.into_iter().all(|(at, &byte)| byte == 0 || old.get(at) == Some(&byte)),
+        "{len} bytes, some of which the file never had"
+    );
 }
 
 #[test]
 fn what_is_given_with_an_open_is_never_older_than_what_a_program_wrote() {
-    // Contents that were read before a program's write, and given to the kernel after it, would have taken the write back.
+    // Contents that were read before a program's write, and given to the kernel after it, would
+    // have taken the write back.
     let Some(mut posix) = Posix::new() else { return };
     const FILES: usize = 200;
     for number in 0..FILES {
@@ -66,10 +71,20 @@ fn what_is_given_with_an_open_is_never_older_than_what_a_program_wrote() {
         let writer = || -> Box<dyn FnOnce() + Send + '_> {
             let path = path.clone();
             Box::new(move || match number % 4 {
-                0 => OpenOptions::new().write(true).open(path).unwrap().write_all_at(&[0; 100], 0).unwrap(),
+                0 => OpenOptions::new()
+                    .write(true)
+                    .open(path)
+                    .unwrap()
+                    .write_all_at(&[0; 100], 0)
+                    .unwrap(),
                 // SAFETY: the path ends with a zero byte and lives through the call.
                 1 => assert_eq!(unsafe { libc::truncate(c(&path).as_ptr(), 5000) }, 0),
-                2 => OpenOptions::new().write(true).open(path).unwrap().write_all_at(&[0; 100], LEN as u64).unwrap(),
+                2 => OpenOptions::new()
+                    .write(true)
+                    .open(path)
+                    .unwrap()
+                    .write_all_at(&[0; 100], LEN as u64)
+                    .unwrap(),
                 _ => drop(File::create(path).unwrap()),
             })
         };
@@ -78,7 +93,11 @@ fn what_is_given_with_an_open_is_never_older_than_what_a_program_wrote() {
     }
     posix.remount();
     for number in 0..FILES {
-        assert_eq!(fs::read(posix.at(&format!("f{number}"))).unwrap(), expected(number), "file {number} after a remount");
+        assert_eq!(
+            fs::read(posix.at(&format!("f{number}"))).unwrap(),
+            expected(number),
+            "file {number} after a remount"
+        );
     }
     posix.finish();
 }
@@ -96,14 +115,24 @@ fn files_of_all_small_sizes_are_given_whole_and_with_nothing_behind_them() {
         let file = File::open(posix.at(&format!("s{size}"))).unwrap();
         if size > 0 {
             let mapped = size.next_multiple_of(4096);
-            // SAFETY: the file is open, is not cut while it is mapped, and the mapping is read within its length and then taken down.
+            // SAFETY: the file is open, is not cut while it is mapped, and the mapping is read
+            // within its length and then taken down.
             unsafe {
-                let at =
-                    rustix::mm::mmap(std::ptr::null_mut(), mapped, rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED, &file, 0)
-                        .unwrap();
+                let at = rustix::mm::mmap(
+                    std::ptr::null_mut(),
+                    mapped,
+                    rustix::mm::ProtFlags::READ,
+                    rustix::mm::MapFlags::SHARED,
+                    &file,
+                    0,
+                )
+                .unwrap();
                 let seen = std::slice::from_raw_parts(at.cast::<u8>(), mapped);
                 assert_eq!(&seen[..size], &bytes(size)[..], "{size}");
-                assert!(seen[size..].iter().all(|&byte| byte == 0), "{size}: what lies behind the end in its page");
+                assert!(
+                    seen[size..].iter().all(|&byte| byte == 0),
+                    "{size}: what lies behind the end in its page"
+                );
                 rustix::mm::munmap(at, mapped).unwrap();
             }
         }
@@ -118,7 +147,10 @@ fn a_damaged_small_file_opens_and_gives_an_error_when_it_is_read() {
     let Some(mut posix) = Posix::new() else { return };
     fs::write(posix.at("f"), contents(1)).unwrap();
     posix.mount.take().unwrap().unmount();
-    let map = super::mounted::expect_code(posix.scratch.kithfs("map").arg(posix.scratch.vault()).arg("f"), 0);
+    let map = super::mounted::expect_code(
+        posix.scratch.kithfs("map").arg(posix.scratch.vault()).arg("f"),
+        0,
+    );
     let stored = posix.scratch.vault().join(String::from_utf8(map.stdout).unwrap().trim());
     let cipher = OpenOptions::new().read(true).write(true).open(&stored).unwrap();
     let mut byte = [0];

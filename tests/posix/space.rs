@@ -52,7 +52,8 @@ fn holes_are_found_made_and_kept() {
 
 #[test]
 fn what_another_process_holds_dirty_is_copied_whole() {
-    // lseek(SEEK_DATA) asks before the kernel has sent its dirty pages: cp took what was just written for holes.
+    // lseek(SEEK_DATA) asks before the kernel has sent its dirty pages: cp took what was just
+    // written for holes.
     let Some(posix) = Posix::new() else { return };
     let file = open(&posix.at("dirty"));
     file.set_len(8 << 20).unwrap();
@@ -61,7 +62,10 @@ fn what_another_process_holds_dirty_is_copied_whole() {
     // What lay behind the end that the daemon knew of was no data at all, so tar made a hole of it.
     let fresh = open(&posix.at("fresh"));
     fresh.write_all_at(&[9; 3_000_000], 0).unwrap();
-    assert_eq!(seek(&fresh, 0, libc::SEEK_DATA), if holes::kernel_sends() { Ok(0) } else { Err(libc::EINVAL) });
+    assert_eq!(
+        seek(&fresh, 0, libc::SEEK_DATA),
+        if holes::kernel_sends() { Ok(0) } else { Err(libc::EINVAL) }
+    );
     fresh.write_all_at(&[9; 3_000_000], 3_000_000).unwrap();
     posix.shell("tar -Scf fresh.tar fresh; mkdir x; tar -C x -xf fresh.tar; cmp fresh x/fresh");
     drop(fresh);
@@ -74,7 +78,8 @@ fn what_another_process_holds_dirty_is_copied_whole() {
 
 #[test]
 fn holes_of_a_file_that_is_open_for_writing_are_found() {
-    // While anybody had a file open for writing all of it counted as data, since LSEEK comes before the pages that the kernel holds back.
+    // While anybody had a file open for writing all of it counted as data, since LSEEK comes before
+    // the pages that the kernel holds back.
     let Some(posix) = Posix::new() else { return };
     if !holes::kernel_sends() {
         return;
@@ -117,10 +122,12 @@ assert m[8 << 20] == 7 and m[3 << 20] == 9
 
 #[test]
 fn holes_that_many_look_for_at_once_are_found() {
-    // A thread of the daemon that asks the kernel for its pages must not be one that the kernel needs for them.
+    // A thread of the daemon that asks the kernel for its pages must not be one that the kernel
+    // needs for them.
     let Some(posix) = Posix::new() else { return };
     if holes::kernel_sends() {
-        let over_io_uring = std::env::var_os("KITHFS_TRANSPORT").is_some_and(|transport| transport != "dev");
+        let over_io_uring =
+            std::env::var_os("KITHFS_TRANSPORT").is_some_and(|transport| transport != "dev");
         holes::many_at_once(&posix.scratch.point(), !over_io_uring);
     }
     posix.finish();
@@ -174,7 +181,8 @@ fn fallocate_in_each_mode_is_as_below() {
 #[test]
 fn blocks_tell_what_a_file_takes() {
     let Some(posix) = Posix::new() else { return };
-    // The kernel counts no blocks of pages that it has not sent yet, and asks again when a descriptor has been closed.
+    // The kernel counts no blocks of pages that it has not sent yet, and asks again when a
+    // descriptor has been closed.
     let path = posix.at("f");
     let after = |act: &dyn Fn(&File)| {
         act(&open(&path));
@@ -222,17 +230,32 @@ fn lengths_up_to_eight_exbibytes_are_taken_or_refused_and_never_wrap() {
 
 #[test]
 fn the_limit_on_file_sizes_holds_for_programs_and_not_for_the_daemon() {
-    // A daemon that was started under `ulimit -f` was killed by SIGXFSZ at the first large file, with all that it held.
+    // A daemon that was started under `ulimit -f` was killed by SIGXFSZ at the first large file,
+    // with all that it held.
     let Some(mut posix) = Posix::new() else { return };
     posix.shell("! (ulimit -f 100; trap '' XFSZ; head -c 1000000 /dev/zero > f) 2>/dev/null; test $(stat -c %s f) = 102400");
     posix.shell("! (ulimit -f 100; trap '' XFSZ; truncate -s 200K f) 2>/dev/null; ! (ulimit -f 100; trap '' XFSZ; fallocate -l 200K f) 2>/dev/null; test $(stat -c %s f) = 102400");
     posix.mount.take().unwrap().unmount();
     let mut mount = Command::new("bash");
-    mount.args(["-euc", "ulimit -S -f 100; exec \"$@\"", "mount", super::mounted::KITHFS, "mount", "-o", "allow_other"]);
-    mount.arg(posix.scratch.vault()).arg(posix.scratch.point()).env("KITHFS_PASSPHRASE_FILE", posix.scratch.passphrase());
+    mount.args([
+        "-euc",
+        "ulimit -S -f 100; exec \"$@\"",
+        "mount",
+        super::mounted::KITHFS,
+        "mount",
+        "-o",
+        "allow_other",
+    ]);
+    mount
+        .arg(posix.scratch.vault())
+        .arg(posix.scratch.point())
+        .env("KITHFS_PASSPHRASE_FILE", posix.scratch.passphrase());
     super::mounted::expect_code(&mut mount, 0);
     posix.shell("head -c 5000000 /dev/zero > g; test $(stat -c %s g) = 5000000");
-    super::mounted::expect_code(Command::new(super::mounted::KITHFS).arg("umount").arg(posix.scratch.point()), 0);
+    super::mounted::expect_code(
+        Command::new(super::mounted::KITHFS).arg("umount").arg(posix.scratch.point()),
+        0,
+    );
     posix.mount = Some(posix.scratch.mount(&["-o", posix.options]));
     posix.shell("test $(stat -c %s g) = 5000000; cmp -n 5000000 g /dev/zero");
     posix.finish();
@@ -245,7 +268,16 @@ fn ranges_are_copied_between_files_and_within_one() {
         let mut done = 0;
         while done < len {
             // SAFETY: both offsets live through the call.
-            let n = unsafe { libc::copy_file_range(from.as_raw_fd(), &mut at, to.as_raw_fd(), &mut dest, len - done, 0) };
+            let n = unsafe {
+                libc::copy_file_range(
+                    from.as_raw_fd(),
+                    &mut at,
+                    to.as_raw_fd(),
+                    &mut dest,
+                    len - done,
+                    0,
+                )
+            };
             assert!(n >= 0, "{}", std::io::Error::last_os_error());
             if n == 0 {
                 break;
@@ -267,15 +299,25 @@ fn ranges_are_copied_between_files_and_within_one() {
     posix.remount();
     assert!(fs::read(posix.at("b")).unwrap() == expected);
     let a = fs::read(posix.at("a")).unwrap();
-    assert!(a[..3_000_000] == data && a[4_000_000..] == data[..500_000] && a[3_000_000..4_000_000].iter().all(|b| *b == 0));
+    assert!(
+        a[..3_000_000] == data
+            && a[4_000_000..] == data[..500_000]
+            && a[3_000_000..4_000_000].iter().all(|b| *b == 0)
+    );
     posix.finish();
 }
 
 #[test]
 fn the_filesystem_tells_true_numbers_of_itself() {
     let Some(posix) = Posix::new() else { return };
-    let (here, below) = (rustix::fs::statvfs(posix.scratch.point()).unwrap(), rustix::fs::statvfs(posix.below()).unwrap());
-    assert_eq!((here.f_blocks * here.f_frsize, here.f_namemax), (below.f_blocks * below.f_frsize, 255));
+    let (here, below) = (
+        rustix::fs::statvfs(posix.scratch.point()).unwrap(),
+        rustix::fs::statvfs(posix.below()).unwrap(),
+    );
+    assert_eq!(
+        (here.f_blocks * here.f_frsize, here.f_namemax),
+        (below.f_blocks * below.f_frsize, 255)
+    );
     assert!((here.f_bavail * here.f_frsize).abs_diff(below.f_bavail * below.f_frsize) < 4 << 30);
     assert_eq!(here.f_files, below.f_files);
     let mut file = open(&posix.at("f"));

@@ -1,4 +1,5 @@
-//! Many at once: two processes on one file, several threads on many names, each held against what it did.
+//! Many at once: two processes on one file, several threads on many names, each held against what
+//! it did.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -30,14 +31,22 @@ fn hammer() {
             2..5 => {
                 let mut read = vec![0; dice.below(100_000) as usize];
                 let len = file.read_at(&mut read, dice.below(600_000)).unwrap();
-                assert!(read[..len].iter().all(|b| *b <= 2), "round {round}: a byte that nobody wrote");
+                assert!(
+                    read[..len].iter().all(|b| *b <= 2),
+                    "round {round}: a byte that nobody wrote"
+                );
             }
             5 => {
-                // Opened and closed by the way, so that the last close of one meets the writes of the other.
+                // Opened and closed by the way, so that the last close of one meets the writes of
+                // the other.
                 let again = File::options().write(true).open(path).unwrap();
-                again.write_all_at(&vec![id; dice.below(3000) as usize], dice.below(500_000)).unwrap();
+                again
+                    .write_all_at(&vec![id; dice.below(3000) as usize], dice.below(500_000))
+                    .unwrap();
             }
-            _ => file.write_all_at(&vec![id; 1 + dice.below(60_000) as usize], dice.below(540_000)).unwrap(),
+            _ => file
+                .write_all_at(&vec![id; 1 + dice.below(60_000) as usize], dice.below(540_000))
+                .unwrap(),
         }
     }
 }
@@ -50,7 +59,9 @@ fn two_processes_on_one_file_never_see_torn_segments_or_errors() {
     let me = std::env::current_exe().unwrap();
     let start = |id: u8| {
         let mut child = Command::new(&me);
-        child.args(["--exact", "stress::hammer", "--nocapture"]).env(HAMMERED, format!("{id} {}", path.display()));
+        child
+            .args(["--exact", "stress::hammer", "--nocapture"])
+            .env(HAMMERED, format!("{id} {}", path.display()));
         child.spawn().unwrap()
     };
     let children = [start(1), start(2)];
@@ -115,7 +126,12 @@ impl Worker {
 
     /// A name of its own: beside others, or in one of its directories.
     fn any_name(&mut self) -> String {
-        let dirs: Vec<String> = self.made.iter().filter(|(_, made)| **made == Made::Dir).map(|(name, _)| name.clone()).collect();
+        let dirs: Vec<String> = self
+            .made
+            .iter()
+            .filter(|(_, made)| **made == Made::Dir)
+            .map(|(name, _)| name.clone())
+            .collect();
         if !dirs.is_empty() && self.dice.below(3) == 0 {
             let dir = &dirs[self.dice.below(dirs.len() as u64) as usize];
             if dir.len() < 600 {
@@ -143,7 +159,9 @@ impl Worker {
                 std::os::unix::fs::symlink(&target, &path).unwrap();
                 self.made.insert(name, Made::Link(target));
             }
-            (3 | 4, Some(_)) => assert_eq!(fs::create_dir(&path).unwrap_err().raw_os_error(), Some(libc::EEXIST)),
+            (3 | 4, Some(_)) => {
+                assert_eq!(fs::create_dir(&path).unwrap_err().raw_os_error(), Some(libc::EEXIST))
+            }
             (5, Some(Made::Dir)) => match fs::remove_dir(&path) {
                 Ok(()) => {
                     assert!(self.is_bare(&name), "{name} was not empty");
@@ -160,7 +178,10 @@ impl Worker {
             }
             (6 | 7, Some(from)) => self.rename(&name, from),
             (8, Some(made)) => self.check(&name, &made),
-            (_, None) => assert_eq!(fs::symlink_metadata(&path).unwrap_err().raw_os_error(), Some(libc::ENOENT)),
+            (_, None) => assert_eq!(
+                fs::symlink_metadata(&path).unwrap_err().raw_os_error(),
+                Some(libc::ENOENT)
+            ),
             _ => {}
         }
     }
@@ -180,13 +201,18 @@ impl Worker {
             (Made::File(_) | Made::Link(_), Some(Made::Dir)) => libc::EISDIR,
             _ => 0,
         };
-        let also = if expected == libc::ENOTEMPTY && from != Made::Dir { libc::EISDIR } else { expected };
-        assert!(errno == expected || errno == also, "rename {name} to {to}: {errno}, not {expected}");
+        let also =
+            if expected == libc::ENOTEMPTY && from != Made::Dir { libc::EISDIR } else { expected };
+        assert!(
+            errno == expected || errno == also,
+            "rename {name} to {to}: {errno}, not {expected}"
+        );
         if errno != 0 || to == name {
             return;
         }
         let prefix = format!("{name}/");
-        let inside: Vec<String> = self.made.keys().filter(|n| n.starts_with(&prefix)).cloned().collect();
+        let inside: Vec<String> =
+            self.made.keys().filter(|n| n.starts_with(&prefix)).cloned().collect();
         for old in inside {
             let made = self.made.remove(&old).unwrap();
             self.made.insert(format!("{to}/{}", &old[prefix.len()..]), made);
@@ -223,8 +249,14 @@ fn threads_on_shared_directories_leave_exactly_what_each_of_them_made() {
     for i in 0..SHARED_DIRS {
         fs::create_dir(posix.at(&format!("d{i}"))).unwrap();
     }
-    let mut workers: Vec<Worker> =
-        (0..4).map(|id| Worker { id, root: posix.scratch.point(), dice: Dice::new(100 + id), made: BTreeMap::new() }).collect();
+    let mut workers: Vec<Worker> = (0..4)
+        .map(|id| Worker {
+            id,
+            root: posix.scratch.point(),
+            dice: Dice::new(100 + id),
+            made: BTreeMap::new(),
+        })
+        .collect();
     for _ in 0..2 {
         std::thread::scope(|scope| {
             for worker in &mut workers {
@@ -232,7 +264,8 @@ fn threads_on_shared_directories_leave_exactly_what_each_of_them_made() {
             }
         });
         for mounted in ["before", "after"] {
-            let mut expected: Vec<String> = workers.iter().flat_map(|w| w.made.keys().cloned()).collect();
+            let mut expected: Vec<String> =
+                workers.iter().flat_map(|w| w.made.keys().cloned()).collect();
             expected.extend((0..SHARED_DIRS).map(|i| format!("d{i}")));
             expected.sort();
             let mut found = Vec::new();

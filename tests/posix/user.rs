@@ -1,4 +1,5 @@
-//! The daemon of an ordinary user, mounted through fusermount3: it may do less than root, and must do what its user may all the same.
+//! The daemon of an ordinary user, mounted through fusermount3: it may do less than root, and must
+//! do what its user may all the same.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +18,16 @@ impl Unprivileged {
 
     pub(super) fn run(&self, script: &str) -> String {
         let mut bash = Command::new("setpriv");
-        bash.args(["--reuid", USER, "--regid", USER, "--clear-groups", "env", "HOME=/nonexistent", "XDG_RUNTIME_DIR="]);
+        bash.args([
+            "--reuid",
+            USER,
+            "--regid",
+            USER,
+            "--clear-groups",
+            "env",
+            "HOME=/nonexistent",
+            "XDG_RUNTIME_DIR=",
+        ]);
         bash.arg(format!("XDG_STATE_HOME={}", self.0.path().join("state").display()));
         bash.arg(format!("KITHFS_PASSPHRASE_FILE={}", self.0.passphrase().display()));
         bash.args(["bash", "-euc", script]).current_dir(self.0.path());
@@ -45,14 +55,19 @@ pub(super) fn unprivileged() -> Option<Unprivileged> {
     if !mounted::can_mount() {
         return None;
     }
-    let usable = rustix::process::geteuid().is_root() && Command::new("fusermount3").arg("-V").output().is_ok();
+    let usable = rustix::process::geteuid().is_root()
+        && Command::new("fusermount3").arg("-V").output().is_ok();
     // The program itself may stand where only root can go.
-    let readable = Command::new("setpriv").args(["--reuid", USER, "--regid", USER, "--clear-groups", "test", "-x", KITHFS]).status();
+    let readable = Command::new("setpriv")
+        .args(["--reuid", USER, "--regid", USER, "--clear-groups", "test", "-x", KITHFS])
+        .status();
     if !usable || !readable.is_ok_and(|status| status.success()) {
         println!("skipped: needs root, fusermount3, and a build that every user may run");
         return None;
     }
-    let device = Command::new("setpriv").args(["--reuid", USER, "--regid", USER, "--clear-groups", "test", "-w", "/dev/fuse"]).status();
+    let device = Command::new("setpriv")
+        .args(["--reuid", USER, "--regid", USER, "--clear-groups", "test", "-w", "/dev/fuse"])
+        .status();
     if !device.is_ok_and(|status| status.success()) {
         println!("skipped: user {USER} may not open /dev/fuse");
         return None;
@@ -122,12 +137,14 @@ fn owners_acls_and_namespaces_are_as_far_as_an_ordinary_user_has_them() {
 
 #[test]
 fn a_mount_in_a_namespace_of_users_is_listed_and_waited_for() {
-    // Who is root there alone looked for the list of mounts where the machine's root has it: `mounts` failed without the path, and `umount`
-    // did not wait until all was written.
+    // Who is root there alone looked for the list of mounts where the machine's root has it:
+    // `mounts` failed without the path, and `umount` did not wait until all was written.
     let Some(user) = unprivileged() else { return };
     user.umount();
     mounted::expect_code(Command::new(KITHFS).arg("mounts"), 0); // the machine's root has his
-    if user.run("unshare --user --map-root-user --mount true 2> /dev/null || echo refused") == "refused\n" {
+    if user.run("unshare --user --map-root-user --mount true 2> /dev/null || echo refused")
+        == "refused\n"
+    {
         println!("skipped: users may make no namespaces");
         return;
     }
@@ -135,12 +152,15 @@ fn a_mount_in_a_namespace_of_users_is_listed_and_waited_for() {
         "umask 022; {KITHFS} mount vault mnt; echo text > mnt/f; {KITHFS} mounts | grep -q vault; mkfifo mnt/p; ls -l mnt > /dev/null
          {KITHFS} umount mnt 2> state/said; test ! -s state/said; {KITHFS} fsck vault 2> /dev/null; {KITHFS} mount --read-only vault mnt; cat mnt/f; {KITHFS} umount mnt"
     );
-    let ran = user.run(&format!("XDG_RUNTIME_DIR=$PWD/state unshare --user --map-root-user --mount bash -euc '{script}'"));
+    let ran = user.run(&format!(
+        "XDG_RUNTIME_DIR=$PWD/state unshare --user --map-root-user --mount bash -euc '{script}'"
+    ));
     assert_eq!(ran.trim(), "text");
 }
 
-/// Runs a script as root in a mount namespace of its own, in which `conf` stands for /etc/fuse.conf: the machine's is not touched, and what
-/// is mounted there goes with it. `mine` and `his` run a command as the daemon's user and as another.
+/// Runs a script as root in a mount namespace of its own, in which `conf` stands for
+/// /etc/fuse.conf: the machine's is not touched, and what is mounted there goes with it. `mine` and
+/// `his` run a command as the daemon's user and as another.
 fn with_fuse_conf(user: &Unprivileged, conf: &str, script: &str) -> String {
     std::fs::write(user.0.path().join("fuse.conf"), conf).unwrap();
     let mut bash = Command::new("unshare");
@@ -167,7 +187,9 @@ fn an_ordinary_user_lets_others_in_where_the_machine_allows_it() {
     with_fuse_conf(
         &user,
         "",
-        &format!("! mine {KITHFS} mount -o allow_other vault mnt 2> why; grep -q user_allow_other why; ! mountpoint -q mnt"),
+        &format!(
+            "! mine {KITHFS} mount -o allow_other vault mnt 2> why; grep -q user_allow_other why; ! mountpoint -q mnt"
+        ),
     );
     with_fuse_conf(
         &user,

@@ -1,8 +1,10 @@
 //! Reads Rust source far enough to know which paths it names. No compiler, no macros expanded.
 //!
 //! Rules that hold here
-//! * Comments are gone and literals are set apart before anything is looked for, so prose never counts as code.
-//! * What stands under `#[cfg(test)]` is cut out; what the scanner cannot judge is an error and not silence.
+//! * Comments are gone and literals are set apart before anything is looked for, so prose never
+//!   counts as code.
+//! * What stands under `#[cfg(test)]` is cut out; what the scanner cannot judge is an error and not
+//!   silence.
 //! * A path is followed through `self`, `super` and the names that the file's own `use` lines give.
 
 use std::collections::HashMap;
@@ -55,7 +57,10 @@ pub fn tokens(source: &str) -> Vec<Placed> {
                 while i < chars.len() && at(i) != '"' {
                     i += if at(i) == '\\' { 2 } else { 1 };
                 }
-                found.push((first_line, Token::Text(chars[start + 1..i.min(chars.len())].iter().collect())));
+                found.push((
+                    first_line,
+                    Token::Text(chars[start + 1..i.min(chars.len())].iter().collect()),
+                ));
                 i += 1;
             }
             '\'' if at(i + 1) == '\\' => {
@@ -134,8 +139,12 @@ fn after_group(code: &[Placed], open: usize) -> usize {
 /// True for the attribute `#[...]` at `i` that keeps an item out of builds that are not tests.
 fn is_test_only(code: &[Placed], i: usize) -> bool {
     let end = after_group(code, i + 1);
-    let words: Vec<&str> = code[i..end].iter().filter_map(|(_, t)| if let Token::Word(w) = t { Some(w.as_str()) } else { None }).collect();
-    matches!(words[..], ["cfg", "test"]) || matches!(words[..], ["cfg", "all", ..] if words.contains(&"test") && !words.contains(&"not"))
+    let words: Vec<&str> = code[i..end]
+        .iter()
+        .filter_map(|(_, t)| if let Token::Word(w) = t { Some(w.as_str()) } else { None })
+        .collect();
+    matches!(words[..], ["cfg", "test"])
+        || matches!(words[..], ["cfg", "all", ..] if words.contains(&"test") && !words.contains(&"not"))
 }
 
 /// Takes out every item under `#[cfg(test)]`.
@@ -143,10 +152,25 @@ fn is_test_only(code: &[Placed], i: usize) -> bool {
 /// # Errors
 /// Such an attribute on something that is not an item.
 pub fn without_tests(all: &[Placed]) -> Result<Cut, String> {
-    const ITEMS: [&str; 13] =
-        ["mod", "use", "fn", "const", "static", "struct", "enum", "impl", "trait", "type", "macro_rules", "unsafe", "extern"];
-    let is_attribute =
-        |i: usize| all.get(i).map(|t| &t.1) == Some(&Token::Mark('#')) && all.get(i + 1).map(|t| &t.1) == Some(&Token::Mark('['));
+    const ITEMS: [&str; 13] = [
+        "mod",
+        "use",
+        "fn",
+        "const",
+        "static",
+        "struct",
+        "enum",
+        "impl",
+        "trait",
+        "type",
+        "macro_rules",
+        "unsafe",
+        "extern",
+    ];
+    let is_attribute = |i: usize| {
+        all.get(i).map(|t| &t.1) == Some(&Token::Mark('#'))
+            && all.get(i + 1).map(|t| &t.1) == Some(&Token::Mark('['))
+    };
     let (mut cut, mut i) = (Cut::default(), 0);
     while i < all.len() {
         if !(is_attribute(i) && is_test_only(all, i)) {
@@ -165,7 +189,9 @@ pub fn without_tests(all: &[Placed]) -> Result<Cut, String> {
             }
         }
         match &all[i..] {
-            [(_, Token::Word(word)), (_, Token::Word(name)), (_, Token::Mark(';')), ..] if word == "mod" => {
+            [(_, Token::Word(word)), (_, Token::Word(name)), (_, Token::Mark(';')), ..]
+                if word == "mod" =>
+            {
                 cut.test_files.push(name.clone())
             }
             [(_, Token::Word(word)), ..] if ITEMS.contains(&word.as_str()) => {}
@@ -190,7 +216,8 @@ pub fn without_tests(all: &[Placed]) -> Result<Cut, String> {
     Ok(cut)
 }
 
-/// A path that the source names, from the crate's root (`crate::room::...`) or from another crate's.
+/// A path that the source names, from the crate's root (`crate::room::...`) or from another
+/// crate's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     /// Line, from 1.
@@ -199,7 +226,8 @@ pub struct Named {
     pub parts: Vec<String>,
 }
 
-/// A path as written: line, the module it is written in, parts, whether a `use` names it, and the name that this gives.
+/// A path as written: line, the module it is written in, parts, whether a `use` names it, and the
+/// name that this gives.
 struct Written {
     line: usize,
     module: Vec<String>,
@@ -208,7 +236,14 @@ struct Written {
 }
 
 /// Reads the path tree at `i`; gives the position after it.
-fn tree(code: &[Placed], mut i: usize, mut parts: Vec<String>, module: &[String], in_use: bool, out: &mut Vec<Written>) -> usize {
+fn tree(
+    code: &[Placed],
+    mut i: usize,
+    mut parts: Vec<String>,
+    module: &[String],
+    in_use: bool,
+    out: &mut Vec<Written>,
+) -> usize {
     let line = code.get(i).map_or(0, |t| t.0);
     loop {
         match code.get(i).map(|t| &t.1) {
@@ -226,7 +261,9 @@ fn tree(code: &[Placed], mut i: usize, mut parts: Vec<String>, module: &[String]
                 i += 1;
                 while i < end - 1 {
                     i = match code[i].1 {
-                        Token::Word(_) | Token::Mark('*') => tree(code, i, parts.clone(), module, in_use, out),
+                        Token::Word(_) | Token::Mark('*') => {
+                            tree(code, i, parts.clone(), module, in_use, out)
+                        }
                         _ => i + 1,
                     };
                 }
@@ -234,7 +271,8 @@ fn tree(code: &[Placed], mut i: usize, mut parts: Vec<String>, module: &[String]
             }
             _ => break,
         }
-        let goes_on = matches!(code.get(i + 1).map(|t| &t.1), Some(Token::Word(_) | Token::Mark('*' | '{')));
+        let goes_on =
+            matches!(code.get(i + 1).map(|t| &t.1), Some(Token::Word(_) | Token::Mark('*' | '{')));
         if code.get(i).map(|t| &t.1) != Some(&Token::Sep) || !goes_on {
             break;
         }
@@ -261,7 +299,9 @@ pub fn paths(code: &[Placed], module: &[&str]) -> Vec<Named> {
     let (mut written, mut ends, mut depth, mut i) = (Vec::new(), Vec::new(), 0, 0);
     while i < code.len() {
         match (&code[i].1, code.get(i + 1).map(|t| &t.1)) {
-            (Token::Word(word), Some(Token::Word(name))) if word == "mod" && code.get(i + 2).map(|t| &t.1) == Some(&Token::Mark('{')) => {
+            (Token::Word(word), Some(Token::Word(name)))
+                if word == "mod" && code.get(i + 2).map(|t| &t.1) == Some(&Token::Mark('{')) =>
+            {
                 here.push(name.clone());
                 ends.push(depth);
                 i += 2;
@@ -273,9 +313,12 @@ pub fn paths(code: &[Placed], module: &[&str]) -> Vec<Named> {
                 }
                 i = tree(code, i, Vec::new(), &here, true, &mut written);
             }
-            (Token::Word(_), Some(Token::Sep)) => i = tree(code, i, Vec::new(), &here, false, &mut written),
+            (Token::Word(_), Some(Token::Sep)) => {
+                i = tree(code, i, Vec::new(), &here, false, &mut written)
+            }
             (Token::Sep, _) => {
-                let goes_on = i > 0 && matches!(code[i - 1].1, Token::Word(_) | Token::Mark('>' | ')' | ']'));
+                let goes_on =
+                    i > 0 && matches!(code[i - 1].1, Token::Word(_) | Token::Mark('>' | ')' | ']'));
                 i += if goes_on { 2 } else { 1 };
             }
             (token, _) => {
@@ -302,7 +345,10 @@ pub fn paths(code: &[Placed], module: &[&str]) -> Vec<Named> {
     }
     written
         .iter()
-        .map(|path| Named { line: path.line, parts: path.absolute(if path.gives.is_some() { None } else { Some(&known) }) })
+        .map(|path| Named {
+            line: path.line,
+            parts: path.absolute(if path.gives.is_some() { None } else { Some(&known) }),
+        })
         .collect()
 }
 

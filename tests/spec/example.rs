@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use base64ct::{Base64UrlUnpadded, Encoding};
 use kithfs::crypto::xaes::Xaes;
 use kithfs::crypto::{
-    ChunkKeys, EpochKeys, FileKey, FolderKey, Hctr2, NamesKey, Random, RecordCipher, Suite, directory_id, directory_key, file_key,
-    root_directory_id,
+    ChunkKeys, EpochKeys, FileKey, FolderKey, Hctr2, NamesKey, Random, RecordCipher, Suite,
+    directory_id, directory_key, file_key, root_directory_id,
 };
 use kithfs::format::header::{Header, HeaderContext, Hint, PublicHeader};
 use kithfs::format::layout::Layout;
@@ -42,7 +42,11 @@ impl Inputs {
     }
 
     fn text(&self, name: &str) -> &[u8] {
-        self.0[name].strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).expect("in quotes").as_bytes()
+        self.0[name]
+            .strip_prefix('"')
+            .and_then(|rest| rest.strip_suffix('"'))
+            .expect("in quotes")
+            .as_bytes()
     }
 }
 
@@ -67,7 +71,11 @@ fn compute(inputs: &Inputs) -> Vec<(&'static str, String)> {
     let in_directory = NameCipher::new(&hctr2, &epoch.names, &directory);
     let stored_directory = in_root.encode(inputs.text("directory name")).unwrap();
     let stored_short = in_directory.encode(inputs.text("short name")).unwrap();
-    let StoredName::Long { entry, sidecar, hash } = in_directory.encode(inputs.text("long name")).unwrap() else { panic!("not long") };
+    let StoredName::Long { entry, sidecar, hash } =
+        in_directory.encode(inputs.text("long name")).unwrap()
+    else {
+        panic!("not long")
+    };
 
     let file_id = inputs.hex("file id");
     let file = file_key(&epoch.content, &file_id);
@@ -77,8 +85,16 @@ fn compute(inputs: &Inputs) -> Vec<(&'static str, String)> {
     let hint = Hint { directory, name: inputs.text("short name").to_vec() };
     let data = inputs.text("small file");
     let public = public_header(&epoch, Some(data.len() as u16), file_id);
-    let small = Header { public, size: data.len() as u64, version: 1, root: HOLE, oldest_epoch: 1, hint: hint.clone() };
-    let small = small.seal(&context, data, None, &Exactly::these(&[&inputs.hex::<24>("small file nonce")]));
+    let small = Header {
+        public,
+        size: data.len() as u64,
+        version: 1,
+        root: HOLE,
+        oldest_epoch: 1,
+        hint: hint.clone(),
+    };
+    let small =
+        small.seal(&context, data, None, &Exactly::these(&[&inputs.hex::<24>("small file nonce")]));
 
     let size: usize = inputs.0["large file size"].parse().unwrap();
     let plain: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
@@ -89,15 +105,18 @@ fn compute(inputs: &Inputs) -> Vec<(&'static str, String)> {
     for (s, segment) in sealed.iter_mut().enumerate() {
         let nonce = inputs.hex(&format!("nonce of segment {s}"));
         let len = segment.len() as u16;
-        let tag = key.seal(&nonce, &segment_aad(&share, &file_id, 0, s as u32, len, 1, suite), segment);
+        let tag =
+            key.seal(&nonce, &segment_aad(&share, &file_id, 0, s as u32, len, 1, suite), segment);
         table.segments[s] = Segment { nonce, tag, len };
         table.seals += 1;
     }
     let used = table.encode(&layout);
     let table_root: Hash = table_hash(&used);
     let public = public_header(&epoch, None, file_id);
-    let large = Header { public, size: size as u64, version: 1, root: table_root, oldest_epoch: 1, hint };
-    let large_header = large.seal(&context, &[], None, &Exactly::these(&[&inputs.hex::<24>("large file nonce")]));
+    let large =
+        Header { public, size: size as u64, version: 1, root: table_root, oldest_epoch: 1, hint };
+    let large_header =
+        large.seal(&context, &[], None, &Exactly::these(&[&inputs.hex::<24>("large file nonce")]));
     let mut large_file = vec![0; layout.cipher_len(size as u64) as usize];
     large_file[..512].copy_from_slice(&large_header);
     large_file[4096..4096 + used.len()].copy_from_slice(&used);
@@ -107,9 +126,14 @@ fn compute(inputs: &Inputs) -> Vec<(&'static str, String)> {
     }
 
     let records = RecordCipher::new(suite, epoch.records.expose());
-    let record_context = RecordContext { share: &share, suite, signed: false, epoch: 1, cipher: &records };
-    let random = Exactly::these(&[&inputs.hex::<16>("link record id"), &inputs.hex::<24>("link record nonce")]);
-    let link = record_context.seal(RecordKind::Symlink, b"", inputs.text("link target"), None, &random);
+    let record_context =
+        RecordContext { share: &share, suite, signed: false, epoch: 1, cipher: &records };
+    let random = Exactly::these(&[
+        &inputs.hex::<16>("link record id"),
+        &inputs.hex::<24>("link record nonce"),
+    ]);
+    let link =
+        record_context.seal(RecordKind::Symlink, b"", inputs.text("link target"), None, &random);
 
     // By hand as well, for the encodings of section 3.
     let secret = extract(&share, &folder);
@@ -123,15 +147,25 @@ fn compute(inputs: &Inputs) -> Vec<(&'static str, String)> {
     let directories_by_hand = expand(&secret, "directories", &[]);
     assert_eq!(directories_by_hand, *directories.expose());
     assert_eq!(labelled_hmac(&directories_by_hand, "root directory", &[&share]), root);
-    assert_eq!(labelled_hmac(&directories_by_hand, "directory", &[&root, inputs.text("directory name")]), directory);
+    assert_eq!(
+        labelled_hmac(&directories_by_hand, "directory", &[&root, inputs.text("directory name")]),
+        directory
+    );
     assert_eq!(expand(epoch.content.expose(), "file", &[&file_id]), *file.expose());
-    assert_eq!(expand(epoch.names.expose(), "long name", &[&directory, inputs.text("long name")]), hash);
+    assert_eq!(
+        expand(epoch.names.expose(), "long name", &[&directory, inputs.text("long name")]),
+        hash
+    );
     let names_again = Hctr2::new(&NamesKey::from_bytes(by_epoch("names")));
     let mut padded = [inputs.text("short name"), &[0; 8]].concat();
     names_again.encrypt(&names_again.tweak(&directory), &mut padded).unwrap();
     assert_eq!(Base64UrlUnpadded::encode_string(&padded).as_bytes(), stored_short.entry());
     assert_eq!(
-        ChunkKeys::new(suite, &FileKey::from_bytes(*file.expose())).derive(&salt).seal(&[0; 12], b"", &mut []),
+        ChunkKeys::new(suite, &FileKey::from_bytes(*file.expose())).derive(&salt).seal(
+            &[0; 12],
+            b"",
+            &mut []
+        ),
         key.seal(&[0; 12], b"", &mut [])
     );
     assert_eq!(*blake3::hash(&[b"kithfs1\0", &used[..]].concat()).as_bytes(), table_root);
@@ -154,7 +188,10 @@ fn compute(inputs: &Inputs) -> Vec<(&'static str, String)> {
         ("its sidecar", format!("{:?}", text(&sidecar))),
         ("file key", hex::encode(file.expose())),
         ("small file, sealed", hex::encode(&small)),
-        ("sub-key of the chunk", hex::encode(*Xaes::new(file.expose()).derive(salt.first_chunk().unwrap()))),
+        (
+            "sub-key of the chunk",
+            hex::encode(*Xaes::new(file.expose()).derive(salt.first_chunk().unwrap())),
+        ),
         ("first 32 bytes of segment 0, sealed", hex::encode(&sealed[0][..32])),
         ("tag of segment 0", hex::encode(table.segments[0].tag)),
         ("blake3 of segment 0, sealed", blake3::hash(&sealed[0]).to_hex().to_string()),
@@ -180,7 +217,8 @@ fn the_worked_example_is_what_the_program_computes() {
     assert_eq!(page.len(), inputs + computed.len(), "values on the page that nothing computes");
 }
 
-/// Prints the values for the page: `cargo test --test spec print_the_worked_example -- --ignored --nocapture`.
+/// Prints the values for the page: `cargo test --test spec print_the_worked_example -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "prints what SPEC.md shows"]
 fn print_the_worked_example() {

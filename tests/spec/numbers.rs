@@ -1,4 +1,5 @@
-//! The numbers of SPEC.md outside of byte tables: constants, geometry, worked sizes, lengths of names, bounds.
+//! The numbers of SPEC.md outside of byte tables: constants, geometry, worked sizes, lengths of
+//! names, bounds.
 
 use kithfs::crypto::{Hctr2, NamesKey, RECORD_OVERHEAD, Suite};
 use kithfs::format::layout::{self, Layout};
@@ -16,7 +17,10 @@ fn layout(chunk_log2: u64, signed: bool) -> Layout {
 fn constants_of_the_arithmetic() {
     let rows = table_after("which stands in its descriptor.");
     let row = |prefix: &str| {
-        let row = rows.iter().find(|row| row[0].starts_with(prefix)).unwrap_or_else(|| panic!("a row begins with {prefix}"));
+        let row = rows
+            .iter()
+            .find(|row| row[0].starts_with(prefix))
+            .unwrap_or_else(|| panic!("a row begins with {prefix}"));
         (number(&row[1]), number(&row[2]))
     };
     let same = |n: u64| (n, n);
@@ -69,22 +73,52 @@ fn worked_sizes() {
         assert_eq!(row.len(), 1 + columns.len());
         sizes.push(size);
     }
-    assert!([0, 1, 4096, 4097, 262_144, 262_145, 3 << 30, 1 << 40, layout::SIZE_MAX].iter().all(|size| sizes.contains(size)));
+    assert!(
+        [0, 1, 4096, 4097, 262_144, 262_145, 3 << 30, 1 << 40, layout::SIZE_MAX]
+            .iter()
+            .all(|size| sizes.contains(size))
+    );
 }
 
 /// The formulas of section 4.1, written again from the page.
 #[test]
 fn formulas_of_the_page() {
-    for (log2, signed) in [(12, false), (12, true), (14, false), (18, false), (18, true), (22, true)] {
+    for (log2, signed) in
+        [(12, false), (12, true), (14, false), (18, false), (18, true), (22, true)]
+    {
         let program = layout(log2, signed);
         let (c, t, f, i, d) = (1u64 << log2, program.table(), 128u64, 4096, 4096);
-        let blocks_before = |k: u64| (1u32..=8).take_while(|l| f.pow(l - 1) <= k).map(|l| k / f.pow(l) + 1).sum::<u64>();
-        let table = |k: u64| d + k * (t + c) + i * blocks_before(k);
-        let index = |l: u32, j: u64| table(if j == 0 { f.pow(l - 1) } else { j * f.pow(l) }) - u64::from(l) * i;
-        let length = |size: u64| {
-            if size <= 4096 { (if signed { 640 } else { 512 }) + size } else { table((size - 1) / c) + t + size - (size - 1) / c * c }
+        let blocks_before = |k: u64| {
+            (1u32..=8).take_while(|l| f.pow(l - 1) <= k).map(|l| k / f.pow(l) + 1).sum::<u64>()
         };
-        for k in [0, 1, 2, 126, 127, 128, 129, 255, 256, 16_383, 16_384, 16_385, 2_097_151, 2_097_152, 1 << 30] {
+        let table = |k: u64| d + k * (t + c) + i * blocks_before(k);
+        let index = |l: u32, j: u64| {
+            table(if j == 0 { f.pow(l - 1) } else { j * f.pow(l) }) - u64::from(l) * i
+        };
+        let length = |size: u64| {
+            if size <= 4096 {
+                (if signed { 640 } else { 512 }) + size
+            } else {
+                table((size - 1) / c) + t + size - (size - 1) / c * c
+            }
+        };
+        for k in [
+            0,
+            1,
+            2,
+            126,
+            127,
+            128,
+            129,
+            255,
+            256,
+            16_383,
+            16_384,
+            16_385,
+            2_097_151,
+            2_097_152,
+            1 << 30,
+        ] {
             assert_eq!(program.table_offset(k), table(k), "chunk {k}");
             assert_eq!(program.segment_offset(k, program.segments() - 1), table(k) + t + c - 4096);
             for size in [k * c, k * c + 1, k * c + c - 1] {
@@ -93,7 +127,11 @@ fn formulas_of_the_page() {
         }
         for level in 1..=4u8 {
             for j in [0, 1, 2, 127, 128, 129] {
-                assert_eq!(program.index_offset(level, j), index(u32::from(level), j), "level {level} block {j}");
+                assert_eq!(
+                    program.index_offset(level, j),
+                    index(u32::from(level), j),
+                    "level {level} block {j}"
+                );
             }
         }
         for (chunks, levels) in [(1, 0), (2, 1), (128, 1), (129, 2), (16_384, 2), (16_385, 3)] {
@@ -118,16 +156,30 @@ fn lengths_of_names() {
 /// Bounds that the text names, each by its sentence.
 #[test]
 fn bounds_in_the_text() {
-    let says = |sentence: String| assert!(super::page::PAGE.contains(&sentence), "the page says {sentence:?}");
+    let says = |sentence: String| {
+        assert!(super::page::PAGE.contains(&sentence), "the page says {sentence:?}")
+    };
     says(format!("It is {RECORD_OVERHEAD} bytes longer than what it holds"));
     says(format!("at the latest after 2^{} seals", table::SEALS_MAX.ilog2()));
     says(format!("1 to {} bytes; or the 16-byte reference", record::TARGET_MAX));
-    says(format!("A target of up to {} bytes ({} in a signed share)", record::TARGET_INLINE_MAX, record::TARGET_INLINE_MAX_SIGNED));
+    says(format!(
+        "A target of up to {} bytes ({} in a signed share)",
+        record::TARGET_INLINE_MAX,
+        record::TARGET_INLINE_MAX_SIGNED
+    ));
     says(format!("At most {} bytes in all", record::XATTRS_MAX));
     says(format!("of at most {} bytes, stands in `+attr-", record::XATTRS_LONG_MAX));
-    says(format!("n · 3 / 4 - {} ({} in a signed share)", record::OVERHEAD, record::OVERHEAD + TRAILER_LEN));
+    says(format!(
+        "n · 3 / 4 - {} ({} in a signed share)",
+        record::OVERHEAD,
+        record::OVERHEAD + TRAILER_LEN
+    ));
     says(format!("{RECORD_OVERHEAD} to {}", journal::RECORD_MAX));
-    says(format!("Records begin at {}, each at a multiple of {}", journal::RECORDS_AT, journal::ALIGN));
+    says(format!(
+        "Records begin at {}, each at a multiple of {}",
+        journal::RECORDS_AT,
+        journal::ALIGN
+    ));
     says(format!("number of slots, 1 to {}", identity::MAX_SLOTS));
     says(format!("length of the label, 0 to {}", identity::MAX_LABEL));
     says(format!("{} bytes. It never changes", share::DESCRIPTOR_LEN));
@@ -141,11 +193,18 @@ fn bounds_in_the_text() {
     says(format!("The default is c = {}", layout::CHUNK_LOG2_DEFAULT));
     assert_eq!(record::link_target_len(22, false), 0);
     for n in [66usize, 86, 100, 4095] {
-        assert_eq!(record::link_target_len(n as u64, false), (n * 3 / 4).saturating_sub(record::OVERHEAD) as u64);
+        assert_eq!(
+            record::link_target_len(n as u64, false),
+            (n * 3 / 4).saturating_sub(record::OVERHEAD) as u64
+        );
     }
     let rows = table_after("stands in every header and goes into the derivation of every key.");
-    let suites: Vec<(u64, String)> = rows.iter().map(|row| (number(&row[0]), row[1].trim_matches('`').to_owned())).collect();
-    assert_eq!(suites, Suite::ALL.map(|suite| (u64::from(suite.as_byte()), suite.name().to_owned())));
+    let suites: Vec<(u64, String)> =
+        rows.iter().map(|row| (number(&row[0]), row[1].trim_matches('`').to_owned())).collect();
+    assert_eq!(
+        suites,
+        Suite::ALL.map(|suite| (u64::from(suite.as_byte()), suite.name().to_owned()))
+    );
 }
 
 /// The tables of signed shares go with the lengths that the arithmetic takes for them.

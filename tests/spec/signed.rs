@@ -1,8 +1,7 @@
-//! Section 11: what is signed, and by which bytes. Headers, records, junctions and inventories are opened and verified as the page says.
+//! Section 11: what is signed, and by which bytes. Headers, records, junctions and inventories are
+//! opened and verified as the page says.
 
 use ed25519_dalek::{Signature, VerifyingKey};
-use kithfs::backing::Kind;
-use kithfs::backing::mem::MemStore;
 use kithfs::crypto::{IdentitySeed, RecordCipher, Suite};
 use kithfs::format::header::{Header, HeaderContext, Hint, PublicHeader};
 use kithfs::format::inventory::{self, InventoryList};
@@ -11,7 +10,9 @@ use kithfs::format::layout::Layout;
 use kithfs::format::record::{RecordContext, RecordKind};
 use kithfs::format::signature::{Authorship, Sign};
 use kithfs::format::table::{Segment, Table, segment_hash, small_hash};
-use kithfs::sharing::Identity;
+use kithfs::roster::Identity;
+use kithfs::store::Kind;
+use kithfs::store::mem::MemStore;
 use kithfs::vault::{Caller, CreateOptions, OpenFlags, OpenOptions, ROOT, SetXattr, Vault};
 
 use super::byhand::{digest, label};
@@ -32,9 +33,16 @@ fn blake3(parts: &[&[u8]]) -> [u8; 32] {
 /// A header in a signed share, sealed under the key 7: its bytes, and the message that was signed.
 fn header(suite: Suite, data: Option<&[u8]>) -> (Vec<u8>, Vec<u8>) {
     let cipher = RecordCipher::new(suite, &[7; 32]);
-    let context = HeaderContext { share: &SHARE, layout: Layout::new(14, true).unwrap(), cipher: &cipher };
+    let context =
+        HeaderContext { share: &SHARE, layout: Layout::new(14, true).unwrap(), cipher: &cipher };
     let small = data.map(|data| data.len() as u16);
-    let public = PublicHeader { suite, small, epoch: 0x0304_0506, commitment: count(0x60), file_id: count(0x70) };
+    let public = PublicHeader {
+        suite,
+        small,
+        epoch: 0x0304_0506,
+        commitment: count(0x60),
+        file_id: count(0x70),
+    };
     let hint = Hint { directory: count(0x90), name: b"name".to_vec() };
     let size = data.map_or(0x0102_0304, |data| data.len() as u64);
     let root = if data.is_some() { [0; 32] } else { count(0x20) };
@@ -45,7 +53,12 @@ fn header(suite: Suite, data: Option<&[u8]>) -> (Vec<u8>, Vec<u8>) {
         *message.borrow_mut() = bytes.to_vec();
         signer().sign(label, bytes)
     };
-    let made = header.seal(&context, data.unwrap_or_default(), Some(Sign { by, sign: &sign }), &Counting::from(1));
+    let made = header.seal(
+        &context,
+        data.unwrap_or_default(),
+        Some(Sign { by, sign: &sign }),
+        &Counting::from(1),
+    );
     (made, message.into_inner())
 }
 
@@ -55,10 +68,12 @@ fn trailer_fields() -> [[u8; 32]; 2] {
 
 pub fn structures() -> Vec<Structure> {
     let by = Authorship { author: AUTHOR, signer: signer().public().sign };
-    let trailer = Sign { by, sign: &|_, _| [0xee; 64] }.trailer(&kithfs::crypto::labels::FILE_SIGNATURE, b"");
+    let trailer =
+        Sign { by, sign: &|_, _| [0xee; 64] }.trailer(&kithfs::crypto::labels::FILE_SIGNATURE, b"");
     let [author, signer] = trailer_fields();
     let (_, message) = header(Suite::ChaCha20Poly1305, None);
-    let (id, commitment, root): ([u8; 32], [u8; 8], [u8; 32]) = (count(0x70), count(0x60), count(0x20));
+    let (id, commitment, root): ([u8; 32], [u8; 8], [u8; 32]) =
+        (count(0x70), count(0x60), count(0x20));
     let message_fields: [&[u8]; 12] = [
         &SHARE,
         &id,
@@ -75,14 +90,25 @@ pub fn structures() -> Vec<Structure> {
     ];
     let segment = Segment { nonce: count(0x10), tag: count(0x20), len: 0x0234 };
     let layout = Layout::new(12, true).unwrap();
-    let table = Table { salt: count(1), epoch: 1, seals: 1, segments: [segment].into(), hashes: [[0x44; 32]].into() };
+    let table = Table {
+        salt: count(1),
+        epoch: 1,
+        seals: 1,
+        segments: [segment].into(),
+        hashes: [[0x44; 32]].into(),
+    };
     let (nonce, tag): ([u8; 12], [u8; 16]) = (count(0x10), count(0x20));
-    let junction = Junction { share: [0x77; 32], isolated: true, coming: true, name: b"projects".to_vec() };
+    let junction =
+        Junction { share: [0x77; 32], isolated: true, coming: true, name: b"projects".to_vec() };
     let list = InventoryList::new(vec![[9; 32], [3; 32], [9; 32]]);
     vec![
         structure("trailer", trailer, &[&author, &signer, &[0xee; 64]]),
         structure("signed message of a file header", message, &message_fields),
-        structure("entry of a chunk table in a signed share", &table.encode(&layout)[64..126], &[&nonce, &tag, &[0x34, 2], &[0x44; 32]]),
+        structure(
+            "entry of a chunk table in a signed share",
+            &table.encode(&layout)[64..126],
+            &[&nonce, &tag, &[0x34, 2], &[0x44; 32]],
+        ),
         structure("junction", junction.encode(), &[&[0x77; 32], &[130], &[8], b"projects"]),
         structure("inventory", list.encode(), &[&[3; 32], &[9; 32]]),
     ]
@@ -106,15 +132,35 @@ fn a_signed_header_opens_and_verifies_as_the_page_says() {
     for suite in Suite::ALL {
         for data in [None, Some(&b"some data"[..])] {
             let (bytes, _) = header(suite, data);
-            assert_eq!((bytes.len(), bytes[11]), (640 + data.map_or(0, <[u8]>::len), if data.is_some() { 3 } else { 1 }));
+            assert_eq!(
+                (bytes.len(), bytes[11]),
+                (640 + data.map_or(0, <[u8]>::len), if data.is_some() { 3 } else { 1 })
+            );
             let cipher = RecordCipher::new(suite, &[7; 32]);
-            let plain = open(&cipher, &bytes[60..84], &[b"KHDR", &SHARE[..], &bytes[..96]].concat(), &bytes[112..], &bytes[96..112]);
+            let plain = open(
+                &cipher,
+                &bytes[60..84],
+                &[b"KHDR", &SHARE[..], &bytes[..96]].concat(),
+                &bytes[112..],
+                &bytes[96..112],
+            );
             let (trailer, body) = plain.split_at(128);
             let root = data.map_or(count(0x20), |data| blake3(&[b"kithfs1", &[255], data]));
             let small = data.map_or([0; 32], small_hash);
             assert!(data.is_none() || root == small);
-            assert_eq!(body[16..48], if data.is_some() { [0; 32] } else { root }, "the body says nothing of it in the small form");
-            let file = [&SHARE[..], &bytes[28..60], &[1, suite.as_byte(), bytes[11], 14], &bytes[16..20], &bytes[20..28]].concat();
+            assert_eq!(
+                body[16..48],
+                if data.is_some() { [0; 32] } else { root },
+                "the body says nothing of it in the small form"
+            );
+            let file = [
+                &SHARE[..],
+                &bytes[28..60],
+                &[1, suite.as_byte(), bytes[11], 14],
+                &bytes[16..20],
+                &bytes[20..28],
+            ]
+            .concat();
             let message = [&file[..], &body[..8], &body[8..16], &AUTHOR, &root].concat();
             verified("file signature", &message, trailer);
             assert_eq!(body.get(400..).unwrap(), data.unwrap_or_default());
@@ -128,13 +174,21 @@ type SignedKind<'a> = (RecordKind, &'a [u8; 4], &'a [u8], &'a str, &'a [u8]);
 
 #[test]
 fn signed_records_open_and_verify_as_the_page_says() {
-    let junction = Junction { share: [0x77; 32], isolated: false, coming: false, name: b"projects".to_vec() }.encode();
+    let junction =
+        Junction { share: [0x77; 32], isolated: false, coming: false, name: b"projects".to_vec() }
+            .encode();
     let (id, hash) = ([0x33; 32], [0x44; 32]);
     let place = [id, hash].concat();
     let kinds: [SignedKind; 5] = [
         (RecordKind::Symlink, b"KSYM", b"", "symlink signature", b"target"),
         (RecordKind::LongSymlink, b"KLSY", &[5; 16], "symlink signature", b"target"),
-        (RecordKind::Directory, b"KDIR", b"", "directory signature", b"what a directory record holds"),
+        (
+            RecordKind::Directory,
+            b"KDIR",
+            b"",
+            "directory signature",
+            b"what a directory record holds",
+        ),
         (RecordKind::Name, b"KNAM", &place, "long name signature", b"a long name"),
         (RecordKind::Junction, b"KJNC", &place, "junction signature", &junction),
     ];
@@ -146,10 +200,18 @@ fn signed_records_open_and_verify_as_the_page_says() {
                 if !signed && kind != RecordKind::Junction {
                     continue;
                 }
-                let context = RecordContext { share: &SHARE, suite, signed, epoch: 0x0102, cipher: &cipher };
+                let context =
+                    RecordContext { share: &SHARE, suite, signed, epoch: 0x0102, cipher: &cipher };
                 let by = Authorship { author: AUTHOR, signer: signer().public().sign };
-                let sign = |label: &kithfs::crypto::Label, message: &[u8]| signer().sign(label, message);
-                let bytes = context.seal(kind, bound, holds, Some(Sign { by, sign: &sign }), &Counting::from(1));
+                let sign =
+                    |label: &kithfs::crypto::Label, message: &[u8]| signer().sign(label, message);
+                let bytes = context.seal(
+                    kind,
+                    bound,
+                    holds,
+                    Some(Sign { by, sign: &sign }),
+                    &Counting::from(1),
+                );
                 assert_eq!(bytes[..8], [1, suite.as_byte(), 1, 0, 2, 1, 0, 0]);
                 let aad = [&word[..], &SHARE, &bytes[..24], bound].concat();
                 let (nonce, rest) = bytes[24..].split_at(24);
@@ -178,7 +240,10 @@ fn an_inventory_has_the_root_and_the_name_that_the_page_says() {
             digest("inventory page", &[&n.to_le_bytes(), page.as_flattened()])
         })
         .collect();
-    assert_eq!(list.root(), digest("inventory node", &[&digest("inventory node", &[&pages[0], &pages[1]]), &pages[2]]));
+    assert_eq!(
+        list.root(),
+        digest("inventory node", &[&digest("inventory node", &[&pages[0], &pages[1]]), &pages[2]])
+    );
     let hash = digest("inventory hash", &[&sorted.concat()]);
     assert_eq!(inventory::file_hash(&list.encode()), hash);
     let hex: String = hash[..16].iter().map(|b| format!("{b:02x}")).collect();
@@ -189,7 +254,12 @@ fn an_inventory_has_the_root_and_the_name_that_the_page_says() {
 #[test]
 fn attributes_stand_under_the_names_that_the_page_says() {
     let (store, owner) = (MemStore::new(), signer());
-    Vault::create(&store.root(), &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 12 }, &owner).unwrap();
+    Vault::create(
+        &store.root(),
+        &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 12 },
+        &owner,
+    )
+    .unwrap();
     let vault = Vault::open(store.root(), &owner, OpenOptions::default()).unwrap();
     let caller = Caller { uid: 0, gid: 0, umask: 0 };
     let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
@@ -210,7 +280,8 @@ fn attributes_stand_under_the_names_that_the_page_says() {
         let of = if key.starts_with("user") { &b"user.tag"[..] } else { b"trusted.tag" };
         vault.set_xattr(attr.node, of, b"blue", SetXattr::Any).unwrap();
         let stored = vault.cipher_path(name).unwrap();
-        let record = store.root().get_xattr(&stored, key.as_bytes()).unwrap().expect("the record is there");
+        let record =
+            store.root().get_xattr(&stored, key.as_bytes()).unwrap().expect("the record is there");
         assert_eq!(record.len(), 64 + 6 + of.len() + 4, "a sealed record of one attribute");
         assert!(page.contains(&format!("`{key}`")));
     }

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use kithfs::crypto::Random;
 
-/// Gives the bytes that follow `0` (or another first one), wrapping at 255. For one structure at a time: it repeats after 256 bytes.
+/// Gives the bytes that follow `0` (or another first one), wrapping at 255. For one structure at a
+/// time: it repeats after 256 bytes.
 pub struct Counting(AtomicU8);
 
 impl Counting {

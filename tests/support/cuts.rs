@@ -1,13 +1,17 @@
-//! Sessions of which every promise is known, cut at every call that changes the store, in several ways each.
+//! Sessions of which every promise is known, cut at every call that changes the store, in several
+//! ways each.
 //!
-//! A session is a list of steps with what each of them promises. The store tells of every event before it happens; at each a snapshot is
-//! taken together with the promises that hold by then. Each snapshot is crashed with several choices, opened again (which replays the
-//! journal) and read.
+//! A session is a list of steps with what each of them promises. The store tells of every event
+//! before it happens; at each a snapshot is taken together with the promises that hold by then.
+//! Each snapshot is crashed with several choices, opened again (which replays the journal) and
+//! read.
 //!
 //! What is asked of every cut
 //! * The vault opens, and opens again after a clean close.
-//! * A file that was made durable holds, whole, the state of its last fsync or one that was committed later; never a mixture.
-//! * Nothing that can be read was never written: any other file reads as one of its states, or as an error where it was never durable.
+//! * A file that was made durable holds, whole, the state of its last fsync or one that was
+//!   committed later; never a mixture.
+//! * Nothing that can be read was never written: any other file reads as one of its states, or as
+//!   an error where it was never durable.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -18,8 +22,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kithfs::backing::mem::MemStore;
 use kithfs::crypto::Suite;
+use kithfs::store::mem::MemStore;
 use kithfs::vault::{Fallocate, OpenFlags, ROOT, RenameMode, SetAttr, Vault};
 use parking_lot::Mutex;
 use vaults::{Item, READ_WRITE, Seeded, at, split};
@@ -51,7 +55,8 @@ impl Session {
         Allowed { states: vec![None], unreadable: false }
     }
 
-    /// The state of `path` is about to become `next`: it may be there from now on, and what was before may still be.
+    /// The state of `path` is about to become `next`: it may be there from now on, and what was
+    /// before may still be.
     pub fn may(&mut self, path: &[u8], next: Option<&[u8]>) {
         let mut promises = self.promises.lock();
         let allowed = promises.entry(path.to_vec()).or_insert_with(Self::nothing);
@@ -69,7 +74,9 @@ impl Session {
     /// From now on nothing but the present state will do.
     pub fn must(&mut self, path: &[u8]) {
         let state = self.now.get(path).cloned();
-        self.promises.lock().insert(path.to_vec(), Allowed { states: vec![state], unreadable: false });
+        self.promises
+            .lock()
+            .insert(path.to_vec(), Allowed { states: vec![state], unreadable: false });
     }
 
     pub fn change(&mut self, path: &[u8], change: impl FnOnce(&mut Vec<u8>)) {
@@ -133,7 +140,10 @@ impl Session {
             self.may_break(path);
         }
         self.change(path, |b| b.resize(size, 0));
-        at(&self.vault, path, |node| self.vault.setattr(node, &SetAttr { size: Some(size as u64), ..SetAttr::default() })).unwrap();
+        at(&self.vault, path, |node| {
+            self.vault.setattr(node, &SetAttr { size: Some(size as u64), ..SetAttr::default() })
+        })
+        .unwrap();
     }
 
     pub fn fsync_path(&mut self, path: &[u8]) {
@@ -158,7 +168,11 @@ impl Session {
             self.change(path, |b| b.iter_mut().skip(from).for_each(|b| *b = 0));
         }
         self.change(path, |b| b.resize(size, 0));
-        let how = if zero.is_some() { Fallocate::ZeroRange { keep_size: false } } else { Fallocate::Allocate { keep_size: false } };
+        let how = if zero.is_some() {
+            Fallocate::ZeroRange { keep_size: false }
+        } else {
+            Fallocate::Allocate { keep_size: false }
+        };
         self.vault.fallocate(handle, from as u64, (size - from) as u64, how).unwrap();
         self.vault.release(handle).unwrap();
     }
@@ -174,7 +188,8 @@ impl Session {
 
     /// Renames a directory with all that the session knows in it.
     pub fn rename_dir(&mut self, from: &[u8], to: &[u8]) {
-        let inside: Vec<_> = self.now.keys().filter(|p| p.starts_with(&[from, b"/"].concat())).cloned().collect();
+        let inside: Vec<_> =
+            self.now.keys().filter(|p| p.starts_with(&[from, b"/"].concat())).cloned().collect();
         for old in inside {
             let new = [to, &old[from.len()..]].concat();
             let before = self.promises.lock()[&old].clone();
@@ -203,7 +218,8 @@ impl Session {
         self.vault.commit_due(std::time::Duration::ZERO);
     }
 
-    /// What the background does of itself for a file that stays open, and of which all is committed.
+    /// What the background does of itself for a file that stays open, and of which all is
+    /// committed.
     pub fn made_durable(&mut self, path: &[u8]) {
         self.vault.flush_due(std::time::Duration::ZERO);
         self.must(path);
@@ -216,13 +232,15 @@ impl Session {
     }
 }
 
-/// Reads a vault after a cut and compares it with what was promised, then opens it again, which finds what the first one made of it.
+/// Reads a vault after a cut and compares it with what was promised, then opens it again, which
+/// finds what the first one made of it.
 pub fn verify(store: &MemStore, promises: &Promises, what: &str) {
     CUTS.fetch_add(1, Ordering::Relaxed);
     for round in ["after the cut", "after the replay"] {
         let what = format!("{what}, {round}");
         let vault = verify_once(store, promises, &what);
-        // The check reports residue and nothing else, but where a file that was never durable is torn; no record was left over.
+        // The check reports residue and nothing else, but where a file that was never durable is
+        // torn; no record was left over.
         for fault in vault.check(b"", &mut |_| {}).unwrap().faults {
             let fragile = promises.get(&fault.plain).is_some_and(|allowed| allowed.unreadable);
             assert!(fragile || fault.residue, "{what}: {fault:?}");
@@ -251,8 +269,13 @@ fn verify_once(store: &MemStore, promises: &Promises, what: &str) -> Vault {
             None => assert!(allowed.states.contains(&None), "{what}: {shown} is gone"),
             Some(Ok(Item::File { bytes, .. })) => {
                 let right = allowed.states.iter().flatten().any(|s| **s == *bytes);
-                let lens: Vec<_> = allowed.states.iter().map(|s| s.as_ref().map(|b| b.len())).collect();
-                assert!(right, "{what}: {shown} holds {} bytes that are none of its states ({lens:?})", bytes.len());
+                let lens: Vec<_> =
+                    allowed.states.iter().map(|s| s.as_ref().map(|b| b.len())).collect();
+                assert!(
+                    right,
+                    "{what}: {shown} holds {} bytes that are none of its states ({lens:?})",
+                    bytes.len()
+                );
             }
             Some(Ok(other)) => panic!("{what}: {shown} is {other:?}"),
             Some(Err(e)) => assert!(allowed.unreadable, "{what}: {shown}: {e}"),
@@ -273,13 +296,18 @@ pub struct Cut {
     pub promises: Promises,
 }
 
-/// Runs a session once and gives every moment before a call that changes the store or makes it durable, and the one after the last.
+/// Runs a session once and gives every moment before a call that changes the store or makes it
+/// durable, and the one after the last.
 pub fn record(chunk_log2: u8, session: impl Fn(&mut Session, &MemStore)) -> Vec<Cut> {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, chunk_log2);
     let promises: Arc<Mutex<Promises>> = Arc::default();
     let cuts: Arc<Mutex<Vec<Cut>>> = Arc::default();
-    let mut session_state = Session { vault: vaults::open(store.root()).unwrap(), promises: promises.clone(), now: BTreeMap::new() };
+    let mut session_state = Session {
+        vault: vaults::open(store.root()).unwrap(),
+        promises: promises.clone(),
+        now: BTreeMap::new(),
+    };
     {
         // The hook holds a handle that keeps the store alive until it is replaced below.
         let (watched, promises, cuts) = (store.clone(), promises.clone(), cuts.clone());
@@ -291,7 +319,11 @@ pub fn record(chunk_log2: u8, session: impl Fn(&mut Session, &MemStore)) -> Vec<
         }));
     }
     session(&mut session_state, &store);
-    let last = Cut { what: "cut after the session".into(), store: store.snapshot(), promises: promises.lock().clone() };
+    let last = Cut {
+        what: "cut after the session".into(),
+        store: store.snapshot(),
+        promises: promises.lock().clone(),
+    };
     session_state.vault.close().unwrap();
     store.on_event(Box::new(|_| {}));
     let mut cuts = std::mem::take(&mut *cuts.lock());
@@ -299,7 +331,8 @@ pub fn record(chunk_log2: u8, session: impl Fn(&mut Session, &MemStore)) -> Vec<
     cuts
 }
 
-/// Chance for a power cut, told by a number. Tears are the most telling, so they are half of what is chosen where there are three ways.
+/// Chance for a power cut, told by a number. Tears are the most telling, so they are half of what
+/// is chosen where there are three ways.
 pub fn chance(seed: u64) -> impl FnMut(usize) -> usize {
     let random = Seeded::new(seed);
     move |n| if n == 3 && random.below(2) == 0 { 1 } else { random.below(n as u64) as usize }

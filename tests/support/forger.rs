@@ -1,10 +1,10 @@
-//! A modified client: it holds the keys that every member of a share has, and signs and seals whatever it likes.
+//! A modified client: it holds the keys that every member of a share has, and signs and seals
+//! whatever it likes.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::sync::Arc;
 
-use kithfs::backing::{Access, Dir};
 use kithfs::crypto::hierarchy::EpochKeys;
 use kithfs::crypto::{Label, RecordCipher, Suite};
 use kithfs::format::header::{Header, HeaderContext, Hint, PublicHeader};
@@ -14,7 +14,8 @@ use kithfs::format::share::ShareDescriptor;
 use kithfs::format::signature::{Authorship, Sign};
 use kithfs::format::slots;
 use kithfs::format::table::HOLE;
-use kithfs::sharing::{FolderKeys, Identity, Roster, VerifiedRoster};
+use kithfs::roster::{FolderKeys, Identity, Roster, VerifiedRoster};
+use kithfs::store::{Access, Dir};
 
 use super::vaults::Seeded;
 
@@ -51,7 +52,9 @@ pub fn roster(root: &Arc<dyn Dir>) -> VerifiedRoster {
 pub fn folder_keys(roster: &VerifiedRoster, who: &Identity, root: &Arc<dyn Dir>) -> FolderKeys {
     roster
         .open(who, &mut |block, offset, buf| {
-            root.open_file(slots::file_name(&block.root).as_bytes(), Access::Read)?.read_at(buf, offset).map(|_| ())
+            root.open_file(slots::file_name(&block.root).as_bytes(), Access::Read)?
+                .read_at(buf, offset)
+                .map(|_| ())
         })
         .unwrap()
 }
@@ -71,21 +74,45 @@ impl Forger {
         let roster = roster(root);
         let descriptor = *roster.descriptor();
         let folder = folder_keys(&roster, who, root);
-        let keys = EpochKeys::derive(&folder.current().key, roster.share_id(), folder.current().epoch, descriptor.suite);
+        let keys = EpochKeys::derive(
+            &folder.current().key,
+            roster.share_id(),
+            folder.current().epoch,
+            descriptor.suite,
+        );
         let layout = Layout::new(descriptor.chunk_log2, true).unwrap();
-        Forger { share: *roster.share_id(), suite: descriptor.suite, epoch: folder.current().epoch, keys, layout }
+        Forger {
+            share: *roster.share_id(),
+            suite: descriptor.suite,
+            epoch: folder.current().epoch,
+            keys,
+            layout,
+        }
     }
 
     /// A header of a file that was never there.
-    pub fn header(&self, size: u64, small: Option<u16>, file_id: [u8; 32], root: [u8; 32]) -> Header {
+    pub fn header(
+        &self,
+        size: u64,
+        small: Option<u16>,
+        file_id: [u8; 32],
+        root: [u8; 32],
+    ) -> Header {
         let commitment = self.keys.commitment[..8].try_into().unwrap();
-        let public = PublicHeader { suite: self.suite, small, epoch: self.epoch, commitment, file_id };
+        let public =
+            PublicHeader { suite: self.suite, small, epoch: self.epoch, commitment, file_id };
         let hint = Hint { directory: [0; 32], name: Vec::new() };
         Header { public, size, version: 77, root, oldest_epoch: self.epoch, hint }
     }
 
     /// It, sealed, with a signature that `sign` makes.
-    pub fn seal(&self, header: &Header, data: &[u8], by: Authorship, sign: &dyn Fn(&Label, &[u8]) -> [u8; 64]) -> Vec<u8> {
+    pub fn seal(
+        &self,
+        header: &Header,
+        data: &[u8],
+        by: Authorship,
+        sign: &dyn Fn(&Label, &[u8]) -> [u8; 64],
+    ) -> Vec<u8> {
         let cipher = RecordCipher::new(self.suite, self.keys.headers.expose());
         let context = HeaderContext { share: &self.share, layout: self.layout, cipher: &cipher };
         header.seal(&context, data, Some(Sign { by, sign }), &Seeded::new(5))

@@ -21,7 +21,9 @@ pub fn kernel_sends() -> bool {
     let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let sends = (numbers.next(), numbers.next()) >= (Some(6), Some(16));
     if !sends {
-        println!("skipped in part: holes of a file that is open for writing are not known before Linux 6.16");
+        println!(
+            "skipped in part: holes of a file that is open for writing are not known before Linux 6.16"
+        );
     }
     sends
 }
@@ -56,8 +58,8 @@ fn ranges(pages: &BTreeSet<u64>) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Several threads write single pages into files of their own in `dir`, and never sync. After each few they look where data is. `exact`:
-/// nothing else may be said to be data.
+/// Several threads write single pages into files of their own in `dir`, and never sync. After each
+/// few they look where data is. `exact`: nothing else may be said to be data.
 pub fn many_at_once(dir: &Path, exact: bool) {
     const THREADS: u64 = 16;
     const ROUNDS: u64 = 12;
@@ -65,12 +67,15 @@ pub fn many_at_once(dir: &Path, exact: bool) {
         for thread in 0..THREADS {
             scope.spawn(move || {
                 let path = dir.join(format!("sparse-{thread}"));
-                let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
+                let file =
+                    File::options().read(true).write(true).create_new(true).open(path).unwrap();
                 file.set_len(512 * PAGE).unwrap();
                 let (mut pages, mut seed) = (BTreeSet::new(), thread + 1);
                 for round in 0..ROUNDS {
                     for _ in 0..6 {
-                        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                        seed = seed
+                            .wrapping_mul(6_364_136_223_846_793_005)
+                            .wrapping_add(1_442_695_040_888_963_407);
                         // Beyond the end, too.
                         let page = (seed >> 33) % (512 + 64 * round);
                         file.write_all_at(&[thread as u8 + 1; PAGE as usize], page * PAGE).unwrap();
@@ -80,8 +85,15 @@ pub fn many_at_once(dir: &Path, exact: bool) {
                     if exact {
                         assert_eq!(found, written, "file {thread}, round {round}");
                     } else {
-                        let covered = |range: &Range<u64>| found.iter().any(|data| data.start <= range.start && range.end <= data.end);
-                        assert!(written.iter().all(covered), "file {thread}, round {round}: {found:?} lacks some of {written:?}");
+                        let covered = |range: &Range<u64>| {
+                            found
+                                .iter()
+                                .any(|data| data.start <= range.start && range.end <= data.end)
+                        };
+                        assert!(
+                            written.iter().all(covered),
+                            "file {thread}, round {round}: {found:?} lacks some of {written:?}"
+                        );
                     }
                 }
                 for page in 0..file.metadata().unwrap().len() / PAGE {

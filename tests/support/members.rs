@@ -5,10 +5,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kithfs::backing::mem::MemStore;
 use kithfs::crypto::Suite;
-use kithfs::sharing::{Identity, Member, Pin, Role};
-use kithfs::vault::{CreateOptions, CreateShare, Error, LockMode, OpenOptions, Pins, Share, ShareProgress, Trust, Vault};
+use kithfs::roster::{Identity, Member, Pin, Role};
+use kithfs::store::mem::MemStore;
+use kithfs::vault::{
+    CreateOptions, CreateShare, Error, LockMode, OpenOptions, Pins, Share, ShareProgress, Trust,
+    Vault,
+};
 
 use super::vaults::Seeded;
 
@@ -29,7 +32,12 @@ pub fn key(identity: &Identity) -> [u8; 32] {
 
 /// How a share is opened that nothing vouches for.
 pub fn trusting(read_only: bool, lock: LockMode) -> OpenOptions {
-    OpenOptions { read_only, lock, trust: Trust { first_use: true, ..Trust::default() }, ..OpenOptions::default() }
+    OpenOptions {
+        read_only,
+        lock,
+        trust: Trust { first_use: true, ..Trust::default() },
+        ..OpenOptions::default()
+    }
 }
 
 /// As a mount does.
@@ -57,7 +65,13 @@ pub fn founded(others: Vec<Member>) -> (MemStore, Identity) {
     let ann = person(1);
     let store = MemStore::new();
     let share = CreateShare { isolated: false, name: "Ann".into(), others };
-    Vault::create_signed(&store.root(), &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 14 }, &ann, &share).unwrap();
+    Vault::create_signed(
+        &store.root(),
+        &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 14 },
+        &ann,
+        &share,
+    )
+    .unwrap();
     (store, ann)
 }
 
@@ -84,7 +98,10 @@ pub struct Memory {
 impl Memory {
     /// An accepted invitation of `inviter`.
     pub fn invited(share: [u8; 32], head: Pin, inviter: &Identity) -> Arc<Memory> {
-        Arc::new(Memory { heads: parking_lot::Mutex::new(HashMap::from([(share, head)])), inviter: Some(key(inviter)) })
+        Arc::new(Memory {
+            heads: parking_lot::Mutex::new(HashMap::from([(share, head)])),
+            inviter: Some(key(inviter)),
+        })
     }
 }
 
@@ -105,5 +122,8 @@ impl Pins for Memory {
 
 /// How a share is opened by who remembers what he has seen, and takes nothing on trust.
 pub fn remembering(memory: &Arc<Memory>) -> OpenOptions {
-    OpenOptions { trust: Trust { pins: Some(memory.clone()), first_use: false }, ..OpenOptions::default() }
+    OpenOptions {
+        trust: Trust { pins: Some(memory.clone()), first_use: false },
+        ..OpenOptions::default()
+    }
 }

@@ -1,7 +1,7 @@
 //! A filesystem in memory: the least that exercises every method of the adapter.
 //!
-//! Its inode numbers differ from its node numbers and its directory positions are 63-bit hashes, as on ext4, so that whoever mixes
-//! them up is seen.
+//! Its inode numbers differ from its node numbers and its directory positions are 63-bit hashes, as
+//! on ext4, so that whoever mixes them up is seen.
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
@@ -11,12 +11,12 @@ use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kithfs::backing::{Kind, Seek, SetTime, Space, Timestamp};
 use kithfs::fuse::ops::{
-    AllocateMode, Attr, Caller, DirCache, Entry, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir, Operations, RenameMode, Result,
-    SetAttr, Sought, XattrMode,
+    AllocateMode, Attr, Caller, DirCache, Entry, Errno, FileRange, NodeId, OpenRequest, Opened,
+    OpenedDir, Operations, RenameMode, Result, SetAttr, Sought, XattrMode,
 };
 use kithfs::fuse::wire::kind_of_mode;
+use kithfs::store::{Kind, Seek, SetTime, Space, Timestamp};
 use kithfs::vault::{Handle, ROOT};
 
 /// What is added to a node number to show an inode number.
@@ -80,7 +80,11 @@ impl State {
     fn find(&mut self, parent: NodeId, name: &[u8]) -> Result<Option<(i64, NodeId)>> {
         let parent = self.node(parent)?;
         let hash = position(name);
-        let found = parent.entries.range(hash..).take_while(|(at, _)| **at < hash + 16).find(|(_, (entry, _))| **entry == *name);
+        let found = parent
+            .entries
+            .range(hash..)
+            .take_while(|(at, _)| **at < hash + 16)
+            .find(|(_, (entry, _))| **entry == *name);
         Ok(found.map(|(at, (_, node))| (*at, *node)))
     }
 
@@ -95,7 +99,15 @@ impl State {
         Ok(())
     }
 
-    fn make(&mut self, caller: &Caller, parent: NodeId, name: &[u8], kind: Kind, perm: u32, data: Vec<u8>) -> Result<Attr> {
+    fn make(
+        &mut self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        kind: Kind,
+        perm: u32,
+        data: Vec<u8>,
+    ) -> Result<Attr> {
         if name.len() > 255 {
             return Err(no(libc::ENAMETOOLONG));
         }
@@ -105,7 +117,8 @@ impl State {
         self.last += 1;
         let node = self.last;
         let mut inode = inode(node, kind, perm & !caller.umask, parent);
-        (inode.attr.uid, inode.attr.gid, inode.attr.size) = (caller.uid, caller.gid, data.len() as u64);
+        (inode.attr.uid, inode.attr.gid, inode.attr.size) =
+            (caller.uid, caller.gid, data.len() as u64);
         inode.data = data;
         inode.lookups = 1;
         let attr = inode.attr;
@@ -129,7 +142,11 @@ impl State {
     }
 
     fn collect(&mut self, node: NodeId) {
-        if self.inodes.get(&node).is_some_and(|inode| inode.lookups == 0 && inode.opens == 0 && inode.attr.nlink == 0) {
+        if self
+            .inodes
+            .get(&node)
+            .is_some_and(|inode| inode.lookups == 0 && inode.opens == 0 && inode.attr.nlink == 0)
+        {
             self.inodes.remove(&node);
         }
     }
@@ -154,8 +171,31 @@ fn inode(node: NodeId, kind: Kind, perm: u32, parent: NodeId) -> Inode {
     let time = now();
     let nlink = if kind == Kind::Dir { 2 } else { 1 };
     let (ino, uid, gid) = (node + INO_OFFSET, 0, 0);
-    let attr = Attr { node, ino, kind, perm, nlink, uid, gid, rdev: 0, size: 0, blocks: 0, atime: time, mtime: time, ctime: time };
-    Inode { attr, data: Vec::new(), xattrs: BTreeMap::new(), entries: BTreeMap::new(), parent, lookups: 0, opens: 0, was_open: false }
+    let attr = Attr {
+        node,
+        ino,
+        kind,
+        perm,
+        nlink,
+        uid,
+        gid,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+    };
+    Inode {
+        attr,
+        data: Vec::new(),
+        xattrs: BTreeMap::new(),
+        entries: BTreeMap::new(),
+        parent,
+        lookups: 0,
+        opens: 0,
+        was_open: false,
+    }
 }
 
 /// A hash of the name, positive and below the topmost positions.
@@ -202,9 +242,12 @@ impl MemFs {
         self.state().inodes.values().map(|inode| inode.lookups).sum()
     }
 
-    /// Waits until no file or directory is open, which the kernel says some time after the last close(2); false after ten seconds.
+    /// Waits until no file or directory is open, which the kernel says some time after the last
+    /// close(2); false after ten seconds.
     pub fn wait_until_closed(&self) -> bool {
-        let wait = self.closed.wait_timeout_while(self.state(), Duration::from_secs(10), |state| !state.handles.is_empty());
+        let wait = self.closed.wait_timeout_while(self.state(), Duration::from_secs(10), |state| {
+            !state.handles.is_empty()
+        });
         !wait.expect("no operation panics").1.timed_out()
     }
 
@@ -235,14 +278,18 @@ impl MemFs {
         let mut gate = self.gate.lock().expect("no operation panics");
         gate.waiting += 1;
         self.gate_changed.notify_all();
-        let mut gate = self.gate_changed.wait_while(gate, |gate| is_shut(gate)).expect("no operation panics");
+        let mut gate =
+            self.gate_changed.wait_while(gate, |gate| is_shut(gate)).expect("no operation panics");
         gate.waiting -= 1;
     }
 
-    /// Waits until so many wait. If they do not come, all are let go: a test that fails for it would wait for those who came.
+    /// Waits until so many wait. If they do not come, all are let go: a test that fails for it
+    /// would wait for those who came.
     pub fn wait_at_gate(&self, waiting: usize) -> bool {
         let gate = self.gate.lock().expect("no operation panics");
-        let wait = self.gate_changed.wait_timeout_while(gate, Duration::from_secs(20), |gate| gate.waiting < waiting);
+        let wait = self
+            .gate_changed
+            .wait_timeout_while(gate, Duration::from_secs(20), |gate| gate.waiting < waiting);
         let came = !wait.expect("no operation panics").1.timed_out();
         if !came {
             self.open_gate();
@@ -254,7 +301,8 @@ impl MemFs {
     pub fn plant(&self, name: &[u8], data: &[u8]) -> NodeId {
         let caller = Caller { uid: 0, gid: 0, umask: 0 };
         let mut state = self.state();
-        let attr = state.make(&caller, ROOT, name, Kind::File, 0o644, data.to_vec()).expect("planting");
+        let attr =
+            state.make(&caller, ROOT, name, Kind::File, 0o644, data.to_vec()).expect("planting");
         state.node(attr.node).expect("just made").lookups = 0;
         attr.node
     }
@@ -280,7 +328,8 @@ impl Operations for MemFs {
     fn forget(&self, node: NodeId, count: u64) {
         let mut state = self.state();
         if let Ok(inode) = state.node(node) {
-            inode.lookups = inode.lookups.checked_sub(count).expect("never more forgotten than counted");
+            inode.lookups =
+                inode.lookups.checked_sub(count).expect("never more forgotten than counted");
             state.collect(node);
         }
     }
@@ -301,7 +350,8 @@ impl Operations for MemFs {
         inode.attr.perm = set.perm.unwrap_or(inode.attr.perm);
         inode.attr.uid = set.uid.unwrap_or(inode.attr.uid);
         inode.attr.gid = set.gid.unwrap_or(inode.attr.gid);
-        for (time, set) in [(&mut inode.attr.atime, set.atime), (&mut inode.attr.mtime, set.mtime)] {
+        for (time, set) in [(&mut inode.attr.atime, set.atime), (&mut inode.attr.mtime, set.mtime)]
+        {
             match set {
                 SetTime::Omit => {}
                 SetTime::Now => *time = now(),
@@ -320,7 +370,14 @@ impl Operations for MemFs {
         Ok(self.state().node(node)?.data.clone())
     }
 
-    fn mknod(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32, rdev: u64) -> Result<Attr> {
+    fn mknod(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+    ) -> Result<Attr> {
         let kind = kind_of_mode(mode).ok_or(Errno::EINVAL)?;
         let mut state = self.state();
         let attr = state.make(caller, parent, name, kind, mode & 0o7777, Vec::new())?;
@@ -345,7 +402,14 @@ impl Operations for MemFs {
         self.state().make(caller, parent, name, Kind::Symlink, 0o777, target.to_vec())
     }
 
-    fn rename(&self, parent: NodeId, name: &[u8], new_parent: NodeId, new_name: &[u8], mode: RenameMode) -> Result<()> {
+    fn rename(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
         let mut state = self.state();
         let (at, node) = state.find(parent, name)?.ok_or(Errno::ENOENT)?;
         let target = state.find(new_parent, new_name)?;
@@ -394,10 +458,22 @@ impl Operations for MemFs {
         // The kernel has nothing of what was never opened.
         let unknown = (!inode.was_open).then_some(inode.data.len() as u64);
         inode.was_open = true;
-        Ok(Opened { handle: state.open(node)?, keep_cache: unknown.is_none(), unknown, direct: false })
+        Ok(Opened {
+            handle: state.open(node)?,
+            keep_cache: unknown.is_none(),
+            unknown,
+            direct: false,
+        })
     }
 
-    fn create(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32, request: OpenRequest) -> Result<(Attr, Opened)> {
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        perm: u32,
+        request: OpenRequest,
+    ) -> Result<(Attr, Opened)> {
         if !request.exclusive
             && let Ok(attr) = self.lookup(parent, name)
         {
@@ -406,7 +482,15 @@ impl Operations for MemFs {
         let mut state = self.state();
         let attr = state.make(caller, parent, name, Kind::File, perm, Vec::new())?;
         state.node(attr.node)?.was_open = true;
-        Ok((attr, Opened { handle: state.open(attr.node)?, keep_cache: true, unknown: None, direct: false }))
+        Ok((
+            attr,
+            Opened {
+                handle: state.open(attr.node)?,
+                keep_cache: true,
+                unknown: None,
+                direct: false,
+            },
+        ))
     }
 
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -456,8 +540,12 @@ impl Operations for MemFs {
 
     fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>> {
         let mut state = self.state();
-        let entries: Vec<_> =
-            state.file(handle)?.entries.range(cookie + 1..).map(|(next, (name, node))| (*next, name.clone(), *node)).collect();
+        let entries: Vec<_> = state
+            .file(handle)?
+            .entries
+            .range(cookie + 1..)
+            .map(|(next, (name, node))| (*next, name.clone(), *node))
+            .collect();
         let mut room = limit;
         let mut listed = Vec::new();
         for (next, name, node) in entries {
@@ -489,10 +577,25 @@ impl Operations for MemFs {
     }
 
     fn statfs(&self) -> Result<Space> {
-        Ok(Space { block_size: 4096, blocks: 1000, free: 600, available: 500, files: 400, files_free: 300, name_max: 255 })
+        Ok(Space {
+            block_size: 4096,
+            blocks: 1000,
+            free: 600,
+            available: 500,
+            files: 400,
+            files_free: 300,
+            name_max: 255,
+        })
     }
 
-    fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode, _kill_sgid: bool) -> Result<()> {
+    fn setxattr(
+        &self,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        _kill_sgid: bool,
+    ) -> Result<()> {
         let mut state = self.state();
         let xattrs = &mut state.node(node)?.xattrs;
         match (mode, xattrs.contains_key(name)) {
@@ -516,12 +619,22 @@ impl Operations for MemFs {
         self.state().node(node)?.xattrs.remove(name).map(|_| ()).ok_or(no(libc::ENODATA))
     }
 
-    fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: AllocateMode, _kill_suid_sgid: bool) -> Result<()> {
+    fn fallocate(
+        &self,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: AllocateMode,
+        _kill_suid_sgid: bool,
+    ) -> Result<()> {
         let mut state = self.state();
         let inode = state.file(handle)?;
         let end = (offset + len) as usize;
-        if matches!(mode, AllocateMode::Allocate { keep_size: false } | AllocateMode::ZeroRange { keep_size: false })
-            && inode.data.len() < end
+        if matches!(
+            mode,
+            AllocateMode::Allocate { keep_size: false }
+                | AllocateMode::ZeroRange { keep_size: false }
+        ) && inode.data.len() < end
         {
             inode.resize(end);
         }
@@ -541,7 +654,13 @@ impl Operations for MemFs {
         }
     }
 
-    fn copy_file_range(&self, from: FileRange, to: FileRange, len: u64, _kill_suid_sgid: bool) -> Result<u64> {
+    fn copy_file_range(
+        &self,
+        from: FileRange,
+        to: FileRange,
+        len: u64,
+        _kill_suid_sgid: bool,
+    ) -> Result<u64> {
         let mut state = self.state();
         let data = &state.file(from.handle)?.data;
         let start = (from.offset as usize).min(data.len());

@@ -17,8 +17,8 @@ pub fn can_mount() -> bool {
     usable
 }
 
-/// One test at a time. Each starts programs, and a child that another thread has just forked holds a copy of every descriptor until it
-/// calls exec: an unmount in that moment finds the mount busy.
+/// One test at a time. Each starts programs, and a child that another thread has just forked holds
+/// a copy of every descriptor until it calls exec: an unmount in that moment finds the mount busy.
 static ONE_AT_A_TIME: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
 
 /// A directory with a vault, its passphrase and a mount point, all of which go away with it.
@@ -56,15 +56,26 @@ impl Scratch {
     /// A vault with the passphrase "correct horse" and the cheapest key stretching.
     pub fn new(init: &[&str]) -> Self {
         let scratch = Self::bare();
-        expect_code(scratch.kithfs("init").args(["--kdf-memory", "32", "--kdf-passes", "1"]).args(init).arg(scratch.vault()), 0);
+        expect_code(
+            scratch
+                .kithfs("init")
+                .args(["--kdf-memory", "32", "--kdf-passes", "1"])
+                .args(init)
+                .arg(scratch.vault()),
+            0,
+        );
         scratch
     }
 
     /// The directories and the passphrase file, and no vault.
     pub fn bare() -> Self {
         let turn = ONE_AT_A_TIME.lock();
-        let dir = tempfile::Builder::new().prefix("kithfs-test-").tempdir().expect("a temporary directory");
-        std::fs::write(dir.path().join("passphrase"), "correct horse\n").expect("write the passphrase");
+        let dir = tempfile::Builder::new()
+            .prefix("kithfs-test-")
+            .tempdir()
+            .expect("a temporary directory");
+        std::fs::write(dir.path().join("passphrase"), "correct horse\n")
+            .expect("write the passphrase");
         std::fs::create_dir(dir.path().join("mnt")).expect("make the mount point");
         Scratch { dir, _turn: turn }
     }
@@ -88,7 +99,10 @@ impl Scratch {
     /// `kithfs SUB` with the passphrase file in the environment and a runtime directory of its own.
     pub fn kithfs(&self, sub: &str) -> Command {
         let mut command = Command::new(KITHFS);
-        command.arg(sub).env("KITHFS_PASSPHRASE_FILE", self.passphrase()).env("XDG_STATE_HOME", self.path().join("state"));
+        command
+            .arg(sub)
+            .env("KITHFS_PASSPHRASE_FILE", self.passphrase())
+            .env("XDG_STATE_HOME", self.path().join("state"));
         command
     }
 
@@ -101,8 +115,23 @@ impl Scratch {
     /// Mounts the vault in the background, by a shell that does `first` before.
     pub fn mount_after(&self, first: &str) -> Mount {
         let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("{first} && exec \"$@\""), "sh", KITHFS, "mount", "--passphrase-file"]).arg(self.passphrase());
-        expect_code(shell.env("XDG_STATE_HOME", self.path().join("state")).arg(self.vault()).arg(self.point()), 0);
+        shell
+            .args([
+                "-c",
+                &format!("{first} && exec \"$@\""),
+                "sh",
+                KITHFS,
+                "mount",
+                "--passphrase-file",
+            ])
+            .arg(self.passphrase());
+        expect_code(
+            shell
+                .env("XDG_STATE_HOME", self.path().join("state"))
+                .arg(self.vault())
+                .arg(self.point()),
+            0,
+        );
         Mount { point: self.point(), up: true }
     }
 }

@@ -20,7 +20,10 @@ pub struct Person {
 impl Person {
     /// A person with an empty home.
     pub fn new(name: &'static str) -> Person {
-        let dir = tempfile::Builder::new().prefix("kithfs-test-").tempdir().expect("a temporary directory");
+        let dir = tempfile::Builder::new()
+            .prefix("kithfs-test-")
+            .tempdir()
+            .expect("a temporary directory");
         let person = Person { name, dir, uid: None, program: KITHFS.into() };
         person.write("passphrase", &format!("passphrase of {name}\n"));
         person
@@ -33,20 +36,31 @@ impl Person {
         person
     }
 
-    /// A person with an identity and, where the test runs as root, the `nth` of the system's accounts (fusermount3 wants users to have a
-    /// name) to run the program as.
+    /// A person with an identity and, where the test runs as root, the `nth` of the system's
+    /// accounts (fusermount3 wants users to have a name) to run the program as.
     pub fn user(name: &'static str, nth: usize) -> Person {
         let mut person = Person::new(name);
         let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let uids = accounts.lines().filter_map(|line| line.split(':').nth(2)?.parse::<u32>().ok()).filter(|uid| *uid != 0);
+        let uids = accounts
+            .lines()
+            .filter_map(|line| line.split(':').nth(2)?.parse::<u32>().ok())
+            .filter(|uid| *uid != 0);
         let mut uids: Vec<u32> = uids.collect();
         uids.sort();
         uids.dedup();
         if let (true, Some(&uid)) = (rustix::process::geteuid().is_root(), uids.get(nth)) {
             // the source tree may lie where others may not go
             person.program = person.home().join("kithfs");
-            // By a child: a descriptor open for writing here would be inherited by what another test starts, and nobody could run the copy.
-            assert!(Command::new("cp").arg(KITHFS).arg(&person.program).status().expect("run cp").success());
+            // By a child: a descriptor open for writing here would be inherited by what another
+            // test starts, and nobody could run the copy.
+            assert!(
+                Command::new("cp")
+                    .arg(KITHFS)
+                    .arg(&person.program)
+                    .status()
+                    .expect("run cp")
+                    .success()
+            );
             person.uid = Some(uid);
             person.own(person.home());
         }
@@ -57,7 +71,12 @@ impl Person {
     /// Makes this person the owner of a tree.
     pub fn own(&self, path: &Path) {
         if let Some(uid) = self.uid {
-            let status = Command::new("chown").arg("-R").arg(format!("{uid}:{uid}")).arg(path).status().expect("run chown");
+            let status = Command::new("chown")
+                .arg("-R")
+                .arg(format!("{uid}:{uid}"))
+                .arg(path)
+                .status()
+                .expect("run chown");
             assert!(status.success());
         }
     }
@@ -67,20 +86,32 @@ impl Person {
         let mut command = match self.uid {
             Some(uid) => {
                 let mut command = Command::new("setpriv");
-                command.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into(), "--".into(), "setsid".into()]);
+                command.args([
+                    format!("--reuid={uid}"),
+                    format!("--regid={uid}"),
+                    "--clear-groups".into(),
+                    "--".into(),
+                    "setsid".into(),
+                ]);
                 command
             }
             None => Command::new("setsid"),
         };
         command.arg("--wait").arg(program).args(args).current_dir(self.home()).stdin(Stdio::null());
-        command.env("HOME", self.home()).env("KITHFS_PASSPHRASE_FILE", self.home().join("passphrase"));
-        command.env_remove("XDG_CONFIG_HOME").env_remove("XDG_STATE_HOME").env_remove("XDG_RUNTIME_DIR");
+        command
+            .env("HOME", self.home())
+            .env("KITHFS_PASSPHRASE_FILE", self.home().join("passphrase"));
+        command
+            .env_remove("XDG_CONFIG_HOME")
+            .env_remove("XDG_STATE_HOME")
+            .env_remove("XDG_RUNTIME_DIR");
         command
     }
 
     /// What a shell script of this person prints, and whether it did all that it was told.
     pub fn shell(&self, script: &str) -> (bool, String) {
-        let output = self.command(Path::new("/bin/sh"), &["-euc", script]).output().expect("run a shell");
+        let output =
+            self.command(Path::new("/bin/sh"), &["-euc", script]).output().expect("run a shell");
         (output.status.success(), said(&output) + &stderr(&output))
     }
 
@@ -137,7 +168,8 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Asserts that the message or its hint says this, and that nothing was printed for a script to take.
+/// Asserts that the message or its hint says this, and that nothing was printed for a script to
+/// take.
 pub fn refused(output: &Output, what: &str) {
     let message = stderr(output);
     assert!(message.contains(what), "{what:?} is missing in: {message}");
@@ -167,7 +199,11 @@ impl<'a> Mounted<'a> {
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        let ended = self.0.kithfs(&["umount", "plain"]).output().is_ok_and(|output| output.status.success());
+        let ended = self
+            .0
+            .kithfs(&["umount", "plain"])
+            .output()
+            .is_ok_and(|output| output.status.success());
         if !ended {
             let _ = self.0.kithfs(&["umount", "--lazy", "plain"]).output();
         }

@@ -1,21 +1,27 @@
-//! Vaults for tests of the library: made and opened in any store, filled and compared by whole trees.
+//! Vaults for tests of the library: made and opened in any store, filled and compared by whole
+//! trees.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kithfs::backing::{Dir, Kind};
 use kithfs::crypto::{Random, Suite};
-use kithfs::sharing::Identity;
-use kithfs::vault::{Caller, CreateOptions, CreateShare, Error, NodeId, OpenFlags, OpenOptions, ROOT, SetXattr, Vault};
+use kithfs::roster::Identity;
+use kithfs::store::{Dir, Kind};
+use kithfs::vault::{
+    Caller, CreateOptions, CreateShare, Error, NodeId, OpenFlags, OpenOptions, ROOT, SetXattr,
+    Vault,
+};
 
 /// A user without privileges, or the one who runs the tests.
 pub const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0o022 };
 /// Flags of a writer.
-pub const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, truncate: false, append: false, sync: false };
+pub const READ_WRITE: OpenFlags =
+    OpenFlags { read: true, write: true, truncate: false, append: false, sync: false };
 /// Flags of a reader.
-pub const READ: OpenFlags = OpenFlags { read: true, write: false, truncate: false, append: false, sync: false };
+pub const READ: OpenFlags =
+    OpenFlags { read: true, write: false, truncate: false, append: false, sync: false };
 
 /// A generator that gives the same bytes in each run (xorshift64*).
 pub struct Seeded(parking_lot::Mutex<u64>);
@@ -52,12 +58,17 @@ pub fn owner() -> Identity {
 
 /// Makes a vault.
 pub fn create(store: &Arc<dyn Dir>, suite: Suite, chunk_log2: u8) {
-    Vault::create(store, &CreateOptions { suite, chunk_log2 }, &owner()).expect("the vault is made");
+    Vault::create(store, &CreateOptions { suite, chunk_log2 }, &owner())
+        .expect("the vault is made");
 }
 
-/// Makes a vault as a random session wants it: of four one with signed files, of three one with chunks of 256 KiB.
+/// Makes a vault as a random session wants it: of four one with signed files, of three one with
+/// chunks of 256 KiB.
 pub fn create_by_seed(store: &Arc<dyn Dir>, seed: u64) {
-    let options = CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: if seed.is_multiple_of(3) { 18 } else { 12 } };
+    let options = CreateOptions {
+        suite: Suite::Aes256Gcm,
+        chunk_log2: if seed.is_multiple_of(3) { 18 } else { 12 },
+    };
     if seed.is_multiple_of(4) {
         let share = CreateShare { isolated: false, name: "Ann".into(), others: Vec::new() };
         Vault::create_signed(store, &options, &owner(), &share).expect("the vault is made");
@@ -75,7 +86,9 @@ pub fn open(store: Arc<dyn Dir>) -> Result<Vault, Error> {
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let random = Seeded::new(seed);
     let mut bytes = vec![0; len];
-    bytes.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.next().to_le_bytes()[..chunk.len()]));
+    bytes
+        .chunks_mut(8)
+        .for_each(|chunk| chunk.copy_from_slice(&random.next().to_le_bytes()[..chunk.len()]));
     bytes
 }
 
@@ -88,7 +101,11 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// Does something with the node at a path and lets go of it.
-pub fn at<T>(vault: &Vault, path: &[u8], act: impl FnOnce(NodeId) -> Result<T, Error>) -> Result<T, Error> {
+pub fn at<T>(
+    vault: &Vault,
+    path: &[u8],
+    act: impl FnOnce(NodeId) -> Result<T, Error>,
+) -> Result<T, Error> {
     let node = vault.resolve(path)?.node;
     let result = act(node);
     if node != ROOT {
@@ -110,7 +127,8 @@ pub fn open_or_create(vault: &Vault, path: &[u8], flags: OpenFlags) -> Result<u6
     match at(vault, path, |node| Ok(vault.open_file(node, flags)?.handle)) {
         Err(e) if e.errno() == libc::ENOENT => {
             let (parent, name) = split(path);
-            let (attr, opened) = at(vault, parent, |parent| vault.create_file(&CALLER, parent, name, 0o644, flags))?;
+            let (attr, opened) =
+                at(vault, parent, |parent| vault.create_file(&CALLER, parent, name, 0o644, flags))?;
             vault.forget(attr.node, 1);
             Ok(opened.handle)
         }
@@ -164,9 +182,16 @@ pub fn symlink(vault: &Vault, path: &[u8], target: &[u8]) -> Result<(), Error> {
 }
 
 /// Renames.
-pub fn rename(vault: &Vault, from: &[u8], to: &[u8], mode: kithfs::vault::RenameMode) -> Result<(), Error> {
+pub fn rename(
+    vault: &Vault,
+    from: &[u8],
+    to: &[u8],
+    mode: kithfs::vault::RenameMode,
+) -> Result<(), Error> {
     let ((from_dir, from_name), (to_dir, to_name)) = (split(from), split(to));
-    at(vault, from_dir, |from_dir| at(vault, to_dir, |to_dir| vault.rename(from_dir, from_name, to_dir, to_name, mode)))
+    at(vault, from_dir, |from_dir| {
+        at(vault, to_dir, |to_dir| vault.rename(from_dir, from_name, to_dir, to_name, mode))
+    })
 }
 
 /// Sets an attribute.
@@ -248,7 +273,11 @@ pub fn walk(vault: &Vault, node: NodeId, path: &[u8], visit: &mut Visit<'_>) -> 
 /// Checks the whole vault and gives what is wrong, one line each.
 pub fn faults(vault: &Vault) -> Vec<String> {
     let report = vault.check(b"", &mut |_| {}).expect("the check runs");
-    report.faults.iter().map(|f| format!("{} ({}): {}", f.plain.escape_ascii(), f.cipher.escape_ascii(), f.what)).collect()
+    report
+        .faults
+        .iter()
+        .map(|f| format!("{} ({}): {}", f.plain.escape_ascii(), f.cipher.escape_ascii(), f.what))
+        .collect()
 }
 
 /// Makes everything below a directory durable.

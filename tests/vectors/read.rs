@@ -19,7 +19,7 @@ use kithfs::format::share::ShareDescriptor;
 use kithfs::format::signature::Authorship;
 use kithfs::format::slots::{self, SlotHeader};
 use kithfs::format::table::{IndexBlock, Segment, Table, index_hash, segment_aad, table_hash};
-use kithfs::sharing::{IdentityError, IdentityFile, Invitation, InvitationError, Secret};
+use kithfs::roster::{IdentityError, IdentityFile, Invitation, InvitationError, Secret};
 use zeroize::Zeroizing;
 
 use super::scenario::Scenario;
@@ -73,7 +73,9 @@ fn is_signed(scenario: &Scenario) -> bool {
 
 /// Adds whose something is; the signature was verified.
 fn authors(mut all: Fields, by: Option<Authorship>) -> Fields {
-    all.extend(by.into_iter().flat_map(|by| fields([("author", hex::encode(by.author)), ("signer", hex::encode(by.signer))])));
+    all.extend(by.into_iter().flat_map(|by| {
+        fields([("author", hex::encode(by.author)), ("signer", hex::encode(by.signer))])
+    }));
     all
 }
 
@@ -137,12 +139,21 @@ fn chunk_table(scenario: &Scenario) -> Outcome {
         return Err("unauthentic".to_owned());
     }
     let table = Table::decode(&layout(scenario), suite(scenario), &scenario.bytes).map_err(kind)?;
-    let mut all = fields([("salt", hex::encode(table.salt)), ("epoch", table.epoch.to_string()), ("seals", table.seals.to_string())]);
+    let mut all = fields([
+        ("salt", hex::encode(table.salt)),
+        ("epoch", table.epoch.to_string()),
+        ("seals", table.seals.to_string()),
+    ]);
     for (s, segment) in table.segments.iter().enumerate() {
         let text = if *segment == Segment::HOLE {
             "hole".to_owned()
         } else {
-            format!("nonce {} tag {} length {}", hex::encode(segment.nonce), hex::encode(segment.tag), segment.len)
+            format!(
+                "nonce {} tag {} length {}",
+                hex::encode(segment.nonce),
+                hex::encode(segment.tag),
+                segment.len
+            )
         };
         all.insert(format!("segment-{s}"), text);
     }
@@ -164,17 +175,27 @@ fn segment(scenario: &Scenario) -> Outcome {
     let salt: [u8; 16] = scenario.bytes_input("salt").try_into().unwrap();
     let nonce: [u8; 12] = scenario.bytes_input("nonce").try_into().unwrap();
     let tag: [u8; 16] = scenario.bytes_input("tag").try_into().unwrap();
-    let key = kithfs::crypto::ChunkKeys::new(suite, &FileKey::from_bytes(scenario.key("file-key"))).derive(&salt);
+    let key = kithfs::crypto::ChunkKeys::new(suite, &FileKey::from_bytes(scenario.key("file-key")))
+        .derive(&salt);
     let (share, file) = (scenario.key("share"), scenario.key("file-id"));
     let (chunk, number) = (scenario.number("chunk"), scenario.number("segment") as u32);
-    let aad = segment_aad(&share, &file, chunk, number, scenario.bytes.len() as u16, scenario.number("epoch") as u32, suite);
+    let aad = segment_aad(
+        &share,
+        &file,
+        chunk,
+        number,
+        scenario.bytes.len() as u16,
+        scenario.number("epoch") as u32,
+        suite,
+    );
     let mut plain = scenario.bytes.clone();
     key.open(&nonce, &aad, &mut plain, &tag).map_err(|_| "unauthentic".to_owned())?;
     Ok(fields([("plain", hex::encode(plain))]))
 }
 
 fn name(scenario: &Scenario) -> Outcome {
-    let (key, directory) = (NamesKey::from_bytes(scenario.key("names-key")), scenario.key("directory"));
+    let (key, directory) =
+        (NamesKey::from_bytes(scenario.key("names-key")), scenario.key("directory"));
     let hctr2 = Hctr2::new(&key);
     let names = NameCipher::new(&hctr2, &key, &directory);
     match names.decode(&scenario.bytes) {
@@ -196,11 +217,21 @@ fn name(scenario: &Scenario) -> Outcome {
     }
 }
 
-fn record(scenario: &Scenario, of: RecordKind, bound: &[u8], bytes: &[u8]) -> Result<Vec<u8>, String> {
+fn record(
+    scenario: &Scenario,
+    of: RecordKind,
+    bound: &[u8],
+    bytes: &[u8],
+) -> Result<Vec<u8>, String> {
     Ok(record_by(scenario, of, bound, bytes)?.0)
 }
 
-fn record_by(scenario: &Scenario, of: RecordKind, bound: &[u8], bytes: &[u8]) -> Result<(Vec<u8>, Option<Authorship>), String> {
+fn record_by(
+    scenario: &Scenario,
+    of: RecordKind,
+    bound: &[u8],
+    bytes: &[u8],
+) -> Result<(Vec<u8>, Option<Authorship>), String> {
     let suite = suite(scenario);
     let cipher = RecordCipher::new(suite, &scenario.key("records-key"));
     let share = scenario.key("share");
@@ -226,9 +257,14 @@ fn junction(scenario: &Scenario) -> Outcome {
 fn inventory(scenario: &Scenario) -> Outcome {
     let list = InventoryList::decode(&scenario.bytes).map_err(kind)?;
     let hash = inventory::file_hash(&scenario.bytes);
-    let mut all =
-        fields([("root", hex::encode(list.root())), ("file-hash", hex::encode(hash)), ("file-name", inventory::file_name(&hash))]);
-    all.extend(list.hashes().iter().enumerate().map(|(i, hash)| (format!("entry-{i}"), hex::encode(hash))));
+    let mut all = fields([
+        ("root", hex::encode(list.root())),
+        ("file-hash", hex::encode(hash)),
+        ("file-name", inventory::file_name(&hash)),
+    ]);
+    all.extend(
+        list.hashes().iter().enumerate().map(|(i, hash)| (format!("entry-{i}"), hex::encode(hash))),
+    );
     Ok(all)
 }
 
@@ -245,10 +281,16 @@ fn directory_record(scenario: &Scenario) -> Outcome {
     Ok(authors(all, by))
 }
 
-/// The bytes are the text of the store's link; with an input `reference` they are the control file of a long target.
+/// The bytes are the text of the store's link; with an input `reference` they are the control file
+/// of a long target.
 fn symlink(scenario: &Scenario) -> Outcome {
     if scenario.inputs.contains_key("reference") {
-        let (target, by) = record_by(scenario, RecordKind::LongSymlink, &scenario.bytes_input("reference"), &scenario.bytes)?;
+        let (target, by) = record_by(
+            scenario,
+            RecordKind::LongSymlink,
+            &scenario.bytes_input("reference"),
+            &scenario.bytes,
+        )?;
         return Ok(authors(fields([("target", hex::encode(target))]), by));
     }
     let (text, bound, field): (_, &[u8], _) = match scenario.bytes.strip_prefix(b"+") {
@@ -260,15 +302,27 @@ fn symlink(scenario: &Scenario) -> Outcome {
     Ok(authors(fields([(field, hex::encode(plain))]), by))
 }
 
-/// The bytes are the store's attribute; with an input `reference` they are the control file of a long list.
+/// The bytes are the store's attribute; with an input `reference` they are the control file of a
+/// long list.
 fn xattrs(scenario: &Scenario) -> Outcome {
     if let Some(sealed) = scenario.bytes.strip_prefix(b"+") {
-        return Ok(fields([("reference", hex::encode(record(scenario, RecordKind::Xattrs, b"+", sealed)?))]));
+        return Ok(fields([(
+            "reference",
+            hex::encode(record(scenario, RecordKind::Xattrs, b"+", sealed)?),
+        )]));
     }
-    let bound = if scenario.inputs.contains_key("reference") { scenario.bytes_input("reference") } else { Vec::new() };
+    let bound = if scenario.inputs.contains_key("reference") {
+        scenario.bytes_input("reference")
+    } else {
+        Vec::new()
+    };
     let plain = record(scenario, RecordKind::Xattrs, &bound, &scenario.bytes)?;
     let attributes = Xattrs::decode(&plain).map_err(kind)?;
-    Ok(attributes.0.iter().map(|(name, value)| (format!("attribute-{}", hex::encode(name)), hex::encode(value))).collect())
+    Ok(attributes
+        .0
+        .iter()
+        .map(|(name, value)| (format!("attribute-{}", hex::encode(name)), hex::encode(value)))
+        .collect())
 }
 
 fn journal_head(scenario: &Scenario) -> Outcome {
@@ -283,11 +337,14 @@ fn journal_head(scenario: &Scenario) -> Outcome {
 
 fn journal_record(scenario: &Scenario) -> Outcome {
     let id = scenario.bytes_input("journal-id").try_into().unwrap();
-    let head = JournalHead { suite: suite(scenario), share: scenario.key("share"), id, owner: [0; 16] };
+    let head =
+        JournalHead { suite: suite(scenario), share: scenario.key("share"), id, owner: [0; 16] };
     let cipher = RecordCipher::new(head.suite, &scenario.key("journal-key"));
     let (start, rest) = scenario.bytes.split_first_chunk::<RECORD_HEAD>().ok_or("truncated")?;
     let (generation, sequence, len) = record_head(start).ok_or("magic")?;
-    let record = open_record(&head, &cipher, generation, sequence, rest.get(..len).ok_or("truncated")?).map_err(kind)?;
+    let record =
+        open_record(&head, &cipher, generation, sequence, rest.get(..len).ok_or("truncated")?)
+            .map_err(kind)?;
     let mut all = fields([
         ("generation", generation.to_string()),
         ("sequence", sequence.to_string()),
@@ -299,7 +356,10 @@ fn journal_record(scenario: &Scenario) -> Outcome {
         ("mtime", format!("{} s {} ns", record.mtime.0, record.mtime.1)),
     ]);
     for (i, patch) in record.patches.iter().enumerate() {
-        all.insert(format!("patch-{i}"), format!("at {} bytes {}", patch.offset, hex::encode(&patch.bytes)));
+        all.insert(
+            format!("patch-{i}"),
+            format!("at {} bytes {}", patch.offset, hex::encode(&patch.bytes)),
+        );
     }
     Ok(all)
 }
@@ -307,8 +367,11 @@ fn journal_record(scenario: &Scenario) -> Outcome {
 /// With an input `key-file` or `passphrase` the file must also be unlocked.
 fn identity_file(scenario: &Scenario) -> Outcome {
     let record = IdentityRecord::decode(&scenario.bytes).map_err(kind)?;
-    let secret = |name: &str| scenario.inputs.get(name).map(|value| Zeroizing::new(hex::decode(value).unwrap()));
-    let secret = secret("key-file").map(Secret::KeyFile).or(secret("passphrase").map(Secret::Passphrase));
+    let secret = |name: &str| {
+        scenario.inputs.get(name).map(|value| Zeroizing::new(hex::decode(value).unwrap()))
+    };
+    let secret =
+        secret("key-file").map(Secret::KeyFile).or(secret("passphrase").map(Secret::Passphrase));
     if let Some(secret) = secret {
         match IdentityFile::decode(&scenario.bytes).unwrap().unlock(&secret) {
             Ok(identity) => assert_eq!(identity.public(), record.public),
@@ -316,13 +379,19 @@ fn identity_file(scenario: &Scenario) -> Outcome {
             Err(other) => panic!("{other}"),
         }
     }
-    let mut all = fields([("suite", record.suite.as_byte().to_string()), ("public", public(&record.public))]);
+    let mut all =
+        fields([("suite", record.suite.as_byte().to_string()), ("public", public(&record.public))]);
     for slot in &record.slots {
         let how = match slot.kind {
-            SlotKind::Passphrase(p) => format!("passphrase memory {} passes {} lanes {}", p.memory_kib, p.passes, p.lanes),
+            SlotKind::Passphrase(p) => {
+                format!("passphrase memory {} passes {} lanes {}", p.memory_kib, p.passes, p.lanes)
+            }
             other => other.name().to_owned(),
         };
-        all.insert(format!("slot-{}", slot.id), format!("{how}, created {}, label [{}]", slot.created, hex::encode(&slot.label)));
+        all.insert(
+            format!("slot-{}", slot.id),
+            format!("{how}, created {}, label [{}]", slot.created, hex::encode(&slot.label)),
+        );
     }
     Ok(all)
 }
@@ -381,11 +450,17 @@ fn manifest(scenario: &Scenario) -> Outcome {
         all.insert(format!("admin-{i}"), hex::encode(admin));
     }
     for (i, block) in m.blocks.iter().enumerate() {
-        all.insert(format!("block-{i}"), format!("root {} slots {}", hex::encode(block.root), block.count));
+        all.insert(
+            format!("block-{i}"),
+            format!("root {} slots {}", hex::encode(block.root), block.count),
+        );
     }
     for (i, entry) in m.history.iter().enumerate() {
         let (commitment, sealed) = (hex::encode(entry.commitment), hex::encode(entry.sealed));
-        all.insert(format!("history-{i}"), format!("epoch {} commitment {commitment} sealed {sealed}", entry.epoch));
+        all.insert(
+            format!("history-{i}"),
+            format!("epoch {} commitment {commitment} sealed {sealed}", entry.epoch),
+        );
     }
     Ok(all)
 }
@@ -408,7 +483,9 @@ fn slot_block(scenario: &Scenario) -> Outcome {
     ]);
     if let Some(tag) = scenario.inputs.get("find") {
         let tag: [u8; 16] = hex::decode(tag).unwrap().try_into().unwrap();
-        let slot = header.find(&tag, &mut slots::slice_reader(&scenario.bytes)).map_err(|_| "unauthentic")?;
+        let slot = header
+            .find(&tag, &mut slots::slice_reader(&scenario.bytes))
+            .map_err(|_| "unauthentic")?;
         all.insert("found".into(), slot.map_or("nothing".into(), hex::encode));
     }
     Ok(all)
@@ -416,6 +493,8 @@ fn slot_block(scenario: &Scenario) -> Outcome {
 
 fn member_list(scenario: &Scenario) -> Outcome {
     let list = members::decode(&scenario.bytes).map_err(kind)?;
-    let text = |m: &members::Member| format!("{} {} name [{}]", public(&m.public), m.role.name(), hex::encode(&m.name));
+    let text = |m: &members::Member| {
+        format!("{} {} name [{}]", public(&m.public), m.role.name(), hex::encode(&m.name))
+    };
     Ok(list.iter().enumerate().map(|(i, member)| (format!("member-{i}"), text(member))).collect())
 }

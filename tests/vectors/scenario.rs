@@ -25,17 +25,25 @@ impl Scenario {
             } else if let Some(rest) = line.strip_prefix("    ") {
                 hex_text.push_str(rest);
             } else {
-                let (key, value) = line.split_once(':').unwrap_or_else(|| panic!("{line:?} is key: value"));
+                let (key, value) =
+                    line.split_once(':').unwrap_or_else(|| panic!("{line:?} is key: value"));
                 let value = value.trim().to_owned();
                 if key == "hex" {
                     hex_text = value;
                 } else if key == "expect" {
                     scenario.expect = value;
                 } else if let Some(field) = key.strip_prefix("field ") {
-                    assert!(scenario.fields.insert(field.to_owned(), value).is_none(), "{key} stands twice");
+                    assert!(
+                        scenario.fields.insert(field.to_owned(), value).is_none(),
+                        "{key} stands twice"
+                    );
                 } else {
-                    let input = key.strip_prefix("input ").unwrap_or_else(|| panic!("{key} is not known"));
-                    assert!(scenario.inputs.insert(input.to_owned(), value).is_none(), "{key} stands twice");
+                    let input =
+                        key.strip_prefix("input ").unwrap_or_else(|| panic!("{key} is not known"));
+                    assert!(
+                        scenario.inputs.insert(input.to_owned(), value).is_none(),
+                        "{key} stands twice"
+                    );
                 }
             }
         }

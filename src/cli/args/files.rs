@@ -45,7 +45,8 @@ pub struct Get {
     pub vault: PathBuf,
     /// A file in the vault
     pub path: OsString,
-    /// Where to write it: a file, a directory, or `-` for stdout; default is its name in the current directory
+    /// Where to write it: a file, a directory, or `-` for stdout; default is its name in the
+    /// current directory
     pub file: Option<PathBuf>,
 }
 
@@ -121,7 +122,8 @@ pub struct Export {
     /// The vault, or a directory in it
     #[arg(value_name = "VAULT[/PATH]")]
     pub source: PathBuf,
-    /// Keep set-user-id and set-group-id bits, and capabilities of files: whoever stores the vault can have set them
+    /// Keep set-user-id and set-group-id bits, and capabilities of files: whoever stores the vault
+    /// can have set them
     #[arg(long)]
     pub suid: bool,
     /// Make device nodes: whoever stores the vault can have put them there

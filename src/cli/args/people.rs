@@ -22,7 +22,8 @@ pub struct Identity {
 pub enum IdentityCommand {
     /// Make a new identity
     ///
-    /// The recovery code is printed once, to stdout: it opens the identity when the passphrase is lost.
+    /// The recovery code is printed once, to stdout: it opens the identity when the passphrase is
+    /// lost.
     New(IdentityNew),
     /// Show public key and fingerprint, and at a terminal a QR code of the key
     Show(IdentityShow),
@@ -37,7 +38,8 @@ pub enum IdentityCommand {
 pub struct OwnIdentity {
     /// The identity file; default is ~/.config/kithfs/identity
     ///
-    /// With XDG_CONFIG_HOME set, kithfs/identity in that directory. The identity that lies in a vault is VAULT/+identity.
+    /// With XDG_CONFIG_HOME set, kithfs/identity in that directory. The identity that lies in a
+    /// vault is VAULT/+identity.
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,
 }
@@ -98,15 +100,16 @@ pub struct Contact {
 pub enum ContactCommand {
     /// Note whose public key is whose
     ///
-    /// A name that has another key keeps it: the contact is CHANGED then, the command fails, and neither key is used until
-    /// `contact verify` accepts the new one or `contact add` with the old one drops it.
+    /// A name that has another key keeps it: the contact is CHANGED then, the command fails, and
+    /// neither key is used until `contact verify` accepts the new one or `contact add` with the old
+    /// one drops it.
     Add(ContactAdd),
     /// List the contacts
     List(ContactList),
     /// Note that a fingerprint was compared with its owner
     ///
-    /// Compare it by a way on which nobody can pretend to be him: in person, or by voice. Of a contact that is CHANGED the new key is
-    /// meant.
+    /// Compare it by a way on which nobody can pretend to be him: in person, or by voice. Of a
+    /// contact that is CHANGED the new key is meant.
     Verify(ContactVerify),
     /// Forget a contact
     Remove(ContactRemove),

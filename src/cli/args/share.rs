@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::OpenArgs;
-use crate::sharing;
+use crate::roster;
 
 /// `share`
 #[derive(Args, Debug)]
@@ -21,17 +21,20 @@ pub struct Share {
 pub enum ShareCommand {
     /// Make a share of a folder of a vault
     ///
-    /// The folder is made where it is missing. What it holds is encrypted anew; until that is done it stays what it is, and the command
-    /// goes on where it was interrupted. In a mounted vault programs may read meanwhile; what is open for writing in the folder at the end
-    /// makes the command fail.
+    /// The folder is made where it is missing. What it holds is encrypted anew; until that is done
+    /// it stays what it is, and the command goes on where it was interrupted. In a mounted vault
+    /// programs may read meanwhile; what is open for writing in the folder at the end makes the
+    /// command fail.
     ///
-    /// Where the store cannot exchange two directories in one step, as exFAT, NTFS, sshfs, NFS and SMB, a crash in the wrong moment leaves the
-    /// folder, whole, under its name with .before-share behind it. The same command again puts it back and goes on; where the share is
-    /// there already it removes the folder if the share has all of it, and else says that it is left.
+    /// Where the store cannot exchange two directories in one step, as exFAT, NTFS, sshfs, NFS and
+    /// SMB, a crash in the wrong moment leaves the folder, whole, under its name with .before-share
+    /// behind it. The same command again puts it back and goes on; where the share is there already
+    /// it removes the folder if the share has all of it, and else says that it is left.
     Create(ShareCreate),
     /// Add members, or give them a role that may do more
     ///
-    /// They are contacts. A contact whose fingerprint nobody has compared is refused unless told so; one that is CHANGED always is.
+    /// They are contacts. A contact whose fingerprint nobody has compared is refused unless told
+    /// so; one that is CHANGED always is.
     Add(ShareAdd),
     /// Remove members
     ///
@@ -43,8 +46,8 @@ pub enum ShareCommand {
     Log(ShareLog),
     /// Seal anew what is still under an older folder key
     ///
-    /// Names, headers and small files, with --eager all contents. Where nothing is left under an older key, it begins with a new one. It
-    /// goes on where it was interrupted.
+    /// Names, headers and small files, with --eager all contents. Where nothing is left under an
+    /// older key, it begins with a new one. It goes on where it was interrupted.
     Rekey(ShareRekey),
     /// Choose one of two lists of members that exclude each other
     ///
@@ -52,7 +55,8 @@ pub enum ShareCommand {
     Settle(ShareSettle),
     /// Write an invitation for a member
     ///
-    /// It tells him which share is meant, so that nobody can pass him another one. It holds no secret.
+    /// It tells him which share is meant, so that nobody can pass him another one. It holds no
+    /// secret.
     Invite(ShareInvite),
 }
 
@@ -67,22 +71,22 @@ pub enum Role {
     Admin,
 }
 
-impl From<Role> for sharing::Role {
-    fn from(role: Role) -> sharing::Role {
+impl From<Role> for roster::Role {
+    fn from(role: Role) -> roster::Role {
         match role {
-            Role::Reader => sharing::Role::Reader,
-            Role::Writer => sharing::Role::Writer,
-            Role::Admin => sharing::Role::Admin,
+            Role::Reader => roster::Role::Reader,
+            Role::Writer => roster::Role::Writer,
+            Role::Admin => roster::Role::Admin,
         }
     }
 }
 
-impl From<sharing::Role> for Role {
-    fn from(role: sharing::Role) -> Role {
+impl From<roster::Role> for Role {
+    fn from(role: roster::Role) -> Role {
         match role {
-            sharing::Role::Reader => Role::Reader,
-            sharing::Role::Writer => Role::Writer,
-            sharing::Role::Admin => Role::Admin,
+            roster::Role::Reader => Role::Reader,
+            roster::Role::Writer => Role::Writer,
+            roster::Role::Admin => Role::Admin,
         }
     }
 }

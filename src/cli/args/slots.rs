@@ -91,7 +91,8 @@ pub struct PassphraseChange<Of: Args = SlotsOf> {
     /// The new one.
     #[command(flatten)]
     pub new: NewSecret,
-    /// The slot to replace, as `list` numbers them; default is the passphrase that was given, or the only one that there is
+    /// The slot to replace, as `list` numbers them; default is the passphrase that was given, or
+    /// the only one that there is
     #[arg(long, value_name = "N")]
     pub slot: Option<u16>,
     /// Its costs.

@@ -1,7 +1,8 @@
 //! `kithfs accept`
 //!
-//! Rules: an invitation proves what the holder of a key said; whether the holder is who he is taken for, a verified contact or a compared
-//! fingerprint says. What this user has seen of a share himself is never replaced by what an invitation says.
+//! Rules: an invitation proves what the holder of a key said; whether the holder is who he is taken
+//! for, a verified contact or a compared fingerprint says. What this user has seen of a share
+//! himself is never replaced by what an invitation says.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,8 +18,8 @@ use crate::cli::exit::Exit;
 use crate::cli::memory::Shares;
 use crate::cli::report::{Failure, note};
 use crate::format::invitation::INVITATION_LEN;
-use crate::sharing::contacts::Trust;
-use crate::sharing::{Contacts, Invitation, Proof, PublicIdentity, ShareMemory};
+use crate::roster::contacts::Trust;
+use crate::roster::{Contacts, Invitation, Proof, PublicIdentity, ShareMemory};
 
 /// Accepts an invitation.
 pub fn run(args: &Accept) -> Result<Exit, Failure> {
@@ -30,7 +31,10 @@ pub fn run(args: &Accept) -> Result<Exit, Failure> {
     match &name {
         Inviter::Verified(_) => {}
         Inviter::New(name) => {
-            note(format_args!("the invitation is signed with the key of {}, which nobody has compared", Shown(name.as_bytes())));
+            note(format_args!(
+                "the invitation is signed with the key of {}, which nobody has compared",
+                Shown(name.as_bytes())
+            ));
             compare(&admin, name, &args.comparison)?;
         }
         Inviter::Unknown => {
@@ -42,10 +46,15 @@ pub fn run(args: &Accept) -> Result<Exit, Failure> {
     let new = ShareMemory { share, proof: Proof::Invitation(admin), head: invitation.head() };
     let remembered = Shares::of_user()?.update(new, |_| {})?;
     if remembered != new {
-        note(format_args!("share {} is known already; what you have seen of it stays", hex(&share)));
+        note(format_args!(
+            "share {} is known already; what you have seen of it stays",
+            hex(&share)
+        ));
     } else {
         let by = match &name {
-            Inviter::Verified(name) | Inviter::New(name) => format!("{} ({})", Shown(name.as_bytes()), admin.fingerprint()),
+            Inviter::Verified(name) | Inviter::New(name) => {
+                format!("{} ({})", Shown(name.as_bytes()), admin.fingerprint())
+            }
             Inviter::Unknown => admin.fingerprint(),
         };
         note(format_args!("accepted the invitation of {by} to share {}", hex(&share)));
@@ -66,7 +75,9 @@ fn inviter(contacts: &Contacts, admin: &PublicIdentity, file: &Path) -> Result<I
         Some(contact) => match contact.trust() {
             Trust::Verified => Ok(Inviter::Verified(contact.name.clone())),
             Trust::New => Ok(Inviter::New(contact.name.clone())),
-            Trust::Changed => Err(Error::InviterChanged { path: file.to_owned(), name: contact.name.clone() }),
+            Trust::Changed => {
+                Err(Error::InviterChanged { path: file.to_owned(), name: contact.name.clone() })
+            }
         },
     }
 }

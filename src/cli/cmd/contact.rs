@@ -1,12 +1,15 @@
 //! `kithfs contact`
 //!
-//! Rule: no answer is taken for granted. A key that was offered under a known name is kept beside the known one, and the command fails.
+//! Rule: no answer is taken for granted. A key that was offered under a known name is kept beside
+//! the known one, and the command fails.
 
 use std::io::Read;
 
 use serde::Serialize;
 
-use crate::cli::args::people::{Comparison, ContactAdd, ContactCommand, ContactList, ContactRemove, ContactVerify};
+use crate::cli::args::people::{
+    Comparison, ContactAdd, ContactCommand, ContactList, ContactRemove, ContactVerify,
+};
 use crate::cli::ask::confirm;
 use crate::cli::contacts::{self, failed};
 use crate::cli::display::{Shown, word};
@@ -14,8 +17,8 @@ use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::out::Out;
 use crate::cli::report::{Failure, note, warn};
-use crate::sharing::contacts::{Added, Trust};
-use crate::sharing::{Contact, ContactError, PublicIdentity, base32};
+use crate::roster::contacts::{Added, Trust};
+use crate::roster::{Contact, ContactError, PublicIdentity, base32};
 
 /// Runs one of the commands.
 pub fn run(command: &ContactCommand) -> Result<Exit, Failure> {
@@ -29,8 +32,12 @@ pub fn run(command: &ContactCommand) -> Result<Exit, Failure> {
 
 fn add(args: &ContactAdd) -> Result<Exit, Failure> {
     let public = key(&args.key)?;
-    let (added, look_alike) =
-        contacts::update(|contacts| Ok((contacts.add(&args.name, &public).map_err(failed)?, contacts::look_alike(contacts, &args.name))))?;
+    let (added, look_alike) = contacts::update(|contacts| {
+        Ok((
+            contacts.add(&args.name, &public).map_err(failed)?,
+            contacts::look_alike(contacts, &args.name),
+        ))
+    })?;
     let (name, word) = (Shown(args.name.as_bytes()), word(args.name.as_bytes()));
     if let Some(why) = look_alike {
         warn(format_args!("the name {name} could be taken for another one: {why}"));
@@ -41,7 +48,9 @@ fn add(args: &ContactAdd) -> Result<Exit, Failure> {
             public.fingerprint()
         )),
         Added::Known => note(format_args!("{name} has this key already")),
-        Added::OfferDropped => note(format_args!("{name} keeps this key; the other one that was offered is dropped")),
+        Added::OfferDropped => {
+            note(format_args!("{name} keeps this key; the other one that was offered is dropped"))
+        }
         Added::Changed => return Err(Error::KeyChanged(args.name.clone()).into()),
     }
     Ok(Exit::Ok)
@@ -93,7 +102,11 @@ fn list(args: &ContactList) -> Result<Exit, Failure> {
         for Row { name, state, fingerprint, offered_fingerprint, .. } in &rows {
             out.text(format_args!("{state:<8}  {fingerprint}  {}\n", Shown(name.as_bytes())))?;
             if let Some(offered) = offered_fingerprint {
-                out.text(format_args!("{:<8}  {offered}  {}\n", "offered", Shown(name.as_bytes())))?;
+                out.text(format_args!(
+                    "{:<8}  {offered}  {}\n",
+                    "offered",
+                    Shown(name.as_bytes())
+                ))?;
             }
         }
     }
@@ -103,11 +116,15 @@ fn list(args: &ContactList) -> Result<Exit, Failure> {
 
 fn verify(args: &ContactVerify) -> Result<Exit, Failure> {
     let contacts = contacts::load()?;
-    let contact = contacts.get(&args.name).ok_or_else(|| failed(ContactError::Unknown(args.name.clone())))?;
+    let contact =
+        contacts.get(&args.name).ok_or_else(|| failed(ContactError::Unknown(args.name.clone())))?;
     let name = Shown(args.name.as_bytes());
     let asked = *contact.in_question();
     if contact.trust() == Trust::Changed {
-        note(format_args!("{name} has another key now. The one that was known has the fingerprint {}", contact.public.fingerprint()));
+        note(format_args!(
+            "{name} has another key now. The one that was known has the fingerprint {}",
+            contact.public.fingerprint()
+        ));
     }
     compare(&asked, &args.name, &args.comparison)?;
     contacts::update(|contacts| {
@@ -124,7 +141,8 @@ fn verify(args: &ContactVerify) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Finds out whether the key is that of `name`: from the fingerprint that was given, from `--yes`, else by asking.
+/// Finds out whether the key is that of `name`: from the fingerprint that was given, from `--yes`,
+/// else by asking.
 ///
 /// # Errors
 /// The fingerprint is another; the answer is no; nobody can be asked.
@@ -133,18 +151,29 @@ pub fn compare(public: &PublicIdentity, name: &str, comparison: &Comparison) -> 
     match &comparison.fingerprint {
         // as people spell it: case, hyphens and look-alikes are forgiven
         Some(told) => match base32::values(told) {
-            Some(values) if Some(values.to_vec()) == base32::values(&fingerprint).map(|values| values.to_vec()) => Ok(()),
+            Some(values)
+                if Some(values.to_vec())
+                    == base32::values(&fingerprint).map(|values| values.to_vec()) =>
+            {
+                Ok(())
+            }
             _ => Err(Error::OtherFingerprint { name: name.to_owned(), has: fingerprint }),
         },
         None => {
             let name = Shown(name.as_bytes());
-            confirm(&format!("The fingerprint is {fingerprint}. Did {name} tell you the same one?"), comparison.yes)
+            confirm(
+                &format!("The fingerprint is {fingerprint}. Did {name} tell you the same one?"),
+                comparison.yes,
+            )
         }
     }
 }
 
 fn remove(args: &ContactRemove) -> Result<Exit, Failure> {
     contacts::update(|contacts| Ok(contacts.remove(&args.name).map(drop).map_err(failed)?))?;
-    note(format_args!("forgot {}; shares that have this member keep him", Shown(args.name.as_bytes())));
+    note(format_args!(
+        "forgot {}; shares that have this member keep him",
+        Shown(args.name.as_bytes())
+    ));
     Ok(Exit::Ok)
 }

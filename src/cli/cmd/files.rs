@@ -7,17 +7,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::backing::{Kind, RenameMode, SetTime};
 use crate::cli::args::files::{Cat, Get, Ls, Mkdir, Put, Rm};
 use crate::cli::display;
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local;
-use crate::cli::node::{BLOCK, Node, OpenFile, caller, file_name, names, new_partial_name, partial_name};
+use crate::cli::node::{
+    BLOCK, Node, OpenFile, caller, file_name, names, new_partial_name, partial_name,
+};
 use crate::cli::open::{Open, Purpose, open};
 use crate::cli::out::Out;
 use crate::cli::paths::{clean, join, split};
 use crate::cli::report::{Failure, note, warn};
+use crate::store::{Kind, RenameMode, SetTime};
 use crate::vault::{self, Attr, NodeId, SetAttr};
 
 /// Lists a directory, or one entry.
@@ -39,7 +41,11 @@ pub fn ls(args: &Ls) -> Result<Exit, Failure> {
             }
             let shown = || -> vault::Result<_> {
                 let Some(node) = Node::child(vault, start.id(), &name)? else { return Ok(None) };
-                let target = if node.attr.kind == Kind::Symlink { Some(vault.readlink(node.id())?) } else { None };
+                let target = if node.attr.kind == Kind::Symlink {
+                    Some(vault.readlink(node.id())?)
+                } else {
+                    None
+                };
                 Ok(Some((node.attr, target)))
             };
             match shown() {
@@ -56,8 +62,11 @@ pub fn ls(args: &Ls) -> Result<Exit, Failure> {
     } else {
         let name = split(&path).map_or(&b""[..], |(_, name)| name);
         if args.long {
-            let target =
-                if start.attr.kind == Kind::Symlink { Some(vault.readlink(start.id()).map_err(open.failed(&path))?) } else { None };
+            let target = if start.attr.kind == Kind::Symlink {
+                Some(vault.readlink(start.id()).map_err(open.failed(&path))?)
+            } else {
+                None
+            };
             long(&mut out, &start.attr, name, target.as_deref())?;
         } else {
             out.name(name)?;
@@ -67,12 +76,20 @@ pub fn ls(args: &Ls) -> Result<Exit, Failure> {
     out.finish()?;
     drop(start);
     open.close()?;
-    if unreadable == 0 { Ok(Exit::Ok) } else { Err(Failure::from(Error::SomeFailed { op: "ls", count: unreadable }).exit(Exit::Corrupt)) }
+    if unreadable == 0 {
+        Ok(Exit::Ok)
+    } else {
+        Err(Failure::from(Error::SomeFailed { op: "ls", count: unreadable }).exit(Exit::Corrupt))
+    }
 }
 
 fn long(out: &mut Out, attr: &Attr, name: &[u8], target: Option<&[u8]>) -> Result<(), Error> {
     let Attr { kind, perm, nlink, uid, gid, size, mtime, .. } = *attr;
-    out.text(format_args!("{} {nlink:>3} {uid:>6} {gid:>6} {size:>12} {} ", display::mode(kind, perm), display::time(mtime)))?;
+    out.text(format_args!(
+        "{} {nlink:>3} {uid:>6} {gid:>6} {size:>12} {} ",
+        display::mode(kind, perm),
+        display::time(mtime)
+    ))?;
     out.name(name)?;
     if let Some(target) = target {
         out.text(format_args!(" -> "))?;
@@ -108,13 +125,18 @@ fn to_stdout(open: &Open, path: &[u8]) -> Result<(), Failure> {
     Ok(out.finish()?)
 }
 
-fn to_stream(open: &Open, path: &[u8], mut write: impl FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
+fn to_stream(
+    open: &Open,
+    path: &[u8],
+    mut write: impl FnMut(&[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let node = regular(open, path)?;
     let file = OpenFile::read(&open.vault, node.id()).map_err(open.failed(path))?;
     let mut buffer = vec![0; BLOCK];
     let mut offset = 0;
     loop {
-        let read = open.vault.read(file.handle(), offset, &mut buffer).map_err(open.failed(path))?;
+        let read =
+            open.vault.read(file.handle(), offset, &mut buffer).map_err(open.failed(path))?;
         if read == 0 {
             break;
         }
@@ -141,19 +163,22 @@ pub fn get(args: &Get) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Writes under a name beside, which takes the place of the file when it is complete. A link is followed; a device or a pipe keeps its
-/// place and is written to: `/dev/stdout` is the one and perhaps leads to the other, and root could replace both.
+/// Writes under a name beside, which takes the place of the file when it is complete. A link is
+/// followed; a device or a pipe keeps its place and is written to: `/dev/stdout` is the one and
+/// perhaps leads to the other, and root could replace both.
 fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
     let failed = |source| Error::Io { op: "write", path: target.to_owned(), source };
     open.refuse_within("write", target)?;
     // of a process, by whatever link: a file that is open there is no other one for having its name
-    let is_descriptor = [Some(target.to_owned()), fs::read_link(target).ok()].iter().flatten().any(|place| {
-        let dir = place.parent().and_then(|dir| dir.canonicalize().ok());
-        dir.is_some_and(|dir| dir.starts_with("/proc"))
-    });
+    let is_descriptor =
+        [Some(target.to_owned()), fs::read_link(target).ok()].iter().flatten().any(|place| {
+            let dir = place.parent().and_then(|dir| dir.canonicalize().ok());
+            dir.is_some_and(|dir| dir.starts_with("/proc"))
+        });
     let there = followed(target).map_err(failed)?;
     if let Some(there) = &there
-        && (is_descriptor || there.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()))
+        && (is_descriptor
+            || there.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()))
     {
         // what was looked at, also if something else has its name by now
         let mut stream = fs::File::options().append(true).open(proc_path(there)).map_err(failed)?;
@@ -161,14 +186,18 @@ fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
     }
     let node = regular(open, path)?;
     let file = OpenFile::read(&open.vault, node.id()).map_err(open.failed(path))?;
-    // the size that the header authenticates: what was found before follows from the length of the ciphertext, which anybody can change
+    // the size that the header authenticates: what was found before follows from the length of the
+    // ciphertext, which anybody can change
     let attr = open.vault.getattr(node.id()).map_err(open.failed(path))?;
     let place = match &there {
-        Some(there) if target.is_symlink() => Some(fs::read_link(proc_path(there)).map_err(failed)?),
+        Some(there) if target.is_symlink() => {
+            Some(fs::read_link(proc_path(there)).map_err(failed)?)
+        }
         _ => None,
     };
     let place = place.as_deref().unwrap_or(target);
-    let name = file_name(place).ok_or_else(|| failed(std::io::Error::from_raw_os_error(libc::EISDIR)))?;
+    let name =
+        file_name(place).ok_or_else(|| failed(std::io::Error::from_raw_os_error(libc::EISDIR)))?;
     let dir = place.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let dir = open.open_target(dir).map_err(failed)?.ok_or_else(|| open.within("write", target))?;
     let partial = new_partial_name().into_bytes();
@@ -182,7 +211,10 @@ fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
         })? {
             while offset < end {
                 let want = BLOCK.min((end - offset) as usize);
-                let read = open.vault.read(file.handle(), offset, &mut buffer[..want]).map_err(open.failed(path))?;
+                let read = open
+                    .vault
+                    .read(file.handle(), offset, &mut buffer[..want])
+                    .map_err(open.failed(path))?;
                 if read == 0 {
                     break;
                 }
@@ -200,8 +232,9 @@ fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
     written().inspect_err(|_| drop(dir.unlink(&partial)))
 }
 
-/// What a path leads to; `None` where nothing is there. The kernel follows a link: not that of another user in a directory of all, by which
-/// they would choose which file is replaced (`fs.protected_symlinks`).
+/// What a path leads to; `None` where nothing is there. The kernel follows a link: not that of
+/// another user in a directory of all, by which they would choose which file is replaced
+/// (`fs.protected_symlinks`).
 fn followed(path: &Path) -> std::io::Result<Option<fs::File>> {
     match fs::File::options().read(true).custom_flags(libc::O_PATH).open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -222,7 +255,8 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
         let failure = Failure::from(failed(std::io::Error::from_raw_os_error(libc::EISDIR)));
         return Err(failure.hint("`kithfs import` copies a directory in"));
     }
-    // opened before anybody is asked for a passphrase; its time is that of what is read, and not of what is written to it meanwhile
+    // opened before anybody is asked for a passphrase; its time is that of what is read, and not of
+    // what is written to it meanwhile
     let (mut source, stat): (Box<dyn Read>, _) = if stdin {
         (Box::new(std::io::stdin().lock()), None)
     } else {
@@ -235,7 +269,12 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
     if Node::at(vault, &path).is_ok_and(|node| node.is_dir()) {
         match file_name(&args.file).filter(|_| !stdin) {
             Some(name) => path = join(&path, name),
-            None => return Err(open.failed(&path)(vault::Error::Os { op: "write", errno: libc::EISDIR })),
+            None => {
+                return Err(open.failed(&path)(vault::Error::Os {
+                    op: "write",
+                    errno: libc::EISDIR,
+                }));
+            }
         }
     }
     let Some((parent, name)) = split(&path) else {
@@ -253,7 +292,9 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(failed(error).into()),
             };
-            vault.write(partial.file.handle(), offset, &buffer[..read], false).map_err(open.failed(&path))?;
+            vault
+                .write(partial.file.handle(), offset, &buffer[..read], false)
+                .map_err(open.failed(&path))?;
             offset += read as u64;
         }
         let mut set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
@@ -262,10 +303,11 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
             set.mtime = SetTime::At(local::mtime(stat));
         }
         match vault.setattr(partial.node.id(), &set) {
-            // A USB stick that is mounted for all belongs to somebody else, and so does what is made on it.
-            Err(error) if error.errno() == libc::EPERM => {
-                note("the store keeps neither mode nor time of the file: it belongs to another user")
-            }
+            // A USB stick that is mounted for all belongs to somebody else, and so does what is
+            // made on it.
+            Err(error) if error.errno() == libc::EPERM => note(
+                "the store keeps neither mode nor time of the file: it belongs to another user",
+            ),
             other => drop(other.map_err(open.failed(&path))?),
         }
         Ok(())
@@ -280,7 +322,8 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// A file that is being written under another name. What is neither completed nor discarded is removed by the next run.
+/// A file that is being written under another name. What is neither completed nor discarded is
+/// removed by the next run.
 pub struct Partial<'a> {
     vault: &'a vault::Vault,
     parent: NodeId,
@@ -308,7 +351,9 @@ impl<'a> Partial<'a> {
     /// Commits it and gives it its name, in place of what has that name.
     pub fn complete(self, name: &[u8]) -> vault::Result<()> {
         let Partial { vault, parent, partial, node, file } = self;
-        let done = file.close().and_then(|()| vault.rename(parent, partial.as_bytes(), parent, name, RenameMode::Replace));
+        let done = file.close().and_then(|()| {
+            vault.rename(parent, partial.as_bytes(), parent, name, RenameMode::Replace)
+        });
         drop(node);
         done.inspect_err(|_| {
             let _ = vault.unlink(parent, partial.as_bytes());
@@ -360,7 +405,8 @@ pub fn rm(args: &Rm) -> Result<Exit, Failure> {
 fn remove(vault: &vault::Vault, path: &[u8], recursive: bool) -> vault::Result<()> {
     let (parent, name) = split(path).expect("not the root");
     let parent = Node::at(vault, parent)?;
-    let node = Node::child(vault, parent.id(), name)?.ok_or(vault::Error::Os { op: "remove", errno: libc::ENOENT })?;
+    let node = Node::child(vault, parent.id(), name)?
+        .ok_or(vault::Error::Os { op: "remove", errno: libc::ENOENT })?;
     match (node.is_dir(), recursive) {
         (false, _) => vault.unlink(parent.id(), name),
         (true, false) => vault.rmdir(parent.id(), name),
@@ -386,8 +432,14 @@ impl<'a> Level<'a> {
     }
 }
 
-/// Removes a directory with all in it. The depth is not bounded by any path's length, so it is kept in a list and not on the stack.
-fn remove_tree<'a>(vault: &'a vault::Vault, parent: NodeId, name: &[u8], node: Node<'a>) -> vault::Result<()> {
+/// Removes a directory with all in it. The depth is not bounded by any path's length, so it is kept
+/// in a list and not on the stack.
+fn remove_tree<'a>(
+    vault: &'a vault::Vault,
+    parent: NodeId,
+    name: &[u8],
+    node: Node<'a>,
+) -> vault::Result<()> {
     let mut levels = vec![Level::new(vault, node, name)?];
     while let Some(level) = levels.last_mut() {
         let here = level.node.id();
@@ -431,10 +483,16 @@ pub fn mkdir(args: &Mkdir) -> Result<Exit, Failure> {
             make_path(&open.vault, path, new_dir_mode()).map_err(open.failed(path))?;
         } else {
             let Some((parent, name)) = split(path) else {
-                return Err(open.failed(b"/")(vault::Error::Os { op: "make", errno: libc::EEXIST }));
+                return Err(open.failed(b"/")(vault::Error::Os {
+                    op: "make",
+                    errno: libc::EEXIST,
+                }));
             };
             let parent = Node::at(&open.vault, parent).map_err(open.failed(path))?;
-            let made = open.vault.mkdir(&caller(), parent.id(), name, new_dir_mode()).map_err(open.failed(path))?;
+            let made = open
+                .vault
+                .mkdir(&caller(), parent.id(), name, new_dir_mode())
+                .map_err(open.failed(path))?;
             drop(Node::counted(&open.vault, made));
         }
     }

@@ -1,4 +1,5 @@
-//! `kithfs completion`, `kithfs man`, `kithfs exit-codes`: made from the definition of the command line.
+//! `kithfs completion`, `kithfs man`, `kithfs exit-codes`: made from the definition of the command
+//! line.
 
 use std::fs;
 
@@ -34,13 +35,14 @@ pub fn man(args: &Man) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The first page with the exit codes where readers of man(1) look for them: clap_mangen has what follows the help as one filled
-/// paragraph below EXTRA.
+/// The first page with the exit codes where readers of man(1) look for them: clap_mangen has what
+/// follows the help as one filled paragraph below EXTRA.
 fn with_exit_status(page: &str) -> String {
     const EXTRA: &str = ".SH EXTRA\n";
     let Some((before, rest)) = page.split_once(EXTRA) else { return page.to_owned() };
     let after = rest.find("\n.SH ").map_or("", |at| &rest[at + 1..]);
-    let entry = |exit: Exit| format!(".TP\n{}\n{}\n", exit.code(), exit.meaning().replace('-', "\\-"));
+    let entry =
+        |exit: Exit| format!(".TP\n{}\n{}\n", exit.code(), exit.meaning().replace('-', "\\-"));
     format!("{before}.SH \"EXIT STATUS\"\n{}{after}", Exit::ALL.map(entry).concat())
 }
 
@@ -67,7 +69,11 @@ mod tests {
         let page = |name: &str| fs::read_to_string(dir.path().join("man").join(name)).unwrap();
         // All codes stood in one filled paragraph, below a heading that manual pages do not have.
         let first = page("kithfs.1");
-        assert!(first.contains(".SH \"EXIT STATUS\"\n.TP\n0\n") && first.contains(".TP\n13\nthe mount is busy"), "{first}");
+        assert!(
+            first.contains(".SH \"EXIT STATUS\"\n.TP\n0\n")
+                && first.contains(".TP\n13\nthe mount is busy"),
+            "{first}"
+        );
         assert!(!first.contains("EXTRA") && first.contains(".SH VERSION"));
         assert!(page("kithfs-mount.1").contains("nosuid"));
         assert!(page("kithfs-passphrase-change.1").contains("recovery"));

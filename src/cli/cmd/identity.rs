@@ -1,8 +1,9 @@
 //! `kithfs identity`
 //!
-//! Rule: the public half that stands in clear in a file is believed where only this user could have put it. An identity that lies in a
-//! vault is in the hands of whoever stores it, who could put his own key there to have folders shared with him: it is unlocked first,
-//! which proves its public half. A link to it proves nothing more, nor does a file that others may write to.
+//! Rule: the public half that stands in clear in a file is believed where only this user could have
+//! put it. An identity that lies in a vault is in the hands of whoever stores it, who could put his
+//! own key there to have folders shared with him: it is unlocked first, which proves its public
+//! half. A link to it proves nothing more, nor does a file that others may write to.
 
 use std::io::{IsTerminal, stdout};
 use std::path::Path;
@@ -24,7 +25,7 @@ use crate::cli::report::{Failure, note};
 use crate::cli::secret::{Environment, Source};
 use crate::crypto::Suite;
 use crate::crypto::suite::aes_in_hardware;
-use crate::sharing::PublicIdentity;
+use crate::roster::PublicIdentity;
 use crate::vault::{DESCRIPTOR_FILE, IDENTITY_FILE};
 
 /// Runs one of the commands.
@@ -48,7 +49,11 @@ fn new(args: &IdentityNew) -> Result<Exit, Failure> {
     let made = NewIdentity::make(Suite::preferred(aes_in_hardware()), &secret, &args.kdf, &path)?;
     home::make_parent(&path)?;
     made.write_new(&path)?;
-    note(format_args!("made the identity {}, fingerprint {}", shown(&path), made.identity.public().fingerprint()));
+    note(format_args!(
+        "made the identity {}, fingerprint {}",
+        shown(&path),
+        made.identity.public().fingerprint()
+    ));
     made.print_code("the identity", &path)?;
     Ok(Exit::Ok)
 }
@@ -66,9 +71,11 @@ pub fn public(path: &Path, secret: &PresentSecret) -> Result<PublicIdentity, Fai
     Ok(locked.unlock(given)?.0.public())
 }
 
-/// Whether nobody but this user could have written the file, as far as can be told: where it is, whatever leads to it, and its mode.
+/// Whether nobody but this user could have written the file, as far as can be told: where it is,
+/// whatever leads to it, and its mode.
 fn is_ours_alone(Locked { place: Place { dir, name, .. }, stat, .. }: &Locked) -> bool {
-    let is_in_a_vault = name.as_slice() == IDENTITY_FILE.as_bytes() || dir.stat(DESCRIPTOR_FILE.as_bytes()).is_ok();
+    let is_in_a_vault =
+        name.as_slice() == IDENTITY_FILE.as_bytes() || dir.stat(DESCRIPTOR_FILE.as_bytes()).is_ok();
     !is_in_a_vault && home::is_private(stat.uid, stat.perm)
 }
 
@@ -94,9 +101,11 @@ fn export(args: &IdentityShow) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The key as a QR code of half blocks. In capitals, which take less room; readers of keys forgive them.
+/// The key as a QR code of half blocks. In capitals, which take less room; readers of keys forgive
+/// them.
 fn picture(public: &PublicIdentity) -> String {
-    let code = QrCode::new(public.to_string().to_uppercase()).expect("a key of 115 characters fits in a QR code");
+    let code = QrCode::new(public.to_string().to_uppercase())
+        .expect("a key of 115 characters fits in a QR code");
     // for terminals that are dark: what is drawn is the light
     code.render::<Dense1x2>().dark_color(Dense1x2::Dark).light_color(Dense1x2::Light).build()
 }

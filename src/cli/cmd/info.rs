@@ -70,14 +70,20 @@ impl Report {
             own_identity: description.has_identity,
             in_use_by: description.locked_by.map(Holder::from),
             shared_by: description.shared_by.into_iter().map(Holder::from).collect(),
-            mounted_on: mounts.into_iter().filter(|entry| entry.vault.0 == dir).map(|entry| entry.mountpoint).collect(),
+            mounted_on: mounts
+                .into_iter()
+                .filter(|entry| entry.vault.0 == dir)
+                .map(|entry| entry.mountpoint)
+                .collect(),
             vault: JsonPath(dir),
         }
     }
 
     fn print(&self, out: &mut Out) -> Result<(), Failure> {
         let yes = |yes| if yes { "yes" } else { "no" };
-        let mut line = |name: &str, value: &dyn std::fmt::Display| out.text(format_args!("{name:<15}{value}\n"));
+        let mut line = |name: &str, value: &dyn std::fmt::Display| {
+            out.text(format_args!("{name:<15}{value}\n"))
+        };
         line("vault", &shown(&self.vault.0))?;
         line("format version", &self.format_version)?;
         line("cipher", &self.cipher)?;
@@ -88,7 +94,9 @@ impl Report {
         line("founder", &self.founder)?;
         line("own identity", &yes(self.own_identity))?;
         let alone = self.in_use_by.iter().map(|holder| ("in use", holder));
-        for (name, Holder { host, pid, since }) in alone.chain(self.shared_by.iter().map(|holder| ("shared", holder))) {
+        for (name, Holder { host, pid, since }) in
+            alone.chain(self.shared_by.iter().map(|holder| ("shared", holder)))
+        {
             let host = crate::cli::display::Shown(host.as_bytes());
             line(name, &format_args!("by process {pid} on {host} since {}", utc(*since)))?;
         }

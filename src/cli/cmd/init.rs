@@ -1,14 +1,14 @@
 //! `kithfs init`
 //!
-//! Rule: between the look whether the directory is empty and the first file in it somebody may have thought long of a passphrase, and a sync
-//! tool, or another `init`, have brought a vault. Of that nothing is replaced or removed.
+//! Rule: between the look whether the directory is empty and the first file in it somebody may have
+//! thought long of a passphrase, and a sync tool, or another `init`, have brought a vault. Of that
+//! nothing is replaced or removed.
 
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use crate::backing::os::OsDir;
 use crate::cli::args::{Cipher, Init};
 use crate::cli::display::path as shown;
 use crate::cli::error::Error;
@@ -19,7 +19,8 @@ use crate::cli::report::{Failure, in_vault, note};
 use crate::cli::secret::{Environment, Source};
 use crate::crypto::Suite;
 use crate::crypto::suite::aes_in_hardware;
-use crate::sharing::Identity;
+use crate::roster::Identity;
+use crate::store::os::OsDir;
 use crate::vault::{CreateOptions, CreateShare, IDENTITY_FILE, Vault};
 
 /// Makes a vault.
@@ -35,7 +36,12 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
         }
         None => {
             let secret = identity::new_secret(source.read_new(&args.vault)?)?;
-            Owner::Own(NewIdentity::make(suite, &secret, &args.kdf, &args.vault.join(IDENTITY_FILE))?)
+            Owner::Own(NewIdentity::make(
+                suite,
+                &secret,
+                &args.kdf,
+                &args.vault.join(IDENTITY_FILE),
+            )?)
         }
     };
     // the directory comes last, so that a wrong passphrase leaves nothing behind
@@ -66,7 +72,12 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
     if let Some(made) = made {
         made.keep()?;
     }
-    note(format_args!("made the vault {} ({}, chunks of {} bytes)", shown(&dir), suite.name(), 1 << args.chunk_size));
+    note(format_args!(
+        "made the vault {} ({}, chunks of {} bytes)",
+        shown(&dir),
+        suite.name(),
+        1 << args.chunk_size
+    ));
     if let Owner::Own(own) = owner {
         own.print_code("the vault", &place.path)?;
     }
@@ -77,7 +88,9 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
 fn claim(place: &Place, vault: &Path) -> Result<(), Error> {
     match place.dir.create_file(&place.name, 0o600) {
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Error::InitNotEmpty(vault.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(Error::InitNotEmpty(vault.to_owned()))
+        }
         Err(source) => Err(Error::Io { op: "make", path: place.path.clone(), source }),
     }
 }
@@ -138,7 +151,9 @@ impl Made {
         let sync = || fs::File::open(parent)?.sync_all();
         // a parent that may be searched and written but not read cannot be synced
         match sync() {
-            Err(source) if source.kind() != io::ErrorKind::PermissionDenied => Err(Error::Io { op: "sync", path: parent.into(), source }),
+            Err(source) if source.kind() != io::ErrorKind::PermissionDenied => {
+                Err(Error::Io { op: "sync", path: parent.into(), source })
+            }
             _ => Ok(()),
         }
     }

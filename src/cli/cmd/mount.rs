@@ -1,6 +1,7 @@
 //! `kithfs mount`
 //!
-//! Order: what can be checked without a secret; the secret; the fork; keys, vault, mount, service; readiness. See `daemon` for why.
+//! Order: what can be checked without a secret; the secret; the fork; keys, vault, mount, service;
+//! readiness. See `daemon` for why.
 
 use std::fs;
 use std::io;
@@ -8,8 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backing::Stat;
-use crate::backing::os::clear_umask;
 use crate::cli::args::{self, LogLevel, Mount, OpenArgs};
 use crate::cli::control::{self, Control, Working};
 use crate::cli::daemon::{self, Background, Side};
@@ -28,11 +27,17 @@ use crate::cli::{display, home, seen};
 use crate::fuse::handover::{self, HandOver};
 use crate::fuse::idle::{self, Idle};
 use crate::fuse::vaultfs::VaultFs;
-use crate::fuse::{self, MountError, MountOptions, Mounted, Permissions, ServeOptions, Serving, Transport, held, mounts, uring};
-use crate::sharing::Role;
+use crate::fuse::{
+    self, MountError, MountOptions, Mounted, Permissions, ServeOptions, Serving, Transport, held,
+    mounts, uring,
+};
+use crate::roster::Role;
+use crate::store::Stat;
+use crate::store::os::clear_umask;
 use crate::vault::Vault;
 
-/// How far the kernel reads ahead of a program that reads a stream, in KiB: some chunks of the default size.
+/// How far the kernel reads ahead of a program that reads a stream, in KiB: some chunks of the
+/// default size.
 const READAHEAD_KIB: u32 = 1024;
 
 /// All that is known before the fork.
@@ -109,21 +114,27 @@ impl Plan<'_> {
     }
 }
 
-/// Returns the user, other than root and the one who mounts, who owns the store's root directory or may write to it. Modes and owners in a
-/// mount are those of the store: that user can put the ciphertext of any file there as a file of their own, or change its mode, and then read
-/// it through the mount.
+/// Returns the user, other than root and the one who mounts, who owns the store's root directory or
+/// may write to it. Modes and owners in a mount are those of the store: that user can put the
+/// ciphertext of any file there as a file of their own, or change its mode, and then read it
+/// through the mount.
 fn foreign_user(found: &Found) -> Result<Option<String>, Error> {
     let failed = |source| Error::Io { op: "look at the owner of", path: found.dir.clone(), source };
     let Stat { uid, gid, perm, .. } = found.store.stat_self().map_err(failed)?;
     // A store without ACLs may refuse to be asked for them.
-    let has_acl = || found.store.get_xattr_self(b"system.posix_acl_access").is_ok_and(|acl| acl.is_some());
+    let has_acl =
+        || found.store.get_xattr_self(b"system.posix_acl_access").is_ok_and(|acl| acl.is_some());
     let is_own_group = gid == 0 || gid == rustix::process::getegid().as_raw();
     Ok(match perm {
-        _ if !home::is_trusted(uid) => Some(format!("user {uid}, to whom the vault's directory belongs,")),
-        perm if perm & 0o002 != 0 => Some("every user, who may write to the vault's directory,".to_owned()),
-        perm if perm & 0o020 != 0 && (!is_own_group || has_acl()) => {
-            Some(format!("group {gid} or others whom an ACL names, who may write to the vault's directory,"))
+        _ if !home::is_trusted(uid) => {
+            Some(format!("user {uid}, to whom the vault's directory belongs,"))
         }
+        perm if perm & 0o002 != 0 => {
+            Some("every user, who may write to the vault's directory,".to_owned())
+        }
+        perm if perm & 0o020 != 0 && (!is_own_group || has_acl()) => Some(format!(
+            "group {gid} or others whom an ACL names, who may write to the vault's directory,"
+        )),
         _ => None,
     })
 }
@@ -133,17 +144,28 @@ fn check_mountpoint(given: &Path, vault: &Path, nonempty: bool) -> Result<PathBu
     let failed = |source| Error::MountPoint { path: given.to_owned(), source };
     let place = match mounts::resolve(given) {
         // said before anybody makes a directory in the vault because it is missing
-        Err(error) if error.kind() == io::ErrorKind::NotFound => match given.parent().map(Path::canonicalize) {
-            Some(Ok(parent)) if parent.starts_with(vault) => {
-                return Err(Error::MountPointInVault { vault: vault.to_owned(), mountpoint: given.to_owned() });
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            match given.parent().map(Path::canonicalize) {
+                Some(Ok(parent)) if parent.starts_with(vault) => {
+                    return Err(Error::MountPointInVault {
+                        vault: vault.to_owned(),
+                        mountpoint: given.to_owned(),
+                    });
+                }
+                _ => return Err(failed(error)),
             }
-            _ => return Err(failed(error)),
-        },
+        }
         found => found.map_err(failed)?,
     };
     if mounts::mount_at(&place).map_err(failed)?.is_some_and(|entry| entry.is_kithfs()) {
-        let is_served = Registry::open().and_then(|registry| registry.serving(&place)).is_ok_and(|entry| entry.is_some());
-        return Err(if !is_served && mounts::is_dead(&place) { Error::MountPointDead(place) } else { Error::MountPointTaken(place) });
+        let is_served = Registry::open()
+            .and_then(|registry| registry.serving(&place))
+            .is_ok_and(|entry| entry.is_some());
+        return Err(if !is_served && mounts::is_dead(&place) {
+            Error::MountPointDead(place)
+        } else {
+            Error::MountPointTaken(place)
+        });
     }
     if place.starts_with(vault) {
         return Err(Error::MountPointInVault { vault: vault.to_owned(), mountpoint: place });
@@ -168,11 +190,20 @@ fn check_fuse() -> Result<(), Error> {
             return Err(Error::NoFusermount);
         }
     }
-    fs::File::options().read(true).write(true).open("/dev/fuse").map(drop).map_err(Error::NoFuseDevice)
+    fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .map(drop)
+        .map_err(Error::NoFuseDevice)
 }
 
-/// How the mount is served. Where io_uring is insisted on and cannot be had, that is said before anybody is asked for a passphrase.
-fn serve_options(transport: args::Transport, options: &MountOptions) -> Result<ServeOptions, Error> {
+/// How the mount is served. Where io_uring is insisted on and cannot be had, that is said before
+/// anybody is asked for a passphrase.
+fn serve_options(
+    transport: args::Transport,
+    options: &MountOptions,
+) -> Result<ServeOptions, Error> {
     let transport = match transport {
         args::Transport::Uring => match uring::why_not() {
             None => Transport::Uring,
@@ -183,7 +214,8 @@ fn serve_options(transport: args::Transport, options: &MountOptions) -> Result<S
     };
     let caching = if options.shared { ServeOptions::shared() } else { ServeOptions::default() };
     let permissions = options.permissions();
-    let mut serve = ServeOptions { transport, permissions, acls: options.view.is_plain(), ..caching };
+    let mut serve =
+        ServeOptions { transport, permissions, acls: options.view.is_plain(), ..caching };
     if permissions == Permissions::Daemon && options.allow_other {
         // The kernel would let one user walk through names that another has found.
         (serve.entry_ttl, serve.negative_ttl) = (Duration::ZERO, Duration::ZERO);
@@ -215,8 +247,10 @@ impl Service {
         daemon::keep_memory_private()?;
         clear_umask();
         daemon::raise_open_files();
-        signals::ignore_file_size_limit().map_err(|source| Error::Os { op: "lift the limit on file sizes", source })?;
-        let signals = Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
+        signals::ignore_file_size_limit()
+            .map_err(|source| Error::Os { op: "lift the limit on file sizes", source })?;
+        let signals =
+            Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
         let purpose = match (options.read_only, options.shared) {
             (true, false) => Purpose::Read,
             (false, false) => Purpose::Write,
@@ -249,7 +283,8 @@ impl Service {
         let serving = match fuse::serve(device, operations, &serve) {
             Ok(serving) => serving,
             Err(source) => {
-                // nobody serves it, so nobody can use it: lazily, for somebody may hang in it already
+                // nobody serves it, so nobody can use it: lazily, for somebody may hang in it
+                // already
                 if let Err(error) = mounted.unmount(true) {
                     tracing::error!("{error}");
                 }
@@ -259,7 +294,9 @@ impl Service {
         if serve.writeback {
             match held::forgetting(serving.notifier()) {
                 Ok(forget) => open.vault.tell_cache(forget),
-                Err(error) => tracing::warn!("what is refused may be shown until it is opened again: {error}"),
+                Err(error) => {
+                    tracing::warn!("what is refused may be shown until it is opened again: {error}")
+                }
             }
         }
         if serving.over_io_uring() {
@@ -274,14 +311,31 @@ impl Service {
         // of a mount that only reads nothing is asked that a command could not do beside it
         let asked = registered.as_ref().filter(|_| !options.read_only);
         let control = asked.and_then(|registered| {
-            let served = control::serve(registered.socket(), open.vault.clone(), open.dir.clone(), serving.notifier());
-            served.inspect_err(|error| tracing::warn!("commands about shares will not reach this mount: {error}")).ok()
+            let served = control::serve(
+                registered.socket(),
+                open.vault.clone(),
+                open.dir.clone(),
+                serving.notifier(),
+            );
+            served
+                .inspect_err(|error| {
+                    tracing::warn!("commands about shares will not reach this mount: {error}")
+                })
+                .ok()
         });
         let mounted = Arc::new(mounted);
         let collects = serve.writeback && !options.read_only;
-        let handover = collects.then(|| handover::start(mounted.clone(), open.vault.clone())).and_then(|started| {
-            started.inspect_err(|error| tracing::warn!("what programs write may stay in the kernel for half a minute: {error}")).ok()
-        });
+        let handover = collects
+            .then(|| handover::start(mounted.clone(), open.vault.clone()))
+            .and_then(|started| {
+                started
+                    .inspect_err(|error| {
+                        tracing::warn!(
+                            "what programs write may stay in the kernel for half a minute: {error}"
+                        )
+                    })
+                    .ok()
+            });
         let is_working = control.as_ref().map(Control::watch);
         let is_working = move || is_working.as_ref().is_some_and(Working::is_under_way);
         let idle = options.idle.map(|after| idle::start(mounted.clone(), usage, is_working, after));
@@ -289,12 +343,23 @@ impl Service {
             end(&mounted, &open.vault);
             Error::Os { op: "watch whether the mount is used", source }
         })?;
-        Ok(Service { vault: open.vault, dir: open.dir, mounted, serving, signals, registered, control, handover, idle })
+        Ok(Service {
+            vault: open.vault,
+            dir: open.dir,
+            mounted,
+            serving,
+            signals,
+            registered,
+            control,
+            handover,
+            idle,
+        })
     }
 
     /// Serves until it is unmounted, then writes what is left.
     fn run(self, background: Option<Background>) -> Result<Exit, Failure> {
-        let Service { vault, dir, mounted, serving, signals, registered, control, handover, idle } = self;
+        let Service { vault, dir, mounted, serving, signals, registered, control, handover, idle } =
+            self;
         if let Some(background) = background
             && let Err(error) = background.serving()
         {
@@ -302,14 +367,20 @@ impl Service {
             tracing::error!("{error}");
             end(&mounted, &vault);
         }
-        tracing::info!("serving the vault {} on {}", display::path(&dir), display::path(&mounted.mountpoint));
+        tracing::info!(
+            "serving the vault {} on {}",
+            display::path(&dir),
+            display::path(&mounted.mountpoint)
+        );
         obey(signals, mounted, vault.clone());
         let served = serving.join();
         drop((control, handover, idle));
         let closed = vault.close().map_err(|error| in_vault(error, &dir, None));
         let result = match (served, closed) {
             (_, Err(failure)) => Err(failure),
-            (Err(source), Ok(())) => Err(Error::Io { op: "serve the vault", path: dir.clone(), source }.into()),
+            (Err(source), Ok(())) => {
+                Err(Error::Io { op: "serve the vault", path: dir.clone(), source }.into())
+            }
             (Ok(()), Ok(())) => Ok(Exit::Ok),
         };
         match &result {
@@ -342,7 +413,8 @@ fn register(vault: &Path, mounted: &Mounted, read_only: bool) -> Option<Register
     add().inspect_err(|error| tracing::warn!("the mount will not be listed: {error}")).ok()
 }
 
-/// Ends the mount at a signal. At a second one, where programs keep the mount busy, all is written and the process ends under them.
+/// Ends the mount at a signal. At a second one, where programs keep the mount busy, all is written
+/// and the process ends under them.
 fn obey(signals: Signals, mounted: Arc<Mounted>, vault: Vault) {
     let wait = move || {
         let mut asked = false;
@@ -370,7 +442,8 @@ fn obey(signals: Signals, mounted: Arc<Mounted>, vault: Vault) {
     }
 }
 
-/// Unmounts; where programs keep it busy it is taken out of their sight and ends when they let go, with all written until then.
+/// Unmounts; where programs keep it busy it is taken out of their sight and ends when they let go,
+/// with all written until then.
 fn end(mounted: &Mounted, vault: &Vault) {
     match mounted.unmount(false) {
         Ok(()) | Err(MountError::NotMounted { .. }) => {}
@@ -402,7 +475,9 @@ mod tests {
         fs::write(root.join("file"), "").unwrap();
         let check = |place: &str| check_mountpoint(&root.join(place), &vault, false);
         assert_eq!(check("empty").unwrap(), root.join("empty"));
-        assert!(matches!(check("none"), Err(Error::MountPoint { source, .. }) if source.kind() == io::ErrorKind::NotFound));
+        assert!(
+            matches!(check("none"), Err(Error::MountPoint { source, .. }) if source.kind() == io::ErrorKind::NotFound)
+        );
         assert!(matches!(check("file"), Err(Error::MountPoint { .. })));
         assert!(matches!(check("full"), Err(Error::MountPointNotEmpty(_))));
         assert!(check_mountpoint(&root.join("full"), &vault, true).is_ok());

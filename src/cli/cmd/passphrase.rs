@@ -1,8 +1,9 @@
 //! `kithfs passphrase`
 //!
-//! Rule: a change of slots needs a secret that opens the identity now, so that whoever finds a terminal unattended changes nothing, and
-//! the file on the disk is replaced only by one that was read back and opens with the new secret; and only if it is still the one that was
-//! read, or what another command has done meanwhile would be undone without a word.
+//! Rule: a change of slots needs a secret that opens the identity now, so that whoever finds a
+//! terminal unattended changes nothing, and the file on the disk is replaced only by one that was
+//! read back and opens with the new secret; and only if it is still the one that was read, or what
+//! another command has done meanwhile would be undone without a word.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,9 +12,10 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 
-use crate::backing::{Access, File, Lock};
 use crate::cli::args::people::OwnIdentity;
-use crate::cli::args::slots::{PassphraseAdd, PassphraseChange, PassphraseCommand, PassphraseList, PassphraseRemove, SlotsOf};
+use crate::cli::args::slots::{
+    PassphraseAdd, PassphraseChange, PassphraseCommand, PassphraseList, PassphraseRemove, SlotsOf,
+};
 use crate::cli::args::{KdfArgs, PresentSecret};
 use crate::cli::display::{self, path as shown, utc};
 use crate::cli::error::Error;
@@ -27,7 +29,8 @@ use crate::cli::secret::{Environment, Source};
 use crate::cli::{kdf, open};
 use crate::crypto::Argon2Params;
 use crate::format::identity::SlotKind;
-use crate::sharing::{Identity, IdentityFile, RecoveryCode, Secret};
+use crate::roster::{Identity, IdentityFile, RecoveryCode, Secret};
+use crate::store::{Access, File, Lock};
 use crate::vault::OsRandom;
 
 /// How long another command is waited for that is replacing the file, and how often is asked.
@@ -111,26 +114,32 @@ impl Unlocked {
         &self.place.path
     }
 
-    /// Puts the changed file in place of the old one, if it opens with `secret`, and if the old one is still what was read.
+    /// Puts the changed file in place of the old one, if it opens with `secret`, and if the old one
+    /// is still what was read.
     fn write(&self, secret: Option<&Secret>) -> Result<(), Failure> {
         let _alone = self.alone();
         let Place { dir, name, path } = &self.place;
         replace_in(&**dir, name, path, &self.file.encode(), |written| {
             let file = IdentityFile::decode(written).map_err(|error| of_identity(error, path))?;
-            let opens = secret.is_none_or(|secret| file.unlock(secret).is_ok_and(|identity| identity.public() == self.identity.public()));
+            let opens = secret.is_none_or(|secret| {
+                file.unlock(secret)
+                    .is_ok_and(|identity| identity.public() == self.identity.public())
+            });
             if !opens {
                 return Err(Failure::from(Error::NotVerified(path.clone())));
             }
             // As the last step before the rename: stretching the secret has taken its time.
-            let is_as_before = self.place.clone().read().is_ok_and(|now| now.file.encode() == self.before);
+            let is_as_before =
+                self.place.clone().read().is_ok_and(|now| now.file.encode() == self.before);
             if is_as_before { Ok(()) } else { Err(Error::IdentityChanged(path.clone()).into()) }
         })?;
         kdf::note_cost(&self.file);
         Ok(())
     }
 
-    /// Keeps other commands from replacing the file as long as what it gives lives, by a lock on the file that is replaced. Not every store has
-    /// locks, and whoever may read the file may hold this one: it is not waited for without end.
+    /// Keeps other commands from replacing the file as long as what it gives lives, by a lock on
+    /// the file that is replaced. Not every store has locks, and whoever may read the file may hold
+    /// this one: it is not waited for without end.
     fn alone(&self) -> Option<Arc<dyn File>> {
         let Place { dir, name, .. } = &self.place;
         let end = Instant::now() + ALONE_TAKES;
@@ -154,7 +163,11 @@ impl Unlocked {
 
 fn params(secret: &Secret, args: &KdfArgs) -> Result<Argon2Params, Failure> {
     // only a passphrase is stretched
-    if matches!(secret, Secret::Passphrase(_)) { kdf::choose(args) } else { Ok(Argon2Params::DEFAULT) }
+    if matches!(secret, Secret::Passphrase(_)) {
+        kdf::choose(args)
+    } else {
+        Ok(Argon2Params::DEFAULT)
+    }
 }
 
 fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
@@ -165,11 +178,17 @@ fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
         let code = code.insert(RecoveryCode::generate(&OsRandom));
         Secret::RecoveryCode(RecoveryCode::parse(&code.text())?)
     } else {
-        let source = args.new_key_file.clone().map_or_else(|| Source::choose_new(&args.new), Source::KeyFile);
+        let source = args
+            .new_key_file
+            .clone()
+            .map_or_else(|| Source::choose_new(&args.new), Source::KeyFile);
         identity::new_secret(source.read_new(&name)?)?
     };
     let slot = identity::new_slot(&secret, params(&secret, &args.kdf)?);
-    let id = unlocked.file.add_slot(&unlocked.identity, &slot, &OsRandom).map_err(|error| of_identity(error, unlocked.path()))?;
+    let id = unlocked
+        .file
+        .add_slot(&unlocked.identity, &slot, &OsRandom)
+        .map_err(|error| of_identity(error, unlocked.path()))?;
     unlocked.write(Some(&secret))?;
     note(format_args!("added slot {id} ({}) to {}", secret.kind_name(), shown(unlocked.path())));
     if let Some(code) = code {
@@ -188,11 +207,15 @@ fn change(args: &PassphraseChange<impl Owner>) -> Result<Exit, Failure> {
     let changed = unlocked.file.change_passphrase(&unlocked.identity, old, &slot, &OsRandom);
     let id = changed.map_err(|error| of_identity(error, unlocked.path()))?;
     unlocked.write(Some(&secret))?;
-    note(format_args!("changed the passphrase of {}: slot {id} has taken the place of slot {old}", shown(unlocked.path())));
+    note(format_args!(
+        "changed the passphrase of {}: slot {id} has taken the place of slot {old}",
+        shown(unlocked.path())
+    ));
     Ok(Exit::Ok)
 }
 
-/// The passphrase to replace: the one that was named, the one that was given, or the only one that there is.
+/// The passphrase to replace: the one that was named, the one that was given, or the only one that
+/// there is.
 fn which(unlocked: &Unlocked, named: Option<u16>) -> Result<u16, Error> {
     let path = || unlocked.path().to_owned();
     let kind = |id| unlocked.file.slots().find(|slot| slot.id == id).map(|slot| slot.kind);
@@ -206,8 +229,12 @@ fn which(unlocked: &Unlocked, named: Option<u16>) -> Result<u16, Error> {
     if matches!(kind(unlocked.slot), Some(SlotKind::Passphrase(_))) {
         return Ok(unlocked.slot);
     }
-    let passphrases: Vec<u16> =
-        unlocked.file.slots().filter(|slot| matches!(slot.kind, SlotKind::Passphrase(_))).map(|slot| slot.id).collect();
+    let passphrases: Vec<u16> = unlocked
+        .file
+        .slots()
+        .filter(|slot| matches!(slot.kind, SlotKind::Passphrase(_)))
+        .map(|slot| slot.id)
+        .collect();
     match passphrases[..] {
         [only] => Ok(only),
         _ => Err(Error::WhichSlot { path: path(), count: passphrases.len() }),
@@ -218,7 +245,11 @@ fn remove(args: &PassphraseRemove<impl Owner>) -> Result<Exit, Failure> {
     let mut unlocked = Unlocked::open(&args.of, &args.present)?;
     unlocked.file.remove_slot(args.slot).map_err(|error| of_identity(error, unlocked.path()))?;
     unlocked.write(None)?;
-    note(format_args!("removed slot {} from {}; copies of the old file still open with it", args.slot, shown(unlocked.path())));
+    note(format_args!(
+        "removed slot {} from {}; copies of the old file still open with it",
+        args.slot,
+        shown(unlocked.path())
+    ));
     Ok(Exit::Ok)
 }
 
@@ -260,7 +291,11 @@ fn list(args: &PassphraseList<impl Owner>) -> Result<Exit, Failure> {
             let created = utc(i64::try_from(*created).unwrap_or(i64::MAX));
             out.text(format_args!("{slot:>3}  {kind:<13}  {created}"))?;
             if let (Some(memory), Some(passes)) = (memory_kib, passes) {
-                out.text(format_args!("  Argon2id, {} MiB, {}", memory >> 10, display::count(*passes, "pass")))?;
+                out.text(format_args!(
+                    "  Argon2id, {} MiB, {}",
+                    memory >> 10,
+                    display::count(*passes, "pass")
+                ))?;
             }
             out.text(format_args!("\n"))?;
         }

@@ -65,26 +65,40 @@ impl Line {
     fn text(&self) -> String {
         let seen = utc(self.seen);
         let what = match (self.kind, self.version, self.version_seen) {
-            ("older", Some(now), Some(was)) => format!("is version {now}; version {was} was seen on {seen}"),
+            ("older", Some(now), Some(was)) => {
+                format!("is version {now}; version {was} was seen on {seen}")
+            }
             ("put back", ..) if self.perhaps_elsewhere => {
-                format!("is a file that was removed on {seen}, under another name: perhaps renamed on another machine before")
+                format!(
+                    "is a file that was removed on {seen}, under another name: perhaps renamed on another machine before"
+                )
             }
             ("put back", ..) => format!("is there again; it was replaced or removed on {seen}"),
-            ("exchanged", ..) => format!("has exchanged its contents with another file since {seen}"),
-            ("not compared", ..) => format!("cannot be compared, because it cannot be read; it was seen on {seen}"),
-            _ if self.perhaps_elsewhere => format!("what was seen there on {seen} is gone, perhaps removed on another machine"),
+            ("exchanged", ..) => {
+                format!("has exchanged its contents with another file since {seen}")
+            }
+            ("not compared", ..) => {
+                format!("cannot be compared, because it cannot be read; it was seen on {seen}")
+            }
+            _ if self.perhaps_elsewhere => {
+                format!("what was seen there on {seen} is gone, perhaps removed on another machine")
+            }
             _ => format!("what was seen there on {seen} is gone"),
         };
         let path = self.path.0.as_os_str().as_bytes();
         let path = Shown(if path.is_empty() { b"." } else { path });
-        format!("{path}: {what}{}", if self.settled { "" } else { " (the store is still changing)" })
+        format!(
+            "{path}: {what}{}",
+            if self.settled { "" } else { " (the store is still changing)" }
+        )
     }
 }
 
 /// Opens the vault, mounted or not, and says where what is remembered of it stands.
 fn open_remembered(vault: &Path, args: &OpenArgs) -> Result<(Open, PathBuf), Failure> {
     let share = find(vault)?.description.share_id;
-    let memory = seen::path(&share).ok_or_else(|| Error::Usage("neither XDG_STATE_HOME nor HOME is set".into()))?;
+    let memory = seen::path(&share)
+        .ok_or_else(|| Error::Usage("neither XDG_STATE_HOME nor HOME is set".into()))?;
     Ok((open(vault, args, Purpose::Beside)?, memory))
 }
 
@@ -95,10 +109,15 @@ fn survey(open: &Open, memory: &Path, options: &SurveyOptions) -> Result<Vec<Not
 
 /// Lists what was noticed.
 pub fn run(args: &Rollback) -> Result<Exit, Failure> {
-    let options = SurveyOptions { settle: Duration::from_secs(args.settle), silence: args.keep, ..SurveyOptions::default() };
+    let options = SurveyOptions {
+        settle: Duration::from_secs(args.settle),
+        silence: args.keep,
+        ..SurveyOptions::default()
+    };
     let (open, memory) = open_remembered(&args.vault, &args.open)?;
     let notices = survey(&open, &memory, &options)?;
-    let lines: Vec<Line> = notices.iter().filter(|n| args.json || args.keep || !n.silenced).map(Line::of).collect();
+    let lines: Vec<Line> =
+        notices.iter().filter(|n| args.json || args.keep || !n.silenced).map(Line::of).collect();
     if let Some(dir) = &args.export {
         open.refuse_within("export to", dir)?;
         export(&open, &notices, dir)?;
@@ -131,13 +150,22 @@ pub fn accept(args: &AcceptRollback) -> Result<Exit, Failure> {
     // What is not there may have been noticed as gone; what is neither is mistyped.
     if paths.iter().any(|path| open.vault.resolve(path).is_err()) {
         let noticed = survey(&open, &memory, &SurveyOptions::default())?;
-        let is_known = |path: &[u8]| open.vault.resolve(path).is_ok() || noticed.iter().any(|notice| is_at_or_below(&notice.plain, path));
+        let is_known = |path: &[u8]| {
+            open.vault.resolve(path).is_ok()
+                || noticed.iter().any(|notice| is_at_or_below(&notice.plain, path))
+        };
         if let Some(path) = paths.iter().find(|path| !is_known(path)) {
             let path = std::ffi::OsStr::from_bytes(path).into();
-            return Err(Error::Io { op: "accept", path, source: std::io::Error::from_raw_os_error(libc::ENOENT) }.into());
+            return Err(Error::Io {
+                op: "accept",
+                path,
+                source: std::io::Error::from_raw_os_error(libc::ENOENT),
+            }
+            .into());
         }
     }
-    let left = survey(&open, &memory, &SurveyOptions { accept: paths, ..SurveyOptions::default() })?;
+    let left =
+        survey(&open, &memory, &SurveyOptions { accept: paths, ..SurveyOptions::default() })?;
     open.close()?;
     note(format_args!("accepted; still noticed: {}", left.len()));
     Ok(Exit::Ok)
@@ -150,7 +178,10 @@ fn is_at_or_below(path: &[u8], top: &[u8]) -> bool {
 /// Copies the files that are noticed, as they are, below `dir`. Nothing there is overwritten.
 fn export(open: &Open, notices: &[Notice], dir: &Path) -> Result<(), Failure> {
     let mut target = None;
-    for notice in notices.iter().filter(|n| !matches!(n.kind, NoticeKind::Gone { .. } | NoticeKind::NotCompared)) {
+    for notice in notices
+        .iter()
+        .filter(|n| !matches!(n.kind, NoticeKind::Gone { .. } | NoticeKind::NotCompared))
+    {
         let target = match &mut target {
             Some(target) => target,
             none => none.insert(open.make_target("export to", dir)?),
@@ -171,10 +202,19 @@ fn copy(open: &Open, plain: &[u8], target: &Object, to: &Path) -> Result<(), Fai
     fill(open, plain, made.file.file(), io).inspect_err(|_| made.remove())
 }
 
-fn fill(open: &Open, plain: &[u8], mut file: &File, io: impl Fn(std::io::Error) -> Error) -> Result<(), Failure> {
+fn fill(
+    open: &Open,
+    plain: &[u8],
+    mut file: &File,
+    io: impl Fn(std::io::Error) -> Error,
+) -> Result<(), Failure> {
     let failed = open.failed(plain);
     let node = open.vault.resolve(plain).map_err(&failed)?.node;
-    let handle = open.vault.open_file(node, OpenFlags { read: true, ..OpenFlags::default() }).map_err(&failed)?.handle;
+    let handle = open
+        .vault
+        .open_file(node, OpenFlags { read: true, ..OpenFlags::default() })
+        .map_err(&failed)?
+        .handle;
     let (mut buf, mut at) = (zeroize::Zeroizing::new(vec![0; 1 << 20]), 0);
     loop {
         let read = open.vault.read(handle, at, &mut buf).map_err(&failed)?;

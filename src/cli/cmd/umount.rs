@@ -20,12 +20,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Ends a mount, and waits until its daemon has written all.
 pub fn run(args: &Umount) -> Result<Exit, Failure> {
     let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => Failure::from(MountError::NotMounted { path: args.mountpoint.clone() }),
+        io::ErrorKind::NotFound => {
+            Failure::from(MountError::NotMounted { path: args.mountpoint.clone() })
+        }
         _ => Error::Io { op: "umount", path: args.mountpoint.clone(), source }.into(),
     };
     let place = mounts::resolve(&args.mountpoint).map_err(failed)?;
     // a registry that cannot be read must not keep anybody from unmounting
-    let registry = Registry::open().inspect_err(|error| tracing::warn!("list of mounts: {error}")).ok();
+    let registry =
+        Registry::open().inspect_err(|error| tracing::warn!("list of mounts: {error}")).ok();
     let entry = registry.as_ref().and_then(|registry| registry.serving(&place).ok()).flatten();
     // who stands in the mount does not keep it busy with this very command
     let _ = std::env::set_current_dir("/");
@@ -45,11 +48,15 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
         // somebody else has unmounted it, and its daemon still writes
         (Err(MountError::NotMounted { .. }), Some(_)) => {}
         (Err(error @ MountError::NotMounted { .. }), None) => {
-            let live = registry.as_ref().and_then(|registry| registry.live().ok()).unwrap_or_default();
+            let live =
+                registry.as_ref().and_then(|registry| registry.live().ok()).unwrap_or_default();
             let mount = live.into_iter().find(|entry| entry.vault.0 == place);
             let failure = Failure::from(error);
             return Err(match mount {
-                Some(entry) => failure.hint(format_args!("it is a vault, mounted elsewhere: kithfs umount {}", shown(&entry.mountpoint.0))),
+                Some(entry) => failure.hint(format_args!(
+                    "it is a vault, mounted elsewhere: kithfs umount {}",
+                    shown(&entry.mountpoint.0)
+                )),
                 None => failure,
             });
         }
@@ -59,12 +66,17 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     let (Some(registry), Some(entry)) = (registry, entry) else {
-        note("the mount is not on the list of your mounts; whether its daemon has written all cannot be seen");
+        note(
+            "the mount is not on the list of your mounts; whether its daemon has written all cannot be seen",
+        );
         return Ok(Exit::Ok);
     };
-    // a device number is given anew, and the place may have another mount by now: what another daemon is known to serve is not it
+    // a device number is given anew, and the place may have another mount by now: what another
+    // daemon is known to serve is not it
     let other_daemons = |other: &MountEntry| {
-        registry.serving(&other.mountpoint).is_ok_and(|found| found.is_some_and(|found| found.process != entry.process))
+        registry
+            .serving(&other.mountpoint)
+            .is_ok_and(|found| found.is_some_and(|found| found.process != entry.process))
     };
     let fits = |other: &MountEntry| match &was {
         Some(was) => was.device == other.device,
@@ -74,15 +86,22 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
     let is_it = |other: &MountEntry| fits(other) && !other_daemons(other);
     wait(&place, entry.process, is_it)?;
     match registry.take_failure(entry.process) {
-        Some(message) => Err(Failure::new(Exit::Failure, format_args!("umount {}: not all was written: {message}", shown(&place)))),
+        Some(message) => Err(Failure::new(
+            Exit::Failure,
+            format_args!("umount {}: not all was written: {message}", shown(&place)),
+        )),
         None => Ok(Exit::Ok),
     }
 }
 
-/// Daemons of mounts of which the vault lies in the mount at `place`. Nobody but root sees what they hold: they keep their memory private.
+/// Daemons of mounts of which the vault lies in the mount at `place`. Nobody but root sees what
+/// they hold: they keep their memory private.
 fn add_vaults_within(place: &Path, registry: Option<&Registry>, holders: &mut Vec<Holder>) {
     let entries = registry.and_then(|registry| registry.live().ok()).unwrap_or_default();
-    for entry in entries.into_iter().filter(|entry| entry.vault.0.starts_with(place) && entry.mountpoint.0 != place) {
+    for entry in entries
+        .into_iter()
+        .filter(|entry| entry.vault.0.starts_with(place) && entry.mountpoint.0 != place)
+    {
         holders.retain(|holder| holder.pid != entry.process.pid);
         holders.push(Holder {
             pid: entry.process.pid,
@@ -93,10 +112,16 @@ fn add_vaults_within(place: &Path, registry: Option<&Registry>, holders: &mut Ve
     }
 }
 
-/// Waits for the daemon, however long it takes: until it has ended the files are not safe. Only where the mount lives on, at another place
-/// or in another mount namespace, nobody can tell when that will be.
-fn wait(place: &Path, process: ProcessId, is_it: impl Fn(&MountEntry) -> bool) -> Result<(), Failure> {
-    let failed = |source| Error::Io { op: "wait for the daemon of", path: place.to_owned(), source };
+/// Waits for the daemon, however long it takes: until it has ended the files are not safe. Only
+/// where the mount lives on, at another place or in another mount namespace, nobody can tell when
+/// that will be.
+fn wait(
+    place: &Path,
+    process: ProcessId,
+    is_it: impl Fn(&MountEntry) -> bool,
+) -> Result<(), Failure> {
+    let failed =
+        |source| Error::Io { op: "wait for the daemon of", path: place.to_owned(), source };
     if process.wait_for_end(PATIENCE).map_err(failed)? {
         return Ok(());
     }
@@ -104,7 +129,11 @@ fn wait(place: &Path, process: ProcessId, is_it: impl Fn(&MountEntry) -> bool) -
     if !places.is_empty() || !holders.is_empty() {
         return Err(report::mounted_elsewhere(place, process.pid, &places, &holders));
     }
-    note(format_args!("unmounted {}; waiting for process {} to write what is left", shown(place), process.pid));
+    note(format_args!(
+        "unmounted {}; waiting for process {} to write what is left",
+        shown(place),
+        process.pid
+    ));
     while !process.wait_for_end(Duration::from_secs(3600)).map_err(failed)? {}
     Ok(())
 }

@@ -14,7 +14,7 @@ use crate::cli::open::{self, Open, Purpose};
 use crate::cli::paths;
 use crate::cli::registry::{Entry, Registry};
 use crate::cli::report::Failure;
-use crate::sharing::{Member, Role as SharingRole};
+use crate::roster::{Member, Role as SharingRole};
 use crate::vault::{Pending, ShareProgress};
 
 /// Is told how far an operation is.
@@ -47,12 +47,15 @@ fn resolve(given: &Path) -> PathBuf {
     absolute
 }
 
-/// The vault that a path of ciphertext or of a live mount belongs to, the plain path in it, and the mount that can write to it.
+/// The vault that a path of ciphertext or of a live mount belongs to, the plain path in it, and the
+/// mount that can write to it.
 fn locate(given: &Path) -> Result<(PathBuf, Vec<u8>, Option<Entry>), Failure> {
     let place = resolve(given);
     // without a registry there are no mounts to be found in
     let live = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
-    let below = live.iter().filter_map(|entry| Some((entry, place.strip_prefix(&entry.mountpoint.0).ok()?)));
+    let below = live
+        .iter()
+        .filter_map(|entry| Some((entry, place.strip_prefix(&entry.mountpoint.0).ok()?)));
     // of mounts inside of mounts the innermost
     let (vault, path) = match below.min_by_key(|(_, rest)| rest.as_os_str().len()) {
         Some((entry, rest)) => (entry.vault.0.clone(), paths::clean(rest.as_os_str())?),
@@ -70,8 +73,9 @@ fn socket(entry: &Entry) -> Option<PathBuf> {
 }
 
 impl Door {
-    /// The way to what `given` names. Where the vault is mounted for writing its daemon is asked, unless another identity than that of the
-    /// mount was named; elsewhere it is opened for `purpose`.
+    /// The way to what `given` names. Where the vault is mounted for writing its daemon is asked,
+    /// unless another identity than that of the mount was named; elsewhere it is opened for
+    /// `purpose`.
     ///
     /// # Errors
     /// Those of finding and opening the vault.
@@ -140,7 +144,8 @@ impl Door {
 
     /// Adds members.
     pub fn add(&self, members: &[Member]) -> Result<(), Failure> {
-        self.ask(What::Add(members.iter().map(message::Person::from).collect()), &mut |_| {}).map(drop)
+        self.ask(What::Add(members.iter().map(message::Person::from).collect()), &mut |_| {})
+            .map(drop)
     }
 
     /// Gives a member another role.
@@ -153,8 +158,8 @@ impl Door {
         self.end(What::Remove(signs.to_vec()), &mut |_| {})
     }
 
-    /// Makes a share of the folder; the end of the progress tells how large it is. Gives the name of the former folder too, where that was
-    /// left beside it.
+    /// Makes a share of the folder; the end of the progress tells how large it is. Gives the name
+    /// of the former folder too, where that was left beside it.
     pub fn create(
         &self,
         isolated: bool,
@@ -210,9 +215,12 @@ fn failed(source: io::Error) -> Failure {
 
 fn over(socket: &Path, request: Request, progress: Progressed<'_>) -> Result<Reply, Failure> {
     let ended = |error: io::Error| match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-            failed(io::Error::new(error.kind(), "it has ended, or has too much to do; what was begun can be gone on with"))
-        }
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionReset => failed(io::Error::new(
+            error.kind(),
+            "it has ended, or has too much to do; what was begun can be gone on with",
+        )),
         _ => failed(error),
     };
     let mut stream = by_short_path(socket, |path| UnixStream::connect(path)).map_err(failed)?;
@@ -222,7 +230,9 @@ fn over(socket: &Path, request: Request, progress: Progressed<'_>) -> Result<Rep
         match receive(&mut stream).map_err(ended)? {
             Answer::Progress(done) => progress(&done.into()),
             Answer::Done(reply) => return Ok(reply),
-            Answer::Failed { exit, message, hint } => return Err(message::failure(exit, message, hint)),
+            Answer::Failed { exit, message, hint } => {
+                return Err(message::failure(exit, message, hint));
+            }
         }
     }
 }

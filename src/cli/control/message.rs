@@ -1,15 +1,15 @@
 //! What is asked for and what is answered.
 //!
 //! Rules that hold here
-//! * These types belong to one version of the program: a daemon and a command of different ones understand each other or refuse, by
-//!   [`VERSION`].
+//! * These types belong to one version of the program: a daemon and a command of different ones
+//!   understand each other or refuse, by [`VERSION`].
 
 use serde::{Deserialize, Serialize};
 
 use crate::cli::args::share::Role;
 use crate::cli::exit::Exit;
 use crate::cli::report::Failure;
-use crate::sharing::{Member, Pin, PublicIdentity};
+use crate::roster::{Member, Pin, PublicIdentity};
 use crate::vault::{self, LogKind, MemberChanges, Pending, ShareInfo, ShareProgress};
 
 /// Of these messages.
@@ -89,7 +89,11 @@ impl From<&Member> for Person {
 impl From<&Person> for Member {
     fn from(person: &Person) -> Member {
         let Person { sign, exchange, role, name } = person;
-        Member { public: PublicIdentity { sign: *sign, exchange: *exchange }, role: (*role).into(), name: name.clone() }
+        Member {
+            public: PublicIdentity { sign: *sign, exchange: *exchange },
+            role: (*role).into(),
+            name: name.clone(),
+        }
     }
 }
 
@@ -162,13 +166,26 @@ pub struct Known {
     /// Of a fork: who is a member at another head alone.
     pub elsewhere: Vec<Member>,
     /// What the identity may do.
-    pub own_role: crate::sharing::Role,
+    pub own_role: crate::roster::Role,
 }
 
 impl Info {
     /// What `share` tells of itself.
     pub fn of(share: &vault::Share) -> vault::Result<Info> {
-        let ShareInfo { share: id, path, signed, isolated, epoch, heads, signer, time, members, elsewhere, own_role, .. } = share.info()?;
+        let ShareInfo {
+            share: id,
+            path,
+            signed,
+            isolated,
+            epoch,
+            heads,
+            signer,
+            time,
+            members,
+            elsewhere,
+            own_role,
+            ..
+        } = share.info()?;
         let me = share.identity();
         Ok(Info {
             own: (me.sign, me.exchange),
@@ -189,8 +206,20 @@ impl Info {
 
 impl From<Info> for Known {
     fn from(info: Info) -> Known {
-        let Info { own: (sign, exchange), share, path, signed, isolated, epoch, heads, signer, time, members: all, elsewhere, own_role } =
-            info;
+        let Info {
+            own: (sign, exchange),
+            share,
+            path,
+            signed,
+            isolated,
+            epoch,
+            heads,
+            signer,
+            time,
+            members: all,
+            elsewhere,
+            own_role,
+        } = info;
         Known {
             me: PublicIdentity { sign, exchange },
             share,
@@ -253,8 +282,18 @@ impl From<&vault::LogEntry> for Step {
             LogKind::NewEpoch => Kind::NewEpoch,
             LogKind::Settled => Kind::Settled,
         };
-        let changes = entry.changes.as_ref().map(|c| [people(&c.added), people(&c.removed), people(&c.changed)]);
-        Step { head: entry.head.into(), time: entry.time, signer: entry.signer, epoch: entry.epoch, what, changes }
+        let changes = entry
+            .changes
+            .as_ref()
+            .map(|c| [people(&c.added), people(&c.removed), people(&c.changed)]);
+        Step {
+            head: entry.head.into(),
+            time: entry.time,
+            signer: entry.signer,
+            epoch: entry.epoch,
+            what,
+            changes,
+        }
     }
 }
 
@@ -271,7 +310,14 @@ impl From<Step> for Past {
             removed: members(&removed),
             changed: members(&changed),
         });
-        Past { sequence: step.head.sequence, time: step.time, signer: step.signer, epoch: step.epoch, what, changes }
+        Past {
+            sequence: step.head.sequence,
+            time: step.time,
+            signer: step.signer,
+            epoch: step.epoch,
+            what,
+            changes,
+        }
     }
 }
 
@@ -338,7 +384,8 @@ pub enum Reply {
     Pending(Left),
     /// How far it had come when it was done.
     Progress(Progress),
-    /// The same of a share that was made, and the name of the former folder where that was left beside it.
+    /// The same of a share that was made, and the name of the former folder where that was left
+    /// beside it.
     Made(Progress, Option<Vec<u8>>),
     /// A signed invitation.
     Invitation(Vec<u8>),
@@ -370,5 +417,11 @@ impl From<Failure> for Answer {
 
 /// A failure that a daemon tells of.
 pub fn failure(exit: u8, message: String, hint: Option<String>) -> Failure {
-    Failure { hint, ..Failure::new(Exit::from_code(exit).filter(|exit| *exit != Exit::Ok).unwrap_or(Exit::Failure), message) }
+    Failure {
+        hint,
+        ..Failure::new(
+            Exit::from_code(exit).filter(|exit| *exit != Exit::Ok).unwrap_or(Exit::Failure),
+            message,
+        )
+    }
 }

@@ -5,18 +5,27 @@ use std::path::Path;
 use super::message::{Info, Reply, Request, Step, What};
 use crate::cli::cmd::files::make_path;
 use crate::cli::report::{Failure, in_vault};
-use crate::sharing::Member;
+use crate::roster::Member;
 use crate::vault::{self, CreateShare, ShareProgress, Vault};
 
 /// Does in `vault`, whose directory is `dir`, what is asked for.
 ///
 /// # Errors
 /// What the vault says, as people read it.
-pub fn perform(vault: &Vault, dir: &Path, request: &Request, progress: &mut dyn FnMut(&ShareProgress)) -> Result<Reply, Failure> {
+pub fn perform(
+    vault: &Vault,
+    dir: &Path,
+    request: &Request,
+    progress: &mut dyn FnMut(&ShareProgress),
+) -> Result<Reply, Failure> {
     done(vault, request, progress).map_err(|error| in_vault(error, dir, Some(&request.path)))
 }
 
-fn done(vault: &Vault, request: &Request, progress: &mut dyn FnMut(&ShareProgress)) -> vault::Result<Reply> {
+fn done(
+    vault: &Vault,
+    request: &Request,
+    progress: &mut dyn FnMut(&ShareProgress),
+) -> vault::Result<Reply> {
     let Request { path, what } = request;
     let mut last = ShareProgress::default();
     let mut progress = |done: &ShareProgress| {
@@ -27,7 +36,8 @@ fn done(vault: &Vault, request: &Request, progress: &mut dyn FnMut(&ShareProgres
         // Before a folder is made that only stands aside.
         vault.put_back(path)?;
         drop(make_path(vault, path, *mode)?);
-        let options = CreateShare { isolated: *isolated, name: name.clone(), ..CreateShare::default() };
+        let options =
+            CreateShare { isolated: *isolated, name: name.clone(), ..CreateShare::default() };
         let made = vault.create_share(path, &options, &mut progress)?;
         return Ok(Reply::Made((&last).into(), made.former));
     }
@@ -38,8 +48,12 @@ fn done(vault: &Vault, request: &Request, progress: &mut dyn FnMut(&ShareProgres
         What::Pending => Reply::Pending(share.pending(&mut progress)?.into()),
         What::Reseal { eager } => Reply::Pending(share.reseal(*eager, &mut progress)?.into()),
         What::Rekey => share.rekey().map(|_| Reply::Done)?,
-        What::Add(people) => share.add(&people.iter().map(Member::from).collect::<Vec<_>>()).map(|_| Reply::Done)?,
-        What::SetRole(sign, role) => share.set_role(sign, (*role).into(), &mut progress).map(|_| Reply::Done)?,
+        What::Add(people) => {
+            share.add(&people.iter().map(Member::from).collect::<Vec<_>>()).map(|_| Reply::Done)?
+        }
+        What::SetRole(sign, role) => {
+            share.set_role(sign, (*role).into(), &mut progress).map(|_| Reply::Done)?
+        }
         What::Remove(signs) => {
             share.remove(signs, &mut progress)?;
             Reply::Progress((&last).into())

@@ -1,9 +1,11 @@
 //! The daemon's side of the socket.
 //!
 //! Rules that hold here
-//! * A question is answered in a thread of its own, so that none waits for a pass over a large share; of passes there is one at a time.
+//! * A question is answered in a thread of its own, so that none waits for a pass over a large
+//!   share; of passes there is one at a time.
 //! * A client that is gone or slow hinders nothing: what cannot be told to it is not told.
-//! * When the mount ends the socket goes first. What is under way then ends with the vault, as if it had been killed.
+//! * When the mount ends the socket goes first. What is under way then ends with the vault, as if
+//!   it had been killed.
 
 use std::io;
 use std::net::Shutdown;
@@ -16,7 +18,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::fs::Mode;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
 
 use super::message::{Answer, Question, Reply, Request, VERSION, What};
 use super::perform::perform;
@@ -79,7 +83,13 @@ struct Served {
 /// The socket cannot be made.
 pub fn serve(path: PathBuf, vault: Vault, dir: PathBuf, notifier: Notifier) -> io::Result<Control> {
     let listener = listen_at(&path)?;
-    let served = Arc::new(Served { vault, dir, notifier, clients: AtomicUsize::new(0), pass: Mutex::new(()) });
+    let served = Arc::new(Served {
+        vault,
+        dir,
+        notifier,
+        clients: AtomicUsize::new(0),
+        pass: Mutex::new(()),
+    });
     let control = Control { path, served: served.clone() };
     std::thread::Builder::new().name("kithfs-control".into()).spawn(move || {
         for client in listener.incoming() {
@@ -100,16 +110,19 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
     // of a process that had our number and start time before the machine was started anew
     let _ = std::fs::remove_file(path);
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Before there is a name by which anybody could reach it: bind(2) takes the mode of the socket for that of the name.
+    // Before there is a name by which anybody could reach it: bind(2) takes the mode of the socket
+    // for that of the name.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     by_short_path(path, |path| Ok(bind(&socket, &SocketAddrUnix::new(path)?)?))?;
     listen(&socket, 16)?;
     Ok(UnixListener::from(socket as OwnedFd))
 }
 
-/// Whether the next question may be heard all the same: this one was taken back, or the process has as many files open as it may.
+/// Whether the next question may be heard all the same: this one was taken back, or the process has
+/// as many files open as it may.
 fn passes(error: &io::Error) -> bool {
-    let passing = [libc::ECONNABORTED, libc::EINTR, libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    let passing =
+        [libc::ECONNABORTED, libc::EINTR, libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
     error.raw_os_error().is_some_and(|errno| passing.contains(&errno))
 }
 
@@ -140,7 +153,10 @@ impl Served {
         let Question { version, request } = receive(&mut client)?;
         let answer = match version {
             VERSION => self.perform(&request, &mut client),
-            _ => Err(Failure::new(Exit::Failure, "the mount is served by another version of kithfs").hint("unmount it and mount it again")),
+            _ => {
+                Err(Failure::new(Exit::Failure, "the mount is served by another version of kithfs")
+                    .hint("unmount it and mount it again"))
+            }
         };
         send(&mut client, &answer.map_or_else(Answer::from, Answer::Done))?;
         client.shutdown(Shutdown::Both)
@@ -151,9 +167,11 @@ impl Served {
         let _pass = match self.pass.try_lock() {
             Some(guard) => is_pass.then_some(guard),
             None if is_pass => {
-                return Err(
-                    Failure::new(Exit::InUse, "a pass over a share of this mount is under way").hint("wait for its end: it goes on")
-                );
+                return Err(Failure::new(
+                    Exit::InUse,
+                    "a pass over a share of this mount is under way",
+                )
+                .hint("wait for its end: it goes on"));
             }
             None => None,
         };
@@ -179,7 +197,9 @@ impl Served {
         let Some((parent, name)) = paths::split(path) else { return };
         let Ok(parent) = self.vault.resolve(parent) else { return };
         if let Err(error) = self.notifier.inval_entry(parent.node, name) {
-            tracing::warn!("the kernel may show a folder as it was until programs look again: {error}");
+            tracing::warn!(
+                "the kernel may show a folder as it was until programs look again: {error}"
+            );
         }
         self.vault.forget(parent.node, 1);
     }

@@ -19,7 +19,8 @@ const MESSAGE_MAX: u32 = 64 << 20;
 pub fn send(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     let len = u32::try_from(text.len()).ok().filter(|len| *len <= MESSAGE_MAX);
-    let len = len.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the message is too long"))?;
+    let len =
+        len.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the message is too long"))?;
     to.write_all(&[&len.to_le_bytes()[..], &text].concat())
 }
 
@@ -38,13 +39,15 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// Calls `with` with another path of `socket`, by a descriptor of its directory: an address has room for 108 bytes alone, and a state
-/// directory may have a longer path.
+/// Calls `with` with another path of `socket`, by a descriptor of its directory: an address has
+/// room for 108 bytes alone, and a state directory may have a longer path.
 ///
 /// # Errors
 /// The directory cannot be opened, or those of `with`.
 pub fn by_short_path<T>(socket: &Path, with: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
-    let (Some(dir), Some(name)) = (socket.parent(), socket.file_name()) else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let (Some(dir), Some(name)) = (socket.parent(), socket.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
     let dir = File::open(dir)?;
     with(&Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name))
 }
@@ -67,21 +70,35 @@ mod tests {
         send(&mut bytes, &("a", 7)).unwrap();
         assert_eq!(receive::<(String, u8)>(&mut &bytes[..]).unwrap(), ("a".to_owned(), 7));
         for cut in 0..bytes.len() {
-            assert_eq!(receive::<(String, u8)>(&mut &bytes[..cut]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof, "cut at {cut}");
+            assert_eq!(
+                receive::<(String, u8)>(&mut &bytes[..cut]).unwrap_err().kind(),
+                io::ErrorKind::UnexpectedEof,
+                "cut at {cut}"
+            );
         }
-        assert_eq!(receive::<u8>(&mut &bytes[..]).unwrap_err().kind(), io::ErrorKind::InvalidData, "something else");
+        assert_eq!(
+            receive::<u8>(&mut &bytes[..]).unwrap_err().kind(),
+            io::ErrorKind::InvalidData,
+            "something else"
+        );
         let long = (MESSAGE_MAX + 1).to_le_bytes();
-        assert_eq!(receive::<u8>(&mut &long[..]).unwrap_err().kind(), io::ErrorKind::InvalidData, "too long");
+        assert_eq!(
+            receive::<u8>(&mut &long[..]).unwrap_err().kind(),
+            io::ErrorKind::InvalidData,
+            "too long"
+        );
     }
 
     #[test]
     fn a_socket_with_a_long_path_is_reached() {
-        // An address has 108 bytes: below a home with a long path the socket could be neither made nor asked.
+        // An address has 108 bytes: below a home with a long path the socket could be neither made
+        // nor asked.
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("x".repeat(200)).join("socket");
         std::fs::create_dir(socket.parent().unwrap()).unwrap();
         assert!(std::os::unix::net::UnixListener::bind(&socket).is_err());
-        let _listener = by_short_path(&socket, |path| std::os::unix::net::UnixListener::bind(path)).unwrap();
+        let _listener =
+            by_short_path(&socket, |path| std::os::unix::net::UnixListener::bind(path)).unwrap();
         assert!(socket.symlink_metadata().is_ok());
         by_short_path(&socket, |path| std::os::unix::net::UnixStream::connect(path)).unwrap();
     }

@@ -1,8 +1,10 @@
 //! The way from the root of a local tree down to a directory in it.
 //!
 //! Rules that hold here
-//! * A depth is somebody else's choice: only the last few directories are held by descriptors. Others are opened anew, from the root down.
-//! * A directory is used only where it was entered. One that was moved or exchanged since is an error, and not looked for elsewhere.
+//! * A depth is somebody else's choice: only the last few directories are held by descriptors.
+//!   Others are opened anew, from the root down.
+//! * A directory is used only where it was entered. One that was moved or exchanged since is an
+//!   error, and not looked for elsewhere.
 
 use std::io;
 use std::rc::Rc;
@@ -50,7 +52,8 @@ impl Descent {
             self.reopen()?;
         }
         let Some(step) = self.steps.last() else { return Ok(self.root.clone()) };
-        let above = self.steps.iter().rev().nth(1).and_then(|step| step.dir.as_ref()).unwrap_or(&self.root);
+        let above =
+            self.steps.iter().rev().nth(1).and_then(|step| step.dir.as_ref()).unwrap_or(&self.root);
         let found = above.entry(&step.name)?.map(|found| found.id()).transpose()?;
         match &step.dir {
             Some(dir) if found == Some(step.id) => Ok(dir.clone()),

@@ -1,8 +1,9 @@
 //! Objects outside of the vault, by their descriptors.
 //!
 //! Rules that hold here
-//! * Only the root of a tree is opened by a path. Everything below is one component relative to a directory's descriptor, opened beneath it
-//!   and through no symbolic link. A directory that somebody exchanges for a link leads nowhere else.
+//! * Only the root of a tree is opened by a path. Everything below is one component relative to a
+//!   directory's descriptor, opened beneath it and through no symbolic link. A directory that
+//!   somebody exchanges for a link leads nowhere else.
 //! * Metadata is read from descriptors and set on descriptors, never by name.
 
 use std::fs::{File, Metadata, Permissions};
@@ -12,15 +13,16 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, XattrFlags, chownat, fgetxattr, flistxattr, fsetxattr, getxattr, listxattr, mkdirat,
-    mknodat, readlinkat, renameat, setxattr, symlinkat, unlinkat, utimensat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, XattrFlags, chownat, fgetxattr, flistxattr,
+    fsetxattr, getxattr, listxattr, mkdirat, mknodat, readlinkat, renameat, setxattr, symlinkat,
+    unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
 use super::{os_str, set_times, sized, timestamps};
-use crate::backing::Timestamp;
-use crate::backing::os::sys;
 use crate::cli::node::is_plain_name;
+use crate::store::Timestamp;
+use crate::store::os::sys;
 
 /// Device and inode number of an object.
 pub type Id = (u64, u64);
@@ -50,20 +52,25 @@ impl Object {
     /// Opens the directory `name`.
     ///
     /// # Errors
-    /// Those of `openat2(2)`: `ELOOP` for a symbolic link, `ENOTDIR` for anything else that is no directory.
+    /// Those of `openat2(2)`: `ELOOP` for a symbolic link, `ENOTDIR` for anything else that is no
+    /// directory.
     pub fn dir(&self, name: &[u8]) -> io::Result<Object> {
         Object::open_dir(|flags| sys::open(self.as_fd(), name, flags, Mode::empty()))
     }
 
-    /// Opens a directory for reading; where its mode forbids that, so that it can be searched and changed.
+    /// Opens a directory for reading; where its mode forbids that, so that it can be searched and
+    /// changed.
     fn open_dir(open: impl Fn(OFlags) -> rustix::io::Result<OwnedFd>) -> io::Result<Object> {
         match open(OFlags::RDONLY | OFlags::DIRECTORY) {
-            Err(Errno::ACCESS) => Ok(Object { file: open(OFlags::PATH | OFlags::DIRECTORY)?.into(), path_only: true }),
+            Err(Errno::ACCESS) => {
+                Ok(Object { file: open(OFlags::PATH | OFlags::DIRECTORY)?.into(), path_only: true })
+            }
             opened => Ok(Object { file: opened?.into(), path_only: false }),
         }
     }
 
-    /// Finds the entry `name`, whatever it is: a FIFO is not waited for, a device is not used, a link stands for itself.
+    /// Finds the entry `name`, whatever it is: a FIFO is not waited for, a device is not used, a
+    /// link stands for itself.
     ///
     /// # Errors
     /// Those of `openat2(2)`; a missing entry is `Ok(None)`.
@@ -74,13 +81,17 @@ impl Object {
         }
     }
 
-    /// Opens the file `name` for reading. A FIFO that has taken its place is not waited for; the caller looks at the kind.
+    /// Opens the file `name` for reading. A FIFO that has taken its place is not waited for; the
+    /// caller looks at the kind.
     ///
     /// # Errors
     /// Those of `openat2(2)`.
     pub fn read(&self, name: &[u8]) -> io::Result<Object> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        Ok(Object { file: sys::open(self.as_fd(), name, flags, Mode::empty())?.into(), path_only: false })
+        Ok(Object {
+            file: sys::open(self.as_fd(), name, flags, Mode::empty())?.into(),
+            path_only: false,
+        })
     }
 
     /// Makes the regular file `name` with the permission bits `mode`, less those of the umask.
@@ -89,7 +100,10 @@ impl Object {
     /// Those of `openat2(2)`; `EEXIST` where the name is taken.
     pub fn create(&self, name: &[u8], mode: u32) -> io::Result<Object> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOCTTY;
-        Ok(Object { file: sys::open(self.as_fd(), name, flags, Mode::from_raw_mode(mode))?.into(), path_only: false })
+        Ok(Object {
+            file: sys::open(self.as_fd(), name, flags, Mode::from_raw_mode(mode))?.into(),
+            path_only: false,
+        })
     }
 
     /// Makes the directory `name` with the permission bits `mode`, less those of the umask.
@@ -169,13 +183,16 @@ impl Object {
         Ok(dir)
     }
 
-    /// Makes the regular file at `path` below this directory, and the directories above it that are missing.
+    /// Makes the regular file at `path` below this directory, and the directories above it that are
+    /// missing.
     ///
     /// # Errors
     /// Those of `openat2(2)` and `mkdirat(2)`; `EEXIST` where the file is there already.
     pub fn create_below(&self, path: &[u8]) -> io::Result<Made> {
         let mut names = path.split(|&byte| byte == b'/');
-        let (Some(name), true) = (names.next_back(), path.split(|&byte| byte == b'/').all(is_plain_name)) else {
+        let (Some(name), true) =
+            (names.next_back(), path.split(|&byte| byte == b'/').all(is_plain_name))
+        else {
             return Err(Errno::INVAL.into());
         };
         let mut dir = self.walk(b"")?;
@@ -202,7 +219,10 @@ impl Object {
                 return Ok(true);
             }
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            at = Object { file: rustix::fs::openat(&at, c"..", flags, Mode::empty())?.into(), path_only: true };
+            at = Object {
+                file: rustix::fs::openat(&at, c"..", flags, Mode::empty())?.into(),
+                path_only: true,
+            };
             if at.id()? == id {
                 return Ok(false);
             }
@@ -288,7 +308,10 @@ impl Object {
     /// Those of `fchownat(2)`.
     pub fn set_owner(&self, uid: u32, gid: u32) -> io::Result<()> {
         // all ones mean "leave it" to the kernel, and so they do here
-        let (uid, gid) = ((uid != u32::MAX).then(|| Uid::from_raw(uid)), (gid != u32::MAX).then(|| Gid::from_raw(gid)));
+        let (uid, gid) = (
+            (uid != u32::MAX).then(|| Uid::from_raw(uid)),
+            (gid != u32::MAX).then(|| Gid::from_raw(gid)),
+        );
         Ok(chownat(self, c"", uid, gid, AtFlags::EMPTY_PATH)?)
     }
 
@@ -309,8 +332,14 @@ impl Object {
     /// Those of `utimensat(2)`.
     pub fn set_times(&self, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
         match self.path_only {
-            // the path leads to the object of the descriptor and no further, also where that is a link
-            true => Ok(utimensat(CWD, sys::proc_path(self.as_fd()), &timestamps(atime, mtime), AtFlags::empty())?),
+            // the path leads to the object of the descriptor and no further, also where that is a
+            // link
+            true => Ok(utimensat(
+                CWD,
+                sys::proc_path(self.as_fd()),
+                &timestamps(atime, mtime),
+                AtFlags::empty(),
+            )?),
             false => set_times(&self.file, atime, mtime),
         }
     }
@@ -385,7 +414,10 @@ mod tests {
         assert_eq!(link.read_link().unwrap(), b"file");
         let at = Timestamp { secs: 1_000_000_000, nanos: 5 };
         link.set_times(at, at).unwrap();
-        assert_eq!(super::super::mtime(&fs::symlink_metadata(temp.path().join("link")).unwrap()), at);
+        assert_eq!(
+            super::super::mtime(&fs::symlink_metadata(temp.path().join("link")).unwrap()),
+            at
+        );
         if rustix::process::geteuid().is_root() {
             link.set_owner(7, 8).unwrap();
             assert_eq!(fs::symlink_metadata(temp.path().join("link")).unwrap().uid(), 7);
@@ -406,14 +438,26 @@ mod tests {
         assert_eq!((stat.mode() & 0o7777, super::super::mtime(&stat)), (0o640, at));
         if rustix::process::geteuid().is_root() {
             fifo.set_xattr(b"trusted.kithfs-test", b"value").unwrap();
-            assert_eq!(fifo.xattrs().unwrap(), [(b"trusted.kithfs-test".to_vec(), b"value".to_vec())]);
+            assert_eq!(
+                fifo.xattrs().unwrap(),
+                [(b"trusted.kithfs-test".to_vec(), b"value".to_vec())]
+            );
         }
     }
 
     #[test]
     fn a_file_is_made_below_its_root_alone() {
         let (temp, root) = scene();
-        for path in [&b"../out"[..], b"link to dir/file", b"link to dir", b"dir/../file", b"", b"/file", b"file", b"dir"] {
+        for path in [
+            &b"../out"[..],
+            b"link to dir/file",
+            b"link to dir",
+            b"dir/../file",
+            b"",
+            b"/file",
+            b"file",
+            b"dir",
+        ] {
             assert!(root.create_below(path).is_err(), "{path:?}");
         }
         root.create_below(b"dir/new/file").unwrap();
@@ -428,7 +472,9 @@ mod tests {
         let dir = root.dir(b"dir").unwrap();
         assert!(dir.is_within(&root).unwrap() && root.is_within(&root).unwrap());
         assert!(!root.is_within(&dir).unwrap());
-        assert!(root.is_within(&Object::open_root(temp.path().parent().unwrap()).unwrap()).unwrap());
+        assert!(
+            root.is_within(&Object::open_root(temp.path().parent().unwrap()).unwrap()).unwrap()
+        );
     }
 
     #[test]

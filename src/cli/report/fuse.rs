@@ -22,21 +22,34 @@ impl From<MountError> for Failure {
             MountError::NoDevice(source) => Error::NoFuseDevice(source).into(),
             MountError::NoFusermount => Error::NoFusermount.into(),
             MountError::MountPoint { path, source } => Error::MountPoint { path, source }.into(),
-            MountError::NotADirectory(path) => Error::MountPoint { path, source: std::io::Error::from_raw_os_error(libc::ENOTDIR) }.into(),
+            MountError::NotADirectory(path) => {
+                Error::MountPoint { path, source: std::io::Error::from_raw_os_error(libc::ENOTDIR) }
+                    .into()
+            }
             MountError::NotEmpty(path) => Error::MountPointNotEmpty(path).into(),
             MountError::AlreadyMounted(path) => Error::MountPointTaken(path).into(),
             MountError::Fusermount { ref message, .. } if message.contains("user_allow_other") => {
-                Failure::new(Exit::NoFuse, Shown(error.to_string().as_bytes())).hint("add the line user_allow_other to /etc/fuse.conf")
+                Failure::new(Exit::NoFuse, Shown(error.to_string().as_bytes()))
+                    .hint("add the line user_allow_other to /etc/fuse.conf")
             }
-            MountError::Fusermount { .. } => Failure::new(Exit::NoFuse, Shown(error.to_string().as_bytes())),
-            MountError::NotMounted { path } => {
-                Failure::new(Exit::NotFound, format_args!("umount {}: nothing is mounted there", shown(&path)))
-                    .hint("`kithfs mounts` lists what is mounted")
+            MountError::Fusermount { .. } => {
+                Failure::new(Exit::NoFuse, Shown(error.to_string().as_bytes()))
             }
+            MountError::NotMounted { path } => Failure::new(
+                Exit::NotFound,
+                format_args!("umount {}: nothing is mounted there", shown(&path)),
+            )
+            .hint("`kithfs mounts` lists what is mounted"),
             MountError::NotOurs { path, fstype } => {
                 let fstype = Shown(fstype.as_encoded_bytes());
-                Failure::new(Exit::NotFound, format_args!("umount {}: what is mounted there is not a kithfs but {fstype}", shown(&path)))
-                    .hint("`kithfs mounts` lists what is mounted")
+                Failure::new(
+                    Exit::NotFound,
+                    format_args!(
+                        "umount {}: what is mounted there is not a kithfs but {fstype}",
+                        shown(&path)
+                    ),
+                )
+                .hint("`kithfs mounts` lists what is mounted")
             }
             MountError::Busy { path, holders } => busy(&shown(&path).to_string(), &holders),
             MountError::Mount { path, source } => {
@@ -52,7 +65,9 @@ impl From<MountError> for Failure {
                 let exit = exit_of_io(&source);
                 let failure = Failure::new(exit, format_args!("{op} {}: {source}", shown(&path)));
                 match source.raw_os_error() {
-                    Some(libc::EPERM | libc::EACCES) => failure.hint("only root, or who has mounted it, can do that"),
+                    Some(libc::EPERM | libc::EACCES) => {
+                        failure.hint("only root, or who has mounted it, can do that")
+                    }
                     _ => failure,
                 }
             }
@@ -69,11 +84,20 @@ fn busy(mountpoint: &str, holders: &[Holder]) -> Failure {
     } else {
         "end these processes or let them leave the directory; --lazy unmounts as soon as they let go"
     };
-    Failure { details: lines(holders), ..Failure::new(Exit::Busy, format_args!("umount {mountpoint}: it is busy")).hint(hint) }
+    Failure {
+        details: lines(holders),
+        ..Failure::new(Exit::Busy, format_args!("umount {mountpoint}: it is busy")).hint(hint)
+    }
 }
 
-/// The mount is gone from its place, and lives on at others or in other mount namespaces, with its daemon `pid`.
-pub fn mounted_elsewhere(mountpoint: &Path, pid: u32, places: &[PathBuf], holders: &[Holder]) -> Failure {
+/// The mount is gone from its place, and lives on at others or in other mount namespaces, with its
+/// daemon `pid`.
+pub fn mounted_elsewhere(
+    mountpoint: &Path,
+    pid: u32,
+    places: &[PathBuf],
+    holders: &[Holder],
+) -> Failure {
     let failure = Failure::new(Exit::Busy, format_args!("umount {}: it is unmounted here, and in use elsewhere", shown(mountpoint)))
         .hint(format_args!("its daemon, process {pid}, ends and has written all when it is mounted at none of these any more"));
     let places = places.iter().map(|place| format!("mounted at {} as well", shown(place)));
@@ -96,13 +120,21 @@ mod tests {
     #[test]
     fn a_busy_mount_names_who_keeps_it() {
         let holders = vec![
-            Holder { pid: 7, name: "sh".into(), by: "working directory", path: Some("/m/d".into()) },
+            Holder {
+                pid: 7,
+                name: "sh".into(),
+                by: "working directory",
+                path: Some("/m/d".into()),
+            },
             Holder { pid: 9, name: "x\x1b".into(), by: "open file", path: None },
         ];
         let failure = Failure::from(MountError::Busy { path: "/m".into(), holders });
         assert_eq!(failure.exit, Exit::Busy);
         assert_eq!(failure.message, "umount /m: it is busy");
-        assert_eq!(failure.details, ["process 7 (sh): working directory /m/d", "process 9 (x\\x1b): open file"]);
+        assert_eq!(
+            failure.details,
+            ["process 7 (sh): working directory /m/d", "process 9 (x\\x1b): open file"]
+        );
     }
 
     #[test]

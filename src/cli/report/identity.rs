@@ -8,25 +8,37 @@ use super::super::exit::Exit;
 use super::Failure;
 use crate::crypto::PasswordError;
 use crate::format::error::FormatErrorKind;
-use crate::sharing::{IdentityError, RecoveryTextError};
+use crate::roster::{IdentityError, RecoveryTextError};
 
 /// What failed with the identity at `path`.
 pub fn of_identity(error: IdentityError, path: &Path) -> Failure {
     let named = |exit| Failure::new(exit, format_args!("identity {}: {error}", shown(path)));
     match error {
         IdentityError::Format(ref format) => match format.kind() {
-            FormatErrorKind::Version(_) => named(Exit::NewerVersion).hint("update kithfs on this machine"),
-            _ => named(Exit::Corrupt).hint("restore the file from a backup; a copy that another machine has synced is as good"),
+            FormatErrorKind::Version(_) => {
+                named(Exit::NewerVersion).hint("update kithfs on this machine")
+            }
+            _ => named(Exit::Corrupt).hint(
+                "restore the file from a backup; a copy that another machine has synced is as good",
+            ),
         },
-        IdentityError::PublicMismatch => named(Exit::Corrupt).hint("restore the file from a backup"),
-        IdentityError::WrongSecret(kind) => Error::WrongSecret { path: path.to_owned(), by_code: kind == "recovery code" }.into(),
-        IdentityError::NoSuchKind(_) => named(Exit::WrongSecret).hint("`kithfs passphrase list` shows what opens it"),
+        IdentityError::PublicMismatch => {
+            named(Exit::Corrupt).hint("restore the file from a backup")
+        }
+        IdentityError::WrongSecret(kind) => {
+            Error::WrongSecret { path: path.to_owned(), by_code: kind == "recovery code" }.into()
+        }
+        IdentityError::NoSuchKind(_) => {
+            named(Exit::WrongSecret).hint("`kithfs passphrase list` shows what opens it")
+        }
         IdentityError::NoSuchSlot(slot) => Error::NoSuchSlot { path: path.to_owned(), slot }.into(),
         IdentityError::LastSlot(_) => Error::LastSlot(path.to_owned()).into(),
         IdentityError::TooManySlots | IdentityError::TooMuchWork => {
             named(Exit::Failure).hint("remove one that is not needed: kithfs passphrase remove")
         }
-        IdentityError::ShortKeyFile(_) => named(Exit::Usage).hint("make one: head -c 64 /dev/urandom > FILE"),
+        IdentityError::ShortKeyFile(_) => {
+            named(Exit::Usage).hint("make one: head -c 64 /dev/urandom > FILE")
+        }
         IdentityError::Password(error) => error.into(),
         _ => named(Exit::Failure),
     }
@@ -44,6 +56,7 @@ impl From<PasswordError> for Failure {
 
 impl From<RecoveryTextError> for Failure {
     fn from(error: RecoveryTextError) -> Failure {
-        Failure::new(Exit::WrongSecret, error).hint("it has nine groups of four; compare each with the paper")
+        Failure::new(Exit::WrongSecret, error)
+            .hint("it has nine groups of four; compare each with the paper")
     }
 }

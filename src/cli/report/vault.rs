@@ -1,4 +1,5 @@
-//! Failures of the vault. Its errors name stored paths below the vault; here the vault, and the plain path that was asked for, are added.
+//! Failures of the vault. Its errors name stored paths below the vault; here the vault, and the
+//! plain path that was asked for, are added.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -7,21 +8,24 @@ use super::super::display::{Shown, path as shown, word};
 use super::super::exit::Exit;
 use super::super::paths;
 use super::{Failure, exit_of_io};
-use crate::sharing::RosterError;
+use crate::roster::RosterError;
 use crate::vault::{Error, LockHolder};
 
 /// What failed in the vault `vault`; `plain` is the path in it that was asked for.
 pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
     // an error about the vault as a whole, or its root, has an empty path or a dot
     let is_root = |stored: &Path| stored.as_os_str().is_empty() || stored.as_os_str() == ".";
-    let place = |stored: &Path| shown(&if is_root(stored) { vault.to_owned() } else { vault.join(stored) }).to_string();
+    let place = |stored: &Path| {
+        shown(&if is_root(stored) { vault.to_owned() } else { vault.join(stored) }).to_string()
+    };
     let asked = |stored: &Path| match plain {
         Some(plain) => format!("{} ({})", Shown(plain), place(stored)),
         None => place(stored),
     };
     match error {
         Error::Io { op, path, source } => {
-            // The stored path is the parent's where it is about a name, which says nothing to who gave the plain one.
+            // The stored path is the parent's where it is about a name, which says nothing to who
+            // gave the plain one.
             let about_names = [libc::EEXIST, libc::ENOTEMPTY, libc::ENOENT, libc::ENOTDIR, libc::EISDIR];
             let is_about_names = source.raw_os_error().is_some_and(|errno| about_names.contains(&errno));
             let place = plain.filter(|_| is_about_names).map_or_else(|| asked(&path), |plain| Shown(plain).to_string());
@@ -71,21 +75,32 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
     }
 }
 
-/// What can be done about the failure of a call, of which `plain` is the path in the vault that was asked for.
+/// What can be done about the failure of a call, of which `plain` is the path in the vault that was
+/// asked for.
 fn about(op: &str, errno: Option<i32>, vault: &Path, plain: Option<&[u8]>) -> Option<String> {
     let path = plain.filter(|plain| !plain.is_empty());
     let vault = word(vault.as_os_str().as_bytes());
     let text = match (errno?, path) {
-        (libc::ENOSPC | libc::EDQUOT, _) => "make room where the vault lies, and give the same command again".to_owned(),
+        (libc::ENOSPC | libc::EDQUOT, _) => {
+            "make room where the vault lies, and give the same command again".to_owned()
+        }
         (libc::EROFS, _) => "the place where the vault lies can only be read".to_owned(),
         (libc::ENOENT, Some(path)) => {
             let parent = paths::split(path).map_or(&b""[..], |(parent, _)| parent);
-            let place = if parent.is_empty() { String::new() } else { format!(" {}", word(parent)) };
+            let place =
+                if parent.is_empty() { String::new() } else { format!(" {}", word(parent)) };
             format!("`kithfs ls {vault}{place}` shows what is there")
         }
-        (libc::ENOTDIR, Some(path)) if op == "export" => format!("`kithfs get {vault} {}` copies a single file", word(path)),
-        (libc::EISDIR, Some(path)) => format!("it is a directory: `kithfs ls {vault} {0}` lists it, `kithfs export` copies it", word(path)),
-        (libc::ENOTEMPTY, Some(_)) => "`kithfs rm -r` removes a directory with all that is in it".to_owned(),
+        (libc::ENOTDIR, Some(path)) if op == "export" => {
+            format!("`kithfs get {vault} {}` copies a single file", word(path))
+        }
+        (libc::EISDIR, Some(path)) => format!(
+            "it is a directory: `kithfs ls {vault} {0}` lists it, `kithfs export` copies it",
+            word(path)
+        ),
+        (libc::ENOTEMPTY, Some(_)) => {
+            "`kithfs rm -r` removes a directory with all that is in it".to_owned()
+        }
         (libc::ENAMETOOLONG, _) => "a name has at most 255 bytes".to_owned(),
         _ => return None,
     };
@@ -94,7 +109,12 @@ fn about(op: &str, errno: Option<i32>, vault: &Path, plain: Option<&[u8]>) -> Op
 
 /// What failed about the members of the share in `vault`.
 fn of_members(op: &str, error: RosterError, vault: &Path) -> Failure {
-    let failed = |exit| Failure::new(exit, format_args!("{op} in {}: {}", shown(vault), Shown(error.to_string().as_bytes())));
+    let failed = |exit| {
+        Failure::new(
+            exit,
+            format_args!("{op} in {}: {}", shown(vault), Shown(error.to_string().as_bytes())),
+        )
+    };
     match &error {
         RosterError::OwnerOnly => failed(Exit::Usage)
             .hint("make a share of a folder in it: kithfs share create VAULT/FOLDER; a whole vault has members where it was made with `init --signed`"),
@@ -138,10 +158,16 @@ mod tests {
         let path = std::path::PathBuf::new;
         let holder = LockHolder { host: "h".into(), pid: 42, since_unix: 0 };
         assert_eq!(failure(Error::NotAVault { path: path() }).exit.code(), 5);
-        assert_eq!(failure(Error::NewerVersion { path: path(), found: 2, known: 1 }).exit.code(), 6);
+        assert_eq!(
+            failure(Error::NewerVersion { path: path(), found: 2, known: 1 }).exit.code(),
+            6
+        );
         assert_eq!(failure(Error::InUse { path: path(), holder: holder.clone() }).exit.code(), 9);
         assert!(failure(Error::InUse { path: path(), holder }).message.contains("process 42 on h"));
-        assert_eq!(failure(Error::Corrupt { op: "read", path: "x".into(), what: "w".into() }).exit.code(), 10);
+        assert_eq!(
+            failure(Error::Corrupt { op: "read", path: "x".into(), what: "w".into() }).exit.code(),
+            10
+        );
         assert_eq!(failure(Error::Os { op: "write", errno: libc::EROFS }).exit.code(), 11);
         assert_eq!(failure(Error::Os { op: "find", errno: libc::ENOENT }).exit.code(), 12);
         assert_eq!(failure(Error::NoAccess { path: path() }).exit.code(), 3);
@@ -149,14 +175,34 @@ mod tests {
 
     #[test]
     fn the_plain_path_that_was_asked_for_is_named() {
-        let message = in_vault(Error::Os { op: "find", errno: libc::ENOENT }, Path::new("/v"), Some(b"a/b")).message;
+        let message =
+            in_vault(Error::Os { op: "find", errno: libc::ENOENT }, Path::new("/v"), Some(b"a/b"))
+                .message;
         assert!(message.starts_with("find a/b: "), "{message}");
-        let hint = |op, errno, plain: &[u8]| in_vault(Error::Os { op, errno }, Path::new("/my v"), Some(plain)).hint;
-        assert_eq!(hint("find", libc::ENOENT, b"a/b").unwrap(), "`kithfs ls '/my v' a` shows what is there");
-        assert_eq!(hint("find", libc::ENOENT, b"b").unwrap(), "`kithfs ls '/my v'` shows what is there");
-        assert_eq!(hint("export", libc::ENOTDIR, b"b").unwrap(), "`kithfs get '/my v' b` copies a single file");
+        let hint = |op, errno, plain: &[u8]| {
+            in_vault(Error::Os { op, errno }, Path::new("/my v"), Some(plain)).hint
+        };
+        assert_eq!(
+            hint("find", libc::ENOENT, b"a/b").unwrap(),
+            "`kithfs ls '/my v' a` shows what is there"
+        );
+        assert_eq!(
+            hint("find", libc::ENOENT, b"b").unwrap(),
+            "`kithfs ls '/my v'` shows what is there"
+        );
+        assert_eq!(
+            hint("export", libc::ENOTDIR, b"b").unwrap(),
+            "`kithfs get '/my v' b` copies a single file"
+        );
         assert_eq!(hint("find", libc::EINTR, b"b"), None);
-        let corrupt = Error::Corrupt { op: "read", path: "xyz".into(), what: "cannot be authenticated".into() };
-        assert_eq!(in_vault(corrupt, Path::new("/v"), Some(b"a")).message, "read a (/v/xyz): cannot be authenticated");
+        let corrupt = Error::Corrupt {
+            op: "read",
+            path: "xyz".into(),
+            what: "cannot be authenticated".into(),
+        };
+        assert_eq!(
+            in_vault(corrupt, Path::new("/v"), Some(b"a")).message,
+            "read a (/v/xyz): cannot be authenticated"
+        );
     }
 }

@@ -14,16 +14,27 @@ impl Aead for AwsLcAead {
             Suite::Aes256Gcm => &AES_256_GCM,
             Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
         };
-        AwsLcAead(LessSafeKey::new(UnboundKey::new(algorithm, key).expect("both algorithms take a key of 32 bytes")))
+        AwsLcAead(LessSafeKey::new(
+            UnboundKey::new(algorithm, key).expect("both algorithms take a key of 32 bytes"),
+        ))
     }
 
     fn seal(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], buf: &mut [u8]) -> [u8; TAG_LEN] {
         let nonce = Nonce::assume_unique_for_key(*nonce);
-        let tag = self.0.seal_in_place_separate_tag(nonce, Aad::from(aad), buf).expect("a buffer is far below the limit of 64 GiB");
+        let tag = self
+            .0
+            .seal_in_place_separate_tag(nonce, Aad::from(aad), buf)
+            .expect("a buffer is far below the limit of 64 GiB");
         tag.as_ref().try_into().expect("tags of both algorithms have 16 bytes")
     }
 
-    fn open(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], buf: &mut [u8], tag: &[u8; TAG_LEN]) -> Result<(), Unauthentic> {
+    fn open(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        aad: &[u8],
+        buf: &mut [u8],
+        tag: &[u8; TAG_LEN],
+    ) -> Result<(), Unauthentic> {
         let nonce = Nonce::assume_unique_for_key(*nonce);
         match self.0.open_in_place_separate_tag(nonce, Aad::from(aad), tag, buf) {
             Ok(_) => Ok(()),

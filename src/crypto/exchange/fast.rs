@@ -1,4 +1,5 @@
-//! X25519 on `aws-lc-rs`, for a secret that is shared with many. The library wipes its copy of the secret when it is freed.
+//! X25519 on `aws-lc-rs`, for a secret that is shared with many. The library wipes its copy of the
+//! secret when it is freed.
 
 use super::ZeroShared;
 use aws_lc_rs::agreement::{PrivateKey, UnparsedPublicKey, X25519, agree};
@@ -15,7 +16,8 @@ impl Fast {
     pub fn diffie_hellman(&self, public: &[u8; 32]) -> Result<Zeroizing<[u8; 32]>, ZeroShared> {
         // Of 32 bytes, the library refuses those alone whose result is zero.
         agree(&self.0, UnparsedPublicKey::new(&X25519, public), ZeroShared, |shared| {
-            let shared = Zeroizing::new(<[u8; 32]>::try_from(shared).expect("a shared secret has 32 bytes"));
+            let shared =
+                Zeroizing::new(<[u8; 32]>::try_from(shared).expect("a shared secret has 32 bytes"));
             if *shared == [0; 32] { Err(ZeroShared) } else { Ok(shared) }
         })
     }

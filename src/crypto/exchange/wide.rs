@@ -1,16 +1,19 @@
-//! X25519 of one secret with eight public keys at a time: the Montgomery ladder of RFC 7748 on AVX-512 IFMA, one key in each lane.
+//! X25519 of one secret with eight public keys at a time: the Montgomery ladder of RFC 7748 on
+//! AVX-512 IFMA, one key in each lane.
 //!
 //! Rules that hold here
-//! * A [`Wide`] exists only where the processor has every feature of [`available`]; that is what makes the calls into feature code sound.
-//! * Constant time: the secret chooses by masks alone, and the compiler is not told that a mask is nothing or all. No branch and no
-//!   address depends on a secret or on what is computed from it.
-//! * Every limb of a [`Field`] is below 2^51 + 2^13. The multiplier takes the lower 52 bits of what it is given, so a limb that grew
-//!   further would be cut off without a word: each operation therefore ends with a [`carry`], whose conditions are reckoned where it is
-//!   called.
+//! * A [`Wide`] exists only where the processor has every feature of [`available`]; that is what
+//!   makes the calls into feature code sound.
+//! * Constant time: the secret chooses by masks alone, and the compiler is not told that a mask is
+//!   nothing or all. No branch and no address depends on a secret or on what is computed from it.
+//! * Every limb of a [`Field`] is below 2^51 + 2^13. The multiplier takes the lower 52 bits of what
+//!   it is given, so a limb that grew further would be cut off without a word: each operation
+//!   therefore ends with a [`carry`], whose conditions are reckoned where it is called.
 //! * Secrets and results are wiped. Vectors that the compiler lays aside on the stack are not.
 //!
-//! The multiplier adds either the lower 52 bits of a product of 104, or the upper 52, to a sum of 64. In radix 2^51 the upper half of a
-//! product of limbs i and j weighs 2^(51 (i + j) + 52), which is twice what limb i + j + 1 weighs.
+//! The multiplier adds either the lower 52 bits of a product of 104, or the upper 52, to a sum of
+//! 64. In radix 2^51 the upper half of a product of limbs i and j weighs 2^(51 (i + j) + 52), which
+//! is twice what limb i + j + 1 weighs.
 
 use std::arch::x86_64::*;
 use std::hint::black_box;
@@ -27,7 +30,9 @@ const MASK: u64 = (1 << BITS) - 1;
 
 /// Whether this processor can run what is here.
 fn available() -> bool {
-    is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq") && is_x86_feature_detected!("avx512ifma")
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512ifma")
 }
 
 /// A secret, clamped; wiped on drop.
@@ -62,7 +67,8 @@ fn ladder(scalar: &[u8; 32], publics: &[[u8; 32]; LANES]) -> Zeroizing<[[u8; 32]
     for t in (0..255).rev() {
         let bit = scalar[t / 8] >> (t % 8) & 1;
         swap ^= bit;
-        // All lanes have the same secret. The compiler could make a branch of a choice that it knows to be the same in all of them.
+        // All lanes have the same secret. The compiler could make a branch of a choice that it
+        // knows to be the same in all of them.
         let all = black_box(swap.wrapping_neg());
         swap = bit;
         Field::exchange(all, &mut x2, &mut x3);
@@ -84,7 +90,8 @@ fn ladder(scalar: &[u8; 32], publics: &[[u8; 32]; LANES]) -> Zeroizing<[[u8; 32]
     x2.times(&z2.inverse()).to_bytes()
 }
 
-/// Eight numbers modulo p = 2^255 - 19, not always the least: vector i has limb i, of weight 2^(51 i), of each.
+/// Eight numbers modulo p = 2^255 - 19, not always the least: vector i has limb i, of weight 2^(51
+/// i), of each.
 #[derive(Clone, Copy)]
 struct Field([__m512i; LIMBS]);
 
@@ -97,13 +104,15 @@ impl Field {
         Field([_mm512_set1_epi64(number), zero, zero, zero, zero])
     }
 
-    /// Little-endian, without the last bit, as RFC 7748 says; numbers from p on are taken as they are.
+    /// Little-endian, without the last bit, as RFC 7748 says; numbers from p on are taken as they
+    /// are.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn from_bytes(numbers: &[[u8; 32]; LANES]) -> Self {
         let mut limbs = [[0; LANES]; LIMBS];
         for (lane, bytes) in numbers.iter().enumerate() {
-            let word = |i: usize| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().expect("8 bytes"));
+            let word =
+                |i: usize| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().expect("8 bytes"));
             let words = [word(0), word(1), word(2), word(3)];
             limbs[0][lane] = words[0] & MASK;
             limbs[1][lane] = (words[0] >> 51 | words[1] << 13) & MASK;
@@ -117,7 +126,8 @@ impl Field {
     /// The least number of each lane, little-endian.
     #[target_feature(enable = "avx512f,avx512dq")]
     fn to_bytes(self) -> Zeroizing<[[u8; 32]; LANES]> {
-        // Limbs below 2^51 + 2^13 make less than 2 p, so p is to be taken away once or not at all: if adding 19 reaches 2^255.
+        // Limbs below 2^51 + 2^13 make less than 2 p, so p is to be taken away once or not at all:
+        // if adding 19 reaches 2^255.
         let mut over = _mm512_set1_epi64(19);
         for limb in self.0 {
             over = _mm512_srli_epi64::<BITS>(_mm512_add_epi64(limb, over));
@@ -145,7 +155,8 @@ impl Field {
     #[target_feature(enable = "avx512f")]
     fn exchange(lanes: __mmask8, a: &mut Field, b: &mut Field) {
         for (a, b) in a.0.iter_mut().zip(&mut b.0) {
-            (*a, *b) = (_mm512_mask_blend_epi64(lanes, *a, *b), _mm512_mask_blend_epi64(lanes, *b, *a));
+            (*a, *b) =
+                (_mm512_mask_blend_epi64(lanes, *a, *b), _mm512_mask_blend_epi64(lanes, *b, *a));
         }
     }
 
@@ -163,7 +174,8 @@ impl Field {
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
     fn minus(&self, other: &Field) -> Field {
-        // 2 p has the limbs 2^52 - 38 and four times 2^52 - 2, none of which is less than a limb; so the differences are below 2^53.
+        // 2 p has the limbs 2^52 - 38 and four times 2^52 - 2, none of which is less than a limb;
+        // so the differences are below 2^53.
         let mut differences = self.0;
         for (i, (difference, limb)) in differences.iter_mut().zip(other.0).enumerate() {
             let twice_p = _mm512_set1_epi64(if i == 0 { (1 << 52) - 38 } else { (1 << 52) - 2 });
@@ -214,7 +226,8 @@ impl Field {
     #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
     fn times_121665_plus(&self, other: &Field) -> Field {
         let factor = _mm512_set1_epi64(121_665);
-        // The lower halves are below 2^52 and the upper ones, of products of less than 2^69, below 2^17: sums below 2^54.
+        // The lower halves are below 2^52 and the upper ones, of products of less than 2^69, below
+        // 2^17: sums below 2^54.
         let mut sums = other.0;
         for i in 0..LIMBS {
             sums[i] = _mm512_madd52lo_epu64(sums[i], self.0[i], factor);
@@ -239,7 +252,8 @@ impl Field {
         number
     }
 
-    /// To the power of p - 2 = 2^255 - 21, by Fermat: the inverse, and 0 of 0. Each name has the exponent.
+    /// To the power of p - 2 = 2^255 - 21, by Fermat: the inverse, and 0 of 0. Each name has the
+    /// exponent.
     #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
     fn inverse(&self) -> Field {
         let two = self.square();
@@ -257,17 +271,23 @@ impl Field {
     }
 }
 
-/// The number of the sums of lower and upper halves of products, of limbs below 2^52: k of each has at most 5 - |4 - k| products.
+/// The number of the sums of lower and upper halves of products, of limbs below 2^52: k of each has
+/// at most 5 - |4 - k| products.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn fold(low: [__m512i; 2 * LIMBS - 1], high: [__m512i; 2 * LIMBS - 1]) -> Field {
-    // Weight k has `count(k) + 2 count(k - 1)` halves, of which those of 2^255 and more come back 19-fold, five places below. In units
-    // of 2^52, that is at most 1 + 19 * 14 in the first place and 13 + 19 * 2 in the last: 2^61 and 2^58.
+    // Weight k has `count(k) + 2 count(k - 1)` halves, of which those of 2^255 and more come back
+    // 19-fold, five places below. In units of 2^52, that is at most 1 + 19 * 14 in the first place
+    // and 13 + 19 * 2 in the last: 2^61 and 2^58.
     let twice = |k: usize| _mm512_add_epi64(high[k], high[k]);
     let mut sums = [low[0]; LIMBS];
     for k in 0..LIMBS {
         let lower = if k == 0 { low[0] } else { _mm512_add_epi64(low[k], twice(k - 1)) };
-        let upper = if k + LIMBS == low.len() { twice(k + LIMBS - 1) } else { _mm512_add_epi64(low[k + LIMBS], twice(k + LIMBS - 1)) };
+        let upper = if k + LIMBS == low.len() {
+            twice(k + LIMBS - 1)
+        } else {
+            _mm512_add_epi64(low[k + LIMBS], twice(k + LIMBS - 1))
+        };
         sums[k] = _mm512_add_epi64(lower, times_19(upper));
     }
     carry(sums)
@@ -304,7 +324,8 @@ fn load(lanes: &[u64; LANES]) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn store(lanes: &mut [u64; LANES], vector: __m512i) {
-    // SAFETY: eight numbers of 8 bytes can be written, and the instruction does not ask for alignment.
+    // SAFETY: eight numbers of 8 bytes can be written, and the instruction does not ask for
+    // alignment.
     unsafe { _mm512_storeu_si512(lanes.as_mut_ptr().cast(), vector) }
 }
 
@@ -319,7 +340,14 @@ mod tests {
 
     /// Limbs at the ends of their range, and anywhere in it.
     fn limbs() -> impl Strategy<Value = Limbs> {
-        let limb = prop_oneof![Just(0), Just(MASK - 18), Just(MASK), Just(MASK + 1), Just(END - 1), 0..END];
+        let limb = prop_oneof![
+            Just(0),
+            Just(MASK - 18),
+            Just(MASK),
+            Just(MASK + 1),
+            Just(END - 1),
+            0..END
+        ];
         proptest::array::uniform5(limb)
     }
 
@@ -347,7 +375,8 @@ mod tests {
         let mut sums = [0; LIMBS];
         for i in 0..LIMBS {
             for j in 0..LIMBS {
-                sums[(i + j) % LIMBS] += u128::from(a[i]) * u128::from(b[j]) * if i + j < LIMBS { 1 } else { 19 };
+                sums[(i + j) % LIMBS] +=
+                    u128::from(a[i]) * u128::from(b[j]) * if i + j < LIMBS { 1 } else { 19 };
             }
         }
         sums
@@ -380,11 +409,21 @@ mod tests {
     fn operations(a: &[Limbs; LANES], b: &[Limbs; LANES]) {
         let (x, y) = (field(a), field(b));
         let inverse = x.inverse();
-        let results =
-            [x, x.plus(&y), x.minus(&y), x.times_121665_plus(&y), x.times(&y), x.square(), inverse.times(&x)].map(|result| checked(result));
+        let results = [
+            x,
+            x.plus(&y),
+            x.minus(&y),
+            x.times_121665_plus(&y),
+            x.times(&y),
+            x.square(),
+            inverse.times(&x),
+        ]
+        .map(|result| checked(result));
         for lane in 0..LANES {
             let (a, b) = (a[lane], b[lane]);
-            let each = |of: fn(usize, u128, u128) -> u128| -> [u128; LIMBS] { std::array::from_fn(|k| of(k, a[k].into(), b[k].into())) };
+            let each = |of: fn(usize, u128, u128) -> u128| -> [u128; LIMBS] {
+                std::array::from_fn(|k| of(k, a[k].into(), b[k].into()))
+            };
             let itself = number(each(|_, a, _| a));
             let expected = [
                 itself,
@@ -396,7 +435,10 @@ mod tests {
                 number(product(&a, &a)),
                 number([u128::from(itself != [0; 32]), 0, 0, 0, 0]),
             ];
-            for (i, what) in ["a", "a + b", "a - b", "121665 a + b", "a b", "a a", "a / a"].into_iter().enumerate() {
+            for (i, what) in ["a", "a + b", "a - b", "121665 a + b", "a b", "a a", "a / a"]
+                .into_iter()
+                .enumerate()
+            {
                 assert_eq!(results[i][lane], expected[i], "{what} of {a:x?} and {b:x?}");
             }
         }

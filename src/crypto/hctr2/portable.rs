@@ -1,4 +1,5 @@
-//! HCTR2 on the crates `aes` and `polyval`: for every processor, and what the wide path is held against.
+//! HCTR2 on the crates `aes` and `polyval`: for every processor, and what the wide path is held
+//! against.
 
 use super::{Direction, TooShort, Tweak, tweak_length_blocks};
 use crate::crypto::keys::NamesKey;
@@ -32,14 +33,20 @@ impl Portable {
     }
 
     pub fn tweak(&self, tweak: &[u8]) -> Tweak {
-        let hash = |length_block: u128| self.poly.hash(0, &[&length_block.to_le_bytes(), tweak].concat(), None);
+        let hash = |length_block: u128| {
+            self.poly.hash(0, &[&length_block.to_le_bytes(), tweak].concat(), None)
+        };
         let [whole, partial] = tweak_length_blocks(tweak).map(hash);
         Tweak { whole, partial }
     }
 
     /// H(T, X).
     fn hash(&self, tweak: &Tweak, rest: &[u8]) -> u128 {
-        if rest.len().is_multiple_of(16) { self.poly.hash(tweak.whole, rest, None) } else { self.poly.hash(tweak.partial, rest, Some(1)) }
+        if rest.len().is_multiple_of(16) {
+            self.poly.hash(tweak.whole, rest, None)
+        } else {
+            self.poly.hash(tweak.partial, rest, Some(1))
+        }
     }
 
     // Decryption is encryption with E inverted: S is the same, since MM and UU only change places.
@@ -56,7 +63,12 @@ impl Portable {
     }
 
     /// As [`Portable::one`] for each of `bufs`, all of them long enough.
-    pub fn many(&self, tweak: &Tweak, bufs: &mut [&mut [u8]], direction: Direction) -> Result<(), TooShort> {
+    pub fn many(
+        &self,
+        tweak: &Tweak,
+        bufs: &mut [&mut [u8]],
+        direction: Direction,
+    ) -> Result<(), TooShort> {
         for group in bufs.chunks_mut(GROUP) {
             let mut before = [0; GROUP];
             let mut after = [aes::Block::default(); GROUP];

@@ -1,14 +1,16 @@
 //! HCTR2 on vectors of four blocks: VAES and VPCLMULQDQ at the width of AVX-512.
 //!
 //! Rules that hold here
-//! * A [`Wide`] exists only where the processor has every feature of [`available`]; that is what makes the calls into feature code sound.
+//! * A [`Wide`] exists only where the processor has every feature of [`available`]; that is what
+//!   makes the calls into feature code sound.
 //! * Constant time: nothing is looked up or branched upon but lengths.
-//! * The only memory that is touched through pointers is a slice of known length, in the `load` and `store` functions at the end, with
-//!   masks for less than a vector.
+//! * The only memory that is touched through pointers is a slice of known length, in the `load` and
+//!   `store` functions at the end, with masks for less than a vector.
 //! * Key material stays in the [`Wide`], on the heap, and is wiped with it.
 //!
-//! POLYVAL of n blocks is the sum of block i times h^(n - i) (i from 0), so up to [`POWERS`] blocks are multiplied by stored powers, added
-//! up without reduction, and reduced once. An accumulator is carried on by adding it to the first block.
+//! POLYVAL of n blocks is the sum of block i times h^(n - i) (i from 0), so up to [`POWERS`] blocks
+//! are multiplied by stored powers, added up without reduction, and reduced once. An accumulator is
+//! carried on by adding it to the first block.
 
 use std::arch::x86_64::*;
 
@@ -50,7 +52,8 @@ pub(super) struct Wide {
     /// h^POWERS down to h^1, then zeros for the vector that the last powers share with nothing.
     powers: [u128; POWERS + 3],
     l: u128,
-    /// By what the hashes of a tweak of 32 bytes differ: h^3, since their length blocks, three from the end, differ by one.
+    /// By what the hashes of a tweak of 32 bytes differ: h^3, since their length blocks, three from
+    /// the end, differ by one.
     apart: u128,
 }
 
@@ -60,7 +63,13 @@ impl Wide {
         if !available() {
             return None;
         }
-        let mut wide = Box::new(Wide { encrypt: [0; ROUNDS + 1], decrypt: [0; ROUNDS + 1], powers: [0; POWERS + 3], l: 0, apart: 0 });
+        let mut wide = Box::new(Wide {
+            encrypt: [0; ROUNDS + 1],
+            decrypt: [0; ROUNDS + 1],
+            powers: [0; POWERS + 3],
+            l: 0,
+            apart: 0,
+        });
         // SAFETY: `available` says that the processor has the features.
         unsafe { wide.expand(key.expose()) };
         Some(wide)
@@ -88,7 +97,12 @@ impl Wide {
     }
 
     /// As [`Wide::one`] for each of `bufs`, all of them long enough.
-    pub fn many(&self, tweak: &Tweak, bufs: &mut [&mut [u8]], direction: Direction) -> Result<(), TooShort> {
+    pub fn many(
+        &self,
+        tweak: &Tweak,
+        bufs: &mut [&mut [u8]],
+        direction: Direction,
+    ) -> Result<(), TooShort> {
         for group in bufs.chunks_mut(GROUP) {
             if group.iter().any(|buf| buf.len() > 16 + SHORT * VECTOR) {
                 for buf in group {
@@ -103,8 +117,8 @@ impl Wide {
     }
 }
 
-// What follows is safe code in functions that the processor must have features for. Each is called from one with the same features, or
-// from the methods above.
+// What follows is safe code in functions that the processor must have features for. Each is called
+// from one with the same features, or from the methods above.
 impl Wide {
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn expand(&mut self, key: &[u8; 32]) {
@@ -112,7 +126,8 @@ impl Wide {
         let mut high = load_block(key[16..].try_into().expect("16 bytes"));
         let mut set = |round: usize, key: __m128i| {
             self.encrypt[round] = number(key);
-            // The inverse cipher takes the keys in reverse, all but the outermost through InvMixColumns.
+            // The inverse cipher takes the keys in reverse, all but the outermost through
+            // InvMixColumns.
             let inverse = if round == 0 || round == ROUNDS { key } else { _mm_aesimc_si128(key) };
             self.decrypt[ROUNDS - round] = number(inverse);
         };
@@ -121,9 +136,15 @@ impl Wide {
         // The round constant is an immediate of the instruction.
         macro_rules! pair {
             ($round:literal, $constant:literal) => {
-                low = _mm_xor_si128(spread(low), _mm_shuffle_epi32::<0xff>(_mm_aeskeygenassist_si128::<$constant>(high)));
+                low = _mm_xor_si128(
+                    spread(low),
+                    _mm_shuffle_epi32::<0xff>(_mm_aeskeygenassist_si128::<$constant>(high)),
+                );
                 set($round, low);
-                high = _mm_xor_si128(spread(high), _mm_shuffle_epi32::<0xaa>(_mm_aeskeygenassist_si128::<0>(low)));
+                high = _mm_xor_si128(
+                    spread(high),
+                    _mm_shuffle_epi32::<0xaa>(_mm_aeskeygenassist_si128::<0>(low)),
+                );
                 set($round + 1, high);
             };
         }
@@ -133,7 +154,10 @@ impl Wide {
         pair!(8, 0x08);
         pair!(10, 0x10);
         pair!(12, 0x20);
-        low = _mm_xor_si128(spread(low), _mm_shuffle_epi32::<0xff>(_mm_aeskeygenassist_si128::<0x40>(high)));
+        low = _mm_xor_si128(
+            spread(low),
+            _mm_shuffle_epi32::<0xff>(_mm_aeskeygenassist_si128::<0x40>(high)),
+        );
         set(ROUNDS, low);
 
         let h = self.block(block(0), Direction::Encrypt);
@@ -150,7 +174,8 @@ impl Wide {
     fn tweak_inner(&self, tweak: &[u8]) -> Tweak {
         if let Ok(tweak) = <&[u8; 32]>::try_from(tweak) {
             // A directory's id, the usual case: one vector, in which the length comes first.
-            let vector = _mm512_maskz_expand_epi64(0b0011_1100, _mm512_zextsi256_si512(load_half(tweak)));
+            let vector =
+                _mm512_maskz_expand_epi64(0b0011_1100, _mm512_zextsi256_si512(load_half(tweak)));
             let [length, _] = tweak_length_blocks(tweak);
             let whole = number(self.hash(block(length), [vector], 3));
             return Tweak { whole, partial: whole ^ self.apart };
@@ -187,7 +212,11 @@ impl Wide {
     /// AES of 4 N blocks, round by round, so that N of them are on their way at a time.
     #[inline]
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
-    fn blocks<const N: usize>(&self, mut state: [__m512i; N], direction: Direction) -> [__m512i; N] {
+    fn blocks<const N: usize>(
+        &self,
+        mut state: [__m512i; N],
+        direction: Direction,
+    ) -> [__m512i; N] {
         match direction {
             Direction::Encrypt => {
                 state = state.map(|v| _mm512_xor_si512(v, four(self.encrypt[0])));
@@ -217,10 +246,16 @@ impl Wide {
         self.blocks(counters.map(|c| _mm512_xor_si512(c, nonce)), Direction::Encrypt)
     }
 
-    /// POLYVAL of the first `count` blocks of N vectors, going on from `start`. What is behind them must be zero.
+    /// POLYVAL of the first `count` blocks of N vectors, going on from `start`. What is behind them
+    /// must be zero.
     #[inline]
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
-    fn hash<const N: usize>(&self, start: __m128i, mut message: [__m512i; N], count: usize) -> __m128i {
+    fn hash<const N: usize>(
+        &self,
+        start: __m128i,
+        mut message: [__m512i; N],
+        count: usize,
+    ) -> __m128i {
         message[0] = _mm512_xor_si512(message[0], _mm512_zextsi128_si512(start));
         let powers = &self.powers[POWERS - count..];
         let mut sum = Product::ZERO();
@@ -230,8 +265,8 @@ impl Wide {
         sum.reduce()
     }
 
-    /// POLYVAL of `bytes`, with the byte 1 behind them if `marked`, padded with zeros, going on from `start`.
-    /// Bytes that are marked end within a block.
+    /// POLYVAL of `bytes`, with the byte 1 behind them if `marked`, padded with zeros, going on
+    /// from `start`. Bytes that are marked end within a block.
     #[inline]
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn hash_bytes(&self, start: __m128i, bytes: &[u8], marked: bool) -> __m128i {
@@ -270,7 +305,13 @@ impl Wide {
 
     /// A name whose rest fills N vectors, the last one perhaps in part. Nothing is loaded twice.
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
-    fn one_short<const N: usize>(&self, tweak: &Tweak, head: &mut [u8; 16], rest: &mut [u8], direction: Direction) {
+    fn one_short<const N: usize>(
+        &self,
+        tweak: &Tweak,
+        head: &mut [u8; 16],
+        rest: &mut [u8],
+        direction: Direction,
+    ) {
         let (start, marked) = tweak.start(rest.len());
         let (start, count) = (block(start), rest.len().div_ceil(16));
         let (vectors, tail) = rest.as_chunks_mut::<VECTOR>();
@@ -281,7 +322,8 @@ impl Wide {
         } else {
             (vectors, tail)
         };
-        let mut message: [__m512i; N] = std::array::from_fn(|i| if i + 1 < N { load(&vectors[i]) } else { load_some(tail) });
+        let mut message: [__m512i; N] =
+            std::array::from_fn(|i| if i + 1 < N { load(&vectors[i]) } else { load_some(tail) });
         let mut hashed = message;
         hashed[N - 1] = mark(hashed[N - 1], tail.len(), marked);
         let before = _mm_xor_si128(load_block(head), self.hash(start, hashed, count));
@@ -291,7 +333,10 @@ impl Wide {
             message[i] = _mm512_xor_si512(message[i], stream[i]);
             store(&mut vectors[i], message[i]);
         }
-        message[N - 1] = _mm512_maskz_mov_epi8(first(tail.len()), _mm512_xor_si512(message[N - 1], stream[N - 1]));
+        message[N - 1] = _mm512_maskz_mov_epi8(
+            first(tail.len()),
+            _mm512_xor_si512(message[N - 1], stream[N - 1]),
+        );
         store_some(tail, message[N - 1]);
         message[N - 1] = mark(message[N - 1], tail.len(), marked);
         *head = number(_mm_xor_si128(after, self.hash(start, message, count))).to_le_bytes();
@@ -325,23 +370,33 @@ impl Wide {
         *head = number(_mm_xor_si128(after, hash)).to_le_bytes();
     }
 
-    /// At most [`GROUP`] names of at most [`SHORT`] vectors behind the first block: each step for all of them before the next, so that
-    /// no unit waits for the result of one name.
+    /// At most [`GROUP`] names of at most [`SHORT`] vectors behind the first block: each step for
+    /// all of them before the next, so that no unit waits for the result of one name.
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
-    fn group(&self, tweak: &Tweak, group: &mut [&mut [u8]], direction: Direction) -> Result<(), TooShort> {
+    fn group(
+        &self,
+        tweak: &Tweak,
+        group: &mut [&mut [u8]],
+        direction: Direction,
+    ) -> Result<(), TooShort> {
         let zero = _mm512_setzero_si512();
         let mut before = [0u128; GROUP];
         for (buf, before) in group.iter().zip(&mut before) {
             let (head, rest) = buf.split_first_chunk::<16>().ok_or(TooShort)?;
             let (start, marked) = tweak.start(rest.len());
-            *before = number(_mm_xor_si128(load_block(head), self.hash_bytes(block(start), rest, marked)));
+            *before = number(_mm_xor_si128(
+                load_block(head),
+                self.hash_bytes(block(start), rest, marked),
+            ));
         }
         let mut first_blocks = [zero; GROUP / 4];
         for (vector, four) in first_blocks.iter_mut().zip(before.as_chunks::<4>().0) {
             *vector = load_numbers(four);
         }
         let mut after = [0u128; GROUP];
-        for (four, vector) in after.as_chunks_mut::<4>().0.iter_mut().zip(self.blocks(first_blocks, direction)) {
+        for (four, vector) in
+            after.as_chunks_mut::<4>().0.iter_mut().zip(self.blocks(first_blocks, direction))
+        {
             store_numbers(four, vector);
         }
 
@@ -415,7 +470,8 @@ impl Product {
     fn add(&mut self, a: __m512i, b: __m512i) {
         self.low = _mm512_xor_si512(self.low, _mm512_clmulepi64_epi128::<0x00>(a, b));
         self.high = _mm512_xor_si512(self.high, _mm512_clmulepi64_epi128::<0x11>(a, b));
-        let cross = (_mm512_clmulepi64_epi128::<0x01>(a, b), _mm512_clmulepi64_epi128::<0x10>(a, b));
+        let cross =
+            (_mm512_clmulepi64_epi128::<0x01>(a, b), _mm512_clmulepi64_epi128::<0x10>(a, b));
         self.middle = _mm512_ternarylogic_epi64::<0x96>(self.middle, cross.0, cross.1);
     }
 
@@ -426,10 +482,17 @@ impl Product {
         let (low, middle, high) = (lanes(self.low), lanes(self.middle), lanes(self.high));
         let low = _mm_xor_si128(low, _mm_slli_si128::<8>(middle));
         let high = _mm_xor_si128(high, _mm_srli_si128::<8>(middle));
-        // x^128 + x^127 + x^126 + x^121 + 1, without the first and the last term, in the upper half. 64 bits are divided at a time.
+        // x^128 + x^127 + x^126 + x^121 + 1, without the first and the last term, in the upper
+        // half. 64 bits are divided at a time.
         let polynomial = _mm_set_epi64x(0xc200_0000_0000_0000_u64.cast_signed(), 0);
-        let divided = _mm_xor_si128(_mm_shuffle_epi32::<0x4e>(low), _mm_clmulepi64_si128::<0x10>(low, polynomial));
-        let divided = _mm_xor_si128(_mm_shuffle_epi32::<0x4e>(divided), _mm_clmulepi64_si128::<0x10>(divided, polynomial));
+        let divided = _mm_xor_si128(
+            _mm_shuffle_epi32::<0x4e>(low),
+            _mm_clmulepi64_si128::<0x10>(low, polynomial),
+        );
+        let divided = _mm_xor_si128(
+            _mm_shuffle_epi32::<0x4e>(divided),
+            _mm_clmulepi64_si128::<0x10>(divided, polynomial),
+        );
         _mm_xor_si128(high, divided)
     }
 }
@@ -438,7 +501,8 @@ impl Product {
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
 fn lanes(vector: __m512i) -> __m128i {
-    let half = _mm256_xor_si256(_mm512_castsi512_si256(vector), _mm512_extracti64x4_epi64::<1>(vector));
+    let half =
+        _mm256_xor_si256(_mm512_castsi512_si256(vector), _mm512_extracti64x4_epi64::<1>(vector));
     _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half))
 }
 
@@ -551,6 +615,7 @@ fn load_numbers(numbers: &[u128; 4]) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn store_numbers(numbers: &mut [u128; 4], vector: __m512i) {
-    // SAFETY: four numbers of 16 bytes can be written, and the instruction does not ask for alignment.
+    // SAFETY: four numbers of 16 bytes can be written, and the instruction does not ask for
+    // alignment.
     unsafe { _mm512_storeu_si512(numbers.as_mut_ptr().cast(), vector) }
 }

@@ -1,23 +1,26 @@
 //! Verification on `aws-lc-rs`.
 //!
-//! The library computes R anew and compares its canonical encoding with what the signature says, byte by byte, and refuses a scalar that is
-//! not reduced. What it lets pass, and strict verification does not, are a public key or an R of small order.
+//! The library computes R anew and compares its canonical encoding with what the signature says,
+//! byte by byte, and refuses a scalar that is not reduced. What it lets pass, and strict
+//! verification does not, are a public key or an R of small order.
 
 use super::BadSignature;
 use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
 
-/// The encodings of all points of small order without the sign of x: y of the points of order 4, 1, 8, 8 and 2, and two that are not
-/// canonical, p for 0 and p + 1 for 1.
+/// The encodings of all points of small order without the sign of x: y of the points of order 4, 1,
+/// 8, 8 and 2, and two that are not canonical, p for 0 and p + 1 for 1.
 const SMALL_ORDER: [[u8; 32]; 7] = [
     [0; 32],
     with_first(1, [0; 32]),
     [
-        0x26, 0xe8, 0x95, 0x8f, 0xc2, 0xb2, 0x27, 0xb0, 0x45, 0xc3, 0xf4, 0x89, 0xf2, 0xef, 0x98, 0xf0, 0xd5, 0xdf, 0xac, 0x05, 0xd3, 0xc6,
-        0x33, 0x39, 0xb1, 0x38, 0x02, 0x88, 0x6d, 0x53, 0xfc, 0x05,
+        0x26, 0xe8, 0x95, 0x8f, 0xc2, 0xb2, 0x27, 0xb0, 0x45, 0xc3, 0xf4, 0x89, 0xf2, 0xef, 0x98,
+        0xf0, 0xd5, 0xdf, 0xac, 0x05, 0xd3, 0xc6, 0x33, 0x39, 0xb1, 0x38, 0x02, 0x88, 0x6d, 0x53,
+        0xfc, 0x05,
     ],
     [
-        0xc7, 0x17, 0x6a, 0x70, 0x3d, 0x4d, 0xd8, 0x4f, 0xba, 0x3c, 0x0b, 0x76, 0x0d, 0x10, 0x67, 0x0f, 0x2a, 0x20, 0x53, 0xfa, 0x2c, 0x39,
-        0xcc, 0xc6, 0x4e, 0xc7, 0xfd, 0x77, 0x92, 0xac, 0x03, 0x7a,
+        0xc7, 0x17, 0x6a, 0x70, 0x3d, 0x4d, 0xd8, 0x4f, 0xba, 0x3c, 0x0b, 0x76, 0x0d, 0x10, 0x67,
+        0x0f, 0x2a, 0x20, 0x53, 0xfa, 0x2c, 0x39, 0xcc, 0xc6, 0x4e, 0xc7, 0xfd, 0x77, 0x92, 0xac,
+        0x03, 0x7a,
     ],
     with_first(0xec, P_HIGH),
     with_first(0xed, P_HIGH),
@@ -40,7 +43,11 @@ fn has_small_order(encoded: &[u8]) -> bool {
     SMALL_ORDER.iter().any(|y| encoded[..31] == y[..31] && encoded[31] & 0x7f == y[31])
 }
 
-pub(super) fn verify(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> Result<(), BadSignature> {
+pub(super) fn verify(
+    public: &[u8; 32],
+    message: &[u8],
+    signature: &[u8; 64],
+) -> Result<(), BadSignature> {
     if has_small_order(public) || has_small_order(&signature[..32]) {
         return Err(BadSignature);
     }
@@ -56,7 +63,9 @@ mod tests {
 
     /// Both signs of x.
     fn encodings() -> impl Iterator<Item = [u8; 32]> {
-        SMALL_ORDER.into_iter().flat_map(|y| [0, 0x80].map(|sign| std::array::from_fn(|i| if i == 31 { y[i] | sign } else { y[i] })))
+        SMALL_ORDER.into_iter().flat_map(|y| {
+            [0, 0x80].map(|sign| std::array::from_fn(|i| if i == 31 { y[i] | sign } else { y[i] }))
+        })
     }
 
     #[test]
@@ -65,14 +74,18 @@ mod tests {
         // the others that are not canonical have no small order
         for first in 0xef..=0xff {
             let encoded = with_first(first, P_HIGH);
-            assert!(!has_small_order(&encoded) && !VerifyingKey::from_bytes(&encoded).is_ok_and(|key| key.is_weak()));
+            assert!(
+                !has_small_order(&encoded)
+                    && !VerifyingKey::from_bytes(&encoded).is_ok_and(|key| key.is_weak())
+            );
         }
         assert!(!has_small_order(&SigningKey::from_seed(&[4; 32]).public()));
     }
 
     #[test]
     fn a_point_of_small_order_is_refused_wherever_it_stands() {
-        // Of many messages some satisfy the equation: under a key of order 8 one in eight does with the R that it gives.
+        // Of many messages some satisfy the equation: under a key of order 8 one in eight does with
+        // the R that it gives.
         let (mut keys, mut passed) = (0, 0);
         for public in encodings() {
             keys += 1;
@@ -80,7 +93,9 @@ mod tests {
                 let mut signature = [0; 64];
                 signature[..32].copy_from_slice(&r);
                 for n in 0..16u8 {
-                    let lax = VerifyingKey::from_bytes(&public).unwrap().verify(&[n], &Signature::from_bytes(&signature));
+                    let lax = VerifyingKey::from_bytes(&public)
+                        .unwrap()
+                        .verify(&[n], &Signature::from_bytes(&signature));
                     passed += u32::from(lax.is_ok());
                     assert_eq!(verify(&public, &[n], &signature), Err(BadSignature));
                     assert_eq!(on_dalek(&public, &[n], &signature), Err(BadSignature));
@@ -109,8 +124,12 @@ mod tests {
                 other[bit % 256 / 8] ^= 1 << (bit % 8);
                 assert!(!says(&public, &message, &signature) && !says(&other, &message, &good));
             }
-            // the same scalar plus the order of the group: the equation holds, and the encoding is not canonical
-            const ORDER: [u8; 16] = [0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde, 0x14];
+            // the same scalar plus the order of the group: the equation holds, and the encoding is
+            // not canonical
+            const ORDER: [u8; 16] = [
+                0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9,
+                0xde, 0x14,
+            ];
             let (mut signature, mut carry) = (good, 0);
             for i in 0..32 {
                 let order = ORDER.get(i).copied().unwrap_or(if i == 31 { 0x10 } else { 0 });
@@ -123,8 +142,9 @@ mod tests {
 
     #[test]
     fn both_libraries_say_the_same_of_keys_with_a_part_of_small_order() {
-        // A member may publish any key. With one that is a sum of an ordinary point and one of small order the two ways to verify that are
-        // in use, with and without the cofactor, differ, and two members would see two vaults. Neither library takes the cofactor.
+        // A member may publish any key. With one that is a sum of an ordinary point and one of
+        // small order the two ways to verify that are in use, with and without the cofactor,
+        // differ, and two members would see two vaults. Neither library takes the cofactor.
         use curve25519_dalek::constants::{ED25519_BASEPOINT_POINT as B, EIGHT_TORSION};
         use curve25519_dalek::scalar::Scalar;
         use sha2::{Digest, Sha512};
@@ -141,7 +161,8 @@ mod tests {
                     let r = wide(&[b"nonce", &[n]]);
                     let encoded = (B * r + in_r).compress().to_bytes();
                     let k = wide(&[&encoded, &public, &[n]]);
-                    let signature: [u8; 64] = [encoded, (r + k * a).to_bytes()].concat().try_into().unwrap();
+                    let signature: [u8; 64] =
+                        [encoded, (r + k * a).to_bytes()].concat().try_into().unwrap();
                     let said = verify(&public, &[n], &signature);
                     assert_eq!(said, on_dalek(&public, &[n], &signature));
                     // With the cofactor all of them would pass.

@@ -162,7 +162,9 @@ fn number(header: &str, name: &str) -> Option<u64> {
     header.lines().find_map(|line| {
         let mut words = line.split_whitespace().map(|word| word.trim_matches(['(', ')', ',']));
         match (words.next()?, words.next()?, words.next()?, words.next(), words.next()) {
-            ("#define", found, _one, Some("<<"), Some(shift)) if found == name => Some(1 << shift.parse::<u64>().ok()?),
+            ("#define", found, _one, Some("<<"), Some(shift)) if found == name => {
+                Some(1 << shift.parse::<u64>().ok()?)
+            }
             (found, "=", value, ..) if found == name => value.parse().ok(),
             _ => None,
         }
@@ -177,7 +179,8 @@ fn structures_are_those_of_the_kernel() {
     for (name, fields) in TABLES {
         // A header of an older kernel lacks the newest structures.
         let Some(theirs) = known.get(name) else { continue };
-        let ours: Vec<(String, usize)> = fields.iter().map(|(field, len)| ((*field).to_owned(), *len)).collect();
+        let ours: Vec<(String, usize)> =
+            fields.iter().map(|(field, len)| ((*field).to_owned(), *len)).collect();
         assert_eq!(&ours, theirs, "{name}");
         compared += 1;
     }
@@ -201,6 +204,9 @@ fn numbers_are_those_of_the_kernel() {
 
 #[test]
 fn what_io_uring_brings_apart_fits_its_area() {
-    assert_eq!((in_header::LEN, init_in::LEN, init_out::LEN, statfs_out::LEN, ring_in_out::LEN), (40, 64, 64, 80, 32));
+    assert_eq!(
+        (in_header::LEN, init_in::LEN, init_out::LEN, statfs_out::LEN, ring_in_out::LEN),
+        (40, 64, 64, 80, 32)
+    );
     assert!((0..=100).all(|operation| fixed_len(operation) <= URING_HEADER));
 }

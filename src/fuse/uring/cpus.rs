@@ -1,8 +1,8 @@
 //! How many queues there must be, and how much memory they get.
 //!
 //! Rules that hold here
-//! * The kernel wants a queue for each *possible* processor, before it sends anything over any. One that is not online gets a single
-//!   entry whose memory is not touched.
+//! * The kernel wants a queue for each *possible* processor, before it sends anything over any. One
+//!   that is not online gets a single entry whose memory is not touched.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -51,13 +51,15 @@ impl Cpus {
     pub fn read() -> io::Result<Cpus> {
         let read = |name: &str| {
             let list = fs::read_to_string(format!("/sys/devices/system/cpu/{name}"))?;
-            numbers(&list).ok_or_else(|| io::Error::other(format!("list of processors that are {name} is not understood")))
+            numbers(&list).ok_or_else(|| {
+                io::Error::other(format!("list of processors that are {name} is not understood"))
+            })
         };
         Ok(Cpus { possible: read("possible")?, online: read("online")? })
     }
 
-    /// Entries of each queue, so that all of them that are in use have `memory` bytes or less; `None` where that is too little even for
-    /// one entry each of the smallest size.
+    /// Entries of each queue, so that all of them that are in use have `memory` bytes or less;
+    /// `None` where that is too little even for one entry each of the smallest size.
     pub fn plan(&self, memory: usize, max_write: u32) -> Option<Plan> {
         let online = self.online.len().max(1);
         let mut payload = max_write.max(2 * PAGE);
@@ -92,7 +94,9 @@ mod tests {
     #[test]
     fn memory_is_capped_by_fewer_entries_then_by_smaller_requests() {
         const MIB: usize = 1 << 20;
-        let plan = |cpus: &Cpus| cpus.plan(64 * MIB, MIB as u32).map(|plan| (plan.queues[0].0, plan.payload));
+        let plan = |cpus: &Cpus| {
+            cpus.plan(64 * MIB, MIB as u32).map(|plan| (plan.queues[0].0, plan.payload))
+        };
         assert_eq!(plan(&cpus(2, 2)), Some((8, 1 << 20)));
         assert_eq!(plan(&cpus(16, 16)), Some((4, 1 << 20)));
         assert_eq!(plan(&cpus(64, 64)), Some((4, 256 << 10)));

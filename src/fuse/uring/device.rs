@@ -1,5 +1,5 @@
-//! The loop on `/dev/fuse` beside the rings: what the kernel never sends over io_uring (FORGET, INTERRUPT), and everything where it
-//! does not take the rings.
+//! The loop on `/dev/fuse` beside the rings: what the kernel never sends over io_uring (FORGET,
+//! INTERRUPT), and everything where it does not take the rings.
 
 use std::io;
 use std::sync::Arc;
@@ -41,7 +41,8 @@ impl Reader {
             }
         };
         let message = &self.buffer[..len];
-        let header = Header::read(message).ok_or_else(|| io::Error::other("a request from the kernel is cut short"))?;
+        let header = Header::read(message)
+            .ok_or_else(|| io::Error::other("a request from the kernel is cut short"))?;
         Ok(Some((header, &message[in_header::LEN..])))
     }
 }
@@ -52,7 +53,8 @@ impl Reader {
 /// Those of the device; the kernel speaks another protocol; it was unmounted already.
 pub fn shake_hands(device: &Device, options: &ServeOptions, uring: bool) -> io::Result<Terms> {
     let mut reader = Reader::new(device.clone(), options.max_write);
-    let (header, body) = reader.next()?.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
+    let (header, body) =
+        reader.next()?.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
     if header.opcode != opcode::INIT {
         return Err(io::Error::other("the first request from the kernel is not INIT"));
     }
@@ -72,7 +74,12 @@ pub fn shake_hands(device: &Device, options: &ServeOptions, uring: bool) -> io::
 ///
 /// # Errors
 /// Those of the device.
-pub fn serve(device: &Device, dispatcher: &Arc<Dispatcher>, patient: &Pool, max_write: u32) -> io::Result<()> {
+pub fn serve(
+    device: &Device,
+    dispatcher: &Arc<Dispatcher>,
+    patient: &Pool,
+    max_write: u32,
+) -> io::Result<()> {
     let mut reader = Reader::new(device.clone(), max_write);
     let mut out = Vec::new();
     while let Some((header, body)) = reader.next()? {
@@ -82,7 +89,12 @@ pub fn serve(device: &Device, dispatcher: &Arc<Dispatcher>, patient: &Pool, max_
                 let (device, dispatcher) = (device.clone(), dispatcher.clone());
                 patient.run(move || {
                     let mut out = Vec::new();
-                    let answer = dispatcher.answer(&header, &Call::Seek { handle, offset, whence }, Patience::Some, &mut out);
+                    let answer = dispatcher.answer(
+                        &header,
+                        &Call::Seek { handle, offset, whence },
+                        Patience::Some,
+                        &mut out,
+                    );
                     send(&device, &dispatcher, &header, answer, &out);
                 });
             }
@@ -92,7 +104,11 @@ pub fn serve(device: &Device, dispatcher: &Arc<Dispatcher>, patient: &Pool, max_
                     send(device, dispatcher, &header, answer, &out);
                 }
             }
-            Err(_) if matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT) => {}
+            Err(_)
+                if matches!(
+                    header.opcode,
+                    opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT
+                ) => {}
             Err(error) => send(device, dispatcher, &header, Answer::refusal(error), &[]),
         }
     }

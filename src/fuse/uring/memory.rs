@@ -1,8 +1,10 @@
-//! The memory that requests come in and answers go out of: for each entry of a queue a block for headers and one for names and data.
+//! The memory that requests come in and answers go out of: for each entry of a queue a block for
+//! headers and one for names and data.
 //!
 //! Rules that hold here
-//! * A [`Slot`] is the right to touch the memory of one entry. Who hands the memory to the kernel gives the slot away with it
-//!   ([`super::ring`]), so that nobody reads or writes what the kernel may be writing.
+//! * A [`Slot`] is the right to touch the memory of one entry. Who hands the memory to the kernel
+//!   gives the slot away with it ([`super::ring`]), so that nobody reads or writes what the kernel
+//!   may be writing.
 //! * The memory lives as long as any slot of it.
 
 use std::io;
@@ -19,8 +21,11 @@ const IOVECS: usize = 320;
 /// Distance of the blocks for headers.
 const STRIDE: usize = 512;
 /// Both are part of a page and do not overlap.
-const _: () =
-    assert!(HEADERS <= IOVECS && IOVECS + 2 * size_of::<libc::iovec>() <= STRIDE && IOVECS.is_multiple_of(align_of::<libc::iovec>()));
+const _: () = assert!(
+    HEADERS <= IOVECS
+        && IOVECS + 2 * size_of::<libc::iovec>() <= STRIDE
+        && IOVECS.is_multiple_of(align_of::<libc::iovec>())
+);
 const PAGE: usize = 4096;
 
 /// A mapping of zeroed memory that belongs to nobody else.
@@ -30,7 +35,8 @@ struct Area {
     len: usize,
 }
 
-// SAFETY: a mapping is of the process, not of a thread. Nothing is read or written through an `Area`; that takes a `Slot`.
+// SAFETY: a mapping is of the process, not of a thread. Nothing is read or written through an
+// `Area`; that takes a `Slot`.
 unsafe impl Send for Area {}
 // SAFETY: as above.
 unsafe impl Sync for Area {}
@@ -51,8 +57,8 @@ pub struct Slot {
     payload_len: usize,
 }
 
-/// The memory of `entries` entries with `payload` bytes each for names and data. `touch`: pages are there before the first use, which
-/// would else be slow.
+/// The memory of `entries` entries with `payload` bytes each for names and data. `touch`: pages are
+/// there before the first use, which would else be slow.
 ///
 /// # Errors
 /// Those of mmap(2).
@@ -62,14 +68,23 @@ pub fn slots(entries: usize, payload: usize, touch: bool) -> io::Result<Vec<Slot
     let len = headers + entries * payload;
     let populate = if touch { libc::MAP_POPULATE } else { 0 };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | populate;
-    // SAFETY: a new mapping of anonymous memory at a place that the kernel chooses touches nothing that exists.
-    let start = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    // SAFETY: a new mapping of anonymous memory at a place that the kernel chooses touches nothing
+    // that exists.
+    let start = unsafe {
+        libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
     if start == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+    let start =
+        NonNull::new(start.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
     let area = Arc::new(Area { start, len });
-    let slot = |index| Slot { area: area.clone(), index, payload_at: headers + index * payload, payload_len: payload };
+    let slot = |index| Slot {
+        area: area.clone(),
+        index,
+        payload_at: headers + index * payload,
+        payload_len: payload,
+    };
     Ok((0..entries).map(slot).collect())
 }
 
@@ -91,9 +106,10 @@ impl Slot {
 
     /// The block for headers and the one for names and data.
     pub fn parts(&mut self) -> (&mut [u8], &mut [u8]) {
-        // SAFETY: both lie within the mapping, which was zeroed when it was made, and do not overlap with each other or with those of
-        // other entries. There is one slot for each entry, borrowed mutably for as long as the slices live, and while we have it the
-        // kernel has no command that names this memory.
+        // SAFETY: both lie within the mapping, which was zeroed when it was made, and do not
+        // overlap with each other or with those of other entries. There is one slot for each entry,
+        // borrowed mutably for as long as the slices live, and while we have it the kernel has no
+        // command that names this memory.
         unsafe {
             (
                 slice::from_raw_parts_mut(self.headers_at().as_ptr(), HEADERS),
@@ -102,11 +118,14 @@ impl Slot {
         }
     }
 
-    /// The address of two iovecs that name both blocks. They stay as they are as long as the memory.
+    /// The address of two iovecs that name both blocks. They stay as they are as long as the
+    /// memory.
     pub fn iovecs(&mut self) -> u64 {
         let named = [(self.headers_at(), HEADERS), (self.payload_at(), self.payload_len)];
-        let iovecs = named.map(|(start, len)| libc::iovec { iov_base: start.as_ptr().cast(), iov_len: len });
-        // SAFETY: the place is within the block of this slot, aligned (the mapping is, and IOVECS), and behind what `parts` gives away.
+        let iovecs =
+            named.map(|(start, len)| libc::iovec { iov_base: start.as_ptr().cast(), iov_len: len });
+        // SAFETY: the place is within the block of this slot, aligned (the mapping is, and IOVECS),
+        // and behind what `parts` gives away.
         unsafe {
             let place = self.headers_at().add(IOVECS).cast::<[libc::iovec; 2]>();
             place.write(iovecs);
@@ -133,7 +152,10 @@ mod tests {
         let mut last = slots.pop().unwrap();
         for (index, slot) in slots.iter_mut().enumerate() {
             let (headers, payload) = slot.parts();
-            assert!(headers.iter().all(|&byte| byte == index as u8 + 1) && payload.iter().all(|&byte| byte == index as u8 + 101));
+            assert!(
+                headers.iter().all(|&byte| byte == index as u8 + 1)
+                    && payload.iter().all(|&byte| byte == index as u8 + 101)
+            );
         }
         drop(slots);
         assert!(last.parts().1.iter().all(|&byte| byte == 105));

@@ -1,13 +1,16 @@
-//! The thread of one queue: takes requests out of its ring, answers them, or gives those that may take long to the pool.
+//! The thread of one queue: takes requests out of its ring, answers them, or gives those that may
+//! take long to the pool.
 //!
 //! Rules that hold here
-//! * The thread is pinned to the processor that its requests come from: that the caller and we need not wake each other across
-//!   processors is where the whole gain comes from.
-//! * What waits for the disk by its nature goes to the pool, also because the kernel may need this queue to write back what the wait is
-//!   for; but for a flush where the last ones took no time, as on a store in memory or one with a protected cache. What merely may wait is
-//!   done here, until it was slow: then the next ones of its kind go to the pool until some were not.
-//! * LSEEK may have to wait until the kernel has sent pages, over this queue or another. So it has threads of its own, and at most half of
-//!   the entries; beyond that the kernel is told to answer by itself.
+//! * The thread is pinned to the processor that its requests come from: that the caller and we need
+//!   not wake each other across processors is where the whole gain comes from.
+//! * What waits for the disk by its nature goes to the pool, also because the kernel may need this
+//!   queue to write back what the wait is for; but for a flush where the last ones took no time, as
+//!   on a store in memory or one with a protected cache. What merely may wait is done here, until
+//!   it was slow: then the next ones of its kind go to the pool until some were not.
+//! * LSEEK may have to wait until the kernel has sent pages, over this queue or another. So it has
+//!   threads of its own, and at most half of the entries; beyond that the kernel is told to answer
+//!   by itself.
 //! * The answer to a request is submitted before the next one is worked on.
 
 use std::cell::RefCell;
@@ -28,12 +31,14 @@ use crate::fuse::pool::Pool;
 use crate::fuse::request::{Call, Header};
 use crate::fuse::wire::{Device, OUT_HEADER};
 
-/// Reads and writes above this go to the pool: they are part of a stream, several of which are better spread over the processors.
+/// Reads and writes above this go to the pool: they are part of a stream, several of which are
+/// better spread over the processors.
 const SMALL: u32 = 64 << 10;
 /// What takes longer than this was slow.
 const SLOW: Duration = Duration::from_millis(1);
-/// So many operations of the same kind go to the pool after a slow one. Few, since what was slow may merely not have had the processor;
-/// where the store is slow, those in the pool are slow as well and the count begins anew.
+/// So many operations of the same kind go to the pool after a slow one. Few, since what was slow
+/// may merely not have had the processor; where the store is slow, those in the pool are slow as
+/// well and the count begins anew.
 const WARY: u8 = 4;
 /// The same for flushes, from the beginning: most stores take milliseconds for one.
 const WARY_OF_FLUSHES: u8 = 16;
@@ -87,7 +92,9 @@ struct Done {
 impl Done {
     fn hand_over(&self, answered: Answered) {
         self.answered.lock().push(answered);
-        if let Err(error) = rustix::io::retry_on_intr(|| rustix::io::write(&self.wake, &1u64.to_ne_bytes())) {
+        if let Err(error) =
+            rustix::io::retry_on_intr(|| rustix::io::write(&self.wake, &1u64.to_ne_bytes()))
+        {
             tracing::error!(%error, "cannot wake the thread of a queue");
         }
     }
@@ -101,7 +108,8 @@ pub struct Queue {
     fresh: Vec<Slot>,
     /// Slots that are not lost.
     live: usize,
-    /// Slots whose requests wait in the patient pool: never so many that the requests that those wait for find none.
+    /// Slots whose requests wait in the patient pool: never so many that the requests that those
+    /// wait for find none.
     patient: usize,
     patient_max: usize,
     /// By slot: what to take back where its answer is not taken.
@@ -110,7 +118,8 @@ pub struct Queue {
     wary: [u8; KINDS],
 }
 
-/// Pins this thread to a processor; where that cannot be (it is not online, or not ours to use) requests of it are served elsewhere.
+/// Pins this thread to a processor; where that cannot be (it is not online, or not ours to use)
+/// requests of it are served elsewhere.
 fn pin(number: u16) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(number.into());
@@ -128,18 +137,33 @@ impl Queue {
         use rustix::event::{EventfdFlags, eventfd};
         pin(assignment.number);
         let wake = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let ring = Ring::new(assignment.number, assignment.entries, common.device.clone(), wake.try_clone()?)?;
+        let ring = Ring::new(
+            assignment.number,
+            assignment.entries,
+            common.device.clone(),
+            wake.try_clone()?,
+        )?;
         let fresh = memory::slots(assignment.entries, assignment.payload, assignment.online)?;
         let live = fresh.len();
         let undo = fresh.iter().map(|_| Undo::Nothing).collect();
         let done = Arc::new(Done { answered: Mutex::default(), wake });
-        let mut queue = Queue { common, ring, done, fresh, live, patient: 0, patient_max: live / 2, undo, wary: [0; KINDS] };
+        let mut queue = Queue {
+            common,
+            ring,
+            done,
+            fresh,
+            live,
+            patient: 0,
+            patient_max: live / 2,
+            undo,
+            wary: [0; KINDS],
+        };
         [opcode::FSYNC, opcode::FSYNCDIR].into_iter().for_each(|flush| queue.be_wary(flush));
         Ok(queue)
     }
 
-    /// Makes the queue known to the kernel, which has agreed to io_uring by then. When the queues of all processors are known, requests
-    /// come over them.
+    /// Makes the queue known to the kernel, which has agreed to io_uring by then. When the queues
+    /// of all processors are known, requests come over them.
     ///
     /// # Errors
     /// The kernel refuses; it then goes on with requests over the device.
@@ -206,14 +230,25 @@ impl Queue {
         let may_wait = matches!(operation, opcode::LSEEK | opcode::GETATTR) && size > 0;
         let patient = may_wait && self.patient < self.patient_max;
         if patient || !may_wait && self.goes_to_pool(operation, size) {
-            let (pool, patience) = if patient { (&self.common.patient, Patience::Some) } else { (&self.common.pool, Patience::None) };
+            let (pool, patience) = if patient {
+                (&self.common.patient, Patience::Some)
+            } else {
+                (&self.common.pool, Patience::None)
+            };
             self.patient += usize::from(patient);
-            // Not `common`, which has the pool: one of its own threads must not be the last to let go of it.
+            // Not `common`, which has the pool: one of its own threads must not be the last to let
+            // go of it.
             let (dispatcher, done) = (self.common.dispatcher.clone(), self.done.clone());
             pool.run(move || {
                 let begun = Instant::now();
                 let undo = answer(&dispatcher, &mut slot, patience);
-                done.hand_over(Answered { slot, undo, operation, patient, slow: begun.elapsed() > SLOW });
+                done.hand_over(Answered {
+                    slot,
+                    undo,
+                    operation,
+                    patient,
+                    slow: begun.elapsed() > SLOW,
+                });
             });
             return Ok(());
         }
@@ -227,7 +262,11 @@ impl Queue {
 
     fn be_wary(&mut self, operation: u32) {
         if let Some(wary) = self.wary.get_mut(operation as usize) {
-            *wary = if matches!(operation, opcode::FSYNC | opcode::FSYNCDIR) { WARY_OF_FLUSHES } else { WARY };
+            *wary = if matches!(operation, opcode::FSYNC | opcode::FSYNCDIR) {
+                WARY_OF_FLUSHES
+            } else {
+                WARY
+            };
         }
     }
 
@@ -254,9 +293,11 @@ impl Queue {
         self.ring.commit(slot)
     }
 
-    /// A command has failed: at the end of the mount all do, and slots are lost until there are no more.
+    /// A command has failed: at the end of the mount all do, and slots are lost until there are no
+    /// more.
     fn failed(&mut self, slot: Slot, error: &io::Error) -> io::Result<()> {
-        const THE_END: [i32; 4] = [libc::ENOTCONN, libc::ENODEV, libc::ECONNABORTED, libc::ECANCELED];
+        const THE_END: [i32; 4] =
+            [libc::ENOTCONN, libc::ENODEV, libc::ECONNABORTED, libc::ECANCELED];
         let undo = std::mem::replace(&mut self.undo[slot.index()], Undo::Nothing);
         let answered = undo != Undo::Nothing;
         self.common.dispatcher.undo(undo);
@@ -273,15 +314,17 @@ impl Queue {
     }
 }
 
-/// What a request is and how much it reads or writes, for deciding who does it; more than 0 also where the kernel may be asked for its
-/// pages before there is an answer.
+/// What a request is and how much it reads or writes, for deciding who does it; more than 0 also
+/// where the kernel may be asked for its pages before there is an answer.
 fn kind(slot: &mut Slot) -> (u32, u32) {
     let (headers, _) = slot.parts();
     let operation = Header::read(headers).map_or(0, |header| header.opcode);
     let size = match operation {
         opcode::READ => u32_at(&headers[URING_HEADER..], abi::read_in::size),
         opcode::WRITE => u32_at(&headers[URING_HEADER..], abi::write_in::size),
-        opcode::GETATTR => u32_at(&headers[URING_HEADER..], abi::getattr_in::getattr_flags) & abi::GETATTR_FH,
+        opcode::GETATTR => {
+            u32_at(&headers[URING_HEADER..], abi::getattr_in::getattr_flags) & abi::GETATTR_FH
+        }
         opcode::LSEEK => 1,
         _ => 0,
     };
@@ -331,9 +374,14 @@ fn answer(dispatcher: &Dispatcher, slot: &mut Slot, patience: Patience) -> Undo 
     answer.undo
 }
 
-/// Serves a queue from its preparation to the end of the mount. `ready` hears how each of both steps went; between them `go` says
-/// whether there is a second one.
-pub fn run(common: Arc<Common>, assignment: &Assignment, ready: &Sender<io::Result<()>>, go: &Receiver<bool>) -> io::Result<()> {
+/// Serves a queue from its preparation to the end of the mount. `ready` hears how each of both
+/// steps went; between them `go` says whether there is a second one.
+pub fn run(
+    common: Arc<Common>,
+    assignment: &Assignment,
+    ready: &Sender<io::Result<()>>,
+    go: &Receiver<bool>,
+) -> io::Result<()> {
     // That nobody listens any more means that the session did not come about.
     let mut queue = match Queue::prepare(common, assignment) {
         Ok(queue) => queue,

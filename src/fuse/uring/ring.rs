@@ -1,9 +1,11 @@
-//! One io_uring with the commands of FUSE: memory goes to the kernel, and comes back with a request in it.
+//! One io_uring with the commands of FUSE: memory goes to the kernel, and comes back with a request
+//! in it.
 //!
 //! Rules that hold here
-//! * A [`Slot`] whose memory the kernel has is in `lent` and nowhere else; it comes out when its command has completed.
-//! * The ring is used by the thread that made it alone. The kernel copies a request in the thread that submitted the command, so that
-//!   is the thread that is woken.
+//! * A [`Slot`] whose memory the kernel has is in `lent` and nowhere else; it comes out when its
+//!   command has completed.
+//! * The ring is used by the thread that made it alone. The kernel copies a request in the thread
+//!   that submitted the command, so that is the thread that is woken.
 
 use std::io;
 use std::mem;
@@ -15,7 +17,8 @@ use super::memory::{HEADERS, Slot};
 use crate::fuse::abi::{self, URING_HEADER, put, ring_in_out, u64_at};
 use crate::fuse::wire::Device;
 
-/// Where in the area of a command the number of the commit and that of the queue stand (`struct fuse_uring_cmd_req`).
+/// Where in the area of a command the number of the commit and that of the queue stand (`struct
+/// fuse_uring_cmd_req`).
 const COMMIT_ID: usize = 8;
 const QUEUE_ID: usize = 16;
 /// What the completion of the poll on `wake` is known by.
@@ -42,14 +45,20 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring for the queue with this number and so many entries. `wake` is an eventfd that another thread writes to.
+    /// A ring for the queue with this number and so many entries. `wake` is an eventfd that another
+    /// thread writes to.
     ///
     /// # Errors
     /// Those of io_uring_setup(2): `ENOSYS` or `EPERM` where the system has none or forbids it.
     pub fn new(queue: u16, entries: usize, device: Device, wake: OwnedFd) -> io::Result<Ring> {
-        let len = u32::try_from(entries + 1).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        let ring = IoUring::builder().setup_single_issuer().setup_coop_taskrun().build(len.next_power_of_two())?;
-        let mut ring = Ring { ring, queue, device, wake, lent: (0..entries).map(|_| None).collect() };
+        let len =
+            u32::try_from(entries + 1).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_coop_taskrun()
+            .build(len.next_power_of_two())?;
+        let mut ring =
+            Ring { ring, queue, device, wake, lent: (0..entries).map(|_| None).collect() };
         ring.listen()?;
         Ok(ring)
     }
@@ -72,12 +81,22 @@ impl Ring {
         self.command(abi::URING_COMMIT_AND_FETCH, id, None, slot)
     }
 
-    fn command(&mut self, operation: u32, commit_id: u64, iovecs: Option<u64>, slot: Slot) -> io::Result<()> {
+    fn command(
+        &mut self,
+        operation: u32,
+        commit_id: u64,
+        iovecs: Option<u64>,
+        slot: Slot,
+    ) -> io::Result<()> {
         let mut command = [0; 80];
         put(&mut command, COMMIT_ID, &commit_id.to_ne_bytes());
         put(&mut command, QUEUE_ID, &self.queue.to_ne_bytes());
         let fd = types::Fd(self.device.as_fd().as_raw_fd());
-        let mut entry = opcode::UringCmd80::new(fd, operation).cmd(command).addr(iovecs).build().user_data(slot.index() as u64);
+        let mut entry = opcode::UringCmd80::new(fd, operation)
+            .cmd(command)
+            .addr(iovecs)
+            .build()
+            .user_data(slot.index() as u64);
         if iovecs.is_some() {
             entry = with_len(entry, 2);
         }
@@ -87,14 +106,17 @@ impl Ring {
     }
 
     fn listen(&mut self) -> io::Result<()> {
-        let poll = opcode::PollAdd::new(types::Fd(self.wake.as_raw_fd()), libc::POLLIN as u32).build().user_data(WOKEN);
+        let poll = opcode::PollAdd::new(types::Fd(self.wake.as_raw_fd()), libc::POLLIN as u32)
+            .build()
+            .user_data(WOKEN);
         self.push(&poll.into())
     }
 
     fn push(&mut self, entry: &squeue::Entry128) -> io::Result<()> {
         loop {
-            // SAFETY: what the entry names stays valid until it completes: the descriptors are open as long as `self`, and the memory
-            // belongs to a slot in `lent`, which keeps it. `Drop` sees to it that it is kept even if `self` ends before.
+            // SAFETY: what the entry names stays valid until it completes: the descriptors are open
+            // as long as `self`, and the memory belongs to a slot in `lent`, which keeps it. `Drop`
+            // sees to it that it is kept even if `self` ends before.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
@@ -146,7 +168,9 @@ impl Ring {
             self.listen()?;
             return Ok(Some(Event::Woken));
         }
-        let slot = usize::try_from(completion.user_data()).ok().and_then(|index| self.lent.get_mut(index)?.take());
+        let slot = usize::try_from(completion.user_data())
+            .ok()
+            .and_then(|index| self.lent.get_mut(index)?.take());
         let Some(slot) = slot else {
             return Err(io::Error::other("io_uring completed a command that was never submitted"));
         };
@@ -159,8 +183,8 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // Where a command is under way still, the kernel may write to its memory until the ring is torn down, and nobody says when that
-        // is. So the memory stays.
+        // Where a command is under way still, the kernel may write to its memory until the ring is
+        // torn down, and nobody says when that is. So the memory stays.
         self.lent.drain(..).flatten().for_each(mem::forget);
     }
 }
@@ -169,8 +193,9 @@ impl Drop for Ring {
 fn with_len(entry: squeue::Entry128, len: u32) -> squeue::Entry128 {
     const LEN: usize = 24;
     const WHOLE: usize = 128;
-    // SAFETY: the type is `struct io_uring_sqe` of 128 bytes (the sizes are compared at compile time), in which any bytes are a value;
-    // `len` has been a u32 at byte 24 since the first version of io_uring.
+    // SAFETY: the type is `struct io_uring_sqe` of 128 bytes (the sizes are compared at compile
+    // time), in which any bytes are a value; `len` has been a u32 at byte 24 since the first
+    // version of io_uring.
     unsafe {
         let mut bytes = mem::transmute::<squeue::Entry128, [u8; WHOLE]>(entry);
         put(&mut bytes, LEN, &len.to_ne_bytes());

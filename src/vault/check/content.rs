@@ -1,8 +1,8 @@
 //! The contents of files: authenticated in parallel, what is wrong found to the segment.
 //!
 //! Rules that hold here
-//! * A file is read in large pieces, several at a time; only a piece in which something is wrong is read again, chunk by chunk and segment
-//!   by segment.
+//! * A file is read in large pieces, several at a time; only a piece in which something is wrong is
+//!   read again, chunk by chunk and segment by segment.
 //! * Holes are authenticated by their absence from the tree and never read.
 
 use std::ops::Range;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use crate::backing::Seek;
 use crate::format::layout::{FANOUT, Layout, SEGMENT};
+use crate::store::Seek;
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::OpenFile;
@@ -66,7 +66,8 @@ pub(crate) fn verify(core: &Core, jobs: &mut [Job], verified: &mut dyn FnMut(u64
         }
         let mut at = 0;
         while at < jobs[i].size {
-            // A hole is passed over where the tree says so; where the tree is damaged, the reader finds out.
+            // A hole is passed over where the tree says so; where the tree is damaged, the reader
+            // finds out.
             let open = &jobs[i].open;
             match open.state.read().seek(&*open.file, &core.tools(), at, Seek::Data) {
                 Ok(data) => at = data.max(at),
@@ -91,9 +92,15 @@ pub(crate) fn verify(core: &Core, jobs: &mut [Job], verified: &mut dyn FnMut(u64
     }
 }
 
-fn run(core: &Core, jobs: &mut [Job], batch: &mut Vec<(usize, Range<u64>)>, verified: &mut dyn FnMut(u64)) {
+fn run(
+    core: &Core,
+    jobs: &mut [Job],
+    batch: &mut Vec<(usize, Range<u64>)>,
+    verified: &mut dyn FnMut(u64),
+) {
     let shared: &[Job] = jobs;
-    let longest = batch.iter().map(|(_, range)| (range.end - range.start) as usize).max().unwrap_or(0);
+    let longest =
+        batch.iter().map(|(_, range)| (range.end - range.start) as usize).max().unwrap_or(0);
     let buffer = || zeroize::Zeroizing::new(vec![0; longest]);
     let one = |buf: &mut zeroize::Zeroizing<Vec<u8>>, (i, range): (usize, Range<u64>)| {
         let (bytes, damage) = piece(core, &shared[i].open, range, buf);
@@ -154,7 +161,8 @@ fn narrow(core: &Core, open: &OpenFile, range: Range<u64>, buf: &mut [u8]) -> Ve
     bad
 }
 
-/// The chunks around `k` that cannot be read because their table, or an index block above them, cannot be authenticated.
+/// The chunks around `k` that cannot be read because their table, or an index block above them,
+/// cannot be authenticated.
 fn lost_chunks(core: &Core, open: &OpenFile, k: u64) -> Option<Range<u64>> {
     let state = open.state.read();
     let tools = core.tools();
@@ -184,7 +192,8 @@ fn merge(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     merged
 }
 
-/// Whether the store has bytes of the file that are no part of it; gives the length that it should have.
+/// Whether the store has bytes of the file that are no part of it; gives the length that it should
+/// have.
 pub(crate) fn surplus(core: &Core, open: &OpenFile) -> Inner<Option<u64>> {
     let state = open.state.read();
     let expected = core.keys.layout.cipher_len(state.size);

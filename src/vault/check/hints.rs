@@ -1,15 +1,16 @@
 //! Which directory is this? Answers for one whose record is lost or does not fit.
 //!
 //! Rules that hold here
-//! * Candidates come from what is sealed: the hints in headers of files, the places in records of sub-directories, the id that follows
-//!   from the place. A candidate counts only by names of the directory that decode under it, each of which proves it (8 zero bytes).
+//! * Candidates come from what is sealed: the hints in headers of files, the places in records of
+//!   sub-directories, the id that follows from the place. A candidate counts only by names of the
+//!   directory that decode under it, each of which proves it (8 zero bytes).
 //! * Advice only: what follows from it is decided by whoever repairs.
 
-use crate::backing::{Access, Dir, DirEntry, Kind};
 use crate::format::header::{Header, Hint};
 use crate::format::layout::SMALL_MAX;
 use crate::format::name::{DIRECTORY_RECORD, is_control};
 use crate::format::record::{DirectoryRecord, RecordKind};
+use crate::store::{Access, Dir, DirEntry, Kind};
 use crate::vault::control::{entries, read_control};
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
@@ -22,7 +23,7 @@ use crate::vault::names::Said;
 const ASKED_MAX: usize = 256;
 
 /// The authenticated header of a file of the store, in a signed share by a signature that counts.
-pub(crate) fn header_of(core: &Core, file: &dyn crate::backing::File) -> Inner<Header> {
+pub(crate) fn header_of(core: &Core, file: &dyn crate::store::File) -> Inner<Header> {
     let layout = core.keys.layout;
     let mut bytes = vec![0; layout.header() + SMALL_MAX as usize];
     let read = file.read_at(&mut bytes, 0)?;
@@ -41,7 +42,11 @@ pub(crate) fn hint_of(core: &Core, dir: &dyn Dir, stored: &[u8]) -> Inner<Hint> 
 /// The record of a directory, wherever it says that the directory stands.
 pub(crate) fn record_of(core: &Core, dir: &dyn Dir) -> Inner<Option<DirectoryRecord>> {
     let Some(bytes) = read_control(dir, DIRECTORY_RECORD, 4096)? else { return Ok(None) };
-    Ok(Some(DirectoryRecord::decode(&core.keys.open_record(RecordKind::Directory, b"", &bytes)?)?))
+    Ok(Some(DirectoryRecord::decode(&core.keys.open_record(
+        RecordKind::Directory,
+        b"",
+        &bytes,
+    )?)?))
 }
 
 /// The entries of a directory that are no control files, as far as the store gives them.
@@ -55,13 +60,24 @@ fn proves(folder: &Folder, entry: &DirEntry) -> bool {
 }
 
 /// Whether any entry of a directory, which begins with `first`, is a name under the id `id`.
-pub(crate) fn has_names_under(core: &Core, dir: &std::sync::Arc<dyn Dir>, id: &DirectoryId, first: &[DirEntry]) -> bool {
+pub(crate) fn has_names_under(
+    core: &Core,
+    dir: &std::sync::Arc<dyn Dir>,
+    id: &DirectoryId,
+    first: &[DirEntry],
+) -> bool {
     let folder = core.folder_at(dir.clone(), *id);
-    first.iter().any(|e| !is_control(&e.name) && proves(&folder, e)) || named(&**dir).any(|e| proves(&folder, &e))
+    first.iter().any(|e| !is_control(&e.name) && proves(&folder, e))
+        || named(&**dir).any(|e| proves(&folder, &e))
 }
 
-/// The id under which most of the entries are names, if there is any; `derived` is that of the place.
-pub(crate) fn find(core: &Core, dir: &std::sync::Arc<dyn Dir>, derived: Option<DirectoryId>) -> Option<DirectoryId> {
+/// The id under which most of the entries are names, if there is any; `derived` is that of the
+/// place.
+pub(crate) fn find(
+    core: &Core,
+    dir: &std::sync::Arc<dyn Dir>,
+    derived: Option<DirectoryId>,
+) -> Option<DirectoryId> {
     let mut candidates: Vec<DirectoryId> = derived.into_iter().collect();
     let mut add = |id: DirectoryId| {
         if !candidates.contains(&id) {
@@ -80,7 +96,10 @@ pub(crate) fn find(core: &Core, dir: &std::sync::Arc<dyn Dir>, derived: Option<D
                 }
             }
             Some(Kind::Dir) => {
-                let record = dir.open_dir(&entry.name).map_err(Fault::from).and_then(|inside| record_of(core, &*inside));
+                let record = dir
+                    .open_dir(&entry.name)
+                    .map_err(Fault::from)
+                    .and_then(|inside| record_of(core, &*inside));
                 if let Ok(Some(record)) = record {
                     add(record.place.parent);
                     add(record.previous.parent);

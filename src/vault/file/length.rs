@@ -1,7 +1,8 @@
 //! Lengths and holes of an open file: growing, cutting, throwing away, punching.
 //!
 //! Rules that hold here
-//! * Only a commit makes places free to which the committed header refers; that it will is noted here, for it begins with a checkpoint then.
+//! * Only a commit makes places free to which the committed header refers; that it will is noted
+//!   here, for it begins with a checkpoint then.
 //! * What was cut can be taken back as long as the store has taken nothing of it in.
 
 use std::collections::BTreeMap;
@@ -9,9 +10,9 @@ use std::collections::BTreeMap;
 use zeroize::Zeroizing;
 
 use super::{DirtyChunk, FileState, Longer, Tools, resize_zeroizing};
-use crate::backing::File;
 use crate::format::layout::{DATA_START, Layout, SEGMENT, SIZE_MAX, SMALL_MAX};
 use crate::format::table::{HOLE, Segment};
+use crate::store::File;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::tree::Root;
 
@@ -32,11 +33,13 @@ impl FileState {
         Ok(())
     }
 
-    /// Shortens the file in memory. The caller commits at once: only a commit makes the bytes beyond the end free. Where the store refuses
-    /// that, he takes it back with [`FileState::restore`].
+    /// Shortens the file in memory. The caller commits at once: only a commit makes the bytes
+    /// beyond the end free. Where the store refuses that, he takes it back with
+    /// [`FileState::restore`].
     pub fn shorten(&mut self, file: &dyn File, tools: &Tools, size: u64) -> Inner<Longer> {
         debug_assert!(size < self.size);
-        // Now, because the commit must not: it would write to places of which what was cut is to be restored.
+        // Now, because the commit must not: it would write to places of which what was cut is to be
+        // restored.
         self.renew_dirty(file, tools)?;
         let mut longer = Longer {
             size: self.size,
@@ -63,9 +66,20 @@ impl FileState {
             let len = ((size - 1) % SEGMENT as u64 + 1) as usize;
             self.make_dirty(file, tools, last)?;
             let chunk = &self.dirty[&last];
-            let (table, live, pending, epoch) = (chunk.table.clone(), chunk.live.clone(), chunk.pending.clone(), chunk.epoch);
-            let sealed_under = tools.keys.numbered(table.epoch).find(|e| e.commitment == epoch).expect("an epoch stays known");
-            let mut before = DirtyChunk { key: self.key_of(tools, sealed_under, &table.salt), table, epoch, live, pending };
+            let (table, live, pending, epoch) =
+                (chunk.table.clone(), chunk.live.clone(), chunk.pending.clone(), chunk.epoch);
+            let sealed_under = tools
+                .keys
+                .numbered(table.epoch)
+                .find(|e| e.commitment == epoch)
+                .expect("an epoch stays known");
+            let mut before = DirtyChunk {
+                key: self.key_of(tools, sealed_under, &table.salt),
+                table,
+                epoch,
+                live,
+                pending,
+            };
             let mut tail = None;
             if before.table.segments[s].len as usize > len {
                 let mut plain = Zeroizing::new([0; SEGMENT]);
@@ -102,7 +116,8 @@ impl FileState {
         self.small = longer.small;
         self.dirty.extend(longer.dirty);
         (self.pending_bytes, self.riding_bytes) = (longer.pending_bytes, longer.riding_bytes);
-        (self.freed, self.changed, self.rewritten) = (longer.freed, longer.changed, longer.rewritten);
+        (self.freed, self.changed, self.rewritten) =
+            (longer.freed, longer.changed, longer.rewritten);
         (self.mtime, self.dirty_since) = (longer.mtime, longer.dirty_since);
         if let Some((k, s, plain)) = longer.tail
             && !self.durable
@@ -110,13 +125,22 @@ impl FileState {
         {
             // A file that is written straight may have the shorter segment at its place by now.
             let len = chunk.table.segments[s].len as usize;
-            self.seal_into(file, tools, k, &mut chunk, s, Zeroizing::new(plain[..len].to_vec()), true);
+            self.seal_into(
+                file,
+                tools,
+                k,
+                &mut chunk,
+                s,
+                Zeroizing::new(plain[..len].to_vec()),
+                true,
+            );
             self.dirty.insert(k, chunk);
             self.mark();
         }
     }
 
-    /// Throws the contents away, committed ones too, under a new number for the blocks. The caller commits at once.
+    /// Throws the contents away, committed ones too, under a new number for the blocks. The caller
+    /// commits at once.
     pub fn discard(&mut self, serial: u64) {
         self.take_dirty_from(0);
         self.serial = serial;
@@ -142,13 +166,15 @@ impl FileState {
 
     pub fn take_dirty_from(&mut self, k: u64) -> BTreeMap<u64, DirtyChunk> {
         let taken = self.dirty.split_off(&k);
-        let pending: usize = taken.values().flat_map(|chunk| chunk.pending.values()).map(|b| b.len()).sum();
+        let pending: usize =
+            taken.values().flat_map(|chunk| chunk.pending.values()).map(|b| b.len()).sum();
         self.pending_bytes -= pending.min(self.pending_bytes);
         taken
     }
 
-    /// Makes a hole of the bytes `offset..end` (`end` at most the size): whole segments leave the store, the rest becomes zeros. Stops
-    /// where a commit is due; gives the offset up to which it is done.
+    /// Makes a hole of the bytes `offset..end` (`end` at most the size): whole segments leave the
+    /// store, the rest becomes zeros. Stops where a commit is due; gives the offset up to which it
+    /// is done.
     pub fn punch(&mut self, file: &dyn File, tools: &Tools, offset: u64, end: u64) -> Inner<u64> {
         let until_told = end;
         let end = end.min(self.size);
@@ -161,8 +187,12 @@ impl FileState {
             return Ok(until_told);
         }
         const S: u64 = SEGMENT as u64;
-        // Behind the end of the file the last segment has nothing, so a range that reaches the end covers it whole.
-        let (whole_from, whole_to) = (offset.next_multiple_of(S), if end == self.size { end.next_multiple_of(S) } else { end / S * S });
+        // Behind the end of the file the last segment has nothing, so a range that reaches the end
+        // covers it whole.
+        let (whole_from, whole_to) = (
+            offset.next_multiple_of(S),
+            if end == self.size { end.next_multiple_of(S) } else { end / S * S },
+        );
         if whole_from >= whole_to {
             self.write(file, tools, offset, &vec![0; (end - offset) as usize])?;
             return Ok(until_told);
@@ -185,7 +215,8 @@ impl FileState {
             let until = ((k + 1) * chunk_size).min(whole_to);
             self.make_dirty(file, tools, k)?;
             let mut chunk = self.dirty.remove(&k).expect("made dirty above");
-            let segments = ((at % chunk_size) / S) as usize..((until - k * chunk_size).div_ceil(S)) as usize;
+            let segments =
+                ((at % chunk_size) / S) as usize..((until - k * chunk_size).div_ceil(S)) as usize;
             self.punch.push((k, segments.clone()));
             for s in segments {
                 self.clear_segment(&mut chunk, s);
@@ -205,10 +236,12 @@ impl FileState {
         self.punch.iter().map(|(_, segments)| (segments.len() * SEGMENT) as u64).sum()
     }
 
-    /// Ciphertext ranges that the next commit turns into holes: what was punched and not written since, perhaps while an earlier commit
-    /// found no space.
+    /// Ciphertext ranges that the next commit turns into holes: what was punched and not written
+    /// since, perhaps while an earlier commit found no space.
     pub fn holes(&self, layout: &Layout) -> Vec<(u64, u64)> {
-        let is_hole = |k: u64, s: usize| self.dirty.get(&k).is_some_and(|chunk| chunk.table.segments[s].len == 0);
+        let is_hole = |k: u64, s: usize| {
+            self.dirty.get(&k).is_some_and(|chunk| chunk.table.segments[s].len == 0)
+        };
         let mut holes: Vec<(u64, u64)> = Vec::new();
         for (k, segments) in &self.punch {
             for s in segments.clone().filter(|s| is_hole(*k, *s)) {

@@ -1,9 +1,11 @@
-//! Reading an open file: chunks by the tree that authenticates them, segments by their tags, and what waits for a commit first.
+//! Reading an open file: chunks by the tree that authenticates them, segments by their tags, and
+//! what waits for a commit first.
 //!
 //! Rules that hold here
-//! * In a signed share a segment's ciphertext is compared with its hash before anything else, so that what is sealed anew around a partial
-//!   write was vouched for by whoever signed the file.
-//! * A segment that waits for the commit is read from memory: its place still has what the last durable header refers to.
+//! * In a signed share a segment's ciphertext is compared with its hash before anything else, so
+//!   that what is sealed anew around a partial write was vouched for by whoever signed the file.
+//! * A segment that waits for the commit is read from memory: its place still has what the last
+//!   durable header refers to.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +13,20 @@ use bytes::Bytes;
 use zeroize::Zeroizing;
 
 use super::{FileState, Tools};
-use crate::backing::{File, Seek};
 use crate::crypto::SegmentKey;
 use crate::format::layout::SEGMENT;
 use crate::format::table::{Table, segment_aad, segment_hash};
+use crate::store::{File, Seek};
 use crate::vault::error::{Fault, Inner};
 
 impl FileState {
     /// Whether the table of chunk `k` can be read; its segments are not looked at.
     pub fn is_chunk_readable(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<()> {
-        if self.small.is_some() || self.dirty.contains_key(&k) { Ok(()) } else { self.committed_chunk(file, tools, k).map(drop) }
+        if self.small.is_some() || self.dirty.contains_key(&k) {
+            Ok(())
+        } else {
+            self.committed_chunk(file, tools, k).map(drop)
+        }
     }
 
     /// The first chunk behind `k`, a chunk of holes, that may hold something.
@@ -31,7 +37,13 @@ impl FileState {
     }
 
     /// Reads plain bytes; see [`super::OpenFile::read`].
-    pub fn read(&self, file: &dyn File, tools: &Tools, offset: u64, buf: &mut [u8]) -> Inner<usize> {
+    pub fn read(
+        &self,
+        file: &dyn File,
+        tools: &Tools,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Inner<usize> {
         self.check_known()?;
         if offset >= self.size {
             return Ok(0);
@@ -55,12 +67,30 @@ impl FileState {
         Ok(len)
     }
 
-    pub(super) fn read_chunk(&self, file: &dyn File, tools: &Tools, k: u64, within: usize, buf: &mut [u8]) -> Inner<()> {
+    pub(super) fn read_chunk(
+        &self,
+        file: &dyn File,
+        tools: &Tools,
+        k: u64,
+        within: usize,
+        buf: &mut [u8],
+    ) -> Inner<()> {
         if let Some(dirty) = self.dirty.get(&k) {
-            return self.open_segments(file, tools, k, &dirty.table, &dirty.key, Some(&dirty.pending), within, buf);
+            return self.open_segments(
+                file,
+                tools,
+                k,
+                &dirty.table,
+                &dirty.key,
+                Some(&dirty.pending),
+                within,
+                buf,
+            );
         }
         match self.committed_chunk(file, tools, k)? {
-            Some(chunk) => self.open_segments(file, tools, k, &chunk.table, &chunk.key, None, within, buf),
+            Some(chunk) => {
+                self.open_segments(file, tools, k, &chunk.table, &chunk.key, None, within, buf)
+            }
             None => {
                 buf.fill(0);
                 Ok(())
@@ -68,7 +98,8 @@ impl FileState {
         }
     }
 
-    /// Opens the segments of a chunk that cover `buf.len()` bytes from byte `within`, runs of segments with one read each.
+    /// Opens the segments of a chunk that cover `buf.len()` bytes from byte `within`, runs of
+    /// segments with one read each.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn open_segments(
         &self,
@@ -88,16 +119,20 @@ impl FileState {
             let whole = s * SEGMENT >= within && (s + 1) * SEGMENT <= end;
             let waits = pending.and_then(|p| p.get(&s)).map(|b| &**b);
             if !whole || waits.is_some() || table.segments[s].len as usize != SEGMENT {
-                // Part of a segment, or one that is not at its place or not full: through a buffer of its own.
+                // Part of a segment, or one that is not at its place or not full: through a buffer
+                // of its own.
                 let mut plain = Zeroizing::new([0; SEGMENT]);
                 self.open_one(file, tools, k, s, table, key, waits, &mut plain)?;
                 let (from, to) = (within.max(s * SEGMENT), end.min((s + 1) * SEGMENT));
-                buf[from - within..to - within].copy_from_slice(&plain[from - s * SEGMENT..to - s * SEGMENT]);
+                buf[from - within..to - within]
+                    .copy_from_slice(&plain[from - s * SEGMENT..to - s * SEGMENT]);
                 s += 1;
                 continue;
             }
             let in_run = |t: usize| {
-                (t + 1) * SEGMENT <= end && table.segments[t].len as usize == SEGMENT && pending.is_none_or(|p| !p.contains_key(&t))
+                (t + 1) * SEGMENT <= end
+                    && table.segments[t].len as usize == SEGMENT
+                    && pending.is_none_or(|p| !p.contains_key(&t))
             };
             let mut run = s + 1;
             while run < table.segments.len() && in_run(run) {
@@ -115,15 +150,32 @@ impl FileState {
         Ok(())
     }
 
-    pub(super) fn open_in_place(&self, tools: &Tools, k: u64, s: usize, table: &Table, key: &SegmentKey, sealed: &mut [u8]) -> Inner<()> {
+    pub(super) fn open_in_place(
+        &self,
+        tools: &Tools,
+        k: u64,
+        s: usize,
+        table: &Table,
+        key: &SegmentKey,
+        sealed: &mut [u8],
+    ) -> Inner<()> {
         let segment = &table.segments[s];
         if let Some(hash) = table.hashes.get(s)
             && segment_hash(sealed) != *hash
         {
             return Err(Fault::Corrupt("has a segment that is not the one that was signed"));
         }
-        let aad = segment_aad(&tools.keys.share, &self.file_id, k, s as u32, segment.len, table.epoch, tools.keys.suite);
-        key.open(&segment.nonce, &aad, sealed, &segment.tag).map_err(|_| Fault::Corrupt("has a segment that cannot be authenticated"))
+        let aad = segment_aad(
+            &tools.keys.share,
+            &self.file_id,
+            k,
+            s as u32,
+            segment.len,
+            table.epoch,
+            tools.keys.suite,
+        );
+        key.open(&segment.nonce, &aad, sealed, &segment.tag)
+            .map_err(|_| Fault::Corrupt("has a segment that cannot be authenticated"))
     }
 
     /// Opens one segment into `plain`, zeros behind its sealed length.

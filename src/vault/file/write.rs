@@ -1,20 +1,23 @@
-//! Writing to an open file: chunks that change, the segments sealed for them, and where these go until the commit.
+//! Writing to an open file: chunks that change, the segments sealed for them, and where these go
+//! until the commit.
 //!
 //! Rules that hold here
-//! * Nothing that the last committed header refers to is overwritten here: such segments wait in memory, sealed, for the commit. Fresh
-//!   places (holes, bytes beyond the end, files that were never committed) are written at once. That a file is not durable yet makes no
-//!   difference: a store that is full is no crash.
-//! * A table entry changes only after its bytes are where they belong or in memory, so that no failed write makes anything unreadable:
-//!   what the store refuses waits for the commit, and the writer is told.
+//! * Nothing that the last committed header refers to is overwritten here: such segments wait in
+//!   memory, sealed, for the commit. Fresh places (holes, bytes beyond the end, files that were
+//!   never committed) are written at once. That a file is not durable yet makes no difference: a
+//!   store that is full is no crash.
+//! * A table entry changes only after its bytes are where they belong or in memory, so that no
+//!   failed write makes anything unreadable: what the store refuses waits for the commit, and the
+//!   writer is told.
 
 use std::collections::BTreeMap;
 
 use zeroize::Zeroizing;
 
 use super::{ChunkLook, DirtyChunk, FileState, RIDE_MAX, Tools, resize_zeroizing};
-use crate::backing::File;
 use crate::format::layout::{SEGMENT, SIZE_MAX, SMALL_MAX};
 use crate::format::table::{SEALS_MAX, Table};
+use crate::store::File;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::seal::{Ready, Sealed, seal};
 use crate::vault::tree::Chunk;
@@ -35,8 +38,8 @@ impl FileState {
         }
     }
 
-    /// Takes chunk `k` into the dirty ones, ready for new segments under its present salt, or sealed anew where the salt is worn out or
-    /// of an older epoch.
+    /// Takes chunk `k` into the dirty ones, ready for new segments under its present salt, or
+    /// sealed anew where the salt is worn out or of an older epoch.
     pub(super) fn make_dirty(&mut self, file: &dyn File, tools: &Tools, k: u64) -> Inner<()> {
         let current = tools.keys.current();
         if let Some(dirty) = self.dirty.get(&k)
@@ -48,7 +51,11 @@ impl FileState {
         if !self.dirty.contains_key(&k) {
             let committed = self.committed_chunk(file, tools, k)?;
             let live = self.live_segments(tools, committed.as_deref());
-            let fits = |t: &Table| t.epoch == current.number && t.seals < SEALS_MAX && tools.keys.numbered(t.epoch).count() == 1;
+            let fits = |t: &Table| {
+                t.epoch == current.number
+                    && t.seals < SEALS_MAX
+                    && tools.keys.numbered(t.epoch).count() == 1
+            };
             match committed {
                 None => {
                     let chunk = self.empty_chunk(tools, live);
@@ -58,7 +65,16 @@ impl FileState {
                 Some(chunk) if fits(&chunk.table) => {
                     let key = self.key_of(tools, current, &chunk.table.salt);
                     let table = chunk.table.clone();
-                    self.dirty.insert(k, DirtyChunk { table, key, epoch: current.commitment, live, pending: BTreeMap::new() });
+                    self.dirty.insert(
+                        k,
+                        DirtyChunk {
+                            table,
+                            key,
+                            epoch: current.commitment,
+                            live,
+                            pending: BTreeMap::new(),
+                        },
+                    );
                     return Ok(());
                 }
                 Some(_) => {}
@@ -69,7 +85,9 @@ impl FileState {
         self.read_chunk(file, tools, k, 0, &mut plain)?;
         let lens: Vec<u16> = match self.dirty.get(&k) {
             Some(dirty) => dirty.table.segments.iter().map(|s| s.len).collect(),
-            None => self.committed_chunk(file, tools, k)?.map_or(Vec::new(), |c| c.table.segments.iter().map(|s| s.len).collect()),
+            None => self
+                .committed_chunk(file, tools, k)?
+                .map_or(Vec::new(), |c| c.table.segments.iter().map(|s| s.len).collect()),
         };
         let live = match self.dirty.get(&k) {
             Some(dirty) => dirty.live.clone(),
@@ -89,8 +107,9 @@ impl FileState {
     /// Seals anew what waits under an epoch that has ended since: nothing new is written under it.
     pub fn renew_dirty(&mut self, file: &dyn File, tools: &Tools) -> Inner<()> {
         let current = tools.keys.current();
-        let ended =
-            |(k, chunk): (&u64, &DirtyChunk)| ((chunk.table.epoch, chunk.epoch) != (current.number, current.commitment)).then_some(*k);
+        let ended = |(k, chunk): (&u64, &DirtyChunk)| {
+            ((chunk.table.epoch, chunk.epoch) != (current.number, current.commitment)).then_some(*k)
+        };
         for k in self.dirty.iter().filter_map(ended).collect::<Vec<u64>>() {
             self.make_dirty(file, tools, k)?;
         }
@@ -105,7 +124,10 @@ impl FileState {
             ChunkLook { next: k + 1, bytes, older }
         };
         if let Some(dirty) = self.dirty.get(&k) {
-            return Ok(of(&dirty.table, (dirty.table.epoch, dirty.epoch) != (current.number, current.commitment)));
+            return Ok(of(
+                &dirty.table,
+                (dirty.table.epoch, dirty.epoch) != (current.number, current.commitment),
+            ));
         }
         Ok(match self.committed_chunk(file, tools, k)? {
             Some(chunk) => {
@@ -116,7 +138,8 @@ impl FileState {
         })
     }
 
-    /// Takes chunk `k` into the dirty ones, sealed anew, where it is of another epoch than the current one; tells what it was.
+    /// Takes chunk `k` into the dirty ones, sealed anew, where it is of another epoch than the
+    /// current one; tells what it was.
     pub fn renew(&mut self, file: &dyn File, tools: &Tools, k: u64) -> Inner<ChunkLook> {
         let look = self.look_at(file, tools, k)?;
         if look.older {
@@ -127,12 +150,13 @@ impl FileState {
 
     pub(super) fn replace_dirty(&mut self, k: u64, chunk: DirtyChunk) {
         if let Some(old) = self.dirty.insert(k, chunk) {
-            self.pending_bytes -= old.pending.values().map(|b| b.len()).sum::<usize>().min(self.pending_bytes);
+            self.pending_bytes -=
+                old.pending.values().map(|b| b.len()).sum::<usize>().min(self.pending_bytes);
         }
     }
 
-    /// Seals `plain` (whole segments, the last one may be short) from segment `first` on, and puts the sealed segments where they belong;
-    /// see [`FileState::place`].
+    /// Seals `plain` (whole segments, the last one may be short) from segment `first` on, and puts
+    /// the sealed segments where they belong; see [`FileState::place`].
     #[allow(clippy::too_many_arguments)]
     pub(super) fn seal_into(
         &mut self,
@@ -148,9 +172,10 @@ impl FileState {
         self.place(file, tools, k, chunk, first, sealed, hold)
     }
 
-    /// Puts sealed segments, of which the first is `first`, where they belong: into the store where their place is fresh, into the chunk's
-    /// pending ones where it is live, or all of them with `hold`. What the store refuses waits with the pending ones, for its place may
-    /// hold half of the new bytes; the answer is why.
+    /// Puts sealed segments, of which the first is `first`, where they belong: into the store where
+    /// their place is fresh, into the chunk's pending ones where it is live, or all of them with
+    /// `hold`. What the store refuses waits with the pending ones, for its place may hold half of
+    /// the new bytes; the answer is why.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn place(
         &mut self,
@@ -167,7 +192,8 @@ impl FileState {
         let count = entries.len();
         chunk.table.seals = chunk.table.seals.saturating_add(count as u32);
         let guarded_end = self.committed.as_ref().map_or(0, |c| c.end);
-        let rides = self.durable && (self.waits || tools.others_wait || self.riding_bytes + bytes.len() <= RIDE_MAX);
+        let rides = self.durable
+            && (self.waits || tools.others_wait || self.riding_bytes + bytes.len() <= RIDE_MAX);
         let live = std::mem::take(&mut chunk.live);
         let waits = |s: usize| live[s] || layout.segment_offset(k, s) < guarded_end;
         let mut refused = None;
@@ -237,9 +263,19 @@ impl FileState {
     }
 
     /// Writes `data` at `offset`, of which the chunks in `ready` were sealed before.
-    pub fn write_ready(&mut self, file: &dyn File, tools: &Tools, offset: u64, data: &[u8], mut ready: Ready) -> Inner<()> {
+    pub fn write_ready(
+        &mut self,
+        file: &dyn File,
+        tools: &Tools,
+        offset: u64,
+        data: &[u8],
+        mut ready: Ready,
+    ) -> Inner<()> {
         self.check_latched()?;
-        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= SIZE_MAX).ok_or(Fault::Os(libc::EFBIG))?;
+        let end = offset
+            .checked_add(data.len() as u64)
+            .filter(|end| *end <= SIZE_MAX)
+            .ok_or(Fault::Os(libc::EFBIG))?;
         if data.is_empty() {
             return Ok(());
         }
@@ -263,7 +299,14 @@ impl FileState {
             let at = offset + done as u64;
             let within = (at % chunk_size) as usize;
             let part = (chunk_size as usize - within).min(data.len() - done);
-            match self.write_chunk(file, tools, at / chunk_size, within, &data[done..done + part], &mut ready) {
+            match self.write_chunk(
+                file,
+                tools,
+                at / chunk_size,
+                within,
+                &data[done..done + part],
+                &mut ready,
+            ) {
                 Ok(refused) => {
                     done += part;
                     self.size = self.size.max(at + part as u64);
@@ -276,19 +319,22 @@ impl FileState {
             }
         }
         if result.is_err() && self.size <= SMALL_MAX {
-            // What was written does not make the file large: without its small form no header could tell its size.
+            // What was written does not make the file large: without its small form no header could
+            // tell its size.
             self.take_dirty_from(0);
             (self.small, self.size) = (small, size);
             return result;
         }
-        // What was written before a failure counts: the program may be told of a short write, never of lost bytes.
+        // What was written before a failure counts: the program may be told of a short write, never
+        // of lost bytes.
         if done > 0 {
             self.touch();
         }
         result
     }
 
-    /// Writes within one chunk. `Ok` with a fault: the bytes are in memory, but the store has refused them.
+    /// Writes within one chunk. `Ok` with a fault: the bytes are in memory, but the store has
+    /// refused them.
     pub(super) fn write_chunk(
         &mut self,
         file: &dyn File,
@@ -300,7 +346,8 @@ impl FileState {
     ) -> Inner<Option<Fault>> {
         let chunk_start = k * tools.keys.layout.chunk();
         let end = within + data.len();
-        let covers_all = within == 0 && chunk_start + end as u64 >= self.size.min(chunk_start + tools.keys.layout.chunk());
+        let covers_all = within == 0
+            && chunk_start + end as u64 >= self.size.min(chunk_start + tools.keys.layout.chunk());
         if covers_all {
             // Every byte of the chunk is new: a new salt, and no need to read what was there.
             let live = match self.dirty.get(&k) {
@@ -312,7 +359,8 @@ impl FileState {
                 None => {
                     let chunk = self.empty_chunk(tools, live);
                     let plain = Zeroizing::new(data.to_vec());
-                    let sealed = seal(tools, &self.file_id, k, chunk.table.epoch, &chunk.key, 0, plain);
+                    let sealed =
+                        seal(tools, &self.file_id, k, chunk.table.epoch, &chunk.key, 0, plain);
                     (chunk, sealed)
                 }
             };
@@ -328,10 +376,21 @@ impl FileState {
         let mut plain = Zeroizing::new(vec![0; (last - first) * SEGMENT + tail]);
         let starts_inside = !within.is_multiple_of(SEGMENT);
         let ends_inside = end - last * SEGMENT < old_tail;
-        for (s, wanted) in [(first, starts_inside), (last, ends_inside && (first != last || !starts_inside))] {
+        for (s, wanted) in
+            [(first, starts_inside), (last, ends_inside && (first != last || !starts_inside))]
+        {
             if wanted {
                 let mut old = Zeroizing::new([0; SEGMENT]);
-                self.open_one(file, tools, k, s, &dirty.table, &dirty.key, dirty.pending.get(&s).map(|b| &**b), &mut old)?;
+                self.open_one(
+                    file,
+                    tools,
+                    k,
+                    s,
+                    &dirty.table,
+                    &dirty.key,
+                    dirty.pending.get(&s).map(|b| &**b),
+                    &mut old,
+                )?;
                 let at = (s - first) * SEGMENT;
                 let len = (plain.len() - at).min(SEGMENT);
                 plain[at..at + len].copy_from_slice(&old[..len]);

@@ -1,8 +1,11 @@
-//! The checkpoint: files with records are flushed, what is broken is written again or carried on, and the journal is empty after it.
+//! The checkpoint: files with records are flushed, what is broken is written again or carried on,
+//! and the journal is empty after it.
 //!
 //! Rules that hold here
-//! * Nothing is freed before every file with a record was flushed, and no journal goes before what it has acknowledged is elsewhere.
-//! * A checkpoint wipes the first record, so that what a replay finds was not at its place for certain.
+//! * Nothing is freed before every file with a record was flushed, and no journal goes before what
+//!   it has acknowledged is elsewhere.
+//! * A checkpoint wipes the first record, so that what a replay finds was not at its place for
+//!   certain.
 
 use std::time::Duration;
 
@@ -11,12 +14,13 @@ use parking_lot::MutexGuard;
 use super::redo::Outcome;
 use super::replay::REFUSED;
 use super::{Inode, Journal, Old, PREFIX, Running, State};
-use crate::backing::RenameMode;
 use crate::format::journal::{ALIGN, JournalRecord, RECORDS_AT};
+use crate::store::RenameMode;
 use crate::vault::error::{Fault, Inner};
 
 impl Journal {
-    /// Flushes every file that has records, and frees the space. Where this fails nothing is freed, and the next one tries again.
+    /// Flushes every file that has records, and frees the space. Where this fails nothing is freed,
+    /// and the next one tries again.
     pub(super) fn checkpoint_locked(&self, state: &mut MutexGuard<State>) -> Inner<()> {
         while state.draining {
             self.changed.wait(state);
@@ -33,9 +37,18 @@ impl Journal {
 
     fn checkpoint_drained(&self, state: &mut State) -> Inner<()> {
         state.unclean = true;
-        if state.running.as_ref().is_some_and(|r| r.file.stat_but_times().is_ok_and(|stat| stat.nlink == 0)) {
+        if state
+            .running
+            .as_ref()
+            .is_some_and(|r| r.file.stat_but_times().is_ok_and(|stat| stat.nlink == 0))
+        {
             let acknowledged = state.sequence;
-            state.old.extend(state.running.take().map(|r| Old { file: r.file, name: r.name, head: r.head, acknowledged }));
+            state.old.extend(state.running.take().map(|r| Old {
+                file: r.file,
+                name: r.name,
+                head: r.head,
+                acknowledged,
+            }));
         }
         for (inode, tracked) in std::mem::take(&mut state.unflushed) {
             // Times too: a record carries them, and is gone afterwards.
@@ -59,10 +72,19 @@ impl Journal {
         self.remove_old(state)?;
         if (state.sequence > 0 || !state.doubtful.is_empty())
             && let Some(running) = &state.running
-            && let Err(e) = running.file.write_at(&[0; ALIGN], RECORDS_AT).and_then(|()| running.file.sync_data())
+            && let Err(e) = running
+                .file
+                .write_at(&[0; ALIGN], RECORDS_AT)
+                .and_then(|()| running.file.sync_data())
         {
-            // Nobody knows whether its first record is still there, without which no replay reads those that would follow.
-            state.old.extend(state.running.take().map(|r| Old { file: r.file, name: r.name, head: r.head, acknowledged: 0 }));
+            // Nobody knows whether its first record is still there, without which no replay reads
+            // those that would follow.
+            state.old.extend(state.running.take().map(|r| Old {
+                file: r.file,
+                name: r.name,
+                head: r.head,
+                acknowledged: 0,
+            }));
             return Err(e.into());
         }
         state.doubtful.clear();
@@ -92,14 +114,17 @@ impl Journal {
             all.extend(records);
         }
         for broken in state.broken.iter_mut().filter(|b| b.records.is_none()) {
-            let own = |r: &&JournalRecord<'_>| r.file_id == broken.file_id && broken.paths.contains(&r.path);
+            let own = |r: &&JournalRecord<'_>| {
+                r.file_id == broken.file_id && broken.paths.contains(&r.path)
+            };
             broken.records = Some(all.iter().filter(own).cloned().collect());
         }
         Ok(())
     }
 
-    /// Writes the records of broken files again, and lets go of those that are whole and flushed. What fits its file no longer is put aside,
-    /// as a replay does: somebody has changed the file beside us, and nobody knows which of the two is wanted.
+    /// Writes the records of broken files again, and lets go of those that are whole and flushed.
+    /// What fits its file no longer is put aside, as a replay does: somebody has changed the file
+    /// beside us, and nobody knows which of the two is wanted.
     fn mend(&self, state: &mut State) {
         let mut kept = Vec::new();
         for broken in std::mem::take(&mut state.broken) {
@@ -112,14 +137,20 @@ impl Journal {
                 continue;
             }
             let mended = match &broken.file {
-                Some(file) => self.redo(&**file, &records, true).map(|outcome| outcome == Outcome::Refused),
+                Some(file) => {
+                    self.redo(&**file, &records, true).map(|outcome| outcome == Outcome::Refused)
+                }
                 None => self.redo_file(&records, true).map(|redone| redone.refused > 0),
             };
-            let mended = mended.and_then(|refused| if refused { self.put_aside(&records) } else { Ok(()) });
+            let mended =
+                mended.and_then(|refused| if refused { self.put_aside(&records) } else { Ok(()) });
             match mended {
                 Ok(()) => tracing::info!("a file that could not be written earlier is up to date"),
                 Err(fault) => {
-                    tracing::error!(errno = fault.errno(), "a file that has records in the journal cannot be written");
+                    tracing::error!(
+                        errno = fault.errno(),
+                        "a file that has records in the journal cannot be written"
+                    );
                     kept.push(broken);
                 }
             }
@@ -129,7 +160,9 @@ impl Journal {
 
     /// Makes a journal of `records` that no replay will read; `fsck` names it.
     fn put_aside(&self, records: &[&JournalRecord<'_>]) -> Inner<()> {
-        tracing::warn!("a file is not what records in the journal were made against; they are kept under another name");
+        tracing::warn!(
+            "a file is not what records in the journal were made against; they are kept under another name"
+        );
         let (aside, _) = self.begin_from(records)?;
         let name = [REFUSED, &aside.name[PREFIX.len()..]].concat();
         let renamed = self.root.rename(&aside.name, &*self.root, &name, RenameMode::Replace);
@@ -160,17 +193,28 @@ impl Journal {
         Ok((next, tail))
     }
 
-    /// Begins a journal with the records of broken files in it, and only then removes those that had them.
+    /// Begins a journal with the records of broken files in it, and only then removes those that
+    /// had them.
     fn carry(&self, state: &mut State) -> Inner<()> {
-        if state.old.is_empty() && state.running.is_some() && state.sequence == state.carried && state.doubtful.is_empty() {
+        if state.old.is_empty()
+            && state.running.is_some()
+            && state.sequence == state.carried
+            && state.doubtful.is_empty()
+        {
             state.unclean = false;
             return Ok(());
         }
-        let records: Vec<&JournalRecord<'static>> = state.broken.iter().flat_map(|b| b.records.iter().flatten()).collect();
+        let records: Vec<&JournalRecord<'static>> =
+            state.broken.iter().flat_map(|b| b.records.iter().flatten()).collect();
         let (next, tail) = self.begin_from(&records)?;
         let count = records.len() as u64;
         let before = state.running.replace(next);
-        state.old.extend(before.map(|r| Old { file: r.file, name: r.name, head: r.head, acknowledged: 0 }));
+        state.old.extend(before.map(|r| Old {
+            file: r.file,
+            name: r.name,
+            head: r.head,
+            acknowledged: 0,
+        }));
         state.old.iter_mut().for_each(|old| old.acknowledged = 0);
         (state.generation, state.sequence, state.carried, state.tail) = (1, count, count, tail);
         self.remove_old(state)?;
@@ -194,8 +238,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Checkpoints where a record names the inode, one that was refused too, or any inode when `None`: before its path changes. `EIO` where
-    /// its records are not at their places even then.
+    /// Checkpoints where a record names the inode, one that was refused too, or any inode when
+    /// `None`: before its path changes. `EIO` where its records are not at their places even then.
     pub fn settle(&self, inode: Option<Inode>) -> Inner<()> {
         let mut state = self.state.lock();
         let is_broken = |state: &State| match inode {
@@ -215,14 +259,18 @@ impl Journal {
     /// Checkpoints a journal in which nothing was written for `idle`.
     pub fn checkpoint_idle(&self, idle: Duration) -> Inner<()> {
         let mut state = self.state.lock();
-        let nothing = state.unflushed.is_empty() && state.old.is_empty() && state.doubtful.is_empty() && !state.unclean;
+        let nothing = state.unflushed.is_empty()
+            && state.old.is_empty()
+            && state.doubtful.is_empty()
+            && !state.unclean;
         if nothing || state.unapplied > 0 || state.draining || state.last_append.elapsed() < idle {
             return Ok(());
         }
         self.checkpoint_locked(&mut state)
     }
 
-    /// Checkpoints and removes the journal file. Where a file is broken the journal stays for the next mount, and the answer is `EIO`.
+    /// Checkpoints and removes the journal file. Where a file is broken the journal stays for the
+    /// next mount, and the answer is `EIO`.
     pub fn close(&self) -> Inner<()> {
         let of_created = self.close_created();
         let mut state = self.state.lock();

@@ -1,16 +1,20 @@
-//! Files that were made and that no flush has reached yet: enough of each to make it empty again where a power cut has left a name without
-//! bytes.
+//! Files that were made and that no flush has reached yet: enough of each to make it empty again
+//! where a power cut has left a name without bytes.
 //!
-//! A store makes names durable before it writes bytes, so a file that nobody synced can be there with a length of 0. It was empty when it was
-//! made, and a plain filesystem would show it so. Here a length of 0 tells nothing: whoever stores the vault could empty any file by cutting
-//! it off. What tells is a record of the file's making, sealed as all records are, in a journal of its own.
+//! A store makes names durable before it writes bytes, so a file that nobody synced can be there
+//! with a length of 0. It was empty when it was made, and a plain filesystem would show it so. Here
+//! a length of 0 tells nothing: whoever stores the vault could empty any file by cutting it off.
+//! What tells is a record of the file's making, sealed as all records are, in a journal of its own.
 //!
 //! Rules that hold here
-//! * Such a record is one whose base is the hash of no bytes. It applies to a file of no bytes and to no other, not even to a torn one: that
-//!   may have been committed since.
-//! * Nobody waits for it: it is written and flushed in the background, for all files since the last time together.
-//! * A file that was synced has its record voided by a later one, so that it is not taken for new when somebody cuts it off.
-//! * Records go when the whole store was flushed after they were noted: half a minute later, or when there are many.
+//! * Such a record is one whose base is the hash of no bytes. It applies to a file of no bytes and
+//!   to no other, not even to a torn one: that may have been committed since.
+//! * Nobody waits for it: it is written and flushed in the background, for all files since the last
+//!   time together.
+//! * A file that was synced has its record voided by a later one, so that it is not taken for new
+//!   when somebody cuts it off.
+//! * Records go when the whole store was flushed after they were noted: half a minute later, or
+//!   when there are many.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,8 +24,8 @@ use parking_lot::Mutex;
 
 use super::replay::{RESTS, rested};
 use super::{Journal, Running, write_zeros};
-use crate::backing::{Access, Lock, SetTime, Timestamp};
 use crate::format::journal::{ALIGN, JournalHead, JournalRecord, Patch, RECORDS_AT, header_hash};
+use crate::store::{Access, Lock, SetTime, Timestamp};
 use crate::vault::error::Inner;
 
 /// Names of these journals begin with this.
@@ -148,11 +152,20 @@ impl Journal {
             }
             files.noted += 1;
             let (header, number) = (header.into(), files.noted);
-            files.insert(Made { path, file_id, header, mtime, number, since: Instant::now(), written: false });
+            files.insert(Made {
+                path,
+                file_id,
+                header,
+                mtime,
+                number,
+                since: Instant::now(),
+                written: false,
+            });
         });
     }
 
-    /// A file was flushed, or its contents were thrown away: what is noted of its making does not hold any more.
+    /// A file was flushed, or its contents were thrown away: what is noted of its making does not
+    /// hold any more.
     pub fn created_is_durable(&self, file_id: &[u8; 32]) {
         if !self.created.is_idle() {
             self.created.counted(|files| drop(files.remove(file_id)));
@@ -164,7 +177,8 @@ impl Journal {
         !self.created.is_idle()
     }
 
-    /// A name is about to be given to a file. A record of another one that had it must not hold any more: the replay would take this for that.
+    /// A name is about to be given to a file. A record of another one that had it must not hold any
+    /// more: the replay would take this for that.
     pub fn before_name(&self, path: impl FnOnce() -> Option<Vec<u8>>) {
         if !self.created.is_idle()
             && !self.created.files.lock().stale.is_empty()
@@ -192,7 +206,12 @@ impl Journal {
                 let of_file = files.by_path.get(from).copied();
                 let found: Vec<[u8; 32]> = match of_file {
                     Some(file_id) => vec![file_id],
-                    None => files.by_path.iter().filter(|(path, _)| path.starts_with(&inside)).map(|(_, id)| *id).collect(),
+                    None => files
+                        .by_path
+                        .iter()
+                        .filter(|(path, _)| path.starts_with(&inside))
+                        .map(|(_, id)| *id)
+                        .collect(),
                 };
                 for made in found.iter().filter_map(|id| files.remove(id)).collect::<Vec<_>>() {
                     let path = [to, &made.path[from.len()..]].concat();
@@ -203,7 +222,8 @@ impl Journal {
         });
     }
 
-    /// Writes and flushes what was noted since the last time. Sees to it that the store is flushed as a whole when it is time.
+    /// Writes and flushes what was noted since the last time. Sees to it that the store is flushed
+    /// as a whole when it is time.
     pub fn write_created(&self) {
         if self.overlaid.is_some() {
             return;
@@ -242,7 +262,8 @@ impl Journal {
     }
 
     fn write_noted(&self, log: &mut Log) -> Inner<()> {
-        let gone = log.running.as_ref().is_some_and(|r| r.file.stat().is_ok_and(|stat| stat.nlink == 0));
+        let gone =
+            log.running.as_ref().is_some_and(|r| r.file.stat().is_ok_and(|stat| stat.nlink == 0));
         let full = self.created.stale.swap(false, Ordering::AcqRel) || log.tail > LIMIT;
         if gone || full {
             // All that still holds is written again.
@@ -279,7 +300,14 @@ impl Journal {
         }
         let (mut all, mut sealed) = (Vec::with_capacity(needed as usize), Vec::new());
         for record in &records {
-            record.seal(&mut sealed, &running.head, &self.cipher, log.generation, log.sequence, &*self.random);
+            record.seal(
+                &mut sealed,
+                &running.head,
+                &self.cipher,
+                log.generation,
+                log.sequence,
+                &*self.random,
+            );
             all.extend_from_slice(&sealed);
             log.sequence += 1;
         }
@@ -293,12 +321,23 @@ impl Journal {
             for void in &files.void {
                 files.stale.insert(void.path.clone());
             }
-            for ((file_id, number), record) in numbers.iter().zip(&records[records.len() - numbers.len()..]) {
-                match files.made.get_mut(file_id).filter(|made| made.number == *number && made.path == record.path) {
+            for ((file_id, number), record) in
+                numbers.iter().zip(&records[records.len() - numbers.len()..])
+            {
+                match files
+                    .made
+                    .get_mut(file_id)
+                    .filter(|made| made.number == *number && made.path == record.path)
+                {
                     Some(made) => made.written = true,
                     // Gone, synced or renamed while it was written.
                     None => {
-                        let void = JournalRecord { base: record.result, cipher_len: 0, patches: Vec::new(), ..record.clone() };
+                        let void = JournalRecord {
+                            base: record.result,
+                            cipher_len: 0,
+                            patches: Vec::new(),
+                            ..record.clone()
+                        };
                         files.stale.insert(void.path.clone());
                         files.void.push(void);
                     }
@@ -308,7 +347,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins a new generation: none of the records holds any more, or all that hold are written again.
+    /// Begins a new generation: none of the records holds any more, or all that hold are written
+    /// again.
     fn begin_anew(&self, log: &mut Log) -> Inner<()> {
         if let Some(running) = &mut log.running {
             running.file.write_at(&[0; ALIGN], RECORDS_AT)?;
@@ -322,12 +362,14 @@ impl Journal {
         Ok(())
     }
 
-    /// Flushes the store in a thread of its own where that is due: it may take long, and nobody waits for it.
+    /// Flushes the store in a thread of its own where that is due: it may take long, and nobody
+    /// waits for it.
     fn flush_later(&self) {
         let (due, until) = {
             let files = self.created.files.lock();
             let oldest = files.made.values().map(|made| made.since).min();
-            let due = files.made.len() >= FILES_MAX / 2 || oldest.is_some_and(|since| since.elapsed() >= FLUSH_AFTER);
+            let due = files.made.len() >= FILES_MAX / 2
+                || oldest.is_some_and(|since| since.elapsed() >= FLUSH_AFTER);
             (due, files.noted)
         };
         if !due || self.created.flushing.swap(true, Ordering::AcqRel) {
@@ -349,7 +391,8 @@ impl Journal {
         }
     }
 
-    /// Makes what was made durable, and removes the journal of it. Where that fails the journal stays for the next mount.
+    /// Makes what was made durable, and removes the journal of it. Where that fails the journal
+    /// stays for the next mount.
     pub(super) fn close_created(&self) -> Inner<()> {
         if !self.created.is_idle() {
             self.root.sync_store()?;
@@ -361,7 +404,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Replays the journals of files that were made: gives the number of those that are empty files again.
+    /// Replays the journals of files that were made: gives the number of those that are empty files
+    /// again.
     pub(super) fn replay_created(&self) -> Inner<usize> {
         let mut count = 0;
         for name in self.leftover_of(CREATED)? {
@@ -371,14 +415,19 @@ impl Journal {
             let read = file.read_at(&mut head, 0)?;
             let unfinished = head[..read].iter().all(|b| *b == 0);
             let own = JournalHead::decode(&head[..read]).ok().filter(|head| {
-                head.share == self.keys.share && head.suite == self.keys.suite && head.owner == Self::owner(&self.key, &head.id)
+                head.share == self.keys.share
+                    && head.suite == self.keys.suite
+                    && head.owner == Self::owner(&self.key, &head.id)
             });
             if !unfinished && own.is_none() || self.may_be_used_elsewhere(&name, &*file)? {
                 continue;
             }
-            // Where several have the vault open, one of which may be the same person's, one that is locked is in use, or being read.
+            // Where several have the vault open, one of which may be the same person's, one that is
+            // locked is in use, or being read.
             let how = if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive };
-            if self.shared && (!file.try_lock(how)? || unfinished && rested(&*file)? < RESTS) || !self.take(&*file)? {
+            if self.shared && (!file.try_lock(how)? || unfinished && rested(&*file)? < RESTS)
+                || !self.take(&*file)?
+            {
                 continue;
             }
             let done = own.map_or(Ok(0), |head| self.make_again(&self.records(&*file, &head)?));
@@ -407,20 +456,31 @@ impl Journal {
         // The last word on a path and on a file counts.
         let (mut paths, mut ids) = (HashSet::new(), HashSet::new());
         for record in records.iter().rev() {
-            if !(paths.insert(&record.path) & ids.insert(record.file_id)) || record.base != nothing {
+            if !(paths.insert(&record.path) & ids.insert(record.file_id)) || record.base != nothing
+            {
                 continue;
             }
             let [Patch { offset: 0, bytes }] = &record.patches[..] else { continue };
             let file = match self.open_path(&record.path) {
                 Ok(file) => file,
-                Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR) => continue,
+                Err(fault)
+                    if matches!(
+                        fault.errno(),
+                        libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR
+                    ) =>
+                {
+                    continue;
+                }
                 Err(fault) => return Err(fault),
             };
             if file.stat()?.size > 0 {
                 continue;
             }
             file.write_at(bytes, 0)?;
-            file.set_times(SetTime::Omit, SetTime::At(Timestamp { secs: record.mtime.0, nanos: record.mtime.1 }))?;
+            file.set_times(
+                SetTime::Omit,
+                SetTime::At(Timestamp { secs: record.mtime.0, nanos: record.mtime.1 }),
+            )?;
             file.sync_all()?;
             count += 1;
         }

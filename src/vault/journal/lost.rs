@@ -1,11 +1,15 @@
-//! Files of which a flush has failed: the kernel tells once of bytes that it has lost, and what is read of them may be in its memory alone.
+//! Files of which a flush has failed: the kernel tells once of bytes that it has lost, and what is
+//! read of them may be in its memory alone.
 //!
 //! Rules that hold here
-//! * What somebody commits on top of such bytes would be lost with them: before that they are written again, or nothing is committed.
-//! * A file that nobody has open is kept open here, so that it can be written again when the vault is closed; not one without a name, which
-//!   would keep its space, and no more of them than a process may well have open.
-//! * Of several flushes of a file that are under way at the same time the kernel tells one. Each is entered here until what it was told is
-//!   noted, and who has to know waits for that when his own is done.
+//! * What somebody commits on top of such bytes would be lost with them: before that they are
+//!   written again, or nothing is committed.
+//! * A file that nobody has open is kept open here, so that it can be written again when the vault
+//!   is closed; not one without a name, which would keep its space, and no more of them than a
+//!   process may well have open.
+//! * Of several flushes of a file that are under way at the same time the kernel tells one. Each is
+//!   entered here until what it was told is noted, and who has to know waits for that when his own
+//!   is done.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +18,7 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex};
 
 use super::{Inode, Journal};
-use crate::backing::{File, Seek};
+use crate::store::{File, Seek};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::mtime::set_mtime;
 
@@ -45,7 +49,12 @@ impl Lost {
     }
 
     /// Does `flush` of a file, and notes what it has lost.
-    pub fn flush(&self, inode: Inode, file: &Arc<dyn File>, flush: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    pub fn flush(
+        &self,
+        inode: Inode,
+        file: &Arc<dyn File>,
+        flush: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
         self.flushing.lock().push(inode);
         let flushed = flush().inspect_err(|_| self.note(inode, file));
         let mut flushing = self.flushing.lock();
@@ -66,8 +75,14 @@ impl Lost {
 }
 
 impl Journal {
-    /// Flushes a file by `flush`. Where that fails, what its records have written may be lost, and what was written without one.
-    pub fn flush(&self, inode: Inode, file: &Arc<dyn File>, flush: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    /// Flushes a file by `flush`. Where that fails, what its records have written may be lost, and
+    /// what was written without one.
+    pub fn flush(
+        &self,
+        inode: Inode,
+        file: &Arc<dyn File>,
+        flush: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
         let flushed = self.lost.flush(inode, file, flush);
         if flushed.is_err() {
             self.not_flushed(inode);
@@ -75,8 +90,14 @@ impl Journal {
         flushed
     }
 
-    /// [`Journal::flush`] by who has to know of everything that is lost: another flush, which may have been told instead, is waited for.
-    pub fn flush_all(&self, inode: Inode, file: &Arc<dyn File>, flush: impl FnOnce() -> io::Result<()>) -> Inner<()> {
+    /// [`Journal::flush`] by who has to know of everything that is lost: another flush, which may
+    /// have been told instead, is waited for.
+    pub fn flush_all(
+        &self,
+        inode: Inode,
+        file: &Arc<dyn File>,
+        flush: impl FnOnce() -> io::Result<()>,
+    ) -> Inner<()> {
         let flushed = self.flush(inode, file, flush);
         self.lost.wait_for_flushes(inode);
         flushed?;
@@ -88,8 +109,9 @@ impl Journal {
         self.lost.files.lock().contains_key(&inode)
     }
 
-    /// Writes again what can be read of a file of which a flush has failed: no other flush would bring it to the disk, and none would say so.
-    /// The caller has seen to it that nobody else commits to the file.
+    /// Writes again what can be read of a file of which a flush has failed: no other flush would
+    /// bring it to the disk, and none would say so. The caller has seen to it that nobody else
+    /// commits to the file.
     pub fn write_lost(&self, inode: Inode, file: &Arc<dyn File>) -> Inner<()> {
         if !self.has_lost(inode) {
             return Ok(());
@@ -106,10 +128,15 @@ impl Journal {
         if self.has_lost(inode) { Err(Fault::Os(libc::EIO)) } else { Ok(()) }
     }
 
-    /// [`Journal::write_lost`] of all files that are kept open. Nobody commits to any of them any more, and the journal is empty.
+    /// [`Journal::write_lost`] of all files that are kept open. Nobody commits to any of them any
+    /// more, and the journal is empty.
     pub(super) fn write_all_lost(&self) -> Inner<()> {
         let files = std::mem::take(&mut *self.lost.files.lock());
-        files.into_values().flatten().filter(|_| !self.shared).try_for_each(|file| write_again(&*file))
+        files
+            .into_values()
+            .flatten()
+            .filter(|_| !self.shared)
+            .try_for_each(|file| write_again(&*file))
     }
 }
 

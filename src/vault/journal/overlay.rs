@@ -1,4 +1,5 @@
-//! A file of the store with changes that stay in memory: what a replay would have made of it, in a vault that is open for reading only.
+//! A file of the store with changes that stay in memory: what a replay would have made of it, in a
+//! vault that is open for reading only.
 //!
 //! Rules that hold here
 //! * Nothing reaches the store. What was not changed is read from there at each call.
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::backing::{Allocate, File, Lock, Seek, SetTime, Stat, Timestamp};
+use crate::store::{Allocate, File, Lock, Seek, SetTime, Stat, Timestamp};
 
 struct Changes {
     /// Pieces that do not overlap, by their offsets.
@@ -33,7 +34,8 @@ fn read_only<T>() -> io::Result<T> {
 
 impl OverlayFile {
     pub fn new(below: Arc<dyn File>, stat: &Stat) -> Self {
-        let changes = Changes { pieces: BTreeMap::new(), len: stat.size, kept: stat.size, mtime: stat.mtime };
+        let changes =
+            Changes { pieces: BTreeMap::new(), len: stat.size, kept: stat.size, mtime: stat.mtime };
         OverlayFile { below, changes: RwLock::new(changes) }
     }
 
@@ -68,14 +70,16 @@ impl File for OverlayFile {
         let len = changes.len.saturating_sub(offset).min(buf.len() as u64) as usize;
         let buf = &mut buf[..len];
         let from_store = changes.kept.saturating_sub(offset).min(len as u64) as usize;
-        let read = if from_store > 0 { self.below.read_at(&mut buf[..from_store], offset)? } else { 0 };
+        let read =
+            if from_store > 0 { self.below.read_at(&mut buf[..from_store], offset)? } else { 0 };
         buf[read..].fill(0);
         let end = offset + len as u64;
         let first = changes.pieces.range(..=offset).next_back().map_or(offset, |(at, _)| *at);
         for (at, piece) in changes.pieces.range(first..end.max(first)) {
             let (from, to) = (offset.max(*at), end.min(at + piece.len() as u64));
             if from < to {
-                buf[(from - offset) as usize..(to - offset) as usize].copy_from_slice(&piece[(from - at) as usize..(to - at) as usize]);
+                buf[(from - offset) as usize..(to - offset) as usize]
+                    .copy_from_slice(&piece[(from - at) as usize..(to - at) as usize]);
             }
         }
         Ok(len)
@@ -164,7 +168,7 @@ impl File for OverlayFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backing::mem::MemStore;
+    use crate::store::mem::MemStore;
     use proptest::prelude::*;
 
     proptest! {

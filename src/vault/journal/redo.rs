@@ -1,16 +1,18 @@
 //! What the records of one file make of it.
 //!
 //! Rules that hold here
-//! * Records apply to a file whose header one of them knows, or whose header a crash has torn; to no other.
+//! * Records apply to a file whose header one of them knows, or whose header a crash has torn; to
+//!   no other.
 //! * Applying them again changes nothing, and says so.
-//! * Where they are only shown, and not written, none is that was signed by somebody who may not write: see [`Journal::counts`].
+//! * Where they are only shown, and not written, none is that was signed by somebody who may not
+//!   write: see [`Journal::counts`].
 
 use std::collections::BTreeMap;
 
 use super::Journal;
-use crate::backing::{File, Timestamp};
 use crate::format::journal::{JournalRecord, Patch, header_hash};
 use crate::format::layout::SMALL_MAX;
+use crate::store::{File, Timestamp};
 use crate::vault::error::{Inner, is_no_space};
 use crate::vault::mtime::set_mtime;
 
@@ -26,19 +28,34 @@ pub(super) enum Outcome {
 }
 
 impl Journal {
-    /// Applies the records of one inode in order: all of those that follow from each other, where one of them knows the file's header. With
-    /// `rewrite` a flush of it is known to have failed: the kernel's cache tells nothing of the disk.
-    pub(super) fn redo(&self, file: &dyn File, records: &[&JournalRecord<'_>], rewrite: bool) -> Inner<Outcome> {
+    /// Applies the records of one inode in order: all of those that follow from each other, where
+    /// one of them knows the file's header. With `rewrite` a flush of it is known to have failed:
+    /// the kernel's cache tells nothing of the disk.
+    pub(super) fn redo(
+        &self,
+        file: &dyn File,
+        records: &[&JournalRecord<'_>],
+        rewrite: bool,
+    ) -> Inner<Outcome> {
         let layout = self.keys.layout;
         let mut bytes = vec![0; layout.cipher_len(SMALL_MAX) as usize];
         let read = file.read_at(&mut bytes, 0)?;
         bytes.truncate(read);
         let hash = (read >= layout.header()).then(|| header_hash(&bytes[..layout.header()]));
         let follows = |i: usize| records[i].base == records[i - 1].result;
-        let known = match records.iter().rposition(|r| hash.is_some_and(|hash| r.result == hash || r.base == hash)) {
+        let known = match records
+            .iter()
+            .rposition(|r| hash.is_some_and(|hash| r.result == hash || r.base == hash))
+        {
             Some(known) => known,
             None if self.keys.is_torn_header(&bytes, &records[0].file_id) => records.len() - 1,
-            None => return Ok(if self.is_newer(&bytes, records) { Outcome::Nothing } else { Outcome::Refused }),
+            None => {
+                return Ok(if self.is_newer(&bytes, records) {
+                    Outcome::Nothing
+                } else {
+                    Outcome::Refused
+                });
+            }
         };
         let start = (1..=known).rev().find(|i| !follows(*i)).unwrap_or(0);
         let mut end = (known + 1..records.len()).find(|i| !follows(*i)).unwrap_or(records.len());
@@ -51,23 +68,29 @@ impl Journal {
         let last = records[end - 1];
         let mut changed = file.stat()?.size < last.cipher_len;
         let mut present = Vec::new();
-        // Only what stays in the end: a redo of what is done already must find nothing to do, or a replay that waits for that has no end.
-        for (offset, bytes) in net_effect(records[start..end].iter().flat_map(|r| &r.patches), last.cipher_len) {
+        // Only what stays in the end: a redo of what is done already must find nothing to do, or a
+        // replay that waits for that has no end.
+        for (offset, bytes) in
+            net_effect(records[start..end].iter().flat_map(|r| &r.patches), last.cipher_len)
+        {
             present.resize(bytes.len(), 0);
-            let is_there = file.read_at(&mut present, offset)? == present.len() && present == *bytes;
+            let is_there =
+                file.read_at(&mut present, offset)? == present.len() && present == *bytes;
             if is_there && self.overlaid.is_some() {
                 continue;
             }
             match file.write_at(bytes, offset) {
-                // What reads as if it were there may be in the kernel's memory alone, after a flush that failed in an earlier mount. A full
-                // copy-on-write store wants room even for that; then it has to do.
+                // What reads as if it were there may be in the kernel's memory alone, after a flush
+                // that failed in an earlier mount. A full copy-on-write store wants room even for
+                // that; then it has to do.
                 Err(e) if is_there && !rewrite && is_no_space(e.raw_os_error().unwrap_or(0)) => {}
                 other => other?,
             }
             changed |= rewrite || !is_there;
         }
         let stat = file.stat()?;
-        // Lengthened only: bytes on which a later record relies, perhaps in another journal, were flushed before it.
+        // Lengthened only: bytes on which a later record relies, perhaps in another journal, were
+        // flushed before it.
         if changed && stat.size < last.cipher_len {
             file.set_len(last.cipher_len)?;
         }
@@ -99,11 +122,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether what a record leaves would be read by anybody: in a signed share its owner may have lost the right to write since. Who only
-    /// reads is not shown it then in the place of what is there, which may be valid by an inventory.
+    /// Whether what a record leaves would be read by anybody: in a signed share its owner may have
+    /// lost the right to write since. Who only reads is not shown it then in the place of what is
+    /// there, which may be valid by an inventory.
     fn counts(&self, record: &JournalRecord<'_>) -> bool {
         let header = record.patches.iter().rfind(|p| p.offset == 0);
-        !self.keys.signed() || header.is_some_and(|header| self.keys.open_header(&header.bytes).is_ok())
+        !self.keys.signed()
+            || header.is_some_and(|header| self.keys.open_header(&header.bytes).is_ok())
     }
 
     /// Whether the file is authentic and in a state that came after all of the records.
@@ -112,7 +137,10 @@ impl Journal {
             let header = self.keys.open_header(bytes).ok()?.header;
             (header.public.file_id == records[0].file_id).then_some(header.version)
         };
-        let recorded = records.iter().filter_map(|r| version(&r.patches.iter().find(|p| p.offset == 0)?.bytes)).max();
+        let recorded = records
+            .iter()
+            .filter_map(|r| version(&r.patches.iter().find(|p| p.offset == 0)?.bytes))
+            .max();
         match (version(bytes), recorded) {
             (Some(there), Some(recorded)) => there > recorded,
             _ => false,
@@ -120,9 +148,12 @@ impl Journal {
     }
 }
 
-/// What `patches`, written one after the other to a file of `len` bytes in the end, leave of themselves: pieces that do not overlap, those
-/// of the last patch last.
-fn net_effect<'a>(patches: impl DoubleEndedIterator<Item = &'a Patch<'a>>, len: u64) -> Vec<(u64, &'a [u8])> {
+/// What `patches`, written one after the other to a file of `len` bytes in the end, leave of
+/// themselves: pieces that do not overlap, those of the last patch last.
+fn net_effect<'a>(
+    patches: impl DoubleEndedIterator<Item = &'a Patch<'a>>,
+    len: u64,
+) -> Vec<(u64, &'a [u8])> {
     let mut covered: BTreeMap<u64, u64> = BTreeMap::new();
     let mut pieces = Vec::new();
     for patch in patches.rev() {
@@ -134,7 +165,10 @@ fn net_effect<'a>(patches: impl DoubleEndedIterator<Item = &'a Patch<'a>>, len: 
             let (gap, resume) = next.unwrap_or((stop, stop));
             if at < gap {
                 covered.insert(at, gap);
-                pieces.push((at, &patch.bytes[(at - patch.offset) as usize..(gap - patch.offset) as usize]));
+                pieces.push((
+                    at,
+                    &patch.bytes[(at - patch.offset) as usize..(gap - patch.offset) as usize],
+                ));
             }
             at = resume;
         }

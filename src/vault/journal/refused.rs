@@ -1,8 +1,11 @@
-//! Files of which the store has refused something: what it took before may stand behind their ends, and goes when the vault is closed.
+//! Files of which the store has refused something: what it took before may stand behind their ends,
+//! and goes when the vault is closed.
 //!
 //! Rules that hold here
-//! * Nothing is cut before nothing is in the journal that could refer to it, nor while the kernel goes on with a length that it has seen.
-//! * What is cut is what an authentic header does not count, whatever has become of the file meanwhile.
+//! * Nothing is cut before nothing is in the journal that could refer to it, nor while the kernel
+//!   goes on with a length that it has seen.
+//! * What is cut is what an authentic header does not count, whatever has become of the file
+//!   meanwhile.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +42,9 @@ impl Refused {
     /// What stood at the first path of each pair, a file or a directory, stands at the second one.
     pub fn have_moved(&self, moves: &[(Vec<u8>, Vec<u8>)]) {
         for path in self.paths.lock().values_mut() {
-            let rest = |from: &Vec<u8>| path.strip_prefix(&**from).filter(|rest| rest.is_empty() || rest.starts_with(b"/"));
+            let rest = |from: &Vec<u8>| {
+                path.strip_prefix(&**from).filter(|rest| rest.is_empty() || rest.starts_with(b"/"))
+            };
             if let Some((to, rest)) = moves.iter().find_map(|(from, to)| Some((to, rest(from)?))) {
                 *path = [to, rest].concat();
             }
@@ -48,9 +53,12 @@ impl Refused {
 }
 
 impl Journal {
-    /// Cuts what stands behind the ends of the files. The caller has emptied the journal, and lets nobody commit to them any more.
+    /// Cuts what stands behind the ends of the files. The caller has emptied the journal, and lets
+    /// nobody commit to them any more.
     pub(super) fn cut_refused(&self) {
-        for (inode, path) in self.refused.paths.lock().drain().filter(|_| !self.shared && !self.others_wait()) {
+        for (inode, path) in
+            self.refused.paths.lock().drain().filter(|_| !self.shared && !self.others_wait())
+        {
             let cut = (|| {
                 let file = self.open_path(&path)?;
                 let stat = file.stat_but_times()?;

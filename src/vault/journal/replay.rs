@@ -2,11 +2,14 @@
 //!
 //! Rules that hold here
 //! * A journal is read by its owner, while no living process holds its lock.
-//! * A journal goes only when nothing in it was refused and everything is flushed. What could not be written makes its file broken and its
-//!   journal an old one, whose records the first checkpoint carries on.
-//! * A journal of another machine that changed a short while ago may be in use there, and have come here through a sync tool: nobody writes
-//!   beside it. One that was carried here is replayed when it has rested. An empty one is left to its owner for a day.
-//! * In a vault that is open for reading only the same is done to files in memory, and no journal is touched.
+//! * A journal goes only when nothing in it was refused and everything is flushed. What could not
+//!   be written makes its file broken and its journal an old one, whose records the first
+//!   checkpoint carries on.
+//! * A journal of another machine that changed a short while ago may be in use there, and have come
+//!   here through a sync tool: nobody writes beside it. One that was carried here is replayed when
+//!   it has rested. An empty one is left to its owner for a day.
+//! * In a vault that is open for reading only the same is done to files in memory, and no journal
+//!   is touched.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,14 +20,18 @@ use super::created::CREATED;
 use super::overlay::OverlayFile;
 use super::redo::Outcome;
 use super::{Broken, Inode, Journal, Old, PREFIX};
-use crate::backing::{Access, File, Lock, RenameMode};
-use crate::format::journal::{ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORDS_AT, open_record, record_head};
+use crate::format::journal::{
+    ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORDS_AT, open_record, record_head,
+};
+use crate::store::{Access, File, Lock, RenameMode};
 use crate::vault::error::{Fault, Inner, LockHolder};
 
-/// A journal that a replay has read and not all of which fitted is kept under this name: it is never replayed again.
+/// A journal that a replay has read and not all of which fitted is kept under this name: it is
+/// never replayed again.
 pub(super) const REFUSED: &[u8] = b"+refused-";
 
-/// How long a journal of another machine rests before it counts as left behind: more than a mount there would let pass before it empties it.
+/// How long a journal of another machine rests before it counts as left behind: more than a mount
+/// there would let pass before it empties it.
 pub(super) const RESTS: Duration = Duration::from_secs(120);
 /// How long one without records does.
 const EMPTY_RESTS: Duration = Duration::from_secs(24 * 3600);
@@ -43,15 +50,20 @@ const READERS_TAKE: Duration = Duration::from_secs(10);
 const READERS_ASKED: Duration = Duration::from_millis(10);
 
 impl Journal {
-    /// Replays what a crash left behind: every journal of this identity whose owner is gone. Gives the number of files that were
-    /// brought up to date; see the module for vaults that are open for reading only.
+    /// Replays what a crash left behind: every journal of this identity whose owner is gone. Gives
+    /// the number of files that were brought up to date; see the module for vaults that are open
+    /// for reading only.
     pub fn replay(&self) -> Inner<usize> {
-        self.others_wait.store(!self.shared && self.overlaid.is_none() && self.others_have_records()?, Ordering::Relaxed);
+        self.others_wait.store(
+            !self.shared && self.overlaid.is_none() && self.others_have_records()?,
+            Ordering::Relaxed,
+        );
         let (mut count, mut files) = (self.replay_created()?, HashMap::new());
         let mut left = self.leftover()?;
         let mut refused_before = usize::MAX;
-        // One journal may go on where another one ends, and their names do not tell which is first: again, as long as that helps. What was
-        // redone can be redone for ever, so only what is refused counts.
+        // One journal may go on where another one ends, and their names do not tell which is first:
+        // again, as long as that helps. What was redone can be redone for ever, so only what is
+        // refused counts.
         loop {
             let (mut done, mut refused) = (0, Vec::new());
             for name in left {
@@ -65,23 +77,33 @@ impl Journal {
             count += done;
             let refused_now = refused.iter().map(|(_, count)| count).sum();
             if refused_now == 0 || refused_now >= refused_before {
-                // Beside a file that could not be written another journal may wait for just that: left for the next time.
+                // Beside a file that could not be written another journal may wait for just that:
+                // left for the next time.
                 let wait = self.overlaid.is_some() || !self.state.lock().broken.is_empty();
                 for (name, count) in refused {
                     if wait {
-                        tracing::warn!("journal {}: {count} files are not what it was made against", String::from_utf8_lossy(&name));
+                        tracing::warn!(
+                            "journal {}: {count} files are not what it was made against",
+                            String::from_utf8_lossy(&name)
+                        );
                         continue;
                     }
                     let shown = String::from_utf8_lossy(&name).into_owned();
-                    tracing::warn!("journal {shown}: {count} files are not what it was made against, kept under another name");
+                    tracing::warn!(
+                        "journal {shown}: {count} files are not what it was made against, kept under another name"
+                    );
                     let kept = [REFUSED, &name[PREFIX.len()..]].concat();
                     self.root.rename(&name, &*self.root, &kept, RenameMode::Replace)?;
                     self.root.sync()?;
                 }
-                // Only now is it known what stands beyond the end of every file: where nobody else has a record of it, or it open.
+                // Only now is it known what stands beyond the end of every file: where nobody else
+                // has a record of it, or it open.
                 for file in files.values().filter(|_| !self.shared && !self.others_wait()) {
                     if let Err(fault) = self.cut_residue(&**file) {
-                        tracing::warn!(errno = fault.errno(), "bytes beyond the end of a file stay");
+                        tracing::warn!(
+                            errno = fault.errno(),
+                            "bytes beyond the end of a file stay"
+                        );
                     }
                 }
                 return Ok(count);
@@ -91,7 +113,8 @@ impl Journal {
         }
     }
 
-    /// Who may have the vault open on another machine: the owner of a journal that has records and changed a short while ago.
+    /// Who may have the vault open on another machine: the owner of a journal that has records and
+    /// changed a short while ago.
     pub fn in_use_elsewhere(&self) -> Inner<Option<LockHolder>> {
         for name in self.leftover()?.into_iter().chain(self.leftover_of(CREATED)?) {
             let Some(host) = self.other_machine(&name) else { continue };
@@ -102,8 +125,12 @@ impl Journal {
             let mut head = vec![0; RECORDS_AT as usize];
             let read = file.read_at(&mut head, 0)?;
             let Ok(head) = JournalHead::decode(&head[..read]) else { continue };
-            let own = head.share == self.keys.share && head.owner == Self::owner(&self.key, &head.id);
-            if own && self.may_be_used_elsewhere(&name, &*file)? && !self.records(&*file, &head)?.is_empty() {
+            let own =
+                head.share == self.keys.share && head.owner == Self::owner(&self.key, &head.id);
+            if own
+                && self.may_be_used_elsewhere(&name, &*file)?
+                && !self.records(&*file, &head)?.is_empty()
+            {
                 return Ok(Some(LockHolder { host, pid: 0, since_unix: file.stat()?.mtime.secs }));
             }
         }
@@ -115,7 +142,9 @@ impl Journal {
         for name in self.leftover()? {
             let file = match self.root.open_file(&name, Access::Read) {
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => continue,
-                Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => return Ok(true),
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
+                    return Ok(true);
+                }
                 other => other?,
             };
             let (mut head, mut first) = (vec![0; RECORDS_AT as usize], [0; RECORD_HEAD]);
@@ -139,7 +168,9 @@ impl Journal {
 
     /// The machine that a journal's name tells of, where it is not this one.
     fn other_machine(&self, name: &[u8]) -> Option<String> {
-        let name = std::str::from_utf8(name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(CREATED))?).ok()?;
+        let name =
+            std::str::from_utf8(name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(CREATED))?)
+                .ok()?;
         let (host, _) = name.rsplit_once('-')?;
         (host != self.host).then(|| host.to_string())
     }
@@ -157,14 +188,17 @@ impl Journal {
             let entries = dir.read(cookie, 1 << 16)?;
             let Some(last) = entries.last() else { return Ok(names) };
             cookie = last.next;
-            names.extend(entries.iter().filter(|e| e.name.starts_with(prefix)).map(|e| e.name.to_vec()));
+            names.extend(
+                entries.iter().filter(|e| e.name.starts_with(prefix)).map(|e| e.name.to_vec()),
+            );
         }
     }
 
     /// Locks a journal; false where it is not left over but in use, and only to be read here.
     ///
-    /// Who replays it holds the vault's lock, so a journal that is locked all the same is being read by somebody, and not for long. To go
-    /// on without it would be to serve files as they were before what was acknowledged last.
+    /// Who replays it holds the vault's lock, so a journal that is locked all the same is being
+    /// read by somebody, and not for long. To go on without it would be to serve files as they were
+    /// before what was acknowledged last.
     pub(super) fn take(&self, file: &dyn File) -> Inner<bool> {
         if self.overlaid.is_some() {
             return Ok(file.try_lock(Lock::Shared)?);
@@ -180,10 +214,15 @@ impl Journal {
 
     /// Replays one journal, and removes it where nothing in it was refused and nothing failed.
     fn replay_one(&self, name: &[u8]) -> Inner<Redone> {
-        let file = match self.root.open_file(name, if self.overlaid.is_some() { Access::Read } else { Access::ReadWrite }) {
+        let file = match self
+            .root
+            .open_file(name, if self.overlaid.is_some() { Access::Read } else { Access::ReadWrite })
+        {
             Ok(file) => file,
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(Redone::default()),
-            Err(e) if self.shared && e.raw_os_error() == Some(libc::EACCES) => return Ok(Redone::default()), // another user's
+            Err(e) if self.shared && e.raw_os_error() == Some(libc::EACCES) => {
+                return Ok(Redone::default());
+            } // another user's
             Err(e) => return Err(e.into()),
         };
         let is_held = |how| Ok::<_, Fault>(self.shared && !file.try_lock(how)?);
@@ -208,13 +247,17 @@ impl Journal {
         if head.owner != Self::owner(&self.key, &head.id) {
             return Ok(Redone::default());
         }
-        // Where several have the vault open, one of which may be the same person's, a journal that is locked is in use.
-        if is_held(if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive })? || !self.take(&*file)? {
+        // Where several have the vault open, one of which may be the same person's, a journal that
+        // is locked is in use.
+        if is_held(if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive })?
+            || !self.take(&*file)?
+        {
             return Ok(Redone::default());
         }
         let mut by_file: Vec<Vec<JournalRecord<'static>>> = Vec::new();
         let records = self.records(&*file, &head)?;
-        if records.is_empty() && self.other_machine(name).is_some() && rested(&*file)? < EMPTY_RESTS {
+        if records.is_empty() && self.other_machine(name).is_some() && rested(&*file)? < EMPTY_RESTS
+        {
             return Ok(Redone::default());
         }
         for record in records {
@@ -239,7 +282,10 @@ impl Journal {
             }
         }
         if !failed.is_empty() {
-            tracing::error!("journal {shown}: {} files could not be written; they give an error until that succeeds", failed.len());
+            tracing::error!(
+                "journal {shown}: {} files could not be written; they give an error until that succeeds",
+                failed.len()
+            );
             let mut state = self.state.lock();
             state.broken.extend(failed.into_iter().flat_map(|records| self.broken(records)));
             if self.overlaid.is_none() {
@@ -264,7 +310,14 @@ impl Journal {
                 None => {
                     let inode = self.inode_of(&record.path).ok();
                     let (file_id, paths) = (record.file_id, vec![record.path.clone()]);
-                    all.push(Broken { inode, file: None, file_id, paths, records: Some(vec![record]), doomed: false });
+                    all.push(Broken {
+                        inode,
+                        file: None,
+                        file_id,
+                        paths,
+                        records: Some(vec![record]),
+                        doomed: false,
+                    });
                 }
             }
         }
@@ -273,7 +326,10 @@ impl Journal {
 
     fn inode_of(&self, path: &[u8]) -> Inner<Inode> {
         let mut dir = self.root.clone();
-        let (parents, name) = path.iter().rposition(|b| *b == b'/').map_or((None, path), |at| (Some(&path[..at]), &path[at + 1..]));
+        let (parents, name) = path
+            .iter()
+            .rposition(|b| *b == b'/')
+            .map_or((None, path), |at| (Some(&path[..at]), &path[at + 1..]));
         for component in parents.into_iter().flat_map(|p| p.split(|b| *b == b'/')) {
             dir = dir.open_dir(component)?;
         }
@@ -282,7 +338,11 @@ impl Journal {
     }
 
     /// The records of the generation that begins the journal.
-    pub(super) fn records(&self, file: &dyn File, head: &JournalHead) -> Inner<Vec<JournalRecord<'static>>> {
+    pub(super) fn records(
+        &self,
+        file: &dyn File,
+        head: &JournalHead,
+    ) -> Inner<Vec<JournalRecord<'static>>> {
         let mut records = Vec::new();
         let mut at = RECORDS_AT;
         let mut expected: Option<(u64, u64)> = None;
@@ -304,14 +364,17 @@ impl Journal {
             if file.read_at(&mut sealed, at + RECORD_HEAD as u64)? < len {
                 return Ok(records);
             }
-            let Ok(record) = open_record(head, &self.cipher, generation, sequence, &sealed) else { return Ok(records) };
+            let Ok(record) = open_record(head, &self.cipher, generation, sequence, &sealed) else {
+                return Ok(records);
+            };
             records.push(record);
             expected = Some((generation, sequence + 1));
             at += (RECORD_HEAD + len).next_multiple_of(ALIGN) as u64;
         }
     }
 
-    /// Applies the records that name one file id. They may name several paths: hard links, or copies that a sync tool made.
+    /// Applies the records that name one file id. They may name several paths: hard links, or
+    /// copies that a sync tool made.
     pub(super) fn redo_file(&self, records: &[&JournalRecord<'_>], rewrite: bool) -> Inner<Redone> {
         let mut redone = Redone::default();
         type Named<'a> = (Inode, Arc<dyn File>, Vec<&'a [u8]>);
@@ -329,12 +392,20 @@ impl Journal {
                         None => inodes.push((inode, file, vec![&record.path])),
                     }
                 }
-                Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR) => redone.refused += 1,
+                Err(fault)
+                    if matches!(
+                        fault.errno(),
+                        libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR
+                    ) =>
+                {
+                    redone.refused += 1
+                }
                 Err(fault) => return Err(fault),
             }
         }
         for (inode, file, paths) in &inodes {
-            let own: Vec<_> = records.iter().copied().filter(|r| paths.contains(&&*r.path)).collect();
+            let own: Vec<_> =
+                records.iter().copied().filter(|r| paths.contains(&&*r.path)).collect();
             match self.redo(&**file, &own, rewrite)? {
                 Outcome::Done => redone.done += 1,
                 Outcome::Nothing => {}
@@ -367,7 +438,8 @@ impl Journal {
     }
 }
 
-/// Time since a file was changed, by this machine's clock. One that says the future by little is taken for the present.
+/// Time since a file was changed, by this machine's clock. One that says the future by little is
+/// taken for the present.
 pub(super) fn rested(file: &dyn File) -> Inner<Duration> {
     let changed = UNIX_EPOCH + Duration::from_secs(file.stat()?.mtime.secs.max(0) as u64);
     Ok(SystemTime::now().duration_since(changed).unwrap_or_else(|ahead| ahead.duration()))

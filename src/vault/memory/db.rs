@@ -1,17 +1,25 @@
-//! The database of the memory: an embedded store (redb), one file for each share, opened for moments only.
+//! The database of the memory: an embedded store (redb), one file for each share, opened for
+//! moments only.
 //!
 //! Rules that hold here
-//! * Whoever opens it holds a lock on a file beside it, so that a mount and a command take turns instead of failing.
-//! * It holds no plain names: keys are keyed hashes, names are sealed. Ids of files stand in clear in the vault as well.
-//! * A database that cannot be read, or that another version of the program made, is put aside and a new one begun: it is a memory, not the vault.
-//! * Removed files are remembered up to a limit ([`REMOVED_MAX`]); everything else goes when its entry goes.
+//! * Whoever opens it holds a lock on a file beside it, so that a mount and a command take turns
+//!   instead of failing.
+//! * It holds no plain names: keys are keyed hashes, names are sealed. Ids of files stand in clear
+//!   in the vault as well.
+//! * A database that cannot be read, or that another version of the program made, is put aside and
+//!   a new one begun: it is a memory, not the vault.
+//! * Removed files are remembered up to a limit ([`REMOVED_MAX`]); everything else goes when its
+//!   entry goes.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
+use redb::{
+    Database, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata,
+    TableDefinition, TableHandle,
+};
 
 use crate::vault::error::{Fault, Inner};
 
@@ -30,8 +38,8 @@ const SESSION: &str = "session";
 /// Which layout the rows have.
 const LAYOUT: &str = "layout";
 const LAYOUT_NOW: i64 = 2;
-/// How many removed files are remembered: about 10 MiB of database. Beyond that the oldest eighth is forgotten, those first that this machine did
-/// not remove itself.
+/// How many removed files are remembered: about 10 MiB of database. Beyond that the oldest eighth
+/// is forgotten, those first that this machine did not remove itself.
 pub(super) const REMOVED_MAX: u64 = if cfg!(test) { 64 } else { 65_536 };
 /// Names that are remembered of one removed file.
 const NAMES_MAX: usize = 8;
@@ -60,7 +68,8 @@ pub(super) struct FileRow {
     pub seen: i64,
     /// How many entries are remembered that are this file.
     pub names: u32,
-    /// The beginning of the id of the file that it replaced, or 0: one that is truncated gets a new id, under all of its names.
+    /// The beginning of the id of the file that it replaced, or 0: one that is truncated gets a new
+    /// id, under all of its names.
     pub after: u64,
 }
 
@@ -124,12 +133,25 @@ impl<'a> Take<'a> {
 
 impl Row {
     fn encode(&self) -> Vec<u8> {
-        [&[self.kind], &self.id[..], &self.version.to_le_bytes(), &self.seen.to_le_bytes(), &self.name].concat()
+        [
+            &[self.kind],
+            &self.id[..],
+            &self.version.to_le_bytes(),
+            &self.seen.to_le_bytes(),
+            &self.name,
+        ]
+        .concat()
     }
 
     fn decode(bytes: &[u8]) -> Option<Row> {
         let mut t = Take(bytes);
-        Some(Row { kind: t.u8()?, id: t.bytes(32)?.try_into().ok()?, version: t.u64()?, seen: t.i64()?, name: t.0.to_vec() })
+        Some(Row {
+            kind: t.u8()?,
+            id: t.bytes(32)?.try_into().ok()?,
+            version: t.u64()?,
+            seen: t.i64()?,
+            name: t.0.to_vec(),
+        })
     }
 }
 
@@ -169,7 +191,13 @@ impl RemovedRow {
     }
 
     fn encode(&self) -> Vec<u8> {
-        [&self.version.to_le_bytes()[..], &self.when.to_le_bytes(), &[self.here.into()], self.names.as_flattened()].concat()
+        [
+            &self.version.to_le_bytes()[..],
+            &self.when.to_le_bytes(),
+            &[self.here.into()],
+            self.names.as_flattened(),
+        ]
+        .concat()
     }
 
     fn decode(bytes: &[u8]) -> Option<RemovedRow> {
@@ -235,20 +263,33 @@ impl Reader {
 
     /// What is remembered of a file that was removed.
     pub fn removed(&self, id: &[u8; 32]) -> Inner<Option<RemovedRow>> {
-        Ok(self.removed.get(&id[..]).map_err(failed)?.and_then(|row| RemovedRow::decode(row.value())))
+        Ok(self
+            .removed
+            .get(&id[..])
+            .map_err(failed)?
+            .and_then(|row| RemovedRow::decode(row.value())))
     }
 
     /// At most `max` rows of a directory, from the key behind `after` on.
-    pub fn rows(&self, prefix: &[u8; PREFIX], after: Option<&EntryKey>, max: usize) -> Inner<Vec<(EntryKey, Row)>> {
+    pub fn rows(
+        &self,
+        prefix: &[u8; PREFIX],
+        after: Option<&EntryKey>,
+        max: usize,
+    ) -> Inner<Vec<(EntryKey, Row)>> {
         use std::ops::Bound::{Excluded, Included};
         let (mut from, mut to) = ([0; 48], [0xff; 48]);
         from[..PREFIX].copy_from_slice(prefix);
         to[..PREFIX].copy_from_slice(prefix);
         let from = after.map_or(Included(&from[..]), |after| Excluded(&after[..]));
         let mut rows = Vec::new();
-        for item in self.entries.range::<&[u8]>((from, Included(&to[..]))).map_err(failed)?.take(max) {
+        for item in
+            self.entries.range::<&[u8]>((from, Included(&to[..]))).map_err(failed)?.take(max)
+        {
             let (key, value) = item.map_err(failed)?;
-            if let (Ok(key), Some(row)) = (EntryKey::try_from(key.value()), Row::decode(value.value())) {
+            if let (Ok(key), Some(row)) =
+                (EntryKey::try_from(key.value()), Row::decode(value.value()))
+            {
                 rows.push((key, row));
             }
         }
@@ -262,8 +303,14 @@ impl Db {
         if let Some(dir) = path.parent() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
-        let turn = fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(path.with_extension("lock"))?;
-        rustix::fs::flock(&turn, rustix::fs::FlockOperation::LockExclusive).map_err(std::io::Error::from)?;
+        let turn = fs::File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(path.with_extension("lock"))?;
+        rustix::fs::flock(&turn, rustix::fs::FlockOperation::LockExclusive)
+            .map_err(std::io::Error::from)?;
         let db = match Self::open_tables(path) {
             Ok(db) => db,
             Err(fault) => {
@@ -314,7 +361,9 @@ impl Db {
         let mut rows = BTreeMap::new();
         for item in table.iter().map_err(failed)? {
             let (key, value) = item.map_err(failed)?;
-            if let (Ok(key), Some(row)) = (EntryKey::try_from(key.value()), NoticeRow::decode(value.value())) {
+            if let (Ok(key), Some(row)) =
+                (EntryKey::try_from(key.value()), NoticeRow::decode(value.value()))
+            {
                 rows.insert(key, row);
             }
         }
@@ -370,7 +419,10 @@ impl Db {
                 let mut all = Vec::new();
                 for item in removed.iter().map_err(failed)? {
                     let (id, row) = item.map_err(failed)?;
-                    all.push((RemovedRow::decode(row.value()).map(|row| (row.here, row.when)), id.value().to_vec()));
+                    all.push((
+                        RemovedRow::decode(row.value()).map(|row| (row.here, row.when)),
+                        id.value().to_vec(),
+                    ));
                 }
                 all.sort();
                 all.truncate(all.len() - (REMOVED_MAX - REMOVED_MAX / 8) as usize);
@@ -403,16 +455,20 @@ impl Db {
 mod tests {
     use super::*;
 
-    /// Every removed file was remembered for ever. Now the oldest go, and first of all those that somebody else removed: by removing many files
-    /// nobody makes this machine forget what it removed itself.
+    /// Every removed file was remembered for ever. Now the oldest go, and first of all those that
+    /// somebody else removed: by removing many files nobody makes this machine forget what it
+    /// removed itself.
     #[test]
     fn removed_files_are_remembered_up_to_a_limit() {
         let folder = tempfile::tempdir().expect("a directory");
         let db = Db::open(&folder.path().join("memory")).expect("open");
-        let id = |n: u64| [n.to_le_bytes(), [0; 8], [0; 8], [0; 8]].concat().try_into().expect("32 bytes");
+        let id = |n: u64| {
+            [n.to_le_bytes(), [0; 8], [0; 8], [0; 8]].concat().try_into().expect("32 bytes")
+        };
         let add = |n: u64, here| {
             let row = RemovedRow { version: n, when: n as i64, here, names: vec![[1; 16]] };
-            db.apply(&Changes { removed: [(id(n), Some(row))].into(), ..Changes::default() }).expect("apply");
+            db.apply(&Changes { removed: [(id(n), Some(row))].into(), ..Changes::default() })
+                .expect("apply");
         };
         let knows = |n: u64| db.reader().expect("reader").removed(&id(n)).expect("read").is_some();
         (0..REMOVED_MAX / 2).for_each(|n| add(n, true));

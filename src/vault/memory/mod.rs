@@ -1,14 +1,19 @@
-//! The rollback memory: what this client has seen of a vault, so that an older state of it is noticed.
+//! The rollback memory: what this client has seen of a vault, so that an older state of it is
+//! noticed.
 //!
-//! Storage that cannot forge anything can still give back what was true once. Nothing in the vault tells that; only somebody who remembers
-//! can. So each client keeps, outside of the vault, the highest version of every file and which file stood under which name.
+//! Storage that cannot forge anything can still give back what was true once. Nothing in the vault
+//! tells that; only somebody who remembers can. So each client keeps, outside of the vault, the
+//! highest version of every file and which file stood under which name.
 //!
 //! Rules that hold here
-//! * A memory warns and never refuses: reading goes on, and a memory that is lost or locked is only less to compare with.
-//! * It never runs ahead of the store (see `survey`), so a crash between the two is no alarm. What an interrupted session may have removed
-//!   counts as removed by it.
-//! * A sync tool delivers in any order: what is noticed is told only when the store has come to rest for a while.
-//! * What is under a name never goes backwards, whatever is beside it. Two versions that were seen side by side may lose one of them.
+//! * A memory warns and never refuses: reading goes on, and a memory that is lost or locked is only
+//!   less to compare with.
+//! * It never runs ahead of the store (see `survey`), so a crash between the two is no alarm. What
+//!   an interrupted session may have removed counts as removed by it.
+//! * A sync tool delivers in any order: what is noticed is told only when the store has come to
+//!   rest for a while.
+//! * What is under a name never goes backwards, whatever is beside it. Two versions that were seen
+//!   side by side may lose one of them.
 //! * Everything remembered that could not be compared is noticed as well.
 //! * Nothing here is on the path of an operation but one entry in a set.
 
@@ -39,7 +44,8 @@ use zeroize::Zeroizing;
 pub const SETTLE: Duration = Duration::from_secs(300);
 /// How often what was changed here is learnt.
 const LEARN_EVERY: Duration = Duration::from_secs(30);
-/// Names changed and directories touched here that are held in memory; beyond that they are learnt at once.
+/// Names changed and directories touched here that are held in memory; beyond that they are learnt
+/// at once.
 const HELD_MAX: usize = if cfg!(test) { 50 } else { 50_000 };
 /// Associated data of names in the database.
 const SEALED: &[u8] = b"KMEM";
@@ -56,15 +62,16 @@ pub enum NoticeKind {
     },
     /// A file is there again that was replaced or removed.
     PutBack {
-        /// It has another name than it had, and another machine may have renamed it before it heard of the removal.
+        /// It has another name than it had, and another machine may have renamed it before it heard
+        /// of the removal.
         elsewhere: bool,
     },
     /// Two files have exchanged their names.
     Exchanged,
     /// A file, or a directory that was not empty, is gone.
     Gone {
-        /// Somebody else with the vault's keys has changed something since, and may have removed it; or an older version of it is still
-        /// there that was seen beside it.
+        /// Somebody else with the vault's keys has changed something since, and may have removed
+        /// it; or an older version of it is still there that was seen beside it.
         elsewhere: bool,
     },
     /// A file that cannot be read, or a directory that cannot be listed: it was not compared.
@@ -94,9 +101,13 @@ impl NoticeKind {
         }
     }
 
-    /// Whether another machine's work does not explain it, as far as this one can tell. The rest are notes.
+    /// Whether another machine's work does not explain it, as far as this one can tell. The rest
+    /// are notes.
     pub fn is_alarm(&self) -> bool {
-        !matches!(self, NoticeKind::Gone { elsewhere: true } | NoticeKind::PutBack { elsewhere: true })
+        !matches!(
+            self,
+            NoticeKind::Gone { elsewhere: true } | NoticeKind::PutBack { elsewhere: true }
+        )
     }
 }
 
@@ -124,7 +135,8 @@ pub struct SurveyOptions {
     pub now: i64,
     /// See [`SETTLE`].
     pub settle: Duration,
-    /// Plain paths at and below which everything is accepted as it is; the empty path is the whole vault.
+    /// Plain paths at and below which everything is accepted as it is; the empty path is the whole
+    /// vault.
     pub accept: Vec<Vec<u8>>,
     /// What is noticed is not to be told again.
     pub silence: bool,
@@ -132,23 +144,30 @@ pub struct SurveyOptions {
 
 impl Default for SurveyOptions {
     fn default() -> Self {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs() as i64);
         SurveyOptions { now, settle: SETTLE, accept: Vec::new(), silence: false }
     }
 }
 
 impl SurveyOptions {
     fn accepts(&self, plain: &[u8]) -> bool {
-        let is_below =
-            |top: &Vec<u8>| top.is_empty() || plain == top.as_slice() || plain.strip_prefix(&top[..]).is_some_and(|r| r[0] == b'/');
+        let is_below = |top: &Vec<u8>| {
+            top.is_empty()
+                || plain == top.as_slice()
+                || plain.strip_prefix(&top[..]).is_some_and(|r| r[0] == b'/')
+        };
         self.accept.iter().any(is_below)
     }
 }
 
-/// What a directory is known by: made of its id, its name and the place of its parent, because ids are not unique.
+/// What a directory is known by: made of its id, its name and the place of its parent, because ids
+/// are not unique.
 type PlaceId = [u8; 32];
 
-/// A directory in which something was done here since it was learnt last: a name in it was changed, or a file was committed.
+/// A directory in which something was done here since it was learnt last: a name in it was changed,
+/// or a file was committed.
 #[derive(Clone)]
 struct Touched {
     id: DirectoryId,
@@ -163,13 +182,15 @@ struct Touched {
 }
 
 impl Touched {
-    /// What it counts for without its names: its paths and its chain take memory for each directory above it.
+    /// What it counts for without its names: its paths and its chain take memory for each directory
+    /// above it.
     fn weight(&self) -> usize {
         1 + self.chain.len() / 16
     }
 }
 
-/// The way from the root to a directory: names, and hashes of the ids of the directories that have them.
+/// The way from the root to a directory: names, and hashes of the ids of the directories that have
+/// them.
 type Chain = Vec<(Vec<u8>, [u8; 32])>;
 
 /// The part of their keys that all entries of a directory share.
@@ -212,7 +233,8 @@ impl Held {
             touched.names.retain(|name, done| learnt.names.get(name) != Some(done));
             touched.number != learnt.number || !touched.names.is_empty()
         });
-        self.len = self.touched.values().map(|touched| touched.weight() + touched.names.len()).sum();
+        self.len =
+            self.touched.values().map(|touched| touched.weight() + touched.names.len()).sum();
     }
 }
 
@@ -229,7 +251,8 @@ pub(crate) struct Memory {
     interrupted: Mutex<Option<i64>>,
 }
 
-/// A directory that was renamed here: where it was and where it is, each by the directory around it and its plain name there.
+/// A directory that was renamed here: where it was and where it is, each by the directory around it
+/// and its plain name there.
 pub(crate) struct Move<'a> {
     pub from: (NodeId, &'a [u8]),
     pub to: (NodeId, &'a [u8]),
@@ -286,7 +309,8 @@ impl Memory {
 
     /// The place of a directory by its node; that of the root is its id.
     fn place_of(&self, core: &Core, node: NodeId) -> Inner<PlaceId> {
-        // Up to the nearest one that is known, and down again: depth is somebody else's choice and must not be that of our stack.
+        // Up to the nearest one that is known, and down again: depth is somebody else's choice and
+        // must not be that of our stack.
         let moves = core.nodes.moves();
         let (mut at, mut below) = (node, Vec::new());
         let mut place = loop {
@@ -356,20 +380,29 @@ impl Memory {
     }
 
     fn place_at(&self, core: &Core, chain: &Chain) -> PlaceId {
-        chain.iter().fold(core.keys.root_directory(), |place, (name, hash)| self.place(&place, name, hash))
+        chain
+            .iter()
+            .fold(core.keys.root_directory(), |place, (name, hash)| self.place(&place, name, hash))
     }
 
-    /// Notes that this client changes the name `name` in a directory, or commits a file in it. With `left` it has removed or renamed what had
-    /// the name.
+    /// Notes that this client changes the name `name` in a directory, or commits a file in it. With
+    /// `left` it has removed or renamed what had the name.
     fn note(&self, core: &Core, directory: NodeId, name: Option<&[u8]>, left: bool) {
-        let (Ok(id), Ok(place)) = (core.directory_id(directory), self.place_of(core, directory)) else { return };
+        let (Ok(id), Ok(place)) = (core.directory_id(directory), self.place_of(core, directory))
+        else {
+            return;
+        };
         let mut held = self.held.lock();
         let Held { touched, len, count } = &mut *held;
         *count += 1;
         let touched = match touched.entry(place) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(free) => {
-                let Some((cipher, plain)) = core.nodes.stored_path(directory).zip(core.nodes.plain_path(directory)) else { return };
+                let Some((cipher, plain)) =
+                    core.nodes.stored_path(directory).zip(core.nodes.plain_path(directory))
+                else {
+                    return;
+                };
                 let Ok(chain) = self.chain_of(core, directory) else { return };
                 let new = Touched { id, cipher, plain, chain, names: HashMap::new(), number: 0 };
                 *len += new.weight();
@@ -388,19 +421,30 @@ impl Memory {
 
     /// Directories were renamed here that keep their ids: what was done in them follows.
     fn follow(&self, core: &Core, moves: &[Move]) {
-        let chains = |one: &Move| Some((self.chain_of(core, one.from.0).ok()?, self.chain_of(core, one.to.0).ok()?));
+        let chains = |one: &Move| {
+            Some((self.chain_of(core, one.from.0).ok()?, self.chain_of(core, one.to.0).ok()?))
+        };
         let chains: Vec<_> = moves.iter().map(chains).collect();
         let mut held = self.held.lock();
         let mut moved = Vec::new();
         for (one, chains) in moves.iter().zip(chains) {
             let Some((from, to)) = chains else { continue };
             let depth = from.len();
-            let is_below = |chain: &Chain| chain.len() > depth && chain[..depth] == from && chain[depth].0 == one.from.1;
+            let is_below = |chain: &Chain| {
+                chain.len() > depth && chain[..depth] == from && chain[depth].0 == one.from.1
+            };
             for (_, mut touched) in held.touched.extract_if(|_, touched| is_below(&touched.chain)) {
                 let below = touched.cipher.split(|b| *b == b'/').skip(depth + 1);
                 touched.cipher = below.fold(one.cipher.to_vec(), |path, name| join(&path, name));
-                touched.chain.splice(..=depth, to.iter().cloned().chain([(one.to.1.to_vec(), touched.chain[depth].1)]).collect::<Vec<_>>());
-                touched.plain = touched.chain.iter().fold(Vec::new(), |path, (name, _)| join(&path, name));
+                touched.chain.splice(
+                    ..=depth,
+                    to.iter()
+                        .cloned()
+                        .chain([(one.to.1.to_vec(), touched.chain[depth].1)])
+                        .collect::<Vec<_>>(),
+                );
+                touched.plain =
+                    touched.chain.iter().fold(Vec::new(), |path, (name, _)| join(&path, name));
                 moved.push((self.place_at(core, &touched.chain), touched));
             }
         }
@@ -433,7 +477,9 @@ impl Memory {
             if next_survey.is_some_and(|at| at <= Instant::now()) {
                 let options = SurveyOptions::default();
                 let interrupted = *self.interrupted.lock();
-                let found = Db::open(&self.path).and_then(|db| Survey::new(core, self, &db, &options, interrupted)?.in_background().run());
+                let found = Db::open(&self.path).and_then(|db| {
+                    Survey::new(core, self, &db, &options, interrupted)?.in_background().run()
+                });
                 next_survey = None;
                 match found {
                     Ok(Some(notices)) => {
@@ -444,7 +490,9 @@ impl Memory {
                         }
                     }
                     Ok(None) => return,
-                    Err(fault) => tracing::warn!("the rollback memory cannot be compared with the vault: {fault:?}"),
+                    Err(fault) => tracing::warn!(
+                        "the rollback memory cannot be compared with the vault: {fault:?}"
+                    ),
                 }
             }
             self.wait(LEARN_EVERY);
@@ -477,19 +525,28 @@ fn tell(notices: &[Notice], told: &mut HashSet<Vec<u8>>) {
             } else {
                 elsewhere += 1
             }
-            tracing::debug!("rollback: {}: {:?}", String::from_utf8_lossy(&notice.plain), notice.kind);
+            tracing::debug!(
+                "rollback: {}: {:?}",
+                String::from_utf8_lossy(&notice.plain),
+                notice.kind
+            );
         }
     }
     if fresh > 0 {
-        tracing::warn!("{fresh} files or directories of the vault are older than they were, gone, or cannot be compared");
+        tracing::warn!(
+            "{fresh} files or directories of the vault are older than they were, gone, or cannot be compared"
+        );
     }
     if elsewhere > 0 {
-        tracing::info!("{elsewhere} files or directories are gone or back, perhaps by another machine");
+        tracing::info!(
+            "{elsewhere} files or directories are gone or back, perhaps by another machine"
+        );
     }
 }
 
 impl Keeper {
-    /// Begins to remember `core` in the database at `path`, with a comparison in the background where `survey` says so.
+    /// Begins to remember `core` in the database at `path`, with a comparison in the background
+    /// where `survey` says so.
     pub fn start(core: &Arc<Core>, path: PathBuf, survey: bool) -> Inner<(Keeper, usize)> {
         let memory = Arc::new(Memory::new(core, path));
         let db = Db::open(&memory.path)?;
@@ -507,7 +564,9 @@ impl Keeper {
         drop(db);
         let _ = core.memory.set(memory.clone());
         let (core, kept) = (core.clone(), memory.clone());
-        let thread = std::thread::Builder::new().name("kithfs-memory".into()).spawn(move || kept.keep(&core, survey))?;
+        let thread = std::thread::Builder::new()
+            .name("kithfs-memory".into())
+            .spawn(move || kept.keep(&core, survey))?;
         Ok((Keeper { memory, thread: Some(thread) }, noticed))
     }
 
@@ -528,7 +587,11 @@ impl Keeper {
         let finished = Db::open(&self.memory.path).and_then(|db| {
             self.memory.learn(core, &db)?;
             // Where an interrupted session was not compared to the end, that is still to be done.
-            if core.read_only || self.memory.interrupted.lock().is_some() { Ok(()) } else { db.set_session(None) }
+            if core.read_only || self.memory.interrupted.lock().is_some() {
+                Ok(())
+            } else {
+                db.set_session(None)
+            }
         });
         if let Err(fault) = finished {
             tracing::warn!("the rollback memory cannot be written: {fault:?}");
@@ -576,7 +639,8 @@ impl Core {
         let session = db.session()?;
         let is_live = session.is_some() && super::lock::is_held(&self.root)?;
         if is_live && options.accept.is_empty() {
-            // A mount is changing the vault and has not told yet what it did; what it has noticed itself stands.
+            // A mount is changing the vault and has not told yet what it did; what it has noticed
+            // itself stands.
             let mut notices = db.notices()?;
             if options.silence {
                 notices.values_mut().for_each(|notice| notice.silenced = true);
@@ -585,7 +649,8 @@ impl Core {
             return Ok(memory.shown(&notices, options, i64::MIN));
         }
         let interrupted = session.filter(|_| !is_live);
-        let notices = Survey::new(self, &memory, &db, options, interrupted)?.run()?.unwrap_or_default();
+        let notices =
+            Survey::new(self, &memory, &db, options, interrupted)?.run()?.unwrap_or_default();
         if interrupted.is_some() {
             db.set_session(None)?;
         }
@@ -596,25 +661,41 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backing::Call;
-    use crate::backing::fault::{Calls, FaultPlan, FaultStore};
-    use crate::backing::mem::MemStore;
     use crate::crypto::Suite;
-    use crate::sharing::Identity;
+    use crate::roster::Identity;
+    use crate::store::Call;
+    use crate::store::fault::{Calls, FaultPlan, FaultStore};
+    use crate::store::mem::MemStore;
     use crate::vault::{Caller, CreateOptions, OpenFlags, OpenOptions, OsRandom, Vault};
 
     #[test]
     fn what_is_done_during_a_comparison_is_learnt_before_it_fills_the_memory() {
-        // Nothing was learnt until the comparison had ended, which takes hours on a slow disk, while names without limit were held.
-        let (store, owner, plan) = (MemStore::new(), Identity::generate(&OsRandom), FaultPlan::new());
-        Vault::create(&store.root(), &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 12 }, &owner).expect("a vault");
-        let vault = Vault::open(FaultStore::wrap(store.root(), plan.clone()), &owner, OpenOptions::default()).expect("open");
+        // Nothing was learnt until the comparison had ended, which takes hours on a slow disk,
+        // while names without limit were held.
+        let (store, owner, plan) =
+            (MemStore::new(), Identity::generate(&OsRandom), FaultPlan::new());
+        Vault::create(
+            &store.root(),
+            &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 12 },
+            &owner,
+        )
+        .expect("a vault");
+        let vault = Vault::open(
+            FaultStore::wrap(store.root(), plan.clone()),
+            &owner,
+            OpenOptions::default(),
+        )
+        .expect("open");
         let caller = Caller { uid: 0, gid: 0, umask: 0 };
-        let flags = OpenFlags { read: true, write: true, truncate: false, append: false, sync: false };
+        let flags =
+            OpenFlags { read: true, write: true, truncate: false, append: false, sync: false };
         let directories = 100;
         for n in 0..directories {
-            let made = vault.mkdir(&caller, ROOT, format!("directory {n}").as_bytes(), 0o755).expect("mkdir");
-            let (_, opened) = vault.create_file(&caller, made.node, b"file", 0o644, flags).expect("create");
+            let made = vault
+                .mkdir(&caller, ROOT, format!("directory {n}").as_bytes(), 0o755)
+                .expect("mkdir");
+            let (_, opened) =
+                vault.create_file(&caller, made.node, b"file", 0o644, flags).expect("create");
             vault.release(opened.handle).expect("release");
         }
         let folder = tempfile::tempdir().expect("a directory");
@@ -625,7 +706,10 @@ mod tests {
             vault.mkdir(&caller, ROOT, format!("more {n}").as_bytes(), 0o755).expect("mkdir");
         }
         while !vault.core().memory.get().expect("a memory").held.lock().touched.is_empty() {
-            assert!(plan.count(Calls::Of(Call::List)) - before < directories, "they were held until the comparison had ended");
+            assert!(
+                plan.count(Calls::Of(Call::List)) - before < directories,
+                "they were held until the comparison had ended"
+            );
             std::thread::yield_now();
         }
         vault.close().expect("close");

@@ -1,7 +1,8 @@
 //! What is kept of one node, in as few bytes as can be: the kernel may hold a million of them.
 //!
 //! Rules that hold here
-//! * A node with one name, if that is not long, is one piece of memory: it has no part elsewhere on the heap.
+//! * A node with one name, if that is not long, is one piece of memory: it has no part elsewhere on
+//!   the heap.
 //! * What few nodes have (the id of a directory, what an object was at its end) stands aside.
 
 use std::num::NonZeroU32;
@@ -9,7 +10,7 @@ use std::num::NonZeroU32;
 use smallvec::SmallVec;
 
 use super::Link;
-use crate::backing::{Kind, Stat};
+use crate::store::{Kind, Stat};
 use crate::vault::keys::DirectoryId;
 use crate::vault::types::NodeId;
 
@@ -29,7 +30,8 @@ const NO_BIRTH: u32 = u32::MAX;
 
 impl Key {
     pub fn of(stat: &Stat) -> Self {
-        let (born_secs, born_nanos) = stat.btime.map_or((0, NO_BIRTH), |time| (time.secs, time.nanos));
+        let (born_secs, born_nanos) =
+            stat.btime.map_or((0, NO_BIRTH), |time| (time.secs, time.nanos));
         Key { dev: stat.dev, ino: stat.ino, born_secs, born_nanos, kind: stat.kind }
     }
 }
@@ -79,18 +81,20 @@ impl From<Link> for Kept {
 pub(super) struct Rare {
     /// Id of a directory.
     pub directory: Option<DirectoryId>,
-    /// What the rollback memory calls a directory, and the number of moves when that was worked out.
+    /// What the rollback memory calls a directory, and the number of moves when that was worked
+    /// out.
     pub place: Option<(u64, [u8; 32])>,
-    /// What the object was when its last name went, but for the name: what is asked of a directory, a FIFO or a place on a path that
-    /// somebody still holds, and of which nothing here is open.
+    /// What the object was when its last name went, but for the name: what is asked of a directory,
+    /// a FIFO or a place on a path that somebody still holds, and of which nothing here is open.
     pub last: Option<Stat>,
 }
 
-/// What the kernel's cache holds of a regular file that nobody has open: its size and, once it was open here, the committed state from which
-/// the pages are.
+/// What the kernel's cache holds of a regular file that nobody has open: its size and, once it was
+/// open here, the committed state from which the pages are.
 ///
-/// With the writeback cache the kernel keeps the first size that it was told of a node, whatever later answers say, and its pages stay when
-/// the file is closed. So an open by way of this node is right only where the store still has that state.
+/// With the writeback cache the kernel keeps the first size that it was told of a node, whatever
+/// later answers say, and its pages stay when the file is closed. So an open by way of this node is
+/// right only where the store still has that state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cached {
     size: u64,
@@ -114,7 +118,8 @@ impl Cached {
 
     /// Whether a file in the state `opened` can be opened beside what is cached.
     pub fn admits(&self, opened: &Cached) -> bool {
-        *self == Cached::NOTHING || self.size == opened.size && (self.mark == 0 || self.mark == opened.mark)
+        *self == Cached::NOTHING
+            || self.size == opened.size && (self.mark == 0 || self.mark == opened.mark)
     }
 
     /// Whether the cached pages, if there are any, are those of `opened`.
@@ -144,14 +149,17 @@ pub(super) struct Node {
     pub children: u32,
     pub opens: u32,
     pub cached: Cached,
-    /// No open by way of this node succeeds any more: the store has another state than the kernel's cache.
+    /// No open by way of this node succeeds any more: the store has another state than the kernel's
+    /// cache.
     pub retired: bool,
-    /// The second, cut to 32 bits (0 counts as unknown), of the modification time that the kernel caches, where a program has written past its cache: the kernel
-    /// keeps its own time, and does not change it for such writes.
+    /// The second, cut to 32 bits (0 counts as unknown), of the modification time that the kernel
+    /// caches, where a program has written past its cache: the kernel keeps its own time, and does
+    /// not change it for such writes.
     pub told_second: Option<NonZeroU32>,
     /// The file has got another size since an answer told one.
     pub resized: bool,
-    /// The kernel has dropped its inode while answers were under way that may have told another size.
+    /// The kernel has dropped its inode while answers were under way that may have told another
+    /// size.
     pub crossed: bool,
     rare: Option<Box<Rare>>,
 }
@@ -208,7 +216,9 @@ impl Node {
         if needed || self.rare.is_some() {
             set(self.rare.get_or_insert_default());
         }
-        if self.rare.as_ref().is_some_and(|rare| rare.directory.is_none() && rare.place.is_none() && rare.last.is_none()) {
+        if self.rare.as_ref().is_some_and(|rare| {
+            rare.directory.is_none() && rare.place.is_none() && rare.last.is_none()
+        }) {
             self.rare = None;
         }
     }
@@ -220,7 +230,8 @@ mod tests {
 
     #[test]
     fn a_node_is_small() {
-        // Each was 530 bytes, tables included; a directory of a million entries that somebody had listed took half a gigabyte.
+        // Each was 530 bytes, tables included; a directory of a million entries that somebody had
+        // listed took half a gigabyte.
         assert!(size_of::<Node>() <= 168, "{}", size_of::<Node>());
     }
 
@@ -233,18 +244,39 @@ mod tests {
             ("stored", ""),
             ("", ""),
         ] {
-            let link = Link { parent: 7, stored: stored.as_bytes().into(), name: name.as_bytes().into() };
+            let link =
+                Link { parent: 7, stored: stored.as_bytes().into(), name: name.as_bytes().into() };
             let kept = Kept::from(link.clone());
             assert_eq!(kept.link(), link);
-            assert!(kept.is(7, stored.as_bytes()) && !kept.is(8, stored.as_bytes()) && !kept.is(7, b"another"));
+            assert!(
+                kept.is(7, stored.as_bytes())
+                    && !kept.is(8, stored.as_bytes())
+                    && !kept.is(7, b"another")
+            );
         }
     }
 
     #[test]
     fn what_few_nodes_have_takes_no_room_in_the_others() {
-        let time = crate::backing::Timestamp { secs: 0, nanos: 0 };
-        let (dev, ino, kind, perm, nlink, uid, gid, rdev, size, blocks) = (1, 2, Kind::Dir, 0o755, 2, 0, 0, 0, 0, 0);
-        let stat = Stat { dev, ino, kind, perm, nlink, uid, gid, rdev, size, blocks, atime: time, mtime: time, ctime: time, btime: None };
+        let time = crate::store::Timestamp { secs: 0, nanos: 0 };
+        let (dev, ino, kind, perm, nlink, uid, gid, rdev, size, blocks) =
+            (1, 2, Kind::Dir, 0o755, 2, 0, 0, 0, 0, 0);
+        let stat = Stat {
+            dev,
+            ino,
+            kind,
+            perm,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            blocks,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: None,
+        };
         let mut node = Node::new(9, Key::of(&stat));
         node.set_last(None);
         node.set_directory(None);

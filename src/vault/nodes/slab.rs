@@ -1,10 +1,13 @@
-//! The nodes themselves, without a gap between them, and two ways to find one: by its number, and by its key.
+//! The nodes themselves, without a gap between them, and two ways to find one: by its number, and
+//! by its key.
 //!
 //! Rules that hold here
-//! * Nodes lie in one piece of memory, and the last one takes the place of one that goes. So what a million nodes took can be given back
-//!   when most are gone: from single pieces all over the heap it could not, since the daemon's memory is locked (`mlockall`), and the
-//!   allocator's way of giving back what lies between others (`MADV_DONTNEED`) is refused for locked memory.
-//! * No two nodes have a number in common, and no two that are found by their keys have a key in common.
+//! * Nodes lie in one piece of memory, and the last one takes the place of one that goes. So what a
+//!   million nodes took can be given back when most are gone: from single pieces all over the heap
+//!   it could not, since the daemon's memory is locked (`mlockall`), and the allocator's way of
+//!   giving back what lies between others (`MADV_DONTNEED`) is refused for locked memory.
+//! * No two nodes have a number in common, and no two that are found by their keys have a key in
+//!   common.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -28,7 +31,12 @@ pub(super) struct Slab {
 
 impl Slab {
     pub fn new() -> Self {
-        Slab { nodes: Vec::new(), by_id: HashTable::new(), by_key: HashTable::new(), hasher: RandomState::new() }
+        Slab {
+            nodes: Vec::new(),
+            by_id: HashTable::new(),
+            by_key: HashTable::new(),
+            hasher: RandomState::new(),
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -42,7 +50,9 @@ impl Slab {
     }
 
     fn place(&self, id: NodeId) -> Option<usize> {
-        self.by_id.find(self.hasher.hash_one(id), |at| self.nodes[*at as usize].id == id).map(|at| *at as usize)
+        self.by_id
+            .find(self.hasher.hash_one(id), |at| self.nodes[*at as usize].id == id)
+            .map(|at| *at as usize)
     }
 
     pub fn get(&self, id: NodeId) -> Option<&Node> {
@@ -55,23 +65,31 @@ impl Slab {
 
     /// The node that an object with this key has.
     pub fn by_key(&self, key: &Key) -> Option<NodeId> {
-        let found = self.by_key.find(self.hasher.hash_one(key), |at| self.nodes[*at as usize].key == *key);
+        let found =
+            self.by_key.find(self.hasher.hash_one(key), |at| self.nodes[*at as usize].key == *key);
         found.map(|at| self.nodes[*at as usize].id)
     }
 
     /// Enters a node with a new number; objects with its key are this node from now on.
     pub fn insert(&mut self, node: Node) {
-        let (id, key, at) = (node.id, node.key, u32::try_from(self.nodes.len()).expect("no memory holds this many nodes"));
+        let (id, key, at) = (
+            node.id,
+            node.key,
+            u32::try_from(self.nodes.len()).expect("no memory holds this many nodes"),
+        );
         self.nodes.push(node);
         let (nodes, hasher) = (&self.nodes, &self.hasher);
-        self.by_id.insert_unique(hasher.hash_one(id), at, |at| hasher.hash_one(nodes[*at as usize].id));
+        self.by_id
+            .insert_unique(hasher.hash_one(id), at, |at| hasher.hash_one(nodes[*at as usize].id));
         self.take_key(id, key);
     }
 
     pub fn remove(&mut self, id: NodeId) -> Option<Node> {
         let at = self.place(id)?;
         self.leave_key(id);
-        if let Ok(entry) = self.by_id.find_entry(self.hasher.hash_one(id), |there| *there as usize == at) {
+        if let Ok(entry) =
+            self.by_id.find_entry(self.hasher.hash_one(id), |there| *there as usize == at)
+        {
             entry.remove();
         }
         let last = self.nodes.len() - 1;
@@ -99,18 +117,24 @@ impl Slab {
         let Some(at) = self.place(id) else { return };
         self.nodes[at].key = key;
         let (nodes, hasher) = (&self.nodes, &self.hasher);
-        self.by_key.insert_unique(hasher.hash_one(key), at as u32, |at| hasher.hash_one(nodes[*at as usize].key));
+        self.by_key.insert_unique(hasher.hash_one(key), at as u32, |at| {
+            hasher.hash_one(nodes[*at as usize].key)
+        });
     }
 
     /// No object is this node any more.
     pub fn leave_key(&mut self, id: NodeId) {
         let Some(at) = self.place(id) else { return };
-        if let Ok(entry) = self.by_key.find_entry(self.hasher.hash_one(self.nodes[at].key), |there| *there as usize == at) {
+        if let Ok(entry) = self
+            .by_key
+            .find_entry(self.hasher.hash_one(self.nodes[at].key), |there| *there as usize == at)
+        {
             entry.remove();
         }
     }
 
-    /// Room that was taken for many nodes does not stay when they are gone: once an eighth of it is in use, it is cut to a quarter.
+    /// Room that was taken for many nodes does not stay when they are gone: once an eighth of it is
+    /// in use, it is cut to a quarter.
     fn give_back(&mut self) {
         let used = self.nodes.len();
         if self.nodes.capacity() >= ROOM_MIN && used < self.nodes.capacity() / 8 {
@@ -132,12 +156,28 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::backing::{Kind, Stat, Timestamp};
+    use crate::store::{Kind, Stat, Timestamp};
 
     fn key(ino: u64) -> Key {
         let time = Timestamp { secs: 0, nanos: 0 };
-        let (dev, kind, perm, nlink, uid, gid, rdev, size, blocks) = (1, Kind::File, 0o644, 1, 0, 0, 0, 0, 0);
-        Key::of(&Stat { dev, ino, kind, perm, nlink, uid, gid, rdev, size, blocks, atime: time, mtime: time, ctime: time, btime: None })
+        let (dev, kind, perm, nlink, uid, gid, rdev, size, blocks) =
+            (1, Kind::File, 0o644, 1, 0, 0, 0, 0, 0);
+        Key::of(&Stat {
+            dev,
+            ino,
+            kind,
+            perm,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            blocks,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: None,
+        })
     }
 
     #[derive(Clone, Debug)]

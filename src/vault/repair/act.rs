@@ -2,14 +2,15 @@
 //!
 //! Rules that hold here
 //! * The destination is durable before anything is moved there, and the move before the next step.
-//! * Objects are found by their stored paths: a step that changes a path comes after all of those below it.
+//! * Objects are found by their stored paths: a step that changes a path comes after all of those
+//!   below it.
 
 use std::sync::Arc;
 
 use super::Action;
-use crate::backing::{Access, Dir, DirEntry, File, Kind, RenameMode, Seek, SetTime};
 use crate::format::name::{DIRECTORY_RECORD, StoredName};
 use crate::format::record::DirectoryRecord;
+use crate::store::{Access, Dir, DirEntry, File, Kind, RenameMode, Seek, SetTime};
 use crate::vault::check::{CheckFault, LOST_AND_FOUND, hints, join};
 use crate::vault::control::entries;
 use crate::vault::core::Core;
@@ -24,7 +25,11 @@ const NAME_MAX: usize = 120;
 const PART: usize = 1 << 20;
 /// Owner of what a repair makes: the user who runs it.
 fn caller() -> Caller {
-    Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), umask: 0o077 }
+    Caller {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        umask: 0o077,
+    }
 }
 
 /// Hands bytes, one part after the other, to the function that it is given.
@@ -65,9 +70,13 @@ impl<'a> Bench<'a> {
     pub fn act(&mut self, fault: &CheckFault, action: &Action) -> Inner<Option<Vec<u8>>> {
         match action {
             Action::Record { id, parent, name } => self.record(&fault.cipher, id, parent, name),
-            Action::Unrecord => self.set_record_aside(&*self.directory(&fault.cipher)?, &fault.cipher),
+            Action::Unrecord => {
+                self.set_record_aside(&*self.directory(&fault.cipher)?, &fault.cipher)
+            }
             Action::Sidecar { directory, name } => self.sidecar(&fault.cipher, directory, name),
-            Action::Name { directory, name, .. } => self.restore_name(&fault.cipher, directory, name),
+            Action::Name { directory, name, .. } => {
+                self.restore_name(&fault.cipher, directory, name)
+            }
             Action::Keep { name, directory, .. } => self.keep(&fault.cipher, name, *directory),
             Action::Void { keep } => self.void(fault, keep),
             Action::Trash => self.trash(&fault.cipher),
@@ -89,7 +98,8 @@ impl<'a> Bench<'a> {
             let node = self.made(above, &self.name.clone())?;
             self.core.dir(above)?.sync()?;
             self.core.nodes.forget(above, 1);
-            self.run = Some(Run { node, dir: self.core.dir(node)?, id: self.core.directory_id(node)? });
+            self.run =
+                Some(Run { node, dir: self.core.dir(node)?, id: self.core.directory_id(node)? });
         }
         Ok(self.run.as_ref().expect("made above"))
     }
@@ -102,12 +112,15 @@ impl<'a> Bench<'a> {
                 self.core.nodes.forget(attr.node, 1);
                 Err(Fault::Os(libc::ENOTDIR))
             }
-            Err(fault) if fault.errno() == libc::ENOENT => Ok(self.core.mkdir(&caller(), parent, name, 0o700)?.node),
+            Err(fault) if fault.errno() == libc::ENOENT => {
+                Ok(self.core.mkdir(&caller(), parent, name, 0o700)?.node)
+            }
             Err(fault) => Err(fault),
         }
     }
 
-    /// A name that is free in the directory of this repair, close to `wanted`, with its stored form.
+    /// A name that is free in the directory of this repair, close to `wanted`, with its stored
+    /// form.
     fn free(&mut self, wanted: &[u8]) -> Inner<(Vec<u8>, Vec<u8>)> {
         let core = self.core;
         let run = self.run()?;
@@ -141,7 +154,12 @@ impl<'a> Bench<'a> {
         Ok(self.kept(&name))
     }
 
-    fn keep(&mut self, cipher: &[u8], name: &[u8], id: Option<DirectoryId>) -> Inner<Option<Vec<u8>>> {
+    fn keep(
+        &mut self,
+        cipher: &[u8],
+        name: &[u8],
+        id: Option<DirectoryId>,
+    ) -> Inner<Option<Vec<u8>>> {
         let core = self.core;
         let (dir, stored) = core.open_parent(cipher)?;
         core.journal.settle(None)?;
@@ -149,7 +167,8 @@ impl<'a> Bench<'a> {
         if stat.kind == Kind::Dir
             && let Some(id) = id
         {
-            // Names in it are readable at its new place because a record says so, which is durable before it goes there.
+            // Names in it are readable at its new place because a record says so, which is durable
+            // before it goes there.
             core.may_seal()?;
             let (name, entry) = self.free(name)?;
             let run = self.run()?;
@@ -165,13 +184,19 @@ impl<'a> Bench<'a> {
     }
 
     /// Whatever the table of nodes knows of an object that was moved beneath it is looked up anew.
-    fn forget(&self, stat: &crate::backing::Stat) {
+    fn forget(&self, stat: &crate::store::Stat) {
         if let Some(node) = self.core.nodes.find(stat) {
             self.core.nodes.retire(node);
         }
     }
 
-    fn record(&mut self, cipher: &[u8], id: &DirectoryId, parent: &DirectoryId, name: &[u8]) -> Inner<Option<Vec<u8>>> {
+    fn record(
+        &mut self,
+        cipher: &[u8],
+        id: &DirectoryId,
+        parent: &DirectoryId,
+        name: &[u8],
+    ) -> Inner<Option<Vec<u8>>> {
         self.core.may_seal()?;
         let dir = self.directory(cipher)?;
         let kept = self.set_record_aside(&*dir, cipher)?;
@@ -214,7 +239,12 @@ impl<'a> Bench<'a> {
         Ok(kept)
     }
 
-    fn restore_name(&mut self, cipher: &[u8], directory: &DirectoryId, name: &[u8]) -> Inner<Option<Vec<u8>>> {
+    fn restore_name(
+        &mut self,
+        cipher: &[u8],
+        directory: &DirectoryId,
+        name: &[u8],
+    ) -> Inner<Option<Vec<u8>>> {
         let (dir, stored) = self.core.open_parent(cipher)?;
         let folder = self.core.folder_at(dir.clone(), *directory);
         let new = folder.encode(name)?;
@@ -251,18 +281,24 @@ impl<'a> Bench<'a> {
     fn trash(&mut self, cipher: &[u8]) -> Inner<Option<Vec<u8>>> {
         let (dir, stored) = self.core.open_parent(cipher)?;
         let inside = dir.open_dir(stored)?;
-        let is_file = |entry: Inner<DirEntry>| entry.is_ok_and(|e| inside.stat(&e.name).is_ok_and(|stat| stat.kind != Kind::Dir));
+        let is_file = |entry: Inner<DirEntry>| {
+            entry.is_ok_and(|e| inside.stat(&e.name).is_ok_and(|stat| stat.kind != Kind::Dir))
+        };
         if Core::is_empty(&*inside)?.0 && entries(&*inside)?.all(is_file) {
             // It was being removed: it holds no entries.
             self.core.empty_trash(&dir, stored);
             dir.sync()?;
             return Ok(None);
         }
-        let id = hints::record_of(self.core, &*inside).ok().flatten().map(|record: DirectoryRecord| record.id);
+        let id = hints::record_of(self.core, &*inside)
+            .ok()
+            .flatten()
+            .map(|record: DirectoryRecord| record.id);
         self.keep(cipher, b"unnamed directory", id)
     }
 
-    /// A new file in the directory of this repair, filled by `fill`, durable. Its bytes are nobody's that could be verified.
+    /// A new file in the directory of this repair, filled by `fill`, durable. Its bytes are
+    /// nobody's that could be verified.
     fn copy(&mut self, name: &[u8], fill: Fill) -> Inner<Option<Vec<u8>>> {
         self.core.may_seal()?;
         let name = self.free(name)?.0;
@@ -285,11 +321,23 @@ impl<'a> Bench<'a> {
         Ok(self.kept(&name))
     }
 
-    /// Takes attributes away that still cannot be read, and for good; where `list_missing`, also those whose list is not there.
-    fn attributes(&mut self, cipher: &[u8], name: &[u8], list_missing: bool) -> Inner<Option<Vec<u8>>> {
+    /// Takes attributes away that still cannot be read, and for good; where `list_missing`, also
+    /// those whose list is not there.
+    fn attributes(
+        &mut self,
+        cipher: &[u8],
+        name: &[u8],
+        list_missing: bool,
+    ) -> Inner<Option<Vec<u8>>> {
         let (dir, stored) = self.core.open_parent(cipher)?;
         let key = xattr::key_of(if stored.is_empty() { Kind::Dir } else { dir.stat(stored)?.kind });
-        let get = || Ok(if stored.is_empty() { dir.get_xattr_self(key) } else { dir.get_xattr(stored, key) }?);
+        let get = || {
+            Ok(if stored.is_empty() {
+                dir.get_xattr_self(key)
+            } else {
+                dir.get_xattr(stored, key)
+            }?)
+        };
         match self.core.read_list(&get) {
             Ok(_) => return Ok(None),
             Err(Fault::Corrupt(xattr::LIST_MISSING)) if list_missing => {}

@@ -1,14 +1,19 @@
-//! Repair: what the check has found is put right where that can be known, and set aside where it cannot.
+//! Repair: what the check has found is put right where that can be known, and set aside where it
+//! cannot.
 //!
 //! Rules that hold here
-//! * Nothing is deleted but files without a byte of ciphertext, in which there is nothing. What cannot be authenticated is moved, as it is,
-//!   to a directory of this repair in `lost+found`, under an ordinary name of the plain view: what of it is good can be read there, and its
+//! * Nothing is deleted but files without a byte of ciphertext, in which there is nothing. What
+//!   cannot be authenticated is moved, as it is, to a directory of this repair in `lost+found`,
+//!   under an ordinary name of the plain view: what of it is good can be read there, and its
 //!   ciphertext be found.
-//! * Each step is one rename, or one new control file that is durable before what it replaces goes; a crash leaves the state before it or
-//!   after it, and the next repair goes on.
-//! * What is sealed anew follows from something that was authenticated: a header's hint, a record, names that decode.
-//! * In a signed share that is not enough, because every reader can make such evidence: there nothing is sealed or signed for others.
-//! * One share is repaired at a time, the one that was opened: what is wrong in a nested one comes without a remedy.
+//! * Each step is one rename, or one new control file that is durable before what it replaces goes;
+//!   a crash leaves the state before it or after it, and the next repair goes on.
+//! * What is sealed anew follows from something that was authenticated: a header's hint, a record,
+//!   names that decode.
+//! * In a signed share that is not enough, because every reader can make such evidence: there
+//!   nothing is sealed or signed for others.
+//! * One share is repaired at a time, the one that was opened: what is wrong in a nested one comes
+//!   without a remedy.
 
 mod act;
 mod salvage;
@@ -31,11 +36,14 @@ pub(crate) enum Action {
     Unrecord,
     /// Writes the sealed name of a long-named entry of `directory`.
     Sidecar { directory: DirectoryId, name: Vec<u8> },
-    /// Gives an entry of `directory` its name back. `inside` is the id of the entry where it is a directory.
+    /// Gives an entry of `directory` its name back. `inside` is the id of the entry where it is a
+    /// directory.
     Name { directory: DirectoryId, name: Vec<u8>, inside: Option<DirectoryId> },
-    /// Moves the object to `lost+found` under `name`. `directory` is its id where it is a directory, `place` that of the one it stands in.
+    /// Moves the object to `lost+found` under `name`. `directory` is its id where it is a
+    /// directory, `place` that of the one it stands in.
     Keep { name: Vec<u8>, directory: Option<DirectoryId>, place: Option<DirectoryId> },
-    /// Removes a file that has neither a byte of ciphertext nor attributes; does what `keep` says with one that has any by now.
+    /// Removes a file that has neither a byte of ciphertext nor attributes; does what `keep` says
+    /// with one that has any by now.
     Void { keep: Box<Action> },
     /// Ends the removal of a directory.
     Trash,
@@ -49,7 +57,9 @@ impl Remedy {
     /// What would be done, for people.
     pub fn describe(&self) -> &'static str {
         match &self.0 {
-            Action::Record { .. } => "write its directory record anew, from what its files and names say",
+            Action::Record { .. } => {
+                "write its directory record anew, from what its files and names say"
+            }
             Action::Unrecord => "move its directory record to lost+found",
             Action::Sidecar { .. } => "write its long name anew, from what is sealed inside it",
             Action::Name { .. } => "give it the name that is sealed inside it",
@@ -94,8 +104,14 @@ pub struct RepairReport {
 }
 
 impl Core {
-    /// Does what the remedies of `faults` say, in their order, each where `decide` agrees. `run` names the directory in `lost+found`.
-    pub fn repair(&self, faults: &[CheckFault], run: &[u8], decide: &mut dyn FnMut(&CheckFault) -> bool) -> Inner<RepairReport> {
+    /// Does what the remedies of `faults` say, in their order, each where `decide` agrees. `run`
+    /// names the directory in `lost+found`.
+    pub fn repair(
+        &self,
+        faults: &[CheckFault],
+        run: &[u8],
+        decide: &mut dyn FnMut(&CheckFault) -> bool,
+    ) -> Inner<RepairReport> {
         self.check_writable()?;
         let mut bench = act::Bench::new(self, run);
         let mut report = RepairReport::default();
@@ -114,9 +130,14 @@ impl Core {
         Ok(report)
     }
 
-    /// Whether something may be sealed for everybody on the strength of what a repair knows. In a signed share it may not: hints and names
-    /// are sealed under a key that readers have, and what this client signs is believed.
+    /// Whether something may be sealed for everybody on the strength of what a repair knows. In a
+    /// signed share it may not: hints and names are sealed under a key that readers have, and what
+    /// this client signs is believed.
     fn may_seal(&self) -> Inner<()> {
-        if self.keys.layout.signed() { Err(Fault::Corrupt("cannot be sealed anew in a signed share")) } else { Ok(()) }
+        if self.keys.layout.signed() {
+            Err(Fault::Corrupt("cannot be sealed anew in a signed share"))
+        } else {
+            Ok(())
+        }
     }
 }

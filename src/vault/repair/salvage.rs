@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::backing::Access;
+use crate::store::Access;
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::{Load, OpenFile};
@@ -12,8 +12,14 @@ use crate::vault::types::ROOT;
 const PART: u64 = 1 << 20;
 
 impl Core {
-    /// Hands the bytes of `ranges` of the file at a stored path to `take`, with their offsets. Every byte is authentic.
-    pub fn salvage(&self, cipher: &[u8], ranges: &[Range<u64>], take: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>) -> Inner<()> {
+    /// Hands the bytes of `ranges` of the file at a stored path to `take`, with their offsets.
+    /// Every byte is authentic.
+    pub fn salvage(
+        &self,
+        cipher: &[u8],
+        ranges: &[Range<u64>],
+        take: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>,
+    ) -> Inner<()> {
         let (dir, stored) = self.open_parent(cipher)?;
         let open = OpenFile::load(
             ROOT,

@@ -1,18 +1,20 @@
 //! Files: their headers, and with an eager pass their contents, whole chunks at a time.
 //!
 //! Rules that hold here
-//! * A file is worked on through the table of open files, under its lock, in parts that are let go of between commits: whoever has it open
-//!   reads and writes meanwhile, and no crash finds anything but the old or the new state of a part.
-//! * An eager pass looks at the tables themselves in a signed share: what a header says of the epochs of its chunks is not signed. A count goes
-//!   by the header.
-//! * A file that is not durable yet is made so first: half of it sealed anew, in place, would be lost in a crash that it might have survived.
+//! * A file is worked on through the table of open files, under its lock, in parts that are let go
+//!   of between commits: whoever has it open reads and writes meanwhile, and no crash finds
+//!   anything but the old or the new state of a part.
+//! * An eager pass looks at the tables themselves in a signed share: what a header says of the
+//!   epochs of its chunks is not signed. A count goes by the header.
+//! * A file that is not durable yet is made so first: half of it sealed anew, in place, would be
+//!   lost in a crash that it might have survived.
 
 use std::sync::Arc;
 
 use super::pass::{Pass, Work};
-use crate::backing::{Access, Dir, Stat};
 use crate::format::header::PublicHeader;
 use crate::format::layout::SMALL_MAX;
+use crate::store::{Access, Dir, Stat};
 use crate::vault::commit::Durability;
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
@@ -42,7 +44,7 @@ impl Core {
         Epochs { old, contents, small: public.small }
     }
 
-    fn header_bytes(&self, file: &dyn crate::backing::File) -> Inner<Vec<u8>> {
+    fn header_bytes(&self, file: &dyn crate::store::File) -> Inner<Vec<u8>> {
         let mut bytes = vec![0; self.keys.layout.header() + SMALL_MAX as usize];
         let read = file.read_at(&mut bytes, 0)?;
         bytes.truncate(read);
@@ -51,7 +53,13 @@ impl Core {
 }
 
 impl Pass<'_> {
-    pub fn file(&mut self, node: NodeId, dir: &Arc<dyn Dir>, stored: &[u8], stat: &Stat) -> Inner<()> {
+    pub fn file(
+        &mut self,
+        node: NodeId,
+        dir: &Arc<dyn Dir>,
+        stored: &[u8],
+        stat: &Stat,
+    ) -> Inner<()> {
         let core = self.core;
         let open = core.files.lock().get(&node).map(|shared| shared.file.clone());
         let bytes = match &open {
@@ -60,15 +68,23 @@ impl Pass<'_> {
                 let _state = open.state.read();
                 core.header_bytes(&*open.file)?
             }
-            None => core.header_bytes(&*core.journal.overlay(dir.open_file(stored, Access::Read)?)?)?,
+            None => {
+                core.header_bytes(&*core.journal.overlay(dir.open_file(stored, Access::Read)?)?)?
+            }
         };
         if bytes.is_empty() {
-            return if open.is_some() { Ok(()) } else { Err(Fault::Corrupt("is empty: it was never committed")) };
+            return if open.is_some() {
+                Ok(())
+            } else {
+                Err(Fault::Corrupt("is empty: it was never committed"))
+            };
         }
         let epochs = core.epochs(&bytes)?;
         match self.work {
             Work::Count => self.count(node, &epochs, stat),
-            Work::Eager if epochs.contents || self.has_older(node, &epochs)? => self.reseal(node, dir, stored, stat),
+            Work::Eager if epochs.contents || self.has_older(node, &epochs)? => {
+                self.reseal(node, dir, stored, stat)
+            }
             _ if epochs.old => self.reseal(node, dir, stored, stat),
             _ => Ok(()),
         }
@@ -91,7 +107,8 @@ impl Pass<'_> {
                 older
             }
             None => {
-                self.found.bytes_total += self.core.keys.layout.plain_size(stat.size).min(stat.blocks * 512);
+                self.found.bytes_total +=
+                    self.core.keys.layout.plain_size(stat.size).min(stat.blocks * 512);
                 0
             }
         };
@@ -102,8 +119,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Whether a file has chunks of older epochs of which its header says nothing: that part of it is not signed, so every reader can have
-    /// made it say so.
+    /// Whether a file has chunks of older epochs of which its header says nothing: that part of it
+    /// is not signed, so every reader can have made it say so.
     fn has_older(&self, node: NodeId, epochs: &Epochs) -> Inner<bool> {
         if !self.core.keys.signed() || epochs.small.is_some() || self.core.keys.older().is_empty() {
             return Ok(false);
@@ -131,7 +148,13 @@ impl Pass<'_> {
         }
     }
 
-    fn reseal(&mut self, node: NodeId, dir: &Arc<dyn Dir>, stored: &[u8], stat: &Stat) -> Inner<()> {
+    fn reseal(
+        &mut self,
+        node: NodeId,
+        dir: &Arc<dyn Dir>,
+        stored: &[u8],
+        stat: &Stat,
+    ) -> Inner<()> {
         let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
         let open = self.acquire(node, dir, stored, stat, flags)?;
         let sealed = self.reseal_open(&open);
@@ -146,7 +169,14 @@ impl Pass<'_> {
     }
 
     /// Opens a file for writing, also where its own mode forbids that to us who own it.
-    fn acquire(&self, node: NodeId, dir: &Arc<dyn Dir>, stored: &[u8], stat: &Stat, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
+    fn acquire(
+        &self,
+        node: NodeId,
+        dir: &Arc<dyn Dir>,
+        stored: &[u8],
+        stat: &Stat,
+        flags: OpenFlags,
+    ) -> Inner<Arc<OpenFile>> {
         match dir.open_file(stored, Access::ReadWrite) {
             Ok(_) => return self.core.acquire(node, flags),
             Err(e) if e.raw_os_error() != Some(libc::EACCES) => return Err(e.into()),
@@ -182,7 +212,8 @@ impl Pass<'_> {
             let step = self.step()?;
             let mut state = open.state.write();
             state.mtime.hold(&*open.file)?; // the contents stay what they are
-            let chunks = if self.work == Work::Eager { state.chunks(&tools.keys.layout) } else { 0 };
+            let chunks =
+                if self.work == Work::Eager { state.chunks(&tools.keys.layout) } else { 0 };
             let before = bytes;
             while k < chunks && !state.is_full() {
                 let look = state.renew(&*open.file, &tools, k)?;

@@ -1,11 +1,11 @@
 //! Names of entries.
 //!
-//! A name is not signed; whoever has the epoch's key can give one. It is taken for what it is shown as, under whichever epoch, and moves
-//! only where nothing stands under its new stored name.
+//! A name is not signed; whoever has the epoch's key can give one. It is taken for what it is shown
+//! as, under whichever epoch, and moves only where nothing stands under its new stored name.
 
-use crate::backing::{Dir, Kind};
-use crate::backing::{RenameMode, SetTime};
 use crate::format::name::StoredName;
+use crate::store::{Dir, Kind};
+use crate::store::{RenameMode, SetTime};
 use crate::vault::core::Core;
 use crate::vault::error::Inner;
 use crate::vault::folder::Folder;
@@ -38,7 +38,11 @@ impl Folder<'_> {
         Ok(Some(match said {
             Said::Name(sealed) if sealed.older.is_some() => {
                 // None of a newer epoch stands before one that is shown with its name alone.
-                if sealed.suffix.is_empty() && name == sealed.plain { Standing::Older(name) } else { Standing::Conflict(name) }
+                if sealed.suffix.is_empty() && name == sealed.plain {
+                    Standing::Older(name)
+                } else {
+                    Standing::Conflict(name)
+                }
             }
             Said::Name(_) | Said::Lost => Standing::Current(name),
         }))
@@ -46,7 +50,8 @@ impl Folder<'_> {
 }
 
 impl Core {
-    /// Gives the entry `stored`, whose name is sealed under an older epoch, its stored name of the current one.
+    /// Gives the entry `stored`, whose name is sealed under an older epoch, its stored name of the
+    /// current one.
     pub(super) fn reseal_name(&self, node: NodeId, stored: &[u8], name: &[u8]) -> Inner<()> {
         let _names = self.names.write()?;
         let folder = self.folder(node)?;
@@ -67,7 +72,12 @@ impl Core {
                     self.settle(&stat)?
                 }
                 dir.rename(stored, dir, new.entry(), RenameMode::NoReplace)?;
-                self.nodes.retired_follow(&stat, folder.node, stored, Some(&folder.link(new.entry(), name)));
+                self.nodes.retired_follow(
+                    &stat,
+                    folder.node,
+                    stored,
+                    Some(&folder.link(new.entry(), name)),
+                );
                 if let Some(node) = self.nodes.find(&stat) {
                     self.nodes.add_link(node, folder.link(new.entry(), name));
                     self.nodes.remove_link(&stat, folder.node, stored);

@@ -8,8 +8,8 @@ use parking_lot::MutexGuard;
 
 use super::Pending;
 use super::names::Standing;
-use crate::backing::{Dir, Kind};
 use crate::format::name::is_control;
+use crate::store::{Dir, Kind};
 use crate::vault::ShareProgress;
 use crate::vault::control::list;
 use crate::vault::core::Core;
@@ -42,12 +42,18 @@ pub(super) struct Pass<'a> {
     inodes: HashSet<(u64, u64)>,
     /// Where symbolic links with several names were made anew, by what they were.
     pub links: HashMap<(u64, u64), Name>,
-    /// Directories that were met and not entered yet, each counted once. A list: any member could make them deeper than our stack.
+    /// Directories that were met and not entered yet, each counted once. A list: any member could
+    /// make them deeper than our stack.
     todo: Vec<NodeId>,
 }
 
 impl<'a> Pass<'a> {
-    pub fn new(core: &'a Core, work: Work, done: ShareProgress, progress: &'a mut dyn FnMut(&ShareProgress)) -> Self {
+    pub fn new(
+        core: &'a Core,
+        work: Work,
+        done: ShareProgress,
+        progress: &'a mut dyn FnMut(&ShareProgress),
+    ) -> Self {
         let (inodes, links, todo) = (HashSet::new(), HashMap::new(), Vec::new());
         Pass { core, work, found: Pending::default(), done, progress, inodes, links, todo }
     }
@@ -92,7 +98,8 @@ impl<'a> Pass<'a> {
         act(self)
     }
 
-    /// Goes on where one object cannot be dealt with: it is not valid, may not be looked at, or is gone by now.
+    /// Goes on where one object cannot be dealt with: it is not valid, may not be looked at, or is
+    /// gone by now.
     fn tolerate(&mut self, node: NodeId, stored: &[u8], outcome: Inner<()>) -> Inner<()> {
         let fault = match outcome {
             Ok(()) => return Ok(()),
@@ -116,8 +123,11 @@ impl<'a> Pass<'a> {
         let id = self.core.directory_id(node)?;
         let dir = self.core.dir(node)?;
         for entry in list(&*dir)? {
-            let done =
-                if is_control(&entry.name) { self.control(node, &id, &dir, &entry.name) } else { self.entry(node, &dir, &entry.name) };
+            let done = if is_control(&entry.name) {
+                self.control(node, &id, &dir, &entry.name)
+            } else {
+                self.entry(node, &dir, &entry.name)
+            };
             self.tolerate(node, &entry.name, done)?;
         }
         Ok(())
@@ -152,9 +162,11 @@ impl<'a> Pass<'a> {
                 return Ok(());
             }
             self.core.nodes.forget(attr.node, 1);
-            // Another program has put another version of a file in its place, which has a node of its own.
+            // Another program has put another version of a file in its place, which has a node of
+            // its own.
             let is_stale = outcome.as_ref().is_err_and(|fault| fault.errno() == libc::ESTALE);
-            if !is_stale || attr.kind != Kind::File || std::mem::replace(&mut is_second_look, true) {
+            if !is_stale || attr.kind != Kind::File || std::mem::replace(&mut is_second_look, true)
+            {
                 return outcome.map(drop);
             }
         }

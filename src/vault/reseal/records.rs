@@ -1,14 +1,15 @@
-//! What is sealed as records: symbolic links, extended attributes, records of directories, junctions, and what long names leave behind.
+//! What is sealed as records: symbolic links, extended attributes, records of directories,
+//! junctions, and what long names leave behind.
 
 use std::sync::Arc;
 
 use super::names::keeping_time;
 use super::pass::{Pass, Work};
-use crate::backing::{Dir, RenameMode, SetTime, Stat};
 use crate::format::junction::{self, Junction};
 use crate::format::name::{DIRECTORY_RECORD, Decoded, LONG, SIDECAR};
 use crate::format::record::{OVERFLOW, RecordKind, TARGET_MAX, epoch_of, link_record, link_text};
-use crate::sharing::Role;
+use crate::roster::Role;
+use crate::store::{Dir, RenameMode, SetTime, Stat};
 use crate::vault::control::{entries, read_control, write_control};
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
@@ -27,7 +28,8 @@ impl Core {
         Ok(self.keys.seal_record_of(by.map(|by| by.author), kind, bound, &plain, &*self.random))
     }
 
-    /// Replaces the symbolic link `stored` by one with another text, the same in all else, and gives what it is now.
+    /// Replaces the symbolic link `stored` by one with another text, the same in all else, and
+    /// gives what it is now.
     fn replace_link(&self, dir: &dyn Dir, stored: &[u8], stat: &Stat, text: &[u8]) -> Inner<Stat> {
         let temporary = self.temporary_name();
         dir.symlink(&temporary, text)?;
@@ -85,7 +87,9 @@ impl Pass<'_> {
             let core = pass.core;
             let _names = core.names.write()?;
             // As it is now: it may have been renamed since.
-            let Some(bytes) = read_control(&*dir, DIRECTORY_RECORD, RECORD_MAX)? else { return Ok(()) };
+            let Some(bytes) = read_control(&*dir, DIRECTORY_RECORD, RECORD_MAX)? else {
+                return Ok(());
+            };
             let link = core.nodes.link(node)?;
             core.folder(link.parent)?.identify(&*dir, &link.stored, &link.name)?;
             let sealed = core.resealed(RecordKind::Directory, b"", &bytes)?;
@@ -96,8 +100,15 @@ impl Pass<'_> {
         })
     }
 
-    /// A symbolic link: its text, and where that is a reference what it refers to. The new link takes the place of the old one at once.
-    pub fn link(&mut self, node: NodeId, dir: &Arc<dyn Dir>, stored: &[u8], stat: &Stat) -> Inner<()> {
+    /// A symbolic link: its text, and where that is a reference what it refers to. The new link
+    /// takes the place of the old one at once.
+    pub fn link(
+        &mut self,
+        node: NodeId,
+        dir: &Arc<dyn Dir>,
+        stored: &[u8],
+        stat: &Stat,
+    ) -> Inner<()> {
         self.attributes(node)?;
         let text = dir.readlink(stored)?;
         let (record, bound, start): (_, &[u8], &[u8]) = match text.split_first() {
@@ -143,8 +154,12 @@ impl Pass<'_> {
     /// The target of a link that does not fit one.
     fn long_target(&mut self, id: &[u8]) -> Inner<()> {
         let core = self.core;
-        let read = || read_control(&*core.root, &overflow_file(id), overhead(core.keys.signed()) + TARGET_MAX);
-        let Some(bytes) = read()? else { return Err(Fault::Corrupt("is a symbolic link whose target is missing")) };
+        let read = || {
+            read_control(&*core.root, &overflow_file(id), overhead(core.keys.signed()) + TARGET_MAX)
+        };
+        let Some(bytes) = read()? else {
+            return Err(Fault::Corrupt("is a symbolic link whose target is missing"));
+        };
         if !self.is_old(epoch_of(RecordKind::LongSymlink, &bytes)?) {
             return Ok(());
         }
@@ -159,16 +174,28 @@ impl Pass<'_> {
     }
 
     /// Control files that no entry leads to.
-    pub fn control(&mut self, node: NodeId, id: &DirectoryId, dir: &Arc<dyn Dir>, name: &[u8]) -> Inner<()> {
+    pub fn control(
+        &mut self,
+        node: NodeId,
+        id: &DirectoryId,
+        dir: &Arc<dyn Dir>,
+        name: &[u8],
+    ) -> Inner<()> {
         if overflow_reference(name).is_some() || xattr::overflow_reference(name).is_some() {
             return Ok(()); // dealt with from what refers to it
         }
-        let hash = |prefix: &[u8]| match self.core.keys.names(id).decode(&[&[LONG], &name[prefix.len()..]].concat()) {
+        let hash = |prefix: &[u8]| match self
+            .core
+            .keys
+            .names(id)
+            .decode(&[&[LONG], &name[prefix.len()..]].concat())
+        {
             Decoded::Long { hash, suffix, .. } if suffix.is_empty() => Some(hash),
             _ => None,
         };
         if name.starts_with(junction::PREFIX) {
-            return hash(junction::PREFIX).map_or(Ok(()), |hash| self.junction(id, dir, name, &hash));
+            return hash(junction::PREFIX)
+                .map_or(Ok(()), |hash| self.junction(id, dir, name, &hash));
         }
         if name.starts_with(SIDECAR) {
             return hash(SIDECAR).map_or(Ok(()), |hash| self.sidecar(node, dir, name, &hash));
@@ -177,10 +204,20 @@ impl Pass<'_> {
     }
 
     /// A junction. Only admins make one; for others it stays as it is, and what is left says so.
-    fn junction(&mut self, id: &DirectoryId, dir: &Arc<dyn Dir>, file: &[u8], hash: &[u8; 32]) -> Inner<()> {
+    fn junction(
+        &mut self,
+        id: &DirectoryId,
+        dir: &Arc<dyn Dir>,
+        file: &[u8],
+        hash: &[u8; 32],
+    ) -> Inner<()> {
         let core = self.core;
         let Some(bytes) = read_control(&**dir, file, RECORD_MAX)? else { return Ok(()) };
-        let junction = Junction::decode(&core.keys.open_record(RecordKind::Junction, &[&id[..], hash].concat(), &bytes)?)?;
+        let junction = Junction::decode(&core.keys.open_record(
+            RecordKind::Junction,
+            &[&id[..], hash].concat(),
+            &bytes,
+        )?)?;
         let new_hash = core.keys.place_hash(id, &junction.name);
         if *hash == new_hash && !self.is_old(epoch_of(RecordKind::Junction, &bytes)?) {
             return Ok(());
@@ -197,13 +234,24 @@ impl Pass<'_> {
             let there = read_control(&**dir, &new_file, RECORD_MAX)?;
             let is_done = |bytes: &Vec<u8>| {
                 core.keys.open_record(RecordKind::Junction, &bound, bytes).is_ok()
-                    && epoch_of(RecordKind::Junction, bytes).is_ok_and(|epoch| epoch == core.keys.current().number)
+                    && epoch_of(RecordKind::Junction, bytes)
+                        .is_ok_and(|epoch| epoch == core.keys.current().number)
             };
-            let (_, by) = core.keys.open_record_by(RecordKind::Junction, &[&id[..], hash].concat(), &bytes)?;
+            let (_, by) = core.keys.open_record_by(
+                RecordKind::Junction,
+                &[&id[..], hash].concat(),
+                &bytes,
+            )?;
             keeping_time(&**dir, || {
                 if !there.as_ref().is_some_and(is_done) {
                     let author = by.map(|by| by.author);
-                    let sealed = core.keys.seal_record_of(author, RecordKind::Junction, &bound, &effective.encode(), &*core.random);
+                    let sealed = core.keys.seal_record_of(
+                        author,
+                        RecordKind::Junction,
+                        &bound,
+                        &effective.encode(),
+                        &*core.random,
+                    );
                     write_control(&**dir, &*core.random, &new_file, &sealed)?;
                     dir.sync()?;
                 }
@@ -215,8 +263,15 @@ impl Pass<'_> {
         })
     }
 
-    /// The sealed name of a long-named entry that has moved to its new stored name, left behind by an interruption.
-    fn sidecar(&mut self, node: NodeId, dir: &Arc<dyn Dir>, file: &[u8], hash: &[u8; 32]) -> Inner<()> {
+    /// The sealed name of a long-named entry that has moved to its new stored name, left behind by
+    /// an interruption.
+    fn sidecar(
+        &mut self,
+        node: NodeId,
+        dir: &Arc<dyn Dir>,
+        file: &[u8],
+        hash: &[u8; 32],
+    ) -> Inner<()> {
         let core = self.core;
         let folder = core.folder(node)?;
         let entry = [&[LONG], &file[SIDECAR.len()..]].concat();

@@ -1,6 +1,7 @@
 //! Whether the share has what a folder has.
 //!
-//! Rule: nothing is taken for equal that was not read and verified on both sides. A time can be set by anybody.
+//! Rule: nothing is taken for equal that was not read and verified on both sides. A time can be set
+//! by anybody.
 
 use super::super::core::Core;
 use super::super::error::{Fault, Inner};
@@ -8,17 +9,19 @@ use super::super::types::{Attr, NodeId, OpenFlags};
 use super::DEPTH_MAX;
 use super::copy::{PART, is_open, read_children};
 use super::seen::{Look, Seen, below};
-use crate::backing::Kind;
+use crate::store::Kind;
 
 /// A node of a share.
 type At<'a> = (&'a Core, NodeId);
 
-/// Whether two files hold the same bytes. What cannot be read of the second one, because a crash left half of it, is not the same.
+/// Whether two files hold the same bytes. What cannot be read of the second one, because a crash
+/// left half of it, is not the same.
 pub(super) fn same_contents(from: At, to: At) -> Inner<bool> {
     let read = OpenFlags { read: true, ..OpenFlags::default() };
     let a = from.0.open_file(from.1, read)?.handle;
     let compared = to.0.open_file(to.1, read).map(|opened| opened.handle).and_then(|b| {
-        let (mut left, mut right) = (zeroize::Zeroizing::new(vec![0; PART]), zeroize::Zeroizing::new(vec![0; PART]));
+        let (mut left, mut right) =
+            (zeroize::Zeroizing::new(vec![0; PART]), zeroize::Zeroizing::new(vec![0; PART]));
         let mut at = 0;
         let same = loop {
             let (l, r) = (from.0.read(a, at, &mut left)?, to.0.read(b, at, &mut right));
@@ -40,7 +43,8 @@ pub(super) fn same_contents(from: At, to: At) -> Inner<bool> {
     }
 }
 
-/// Whether all that is in one directory is in another one too: names, contents, attributes, modes and times. What was compared is noted.
+/// Whether all that is in one directory is in another one too: names, contents, attributes, modes
+/// and times. What was compared is noted.
 pub(super) struct Compare<'a> {
     pub from: &'a Core,
     pub to: &'a Core,
@@ -49,7 +53,13 @@ pub(super) struct Compare<'a> {
 
 impl Compare<'_> {
     /// `path` is the stored path of `from` from the folder.
-    pub fn directory(&mut self, from: NodeId, to: NodeId, path: &[u8], depth: usize) -> Inner<bool> {
+    pub fn directory(
+        &mut self,
+        from: NodeId,
+        to: NodeId,
+        path: &[u8],
+        depth: usize,
+    ) -> Inner<bool> {
         if depth > DEPTH_MAX {
             return Ok(false);
         }
@@ -64,7 +74,14 @@ impl Compare<'_> {
         Ok(same)
     }
 
-    fn entry(&mut self, (from, to): (NodeId, NodeId), name: &[u8], attr: &Attr, path: &[u8], depth: usize) -> Inner<bool> {
+    fn entry(
+        &mut self,
+        (from, to): (NodeId, NodeId),
+        name: &[u8],
+        attr: &Attr,
+        path: &[u8],
+        depth: usize,
+    ) -> Inner<bool> {
         is_open(self.from)?;
         let link = self.from.nodes.link_in(attr.node, from, name)?;
         let (dir, path) = (self.from.dir(from)?, below(path, &link.stored));

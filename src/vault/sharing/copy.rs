@@ -2,8 +2,8 @@
 //!
 //! Rules that hold here
 //! * All is read through the folder's own share, and so verified, and sealed anew by the new one.
-//! * What is there already, from a call before, stays only if it is the same to the byte. The time of a file is set last, after its contents
-//!   are durable.
+//! * What is there already, from a call before, stays only if it is the same to the byte. The time
+//!   of a file is set last, after its contents are durable.
 //! * What was looked at before it was read can be told from what has changed since.
 
 use std::collections::{HashMap, HashSet};
@@ -15,7 +15,7 @@ use super::super::types::{Attr, Caller, NodeId, OpenFlags, SetAttr, SetXattr};
 use super::compare::same_contents;
 use super::seen::{Look, Seen, below};
 use super::{DEPTH_MAX, ShareProgress};
-use crate::backing::{Kind, Seek, SetTime};
+use crate::store::{Kind, Seek, SetTime};
 
 /// Bytes that are copied, or compared, at a time.
 pub(super) const PART: usize = 1 << 20;
@@ -87,7 +87,9 @@ impl Copy<'_> {
         while let Some((at, depth)) = left.pop() {
             if depth > DEPTH_MAX {
                 left.push((at, depth));
-                left.iter().filter(|(at, _)| *at != node).for_each(|(at, _)| self.from.nodes.forget(*at, 1));
+                left.iter()
+                    .filter(|(at, _)| *at != node)
+                    .for_each(|(at, _)| self.from.nodes.forget(*at, 1));
                 return Err(Fault::Os(libc::ELOOP));
             }
             let below = whole_children(self.from, at);
@@ -144,7 +146,13 @@ impl Copy<'_> {
         self.to.rmdir(parent, name)
     }
 
-    fn entry(&mut self, from_parent: NodeId, to_parent: NodeId, name: &[u8], attr: &Attr) -> Inner<()> {
+    fn entry(
+        &mut self,
+        from_parent: NodeId,
+        to_parent: NodeId,
+        name: &[u8],
+        attr: &Attr,
+    ) -> Inner<()> {
         is_open(self.from)?;
         let link = self.from.nodes.link_in(attr.node, from_parent, name)?;
         let path = below(&self.at, &link.stored);
@@ -186,7 +194,10 @@ impl Copy<'_> {
         }
         let node = match attr.kind {
             Kind::Dir => {
-                let made = there.map_or_else(|| self.to.mkdir(&caller(attr), to_parent, name, attr.perm | 0o700), Ok)?;
+                let made = there.map_or_else(
+                    || self.to.mkdir(&caller(attr), to_parent, name, attr.perm | 0o700),
+                    Ok,
+                )?;
                 let above = std::mem::replace(&mut self.at, path);
                 self.directory(attr.node, made.node)?;
                 self.at = above;
@@ -208,7 +219,8 @@ impl Copy<'_> {
                 made.node
             }
             other => {
-                let make = || self.to.mknod(&caller(attr), to_parent, name, other, attr.perm, attr.rdev);
+                let make =
+                    || self.to.mknod(&caller(attr), to_parent, name, other, attr.perm, attr.rdev);
                 let made = there.map_or_else(make, Ok)?;
                 self.attributes(attr.node, made.node, attr)?;
                 made.node
@@ -231,7 +243,14 @@ impl Copy<'_> {
         Ok(())
     }
 
-    fn file(&mut self, to_parent: NodeId, name: &[u8], attr: &Attr, there: Option<Attr>, is_known: bool) -> Inner<NodeId> {
+    fn file(
+        &mut self,
+        to_parent: NodeId,
+        name: &[u8],
+        attr: &Attr,
+        there: Option<Attr>,
+        is_known: bool,
+    ) -> Inner<NodeId> {
         if let Some(there) = there
             && (there.size, there.mtime) == (attr.size, attr.mtime)
             && (is_known || same_contents((self.from, attr.node), (self.to, there.node))?)
@@ -243,12 +262,16 @@ impl Copy<'_> {
         let (node, to) = match there {
             Some(there) => (there.node, self.to.open_file(there.node, flags)?.handle),
             None => {
-                let (made, handle) = self.to.create_file(&caller(attr), to_parent, name, 0o600, flags)?;
+                let (made, handle) =
+                    self.to.create_file(&caller(attr), to_parent, name, 0o600, flags)?;
                 (made.node, handle)
             }
         };
         let copied = (|| {
-            let from = self.from.open_file(attr.node, OpenFlags { read: true, ..OpenFlags::default() })?.handle;
+            let from = self
+                .from
+                .open_file(attr.node, OpenFlags { read: true, ..OpenFlags::default() })?
+                .handle;
             let copied = self.contents(from, to);
             self.from.release_handle(from)?;
             copied?;
@@ -283,7 +306,8 @@ impl Copy<'_> {
         }
         let (file, _) = self.to.file_handle(to)?;
         let size = file.state.read().size;
-        // What the header says, and not what follows from the length of the ciphertext, which anybody can change.
+        // What the header says, and not what follows from the length of the ciphertext, which
+        // anybody can change.
         let authentic = self.from.file_handle(from)?.0.state.read().size;
         if size < authentic {
             let node = file.node;
@@ -304,11 +328,19 @@ impl Copy<'_> {
         }
         let now = self.to.stat(to)?;
         let owner = (now.uid, now.gid) != (attr.uid, attr.gid);
-        let perm = (attr.kind != Kind::Symlink && (owner || now.perm != attr.perm)).then_some(attr.perm);
+        let perm =
+            (attr.kind != Kind::Symlink && (owner || now.perm != attr.perm)).then_some(attr.perm);
         let (uid, gid) = (owner.then_some(attr.uid), owner.then_some(attr.gid));
         self.to.setattr(to, &SetAttr { uid, gid, ..SetAttr::default() })?;
         self.to.setattr(to, &SetAttr { perm, ..SetAttr::default() })?;
-        self.to.setattr(to, &SetAttr { atime: SetTime::At(attr.atime), mtime: SetTime::At(attr.mtime), ..SetAttr::default() })?;
+        self.to.setattr(
+            to,
+            &SetAttr {
+                atime: SetTime::At(attr.atime),
+                mtime: SetTime::At(attr.mtime),
+                ..SetAttr::default()
+            },
+        )?;
         Ok(())
     }
 }

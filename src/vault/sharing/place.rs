@@ -1,11 +1,14 @@
-//! Where the folder stands, and how the share takes its place: in one step where the store exchanges two directories, else in several.
+//! Where the folder stands, and how the share takes its place: in one step where the store
+//! exchanges two directories, else in several.
 //!
 //! Rules that hold here
-//! * At every moment there is, durably, a directory that programs see with all that was in the folder: under its name, or under the name
-//!   that it has while it stands aside. No other state is ever relied on.
-//! * A folder that stands aside is known by the record inside it, which says both names and which nobody makes without the key. The name
-//!   alone proves nothing: users and sync tools make names.
-//! * What users can see they may have changed. So a folder is removed only if no user could see it since it was compared.
+//! * At every moment there is, durably, a directory that programs see with all that was in the
+//!   folder: under its name, or under the name that it has while it stands aside. No other state is
+//!   ever relied on.
+//! * A folder that stands aside is known by the record inside it, which says both names and which
+//!   nobody makes without the key. The name alone proves nothing: users and sync tools make names.
+//! * What users can see they may have changed. So a folder is removed only if no user could see it
+//!   since it was compared.
 
 use std::sync::Arc;
 
@@ -14,9 +17,9 @@ use super::super::error::{Fault, Inner};
 use super::super::folder::{Folder, shown};
 use super::super::types::NodeId;
 use super::remove_all;
-use crate::backing::{Dir, Kind, RenameMode, SetTime};
 use crate::format::junction::{self, Junction};
 use crate::format::name::NAME_MAX;
+use crate::store::{Dir, Kind, RenameMode, SetTime};
 
 /// A share that is being made, by the hash of the name whose place it will take.
 const COMING: &[u8] = b"+moving-";
@@ -63,7 +66,13 @@ impl Place {
     pub fn of(core: &Core, stored: &[u8], name: &[u8], parent: NodeId) -> Inner<Self> {
         let folder = core.folder(parent)?;
         let name = folder.place_name(stored, name)?;
-        Ok(Place { parent: folder.dir, parent_id: folder.id, parent_node: parent, stored: stored.into(), name })
+        Ok(Place {
+            parent: folder.dir,
+            parent_id: folder.id,
+            parent_node: parent,
+            stored: stored.into(),
+            name,
+        })
     }
 
     pub fn new_staging(&self, core: &Core) -> Vec<u8> {
@@ -96,12 +105,18 @@ impl Place {
         core.junction(&*self.parent, &self.parent_id, &self.name)
     }
 
-    /// Lets the share take the folder's place, where no name changes and nothing is opened. After an error the folder is where it was, or
-    /// stands aside if not even that could be done. Gives where the folder stands aside now, if it does.
+    /// Lets the share take the folder's place, where no name changes and nothing is opened. After
+    /// an error the folder is where it was, or stands aside if not even that could be done. Gives
+    /// where the folder stands aside now, if it does.
     pub fn exchange(&self, core: &Core, staging: &[u8]) -> Inner<Option<Aside>> {
         match self.parent.rename(&self.stored, &*self.parent, staging, RenameMode::Exchange) {
             // Most of what comes through FUSE or from a server knows ordinary renames only.
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP)) => {
+            Err(e)
+                if matches!(
+                    e.raw_os_error(),
+                    Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP)
+                ) =>
+            {
                 self.exchange_in_steps(core, staging).map(Some)
             }
             other => Ok(other.map(|()| None)?),
@@ -119,7 +134,8 @@ impl Place {
         }
         let name = free.ok_or(Fault::Os(libc::EEXIST))?;
         let entry = beside.encode(&name)?;
-        // As before any rename of a directory: valid at both places, whenever what follows is interrupted.
+        // As before any rename of a directory: valid at both places, whenever what follows is
+        // interrupted.
         let folder = self.parent.open_dir(&self.stored)?;
         let mtime = folder.stat_self()?.mtime;
         let (id, _) = core.identify(&*folder, &self.parent_id, &self.name)?;
@@ -163,8 +179,9 @@ impl Place {
         Ok(self.parent.rename(from, &*self.parent, to, RenameMode::NoReplace)?)
     }
 
-    /// Makes durable that the share has taken the folder's place. A folder that stands aside gets the name under which the exchange would
-    /// have left it; not where that may have been changed since it was compared.
+    /// Makes durable that the share has taken the folder's place. A folder that stands aside gets
+    /// the name under which the exchange would have left it; not where that may have been changed
+    /// since it was compared.
     pub fn settle(&self, core: &Core, aside: Option<&Aside>) -> Inner<()> {
         self.parent.sync()?;
         if let Some(aside) = aside {
@@ -187,10 +204,13 @@ impl Place {
                 Err(fault) if fault.errno() != libc::ENOENT => return Err(fault),
                 _ => continue,
             };
-            // Only while a rename between them is under way does a record tell of both names: of this one, or of the one that puts it back.
+            // Only while a rename between them is under way does a record tell of both names: of
+            // this one, or of the one that puts it back.
             let places = [(self.parent_id, &self.name), (self.parent_id, &name)];
-            if let Ok((_, Some(record))) = core.identify(&*self.parent.open_dir(&stored)?, &self.parent_id, &name)
-                && let told = [&record.place, &record.previous].map(|place| (place.parent, &place.name))
+            if let Ok((_, Some(record))) =
+                core.identify(&*self.parent.open_dir(&stored)?, &self.parent_id, &name)
+                && let told =
+                    [&record.place, &record.previous].map(|place| (place.parent, &place.name))
                 && places.iter().all(|place| told.contains(place))
             {
                 return Ok(Some(Aside { name, stored }));
@@ -206,17 +226,27 @@ impl Place {
         }
     }
 
-    /// Ends what was left to do after the exchange: the junction says that the share is there, and the former folder goes.
+    /// Ends what was left to do after the exchange: the junction says that the share is there, and
+    /// the former folder goes.
     pub fn tidy(&self, core: &Core) -> Inner<()> {
         if let Some(junction) = self.junction(core)?
             && junction.coming
         {
-            core.write_junction(&*self.parent, &self.parent_id, &Junction { coming: false, ..junction })?;
+            core.write_junction(
+                &*self.parent,
+                &self.parent_id,
+                &Junction { coming: false, ..junction },
+            )?;
         }
         if let Some(former) = self.staging(core)? {
             match remove_all(&*self.parent, &former) {
-                // A store that comes through FUSE, or NFS, keeps what somebody has open, and so the directory around it.
-                Err(fault) if matches!(fault.errno(), libc::ENOTEMPTY | libc::EEXIST | libc::EBUSY) => self.remove_later(core, &former)?,
+                // A store that comes through FUSE, or NFS, keeps what somebody has open, and so the
+                // directory around it.
+                Err(fault)
+                    if matches!(fault.errno(), libc::ENOTEMPTY | libc::EEXIST | libc::EBUSY) =>
+                {
+                    self.remove_later(core, &former)?
+                }
                 other => other?,
             }
             self.parent.sync()?;
@@ -227,7 +257,12 @@ impl Place {
     fn remove_later(&self, core: &Core, former: &[u8]) -> Inner<()> {
         let (trash, inner) = (core.trash_name(), core.trash_name());
         self.parent.mkdir(&trash, 0o700)?;
-        self.parent.rename(former, &*self.parent.open_dir(&trash)?, &inner, RenameMode::NoReplace)?;
+        self.parent.rename(
+            former,
+            &*self.parent.open_dir(&trash)?,
+            &inner,
+            RenameMode::NoReplace,
+        )?;
         core.empty_trash(&self.parent, &trash);
         Ok(())
     }
@@ -255,6 +290,9 @@ mod tests {
         }
         assert_eq!(names(&[0x80; 255])[0].len(), NAME_MAX, "what is no UTF-8");
         let all = names(&[b'x'; 255]);
-        assert!(all.iter().all(|name| name.len() <= NAME_MAX) && all.iter().collect::<std::collections::HashSet<_>>().len() == ASIDE_MAX);
+        assert!(
+            all.iter().all(|name| name.len() <= NAME_MAX)
+                && all.iter().collect::<std::collections::HashSet<_>>().len() == ASIDE_MAX
+        );
     }
 }

@@ -2,16 +2,16 @@
 //!
 //! Rules that hold here
 //! * Objects go by their place: inode numbers change on stores that come through FUSE.
-//! * Where the store has whole seconds only, a time does not show a change within the second. There what a file begins with is looked at
-//!   too, its header, which every commit writes anew.
+//! * Where the store has whole seconds only, a time does not show a change within the second. There
+//!   what a file begins with is looked at too, its header, which every commit writes anew.
 
 use std::collections::HashMap;
 
 use super::super::control::entries;
 use super::super::error::Inner;
-use crate::backing::{Access, Dir, Kind, Stat, Timestamp};
 use crate::format::header::PUBLIC;
 use crate::format::name::is_control;
+use crate::store::{Access, Dir, Kind, Stat, Timestamp};
 
 /// What an object of the store looks like.
 #[derive(PartialEq, Eq)]
@@ -21,7 +21,8 @@ pub(super) struct Look {
     owner: (u32, u32),
     size: u64,
     times: [Timestamp; 2],
-    /// Of a header what stands in clear: the id of the file and a nonce, which no two commits have in common.
+    /// Of a header what stands in clear: the id of the file and a nonce, which no two commits have
+    /// in common.
     beginning: Option<[u8; PUBLIC]>,
 }
 
@@ -52,12 +53,14 @@ pub(super) fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
-/// Whether everything in the store below `dir` looks as it did when it was copied. Nothing here takes a lock of the vault.
+/// Whether everything in the store below `dir` looks as it did when it was copied. Nothing here
+/// takes a lock of the vault.
 pub(super) fn unchanged(dir: &dyn Dir, seen: &Seen) -> Inner<bool> {
     Ok(count_unchanged(dir, b"", seen)?.is_some_and(|found| found == seen.len()))
 }
 
-/// How many objects there are in `dir` and below, itself too; none where one of them is not as it was.
+/// How many objects there are in `dir` and below, itself too; none where one of them is not as it
+/// was.
 fn count_unchanged(dir: &dyn Dir, path: &[u8], seen: &Seen) -> Inner<Option<usize>> {
     if seen.get(path) != Some(&Look::of_dir(&dir.stat_self()?)) {
         return Ok(None);

@@ -42,20 +42,30 @@ fn best(quick: bool, mut work: impl FnMut()) -> f64 {
 /// Sealing of contents, and of a folder key to a member.
 pub fn ciphers(quick: bool) -> Vec<Figure> {
     let mut figures = Vec::new();
-    for (suite, name) in [(Suite::Aes256Gcm, "AES-256-GCM"), (Suite::ChaCha20Poly1305, "ChaCha20-Poly1305")] {
+    for (suite, name) in
+        [(Suite::Aes256Gcm, "AES-256-GCM"), (Suite::ChaCha20Poly1305, "ChaCha20-Poly1305")]
+    {
         let key = SegmentKey::new(suite, &[1; 32]);
         let mut chunk = vec![0u8; 256 << 10];
         let segment = 4096;
         let took = best(quick, || {
             black_box(key.seal(&[2; 12], b"context", &mut chunk[..segment]));
         });
-        figures.push(Figure { name: format!("{name}, seal 4 KiB"), value: segment as f64 / took / 1e9, unit: "GB/s" });
+        figures.push(Figure {
+            name: format!("{name}, seal 4 KiB"),
+            value: segment as f64 / took / 1e9,
+            unit: "GB/s",
+        });
         let took = best(quick, || {
             for segment in chunk.chunks_mut(segment) {
                 black_box(key.seal(&[2; 12], b"context", segment));
             }
         });
-        figures.push(Figure { name: format!("{name}, seal a chunk of 256 KiB"), value: chunk.len() as f64 / took / 1e9, unit: "GB/s" });
+        figures.push(Figure {
+            name: format!("{name}, seal a chunk of 256 KiB"),
+            value: chunk.len() as f64 / took / 1e9,
+            unit: "GB/s",
+        });
     }
     figures
 }
@@ -64,7 +74,9 @@ pub fn ciphers(quick: bool) -> Vec<Figure> {
 pub fn names(quick: bool) -> Vec<Figure> {
     let key = NamesKey::from_bytes([1; 32]);
     let mut figures = Vec::new();
-    let mut push = |name: String, seconds: f64| figures.push(Figure { name, value: 1e-6 / seconds, unit: "per us" });
+    let mut push = |name: String, seconds: f64| {
+        figures.push(Figure { name, value: 1e-6 / seconds, unit: "per us" })
+    };
     for (path, cipher) in [("portable", Some(Hctr2::portable(&key))), ("wide", Hctr2::wide(&key))] {
         let Some(cipher) = cipher else { continue };
         let (tweak, mut name) = (cipher.tweak(&[2; 32]), [0; NAME_LEN]);
@@ -79,7 +91,10 @@ pub fn names(quick: bool) -> Vec<Figure> {
         });
         push(format!("HCTR2, {path}, a listing, each"), took / NAMES as f64);
     }
-    let (secret, public) = (ExchangeSecret::from_bytes(&[1; 32]).for_many(), ExchangeSecret::from_bytes(&[2; 32]).public());
+    let (secret, public) = (
+        ExchangeSecret::from_bytes(&[1; 32]).for_many(),
+        ExchangeSecret::from_bytes(&[2; 32]).public(),
+    );
     let publics = [public; MEMBERS];
     let took = best(quick, || {
         secret.each(black_box(&publics), |_, shared| {

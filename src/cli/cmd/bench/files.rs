@@ -1,4 +1,5 @@
-//! A temporary vault, mounted by this same program, beside a plain directory on the same filesystem.
+//! A temporary vault, mounted by this same program, beside a plain directory on the same
+//! filesystem.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -27,8 +28,10 @@ struct Sizes {
     limit: Duration,
 }
 
-const FULL: Sizes = Sizes { file: 128 << 20, random: 8000, small: 2000, limit: Duration::from_millis(1800) };
-const QUICK: Sizes = Sizes { file: 4 << 20, random: 100, small: 30, limit: Duration::from_millis(300) };
+const FULL: Sizes =
+    Sizes { file: 128 << 20, random: 8000, small: 2000, limit: Duration::from_millis(1800) };
+const QUICK: Sizes =
+    Sizes { file: 4 << 20, random: 100, small: 30, limit: Duration::from_millis(300) };
 
 /// Bytes of a large read or write.
 const BLOCK: usize = 1 << 20;
@@ -85,33 +88,60 @@ pub fn measure(directory: &Path, quick: bool) -> Result<Result<Vec<Pair>, String
             flag.store(true, Ordering::Relaxed);
         }
     });
-    let failed = |op: &'static str| move |source| Error::Io { op, path: directory.to_owned(), source };
-    let scratch = tempfile::Builder::new().prefix("kithfs-bench-").tempdir_in(directory).map_err(failed("measure in"))?;
+    let failed =
+        |op: &'static str| move |source| Error::Io { op, path: directory.to_owned(), source };
+    let scratch = tempfile::Builder::new()
+        .prefix("kithfs-bench-")
+        .tempdir_in(directory)
+        .map_err(failed("measure in"))?;
     let at = |name: &str| scratch.path().join(name);
     for name in ["plain", "mnt"] {
         std::fs::create_dir(at(name)).map_err(failed("measure in"))?;
     }
     std::fs::write(at("passphrase"), "a vault for a minute").map_err(failed("measure in"))?;
 
-    let program = std::env::current_exe().map_err(|source| Error::Os { op: "find this program", source })?;
-    let mut mount = Mount { program, store: at("store"), point: at("mnt"), passphrase: at("passphrase"), up: false };
+    let program =
+        std::env::current_exe().map_err(|source| Error::Os { op: "find this program", source })?;
+    let mut mount = Mount {
+        program,
+        store: at("store"),
+        point: at("mnt"),
+        passphrase: at("passphrase"),
+        up: false,
+    };
     let measured = match mount.make().and_then(|()| mount.mount()) {
         Err(why) => Ok(Err(why)),
-        Ok(()) => pairs(&at("plain"), &mut mount, if quick { &QUICK } else { &FULL }, &interrupted).map(Ok),
+        Ok(()) => pairs(&at("plain"), &mut mount, if quick { &QUICK } else { &FULL }, &interrupted)
+            .map(Ok),
     };
     if let Err(why) = mount.unmount() {
         // What is mounted must not be removed through the mount.
         let left = scratch.keep();
-        return Err(Failure::new(Exit::Failure, format_args!("unmount {}: {why}", left.join("mnt").display())));
+        return Err(Failure::new(
+            Exit::Failure,
+            format_args!("unmount {}: {why}", left.join("mnt").display()),
+        ));
     }
     scratch.close().map_err(failed("remove what was measured in"))?;
     measured
 }
 
-fn pairs(plain: &Path, mount: &mut Mount, sizes: &'static Sizes, interrupted: &Arc<AtomicBool>) -> Result<Vec<Pair>, Failure> {
+fn pairs(
+    plain: &Path,
+    mount: &mut Mount,
+    sizes: &'static Sizes,
+    interrupted: &Arc<AtomicBool>,
+) -> Result<Vec<Pair>, Failure> {
     let mut block = vec![0; BLOCK];
-    getrandom::fill(&mut block).map_err(|source| Error::Os { op: "get random bytes", source: source.into() })?;
-    let bench = |dir: &Path| Bench { dir: dir.to_owned(), sizes, block: block.clone(), made: 0, interrupted: interrupted.clone() };
+    getrandom::fill(&mut block)
+        .map_err(|source| Error::Os { op: "get random bytes", source: source.into() })?;
+    let bench = |dir: &Path| Bench {
+        dir: dir.to_owned(),
+        sizes,
+        block: block.clone(),
+        made: 0,
+        interrupted: interrupted.clone(),
+    };
     let (mut plain, mut vault) = (bench(plain), bench(&mount.point.clone()));
     let mut pairs = Vec::with_capacity(STEPS.len());
     for (name, unit, anew, step) in STEPS {
@@ -119,11 +149,21 @@ fn pairs(plain: &Path, mount: &mut Mount, sizes: &'static Sizes, interrupted: &A
             if bench.interrupted.load(Ordering::Relaxed) {
                 return Err(Failure::new(Exit::Failure, "interrupted"));
             }
-            step(bench).map_err(|source| Failure::new(Exit::Failure, format_args!("{name} in {}: {source}", bench.dir.display())))
+            step(bench).map_err(|source| {
+                Failure::new(
+                    Exit::Failure,
+                    format_args!("{name} in {}: {source}", bench.dir.display()),
+                )
+            })
         };
         if anew {
             let again = mount.unmount().and_then(|()| mount.mount());
-            again.map_err(|why| Failure::new(Exit::Failure, format_args!("mount {} again: {why}", mount.point.display())))?;
+            again.map_err(|why| {
+                Failure::new(
+                    Exit::Failure,
+                    format_args!("mount {} again: {why}", mount.point.display()),
+                )
+            })?;
         }
         let (plain, vault) = (run(&mut plain)?, run(&mut vault)?);
         pairs.push(Pair { name, unit, plain, vault, ratio: vault / plain });
@@ -140,8 +180,14 @@ impl Bench {
         self.dir.join(format!("small file {i}"))
     }
 
-    /// Does `work` with 0, 1, ... up to `count` or the limit, then `end`; gives how many were done in a second.
-    fn rate(&self, count: usize, mut work: impl FnMut(usize) -> io::Result<()>, end: impl FnOnce() -> io::Result<()>) -> io::Result<f64> {
+    /// Does `work` with 0, 1, ... up to `count` or the limit, then `end`; gives how many were done
+    /// in a second.
+    fn rate(
+        &self,
+        count: usize,
+        mut work: impl FnMut(usize) -> io::Result<()>,
+        end: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<f64> {
         let (start, mut done) = (Instant::now(), 0);
         while done < count && start.elapsed() < self.sizes.limit {
             if self.interrupted.load(Ordering::Relaxed) {
@@ -160,7 +206,8 @@ impl Bench {
 
     fn stream(&self, new: bool) -> io::Result<f64> {
         let file = OpenOptions::new().write(true).create(new).truncate(false).open(self.large())?;
-        let rate = self.rate(self.blocks(), |_| (&file).write_all(&self.block), || file.sync_all())?;
+        let rate =
+            self.rate(self.blocks(), |_| (&file).write_all(&self.block), || file.sync_all())?;
         Ok(rate * BLOCK as f64 / 1e6)
     }
 
@@ -183,7 +230,11 @@ impl Bench {
             state ^= state >> 7;
             state ^= state << 17;
             let at = state % pages * SMALL as u64;
-            if write { file.write_all_at(&self.block[..SMALL], at) } else { file.read_exact_at(&mut buf, at) }
+            if write {
+                file.write_all_at(&self.block[..SMALL], at)
+            } else {
+                file.read_exact_at(&mut buf, at)
+            }
         };
         self.rate(self.sizes.random, work, || if write { file.sync_all() } else { Ok(()) })
     }
@@ -226,7 +277,8 @@ impl Mount {
     fn program(&self, command: &str, secret: bool, paths: &[&Path]) -> Result<(), String> {
         let mut program = Command::new(&self.program);
         program.args(["--log-level", "off", command]).stdin(Stdio::null()).stdout(Stdio::null());
-        // The daemon goes on with this stderr, so it must not be a pipe that is waited for to be closed.
+        // The daemon goes on with this stderr, so it must not be a pipe that is waited for to be
+        // closed.
         let said = tempfile::tempfile().map_err(|error| error.to_string())?;
         program.stderr(said.try_clone().map_err(|error| error.to_string())?);
         if command == "init" {

@@ -1,4 +1,5 @@
-//! What a check and a repair have to say, for people and as JSON. The names of the fields are stable.
+//! What a check and a repair have to say, for people and as JSON. The names of the fields are
+//! stable.
 
 use std::ops::Range;
 
@@ -127,20 +128,36 @@ impl Fault {
         let bytes = |path: &JsonPath| path.0.as_os_str().as_encoded_bytes().to_vec();
         let (plain, cipher) = (bytes(&self.plain), bytes(&self.cipher));
         let class = if self.residue { "left by a crash: " } else { "" };
-        out.text(format_args!("{}: {class}{} ({})\n", Shown(or_root(&plain)), Shown(self.what.as_bytes()), Shown(or_root(&cipher))))?;
+        out.text(format_args!(
+            "{}: {class}{} ({})\n",
+            Shown(or_root(&plain)),
+            Shown(self.what.as_bytes()),
+            Shown(or_root(&cipher))
+        ))?;
         if let Some(size) = self.size
             && !self.bad.is_empty()
         {
-            let ranges: Vec<String> = self.bad.iter().map(|[from, to]| format!("{from}-{}", to - 1)).collect();
-            out.text(format_args!("  bad: bytes {} of {size}; the rest is good\n", ranges.join(", ")))?;
+            let ranges: Vec<String> =
+                self.bad.iter().map(|[from, to]| format!("{from}-{}", to - 1)).collect();
+            out.text(format_args!(
+                "  bad: bytes {} of {size}; the rest is good\n",
+                ranges.join(", ")
+            ))?;
         }
         if let Some(to) = &self.salvaged_to {
             out.text(format_args!("  salvaged to {}\n", Shown(&bytes(to))))?;
         }
         match (&self.outcome, &self.moved_to) {
-            (Some(outcome), Some(to)) => out.text(format_args!("  {}: moved to {}\n", Shown(outcome.as_bytes()), Shown(&bytes(to))))?,
+            (Some(outcome), Some(to)) => out.text(format_args!(
+                "  {}: moved to {}\n",
+                Shown(outcome.as_bytes()),
+                Shown(&bytes(to))
+            ))?,
             (Some(outcome), None) => out.text(format_args!("  {}\n", Shown(outcome.as_bytes())))?,
-            (None, _) if repairs => out.text(format_args!("  would: {}\n", self.remedy.unwrap_or("nothing, there is no remedy")))?,
+            (None, _) if repairs => out.text(format_args!(
+                "  would: {}\n",
+                self.remedy.unwrap_or("nothing, there is no remedy")
+            ))?,
             _ => {}
         }
         if self.list_missing && self.remedy.is_none() {
@@ -236,7 +253,10 @@ impl Report {
         self.faults.iter().try_for_each(|fault| fault.print(&mut out, self.repairs))?;
         for path in &self.changing {
             let path = path.0.as_os_str().as_encoded_bytes();
-            out.text(format_args!("{}: is being written to, not verified\n", Shown(or_root(path))))?;
+            out.text(format_args!(
+                "{}: is being written to, not verified\n",
+                Shown(or_root(path))
+            ))?;
         }
         if let Some(left) = self.left.as_ref().filter(|left| !left.is_empty()) {
             out.text(format_args!("left after the repair:\n"))?;
@@ -245,7 +265,8 @@ impl Report {
         out.finish()?;
         let Report { files, dirs, symlinks, others, bytes, faults, .. } = self;
         let bytes = size::show(*bytes);
-        let counts = [(*files, "file"), (*dirs, "directory"), (*symlinks, "link"), (*others, "other")];
+        let counts =
+            [(*files, "file"), (*dirs, "directory"), (*symlinks, "link"), (*others, "other")];
         let counts = counts.map(|(number, one)| display::count(number, one)).join(", ");
         note(format_args!("{counts}, {bytes} verified; {}", told(faults)));
         if let Some(More { faults, residue, kept }) = self.more {
@@ -270,9 +291,15 @@ impl Report {
         // what could not be moved is where it was
         let has_moved = self.faults.iter().any(|fault| fault.moved_to.is_some());
         if let Some(kept_in) = self.kept_in.as_ref().filter(|_| has_moved) {
-            note(format_args!("what could not be repaired is kept in {}", Shown(kept_in.0.as_os_str().as_encoded_bytes())));
+            note(format_args!(
+                "what could not be repaired is kept in {}",
+                Shown(kept_in.0.as_os_str().as_encoded_bytes())
+            ));
         } else if !self.kept.is_empty() {
-            note(format_args!("{} damaged things are kept in lost+found by earlier repairs", self.kept.len()));
+            note(format_args!(
+                "{} damaged things are kept in lost+found by earlier repairs",
+                self.kept.len()
+            ));
         }
         if let Some(Unused { files: files @ 1.., bytes }) = &self.unused {
             let bytes = size::show(*bytes);
@@ -285,7 +312,10 @@ impl Report {
             note(format_args!("{entries} of no vault, such as a sync tool's own, were left alone"));
         }
         if !self.changing.is_empty() {
-            note(format_args!("{} files changed all the time and were not verified", self.changing.len()));
+            note(format_args!(
+                "{} files changed all the time and were not verified",
+                self.changing.len()
+            ));
         }
         Ok(())
     }
@@ -295,7 +325,11 @@ impl Report {
 fn told(faults: &[Fault]) -> String {
     let residue = faults.iter().filter(|fault| fault.residue).count();
     let damage = display::count((faults.len() - residue) as u64, "fault");
-    if residue == 0 { damage } else { format!("{damage}, {} left by a crash", display::count(residue as u64, "thing")) }
+    if residue == 0 {
+        damage
+    } else {
+        format!("{damage}, {} left by a crash", display::count(residue as u64, "thing"))
+    }
 }
 
 fn or_root(path: &[u8]) -> &[u8] {

@@ -15,7 +15,8 @@ pub(super) struct Salvaged {
     pub to: PathBuf,
 }
 
-/// Writes the good ranges of every damaged file that can be opened below `dir`, at its plain path. Nothing there is overwritten.
+/// Writes the good ranges of every damaged file that can be opened below `dir`, at its plain path.
+/// Nothing there is overwritten.
 pub(super) fn write(open: &Open, found: &CheckReport, dir: &Path) -> Result<Vec<Salvaged>, Error> {
     let mut salvaged = Vec::new();
     let mut target = None;
@@ -26,7 +27,9 @@ pub(super) fn write(open: &Open, found: &CheckReport, dir: &Path) -> Result<Vec<
             none => none.insert(open.make_target("salvage to", dir)?),
         };
         let to = dir.join(std::ffi::OsStr::from_bytes(&fault.plain));
-        let made = target.create_below(&fault.plain).and_then(|made| made.file.file().set_len(size).map(|()| made));
+        let made = target
+            .create_below(&fault.plain)
+            .and_then(|made| made.file.file().set_len(size).map(|()| made));
         let made = match made {
             Ok(made) => made,
             Err(source) => {

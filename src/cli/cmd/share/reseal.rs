@@ -1,7 +1,7 @@
 //! `kithfs share create`, `kithfs share rekey`: what seals the contents of a folder anew.
 //!
-//! Rules: a pass that was interrupted is gone on with by the same command, and no new key is begun before nothing is left under an older
-//! one.
+//! Rules: a pass that was interrupted is gone on with by the same command, and no new key is begun
+//! before nothing is left under an older one.
 
 use serde::Serialize;
 
@@ -34,7 +34,16 @@ pub struct Left {
 impl From<&Pending> for Left {
     fn from(left: &Pending) -> Left {
         let Pending { files, bytes, bytes_total, names, headers, conflicts, skipped } = *left;
-        Left { files, bytes, bytes_total, percent: percent(left), names, headers, conflicts, skipped }
+        Left {
+            files,
+            bytes,
+            bytes_total,
+            percent: percent(left),
+            names,
+            headers,
+            conflicts,
+            skipped,
+        }
     }
 }
 
@@ -45,8 +54,10 @@ fn percent(left: &Pending) -> f64 {
 /// What is left, in one line.
 pub fn in_words(left: &Pending) -> String {
     let Pending { files, bytes, names, headers, conflicts, skipped, .. } = *left;
-    let mut line =
-        format!("{bytes} bytes in {files} files ({:.1}%), {names} names, {headers} headers and records under older keys", percent(left));
+    let mut line = format!(
+        "{bytes} bytes in {files} files ({:.1}%), {names} names, {headers} headers and records under older keys",
+        percent(left)
+    );
     if conflicts > 0 {
         line += &format!("; {conflicts} names in conflict, to be renamed or removed by hand");
     }
@@ -103,14 +114,22 @@ pub fn rekey(args: &ShareRekey) -> Result<Exit, Failure> {
         out.text(format_args!("{}\n", in_words(&left)))?;
     }
     out.finish()?;
-    Ok(if args.status || left.is_done(args.eager) && left.skipped == 0 { Exit::Ok } else { Exit::Failure })
+    Ok(if args.status || left.is_done(args.eager) && left.skipped == 0 {
+        Exit::Ok
+    } else {
+        Exit::Failure
+    })
 }
 
 /// `share create`
 pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
     let door = Door::to(&args.path, &args.open, Purpose::Write)?;
     if door.path.is_empty() {
-        return Err(Error::Usage(format!("share create {}: name a folder in the vault", shown(&args.path))).into());
+        return Err(Error::Usage(format!(
+            "share create {}: name a folder in the vault",
+            shown(&args.path)
+        ))
+        .into());
     }
     let (done, former) = door.create(args.isolated, &args.name, new_dir_mode(), &mut shower())?;
     door.close()?;
@@ -120,6 +139,11 @@ pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
             Shown(&former)
         ));
     }
-    note(format_args!("{} is a share: {} files, {}", shown(&args.path), done.files, size::show(done.bytes)));
+    note(format_args!(
+        "{} is a share: {} files, {}",
+        shown(&args.path),
+        done.files,
+        size::show(done.bytes)
+    ));
     Ok(Exit::Ok)
 }

@@ -1,9 +1,11 @@
 //! From a vault into a local directory.
 //!
 //! Rules that hold here
-//! * Nothing is written through a link, or by a path: entries are made in directories that are held, files under a name of their own.
-//! * What gives rights is made only where the user asks for it, as in a mount: modes and kinds are the store's own, and whoever stores the
-//!   vault can have made a program set-user-id, or a device node of a file.
+//! * Nothing is written through a link, or by a path: entries are made in directories that are
+//!   held, files under a name of their own.
+//! * What gives rights is made only where the user asks for it, as in a mount: modes and kinds are
+//!   the store's own, and whoever stores the vault can have made a program set-user-id, or a device
+//!   node of a file.
 
 use std::collections::HashMap;
 use std::fs::Metadata;
@@ -12,12 +14,16 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rustix::fs::FileType;
 
-use super::{Attributes, EntryError, SHORTER, Tally, attributes, call, local, same_attributes, same_contents};
-use crate::backing::Kind;
+use super::{
+    Attributes, EntryError, SHORTER, Tally, attributes, call, local, same_attributes, same_contents,
+};
 use crate::cli::display::Shown;
 use crate::cli::local::{DataRanges, Descent, Id, Object, RangeError, may_be_left_out, mtime};
-use crate::cli::node::{BLOCK, Node, OpenFile, is_partial, is_plain_name, names_and_more, partial_name};
+use crate::cli::node::{
+    BLOCK, Node, OpenFile, is_partial, is_plain_name, names_and_more, partial_name,
+};
 use crate::cli::paths::{join, split};
+use crate::store::Kind;
 use crate::vault::{self, Attr, NodeId, Vault};
 
 /// What gives rights to its target.
@@ -33,12 +39,30 @@ pub struct Allowed {
 }
 
 /// Copies what is in the directory `source`, at the plain path `plain`, into `target`.
-pub fn run<'a>(vault: &'a Vault, source: Node<'a>, plain: &[u8], target: Object, allowed: Allowed, tally: Tally) -> Tally {
+pub fn run<'a>(
+    vault: &'a Vault,
+    source: Node<'a>,
+    plain: &[u8],
+    target: Object,
+    allowed: Allowed,
+    tally: Tally,
+) -> Tally {
     let is_root = rustix::process::geteuid().is_root();
     let buffers = [vec![0; BLOCK], vec![0; BLOCK]];
-    let mut export = Export { vault, plain, tally, allowed, is_root, descent: Descent::new(target), links: HashMap::new(), buffers };
+    let mut export = Export {
+        vault,
+        plain,
+        tally,
+        allowed,
+        is_root,
+        descent: Descent::new(target),
+        links: HashMap::new(),
+        buffers,
+    };
     // names and contents of an export that ended well are on the disk
-    let copied = export.tree(source).and_then(|()| rustix::fs::syncfs(export.descent.root()).map_err(call("sync")));
+    let copied = export
+        .tree(source)
+        .and_then(|()| rustix::fs::syncfs(export.descent.root()).map_err(call("sync")));
     if let Err(error) = copied {
         export.failed(None, &error);
     }
@@ -82,11 +106,13 @@ impl<'a> Export<'a, '_> {
         self.tally.failed(Shown(if path.is_empty() { b"/" } else { &path }), error);
     }
 
-    /// Copies all entries of a tree. Its depth is not bounded by any path's length, so the levels are kept in a list and not on the stack.
+    /// Copies all entries of a tree. Its depth is not bounded by any path's length, so the levels
+    /// are kept in a list and not on the stack.
     fn tree(&mut self, source: Node<'a>) -> Result<(), EntryError> {
         let mut levels = vec![self.level(source)?];
         while let Some(level) = levels.last_mut() {
-            let step = self.descent.here().map_err(local("find")).map(|here| (here, level.left.next()));
+            let step =
+                self.descent.here().map_err(local("find")).map(|here| (here, level.left.next()));
             let failed = match step {
                 Ok((here, Some(name))) => {
                     match self.entry(&here, &name, level.node.id()) {
@@ -119,7 +145,12 @@ impl<'a> Export<'a, '_> {
     }
 
     /// Copies an entry; a directory is entered, and its entries are left to do.
-    fn entry(&mut self, dir: &Object, name: &[u8], parent: NodeId) -> Result<Option<Level<'a>>, EntryError> {
+    fn entry(
+        &mut self,
+        dir: &Object,
+        name: &[u8],
+        parent: NodeId,
+    ) -> Result<Option<Level<'a>>, EntryError> {
         if !is_plain_name(name) {
             return Err(EntryError::Odd("its name cannot stand outside of the vault"));
         }
@@ -151,9 +182,16 @@ impl<'a> Export<'a, '_> {
     }
 
     /// Copies what is no directory.
-    fn leaf(&mut self, node: &Node<'_>, dir: &Object, name: &[u8], there: Option<&There>) -> Result<(), EntryError> {
+    fn leaf(
+        &mut self,
+        node: &Node<'_>,
+        dir: &Object,
+        name: &[u8],
+        there: Option<&There>,
+    ) -> Result<(), EntryError> {
         let several = node.attr.nlink > 1;
-        // what the store shows as one file need not be one, and a name may have been given to another file since
+        // what the store shows as one file need not be one, and a name may have been given to
+        // another file since
         let first = match self.first(node.attr.ino).filter(|_| several) {
             Some((above, name, first)) if self.is_copy(node, &above, &name, &first)? => Some(first),
             _ => None,
@@ -165,9 +203,13 @@ impl<'a> Export<'a, '_> {
             (None, _) => false,
         };
         match &first {
-            _ if is_there => self.tally.skipped(if node.attr.kind == Kind::File { node.attr.size } else { 0 }),
+            _ if is_there => {
+                self.tally.skipped(if node.attr.kind == Kind::File { node.attr.size } else { 0 })
+            }
             Some(first) => {
-                in_place_of(dir, name, |partial| first.object.link(dir, partial).map_err(local("link")))?;
+                in_place_of(dir, name, |partial| {
+                    first.object.link(dir, partial).map_err(local("link"))
+                })?;
                 self.tally.copied();
             }
             None => {
@@ -179,13 +221,17 @@ impl<'a> Export<'a, '_> {
             && first.is_none()
             && let Some(made) = dir.entry(name).map_err(local("stat"))?
         {
-            let first = First { path: join(&self.descent.path(), name), id: made.id().map_err(local("stat"))? };
+            let first = First {
+                path: join(&self.descent.path(), name),
+                id: made.id().map_err(local("stat"))?,
+            };
             self.links.insert(node.attr.ino, first);
         }
         Ok(())
     }
 
-    /// The first name of a file that was copied already, if it still is that of the file: its directory, the name, and the file.
+    /// The first name of a file that was copied already, if it still is that of the file: its
+    /// directory, the name, and the file.
     fn first(&self, ino: u64) -> Option<(Object, Vec<u8>, There)> {
         let First { path, id } = self.links.get(&ino)?;
         let (above, name) = split(path)?;
@@ -195,23 +241,38 @@ impl<'a> Export<'a, '_> {
         (first.object.id().ok()? == *id).then(|| (above, name.to_vec(), first))
     }
 
-    /// Whether the entry `name` of `dir`, which was found to be `there`, is a copy of a node. What cannot be read of it is none.
-    fn is_copy(&mut self, node: &Node<'_>, dir: &Object, name: &[u8], there: &There) -> Result<bool, EntryError> {
+    /// Whether the entry `name` of `dir`, which was found to be `there`, is a copy of a node. What
+    /// cannot be read of it is none.
+    fn is_copy(
+        &mut self,
+        node: &Node<'_>,
+        dir: &Object,
+        name: &[u8],
+        there: &There,
+    ) -> Result<bool, EntryError> {
         let (attr, stat) = (&node.attr, &there.stat);
         match attr.kind {
             Kind::File => {}
             Kind::Symlink => {
                 let text = self.vault.readlink(node.id())?;
-                return Ok(stat.is_symlink() && there.object.read_link().is_ok_and(|there| there == text));
+                return Ok(
+                    stat.is_symlink() && there.object.read_link().is_ok_and(|there| there == text)
+                );
             }
             kind => {
-                let same_kind = file_type(kind).is_some_and(|kind| kind.as_raw_mode() == stat.mode() & libc::S_IFMT);
+                let same_kind = file_type(kind)
+                    .is_some_and(|kind| kind.as_raw_mode() == stat.mode() & libc::S_IFMT);
                 return Ok(same_kind && stat.rdev() == attr.rdev);
             }
         }
         let same_owner = !self.is_root || (attr.uid, attr.gid) == (stat.uid(), stat.gid());
         let same_mode = self.mode(attr) == stat.mode() & 0o7777;
-        if !stat.is_file() || stat.len() != attr.size || mtime(stat) != attr.mtime || !same_owner || !same_mode {
+        if !stat.is_file()
+            || stat.len() != attr.size
+            || mtime(stat) != attr.mtime
+            || !same_owner
+            || !same_mode
+        {
             return Ok(false);
         }
         let Ok(file) = dir.read(name) else { return Ok(false) };
@@ -223,7 +284,10 @@ impl<'a> Export<'a, '_> {
             Ok(false) | Err(RangeError::Local(_)) => return Ok(false),
             Err(error) => return Err(error.into()),
         }
-        Ok(same_attributes(&self.attributes(node.id())?, &file.xattrs().map_err(local("read attributes"))?))
+        Ok(same_attributes(
+            &self.attributes(node.id())?,
+            &file.xattrs().map_err(local("read attributes"))?,
+        ))
     }
 
     fn make(&mut self, node: &Node<'_>, dir: &Object, partial: &[u8]) -> Result<(), EntryError> {
@@ -238,7 +302,10 @@ impl<'a> Export<'a, '_> {
                 let text = self.vault.readlink(node.id())?;
                 dir.symlink(&text, partial).map_err(local("make link"))?;
                 let There { object, stat } = made()?;
-                if !stat.is_symlink() || stat.nlink() != 1 || object.read_link().map_err(local("read link"))? != text {
+                if !stat.is_symlink()
+                    || stat.nlink() != 1
+                    || object.read_link().map_err(local("read link"))? != text
+                {
                     return Err(replaced());
                 }
                 self.set_owner(&node.attr, &object)?;
@@ -261,18 +328,22 @@ impl<'a> Export<'a, '_> {
 
     fn file(&mut self, node: &Node<'_>, dir: &Object, partial: &[u8]) -> Result<(), EntryError> {
         let opened = OpenFile::read(self.vault, node.id())?;
-        // the size that the header authenticates, not that which follows from the length of the ciphertext
+        // the size that the header authenticates, not that which follows from the length of the
+        // ciphertext
         let attr = self.vault.getattr(node.id())?;
         let made = dir.create(partial, 0o600).map_err(local("make file"))?;
         let mut ranges = DataRanges::of_vault(self.vault, opened.handle(), attr.size);
         while let Some((mut offset, end)) = ranges.next_range()? {
             while offset < end {
                 let want = BLOCK.min(usize::try_from(end - offset).unwrap_or(BLOCK));
-                let read = self.vault.read(opened.handle(), offset, &mut self.buffers[0][..want])?;
+                let read =
+                    self.vault.read(opened.handle(), offset, &mut self.buffers[0][..want])?;
                 if read == 0 {
                     return Err(EntryError::Odd(SHORTER));
                 }
-                made.file().write_all_at(&self.buffers[0][..read], offset).map_err(local("write"))?;
+                made.file()
+                    .write_all_at(&self.buffers[0][..read], offset)
+                    .map_err(local("write"))?;
                 offset += read as u64;
                 self.tally.bytes(read as u64);
             }
@@ -282,7 +353,8 @@ impl<'a> Export<'a, '_> {
         self.set_metadata_to(node.id(), &attr, &made)
     }
 
-    /// The mode to give. Where the owner cannot be kept, set-user-id bits would give the rights of another one.
+    /// The mode to give. Where the owner cannot be kept, set-user-id bits would give the rights of
+    /// another one.
     fn mode(&self, attr: &Attr) -> u32 {
         if self.is_root && self.allowed.suid { attr.perm } else { attr.perm & !0o6000 }
     }
@@ -291,8 +363,14 @@ impl<'a> Export<'a, '_> {
         self.set_metadata_to(node.id(), &node.attr, object)
     }
 
-    /// Sets the metadata of what is no link: the owner first, for its change takes capabilities and set-user-id bits away, and times last.
-    fn set_metadata_to(&self, node: NodeId, attr: &Attr, object: &Object) -> Result<(), EntryError> {
+    /// Sets the metadata of what is no link: the owner first, for its change takes capabilities and
+    /// set-user-id bits away, and times last.
+    fn set_metadata_to(
+        &self,
+        node: NodeId,
+        attr: &Attr,
+        object: &Object,
+    ) -> Result<(), EntryError> {
         self.set_owner(attr, object)?;
         for (name, value) in self.attributes(node)? {
             match object.set_xattr(&name, &value) {
@@ -308,7 +386,11 @@ impl<'a> Export<'a, '_> {
 
     /// Sets the owner, which only root can.
     fn set_owner(&self, attr: &Attr, object: &Object) -> Result<(), EntryError> {
-        if self.is_root { object.set_owner(attr.uid, attr.gid).map_err(local("set owner")) } else { Ok(()) }
+        if self.is_root {
+            object.set_owner(attr.uid, attr.gid).map_err(local("set owner"))
+        } else {
+            Ok(())
+        }
     }
 
     /// The attributes to give.
@@ -325,11 +407,18 @@ struct There {
     stat: Metadata,
 }
 
-/// Makes an object under another name, complete, and gives it the name `name`. What has that name stays if that fails.
-fn in_place_of(dir: &Object, name: &[u8], make: impl FnOnce(&[u8]) -> Result<(), EntryError>) -> Result<(), EntryError> {
+/// Makes an object under another name, complete, and gives it the name `name`. What has that name
+/// stays if that fails.
+fn in_place_of(
+    dir: &Object,
+    name: &[u8],
+    make: impl FnOnce(&[u8]) -> Result<(), EntryError>,
+) -> Result<(), EntryError> {
     let partial = partial_name(name).into_bytes();
     match dir.unlink(&partial) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(EntryError::Local("remove", error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(EntryError::Local("remove", error));
+        }
         _ => {}
     }
     let made = make(&partial).and_then(|()| dir.rename(&partial, name).map_err(local("rename")));

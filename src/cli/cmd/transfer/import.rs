@@ -7,12 +7,17 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use super::super::files::Partial;
-use super::{EntryError, SHORTER, Tally, attributes, call, local, same_attributes, same_contents, set_metadata};
-use crate::backing::{Kind, RenameMode};
+use super::{
+    EntryError, SHORTER, Tally, attributes, call, local, same_attributes, same_contents,
+    set_metadata,
+};
 use crate::cli::display::Shown;
-use crate::cli::local::{DataRanges, Descent, Id, Names, Object, RangeError, may_be_left_out, mtime};
+use crate::cli::local::{
+    DataRanges, Descent, Id, Names, Object, RangeError, may_be_left_out, mtime,
+};
 use crate::cli::node::{BLOCK, Node, caller, is_partial, partial_name};
 use crate::cli::paths::join;
+use crate::store::{Kind, RenameMode};
 use crate::vault::{NodeId, SetAttr, SetXattr, Vault};
 
 /// Bytes of all files below a directory, as far as they can be found out.
@@ -42,12 +47,31 @@ pub fn total(dir: &Object, store: &Object) -> std::io::Result<u64> {
     Ok(bytes)
 }
 
-/// Copies what is in the directory `source`, which was found at the path `shown`, into the directory `target` of the vault at `store`.
-pub fn run<'a>(vault: &'a Vault, store: &Object, source: Object, shown: &Path, target: Node<'a>, tally: Tally) -> Tally {
+/// Copies what is in the directory `source`, which was found at the path `shown`, into the
+/// directory `target` of the vault at `store`.
+pub fn run<'a>(
+    vault: &'a Vault,
+    store: &Object,
+    source: Object,
+    shown: &Path,
+    target: Node<'a>,
+    tally: Tally,
+) -> Tally {
     let buffers = [vec![0; BLOCK], vec![0; BLOCK]];
     let is_root = rustix::process::geteuid().is_root();
-    let mut import = Import { vault, store, shown, is_root, descent: Descent::new(source), tally, links: HashMap::new(), buffers };
-    let copied = import.tree(target).and_then(|()| rustix::fs::syncfs(store).map_err(call("sync the vault")));
+    let mut import = Import {
+        vault,
+        store,
+        shown,
+        is_root,
+        descent: Descent::new(source),
+        tally,
+        links: HashMap::new(),
+        buffers,
+    };
+    let copied = import
+        .tree(target)
+        .and_then(|()| rustix::fs::syncfs(store).map_err(call("sync the vault")));
     if let Err(error) = copied {
         import.failed(None, &error);
     }
@@ -104,11 +128,13 @@ impl<'a> Import<'a, '_> {
         self.tally.failed(Shown(&path), error);
     }
 
-    /// Copies all entries of a tree. Its depth is not bounded by any path's length, so the levels are kept in a list and not on the stack.
+    /// Copies all entries of a tree. Its depth is not bounded by any path's length, so the levels
+    /// are kept in a list and not on the stack.
     fn tree(&mut self, target: Node<'a>) -> Result<(), EntryError> {
         let mut levels = vec![self.level(target)?];
         while let Some(level) = levels.last_mut() {
-            let step = self.descent.here().map_err(local("find")).map(|here| (here, level.left.next()));
+            let step =
+                self.descent.here().map_err(local("find")).map(|here| (here, level.left.next()));
             let failed = match step {
                 Ok((here, Some(name))) => {
                     if !is_partial(&name) {
@@ -134,7 +160,11 @@ impl<'a> Import<'a, '_> {
     /// Begins with the present directory, which is copied into `node`.
     fn level(&mut self, node: Node<'a>) -> Result<Level<'a>, EntryError> {
         let here = self.descent.here().map_err(local("find"))?;
-        Ok(Level { node, stat: here.stat().map_err(local("stat"))?, left: here.names().map_err(local("list"))? })
+        Ok(Level {
+            node,
+            stat: here.stat().map_err(local("stat"))?,
+            left: here.names().map_err(local("list"))?,
+        })
     }
 
     fn metadata(&self, dir: &Object, target: NodeId, stat: &Metadata) -> Result<(), EntryError> {
@@ -144,7 +174,12 @@ impl<'a> Import<'a, '_> {
     }
 
     /// Copies an entry; a directory is entered, and its entries are left to do.
-    fn entry(&mut self, dir: &Object, name: &[u8], parent: NodeId) -> Result<Option<Level<'a>>, EntryError> {
+    fn entry(
+        &mut self,
+        dir: &Object,
+        name: &[u8],
+        parent: NodeId,
+    ) -> Result<Option<Level<'a>>, EntryError> {
         let gone = || EntryError::Local("stat", std::io::Error::from_raw_os_error(libc::ENOENT));
         let found = dir.entry(name).map_err(local("stat"))?.ok_or_else(gone)?;
         let stat = found.stat().map_err(local("stat"))?;
@@ -161,7 +196,8 @@ impl<'a> Import<'a, '_> {
             return Err(EntryError::Odd("a directory of this name is in the vault"));
         }
         let object = if stat.is_file() { dir.read(name).map_err(local("open"))? } else { found };
-        // size and times that belong to what is read, so that a file which changes is copied anew by the next run
+        // size and times that belong to what is read, so that a file which changes is copied anew
+        // by the next run
         let outside = Outside { stat: object.stat().map_err(local("stat"))?, object };
         if outside.stat.is_file() != stat.is_file() {
             return Err(EntryError::Odd("it is no longer a regular file"));
@@ -171,22 +207,35 @@ impl<'a> Import<'a, '_> {
     }
 
     /// Copies what is no directory.
-    fn leaf(&mut self, outside: &Outside, name: &[u8], parent: NodeId, there: Option<Node<'a>>) -> Result<(), EntryError> {
+    fn leaf(
+        &mut self,
+        outside: &Outside,
+        name: &[u8],
+        parent: NodeId,
+        there: Option<Node<'a>>,
+    ) -> Result<(), EntryError> {
         let several = outside.stat.nlink() > 1;
         let inode = (outside.stat.dev(), outside.stat.ino());
-        // what the store shows as one file need not be one, and a name may have been given to another file since
+        // what the store shows as one file need not be one, and a name may have been given to
+        // another file since
         let first = match self.links.remove(&inode).filter(|_| several) {
             Some(first) if self.is_copy(&first, outside)? => Some(first),
             _ => None,
         };
         let is_there = match &there {
-            Some(node) if first.as_ref().is_none_or(|first| first.attr.ino == node.attr.ino) => self.is_copy(node, outside)?,
+            Some(node) if first.as_ref().is_none_or(|first| first.attr.ino == node.attr.ino) => {
+                self.is_copy(node, outside)?
+            }
             _ => false,
         };
         match &first {
-            _ if is_there => self.tally.skipped(if outside.stat.is_file() { outside.stat.len() } else { 0 }),
+            _ if is_there => {
+                self.tally.skipped(if outside.stat.is_file() { outside.stat.len() } else { 0 })
+            }
             Some(first) => {
-                let link = |name: &[u8]| Ok(Node::counted(self.vault, self.vault.link(first.id(), parent, name)?));
+                let link = |name: &[u8]| {
+                    Ok(Node::counted(self.vault, self.vault.link(first.id(), parent, name)?))
+                };
                 drop(self.in_place_of(there, parent, name, link)?);
                 self.tally.copied();
             }
@@ -203,7 +252,12 @@ impl<'a> Import<'a, '_> {
         Ok(())
     }
 
-    fn sub_directory(&mut self, name: &[u8], parent: NodeId, there: Option<Node<'a>>) -> Result<Level<'a>, EntryError> {
+    fn sub_directory(
+        &mut self,
+        name: &[u8],
+        parent: NodeId,
+        there: Option<Node<'a>>,
+    ) -> Result<Level<'a>, EntryError> {
         let here = self.descent.here().map_err(local("find"))?;
         if here.id().map_err(local("stat"))? == self.store.id().map_err(local("stat"))? {
             return Err(EntryError::Odd("it is the vault itself, and is left out"));
@@ -217,7 +271,8 @@ impl<'a> Import<'a, '_> {
         self.level(node)
     }
 
-    /// Makes an entry: where there is one of its name, under another one, so that it stays if the store refuses the new one.
+    /// Makes an entry: where there is one of its name, under another one, so that it stays if the
+    /// store refuses the new one.
     fn in_place_of(
         &self,
         there: Option<Node<'a>>,
@@ -270,7 +325,13 @@ impl<'a> Import<'a, '_> {
         Ok(same_attributes(&there, &outside.object.xattrs().map_err(local("read attributes"))?))
     }
 
-    fn copy(&mut self, outside: &Outside, name: &[u8], parent: NodeId, there: Option<Node<'a>>) -> Result<(), EntryError> {
+    fn copy(
+        &mut self,
+        outside: &Outside,
+        name: &[u8],
+        parent: NodeId,
+        there: Option<Node<'a>>,
+    ) -> Result<(), EntryError> {
         let (object, stat) = (&outside.object, &outside.stat);
         if stat.is_file() {
             let partial = Partial::new(self.vault, parent, name)?;
@@ -288,7 +349,10 @@ impl<'a> Import<'a, '_> {
                 let text = object.read_link().map_err(local("read link"))?;
                 Node::counted(self.vault, self.vault.symlink(&caller(), parent, name, &text)?)
             } else {
-                let node = Node::counted(self.vault, self.vault.mknod(&caller(), parent, name, kind, 0o600, stat.rdev())?);
+                let node = Node::counted(
+                    self.vault,
+                    self.vault.mknod(&caller(), parent, name, kind, 0o600, stat.rdev())?,
+                );
                 self.xattrs(object, node.id())?;
                 node
             };
@@ -299,12 +363,20 @@ impl<'a> Import<'a, '_> {
         Ok(())
     }
 
-    fn fill(&mut self, file: &Object, partial: &Partial<'_>, stat: &Metadata) -> Result<(), EntryError> {
+    fn fill(
+        &mut self,
+        file: &Object,
+        partial: &Partial<'_>,
+        stat: &Metadata,
+    ) -> Result<(), EntryError> {
         let mut ranges = DataRanges::of_local(file.file(), stat.len());
         while let Some((mut offset, end)) = ranges.next_range()? {
             while offset < end {
                 let want = BLOCK.min(usize::try_from(end - offset).unwrap_or(BLOCK));
-                let read = file.file().read_at(&mut self.buffers[0][..want], offset).map_err(local("read"))?;
+                let read = file
+                    .file()
+                    .read_at(&mut self.buffers[0][..want], offset)
+                    .map_err(local("read"))?;
                 if read == 0 {
                     return Err(EntryError::Odd(SHORTER));
                 }
@@ -317,7 +389,10 @@ impl<'a> Import<'a, '_> {
         if file.stat().map_err(local("stat"))?.len() < stat.len() {
             return Err(EntryError::Odd(SHORTER));
         }
-        self.vault.setattr(partial.node.id(), &SetAttr { size: Some(stat.len()), ..SetAttr::default() })?;
+        self.vault.setattr(
+            partial.node.id(),
+            &SetAttr { size: Some(stat.len()), ..SetAttr::default() },
+        )?;
         self.metadata(file, partial.node.id(), stat)
     }
 

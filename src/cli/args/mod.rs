@@ -1,0 +1,589 @@
+//! The command line as types. The spellings here are fixed: scripts rely on them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub mod check;
+pub mod files;
+pub mod people;
+pub mod share;
+pub mod slots;
+
+use super::size;
+use crate::fuse::options::parse_idle;
+use check::{AcceptRollback, Fsck, Rollback};
+use files::{Cat, Export, Get, Import, Ls, Mkdir, Put, Rm};
+use people::{Accept, Contact, Identity};
+use share::{Share, ShareList};
+use slots::Passphrase;
+
+/// A heading of the help. Each option names its own: `next_help_heading` of a group goes on for all
+/// that follows the group.
+const SECRET: &str = "Secret";
+
+/// An encrypted filesystem for people who share.
+///
+/// A vault is an ordinary directory of ciphertext. `kithfs mount` shows it as plain files; all
+/// other commands work without a mount.
+#[derive(Debug, Parser)]
+#[command(name = "kithfs", version, max_term_width = 100, after_long_help = super::exit::Exit::text_table())]
+pub struct Cli {
+    /// What is logged: to stderr in the foreground, to the journal or syslog by a mount in the
+    /// background
+    ///
+    /// Names of files are logged at `debug` and `trace` only. Default: `info` for mount, `warn` for
+    /// all else.
+    #[arg(long, global = true, value_name = "LEVEL", value_enum, display_order = 900)]
+    pub log_level: Option<LogLevel>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    /// Nothing
+    Off,
+    /// What failed
+    Error,
+    /// And what is odd
+    Warn,
+    /// And the course of things
+    Info,
+    /// And details, with names of files
+    Debug,
+    /// And each request
+    Trace,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make a new vault
+    ///
+    /// Makes the directory when it is missing, and refuses one that is not empty. The recovery code
+    /// is printed once, to stdout: it opens the vault when the passphrase is lost, so keep it on
+    /// paper and not beside the vault.
+    Init(Init),
+    /// Show a vault as plain files
+    ///
+    /// Goes to the background when the mount serves requests; a failure before that is reported and
+    /// shows in the exit code. SIGTERM, SIGINT and SIGHUP unmount cleanly.
+    Mount(Mount),
+    /// End a mount, and wait until all is written
+    #[command(visible_alias = "unmount")]
+    Umount(Umount),
+    /// The ways into an identity: passphrases, recovery codes, key files
+    ///
+    /// Each way is a slot. A new slot is verified before an old one goes, and the last one cannot
+    /// be removed.
+    Passphrase(Passphrase),
+    /// Your identity: what others share folders with
+    ///
+    /// One file, by default ~/.config/kithfs/identity. Its public key is a line that begins with
+    /// `kith1`; give that to others, and compare the fingerprint with them by another way than the
+    /// key went.
+    Identity(Identity),
+    /// The people whose public keys you know
+    ///
+    /// A contact is `new` until its fingerprint was compared with its owner; then it is `verified`.
+    /// Where a second key is offered under the same name it is `CHANGED`, and is not used until you
+    /// decide.
+    Contact(Contact),
+    /// Accept an invitation to a share
+    ///
+    /// From then on a mount of the share is known to be the one that was meant, and an older state
+    /// of its list of members is refused.
+    Accept(Accept),
+    /// Who is a member of a shared vault, and changing that
+    Share(Share),
+    /// Who has a key for a path in a vault
+    WhoCanRead(ShareList),
+    /// What can be said of a vault without a secret
+    Info(Info),
+    /// Verify every byte of a vault
+    ///
+    /// Prints plain path and cipher path of each fault, and which bytes of a file are bad. With
+    /// --repair, puts right what can be known and moves what cannot be authenticated to
+    /// `lost+found` in the vault; nothing is deleted. Exit code 0: no fault, or none is left; 20:
+    /// faults found; 21: the check could not run.
+    Fsck(Fsck),
+    /// What in a vault is older than this machine has seen it, or gone
+    ///
+    /// Whoever stores a vault can give back what it was earlier. Each client remembers what it has
+    /// seen, in $XDG_STATE_HOME/kithfs (or ~/.local/state/kithfs), and compares. Exit code 0:
+    /// nothing; 22: something was noticed.
+    Rollback(Rollback),
+    /// Accept a vault, or parts of it, as it is now: after a backup was restored
+    AcceptRollback(AcceptRollback),
+    /// List a directory of a vault
+    Ls(Ls),
+    /// Write files of a vault to stdout
+    Cat(Cat),
+    /// Copy a file out of a vault
+    Get(Get),
+    /// Copy a file into a vault
+    Put(Put),
+    /// Remove files from a vault
+    Rm(Rm),
+    /// Make directories in a vault
+    Mkdir(Mkdir),
+    /// Copy a directory into a vault, with all metadata
+    ///
+    /// Can be broken off and run again: files that are there with the same size and time of
+    /// modification are passed over.
+    Import(Import),
+    /// Copy a vault, or a directory of it, out, with all metadata
+    ///
+    /// Can be broken off and run again: files that are there with the same size and time of
+    /// modification are passed over.
+    Export(Export),
+    /// From a plain path to the path of its ciphertext, and back
+    Map(Map),
+    /// What is mounted, since when, by which process
+    Mounts(Mounts),
+    /// How fast this processor and this disk are with kithfs
+    ///
+    /// Measures the ciphers, and a temporary vault beside the plain directory DIR, in which it is
+    /// made and removed. Takes less than a minute and 300 MB of the disk.
+    Bench(Bench),
+    /// Print the completion script of a shell
+    Completion(Completion),
+    /// Write the manual pages into a directory
+    Man(Man),
+    /// List the exit codes, as a table in Markdown
+    ExitCodes,
+}
+
+/// Where the passphrase comes from, when not from the terminal.
+#[derive(Args, Debug, Default)]
+pub struct PassphraseArgs {
+    /// Read the passphrase from a file (`-`: stdin); one newline at its end does not count
+    ///
+    /// Without any of these options: the file that the variable KITHFS_PASSPHRASE_FILE names, else
+    /// the systemd credential `kithfs.passphrase`, else a prompt at the terminal.
+    #[arg(long, value_name = "FILE", group = "secret", help_heading = SECRET)]
+    pub passphrase_file: Option<PathBuf>,
+    /// Read the passphrase from this file descriptor
+    #[arg(long, value_name = "N", group = "secret", help_heading = SECRET, value_parser = clap::value_parser!(i32).range(0..))]
+    pub passphrase_fd: Option<i32>,
+    /// Run a command with `sh -c` and read the passphrase from its output
+    #[arg(long, value_name = "CMD", group = "secret", help_heading = SECRET)]
+    pub passphrase_command: Option<OsString>,
+    /// Use the contents of a file instead of a passphrase
+    #[arg(long, value_name = "FILE", group = "secret", help_heading = SECRET)]
+    pub key_file: Option<PathBuf>,
+}
+
+/// A secret that opens something which exists.
+#[derive(Args, Debug, Default)]
+pub struct PresentSecret {
+    /// Passphrase or key file.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
+    /// Read a recovery code from a file (at a prompt it can be typed in place of the passphrase)
+    #[arg(long, value_name = "FILE", group = "secret", help_heading = SECRET)]
+    pub recovery_code_file: Option<PathBuf>,
+}
+
+/// How a vault is opened.
+#[derive(Args, Debug, Default)]
+pub struct OpenArgs {
+    /// The secret.
+    #[command(flatten)]
+    pub secret: PresentSecret,
+    /// Use this identity instead of the vault's own one
+    #[arg(long, value_name = "FILE", help_heading = SECRET)]
+    pub identity: Option<PathBuf>,
+    /// Neither compare the vault with what was seen of it earlier nor remember what is seen now
+    ///
+    /// The variable KITHFS_NO_ROLLBACK_MEMORY=1 does the same.
+    #[arg(long, env = "KITHFS_NO_ROLLBACK_MEMORY", hide_env = true, value_parser = clap::builder::FalseyValueParser::new())]
+    pub no_rollback_memory: bool,
+    /// Take the share, or the contact, as it is, though nothing vouches for it: no invitation, no
+    /// earlier visit, no compared fingerprint
+    #[arg(long)]
+    pub trust_on_first_use: bool,
+    /// Limit of the caches in memory
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_cache)]
+    pub cache_size: Option<usize>,
+}
+
+/// The costs of guessing a passphrase.
+#[derive(Args, Debug, Default)]
+pub struct KdfArgs {
+    /// Memory that one guess at the passphrase takes, in MiB; default 256, less only where memory
+    /// is short
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(32..=4096))]
+    pub kdf_memory: Option<u32>,
+    /// Passes over that memory; default as many as take about one second
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub kdf_passes: Option<u32>,
+}
+
+/// `init`
+#[derive(Args, Debug)]
+pub struct Init {
+    /// The passphrase or key file of the new vault.
+    #[command(flatten)]
+    pub secret: PassphraseArgs,
+    /// Its costs.
+    #[command(flatten)]
+    pub kdf: KdfArgs,
+    /// Cipher of names, contents and records; default aes where the processor has it, else chacha
+    #[arg(long, value_enum)]
+    pub cipher: Option<Cipher>,
+    /// Unit in which large files are sealed: a power of two from 4K to 4M
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse_chunk_log2)]
+    pub chunk_size: u8,
+    /// Make this identity the owner, instead of a new one that lies in the vault
+    #[arg(long, value_name = "FILE")]
+    pub identity: Option<PathBuf>,
+    /// Sign every file, so that the vault can have members: readers, writers, admins
+    #[arg(long)]
+    pub signed: bool,
+    /// What its members see as your name, with --signed
+    #[arg(long, value_name = "NAME", default_value = "owner", requires = "signed")]
+    pub name: String,
+    /// The directory of ciphertext to make
+    pub vault: PathBuf,
+}
+
+/// A family of ciphers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Cipher {
+    /// AES-256-GCM, under sub-keys as in XAES-256-GCM
+    Aes,
+    /// ChaCha20-Poly1305, under sub-keys as in XChaCha20
+    Chacha,
+}
+
+/// `mount`
+#[derive(Args, Debug)]
+pub struct Mount {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// Stay in the foreground
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Options of the mount, separated by commas
+    ///
+    /// ro, rw, allow_other, allow_foreign_store, default_permissions, no_default_permissions, dev,
+    /// nodev, suid, nosuid, exec, noexec, sync, async, dirsync, noatime, nodiratime, nonempty,
+    /// shared, idle=TIME, fsname=NAME, subtype=NAME, uid=N, gid=N, umask=OCTAL, uring,
+    /// uring_memory=MIB. Device nodes and set-user-id bits do not work unless `dev` and `suid` are
+    /// given. Who may do what is decided by the kernel, but in a mount by root without allow_other,
+    /// or with no_default_permissions, by the daemon. A comma in a value is written `\,`.
+    /// allow_other is refused where another user than root and the one who mounts owns the vault's
+    /// directory or may write to it, who can then give themselves any file in it;
+    /// allow_foreign_store allows that.
+    #[arg(short = 'o', value_name = "OPT[,OPT...]")]
+    pub options: Vec<String>,
+    /// Unmount once nobody has used it for so long: 10m, 1h30m, or a number of seconds
+    ///
+    /// A mount in which a program has a file open or its working directory stays. The time for
+    /// which the machine is suspended counts.
+    #[arg(long, value_name = "TIME")]
+    pub idle: Option<Idle>,
+    /// Allow no writes
+    #[arg(long)]
+    pub read_only: bool,
+    /// Let others have the vault mounted for writing at the same time, who all say the same
+    ///
+    /// Each operation asks the store, nothing is cached, and one file is written by one of them at
+    /// a time. The store must show each of them the locks of the others, as a local filesystem and
+    /// NFS do; no sync tool does.
+    #[arg(long)]
+    pub shared: bool,
+    /// How requests come from the kernel
+    #[arg(long, value_name = "HOW", env = "KITHFS_TRANSPORT", value_enum, default_value_t = Transport::Auto)]
+    pub transport: Transport,
+    /// The vault
+    pub vault: PathBuf,
+    /// An empty directory
+    pub mountpoint: PathBuf,
+}
+
+/// How long a mount may be unused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Idle(pub Option<Duration>);
+
+impl FromStr for Idle {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Idle, Self::Err> {
+        parse_idle(text).map(Idle)
+    }
+}
+
+/// How requests come from the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Transport {
+    /// Over /dev/fuse; with `-o uring` over io_uring where the kernel offers it
+    Auto,
+    /// Over io_uring (experimental, Linux 6.14 and later); an error where that cannot be
+    Uring,
+    /// Over /dev/fuse, also with `-o uring`
+    Dev,
+}
+
+/// `umount`
+#[derive(Args, Debug)]
+pub struct Umount {
+    /// Take the mount away from sight at once, even when it is busy; it ends when its last file is
+    /// closed
+    ///
+    /// The command then does not wait.
+    #[arg(long)]
+    pub lazy: bool,
+    /// Where it is mounted
+    pub mountpoint: PathBuf,
+}
+
+/// `bench`
+#[derive(Args, Debug)]
+pub struct Bench {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Do little of each, in a few seconds: to see that it works, not to quote
+    #[arg(long)]
+    pub quick: bool,
+    /// A directory on the disk that is to be measured
+    #[arg(default_value = ".")]
+    pub dir: PathBuf,
+}
+
+/// `info`
+#[derive(Args, Debug)]
+pub struct Info {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The vault
+    pub vault: PathBuf,
+}
+
+/// `map`
+#[derive(Args, Debug)]
+pub struct Map {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// PATH is a path of ciphertext, relative to the vault; print the plain one
+    #[arg(long)]
+    pub reverse: bool,
+    /// The vault
+    pub vault: PathBuf,
+    /// The path
+    pub path: OsString,
+}
+
+/// `mounts`
+#[derive(Args, Debug)]
+pub struct Mounts {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `completion`
+#[derive(Args, Debug)]
+pub struct Completion {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// A shell that can be completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// GNU Bash
+    Bash,
+    /// Z shell
+    Zsh,
+    /// Fish
+    Fish,
+}
+
+/// `man`
+#[derive(Args, Debug)]
+pub struct Man {
+    /// The directory, which is made when missing
+    pub dir: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Command, clap::error::ErrorKind> {
+        Cli::try_parse_from(line.split(' ')).map(|cli| cli.command).map_err(|error| error.kind())
+    }
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn only_what_is_secret_stands_below_secret() {
+        // The heading of the passphrase options went on for all that came after them: `kithfs help
+        // mount` showed `-o` and even the vault below "Secret", and the operands in the order of
+        // the alphabet, the mount point before the vault.
+        fn look(command: &clap::Command) {
+            for arg in command.get_arguments().filter(|arg| arg.get_help_heading().is_some()) {
+                let name = arg
+                    .get_long()
+                    .unwrap_or_else(|| panic!("{}: an operand has a heading", command.get_name()));
+                let about_secrets = ["passphrase", "key-file", "recovery-code", "identity"]
+                    .iter()
+                    .any(|word| name.contains(word));
+                assert!(
+                    about_secrets,
+                    "{}: --{name} stands below {:?}",
+                    command.get_name(),
+                    arg.get_help_heading()
+                );
+            }
+            command.get_subcommands().for_each(look);
+        }
+        look(&Cli::command());
+        let help =
+            Cli::command().find_subcommand_mut("mount").unwrap().render_long_help().to_string();
+        assert!(help.contains("Arguments:\n  <VAULT>"), "{help}");
+    }
+
+    #[test]
+    fn each_spelling_of_the_manual_is_understood() {
+        for line in [
+            "kithfs init --passphrase-file F --cipher aes --chunk-size 64K --kdf-memory 256 --kdf-passes 3 V",
+            "kithfs init --identity F --cipher chacha V",
+            "kithfs mount --passphrase-file F --identity I -f -o ro,nodev -o fsname=x --read-only V M",
+            "kithfs mount --foreground --cache-size 128M --log-level debug V M",
+            "kithfs --log-level trace umount --lazy M",
+            "kithfs passphrase add V",
+            "kithfs passphrase add --identity F --new-key-file K",
+            "kithfs passphrase add V --new-recovery-code --passphrase-file P",
+            "kithfs passphrase change V --passphrase-file P --new-passphrase-file Q",
+            "kithfs passphrase remove V --slot 2 --recovery-code-file R",
+            "kithfs passphrase list --json V",
+            "kithfs identity new --passphrase-file F --kdf-memory 32",
+            "kithfs identity new --identity I",
+            "kithfs identity show",
+            "kithfs identity export --identity I",
+            "kithfs identity passphrase add --new-recovery-code",
+            "kithfs identity passphrase change --identity I --new-passphrase-file F",
+            "kithfs identity passphrase remove --slot 2",
+            "kithfs identity passphrase list --json",
+            "kithfs init --signed --name Ann V",
+            "kithfs mount --trust-on-first-use V M",
+            "kithfs share add V Bob Cem --role reader --trust-on-first-use",
+            "kithfs share remove M Bob",
+            "kithfs share list V/a --json",
+            "kithfs share log V",
+            "kithfs share settle V --keep 01234567",
+            "kithfs share invite V Bob -o F --passphrase-file P",
+            "kithfs who-can-read V/a",
+            "kithfs contact add Bob kith1x",
+            "kithfs contact list --json",
+            "kithfs contact verify Bob --fingerprint 0000-0000-0000-0000-0000",
+            "kithfs contact verify Bob --yes",
+            "kithfs contact remove Bob",
+            "kithfs accept F --yes",
+            "kithfs accept - --identity I --fingerprint 0000",
+            "kithfs info --json V",
+            "kithfs fsck --json V a/b",
+            "kithfs fsck V",
+            "kithfs fsck --repair --yes --salvage D V a",
+            "kithfs fsck --repair -n --json V",
+            "kithfs fsck --online V a",
+            "kithfs fsck --repair --yes --forget-missing-attributes V",
+            "kithfs rollback --json --keep --export D --settle 0 V",
+            "kithfs accept-rollback V",
+            "kithfs accept-rollback V a b",
+            "kithfs mount --no-rollback-memory V M",
+            "kithfs ls -l V a",
+            "kithfs cat V a b",
+            "kithfs get V a -",
+            "kithfs put V a",
+            "kithfs rm -r -f V a b",
+            "kithfs mkdir -p V a",
+            "kithfs import D V/a",
+            "kithfs export V D",
+            "kithfs map V a",
+            "kithfs map --reverse V a",
+            "kithfs mounts --json",
+            "kithfs completion zsh",
+            "kithfs man D",
+            "kithfs exit-codes",
+            "kithfs mount --passphrase-fd 3 V M",
+            "kithfs mount --passphrase-command pass V M",
+            "kithfs mount --key-file K V M",
+        ] {
+            assert!(parse(line).is_ok(), "{line}: {:?}", parse(line).err());
+        }
+    }
+
+    #[test]
+    fn one_secret_only() {
+        use clap::error::ErrorKind::ArgumentConflict;
+        for line in [
+            "kithfs mount --passphrase-file F --key-file K V M",
+            "kithfs mount --passphrase-fd 3 --passphrase-command C V M",
+            "kithfs mount --passphrase-file F --recovery-code-file R V M",
+            "kithfs passphrase add V --new-recovery-code --new-key-file K",
+            "kithfs passphrase add V --new-passphrase-file K --new-key-file K",
+            "kithfs passphrase list V --identity I",
+            "kithfs fsck --repair --online V",
+            "kithfs fsck --repair --yes --dry-run V",
+        ] {
+            assert_eq!(parse(line).err(), Some(ArgumentConflict), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_bounds_is_refused() {
+        for line in [
+            "kithfs init --chunk-size 3K V",
+            "kithfs init --chunk-size 8M V",
+            "kithfs init --kdf-memory 16 V",
+            "kithfs init --kdf-memory 8192 V",
+            "kithfs init --kdf-passes 0 V",
+            "kithfs mount --cache-size 1 V M",
+            "kithfs mount --passphrase-fd=-1 V M",
+        ] {
+            assert_eq!(parse(line).err(), Some(clap::error::ErrorKind::ValueValidation), "{line}");
+        }
+        assert!(parse("kithfs passphrase list").is_err(), "a vault or an identity is needed");
+        assert!(parse("kithfs init").is_err());
+        assert!(parse("kithfs cat V").is_err());
+    }
+
+    #[test]
+    fn values_arrive() {
+        let Ok(Command::Init(init)) = parse("kithfs init --chunk-size 1M --kdf-memory 64 V") else {
+            panic!("init")
+        };
+        assert_eq!(
+            (init.chunk_size, init.kdf.kdf_memory, init.kdf.kdf_passes),
+            (20, Some(64), None)
+        );
+        let Ok(Command::Init(init)) = parse("kithfs init V") else { panic!("init") };
+        assert_eq!((init.chunk_size, init.cipher), (18, None));
+        let Ok(Command::Put(put)) = parse("kithfs put V a") else { panic!("put") };
+        assert_eq!(put.file.as_os_str(), "-");
+        let Ok(Command::Mount(mount)) = parse("kithfs mount V M -o a,b -o c") else {
+            panic!("mount")
+        };
+        assert_eq!(mount.options, ["a,b", "c"]);
+    }
+}

@@ -1,0 +1,204 @@
+//! Files outside of the vault: their descriptors, times, holes and extended attributes.
+
+mod descent;
+mod object;
+
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::{SeekFrom, Timespec, Timestamps, futimens, seek};
+use rustix::io::Errno;
+
+pub use self::descent::Descent;
+pub use self::object::{Id, Names, Object};
+use crate::store::{Seek, Timestamp};
+use crate::vault::{self, Handle, Vault};
+
+/// A name as the system takes it.
+pub fn os_str(name: &[u8]) -> &OsStr {
+    OsStr::from_bytes(name)
+}
+
+/// An error of crate `tempfile` without the name of the new file, which says nothing to anybody.
+pub fn unnamed(error: io::Error) -> io::Error {
+    let errno = match error.kind() {
+        io::ErrorKind::NotFound => libc::ENOENT,
+        io::ErrorKind::PermissionDenied => libc::EACCES,
+        io::ErrorKind::NotADirectory => libc::ENOTDIR,
+        io::ErrorKind::ReadOnlyFilesystem => libc::EROFS,
+        io::ErrorKind::StorageFull => libc::ENOSPC,
+        io::ErrorKind::QuotaExceeded => libc::EDQUOT,
+        _ => return error,
+    };
+    io::Error::from_raw_os_error(errno)
+}
+
+/// Time of modification.
+pub fn mtime(stat: &Metadata) -> Timestamp {
+    Timestamp { secs: stat.mtime(), nanos: stat.mtime_nsec() as u32 }
+}
+
+/// Time of access.
+pub fn atime(stat: &Metadata) -> Timestamp {
+    Timestamp { secs: stat.atime(), nanos: stat.atime_nsec() as u32 }
+}
+
+fn timestamps(atime: Timestamp, mtime: Timestamp) -> Timestamps {
+    let spec = |at: Timestamp| Timespec { tv_sec: at.secs, tv_nsec: at.nanos.into() };
+    Timestamps { last_access: spec(atime), last_modification: spec(mtime) }
+}
+
+/// Sets the times of an open file.
+pub fn set_times(file: &File, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
+    Ok(futimens(file, &timestamps(atime, mtime))?)
+}
+
+/// The parts of a file that are no holes, one after the other.
+pub struct DataRanges<'a> {
+    of: Of<'a>,
+    next: u64,
+    size: u64,
+}
+
+enum Of<'a> {
+    Local(&'a File),
+    Vault(&'a Vault, Handle),
+}
+
+/// Why the next range is not known.
+#[derive(Debug)]
+pub enum RangeError {
+    /// Of a local file.
+    Local(io::Error),
+    /// Of a file of the vault.
+    Vault(vault::Error),
+}
+
+impl<'a> DataRanges<'a> {
+    /// Those of a local file of this size.
+    pub fn of_local(file: &'a File, size: u64) -> Self {
+        DataRanges { of: Of::Local(file), next: 0, size }
+    }
+
+    /// Those of an open file of a vault.
+    pub fn of_vault(vault: &'a Vault, handle: Handle, size: u64) -> Self {
+        DataRanges { of: Of::Vault(vault, handle), next: 0, size }
+    }
+
+    /// The next one: its beginning and its end.
+    pub fn next_range(&mut self) -> Result<Option<(u64, u64)>, RangeError> {
+        if self.next >= self.size {
+            return Ok(None);
+        }
+        let Some(start) = self.seek(Seek::Data, self.next)? else { return Ok(None) };
+        // a file that grew meanwhile is copied to the size that it had
+        if start >= self.size {
+            return Ok(None);
+        }
+        let end = self.seek(Seek::Hole, start)?.unwrap_or(self.size).min(self.size);
+        // where somebody has made a hole since, the rest is read as it is
+        let end = if end > start { end } else { self.size };
+        self.next = end;
+        Ok(Some((start, end)))
+    }
+
+    /// The next byte at or after `offset` that is data; `None` where only a hole follows.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn next_data(&self, offset: u64) -> Result<Option<u64>, RangeError> {
+        self.seek(Seek::Data, offset)
+    }
+
+    /// `None` beyond the last one.
+    fn seek(&self, what: Seek, offset: u64) -> Result<Option<u64>, RangeError> {
+        match self.of {
+            Of::Local(file) => {
+                let from = match what {
+                    Seek::Data => SeekFrom::Data(offset),
+                    Seek::Hole => SeekFrom::Hole(offset),
+                };
+                match seek(file, from) {
+                    Ok(found) => Ok(Some(found)),
+                    Err(Errno::NXIO) => Ok(None),
+                    // a filesystem that knows no holes: all is data
+                    Err(Errno::INVAL) => {
+                        Ok(Some(if what == Seek::Data { offset } else { self.size }))
+                    }
+                    Err(error) => Err(RangeError::Local(error.into())),
+                }
+            }
+            Of::Vault(vault, handle) => match vault.seek_data_hole(handle, offset, what) {
+                Ok(found) => Ok(Some(found)),
+                Err(error) if error.errno() == libc::ENXIO => Ok(None),
+                Err(error) => Err(RangeError::Vault(error)),
+            },
+        }
+    }
+}
+
+/// Whether it is no failure that an attribute could not be set: those that are not of the user's
+/// own namespace belong to the system that the file came from, or need a privilege, and what cannot
+/// take them goes without (as with `cp -a`).
+pub fn may_be_left_out(name: &[u8], errno: i32) -> bool {
+    !name.starts_with(b"user.")
+        && matches!(errno, libc::EOPNOTSUPP | libc::EPERM | libc::EACCES | libc::EINVAL)
+}
+
+/// Calls with growing buffers until all fits: the kernel allows 64 KiB.
+fn sized(
+    mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
+) -> rustix::io::Result<Vec<u8>> {
+    let mut buffer = vec![0; 1 << 10];
+    loop {
+        match call(&mut buffer[..]) {
+            Ok(len) => {
+                buffer.truncate(len);
+                return Ok(buffer);
+            }
+            Err(Errno::RANGE) if buffer.len() < 1 << 16 => buffer.resize(1 << 16, 0),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn holes_are_passed_over() {
+        let file = tempfile::tempfile().unwrap();
+        let size = 64 << 20;
+        file.set_len(size).unwrap();
+        file.write_all_at(&[1; 4096], 32 << 20).unwrap();
+        let mut ranges = DataRanges::of_local(&file, size);
+        let mut all = Vec::new();
+        while let Some(range) = ranges.next_range().unwrap() {
+            all.push(range);
+        }
+        assert!(
+            all.iter().any(|&(start, end)| start <= 32 << 20 && end >= (32 << 20) + 4096),
+            "{all:?}"
+        );
+        assert!(all.iter().all(|&(start, end)| start < end && end <= size));
+    }
+
+    #[test]
+    fn an_empty_file_and_one_of_holes_have_no_data() {
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(DataRanges::of_local(&file, 0).next_range().unwrap(), None);
+    }
+
+    #[test]
+    fn only_attributes_of_the_system_may_be_left_out() {
+        assert!(may_be_left_out(b"security.selinux", libc::EOPNOTSUPP));
+        assert!(!may_be_left_out(b"user.x", libc::EOPNOTSUPP));
+        assert!(!may_be_left_out(b"security.selinux", libc::ENOSPC));
+    }
+}

@@ -1,0 +1,365 @@
+//! From failures to what a person reads: one line, a hint where there is one, an exit code.
+//!
+//! Rules that hold here
+//! * This file and those below `report/` are the only place for advice.
+//! * The line is `kithfs: <operation> <path>: <reason>`, the hint stands on a line of its own. Each
+//!   is one line, whatever is in it.
+
+mod fuse;
+mod identity;
+mod vault;
+
+pub use self::fuse::mounted_elsewhere;
+pub use self::identity::of_identity;
+pub use self::vault::in_vault;
+
+use std::fmt::Display;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::display::{Line, word};
+use super::error::Error;
+use super::exit::Exit;
+use super::paths::split_vault;
+use crate::roster::{ContactError, InvitationError};
+
+/// A command that failed, ready to be printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// How the process ends.
+    pub exit: Exit,
+    /// What failed and why.
+    pub message: String,
+    /// More about it, a line each.
+    pub details: Vec<String>,
+    /// What can be done about it.
+    pub hint: Option<String>,
+    /// Nothing is printed: there is nobody who wants to know.
+    pub is_silent: bool,
+}
+
+impl Failure {
+    /// A failure without advice.
+    pub fn new(exit: Exit, message: impl Display) -> Failure {
+        Failure {
+            exit,
+            message: message.to_string(),
+            details: Vec::new(),
+            hint: None,
+            is_silent: false,
+        }
+    }
+
+    /// With advice.
+    pub fn hint(self, hint: impl Display) -> Failure {
+        Failure { hint: Some(hint.to_string()), ..self }
+    }
+
+    /// With another exit code.
+    pub fn exit(self, exit: Exit) -> Failure {
+        Failure { exit, ..self }
+    }
+
+    /// Writes it to stderr. A stderr that is closed is no reason to fail in another way.
+    pub fn print(&self) {
+        use std::io::Write;
+        if self.is_silent {
+            return;
+        }
+        let mut err = io::stderr().lock();
+        let _ = writeln!(err, "kithfs: {}", Line(&self.message));
+        for detail in &self.details {
+            let _ = writeln!(err, "  {}", Line(detail));
+        }
+        if let Some(hint) = &self.hint {
+            let _ = writeln!(err, "hint: {}", Line(hint));
+        }
+    }
+}
+
+/// Writes one line about one of many files to stderr, past a progress bar.
+pub fn warn(message: impl Display) {
+    eprintln!("kithfs: {}", Line(&message.to_string()));
+}
+
+/// Writes what is good to know to stderr.
+pub fn note(message: impl Display) {
+    eprintln!("note: {}", Line(&message.to_string()));
+}
+
+/// Code of a failed system call, where nothing more is known.
+fn exit_of_io(error: &io::Error) -> Exit {
+    match error.kind() {
+        io::ErrorKind::NotFound => Exit::NotFound,
+        io::ErrorKind::ReadOnlyFilesystem => Exit::ReadOnly,
+        _ => Exit::Failure,
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let exit = match &error {
+            Error::Usage(_)
+            | Error::ForeignStore { .. }
+            | Error::InitNotEmpty(_)
+            | Error::PublicKey(_)
+            | Error::IdentityExists(_)
+            | Error::CannotAsk(_) => Exit::Usage,
+            Error::EmptySecret(_)
+            | Error::PassphrasesDiffer
+            | Error::NoTerminal
+            | Error::PassphraseCommand(_)
+            | Error::Secret { .. }
+            | Error::WrongSecret { .. }
+            | Error::NoOwnIdentity(_) => Exit::WrongSecret,
+            Error::VaultMissing(_) => Exit::VaultMissing,
+            Error::MountPoint { .. }
+            | Error::MountPointNotEmpty(_)
+            | Error::MountPointTaken(_)
+            | Error::MountPointDead(_)
+            | Error::MountPointInVault { .. }
+            | Error::VaultInMountPoint { .. } => Exit::MountPoint,
+            Error::NoFuseDevice(_) | Error::NoFusermount | Error::NoUring(_) => Exit::NoFuse,
+            Error::AlreadyMounted { .. } => Exit::InUse,
+            Error::NoSuchSlot { .. } | Error::NoSuchMember { .. } | Error::NoSuchHead { .. } => {
+                Exit::NotFound
+            }
+            Error::NotAShare { .. } | Error::WhichHead { .. } | Error::WhichMember { .. } => {
+                Exit::Usage
+            }
+            Error::WhichSlot { .. } | Error::NotAPassphraseSlot { .. } => Exit::Usage,
+            // what is not in the vault is no path in it
+            Error::Io { source, .. } => match exit_of_io(source) {
+                Exit::NotFound => Exit::Failure,
+                exit => exit,
+            },
+            Error::KeyChanged(_)
+            | Error::ContactNotVerified(_)
+            | Error::OtherFingerprint { .. }
+            | Error::Invitation { .. }
+            | Error::InviterChanged { .. }
+            | Error::WritableByOthers(_)
+            | Error::Declined => Exit::NotTrusted,
+            Error::Contacts { source: ContactError::Unknown(_), .. } => Exit::NotFound,
+            Error::Contacts { source: ContactError::BadName, .. } => Exit::Usage,
+            Error::Contacts { source: ContactError::KeyOfOther(_), .. } => Exit::NotTrusted,
+            Error::Contacts { source: ContactError::Newer, .. } => Exit::NewerVersion,
+            Error::Contacts { .. }
+            | Error::Memory { .. }
+            | Error::NoHome
+            | Error::NotReadBack(_)
+            | Error::Os { .. }
+            | Error::NobodyReads
+            | Error::CodeUnread { .. }
+            | Error::DaemonEnded(_)
+            | Error::LastSlot(_)
+            | Error::NotVerified(_)
+            | Error::IdentityChanged(_)
+            | Error::CostlyIdentity { .. }
+            | Error::SomeFailed { .. } => Exit::Failure,
+        };
+        let hint = hint(&error);
+        let is_silent = matches!(error, Error::NobodyReads);
+        Failure { hint, is_silent, ..Failure::new(exit, error) }
+    }
+}
+
+/// A vault, and the path in it, where somebody has written them as one path.
+fn below_vault(path: &Path) -> Option<(String, String)> {
+    let (vault, plain) = split_vault(path).ok()?;
+    (!plain.is_empty()).then(|| (word(vault.as_os_str().as_bytes()), word(&plain)))
+}
+
+fn hint(error: &Error) -> Option<String> {
+    let text = match error {
+        Error::Usage(_) => "`kithfs help` tells how each command is used".to_owned(),
+        Error::InitNotEmpty(_) => "give a new or an empty directory; an existing vault is opened with `kithfs mount`".to_owned(),
+        Error::NoTerminal => "use --passphrase-file, --passphrase-fd or --passphrase-command, or set KITHFS_PASSPHRASE_FILE".to_owned(),
+        Error::WrongSecret { by_code: false, .. } => {
+            "check caps lock and keyboard layout; the recovery code that `init` printed opens it as well".to_owned()
+        }
+        Error::WrongSecret { by_code: true, .. } => {
+            "a recovery code belongs to one identity only; compare each group with the paper".to_owned()
+        }
+        Error::CostlyIdentity { .. } => format!("if it was you who chose that cost, allow it: {}=1", super::kdf::ALLOW_COST_VARIABLE),
+        Error::NoOwnIdentity(_) => "give the identity that owns it, or is a member of it, with --identity FILE".to_owned(),
+        Error::Secret { op: "read identity", source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            "make one with `kithfs identity new`, or name yours with --identity FILE".to_owned()
+        }
+        Error::VaultMissing(path) if let Some((vault, plain)) = below_vault(path) => {
+            format!("{vault} is a vault; what is in it is an argument of its own: {vault} {plain}")
+        }
+        Error::VaultMissing(_) => {
+            "check the path, and whether the disk that holds it is mounted; `kithfs init` makes a new vault".to_owned()
+        }
+        Error::MountPoint { path, source } if source.kind() == io::ErrorKind::NotFound => {
+            format!("make it first: mkdir {}", word(path.as_os_str().as_bytes()))
+        }
+        Error::MountPointDead(path) => {
+            let place = word(path.as_os_str().as_bytes());
+            format!("kithfs umount {place} takes it away; then mount anew, which finds what was synced")
+        }
+        Error::MountPoint { source, .. } if source.kind() == io::ErrorKind::Other => "is /proc mounted?".to_owned(),
+        Error::MountPoint { .. } => "the mount point must be a directory that you may enter and write to".to_owned(),
+        Error::MountPointNotEmpty(_) => "choose an empty directory: what is in this one would be hidden".to_owned(),
+        Error::MountPointTaken(_) => "`kithfs mounts` lists what is mounted; `kithfs umount` ends a mount".to_owned(),
+        Error::MountPointInVault { .. } => "choose a directory outside of the vault".to_owned(),
+        Error::VaultInMountPoint { .. } => "choose a mount point that does not hold the vault".to_owned(),
+        Error::ForeignStore { .. } => {
+            "give the vault's directory to root or yourself alone; or, if you trust them with every file in it: -o allow_other,allow_foreign_store"
+                .to_owned()
+        }
+        Error::NoFuseDevice(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+            "you may not use /dev/fuse: see its mode, and in a container pass the device in".to_owned()
+        }
+        Error::NoFuseDevice(_) => {
+            "load the kernel module with `modprobe fuse`; in a container pass in --device /dev/fuse; `kithfs get` and `export` need no FUSE"
+                .to_owned()
+        }
+        Error::NoFusermount => "install the package fuse3; `kithfs get` and `export` need no FUSE".to_owned(),
+        Error::NoUring(_) => {
+            "root can allow it: echo Y > /sys/module/fuse/parameters/enable_uring; `--transport auto` does without".to_owned()
+        }
+        Error::AlreadyMounted { mountpoint, .. } => {
+            let place = word(mountpoint.as_os_str().as_bytes());
+            format!("use the files in {place}, or unmount first: kithfs umount {place}")
+        }
+        Error::NoSuchSlot { .. } | Error::NotAPassphraseSlot { .. } => "`kithfs passphrase list` shows the slots".to_owned(),
+        Error::WhichSlot { .. } => "name it with --slot; `kithfs passphrase list` shows the slots".to_owned(),
+        Error::LastSlot(_) => "add another way in first: kithfs passphrase add".to_owned(),
+        Error::CodeUnread { path, .. } => {
+            let file = word(path.as_os_str().as_bytes());
+            format!("all else is done; only that code is lost: kithfs passphrase add --new-recovery-code --identity {file} makes another")
+        }
+        Error::NoHome => "set HOME, or name the file with --identity where the command has it".to_owned(),
+        Error::WritableByOthers(path) => {
+            format!("look whether it still says what you wrote, then: chmod go-w {}", word(path.as_os_str().as_bytes()))
+        }
+        Error::IdentityExists(_) => "an identity is not replaced: give another --identity FILE; `kithfs identity show` shows this one".to_owned(),
+        Error::PublicKey(_) => "it is one line that begins with kith1, as `kithfs identity export` prints it; `-` reads it from stdin".to_owned(),
+        Error::CannotAsk(_) => "answer with --yes, or where it is about a fingerprint with --fingerprint FINGERPRINT".to_owned(),
+        Error::KeyChanged(name) => {
+            let name = word(name.as_bytes());
+            format!("ask {name} by another way which fingerprint is right. The new one: kithfs contact verify {name}; the old one: add it again")
+        }
+        Error::ContactNotVerified(name) => format!(
+            "compare it with the owner, then: kithfs contact verify {}; --trust-on-first-use takes the key as it is",
+            word(name.as_bytes())
+        ),
+        Error::NotAShare { .. } => "give the vault itself, if all of it is meant".to_owned(),
+        Error::NoSuchMember { .. } => "`kithfs share list` shows the members".to_owned(),
+        Error::IdentityChanged(_) => "give the same command again".to_owned(),
+        Error::WhichMember { .. } => {
+            "the key is another one than the contact's, or there are several: name each that is to go by its fingerprint".to_owned()
+        }
+        Error::WhichHead { heads, .. } if heads.len() < 2 => "there is nothing to settle".to_owned(),
+        Error::WhichHead { .. } => "name the one that stays with --keep; who was added or removed on the other one alone has to be added or removed again".to_owned(),
+        Error::NoSuchHead { .. } => "without --keep the command shows the heads".to_owned(),
+        Error::OtherFingerprint { .. } => {
+            "a key may have been swapped on its way, or the fingerprint was misheard: have the owner send the key by another way".to_owned()
+        }
+        Error::Invitation { source: InvitationError::OtherPerson, .. } => {
+            "give the identity that was invited with --identity FILE; `kithfs identity show` shows which one you have".to_owned()
+        }
+        Error::Invitation { source: InvitationError::Format(_), .. } => "have the file sent again; it must not be changed on its way".to_owned(),
+        Error::Invitation { .. } => "do not use this share; ask the one who invites you by another way".to_owned(),
+        Error::InviterChanged { name, .. } => {
+            format!("find out which key is right, then: kithfs contact verify {}", word(name.as_bytes()))
+        }
+        Error::Contacts { source: ContactError::Unknown(_), .. } => "`kithfs contact list` shows whom you know".to_owned(),
+        Error::Contacts { source: ContactError::KeyOfOther(_), .. } => {
+            "one key belongs to one person: remove the other contact first, if the name was wrong".to_owned()
+        }
+        Error::Contacts { source: ContactError::Newer, .. } => "update kithfs on this machine".to_owned(),
+        Error::Contacts { source: ContactError::BadName, .. } => return None,
+        Error::Contacts { .. } => "restore the file from a backup, or mend the line".to_owned(),
+        Error::Memory { .. } => {
+            "restore the file from a backup. Without it, an old list of members could pass: remove it only if you know the share is as it should be"
+                .to_owned()
+        }
+        Error::SomeFailed { .. } => "the same command again goes on where it stopped".to_owned(),
+        _ => return None,
+    };
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(error: Error) -> (Exit, bool) {
+        let failure = Failure::from(error);
+        (failure.exit, failure.hint.is_some())
+    }
+
+    #[test]
+    fn each_named_failure_has_its_code_and_a_hint() {
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        for (error, code) in [
+            (Error::WrongSecret { path: "/v".into(), by_code: false }, 3),
+            (Error::NoTerminal, 3),
+            (Error::VaultMissing("/v".into()), 4),
+            (Error::MountPointNotEmpty("/m".into()), 7),
+            (Error::MountPoint { path: "/m".into(), source: missing() }, 7),
+            (Error::MountPointInVault { vault: "/v".into(), mountpoint: "/v/m".into() }, 7),
+            (Error::VaultInMountPoint { vault: "/m/v".into(), mountpoint: "/m".into() }, 7),
+            (Error::NoFuseDevice(missing()), 8),
+            (Error::NoFusermount, 8),
+            (Error::NoUring("why".into()), 8),
+            (Error::AlreadyMounted { vault: "/v".into(), mountpoint: "/m".into(), pid: 7 }, 9),
+            (Error::CannotAsk("is it so?".into()), 2),
+            (Error::IdentityExists("/i".into()), 2),
+            (
+                Error::Contacts { path: "/c".into(), source: ContactError::Unknown("Bob".into()) },
+                12,
+            ),
+            (Error::KeyChanged("Bob".into()), 14),
+            (Error::OtherFingerprint { name: "Bob".into(), has: "0".into() }, 14),
+            (Error::Invitation { path: "/i".into(), source: InvitationError::BadSignature }, 14),
+            (Error::WritableByOthers("/c".into()), 14),
+        ] {
+            let failure = Failure::from(error);
+            assert_eq!(failure.exit.code(), code, "{}", failure.message);
+            assert!(failure.hint.is_some(), "{}", failure.message);
+        }
+        // A passphrase file, or a file to copy in, that is missing gave 12: "no such path in the
+        // vault".
+        assert_eq!(
+            exit(Error::Io { op: "read", path: "/x".into(), source: missing() }),
+            (Exit::Failure, false)
+        );
+        assert_eq!(
+            exit(Error::Secret {
+                op: "read passphrase file",
+                path: "/x".into(),
+                source: missing()
+            })
+            .0,
+            Exit::WrongSecret
+        );
+    }
+
+    #[test]
+    fn a_message_names_operation_and_path_and_cannot_control_the_terminal() {
+        let failure = Failure::from(Error::VaultMissing("/a\x1b[2J".into()));
+        assert_eq!(failure.message, "open /a\\x1b[2J: there is no such vault");
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("+share"), "").unwrap();
+        let hint = Failure::from(Error::VaultMissing(dir.path().join("a b/c"))).hint.unwrap();
+        assert!(
+            hint.ends_with(&format!("an argument of its own: {} 'a b/c'", dir.path().display())),
+            "{hint}"
+        );
+        let failure = Failure::from(Error::AlreadyMounted {
+            vault: "/v".into(),
+            mountpoint: "/m".into(),
+            pid: 7,
+        });
+        assert_eq!(failure.message, "open /v: it is mounted on /m by process 7");
+        assert_eq!(
+            failure.hint.unwrap(),
+            "use the files in /m, or unmount first: kithfs umount /m"
+        );
+    }
+}

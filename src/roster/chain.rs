@@ -1,0 +1,489 @@
+//! The chain of manifests: when it is valid, which of several heads counts, and the memory of what
+//! was seen.
+//!
+//! A manifest is valid after another if it names it by hash, comes right after it in number, is of
+//! the same share and suite, is signed by somebody who was an admin there, and its epoch either
+//! stays (same commitment, no history) or is new (the earlier folder key handed on in the history).
+//! The first is signed by the founder.
+//!
+//! Rules: verification needs no key, because admins' signing keys stand in clear. Were they sealed
+//! with the other members, a reader would have to use a folder key to find out whether the roster
+//! that gave it counts. The price is that whoever stores a share sees how many admins it has, and
+//! their public signing keys.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::error::RosterError;
+use super::public::verify_labelled;
+use crate::crypto::labels;
+use crate::format::manifest::Manifest;
+use crate::format::share::ShareDescriptor;
+
+/// Most manifests of a roster.
+pub const MAX_CHAIN: usize = 1 << 16;
+/// Most heads that are told apart; only admins, and who was one, can make one at all. With more the
+/// share is refused: to pass one over would let in whom it has removed.
+const MAX_HEADS: usize = 64;
+/// Bytes of all manifests that are kept while heads are sought, 256 MiB: a roster of as many
+/// manifests as there can be has a tenth of it.
+const MAX_BYTES: usize = 256 << 20;
+
+/// A head that was seen: what a client remembers of a share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Pin {
+    /// The manifest's number.
+    pub sequence: u32,
+    /// Its hash.
+    pub hash: [u8; 32],
+}
+
+#[derive(Debug, Clone)]
+struct Link {
+    /// Chains of several heads have it in common.
+    manifest: Arc<Manifest>,
+    hash: [u8; 32],
+}
+
+/// A roster whose every manifest was verified, from the founder's to the head. Nothing else makes
+/// one.
+#[derive(Debug, Clone)]
+pub struct VerifiedRoster {
+    descriptor: ShareDescriptor,
+    share: [u8; 32],
+    /// Not empty; in order of sequence, from 1 without gaps.
+    chain: Vec<Link>,
+}
+
+/// Where verification begins.
+pub struct Roster;
+
+/// Checks one manifest against the one before it. No other code decides what is valid.
+fn check_step(
+    descriptor: &ShareDescriptor,
+    share: &[u8; 32],
+    before: Option<&Link>,
+    manifest: &Manifest,
+) -> Result<(), RosterError> {
+    let n = manifest.sequence;
+    let expected = before
+        .map_or(Some(1), |link| link.manifest.sequence.checked_add(1))
+        .ok_or(RosterError::TooLong)?;
+    if manifest.share != *share || manifest.suite != descriptor.suite {
+        return Err(RosterError::OtherShare(n));
+    }
+    if n != expected {
+        return Err(RosterError::Sequence { expected, found: n });
+    }
+    if manifest.previous != before.map_or([0; 32], |link| link.hash) {
+        return Err(RosterError::BrokenChain(n));
+    }
+    let signer_counts = match before {
+        Some(link) => link.manifest.admins.binary_search(&manifest.signer).is_ok(),
+        None => manifest.signer == descriptor.founder.sign,
+    };
+    if !signer_counts {
+        return Err(RosterError::SignerNotAdmin(n));
+    }
+    verify_labelled(
+        &manifest.signer,
+        &labels::MANIFEST_SIGNATURE,
+        &manifest.signed_bytes(),
+        &manifest.signature,
+    )
+    .map_err(|_| RosterError::BadSignature(n))?;
+    if !epoch_follows(before.map(|link| &*link.manifest), manifest) {
+        return Err(RosterError::BadEpoch(n));
+    }
+    let owner_only = manifest.admins == [descriptor.founder.sign]
+        && manifest.blocks.len() == 1
+        && manifest.blocks[0].count == 1;
+    if !descriptor.signed && !owner_only {
+        return Err(RosterError::OwnerOnly);
+    }
+    Ok(())
+}
+
+fn epoch_follows(before: Option<&Manifest>, manifest: &Manifest) -> bool {
+    let settles = manifest.second_parent != [0; 32];
+    let Some(before) = before else {
+        return manifest.epoch == 1 && manifest.history.is_empty() && !settles;
+    };
+    if manifest.epoch == before.epoch {
+        return manifest.commitment == before.commitment && manifest.history.is_empty() && !settles;
+    }
+    let hands_on = manifest
+        .history
+        .iter()
+        .any(|entry| entry.epoch == before.epoch && entry.commitment == before.commitment);
+    let earlier = manifest.history.iter().all(|entry| (1..manifest.epoch).contains(&entry.epoch));
+    // The losing branch of a fork can have counted further, so the settling manifest may skip
+    // numbers and hand on more than one key.
+    let count = if settles {
+        manifest.epoch > before.epoch
+    } else {
+        before.epoch.checked_add(1) == Some(manifest.epoch)
+    };
+    hands_on && earlier && count && (settles || manifest.history.len() == 1)
+}
+
+impl Roster {
+    /// Verifies a chain that is given in order, from the first manifest to the head.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with the number of the manifest.
+    pub fn verify<B: AsRef<[u8]>>(
+        descriptor: &ShareDescriptor,
+        manifests: &[B],
+    ) -> Result<VerifiedRoster, RosterError> {
+        if manifests.len() > MAX_CHAIN {
+            return Err(RosterError::TooLong);
+        }
+        let share = descriptor.share_id();
+        let mut chain: Vec<Link> = Vec::with_capacity(manifests.len());
+        for bytes in manifests {
+            let manifest = Manifest::decode(bytes.as_ref())?;
+            check_step(descriptor, &share, chain.last(), &manifest)?;
+            chain.push(Link { hash: manifest.hash(), manifest: Arc::new(manifest) });
+        }
+        if chain.is_empty() {
+            return Err(RosterError::Empty);
+        }
+        Ok(VerifiedRoster { descriptor: *descriptor, share, chain })
+    }
+
+    /// Sorts out a bag of manifests in any order, as a directory gives them: verifies each once,
+    /// leaves out, given a pin, what does not descend from it, and finds the heads that nobody has
+    /// settled. A manifest settles its second parent if its signer was an admin *there* too;
+    /// otherwise an admin who was removed could settle his removal away.
+    ///
+    /// # Errors
+    /// [`Empty`](RosterError::Empty) where none is valid; [`RolledBack`](RosterError::RolledBack)
+    /// or [`NotDescended`](RosterError::NotDescended) where none descends from the pin.
+    pub fn assemble<B: AsRef<[u8]>>(
+        descriptor: &ShareDescriptor,
+        bag: &[B],
+        pin: Option<&Pin>,
+    ) -> Result<Standing, RosterError> {
+        let mut ignored = Vec::new();
+        let mut candidates = Vec::with_capacity(bag.len());
+        for (index, bytes) in bag.iter().enumerate() {
+            match Manifest::decode(bytes.as_ref()) {
+                Ok(manifest) => candidates.push((index, manifest)),
+                Err(error) => ignored.push((index, error.into())),
+            }
+        }
+        candidates.sort_by_key(|(_, manifest)| manifest.sequence);
+        let mut assembly = Assembly::new(descriptor);
+        for (index, manifest) in candidates {
+            match assembly.take(manifest) {
+                Ok(()) => {}
+                Err(RosterError::TooLong) => return Err(RosterError::TooLong),
+                Err(error) => ignored.push((index, error)),
+            }
+        }
+        let Standing { heads, ignored: rivals, pinned } = assembly.finish(pin)?;
+        ignored.extend(rivals);
+        Ok(Standing { heads, ignored, pinned })
+    }
+}
+
+/// [`Roster::assemble`] in steps, for who reads manifests one by one and keeps those alone that
+/// count: nobody but an admin can make more of them.
+pub struct Assembly {
+    descriptor: ShareDescriptor,
+    share: [u8; 32],
+    valid: Valid,
+    bytes: usize,
+}
+
+impl Assembly {
+    /// Of no manifest yet.
+    pub fn new(descriptor: &ShareDescriptor) -> Self {
+        Assembly {
+            descriptor: *descriptor,
+            share: descriptor.share_id(),
+            valid: HashMap::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Verifies the next manifest. Those of lower numbers have to come before it.
+    ///
+    /// # Errors
+    /// What is wrong with it; it is left out.
+    pub fn take(&mut self, manifest: Manifest) -> Result<(), RosterError> {
+        if self.valid.len() >= MAX_CHAIN {
+            return Err(RosterError::TooLong);
+        }
+        let before = self.valid.get(&manifest.previous);
+        if before.is_none() && manifest.sequence != 1 {
+            return Err(RosterError::BrokenChain(manifest.sequence));
+        }
+        check_step(&self.descriptor, &self.share, before, &manifest)?;
+        let bytes = self.bytes + manifest.signed_bytes().len();
+        if bytes > MAX_BYTES {
+            return Err(RosterError::TooLong);
+        }
+        let hash = manifest.hash();
+        if self.valid.insert(hash, Link { manifest: Arc::new(manifest), hash }).is_none() {
+            self.bytes = bytes;
+        }
+        Ok(())
+    }
+
+    /// The heads, as [`Roster::assemble`] finds them. What says that it settles a branch which is
+    /// not there, or not from an epoch above both, does not count, nor what continues it: that can
+    /// be told only when all manifests were read.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn finish(self, pin: Option<&Pin>) -> Result<Standing, RosterError> {
+        let Assembly { descriptor, share, mut valid, .. } = self;
+        let sound = sound(&valid);
+        let mut ignored = Vec::new();
+        valid.retain(|hash, link| {
+            let counts = sound.contains(hash);
+            if !counts {
+                ignored.push((usize::MAX, RosterError::BadEpoch(link.manifest.sequence)));
+            }
+            counts
+        });
+        let counted: HashSet<[u8; 32]> = match pin {
+            Some(pin) => descendants(&valid, pin)?,
+            None => valid.keys().copied().collect(),
+        };
+        let links = || counted.iter().filter_map(|hash| valid.get(hash));
+        let passed: HashSet<[u8; 32]> = links()
+            .flat_map(|link| [Some(link.manifest.previous), settled_by(&valid, link)])
+            .flatten()
+            .collect();
+        let mut tips: Vec<&Link> = links().filter(|link| !passed.contains(&link.hash)).collect();
+        tips.sort_by_key(|link| (std::cmp::Reverse(link.manifest.sequence), link.hash));
+        if tips.is_empty() {
+            return Err(RosterError::Empty);
+        }
+        if let Some(pin) = pin {
+            let rivals = valid
+                .values()
+                .filter(|link| {
+                    link.manifest.sequence > pin.sequence && !counted.contains(&link.hash)
+                })
+                .count();
+            ignored
+                .extend((0..rivals).map(|_| (usize::MAX, RosterError::NotDescended(pin.sequence))));
+        }
+        if tips.len() > MAX_HEADS {
+            return Err(RosterError::TooMany("heads"));
+        }
+        let heads = tips.into_iter().map(|tip| chain_to(&descriptor, share, &valid, tip)).collect();
+        let pinned = pin.and_then(|pin| valid.get(&pin.hash)).map(|link| link.manifest.clone());
+        Ok(Standing { heads, ignored, pinned })
+    }
+}
+
+/// Verified manifests by their hash.
+type Valid = HashMap<[u8; 32], Link>;
+
+/// The manifests whose whole descent is there: of one that settles, its second parent too, another
+/// one than the one before it, and its epoch is the next above both.
+fn sound(valid: &Valid) -> HashSet<[u8; 32]> {
+    const NONE: [u8; 32] = [0; 32];
+    let parents = |link: &Link| {
+        [link.manifest.previous, link.manifest.second_parent]
+            .into_iter()
+            .filter(|hash| *hash != NONE)
+    };
+    let mut waiting: HashMap<[u8; 32], (usize, Vec<[u8; 32]>)> =
+        HashMap::with_capacity(valid.len());
+    for link in valid.values() {
+        waiting.entry(link.hash).or_default().0 = parents(link).count();
+        for parent in parents(link) {
+            waiting.entry(parent).or_default().1.push(link.hash);
+        }
+    }
+    let follows = |link: &Link| {
+        let Manifest { previous, second_parent, epoch, .. } = &*link.manifest;
+        let above = |hash| valid.get(hash).map(|link: &Link| link.manifest.epoch);
+        *second_parent == NONE
+            || previous != second_parent
+                && above(previous).max(above(second_parent)).and_then(|above| above.checked_add(1))
+                    == Some(*epoch)
+    };
+    let mut sound = HashSet::new();
+    let mut next: Vec<[u8; 32]> = valid
+        .values()
+        .filter(|link| parents(link).next().is_none())
+        .map(|link| link.hash)
+        .collect();
+    while let Some(hash) = next.pop() {
+        let Some(link) = valid.get(&hash).filter(|link| follows(link)) else { continue };
+        sound.insert(link.hash);
+        for child in waiting.remove(&hash).map(|(_, children)| children).unwrap_or_default() {
+            if let Some((parents, _)) = waiting.get_mut(&child) {
+                *parents -= 1;
+                if *parents == 0 {
+                    next.push(child);
+                }
+            }
+        }
+    }
+    sound
+}
+
+/// The head that this manifest settles, if it may.
+fn settled_by(valid: &Valid, link: &Link) -> Option<[u8; 32]> {
+    let lost = valid.get(&link.manifest.second_parent)?;
+    lost.manifest.admins.binary_search(&link.manifest.signer).is_ok().then_some(lost.hash)
+}
+
+/// The pinned manifest, and all that continue or settle one of its descendants.
+fn descendants(valid: &Valid, pin: &Pin) -> Result<HashSet<[u8; 32]>, RosterError> {
+    if valid.get(&pin.hash).is_none_or(|link| link.manifest.sequence != pin.sequence) {
+        let longest =
+            valid.values().map(|link| link.manifest.sequence).max().ok_or(RosterError::Empty)?;
+        return Err(not_continued(longest, pin));
+    }
+    let mut children: HashMap<[u8; 32], Vec<[u8; 32]>> = HashMap::with_capacity(valid.len());
+    for link in valid.values() {
+        for parent in [Some(link.manifest.previous), settled_by(valid, link)].into_iter().flatten()
+        {
+            children.entry(parent).or_default().push(link.hash);
+        }
+    }
+    let (mut found, mut next) = (HashSet::from([pin.hash]), vec![pin.hash]);
+    while let Some(hash) = next.pop() {
+        next.extend(
+            children.get(&hash).into_iter().flatten().filter(|child| found.insert(**child)),
+        );
+    }
+    Ok(found)
+}
+
+fn not_continued(found: u32, pin: &Pin) -> RosterError {
+    if found < pin.sequence {
+        RosterError::RolledBack { found, pinned: pin.sequence }
+    } else {
+        RosterError::NotDescended(pin.sequence)
+    }
+}
+
+fn chain_to(
+    descriptor: &ShareDescriptor,
+    share: [u8; 32],
+    valid: &Valid,
+    tip: &Link,
+) -> VerifiedRoster {
+    let mut chain: Vec<Link> =
+        std::iter::successors(Some(tip), |link| valid.get(&link.manifest.previous))
+            .cloned()
+            .collect();
+    chain.reverse();
+    VerifiedRoster { descriptor: *descriptor, share, chain }
+}
+
+/// What a bag of manifests came to.
+#[derive(Debug)]
+pub struct Standing {
+    /// The heads that count, longest first; more than one is a fork.
+    pub heads: Vec<VerifiedRoster>,
+    /// What does not count: index in the bag (`usize::MAX` for one that is valid by itself, but
+    /// does not descend from the pin, or settles what it must not), and why.
+    pub ignored: Vec<(usize, RosterError)>,
+    /// The manifest of the pin. It need not be in the chain of a head: its branch may have lost a
+    /// fork.
+    pub pinned: Option<Arc<Manifest>>,
+}
+
+impl Standing {
+    /// The only head.
+    ///
+    /// # Errors
+    /// [`Forked`](RosterError::Forked) where there are several.
+    pub fn only(mut self) -> Result<VerifiedRoster, RosterError> {
+        match self.heads.len() {
+            1 => Ok(self.heads.remove(0)),
+            n => Err(RosterError::Forked(n)),
+        }
+    }
+}
+
+impl VerifiedRoster {
+    fn last(&self) -> &Link {
+        self.chain.last().expect("a verified roster has at least the founder's manifest")
+    }
+
+    /// The share's descriptor.
+    pub fn descriptor(&self) -> &ShareDescriptor {
+        &self.descriptor
+    }
+
+    /// The share's id.
+    pub fn share_id(&self) -> &[u8; 32] {
+        &self.share
+    }
+
+    /// The head, to be remembered.
+    pub fn head(&self) -> Pin {
+        Pin { sequence: self.last().manifest.sequence, hash: self.last().hash }
+    }
+
+    /// The manifest at the head.
+    pub fn manifest(&self) -> &Manifest {
+        &self.last().manifest
+    }
+
+    /// All manifests from the first to the head, each with its hash.
+    pub fn history(&self) -> impl DoubleEndedIterator<Item = (&Manifest, &[u8; 32])> {
+        self.chain.iter().map(|link| (&*link.manifest, &link.hash))
+    }
+
+    /// Epoch at the head.
+    pub fn epoch(&self) -> u32 {
+        self.manifest().epoch
+    }
+
+    /// Whether the holder of this signing key is an admin at the head.
+    pub fn is_admin(&self, sign: &[u8; 32]) -> bool {
+        self.manifest().admins.binary_search(sign).is_ok()
+    }
+
+    /// The manifest that began this epoch in this chain.
+    pub(super) fn beginning_of(&self, epoch: u32, commitment: &[u8; 32]) -> Option<&Manifest> {
+        self.chain
+            .iter()
+            .map(|link| &*link.manifest)
+            .find(|manifest| manifest.epoch == epoch && manifest.commitment == *commitment)
+    }
+
+    /// Whether the pinned manifest is in this chain.
+    pub fn contains(&self, pin: &Pin) -> bool {
+        let at = (pin.sequence as usize).checked_sub(1);
+        at.and_then(|at| self.chain.get(at)).is_some_and(|link| link.hash == pin.hash)
+    }
+
+    /// Whether this roster continues what was seen before. A settled fork whose losing side was
+    /// seen continues it too, which only [`Roster::assemble`] can tell, because the losing side's
+    /// manifests are needed for it.
+    ///
+    /// # Errors
+    /// [`RolledBack`](RosterError::RolledBack), [`NotDescended`](RosterError::NotDescended).
+    pub fn check_pin(&self, pin: &Pin) -> Result<(), RosterError> {
+        if self.contains(pin) { Ok(()) } else { Err(not_continued(self.head().sequence, pin)) }
+    }
+
+    /// This roster with one more manifest.
+    ///
+    /// # Errors
+    /// What [`Roster::verify`] would say of the longer chain.
+    pub fn extend(&self, manifest: &[u8]) -> Result<Self, RosterError> {
+        if self.chain.len() >= MAX_CHAIN {
+            return Err(RosterError::TooLong);
+        }
+        let manifest = Manifest::decode(manifest)?;
+        check_step(&self.descriptor, &self.share, Some(self.last()), &manifest)?;
+        let mut longer = self.clone();
+        longer.chain.push(Link { hash: manifest.hash(), manifest: Arc::new(manifest) });
+        Ok(longer)
+    }
+}

@@ -1,0 +1,281 @@
+//! What a member gets out of a verified roster: the folder keys of all epochs, and the list of
+//! members.
+//!
+//! Rules: no key is given out before it was compared with the commitment in a verified manifest;
+//! both values remember the head that they were read at, and operations refuse those of another.
+
+use std::io;
+
+use super::chain::VerifiedRoster;
+use super::error::RosterError;
+use super::identity::Identity;
+use super::slots::{Place, open_members, open_slot, read_header};
+use crate::crypto::hierarchy::EpochKeys;
+use crate::crypto::keys::{FolderKey, equal};
+use crate::crypto::labels;
+use crate::crypto::record::RecordCipher;
+use crate::format::cursor::Writer;
+use crate::format::manifest::{BlockRef, HistoryEntry};
+use crate::format::members::{Member, Role};
+
+/// Fills the buffer from an offset of the slot block that is named (its file is called
+/// [`slots::file_name`](crate::format::slots::file_name) of the root).
+pub type ReadBlock<'a> = dyn FnMut(&BlockRef, u64, &mut [u8]) -> io::Result<()> + 'a;
+
+/// The folder key of one epoch.
+pub struct EpochKey {
+    /// The epoch's number.
+    pub epoch: u32,
+    /// The key's commitment; with the number it names the epoch.
+    pub commitment: [u8; 32],
+    /// The key.
+    pub key: FolderKey,
+}
+
+/// The folder keys of all epochs of a share, each checked against its commitment.
+pub struct FolderKeys {
+    head: [u8; 32],
+    /// Ascending by (epoch, commitment).
+    epochs: Vec<EpochKey>,
+    current: usize,
+    first: usize,
+}
+
+/// What the sealing of an earlier folder key is bound to.
+pub(super) fn history_context(
+    share: &[u8; 32],
+    epoch: u32,
+    commitment: &[u8; 32],
+    earlier: u32,
+    earlier_commitment: &[u8; 32],
+) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.bytes(labels::HISTORY.as_bytes())
+        .bytes(share)
+        .u32(epoch)
+        .bytes(commitment)
+        .u32(earlier)
+        .bytes(earlier_commitment);
+    w.into_vec()
+}
+
+impl FolderKeys {
+    pub(super) fn of_founder(head: [u8; 32], commitment: [u8; 32], key: FolderKey) -> Self {
+        Self { head, epochs: vec![EpochKey { epoch: 1, commitment, key }], current: 0, first: 0 }
+    }
+
+    pub(super) fn head(&self) -> &[u8; 32] {
+        &self.head
+    }
+
+    /// The key that everything new is written under.
+    pub fn current(&self) -> &EpochKey {
+        &self.epochs[self.current]
+    }
+
+    /// The key of the share's first epoch, from which directory ids come.
+    pub fn first(&self) -> &EpochKey {
+        &self.epochs[self.first]
+    }
+
+    /// The key of an epoch, named as file headers name it: by number and the first eight bytes of
+    /// the commitment.
+    pub fn get(&self, epoch: u32, commitment: &[u8; 8]) -> Option<&EpochKey> {
+        self.epochs.iter().find(|key| key.epoch == epoch && key.commitment[..8] == *commitment)
+    }
+
+    /// All keys, ascending by epoch.
+    pub fn all(&self) -> impl DoubleEndedIterator<Item = &EpochKey> {
+        self.epochs.iter()
+    }
+}
+
+impl VerifiedRoster {
+    pub(super) fn place(&self) -> Place<'_> {
+        Place { share: self.share_id(), suite: self.descriptor().suite, epoch: self.epoch() }
+    }
+
+    /// Opens the slot of `identity` and, through the history, the folder keys of all earlier
+    /// epochs.
+    ///
+    /// # Errors
+    /// [`NotMember`](RosterError::NotMember) where no block has a slot for it; otherwise what was
+    /// wrong with a block, a slot, or a key that does not fit its commitment.
+    pub fn open(
+        &self,
+        identity: &Identity,
+        read: &mut ReadBlock<'_>,
+    ) -> Result<FolderKeys, RosterError> {
+        let mut refused = None;
+        for block in &self.manifest().blocks {
+            let mut read_at = |at: u64, buf: &mut [u8]| read(block, at, buf);
+            let opened = read_header(self.place(), &block.root, block.count, &mut read_at)
+                .and_then(|header| open_slot(self.place(), &header, identity, &mut read_at));
+            match opened {
+                Ok(Some(folder)) => return self.unlock_history(folder),
+                Ok(None) => {}
+                Err(error) => refused = Some(error),
+            }
+        }
+        Err(refused.unwrap_or(RosterError::NotMember))
+    }
+
+    fn check_commitment(
+        &self,
+        key: &FolderKey,
+        epoch: u32,
+        commitment: &[u8; 32],
+    ) -> Result<EpochKeys, RosterError> {
+        let keys = EpochKeys::derive(key, self.share_id(), epoch, self.descriptor().suite);
+        if equal(&keys.commitment, commitment) {
+            Ok(keys)
+        } else {
+            Err(RosterError::WrongFolderKey(epoch))
+        }
+    }
+
+    fn unlock_history(&self, folder: FolderKey) -> Result<FolderKeys, RosterError> {
+        let mut epochs: Vec<EpochKey> = Vec::new();
+        let mut found = vec![EpochKey {
+            epoch: self.epoch(),
+            commitment: self.manifest().commitment,
+            key: folder,
+        }];
+        // Every entry has a smaller number than the epoch that hands it on (verification saw to
+        // it), so this comes to an end.
+        while let Some(epoch) = found.pop() {
+            let keys = self.check_commitment(&epoch.key, epoch.epoch, &epoch.commitment)?;
+            let known = |entry: &&HistoryEntry| {
+                let same =
+                    |key: &EpochKey| key.epoch == entry.epoch && key.commitment == entry.commitment;
+                !epochs.iter().chain(&found).any(same)
+            };
+            let entries = self
+                .beginning_of(epoch.epoch, &epoch.commitment)
+                .map_or(&[][..], |manifest| &manifest.history);
+            let cipher = RecordCipher::new(self.descriptor().suite, keys.history.expose());
+            let mut handed_on = Vec::with_capacity(entries.len());
+            for entry in entries.iter().filter(known) {
+                let context = history_context(
+                    self.share_id(),
+                    epoch.epoch,
+                    &epoch.commitment,
+                    entry.epoch,
+                    &entry.commitment,
+                );
+                let opened = cipher
+                    .open_record(&context, &entry.sealed)
+                    .map_err(|_| RosterError::WrongFolderKey(entry.epoch))?;
+                let bytes = <[u8; 32]>::try_from(&opened[..])
+                    .map_err(|_| RosterError::WrongFolderKey(entry.epoch))?;
+                handed_on.push(EpochKey {
+                    epoch: entry.epoch,
+                    commitment: entry.commitment,
+                    key: FolderKey::from_bytes(bytes),
+                });
+            }
+            found.extend(handed_on);
+            epochs.push(epoch);
+        }
+        epochs.sort_by_key(|key| (key.epoch, key.commitment));
+        let position = |epoch: u32, commitment: &[u8; 32]| {
+            epochs.iter().position(|key| key.epoch == epoch && key.commitment == *commitment)
+        };
+        let current = position(self.epoch(), &self.manifest().commitment)
+            .ok_or(RosterError::WrongFolderKey(self.epoch()))?;
+        let genesis = self
+            .history()
+            .next()
+            .map(|(manifest, _)| manifest.commitment)
+            .ok_or(RosterError::Empty)?;
+        let first = position(1, &genesis).ok_or(RosterError::WrongFolderKey(1))?;
+        Ok(FolderKeys { head: self.head().hash, epochs, current, first })
+    }
+
+    /// Reads the member list at the head. `keys` must come from [`VerifiedRoster::open`] of this
+    /// roster.
+    ///
+    /// # Errors
+    /// [`Stale`](RosterError::Stale); [`BadMembers`](RosterError::BadMembers) where a list does not
+    /// open, or its admins are not those of the manifest; what was wrong with a block.
+    pub fn members(
+        &self,
+        keys: &FolderKeys,
+        read: &mut ReadBlock<'_>,
+    ) -> Result<Members, RosterError> {
+        self.members_at(self.head().sequence, keys, read)
+    }
+
+    /// As [`VerifiedRoster::members`], at an earlier manifest of this chain. Its blocks must still
+    /// be there.
+    ///
+    /// # Errors
+    /// As [`VerifiedRoster::members`]; [`Empty`](RosterError::Empty) where the chain has no such
+    /// manifest.
+    pub fn members_at(
+        &self,
+        sequence: u32,
+        keys: &FolderKeys,
+        read: &mut ReadBlock<'_>,
+    ) -> Result<Members, RosterError> {
+        if *keys.head() != self.head().hash {
+            return Err(RosterError::Stale);
+        }
+        let (manifest, hash) = (sequence as usize)
+            .checked_sub(1)
+            .and_then(|at| self.history().nth(at))
+            .ok_or(RosterError::Empty)?;
+        let short = manifest.commitment.first_chunk().expect("a commitment has 32 bytes");
+        let epoch =
+            keys.get(manifest.epoch, short).ok_or(RosterError::WrongFolderKey(manifest.epoch))?;
+        let records =
+            self.check_commitment(&epoch.key, manifest.epoch, &manifest.commitment)?.records;
+        let place = Place { epoch: manifest.epoch, ..self.place() };
+        let mut list = Vec::new();
+        for block in &manifest.blocks {
+            let mut read_at = |at: u64, buf: &mut [u8]| read(block, at, buf);
+            let header = read_header(place, &block.root, block.count, &mut read_at)?;
+            list.extend(open_members(place, &header, &records, &mut read_at)?);
+        }
+        list.sort_by_key(|member: &Member| member.public.sign);
+        let twice = !list.is_sorted_by(|a, b| a.public.sign < b.public.sign);
+        let admins = list
+            .iter()
+            .filter(|member| member.role == Role::Admin)
+            .map(|member| &member.public.sign);
+        let strangers = !self.descriptor().signed
+            && list.iter().any(|member| member.public != self.descriptor().founder);
+        if twice || strangers || !admins.eq(&manifest.admins) {
+            return Err(RosterError::BadMembers);
+        }
+        Ok(Members { head: *hash, list })
+    }
+}
+
+/// The members at a head, as its admins signed them.
+#[derive(Debug, Clone)]
+pub struct Members {
+    pub(super) head: [u8; 32],
+    /// Ascending by signing key.
+    pub(super) list: Vec<Member>,
+}
+
+impl Members {
+    /// The member with this signing key.
+    pub fn get(&self, sign: &[u8; 32]) -> Option<&Member> {
+        self.list
+            .binary_search_by(|member| member.public.sign.cmp(sign))
+            .ok()
+            .map(|at| &self.list[at])
+    }
+
+    /// Whether what is signed with this key counts.
+    pub fn may_write(&self, sign: &[u8; 32]) -> bool {
+        self.get(sign).is_some_and(|member| member.role.may_write())
+    }
+
+    /// All members, ascending by signing key.
+    pub fn all(&self) -> &[Member] {
+        &self.list
+    }
+}

@@ -1,0 +1,200 @@
+//! What a client remembers of a share: why it is the one that was meant, and the highest head that
+//! was seen. Text, one small file for each share.
+//!
+//! Rules: one spelling for each value; the number of the head never falls; whatever stands here is
+//! this user's own, nobody else's word.
+
+use super::chain::Pin;
+use super::public::PublicTextError;
+use crate::format::identity::PublicIdentity;
+
+/// First line of the text.
+const FIRST_LINE: &str = "kithfs share memory 1";
+/// Longest text: far more than the lines can take.
+pub const MAX_LEN: usize = 1024;
+
+/// Why a share is the one that was meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    /// An invitation, signed by this admin.
+    Invitation(PublicIdentity),
+    /// It was entered before: this user founded it, a share around it vouched for it, or the user
+    /// said so when it was first seen.
+    Visit,
+}
+
+/// The memory of one share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShareMemory {
+    /// The share's id.
+    pub share: [u8; 32],
+    /// Why it is trusted.
+    pub proof: Proof,
+    /// The highest head that was seen.
+    pub head: Pin,
+}
+
+/// Why a text is no memory of a share.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// It begins in another way.
+    #[error("is not the memory of a share")]
+    NotOne,
+    /// A newer program wrote it.
+    #[error("was written by a newer kithfs")]
+    Newer,
+    /// A line is wrong.
+    #[error("line {0} is damaged")]
+    Line(usize),
+    /// The key of the admin is wrong.
+    #[error(transparent)]
+    Key(#[from] PublicTextError),
+}
+
+/// Lower-case hexadecimal.
+fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)]))
+        .collect()
+}
+
+/// 32 bytes of lower-case hexadecimal.
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    let digit = |c: &u8| b"0123456789abcdef".iter().position(|digit| digit == c);
+    let digits: Vec<usize> = text.as_bytes().iter().map(digit).collect::<Option<_>>()?;
+    let bytes: Vec<u8> =
+        digits.chunks_exact(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect();
+    if digits.len() == 64 { bytes.try_into().ok() } else { None }
+}
+
+impl ShareMemory {
+    /// The name of its file: the share's id in hexadecimal.
+    pub fn file_name(share: &[u8; 32]) -> String {
+        hex(share)
+    }
+
+    /// Its text.
+    pub fn to_text(&self) -> String {
+        let proof = match &self.proof {
+            Proof::Invitation(admin) => format!("invitation {admin}"),
+            Proof::Visit => "visit".to_owned(),
+        };
+        format!(
+            "{FIRST_LINE}\nshare {}\nproof {proof}\nhead {} {}\n",
+            hex(&self.share),
+            self.head.sequence,
+            hex(&self.head.hash)
+        )
+    }
+
+    /// Reads a text that [`ShareMemory::to_text`] has made.
+    ///
+    /// # Errors
+    /// Every other spelling.
+    pub fn parse(text: &str) -> Result<Self, MemoryError> {
+        let mut lines = text.split('\n');
+        match lines.next() {
+            Some(FIRST_LINE) => {}
+            Some(first) if first.starts_with("kithfs share memory ") => {
+                return Err(MemoryError::Newer);
+            }
+            _ => return Err(MemoryError::NotOne),
+        }
+        let mut field = |number, name: &str| {
+            let rest = lines
+                .next()
+                .and_then(|line| line.strip_prefix(name))
+                .and_then(|rest| rest.strip_prefix(' '));
+            rest.ok_or(MemoryError::Line(number))
+        };
+        let share = unhex(field(2, "share")?).ok_or(MemoryError::Line(2))?;
+        let proof = match field(3, "proof")? {
+            "visit" => Proof::Visit,
+            other => Proof::Invitation(
+                other.strip_prefix("invitation ").ok_or(MemoryError::Line(3))?.parse()?,
+            ),
+        };
+        let (sequence, hash) = field(4, "head")?.split_once(' ').ok_or(MemoryError::Line(4))?;
+        let sequence =
+            sequence.parse().ok().filter(|sequence| *sequence > 0).ok_or(MemoryError::Line(4))?;
+        let memory = Self {
+            share,
+            proof,
+            head: Pin { sequence, hash: unhex(hash).ok_or(MemoryError::Line(4))? },
+        };
+        // what is left over, and second spellings of a number or a key
+        if memory.to_text() == text { Ok(memory) } else { Err(MemoryError::Line(5)) }
+    }
+
+    /// Takes a head that descends from the one that is remembered. One that is not further is left
+    /// out: another process of this user may have seen more by now. True where something changed.
+    pub fn advance(&mut self, head: Pin) -> bool {
+        let further = head.sequence > self.head.sequence;
+        if further {
+            self.head = head;
+        }
+        further
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(proof: Proof) -> ShareMemory {
+        ShareMemory { share: [0xab; 32], proof, head: Pin { sequence: 12, hash: [0x0c; 32] } }
+    }
+
+    const ADMIN: PublicIdentity = PublicIdentity { sign: [1; 32], exchange: [2; 32] };
+
+    #[test]
+    fn each_proof_comes_back() {
+        for proof in [Proof::Visit, Proof::Invitation(ADMIN)] {
+            let text = sample(proof).to_text();
+            assert_eq!(ShareMemory::parse(&text), Ok(sample(proof)));
+            assert!(text.len() <= MAX_LEN);
+        }
+        let text = sample(Proof::Visit).to_text();
+        let (ab, c) = ("ab".repeat(32), "0c".repeat(32));
+        assert_eq!(text, format!("kithfs share memory 1\nshare {ab}\nproof visit\nhead 12 {c}\n"));
+        assert_eq!(ShareMemory::file_name(&[0xab; 32]), ab);
+    }
+
+    #[test]
+    fn a_text_that_was_cut_or_changed_is_refused() {
+        let text = sample(Proof::Invitation(ADMIN)).to_text();
+        for len in 0..text.len() {
+            assert!(ShareMemory::parse(&text[..len]).is_err(), "cut at {len}");
+        }
+        for (from, to) in [
+            ("head 12", "head 012"),
+            ("head 12", "head +12"),
+            ("head 12", "head 0"),
+            ("ab", "AB"),
+            ("\nproof", "\n\nproof"),
+        ] {
+            assert!(ShareMemory::parse(&text.replacen(from, to, 1)).is_err(), "{from} -> {to}");
+        }
+        assert!(ShareMemory::parse(&format!("{text}\n")).is_err());
+        assert_eq!(
+            ShareMemory::parse(&text.replace("memory 1", "memory 2")),
+            Err(MemoryError::Newer)
+        );
+        assert_eq!(ShareMemory::parse("kithfs contacts 1\n"), Err(MemoryError::NotOne));
+    }
+
+    #[test]
+    fn the_head_never_falls() {
+        let mut memory = sample(Proof::Visit);
+        assert!(!memory.advance(Pin { sequence: 11, hash: [1; 32] }));
+        assert!(
+            !memory.advance(Pin { sequence: 12, hash: [1; 32] }),
+            "another head of the same number is a fork and no progress"
+        );
+        assert_eq!(memory, sample(Proof::Visit));
+        assert!(memory.advance(Pin { sequence: 13, hash: [1; 32] }));
+        assert_eq!(memory.head.sequence, 13);
+    }
+}

@@ -1,0 +1,37 @@
+//! Identities, rosters and slots. PURE: bytes in, bytes out; randomness and the time are passed in.
+//!
+//! Rules of the room:
+//! * What a roster says is used only through [`VerifiedRoster`], which nothing but verification
+//!   makes.
+//! * A folder key is used only after it was compared with the commitment that a verified manifest
+//!   holds, so [`FolderKeys`] comes from [`VerifiedRoster::open`] (or from founding a share) alone.
+//! * Every operation on a roster gives a *new* manifest and a *new* slot block; none is ever
+//!   rewritten.
+
+pub mod base32;
+pub mod chain;
+pub mod change;
+pub mod contacts;
+pub mod error;
+pub mod identity;
+pub mod identity_file;
+pub mod invitation;
+pub mod keys;
+pub mod memory;
+pub mod public;
+pub mod recovery;
+pub mod slots;
+
+pub use crate::format::identity::PublicIdentity;
+pub use crate::format::members::{Member, Role};
+pub use chain::{Assembly, Pin, Roster, Standing, VerifiedRoster};
+pub use change::{Acting, Change, FoundParams, Founded, Inventory, found};
+pub use contacts::{Contact, ContactError, Contacts};
+pub use error::{IdentityError, RosterError};
+pub use identity::Identity;
+pub use identity_file::{IdentityFile, NewSlot, Secret, SlotInfo};
+pub use invitation::{Invitation, InvitationError};
+pub use keys::{EpochKey, FolderKeys, Members};
+pub use memory::{Proof, ShareMemory};
+pub use public::PublicTextError;
+pub use recovery::{RecoveryCode, RecoveryTextError};

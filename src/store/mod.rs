@@ -1,0 +1,326 @@
+//! The ciphertext store: what a vault needs of the directory that holds it.
+//!
+//! Rules that hold here
+//! * Every name is one path component: no `/`, no NUL, not empty, not `.` or `..`. Nothing here
+//!   follows a symbolic link, so a hostile link in the store leads nowhere.
+//! * Bytes are ciphertext. No implementation knows of ciphers, plain names or sizes.
+//! * Nothing is durable before [`File::sync_data`], [`File::sync_all`] or [`Dir::sync`] has
+//!   returned `Ok`.
+//!
+//! Three implementations: [`os`] (a directory of the operating system), [`mem`] (in memory, with a
+//! durability model that can lose, tear and reorder what was not synced) and [`fault`] (wraps
+//! another one and fails the n-th call).
+
+pub mod fault;
+pub mod mem;
+pub mod os;
+
+mod call;
+mod name;
+mod replace;
+
+#[cfg(test)]
+mod conformance;
+
+pub use call::Call;
+pub use replace::{ReplaceError, replace};
+
+use std::io;
+use std::sync::Arc;
+
+/// A point in time as the kernel has it: seconds since the epoch (negative before 1970) and
+/// nanoseconds, `0..1_000_000_000`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Timestamp {
+    /// Whole seconds since 1970-01-01 UTC, rounded towards minus infinity.
+    pub secs: i64,
+    /// Nanoseconds after `secs`.
+    pub nanos: u32,
+}
+
+/// What `utimensat` takes for one of the two times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// Leave it as it is.
+    Omit,
+    /// The store's present time.
+    Now,
+    /// This time.
+    At(Timestamp),
+}
+
+/// The type of an object in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Regular file.
+    File,
+    /// Directory.
+    Dir,
+    /// Symbolic link.
+    Symlink,
+    /// Named pipe.
+    Fifo,
+    /// Unix socket.
+    Socket,
+    /// Block device.
+    BlockDevice,
+    /// Character device.
+    CharDevice,
+}
+
+/// What `lstat` says of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Device number of the store that holds the object.
+    pub dev: u64,
+    /// Inode number, unique within `dev` as long as the object lives.
+    pub ino: u64,
+    /// Birth time where the store has one: tells a reused inode number from the one that was there
+    /// before.
+    pub btime: Option<Timestamp>,
+    /// Type.
+    pub kind: Kind,
+    /// Permission bits with suid, sgid and sticky: `mode & 0o7777`.
+    pub perm: u32,
+    /// Number of hard links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node.
+    pub rdev: u64,
+    /// Length in bytes (of the ciphertext).
+    pub size: u64,
+    /// Blocks of 512 bytes that are allocated.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the contents.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+}
+
+/// One entry of a directory listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The stored name.
+    pub name: Box<[u8]>,
+    /// Inode number.
+    pub ino: u64,
+    /// Type, where the store tells it without a `stat`.
+    pub kind: Option<Kind>,
+    /// Cookie of the position *after* this entry, to be handed to [`Dir::read`] to go on.
+    pub next: i64,
+}
+
+/// Size of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Block size to which the counts refer (`f_frsize`).
+    pub block_size: u64,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Free blocks.
+    pub free: u64,
+    /// Free blocks for an ordinary user.
+    pub available: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Free inodes.
+    pub files_free: u64,
+    /// Longest name.
+    pub name_max: u64,
+}
+
+/// How a rename treats an existing target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenameMode {
+    /// Replace it atomically.
+    Replace,
+    /// Fail with `EEXIST`. A store that knows no such rename is asked for the name before: then two
+    /// who take one name in the same moment both get it, and one file is lost. So it is for names
+    /// that nobody else takes.
+    NoReplace,
+    /// Exchange the two atomically; `EINVAL` where the store knows no such rename.
+    Exchange,
+}
+
+/// How [`File::allocate`] changes the blocks of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocate {
+    /// Reserve blocks without changing the length.
+    KeepSize,
+    /// Turn whole blocks of the range into a hole; the length stays.
+    PunchHole,
+}
+
+/// Which data or hole [`File::seek`] looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that is data, at or after the offset.
+    Data,
+    /// The next byte that is in a hole, at or after the offset.
+    Hole,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// For reading.
+    Read,
+    /// For reading and writing.
+    ReadWrite,
+}
+
+/// Advisory lock on a whole file, held until the handle is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lock {
+    /// Any number may hold it.
+    Shared,
+    /// Only one may hold it.
+    Exclusive,
+}
+
+/// An open directory of the store. All names are single components relative to it.
+///
+/// Errors are those of the system call that is named; implementations other than [`os`] give the
+/// same `errno` (`io::Error::from_raw_os_error`).
+pub trait Dir: Send + Sync {
+    /// Opens the sub-directory `name` (`ENOTDIR` or `ELOOP` where it is not one).
+    fn open_dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>>;
+    /// Opens this same directory anew (an independent listing position).
+    fn reopen(&self) -> io::Result<Arc<dyn Dir>>;
+    /// Opens the regular file `name`; anything else is refused (`EISDIR`, `ELOOP`, `ENXIO`), never
+    /// blocks on a FIFO.
+    fn open_file(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>>;
+    /// Makes the regular file `name` for reading and writing with exactly the permission bits
+    /// `perm` (no umask), on a store that has any of its own; `EEXIST` where the name is taken.
+    fn create_file(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>>;
+    /// Makes a nameless file in this directory's filesystem (`O_TMPFILE`); `EOPNOTSUPP` where there
+    /// is no such thing.
+    fn create_unnamed(&self, perm: u32) -> io::Result<Arc<dyn File>>;
+    /// Gives the nameless `file` a name (`linkat` of its descriptor); `EEXIST` where the name is
+    /// taken.
+    fn link_unnamed(&self, file: &dyn File, name: &[u8]) -> io::Result<()>;
+    /// Makes a directory with exactly the permission bits `perm`.
+    fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()>;
+    /// Makes a FIFO, socket or device with exactly the permission bits `perm`.
+    fn mknod(&self, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> io::Result<()>;
+    /// Makes a symbolic link that holds `target`.
+    fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()>;
+    /// What the symbolic link holds.
+    fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>>;
+    /// Makes `new_name` in `new_dir` another name of the object `name` (never follows a link).
+    fn link(&self, name: &[u8], new_dir: &dyn Dir, new_name: &[u8]) -> io::Result<()>;
+    /// Removes a name that is not a directory.
+    fn unlink(&self, name: &[u8]) -> io::Result<()>;
+    /// Removes an empty directory.
+    fn rmdir(&self, name: &[u8]) -> io::Result<()>;
+    /// Renames. `EXDEV` where `new_dir` is of another store.
+    fn rename(
+        &self,
+        name: &[u8],
+        new_dir: &dyn Dir,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> io::Result<()>;
+    /// `lstat` of an entry.
+    fn stat(&self, name: &[u8]) -> io::Result<Stat>;
+    /// `stat` of this directory itself.
+    fn stat_self(&self) -> io::Result<Stat>;
+    /// Sets the permission bits of an entry (a symbolic link gives `EOPNOTSUPP`).
+    fn chmod(&self, name: &[u8], perm: u32) -> io::Result<()>;
+    /// Sets owner and group of an entry, each where given; never follows a link.
+    fn chown(&self, name: &[u8], uid: Option<u32>, gid: Option<u32>) -> io::Result<()>;
+    /// Sets the times of an entry; never follows a link.
+    fn set_times(&self, name: &[u8], atime: SetTime, mtime: SetTime) -> io::Result<()>;
+    /// The same three for this directory itself.
+    fn chmod_self(&self, perm: u32) -> io::Result<()>;
+    /// See [`Dir::chmod_self`].
+    fn chown_self(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()>;
+    /// See [`Dir::chmod_self`].
+    fn set_times_self(&self, atime: SetTime, mtime: SetTime) -> io::Result<()>;
+    /// Extended attribute of an entry; `Ok(None)` where there is none. Never follows a link.
+    fn get_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<Option<Vec<u8>>>;
+    /// Sets an extended attribute of an entry, replacing what was there.
+    fn set_xattr(&self, name: &[u8], key: &[u8], value: &[u8]) -> io::Result<()>;
+    /// Removes an extended attribute of an entry; `Ok(false)` where there was none.
+    fn remove_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<bool>;
+    /// The same three for this directory itself.
+    fn get_xattr_self(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
+    /// See [`Dir::get_xattr_self`].
+    fn set_xattr_self(&self, key: &[u8], value: &[u8]) -> io::Result<()>;
+    /// See [`Dir::get_xattr_self`].
+    fn remove_xattr_self(&self, key: &[u8]) -> io::Result<bool>;
+    /// Lists entries from the position `cookie` (0 is the beginning), without `.` and `..`: at most
+    /// about `limit` bytes of names. An empty answer is the end. A handle has one position;
+    /// concurrent callers take turns.
+    fn read(&self, cookie: i64, limit: usize) -> io::Result<Vec<DirEntry>>;
+    /// Makes the entries of this directory durable (`fsync` of the directory).
+    fn sync(&self) -> io::Result<()>;
+    /// Makes everything durable that was written to the store before (`syncfs`).
+    fn sync_store(&self) -> io::Result<()>;
+    /// Free and used space.
+    fn space(&self) -> io::Result<Space>;
+    /// True where the store is mounted read-only.
+    fn is_read_only(&self) -> io::Result<bool>;
+    /// True where changes of this directory certainly bear the time of this machine's clock.
+    fn has_our_clock(&self) -> bool {
+        false
+    }
+    /// For downcasts inside an implementation.
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+/// An open regular file of the store.
+pub trait File: Send + Sync {
+    /// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes all of `buf` at `offset`.
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
+    /// Writes all of `bufs`, one after the other, at `offset` (`pwritev`).
+    fn write_vectored_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()>;
+    /// Cuts or extends (sparsely) to `len` bytes.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Reserves or punches blocks.
+    fn allocate(&self, how: Allocate, offset: u64, len: u64) -> io::Result<()>;
+    /// Next data or hole at or after `offset`; `ENXIO` beyond the end.
+    fn seek(&self, what: Seek, offset: u64) -> io::Result<u64>;
+    /// Has the store begin to write to its disk what was written at a place, and does not wait for
+    /// it: a later flush has less to do. It promises nothing, so there is nothing to tell where
+    /// that is not possible.
+    fn begin_flush(&self, _offset: u64, _len: u64) {}
+    /// Makes contents and length durable (`fdatasync`).
+    fn sync_data(&self) -> io::Result<()>;
+    /// Makes contents and inode durable (`fsync`).
+    fn sync_all(&self) -> io::Result<()>;
+    /// `fstat`.
+    fn stat(&self) -> io::Result<Stat>;
+    /// [`File::stat`] whose times of modification and change mean nothing: cheaper, for to be asked
+    /// for those is not free (see `os/attr.rs`).
+    fn stat_but_times(&self) -> io::Result<Stat> {
+        self.stat()
+    }
+    /// Sets the permission bits.
+    fn chmod(&self, perm: u32) -> io::Result<()>;
+    /// Sets owner and group, each where given.
+    fn chown(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()>;
+    /// Sets the times.
+    fn set_times(&self, atime: SetTime, mtime: SetTime) -> io::Result<()>;
+    /// Extended attribute; `Ok(None)` where there is none.
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
+    /// Sets an extended attribute.
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()>;
+    /// Removes an extended attribute; `Ok(false)` where there was none.
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<bool>;
+    /// From now on reading through this handle leaves the time of access alone, where the store
+    /// lets us: it is ours to ask for in our own files. A store without such times has nothing to
+    /// do.
+    fn keep_access_time(&self) {}
+    /// Tries to take an advisory lock; `Ok(false)` where another handle holds it.
+    fn try_lock(&self, lock: Lock) -> io::Result<bool>;
+    /// For downcasts inside an implementation.
+    fn as_any(&self) -> &dyn std::any::Any;
+}

@@ -1,0 +1,183 @@
+//! A regular file of the operating system.
+//!
+//! Rules that hold here
+//! * Positions are always explicit; the descriptor's own position means nothing.
+//! * Short reads and writes are continued, `EINTR` is retried: a caller sees all or an error.
+
+use std::any::Any;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{self, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::grant::{self, Grants};
+use super::{Quirks, attr, sys};
+use crate::store::{Allocate, File, Lock, Seek, SetTime, Stat};
+
+/// Most buffers that one `pwritev` takes (`IOV_MAX` of Linux).
+const IOV_MAX: usize = 1024;
+
+/// An open regular file.
+pub(super) struct OsFile {
+    pub(super) fd: OwnedFd,
+    pub(super) quirks: Quirks,
+}
+
+impl OsFile {
+    /// Does `op`, and does it once more with the `needed` bits of the owner where they are missing:
+    /// the kernel asks for them anew when extended attributes are touched through a descriptor.
+    fn attempt<T>(
+        &self,
+        needed: fs::RawMode,
+        op: impl Fn() -> rustix::io::Result<T>,
+    ) -> io::Result<T> {
+        match retry_on_intr(&op) {
+            Err(Errno::ACCESS) => {
+                let grants = Grants::begin();
+                let _file = grants.owner(self.fd.as_fd(), needed)?;
+                Ok(retry_on_intr(&op)?)
+            }
+            other => Ok(other?),
+        }
+    }
+}
+
+impl File for OsFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match retry_on_intr(|| {
+                rustix::io::pread(&self.fd, &mut buf[done..], offset + done as u64)
+            })? {
+                0 => break,
+                n => done += n,
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            match retry_on_intr(|| {
+                rustix::io::pwrite(&self.fd, &buf[done..], offset + done as u64)
+            })? {
+                0 => return Err(Errno::IO.into()),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        let mut slices: Vec<IoSlice<'_>> =
+            bufs.iter().filter(|buf| !buf.is_empty()).map(|buf| IoSlice::new(buf)).collect();
+        let mut left = &mut slices[..];
+        let mut offset = offset;
+        while !left.is_empty() {
+            match retry_on_intr(|| {
+                rustix::io::pwritev(&self.fd, &left[..left.len().min(IOV_MAX)], offset)
+            })? {
+                0 => return Err(Errno::IO.into()),
+                n => {
+                    IoSlice::advance_slices(&mut left, n);
+                    offset += n as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn keep_access_time(&self) {
+        // Of its flags the kernel lets only some be changed, and passes over the others, those of
+        // access among them.
+        let _ = fs::fcntl_getfl(&self.fd)
+            .and_then(|flags| fs::fcntl_setfl(&self.fd, flags | OFlags::NOATIME));
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        Ok(retry_on_intr(|| fs::ftruncate(&self.fd, len))?)
+    }
+
+    fn allocate(&self, how: Allocate, offset: u64, len: u64) -> io::Result<()> {
+        let flags = match how {
+            Allocate::KeepSize => FallocateFlags::KEEP_SIZE,
+            Allocate::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        };
+        Ok(retry_on_intr(|| fs::fallocate(&self.fd, flags, offset, len))?)
+    }
+
+    fn seek(&self, what: Seek, offset: u64) -> io::Result<u64> {
+        let from = match what {
+            Seek::Data => SeekFrom::Data(offset),
+            Seek::Hole => SeekFrom::Hole(offset),
+        };
+        Ok(fs::seek(&self.fd, from)?)
+    }
+
+    fn begin_flush(&self, offset: u64, len: u64) {
+        let _ = sys::begin_flush(self.fd.as_fd(), offset, len); // an error is that of the disk, and the flush will tell it
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(self.quirks.flush(self.fd.as_fd(), || fs::fdatasync(&self.fd))?)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        Ok(self.quirks.flush(self.fd.as_fd(), || fs::fsync(&self.fd))?)
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        let _steady = grant::steady();
+        Ok(self.quirks.stat(attr::stat_fd(self.fd.as_fd())?))
+    }
+
+    fn stat_but_times(&self) -> io::Result<Stat> {
+        let _steady = grant::steady();
+        Ok(self.quirks.stat(attr::stat_fd_but_times(self.fd.as_fd())?))
+    }
+
+    fn chmod(&self, perm: u32) -> io::Result<()> {
+        let _steady = grant::steady();
+        Ok(fs::fchmod(&self.fd, Mode::from_raw_mode(perm & 0o7777))?)
+    }
+
+    fn chown(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
+        let (uid, gid) = attr::owner(uid, gid)?;
+        let _steady = grant::steady();
+        Ok(fs::fchown(&self.fd, uid, gid)?)
+    }
+
+    fn set_times(&self, atime: SetTime, mtime: SetTime) -> io::Result<()> {
+        Ok(fs::futimens(&self.fd, &attr::timestamps(atime, mtime)?)?)
+    }
+
+    fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.attempt(0o400, || sys::get_xattr_fd(self.fd.as_fd(), key))
+    }
+
+    fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.attempt(0o200, || sys::set_xattr_fd(self.fd.as_fd(), key, value))
+    }
+
+    fn remove_xattr(&self, key: &[u8]) -> io::Result<bool> {
+        self.attempt(0o200, || sys::remove_xattr_fd(self.fd.as_fd(), key))
+    }
+
+    fn try_lock(&self, lock: Lock) -> io::Result<bool> {
+        let operation = match lock {
+            Lock::Shared => FlockOperation::NonBlockingLockShared,
+            Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        };
+        match retry_on_intr(|| fs::flock(&self.fd, operation)) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
