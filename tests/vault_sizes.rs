@@ -18,7 +18,7 @@ use kithfs::store::os::OsDir;
 use kithfs::store::{Kind, Seek};
 use kithfs::vault::{Fallocate, NodeId, OpenFlags, ROOT, RenameMode, SetAttr, Sought, Vault};
 use tempfile::TempDir;
-use vaults::{Item, READ, READ_WRITE, at, get, mkdir, pattern, put, rename, symlink, tree};
+use vaults::{CALLER, Item, READ, READ_WRITE, at, get, mkdir, pattern, put, rename, symlink, tree};
 
 const SIZES: [usize; 8] = [0, 1, 4095, 4096, 4097, 262_143, 262_144, 262_145];
 
@@ -500,4 +500,29 @@ fn memory_does_not_grow_with_foreign_entries() {
     for (before, after) in before.into_iter().zip(after) {
         assert!(after <= before + (2 << 20), "{before} bytes without them, {after} with them");
     }
+}
+
+/// A record of the journal gives the length of a path in 16 bits, and longer paths were cut: after
+/// a power cut the record led nowhere. Such a file is not opened for writing.
+#[test]
+fn files_with_paths_too_long_for_the_journal_are_refused() {
+    let on = OnDisk::new(Suite::Aes256Gcm, 18);
+    let create = |parent| on.vault.create_file(&CALLER, parent, b"file", 0o644, READ_WRITE);
+    let (mut deepest, mut levels) = (ROOT, 0);
+    let refused = loop {
+        match create(deepest) {
+            Ok((_, opened)) => {
+                let handle = opened.handle;
+                on.vault.write(handle, 0, b"bytes", false).unwrap();
+                on.vault.fsync(handle, false).unwrap();
+                on.vault.release(handle).unwrap();
+            }
+            Err(error) => break error.errno(),
+        }
+        deepest = on.vault.mkdir(&CALLER, deepest, &[b'd'; 120], 0o755).unwrap().node;
+        levels += 1;
+    };
+    assert_eq!(refused, libc::ENAMETOOLONG);
+    // A stored name has between one and two times as many bytes as the plain one.
+    assert!((65_535 / 240..65_535 / 120).contains(&levels), "{levels}");
 }

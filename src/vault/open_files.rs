@@ -112,6 +112,9 @@ impl Core {
         // It has lost its name since the caller looked it up, perhaps to another file: the next
         // lookup tells.
         let link = self.nodes.link(node).map_err(|_| Fault::Os(libc::ESTALE))?;
+        if flags.write || flags.truncate {
+            self.check_depth(link.parent, &link.stored)?;
+        }
         let dir = self.dir(link.parent)?;
         // Read-write even for readers: the kernel's cache reads on write-only handles, and a writer
         // may come later.
@@ -601,6 +604,9 @@ impl Core {
     /// `None` where no name leads to the file any more. A name that nobody has looked up is
     /// searched for: without a record, places would be overwritten that it refers to.
     fn record_path(&self, open: &OpenFile, name: Option<&Link>) -> Inner<Option<Vec<u8>>> {
+        if let Some(link) = name {
+            self.check_depth(link.parent, &link.stored)?; // a directory above may have been moved
+        }
         if let Some(path) = name.and_then(|link| self.path_in(link.parent, &link.stored))
             && (!self.shared || self.leads_to(&path, open.inode))
         {
@@ -618,6 +624,15 @@ impl Core {
             "a name of an open file is not found: what was written to it is not committed"
         );
         Err(Fault::Os(libc::EIO))
+    }
+
+    /// Fails with `ENAMETOOLONG` where no record of the journal can name the entry `stored` of
+    /// `parent`, so that nothing is written to a file that the journal cannot protect.
+    pub fn check_depth(&self, parent: NodeId, stored: &[u8]) -> Inner<()> {
+        match self.nodes.is_too_deep(parent, stored.len()) {
+            true => Err(Fault::Os(libc::ENAMETOOLONG)),
+            false => Ok(()),
+        }
     }
 
     /// Whether a commit has to reach a name: one that is known here, or a hard link that nobody has

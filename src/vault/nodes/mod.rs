@@ -56,6 +56,9 @@ pub(crate) struct Nodes {
     any_moved: AtomicBool,
 }
 
+/// The longest stored path in bytes. A record of the journal gives its length in 16 bits.
+const RECORD_PATH_MAX: usize = u16::MAX as usize;
+
 /// Names that a node remembers; more hard links than this are found again by their own lookups, for
 /// which `ESTALE` asks.
 const LINKS_MAX: usize = 16;
@@ -382,14 +385,30 @@ impl Nodes {
         self.path(id, Kept::name)
     }
 
+    /// Whether an entry of `parent` with a stored name of `len` bytes has a stored path that is too
+    /// long for a record of the journal.
+    pub fn is_too_deep(&self, mut parent: NodeId, mut len: usize) -> bool {
+        let inside = self.inside.lock();
+        while parent != ROOT && len <= RECORD_PATH_MAX {
+            let Some(link) = inside.nodes.get(parent).and_then(|node| node.links.last()) else {
+                return false;
+            };
+            len += link.stored().len() + 1;
+            parent = link.parent;
+        }
+        len > RECORD_PATH_MAX
+    }
+
     fn path(&self, mut id: NodeId, part: impl Fn(&Kept) -> &[u8]) -> Option<Vec<u8>> {
         let inside = self.inside.lock();
         let mut parts: Vec<&[u8]> = Vec::new();
+        let mut len = 0;
         while id != ROOT {
             let link = inside.nodes.get(id)?.links.last()?;
             parts.push(part(link));
             id = link.parent;
-            if parts.len() > 4096 {
+            len += link.stored().len() + 1;
+            if len > RECORD_PATH_MAX {
                 return None;
             }
         }
