@@ -635,3 +635,27 @@ fn nobody_waits_for_a_flush_in_the_background() {
     let found = get(&vaults::open(store.root()).unwrap(), b"file").unwrap();
     assert!(found == [pattern(1, 40_000), pattern(2, 9000)].concat());
 }
+
+/// A commit looks first whether the names of its file still lead to it. Where that could not be
+/// found out, for want of descriptors or memory, the file must not count as replaced: the commit
+/// fails, and the next one stores all.
+#[test]
+fn a_commit_that_cannot_look_loses_nothing() {
+    for errno in [libc::ENFILE, libc::EMFILE, libc::ENOMEM, libc::EINTR] {
+        for call in [Call::Stat, Call::Read] {
+            let (store, plan) = (store(), FaultPlan::new());
+            let (vault, handle) = with_open_file(&store, &plan);
+            vault.fsync(handle, false).unwrap();
+            vault.write(handle, 100, &pattern(5, 300), false).unwrap();
+            plan.reset();
+            plan.add(Fault { calls: Calls::Of(call), when: When::From(1), errno, short: false });
+            assert_eq!(vault.fsync(handle, false).unwrap_err().errno(), errno, "{call:?}");
+            plan.heal();
+            vault.fsync(handle, false).unwrap();
+            vault.release(handle).unwrap();
+            vault.close().unwrap();
+            let now = patched(pattern(1, 40_000), 100, &pattern(5, 300));
+            assert_eq!(get(&vaults::open(store.root()).unwrap(), b"file").unwrap(), now);
+        }
+    }
+}
