@@ -16,7 +16,7 @@
 #   --cpus LIST    bind all programs and daemons to these processors, as taskset -c takes them: with one alone nobody waits for another
 #                  processor to wake up, and what counts is the work that each filesystem makes
 #   --out FILE     write the table to FILE as well
-#   --chart FILE   draw it to FILE, as SVG (scripts/bench-chart.pl)
+#   --chart FILE   draw eight lines of it to FILE, as SVG (scripts/bench-chart.sh; needs gnuplot)
 #   --install      install Debian's packages of the others first (as root)
 #
 # The jobs of fio are benches/fio/*.fio and can be run by hand. "cold" means mounted anew: nothing is in the cache of the mount,
@@ -31,7 +31,7 @@ while [ $# -gt 0 ]; do
     case $1 in
         --quick) runs=1 size_mib=32 files=300 entries=1000 ;;
         --drop-caches) drop=yes ;;
-        --install) apt-get install -y --no-install-recommends gocryptfs securefs encfs cryfs fio >/dev/null || die "the packages could not be installed" ;;
+        --install) apt-get install -y --no-install-recommends gocryptfs securefs encfs cryfs fio gnuplot-nox >/dev/null || die "the packages could not be installed" ;;
         --runs | --dir | --with | --tree | --entries | --cpus | --out | --chart)
             [ $# -ge 2 ] || die "$1 needs a value"
             case $1 in
@@ -49,6 +49,7 @@ case $runs in '' | *[!0-9]* | 0) die "--runs takes a number from 1" ;; esac
 case $entries in '' | *[!0-9]* | 0) die "--entries takes a number from 1" ;; esac
 [ "$drop" = no ] || [ "$(id -u)" -eq 0 ] || die "--drop-caches needs root"
 for tool in fio perl tar mountpoint findmnt awk; do command -v "$tool" >/dev/null || die "$tool is missing (scripts/setup.sh installs it)"; done
+[ -z "$chart" ] || command -v gnuplot >/dev/null || die "--chart needs gnuplot (--install installs it)"
 if [ -n "$cpus" ]; then taskset -cp "$cpus" $$ >/dev/null || die "--cpus $cpus: taskset refuses"; fi
 choose_peers "$with" native gocryptfs securefs encfs cryfs kithfs kithfs-uring
 begin_peers "$base"
@@ -292,4 +293,4 @@ results >"$work/results.tsv"
 report >"$work/report.md"
 cat "$work/report.md"
 if [ -n "$out" ]; then cp -- "$work/report.md" "$out"; fi
-if [ -n "$chart" ]; then perl "$here/scripts/bench-chart.pl" <"$work/results.tsv" >"$chart"; fi
+if [ -n "$chart" ]; then "$here/scripts/bench-chart.sh" "$work/report.md" >"$chart"; fi

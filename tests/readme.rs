@@ -1,11 +1,11 @@
-//! What the README says, done: its sessions are run as they stand, and its tables are compared with
-//! the program.
+//! Runs the commands of README.md and of the manual as they are printed, and compares the tables of
+//! the documents with the program.
 
 #[path = "support/mounted.rs"]
 mod mounted;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::CommandFactory;
@@ -18,74 +18,114 @@ fn page(name: &str) -> String {
         .unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// The insides of the blocks marked `sh`.
-fn sessions(page: &str) -> Vec<&str> {
-    page.split("```sh\n")
-        .skip(1)
-        .map(|rest| rest.split("```").next().expect("a first part"))
-        .collect()
+/// Makes new passphrases cheap to try: a page opens vaults dozens of times, a second each.
+const CHEAP: &str = r#"
+kithfs() {
+    case "$*" in
+        init* | 'identity new'*) command kithfs "$@" --kdf-memory 32 --kdf-passes 1 ;;
+        *) command kithfs "$@" ;;
+    esac
+}
+"#;
+
+/// Returns the blocks marked `sh` as one script. A block marked `sh bob` runs in Bob's home.
+fn script(page: &str) -> String {
+    let block = |marked: &str| {
+        let (mark, rest) = marked.split_once('\n').expect("a line end");
+        let block = rest.split("```").next().expect("a first part");
+        match mark {
+            "" => block.to_owned(),
+            " bob" => format!("(export HOME=\"$BOB\"\ncd\n{block})\n"),
+            _ => panic!("a block is marked sh{mark}"),
+        }
+    };
+    page.split("```sh").skip(1).map(block).collect()
 }
 
 /// Unmounts what a session that failed may have left.
-struct Unmount<'a>(&'a Path);
+struct Unmount(PathBuf);
 
-impl Drop for Unmount<'_> {
+impl Drop for Unmount {
     fn drop(&mut self) {
-        if is_mounted(self.0) {
-            let _ = Command::new(KITHFS).args(["umount", "--lazy"]).arg(self.0).status();
+        if is_mounted(&self.0) {
+            let _ = Command::new(KITHFS).args(["umount", "--lazy"]).arg(&self.0).status();
         }
     }
 }
 
-#[test]
-fn the_sessions_of_the_readme_run_as_they_stand() {
+/// Runs the commands of a page in a new home, and hands `check` that home and their output. Bob's
+/// home has the same `sync` directory.
+fn run_page(name: &str, check: impl FnOnce(&Path, &str)) {
     if !can_mount() {
         return;
     }
     let scratch = Scratch::bare();
-    let home = scratch.path().join("home");
-    for dir in ["letters", "pictures/summer"] {
+    let [home, bob] = ["home", "bob"].map(|name| scratch.path().join(name));
+    for dir in ["letters", "pictures/summer", "sync"] {
         fs::create_dir_all(home.join(dir)).unwrap();
     }
+    fs::create_dir(&bob).unwrap();
+    std::os::unix::fs::symlink(home.join("sync"), bob.join("sync")).unwrap();
     fs::write(home.join("letters/ann.txt"), "dear Ann\n").unwrap();
     fs::write(home.join("pictures/summer/1.jpg"), vec![7; 300_000]).unwrap();
-    let page = page("README.md");
-    let script = sessions(&page).concat();
-    assert!(script.lines().count() > 15, "the sessions were not found");
-    let plain = home.join("plain");
-    let _unmount = Unmount(&plain);
+    let script = script(&page(name));
+    assert!(script.lines().count() > 12, "{name}: the sessions were not found");
+    let mounts = [home.join("plain"), bob.join("projects")].map(Unmount);
     let program = Path::new(KITHFS).parent().expect("a directory");
     let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap_or_default());
     let output = expect_code(
         Command::new("bash")
-            .args(["-euc", &script])
+            .args(["-euc", &format!("{CHEAP}{script}")])
             .current_dir(&home)
             .env("HOME", &home)
+            .env("BOB", &bob)
+            .env_remove("XDG_CONFIG_HOME")
+            .env_remove("XDG_STATE_HOME")
             .env("PATH", path)
             .env("KITHFS_PASSPHRASE_FILE", scratch.passphrase()),
         0,
     );
-    let said = String::from_utf8_lossy(&output.stdout);
-    for expected in ["ann.txt", "dear Ann", "recovery code", "key file"] {
+    assert!(mounts.iter().all(|mount| !is_mounted(&mount.0)));
+    check(&home, &String::from_utf8_lossy(&output.stdout));
+}
+
+fn assert_has(said: &str, expected: &[&str]) {
+    for expected in expected {
         assert!(said.contains(expected), "{expected:?} is missing in {said}");
     }
-    assert!(!is_mounted(&plain));
-    assert_eq!(fs::read_to_string(home.join("list.txt")).unwrap(), "milk, bread\n");
-    assert_eq!(fs::read(home.join("backup/pictures/summer/1.jpg")).unwrap(), vec![7; 300_000]);
-    assert_eq!(fs::read_to_string(home.join("backup/letters/ann.txt")).unwrap(), "dear Ann\n");
 }
 
 #[test]
-fn the_table_of_exit_codes_is_that_of_the_program() {
-    assert!(
-        page("README.md").contains(&Exit::markdown_table()),
-        "README.md: put the output of `kithfs exit-codes` under Exit codes"
-    );
+fn the_commands_of_the_readme_run_as_printed() {
+    run_page("README.md", |home, said| {
+        assert_has(said, &["ann.txt", "dear Ann"]);
+        assert_eq!(fs::read_to_string(home.join("list.txt")).unwrap(), "milk, bread\n");
+        assert!(home.join("vault-copy/+share").exists());
+    });
+}
+
+#[test]
+fn the_commands_of_the_manual_run_as_printed() {
+    run_page("docs/MANUAL.md", |home, said| {
+        assert_has(said, &["recovery code", "key file", "letters/ann.txt", "writer  verified"]);
+        assert_eq!(said.matches("dear Ann").count(), 1, "Bob read the letter");
+        assert_eq!(fs::read_to_string(home.join("list.txt")).unwrap(), "milk, bread\n");
+        assert_eq!(fs::read(home.join("backup/pictures/summer/1.jpg")).unwrap(), vec![7; 300_000]);
+        assert_eq!(fs::read_to_string(home.join("backup/letters/ann.txt")).unwrap(), "dear Ann\n");
+    });
+}
+
+#[test]
+fn troubleshooting_has_each_exit_code_as_the_program_prints_it() {
+    let page = page("docs/TROUBLESHOOTING.md");
+    for row in Exit::markdown_table().lines().skip(2) {
+        assert!(page.contains(&format!("\n{row} ")), "docs/TROUBLESHOOTING.md has no row {row}");
+    }
 }
 
 #[test]
 fn the_table_of_commands_has_each_command_and_no_other() {
-    let page = page("README.md");
+    let page = page("docs/MANUAL.md");
     let table = page
         .split("\n## Commands\n")
         .nth(1)

@@ -2,7 +2,7 @@
 //!
 //! Rules that hold here
 //! * A number never changes its meaning and is never used again for another one.
-//! * The table of the man page, of `kithfs exit-codes` and of the README is made from
+//! * The tables of the man page, of `kithfs exit-codes` and of docs/TROUBLESHOOTING.md are made from
 //!   [`Exit::ALL`].
 
 /// How a command ended. The number is that of the process's exit status.
