@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Tries the Debian package as a user would: lintian, then in a fresh Debian root made by mmdebstrap it is installed, an ordinary user runs
+# the main job with it, an upgrade keeps a vault usable, and a removal leaves nothing behind.
+#
+#     scripts/package/check.sh [--install] DEB NEWER
+#
+#   --install   installs lintian and mmdebstrap where they are missing
+#
+# NEWER is the same package with a higher version. As root, with /dev/fuse and a Debian mirror (or the variable MIRROR).
+set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+if [ "${1-}" = --install ]; then
+    shift
+    command -v lintian mmdebstrap >/dev/null || {
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends lintian mmdebstrap >/dev/null
+    }
+fi
+[ $# -eq 2 ] || { echo "usage: check.sh [--install] DEB NEWER" >&2; exit 1; }
+deb=$1 newer=$2
+
+# The changelog names no bug, because there was no earlier package.
+lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$deb"
+
+root=$(mktemp -d)
+mounted=()
+cleanup() {
+    local status=$? at
+    trap - EXIT
+    # A mount of kithfs that is left, where something failed.
+    while read -r at; do
+        umount -- "$at" || umount -l -- "$at" || status=1
+    done < <(awk -v below="$root/" 'index($5, below) == 1 && / - fuse/ { print $5 }' /proc/self/mountinfo)
+    for at in "${mounted[@]}"; do
+        umount -l -- "$at" || status=1
+    done
+    # Nothing below may be a mount any more: what is removed here must be this root alone.
+    if grep -q " $root/" /proc/self/mountinfo; then
+        echo "package check: something is still mounted below $root" >&2
+        exit 1
+    fi
+    rm -rf --one-file-system -- "$root"
+    exit "$status"
+}
+trap cleanup EXIT
+
+mmdebstrap --quiet --variant=minbase --include=ca-certificates bookworm "$root" "${MIRROR:-http://deb.debian.org/debian}"
+for at in dev proc; do
+    mount --rbind "/$at" "$root/$at"
+    mount --make-rslave "$root/$at"
+    mounted+=("$root/$at")
+done
+# Every booted Debian has this link; fusermount3 reads it when an ordinary user unmounts.
+ln -s /proc/self/mounts "$root/etc/mtab"
+inside() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive "$@"; }
+as_user() { chroot --userspec=1000:1000 "$root" env -i PATH=/usr/local/bin:/usr/bin:/bin HOME=/home/user "$@"; }
+
+files() { (cd "$root" && find etc usr/{bin,sbin,lib,share} var/lib/dpkg/info -name '*kithfs*' | sort); }
+cp -- "$deb" "$root/first.deb"
+cp -- "$newer" "$root/newer.deb"
+inside apt-get -qq update
+inside apt-get -qq install -y --no-install-recommends /first.deb >/dev/null
+inside useradd --uid 1000 --create-home user
+
+install -m 755 "$here/demo.sh" "$root/usr/local/bin/kithfs-demo"
+as_user mkdir -p /home/user/files
+as_user sh -c 'echo "a file of an ordinary user" > /home/user/files/note'
+as_user env KITHFS=/usr/bin/kithfs kithfs-demo /home/user/files
+as_user sh -c 'kithfs completion bash > /dev/null && [ -r /usr/share/man/man1/kithfs.1.gz ] && [ -x /usr/sbin/mount.kithfs ]'
+
+# A vault of the version before is read by the one after.
+as_user sh -c 'echo passphrase > ~/passphrase && chmod 600 ~/passphrase'
+vault() { as_user kithfs "$@" --passphrase-file /home/user/passphrase; }
+vault init /home/user/vault
+vault put /home/user/vault note /home/user/files/note
+inside apt-get -qq install -y /newer.deb >/dev/null
+[ "$(vault cat /home/user/vault note)" = "a file of an ordinary user" ]
+
+inside apt-get -qq purge -y kithfs >/dev/null
+left=$(files)
+[ -z "$left" ] || { echo "package check: left behind after the removal: $left" >&2; exit 1; }
+echo "package check: installed, used by an ordinary user, upgraded and removed" >&2

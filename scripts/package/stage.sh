@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Puts every file that an installation consists of below a directory. All packages take their files from here.
+#
+#     scripts/package/stage.sh PROGRAM DIR
+#
+# PROGRAM is the built kithfs; DIR becomes the root of the package. SOURCE_DATE_EPOCH, where set, is the time of every file.
+set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
+[ $# -eq 2 ] || { echo "usage: stage.sh PROGRAM DIR" >&2; exit 1; }
+
+project=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
+program=$1 root=$2
+umask 022
+
+install -D -m 755 "$program" "$root/usr/bin/kithfs"
+DESTDIR=$root "$project/mount-helper/install.sh" --prefix /usr >/dev/null
+
+man=$root/usr/share/man/man1
+mkdir -p "$man"
+"$program" man "$man"
+gzip -9n "$man"/*.1
+# mount(8) users look for the helper by its own name.
+mkdir -p "$root/usr/share/man/man8"
+ln -s ../man1/kithfs-mount.1.gz "$root/usr/share/man/man8/mount.kithfs.8.gz"
+ln -s ../man1/kithfs-mount.1.gz "$root/usr/share/man/man8/mount.fuse.kithfs.8.gz"
+
+completion() {
+    mkdir -p "$root/usr/share/$(dirname -- "$2")"
+    "$program" completion "$1" >"$root/usr/share/$2"
+}
+completion bash bash-completion/completions/kithfs
+completion zsh zsh/vendor-completions/_kithfs
+completion fish fish/vendor_completions.d/kithfs.fish
+
+doc=$root/usr/share/doc/kithfs
+install -d "$doc/examples"
+install -m 644 "$project"/{README,SPEC,THREAT_MODEL,SECURITY}.md "$project"/docs/*.md "$doc"
+install -m 644 "$project/scripts/package/fuse-io-uring.conf" "$doc/examples"
+
+find "$root" -exec touch --no-dereference --date="@${SOURCE_DATE_EPOCH:-$(date +%s)}" {} +
