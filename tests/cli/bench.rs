@@ -2,12 +2,14 @@
 
 use std::process::Command;
 
-use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code};
-use crate::support::turn;
 use serde_json::Value;
 
+use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code};
+use crate::support::turn;
+
+/// A quick run with `--json` prints every figure and leaves no file and no mount behind.
 #[test]
-fn a_quick_run_gives_json_with_every_figure_and_leaves_nothing_behind() {
+fn a_quick_run_prints_every_figure_as_json_and_cleans_up() {
     let scratch = Scratch::bare();
     let dir = scratch.path().join("here");
     std::fs::create_dir(&dir).unwrap();

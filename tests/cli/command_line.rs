@@ -102,7 +102,7 @@ fn others_enter_no_mount_of_a_foreign_store_unasked() {
 }
 
 #[test]
-fn a_recovery_code_that_nobody_could_read_is_told_of_with_what_makes_another() {
+fn a_lost_recovery_code_is_reported_with_a_way_to_renew_it() {
     // `init > /dev/full` said that stdout could not be written to, `init | true` nothing at all,
     // and the code that was to open the vault one day was lost.
     let scratch = Scratch::new(&[]);
@@ -222,7 +222,7 @@ fn a_link_that_the_kernel_does_not_follow_is_not_followed() {
 }
 
 #[test]
-fn a_directory_with_conflict_copies_is_removed_with_all_that_is_in_it() {
+fn a_directory_with_conflict_copies_is_removed_whole() {
     // With `x (1)` its name was gone, and went to a copy of `x` that had been listed under another
     // one: it was not found, and stayed.
     let scratch = Scratch::new(&[]);
@@ -345,7 +345,7 @@ fn a_vault_in_a_mount_is_named_as_what_keeps_it_busy() {
 }
 
 #[test]
-fn a_share_of_a_mounted_folder_has_the_name_that_was_given_last() {
+fn a_repeated_share_create_uses_the_latest_name() {
     // `share create` failed because a file was open; given again with --name Ann, the members saw
     // "owner" all the same.
     if !can_mount() {
@@ -372,7 +372,7 @@ fn a_share_of_a_mounted_folder_has_the_name_that_was_given_last() {
 }
 
 #[test]
-fn a_file_that_was_written_and_removed_makes_no_later_syncfs_fail() {
+fn a_written_and_removed_file_fails_no_later_syncfs() {
     // The kernel sets the time of a file that it has written when it lets go of it, also where it
     // has no name any more. The error was kept for the whole filesystem: `sync -f` failed with
     // ENOENT, and so did `kithfs export` into a mount.
@@ -575,7 +575,7 @@ fn each_script_tells_how_it_is_used() {
 }
 
 #[test]
-fn programs_have_more_files_open_in_a_mount_than_a_shell_gives_to_one_of_them() {
+fn a_mount_serves_more_open_files_than_a_shells_limit() {
     // The daemon had the limit of the shell that it was started from, 1,024 on most systems, for
     // the files of all programs together. From then on nothing could be opened, listed or made in
     // the mount, and each program was told that it had too many files open itself.

@@ -5,10 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use crate::support::forger::{Forger, overwrite, read};
-use crate::support::people::{Mounted, Person, holds, knows, refused, said, wait_until};
 use kithfs::roster::{Identity, IdentityFile, Secret};
 use kithfs::store::os::OsDir;
+
+use crate::support::forger::{Forger, overwrite, read};
+use crate::support::people::{Mounted, Person, holds, knows, refused, said, wait_until};
 
 fn can_run() -> bool {
     let usable = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
@@ -167,8 +168,9 @@ fn three_people_have_one_folder_mounted_at_the_same_time() {
     assert!(!Path::new(place).join("+lock").exists(), "the last one has taken the lock away");
 }
 
+/// A reader's modified client seals files with the folder key. Every honest mount refuses them.
 #[test]
-fn what_a_modified_client_of_a_reader_writes_is_refused_by_every_honest_mount() {
+fn writes_of_a_readers_modified_client_are_refused() {
     if !can_run() {
         return;
     }
@@ -226,7 +228,7 @@ fn sharers(person: &Person, vault: &str) -> Vec<i32> {
 }
 
 #[test]
-fn a_daemon_that_is_stopped_while_it_holds_a_file_loses_nothing_and_keeps_others_from_it() {
+fn a_stopped_daemon_keeps_its_file_lock_and_loses_nothing() {
     // The machine of Ann sleeps, say. Who holds what she has open is refused, reads what is
     // committed, and goes on when she does.
     if !can_run() {
@@ -282,7 +284,7 @@ fn a_daemon_that_is_stopped_while_it_holds_a_file_loses_nothing_and_keeps_others
 }
 
 #[test]
-fn a_daemon_that_has_no_descriptor_left_for_a_moment_answers_later() {
+fn a_daemon_out_of_descriptors_answers_later() {
     // The first question that it could not take was the last one: nothing about the share could be
     // asked or changed until it was mounted anew.
     if !can_run() {

@@ -6,10 +6,11 @@ use std::io::BufRead;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Stdio;
 
-use crate::support::people::{Person, refused, said, stderr};
 use kithfs::crypto::{IdentitySeed, Suite};
 use kithfs::format::share::ShareDescriptor;
 use kithfs::roster::{Identity, Invitation, Pin, ShareMemory};
+
+use crate::support::people::{Person, refused, said, stderr};
 
 /// An identity whose seed a test knows.
 fn known(seed: u8) -> Identity {
@@ -79,7 +80,7 @@ fn the_ways_into_an_identity_change_as_those_of_a_vault() {
 }
 
 #[test]
-fn the_public_half_that_a_store_holds_is_proven_before_it_is_given_out() {
+fn a_stored_public_key_is_proven_before_it_is_printed() {
     // Whoever stores a vault could put his own public keys in the place of the owner's, and have
     // folders shared with himself.
     let ann = Person::new("ann");
@@ -94,7 +95,7 @@ fn the_public_half_that_a_store_holds_is_proven_before_it_is_given_out() {
 }
 
 #[test]
-fn a_link_to_an_identity_in_a_vault_and_one_that_others_may_write_to_are_proven_as_well() {
+fn identities_behind_links_or_writable_by_others_are_proven() {
     // Only the name of the path was looked at: through a link in the home, the key that whoever
     // stores the vault had put there was printed as one's own, for others to share folders with.
     let ann = Person::new("ann");
@@ -210,7 +211,7 @@ fn an_identity_swapped_during_the_prompt_is_not_followed() {
 }
 
 #[test]
-fn a_link_put_under_a_passphrase_change_is_not_replaced_through() {
+fn a_passphrase_change_replaces_nothing_through_a_link() {
     // `passphrase change` replaced what the vault's identity led to at that time. A storage host
     // who put a link there while the new passphrase was typed had a file elsewhere in the home
     // overwritten.
@@ -390,7 +391,7 @@ fn a_command_that_unlocks_keeps_its_memory_to_itself() {
 }
 
 #[test]
-fn a_vault_that_comes_while_init_waits_for_a_passphrase_keeps_its_identity() {
+fn init_keeps_the_identity_of_a_vault_that_arrives_meanwhile() {
     // The directory was empty when `init` looked, and a sync tool, or another `init`, brought a
     // vault while it waited. It put the new identity in the place of the other one, found the
     // vault, and removed the identity: nobody could open that vault any more.
@@ -436,8 +437,9 @@ fn a_vault_that_comes_while_init_waits_for_a_passphrase_keeps_its_identity() {
     ann.ok(&["ls", "vault"]);
 }
 
+/// A vault that holds no identity is opened with the one in the user's home.
 #[test]
-fn a_vault_without_an_identity_of_its_own_is_opened_with_that_of_the_home() {
+fn a_vault_without_an_identity_opens_with_that_of_the_home() {
     let ann = Person::with_identity("ann");
     ann.ok(&["init", "--identity", ".config/kithfs/identity", "vault"]);
     ann.ok(&["mkdir", "vault", "letters"]);
@@ -446,8 +448,9 @@ fn a_vault_without_an_identity_of_its_own_is_opened_with_that_of_the_home() {
     refused(&ann.fails(&["ls", "vault"], 3), "--identity FILE");
 }
 
+/// A contact is new until its fingerprint was compared. A key that has changed is refused.
 #[test]
-fn a_contact_is_new_then_verified_and_a_changed_key_is_never_accepted_silently() {
+fn a_contacts_changed_key_is_never_accepted_silently() {
     let ann = Person::new("ann");
     let (one, two) = (known(1).public(), known(2).public());
     let (key, print) = (one.to_string(), one.fingerprint());
@@ -500,8 +503,9 @@ fn a_contact_is_new_then_verified_and_a_changed_key_is_never_accepted_silently()
     refused(&ann.fails(&["contact", "remove", "Bob"], 12), "kithfs contact list");
 }
 
+/// A list of contacts that other users may write to, or that is damaged, is refused.
 #[test]
-fn contacts_that_others_may_write_to_or_that_are_damaged_are_refused() {
+fn contacts_damaged_or_writable_by_others_are_refused() {
     let ann = Person::new("ann");
     ann.ok(&["contact", "add", "Bob", &known(1).public().to_string()]);
     let file = ann.home().join(".config/kithfs/contacts");
@@ -539,8 +543,9 @@ fn remembered(person: &Person, share: &[u8; 32]) -> Option<ShareMemory> {
     fs::read_to_string(file).ok().map(|text| ShareMemory::parse(&text).unwrap())
 }
 
+/// An invitation by a contact whose fingerprint was compared is accepted, and the share is pinned.
 #[test]
-fn an_invitation_of_a_verified_contact_is_accepted_and_pins_the_share() {
+fn an_invitation_by_a_verified_contact_pins_the_share() {
     let (bob, ann) = (Person::with_identity("bob"), known(1));
     let (memory, bytes) = invitation(&ann, &bob);
     fs::write(bob.home().join("invitation"), &bytes).unwrap();
@@ -561,8 +566,10 @@ fn an_invitation_of_a_verified_contact_is_accepted_and_pins_the_share() {
     assert!(stderr(&bob.ok(&["accept", "invitation"])).contains("accepted"), "twice is no failure");
 }
 
+/// An invitation by a stranger is accepted only with their fingerprint, and never replaces the
+/// members that were already seen.
 #[test]
-fn an_invitation_of_a_stranger_needs_his_fingerprint_and_never_replaces_what_was_seen() {
+fn an_invitation_by_a_stranger_needs_their_fingerprint() {
     let (bob, ann) = (Person::with_identity("bob"), known(1));
     let (memory, bytes) = invitation(&ann, &bob);
     fs::write(bob.home().join("invitation"), &bytes).unwrap();
@@ -584,8 +591,9 @@ fn an_invitation_of_a_stranger_needs_his_fingerprint_and_never_replaces_what_was
     assert_eq!(remembered(&bob, &memory.share), Some(further));
 }
 
+/// An invitation that was changed or cut off, or that is for another person, is refused.
 #[test]
-fn an_invitation_that_was_changed_cut_or_is_for_somebody_else_is_refused() {
+fn altered_or_misaddressed_invitations_are_refused() {
     let (bob, cem, ann) = (Person::with_identity("bob"), Person::with_identity("cem"), known(1));
     let (memory, bytes) = invitation(&ann, &bob);
     let mut changed = bytes.clone();

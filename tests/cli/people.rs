@@ -102,8 +102,9 @@ fn three_people_read_and_write_as_their_roles_say() {
     holds(&cem, "projects/bob", "two\n");
 }
 
+/// A removed member reads nothing new, and live mounts of the other members take the change over.
 #[test]
-fn whoever_was_removed_reads_nothing_new_and_the_change_reaches_a_live_mount() {
+fn a_removed_member_reads_nothing_new_in_a_live_mount() {
     if !can_run() {
         return;
     }
@@ -156,8 +157,9 @@ fn whoever_was_removed_reads_nothing_new_and_the_change_reaches_a_live_mount() {
     }
 }
 
+/// Two admins change the members at the same time. Members who have seen neither change see a fork.
 #[test]
-fn two_admins_who_change_the_membership_at_the_same_time_make_a_fork_for_whoever_saw_neither() {
+fn concurrent_changes_by_two_admins_are_shown_as_a_fork() {
     if !can_run() {
         return;
     }
@@ -200,7 +202,7 @@ fn two_admins_who_change_the_membership_at_the_same_time_make_a_fork_for_whoever
 }
 
 #[test]
-fn a_member_whose_key_is_another_one_than_the_contacts_is_not_said_to_be_removed() {
+fn removing_a_contact_whose_key_differs_reports_no_removal() {
     // Bob's machine was stolen, and he had a new key. `share remove vault Bob` took the new one out
     // and said that Bob was removed, who went on reading with the old one; without the new one
     // among the members nothing could name the old one.
@@ -278,8 +280,10 @@ fn left(person: &Person) -> serde_json::Value {
         .unwrap()
 }
 
+/// After `share rekey --eager` a removed member opens nothing. A pass that was killed is continued
+/// by the next one.
 #[test]
-fn after_a_pass_a_removed_member_opens_nothing_and_the_pass_survives_being_killed() {
+fn an_eager_rekey_locks_out_a_removed_member_despite_kills() {
     if !can_run() {
         return;
     }
@@ -341,8 +345,9 @@ fn a_folder_of_a_vault_becomes_a_share() {
     refused(&ann.fails(&["share", "create", "vault"], 2), "name a folder");
 }
 
+/// Every command about shares works on a mounted vault while programs read in it.
 #[test]
-fn everything_about_shares_works_inside_a_live_mount_while_programs_read() {
+fn share_commands_work_in_a_live_mount_with_readers() {
     if !can_run() {
         return;
     }
@@ -436,7 +441,7 @@ fn everything_about_shares_works_inside_a_live_mount_while_programs_read() {
 }
 
 #[test]
-fn what_is_moved_and_copied_across_the_boundary_of_a_share_arrives_whole() {
+fn moves_and_copies_across_a_share_boundary_are_complete() {
     // rename(2) and link(2) cannot do it, so mv(1) copies; it and cp(1) keep all that they keep
     // elsewhere.
     if !can_run() {

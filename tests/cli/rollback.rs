@@ -13,8 +13,10 @@ fn told(scratch: &Scratch, code: i32) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
+/// An older version of a file that was put back in the store is reported. After a restored backup
+/// one command accepts the older versions.
 #[test]
-fn a_file_put_back_beneath_a_vault_is_noticed_and_a_restored_backup_is_accepted() {
+fn a_rolled_back_file_is_reported_and_a_backup_accepted() {
     if !can_mount() {
         return;
     }

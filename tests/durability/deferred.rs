@@ -4,12 +4,13 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::support::vaults::{self, READ_WRITE, Seeded, get, pattern, put, rename};
 use kithfs::crypto::Suite;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Call, SetTime, Timestamp};
 use kithfs::vault::{OpenFlags, OpenOptions, ROOT, RenameMode, SetAttr, Vault};
+
+use crate::support::vaults::{self, READ_WRITE, Seeded, get, pattern, put, rename};
 
 fn store() -> MemStore {
     let store = MemStore::new();
@@ -140,7 +141,7 @@ fn a_file_that_somebody_works_on_is_committed_all_the_same() {
 }
 
 #[test]
-fn changes_of_many_files_take_no_more_memory_than_the_vault_may() {
+fn dirty_data_of_many_files_stays_within_the_vaults_limit() {
     // Each open file could hold 8 MiB of changes: with some hundreds of them the daemon was killed
     // for want of memory.
     const MAX: usize = 2 << 20;
@@ -210,7 +211,7 @@ fn without_bytes(store: &MemStore, stored: &[u8], path: &[u8]) -> Vec<Result<Vec
 }
 
 #[test]
-fn a_file_that_was_made_and_never_synced_is_empty_after_a_power_cut() {
+fn an_unsynced_new_file_is_empty_after_a_power_cut() {
     // The store kept the name and lost the header: the file gave EIO, where a plain disk shows it
     // empty. A database that keeps a side file which it never syncs could not be opened any more.
     let store = store();
@@ -577,7 +578,7 @@ fn a_flush_in_the_background_that_fails_is_told() {
 }
 
 #[test]
-fn a_file_in_the_middle_of_a_refused_commit_is_not_made_durable() {
+fn a_half_refused_commit_is_not_made_durable() {
     // A full store had refused a commit in the middle: some of what the committed header refers to
     // was new, the rest old. The background made that durable, and from then on records were
     // written that rely on the old.

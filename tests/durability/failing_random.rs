@@ -18,13 +18,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::vaults::{self, READ_WRITE, Seeded, at, get, pattern};
 use kithfs::crypto::Suite;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Call, SetTime, Timestamp};
 use kithfs::vault::{Error, Fallocate, OpenFlags, OpenOptions, RenameMode, SetAttr, Vault};
 use parking_lot::Mutex;
+
+use crate::support::vaults::{self, READ_WRITE, Seeded, at, get, pattern};
 
 const LONG: &[u8] = &{
     let mut name = [b'l'; 202];

@@ -7,14 +7,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::support::vaults::{
-    self, Item, READ_WRITE, at, mkdir, pattern, rename, set_xattr, split,
-};
 use kithfs::crypto::Suite;
 use kithfs::store::Call;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::vault::{Error, Fallocate, ROOT, RenameMode, SetAttr, Vault};
+
+use crate::support::vaults::{
+    self, Item, READ_WRITE, at, mkdir, pattern, rename, set_xattr, split,
+};
 
 /// What is known of the contents that began under one name; they may be under a later name by now.
 #[derive(Default)]
@@ -335,7 +336,7 @@ fn a_store_that_fills_up() {
 }
 
 #[test]
-fn what_waits_for_a_file_to_be_opened_is_kept_while_none_can_be() {
+fn pending_changes_are_kept_while_no_file_can_be_opened() {
     // Programs had so many files open that the daemon could open none, and an fsync that needed a
     // journal then latched its file: what had been written to it was thrown away.
     for call in [Call::CreateFile, Call::OpenFile, Call::OpenDir] {
@@ -377,7 +378,7 @@ fn what_waits_for_a_file_to_be_opened_is_kept_while_none_can_be() {
 }
 
 #[test]
-fn a_full_store_keeps_what_is_there_and_takes_it_when_there_is_space() {
+fn a_full_store_keeps_its_data_and_recovers_with_space() {
     // A write that did not fit left a file without its small form: its header told a size that no
     // reader accepts. And an fsync that found no space for the journal latched the file, although
     // nothing was lost yet.
@@ -431,7 +432,7 @@ fn a_full_store_keeps_what_is_there_and_takes_it_when_there_is_space() {
 }
 
 #[test]
-fn long_names_go_from_several_directories_without_each_being_listed_every_time() {
+fn removing_long_names_does_not_list_each_directory_again() {
     // Only the directory asked about last was remembered: two programs that removed 12,000 long
     // names each took minutes for it.
     let store = MemStore::new();
@@ -458,7 +459,7 @@ fn long_names_go_from_several_directories_without_each_being_listed_every_time()
 }
 
 #[test]
-fn a_directory_that_finds_no_room_to_replace_an_empty_one_stays_where_it_was() {
+fn a_directory_rename_that_gets_enospc_changes_nothing() {
     // Where the empty directory could not be put away any more, the two had changed places: the
     // mount knew nothing of it, and the next daemon did not find the files under the paths by which
     // their records in the journal named them.

@@ -1,10 +1,8 @@
 //! Stories of durability: each test is a way in which something was lost, or could have been.
 
-use crate::support::members;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::vaults::{self, READ, READ_WRITE, Seeded, at, get, pattern, put};
 use kithfs::crypto::Suite;
 use kithfs::format::journal::{ALIGN, RECORD_HEAD, RECORDS_AT, record_head};
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
@@ -13,6 +11,9 @@ use kithfs::store::{Access, Call, Dir, Lock, SetTime, Timestamp};
 use kithfs::vault::{
     CreateOptions, CreateShare, Fallocate, OpenFlags, OpenOptions, RenameMode, SetAttr, Vault,
 };
+
+use crate::support::members;
+use crate::support::vaults::{self, READ, READ_WRITE, Seeded, at, get, pattern, put};
 
 fn store(chunk_log2: u8) -> MemStore {
     let store = MemStore::new();
@@ -186,7 +187,7 @@ fn many_small_holes_are_committed_together() {
 }
 
 #[test]
-fn what_was_acknowledged_outlives_a_record_of_another_file_that_could_not_be_applied() {
+fn an_fsync_survives_a_failed_replay_of_another_file() {
     // A record that could not be applied left its journal for the next replay, and another journal
     // was begun beside it: where a power cut tore a file that had records in both, the wrong one of
     // them came first and an acknowledged fsync was lost. The first write is that of the record.
@@ -239,7 +240,7 @@ fn what_was_acknowledged_outlives_a_record_of_another_file_that_could_not_be_app
 }
 
 #[test]
-fn records_of_a_file_that_cannot_be_flushed_are_carried_until_it_can() {
+fn records_of_an_unflushable_file_are_carried_over() {
     // A checkpoint that could not flush a file forgot all the others that it had not come to.
     let store = store(12);
     let plan = FaultPlan::new();
@@ -295,7 +296,7 @@ fn records_of_a_file_that_cannot_be_flushed_are_carried_until_it_can() {
 }
 
 #[test]
-fn a_file_whose_records_cannot_be_replayed_is_not_opened_before_they_are() {
+fn a_file_is_not_opened_before_its_records_are_replayed() {
     // A replay that could not write a file kept its journal and opened the vault: the file was
     // served at the state before, and what was committed on top of it made the records worthless.
     let live = store(12);
@@ -349,7 +350,7 @@ fn a_file_whose_records_cannot_be_replayed_is_not_opened_before_they_are() {
 }
 
 #[test]
-fn a_vault_opened_for_reading_shows_what_was_acknowledged_and_changes_nothing() {
+fn a_read_only_open_shows_the_journal_and_changes_nothing() {
     // A vault that was opened for reading only, with the journal of a crashed mount in it, showed
     // files without what their programs had fsynced.
     for chunk_log2 in [12, 18] {
@@ -504,7 +505,7 @@ fn a_journal_that_was_tampered_with_is_refused_or_harmless() {
 }
 
 #[test]
-fn a_journal_from_elsewhere_or_from_an_earlier_time_does_nothing() {
+fn a_foreign_or_stale_journal_does_nothing() {
     // The storage keeps an old journal and puts it back, or that of another vault of the same
     // person.
     let (base, states) = crashed();
@@ -530,7 +531,7 @@ fn a_journal_from_elsewhere_or_from_an_earlier_time_does_nothing() {
 }
 
 #[test]
-fn a_journal_of_another_machine_is_left_alone_while_it_may_be_in_use_there() {
+fn a_journal_in_use_on_another_machine_is_left_alone() {
     // A sync tool brought the journal of a mount that was alive on another machine: the replay here
     // removed it, the tool removed it there, and a crash there lost what it held.
     let (base, states) = crashed();
@@ -576,7 +577,7 @@ fn left_by_ann_and_bob() -> (MemStore, kithfs::roster::Identity, kithfs::roster:
 }
 
 #[test]
-fn a_replay_cuts_nothing_on_which_the_journal_of_somebody_else_relies() {
+fn a_replay_cuts_nothing_another_journal_relies_on() {
     // Ann's mount died, then Bob's. Her replay found her file whole, and cut the bytes behind the
     // end that its header gives: those were what Bob had synced, and when his journal was replayed
     // the file was damaged.
@@ -586,7 +587,7 @@ fn a_replay_cuts_nothing_on_which_the_journal_of_somebody_else_relies() {
 }
 
 #[test]
-fn a_write_that_was_refused_spoils_nothing_on_which_the_journal_of_somebody_else_relies() {
+fn a_refused_write_spoils_nothing_another_journal_relies_on() {
     // Fresh bytes went at once to places that the header does not count, where the record of
     // another member's journal counts on its own. When the commit was refused the header was still
     // the one that his record fits.
@@ -663,7 +664,7 @@ fn a_journal_that_somebody_takes_away_is_replaced() {
 }
 
 #[test]
-fn a_checkpoint_that_fails_half_way_leaves_no_journal_in_which_records_are_lost() {
+fn a_checkpoint_that_fails_half_way_loses_no_record() {
     // The flush after the first record was wiped failed: what was appended to that journal
     // afterwards was acknowledged, and no replay found it.
     for nth in 1.. {
@@ -705,7 +706,7 @@ fn a_checkpoint_that_fails_half_way_leaves_no_journal_in_which_records_are_lost(
 }
 
 #[test]
-fn a_journal_that_somebody_reads_at_that_moment_is_replayed_all_the_same() {
+fn a_journal_is_replayed_while_another_process_reads_it() {
     // A command that looked at the vault had the journal locked when a mount began, which took it
     // for one in use and showed old contents.
     let (store, states) = crashed();
@@ -733,7 +734,7 @@ fn open_synced(vault: &Vault, path: &[u8]) -> u64 {
 }
 
 #[test]
-fn a_small_file_that_grows_and_is_punched_in_one_commit_frees_places_of_older_records() {
+fn growing_and_punching_in_one_commit_frees_older_places() {
     // It freed places that a record of the small form still wrote; they were filled straight, and a
     // replay stamped the old bytes over them.
     let store = store(12);
@@ -760,7 +761,7 @@ fn a_small_file_that_grows_and_is_punched_in_one_commit_frees_places_of_older_re
 }
 
 #[test]
-fn a_hard_link_that_was_not_looked_up_is_committed_through_the_journal() {
+fn a_hard_link_without_a_lookup_is_journaled() {
     // The known name was unlinked, the other one unknown: live places were overwritten without a
     // record, and a power cut made the link unreadable.
     let store = store(12);
@@ -809,7 +810,7 @@ fn times_that_were_set_on_a_closed_file_survive_the_daemon() {
 }
 
 #[test]
-fn a_time_that_was_set_alone_on_an_open_file_survives_the_daemon() {
+fn a_time_set_on_an_open_file_survives_the_daemon() {
     // Likewise where a program had set the modification time alone.
     let store = store(12);
     let vault = vaults::open(store.root()).unwrap();
@@ -827,7 +828,7 @@ fn a_time_that_was_set_alone_on_an_open_file_survives_the_daemon() {
 }
 
 #[test]
-fn new_contents_do_not_stand_under_an_old_time_while_the_kernel_may_still_send_its_own() {
+fn new_contents_do_not_keep_an_old_mtime_during_writeback() {
     // Story: where the kernel keeps the times (its writeback cache), a write left a time that was
     // not a second old as it was, because the kernel might have the same. A daemon that was killed
     // before the kernel sent its own left new contents under the time of the old ones, which a
@@ -870,7 +871,7 @@ fn new_contents_do_not_stand_under_an_old_time_while_the_kernel_may_still_send_i
 }
 
 #[test]
-fn a_write_that_could_not_read_leaves_nothing_that_counts_as_fresh_later() {
+fn a_write_whose_read_failed_leaves_no_fresh_state() {
     // The segments of a failed write stayed without the marks that protect them, and the next
     // commit overwrote committed ones in place.
     let store = store(18);
@@ -966,7 +967,7 @@ fn bits_that_a_write_takes_away_stay_away_after_fsync() {
 }
 
 #[test]
-fn a_flush_that_failed_for_want_of_space_is_not_tried_again_as_if_it_could_succeed() {
+fn a_flush_that_failed_with_enospc_is_not_simply_retried() {
     // The second fsync said that all was well, though the bytes were no longer in memory.
     let store = store(12);
     let plan = FaultPlan::new();
@@ -1018,7 +1019,7 @@ fn a_checkpoint_that_learns_of_lost_bytes_tells_the_open_file() {
 }
 
 #[test]
-fn what_a_failed_flush_has_lost_is_written_again_before_anything_relies_on_it() {
+fn data_lost_by_a_failed_flush_is_rewritten_before_use() {
     // The first flush of a new file failed, and its pages counted as clean from then on: they were
     // seen, and no flush wrote them. The file was opened again and an overwrite of it synced, or it
     // was renamed over another one: a power cut left neither that nor what was there before.
@@ -1080,7 +1081,7 @@ fn lost(vault: &Vault, plan: &FaultPlan, path: &[u8], bytes: &[u8], errno: i32) 
 }
 
 #[test]
-fn a_file_of_which_a_flush_failed_is_read_where_it_cannot_be_written_again() {
+fn a_file_with_a_failed_flush_is_readable_on_a_broken_store() {
     // Whoever opened it was to write again what was lost, and the store had gone read-only after
     // its errors, as ext4 does: bytes that were there to be copied away could not be read any more.
     let store = store(12);
@@ -1110,7 +1111,7 @@ fn a_file_of_which_a_flush_failed_is_read_where_it_cannot_be_written_again() {
 }
 
 #[test]
-fn a_file_of_which_a_flush_failed_gives_its_space_back_when_it_is_gone() {
+fn a_removed_file_with_a_failed_flush_frees_its_space() {
     // It was kept open until the vault was closed: who removed files from a full store, after their
     // flushes had failed for want of room, or replaced them, got no space for it.
     for what in ["removed", "removed while it was open", "replaced"] {
@@ -1148,7 +1149,7 @@ fn a_file_of_which_a_flush_failed_gives_its_space_back_when_it_is_gone() {
 }
 
 #[test]
-fn a_flush_that_fails_for_the_attributes_of_a_file_is_told_to_whoever_syncs_it_later() {
+fn a_failed_attribute_flush_is_reported_to_a_later_fsync() {
     // Nobody needed that flush, so nobody was told. The kernel tells once: the next fsync of the
     // file succeeded and was a lie.
     let store = store(12);
@@ -1174,7 +1175,7 @@ fn a_flush_that_fails_for_the_attributes_of_a_file_is_told_to_whoever_syncs_it_l
 }
 
 #[test]
-fn records_whose_places_no_flush_has_reached_are_written_again_by_the_next_mount() {
+fn the_next_mount_rewrites_records_that_were_not_flushed() {
     // The vault was closed while no flush of the file succeeded, and its journal stayed. The next
     // mount found in the kernel's memory what the records had written, flushed that, which was
     // clean, and removed the journal. A power cut left an acknowledged fsync nowhere.
@@ -1203,7 +1204,7 @@ fn records_whose_places_no_flush_has_reached_are_written_again_by_the_next_mount
 }
 
 #[test]
-fn nobody_waits_for_the_store_to_be_flushed_for_a_file_without_a_name() {
+fn a_flush_of_a_nameless_file_blocks_no_rename() {
     // The flush of the whole store, which may take long, was done while the paths of all files were
     // held: the first rename waited for it, and behind that every commit.
     let store = store(12);
@@ -1238,7 +1239,7 @@ fn nobody_waits_for_the_store_to_be_flushed_for_a_file_without_a_name() {
 }
 
 #[test]
-fn a_record_that_a_full_store_has_refused_harms_no_place_that_is_filled_again() {
+fn a_record_refused_by_a_full_store_harms_no_refilled_place() {
     // A copy-on-write store may have taken all of a record and refused the padding behind it. The
     // file went on, as it does where there is no room, and filled fresh places again on which that
     // record relied: a power cut then, and the replay left a file that nobody could read.
@@ -1299,7 +1300,7 @@ fn a_record_that_a_full_store_has_refused_harms_no_place_that_is_filled_again() 
 }
 
 #[test]
-fn a_file_of_which_a_full_store_has_refused_a_record_is_opened_all_the_same() {
+fn a_file_with_a_refused_record_opens_on_a_full_store() {
     // Whoever opened it had the record taken out of the journal first, for which a full
     // copy-on-write store has no room either: the file could not even be read, with an error that
     // says there is no room.
@@ -1410,7 +1411,7 @@ fn records_of_a_file_stay_until_it_is_durable_that_it_is_gone() {
 }
 
 #[test]
-fn a_checkpoint_that_learns_of_lost_bytes_in_the_middle_of_a_commit_tells_it() {
+fn a_checkpoint_reports_bytes_lost_during_a_commit() {
     // The commit had asked whether bytes of the file were lost, and flushed it then: the checkpoint
     // in between was told of it, and the fsync succeeded.
     let store = store(12);
@@ -1456,7 +1457,7 @@ fn a_checkpoint_that_learns_of_lost_bytes_in_the_middle_of_a_commit_tells_it() {
 }
 
 #[test]
-fn a_flush_in_the_background_that_has_lost_bytes_tells_the_fsync_beside_it() {
+fn a_background_flush_reports_lost_bytes_to_an_fsync() {
     // The store tells one of two flushes of what it has lost. That of the background was told, and
     // before it had noted that, an fsync of the program flushed as well, was told nothing, found
     // nothing noted, and succeeded.
@@ -1495,7 +1496,7 @@ fn a_flush_in_the_background_that_has_lost_bytes_tells_the_fsync_beside_it() {
 }
 
 #[test]
-fn a_checkpoint_keeps_the_records_of_a_file_of_which_a_flush_beside_it_has_lost_bytes() {
+fn a_checkpoint_keeps_records_a_concurrent_flush_lost() {
     // The store tells one of two flushes of what it has lost. That of the background was told, and
     // before it had noted that, a checkpoint flushed the file as well, was told nothing, and
     // emptied the journal: what an fsync had promised long ago was nowhere any more.
@@ -1603,7 +1604,7 @@ fn a_file_beneath_a_renamed_directory_is_found_by_its_record() {
 }
 
 #[test]
-fn a_journal_taken_away_while_it_carries_a_broken_file_is_written_again() {
+fn a_removed_journal_of_a_broken_file_is_rewritten() {
     // The carried records were only in memory then.
     for times in [1, 2] {
         let store = store(12);
@@ -1648,7 +1649,7 @@ fn live_unlink(store: &MemStore) {
 }
 
 #[test]
-fn an_fsync_that_waits_for_a_rename_is_found_under_the_name_that_a_power_cut_leaves() {
+fn an_fsync_during_a_rename_is_found_under_either_name() {
     // The record was appended under the new name before the rename counted, and the power cut left
     // the old one.
     let store = store(12);
@@ -1684,7 +1685,7 @@ fn an_fsync_that_waits_for_a_rename_is_found_under_the_name_that_a_power_cut_lea
 }
 
 #[test]
-fn a_flush_that_failed_in_a_commit_keeps_the_records_of_the_file() {
+fn a_failed_flush_in_a_commit_keeps_the_files_records() {
     // The checkpoint after it wiped the records whose pages the kernel had thrown away.
     let store = store(12);
     let plan = FaultPlan::new();
@@ -1728,7 +1729,7 @@ fn a_flush_that_failed_in_a_commit_keeps_the_records_of_the_file() {
 }
 
 #[test]
-fn a_record_that_was_refused_harms_nobody_who_writes_to_the_file_later() {
+fn a_refused_record_harms_no_later_write() {
     // The flush of a record failed, and the record was in the journal all the same. The file was
     // opened again and places were filled on which the record relied; a power cut before the next
     // record took its journal away, and the replay left an index block of two commits. So it was
@@ -1797,7 +1798,7 @@ fn refused_and_written_to_later(fault: Fault) -> bool {
 }
 
 #[test]
-fn a_record_that_was_refused_does_not_undo_a_time_that_was_set_since() {
+fn a_refused_record_does_not_undo_a_later_utimens() {
     // A change of times looked for records that were acknowledged, and not for one whose write had
     // failed and which was in the journal all the same: a power cut after all was on the disk
     // brought that record's time back, with the bytes that had been refused.
@@ -1896,7 +1897,7 @@ fn what_did_not_fit_leaves_no_damage_behind() {
 }
 
 #[test]
-fn an_fsync_of_four_kib_in_a_large_file_records_little_more_than_those() {
+fn a_4_kib_fsync_in_a_large_file_writes_a_small_record() {
     // Tables and index blocks stood in the record whole: 15 KiB for an overwrite of 4 in a file of
     // 64 MiB. What changes of them is some dozen bytes each.
     const SEGMENT: usize = 4096;

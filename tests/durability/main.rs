@@ -1,7 +1,7 @@
 //! What survives a crash, a power cut, a full store and a store that fails.
 //!
-//! Only `crash` starts programs; the other tests keep their vaults in memory, where a child that was
-//! just forked holds nothing of them.
+//! Only `crash` starts programs; the other tests keep their vaults in memory, where a child that
+//! was just forked holds nothing of them.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -3,9 +3,10 @@
 //!
 //! The sessions here are scripted; what is asked of each cut stands in `support/cuts.rs`.
 
+use kithfs::store::mem::MemStore;
+
 use crate::support::cuts::{Session, cut_everywhere, cut_some};
 use crate::support::vaults::{READ_WRITE, Seeded, pattern, set_xattr};
-use kithfs::store::mem::MemStore;
 
 fn both_chunk_sizes(session: impl Fn(&mut Session, &MemStore)) {
     cut_everywhere(12, &session);

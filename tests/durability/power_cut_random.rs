@@ -7,11 +7,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::support::cuts::{Cut, Promises, Session, chance, record, verify, verify_quickly};
-use crate::support::vaults::{self, READ_WRITE, pattern};
 use kithfs::store::mem::MemStore;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use crate::support::cuts::{Cut, Promises, Session, chance, record, verify, verify_quickly};
+use crate::support::vaults::{self, READ_WRITE, pattern};
 
 const DEFAULT_CUTS: u64 = 100_000;
 /// Power cuts that this test has verified.

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::vaults::{self, READ_WRITE, at, get, pattern, put};
 use kithfs::crypto::Suite;
 use kithfs::store::Call;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::vault::{Fallocate, RenameMode, SetAttr, Vault};
 use parking_lot::Mutex;
+
+use crate::support::vaults::{self, READ_WRITE, at, get, pattern, put};
 
 fn store(chunk_log2: u8) -> MemStore {
     let store = MemStore::new();
@@ -25,7 +26,7 @@ fn fill_up(store: &MemStore, vault: &Vault) {
 }
 
 #[test]
-fn a_commit_in_the_background_does_not_bring_a_file_back_that_was_closed_and_written_anew() {
+fn a_background_commit_does_not_restore_discarded_data() {
     // The background took the open files, and came to one of them when its last close had been
     // refused for want of room. By then there was room, and somebody had opened the file, written
     // to it and synced it: what had been refused was committed over that.
@@ -92,7 +93,7 @@ fn vault_with(store: &MemStore, path: &[u8], bytes: &[u8], synced: bool) -> (Vau
 }
 
 #[test]
-fn a_file_of_which_a_write_was_refused_and_punched_away_is_long_enough() {
+fn a_file_keeps_its_length_after_punching_a_refused_write() {
     // The length of the ciphertext was noted as if the write that the store refused had been done.
     // Where the end of the file became a hole, nothing lengthened it any more: the close succeeded,
     // and the file could not be opened again.
@@ -159,7 +160,7 @@ fn a_file_that_was_never_synced_survives_what_does_not_fit() {
 }
 
 #[test]
-fn a_file_with_a_hole_where_its_first_table_would_be_is_shortened_in_a_full_store_or_kept() {
+fn a_file_with_a_hole_at_its_table_shrinks_on_a_full_store() {
     // Small data need the block in which the first table of a large file stands, and where that was
     // a hole there was none. The store was asked only when the record was durable, and then nobody
     // could open the file before there was space.
@@ -189,7 +190,7 @@ fn a_file_with_a_hole_where_its_first_table_would_be_is_shortened_in_a_full_stor
 }
 
 #[test]
-fn what_a_refused_write_left_goes_with_the_vault_wherever_the_file_is_by_then() {
+fn leftovers_of_a_refused_write_go_when_the_vault_closes() {
     // It went only from files whose last close found no room, and that stood where they had stood
     // then. `fsck` called the others damaged.
     enum Then {
@@ -269,7 +270,7 @@ fn a_record_that_was_refused_is_wiped_when_the_journal_rests() {
 }
 
 #[test]
-fn who_has_a_file_open_when_the_vault_is_closed_commits_nothing_any_more() {
+fn handles_left_open_at_close_commit_nothing() {
     // The lock is gone then, and with the journal what stood behind the ends of files. A daemon
     // that is told twice to end closes the vault under the programs that keep its mount busy; what
     // one of them wrote in that moment was committed over the work of the next mount.

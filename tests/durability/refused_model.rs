@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::support::vaults::{self, READ_WRITE, Seeded, at, get, pattern};
 use kithfs::store::mem::MemStore;
 use kithfs::vault::{Error, Fallocate, OpenFlags, ROOT, RenameMode, SetAttr, Vault};
+
+use crate::support::vaults::{self, READ_WRITE, Seeded, at, get, pattern};
 
 const NAMES: [&[u8]; 5] = [b"a", b"b", b"c", b"d", b"e"];
 
@@ -278,7 +279,7 @@ impl Run {
 }
 
 #[test]
-fn a_store_that_fills_up_at_any_moment_takes_nothing_from_a_file_that_is_committed() {
+fn a_store_that_fills_up_takes_nothing_committed() {
     // Files that were never synced became unreadable when a later write found no room, others were
     // left shorter than their headers say. KITHFS_RUNS tells how many runs there are, KITHFS_SEED
     // with which they begin.

@@ -1,5 +1,5 @@
-//! The format: ciphers against published vectors, structures against golden vectors and SPEC.md, and
-//! frozen vaults.
+//! The format: ciphers against published vectors, structures against golden vectors and SPEC.md,
+//! and frozen vaults.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -53,8 +53,9 @@ fn json(command: &mut Command, code: i32) -> serde_json::Value {
     serde_json::from_slice(&expect_code(command, code).stdout).expect("JSON")
 }
 
+/// A dry run changes nothing. A repair sets damaged files aside and reports them.
 #[test]
-fn a_dry_run_changes_nothing_and_a_repair_sets_aside_with_a_report() {
+fn a_dry_run_changes_nothing_and_a_repair_reports() {
     let (scratch, whole) = damaged();
     let fsck = || {
         let mut command = scratch.kithfs("fsck");
@@ -124,8 +125,9 @@ fn salvage_writes_through_no_link() {
     assert!(String::from_utf8_lossy(&done.stderr).contains("salvage to"), "{done:?}");
 }
 
+/// `fsck` verifies a mounted vault beside the mount and refuses to repair it.
 #[test]
-fn a_mounted_vault_is_verified_beside_the_mount_and_not_repaired() {
+fn a_mounted_vault_is_verified_but_not_repaired() {
     if !can_mount() {
         return;
     }
@@ -157,7 +159,7 @@ fn a_mounted_vault_is_verified_beside_the_mount_and_not_repaired() {
 }
 
 #[test]
-fn a_check_says_that_a_journal_is_pending_and_verifies_what_it_holds() {
+fn a_check_reports_and_verifies_a_pending_journal() {
     // What a crash had left in the journal was verified as part of the files, and nothing told that
     // the files alone were older.
     if !can_mount() {
@@ -201,7 +203,7 @@ fn a_check_says_that_a_journal_is_pending_and_verifies_what_it_holds() {
 }
 
 #[test]
-fn a_list_of_attributes_that_is_missing_is_waited_for_and_one_that_is_unused_is_told() {
+fn missing_and_unused_attribute_lists_are_reported() {
     // A repair took away what referred to a list that a sync tool brought later, and nothing told
     // of lists that nothing used.
     if !can_mount() {

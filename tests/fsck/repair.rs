@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::turn;
-use crate::support::vaults::{
-    self, Item, Seeded, get, mkdir, pattern, put, rename, set_xattr, symlink, tree,
-};
 use kithfs::crypto::Suite;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Dir, Kind, RenameMode};
 use kithfs::vault::{CheckReport, Online, OpenOptions, Outcome, RepairReport, Vault};
 use parking_lot::Mutex;
+
+use crate::support::turn;
+use crate::support::vaults::{
+    self, Item, Seeded, get, mkdir, pattern, put, rename, set_xattr, symlink, tree,
+};
 
 const RUN: &[u8] = b"repair-test";
 const LONG: [u8; 200] = [b'n'; 200];
@@ -137,8 +138,9 @@ fn without_kept(vault: &Vault) -> BTreeMap<Vec<u8>, Item> {
     all
 }
 
+/// A directory record that is missing or wrong is rebuilt from the headers of the files in it.
 #[test]
-fn a_lost_or_wrong_directory_record_is_rebuilt_from_what_the_files_say() {
+fn a_directory_record_is_rebuilt_from_its_files() {
     for damage in ["lost", "flipped", "of another directory"] {
         let (store, all) = build();
         let vault = vaults::open(store.root()).unwrap();
@@ -174,8 +176,10 @@ fn a_lost_or_wrong_directory_record_is_rebuilt_from_what_the_files_say() {
     }
 }
 
+/// Of several candidates for a directory record, the repair takes the one under which the names
+/// decode.
 #[test]
-fn of_several_candidates_the_one_under_which_names_decode_is_taken() {
+fn the_candidate_record_whose_names_decode_is_chosen() {
     let (store, all) = build();
     let vault = vaults::open(store.root()).unwrap();
     // A file of another directory, moved in without the key, names that directory; one name against
@@ -228,8 +232,10 @@ fn a_lost_long_name_and_a_spoilt_name_come_back() {
     assert!(without_kept(&vault) == all);
 }
 
+/// A file that cannot be authenticated is set aside, and the bytes of it that can be are still
+/// readable.
 #[test]
-fn what_cannot_be_authenticated_is_kept_and_its_good_bytes_can_be_read() {
+fn unauthentic_files_are_kept_and_their_good_bytes_readable() {
     let (store, mut all) = build();
     let vault = vaults::open(store.root()).unwrap();
     let whole = get(&vault, b"large").unwrap();
@@ -342,7 +348,7 @@ fn attributes_and_surplus_bytes_are_set_aside() {
 }
 
 #[test]
-fn attributes_of_a_link_that_cannot_be_opened_are_found_and_set_aside() {
+fn bad_attributes_of_a_link_are_found_and_set_aside() {
     // The store has them under another name than those of files, where the check did not look.
     let (store, vault) = fresh();
     symlink(&vault, b"link", b"target").unwrap();
@@ -469,8 +475,9 @@ fn a_power_cut_at_any_moment_of_a_repair_harms_nothing() {
     }
 }
 
+/// A check beside a writer reports the damaged file and no file that the writer is changing.
 #[test]
-fn a_check_beside_a_writer_raises_no_alarm_and_finds_what_is_wrong() {
+fn an_online_check_reports_only_real_damage() {
     let (store, vault) = fresh();
     let v = &vault;
     put(v, b"damaged", &pattern(1, 20_000)).unwrap();
@@ -612,7 +619,7 @@ fn what_the_store_fails_to_give_once_is_not_moved_away() {
 }
 
 #[test]
-fn directories_that_are_deeper_than_the_stack_are_told_of_and_do_not_end_the_check() {
+fn directories_deeper_than_the_stack_do_not_end_a_check() {
     // Whoever stores a vault could make a tree in it at which fsck, which enters one directory out
     // of the other, died of its own depth: with that the vault could be neither checked nor
     // repaired.

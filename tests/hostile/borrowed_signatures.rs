@@ -2,10 +2,6 @@
 //! which all is sealed, so that he can seal anew whatever he likes around a signature that somebody
 //! else has made.
 
-use crate::support::forger::Forger;
-use crate::support::members::{founded, key, member, open_as, person, quiet, root_share, with_bob};
-use crate::support::raw::{read, write};
-use crate::support::vaults::{Seeded, at, get, pattern, put, symlink};
 use kithfs::crypto::RecordCipher;
 use kithfs::format::header::{Header, HeaderContext};
 use kithfs::format::record::{CLEAR, link_record, link_text};
@@ -13,8 +9,14 @@ use kithfs::format::signature::Authorship;
 use kithfs::format::table::{HOLE, Table};
 use kithfs::roster::Role;
 
+use crate::support::forger::Forger;
+use crate::support::members::{founded, key, member, open_as, person, quiet, root_share, with_bob};
+use crate::support::raw::{read, write};
+use crate::support::vaults::{Seeded, at, get, pattern, put, symlink};
+
+/// The signed reference of a long link is never shown as the target of a short link.
 #[test]
-fn the_reference_of_a_long_link_is_not_shown_as_the_target_of_a_short_one() {
+fn a_long_link_reference_is_not_a_short_links_target() {
     let cem = person(3);
     let (store, ann) = founded(vec![member(&cem, Role::Reader, "Cem")]);
     let target = [b't'; 3500];
@@ -44,7 +46,7 @@ fn the_reference_of_a_long_link_is_not_shown_as_the_target_of_a_short_one() {
 }
 
 #[test]
-fn a_target_that_reads_as_a_reference_stays_readable_when_it_is_sealed_anew() {
+fn a_target_that_looks_like_a_reference_survives_resealing() {
     // Who refuses what may be somebody else's reference must not refuse, or make, an honest link of
     // that length.
     let bob = (100..).map(person).find(|who| key(who)[0] == b'+').unwrap();
@@ -65,7 +67,7 @@ fn a_target_that_reads_as_a_reference_stays_readable_when_it_is_sealed_anew() {
 }
 
 #[test]
-fn an_oldest_epoch_that_a_reader_has_changed_keeps_no_chunk_from_an_eager_pass() {
+fn a_forged_oldest_epoch_hides_no_chunk_from_an_eager_rekey() {
     // The oldest epoch of a file's chunks is not signed. Cem made it the current one, and the pass
     // left the file under the key of who was gone.
     let (bob, cem) = (person(2), person(3));
@@ -111,7 +113,7 @@ fn an_oldest_epoch_that_a_reader_has_changed_keeps_no_chunk_from_an_eager_pass()
 }
 
 #[test]
-fn who_may_write_can_name_another_author_and_no_other_signer() {
+fn a_writer_can_name_another_author_but_no_other_signer() {
     // What the threat model says of authors: they are the signer's word.
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &ann).unwrap();

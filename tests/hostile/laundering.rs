@@ -6,13 +6,6 @@
 //! afterwards is gone through for that. `sharing::signed` has planted segments and tables before an
 //! honest write, and `sharing::rekey` has planted files before a pass.
 
-use crate::support::forger::Forger;
-use crate::support::members::{founded, key, member, open_as, person, quiet, root_share};
-use crate::support::raw::{beneath, named, names, read, write};
-use crate::support::vaults::{
-    self, Item, READ_WRITE, Seeded, at, get, mkdir, open_or_create, pattern, put, set_xattr,
-    symlink, walk, write_at,
-};
 use kithfs::crypto::RecordCipher;
 use kithfs::format::journal::{JournalHead, JournalRecord, Patch, RECORDS_AT, header_hash};
 use kithfs::format::layout::Layout;
@@ -22,6 +15,14 @@ use kithfs::roster::{Identity, Role};
 use kithfs::store::Dir;
 use kithfs::store::mem::MemStore;
 use kithfs::vault::{CreateShare, Error, Outcome};
+
+use crate::support::forger::Forger;
+use crate::support::members::{founded, key, member, open_as, person, quiet, root_share};
+use crate::support::raw::{beneath, named, names, read, write};
+use crate::support::vaults::{
+    self, Item, READ_WRITE, Seeded, at, get, mkdir, open_or_create, pattern, put, set_xattr,
+    symlink, walk, write_at,
+};
 
 const PLANTED: &[u8] = b"planted by Cem ";
 
@@ -190,7 +191,7 @@ fn honest_end(journal: &[u8]) -> usize {
 }
 
 #[test]
-fn what_is_planted_beside_an_honest_record_is_not_signed_by_its_replay() {
+fn a_replay_signs_nothing_planted_beside_its_record() {
     // Ann's own record is replayed over a file into which Cem has planted segments, over a file of
     // his with its id, and long afterwards.
     let (store, ann, cem) = with_cem();
@@ -365,7 +366,7 @@ fn what_is_planted_before_a_repair_is_not_signed_by_it() {
 }
 
 #[test]
-fn what_is_planted_in_a_folder_is_not_signed_when_a_share_is_made_of_it() {
+fn a_conversion_signs_nothing_planted_in_the_folder() {
     // Sharing a folder of a signed vault seals everything in it anew, as Ann: only what was
     // verified goes with it.
     let (store, ann, cem) = with_cem();
@@ -445,7 +446,7 @@ fn attributes_are_not_signed_and_a_reader_can_give_others() {
 }
 
 #[test]
-fn who_was_removed_can_give_attributes_under_the_key_that_he_had() {
+fn a_removed_member_can_set_attributes_under_the_old_key() {
     // What the threat model says that he can do.
     let (store, ann, cem) = with_cem();
     let vault = open_as(&store, &ann).unwrap();

@@ -1,12 +1,13 @@
 //! What somebody has signed, or has in his journal, who may write no longer.
 
+use kithfs::roster::Role;
+
 use crate::support::members::{beside, key, open_as, quiet, root_share, with_bob};
 use crate::support::raw::{read, write};
 use crate::support::vaults::{READ_WRITE, get, open_or_create, pattern, put};
-use kithfs::roster::Role;
 
 #[test]
-fn a_signature_that_was_verified_in_this_mount_counts_no_more_than_its_signer() {
+fn a_cached_signature_is_worth_no_more_than_its_signer() {
     // Bob loses the right to write while Ann has the vault open. Of his two versions she has
     // verified both and kept the newer one; the older one is put back, whose signature she knows.
     let (store, ann, bob) = with_bob();
@@ -41,7 +42,7 @@ fn a_signature_that_was_verified_in_this_mount_counts_no_more_than_its_signer() 
 }
 
 #[test]
-fn the_journal_of_who_may_write_no_longer_does_not_hide_what_stays_valid_of_him() {
+fn a_removed_writers_journal_does_not_hide_their_valid_files() {
     // Bob's machine stopped with a commit in its journal. Meanwhile he became a reader, and what
     // stood at its place was listed as valid. He was shown what his journal would have made of it,
     // which is signed by somebody who may not write: an error, for as long as it was there.

@@ -11,14 +11,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::support::vaults::{
-    self, Item, READ_WRITE, Seeded, mkdir, pattern, put, rename, set_xattr, symlink, write_at,
-};
 use kithfs::crypto::Suite;
 use kithfs::format::layout::{DATA_START, HEADER, INDEX_BLOCK, Layout, SEGMENT, TABLE_HEAD};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Dir, Kind, RenameMode};
 use kithfs::vault::{Fallocate, OpenOptions, ROOT, Vault};
+
+use crate::support::vaults::{
+    self, Item, READ_WRITE, Seeded, mkdir, pattern, put, rename, set_xattr, symlink, write_at,
+};
 
 const CHUNK_LOG2: u8 = 12;
 /// Chunks of the file with two levels of index blocks.
@@ -470,7 +471,7 @@ fn cut_and_extended() {
 }
 
 #[test]
-fn the_check_names_what_stands_beyond_the_end() {
+fn a_check_reports_bytes_beyond_the_end_of_a_file() {
     // Bytes behind the end of a file are never shown, but the check said nothing of them.
     let (store, _, _) = build(Suite::Aes256Gcm);
     for place in files(&store).into_iter().filter(|place| !place.is_control()) {

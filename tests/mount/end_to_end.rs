@@ -55,7 +55,7 @@ fn files_go_in_and_come_out_after_a_remount() {
 }
 
 #[test]
-fn a_mount_in_the_background_keeps_nothing_open_that_its_caller_had() {
+fn a_background_mount_inherits_no_file_descriptors() {
     // The daemon kept what was open in the script that mounted: who read the script's output by
     // another descriptor waited until the unmount, a lock stayed locked, and a mount in which the
     // script had a file open stayed busy.
@@ -176,7 +176,7 @@ fn names_of_every_length_and_of_any_bytes_survive() {
 }
 
 #[test]
-fn a_name_that_is_free_stays_so_in_the_mount_and_leads_to_the_conflict_copy_in_the_next_one() {
+fn a_freed_name_stays_free_until_the_next_mount() {
     // A conflict copy got the name as soon as the file that was really named so was removed or
     // renamed, and what a program then wrote under the name went into the copy. The kernel keeps
     // for an hour what a name has led to, so it is asked here and not only in tests/vault/names.rs.
@@ -587,7 +587,7 @@ fn a_termination_signal_unmounts_cleanly() {
 }
 
 #[test]
-fn a_file_that_is_asked_whether_it_is_a_terminal_leaves_no_line_in_the_log() {
+fn isatty_on_a_file_logs_nothing() {
     // Many a runtime asks that of each file that it opens; each time a warning went to the log,
     // which took longer than making the file.
     use std::os::fd::AsRawFd;
@@ -673,7 +673,7 @@ fn a_mount_that_is_busy_for_a_moment_is_waited_for() {
 }
 
 #[test]
-fn a_busy_mount_names_who_keeps_it() {
+fn umount_lists_the_programs_that_use_a_mount() {
     if !can_mount() {
         return;
     }
@@ -687,7 +687,7 @@ fn a_busy_mount_names_who_keeps_it() {
 }
 
 #[test]
-fn a_mount_that_lives_on_in_another_mount_namespace_is_told_of_and_not_waited_for() {
+fn umount_reports_a_mount_kept_by_another_namespace() {
     // A container or a sandbox that was started beside a mount has a copy of it: `umount` waited
     // for the daemon for ever, and said no more than that it was writing what is left.
     if !can_mount() || !rustix::process::geteuid().is_root() {
@@ -734,7 +734,7 @@ fn a_mount_that_lives_on_in_another_mount_namespace_is_told_of_and_not_waited_fo
 }
 
 #[test]
-fn a_mount_that_lives_on_at_another_place_is_told_of_and_not_waited_for() {
+fn umount_reports_a_mount_kept_by_a_bind_mount() {
     // `mount --bind` shows it, or a directory of it, a second time: `umount` of the first place
     // waited for the daemon for ever, and said that it was writing what is left.
     if !can_mount() || !rustix::process::geteuid().is_root() {
@@ -824,8 +824,9 @@ fn the_vault_is_usable_without_a_mount() {
     );
 }
 
+/// The passphrase can be changed, and the recovery code opens the vault.
 #[test]
-fn a_passphrase_can_be_changed_and_the_recovery_code_opens_the_vault() {
+fn a_passphrase_changes_and_the_recovery_code_opens() {
     let scratch = Scratch::bare();
     let output = expect_code(
         scratch

@@ -15,8 +15,6 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::memfs::{INO_OFFSET, MemFs};
-use crate::support::turn;
 use kithfs::fuse::listing::Listing;
 use kithfs::fuse::mounts;
 use kithfs::fuse::{
@@ -25,6 +23,9 @@ use kithfs::fuse::{
 };
 use kithfs::vault::ROOT;
 use tempfile::TempDir;
+
+use crate::support::memfs::{INO_OFFSET, MemFs};
+use crate::support::turn;
 
 /// What the variable KITHFS_TRANSPORT asks for, as the program takes it.
 fn transport() -> Transport {
@@ -318,7 +319,7 @@ fn what_is_not_there_is_remembered_until_the_kernel_is_told() {
 }
 
 #[test]
-fn a_file_that_is_there_after_all_is_opened_by_those_who_may() {
+fn a_file_that_exists_after_all_opens_with_permission() {
     // The kernel takes it for missing and asks for it to be made. Whoever made it has decided who
     // may open it.
     for options in ["", "default_permissions"] {
@@ -655,7 +656,7 @@ impl Drop for Child {
 }
 
 #[test]
-fn a_busy_mount_names_who_holds_it_and_stays() {
+fn a_busy_mount_lists_its_users_and_stays() {
     let Some(mount) = Mount::new("") else { return };
     let child = Command::new("cat")
         .current_dir(mount.path(""))
@@ -687,7 +688,7 @@ fn a_busy_mount_names_who_holds_it_and_stays() {
 }
 
 #[test]
-fn a_lazy_unmount_lets_those_who_are_inside_finish() {
+fn a_lazy_unmount_lets_open_files_finish() {
     let Some(mut mount) = Mount::new("") else { return };
     let mut file = File::create(mount.path("f")).unwrap();
     mount.mounted.unmount(true).unwrap();

@@ -81,8 +81,9 @@ fn secrets_and_read_only_become_options_of_the_command() {
     assert_eq!(called(&["/v", "/m", "-o", options]), [&expected[..], &rest[..]].concat());
 }
 
+/// Options that concern only mount(8) and fstab are dropped. All others are passed on.
 #[test]
-fn what_concerns_only_mount_and_fstab_is_dropped_and_the_rest_goes_on() {
+fn options_of_mount_and_fstab_are_dropped_others_passed_on() {
     let options = "defaults,noauto,nofail,_netdev,users,user=me,x-systemd.automount,x-gvfs-name=a,comment=b,relatime";
     assert_eq!(
         called(&["/v", "/m", "-o", options]),
@@ -147,7 +148,7 @@ fn commas_backslashes_and_blanks_stay_in_their_values() {
 }
 
 #[test]
-fn a_remount_changes_the_options_of_the_kernel_and_starts_nothing() {
+fn a_remount_changes_kernel_options_and_starts_no_daemon() {
     // `mount -o remount,ro` ended in a second daemon that was refused, or in libfuse's helper,
     // which found no program of that name.
     let fake = fake(9);
@@ -178,8 +179,9 @@ fn exit_codes_are_those_of_mount() {
     }
 }
 
+/// With `-f` no program is run; with `-v` the command is printed.
 #[test]
-fn a_fake_mount_calls_nothing_and_a_verbose_one_says_what_it_calls() {
+fn fake_mounts_run_nothing_and_verbose_ones_print_the_call() {
     let output = run(&fake(9), &["/v", "/m", "-fv"]);
     assert!(output.status.success() && output.stdout.is_empty());
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "kithfs mount -o fsname=/v -- /v /m\n");

@@ -3,7 +3,6 @@
 //!
 //! Skipped with a word where nothing can be mounted. KITHFS_TRANSPORT=uring asks for io_uring.
 
-use crate::support::mounted;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -11,8 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::support::turn;
-use crate::support::vaults::{self, Seeded, pattern};
 use kithfs::crypto::Suite;
 use kithfs::fuse::vaultfs::VaultFs;
 use kithfs::fuse::{
@@ -22,6 +19,10 @@ use kithfs::store::Call;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::vault::{OpenOptions as VaultOptions, Vault};
+
+use crate::support::mounted;
+use crate::support::turn;
+use crate::support::vaults::{self, Seeded, pattern};
 
 const MIB: usize = 1 << 20;
 
@@ -476,7 +477,7 @@ fn what_is_shown_after_any_failure_is_what_was_there() {
 }
 
 #[test]
-fn a_file_written_with_little_room_has_the_time_of_it_and_can_be_mapped() {
+fn a_file_written_with_little_room_has_its_mtime_and_maps() {
     // The kernel keeps the times of files, and does not change them for what it does not hold back.
     let Some(mount) = Mount::new() else { return };
     let path = mount.path("file");

@@ -9,17 +9,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use crate::support::forger::Forger;
-use crate::support::members::{founded, member, open_as, person};
-use crate::support::raw::{read, write};
-use crate::support::turn;
-use crate::support::vaults::{pattern, put};
 use kithfs::crypto::RecordCipher;
 use kithfs::format::header::{Header, HeaderContext};
 use kithfs::fuse::vaultfs::VaultFs;
 use kithfs::fuse::{MountOptions, Mounted, ServeOptions, Serving, Transport, View, mount, serve};
 use kithfs::roster::{Identity, Role};
 use kithfs::store::mem::MemStore;
+
+use crate::support::forger::Forger;
+use crate::support::members::{founded, member, open_as, person};
+use crate::support::raw::{read, write};
+use crate::support::turn;
+use crate::support::vaults::{pattern, put};
 
 const LARGE: usize = 200_000;
 
@@ -99,8 +100,10 @@ fn newer_under_the_same_signature(forger: &Forger, bytes: &[u8], writer: &Identi
     [&sealed[..], &bytes[sealed.len()..]].concat()
 }
 
+/// A file that was read is not forged beneath the page cache, and its former contents are not shown
+/// in the place of a forgery.
 #[test]
-fn what_was_read_is_neither_forged_under_the_kernel_nor_shown_in_the_place_of_the_forgery() {
+fn a_forged_file_is_neither_shown_nor_masked_by_the_cache() {
     if !Path::new("/dev/fuse").exists() {
         println!("skipped: there is no /dev/fuse");
         return;
@@ -150,7 +153,7 @@ fn what_was_read_is_neither_forged_under_the_kernel_nor_shown_in_the_place_of_th
 }
 
 #[test]
-fn a_version_that_takes_the_place_of_another_in_the_store_is_not_mixed_with_it_in_the_kernel() {
+fn a_replaced_version_is_not_mixed_in_the_page_cache() {
     // The kernel had some pages of a file when somebody put another version of it into the same
     // file of the store, a sync tool or whoever stores it. The next open showed those pages between
     // the ones of the other version.

@@ -4,7 +4,6 @@
 //! Skipped with a word where the kernel has no FUSE over io_uring, or where it is switched off and
 //! we are not root.
 
-use crate::support::holes;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -15,10 +14,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use kithfs::fuse::{MountOptions, Mounted, ServeOptions, Serving, Transport, mount, serve};
+
+use crate::support::holes;
 use crate::support::memfs::MemFs;
 use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted};
 use crate::support::turn;
-use kithfs::fuse::{MountOptions, Mounted, ServeOptions, Serving, Transport, mount, serve};
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
@@ -106,8 +107,9 @@ fn pin() {
     rustix::thread::sched_setaffinity(None, &one).expect("pinning");
 }
 
+/// Requests come over io_uring only if the caller asks for it and the kernel offers it.
 #[test]
-fn requests_come_over_io_uring_only_where_it_is_asked_for_and_offered() {
+fn io_uring_is_used_only_if_requested_and_offered() {
     let Some(_switch) = Switch::on() else { return };
     for (transport, expected) in
         [(Transport::Dev, false), (Transport::PreferUring, true), (Transport::Uring, true)]
@@ -177,7 +179,7 @@ fn what_waits_for_the_disk_does_not_hold_up_its_processor() {
 }
 
 #[test]
-fn a_flush_that_takes_no_time_is_made_where_it_came_from_until_one_takes_long() {
+fn quick_flushes_run_inline_until_one_takes_long() {
     // Each fsync was given to another thread, and 4 KiB writes with one each were twice as slow
     // over io_uring as over the device, where the store is in memory.
     let Some(_switch) = Switch::on() else { return };
@@ -239,7 +241,7 @@ fn more_requests_than_entries_all_get_their_turn() {
 }
 
 #[test]
-fn holes_that_many_look_for_at_once_are_found_and_nobody_waits_for_ever() {
+fn concurrent_seeks_for_holes_do_not_hang() {
     // LSEEK waits until the kernel has sent pages. If all entries of a queue waited so, there would
     // be none for the pages.
     let Some(_switch) = Switch::on() else { return };
@@ -298,8 +300,9 @@ fn a_daemon_that_is_killed_leaves_nobody_hanging() {
     expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
 }
 
+/// With the least memory for io_uring, requests are smaller and data is whole.
 #[test]
-fn with_the_least_memory_requests_are_smaller_and_data_is_whole() {
+fn with_minimal_memory_requests_are_smaller_and_data_whole() {
     let Some(_switch) = Switch::on() else { return };
     let scratch = Scratch::new(&[]);
     let data: Vec<u8> = (0..5_000_000u32).map(|i| (i % 251) as u8).collect();
@@ -372,7 +375,7 @@ fn work(path: &Path, seed: u64, end: Instant) -> u64 {
 
 /// Also what `scripts/check-uring.sh --stress SECONDS` runs for longer, with little memory.
 #[test]
-fn random_work_of_many_with_writeback_and_fsync_does_not_get_stuck() {
+fn random_work_with_writeback_and_fsync_does_not_hang() {
     let Some(_switch) = Switch::on() else { return };
     let seconds = std::env::var("KITHFS_STRESS_SECONDS")
         .map_or(3, |seconds| seconds.parse().expect("a number of seconds"));

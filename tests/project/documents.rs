@@ -145,6 +145,25 @@ fn names_of_tests_are_short() {
     assert!(count > 500, "{count} tests are not all of them");
 }
 
+/// A test that starts its own binary again names itself or a helper; a name that is no test would
+/// run nothing and succeed.
+#[test]
+fn tests_that_are_run_as_children_exist() {
+    let mut found = 0;
+    for binary in binaries() {
+        let mut sources = Vec::new();
+        files(&root().join("tests").join(&binary), ".rs", &mut sources);
+        for source in sources.iter().filter(|source| *source != &root().join(file!())) {
+            for child in read(source).split("\"--exact\", \"").skip(1) {
+                let test = child.split('"').next().expect("the name of a test");
+                must_be_a_test(&format!("{binary}::{test}"), &source.display().to_string());
+                found += 1;
+            }
+        }
+    }
+    assert!(found >= 6, "{found} of them");
+}
+
 #[test]
 fn tests_on_real_files_start_no_program() {
     for binary in START_NO_PROGRAM {

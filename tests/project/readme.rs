@@ -5,10 +5,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted};
 use clap::CommandFactory;
 use kithfs::cli::args::Cli;
 use kithfs::cli::exit::Exit;
+
+use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted};
 
 fn page(name: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name))

@@ -1,10 +1,6 @@
 //! Attacks on shares by members, former members and whoever stores them: each test is named after
 //! what the attacker wants, and shows that he does not get it.
 
-use crate::support::forger::{self, Forger};
-use crate::support::members::{beside, founded, key, member, open_as, person, quiet, root_share};
-use crate::support::raw::{beneath, merge, named, names, read, write};
-use crate::support::vaults::{self, get, mkdir, pattern, put, split};
 use base64ct::{Base64UrlUnpadded, Encoding};
 use kithfs::crypto::{RecordCipher, Suite, directory_key, root_directory_id};
 use kithfs::format::inventory::{self, InventoryList};
@@ -20,6 +16,11 @@ use kithfs::vault::{
     Caller, CreateOptions, CreateShare, Error, LockMode, OpenFlags, OpenOptions, ShareProgress,
     Trust, Vault,
 };
+
+use crate::support::forger::{self, Forger};
+use crate::support::members::{beside, founded, key, member, open_as, person, quiet, root_share};
+use crate::support::raw::{beneath, merge, named, names, read, write};
+use crate::support::vaults::{self, get, mkdir, pattern, put, split};
 
 fn new_since(before: &[Vec<u8>], store: &MemStore, prefix: &[u8]) -> Vec<u8> {
     named(&*store.root(), prefix).into_iter().find(|n| !before.contains(n)).unwrap()
@@ -37,7 +38,7 @@ fn removed_and_damaged(store: &MemStore, ann: &Identity, gone: &Identity) -> (Ve
 }
 
 #[test]
-fn an_admin_made_a_writer_leaves_the_shares_he_made_reachable() {
+fn a_demoted_admins_shares_stay_reachable() {
     // Bob, an admin, has made a share; made a writer he is no admin any more, but the junction that
     // he signed still leads there.
     let bob = person(2);
@@ -62,7 +63,7 @@ fn an_admin_made_a_writer_leaves_the_shares_he_made_reachable() {
 }
 
 #[test]
-fn what_is_put_behind_the_end_of_a_file_does_not_get_into_a_share() {
+fn bytes_behind_the_end_of_a_file_do_not_enter_a_share() {
     // Whoever stores the vault lengthened a ciphertext, or a full disk had. The copy in the share
     // became as long as that made the file look, with zeros at its end, sealed and signed like all
     // the rest.
@@ -105,7 +106,7 @@ fn what_is_put_behind_the_end_of_a_file_does_not_get_into_a_share() {
 }
 
 #[test]
-fn an_inventory_of_a_removed_admins_rival_does_not_make_his_forgery_valid() {
+fn a_rival_manifests_inventory_validates_no_forgery() {
     // Bob was removed; he signs a rival of his removal with an inventory that lists his forgery.
     // Neither head alone may vouch for it.
     let (bob, cem) = (person(2), person(3));
@@ -161,7 +162,7 @@ fn a_fork_of_which_one_head_does_not_open_is_a_fork() {
 }
 
 #[test]
-fn who_settles_without_somebody_keeps_what_he_wrote() {
+fn settling_a_fork_without_a_member_keeps_their_files() {
     // Ann settles a fork without Bob, who could write on one side: what he had written stays
     // readable.
     let (bob, dan) = (person(2), person(4));
@@ -183,7 +184,7 @@ fn who_settles_without_somebody_keeps_what_he_wrote() {
 }
 
 #[test]
-fn nothing_is_written_under_a_key_that_a_verified_manifest_has_ended() {
+fn nothing_is_written_under_a_key_that_was_ended() {
     // The manifest that ends an epoch is there, its slots are damaged: nothing more is sealed under
     // the key of who was removed.
     let (bob, cem) = (person(2), person(3));
@@ -216,7 +217,7 @@ fn a_new_epoch_that_could_not_be_taken_over_is_tried_again() {
 }
 
 #[test]
-fn who_is_to_be_removed_cannot_hinder_it_by_writing() {
+fn writing_does_not_prevent_a_members_removal() {
     // Bob, who is to be removed, rewrites a file without rest while his removal lists what he has
     // signed.
     let bob = person(2);
@@ -285,7 +286,7 @@ fn sharing_a_conflict_copy_leaves_the_original_alone() {
 }
 
 #[test]
-fn a_folder_is_not_made_a_share_while_it_holds_what_cannot_be_read() {
+fn a_folder_with_unreadable_entries_is_not_converted() {
     // What had no name in the folder was passed over, and removed with the folder when the share
     // had taken its place.
     let (store, ann) = founded(vec![]);
@@ -316,7 +317,7 @@ fn a_folder_is_not_made_a_share_while_it_holds_what_cannot_be_read() {
 }
 
 #[test]
-fn a_nested_share_that_is_hidden_during_the_removal_does_not_keep_the_removed_admin() {
+fn hiding_a_nested_share_does_not_keep_a_removed_admin() {
     // The host hides a nested share while an admin is removed and puts it back later: Ann is told,
     // and the same call goes on with it.
     let bob = person(2);
@@ -351,7 +352,7 @@ fn a_nested_share_that_is_hidden_during_the_removal_does_not_keep_the_removed_ad
 }
 
 #[test]
-fn who_was_removed_under_a_mount_reads_on_as_the_log_says() {
+fn a_member_removed_while_mounted_reads_on_as_logged() {
     // Who was removed under a mount keeps what he could read, as the log tells him.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
@@ -363,7 +364,7 @@ fn who_was_removed_under_a_mount_reads_on_as_the_log_says() {
 }
 
 #[test]
-fn a_fork_with_a_head_that_does_not_open_is_not_said_to_be_settled() {
+fn a_fork_with_an_unopenable_head_is_not_called_settled() {
     // One head of a fork does not open: settling it says so, instead of saying that all is settled.
     let (bob, cem) = (person(2), person(3));
     let (store, ann) =
@@ -387,7 +388,7 @@ fn a_fork_with_a_head_that_does_not_open_is_not_said_to_be_settled() {
 }
 
 #[test]
-fn a_share_that_the_host_moves_under_the_mount_is_not_entered_at_a_place_without_its_junction() {
+fn a_share_moved_by_the_host_is_not_entered_elsewhere() {
     // The host moves a share that is open to the place of a private folder: what is put there would
     // be for its members.
     let bob = person(2);
@@ -424,7 +425,7 @@ fn a_share_that_the_host_moves_under_the_mount_is_not_entered_at_a_place_without
 }
 
 #[test]
-fn trust_in_the_share_that_is_opened_is_not_trust_in_what_is_planted_within() {
+fn trust_in_a_share_does_not_extend_to_planted_shares() {
     // The user takes the vault's share as it is; the host has planted another one in a folder of
     // it.
     let eve = person(9);
@@ -452,7 +453,7 @@ fn trust_in_the_share_that_is_opened_is_not_trust_in_what_is_planted_within() {
 }
 
 #[test]
-fn deep_directories_of_who_is_to_be_removed_do_not_keep_him() {
+fn deep_directories_do_not_prevent_a_members_removal() {
     // Bob makes very deep directories, so that whoever wants to remove him runs out of stack or of
     // handles.
     let depth = std::env::var("KITHFS_DEPTH").ok().and_then(|d| d.parse().ok()).unwrap_or(1200);
@@ -493,7 +494,7 @@ fn deep_directories_of_who_is_to_be_removed_do_not_keep_him() {
 }
 
 #[test]
-fn an_old_junction_put_back_leads_into_the_share_and_shows_its_members() {
+fn an_old_junction_put_back_opens_the_share() {
     // A share was renamed; the host moves it back and puts its old junction there. The threat model
     // says that he can: a junction has no age.
     let bob = person(2);
@@ -529,7 +530,7 @@ fn an_old_junction_put_back_leads_into_the_share_and_shows_its_members() {
 }
 
 #[test]
-fn a_removal_that_was_interrupted_after_the_parent_can_be_ended() {
+fn an_interrupted_removal_can_be_completed() {
     // A removal has stopped after the parent and before a share within; the same call once more
     // ends it.
     let bob = person(2);
@@ -563,7 +564,7 @@ fn a_removal_that_was_interrupted_after_the_parent_can_be_ended() {
 }
 
 #[test]
-fn what_is_dirty_while_a_head_does_not_open_is_kept_until_it_does() {
+fn dirty_data_is_kept_until_an_unopenable_head_opens() {
     // A sync tool brings the manifest before the slots while a file is being written: what is in
     // memory must outlive that, even its close.
     let (bob, cem) = (person(2), person(3));
@@ -602,7 +603,7 @@ fn what_is_dirty_while_a_head_does_not_open_is_kept_until_it_does() {
 }
 
 #[test]
-fn a_settlement_does_not_revive_what_a_removed_admin_lists_on_the_losing_side() {
+fn settling_revives_nothing_a_removed_admin_listed() {
     // Bob, removed, lists his forgery in an inventory of a rival branch, and waits for Ann to
     // settle: her inventory must not take it over.
     let (bob, cem) = (person(2), person(3));
@@ -629,7 +630,7 @@ fn a_settlement_does_not_revive_what_a_removed_admin_lists_on_the_losing_side() 
 }
 
 #[test]
-fn a_settlement_keeps_what_an_admin_who_stays_has_listed_on_the_losing_side() {
+fn settling_keeps_what_a_staying_admin_listed() {
     // Ann and Dan have both removed Bob, each apart; a file of his reached only Dan's copy before
     // that.
     let (bob, dan) = (person(2), person(4));
@@ -649,7 +650,7 @@ fn a_settlement_keeps_what_an_admin_who_stays_has_listed_on_the_losing_side() {
 }
 
 #[test]
-fn a_directory_that_the_admin_must_not_read_does_not_keep_its_writer() {
+fn an_unreadable_directory_does_not_keep_its_removed_writer() {
     // Bob takes all rights from a directory of his, so that the list of what he has signed cannot
     // be made to its end.
     let outcome = std::thread::spawn(|| {
@@ -756,7 +757,7 @@ fn rewrite(
 }
 
 #[test]
-fn a_name_that_none_can_have_is_not_shown_though_a_writer_has_signed_it() {
+fn an_impossible_name_is_not_shown_even_if_signed() {
     // Bob, a writer, seals a path, or what is no name at all, as the name of an entry: whoever
     // exports the vault would write outside of it.
     let bob = person(2);
@@ -784,7 +785,7 @@ fn a_name_that_none_can_have_is_not_shown_though_a_writer_has_signed_it() {
 }
 
 #[test]
-fn a_name_that_is_not_the_one_of_its_hash_is_not_shown_though_a_writer_has_signed_it() {
+fn a_name_that_mismatches_its_hash_is_not_shown_if_signed() {
     // Bob, a writer, seals another name for an entry than the one whose hash it has. It was shown
     // with that name, under which nothing was found, or another file.
     let bob = person(2);
@@ -814,7 +815,7 @@ fn a_name_that_is_not_the_one_of_its_hash_is_not_shown_though_a_writer_has_signe
 }
 
 #[test]
-fn an_inventory_whose_root_is_not_the_one_that_was_signed_keeps_nothing() {
+fn an_inventory_with_a_wrong_root_keeps_nothing() {
     // Both commitments are compared: a second implementation may prove entries by the root alone,
     // and must see the same files.
     let bob = person(2);
@@ -859,7 +860,7 @@ fn an_inventory_whose_root_is_not_the_one_that_was_signed_keeps_nothing() {
 }
 
 #[test]
-fn a_share_that_is_taken_away_with_its_junction_leaves_a_folder_of_what_is_around_it() {
+fn a_share_removed_with_its_junction_leaves_a_plain_folder() {
     // What the threat model says that the host can do: nothing tells that a share stood there, and
     // who writes into the empty folder writes for the members around it. Who asks for them is told
     // the truth.
@@ -898,7 +899,7 @@ fn a_share_that_is_taken_away_with_its_junction_leaves_a_folder_of_what_is_aroun
 }
 
 #[test]
-fn an_admin_who_calls_a_share_within_isolated_is_removed_from_it_all_the_same() {
+fn an_admin_is_removed_from_a_nested_share_marked_isolated() {
     // Bob, an admin, foresees his removal and signs a junction that says of a share within that it
     // is isolated. Removing him from what is around it passed that share over, in silence, and he
     // stayed its admin.

@@ -5,14 +5,9 @@
 //! that it has while it stands aside; or the share is, whole. A second call ends with the share,
 //! and takes nothing away that the share does not have.
 
-use crate::support::raw;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::support::members::{key, member, person, quiet};
-use crate::support::vaults::{
-    self, Item, Seeded, at, faults, get, mkdir, pattern, put, rename, settle, split, tree,
-};
 use kithfs::crypto::Suite;
 use kithfs::roster::Role;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
@@ -23,6 +18,12 @@ use kithfs::vault::{
     Vault,
 };
 use parking_lot::Mutex;
+
+use crate::support::members::{key, member, person, quiet};
+use crate::support::raw;
+use crate::support::vaults::{
+    self, Item, Seeded, at, faults, get, mkdir, pattern, put, rename, settle, split, tree,
+};
 
 /// Stored names in the root that a crash or a failure left.
 fn left(store: &MemStore) -> Vec<String> {
@@ -141,7 +142,7 @@ fn goes_on(store: &MemStore, path: &[u8], whole: &BTreeMap<Vec<u8>, Item>, what:
 }
 
 #[test]
-fn a_share_is_made_where_the_store_cannot_exchange_and_its_members_come_and_go() {
+fn a_share_works_on_a_store_without_an_atomic_exchange() {
     // On exFAT, NTFS, sshfs and NFS, which is what sticks and servers come as, no share could be
     // made at all.
     for path in [&b"projects"[..], &LONG] {
@@ -177,7 +178,7 @@ fn a_share_is_made_where_the_store_cannot_exchange_and_its_members_come_and_go()
 }
 
 #[test]
-fn making_a_share_in_steps_survives_a_stop_at_any_point_and_goes_on() {
+fn a_conversion_in_steps_survives_a_stop_at_any_point() {
     // Between two renames the folder has no name of its own. It has another one then, which the
     // next call knows; that may be stopped too.
     for path in [&b"projects"[..], &LONG] {
@@ -261,8 +262,10 @@ fn each_step_is_durable_before_the_next_one() {
     );
 }
 
+/// A store that fills up while a share is made leaves the folder whole, and the share is made once
+/// there is space.
 #[test]
-fn a_store_that_fills_up_in_the_making_of_a_share_leaves_the_folder_whole() {
+fn a_full_store_during_a_conversion_keeps_the_folder_whole() {
     let start = filled(b"projects");
     let whole = tree(&vaults::open(start.root()).unwrap()).unwrap();
     let mut refused = 0;
@@ -291,8 +294,9 @@ fn a_store_that_fills_up_in_the_making_of_a_share_leaves_the_folder_whole() {
     assert!(refused > 10 && refused < 120, "{refused}");
 }
 
+/// A rename that fails while a share is made leaves the folder under its name.
 #[test]
-fn a_rename_that_fails_in_the_making_of_a_share_leaves_the_folder_under_its_name() {
+fn a_failed_rename_in_a_conversion_keeps_the_folders_name() {
     let start = filled(b"projects");
     let whole = tree(&vaults::open(start.root()).unwrap()).unwrap();
     let count = {
@@ -345,7 +349,7 @@ fn standing_aside(path: &[u8], beside_the_share: bool) -> MemStore {
 }
 
 #[test]
-fn a_folder_that_stands_beside_its_share_is_removed_only_if_the_share_has_all_of_it() {
+fn a_leftover_folder_is_removed_only_if_its_share_is_whole() {
     // Users see it there and may write to it; a sync tool may have brought a part of the share
     // only.
     type Change = fn(&Vault);
@@ -419,8 +423,7 @@ fn a_folder_of_the_users_own_under_such_a_name_is_left_alone() {
 }
 
 #[test]
-fn a_folder_that_was_made_anew_while_the_former_one_stands_aside_takes_its_place_from_it_only_if_it_is_empty()
- {
+fn a_recreated_folder_is_replaced_only_if_it_is_empty() {
     // A program finds its folder gone and makes it again, before anybody goes on with the share.
     let store = standing_aside(b"projects", false);
     let vault = vaults::open(through_fuse(&store).0).unwrap();
@@ -447,7 +450,7 @@ fn a_folder_that_was_made_anew_while_the_former_one_stands_aside_takes_its_place
 }
 
 #[test]
-fn attack_what_is_staged_is_changed_while_the_folder_stands_aside() {
+fn attack_staged_entries_are_changed_during_a_conversion() {
     // Whoever stores the vault stops the machine there, takes a file out of the share that is to
     // come, puts an older one into it, or puts it into the place of the folder himself: that is
     // compared with the folder, and the folder is not removed for less than all of it.
@@ -490,7 +493,7 @@ fn largest(dir: &dyn Dir) -> Vec<u8> {
 }
 
 #[test]
-fn a_change_within_the_second_is_noticed_where_the_store_has_no_finer_times() {
+fn a_change_within_one_second_is_noticed_with_coarse_times() {
     // exFAT and sshfs have whole seconds: what a program wrote right after its file was copied, and
     // as much of it, was not in the share.
     let store = filled(b"projects");
@@ -518,7 +521,7 @@ fn a_change_within_the_second_is_noticed_where_the_store_has_no_finer_times() {
 }
 
 #[test]
-fn a_share_is_made_while_a_program_has_a_file_of_the_folder_open() {
+fn a_folder_is_converted_while_a_file_in_it_is_open() {
     // Such a store keeps a removed file under a hidden name while it is open, and so its directory:
     // the share was there, and the command failed.
     let store = filled(b"projects");
@@ -549,7 +552,7 @@ fn a_share_is_made_while_a_program_has_a_file_of_the_folder_open() {
 }
 
 #[test]
-fn who_looks_at_the_folder_finds_it_while_it_stands_aside() {
+fn a_folder_is_found_while_its_conversion_has_moved_it() {
     // Between the renames the folder is not where programs know it, and seemed not to exist to
     // those that work in it.
     let store = filled(b"projects");

@@ -3,10 +3,6 @@
 
 use std::sync::{Arc, Barrier};
 
-use crate::support::members::{
-    beside, key, member, open_as, person, quiet, root_share, trusting, with_bob,
-};
-use crate::support::vaults::{at, faults, get, mkdir, pattern, put, rename, symlink, tree};
 use kithfs::roster::{Pin, Role, RosterError};
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
 use kithfs::store::mem::MemStore;
@@ -15,8 +11,15 @@ use kithfs::vault::{
     CreateShare, Error, LockMode, LogKind, OpenOptions, Pins, RenameMode, Trust, Vault,
 };
 
+use crate::support::members::{
+    beside, key, member, open_as, person, quiet, root_share, trusting, with_bob,
+};
+use crate::support::vaults::{at, faults, get, mkdir, pattern, put, rename, symlink, tree};
+
+/// What a member wrote before their removal stays valid; what they sign afterwards with an earlier
+/// epoch is refused.
 #[test]
-fn what_a_removed_member_wrote_stays_and_what_he_back_dates_is_refused() {
+fn a_removed_members_files_stay_but_back_dating_is_refused() {
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &bob).unwrap();
     put(&vault, b"small", b"by Bob").unwrap();
@@ -68,8 +71,9 @@ fn what_a_removed_member_wrote_stays_and_what_he_back_dates_is_refused() {
     assert_eq!(log, [LogKind::Founded, LogKind::NewEpoch]);
 }
 
+/// A new member reads the files of all epochs. A writer who was made a reader can no longer write.
 #[test]
-fn a_new_member_reads_the_whole_history_and_a_demoted_one_writes_no_more() {
+fn new_members_read_all_and_demoted_ones_cannot_write() {
     let (store, ann, bob) = with_bob();
     let cem = person(3);
     let vault = open_as(&store, &ann).unwrap();
@@ -100,8 +104,10 @@ fn a_new_member_reads_the_whole_history_and_a_demoted_one_writes_no_more() {
     assert!(who.contains(&"Bob".to_owned()) && bob.public() != cem.public());
 }
 
+/// Two admins change the members at the same time, each without the other's change. The share is
+/// then read-only until an admin settles the fork.
 #[test]
-fn two_admins_who_change_the_membership_apart_make_a_fork_that_is_read_only_until_it_is_settled() {
+fn a_fork_by_two_admins_is_read_only_until_settled() {
     let (store, ann, bob) = with_bob();
     let (cem, dan) = (person(3), person(4));
     let vault = open_as(&store, &ann).unwrap();
@@ -241,7 +247,7 @@ fn a_change_that_another_one_excludes_is_not_said_to_be_done() {
 }
 
 #[test]
-fn a_role_that_was_changed_meanwhile_is_not_changed_again_unseen() {
+fn a_concurrently_changed_role_is_not_overwritten() {
     // A reader was to become a writer while a second command made him an admin. That took nothing
     // down of what he signed as an admin, though it took that office from him: it had looked at his
     // role before the other command was done.
@@ -266,7 +272,7 @@ fn a_role_that_was_changed_meanwhile_is_not_changed_again_unseen() {
 }
 
 #[test]
-fn an_admin_who_removes_himself_is_told_that_it_is_done() {
+fn admins_can_remove_themselves_without_an_error() {
     // The removal was made, and then the share could not be entered any more to see what had become
     // of it: the command said that it had failed, and in a mount it named the shares within as ones
     // in which he still was.
@@ -293,7 +299,7 @@ fn an_admin_who_removes_himself_is_told_that_it_is_done() {
 }
 
 #[test]
-fn what_stands_in_the_place_of_the_inventory_hinders_no_removal() {
+fn an_obstacle_in_place_of_the_inventory_stops_no_removal() {
     // The name of an inventory follows from what the member has signed, so he can tell it before he
     // is removed. He put a directory there, and could not be removed until somebody had found and
     // deleted it.
@@ -323,7 +329,7 @@ fn what_stands_in_the_place_of_the_inventory_hinders_no_removal() {
 }
 
 #[test]
-fn what_stands_under_the_names_of_records_hinders_no_removal() {
+fn obstacles_under_the_names_of_records_stop_no_removal() {
     // A directory, or a FIFO, by the name of a record was an error of the store for the walk that
     // takes the inventory: who was to be removed had only to put one anywhere in the share, and
     // stayed. By the name of a manifest it kept everybody from opening the share at all, and mounts
@@ -372,7 +378,7 @@ fn what_stands_under_the_names_of_records_hinders_no_removal() {
 }
 
 #[test]
-fn nothing_is_written_under_the_old_key_while_a_manifest_cannot_be_read() {
+fn no_write_uses_the_old_key_while_a_manifest_is_unreadable() {
     // The manifest of a removal was there and could not be read: a member had put one of another
     // mode beside it, or the store failed. The open vault went on under the key that the removed
     // member has.
@@ -404,8 +410,9 @@ fn nothing_is_written_under_the_old_key_while_a_manifest_cannot_be_read() {
     assert_eq!(header[16..20], 2u32.to_le_bytes());
 }
 
+/// An admin who is removed from the parent is removed from the shares within it.
 #[test]
-fn removing_an_admin_of_the_parent_removes_him_from_the_shares_within() {
+fn removing_an_admin_also_removes_them_from_nested_shares() {
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &ann).unwrap();
     root_share(&vault).set_role(&key(&bob), Role::Admin, &mut quiet()).unwrap();
@@ -451,8 +458,10 @@ fn an_older_roster_put_back_under_a_mount_is_refused() {
     }
 }
 
+/// A removed admin signs a manifest that competes with the removal. Members who have seen the
+/// removal ignore it.
 #[test]
-fn a_rival_manifest_of_a_removed_admin_does_not_bother_who_has_seen_the_removal() {
+fn a_removed_admins_rival_manifest_is_ignored_once_seen() {
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &ann).unwrap();
     root_share(&vault).set_role(&key(&bob), Role::Admin, &mut quiet()).unwrap();

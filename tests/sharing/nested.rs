@@ -2,11 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::support::members::{self, Memory, member, person, remembering};
-use crate::support::raw::{self, beneath};
-use crate::support::vaults::{
-    self, at, faults, get, mkdir, open, pattern, put, rename, settle, symlink, tree,
-};
 use kithfs::crypto::Suite;
 use kithfs::roster::{Identity, Member, Role};
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
@@ -14,6 +9,12 @@ use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Dir, Kind, RenameMode as StoreRename};
 use kithfs::vault::{
     CreateShare, Error, OpenOptions, Outcome, ROOT, RenameMode, SetXattr, Trust, Vault,
+};
+
+use crate::support::members::{self, Memory, member, person, remembering};
+use crate::support::raw::{self, beneath};
+use crate::support::vaults::{
+    self, at, faults, get, mkdir, open, pattern, put, rename, settle, symlink, tree,
 };
 
 fn with_bob(bob: &Identity) -> CreateShare {
@@ -146,8 +147,9 @@ fn across_the_boundary_rename_and_link_give_exdev() {
     assert_eq!(faults(&vault), Vec::<String>::new());
 }
 
+/// An empty share can be removed like a directory, and a share can hold another share.
 #[test]
-fn an_empty_share_can_be_removed_and_a_share_can_stand_in_a_share() {
+fn empty_shares_are_removable_and_shares_can_be_nested() {
     let (store, bob) = (filled(), person(2));
     let vault = open(store.root()).unwrap();
     mkdir(&vault, b"new").unwrap();
@@ -212,8 +214,10 @@ fn a_share_planted_by_the_storage_host_is_not_entered() {
     put(&vault, b"secret", b"by her own decision").unwrap();
 }
 
+/// A share whose directory was exchanged, or that has lost its control files, is not entered and
+/// not taken for a plain folder.
 #[test]
-fn a_share_that_was_swapped_or_stripped_is_not_entered_and_not_taken_for_a_folder() {
+fn a_swapped_or_stripped_share_is_no_folder_and_not_entered() {
     let (store, bob) = (filled(), person(2));
     let root = store.root();
     let vault = open(root.clone()).unwrap();
@@ -320,7 +324,7 @@ fn making_a_share_survives_a_stop_at_any_point_and_goes_on() {
 }
 
 #[test]
-fn another_share_of_ours_in_the_place_of_the_one_that_is_being_made_is_not_filled() {
+fn a_conversion_does_not_fill_another_share_of_the_owner() {
     // The storage host puts a copy of a share that Ann has made with Bob where a share without him
     // is being made.
     let (store, bob) = (filled(), person(2));
@@ -354,7 +358,7 @@ fn another_share_of_ours_in_the_place_of_the_one_that_is_being_made_is_not_fille
 }
 
 #[test]
-fn who_has_seen_a_removal_from_a_nested_share_does_not_take_the_older_list_of_members() {
+fn a_seen_removal_from_a_nested_share_is_not_rolled_back() {
     // The storage host takes the newest manifest of the share away, and the removed member is one
     // again; the vault itself has one owner.
     let (store, bob) = (filled(), person(2));
@@ -391,7 +395,7 @@ fn who_has_seen_a_removal_from_a_nested_share_does_not_take_the_older_list_of_me
 }
 
 #[test]
-fn attributes_of_links_and_special_files_go_with_them_into_a_share() {
+fn links_and_special_files_keep_attributes_in_a_new_share() {
     // They are the store's attributes of another name than those of files, and a copy that knew
     // only those would lose them.
     let (store, bob) = (filled(), person(2));
@@ -414,8 +418,10 @@ fn attributes_of_links_and_special_files_go_with_them_into_a_share() {
     assert_eq!(faults(&vault), Vec::<String>::new());
 }
 
+/// A check of the vault finds damage in a share within it. The repair needs the share to be opened
+/// by itself.
 #[test]
-fn damage_in_a_share_is_found_from_the_vault_and_repaired_where_the_share_is_opened_alone() {
+fn damage_in_a_share_is_reported_by_the_vault_around_it() {
     let (store, bob) = (filled(), person(2));
     let vault = open(store.root()).unwrap();
     share(&vault, b"projects", &with_bob(&bob)).unwrap();

@@ -4,13 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::support::members::{
-    self, key, member, open_as, person, quiet, root_share, trusting, with_bob,
-};
-use crate::support::vaults::{
-    self, READ_WRITE, at, entries, faults, get, mkdir, pattern, put, rename, settle, symlink, tree,
-    write_at,
-};
 use kithfs::roster::{Identity, Role};
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
@@ -18,6 +11,14 @@ use kithfs::store::{Access, Call, Dir, Kind, RenameMode as StoreRename, SetTime,
 use kithfs::vault::{
     CreateShare, Error, LockMode, NodeId, OpenOptions, Pending, ROOT, RenameMode, SetAttr,
     SetXattr, ShareProgress, Vault,
+};
+
+use crate::support::members::{
+    self, key, member, open_as, person, quiet, root_share, trusting, with_bob,
+};
+use crate::support::vaults::{
+    self, READ_WRITE, at, entries, faults, get, mkdir, pattern, put, rename, settle, symlink, tree,
+    write_at,
 };
 
 fn open_root(root: Arc<dyn Dir>, who: &Identity) -> Result<Vault, Error> {
@@ -244,8 +245,9 @@ fn a_pass_seals_all_anew_and_leaves_all_as_it_was() {
     assert!(get(&of_bob, b"small").is_err());
 }
 
+/// A pass that stops at any point leaves a share that can be read; the next pass continues it.
 #[test]
-fn a_pass_that_is_stopped_anywhere_leaves_a_share_that_reads_and_goes_on() {
+fn a_rekey_stopped_anywhere_leaves_a_readable_share() {
     let (start, ann, _bob) = filled();
     {
         let vault = open_as(&start, &ann).unwrap();
@@ -301,8 +303,9 @@ fn a_pass_that_is_stopped_anywhere_leaves_a_share_that_reads_and_goes_on() {
     }
 }
 
+/// A new epoch that begins in the middle of a pass is not passed over.
 #[test]
-fn an_epoch_that_begins_in_the_middle_of_a_pass_is_not_passed_over() {
+fn a_new_epoch_during_a_rekey_is_not_skipped() {
     let (store, ann, _bob) = filled();
     let vault = open_as(&store, &ann).unwrap();
     let before = tree(&vault).unwrap();
@@ -336,8 +339,9 @@ fn an_epoch_that_begins_in_the_middle_of_a_pass_is_not_passed_over() {
     same(&tree(&vault).unwrap(), &before);
 }
 
+/// Programs go on reading and writing open files during a pass.
 #[test]
-fn files_that_are_open_go_on_being_read_and_written_during_a_pass() {
+fn open_files_stay_readable_and_writable_during_a_rekey() {
     let (store, ann, _bob) = filled();
     let vault = open_as(&store, &ann).unwrap();
     let node = vault.resolve(b"large").unwrap().node;
@@ -372,7 +376,7 @@ fn files_that_are_open_go_on_being_read_and_written_during_a_pass() {
 }
 
 #[test]
-fn a_name_that_stands_under_two_epochs_stays_a_conflict() {
+fn a_name_under_two_epochs_stays_a_conflict() {
     let (store, ann, _bob) = filled();
     let root = store.root();
     let vault = open_as(&store, &ann).unwrap();
@@ -399,7 +403,7 @@ fn a_name_that_stands_under_two_epochs_stays_a_conflict() {
 }
 
 #[test]
-fn a_long_name_that_stands_under_two_epochs_is_shown_and_found_twice() {
+fn a_long_name_under_two_epochs_is_listed_and_found_twice() {
     // Both entries had the same name in a listing: an export copied the newer file and passed over
     // the older one without a word.
     let (store, ann, _bob) = filled();
@@ -564,7 +568,7 @@ fn no_name_and_no_control_file_of_the_old_epoch_is_left() {
 }
 
 #[test]
-fn who_cannot_write_counts_and_seals_nothing() {
+fn a_reader_counts_and_reseals_nothing() {
     let (store, ann, _bob) = filled();
     let vault = open_as(&store, &ann).unwrap();
     let cem = person(3);
@@ -579,7 +583,7 @@ fn who_cannot_write_counts_and_seals_nothing() {
 }
 
 #[test]
-fn a_link_of_two_names_keeps_its_attributes_when_a_pass_ends_between_them() {
+fn a_hard_link_keeps_attributes_if_a_rekey_stops_midway() {
     // Story: the first name of a link was made anew with the reference to its list of attributes,
     // and the pass ended. Then the link was two, and the list went with the next change of one of
     // them.
@@ -626,7 +630,7 @@ fn a_link_of_two_names_keeps_its_attributes_when_a_pass_ends_between_them() {
 }
 
 #[test]
-fn what_names_are_read_with_is_another_thing_once_there_is_a_new_key() {
+fn a_new_epoch_changes_the_keys_of_a_listing() {
     // Story: the kernel kept listings in which the names of an epoch were missing whose key came
     // after them.
     let (store, ann, bob) = with_bob();

@@ -160,7 +160,7 @@ fn unauthentic(error: &RosterError) -> bool {
 }
 
 #[test]
-fn a_founder_opens_what_he_founded_in_every_kind_of_share() {
+fn a_founder_opens_every_kind_of_share_they_made() {
     for suite in Suite::ALL {
         for signed in [true, false] {
             let ann = person(1);
@@ -620,8 +620,10 @@ fn attack_admin_in_the_sealed_list_alone() {
     assert!(matches!(store.members(&keys), Err(RosterError::BadMembers)));
 }
 
+/// Two admins change the members at the same time, each without the other's change. One of them
+/// settles the fork.
 #[test]
-fn two_admins_who_change_the_membership_apart_make_a_fork_and_one_settles_it() {
+fn concurrent_changes_by_two_admins_fork_and_are_settled() {
     let random = random(1);
     let (store, ann, bob, cem) = three(&random);
     let dan = person(4);
@@ -796,8 +798,9 @@ fn ones_own_slot_among_thousands_is_found_with_a_few_reads() {
     assert!(read <= 4096, "{read} bytes of the block");
 }
 
+/// Adding a member to a large share makes a small block of slots, until there are four of them.
 #[test]
-fn adding_to_a_large_share_makes_a_small_block_until_there_are_four() {
+fn additions_to_a_large_share_use_up_to_four_small_blocks() {
     let random = random(1);
     let ann = person(1);
     let crowd: Vec<Identity> = (0..300u16)
@@ -837,8 +840,10 @@ fn adding_to_a_large_share_makes_a_small_block_until_there_are_four() {
     assert_eq!(store.members(&keys).unwrap().all().len(), n + 4);
 }
 
+/// A block of slots that is missing is reported as an error of reading and not as a lost
+/// membership.
 #[test]
-fn a_missing_block_is_an_error_of_reading_and_not_a_lost_membership() {
+fn a_missing_block_is_a_read_error_not_a_lost_membership() {
     let (mut store, ann, _, _) = three(&random(1));
     store.blocks.clear();
     assert!(

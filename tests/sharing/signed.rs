@@ -8,12 +8,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::support::forger::{self, Forger, folder_keys, overwrite, read};
-use crate::support::members::{Memory, member, person};
-use crate::support::vaults::{
-    self, READ_WRITE, Seeded, at, faults, get, mkdir, open_or_create, pattern, put, rename,
-    symlink, tree, write_at,
-};
 use kithfs::crypto::hierarchy::file_key;
 use kithfs::crypto::{ChunkKeys, RecordCipher, Suite, labels};
 use kithfs::format::header::{Header, HeaderContext, PublicHeader};
@@ -27,6 +21,13 @@ use kithfs::store::Access;
 use kithfs::store::mem::MemStore;
 use kithfs::vault::{
     CreateOptions, CreateShare, Error, OpenOptions, ROOT, RenameMode, Trust, Vault,
+};
+
+use crate::support::forger::{self, Forger, folder_keys, overwrite, read};
+use crate::support::members::{Memory, member, person};
+use crate::support::vaults::{
+    self, READ_WRITE, Seeded, at, faults, get, mkdir, open_or_create, pattern, put, rename,
+    symlink, tree, write_at,
 };
 
 const CHUNK_LOG2: u8 = 14;
@@ -84,8 +85,9 @@ fn refused(result: Result<Vec<u8>, Error>, why: &str) {
     assert!(error.to_string().contains(why), "{error}");
 }
 
+/// Members read and write as their roles allow, and each file names its author.
 #[test]
-fn members_read_and_write_by_their_roles_and_files_tell_their_authors() {
+fn members_act_by_role_and_files_name_their_authors() {
     for suite in Suite::ALL {
         let people = People::new(suite);
         let long = vec![b'n'; 250];
@@ -155,8 +157,10 @@ impl People {
     }
 }
 
+/// An open vault notices that a member was removed. Nothing that is written from then on opens with
+/// the old keys.
 #[test]
-fn a_removal_is_noticed_by_an_open_vault_and_nothing_new_opens_with_the_old_keys() {
+fn an_open_vault_notices_a_removal_and_uses_new_keys() {
     let people = People::new(Suite::Aes256Gcm);
     let vault = people.open(&people.bob);
     put(&vault, b"of Bob", b"no inventory keeps this").unwrap();
@@ -248,8 +252,9 @@ fn a_share_that_nothing_vouches_for_is_not_entered() {
     assert!(open(&people.bob, remembering(false)).is_ok(), "the first use was remembered");
 }
 
+/// A reader has the folder key and can seal a file with it. Every member's client refuses it.
 #[test]
-fn a_reader_who_writes_with_the_folder_key_is_refused_by_everybody() {
+fn a_readers_writes_with_the_folder_key_are_refused() {
     let people = People::new(Suite::Aes256Gcm);
     let vault = people.open(&people.bob);
     put(&vault, b"letter", b"dear Ann").unwrap();
@@ -302,7 +307,7 @@ fn a_reader_who_writes_with_the_folder_key_is_refused_by_everybody() {
 }
 
 #[test]
-fn a_signature_that_is_known_vouches_for_what_it_was_made_for_alone() {
+fn a_cached_signature_vouches_only_for_its_own_message() {
     // Of a file that was opened before, or written here, the signature is not verified again.
     // Everything here happens in one open vault.
     for len in [5, 100_000] {
@@ -439,7 +444,7 @@ fn take_apart(forger: &Forger, bytes: &[u8]) -> (Header, Authorship, Table) {
 }
 
 #[test]
-fn a_second_ciphertext_with_the_same_tag_is_refused_and_never_signed() {
+fn a_second_ciphertext_with_one_tag_is_refused_and_unsigned() {
     // A reader makes a ciphertext with the same nonce and tag for another plain text. Tag and table
     // fit; only the hash in the signed tree does not. An honest 4 KiB write into the same chunk
     // must not sign it.

@@ -7,11 +7,6 @@
 
 use std::sync::Arc;
 
-use crate::support::members::{
-    Memory, beside, founded, key, member, open_as, person, quiet, remembering, root_share,
-};
-use crate::support::raw::{beneath, copy, merge, named, names, read, write};
-use crate::support::vaults::{self, get, mkdir, owner, put};
 use kithfs::crypto::Suite;
 use kithfs::format::manifest::Manifest;
 use kithfs::format::share::ShareDescriptor;
@@ -20,6 +15,12 @@ use kithfs::roster::{Identity, Role};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Call, Dir, RenameMode as StoreRename};
 use kithfs::vault::{CreateOptions, CreateShare, Error, OpenOptions, RenameMode, Vault};
+
+use crate::support::members::{
+    Memory, beside, founded, key, member, open_as, person, quiet, remembering, root_share,
+};
+use crate::support::raw::{beneath, copy, merge, named, names, read, write};
+use crate::support::vaults::{self, get, mkdir, owner, put};
 
 /// Ann's vault with the folder `projects`, of which Bob is a writer and from which Dan was removed,
 /// and another one with Bob. Both have seen the newest members of `projects`; Bob has never been in
@@ -268,7 +269,7 @@ fn attack_control_files_of_another_share() {
 }
 
 #[test]
-fn attack_the_junction_of_before_the_share_is_put_back_with_the_folder_of_then() {
+fn attack_the_old_folder_is_put_back_with_its_junction() {
     // While a share was being made its junction said so, and the folder was one of the vault. The
     // host, who kept both, puts them back later: what Ann writes there would be for the members of
     // the vault, not for those of the share.
@@ -330,7 +331,7 @@ fn attack_the_junction_of_before_the_share_is_put_back_with_the_folder_of_then()
 }
 
 #[test]
-fn attack_a_share_is_given_in_the_place_of_a_vault_of_the_same_owner() {
+fn attack_a_share_replaces_a_vault_of_the_same_owner() {
     // Ann founded both, so both are hers to enter, and nothing tells her program which of them she
     // meant. The threat model says that the host can do that; who asks for the members is told the
     // truth.
@@ -360,7 +361,7 @@ fn attack_a_share_is_given_in_the_place_of_a_vault_of_the_same_owner() {
 }
 
 #[test]
-fn attack_so_many_manifests_that_those_which_count_are_not_read() {
+fn attack_valid_manifests_are_buried_among_many() {
     // Bob, removed, fills the store with names that sort before that of his removal. All beyond a
     // number were left out in silence, and his removal with them: Ann's open vault went on under
     // the key that he has.
@@ -386,7 +387,7 @@ fn attack_so_many_manifests_that_those_which_count_are_not_read() {
 }
 
 #[test]
-fn attack_an_invitation_to_the_losing_side_of_a_fork_by_somebody_who_was_no_admin_there() {
+fn attack_an_invitation_to_a_losing_fork_by_a_non_admin() {
     // The manifest that the invitation names is in no head's chain since the fork was settled, and
     // so nobody looked whether he was an admin.
     let (bob, cem, dan) = (person(2), person(3), person(4));
@@ -411,7 +412,7 @@ fn attack_an_invitation_to_the_losing_side_of_a_fork_by_somebody_who_was_no_admi
 }
 
 #[test]
-fn attack_what_another_process_of_the_same_user_has_seen_is_hidden() {
+fn attack_a_state_another_process_has_seen_is_hidden() {
     // A command beside the mount removes Bob; the host hides that from the mount. Who asks the
     // mount is told.
     let bob = person(2);
@@ -438,7 +439,7 @@ fn attack_what_another_process_of_the_same_user_has_seen_is_hidden() {
 }
 
 #[test]
-fn attack_who_was_removed_from_a_share_within_reads_on_as_a_member_of_what_is_around_it() {
+fn attack_a_removed_member_reads_on_through_the_parent() {
     // Bob stays a writer of the vault, whose key he has; of the share within it he is none any
     // more.
     let bob = person(2);
@@ -498,8 +499,9 @@ fn attack_who_was_removed_from_a_share_within_reads_on_as_a_member_of_what_is_ar
     assert_eq!(get(&vault, b"inner/of Bob").unwrap_err().errno(), libc::EIO);
 }
 
+/// The owner of a vault sees the shares that an admin makes in it, unless such a share is isolated.
 #[test]
-fn the_vaults_owner_sees_what_an_admin_of_his_shares_unless_it_is_isolated() {
+fn a_vaults_owner_sees_shares_of_admins_unless_isolated() {
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob")]);
     let vault = open_as(&store, &bob).unwrap();

@@ -4,10 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::vaults::{
-    self, READ_WRITE, at, create, faults, get, open, open_or_create, pattern, put, rename,
-    set_xattr,
-};
 use kithfs::crypto::Suite;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
@@ -17,6 +13,11 @@ use kithfs::vault::{
     CheckFault, CheckReport, Online, Outcome, ROOT, RenameMode, SetXattr, Unused, Vault,
 };
 use parking_lot::Mutex;
+
+use crate::support::vaults::{
+    self, READ_WRITE, at, create, faults, get, open, open_or_create, pattern, put, rename,
+    set_xattr,
+};
 
 const KEY: &[u8] = b"user.kithfs";
 /// Too long for the store's attribute, wherever it is.
@@ -116,7 +117,7 @@ fn a_list_of_any_length_is_set_changed_shortened_and_removed() {
 }
 
 #[test]
-fn a_list_stays_when_its_entry_goes_and_is_counted_when_nothing_refers_to_it() {
+fn an_unreferenced_attribute_list_is_kept_and_counted() {
     // Story: a list went with the last name of its file, the last handle, a rename over it. A
     // conflict copy that had been moved elsewhere, or the version of a machine that was offline
     // meanwhile, had the same reference, and had lost its attributes.
@@ -173,8 +174,9 @@ fn a_list_stays_when_its_entry_goes_and_is_counted_when_nothing_refers_to_it() {
     assert_eq!(faults(&vault), [""; 0]);
 }
 
+/// A list of attributes counts as unused only if every entry that could refer to it was read.
 #[test]
-fn nothing_is_called_unused_where_something_is_wrong_or_was_not_looked_at() {
+fn no_list_is_called_unused_after_an_incomplete_check() {
     let (store, vault) = in_memory();
     for path in [&b"a"[..], b"b"] {
         put(&vault, path, path).unwrap();
@@ -250,7 +252,7 @@ fn nothing_is_called_unused_where_something_is_wrong_or_was_not_looked_at() {
 }
 
 #[test]
-fn an_entry_that_vanishes_while_it_is_looked_at_counts_as_not_looked_at() {
+fn an_entry_that_vanishes_during_a_check_counts_as_unread() {
     // Story: an entry whose name could not be read and that was moved on while the walk came to it
     // was passed over, and the list that it referred to was called unused.
     let (store, vault) = in_memory();
@@ -289,7 +291,7 @@ fn an_entry_that_vanishes_while_it_is_looked_at_counts_as_not_looked_at() {
 }
 
 #[test]
-fn a_list_that_was_just_made_stays_where_a_copy_stands_beside_a_name_that_is_gone() {
+fn a_new_list_is_kept_beside_a_copy_of_a_missing_name() {
     // Story: a file with a conflict copy beside it was linked to another place and its first name
     // removed. Its next change looked for copies beside the name that was left, found none, and
     // took the copy's list.
@@ -315,7 +317,7 @@ fn a_list_that_was_just_made_stays_where_a_copy_stands_beside_a_name_that_is_gon
 }
 
 #[test]
-fn a_repair_takes_no_attributes_away_that_may_be_readable_the_next_time() {
+fn a_repair_keeps_attributes_after_a_transient_read_error() {
     // Story: the store failed once while a list was read; the check offered to move the attributes
     // to lost+found, and a repair of all faults did that to attributes that were good. So it was
     // with those whose epoch came later.
@@ -390,7 +392,7 @@ fn a_repair_takes_no_attributes_away_that_may_be_readable_the_next_time() {
 }
 
 #[test]
-fn a_long_target_stays_where_nobody_can_tell_whether_its_link_was_made() {
+fn a_long_target_is_kept_if_its_link_may_exist() {
     // Story: the store made a link and reported a failure, and failed once more when it was asked
     // whether the link was there: the target was removed, and the link led nowhere.
     let target = [b'x'; 4000];
@@ -461,7 +463,7 @@ fn many_changes_in_a_row_leave_a_handful_of_lists() {
 }
 
 #[test]
-fn a_list_that_was_just_made_stays_where_another_name_may_lead_to_it() {
+fn a_new_list_is_kept_if_another_name_may_refer_to_it() {
     // Story: the list of a file went with its next change, and with it the attributes of a conflict
     // copy beside it, of one that was moved elsewhere in between, and of one beside another name of
     // the file.
@@ -775,7 +777,7 @@ fn a_list_that_is_replaced_while_it_is_read_is_read_anew() {
 }
 
 #[test]
-fn attributes_whose_list_is_missing_are_given_up_only_by_who_says_so() {
+fn a_missing_attribute_list_is_dropped_only_on_request() {
     // Story: a repair took the reference to a list away that a sync tool brought a little later: it
     // was there, and used by nothing.
     let (store, vault) = in_memory();
@@ -824,7 +826,7 @@ fn attributes_whose_list_is_missing_are_given_up_only_by_who_says_so() {
 }
 
 #[test]
-fn attributes_of_the_root_that_cannot_be_opened_are_told_in_a_live_check_too() {
+fn an_online_check_reports_bad_attributes_of_the_root() {
     // Story: what was wrong with the attributes of the root was looked for a second time among its
     // entries, not found there, and not told.
     let (store, vault) = in_memory();
@@ -843,7 +845,7 @@ fn attributes_of_the_root_that_cannot_be_opened_are_told_in_a_live_check_too() {
 }
 
 #[test]
-fn a_directory_that_is_held_has_its_attributes_after_it_was_removed() {
+fn an_open_directory_keeps_its_attributes_when_removed() {
     // Story: fgetxattr(2) on a directory that was removed meanwhile failed, where fstat(2) did not.
     let scratch = tempfile::tempdir().unwrap();
     for store in [MemStore::new().root(), OsDir::open(scratch.path()).unwrap()] {

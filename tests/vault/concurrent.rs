@@ -1,21 +1,22 @@
 //! Two people who have one share open for writing at the same time, each in a daemon of his own.
 
-use crate::support::raw;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::support::members::{open_as, together, trusting, with_bob};
-use crate::support::vaults::{
-    self, CALLER, READ, READ_WRITE, Seeded, at, faults, get, mkdir, open_or_create, pattern, put,
-    rename, tree, write_at,
-};
 use kithfs::roster::Identity;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Call, RenameMode as StoreRename};
 use kithfs::vault::{Error, LockMode, OpenFlags, ROOT, RenameMode, Vault};
+
+use crate::support::members::{open_as, together, trusting, with_bob};
+use crate::support::raw;
+use crate::support::vaults::{
+    self, CALLER, READ, READ_WRITE, Seeded, at, faults, get, mkdir, open_or_create, pattern, put,
+    rename, tree, write_at,
+};
 
 fn both() -> (MemStore, Vault, Vault) {
     let (store, ann, bob) = with_bob();
@@ -41,8 +42,9 @@ fn open(vault: &Vault, path: &[u8], flags: OpenFlags) -> Result<u64, Error> {
     at(vault, path, |node| Ok(vault.open_file(node, flags)?.handle))
 }
 
+/// An exclusive opener of a vault and shared openers keep each other out.
 #[test]
-fn who_wants_a_vault_alone_and_who_shares_it_keep_each_other_out() {
+fn exclusive_and_shared_openers_exclude_each_other() {
     let (store, ann, bob) = with_bob();
     let first = together(&store, &ann).unwrap();
     let second = together(&store, &bob).unwrap();
@@ -57,7 +59,7 @@ fn who_wants_a_vault_alone_and_who_shares_it_keep_each_other_out() {
 }
 
 #[test]
-fn one_person_opens_a_vault_twice_while_files_that_were_made_are_noted() {
+fn one_person_opens_a_vault_twice_while_creates_are_noted() {
     // The second daemon of one person waited ten seconds for the records of files that the first
     // one had just made, and gave up then: nobody could mount on his second machine once the first
     // had rested for two minutes.
@@ -116,7 +118,7 @@ fn what_one_writes_the_other_sees_at_once() {
 }
 
 #[test]
-fn what_is_written_to_a_file_that_somebody_else_has_filled_anew_can_be_read() {
+fn writes_to_a_file_another_opener_refilled_are_readable() {
     // Ann truncated and filled a file that Bob had open for reading, which gave it another id.
     // Whole chunks that Bob wrote then were sealed under the id that it had had, and nobody could
     // read them any more.
@@ -196,7 +198,7 @@ fn what_both_append_is_all_there() {
 }
 
 #[test]
-fn who_reads_while_another_commits_never_sees_a_mixture() {
+fn a_reader_beside_a_commit_never_sees_a_mixture() {
     let (_store, ann, bob) = both();
     const LEN: usize = 200_000;
     put(&ann, b"file", &[0; LEN]).unwrap();
@@ -233,7 +235,7 @@ fn who_reads_while_another_commits_never_sees_a_mixture() {
 }
 
 #[test]
-fn who_reads_more_slowly_than_another_commits_waits_for_a_pause() {
+fn a_reader_slower_than_a_committer_waits_for_a_pause() {
     // Each of his attempts met a commit, and the second one was taken for damage where the writer
     // had just closed the file.
     let (store, ann_id, bob_id) = with_bob();
@@ -268,8 +270,9 @@ fn who_reads_more_slowly_than_another_commits_waits_for_a_pause() {
     bob.release(handle).unwrap();
 }
 
+/// A writer whose file another program changed without a lock gets an error and changes nothing.
 #[test]
-fn a_writer_who_was_overtaken_by_somebody_without_locks_is_told_and_changes_nothing() {
+fn a_writer_overtaken_without_locks_gets_an_error() {
     let (store, ann, bob) = both();
     put(&ann, b"file", &pattern(1, 60_000)).unwrap();
     let stored = ann.cipher_path(b"file").unwrap();
@@ -300,7 +303,7 @@ fn a_writer_who_was_overtaken_by_somebody_without_locks_is_told_and_changes_noth
 }
 
 #[test]
-fn a_directory_that_somebody_else_has_renamed_meanwhile_is_looked_up_again() {
+fn a_directory_another_opener_renamed_is_looked_up_again() {
     // It was called moved by somebody without the key: an input/output error, where the kernel asks
     // anew for what it is told is stale.
     let (_store, ann, bob) = both();
@@ -326,7 +329,7 @@ fn a_directory_that_somebody_else_has_renamed_meanwhile_is_looked_up_again() {
 }
 
 #[test]
-fn a_long_name_that_one_removes_while_another_makes_it_is_not_lost() {
+fn a_long_name_removed_and_made_concurrently_is_not_lost() {
     // What was sealed as the name went after the entry, and took that of the other's entry along,
     // which had come between: his file was shown under what is left of a long name.
     let long = [b'l'; 200];
@@ -410,8 +413,10 @@ fn what_both_do_to_names_leaves_one_tree_and_no_fault() {
     assert_eq!(tree(&open_as(&store, &ann).unwrap()).unwrap(), hers);
 }
 
+/// What either opener has synced is there after a power cut, whichever of them opens the vault
+/// first.
 #[test]
-fn what_was_synced_by_either_is_there_after_a_power_cut_whoever_comes_first() {
+fn synced_data_of_both_openers_survives_a_power_cut() {
     let (store, ann_id, bob_id) = with_bob();
     let (ann, bob) = (together(&store, &ann_id).unwrap(), together(&store, &bob_id).unwrap());
     put(&ann, b"file", &pattern(0, 60_000)).unwrap();
@@ -470,7 +475,7 @@ fn the_locks_of_nfs_are_enough() {
 }
 
 #[test]
-fn where_locks_bind_nobody_a_commit_in_the_middle_of_another_is_an_error_and_never_wrong_bytes() {
+fn overlapping_commits_without_locks_are_errors() {
     // A machine sleeps in the middle of a commit, and its locks expire; or whoever keeps the store
     // gives them to everybody. Bob commits at each moment of Ann's commit in turn.
     const LEN: usize = 40_000;
@@ -547,7 +552,7 @@ fn where_locks_bind_nobody_a_commit_in_the_middle_of_another_is_an_error_and_nev
 }
 
 #[test]
-fn who_takes_over_from_one_that_died_in_a_commit_loses_nothing_to_a_power_cut() {
+fn taking_over_from_a_dead_committer_survives_a_power_cut() {
     // A record had of an index block only the bytes by which it differed from what Bob had read. At
     // its place stood, in part or whole, what Ann had put there before her daemon died, so that a
     // replay made neither his block of it nor hers, and nothing could be read.
@@ -634,7 +639,7 @@ fn who_takes_over_from_one_that_died_in_a_commit_loses_nothing_to_a_power_cut() 
 }
 
 #[test]
-fn who_removes_the_lock_file_does_not_get_two_to_write_at_once() {
+fn removing_the_lock_file_admits_no_second_writer() {
     let (store, ann_id, bob_id) = with_bob();
     let (ann, bob) = (together(&store, &ann_id).unwrap(), together(&store, &bob_id).unwrap());
     put(&ann, b"file", b"hers").unwrap();
@@ -673,7 +678,7 @@ fn who_removes_the_lock_file_does_not_get_two_to_write_at_once() {
 }
 
 #[test]
-fn a_file_that_is_replaced_under_who_writes_it_is_another_file() {
+fn a_file_replaced_under_its_writer_is_another_file() {
     // As in any filesystem: a sync tool that renames a new version over the old one, or another
     // daemon that does, leaves who has the old one open with a file that has no name any more.
     let (store, ann, bob) = both();
@@ -696,7 +701,7 @@ fn a_file_that_is_replaced_under_who_writes_it_is_another_file() {
 }
 
 #[test]
-fn those_who_share_a_vault_are_named_without_a_secret() {
+fn the_openers_of_a_vault_are_listed_without_a_secret() {
     let (store, ann, bob) = both();
     let described = |store: &MemStore| Vault::describe(&store.root()).unwrap();
     assert_eq!(described(&store).shared_by.len(), 2);
@@ -725,7 +730,7 @@ fn those_who_share_a_vault_are_named_without_a_secret() {
 }
 
 #[test]
-fn what_is_written_under_a_new_key_is_read_at_once_by_who_has_not_looked_for_it() {
+fn data_under_a_new_key_is_readable_at_once() {
     // Ann has begun a new epoch a moment ago, and Bob's daemon, which looks for one twice a second,
     // has not seen it: it gave an error.
     let (_store, ann, bob) = both();

@@ -4,12 +4,13 @@
 
 use std::collections::HashMap;
 
+use kithfs::store::SetTime;
+use kithfs::vault::{Fallocate, OpenFlags, RenameMode, SetAttr, Vault};
+
 use crate::support::members::{together, with_bob};
 use crate::support::vaults::{
     READ, READ_WRITE, Seeded, at, faults, get, open_or_create, pattern, rename,
 };
-use kithfs::store::SetTime;
-use kithfs::vault::{Fallocate, OpenFlags, RenameMode, SetAttr, Vault};
 
 const SIZES: [usize; 8] = [0, 10, 4096, 5000, 16_384, 20_000, 40_000, 70_000];
 const OFFSETS: [usize; 5] = [0, 100, 4096, 16_384, 30_000];
@@ -190,8 +191,9 @@ impl Drop for Model {
     }
 }
 
+/// What one of three openers commits, the others read, whatever they have open.
 #[test]
-fn what_one_of_three_commits_the_others_read_whatever_they_have_open() {
+fn commits_of_one_of_three_openers_are_read_by_all() {
     let seeds = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(12);
     for seed in 0..seeds {
         let (store, ann, bob) = with_bob();

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::support::vaults::{self, CALLER, Item, READ, READ_WRITE, at, owner, pattern, split};
 use kithfs::crypto::Suite;
 use kithfs::store::mem::MemStore;
 use kithfs::store::os::OsDir;
@@ -17,6 +16,8 @@ use kithfs::vault::{
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+
+use crate::support::vaults::{self, CALLER, Item, READ, READ_WRITE, at, owner, pattern, split};
 
 /// Longest file that the operations make: in chunks of 4 KiB enough for two levels of index blocks.
 const FILE_MAX: u64 = 700_000;
@@ -748,7 +749,7 @@ fn a_file_that_shrinks_from_chunks_to_nothing_has_no_tree() {
 }
 
 #[test]
-fn what_is_written_after_the_known_name_went_is_kept_under_the_other() {
+fn writes_after_a_link_is_removed_are_kept_under_the_other() {
     // A file was opened by one of two hard links, that one was unlinked, the other had never been
     // looked up: at the last close the file was taken for one without a name, and what had been
     // written was dropped.

@@ -1,22 +1,23 @@
 //! Which name an entry is shown with, and which entry a name leads to: the same, whatever stands in
 //! a directory of the store.
 
-use crate::support::raw;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::support::members::{
-    beside, founded, key, open_as, quiet, root_share, trusting, with_bob,
-};
-use crate::support::vaults::{
-    self, CALLER, READ_WRITE, Seeded, at, faults, get, mkdir, put, rename, write_at,
-};
 use kithfs::crypto::Suite;
 use kithfs::roster::Identity;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Call, Dir, RenameMode as StoreRename};
 use kithfs::vault::{CreateShare, LockMode, ROOT, RenameMode, Vault};
+
+use crate::support::members::{
+    beside, founded, key, open_as, quiet, root_share, trusting, with_bob,
+};
+use crate::support::raw;
+use crate::support::vaults::{
+    self, CALLER, READ_WRITE, Seeded, at, faults, get, mkdir, put, rename, write_at,
+};
 
 const LONG: [u8; 190] = [b'l'; 190];
 
@@ -193,7 +194,7 @@ impl Epochs {
 }
 
 #[test]
-fn each_entry_is_listed_once_under_a_name_that_leads_to_it_whatever_stands_beside_it() {
+fn every_entry_is_listed_once_under_a_name_that_opens_it() {
     // A listing showed one name for two entries, of which only one was found under it: that of a
     // conflict copy and of a file that was really named so, of copies under two folder keys, of an
     // older name that had no room for what would have told it from the newer one.
@@ -322,7 +323,7 @@ fn each_entry_is_listed_once_under_a_name_that_leads_to_it_whatever_stands_besid
 }
 
 #[test]
-fn a_conflict_copy_beside_an_entry_of_its_name_is_read_written_renamed_and_removed() {
+fn a_conflict_copy_beside_its_original_works_like_any_file() {
     // The copy was shown under the name of the other entry, which was what every path with that
     // name led to: it could be neither read nor removed, and what a directory copied so held was
     // out of reach.
@@ -396,7 +397,7 @@ fn a_conflict_copy_beside_an_entry_of_its_name_is_read_written_renamed_and_remov
 }
 
 #[test]
-fn a_name_that_was_taken_away_is_free_for_who_took_it_and_the_copy_that_claims_it_stays_as_it_is() {
+fn a_removed_name_is_free_and_its_conflict_copy_unchanged() {
     // A program renamed a file to keep it as a backup and wrote a new one of its name, into the
     // conflict copy beside it, which had got the name meanwhile: what was only there was lost.
     type Away = fn(&Vault, &[u8]);
@@ -459,7 +460,7 @@ fn a_name_that_was_taken_away_is_free_for_who_took_it_and_the_copy_that_claims_i
 }
 
 #[test]
-fn what_is_removed_and_made_anew_leaves_every_other_entry_its_name_whatever_claims_it() {
+fn replacing_an_entry_leaves_all_other_names_alone() {
     // The same as above, for all kinds of entries that can claim one name: after a removal another
     // entry was shown under the name, and found under the one that it was shown with no longer, so
     // that who went through a listing did not find it.
@@ -518,7 +519,7 @@ fn what_is_removed_and_made_anew_leaves_every_other_entry_its_name_whatever_clai
 }
 
 #[test]
-fn a_conflict_copy_of_a_long_name_without_room_for_its_suffix_is_entered_and_renamed() {
+fn a_conflict_copy_of_a_full_length_name_is_usable() {
     // Such a copy was said to have lost its name, and what was in a directory copied so was sought
     // under an id that followed from what was left of it.
     let (store, ann) = founded(vec![]);
@@ -566,8 +567,9 @@ fn a_name_that_a_conflict_copy_is_shown_with_is_taken() {
     assert_eq!(faults(&vault), Vec::<String>::new());
 }
 
+/// A stored name opens an entry only if a listing shows the entry under that name.
 #[test]
-fn a_stored_name_is_found_only_where_the_entry_is_shown_with_it() {
+fn a_stored_name_opens_only_an_entry_listed_under_it() {
     let (store, ann) = founded(vec![]);
     let vault = open_as(&store, &ann).unwrap();
     for name in [&b"x"[..], &LONG] {
@@ -592,7 +594,7 @@ fn a_stored_name_is_found_only_where_the_entry_is_shown_with_it() {
 }
 
 #[test]
-fn an_entry_all_of_whose_names_others_have_is_told_of_and_brought_back() {
+fn an_entry_with_no_free_name_is_reported_and_recovered() {
     // An entry that has lost its long name was shown under a name that led to another one.
     let store = alone();
     let root = store.root();
@@ -687,7 +689,7 @@ fn the_example_of_the_specification_holds() {
 }
 
 #[test]
-fn names_under_two_folder_keys_are_told_apart_where_there_is_no_room_for_the_epoch() {
+fn long_names_of_two_epochs_without_room_stay_distinct() {
     // Both were listed under one name, of which the newer entry was found; the other could not even
     // be removed.
     let (store, ann) = founded(vec![]);
@@ -771,7 +773,7 @@ fn names_under_two_folder_keys_are_told_apart_where_there_is_no_room_for_the_epo
 }
 
 #[test]
-fn a_name_leads_nowhere_while_the_store_does_not_say_whose_it_is() {
+fn a_name_resolves_to_nothing_while_its_owner_is_unknown() {
     // Where the store failed to say whether a newer entry of the name is there, an older one was
     // taken for it.
     let (store, ann) = founded(vec![]);
@@ -852,7 +854,7 @@ fn a_listing_of_ordinary_names_asks_the_store_for_nothing_more() {
 }
 
 #[test]
-fn a_directory_that_has_lost_its_long_name_takes_nothing_under_an_id_that_it_has_not() {
+fn a_directory_without_its_long_name_uses_no_wrong_id() {
     // The sealed name had not come yet. What was put into the directory meanwhile was sealed for an
     // id that followed from what is left of the name, and could not be read when that was there; a
     // directory that was renamed kept this id for ever.
@@ -881,7 +883,7 @@ fn a_directory_that_has_lost_its_long_name_takes_nothing_under_an_id_that_it_has
 }
 
 #[test]
-fn what_a_former_member_signed_in_a_directory_without_its_name_stays_valid() {
+fn a_former_members_files_stay_valid_in_a_nameless_directory() {
     // Whose name comes late, after who wrote there was removed.
     let (store, ann, bob) = with_bob();
     let root = store.root();
@@ -903,7 +905,7 @@ fn what_a_former_member_signed_in_a_directory_without_its_name_stays_valid() {
 }
 
 #[test]
-fn a_file_that_has_lost_its_long_name_keeps_what_tells_it_when_it_is_changed() {
+fn a_file_without_its_long_name_keeps_the_name_in_its_header() {
     // The name in its header, by which a check restores it, was replaced by what was left of the
     // name.
     let store = alone();
@@ -922,7 +924,7 @@ fn a_file_that_has_lost_its_long_name_keeps_what_tells_it_when_it_is_changed() {
 }
 
 #[test]
-fn a_copy_of_a_share_that_goes_leaves_what_leads_to_the_original() {
+fn removing_a_copy_of_a_share_keeps_the_original_reachable() {
     // A sync tool's copy of a nested share has the place of the original: with the copy, renamed or
     // removed, went the junction of both.
     for is_renamed in [false, true] {

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::support::vaults::{self, Seeded, mkdir, pattern, put, rename, write_at};
 use kithfs::crypto::Suite;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
@@ -14,6 +13,8 @@ use kithfs::store::os::OsDir;
 use kithfs::store::{Access, Call, Dir, Kind, RenameMode};
 use kithfs::vault::{Notice, NoticeKind, OpenOptions, SurveyOptions, Vault};
 use parking_lot::Mutex;
+
+use crate::support::vaults::{self, Seeded, mkdir, pattern, put, rename, write_at};
 
 /// A client: its memory lies in its own directory.
 struct Client {
@@ -122,8 +123,10 @@ fn a_file_that_was_put_back_is_noticed_until_it_is_accepted() {
     assert_eq!(client.told(&root), []);
 }
 
+/// A folder that becomes a share is not reported as lost, and a signed share has its own records in
+/// the database.
 #[test]
-fn a_folder_that_becomes_a_share_is_no_loss_and_a_signed_share_has_a_memory_of_its_own() {
+fn a_folder_that_becomes_a_share_is_no_rollback() {
     let (store, client) = fresh();
     let root = store.root();
     let options = kithfs::vault::CreateShare { name: "Ann".into(), ..Default::default() };
@@ -158,7 +161,7 @@ fn a_folder_that_becomes_a_share_is_no_loss_and_a_signed_share_has_a_memory_of_i
 }
 
 #[test]
-fn a_file_that_an_editor_replaced_is_noticed_when_it_comes_back() {
+fn the_return_of_a_file_an_editor_replaced_is_noticed() {
     // Editors write a new file and rename it over the old one: no version tells the two apart, only
     // the memory of which is gone.
     let (store, client) = fresh();
@@ -253,7 +256,7 @@ fn what_was_in_directories_that_are_gone_is_forgotten() {
 }
 
 #[test]
-fn a_renamed_directory_in_whose_place_the_storage_puts_an_empty_one_is_noticed() {
+fn an_empty_directory_in_place_of_a_renamed_one_is_noticed() {
     // It had an id of its own, the empty one has that of its place: the two were not compared, and
     // all that was in it went unnoticed.
     let (store, client) = fresh();
@@ -276,7 +279,7 @@ fn a_renamed_directory_in_whose_place_the_storage_puts_an_empty_one_is_noticed()
 }
 
 #[test]
-fn a_host_that_only_deletes_is_told_of_and_whose_news_is_seen_is_no_alarm() {
+fn deletions_are_an_alarm_only_without_other_news() {
     // Who only removes leaves nothing that the storage could not have done itself, so it is an
     // alarm; with anything new beside it, it is not.
     let (store, client) = fresh();
@@ -290,8 +293,9 @@ fn a_host_that_only_deletes_is_told_of_and_whose_news_is_seen_is_no_alarm() {
     assert_eq!(client.told(&root), [("third".to_owned(), NoticeKind::Gone { elsewhere: true })]);
 }
 
+/// An older copy of the whole vault is reported, and one command accepts it.
 #[test]
-fn an_older_copy_of_the_whole_vault_is_noticed_and_accepted_with_one_word() {
+fn an_older_copy_of_a_vault_is_noticed_and_can_be_accepted() {
     let (store, client) = fresh();
     let backup = store.snapshot();
     client.session(&store.root(), |v| {
@@ -564,7 +568,7 @@ fn wait_for_opened(plan: &FaultPlan, before: u64, files: u64) {
 }
 
 #[test]
-fn a_comparison_in_the_background_leaves_the_store_alone_half_of_the_time() {
+fn a_background_comparison_idles_half_of_the_time() {
     // Each mount read the headers of all files as fast as the store could give them, and on a slow
     // disk nothing else came through.
     let (files, time) = (30, Duration::from_millis(10));

@@ -6,9 +6,6 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use crate::support::vaults::{
-    self, Item, READ, READ_WRITE, at, get, mkdir, pattern, put, rename, symlink, tree,
-};
 use kithfs::crypto::Suite;
 use kithfs::store::fault::{Calls, FaultPlan, FaultStore};
 use kithfs::store::mem::MemStore;
@@ -16,6 +13,10 @@ use kithfs::store::os::OsDir;
 use kithfs::store::{Kind, Seek};
 use kithfs::vault::{Fallocate, NodeId, OpenFlags, ROOT, RenameMode, SetAttr, Sought, Vault};
 use tempfile::TempDir;
+
+use crate::support::vaults::{
+    self, Item, READ, READ_WRITE, at, get, mkdir, pattern, put, rename, symlink, tree,
+};
 
 const SIZES: [usize; 8] = [0, 1, 4095, 4096, 4097, 262_143, 262_144, 262_145];
 

@@ -3,14 +3,15 @@
 
 use std::sync::Arc;
 
-use crate::support::vaults::{
-    self, CALLER, READ_WRITE, at, get, mkdir, open_or_create, pattern, put, rename, split,
-};
 use kithfs::crypto::Suite;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Call, Kind};
 use kithfs::vault::{Caller, RenameMode, Vault};
+
+use crate::support::vaults::{
+    self, CALLER, READ_WRITE, at, get, mkdir, open_or_create, pattern, put, rename, split,
+};
 
 /// A vault on such a store, and the plan by which it fails.
 fn vault() -> (Vault, MemStore, Arc<FaultPlan>) {
@@ -42,7 +43,7 @@ fn left(store: &MemStore) -> Vec<String> {
 }
 
 #[test]
-fn a_directory_is_renamed_over_an_emptied_one_where_the_store_cannot_exchange() {
+fn a_directory_replaces_an_emptied_one_without_an_exchange() {
     // On exFAT, NTFS, sshfs and NFS `mv -T` over an empty directory that had been renamed once gave
     // EINVAL.
     let (vault, store, _) = vault();
@@ -83,7 +84,7 @@ fn a_rename_over_a_directory_that_fails_midway_leaves_both() {
 }
 
 #[test]
-fn a_removed_directory_goes_once_the_store_has_closed_what_was_in_it() {
+fn a_removed_directory_goes_once_its_files_are_closed() {
     // Through FUSE a file that is removed while it is open keeps a hidden name, and its directory.
     // The directory stayed in the vault for ever, and was a fault to fsck. So did the one around
     // it.
@@ -121,7 +122,7 @@ fn a_removed_directory_goes_once_the_store_has_closed_what_was_in_it() {
 }
 
 #[test]
-fn a_file_without_a_name_is_written_to_where_the_store_still_counts_one() {
+fn a_nameless_file_is_writable_if_the_store_counts_a_link() {
     // sshfs and exFAT keep an open file that is removed under a hidden name. The vault was searched
     // for it, and its fsync gave EIO.
     let (vault, _, plan) = vault();
@@ -199,7 +200,7 @@ fn what_a_failed_call_has_made_instead_goes() {
 }
 
 #[test]
-fn who_may_not_be_made_owner_has_the_file_all_the_same_and_nothing_runs_as_us() {
+fn a_refused_chown_keeps_the_file_and_clears_setuid() {
     // exFAT has no owners: in a mount by root for all users nobody else could make a file, and each
     // attempt left an empty one behind.
     if !rustix::process::geteuid().is_root() {

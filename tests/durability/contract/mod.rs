@@ -10,11 +10,12 @@ mod people;
 
 use std::time::Duration;
 
-use crate::support::cuts::{Cut, Session, chance, record, verify};
-use crate::support::vaults::{self, READ_WRITE, at, get, pattern};
 use kithfs::crypto::Suite;
 use kithfs::store::mem::MemStore;
 use kithfs::vault::{Error, OpenFlags, RenameMode, Vault};
+
+use crate::support::cuts::{Cut, Session, chance, record, verify};
+use crate::support::vaults::{self, READ_WRITE, at, get, pattern};
 
 /// Cuts a session everywhere: the daemon dies, the power fails.
 fn crash(session: impl Fn(&mut Session, &MemStore)) {

@@ -233,8 +233,10 @@ fn a_killed_daemon_loses_nothing_that_was_acknowledged() {
     }
 }
 
+/// As [`a_killed_daemon_loses_nothing_that_was_acknowledged`], with the daemon of an ordinary user
+/// and files of modes 0444 and 0000, which that user may not open for writing.
 #[test]
-fn a_killed_daemon_of_an_ordinary_user_loses_nothing_of_files_that_he_may_not_write() {
+fn a_killed_user_daemon_keeps_acknowledged_read_only_files() {
     if !can_mount() {
         return;
     }
@@ -339,8 +341,9 @@ impl Drop for Disk {
     }
 }
 
+/// The disk is copied in one moment while programs write, as a power cut would leave it.
 #[test]
-fn a_disk_that_is_copied_in_one_moment_holds_what_was_acknowledged() {
+fn a_snapshot_of_the_disk_holds_all_acknowledged_data() {
     if !can_mount() {
         return;
     }
@@ -398,7 +401,7 @@ fn state_of_asker(daemon: u32) -> Option<String> {
 }
 
 #[test]
-fn a_daemon_that_is_killed_while_it_asks_for_what_the_kernel_has_leaves_no_mount_that_hangs() {
+fn a_daemon_killed_during_writeback_leaves_no_hung_mount() {
     // Who asks waits in the kernel for answers of the daemon, and no signal ends that. It was a
     // thread of the daemon's, so one that was killed in that moment never let go of the FUSE
     // device: every program in the mount hung for ever, and so did `umount`.
@@ -465,7 +468,7 @@ fn check_recording(path: &Path, whole: usize, what: &str) {
 }
 
 #[test]
-fn a_recording_that_nobody_syncs_loses_its_last_seconds_and_no_more() {
+fn an_unsynced_recording_loses_only_its_last_seconds() {
     // What a program wrote little by little stayed in the kernel for half a minute, and went with a
     // daemon that died; and of a file that was never synced a power cut could leave nothing
     // readable, however long ago it was begun.
@@ -564,7 +567,7 @@ fn small_disk(work: &Path) -> Option<Disk> {
 }
 
 #[test]
-fn a_full_disk_damages_nothing_and_the_mount_goes_on_when_there_is_space() {
+fn a_full_disk_damages_nothing_and_the_mount_recovers() {
     // A last segment that grew needed a block of which the store was asked only after the record
     // was durable, and then nothing else in the vault could be overwritten either. And the kernel
     // went on with the length of what was refused at the close: where it had let go of the pages,
@@ -614,8 +617,9 @@ fn a_full_disk_damages_nothing_and_the_mount_goes_on_when_there_is_space() {
     drop(disk);
 }
 
+/// A store that is mounted read-only is mounted for reading, and the program reports so.
 #[test]
-fn a_store_that_can_only_be_read_is_mounted_for_reading_with_a_message() {
+fn a_read_only_store_is_mounted_read_only_with_a_message() {
     if !can_mount() {
         return;
     }

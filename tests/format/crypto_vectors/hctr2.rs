@@ -148,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn a_directory_at_once_is_the_same_on_both_paths_and_one_by_one(
+    fn batched_names_equal_single_names_on_both_paths(
         key: [u8; 32],
         tweak: [u8; 32],
         names in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 16..320), 0..70),

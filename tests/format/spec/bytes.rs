@@ -9,6 +9,7 @@ use kithfs::format::record::{DirectoryRecord, Place, RecordContext, RecordKind, 
 use kithfs::format::table::{Segment, Table, segment_aad};
 
 use super::page::number;
+
 use crate::support::counting::Counting;
 
 /// A structure of the page: what the program makes, and the fields in the order of the table.

@@ -17,6 +17,7 @@ use zeroize::Zeroizing;
 
 use super::byhand::{digest, expand, extract, label};
 use super::bytes::{Structure, count, structure};
+
 use crate::support::counting::Counting;
 
 fn public(byte: u8) -> PublicIdentity {
@@ -247,8 +248,9 @@ fn slots_of_an_identity_open_as_the_page_says() {
     }
 }
 
+/// A recovery code and a fingerprint are spelled as SPEC.md says.
 #[test]
-fn a_recovery_code_and_a_fingerprint_are_spelled_as_the_page_says() {
+fn recovery_codes_and_fingerprints_are_spelled_as_specified() {
     const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
     let spell = |bytes: &[u8], symbols: usize| -> String {
         let bit = |at: usize| bytes[at / 8] >> (7 - at % 8) & 1;

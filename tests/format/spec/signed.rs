@@ -17,6 +17,7 @@ use kithfs::vault::{Caller, CreateOptions, OpenFlags, OpenOptions, ROOT, SetXatt
 
 use super::byhand::{digest, label};
 use super::bytes::{Structure, count, structure};
+
 use crate::support::counting::Counting;
 
 const SHARE: [u8; 32] = [0x51; 32];
@@ -252,7 +253,7 @@ fn an_inventory_has_the_root_and_the_name_that_the_page_says() {
 }
 
 #[test]
-fn attributes_stand_under_the_names_that_the_page_says() {
+fn attributes_have_the_names_that_the_page_says() {
     let (store, owner) = (MemStore::new(), signer());
     Vault::create(
         &store.root(),

@@ -31,6 +31,7 @@ use zeroize::Zeroizing;
 
 use super::read::read;
 use super::scenario::Scenario;
+
 use crate::support::counting::Counting;
 
 const SHARE: [u8; 32] = [0x51; 32];

@@ -54,7 +54,7 @@ fn times_to_the_nanosecond_from_before_1970_to_after_2038() {
 }
 
 #[test]
-fn times_beyond_what_the_store_can_hold_are_cut_as_it_cuts_them() {
+fn times_out_of_range_are_clamped_as_the_store_does() {
     // The time i64::MIN took a thread of the daemon with it, and with each further one another
     // thread, until the mount hung.
     let Some(mut posix) = Posix::new() else { return };
@@ -90,7 +90,7 @@ fn times_beyond_what_the_store_can_hold_are_cut_as_it_cuts_them() {
 }
 
 #[test]
-fn nobody_sees_a_time_change_that_he_did_not_make() {
+fn no_caller_sees_a_time_change_it_did_not_make() {
     let Some(mut posix) = Posix::new() else { return };
     // A deferred commit, the last close and a remount write to the store after the time that the
     // program set.
@@ -172,8 +172,9 @@ fn extended_attributes_of_every_namespace_and_kind_of_file() {
     posix.finish();
 }
 
+/// File capabilities are copied with a file, and a change of the contents removes them.
 #[test]
-fn file_capabilities_survive_a_copy_and_end_with_a_change_of_the_contents() {
+fn file_capabilities_survive_a_copy_and_end_with_a_write() {
     let Some(mut posix) = Posix::new() else { return };
     if std::process::Command::new("setcap").arg("-h").output().is_err() {
         println!("skipped: no setcap");

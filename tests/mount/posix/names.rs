@@ -166,7 +166,7 @@ fn a_file_without_a_name_lives_until_it_is_closed() {
 }
 
 #[test]
-fn what_was_removed_is_known_to_those_who_still_hold_it() {
+fn a_removed_entry_stays_usable_through_open_handles() {
     // fstat of a directory that was removed or renamed over gave ENOENT, and so did that of a FIFO
     // or of a descriptor opened for its path.
     let Some(posix) = Posix::new() else { return };
@@ -208,8 +208,10 @@ fn a_nameless_file_is_made_or_refused_as_programs_expect() {
     posix.finish();
 }
 
+/// A listing shows every entry that stays exactly once and can be rewound while entries come and
+/// go.
 #[test]
-fn a_listing_is_stable_and_can_be_gone_back_in_while_entries_come_and_go() {
+fn seekdir_works_while_entries_come_and_go() {
     let Some(posix) = Posix::new() else { return };
     let dir = posix.at("dir");
     fs::create_dir(&dir).unwrap();

@@ -300,7 +300,7 @@ fn names_that_the_kernel_knows_are_closed_with_their_directory() {
 }
 
 #[test]
-fn what_is_mounted_in_a_vault_stays_when_somebody_closes_a_directory() {
+fn a_nested_mount_survives_the_close_of_a_directory() {
     // Whoever closed a directory to himself had the kernel look all names up anew, and it takes
     // down what is mounted on a name that it does not trust any more. Where it keeps no names there
     // is nothing to look up anew.
@@ -319,7 +319,7 @@ fn what_is_mounted_in_a_vault_stays_when_somebody_closes_a_directory() {
 /// The mount of one user, who has it for himself: what the daemon of an ordinary user decides, for
 /// himself and his groups.
 #[test]
-fn one_users_own_mount_keeps_to_his_own_modes() {
+fn an_ordinary_users_mount_obeys_the_modes_of_files() {
     let Some(user) = super::user::unprivileged() else { return };
     let options = || mounted::shell(user.path(), "grep \" $PWD/mnt \" /proc/mounts");
     assert!(options().contains("default_permissions"), "{}", options());

@@ -42,7 +42,7 @@ fn read_meanwhile(path: PathBuf, old: &[u8]) {
 }
 
 #[test]
-fn what_is_given_with_an_open_is_never_older_than_what_a_program_wrote() {
+fn prefetched_contents_are_never_stale() {
     // Contents that were read before a program's write, and given to the kernel after it, would
     // have taken the write back.
     let Some(mut posix) = Posix::new() else { return };
@@ -102,8 +102,9 @@ fn what_is_given_with_an_open_is_never_older_than_what_a_program_wrote() {
     posix.finish();
 }
 
+/// Small files of all sizes are prefetched whole, with no bytes after their end.
 #[test]
-fn files_of_all_small_sizes_are_given_whole_and_with_nothing_behind_them() {
+fn small_files_of_every_size_are_prefetched_exactly() {
     let Some(mut posix) = Posix::new() else { return };
     let sizes = [0, 1, 4095, 4096, 4097, 8191, 16_384, 65_535, 65_536, 65_537, 200_000];
     let bytes = |size: usize| (0..size).map(|at| (at / 5) as u8 | 1).collect::<Vec<_>>();
@@ -142,8 +143,9 @@ fn files_of_all_small_sizes_are_given_whole_and_with_nothing_behind_them() {
     posix.finish();
 }
 
+/// A small file that is damaged can be opened; a read of it fails with EIO.
 #[test]
-fn a_damaged_small_file_opens_and_gives_an_error_when_it_is_read() {
+fn a_damaged_small_file_opens_and_its_read_fails() {
     let Some(mut posix) = Posix::new() else { return };
     fs::write(posix.at("f"), contents(1)).unwrap();
     posix.mount.take().unwrap().unmount();

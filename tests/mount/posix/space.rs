@@ -201,8 +201,9 @@ fn blocks_tell_what_a_file_takes() {
     posix.finish();
 }
 
+/// A length up to 8 EiB works or is refused with EFBIG. None wraps around.
 #[test]
-fn lengths_up_to_eight_exbibytes_are_taken_or_refused_and_never_wrap() {
+fn lengths_up_to_8_eib_work_or_are_refused_and_never_wrap() {
     let Some(posix) = Posix::new() else { return };
     let file = open(&posix.at("f"));
     file.write_all_at(b"begin", 0).unwrap();
@@ -229,7 +230,7 @@ fn lengths_up_to_eight_exbibytes_are_taken_or_refused_and_never_wrap() {
 }
 
 #[test]
-fn the_limit_on_file_sizes_holds_for_programs_and_not_for_the_daemon() {
+fn rlimit_fsize_applies_to_programs_not_to_the_daemon() {
     // A daemon that was started under `ulimit -f` was killed by SIGXFSZ at the first large file,
     // with all that it held.
     let Some(mut posix) = Posix::new() else { return };

@@ -243,8 +243,10 @@ fn walk(dir: &Path, prefix: &str, all: &mut Vec<String>) {
     }
 }
 
+/// Threads make, rename and remove entries in the same directories. In the end exactly those
+/// entries exist that each thread expects.
 #[test]
-fn threads_on_shared_directories_leave_exactly_what_each_of_them_made() {
+fn threads_in_shared_directories_match_a_model() {
     let Some(mut posix) = Posix::new() else { return };
     for i in 0..SHARED_DIRS {
         fs::create_dir(posix.at(&format!("d{i}"))).unwrap();

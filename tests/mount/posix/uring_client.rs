@@ -208,7 +208,7 @@ fn chains(mut ring: IoUring) {
 }
 
 #[test]
-fn what_was_written_directly_is_read_through_the_cache_by_whoever_asks_later() {
+fn direct_io_writes_are_seen_by_later_cached_reads() {
     // The kernel kept pages that a reader brought into its cache while an asynchronous direct write
     // was under way: a copy of a disk image made later had contents of before the write.
     let Some(posix) = Posix::new() else { return };

@@ -86,7 +86,7 @@ pub(super) fn unprivileged() -> Option<Unprivileged> {
 }
 
 #[test]
-fn modes_that_keep_the_owner_out_do_not_keep_his_daemon_out() {
+fn modes_that_bar_the_owner_do_not_bar_their_daemon() {
     let Some(user) = unprivileged() else { return };
     user.run(
         "cd mnt; umask 022
@@ -123,8 +123,9 @@ fn git_collects_its_read_only_objects() {
     user.umount();
 }
 
+/// What an ordinary user's mount has of owners, ACLs and namespaces of attributes.
 #[test]
-fn owners_acls_and_namespaces_are_as_far_as_an_ordinary_user_has_them() {
+fn an_ordinary_users_mount_has_owners_acls_and_namespaces() {
     let Some(user) = unprivileged() else { return };
     user.run(
         "cd mnt; umask 027; touch f; mkdir d; test $(stat -c %a:%u f) = 640:65534; test $(stat -c %a d) = 750
