@@ -29,7 +29,7 @@ trap finish EXIT
 if [ "${1:-}" = --stress ]; then
     [ $# -eq 2 ] || { echo "usage: check-uring.sh [--stress SECONDS]" >&2; exit 1; }
     # Not by cargo, which takes 50 MiB itself.
-    test=$(cargo test --locked --test uring --no-run --message-format=json | sed -n 's/.*"executable":"\([^"]*uring-[^"]*\)".*/\1/p')
+    test=$(cargo test --locked --test mount --no-run --message-format=json | sed -n 's/.*"executable":"\([^"]*mount-[^"]*\)".*/\1/p')
     [ -x "$test" ] || { echo "check-uring: the test was not built" >&2; exit 1; }
     # The test and the daemon that it starts share 288 MiB. Some 230 are their own once all memory for requests was used, which takes half
     # an hour (with 224 the daemon was killed for want of memory after 39 minutes); what is left is too little to keep 48 MiB of files both
@@ -44,15 +44,16 @@ if [ "${1:-}" = --stress ]; then
         echo "check-uring: at most $((limit >> 20)) MiB" >&2
         (
             echo "$BASHPID" >"$group/cgroup.procs"
-            KITHFS_STRESS_SECONDS=$2 "$test" random_work --nocapture
+            KITHFS_STRESS_SECONDS=$2 "$test" uring::random_work --nocapture
         )
     else
         group=''
         echo "check-uring: no control group can be made here: memory is not limited" >&2
-        KITHFS_STRESS_SECONDS=$2 "$test" random_work --nocapture
+        KITHFS_STRESS_SECONDS=$2 "$test" uring::random_work --nocapture
     fi
     exit 0
 fi
 
 export KITHFS_TRANSPORT=uring
-cargo test --locked --test uring --test fuse_adapter --test hostile --test end_to_end --test mount_helper --test signed_mount --test refused_mount --test readme
+cargo test --locked --test mount -- uring:: fuse_adapter:: hostile:: end_to_end:: helper:: signed:: refused::
+cargo test --locked --test project -- readme::

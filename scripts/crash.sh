@@ -32,7 +32,7 @@ done
 export KITHFS_CRASH_ROUNDS=$rounds KITHFS_CRASH_SEED=$seed KITHFS_POWER_CUTS=$cuts KITHFS_POWER_CUT_SEED=$seed
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-cargo test --locked --test crash --test power_cut_random -- --nocapture --test-threads 1 2>&1 | tee "$log"
+cargo test --locked --test durability -- crash:: power_cut_random:: --nocapture --test-threads 1 2>&1 | tee "$log"
 echo
 echo "in all:"
 grep -E '^(skipped:|[0-9]+ (kills|copies|power cuts|loads))' "$log"

@@ -8,7 +8,7 @@
 //!
 //! The primitives come from `aws-lc-rs`, `ring` and the RustCrypto and dalek crates. Written here
 //! are HCTR2 ([`hctr2`]) and the sub-key step of XAES-256-GCM ([`xaes`]); both are held against the
-//! official vectors in `tests/crypto_vectors`.
+//! official vectors in `tests/format/crypto_vectors`.
 
 pub mod aead;
 pub mod digest;

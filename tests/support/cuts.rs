@@ -13,23 +13,14 @@
 //! * Nothing that can be read was never written: any other file reads as one of its states, or as
 //!   an error where it was never durable.
 
-#![allow(dead_code, reason = "each test uses its part")]
-
-#[path = "vaults.rs"]
-pub mod vaults;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::vaults::{self, Item, READ_WRITE, Seeded, at, split};
 use kithfs::crypto::Suite;
 use kithfs::store::mem::MemStore;
 use kithfs::vault::{Fallocate, OpenFlags, ROOT, RenameMode, SetAttr, Vault};
 use parking_lot::Mutex;
-use vaults::{Item, READ_WRITE, Seeded, at, split};
-
-/// Power cuts that were verified by this process.
-pub static CUTS: AtomicU64 = AtomicU64::new(0);
 
 type Bytes = Arc<Vec<u8>>;
 
@@ -235,7 +226,6 @@ impl Session {
 /// Reads a vault after a cut and compares it with what was promised, then opens it again, which
 /// finds what the first one made of it.
 pub fn verify(store: &MemStore, promises: &Promises, what: &str) {
-    CUTS.fetch_add(1, Ordering::Relaxed);
     for round in ["after the cut", "after the replay"] {
         let what = format!("{what}, {round}");
         let vault = verify_once(store, promises, &what);
@@ -251,7 +241,6 @@ pub fn verify(store: &MemStore, promises: &Promises, what: &str) {
 
 /// As [`verify`], once and without the check: for very many cuts.
 pub fn verify_quickly(store: &MemStore, promises: &Promises, what: &str) {
-    CUTS.fetch_add(1, Ordering::Relaxed);
     verify_once(store, promises, what);
 }
 

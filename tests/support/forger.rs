@@ -1,8 +1,6 @@
 //! A modified client: it holds the keys that every member of a share has, and signs and seals
 //! whatever it likes.
 
-#![allow(dead_code, reason = "each test uses its part")]
-
 use std::sync::Arc;
 
 use kithfs::crypto::hierarchy::EpochKeys;

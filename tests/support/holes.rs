@@ -1,7 +1,5 @@
 //! Where a file has data and where holes, as lseek(2) says it.
 
-#![allow(dead_code)]
-
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::Range;

@@ -1,7 +1,5 @@
 //! People, and shares that they are members of, for tests of the library.
 
-#![allow(dead_code, reason = "each test uses its part")]
-
 use std::collections::HashMap;
 use std::sync::Arc;
 

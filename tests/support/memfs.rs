@@ -3,8 +3,6 @@
 //! Its inode numbers differ from its node numbers and its directory positions are 63-bit hashes, as
 //! on ext4, so that whoever mixes them up is seen.
 
-#![allow(dead_code, reason = "no test uses all of it")]
-
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;

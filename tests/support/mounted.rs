@@ -1,9 +1,9 @@
 //! A vault on a real mount, made and taken down by the program itself, as a stranger would use it.
 
-#![allow(dead_code)]
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use super::turn;
 
 /// The program under test.
 pub const KITHFS: &str = env!("CARGO_BIN_EXE_kithfs");
@@ -17,14 +17,10 @@ pub fn can_mount() -> bool {
     usable
 }
 
-/// One test at a time. Each starts programs, and a child that another thread has just forked holds
-/// a copy of every descriptor until it calls exec: an unmount in that moment finds the mount busy.
-static ONE_AT_A_TIME: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
-
 /// A directory with a vault, its passphrase and a mount point, all of which go away with it.
 pub struct Scratch {
     dir: tempfile::TempDir,
-    _turn: parking_lot::MutexGuard<'static, ()>,
+    _turn: turn::Turn,
 }
 
 /// A mounted vault; dropping it unmounts.
@@ -69,7 +65,7 @@ impl Scratch {
 
     /// The directories and the passphrase file, and no vault.
     pub fn bare() -> Self {
-        let turn = ONE_AT_A_TIME.lock();
+        let turn = turn::take();
         let dir = tempfile::Builder::new()
             .prefix("kithfs-test-")
             .tempdir()

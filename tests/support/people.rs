@@ -1,9 +1,9 @@
 //! People with homes of their own, who use the program.
 
-#![allow(dead_code)]
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+use super::turn::{self, Turn};
 
 /// The program under test.
 const KITHFS: &str = env!("CARGO_BIN_EXE_kithfs");
@@ -15,16 +15,18 @@ pub struct Person {
     /// Who runs the program, where it is not the user of the test.
     uid: Option<u32>,
     program: PathBuf,
+    _turn: Turn,
 }
 
 impl Person {
     /// A person with an empty home.
     pub fn new(name: &'static str) -> Person {
+        let turn = turn::take();
         let dir = tempfile::Builder::new()
             .prefix("kithfs-test-")
             .tempdir()
             .expect("a temporary directory");
-        let person = Person { name, dir, uid: None, program: KITHFS.into() };
+        let person = Person { name, dir, uid: None, program: KITHFS.into(), _turn: turn };
         person.write("passphrase", &format!("passphrase of {name}\n"));
         person
     }

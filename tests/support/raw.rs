@@ -1,7 +1,5 @@
 //! What whoever stores a vault has in his hands: directories of ciphertext, to be read and changed.
 
-#![allow(dead_code, reason = "each test uses its part")]
-
 use std::sync::Arc;
 
 use kithfs::store::{Access, Dir, Kind};

@@ -1,8 +1,6 @@
 //! Vaults for tests of the library: made and opened in any store, filled and compared by whole
 //! trees.
 
-#![allow(dead_code, reason = "each test uses its part")]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

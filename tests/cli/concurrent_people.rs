@@ -1,0 +1,338 @@
+//! Three people, as three users where the test runs as root, who have one folder of one disk
+//! mounted at the same time; and what a client that was changed puts into it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use kithfs::roster::{Identity, IdentityFile, Secret};
+use kithfs::store::os::OsDir;
+
+use crate::support::forger::{Forger, overwrite, read};
+use crate::support::people::{Mounted, Person, holds, knows, refused, said, wait_until};
+
+fn can_run() -> bool {
+    let usable = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    if !usable {
+        println!("skipped: /dev/fuse cannot be opened");
+    }
+    usable
+}
+
+fn mode(path: &Path, mode: &str) {
+    assert!(Command::new("chmod").arg(mode).arg(path).status().unwrap().success());
+}
+
+/// Ann's vault with the folder `projects`, of which Bob is a writer and Cem a reader, and where its
+/// ciphertext lies: they may go there.
+fn three() -> (Person, Person, Person, PathBuf) {
+    let (ann, bob, cem) = (Person::user("ann", 0), Person::user("bob", 1), Person::user("cem", 2));
+    ann.ok(&[
+        "init",
+        "--kdf-memory",
+        "32",
+        "--kdf-passes",
+        "1",
+        "--identity",
+        ".config/kithfs/identity",
+        "vault",
+    ]);
+    ann.ok(&["mkdir", "vault", "projects"]);
+    ann.ok(&["share", "create", "--name", "Ann", "vault/projects"]);
+    let place = ann.home().join("vault").join(said(&ann.ok(&["map", "vault", "projects"])).trim());
+    for (dir, bits) in [(ann.home(), "711"), (&ann.home().join("vault"), "711"), (&place, "777")] {
+        mode(dir, bits);
+    }
+    for (name, person, role) in [("Bob", &bob, "writer"), ("Cem", &cem, "reader")] {
+        knows(&ann, name, person);
+        knows(person, "Ann", &ann);
+        ann.ok(&["share", "add", "--role", role, "vault/projects", name]);
+        ann.ok(&["share", "invite", "-o", "invitation", "vault/projects", name]);
+        fs::copy(ann.home().join("invitation"), person.home().join("invitation")).unwrap();
+        person.own(person.home());
+        person.ok(&["accept", "invitation"]);
+    }
+    (ann, bob, cem, place)
+}
+
+/// A mount of `vault` that writes its log to the file `log` in the home.
+fn mount_with_log<'a>(person: &'a Person, vault: &str) -> (Mounted<'a>, Child) {
+    person.shell("mkdir -p plain");
+    let log = fs::File::create(person.home().join("log")).unwrap();
+    let daemon = person
+        .kithfs(&["mount", "--foreground", "--shared", vault, "plain"])
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let point = person.home().join("plain").canonicalize().unwrap();
+    let is_mounted = || {
+        fs::read_to_string("/proc/self/mounts").unwrap().contains(&format!(" {} ", point.display()))
+    };
+    wait_until("it is mounted", is_mounted);
+    (Mounted::of(person), daemon)
+}
+
+fn identity(person: &Person) -> Identity {
+    let file =
+        IdentityFile::decode(&fs::read(person.home().join(".config/kithfs/identity")).unwrap())
+            .unwrap();
+    let passphrase = fs::read(person.home().join("passphrase")).unwrap();
+    file.unlock(&Secret::Passphrase(passphrase.trim_ascii_end().to_vec().into())).unwrap()
+}
+
+#[test]
+fn three_people_have_one_folder_mounted_at_the_same_time() {
+    if !can_run() {
+        return;
+    }
+    let (ann, bob, cem, place) = three();
+    let place = place.to_str().unwrap();
+    let (hers, _his, _cems) = (
+        Mounted::at(&ann, &["--shared"], "vault"),
+        Mounted::at(&bob, &["--shared"], place),
+        Mounted::at(&cem, &["--shared"], place),
+    );
+    // alone it cannot be had now
+    bob.shell("mkdir -p other");
+    refused(&bob.fails(&["mount", place, "other"], 9), "it is mounted on");
+
+    // different files: seen by all at once, also by who looked for them before
+    for person in [&bob, &cem] {
+        assert!(!person.shell("cat plain/by-ann").0);
+    }
+    assert!(ann.shell("umask 0; echo one > plain/projects/by-ann; mkdir plain/projects/dir").0);
+    assert!(bob.shell("echo two > plain/by-bob; echo in > plain/dir/in").0);
+    for (person, at) in [(&ann, "projects/"), (&bob, ""), (&cem, "")] {
+        holds(person, &format!("{at}by-ann"), "one\n");
+        holds(person, &format!("{at}by-bob"), "two\n");
+        holds(person, &format!("{at}dir/in"), "in\n");
+    }
+    assert!(!cem.shell("echo x >> plain/by-ann").0);
+    assert!(ann.shell("mv plain/projects/dir plain/projects/moved; rm plain/projects/by-bob").0);
+    assert_eq!(cem.shell("ls plain; cat plain/moved/in").1, "by-ann\nmoved\nin\n");
+
+    // The same file: one writes at a time, and nothing of either is lost. (It is Ann's: Bob cannot
+    // set its time, which once made his journal hold on to it for ever.)
+    let append = |who: &str, at: &str| {
+        format!(
+            "i=0; for n in $(seq 60); do until echo {who} $n >> plain/{at}log; do i=$((i + 1)); test $i -lt 500; done; done"
+        )
+    };
+    assert!(ann.shell("umask 0; : > plain/projects/log").0);
+    let mut both = [
+        ann.program(&append("ann", "projects/")).spawn().unwrap(),
+        bob.program(&append("bob", "")).spawn().unwrap(),
+    ];
+    both.iter_mut().for_each(|program| assert!(program.wait().unwrap().success()));
+    for (person, at) in [(&ann, "projects/"), (&bob, ""), (&cem, "")] {
+        assert_eq!(
+            person.shell(&format!("sort -u plain/{at}log | wc -l; wc -l < plain/{at}log")).1,
+            "120\n120\n"
+        );
+    }
+    let keeps = "exec 7>> plain/projects/log; touch holding; while ! test -e let-go; do sleep 0.02; done; echo last >&7";
+    let mut keeper = ann.program(keeps).spawn().unwrap();
+    wait_until("she has it open", || ann.home().join("holding").exists());
+    let (wrote, why) = bob.shell("echo refused >> plain/log");
+    assert!(!wrote && why.contains("busy"), "{why}");
+    assert_eq!(bob.shell("wc -l < plain/log").1, "120\n", "reading goes on");
+    ann.write("let-go", "");
+    assert!(keeper.wait().unwrap().success());
+    assert!(
+        bob.shell("echo his >> plain/log; tail -n 2 plain/log | tr '\\n' ' '")
+            .1
+            .ends_with("last his ")
+    );
+
+    // the membership changes under all of them
+    let dan = Person::with_identity("dan");
+    knows(&ann, "Dan", &dan);
+    ann.ok(&["share", "add", "--role", "reader", "plain/projects", "Dan"]);
+    assert!(said(&bob.ok(&["share", "list", "plain"])).contains("Dan"));
+    ann.ok(&["share", "remove", "plain/projects", "Bob", "Dan"]);
+    wait_until("Bob's mount knows that he may not write", || {
+        !bob.shell("echo more > plain/more").0
+    });
+    // what he wrote until it knew, and after he was removed, counts for nobody
+    assert!(ann.shell("! cat plain/projects/more 2> /dev/null; rm -f plain/projects/more").0);
+    holds(&bob, "by-ann", "one\n"); // what he has read he keeps
+    assert!(ann.shell("echo new > plain/projects/new").0);
+    wait_until("Cem reads what is written under the new key", || {
+        cem.shell("cat plain/new").1 == "new\n"
+    });
+    assert!(!bob.shell("cat plain/new").0, "and Bob does not");
+    holds(&cem, "log", &ann.shell("cat plain/projects/log").1);
+    drop(hers);
+    drop((_his, _cems));
+    ann.ok(&["fsck", "vault"]);
+    assert!(!Path::new(place).join("+lock").exists(), "the last one has taken the lock away");
+}
+
+/// A reader's modified client seals files with the folder key. Every honest mount refuses them.
+#[test]
+fn writes_of_a_readers_modified_client_are_refused() {
+    if !can_run() {
+        return;
+    }
+    let (ann, bob, cem, place) = three();
+    let of_cem = identity(&cem);
+    let store = OsDir::open(&place).unwrap();
+    let mounts = [mount_with_log(&ann, "vault"), mount_with_log(&bob, place.to_str().unwrap())];
+    assert!(ann.shell("umask 0; echo dear Bob > plain/projects/letter").0);
+    holds(&bob, "letter", "dear Bob\n");
+    let name = store
+        .reopen()
+        .unwrap()
+        .read(0, 1 << 20)
+        .unwrap()
+        .into_iter()
+        .find(|entry| entry.name[0] != b'+')
+        .unwrap()
+        .name;
+    let honest = read(&*store, &name);
+    // Cem has the folder key as every reader has, and may write to the disk; what he lacks is a
+    // signing key that counts.
+    let forged = Forger::of(&store, &of_cem).small(b"forged by Cem", &of_cem, &of_cem);
+    overwrite(&*store, &name, &forged);
+    for (person, at) in [(&ann, "projects/"), (&bob, "")] {
+        let (read, why) = person.shell(&format!("cat plain/{at}letter"));
+        assert!(!read && why.contains("Input/output error"), "{why}");
+        let (wrote, why) = person.shell(&format!("echo on top of it >> plain/{at}letter"));
+        assert!(!wrote && why.contains("Input/output error"), "{why}");
+        let log = fs::read_to_string(person.home().join("log")).unwrap();
+        assert!(
+            log.contains("is signed by somebody who may not write here") && !log.contains("letter"),
+            "why, and no plain name: {log}"
+        );
+    }
+    assert_eq!(read(&*store, &name), forged, "nothing planted is signed by an honest client");
+    overwrite(&*store, &name, &honest);
+    holds(&bob, "letter", "dear Bob\n");
+    for (mounted, mut daemon) in mounts {
+        drop(mounted);
+        assert!(daemon.wait().unwrap().success());
+    }
+}
+
+/// Who has a vault open with others, as `info` says: process ids.
+fn sharers(person: &Person, vault: &str) -> Vec<i32> {
+    let info: serde_json::Value =
+        serde_json::from_str(&said(&person.ok(&["info", "--json", vault]))).unwrap();
+    assert!(info["in_use_by"].is_null(), "{info}");
+    info["shared_by"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|holder| holder["pid"].as_i64().unwrap() as i32)
+        .collect()
+}
+
+#[test]
+fn a_stopped_daemon_keeps_its_file_lock_and_loses_nothing() {
+    // The machine of Ann sleeps, say. Who holds what she has open is refused, reads what is
+    // committed, and goes on when she does.
+    if !can_run() {
+        return;
+    }
+    let (ann, bob, _cem, place) = three();
+    let place = place.to_str().unwrap();
+    let hers = Mounted::at(&ann, &["--shared"], "vault");
+    let [daemon] = sharers(&ann, "vault")[..] else { panic!("one of them has it open") };
+    let daemon = rustix::process::Pid::from_raw(daemon).unwrap();
+    assert!(
+        ann.shell(
+            "umask 0; echo committed > plain/projects/file; echo other > plain/projects/other"
+        )
+        .0
+    );
+    let _his = Mounted::at(&bob, &["--shared"], place);
+    assert_eq!(
+        sharers(&bob, place).len(),
+        2,
+        "she is in the folder as well, and he in nothing else"
+    );
+    assert_eq!(sharers(&ann, "vault").len(), 1);
+    let listed = said(&bob.ok(&["info", place]));
+    assert_eq!(
+        listed
+            .lines()
+            .filter(|line| line.starts_with("shared ") && line.contains("by process"))
+            .count(),
+        2,
+        "{listed}"
+    );
+
+    let keeps = "exec 7>> plain/projects/file; echo dirty >&7; touch holding; while ! test -e let-go; do sleep 0.02; done";
+    let mut keeper = ann.program(keeps).spawn().unwrap();
+    wait_until("she has it open", || ann.home().join("holding").exists());
+    rustix::process::kill_process(daemon, rustix::process::Signal::STOP).unwrap();
+    let (wrote, why) = bob.shell("echo his >> plain/file");
+    let (also, read) = (bob.shell("echo his >> plain/other"), bob.shell("cat plain/file").1);
+    rustix::process::kill_process(daemon, rustix::process::Signal::CONT).unwrap();
+    assert!(!wrote && why.contains("busy"), "{why}");
+    assert!(also.0, "what she does not hold is his to write: {}", also.1);
+    assert!(["committed\n", "committed\ndirty\n"].contains(&&*read), "{read}");
+    ann.write("let-go", "");
+    assert!(keeper.wait().unwrap().success());
+    assert!(bob.shell("echo his >> plain/file").0);
+    for (person, at) in [(&ann, "projects/"), (&bob, "")] {
+        holds(person, &format!("{at}file"), "committed\ndirty\nhis\n");
+        holds(person, &format!("{at}other"), "other\nhis\n");
+    }
+    drop(hers);
+    assert_eq!(sharers(&bob, place).len(), 1);
+}
+
+#[test]
+fn a_daemon_out_of_descriptors_answers_later() {
+    // The first question that it could not take was the last one: nothing about the share could be
+    // asked or changed until it was mounted anew.
+    if !can_run() {
+        return;
+    }
+    let ann = Person::with_identity("ann");
+    ann.ok(&[
+        "init",
+        "--signed",
+        "--kdf-memory",
+        "32",
+        "--kdf-passes",
+        "1",
+        "--identity",
+        ".config/kithfs/identity",
+        "vault",
+    ]);
+    let _hers = Mounted::at(&ann, &[], "vault");
+    let info: serde_json::Value =
+        serde_json::from_str(&said(&ann.ok(&["info", "--json", "vault"]))).unwrap();
+    let daemon = info["in_use_by"]["pid"].as_i64().unwrap();
+    let (state, host) = (
+        ann.home().join(".local/state/kithfs"),
+        rustix::system::uname().nodename().to_string_lossy().into_owned(),
+    );
+    let places = [PathBuf::from("/run/kithfs/mounts"), state.join(format!("mounts-{host}"))];
+    let is_its = |name: &str| name.starts_with(&format!("{daemon}-")) && name.ends_with(".sock");
+    let mut sockets = places
+        .iter()
+        .filter_map(|place| fs::read_dir(place).ok())
+        .flatten()
+        .map(|entry| entry.unwrap().path());
+    let socket = sockets.find(|path| is_its(path.file_name().unwrap().to_str().unwrap())).unwrap();
+
+    let limit_to = |limit| {
+        let daemon = rustix::process::Pid::from_raw(daemon as i32);
+        rustix::process::prlimit(daemon, rustix::process::Resource::Nofile, limit).unwrap()
+    };
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let before = limit_to(rustix::process::Rlimit { current: Some(0), maximum: most });
+    // Who waits for a question has a descriptor for it already.
+    let _first = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    let mut asks = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    asks.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
+    let heard = std::io::Read::read(&mut asks, &mut [0; 1]).map_err(|e| e.kind());
+    limit_to(before);
+    assert_eq!(heard, Err(std::io::ErrorKind::WouldBlock), "it waits for its turn");
+    drop(asks);
+    let listed = said(&ann.ok(&["share", "list", "vault"]));
+    assert!(listed.contains("admin"), "{listed}");
+}

@@ -1,0 +1,617 @@
+//! Identities, contacts and invitations as people use them: what is printed, what is refused, and
+//! with which exit code.
+
+use std::fs;
+use std::io::BufRead;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Stdio;
+
+use kithfs::crypto::{IdentitySeed, Suite};
+use kithfs::format::share::ShareDescriptor;
+use kithfs::roster::{Identity, Invitation, Pin, ShareMemory};
+
+use crate::support::people::{Person, refused, said, stderr};
+
+/// An identity whose seed a test knows.
+fn known(seed: u8) -> Identity {
+    Identity::from_seed(IdentitySeed::from_bytes([seed; 32]))
+}
+
+#[test]
+fn an_identity_is_made_shown_exported_and_not_replaced() {
+    let ann = Person::new("ann");
+    let made = ann.ok(&["identity", "new", "--kdf-memory", "32", "--kdf-passes", "1"]);
+    let code = said(&made);
+    assert_eq!(code.trim().len(), 44, "a recovery code alone on stdout: {code}");
+    let file = ann.home().join(".config/kithfs/identity");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let key = said(&ann.ok(&["identity", "export"]));
+    assert!(key.starts_with("kith1") && key.len() == 116 && key.ends_with('\n'), "{key:?}");
+    let public: kithfs::roster::PublicIdentity = key.parse().unwrap();
+    assert_eq!(
+        said(&ann.ok(&["identity", "show"])),
+        format!(
+            "identity     {}\npublic key   {key}fingerprint  {}\n",
+            file.display(),
+            public.fingerprint()
+        )
+    );
+    assert!(stderr(&made).contains(&public.fingerprint()));
+    let before = fs::read(&file).unwrap();
+    refused(&ann.fails(&["identity", "new"], 2), "there is one already");
+    assert_eq!(fs::read(&file).unwrap(), before);
+    assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "nothing stays behind");
+}
+
+#[test]
+fn the_ways_into_an_identity_change_as_those_of_a_vault() {
+    let ann = Person::with_identity("ann");
+    ann.write("second", "another passphrase\n");
+    ann.ok(&[
+        "identity",
+        "passphrase",
+        "add",
+        "--kdf-memory",
+        "32",
+        "--kdf-passes",
+        "1",
+        "--new-passphrase-file",
+        "second",
+    ]);
+    let slots: serde_json::Value =
+        serde_json::from_str(&said(&ann.ok(&["identity", "passphrase", "list", "--json"])))
+            .unwrap();
+    let kinds: Vec<&str> =
+        slots.as_array().unwrap().iter().map(|slot| slot["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["passphrase", "recovery code", "passphrase"]);
+    ann.ok(&["identity", "passphrase", "remove", "--slot", "1", "--passphrase-file", "second"]);
+    refused(
+        &ann.fails(&["identity", "passphrase", "add", "--new-recovery-code"], 3),
+        "wrong passphrase",
+    );
+    ann.ok(&[
+        "identity",
+        "passphrase",
+        "add",
+        "--new-recovery-code",
+        "--passphrase-file",
+        "second",
+    ]);
+}
+
+#[test]
+fn a_stored_public_key_is_proven_before_it_is_printed() {
+    // Whoever stores a vault could put his own public keys in the place of the owner's, and have
+    // folders shared with himself.
+    let ann = Person::new("ann");
+    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
+    let key = said(&ann.ok(&["identity", "export", "--identity", "vault/+identity"]));
+    let file = ann.home().join("vault/+identity");
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[12..76].copy_from_slice(&known(9).public().to_bytes());
+    fs::write(&file, &bytes).unwrap();
+    let output = ann.fails(&["identity", "export", "--identity", "vault/+identity"], 3);
+    assert!(said(&output).is_empty() && key.starts_with("kith1"));
+}
+
+#[test]
+fn identities_behind_links_or_writable_by_others_are_proven() {
+    // Only the name of the path was looked at: through a link in the home, the key that whoever
+    // stores the vault had put there was printed as one's own, for others to share folders with.
+    let ann = Person::new("ann");
+    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
+    let own = ann.home().join(".config/kithfs/identity");
+    fs::create_dir_all(own.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink("../../vault/+identity", &own).unwrap();
+    let key = said(&ann.ok(&["identity", "export"]));
+    let file = ann.home().join("vault/+identity");
+    let honest = fs::read(&file).unwrap();
+    let public = known(9).public();
+    let forged = [&honest[..12], &public.sign[..], &public.exchange[..], &honest[76..]].concat();
+    fs::write(&file, &forged).unwrap();
+    refused(&ann.fails(&["identity", "export"], 3), "wrong passphrase");
+    refused(&ann.fails(&["identity", "show"], 3), "wrong passphrase");
+    // under another name, beside the vault's other files
+    fs::rename(&file, ann.home().join("vault/mine")).unwrap();
+    refused(&ann.fails(&["identity", "export", "--identity", "vault/mine"], 3), "wrong passphrase");
+    // where others may write to it
+    fs::remove_file(&own).unwrap();
+    fs::write(&own, &forged).unwrap();
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o660)).unwrap();
+    refused(&ann.fails(&["identity", "export"], 3), "wrong passphrase");
+    fs::write(&own, &honest).unwrap();
+    assert_eq!(said(&ann.ok(&["identity", "export"])), key);
+}
+
+#[test]
+fn a_slot_that_another_command_has_made_meanwhile_is_not_lost() {
+    // Each of two commands read the identity, took its time for a passphrase, and put its own file
+    // in the place of what the other had written: a recovery code that had been printed did not
+    // open anything, and a slot that had been removed was there again.
+    let ann = Person::with_identity("ann");
+    let other = "kithfs identity passphrase add --new-recovery-code > code && echo another one"
+        .replace("kithfs", env!("CARGO_BIN_EXE_kithfs"));
+    let told = ann.fails(
+        &[
+            "identity",
+            "passphrase",
+            "add",
+            "--kdf-memory",
+            "32",
+            "--kdf-passes",
+            "1",
+            "--new-passphrase-command",
+            &other,
+        ],
+        1,
+    );
+    assert!(
+        stderr(&told).contains("another command has changed it meanwhile"),
+        "{}",
+        stderr(&told)
+    );
+    ann.ok(&[
+        "identity",
+        "passphrase",
+        "add",
+        "--new-recovery-code",
+        "--recovery-code-file",
+        "code",
+    ]);
+    // Of those that come at the same moment each that says so has made its slot.
+    let adds: Vec<_> = (0..6)
+        .map(|_| {
+            ann.kithfs(&["identity", "passphrase", "add", "--new-recovery-code"])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    let mut made = 0;
+    for (i, add) in adds.into_iter().enumerate() {
+        let output = add.wait_with_output().unwrap();
+        if output.status.success() {
+            made += 1;
+            ann.write(&format!("code{i}"), &said(&output));
+            ann.ok(&[
+                "identity",
+                "passphrase",
+                "add",
+                "--new-recovery-code",
+                "--recovery-code-file",
+                &format!("code{i}"),
+            ]);
+        }
+    }
+    assert!(made > 0);
+}
+
+/// A shell script in which `kithfs` is the program under test.
+fn script(text: &str) -> String {
+    text.replace("kithfs ", &format!("{} ", env!("CARGO_BIN_EXE_kithfs")))
+}
+
+#[test]
+fn an_identity_swapped_during_the_prompt_is_not_followed() {
+    // The identity was looked at, the passphrase asked for, and then the file opened by its path. A
+    // storage host who put a link or a FIFO there meanwhile had the program read any file of the
+    // user, or wait for ever.
+    let ann = Person::new("ann");
+    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
+    ann.ok(&["mkdir", "vault", "letters"]);
+    fs::rename(ann.home().join("vault/+identity"), ann.home().join("honest")).unwrap();
+    ann.write("private", "not for the storage host");
+    for swap in ["ln -s ../private vault/+identity", "mkfifo vault/+identity"] {
+        let prompt = format!("rm vault/+identity; {swap}; cat passphrase");
+        let (done, told) = ann.shell(&script(&format!(
+            "rm -f vault/+identity; cp honest vault/+identity; timeout 20 kithfs ls --passphrase-command '{prompt}' vault"
+        )));
+        assert!(done && told == "letters\n", "{swap}: {told}");
+    }
+}
+
+#[test]
+fn a_passphrase_change_replaces_nothing_through_a_link() {
+    // `passphrase change` replaced what the vault's identity led to at that time. A storage host
+    // who put a link there while the new passphrase was typed had a file elsewhere in the home
+    // overwritten.
+    let ann = Person::new("ann");
+    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
+    let honest = fs::read(ann.home().join("vault/+identity")).unwrap();
+    let swap =
+        "mv vault/+identity elsewhere; ln -s ../elsewhere vault/+identity; echo another passphrase";
+    for args in [&["passphrase", "change"][..], &["passphrase", "add"]] {
+        let told = ann.fails(
+            &[
+                args,
+                &[
+                    "--kdf-memory",
+                    "32",
+                    "--kdf-passes",
+                    "1",
+                    "--new-passphrase-command",
+                    swap,
+                    "vault",
+                ],
+            ]
+            .concat(),
+            1,
+        );
+        assert!(stderr(&told).contains("changed it meanwhile"), "{}", stderr(&told));
+        assert!(
+            fs::read(ann.home().join("elsewhere")).unwrap() == honest,
+            "a file outside of the vault was written to"
+        );
+        assert!(
+            ann.home().join("vault/+identity").is_symlink(),
+            "what was put there is left alone"
+        );
+        fs::rename(ann.home().join("elsewhere"), ann.home().join("vault/+identity")).unwrap();
+    }
+    // A link that the user names is another matter: what it leads to is changed, and the link
+    // stays.
+    std::os::unix::fs::symlink("vault/+identity", ann.home().join("mine")).unwrap();
+    ann.ok(&["passphrase", "add", "--new-recovery-code", "--identity", "mine"]);
+    assert!(
+        ann.home().join("mine").is_symlink()
+            && fs::read(ann.home().join("vault/+identity")).unwrap() != honest
+    );
+}
+
+#[test]
+fn an_identity_that_is_no_regular_file_is_refused_at_once() {
+    // A FIFO given with `--identity`, or put where one is expected, held the command until somebody
+    // wrote to it.
+    let ann = Person::new("ann");
+    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
+    ann.shell("mkfifo pipe; ln -s pipe link; mkdir dir; mkdir -p .config/kithfs; mkfifo .config/kithfs/identity");
+    for (args, what) in [
+        ("ls --identity pipe vault", "no regular file"),
+        ("ls --identity link vault", "no regular file"),
+        ("ls --identity dir vault", "no regular file"),
+        ("identity show", "no regular file"),
+        ("init --identity pipe other", "no regular file"),
+        ("passphrase list --identity pipe", "no regular file"),
+        ("rm vault/+identity; mkfifo vault/+identity; ls vault", "no regular file"),
+    ] {
+        let (before, args) = args.rsplit_once("; ").unwrap_or(("", args));
+        let (_, told) = ann
+            .shell(&script(&format!("{before}\n timeout 20 kithfs {args} || echo ended with $?")));
+        assert!(told.contains(what) && told.contains("ended with 3"), "{args}: {told}");
+    }
+}
+
+#[test]
+fn a_cost_that_the_storage_host_has_set_is_asked_about() {
+    // Nothing proves what an identity file says of the cost of a passphrase before it is unlocked.
+    // A storage host who wrote the highest one had each command take four gibibytes of memory and
+    // minutes of time.
+    let ann = Person::new("ann");
+    let code = said(&ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]));
+    ann.write("code", &code);
+    let file = ann.home().join("vault/+identity");
+    let honest = fs::read(&file).unwrap();
+    let with_cost = |memory_mib: u32, passes: u32| {
+        let mut bytes = honest.clone();
+        bytes[76 + 12..][..4].copy_from_slice(&(memory_mib << 10).to_le_bytes());
+        bytes[76 + 16..][..4].copy_from_slice(&passes.to_le_bytes());
+        fs::write(&file, bytes).unwrap();
+    };
+    for (memory_mib, passes) in [(513, 1), (256, 33)] {
+        with_cost(memory_mib, passes);
+        for command in [
+            "ls",
+            "info",
+            "identity export --identity vault/+identity",
+            "passphrase add --new-recovery-code",
+        ] {
+            let mut args: Vec<&str> = command.split(' ').collect();
+            if !args.contains(&"--identity") {
+                args.push("vault");
+            }
+            if command == "info" {
+                ann.ok(&args); // needs no passphrase
+                continue;
+            }
+            refused(&ann.fails(&args, 1), "KITHFS_ALLOW_KDF_COST=1");
+        }
+        ann.ok(&["ls", "--recovery-code-file", "code", "vault"]);
+    }
+    with_cost(512, 1);
+    refused(&ann.fails(&["ls", "vault"], 3), "wrong passphrase");
+    with_cost(513, 1);
+    let (done, told) = ann.shell(&script("KITHFS_ALLOW_KDF_COST=1 kithfs ls vault"));
+    assert!(!done && told.contains("wrong passphrase"), "{told}");
+    // At a terminal the user is asked, and a no is a no.
+    let (_, told) = ann
+        .shell(&script("echo n | script -qec 'kithfs ls vault' /dev/null || echo ended with $?"));
+    assert!(told.contains("513 MiB") && told.contains("ended with 14"), "{told}");
+    let (_, told) = ann
+        .shell(&script("echo y | script -qec 'kithfs ls vault' /dev/null || echo ended with $?"));
+    assert!(told.contains("wrong passphrase") && told.contains("ended with 3"), "{told}");
+    // A user who chooses such a cost is told.
+    fs::write(&file, &honest).unwrap();
+    let args = [
+        "passphrase",
+        "change",
+        "--kdf-memory",
+        "513",
+        "--kdf-passes",
+        "1",
+        "--new-passphrase-file",
+        "passphrase",
+        "vault",
+    ];
+    assert!(stderr(&ann.ok(&args)).contains("KITHFS_ALLOW_KDF_COST=1"));
+}
+
+#[test]
+fn a_command_that_unlocks_keeps_its_memory_to_itself() {
+    // Only the daemon of a mount did: any program of the same user could trace `put` and `cat`
+    // while they had the keys, and a crash of them left the keys in a core dump.
+    let ann = Person::user("ann", 4);
+    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
+    ann.write("asks", "echo ready >&2; read line; cat passphrase");
+    let program =
+        if ann.home().join("kithfs").exists() { "./kithfs" } else { env!("CARGO_BIN_EXE_kithfs") };
+    for command in [
+        "ls vault",
+        "put vault file",
+        "init --kdf-memory 32 --kdf-passes 1 other",
+        "mount vault none",
+    ] {
+        let script = format!(
+            "ulimit -S -c $(ulimit -H -c); mkdir -p none; echo $$; exec {program} {command} --passphrase-command 'sh asks'"
+        );
+        let mut running = ann.program(&script);
+        let mut running = running
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let line = |from: &mut dyn std::io::Read| {
+            let mut line = String::new();
+            std::io::BufReader::with_capacity(1, from).read_line(&mut line).unwrap();
+            line.trim().to_owned()
+        };
+        let pid = line(running.stdout.as_mut().unwrap());
+        assert_eq!(line(running.stderr.as_mut().unwrap()), "ready", "{command}");
+        // The kernel gives the files in /proc of a process that may not be dumped or traced to
+        // root.
+        let owner = fs::metadata(format!("/proc/{pid}/mem")).unwrap().uid();
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+        // It gets no passphrase, and ends.
+        fs::remove_file(ann.home().join("passphrase")).unwrap();
+        running.wait_with_output().unwrap();
+        ann.write("passphrase", "passphrase of ann\n");
+        assert_eq!((owner, core.split_whitespace().nth(4)), (0, Some("0")), "{command}: {core}");
+    }
+}
+
+#[test]
+fn init_keeps_the_identity_of_a_vault_that_arrives_meanwhile() {
+    // The directory was empty when `init` looked, and a sync tool, or another `init`, brought a
+    // vault while it waited. It put the new identity in the place of the other one, found the
+    // vault, and removed the identity: nobody could open that vault any more.
+    let ann = Person::new("ann");
+    fs::create_dir(ann.home().join("vault")).unwrap();
+    let other = "kithfs init --kdf-memory 32 --kdf-passes 1 vault > code && echo x"
+        .replace("kithfs", env!("CARGO_BIN_EXE_kithfs"));
+    let told = ann.fails(
+        &[
+            "init",
+            "--kdf-memory",
+            "32",
+            "--kdf-passes",
+            "1",
+            "--passphrase-command",
+            &other,
+            "vault",
+        ],
+        2,
+    );
+    assert!(stderr(&told).contains("vault") && said(&told).is_empty(), "{}", stderr(&told));
+    ann.ok(&["ls", "vault"]);
+    ann.ok(&["ls", "--recovery-code-file", "code", "vault"]);
+    // In part: the files of the vault are there, and its identity is still to come.
+    let identity = ann.home().join("vault/+identity");
+    fs::remove_dir_all(ann.home().join("vault")).unwrap();
+    fs::create_dir(ann.home().join("vault")).unwrap();
+    let other = format!("{other} && mv vault/+identity late");
+    ann.kithfs(&[
+        "init",
+        "--kdf-memory",
+        "32",
+        "--kdf-passes",
+        "1",
+        "--passphrase-command",
+        &other,
+        "vault",
+    ])
+    .output()
+    .unwrap();
+    assert!(!identity.exists(), "its place is free");
+    fs::rename(ann.home().join("late"), &identity).unwrap();
+    ann.ok(&["ls", "vault"]);
+}
+
+/// A vault that holds no identity is opened with the one in the user's home.
+#[test]
+fn a_vault_without_an_identity_opens_with_that_of_the_home() {
+    let ann = Person::with_identity("ann");
+    ann.ok(&["init", "--identity", ".config/kithfs/identity", "vault"]);
+    ann.ok(&["mkdir", "vault", "letters"]);
+    assert_eq!(said(&ann.ok(&["ls", "vault"])), "letters\n");
+    fs::remove_file(ann.home().join(".config/kithfs/identity")).unwrap();
+    refused(&ann.fails(&["ls", "vault"], 3), "--identity FILE");
+}
+
+/// A contact is new until its fingerprint was compared. A key that has changed is refused.
+#[test]
+fn a_contacts_changed_key_is_never_accepted_silently() {
+    let ann = Person::new("ann");
+    let (one, two) = (known(1).public(), known(2).public());
+    let (key, print) = (one.to_string(), one.fingerprint());
+    assert_eq!(said(&ann.ok(&["contact", "list"])), "");
+    assert!(stderr(&ann.ok(&["contact", "add", "Bob", &key])).contains(&print));
+    assert_eq!(said(&ann.ok(&["contact", "list"])), format!("new       {print}  Bob\n"));
+    assert!(
+        said(&ann.ok(&["contact", "add", "Bob", &key])).is_empty(),
+        "the same once more changes nothing"
+    );
+    // A name with a Cyrillic letter was taken without a word, and listed as a second Bob.
+    let warned = stderr(&ann.ok(&["contact", "add", "B\u{43e}b", &two.to_string()]));
+    assert!(warned.contains("looks like that of Bob"), "{warned}");
+    ann.ok(&["contact", "remove", "B\u{43e}b"]);
+    // nobody can be asked
+    refused(&ann.fails(&["contact", "verify", "Bob"], 2), "--fingerprint");
+    refused(
+        &ann.fails(&["contact", "verify", "Bob", "--fingerprint", &two.fingerprint()], 14),
+        "not the one that was told",
+    );
+    assert_eq!(said(&ann.ok(&["contact", "list"])), format!("new       {print}  Bob\n"));
+    ann.ok(&["contact", "verify", "Bob", "--fingerprint", &print.to_lowercase().replace('-', " ")]);
+    assert_eq!(said(&ann.ok(&["contact", "list"])), format!("verified  {print}  Bob\n"));
+    // another key on its way
+    refused(&ann.fails(&["contact", "add", "Bob", &two.to_string()], 14), "CHANGED");
+    let both = format!("CHANGED   {print}  Bob\noffered   {}  Bob\n", two.fingerprint());
+    assert_eq!(said(&ann.ok(&["contact", "list"])), both);
+    let json: serde_json::Value =
+        serde_json::from_str(&said(&ann.ok(&["contact", "list", "--json"]))).unwrap();
+    let expected = serde_json::json!([{
+        "name": "Bob", "state": "CHANGED", "fingerprint": print, "key": key,
+        "offered_fingerprint": two.fingerprint(), "offered_key": two.to_string(),
+    }]);
+    assert_eq!(json, expected);
+    ann.ok(&["contact", "add", "Bob", &key]);
+    assert_eq!(
+        said(&ann.ok(&["contact", "list"])),
+        format!("verified  {print}  Bob\n"),
+        "the old key is still the verified one"
+    );
+    ann.fails(&["contact", "add", "Bob", &two.to_string()], 14);
+    ann.ok(&["contact", "verify", "Bob", "--yes"]);
+    assert_eq!(
+        said(&ann.ok(&["contact", "list"])),
+        format!("verified  {}  Bob\n", two.fingerprint())
+    );
+    refused(&ann.fails(&["contact", "add", "Eve", &two.to_string()], 14), "known as that of Bob");
+    refused(&ann.fails(&["contact", "add", "Eve", "kith1mistyped"], 2), "kithfs identity export");
+    ann.ok(&["contact", "remove", "Bob"]);
+    refused(&ann.fails(&["contact", "remove", "Bob"], 12), "kithfs contact list");
+}
+
+/// A list of contacts that other users may write to, or that is damaged, is refused.
+#[test]
+fn contacts_damaged_or_writable_by_others_are_refused() {
+    let ann = Person::new("ann");
+    ann.ok(&["contact", "add", "Bob", &known(1).public().to_string()]);
+    let file = ann.home().join(".config/kithfs/contacts");
+    let good = fs::read_to_string(&file).unwrap();
+    assert!(good.starts_with("kithfs contacts 1\nnew kith1"));
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    refused(&ann.fails(&["contact", "list"], 14), "chmod go-w");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(&file, good.replace("kith1q", "kith1p")).unwrap();
+    refused(&ann.fails(&["contact", "add", "Cem", &known(2).public().to_string()], 1), "line 2");
+}
+
+/// An invitation for the person, signed by `by`, to a share that `by` founded.
+fn invitation(by: &Identity, to: &Person) -> (ShareMemory, Vec<u8>) {
+    let public = said(&to.ok(&["identity", "export"])).parse().unwrap();
+    let descriptor = ShareDescriptor {
+        suite: Suite::Aes256Gcm,
+        signed: true,
+        isolated: false,
+        chunk_log2: 18,
+        founder: by.public(),
+        random: [7; 32],
+    };
+    let head = Pin { sequence: 2, hash: [8; 32] };
+    let memory = ShareMemory {
+        share: descriptor.share_id(),
+        proof: kithfs::roster::Proof::Invitation(by.public()),
+        head,
+    };
+    (memory, Invitation::sign(&descriptor, &head, by, &public, 1_700_000_000).unwrap())
+}
+
+fn remembered(person: &Person, share: &[u8; 32]) -> Option<ShareMemory> {
+    let file = person.home().join(".local/state/kithfs/shares").join(ShareMemory::file_name(share));
+    fs::read_to_string(file).ok().map(|text| ShareMemory::parse(&text).unwrap())
+}
+
+/// An invitation by a contact whose fingerprint was compared is accepted, and the share is pinned.
+#[test]
+fn an_invitation_by_a_verified_contact_pins_the_share() {
+    let (bob, ann) = (Person::with_identity("bob"), known(1));
+    let (memory, bytes) = invitation(&ann, &bob);
+    fs::write(bob.home().join("invitation"), &bytes).unwrap();
+    bob.ok(&["contact", "add", "Ann", &ann.public().to_string()]);
+    refused(&bob.fails(&["accept", "invitation"], 2), "--fingerprint");
+    assert_eq!(
+        remembered(&bob, &memory.share),
+        None,
+        "a question that nobody could answer is no yes"
+    );
+    bob.ok(&["contact", "verify", "Ann", "--yes"]);
+    let accepted = bob.ok(&["accept", "invitation"]);
+    assert!(
+        stderr(&accepted)
+            .contains(&format!("accepted the invitation of Ann ({})", ann.public().fingerprint()))
+    );
+    assert_eq!(remembered(&bob, &memory.share), Some(memory));
+    assert!(stderr(&bob.ok(&["accept", "invitation"])).contains("accepted"), "twice is no failure");
+}
+
+/// An invitation by a stranger is accepted only with their fingerprint, and never replaces the
+/// members that were already seen.
+#[test]
+fn an_invitation_by_a_stranger_needs_their_fingerprint() {
+    let (bob, ann) = (Person::with_identity("bob"), known(1));
+    let (memory, bytes) = invitation(&ann, &bob);
+    fs::write(bob.home().join("invitation"), &bytes).unwrap();
+    let fails = |args: &[&str], what| {
+        refused(&bob.fails(&[&["accept", "invitation"], args].concat(), 14), what)
+    };
+    fails(&["--fingerprint", &known(2).public().fingerprint()], "not the one that was told");
+    assert_eq!(remembered(&bob, &memory.share), None);
+    bob.ok(&["accept", "invitation", "--fingerprint", &ann.public().fingerprint()]);
+    assert_eq!(remembered(&bob, &memory.share), Some(memory));
+    let further = ShareMemory { head: Pin { sequence: 9, hash: [1; 32] }, ..memory };
+    let file =
+        bob.home().join(".local/state/kithfs/shares").join(ShareMemory::file_name(&memory.share));
+    fs::write(&file, further.to_text()).unwrap();
+    assert!(
+        stderr(&bob.ok(&["accept", "invitation", "--yes"]))
+            .contains("what you have seen of it stays")
+    );
+    assert_eq!(remembered(&bob, &memory.share), Some(further));
+}
+
+/// An invitation that was changed or cut off, or that is for another person, is refused.
+#[test]
+fn altered_or_misaddressed_invitations_are_refused() {
+    let (bob, cem, ann) = (Person::with_identity("bob"), Person::with_identity("cem"), known(1));
+    let (memory, bytes) = invitation(&ann, &bob);
+    let mut changed = bytes.clone();
+    changed[200] ^= 1;
+    for (what, bytes) in [
+        ("signature", &changed[..]),
+        ("ends too early", &bytes[..300]),
+        ("after its end", &[&bytes[..], &[0]].concat()),
+    ] {
+        fs::write(bob.home().join("invitation"), bytes).unwrap();
+        refused(&bob.fails(&["accept", "invitation", "--yes"], 14), what);
+    }
+    fs::write(cem.home().join("invitation"), &bytes).unwrap();
+    refused(&cem.fails(&["accept", "invitation", "--yes"], 14), "for another identity");
+    assert_eq!((remembered(&bob, &memory.share), remembered(&cem, &memory.share)), (None, None));
+    // the one who invites has two keys
+    fs::write(bob.home().join("invitation"), &bytes).unwrap();
+    bob.ok(&["contact", "add", "Ann", &known(2).public().to_string()]);
+    bob.fails(&["contact", "add", "Ann", &ann.public().to_string()], 14);
+    refused(&bob.fails(&["accept", "invitation", "--yes"], 14), "who is CHANGED");
+}

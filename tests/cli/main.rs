@@ -1,0 +1,11 @@
+//! The commands, as users run them. The tests run one at a time (`support::turn`).
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bench;
+mod command_line;
+mod concurrent_people;
+mod identity;
+mod people;
+mod rollback;

@@ -1,0 +1,2025 @@
+//! Makes the scenarios. Runs only where somebody asks for it; what it gives is then committed and
+//! never made anew.
+
+use base64ct::{Base64UrlUnpadded, Encoding};
+use kithfs::crypto::{
+    Argon2Params, ChunkKeys, FileKey, Hctr2, IdentitySeed, Label, NamesKey, RecordCipher, Suite,
+    labels,
+};
+use kithfs::format::header::{Header, HeaderContext, Hint, PublicHeader};
+use kithfs::format::identity::{
+    IdentityRecord, PublicIdentity, SEALED_SEED_LEN, SlotKind, SlotRecord,
+};
+use kithfs::format::inventory::InventoryList;
+use kithfs::format::journal::{JournalHead, JournalRecord, Patch};
+use kithfs::format::junction::Junction;
+use kithfs::format::layout::Layout;
+use kithfs::format::manifest::{BlockRef, HistoryEntry, Manifest};
+use kithfs::format::members::{self, Member, Role};
+use kithfs::format::name::{NameCipher, StoredName};
+use kithfs::format::record::{
+    DirectoryRecord, Place, RecordContext, RecordKind, Xattrs, link_text,
+};
+use kithfs::format::share::ShareDescriptor;
+use kithfs::format::signature::{Authorship, Sign};
+use kithfs::format::slots::{self, SlotHeader};
+use kithfs::format::table::{
+    HOLE, IndexBlock, Segment, Table, index_hash, segment_aad, table_hash,
+};
+use kithfs::roster::{Identity, IdentityFile, Invitation, NewSlot, Pin, Secret};
+use zeroize::Zeroizing;
+
+use super::read::read;
+use super::scenario::Scenario;
+
+use crate::support::counting::Counting;
+
+const SHARE: [u8; 32] = [0x51; 32];
+const AES: Suite = Suite::Aes256Gcm;
+const CHACHA: Suite = Suite::ChaCha20Poly1305;
+
+type Inputs = Vec<(&'static str, String)>;
+
+/// Collects the scenarios of one structure.
+struct Make {
+    structure: &'static str,
+    all: Vec<(&'static str, String, Scenario)>,
+}
+
+impl Make {
+    fn of(structure: &'static str) -> Self {
+        Make { structure, all: Vec::new() }
+    }
+
+    /// A scenario that is to be read; its fields are what the program reads, to be looked over by
+    /// whoever commits them.
+    fn ok(&mut self, name: &str, comment: &str, inputs: &Inputs, bytes: &[u8]) {
+        let mut scenario = self.scenario(comment, inputs, bytes, "ok");
+        scenario.fields = read(self.structure, &scenario)
+            .unwrap_or_else(|kind| panic!("{} {name}: {kind}", self.structure));
+        self.all.push((self.structure, name.to_owned(), scenario));
+    }
+
+    /// A scenario that must fail, in the way that is said.
+    fn bad(&mut self, name: &str, kind: &str, comment: &str, inputs: &Inputs, bytes: &[u8]) {
+        let scenario = self.scenario(comment, inputs, bytes, kind);
+        self.all.push((self.structure, name.to_owned(), scenario));
+    }
+
+    fn scenario(&self, comment: &str, inputs: &Inputs, bytes: &[u8], expect: &str) -> Scenario {
+        let inputs =
+            inputs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        Scenario {
+            comment: comment.to_owned(),
+            inputs,
+            bytes: bytes.to_vec(),
+            expect: expect.to_owned(),
+            ..Scenario::default()
+        }
+    }
+
+    /// What every strict structure must refuse: cut, longer, another magic, version, suite.
+    fn framing(&mut self, inputs: &Inputs, good: &[u8], suite_at: usize) {
+        self.bad("cut", "truncated", "The last byte is missing.", inputs, &good[..good.len() - 1]);
+        self.bad("empty", "truncated", "There is nothing.", inputs, &[]);
+        self.bad("longer", "trailing", "One byte too many.", inputs, &[good, &[0]].concat());
+        self.bad(
+            "other-magic",
+            "magic",
+            "The first byte is changed.",
+            inputs,
+            &with(good, 0, good[0] ^ 1),
+        );
+        self.bad(
+            "newer-version",
+            "version",
+            "A version that is not known.",
+            inputs,
+            &with(good, 8, 2),
+        );
+        self.bad(
+            "unknown-suite",
+            "suite",
+            "A suite that is not known.",
+            inputs,
+            &with(good, suite_at, 3),
+        );
+    }
+}
+
+/// `bytes` with another byte at `at`.
+fn with(bytes: &[u8], at: usize, byte: u8) -> Vec<u8> {
+    let mut changed = bytes.to_vec();
+    changed[at] = byte;
+    changed
+}
+
+fn flipped(bytes: &[u8], at: usize) -> Vec<u8> {
+    with(bytes, at, bytes[at] ^ 0x10)
+}
+
+fn replaced(inputs: &Inputs, name: &str, value: impl ToString) -> Inputs {
+    assert!(inputs.iter().any(|(n, _)| *n == name));
+    inputs
+        .iter()
+        .map(|(n, v)| (*n, if *n == name { value.to_string() } else { v.clone() }))
+        .collect()
+}
+
+fn count<const N: usize>(first: u8) -> [u8; N] {
+    std::array::from_fn(|i| first.wrapping_add(i as u8))
+}
+
+/// All scenarios: structure, name, scenario.
+pub fn all() -> Vec<(&'static str, String, Scenario)> {
+    let makers = [
+        file_header,
+        signed_file_header,
+        chunk_table,
+        index_block,
+        segment,
+        name,
+        directory_record,
+        long_name,
+        symlink,
+        xattrs,
+        journal_head,
+        journal_record,
+        identity_file,
+        share_descriptor,
+        invitation,
+        manifest,
+        slot_block,
+        member_list,
+        junction,
+        inventory_list,
+    ];
+    makers.into_iter().flat_map(|make| make().all).collect()
+}
+
+fn file_header() -> Make {
+    let mut make = Make::of("file-header");
+    let key = [7u8; 32];
+    let layout = Layout::new(18, false).unwrap();
+    let inputs = |suite: Suite| -> Inputs {
+        vec![
+            ("suite", suite.as_byte().to_string()),
+            ("chunk-log2", "18".into()),
+            ("share", hex::encode(SHARE)),
+            ("header-key", hex::encode(key)),
+        ]
+    };
+    let seal = |suite: Suite, size: u64, data: Option<&[u8]>, root: [u8; 32], name: &[u8]| {
+        let cipher = RecordCipher::new(suite, &key);
+        let small = data.map(|d| d.len() as u16);
+        let public =
+            PublicHeader { suite, small, epoch: 2, commitment: count(0x60), file_id: count(0x70) };
+        let hint = Hint { directory: count(0x90), name: name.to_vec() };
+        let header = Header { public, size, version: 5, root, oldest_epoch: 1, hint };
+        let context = HeaderContext { share: &SHARE, layout, cipher: &cipher };
+        header.seal(&context, data.unwrap_or_default(), None, &Counting::from(1))
+    };
+    let full: Vec<u8> = (0..4096u32).map(|i| (i % 251) as u8).collect();
+    let (small, aes) = (seal(AES, 9, Some(b"some data"), HOLE, b"letter.txt"), inputs(AES));
+    make.ok("small", "A small file: nine bytes, sealed with the header.", &aes, &small);
+    make.ok(
+        "small-chacha",
+        "The same with the other suite.",
+        &inputs(CHACHA),
+        &seal(CHACHA, 9, Some(b"some data"), HOLE, b"letter.txt"),
+    );
+    make.ok(
+        "small-empty",
+        "An empty file has a header.",
+        &aes,
+        &seal(AES, 0, Some(b""), HOLE, b"empty"),
+    );
+    make.ok(
+        "small-full",
+        "The largest small file.",
+        &aes,
+        &seal(AES, 4096, Some(&full), HOLE, b"full"),
+    );
+    make.ok(
+        "large",
+        "The header of a large file, of the longest name.",
+        &aes,
+        &seal(AES, 5000, None, [0xee; 32], &[b'n'; 255]),
+    );
+    make.ok(
+        "large-chacha",
+        "A file of 2^62 bytes that is one hole.",
+        &inputs(CHACHA),
+        &seal(CHACHA, 1 << 62, None, HOLE, b""),
+    );
+    make.ok(
+        "small-residue",
+        "Bytes behind the data are residue and no part of the file.",
+        &aes,
+        &[&small[..], b"residue"].concat(),
+    );
+    make.bad("empty", "truncated", "A ciphertext of no bytes was never committed.", &aes, &[]);
+    make.bad(
+        "cut-in-clear",
+        "truncated",
+        "Ends within the part that stands in clear.",
+        &aes,
+        &small[..95],
+    );
+    make.bad("cut-in-body", "truncated", "Ends within the body.", &aes, &small[..511]);
+    make.bad("cut-in-data", "truncated", "Ends within the data.", &aes, &small[..small.len() - 1]);
+    make.bad("other-magic", "magic", "The first byte is changed.", &aes, &flipped(&small, 0));
+    make.bad("newer-version", "version", "A version that is not known.", &aes, &with(&small, 8, 2));
+    make.bad("unknown-suite", "suite", "A suite that is not known.", &aes, &with(&small, 10, 3));
+    make.bad("unknown-flag", "flags", "A flag that is not known.", &aes, &with(&small, 11, 2 | 4));
+    make.bad(
+        "signed",
+        "flags",
+        "A signed header in a share that is not signed.",
+        &aes,
+        &with(&small, 11, 2 | 1),
+    );
+    make.bad("unknown-type", "range", "A type that is not known.", &aes, &with(&small, 12, 2));
+    make.bad(
+        "other-chunk-size",
+        "range",
+        "The chunk size is not the share's.",
+        &aes,
+        &with(&small, 13, 17),
+    );
+    make.bad(
+        "data-too-long",
+        "range",
+        "The length of small data is over 4096.",
+        &aes,
+        &with(&small, 15, 0x11),
+    );
+    make.bad(
+        "large-with-data",
+        "range",
+        "A length of data in the large form.",
+        &aes,
+        &with(&small, 11, 0),
+    );
+    make.bad("reserved", "flags", "Reserved bytes are not zero.", &aes, &with(&small, 90, 1));
+    for (name, at) in [
+        ("epoch", 16),
+        ("commitment", 20),
+        ("file-id", 28),
+        ("nonce", 60),
+        ("tag", 96),
+        ("body", 112),
+        ("data", 512),
+    ] {
+        make.bad(
+            &format!("flipped-{name}"),
+            "unauthentic",
+            "One bit is flipped.",
+            &aes,
+            &flipped(&small, at),
+        );
+    }
+    make.bad(
+        "shorter-data",
+        "unauthentic",
+        "The length of the data in clear is one less.",
+        &aes,
+        &with(&small, 14, 8),
+    );
+    make.bad(
+        "other-share",
+        "unauthentic",
+        "Read in another share.",
+        &replaced(&aes, "share", hex::encode([0x52; 32])),
+        &small,
+    );
+    make.bad(
+        "other-key",
+        "unauthentic",
+        "Read under another key.",
+        &replaced(&aes, "header-key", hex::encode([8; 32])),
+        &small,
+    );
+    make.bad(
+        "size-not-the-data",
+        "range",
+        "The size is not the length of the data.",
+        &aes,
+        &seal(AES, 8, Some(b"some data"), HOLE, b""),
+    );
+    make.bad(
+        "large-too-small",
+        "range",
+        "A large file of 4096 bytes.",
+        &aes,
+        &seal(AES, 4096, None, HOLE, b""),
+    );
+    make.bad(
+        "large-too-large",
+        "range",
+        "A file of 2^62 + 1 bytes.",
+        &aes,
+        &seal(AES, (1 << 62) + 1, None, HOLE, b""),
+    );
+    make
+}
+
+/// Author and signer of what is signed in the vectors.
+fn signers() -> (Identity, Identity) {
+    (
+        Identity::from_seed(IdentitySeed::from_bytes([3; 32])),
+        Identity::from_seed(IdentitySeed::from_bytes(count(0x40))),
+    )
+}
+
+fn signed_file_header() -> Make {
+    let mut make = Make::of("file-header");
+    let key = [7u8; 32];
+    let layout = Layout::new(18, true).unwrap();
+    let inputs = |suite: Suite| -> Inputs {
+        vec![
+            ("suite", suite.as_byte().to_string()),
+            ("chunk-log2", "18".into()),
+            ("share", hex::encode(SHARE)),
+            ("header-key", hex::encode(key)),
+            ("signed", "1".into()),
+        ]
+    };
+    let (author, signer) = signers();
+    let by = Authorship { author: author.public().sign, signer: signer.public().sign };
+    let seal = |suite: Suite,
+                size: u64,
+                data: Option<&[u8]>,
+                root: [u8; 32],
+                by: Authorship,
+                label: &Label| {
+        let cipher = RecordCipher::new(suite, &key);
+        let public = PublicHeader {
+            suite,
+            small: data.map(|d| d.len() as u16),
+            epoch: 2,
+            commitment: count(0x60),
+            file_id: count(0x70),
+        };
+        let hint = Hint { directory: count(0x90), name: b"letter.txt".to_vec() };
+        let header = Header { public, size, version: 5, root, oldest_epoch: 1, hint };
+        let context = HeaderContext { share: &SHARE, layout, cipher: &cipher };
+        let sign = |_: &Label, message: &[u8]| signer.sign(label, message);
+        header.seal(
+            &context,
+            data.unwrap_or_default(),
+            Some(Sign { by, sign: &sign }),
+            &Counting::from(1),
+        )
+    };
+    let (data, aes) = (Some(&b"some data"[..]), inputs(AES));
+    let small = seal(AES, 9, data, HOLE, by, &labels::FILE_SIGNATURE);
+    make.ok(
+        "signed-small",
+        "A small file of a signed share, sealed anew by another member than its author.",
+        &aes,
+        &small,
+    );
+    let chacha = seal(CHACHA, 9, data, HOLE, by, &labels::FILE_SIGNATURE);
+    make.ok("signed-small-chacha", "The same with the other suite.", &inputs(CHACHA), &chacha);
+    let large = seal(AES, 5000, None, [0xee; 32], by, &labels::FILE_SIGNATURE);
+    make.ok("signed-large", "The header of a large file.", &aes, &large);
+    let bad = "unauthentic";
+    let unsigned: Inputs = aes.iter().filter(|(name, _)| *name != "signed").cloned().collect();
+    make.bad(
+        "signed-unsigned-flag",
+        "flags",
+        "The flag of signed shares is missing.",
+        &aes,
+        &with(&small, 11, 2),
+    );
+    make.bad(
+        "signed-as-unsigned",
+        "flags",
+        "Read in a share that is not signed.",
+        &unsigned,
+        &small,
+    );
+    make.bad("signed-cut", "truncated", "Ends within the data.", &aes, &small[..small.len() - 1]);
+    make.bad(
+        "signed-flipped",
+        bad,
+        "One bit of the sealed part is flipped.",
+        &aes,
+        &flipped(&small, 120),
+    );
+    let other = Authorship { signer: by.author, ..by };
+    make.bad(
+        "signed-by-another",
+        bad,
+        "The signature is not that of the signer who is named.",
+        &aes,
+        &seal(AES, 9, data, HOLE, other, &labels::FILE_SIGNATURE),
+    );
+    make.bad(
+        "signed-other-label",
+        bad,
+        "Signed as something else than a file.",
+        &aes,
+        &seal(AES, 9, data, HOLE, by, &labels::SYMLINK_SIGNATURE),
+    );
+    make
+}
+
+fn junction() -> Make {
+    let mut make = Make::of("junction");
+    let (author, signer) = signers();
+    let (directory, hash) = (count::<32>(0x20), count::<32>(0xa0));
+    let more = [
+        ("directory", hex::encode(directory)),
+        ("hash", hex::encode(hash)),
+        ("signed", "1".into()),
+    ];
+    let inputs = |suite| -> Inputs { [record_inputs(suite), more.to_vec()].concat() };
+    let seal = |suite, by: Authorship, plain: &[u8]| {
+        let cipher = RecordCipher::new(suite, &[9; 32]);
+        let context =
+            RecordContext { share: &SHARE, suite, signed: true, epoch: 2, cipher: &cipher };
+        let sign = |label: &Label, message: &[u8]| signer.sign(label, message);
+        context.seal(
+            RecordKind::Junction,
+            &[directory, hash].concat(),
+            plain,
+            Some(Sign { by, sign: &sign }),
+            &Counting::from(1),
+        )
+    };
+    let by = Authorship { author: author.public().sign, signer: signer.public().sign };
+    let junction = |isolated, coming, name: &[u8]| {
+        Junction { share: [0x77; 32], isolated, coming, name: name.to_vec() }.encode()
+    };
+    let plain = junction(false, false, b"projects");
+    let (aes, good) = (inputs(AES), seal(AES, by, &plain));
+    make.ok("aes", "A share that stands in the directory `projects`.", &aes, &good);
+    make.ok("chacha", "The same with the other suite.", &inputs(CHACHA), &seal(CHACHA, by, &plain));
+    make.ok(
+        "isolated",
+        "One that keeps the admins of its parent out.",
+        &aes,
+        &seal(AES, by, &junction(true, false, b"projects")),
+    );
+    make.ok(
+        "coming",
+        "One that is being made of a folder, of the longest name.",
+        &aes,
+        &seal(AES, by, &junction(false, true, &[b'n'; 255])),
+    );
+    make.bad("cut", "unauthentic", "The last byte is missing.", &aes, &good[..good.len() - 1]);
+    make.bad(
+        "unsigned",
+        "flags",
+        "The flag that it is signed is missing.",
+        &aes,
+        &with(&good, 2, 0),
+    );
+    make.bad(
+        "flipped",
+        "unauthentic",
+        "One bit of the ciphertext is flipped.",
+        &aes,
+        &flipped(&good, 60),
+    );
+    make.bad(
+        "other-directory",
+        "unauthentic",
+        "Moved to another directory.",
+        &replaced(&aes, "directory", hex::encode([3; 32])),
+        &good,
+    );
+    make.bad(
+        "other-entry",
+        "unauthentic",
+        "Put beside another entry.",
+        &replaced(&aes, "hash", hex::encode([3; 32])),
+        &good,
+    );
+    make.bad(
+        "other-share",
+        "unauthentic",
+        "Another parent.",
+        &replaced(&aes, "share", hex::encode([0x52; 32])),
+        &good,
+    );
+    let forged = Authorship { signer: by.author, ..by };
+    make.bad(
+        "signed-by-another",
+        "unauthentic",
+        "The signature is not that of the signer who is named.",
+        &aes,
+        &seal(AES, forged, &plain),
+    );
+    make.bad(
+        "unknown-flag",
+        "flags",
+        "A flag inside that is not known.",
+        &aes,
+        &seal(AES, by, &with(&plain, 32, 4)),
+    );
+    make.bad("no-name", "range", "No name.", &aes, &seal(AES, by, &junction(false, false, b"")));
+    make.bad(
+        "slash",
+        "range",
+        "A name with a slash.",
+        &aes,
+        &seal(AES, by, &junction(false, false, b"a/b")),
+    );
+    make.bad(
+        "shorter-inside",
+        "truncated",
+        "What is sealed is one byte short.",
+        &aes,
+        &seal(AES, by, &plain[..plain.len() - 1]),
+    );
+    make.bad(
+        "longer-inside",
+        "trailing",
+        "What is sealed is one byte long.",
+        &aes,
+        &seal(AES, by, &[&plain[..], &[0]].concat()),
+    );
+    make
+}
+
+fn inventory_list() -> Make {
+    let mut make = Make::of("inventory");
+    let none = Vec::new();
+    // two pages and one hash, so that a node has no neighbour
+    let hashes = |n: u16| {
+        (0..n)
+            .map(|i| std::array::from_fn(|at| if at < 2 { i.to_be_bytes()[at] } else { 0x11 }))
+            .collect()
+    };
+    let list = |n| InventoryList::new(hashes(n)).encode();
+    make.ok("none", "Nothing is listed.", &none, &[]);
+    make.ok("one", "One header.", &none, &list(1));
+    make.ok(
+        "three-pages",
+        "257 headers: two pages, and one with a single hash.",
+        &none,
+        &list(257),
+    );
+    make.bad("cut", "truncated", "Part of a hash.", &none, &list(2)[..63]);
+    make.bad("order", "order", "Hashes that do not ascend.", &none, &[[2u8; 32], [1; 32]].concat());
+    make.bad("twice", "order", "One hash twice.", &none, &[[2u8; 32], [2; 32]].concat());
+    make
+}
+
+fn chunk_table() -> Make {
+    let mut make = Make::of("chunk-table");
+    let layout = Layout::new(14, false).unwrap();
+    let inputs = |suite: Suite, bytes: &[u8]| -> Inputs {
+        vec![
+            ("suite", suite.as_byte().to_string()),
+            ("chunk-log2", "14".into()),
+            ("hash", hex::encode(table_hash(bytes))),
+        ]
+    };
+    let mut salt: [u8; 16] = count(1);
+    let segment = Segment { nonce: count(0x10), tag: count(0x20), len: 4096 };
+    let short = Segment { nonce: count(0x30), tag: count(0x40), len: 1 };
+    let table = |salt| Table {
+        salt,
+        epoch: 3,
+        seals: 7,
+        segments: [segment, Segment::HOLE, short, Segment::HOLE].into(),
+        hashes: [].into(),
+    };
+    let chacha = table(salt).encode(&layout);
+    make.ok(
+        "chacha",
+        "Two segments and two holes; a salt of 16 bytes.",
+        &inputs(CHACHA, &chacha),
+        &chacha,
+    );
+    salt[12..].fill(0);
+    let good = table(salt).encode(&layout);
+    make.ok("aes", "Two segments and two holes; a salt of 12 bytes.", &inputs(AES, &good), &good);
+    let bad = |make: &mut Make, name: &str, kind: &str, comment: &str, bytes: &[u8]| {
+        make.bad(name, kind, &format!("{comment} The hash fits."), &inputs(AES, bytes), bytes);
+    };
+    bad(
+        &mut make,
+        "salt-of-the-other-suite",
+        "range",
+        "With AES the end of the salt is zero.",
+        &chacha,
+    );
+    bad(&mut make, "reserved", "flags", "Reserved bytes are not zero.", &with(&good, 63, 1));
+    bad(
+        &mut make,
+        "segment-too-long",
+        "range",
+        "A sealed length of 4097.",
+        &with(&good, 64 + 28, 1),
+    );
+    bad(&mut make, "hole-with-nonce", "range", "A hole with a nonce.", &with(&good, 94, 1));
+    bad(&mut make, "hole-with-tag", "range", "A hole with a tag.", &with(&good, 94 + 12, 1));
+    bad(&mut make, "cut", "truncated", "The last byte is missing.", &good[..good.len() - 1]);
+    bad(&mut make, "longer", "trailing", "One byte too many.", &[&good[..], &[0]].concat());
+    make.bad(
+        "flipped",
+        "unauthentic",
+        "One bit of a nonce is flipped.",
+        &inputs(AES, &good),
+        &flipped(&good, 64),
+    );
+    let as_index: [u8; 32] = *blake3::hash(&[b"kithfs1\x01", &good[..]].concat()).as_bytes();
+    make.bad(
+        "hash-of-level-1",
+        "unauthentic",
+        "The hash is one of an index block.",
+        &replaced(&inputs(AES, &good), "hash", hex::encode(as_index)),
+        &good,
+    );
+    make
+}
+
+fn index_block() -> Make {
+    let mut make = Make::of("index-block");
+    let mut block = IndexBlock::empty();
+    block.0[0] = [1; 32];
+    block.0[127] = count(9);
+    let bytes = block.encode();
+    let inputs = |level: u8| -> Inputs {
+        let array: &[u8; 4096] = bytes[..].try_into().unwrap();
+        vec![("level", level.to_string()), ("hash", hex::encode(index_hash(level, array)))]
+    };
+    make.ok("level-1", "Two children, 126 holes.", &inputs(1), &bytes);
+    make.ok("level-2", "The same block one level higher has another hash.", &inputs(2), &bytes);
+    make.bad(
+        "other-level",
+        "unauthentic",
+        "The hash is that of the level below.",
+        &replaced(&inputs(1), "level", 2),
+        &bytes,
+    );
+    make.bad("flipped", "unauthentic", "One bit is flipped.", &inputs(1), &flipped(&bytes, 4095));
+    make.bad(
+        "swapped-children",
+        "unauthentic",
+        "Two children have changed places.",
+        &inputs(1),
+        &[&bytes[32..], &bytes[..32]].concat(),
+    );
+    make.bad("cut", "truncated", "The last byte is missing.", &inputs(1), &bytes[..4095]);
+    make
+}
+
+fn segment() -> Make {
+    let mut make = Make::of("segment");
+    for (suite, name) in [(AES, "aes"), (CHACHA, "chacha")] {
+        let mut salt: [u8; 16] = count(1);
+        if suite == AES {
+            salt[12..].fill(0);
+        }
+        let (file_key, file_id, nonce): ([u8; 32], [u8; 32], [u8; 12]) =
+            ([3; 32], [4; 32], count(0x20));
+        let mut sealed = b"a short segment at the end of a file".to_vec();
+        let aad = segment_aad(&SHARE, &file_id, 9, 2, sealed.len() as u16, 1, suite);
+        let tag = ChunkKeys::new(suite, &FileKey::from_bytes(file_key)).derive(&salt).seal(
+            &nonce,
+            &aad,
+            &mut sealed,
+        );
+        let inputs: Inputs = vec![
+            ("suite", suite.as_byte().to_string()),
+            ("share", hex::encode(SHARE)),
+            ("file-key", hex::encode(file_key)),
+            ("file-id", hex::encode(file_id)),
+            ("salt", hex::encode(salt)),
+            ("nonce", hex::encode(nonce)),
+            ("tag", hex::encode(tag)),
+            ("chunk", "9".into()),
+            ("segment", "2".into()),
+            ("epoch", "1".into()),
+        ];
+        make.ok(name, "A segment with its associated data.", &inputs, &sealed);
+        let bad = |make: &mut Make, what: &str, inputs: &Inputs| {
+            make.bad(
+                &format!("{name}-other-{what}"),
+                "unauthentic",
+                &format!("Another {what}."),
+                inputs,
+                &sealed,
+            );
+        };
+        bad(&mut make, "chunk", &replaced(&inputs, "chunk", 8));
+        bad(&mut make, "segment", &replaced(&inputs, "segment", 3));
+        bad(&mut make, "epoch", &replaced(&inputs, "epoch", 2));
+        bad(&mut make, "file", &replaced(&inputs, "file-id", hex::encode([5; 32])));
+        bad(&mut make, "share", &replaced(&inputs, "share", hex::encode([5; 32])));
+        bad(&mut make, "salt", &replaced(&inputs, "salt", hex::encode(flipped(&salt, 0))));
+        bad(&mut make, "nonce", &replaced(&inputs, "nonce", hex::encode(flipped(&nonce, 11))));
+        bad(&mut make, "tag", &replaced(&inputs, "tag", hex::encode(flipped(&tag, 15))));
+        make.bad(
+            &format!("{name}-cut"),
+            "unauthentic",
+            "The last byte is missing.",
+            &inputs,
+            &sealed[..sealed.len() - 1],
+        );
+        make.bad(
+            &format!("{name}-zeros"),
+            "unauthentic",
+            "The ciphertext is zero.",
+            &inputs,
+            &vec![0; sealed.len()],
+        );
+    }
+    make
+}
+
+fn name() -> Make {
+    let mut make = Make::of("name");
+    let (key, directory) = ([1u8; 32], [2u8; 32]);
+    let inputs: Inputs =
+        vec![("names-key", hex::encode(key)), ("directory", hex::encode(directory))];
+    let names_key = NamesKey::from_bytes(key);
+    let hctr2 = Hctr2::new(&names_key);
+    let names = NameCipher::new(&hctr2, &names_key, &directory);
+    let stored = |plain: &[u8]| names.encode(plain).unwrap().entry().to_vec();
+    let letter = stored(b"letter.txt");
+    make.ok("short", "A name.", &inputs, &letter);
+    make.ok("one-byte", "The shortest name.", &inputs, &stored(b"x"));
+    make.ok("eight-bytes", "The longest name in 16 bytes.", &inputs, &stored(b"12345678"));
+    make.ok(
+        "nine-bytes",
+        "The shortest name in more than 16 bytes.",
+        &inputs,
+        &stored(b"123456789"),
+    );
+    make.ok("longest-short", "183 bytes.", &inputs, &stored(&[b'n'; 183]));
+    make.ok("not-utf-8", "Names are bytes.", &inputs, &stored(b"\xff\xfe\x80 \n"));
+    make.ok(
+        "looks-like-a-conflict",
+        "A name with a conflict suffix of its own.",
+        &inputs,
+        &stored(b"letter (2).txt (2)"),
+    );
+    let long = stored(&[b'n'; 184]);
+    make.ok("long", "184 bytes: a hash stands for the name.", &inputs, &long);
+    make.ok("long-255", "255 bytes.", &inputs, &stored(&[b'n'; 255]));
+    for (name, suffix) in [
+        ("dropbox", " (Ann's conflicted copy 2026-01-02)"),
+        ("nextcloud", " (conflicted copy 2026-01-02 101112)"),
+        ("syncthing", ".sync-conflict-20260102-101112-ABCDEFG"),
+        ("copy", " (2)"),
+    ] {
+        let copy = [&letter[..], suffix.as_bytes()].concat();
+        make.ok(
+            &format!("conflict-{name}"),
+            "A conflict copy shows with its suffix.",
+            &inputs,
+            &copy,
+        );
+    }
+    make.ok(
+        "conflict-long",
+        "A conflict copy of a long name.",
+        &inputs,
+        &[&long[..], b" (conflicted copy)"].concat(),
+    );
+    make.ok("control", "A control file.", &inputs, b"+share");
+    make.ok(
+        "control-hidden",
+        "Everything else outside of base64url is one too.",
+        &inputs,
+        b".stfolder",
+    );
+    let seal = |padded: &[u8]| {
+        let mut buf = padded.to_vec();
+        hctr2.encrypt(&hctr2.tweak(&directory), &mut buf).unwrap();
+        Base64UrlUnpadded::encode_string(&buf).into_bytes()
+    };
+    let padded = |plain: &[u8], zeros: usize| [plain, &vec![0; zeros]].concat();
+    let mut foreign = |name: &str, comment: &str, stored: &[u8]| {
+        make.bad(name, "foreign", comment, &inputs, stored)
+    };
+    for at in [0, 10, letter.len() - 1] {
+        let other = if letter[at] == b'A' { b'B' } else { b'A' };
+        foreign(
+            &format!("changed-{at}"),
+            "One character is another one.",
+            &with(&letter, at, other),
+        );
+    }
+    foreign("cut", "The last character is missing.", &letter[..letter.len() - 1]);
+    foreign("longer", "One character too many.", &[&letter[..], b"A"].concat());
+    foreign("padded", "Base64 with padding.", &[&stored(b"x")[..], b"=="].concat());
+    foreign("short", "Fewer than 16 bytes.", b"AAAAAAAAAAAAAAAAAAAA");
+    foreign("seven-zeros", "Seven zero bytes behind the name.", &seal(&padded(b"123456789", 7)));
+    foreign(
+        "nine-zeros",
+        "A second spelling: nine zero bytes where eight are enough.",
+        &seal(&padded(b"123456789", 9)),
+    );
+    foreign("nothing-but-zeros", "A name of no bytes.", &seal(&[0; 16]));
+    foreign("dot-dot", "A name that none can have.", &seal(&padded(b"..", 14)));
+    foreign("slash", "A name with a slash.", &seal(&padded(b"a/b", 13)));
+    foreign("nul", "A name with a zero byte inside.", &seal(&padded(b"a\0b", 13)));
+    foreign(
+        "conflict-of-nothing",
+        "A conflict suffix behind what is no name.",
+        b"AAAAAAAAAAAAAAAAAAAAAA (2)",
+    );
+    foreign(
+        "unknown-suffix",
+        "A suffix that no known tool makes.",
+        &[&letter[..], b".bak"].concat(),
+    );
+    foreign("long-cut", "A hash that is too short.", &long[..long.len() - 1]);
+    foreign("long-second-spelling", "Bits behind the hash that are not zero.", &{
+        let last = long.len() - 1;
+        let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let value = alphabet.iter().position(|c| *c == long[last]).unwrap();
+        with(&long, last, alphabet[value ^ 1])
+    });
+    foreign(
+        "long-unknown-suffix",
+        "A suffix that no known tool makes.",
+        &[&long[..], b".bak"].concat(),
+    );
+    let elsewhere = replaced(&inputs, "directory", hex::encode([3; 32]));
+    make.bad("other-directory", "foreign", "Moved into another directory.", &elsewhere, &letter);
+    make.bad(
+        "other-key",
+        "foreign",
+        "Under another key.",
+        &replaced(&inputs, "names-key", hex::encode([9; 32])),
+        &letter,
+    );
+    make
+}
+
+/// Inputs of the sealed records.
+fn record_inputs(suite: Suite) -> Inputs {
+    vec![
+        ("suite", suite.as_byte().to_string()),
+        ("share", hex::encode(SHARE)),
+        ("records-key", hex::encode([9; 32])),
+        ("epoch", "2".into()),
+    ]
+}
+
+fn seal_record(suite: Suite, kind: RecordKind, bound: &[u8], plain: &[u8]) -> Vec<u8> {
+    let cipher = RecordCipher::new(suite, &[9; 32]);
+    RecordContext { share: &SHARE, suite, signed: false, epoch: 2, cipher: &cipher }.seal(
+        kind,
+        bound,
+        plain,
+        None,
+        &Counting::from(1),
+    )
+}
+
+/// What every sealed record must refuse.
+fn record_failures(make: &mut Make, inputs: &Inputs, good: &[u8]) {
+    make.bad("empty", "truncated", "There is nothing.", inputs, &[]);
+    make.bad(
+        "cut-in-clear",
+        "truncated",
+        "Ends within the part that stands in clear.",
+        inputs,
+        &good[..23],
+    );
+    make.bad("cut", "unauthentic", "The last byte is missing.", inputs, &good[..good.len() - 1]);
+    make.bad("longer", "unauthentic", "One byte too many.", inputs, &[good, &[0]].concat());
+    make.bad("newer-version", "version", "A version that is not known.", inputs, &with(good, 0, 2));
+    make.bad("unknown-suite", "suite", "A suite that is not known.", inputs, &with(good, 1, 3));
+    make.bad(
+        "signed",
+        "flags",
+        "The flag that is reserved for signed shares.",
+        inputs,
+        &with(good, 2, 1),
+    );
+    make.bad("reserved", "flags", "The reserved byte is not zero.", inputs, &with(good, 3, 1));
+    make.bad(
+        "flipped-id",
+        "unauthentic",
+        "One bit of the id is flipped.",
+        inputs,
+        &flipped(good, 8),
+    );
+    make.bad(
+        "flipped-nonce",
+        "unauthentic",
+        "One bit of the nonce is flipped.",
+        inputs,
+        &flipped(good, 24),
+    );
+    make.bad(
+        "flipped-ciphertext",
+        "unauthentic",
+        "One bit of the ciphertext is flipped.",
+        inputs,
+        &flipped(good, 48),
+    );
+    make.bad(
+        "flipped-tag",
+        "unauthentic",
+        "One bit of the tag is flipped.",
+        inputs,
+        &flipped(good, good.len() - 1),
+    );
+    make.bad("other-epoch", "unauthentic", "Another epoch.", inputs, &with(good, 4, 3));
+    make.bad(
+        "other-share",
+        "unauthentic",
+        "Another share.",
+        &replaced(inputs, "share", hex::encode([0x52; 32])),
+        good,
+    );
+    make.bad(
+        "other-key",
+        "unauthentic",
+        "Another key.",
+        &replaced(inputs, "records-key", hex::encode([8; 32])),
+        good,
+    );
+}
+
+/// What is sealed as a record: kind, bound to, held.
+type Sealed<'a> = (RecordKind, &'a [u8], &'a [u8]);
+
+/// A record of a signed share that says that it is `by`'s, under the signature that the second
+/// signer makes for `signed`.
+fn borrowed(sealed: Sealed<'_>, signed: Sealed<'_>, by: Authorship) -> Vec<u8> {
+    let cipher = RecordCipher::new(AES, &[9; 32]);
+    let context =
+        RecordContext { share: &SHARE, suite: AES, signed: true, epoch: 2, cipher: &cipher };
+    let seal = |(kind, bound, plain): Sealed<'_>, sign: &dyn Fn(&Label, &[u8]) -> [u8; 64]| {
+        context.seal(kind, bound, plain, Some(Sign { by, sign }), &Counting::from(1))
+    };
+    let signature = std::cell::Cell::new([0; 64]);
+    seal(signed, &|label, message| {
+        signature.set(signers().1.sign(label, message));
+        signature.get()
+    });
+    seal(sealed, &|_, _| signature.get())
+}
+
+/// A record in a signed share, and what has been signed for something else.
+fn signed_records(
+    make: &mut Make,
+    inputs: &Inputs,
+    good: Sealed<'_>,
+    others: &[(&str, &str, Sealed<'_>)],
+    text: fn(&[u8]) -> Vec<u8>,
+) {
+    let inputs: Inputs = [inputs.clone(), vec![("signed", "1".into())]].concat();
+    let (author, signer) = signers();
+    let by = Authorship { author: author.public().sign, signer: signer.public().sign };
+    let record = borrowed(good, good, by);
+    make.ok(
+        "signed-share",
+        "In a signed share, sealed anew by somebody else for its author.",
+        &inputs,
+        &text(&record),
+    );
+    make.bad(
+        "signed-share-unsigned",
+        "flags",
+        "The flag that it is signed is missing.",
+        &inputs,
+        &text(&with(&record, 2, 0)),
+    );
+    for (what, forged) in [
+        ("author", Authorship { author: by.signer, ..by }),
+        ("signer", Authorship { signer: by.author, ..by }),
+    ] {
+        let cipher = RecordCipher::new(AES, &[9; 32]);
+        let context =
+            RecordContext { share: &SHARE, suite: AES, signed: true, epoch: 2, cipher: &cipher };
+        let signature = record_signature(&cipher, good, &record);
+        let sealed = context.seal(
+            good.0,
+            good.1,
+            good.2,
+            Some(Sign { by: forged, sign: &|_, _| signature }),
+            &Counting::from(1),
+        );
+        make.bad(
+            &format!("signed-share-other-{what}"),
+            "unauthentic",
+            &format!("Another {what} is named."),
+            &inputs,
+            &text(&sealed),
+        );
+    }
+    for (name, comment, other) in others {
+        make.bad(name, "unauthentic", comment, &inputs, &text(&borrowed(good, *other, by)));
+    }
+}
+
+/// The signature in a record.
+fn record_signature(
+    cipher: &RecordCipher,
+    (kind, bound, _): Sealed<'_>,
+    record: &[u8],
+) -> [u8; 64] {
+    let word = match kind {
+        RecordKind::Symlink => b"KSYM",
+        RecordKind::Directory => b"KDIR",
+        RecordKind::Name => b"KNAM",
+        _ => panic!("not asked for"),
+    };
+    let plain = cipher
+        .open_record(&[word, &SHARE[..], &record[..24], bound].concat(), &record[24..])
+        .unwrap();
+    *plain.last_chunk().unwrap()
+}
+
+fn directory_record() -> Make {
+    let mut make = Make::of("directory-record");
+    let place = |byte: u8, name: &[u8]| Place { parent: [byte; 32], name: name.to_vec() };
+    let record =
+        DirectoryRecord { id: [1; 32], place: place(2, b"new"), previous: place(3, &[b'f'; 255]) };
+    let plain = record.encode();
+    for (suite, name) in [(AES, "aes"), (CHACHA, "chacha")] {
+        make.ok(
+            name,
+            "A directory that is being renamed.",
+            &record_inputs(suite),
+            &seal_record(suite, RecordKind::Directory, b"", &plain),
+        );
+    }
+    let (inputs, good) = (record_inputs(AES), seal_record(AES, RecordKind::Directory, b"", &plain));
+    record_failures(&mut make, &inputs, &good);
+    let sealed = |plain: &[u8]| seal_record(AES, RecordKind::Directory, b"", plain);
+    make.bad(
+        "other-kind",
+        "unauthentic",
+        "A record of another kind.",
+        &inputs,
+        &seal_record(AES, RecordKind::Name, b"", &plain),
+    );
+    make.bad(
+        "shorter-inside",
+        "truncated",
+        "What is sealed is one byte short.",
+        &inputs,
+        &sealed(&plain[..607]),
+    );
+    make.bad(
+        "longer-inside",
+        "trailing",
+        "What is sealed is one byte long.",
+        &inputs,
+        &sealed(&[&plain[..], &[0]].concat()),
+    );
+    make.bad(
+        "no-name",
+        "range",
+        "A place without a name.",
+        &inputs,
+        &sealed(&with(&with(&with(&with(&plain, 64, 0), 65, 0), 66, 0), 67, 0)),
+    );
+    make.bad("slash", "range", "A name with a slash.", &inputs, &sealed(&with(&plain, 66, b'/')));
+    make.bad(
+        "behind-the-name",
+        "flags",
+        "Bytes behind a name that are not zero.",
+        &inputs,
+        &sealed(&with(&plain, 100, 1)),
+    );
+    let others = [
+        (
+            "signed-share-other-id",
+            "The signature is over another id.",
+            (RecordKind::Directory, &b""[..], &with(&plain, 0, 9)[..]),
+        ),
+        (
+            "signed-share-other-kind",
+            "The signature is that of a link.",
+            (RecordKind::Symlink, b"", &plain),
+        ),
+    ];
+    signed_records(
+        &mut make,
+        &inputs,
+        (RecordKind::Directory, b"", &plain),
+        &others,
+        <[u8]>::to_vec,
+    );
+    make
+}
+
+fn long_name() -> Make {
+    let mut make = Make::of("long-name");
+    let (key, directory, plain) = (NamesKey::from_bytes([1; 32]), [2u8; 32], [b'n'; 255]);
+    let hctr2 = Hctr2::new(&key);
+    let Some(StoredName::Long { hash, .. }) =
+        NameCipher::new(&hctr2, &key, &directory).encode(&plain)
+    else {
+        panic!("not long")
+    };
+    let inputs = |suite| -> Inputs {
+        [
+            record_inputs(suite),
+            vec![("directory", hex::encode(directory)), ("hash", hex::encode(hash))],
+        ]
+        .concat()
+    };
+    let bound = [directory, hash].concat();
+    for (suite, name) in [(AES, "aes"), (CHACHA, "chacha")] {
+        make.ok(
+            name,
+            "The sidecar of a name of 255 bytes.",
+            &inputs(suite),
+            &seal_record(suite, RecordKind::Name, &bound, &plain),
+        );
+    }
+    let (aes, good) = (inputs(AES), seal_record(AES, RecordKind::Name, &bound, &plain));
+    record_failures(&mut make, &aes, &good);
+    make.bad(
+        "other-directory",
+        "unauthentic",
+        "Moved to another directory.",
+        &replaced(&aes, "directory", hex::encode([3; 32])),
+        &good,
+    );
+    make.bad(
+        "other-entry",
+        "unauthentic",
+        "Put beside another entry.",
+        &replaced(&aes, "hash", hex::encode([3; 32])),
+        &good,
+    );
+    let elsewhere = [[3; 32], hash].concat();
+    let others = [
+        (
+            "signed-share-other-directory",
+            "The signature is for another directory.",
+            (RecordKind::Name, &elsewhere[..], &plain[..]),
+        ),
+        (
+            "signed-share-other-name",
+            "The signature is over another name.",
+            (RecordKind::Name, &bound, &[b'm'; 255]),
+        ),
+    ];
+    signed_records(&mut make, &aes, (RecordKind::Name, &bound, &plain), &others, <[u8]>::to_vec);
+    make
+}
+
+fn symlink() -> Make {
+    let mut make = Make::of("symlink");
+    let text = |suite, bound: &[u8], plain: &[u8]| {
+        link_text(&seal_record(suite, RecordKind::Symlink, bound, plain))
+    };
+    for (suite, name) in [(AES, "aes"), (CHACHA, "chacha")] {
+        make.ok(name, "A link.", &record_inputs(suite), &text(suite, b"", b"../elsewhere"));
+    }
+    let inputs = record_inputs(AES);
+    make.ok("longest-inline", "A target of 3005 bytes.", &inputs, &text(AES, b"", &[b't'; 3005]));
+    let reference = [&b"+"[..], &text(AES, b"+", &count::<16>(0x80))].concat();
+    make.ok(
+        "overflow",
+        "The text of a link whose target stands in a control file.",
+        &inputs,
+        &reference,
+    );
+    let long = seal_record(AES, RecordKind::LongSymlink, &count::<16>(0x80), &[b't'; 4095]);
+    let with_reference: Inputs =
+        [inputs.clone(), vec![("reference", hex::encode(count::<16>(0x80)))]].concat();
+    make.ok(
+        "overflow-target",
+        "That control file, with the longest target.",
+        &with_reference,
+        &long,
+    );
+    let swapped = replaced(&with_reference, "reference", hex::encode(count::<16>(0x81)));
+    make.bad(
+        "overflow-swapped",
+        "unauthentic",
+        "The control file of another link.",
+        &swapped,
+        &long,
+    );
+    make.bad(
+        "overflow-as-target",
+        "unauthentic",
+        "A reference is no target.",
+        &inputs,
+        &reference[1..],
+    );
+    let good = text(AES, b"", b"../elsewhere");
+    make.bad(
+        "target-as-overflow",
+        "unauthentic",
+        "A target is no reference.",
+        &inputs,
+        &[&b"+"[..], &good].concat(),
+    );
+    make.bad(
+        "not-base64url",
+        "encoding",
+        "A character outside of base64url.",
+        &inputs,
+        &with(&good, 3, b'/'),
+    );
+    let short = seal_record(AES, RecordKind::Symlink, b"", b"../elsewhere");
+    make.bad(
+        "cut",
+        "unauthentic",
+        "The last byte of the record is missing.",
+        &inputs,
+        &link_text(&short[..short.len() - 1]),
+    );
+    make.bad(
+        "cut-text",
+        "encoding",
+        "Base64url with bits left over.",
+        &inputs,
+        &good[..good.len() - 4],
+    );
+    make.bad("empty", "truncated", "A link without text.", &inputs, b"");
+    make.bad(
+        "changed",
+        "unauthentic",
+        "One character is another one.",
+        &inputs,
+        &with(&good, 70, if good[70] == b'A' { b'B' } else { b'A' }),
+    );
+    make.bad(
+        "plain",
+        "encoding",
+        "A link that somebody without the key has made.",
+        &inputs,
+        b"/etc/passwd",
+    );
+    let long = count::<16>(0x80);
+    let others = [
+        (
+            "signed-share-other-target",
+            "The signature is over another target.",
+            (RecordKind::Symlink, &b""[..], &b"../elsewherE"[..]),
+        ),
+        (
+            "signed-share-long-target",
+            "The signature is that of a long target.",
+            (RecordKind::LongSymlink, &long, b"../elsewhere"),
+        ),
+    ];
+    signed_records(
+        &mut make,
+        &inputs,
+        (RecordKind::Symlink, b"", b"../elsewhere"),
+        &others,
+        link_text,
+    );
+    let signed: Inputs = [inputs.clone(), vec![("signed", "1".into())]].concat();
+    let (author, signer) = signers();
+    let by = Authorship { author: author.public().sign, signer: signer.public().sign };
+    let reference = (RecordKind::Symlink, &b"+"[..], &long[..]);
+    let record = borrowed(reference, reference, by);
+    make.ok(
+        "signed-share-overflow",
+        "A reference in a signed share.",
+        &signed,
+        &[&b"+"[..], &link_text(&record)].concat(),
+    );
+    // What is signed for it, `+` and the author and the reference, is divided at another place.
+    let cipher = RecordCipher::new(AES, &[9; 32]);
+    let signature = record_signature(&cipher, reference, &record);
+    let context =
+        RecordContext { share: &SHARE, suite: AES, signed: true, epoch: 2, cipher: &cipher };
+    let moved =
+        Authorship { author: [&b"+"[..], &by.author[..31]].concat().try_into().unwrap(), ..by };
+    let target = [&by.author[31..], &long].concat();
+    let sealed = context.seal(
+        RecordKind::Symlink,
+        b"",
+        &target,
+        Some(Sign { by: moved, sign: &|_, _| signature }),
+        &Counting::from(1),
+    );
+    make.bad(
+        "signed-share-overflow-as-target",
+        "unauthentic",
+        "That reference, its signature borrowed for a target.",
+        &signed,
+        &link_text(&sealed),
+    );
+    make
+}
+
+fn xattrs() -> Make {
+    let mut make = Make::of("xattrs");
+    let list =
+        Xattrs([(b"user.a".to_vec(), b"value".to_vec()), (b"user.b".to_vec(), Vec::new())].into())
+            .encode();
+    for (suite, name) in [(AES, "aes"), (CHACHA, "chacha")] {
+        make.ok(
+            name,
+            "Two attributes, one of them empty.",
+            &record_inputs(suite),
+            &seal_record(suite, RecordKind::Xattrs, b"", &list),
+        );
+    }
+    let inputs = record_inputs(AES);
+    make.ok("none", "No attribute.", &inputs, &seal_record(AES, RecordKind::Xattrs, b"", b""));
+    let sealed = |plain: &[u8]| seal_record(AES, RecordKind::Xattrs, b"", plain);
+    record_failures(&mut make, &inputs, &sealed(&list));
+    let (a, b) = (&list[..17], &list[17..]);
+    make.bad("order", "order", "Names that do not ascend.", &inputs, &sealed(&[b, a].concat()));
+    make.bad("twice", "order", "One name twice.", &inputs, &sealed(&[a, a].concat()));
+    make.bad(
+        "cut-inside",
+        "truncated",
+        "What is sealed ends within a value.",
+        &inputs,
+        &sealed(&a[..16]),
+    );
+    make.bad(
+        "value-too-long",
+        "truncated",
+        "A value that is longer than what is there.",
+        &inputs,
+        &sealed(&with(a, 5, 0xff)),
+    );
+    let reference =
+        [&b"+"[..], &seal_record(AES, RecordKind::Xattrs, b"+", &count::<16>(0x80))].concat();
+    make.ok(
+        "overflow",
+        "A reference to a list that stands in a control file.",
+        &inputs,
+        &reference,
+    );
+    let control_file = seal_record(AES, RecordKind::Xattrs, &count::<16>(0x80), &list);
+    let with_reference: Inputs =
+        [inputs.clone(), vec![("reference", hex::encode(count::<16>(0x80)))]].concat();
+    make.ok("overflow-list", "That control file.", &with_reference, &control_file);
+    let swapped = replaced(&with_reference, "reference", hex::encode(count::<16>(0x81)));
+    make.bad(
+        "overflow-swapped",
+        "unauthentic",
+        "The control file of another inode.",
+        &swapped,
+        &control_file,
+    );
+    make.bad(
+        "overflow-as-list",
+        "unauthentic",
+        "A reference is no list.",
+        &inputs,
+        &reference[1..],
+    );
+    make.bad(
+        "list-as-overflow",
+        "unauthentic",
+        "A list is no reference.",
+        &inputs,
+        &[&b"+"[..], &sealed(&list)].concat(),
+    );
+    make
+}
+
+fn journal_head() -> Make {
+    let mut make = Make::of("journal-head");
+    let head =
+        |suite| JournalHead { suite, share: SHARE, id: count(1), owner: count(0x21) }.encode();
+    let inputs = Vec::new();
+    make.ok("aes", "A head.", &inputs, &head(AES));
+    make.ok("chacha", "The same with the other suite.", &inputs, &head(CHACHA));
+    make.framing(&inputs, &head(AES), 10);
+    make.bad(
+        "unknown-flag",
+        "flags",
+        "A flag that is not known.",
+        &inputs,
+        &with(&head(AES), 11, 1),
+    );
+    make.bad(
+        "reserved",
+        "flags",
+        "A reserved byte that is not zero.",
+        &inputs,
+        &with(&head(AES), 15, 1),
+    );
+    make.bad(
+        "behind-the-head",
+        "flags",
+        "Bytes before the first record that are not zero.",
+        &inputs,
+        &with(&head(AES), 4095, 1),
+    );
+    make
+}
+
+fn journal_record() -> Make {
+    let mut make = Make::of("journal-record");
+    let inputs = |suite: Suite| -> Inputs {
+        vec![
+            ("suite", suite.as_byte().to_string()),
+            ("share", hex::encode(SHARE)),
+            ("journal-id", hex::encode(count::<16>(1))),
+            ("journal-key", hex::encode([9; 32])),
+        ]
+    };
+    let record = |cipher_len: u64, nanos: u32| JournalRecord {
+        path: b"AAAA/BBBB".to_vec(),
+        file_id: [1; 32],
+        base: [2; 32],
+        result: [3; 32],
+        cipher_len,
+        mtime: (-1, nanos),
+        patches: vec![
+            Patch { offset: 8192, bytes: b"segment".to_vec().into() },
+            Patch { offset: 0, bytes: b"header".to_vec().into() },
+        ],
+    };
+    let seal = |suite: Suite, record: &JournalRecord<'_>| {
+        let head = JournalHead { suite, share: SHARE, id: count(1), owner: [0; 16] };
+        let mut out = Vec::new();
+        record.seal(&mut out, &head, &RecordCipher::new(suite, &[9; 32]), 4, 5, &Counting::from(1));
+        out
+    };
+    let (aes, good) = (inputs(AES), seal(AES, &record(8199, 999_999_999)));
+    make.ok("aes", "Two patches; a time before 1970.", &aes, &good);
+    make.ok(
+        "chacha",
+        "The same with the other suite.",
+        &inputs(CHACHA),
+        &seal(CHACHA, &record(8199, 999_999_999)),
+    );
+    // SPEC.md section 8, "Files that were made".
+    let header = vec![7; 512];
+    let (nothing, result) = (*blake3::hash(b"").as_bytes(), *blake3::hash(&header).as_bytes());
+    let made = JournalRecord {
+        base: nothing,
+        result,
+        patches: vec![Patch { offset: 0, bytes: header.into() }],
+        ..record(512, 0)
+    };
+    make.ok(
+        "file-made",
+        "A file was made: its base is the hash of no bytes.",
+        &aes,
+        &seal(AES, &made),
+    );
+    let void = JournalRecord {
+        base: result,
+        patches: Vec::new(),
+        ..JournalRecord { result, ..record(0, 0) }
+    };
+    make.ok(
+        "file-made-void",
+        "The record of a file's making does not hold any more.",
+        &aes,
+        &seal(AES, &void),
+    );
+    make.bad(
+        "beyond-the-end",
+        "range",
+        "A patch that reaches beyond the length that the record leaves.",
+        &aes,
+        &seal(AES, &record(8198, 0)),
+    );
+    make.bad(
+        "nanoseconds",
+        "range",
+        "A time with a whole second of nanoseconds.",
+        &aes,
+        &seal(AES, &record(8199, 1_000_000_000)),
+    );
+    make.bad("other-magic", "magic", "The first byte is changed.", &aes, &flipped(&good, 0));
+    make.bad(
+        "length-too-short",
+        "magic",
+        "A sealed part that is shorter than any.",
+        &aes,
+        &with(&good, 4, 39),
+    );
+    make.bad(
+        "length-too-long",
+        "magic",
+        "A sealed part above the limit.",
+        &aes,
+        &with(&good, 7, 5),
+    );
+    make.bad("torn", "truncated", "The record ends within its sealed part.", &aes, &good[..100]);
+    make.bad(
+        "torn-to-zero",
+        "unauthentic",
+        "The second half was not written.",
+        &aes,
+        &[&good[..128], &vec![0; good.len() - 128]].concat(),
+    );
+    make.bad(
+        "other-generation",
+        "unauthentic",
+        "Taken for a record of another generation.",
+        &aes,
+        &with(&good, 8, 3),
+    );
+    make.bad(
+        "other-sequence",
+        "unauthentic",
+        "Moved to another place in the journal.",
+        &aes,
+        &with(&good, 16, 6),
+    );
+    make.bad(
+        "other-journal",
+        "unauthentic",
+        "Copied from another journal.",
+        &replaced(&aes, "journal-id", hex::encode([7; 16])),
+        &good,
+    );
+    make.bad(
+        "other-share",
+        "unauthentic",
+        "Copied from another share.",
+        &replaced(&aes, "share", hex::encode([7; 32])),
+        &good,
+    );
+    make.bad(
+        "other-key",
+        "unauthentic",
+        "The journal of another identity.",
+        &replaced(&aes, "journal-key", hex::encode([7; 32])),
+        &good,
+    );
+    make
+}
+
+fn public(byte: u8) -> PublicIdentity {
+    PublicIdentity { sign: [byte; 32], exchange: [byte + 1; 32] }
+}
+
+fn identity_file() -> Make {
+    let mut make = Make::of("identity-file");
+    let slot = |id: u16, kind: SlotKind, label: &str| SlotRecord {
+        id,
+        kind,
+        label: label.to_owned(),
+        created: 1_700_000_000,
+        salt: [id as u8; 32],
+        sealed: [8; SEALED_SEED_LEN],
+    };
+    let min = Argon2Params::MIN;
+    let record = |slots| IdentityRecord { suite: AES, public: public(0x30), slots }.encode();
+    let good = record(vec![
+        slot(1, SlotKind::Passphrase(min), "at home"),
+        slot(2, SlotKind::RecoveryCode, ""),
+        slot(9, SlotKind::KeyFile, "grün"),
+    ]);
+    let none = Vec::new();
+    make.ok("three-slots", "A slot of each kind; nothing is unlocked.", &none, &good);
+    make.framing(&none, &good, 10);
+    make.bad("no-slots", "range", "A file without slots.", &none, &record(vec![]));
+    let many: Vec<SlotRecord> = (1..=33).map(|id| slot(id, SlotKind::KeyFile, "")).collect();
+    make.bad("too-many-slots", "range", "33 slots.", &none, &record(many));
+    make.bad(
+        "slot-zero",
+        "range",
+        "A slot with the id 0.",
+        &none,
+        &record(vec![slot(0, SlotKind::KeyFile, "")]),
+    );
+    let two = |a, b| record(vec![slot(a, SlotKind::KeyFile, ""), slot(b, SlotKind::KeyFile, "")]);
+    make.bad("order", "order", "Slots that do not ascend.", &none, &two(2, 1));
+    make.bad("twice", "order", "One id twice.", &none, &two(1, 1));
+    make.bad(
+        "unknown-kind",
+        "flags",
+        "A kind of lock that is not known.",
+        &none,
+        &with(&good, 78, 4),
+    );
+    make.bad(
+        "control-character",
+        "encoding",
+        "A label with a control character.",
+        &none,
+        &record(vec![slot(1, SlotKind::KeyFile, "a\u{7}")]),
+    );
+    make.bad(
+        "label-not-utf-8",
+        "encoding",
+        "A label that is not UTF-8.",
+        &none,
+        &with(&record(vec![slot(1, SlotKind::KeyFile, "a")]), 204, 0xff),
+    );
+    make.bad(
+        "label-too-long",
+        "range",
+        "A label of 65 bytes.",
+        &none,
+        &record(vec![slot(1, SlotKind::KeyFile, &"x".repeat(65))]),
+    );
+    make.bad(
+        "exchange-key-bit",
+        "encoding",
+        "A second spelling of the X25519 key.",
+        &none,
+        &with(&good, 75, 0x80 | good[75]),
+    );
+    let params = |memory_kib, passes, lanes| {
+        record(vec![slot(1, SlotKind::Passphrase(Argon2Params { memory_kib, passes, lanes }), "")])
+    };
+    make.bad(
+        "argon2-cheap",
+        "range",
+        "Less memory than 32 MiB.",
+        &none,
+        &params(min.memory_kib - 1, 1, 1),
+    );
+    make.bad("argon2-no-pass", "range", "No pass.", &none, &params(min.memory_kib, 0, 1));
+    make.bad(
+        "argon2-dear",
+        "range",
+        "More memory than 4 GiB.",
+        &none,
+        &params((4 << 20) + 1, 1, 1),
+    );
+    make.bad("argon2-passes", "range", "65 passes.", &none, &params(min.memory_kib, 65, 1));
+    make.bad("argon2-lanes", "range", "17 lanes.", &none, &params(min.memory_kib, 1, 17));
+    let together = record(vec![
+        slot(1, SlotKind::Passphrase(Argon2Params::MAX), ""),
+        slot(2, SlotKind::Passphrase(min), ""),
+    ]);
+    make.bad(
+        "argon2-together",
+        "range",
+        "Slots that each are allowed, and together take too long.",
+        &none,
+        &together,
+    );
+    make.bad(
+        "key-file-with-parameters",
+        "flags",
+        "Parameters where there are none.",
+        &none,
+        &with(&record(vec![slot(1, SlotKind::KeyFile, "")]), 90, 1),
+    );
+
+    for (suite, name) in [(AES, "aes"), (CHACHA, "chacha")] {
+        let identity = Identity::from_seed(IdentitySeed::from_bytes([3; 32]));
+        let key_file = Secret::KeyFile(Zeroizing::new(vec![5; 32]));
+        let new = |secret| NewSlot { secret, params: min, label: "mine", created: 7 };
+        let mut file =
+            IdentityFile::new(suite, &identity, &new(&key_file), &Counting::from(1)).unwrap();
+        file.add_slot(
+            &identity,
+            &new(&Secret::Passphrase(Zeroizing::new(b"open".to_vec()))),
+            &Counting::from(100),
+        )
+        .unwrap();
+        let bytes = file.encode();
+        let by = |how, secret: &[u8]| -> Inputs { vec![(how, hex::encode(secret))] };
+        make.ok(
+            &format!("{name}-by-key-file"),
+            "Unlocked by a key file.",
+            &by("key-file", &[5; 32]),
+            &bytes,
+        );
+        make.ok(
+            &format!("{name}-by-passphrase"),
+            "Unlocked by a passphrase.",
+            &by("passphrase", b"open"),
+            &bytes,
+        );
+        make.bad(
+            &format!("{name}-wrong-passphrase"),
+            "unauthentic",
+            "A wrong passphrase.",
+            &by("passphrase", b"opem"),
+            &bytes,
+        );
+        make.bad(
+            &format!("{name}-flipped-salt"),
+            "unauthentic",
+            "One bit of a salt is flipped.",
+            &by("key-file", &[5; 32]),
+            &flipped(&bytes, 100),
+        );
+        make.bad(
+            &format!("{name}-flipped-time"),
+            "unauthentic",
+            "Another time of creation.",
+            &by("key-file", &[5; 32]),
+            &flipped(&bytes, 80),
+        );
+        make.bad(
+            &format!("{name}-other-public"),
+            "unauthentic",
+            "Another public key.",
+            &by("key-file", &[5; 32]),
+            &flipped(&bytes, 12),
+        );
+    }
+    make
+}
+
+fn share_descriptor() -> Make {
+    let mut make = Make::of("share-descriptor");
+    let descriptor = |suite, signed, isolated, chunk_log2| {
+        ShareDescriptor {
+            suite,
+            signed,
+            isolated,
+            chunk_log2,
+            founder: public(0x30),
+            random: count(0x80),
+        }
+        .encode()
+    };
+    let (none, good) = (Vec::new(), descriptor(AES, false, false, 18));
+    make.ok("unsigned", "A vault's root.", &none, &good);
+    make.ok("signed", "A share with members.", &none, &descriptor(CHACHA, true, false, 12));
+    make.ok(
+        "isolated",
+        "A share that keeps its parent's admins out.",
+        &none,
+        &descriptor(CHACHA, true, true, 22),
+    );
+    make.framing(&none, &good, 10);
+    make.bad("unknown-flag", "flags", "A flag that is not known.", &none, &with(&good, 11, 4));
+    make.bad("isolated-unsigned", "flags", "Isolated without signed.", &none, &with(&good, 11, 2));
+    make.bad("chunk-too-small", "range", "Chunks of 2 KiB.", &none, &with(&good, 12, 11));
+    make.bad("chunk-too-large", "range", "Chunks of 8 MiB.", &none, &with(&good, 12, 23));
+    make.bad("reserved", "flags", "A reserved byte that is not zero.", &none, &with(&good, 13, 1));
+    make.bad(
+        "exchange-key-bit",
+        "encoding",
+        "A second spelling of the X25519 key.",
+        &none,
+        &with(&good, 79, 0x80 | good[79]),
+    );
+    make
+}
+
+fn invitation() -> Make {
+    let mut make = Make::of("invitation");
+    let admin = Identity::from_seed(IdentitySeed::from_bytes(count(0x40)));
+    let descriptor = |suite| ShareDescriptor {
+        suite,
+        signed: true,
+        isolated: false,
+        chunk_log2: 18,
+        founder: public(0x30),
+        random: count(0x80),
+    };
+    let sign = |suite, sequence| {
+        let head = Pin { sequence, hash: count(0xa0) };
+        Invitation::sign(&descriptor(suite), &head, &admin, &public(0x20), 0x0102_0304)
+            .expect("a signed share")
+    };
+    let (none, good) = (Vec::new(), sign(AES, 7));
+    make.ok("aes", "An invitation to a share under AES.", &none, &good);
+    make.ok("chacha", "An invitation at the first manifest.", &none, &sign(CHACHA, 1));
+    make.framing(&none, &good, 20);
+    make.bad(
+        "unsigned-share",
+        "flags",
+        "A share that is not signed has one owner.",
+        &none,
+        &with(&good, 21, 0),
+    );
+    make.bad(
+        "sequence-zero",
+        "range",
+        "Manifests are counted from 1.",
+        &none,
+        &with(&good, 122, 0),
+    );
+    make.bad(
+        "exchange-key-bit",
+        "encoding",
+        "A second spelling of the invited X25519 key.",
+        &none,
+        &with(&good, 285, 0x80 | good[285]),
+    );
+    make.bad(
+        "other-head",
+        "unauthentic",
+        "Another head than was signed.",
+        &none,
+        &flipped(&good, 126),
+    );
+    make.bad(
+        "other-admin",
+        "unauthentic",
+        "The admin's X25519 key was swapped.",
+        &none,
+        &flipped(&good, 190),
+    );
+    make.bad(
+        "other-person",
+        "unauthentic",
+        "Another person than was invited.",
+        &none,
+        &flipped(&good, 222),
+    );
+    make.bad(
+        "other-share",
+        "unauthentic",
+        "The random part of the descriptor is changed.",
+        &none,
+        &flipped(&good, 100),
+    );
+    make.bad(
+        "other-signature",
+        "unauthentic",
+        "A bit of the signature is changed.",
+        &none,
+        &flipped(&good, 300),
+    );
+    make
+}
+
+fn manifest() -> Make {
+    let mut make = Make::of("manifest");
+    let sample = || Manifest {
+        suite: AES,
+        sequence: 7,
+        epoch: 3,
+        time: 1_700_000_000,
+        share: SHARE,
+        previous: [2; 32],
+        second_parent: [0; 32],
+        commitment: [3; 32],
+        inventory_root: [4; 32],
+        inventory_file: [5; 32],
+        signer: [6; 32],
+        admins: vec![[6; 32], [7; 32]],
+        blocks: vec![
+            BlockRef { root: [8; 32], count: 20_000 },
+            BlockRef { root: [1; 32], count: 1 },
+        ],
+        history: vec![HistoryEntry { epoch: 2, commitment: [9; 32], sealed: [10; 72] }],
+        signature: [11; 64],
+    };
+    let none = Vec::new();
+    let good = sample().encode();
+    make.ok("full", "Every list has entries. The signature is not verified here.", &none, &good);
+    let first = Manifest {
+        sequence: 1,
+        epoch: 1,
+        previous: [0; 32],
+        inventory_root: [0; 32],
+        inventory_file: [0; 32],
+        history: vec![],
+        ..sample()
+    };
+    make.ok("first", "The first one of a share.", &none, &first.encode());
+    make.framing(&none, &good, 10);
+    make.bad("reserved", "flags", "A reserved byte that is not zero.", &none, &with(&good, 11, 1));
+    let mut bad = |name: &str, kind: &str, comment: &str, change: &dyn Fn(&mut Manifest)| {
+        let mut changed = sample();
+        change(&mut changed);
+        make.bad(name, kind, comment, &none, &changed.encode());
+    };
+    bad("sequence-zero", "range", "Sequences begin with 1.", &|m| m.sequence = 0);
+    bad("epoch-zero", "range", "Epochs begin with 1.", &|m| m.epoch = 0);
+    bad("no-admin", "range", "A share without admins.", &|m| m.admins.clear());
+    bad("no-block", "range", "A share without slots.", &|m| m.blocks.clear());
+    bad("five-blocks", "range", "More than four blocks.", &|m| {
+        m.blocks = (1..=5).map(|i| BlockRef { root: [i; 32], count: 1 }).collect();
+    });
+    bad("half-an-inventory", "range", "A root of an inventory without its file.", &|m| {
+        m.inventory_file = [0; 32]
+    });
+    bad("admins-order", "order", "Admins that do not ascend.", &|m| m.admins.swap(0, 1));
+    bad("admin-twice", "order", "One admin twice.", &|m| m.admins[1] = m.admins[0]);
+    bad("block-twice", "order", "One block twice.", &|m| m.blocks[1] = m.blocks[0]);
+    bad("history-twice", "order", "One epoch twice.", &|m| m.history.push(m.history[0].clone()));
+    make
+}
+
+fn slot_block() -> Make {
+    let mut make = Make::of("slot-block");
+    let build = |suite, n: u8, epoch| {
+        let header = SlotHeader {
+            suite,
+            epoch,
+            share: SHARE,
+            ephemeral: [0x52; 32],
+            count: 0,
+            members_len: 0,
+            tree_top: [0; 32],
+            members_digest: [0; 32],
+        };
+        let slots = (1..=n).map(|i| [i * 3; 64]).collect();
+        slots::build(header, slots, &vec![0x77; 40 + 4 + usize::from(n) * 66])
+            .map(|(header, block)| (header.root(), block))
+    };
+    let inputs = |root: [u8; 32]| -> Inputs { vec![("root", hex::encode(root))] };
+    let (root, one) = build(AES, 1, 1).unwrap();
+    make.ok("one-slot", "The block of an owner: no tree is stored.", &inputs(root), &one);
+    let (root, block) = build(CHACHA, 40, 2).unwrap();
+    let find =
+        |tag: [u8; 16]| -> Inputs { [inputs(root), vec![("find", hex::encode(tag))]].concat() };
+    make.ok("forty-slots", "Three pages; the last one moves up as it is.", &inputs(root), &block);
+    make.ok("found", "A slot in the second page, found by its tag.", &find([3 * 20; 16]), &block);
+    make.ok("not-found", "A tag that no slot has.", &find([3 * 20 + 1; 16]), &block);
+    make.framing(&inputs(root), &block, 10);
+    make.bad(
+        "reserved",
+        "flags",
+        "A reserved byte that is not zero.",
+        &inputs(root),
+        &with(&block, 11, 1),
+    );
+    make.bad("epoch-zero", "range", "Epochs begin with 1.", &inputs(root), &with(&block, 12, 0));
+    make.bad("no-slots", "range", "A block without slots.", &inputs(root), &with(&block, 80, 0));
+    make.bad(
+        "list-too-long",
+        "range",
+        "A member list that is longer than any of so many members.",
+        &inputs(root),
+        &with(&block, 86, 1),
+    );
+    make.bad("slots-order", "order", "Two slots have changed places.", &inputs(root), &{
+        let mut swapped = block.clone();
+        swapped[152..152 + 128].rotate_left(64);
+        swapped
+    });
+    make.bad(
+        "flipped-slot",
+        "unauthentic",
+        "One bit of a slot is flipped.",
+        &inputs(root),
+        &flipped(&block, 152 + 40),
+    );
+    make.bad(
+        "flipped-tree",
+        "unauthentic",
+        "One bit of the tree is flipped.",
+        &inputs(root),
+        &flipped(&block, 152 + 40 * 64),
+    );
+    make.bad(
+        "flipped-list",
+        "unauthentic",
+        "One bit of the sealed member list is flipped.",
+        &inputs(root),
+        &flipped(&block, block.len() - 1),
+    );
+    make.bad(
+        "other-ephemeral",
+        "unauthentic",
+        "Another ephemeral key: not the block that the manifest names.",
+        &inputs(root),
+        &flipped(&block, 50),
+    );
+    make
+}
+
+fn member_list() -> Make {
+    let mut make = Make::of("members");
+    let member =
+        |key: u8, role, name: &str| Member { public: public(key), role, name: name.into() };
+    let list = [
+        member(1, Role::Admin, "Ann"),
+        member(2, Role::Reader, ""),
+        member(9, Role::Writer, "Cem Ç"),
+    ];
+    let (none, good) = (Vec::new(), members::encode(&list));
+    make.ok("three", "One of each role.", &none, &good);
+    let order = |a, b| members::encode(&[member(a, Role::Admin, ""), member(b, Role::Admin, "")]);
+    make.bad("cut", "truncated", "The last byte is missing.", &none, &good[..good.len() - 1]);
+    make.bad("longer", "trailing", "One byte too many.", &none, &[&good[..], &[0]].concat());
+    make.bad("too-many", "range", "A count that no share has.", &none, &[0xff; 4]);
+    make.bad(
+        "fewer-than-said",
+        "truncated",
+        "A count of members that are not there.",
+        &none,
+        &with(&good, 0, 100),
+    );
+    make.bad("order", "order", "Members that do not ascend.", &none, &order(2, 1));
+    make.bad("twice", "order", "One key twice.", &none, &order(2, 2));
+    make.bad("unknown-role", "flags", "A role that is not known.", &none, &with(&good, 68, 4));
+    make.bad("role-zero", "flags", "No role.", &none, &with(&good, 68, 0));
+    make.bad(
+        "control-character",
+        "encoding",
+        "A name with a control character.",
+        &none,
+        &members::encode(&[member(1, Role::Admin, "a\u{1b}[0m")]),
+    );
+    make.bad(
+        "name-too-long",
+        "range",
+        "A name of 65 bytes.",
+        &none,
+        &members::encode(&[member(1, Role::Admin, &"x".repeat(65))]),
+    );
+    make.bad(
+        "exchange-key-bit",
+        "encoding",
+        "A second spelling of an X25519 key.",
+        &none,
+        &with(&good, 67, 0x80),
+    );
+    make
+}

@@ -1,0 +1,651 @@
+//! Repair: each kind of damage is put right or set aside, nothing is ever lost, and a crash at any
+//! moment of it harms nothing.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use kithfs::crypto::Suite;
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::store::mem::MemStore;
+use kithfs::store::{Access, Dir, Kind, RenameMode};
+use kithfs::vault::{CheckReport, Online, OpenOptions, Outcome, RepairReport, Vault};
+use parking_lot::Mutex;
+
+use crate::support::turn;
+use crate::support::vaults::{
+    self, Item, Seeded, get, mkdir, pattern, put, rename, set_xattr, symlink, tree,
+};
+
+const RUN: &[u8] = b"repair-test";
+const LONG: [u8; 200] = [b'n'; 200];
+
+fn check(vault: &Vault) -> CheckReport {
+    vault.check(b"", &mut |_| {}).expect("the check runs")
+}
+
+fn repair(vault: &Vault) -> RepairReport {
+    let found = check(vault);
+    let report = vault.repair(&found.faults, RUN, &mut |_| true).expect("the repair runs");
+    for repaired in &report.repaired {
+        assert!(!matches!(repaired.outcome, Outcome::Failed(_)), "{repaired:?}");
+    }
+    report
+}
+
+fn stored(vault: &Vault, path: &[u8]) -> Vec<u8> {
+    vault.cipher_path(path).unwrap()
+}
+
+/// The directory of the store at a stored path's parent, and the last component.
+fn at<'p>(store: &MemStore, cipher: &'p [u8]) -> (Arc<dyn Dir>, &'p [u8]) {
+    let mut dir = store.root();
+    let mut parts = cipher.split(|b| *b == b'/').peekable();
+    loop {
+        let part = parts.next().unwrap();
+        if parts.peek().is_none() {
+            return (dir, part);
+        }
+        dir = dir.open_dir(part).unwrap();
+    }
+}
+
+fn flip(store: &MemStore, cipher: &[u8], offset: u64) {
+    let (dir, name) = at(store, cipher);
+    let file = dir.open_file(name, Access::ReadWrite).unwrap();
+    let mut byte = [0];
+    file.read_at(&mut byte, offset).unwrap();
+    file.write_at(&[byte[0] ^ 1], offset).unwrap();
+}
+
+/// Every object of the store but the lock, by path: what a hash of the tree covers.
+fn everything(dir: &Arc<dyn Dir>, path: &[u8], into: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
+    let mut cookie = 0;
+    loop {
+        let entries = dir.read(cookie, 4096).unwrap();
+        let Some(last) = entries.last() else { return };
+        cookie = last.next;
+        for entry in entries {
+            let path = [path, b"/", &entry.name].concat();
+            let stat = dir.stat(&entry.name).unwrap();
+            let mut what =
+                format!("{:?} {:o} {:?} ", stat.kind, stat.perm, stat.mtime).into_bytes();
+            match stat.kind {
+                Kind::File => {
+                    let mut bytes = vec![0; stat.size as usize];
+                    dir.open_file(&entry.name, Access::Read)
+                        .unwrap()
+                        .read_at(&mut bytes, 0)
+                        .unwrap();
+                    what.extend(bytes);
+                }
+                Kind::Symlink => what.extend(dir.readlink(&entry.name).unwrap()),
+                Kind::Dir => everything(&dir.open_dir(&entry.name).unwrap(), &path, into),
+                _ => {}
+            }
+            into.insert(path, what);
+        }
+    }
+}
+
+fn image(store: &MemStore) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    everything(&store.root(), b"", &mut all);
+    all
+}
+
+fn fresh() -> (MemStore, Vault) {
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    let vault = vaults::open(store.root()).unwrap();
+    (store, vault)
+}
+
+/// A vault with a directory that was renamed while it was full, and everything else that can be
+/// damaged.
+fn build() -> (MemStore, BTreeMap<Vec<u8>, Item>) {
+    let (store, vault) = fresh();
+    let v = &vault;
+    put(v, b"small", &pattern(1, 1000)).unwrap();
+    put(v, b"large", &pattern(2, 600_000)).unwrap();
+    put(v, &LONG, &pattern(3, 100)).unwrap();
+    symlink(v, b"link", b"target").unwrap();
+    set_xattr(v, b"small", b"user.a", b"value").unwrap();
+    mkdir(v, b"before").unwrap();
+    put(v, b"before/inside", &pattern(4, 5000)).unwrap();
+    mkdir(v, b"before/sub").unwrap();
+    put(v, b"before/sub/deep", &pattern(5, 50)).unwrap();
+    put(v, &[b"before/", &LONG[..]].concat(), &pattern(6, 70)).unwrap();
+    rename(v, b"before", b"after", RenameMode::Replace).unwrap();
+    let all = tree(v).unwrap();
+    assert_eq!(check(v).faults, []);
+    vault.close().unwrap();
+    (store, all)
+}
+
+fn without_kept(vault: &Vault) -> BTreeMap<Vec<u8>, Item> {
+    let mut all = BTreeMap::new();
+    vaults::walk(vault, kithfs::vault::ROOT, b"", &mut |path, item| {
+        if !path.starts_with(b"lost+found") {
+            all.insert(path.to_vec(), item?);
+        }
+        Ok(())
+    })
+    .unwrap();
+    all
+}
+
+/// A directory record that is missing or wrong is rebuilt from the headers of the files in it.
+#[test]
+fn a_directory_record_is_rebuilt_from_its_files() {
+    for damage in ["lost", "flipped", "of another directory"] {
+        let (store, all) = build();
+        let vault = vaults::open(store.root()).unwrap();
+        let dir = store.root().open_dir(&stored(&vault, b"after")).unwrap();
+        match damage {
+            "lost" => dir.unlink(b"+dir").unwrap(),
+            "flipped" => flip(&store, &[&stored(&vault, b"after")[..], b"/+dir"].concat(), 40),
+            _ => {
+                mkdir(&vault, b"x").unwrap();
+                put(&vault, b"x/file", b"x").unwrap();
+                rename(&vault, b"x", b"y", RenameMode::Replace).unwrap();
+                let other = store.root().open_dir(&stored(&vault, b"y")).unwrap();
+                other.rename(b"+dir", &*dir, b"+dir", RenameMode::Replace).unwrap();
+            }
+        }
+        drop(vault);
+        let vault = vaults::open(store.root()).unwrap();
+        let report = repair(&vault);
+        assert!(!report.repaired.is_empty(), "{damage}");
+        let after = check(&vault);
+        assert_eq!(after.faults, [], "{damage}");
+        assert_eq!(after.kept.is_empty(), damage == "lost", "a record that was there is kept");
+        let mut now = without_kept(&vault);
+        if damage == "of another directory" {
+            assert_eq!(now.remove(&b"y"[..]), Some(Item::Dir));
+            assert!(
+                now.remove(&b"y/file"[..]).is_some(),
+                "the other directory was rebuilt as well"
+            );
+        }
+        assert!(now == all, "{damage}");
+        vault.close().unwrap();
+    }
+}
+
+/// Of several candidates for a directory record, the repair takes the one under which the names
+/// decode.
+#[test]
+fn the_candidate_record_whose_names_decode_is_chosen() {
+    let (store, all) = build();
+    let vault = vaults::open(store.root()).unwrap();
+    // A file of another directory, moved in without the key, names that directory; one name against
+    // three.
+    mkdir(&vault, b"other").unwrap();
+    put(&vault, b"other/stray", b"stray").unwrap();
+    let after = store.root().open_dir(&stored(&vault, b"after")).unwrap();
+    let stray = stored(&vault, b"other/stray");
+    let (from, name) = at(&store, &stray);
+    from.rename(name, &*after, name, RenameMode::NoReplace).unwrap();
+    after.unlink(b"+dir").unwrap();
+    drop(vault);
+    let vault = vaults::open(store.root()).unwrap();
+    repair(&vault);
+    assert_eq!(check(&vault).faults, []);
+    assert_eq!(get(&vault, b"lost+found/repair-test/stray").unwrap(), b"stray");
+    let mut now = without_kept(&vault);
+    now.remove(&b"other"[..]);
+    assert!(now == all);
+}
+
+#[test]
+fn a_lost_long_name_and_a_spoilt_name_come_back() {
+    let (store, all) = build();
+    let vault = vaults::open(store.root()).unwrap();
+    let long = stored(&vault, &LONG);
+    store.root().unlink(&[b"+name-", &long[1..]].concat()).unwrap();
+    let inner = stored(&vault, &[b"after/", &LONG[..]].concat());
+    let (dir, name) = at(&store, &inner);
+    let sidecar = [b"+name-", &name[1..]].concat();
+    flip(&store, &[&inner[..inner.len() - name.len()], &sidecar[..]].concat(), 50);
+    drop(dir);
+    let small = stored(&vault, b"small");
+    store
+        .root()
+        .rename(&small, &*store.root(), b"AAAAAAAAAAAAAAAAAAAAAA", RenameMode::NoReplace)
+        .unwrap();
+    let large = stored(&vault, b"large");
+    store.root().rename(&large, &*store.root(), b"+hidden", RenameMode::NoReplace).unwrap();
+    let sub = stored(&vault, b"after");
+    store
+        .root()
+        .rename(&sub, &*store.root(), b"BBBBBBBBBBBBBBBBBBBBBB", RenameMode::NoReplace)
+        .unwrap();
+    drop(vault);
+    let vault = vaults::open(store.root()).unwrap();
+    assert_eq!(check(&vault).faults.len(), 5);
+    repair(&vault);
+    assert_eq!(check(&vault).faults, []);
+    assert!(without_kept(&vault) == all);
+}
+
+/// A file that cannot be authenticated is set aside, and the bytes of it that can be are still
+/// readable.
+#[test]
+fn unauthentic_files_are_kept_and_their_good_bytes_readable() {
+    let (store, mut all) = build();
+    let vault = vaults::open(store.root()).unwrap();
+    let whole = get(&vault, b"large").unwrap();
+    let (large, small) = (stored(&vault, b"large"), stored(&vault, b"small"));
+    let layout = kithfs::format::layout::Layout::new(12, false).unwrap();
+    // A segment, a table, and an index block above 128 chunks: 4 KiB, 4 KiB, and all from chunk 128
+    // on.
+    flip(&store, &large, layout.segment_offset(3, 0) + 7);
+    flip(&store, &large, layout.table_offset(10) + 70);
+    flip(&store, &large, layout.index_offset(1, 1) + 5);
+    flip(&store, &small, 300);
+    flip(
+        &store,
+        &[
+            &stored(&vault, b"after")[..],
+            b"/",
+            stored(&vault, b"after/inside").rsplit(|b| *b == b'/').next().unwrap(),
+        ]
+        .concat(),
+        20,
+    );
+    let link = stored(&vault, b"link");
+    store.root().unlink(&link).unwrap();
+    store.root().symlink(&link, b"/etc/passwd").unwrap();
+    drop(vault);
+
+    let before = image(&store);
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let vault = Vault::open(store.root(), &vaults::owner(), options).unwrap();
+    let found = check(&vault);
+    let fault = found.faults.iter().find(|f| f.plain == b"large").unwrap();
+    assert_eq!(fault.size, Some(600_000));
+    assert_eq!(fault.bad, [3 * 4096..4 * 4096, 10 * 4096..11 * 4096, 128 * 4096..600_000]);
+    assert_eq!(fault.good(), [0..3 * 4096, 4 * 4096..10 * 4096, 11 * 4096..128 * 4096]);
+    let mut salvaged = vec![0; 600_000];
+    vault
+        .salvage(fault, &mut |at, bytes| {
+            salvaged[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        })
+        .unwrap();
+    for range in fault.good() {
+        let range = range.start as usize..range.end as usize;
+        assert!(salvaged[range.clone()] == whole[range]);
+    }
+    assert!(
+        vault.repair(&found.faults, RUN, &mut |_| true).is_err(),
+        "a vault that is open for reading is not changed"
+    );
+    drop(vault);
+    assert!(image(&store) == before, "a check changes nothing");
+
+    let vault = vaults::open(store.root()).unwrap();
+    let declined = vault.repair(&check(&vault).faults, RUN, &mut |_| false).unwrap();
+    assert!(
+        declined.repaired.iter().all(|r| r.outcome == Outcome::Declined)
+            && declined.kept_in.is_none()
+    );
+    let report = repair(&vault);
+    assert_eq!(report.kept_in.as_deref(), Some(&b"lost+found/repair-test"[..]));
+    let after = check(&vault);
+    assert_eq!((after.faults, after.kept.len()), (Vec::new(), 4));
+    for path in [&b"large"[..], b"small", b"link", b"after/inside"] {
+        all.remove(path).unwrap();
+    }
+    assert!(without_kept(&vault) == all);
+    // In the plain view: a file of its name, whose good bytes can be read, and whose ciphertext can
+    // be found.
+    let handle =
+        vaults::open_or_create(&vault, b"lost+found/repair-test/large", vaults::READ).unwrap();
+    let mut part = [0; 4096];
+    assert_eq!(vault.read(handle, 4 * 4096, &mut part).unwrap(), 4096);
+    assert!(part[..] == whole[4 * 4096..5 * 4096]);
+    assert!(vault.read(handle, 3 * 4096, &mut part).is_err());
+    vault.release(handle).unwrap();
+    let kept = stored(&vault, b"lost+found/repair-test/small");
+    let (dir, name) = at(&store, &kept);
+    assert_eq!(
+        dir.stat(name).unwrap().size,
+        layout.cipher_len(1000),
+        "the ciphertext is there, whole"
+    );
+}
+
+#[test]
+fn attributes_and_surplus_bytes_are_set_aside() {
+    let (store, all) = build();
+    let vault = vaults::open(store.root()).unwrap();
+    let (small, large) = (stored(&vault, b"small"), stored(&vault, b"large"));
+    drop(vault);
+    store.root().set_xattr(&small, b"user.kithfs", b"not sealed by anybody").unwrap();
+    let file = store.root().open_file(&large, Access::ReadWrite).unwrap();
+    let end = file.stat().unwrap().size;
+    file.write_at(b"surplus", end).unwrap();
+    store.root().mkdir(b"+trash-0011223344556677", 0o700).unwrap();
+    store.root().create_file(b"+tmp-001122334455", 0o600).unwrap();
+    let vault = vaults::open(store.root()).unwrap();
+    assert_eq!(check(&vault).faults.len(), 4);
+    repair(&vault);
+    assert_eq!(check(&vault).faults, []);
+    assert_eq!(
+        get(&vault, b"lost+found/repair-test/small.attributes").unwrap(),
+        b"not sealed by anybody"
+    );
+    assert_eq!(get(&vault, b"lost+found/repair-test/large.surplus").unwrap(), b"surplus");
+    let now = without_kept(&vault);
+    let Some(Item::File { bytes, xattrs }) = now.get(&b"small"[..]) else { panic!("small") };
+    let Some(Item::File { bytes: expected, .. }) = all.get(&b"small"[..]) else { panic!("small") };
+    assert!(bytes == expected && xattrs.is_empty());
+}
+
+#[test]
+fn bad_attributes_of_a_link_are_found_and_set_aside() {
+    // The store has them under another name than those of files, where the check did not look.
+    let (store, vault) = fresh();
+    symlink(&vault, b"link", b"target").unwrap();
+    set_xattr(&vault, b"link", b"trusted.tag", b"value").unwrap();
+    assert_eq!(check(&vault).faults, []);
+    let link = stored(&vault, b"link");
+    drop(vault);
+    store.root().set_xattr(&link, b"trusted.kithfs", b"not sealed by anybody").unwrap();
+    let vault = vaults::open(store.root()).unwrap();
+    assert_eq!(check(&vault).faults.len(), 1);
+    repair(&vault);
+    assert_eq!(check(&vault).faults, []);
+    assert_eq!(
+        get(&vault, b"lost+found/repair-test/link.attributes").unwrap(),
+        b"not sealed by anybody"
+    );
+    assert!(vaults::at(&vault, b"link", |node| vault.list_xattr(node)).unwrap().is_empty());
+}
+
+#[test]
+fn a_directory_of_which_nothing_is_known_gives_up_its_files() {
+    let (store, vault) = fresh();
+    mkdir(&vault, b"box").unwrap();
+    put(&vault, b"box/one", b"1").unwrap();
+    put(&vault, b"box/two", b"2").unwrap();
+    mkdir(&vault, b"box/inner").unwrap();
+    put(&vault, b"box/inner/three", b"3").unwrap();
+    // All names spoilt, and moved to where another name stood: only the headers tell what each was.
+    let dir = store.root().open_dir(&stored(&vault, b"box")).unwrap();
+    for (n, name) in [&b"box/one"[..], b"box/two", b"box/inner"].iter().enumerate() {
+        let cipher = stored(&vault, name);
+        let last = cipher.rsplit(|b| *b == b'/').next().unwrap();
+        dir.rename(
+            last,
+            &*dir,
+            format!("CCCCCCCCCCCCCCCCCCCCC{n}").as_bytes(),
+            RenameMode::NoReplace,
+        )
+        .unwrap();
+    }
+    let renamed = stored(&vault, b"another name");
+    store
+        .root()
+        .rename(&stored(&vault, b"box"), &*store.root(), &renamed, RenameMode::NoReplace)
+        .unwrap();
+    drop(dir);
+    drop(vault);
+    let vault = vaults::open(store.root()).unwrap();
+    repair(&vault);
+    assert_eq!(check(&vault).faults, []);
+    let mut contents: Vec<Vec<u8>> = tree(&vault)
+        .unwrap()
+        .into_values()
+        .filter_map(|item| if let Item::File { bytes, .. } = item { Some(bytes) } else { None })
+        .collect();
+    contents.sort();
+    assert_eq!(contents, [b"1", b"2", b"3"]);
+    assert_eq!(get(&vault, b"lost+found/repair-test/one").unwrap(), b"1");
+}
+
+#[test]
+fn a_power_cut_at_any_moment_of_a_repair_harms_nothing() {
+    let (store, all) = build();
+    let vault = vaults::open(store.root()).unwrap();
+    let layout = kithfs::format::layout::Layout::new(12, false).unwrap();
+    flip(&store, &stored(&vault, b"large"), layout.segment_offset(3, 0));
+    flip(&store, &[&stored(&vault, b"after")[..], b"/+dir"].concat(), 40);
+    let long = stored(&vault, &LONG);
+    store.root().unlink(&[b"+name-", &long[1..]].concat()).unwrap();
+    store
+        .root()
+        .rename(
+            &stored(&vault, b"small"),
+            &*store.root(),
+            b"AAAAAAAAAAAAAAAAAAAAAA",
+            RenameMode::NoReplace,
+        )
+        .unwrap();
+    let large = store.root().open_file(&stored(&vault, b"large"), Access::ReadWrite).unwrap();
+    let end = large.stat().unwrap().size;
+    large.write_at(b"surplus", end).unwrap();
+    drop(large);
+    drop(vault);
+    // What was damaged is on the disk.
+    let store = store.crash(&mut |n| n - 1);
+    let snapshots = Arc::new(Mutex::new(Vec::new()));
+    {
+        let vault = vaults::open(store.root()).unwrap();
+        let taken = snapshots.clone();
+        let watched = store.clone();
+        store.on_event(Box::new(move |_| taken.lock().push(watched.snapshot())));
+        repair(&vault);
+        vault.close().unwrap();
+        store.on_event(Box::new(|_| {}));
+    }
+    let snapshots = std::mem::take(&mut *snapshots.lock());
+    assert!(snapshots.len() > 20, "{} moments", snapshots.len());
+    let mut expected = all.clone();
+    expected.remove(&b"large"[..]);
+    for (n, moment) in snapshots.iter().enumerate() {
+        for seed in 0..4 {
+            let random = Seeded::new(n as u64 * 7 + seed);
+            let crashed = moment.crash(&mut |n| match seed {
+                0 => 0,
+                1 => n - 1,
+                _ => random.below(n as u64) as usize,
+            });
+            let vault = vaults::open(crashed.root()).unwrap();
+            repair(&vault);
+            let after = check(&vault);
+            assert_eq!(after.faults, [], "cut {n}, choice {seed}");
+            let now = without_kept(&vault);
+            assert!(
+                now == expected,
+                "cut {n}, choice {seed}: {:?}",
+                now.keys().collect::<Vec<_>>()
+            );
+            // The damaged file is kept once, whole.
+            let kept: Vec<_> = after.kept.iter().filter(|f| f.size == Some(600_000)).collect();
+            assert_eq!(kept.len(), 1, "cut {n}, choice {seed}");
+            assert!(kept[0].bad.len() == 1 && kept[0].bad[0] == (3 * 4096..4 * 4096));
+            vault.close().unwrap();
+        }
+    }
+}
+
+/// A check beside a writer reports the damaged file and no file that the writer is changing.
+#[test]
+fn an_online_check_reports_only_real_damage() {
+    let (store, vault) = fresh();
+    let v = &vault;
+    put(v, b"damaged", &pattern(1, 20_000)).unwrap();
+    let damaged = stored(v, b"damaged");
+    let layout = kithfs::format::layout::Layout::new(12, false).unwrap();
+    flip(&store, &damaged, layout.segment_offset(1, 0));
+    let options = OpenOptions {
+        read_only: true,
+        lock: kithfs::vault::LockMode::None,
+        ..OpenOptions::default()
+    };
+    let stop = AtomicBool::new(false);
+    let rounds = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        // In a panic too: a check that failed left the scope waiting for the writer for ever.
+        scopeguard::defer! { stop.store(true, Ordering::Release) }
+        scope.spawn(|| {
+            // Files that come and go, are renamed, and one that is never committed between two
+            // writes to it.
+            let steady = vaults::open_or_create(v, b"steady", vaults::READ_WRITE).unwrap();
+            let mut n = 0u64;
+            while !stop.load(Ordering::Acquire) {
+                v.write(steady, n * 1000 % 300_000, &pattern(n, 9000), false).unwrap();
+                let name = format!("file {}", n % 7).into_bytes();
+                put(v, &name, &pattern(n, (n * 977 % 50_000) as usize)).unwrap();
+                if n.is_multiple_of(3) {
+                    rename(v, &name, b"renamed", RenameMode::Replace).unwrap();
+                }
+                n += 1;
+                rounds.store(n as usize, Ordering::Release);
+            }
+            v.release(steady).unwrap();
+        });
+        for _ in 0..3 {
+            let reader = Vault::open(store.root(), &vaults::owner(), options.clone()).unwrap();
+            let online = Online { settle: Duration::from_millis(300), tries: 3 };
+            let report = reader.check_online(b"", &online, &mut |_| {}).unwrap();
+            let plain: Vec<_> =
+                report.faults.iter().map(|f| f.plain.escape_ascii().to_string()).collect();
+            assert_eq!(
+                plain,
+                ["damaged"],
+                "after {} rounds of the writer",
+                rounds.load(Ordering::Acquire)
+            );
+        }
+    });
+    assert!(rounds.into_inner() > 10, "there was a writer");
+}
+
+#[test]
+fn a_machine_that_stood_still_raises_no_alarm() {
+    // A virtual machine lost its processors for longer than a check waits. The writer had had none
+    // of that time, and his file, of which nothing had been committed yet, was called damaged.
+    const AS_CHILD: &str = "KITHFS_STANDS_STILL";
+    if std::env::var_os(AS_CHILD).is_some() {
+        return checks_beside_a_slow_writer();
+    }
+    let _turn = turn::take();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "repair::a_machine_that_stood_still_raises_no_alarm", "--nocapture"])
+        .env(AS_CHILD, "1");
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("the check begins")), "it ended before");
+    // In its pause, before the next write, and for longer than the pause.
+    std::thread::sleep(Duration::from_millis(200));
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    lines.for_each(|line| println!("{}", line.unwrap()));
+    assert!(child.wait().unwrap().success());
+}
+
+fn checks_beside_a_slow_writer() {
+    let (store, vault) = fresh();
+    let v = &vault;
+    let options = OpenOptions {
+        read_only: true,
+        lock: kithfs::vault::LockMode::None,
+        ..OpenOptions::default()
+    };
+    let reader = Vault::open(store.root(), &vaults::owner(), options).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scopeguard::defer! { stop.store(true, Ordering::Release) }
+        let handle = vaults::open_or_create(v, b"steady", vaults::READ_WRITE).unwrap();
+        v.write(handle, 0, &pattern(0, 9000), false).unwrap();
+        assert_eq!(
+            check(&reader).faults.len(),
+            1,
+            "nothing of the file is committed, and nobody waits for that"
+        );
+        let stop = &stop;
+        scope.spawn(move || {
+            for n in 1.. {
+                // Some time passes between two writes, of which no part is over when the machine
+                // goes on.
+                (0..15).for_each(|_| std::thread::sleep(Duration::from_millis(40)));
+                if stop.load(Ordering::Acquire) {
+                    break;
+                }
+                v.write(handle, n * 1000, &pattern(n, 9000), false).unwrap();
+            }
+            v.release(handle).unwrap();
+        });
+        println!("\nthe check begins");
+        let report = reader
+            .check_online(b"", &Online { settle: Duration::from_secs(1), tries: 2 }, &mut |_| {})
+            .unwrap();
+        assert_eq!(report.faults, []);
+    });
+}
+
+#[test]
+fn what_the_store_fails_to_give_once_is_not_moved_away() {
+    // A check that had no descriptor left, or no right to read another user's file, found it
+    // damaged, and the repair moved it to lost+found.
+    let (store, wanted) = build();
+    let mut told = 0;
+    for (n, errno) in (1..).zip([libc::EACCES, libc::EMFILE, libc::EIO].into_iter().cycle()) {
+        let plan = FaultPlan::new();
+        let vault = vaults::open(FaultStore::wrap(store.snapshot().root(), plan.clone())).unwrap();
+        plan.reset();
+        plan.add(Fault { calls: Calls::All, when: When::Nth(n), errno, short: false });
+        let found = vault.check(b"", &mut |_| {});
+        if plan.failed() == 0 {
+            break;
+        }
+        plan.heal();
+        let Ok(found) = found else { continue };
+        told += usize::from(!found.faults.is_empty());
+        vault.repair(&found.faults, RUN, &mut |_| true).unwrap();
+        assert!(tree(&vault).unwrap() == wanted, "call {n}: {:?}", found.faults);
+    }
+    assert!(told > 5, "{told} of the calls were missed");
+}
+
+#[test]
+fn directories_deeper_than_the_stack_do_not_end_a_check() {
+    // Whoever stores a vault could make a tree in it at which fsck, which enters one directory out
+    // of the other, died of its own depth: with that the vault could be neither checked nor
+    // repaired.
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 14);
+    put(&vaults::open(store.root()).unwrap(), b"file", b"text").unwrap();
+    let mut dir = store.root();
+    for _ in 0..20_000 {
+        dir.mkdir(b"BBBBBBBBBBBBBBBBBBBBBBBB", 0o755).unwrap();
+        dir = dir.open_dir(b"BBBBBBBBBBBBBBBBBBBBBBBB").unwrap();
+    }
+    let check = move || {
+        let vault = vaults::open(store.root()).unwrap();
+        let online = Online { settle: Duration::from_millis(1), tries: 3 };
+        [
+            vault.check(b"", &mut |_| {}).unwrap(),
+            vault.check_online(b"", &online, &mut |_| {}).unwrap(),
+        ]
+    };
+    // That of a command.
+    let reports =
+        std::thread::Builder::new().stack_size(8 << 20).spawn(check).unwrap().join().unwrap();
+    for report in reports {
+        let deep: Vec<_> =
+            report.faults.iter().filter(|fault| fault.what.contains("too deep")).collect();
+        assert_eq!((report.seen.files, deep.len()), (1, 1));
+        assert_eq!(report.faults.len(), deep[0].cipher.split(|&b| b == b'/').count() + 1);
+    }
+}

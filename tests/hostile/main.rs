@@ -1,0 +1,16 @@
+//! Hostile bytes: the fuzz targets, a storage host that changes a vault, and members who write what
+//! they must not.
+//!
+//! This binary counts the memory that each thread allocates (`fuzz::memory` is its allocator). No
+//! test here starts a program.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod borrowed_signatures;
+mod foreign_entries;
+mod fuzz;
+mod fuzz_findings;
+mod laundering;
+mod removed_writers;
+mod tamper;

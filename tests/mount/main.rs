@@ -1,0 +1,16 @@
+//! Vaults on a real mount. The tests run one at a time (`support::turn`).
+//!
+//! `scripts/check-uring.sh` runs most of these modules over io_uring too.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod end_to_end;
+mod fuse_adapter;
+mod helper;
+mod hostile;
+mod idle;
+mod posix;
+mod refused;
+mod signed;
+mod uring;

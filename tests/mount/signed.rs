@@ -1,0 +1,197 @@
+//! Signed files behind the kernel's caches: what the store is given in the place of a file that was
+//! read is not shown, nor hidden by what the kernel has kept.
+//!
+//! Skipped with a word where nothing can be mounted. KITHFS_TRANSPORT=uring asks for io_uring.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use kithfs::crypto::RecordCipher;
+use kithfs::format::header::{Header, HeaderContext};
+use kithfs::fuse::vaultfs::VaultFs;
+use kithfs::fuse::{MountOptions, Mounted, ServeOptions, Serving, Transport, View, mount, serve};
+use kithfs::roster::{Identity, Role};
+use kithfs::store::mem::MemStore;
+
+use crate::support::forger::Forger;
+use crate::support::members::{founded, member, open_as, person};
+use crate::support::raw::{read, write};
+use crate::support::turn;
+use crate::support::vaults::{pattern, put};
+
+const LARGE: usize = 200_000;
+
+/// Ann's share, mounted by her; dropping it unmounts.
+struct Mount {
+    mounted: Mounted,
+    serving: Option<Serving>,
+    _dir: tempfile::TempDir,
+    _turn: turn::Turn,
+}
+
+impl Mount {
+    fn of(store: &MemStore, who: &Identity) -> Mount {
+        let turn = turn::take();
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (mounted, fd) = mount(dir.path(), &MountOptions::default()).expect("mounting");
+        let uring = std::env::var("KITHFS_TRANSPORT").is_ok_and(|transport| transport == "uring");
+        let transport = if uring { Transport::Uring } else { Transport::Dev };
+        let ops = Arc::new(VaultFs::new(open_as(store, who).unwrap(), View::default()));
+        let serving = serve(fd, ops, &ServeOptions { transport, ..ServeOptions::default() })
+            .expect("serving");
+        Mount { mounted, serving: Some(serving), _dir: dir, _turn: turn }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.mounted.mountpoint.join(name)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.mounted.unmount(false).is_err() {
+            let _ = self.mounted.unmount(true);
+            return;
+        }
+        if let Some(serving) = self.serving.take() {
+            let ended = serving.join();
+            assert!(std::thread::panicking() || ended.is_ok(), "{ended:?}");
+        }
+    }
+}
+
+fn is_eio<T>(result: &io::Result<T>) -> bool {
+    result.as_ref().err().and_then(io::Error::raw_os_error) == Some(libc::EIO)
+}
+
+/// Reads the file until the daemon has let go of it, as the kernel tells it a moment after the
+/// close, and it is refused. Until then it has to be what it was.
+fn becomes_refused(path: &Path, honest: &[u8]) {
+    let begun = Instant::now();
+    loop {
+        match fs::read(path) {
+            Ok(bytes) => assert!(bytes == honest, "neither what it was nor an error"),
+            refused => {
+                assert!(is_eio(&refused), "{refused:?}");
+                return;
+            }
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "the forged file is not refused");
+    }
+}
+
+/// `bytes` of a file with a newer version, under the signature of the version that it has: that one
+/// is valid, and known to who has the file open or had.
+fn newer_under_the_same_signature(forger: &Forger, bytes: &[u8], writer: &Identity) -> Vec<u8> {
+    let cipher = RecordCipher::new(forger.suite, forger.keys.headers.expose());
+    let context = HeaderContext { share: &forger.share, layout: forger.layout, cipher: &cipher };
+    let (header, data, by) = Header::open(&context, bytes).unwrap();
+    let signed = std::cell::RefCell::new(Vec::new());
+    forger.seal(&header, &data, by.unwrap(), &|label, message| {
+        *signed.borrow_mut() = message.to_vec();
+        writer.sign(label, message)
+    });
+    let newer = Header { version: header.version + 1, ..header };
+    let sealed =
+        forger.seal(&newer, &data, by.unwrap(), &|label, _| writer.sign(label, &signed.borrow()));
+    [&sealed[..], &bytes[sealed.len()..]].concat()
+}
+
+/// A file that was read is not forged beneath the page cache, and its former contents are not shown
+/// in the place of a forgery.
+#[test]
+fn a_forged_file_is_neither_shown_nor_masked_by_the_cache() {
+    if !Path::new("/dev/fuse").exists() {
+        println!("skipped: there is no /dev/fuse");
+        return;
+    }
+    let cem = person(3);
+    let (store, ann) = founded(vec![member(&cem, Role::Reader, "Cem")]);
+    for len in [1000, LARGE] {
+        let honest = pattern(7, len);
+        let vault = open_as(&store, &ann).unwrap();
+        put(&vault, b"file", &honest).unwrap();
+        let name = vault.cipher_path(b"file").unwrap();
+        vault.close().unwrap();
+        let root = store.root();
+        let bytes = read(&*root, &name);
+        let forged = newer_under_the_same_signature(&Forger::of(&root, &cem), &bytes, &ann);
+
+        let mounted = Mount::of(&store, &ann);
+        let file = mounted.path("file");
+        let start = Barrier::new(8);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    start.wait();
+                    assert!(fs::read(&file).unwrap() == honest);
+                });
+            }
+        });
+        // The kernel has all of its pages by now.
+        for _ in 0..2 {
+            write(&*root, &name, &forged);
+            becomes_refused(&file, &honest);
+            assert!(
+                is_eio(&fs::File::open(&file))
+                    && is_eio(&fs::OpenOptions::new().append(true).open(&file))
+            );
+            assert_eq!(read(&*root, &name), forged, "nothing is made of it");
+            write(&*root, &name, &bytes);
+            assert!(fs::read(&file).unwrap() == honest);
+        }
+        // What nobody looks at any more is replaced by what its writer wants.
+        write(&*root, &name, &forged);
+        becomes_refused(&file, &honest);
+        fs::write(&file, b"new").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"new");
+        fs::remove_file(&file).unwrap();
+    }
+}
+
+#[test]
+fn a_replaced_version_is_not_mixed_in_the_page_cache() {
+    // The kernel had some pages of a file when somebody put another version of it into the same
+    // file of the store, a sync tool or whoever stores it. The next open showed those pages between
+    // the ones of the other version.
+    if !Path::new("/dev/fuse").exists() {
+        println!("skipped: there is no /dev/fuse");
+        return;
+    }
+    let (store, ann) = founded(vec![]);
+    let version = |n| {
+        let vault = open_as(&store, &ann).unwrap();
+        put(&vault, b"file", &pattern(n, LARGE)).unwrap();
+        let name = vault.cipher_path(b"file").unwrap();
+        vault.close().unwrap();
+        (name.clone(), read(&*store.root(), &name))
+    };
+    let ((name, older), (_, newer)) = (version(1), version(2));
+    let mounted = Mount::of(&store, &ann);
+    let file = mounted.path("file");
+    let some_pages = |expected: &[u8]| {
+        let file = fs::File::open(&file).unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+        let mut page = [0; 4096];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut page, 100_000).unwrap();
+        assert!(page == expected[100_000..104_096]);
+    };
+    some_pages(&pattern(2, LARGE));
+    for n in [1, 2, 1] {
+        let (bytes, before) = if n == 1 { (&older, 2) } else { (&newer, 1) };
+        write(&*store.root(), &name, bytes);
+        let (expected, before) = (pattern(n, LARGE), pattern(before, LARGE));
+        let begun = Instant::now();
+        loop {
+            let seen = fs::read(&file).unwrap();
+            if seen == expected {
+                break;
+            }
+            assert!(seen == before, "a mixture of two versions");
+            assert!(begun.elapsed() < Duration::from_secs(20), "the other version is not shown");
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The project itself: which part of the source may name which, and that the pages keep to the
+//! program and its tests.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod documents;
+mod readme;
+mod rooms;

@@ -1,0 +1,488 @@
+//! Changing who is in a share, through the vault: adding, removing, roles, forks, and what
+//! attackers make of it.
+
+use std::sync::{Arc, Barrier};
+
+use kithfs::roster::{Pin, Role, RosterError};
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
+use kithfs::store::mem::MemStore;
+use kithfs::store::{Access, Call, Kind};
+use kithfs::vault::{
+    CreateShare, Error, LockMode, LogKind, OpenOptions, Pins, RenameMode, Trust, Vault,
+};
+
+use crate::support::members::{
+    beside, key, member, open_as, person, quiet, root_share, trusting, with_bob,
+};
+use crate::support::vaults::{at, faults, get, mkdir, pattern, put, rename, symlink, tree};
+
+/// What a member wrote before their removal stays valid; what they sign afterwards with an earlier
+/// epoch is refused.
+#[test]
+fn a_removed_members_files_stay_but_back_dating_is_refused() {
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &bob).unwrap();
+    put(&vault, b"small", b"by Bob").unwrap();
+    put(&vault, b"large", &pattern(4, 60_000)).unwrap();
+    mkdir(&vault, b"dir").unwrap();
+    put(&vault, &[&b"dir/"[..], &[b'l'; 240]].concat(), b"long name").unwrap();
+    symlink(&vault, b"link", b"small").unwrap();
+    symlink(&vault, b"far", &[b't'; 4000]).unwrap();
+    rename(&vault, b"dir", b"moved", RenameMode::Replace).unwrap();
+    let before = tree(&vault).unwrap();
+    let small = vault.cipher_path(b"small").unwrap();
+    vault.close().unwrap();
+
+    // A copy from before the removal, in which Bob goes on writing under the old roster, with the
+    // storage host's help.
+    let old = store.snapshot();
+    let back_dated = {
+        let vault = open_as(&old, &bob).unwrap();
+        put(&vault, b"small", b"forged afterwards").unwrap();
+        vault.close().unwrap();
+        let file = old.root().open_file(&small, Access::Read).unwrap();
+        let mut bytes = vec![0; file.stat().unwrap().size as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+
+    // Ann has it mounted; the removal comes from a command beside the mount.
+    let mounted = open_as(&store, &ann).unwrap();
+    let command = beside(&store, &ann);
+    root_share(&command).remove(&[key(&bob)], &mut quiet()).unwrap();
+    assert!(mounted.refresh().unwrap());
+    assert_eq!(tree(&mounted).unwrap(), before, "all that Bob wrote is there");
+    assert_eq!(faults(&mounted), Vec::<String>::new());
+    let author = at(&mounted, b"small", |node| mounted.author(node)).unwrap().unwrap();
+    assert_eq!(author.author, key(&bob), "and is known to be his");
+    let file = store.root().open_file(&small, Access::ReadWrite).unwrap();
+    file.set_len(0).unwrap();
+    file.write_at(&back_dated, 0).unwrap();
+    let refused = get(&mounted, b"small").unwrap_err();
+    assert!(
+        refused.errno() == libc::EIO && refused.to_string().contains("may not write here"),
+        "{refused}"
+    );
+    assert!(matches!(open_as(&store, &bob), Err(Error::NoAccess { .. })));
+    let info = root_share(&mounted).info().unwrap();
+    assert_eq!((info.epoch, info.members.len(), info.own_role), (2, 1, Role::Admin));
+    let log: Vec<LogKind> =
+        root_share(&mounted).log().unwrap().iter().map(|entry| entry.what).collect();
+    assert_eq!(log, [LogKind::Founded, LogKind::NewEpoch]);
+}
+
+/// A new member reads the files of all epochs. A writer who was made a reader can no longer write.
+#[test]
+fn new_members_read_all_and_demoted_ones_cannot_write() {
+    let (store, ann, bob) = with_bob();
+    let cem = person(3);
+    let vault = open_as(&store, &ann).unwrap();
+    put(&vault, b"first", b"epoch 1").unwrap();
+    let share = root_share(&vault);
+    share.rekey().unwrap();
+    put(&vault, b"second", b"epoch 2").unwrap();
+    share.add(&[member(&cem, Role::Writer, "Cem")]).unwrap();
+    vault.close().unwrap();
+    let of_cem = open_as(&store, &cem).unwrap();
+    assert_eq!(
+        (get(&of_cem, b"first").unwrap(), get(&of_cem, b"second").unwrap()),
+        (b"epoch 1".to_vec(), b"epoch 2".to_vec())
+    );
+    put(&of_cem, b"third", b"by Cem").unwrap();
+    assert!(
+        root_share(&of_cem).add(&[member(&person(4), Role::Reader, "Dan")]).is_err(),
+        "no admin"
+    );
+    root_share(&beside(&store, &ann)).set_role(&key(&cem), Role::Reader, &mut quiet()).unwrap();
+    assert!(of_cem.refresh().unwrap());
+    assert!(of_cem.is_read_only());
+    assert_eq!(put(&of_cem, b"fourth", b"x").unwrap_err().errno(), libc::EROFS);
+    assert_eq!(get(&of_cem, b"third").unwrap(), b"by Cem", "what he wrote while he might stays");
+    let who: Vec<String> =
+        of_cem.who_can_read(b"first").unwrap().into_iter().map(|m| m.name).collect();
+    assert_eq!(who.len(), 3);
+    assert!(who.contains(&"Bob".to_owned()) && bob.public() != cem.public());
+}
+
+/// Two admins change the members at the same time, each without the other's change. The share is
+/// then read-only until an admin settles the fork.
+#[test]
+fn a_fork_by_two_admins_is_read_only_until_settled() {
+    let (store, ann, bob) = with_bob();
+    let (cem, dan) = (person(3), person(4));
+    let vault = open_as(&store, &ann).unwrap();
+    put(&vault, b"file", b"before").unwrap();
+    root_share(&vault).add(&[member(&dan, Role::Admin, "Dan")]).unwrap();
+    vault.close().unwrap();
+    // Apart: Ann removes Bob, Dan adds Cem.
+    let other = store.snapshot();
+    root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    root_share(&beside(&other, &dan)).add(&[member(&cem, Role::Writer, "Cem")]).unwrap();
+    // The sync tool brings the two together.
+    for entry in other.root().reopen().unwrap().read(0, 1 << 20).unwrap() {
+        if entry.name.starts_with(b"+manifest-") || entry.name.starts_with(b"+slots-") {
+            let from = other.root().open_file(&entry.name, Access::Read).unwrap();
+            let mut bytes = vec![0; from.stat().unwrap().size as usize];
+            from.read_at(&mut bytes, 0).unwrap();
+            if let Ok(to) = store.root().create_file(&entry.name, 0o600) {
+                to.write_at(&bytes, 0).unwrap();
+            }
+        }
+    }
+    let forked = open_as(&store, &ann).unwrap();
+    assert!(forked.is_read_only());
+    assert_eq!(get(&forked, b"file").unwrap(), b"before", "reading goes on");
+    assert_eq!(put(&forked, b"file", b"x").unwrap_err().errno(), libc::EROFS);
+    let share = root_share(&forked);
+    let heads = share.info().unwrap().heads;
+    assert_eq!(heads.len(), 2);
+    // Those of the first head alone were named, of two that both open what is there.
+    let mut who: Vec<String> =
+        forked.who_can_read(b"file").unwrap().into_iter().map(|member| member.name).collect();
+    who.sort_unstable();
+    assert_eq!(who, ["Ann", "Bob", "Cem", "Dan"], "whoever has a key at one of the heads");
+    assert!(
+        share.add(&[member(&cem, Role::Writer, "Cem")]).is_err(),
+        "nothing is merged by machine"
+    );
+    let of_ann = share.log().unwrap().last().unwrap().signer == key(&ann);
+    let keep = if of_ann { heads[0].hash } else { heads[1].hash };
+    share.settle(&keep, &[]).unwrap();
+    let info = share.info().unwrap();
+    assert_eq!((info.heads.len(), info.epoch), (1, 3));
+    assert_eq!(share.log().unwrap().last().unwrap().what, LogKind::Settled);
+    forked.close().unwrap();
+    let settled = open_as(&store, &dan).unwrap();
+    assert!(!settled.is_read_only());
+    put(&settled, b"file", b"after").unwrap();
+    assert!(
+        matches!(open_as(&store, &cem), Err(Error::NoAccess { .. })),
+        "who was added on the losing side has to be added again"
+    );
+}
+
+#[test]
+fn two_changes_at_the_same_time_in_one_store_both_count() {
+    // Two commands about one share, of one admin or of two, continued the same manifest if they
+    // were given at the same time. Both said that they were done; what they had made was a fork,
+    // read-only for everybody, or counted for nobody but a machine that had seen it alone.
+    for round in 0..20 {
+        let (store, ann, bob) = with_bob();
+        let cem = person(3);
+        let begin = Barrier::new(2);
+        std::thread::scope(|both| {
+            both.spawn(|| {
+                let vault = beside(&store, &ann);
+                begin.wait();
+                root_share(&vault).add(&[member(&cem, Role::Reader, "Cem")]).unwrap();
+            });
+            let vault = beside(&store, &ann);
+            begin.wait();
+            root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+        });
+        let info = root_share(&beside(&store, &ann)).info().unwrap();
+        let members: Vec<&str> =
+            info.members.iter().filter(|m| m.public != ann.public()).map(|m| &m.name[..]).collect();
+        assert_eq!((info.heads.len(), members), (1, vec!["Cem"]), "round {round}");
+    }
+}
+
+type Act = Box<dyn FnOnce() -> Option<Pin> + Send>;
+
+/// A memory of shares in whose first use something else happens: between the look at the head and
+/// the change of it.
+struct Meanwhile {
+    act: parking_lot::Mutex<Option<Act>>,
+    seen: parking_lot::Mutex<Option<Pin>>,
+}
+
+impl Pins for Meanwhile {
+    fn get(&self, _share: &[u8; 32]) -> std::io::Result<Option<Pin>> {
+        Ok(*self.seen.lock())
+    }
+
+    fn inviter(&self, _share: &[u8; 32]) -> std::io::Result<Option<[u8; 32]>> {
+        Ok(None)
+    }
+
+    fn put(&self, _share: &[u8; 32], _head: Pin) -> std::io::Result<()> {
+        if let Some(act) = self.act.lock().take() {
+            *self.seen.lock() = act();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_change_that_another_one_excludes_is_not_said_to_be_done() {
+    // As above, where locks reach nobody else. Whether the other change is remembered by this user
+    // already, as that of a second command of his own is, or not: what does not count must not be
+    // said to be done.
+    for remembered in [false, true] {
+        let (store, ann, _) = with_bob();
+        let (cem, dan) = (person(3), person(4));
+        let plan = FaultPlan::new();
+        plan.give_locks(Locks::Everybody);
+        let root = FaultStore::wrap(store.root(), plan);
+        let meanwhile = Arc::new(Meanwhile { act: None.into(), seen: None.into() });
+        let trust = Trust { pins: Some(meanwhile.clone()), first_use: true };
+        let options = OpenOptions { trust, ..trusting(true, LockMode::None) };
+        let vault = Vault::open(root.clone(), &ann, options).unwrap();
+        let rival = Vault::open(root, &ann, trusting(true, LockMode::None)).unwrap();
+        *meanwhile.act.lock() = Some(Box::new(move || {
+            let made = root_share(&rival).add(&[member(&cem, Role::Reader, "Cem")]).unwrap();
+            remembered.then_some(made)
+        }));
+        let done = root_share(&vault).add(&[member(&dan, Role::Reader, "Dan")]);
+        match done {
+            Err(Error::Members { source: RosterError::Forked(2), .. }) if !remembered => {}
+            Err(Error::Members { source: RosterError::Overtaken, .. }) if remembered => {}
+            other => panic!("remembered: {remembered}, {other:?}"),
+        }
+        if remembered {
+            let members = root_share(&vault).info().unwrap().members;
+            assert!(members.iter().all(|m| m.public != dan.public()), "it does not count");
+        }
+    }
+}
+
+#[test]
+fn a_concurrently_changed_role_is_not_overwritten() {
+    // A reader was to become a writer while a second command made him an admin. That took nothing
+    // down of what he signed as an admin, though it took that office from him: it had looked at his
+    // role before the other command was done.
+    let (store, ann, bob) = with_bob();
+    root_share(&open_as(&store, &ann).unwrap())
+        .set_role(&key(&bob), Role::Reader, &mut quiet())
+        .unwrap();
+    let meanwhile = Arc::new(Meanwhile { act: None.into(), seen: None.into() });
+    let trust = Trust { pins: Some(meanwhile.clone()), first_use: true };
+    let vault =
+        Vault::open(store.root(), &ann, OpenOptions { trust, ..trusting(true, LockMode::None) })
+            .unwrap();
+    let (rival, bobs) = (beside(&store, &ann), key(&bob));
+    *meanwhile.act.lock() = Some(Box::new(move || {
+        Some(root_share(&rival).set_role(&bobs, Role::Admin, &mut quiet()).unwrap())
+    }));
+    let done = root_share(&vault).set_role(&key(&bob), Role::Writer, &mut quiet());
+    assert!(matches!(done, Err(Error::Members { source: RosterError::Overtaken, .. })), "{done:?}");
+    let members = root_share(&vault).info().unwrap().members;
+    assert!(members.iter().any(|m| m.public == bob.public() && m.role == Role::Admin));
+    root_share(&vault).set_role(&key(&bob), Role::Writer, &mut quiet()).unwrap();
+}
+
+#[test]
+fn admins_can_remove_themselves_without_an_error() {
+    // The removal was made, and then the share could not be entered any more to see what had become
+    // of it: the command said that it had failed, and in a mount it named the shares within as ones
+    // in which he still was.
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &ann).unwrap();
+    root_share(&vault).set_role(&key(&bob), Role::Admin, &mut quiet()).unwrap();
+    mkdir(&vault, b"within").unwrap();
+    vault
+        .create_share(
+            b"within",
+            &CreateShare { isolated: false, name: "Ann".into(), others: Vec::new() },
+            &mut quiet(),
+        )
+        .unwrap();
+    put(&vault, b"within/file", b"by Ann").unwrap();
+    let removed = root_share(&vault).remove(&[key(&ann)], &mut quiet()).unwrap();
+    vault.close().unwrap();
+    let of_bob = open_as(&store, &bob).unwrap();
+    let info = root_share(&of_bob).info().unwrap();
+    assert_eq!((info.heads, info.members.len()), (vec![removed], 1));
+    assert_eq!(of_bob.who_can_read(b"within").unwrap().len(), 1);
+    assert_eq!(get(&of_bob, b"within/file").unwrap(), b"by Ann", "what she had signed stays");
+    assert!(matches!(open_as(&store, &ann), Err(Error::NoAccess { .. })));
+}
+
+#[test]
+fn an_obstacle_in_place_of_the_inventory_stops_no_removal() {
+    // The name of an inventory follows from what the member has signed, so he can tell it before he
+    // is removed. He put a directory there, and could not be removed until somebody had found and
+    // deleted it.
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &bob).unwrap();
+    put(&vault, b"file", b"by Bob").unwrap();
+    vault.close().unwrap();
+    let inventories = |store: &MemStore| -> Vec<Box<[u8]>> {
+        let entries = store.root().reopen().unwrap().read(0, 1 << 20).unwrap();
+        entries
+            .into_iter()
+            .map(|entry| entry.name)
+            .filter(|name| name.starts_with(b"+inventory-"))
+            .collect()
+    };
+    let ahead = store.snapshot();
+    root_share(&beside(&ahead, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    let name = inventories(&ahead).remove(0);
+    store.root().mkdir(&name, 0o700).unwrap();
+    root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    let vault = open_as(&store, &ann).unwrap();
+    assert_eq!(
+        (get(&vault, b"file").unwrap(), vault.who_can_read(b"").unwrap().len()),
+        (b"by Bob".to_vec(), 1)
+    );
+    assert_eq!(inventories(&store).len(), 2, "another one beside it");
+}
+
+#[test]
+fn obstacles_under_the_names_of_records_stop_no_removal() {
+    // A directory, or a FIFO, by the name of a record was an error of the store for the walk that
+    // takes the inventory: who was to be removed had only to put one anywhere in the share, and
+    // stayed. By the name of a manifest it kept everybody from opening the share at all, and mounts
+    // from hearing of changes: these went on under the key of before.
+    for kind in [Kind::Dir, Kind::Fifo, Kind::Symlink] {
+        let (store, ann, bob) = with_bob();
+        let vault = open_as(&store, &bob).unwrap();
+        put(&vault, b"file", b"by Bob").unwrap();
+        mkdir(&vault, b"dir").unwrap();
+        put(&vault, b"dir/file", b"by Bob").unwrap();
+        let dir = vault.cipher_path(b"dir").unwrap();
+        vault.close().unwrap();
+        let (root, dir) = (store.root(), store.root().open_dir(&dir).unwrap());
+        let hash = "A".repeat(43);
+        let mounted = open_as(&store, &ann).unwrap();
+        for (at, name) in [
+            (&root, format!("+manifest-7-{}", "0".repeat(32))),
+            (&root, format!("+link-{}", "0".repeat(32))),
+            (&root, format!("+name-{hash}")),
+            (&root, format!("+junction-{hash}")),
+            (&dir, "+dir".to_owned()),
+            (&dir, format!("+name-{hash}")),
+        ] {
+            match kind {
+                Kind::Dir => at.mkdir(name.as_bytes(), 0o700).unwrap(),
+                Kind::Symlink => at.symlink(name.as_bytes(), b"nowhere").unwrap(),
+                kind => at.mknod(name.as_bytes(), kind, 0o600, 0).unwrap(),
+            }
+        }
+        root_share(&beside(&store, &ann))
+            .remove(&[key(&bob)], &mut quiet())
+            .unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        assert!(
+            mounted.refresh().unwrap_or_else(|error| panic!("{kind:?}: {error}")),
+            "and every mount hears of it"
+        );
+        drop(mounted);
+        let vault = open_as(&store, &ann).unwrap();
+        assert_eq!(
+            (get(&vault, b"file").unwrap(), vault.who_can_read(b"").unwrap().len()),
+            (b"by Bob".to_vec(), 1)
+        );
+        dir.unlink(b"+dir").or_else(|_| dir.rmdir(b"+dir")).unwrap();
+        drop(vault);
+    }
+}
+
+#[test]
+fn no_write_uses_the_old_key_while_a_manifest_is_unreadable() {
+    // The manifest of a removal was there and could not be read: a member had put one of another
+    // mode beside it, or the store failed. The open vault went on under the key that the removed
+    // member has.
+    let (store, ann, bob) = with_bob();
+    let plan = FaultPlan::new();
+    let vault = Vault::open(
+        FaultStore::wrap(store.root(), plan.clone()),
+        &ann,
+        trusting(false, LockMode::Exclusive),
+    )
+    .unwrap();
+    put(&vault, b"file", b"before").unwrap();
+    root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+    plan.reset();
+    // The descriptor is opened first, then the manifests one by one.
+    let opens = Calls::Of(Call::OpenFile);
+    plan.add(Fault { calls: opens, when: When::Nth(3), errno: libc::EACCES, short: false });
+    let told = vault.refresh().unwrap_err();
+    assert!(told.errno() == libc::EACCES && told.to_string().contains("+manifest-2-"), "{told}");
+    assert_eq!(put(&vault, b"secret", b"not for Bob").unwrap_err().errno(), libc::EROFS);
+    assert_eq!(get(&vault, b"file").unwrap(), b"before");
+    plan.heal();
+    assert!(vault.refresh().unwrap());
+    put(&vault, b"secret", b"not for Bob").unwrap();
+    let file =
+        store.root().open_file(&vault.cipher_path(b"secret").unwrap(), Access::Read).unwrap();
+    let mut header = [0; 20];
+    file.read_at(&mut header, 0).unwrap();
+    assert_eq!(header[16..20], 2u32.to_le_bytes());
+}
+
+/// An admin who is removed from the parent is removed from the shares within it.
+#[test]
+fn removing_an_admin_also_removes_them_from_nested_shares() {
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &ann).unwrap();
+    root_share(&vault).set_role(&key(&bob), Role::Admin, &mut quiet()).unwrap();
+    let own = |isolated| CreateShare { isolated, name: "Ann".into(), others: Vec::new() };
+    for (path, isolated) in [(&b"open"[..], false), (b"closed", true)] {
+        mkdir(&vault, path).unwrap();
+        vault.create_share(path, &own(isolated), &mut quiet()).unwrap();
+    }
+    let members = |path: &[u8]| vault.who_can_read(path).unwrap().len();
+    assert_eq!(
+        (members(b"open"), members(b"closed")),
+        (2, 1),
+        "the parent's admins, unless it is isolated"
+    );
+    assert_eq!(vault.share_at(b"open").unwrap().info().unwrap().path, b"open");
+    root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+    assert_eq!((members(b""), members(b"open"), members(b"closed")), (1, 1, 1));
+    put(&vault, b"open/new", b"not for Bob").unwrap();
+    assert_eq!(faults(&vault), Vec::<String>::new());
+    let nodes = vault.node_count();
+    assert!(nodes < 10, "{nodes} nodes are left");
+}
+
+#[test]
+fn an_older_roster_put_back_under_a_mount_is_refused() {
+    // The storage host takes the manifest of a removal away again: the open vault must not go back
+    // to the old key.
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &ann).unwrap();
+    root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+    put(&vault, b"file", b"epoch 2").unwrap();
+    let entries = store.root().reopen().unwrap().read(0, 1 << 20).unwrap();
+    let newest = entries.iter().find(|entry| entry.name.starts_with(b"+manifest-2-")).unwrap();
+    store.root().unlink(&newest.name).unwrap();
+    let error = vault.refresh().unwrap_err();
+    assert!(error.to_string().contains("older than manifest 2"), "{error}");
+    put(&vault, b"later", b"epoch 2").unwrap();
+    for name in [b"file".as_slice(), b"later"] {
+        let file = store.root().open_file(&vault.cipher_path(name).unwrap(), Access::Read).unwrap();
+        let mut header = [0; 20];
+        file.read_at(&mut header, 0).unwrap();
+        assert_eq!(header[16..20], 2u32.to_le_bytes());
+    }
+}
+
+/// A removed admin signs a manifest that competes with the removal. Members who have seen the
+/// removal ignore it.
+#[test]
+fn a_removed_admins_rival_manifest_is_ignored_once_seen() {
+    let (store, ann, bob) = with_bob();
+    let vault = open_as(&store, &ann).unwrap();
+    root_share(&vault).set_role(&key(&bob), Role::Admin, &mut quiet()).unwrap();
+    let apart = store.snapshot();
+    root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+    // Bob, who has the state from before, signs a rival in which he is still in, and the storage
+    // host puts it here.
+    root_share(&beside(&apart, &bob)).add(&[member(&person(5), Role::Admin, "Eve")]).unwrap();
+    for entry in apart.root().reopen().unwrap().read(0, 1 << 20).unwrap() {
+        if (entry.name.starts_with(b"+manifest-") || entry.name.starts_with(b"+slots-"))
+            && let Ok(to) = store.root().create_file(&entry.name, 0o600)
+        {
+            let from = apart.root().open_file(&entry.name, Access::Read).unwrap();
+            let mut bytes = vec![0; from.stat().unwrap().size as usize];
+            from.read_at(&mut bytes, 0).unwrap();
+            to.write_at(&bytes, 0).unwrap();
+        }
+    }
+    vault.refresh().unwrap();
+    assert!(!vault.is_read_only());
+    let info = root_share(&vault).info().unwrap();
+    assert_eq!((info.heads.len(), info.members.len()), (1, 1));
+    put(&vault, b"file", b"as ever").unwrap();
+}

@@ -1,0 +1,749 @@
+//! Two people who have one share open for writing at the same time, each in a daemon of his own.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use kithfs::roster::Identity;
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
+use kithfs::store::mem::MemStore;
+use kithfs::store::{Access, Call, RenameMode as StoreRename};
+use kithfs::vault::{Error, LockMode, OpenFlags, ROOT, RenameMode, Vault};
+
+use crate::support::members::{open_as, together, trusting, with_bob};
+use crate::support::raw;
+use crate::support::vaults::{
+    self, CALLER, READ, READ_WRITE, Seeded, at, faults, get, mkdir, open_or_create, pattern, put,
+    rename, tree, write_at,
+};
+
+fn both() -> (MemStore, Vault, Vault) {
+    let (store, ann, bob) = with_bob();
+    let (ann, bob) = (together(&store, &ann).unwrap(), together(&store, &bob).unwrap());
+    (store, ann, bob)
+}
+
+/// Again as long as somebody else has it open.
+fn when_free<T>(mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    loop {
+        match act() {
+            Err(error) if error.errno() == libc::EBUSY => {}
+            other => return other,
+        }
+    }
+}
+
+fn errno<T>(result: Result<T, Error>) -> i32 {
+    result.map_or_else(|error| error.errno(), |_| 0)
+}
+
+fn open(vault: &Vault, path: &[u8], flags: OpenFlags) -> Result<u64, Error> {
+    at(vault, path, |node| Ok(vault.open_file(node, flags)?.handle))
+}
+
+/// An exclusive opener of a vault and shared openers keep each other out.
+#[test]
+fn exclusive_and_shared_openers_exclude_each_other() {
+    let (store, ann, bob) = with_bob();
+    let first = together(&store, &ann).unwrap();
+    let second = together(&store, &bob).unwrap();
+    assert!(matches!(open_as(&store, &ann), Err(Error::InUse { .. })));
+    first.close().unwrap();
+    assert!(matches!(open_as(&store, &ann), Err(Error::InUse { .. })), "one is left");
+    second.close().unwrap();
+    let alone = open_as(&store, &ann).unwrap();
+    assert!(matches!(together(&store, &bob), Err(Error::InUse { .. })));
+    alone.close().unwrap();
+    assert!(store.root().stat(b"+lock").is_err());
+}
+
+#[test]
+fn one_person_opens_a_vault_twice_while_creates_are_noted() {
+    // The second daemon of one person waited ten seconds for the records of files that the first
+    // one had just made, and gave up then: nobody could mount on his second machine once the first
+    // had rested for two minutes.
+    let (store, ann, _) = with_bob();
+    let first = together(&store, &ann).unwrap();
+    let (noted, is_noted) = std::sync::mpsc::channel();
+    let begun = AtomicBool::new(false);
+    store.on_event(Box::new(move |event| match event.call {
+        Call::CreateFile if event.name.is_some_and(|name| name.starts_with(b"+created-")) => {
+            begun.store(true, Ordering::Relaxed)
+        }
+        // It is locked by then.
+        Call::SyncDir if begun.load(Ordering::Relaxed) => drop(noted.send(())),
+        _ => {}
+    }));
+    let handle = open_or_create(&first, b"made", READ_WRITE).unwrap();
+    is_noted.recv_timeout(Duration::from_secs(60)).unwrap();
+    let second = together(&store, &ann).unwrap();
+    assert_eq!(get(&second, b"made").unwrap(), b"");
+    assert!(names(&store, b"+created-"), "it is the first one's, and in use");
+    first.release(handle).unwrap();
+    first.close().unwrap();
+    second.close().unwrap();
+    assert!(!names(&store, b"+created-"));
+}
+
+/// Whether the store has a name that begins so.
+fn names(store: &MemStore, prefix: &[u8]) -> bool {
+    store.root().read(0, 1 << 16).unwrap().iter().any(|entry| entry.name.starts_with(prefix))
+}
+
+#[test]
+fn what_one_writes_the_other_sees_at_once() {
+    let (_store, ann, bob) = both();
+    put(&ann, b"by ann", b"one").unwrap();
+    put(&bob, b"by bob", &pattern(1, 70_000)).unwrap();
+    assert_eq!(get(&bob, b"by ann").unwrap(), b"one");
+    assert_eq!(get(&ann, b"by bob").unwrap(), pattern(1, 70_000));
+    // Bob's handle was open before: he sees what Ann commits, also where the file changes its form
+    let handle = open(&bob, b"by ann", READ).unwrap();
+    let mut buf = vec![0; 100_000];
+    for (round, len) in [5, 4096, 50_000, 100_000, 20_000, 3, 0].into_iter().enumerate() {
+        put(&ann, b"by ann", &pattern(round as u64, len)).unwrap();
+        let read = bob.read(handle, 0, &mut buf).unwrap();
+        assert_eq!(&buf[..read], pattern(round as u64, len), "round {round}");
+        assert_eq!(at(&bob, b"by ann", |node| bob.getattr(node)).unwrap().size, len as u64);
+    }
+    bob.release(handle).unwrap();
+    mkdir(&ann, b"dir").unwrap();
+    put(&bob, b"dir/in", b"it").unwrap();
+    rename(&ann, b"dir", b"moved", RenameMode::Replace).unwrap();
+    assert_eq!(get(&bob, b"moved/in").unwrap(), b"it");
+    assert_eq!(errno(get(&bob, b"dir/in")), libc::ENOENT);
+    assert_eq!(tree(&ann).unwrap(), tree(&bob).unwrap());
+    assert_eq!(faults(&ann), [""; 0]);
+}
+
+#[test]
+fn writes_to_a_file_another_opener_refilled_are_readable() {
+    // Ann truncated and filled a file that Bob had open for reading, which gave it another id.
+    // Whole chunks that Bob wrote then were sealed under the id that it had had, and nobody could
+    // read them any more.
+    let (_store, ann, bob) = both();
+    put(&ann, b"file", &pattern(1, 40_000)).unwrap();
+    let reading = open(&bob, b"file", READ).unwrap();
+    put(&ann, b"file", &pattern(2, 40_000)).unwrap();
+    let handle = open(&bob, b"file", READ_WRITE).unwrap();
+    bob.write(handle, 0, &pattern(3, 100_000), false).unwrap();
+    bob.release(handle).unwrap();
+    let mut buf = vec![0; 100_000];
+    assert_eq!(bob.read(reading, 0, &mut buf).unwrap(), 100_000);
+    assert!(buf == pattern(3, 100_000));
+    bob.release(reading).unwrap();
+    assert!(get(&ann, b"file").unwrap() == pattern(3, 100_000));
+    assert_eq!(faults(&ann), [""; 0]);
+}
+
+#[test]
+fn a_file_is_written_by_one_of_them_at_a_time() {
+    let (_store, ann, bob) = both();
+    put(&ann, b"file", &pattern(1, 40_000)).unwrap();
+    let hers = open(&ann, b"file", READ_WRITE).unwrap();
+    ann.write(hers, 10_000, b"dirty", false).unwrap();
+    assert_eq!(errno(open(&bob, b"file", READ_WRITE)), libc::EBUSY);
+    assert_eq!(errno(open(&bob, b"file", OpenFlags { truncate: true, ..READ })), libc::EBUSY);
+    assert_eq!(errno(write_at(&bob, b"file", 0, b"x")), libc::EBUSY);
+    assert_eq!(get(&bob, b"file").unwrap(), pattern(1, 40_000), "what is committed can be read");
+    ann.fsync(hers, false).unwrap();
+    let mut after_hers = pattern(1, 40_000);
+    after_hers[10_000..10_005].copy_from_slice(b"dirty");
+    assert_eq!(get(&bob, b"file").unwrap(), after_hers);
+    // she goes on reading when she writes no more, and he may write
+    let reading = open(&ann, b"file", READ).unwrap();
+    ann.release(hers).unwrap();
+    write_at(&bob, b"file", 20_000, b"his").unwrap();
+    after_hers[20_000..20_003].copy_from_slice(b"his");
+    let mut buf = vec![0; 40_000];
+    assert_eq!(ann.read(reading, 0, &mut buf).unwrap(), 40_000);
+    assert!(buf == after_hers);
+    // her next change is made to what he left
+    write_at(&ann, b"file", 0, b"hers").unwrap();
+    after_hers[..4].copy_from_slice(b"hers");
+    assert!(get(&bob, b"file").unwrap() == after_hers);
+    ann.release(reading).unwrap();
+    // a file that is being made belongs to who makes it
+    let (attr, opened) =
+        at(&ann, b"", |root| ann.create_file(&CALLER, root, b"new", 0o644, READ_WRITE)).unwrap();
+    assert_eq!(errno(write_at(&bob, b"new", 0, b"x")), libc::EBUSY);
+    ann.release(opened.handle).unwrap();
+    ann.forget(attr.node, 1);
+    write_at(&bob, b"new", 0, b"x").unwrap();
+    assert_eq!(get(&ann, b"new").unwrap(), b"x");
+}
+
+#[test]
+fn what_both_append_is_all_there() {
+    let (_store, ann, bob) = both();
+    put(&ann, b"log", b"").unwrap();
+    let append = |vault: &Vault, who: u8| {
+        for line in 0..150u32 {
+            let handle =
+                when_free(|| open(vault, b"log", OpenFlags { append: true, ..READ_WRITE }))
+                    .unwrap();
+            vault.write(handle, 0, &[&[who][..], &line.to_le_bytes()].concat(), false).unwrap();
+            vault.release(handle).unwrap();
+        }
+    };
+    std::thread::scope(|threads| {
+        threads.spawn(|| append(&ann, b'a'));
+        threads.spawn(|| append(&bob, b'b'));
+    });
+    let log = get(&bob, b"log").unwrap();
+    assert_eq!(log, get(&ann, b"log").unwrap());
+    let lines: BTreeSet<&[u8]> = log.chunks(5).collect();
+    assert_eq!((log.len(), lines.len()), (2 * 150 * 5, 2 * 150));
+}
+
+#[test]
+fn a_reader_beside_a_commit_never_sees_a_mixture() {
+    let (_store, ann, bob) = both();
+    const LEN: usize = 200_000;
+    put(&ann, b"file", &[0; LEN]).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            // In a panic too, or the reader would go on for ever.
+            scopeguard::defer! { done.store(true, Ordering::Release) }
+            for round in 1..=60u8 {
+                // written over in place, which the journal goes before, and now and then all anew
+                let flags = OpenFlags { truncate: round % 20 == 0, ..READ_WRITE };
+                let handle = open(&ann, b"file", flags).unwrap();
+                ann.write(handle, 0, &[round; LEN], false).unwrap();
+                ann.release(handle).unwrap();
+            }
+        });
+        let handle = open(&bob, b"file", READ).unwrap();
+        let (mut buf, mut last) = (vec![0; LEN], 0);
+        while !done.load(Ordering::Acquire) {
+            let read = bob.read(handle, 0, &mut buf).unwrap();
+            assert!(
+                read == LEN || read == 0,
+                "a whole state, or the one after it was emptied: {read}"
+            );
+            if read > 0 {
+                assert!(buf.iter().all(|b| *b == buf[0]), "a mixture");
+                assert!(buf[0] >= last, "never back");
+                last = buf[0];
+            }
+        }
+        bob.release(handle).unwrap();
+    });
+    assert_eq!(get(&bob, b"file").unwrap(), [60; LEN]);
+}
+
+#[test]
+fn a_reader_slower_than_a_committer_waits_for_a_pause() {
+    // Each of his attempts met a commit, and the second one was taken for damage where the writer
+    // had just closed the file.
+    let (store, ann_id, bob_id) = with_bob();
+    let ann = together(&store, &ann_id).unwrap();
+    let plan = FaultPlan::new();
+    let bob = Vault::open(
+        FaultStore::wrap(store.root(), plan.clone()),
+        &bob_id,
+        trusting(false, LockMode::Shared),
+    )
+    .unwrap();
+    const LEN: usize = 100_000;
+    put(&ann, b"file", &[0; LEN]).unwrap();
+    let handle = open(&bob, b"file", READ).unwrap();
+    plan.slow_down(Call::Read, Duration::from_millis(5));
+    let done = AtomicBool::new(false);
+    let mut buf = vec![0; LEN];
+    std::thread::scope(|threads| {
+        // In a panic too, or the writer would go on for ever.
+        scopeguard::defer! { done.store(true, Ordering::Release) }
+        threads.spawn(|| {
+            for round in (1..=100u8).take_while(|_| !done.load(Ordering::Acquire)) {
+                write_at(&ann, b"file", 0, &[round; LEN]).unwrap();
+                std::thread::sleep(Duration::from_millis(3)); // nobody has it open for writing, most of the time
+            }
+        });
+        while buf[0] < 100 {
+            assert_eq!(bob.read(handle, 0, &mut buf).unwrap(), LEN);
+            assert!(buf.iter().all(|b| *b == buf[0]), "a mixture");
+        }
+    });
+    bob.release(handle).unwrap();
+}
+
+/// A writer whose file another program changed without a lock gets an error and changes nothing.
+#[test]
+fn a_writer_overtaken_without_locks_gets_an_error() {
+    let (store, ann, bob) = both();
+    put(&ann, b"file", &pattern(1, 60_000)).unwrap();
+    let stored = ann.cipher_path(b"file").unwrap();
+    let raw = |store: &MemStore| {
+        let file = store.root().open_file(&stored, Access::Read).unwrap();
+        let mut bytes = vec![0; file.stat().unwrap().size as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    let old = raw(&store);
+    write_at(&bob, b"file", 0, b"newer").unwrap();
+    let handle = open(&ann, b"file", READ_WRITE).unwrap();
+    ann.write(handle, 30_000, b"on the newer", false).unwrap();
+    // a sync tool, say, delivers another version of the file
+    let file = store.root().open_file(&stored, Access::ReadWrite).unwrap();
+    file.write_at(&old, 0).unwrap();
+    assert_eq!(errno(ann.fsync(handle, false)), libc::ESTALE);
+    assert_eq!(errno(ann.write(handle, 0, b"more", false)), libc::ESTALE, "it is told again");
+    let _ = ann.release(handle);
+    assert_eq!(raw(&store), old);
+    assert_eq!(
+        get(&ann, b"file").unwrap(),
+        pattern(1, 60_000),
+        "and what is there can be read and written"
+    );
+    write_at(&ann, b"file", 0, b"x").unwrap();
+    assert_eq!(get(&bob, b"file").unwrap()[0], b'x');
+}
+
+#[test]
+fn a_directory_another_opener_renamed_is_looked_up_again() {
+    // It was called moved by somebody without the key: an input/output error, where the kernel asks
+    // anew for what it is told is stale.
+    let (_store, ann, bob) = both();
+    for (dir, file) in [(&b"x"[..], &b"x/f"[..]), (b"b", b"b/f")] {
+        mkdir(&ann, dir).unwrap();
+        put(&ann, file, file).unwrap();
+    }
+    // She has used it, and has it open, but does not know its id any more.
+    let node = ann.resolve(b"x").unwrap().node;
+    let within = ann.lookup(node, b"f").unwrap().node;
+    rename(&ann, b"x", b"a", RenameMode::NoReplace).unwrap();
+    rename(&bob, b"a", b"b", RenameMode::Exchange).unwrap();
+    assert_eq!(errno(ann.lookup(node, b"f")), libc::ESTALE);
+    assert_eq!(errno(ann.rename(node, b"f", node, b"g", RenameMode::Replace)), libc::ESTALE);
+    ann.forget(within, 1);
+    ann.forget(node, 1);
+    assert_eq!(
+        (get(&ann, b"a/f").unwrap(), get(&ann, b"b/f").unwrap()),
+        (b"b/f".to_vec(), b"x/f".to_vec())
+    );
+    rename(&ann, b"a/f", b"a/g", RenameMode::Replace).unwrap();
+    assert_eq!(get(&bob, b"a/g").unwrap(), b"b/f");
+}
+
+#[test]
+fn a_long_name_removed_and_made_concurrently_is_not_lost() {
+    // What was sealed as the name went after the entry, and took that of the other's entry along,
+    // which had come between: his file was shown under what is left of a long name.
+    let long = [b'l'; 200];
+    let (store, ann, bob) = both();
+    put(&ann, &long, b"hers").unwrap();
+    let bob = Arc::new(bob);
+    let puts = Arc::new(parking_lot::Mutex::new(None));
+    let inside = parking_lot::Mutex::new(Some((bob.clone(), puts.clone())));
+    store.on_event(Box::new(move |event| {
+        if event.call == Call::Unlink
+            && event.name.as_ref().is_some_and(|name| name.starts_with(b"+name-"))
+            && let Some((bob, puts)) = inside.lock().take()
+        {
+            let (done, is_done) = std::sync::mpsc::channel();
+            *puts.lock() = Some(std::thread::spawn(move || {
+                let put = put(&bob, &long, b"his");
+                let _ = done.send(());
+                put
+            }));
+            let _ = is_done.recv_timeout(Duration::from_millis(200)); // or he waits for her
+        }
+    }));
+    ann.unlink(ROOT, &long).unwrap();
+    let puts = puts.lock().take().expect("a sealed name was removed");
+    puts.join().unwrap().unwrap();
+    assert_eq!(get(&ann, &long).unwrap(), b"his");
+    assert_eq!(tree(&ann).unwrap().keys().collect::<Vec<_>>(), [&long.to_vec()]);
+    assert_eq!(faults(&ann), [""; 0]);
+}
+
+#[test]
+fn what_both_do_to_names_leaves_one_tree_and_no_fault() {
+    let (store, ann, bob) = both();
+    for dir in [&b"a"[..], b"b", b"a/c"] {
+        mkdir(&ann, dir).unwrap();
+    }
+    let dirs: [&[u8]; 5] = [b"a", b"b", b"a/c", b"b/c", b"a/d"];
+    let act = |vault: &Vault, who: u8| {
+        let random = Seeded::new(u64::from(who));
+        let mut made = 0;
+        for n in 0..250u32 {
+            let pick = || dirs[random.below(dirs.len() as u64) as usize];
+            let file = [pick(), b"/", &[who][..], n.to_string().as_bytes()].concat();
+            let (from, to) = (pick(), pick());
+            let done = match random.below(8) {
+                0 => mkdir(vault, from),
+                1 => at(vault, vaults::split(from).0, |parent| {
+                    vault.rmdir(parent, vaults::split(from).1)
+                }),
+                2 | 3 => rename(vault, from, to, RenameMode::Replace),
+                4 => rename(vault, from, to, RenameMode::Exchange),
+                _ => put(vault, &file, &file).inspect(|()| made += 1),
+            };
+            let expected = [
+                libc::ENOENT,
+                libc::EEXIST,
+                libc::ENOTEMPTY,
+                libc::EINVAL,
+                libc::ESTALE,
+                libc::ENOTDIR,
+                libc::EBUSY,
+            ];
+            if let Err(error) = done {
+                assert!(expected.contains(&error.errno()), "{error}");
+            }
+        }
+        made
+    };
+    let made: usize = std::thread::scope(|threads| {
+        let (a, b) = (threads.spawn(|| act(&ann, b'x')), threads.spawn(|| act(&bob, b'y')));
+        a.join().unwrap() + b.join().unwrap()
+    });
+    let hers = tree(&ann).unwrap();
+    assert_eq!(hers, tree(&bob).unwrap());
+    let files = hers.values().filter(|item| matches!(item, vaults::Item::File { .. })).count();
+    assert_eq!(files, made, "no file goes but by its removal, of which there was none");
+    assert_eq!(faults(&ann), [""; 0]);
+    ann.close().unwrap();
+    bob.close().unwrap();
+    let (_, ann, _) = with_bob();
+    assert_eq!(tree(&open_as(&store, &ann).unwrap()).unwrap(), hers);
+}
+
+/// What either opener has synced is there after a power cut, whichever of them opens the vault
+/// first.
+#[test]
+fn synced_data_of_both_openers_survives_a_power_cut() {
+    let (store, ann_id, bob_id) = with_bob();
+    let (ann, bob) = (together(&store, &ann_id).unwrap(), together(&store, &bob_id).unwrap());
+    put(&ann, b"file", &pattern(0, 60_000)).unwrap();
+    let mut now = pattern(0, 60_000);
+    for round in 1..=6u8 {
+        let vault = if round % 2 == 0 { &ann } else { &bob };
+        let handle = open_or_create(vault, b"file", READ_WRITE).unwrap();
+        let place = usize::from(round) * 4500;
+        vault.write(handle, place as u64, &[round; 5000], false).unwrap();
+        now[place..place + 5000].fill(round);
+        vault.fsync(handle, false).unwrap();
+        vault.release(handle).unwrap();
+        for (choice, harsh) in [(0, true), (1, false)] {
+            let cut = store.snapshot().crash(&mut |n| if harsh { 0 } else { (n - 1).min(choice) });
+            let ways = if round % 3 == 0 { [&ann_id, &bob_id] } else { [&bob_id, &ann_id] };
+            for who in ways {
+                let vault = together(&cut, who).unwrap();
+                assert!(get(&vault, b"file").unwrap() == now, "round {round}");
+                write_at(&vault, b"file", 0, &now[..3]).unwrap();
+                vault.close().unwrap();
+            }
+        }
+    }
+}
+
+/// A share whose locks are given in another way than a local filesystem's, open by Ann and by Bob.
+fn with_locks(store: &MemStore, who: [&Identity; 2], how: Locks) -> [Vault; 2] {
+    who.map(|who| {
+        let plan = FaultPlan::new();
+        plan.give_locks(how);
+        Vault::open(FaultStore::wrap(store.root(), plan), who, trusting(false, LockMode::Shared))
+            .unwrap()
+    })
+}
+
+#[test]
+fn the_locks_of_nfs_are_enough() {
+    // NFS gives an exclusive lock only through a handle that is open for writing. The guards of
+    // files, and the lock on all names, were asked for through handles for reading, so that nothing
+    // could be written in a vault on NFS.
+    let (store, ann, bob) = with_bob();
+    let [ann, bob] = with_locks(&store, [&ann, &bob], Locks::ByAccess);
+    put(&ann, b"file", &pattern(1, 40_000)).unwrap();
+    let hers = open(&ann, b"file", READ_WRITE).unwrap();
+    assert_eq!(errno(write_at(&bob, b"file", 0, b"x")), libc::EBUSY);
+    ann.release(hers).unwrap();
+    write_at(&bob, b"file", 0, b"x").unwrap();
+    assert_eq!(get(&ann, b"file").unwrap()[0], b'x');
+    mkdir(&bob, b"dir").unwrap();
+    put(&bob, b"dir/in", b"it").unwrap();
+    rename(&ann, b"dir", b"moved", RenameMode::Replace).unwrap();
+    assert_eq!(get(&bob, b"moved/in").unwrap(), b"it");
+    ann.close().unwrap();
+    bob.close().unwrap();
+    assert!(store.root().stat(b"+lock").is_err());
+}
+
+#[test]
+fn overlapping_commits_without_locks_are_errors() {
+    // A machine sleeps in the middle of a commit, and its locks expire; or whoever keeps the store
+    // gives them to everybody. Bob commits at each moment of Ann's commit in turn.
+    const LEN: usize = 40_000;
+    let (start, ann_id, bob_id) = with_bob();
+    {
+        let vault = open_as(&start, &ann_id).unwrap();
+        put(&vault, b"file", &pattern(0, LEN)).unwrap();
+        let handle = open(&vault, b"file", READ_WRITE).unwrap();
+        vault.fsync(handle, false).unwrap();
+        vault.release(handle).unwrap();
+        vault.close().unwrap();
+    }
+    let (hers, his) = ([1u8; 4096], [2u8; 4096]);
+    let (mut told, mut moment) = ((0, 0), 0);
+    loop {
+        let store = start.snapshot();
+        let [ann, bob] = with_locks(&store, [&ann_id, &bob_id], Locks::Everybody);
+        let (a, b) =
+            (open(&ann, b"file", READ_WRITE).unwrap(), open(&bob, b"file", READ_WRITE).unwrap());
+        // Segment 0 is hers, 5 in another chunk his, 2 of both.
+        for segment in [0, 2] {
+            ann.write(a, segment * 4096, &hers, false).unwrap();
+        }
+        for segment in [2, 5] {
+            bob.write(b, segment * 4096, &his, false).unwrap();
+        }
+        let (count, fired): (Arc<AtomicU64>, Arc<parking_lot::Mutex<Option<i32>>>) =
+            Default::default();
+        let (vault, counted, outcome) = (bob.clone(), count.clone(), fired.clone());
+        store.on_event(Box::new(move |_| {
+            if counted.fetch_add(1, Ordering::AcqRel) == moment {
+                *outcome.lock() = Some(errno(vault.fsync(b, false)));
+            }
+        }));
+        let outcome_of_ann = errno(ann.fsync(a, false));
+        store.on_event(Box::new(|_| {}));
+        let outcome_of_bob = fired.lock().take();
+        let _ = (ann.release(a), bob.release(b));
+        let _ = (ann.close(), bob.close());
+        let Some(outcome_of_bob) = outcome_of_bob else { break };
+        let ok = [outcome_of_ann == 0, outcome_of_bob == 0];
+        told = (told.0 + u32::from(!ok[0]), told.1 + u32::from(!ok[1]));
+        assert!(
+            [0, libc::ESTALE, libc::EIO, libc::EBUSY].contains(&outcome_of_ann),
+            "at {moment}: {outcome_of_ann}"
+        );
+        let vault = open_as(&store, &ann_id).unwrap();
+        let handle = open(&vault, b"file", READ).unwrap();
+        for segment in 0..(LEN / 4096) as u64 {
+            let mut bytes = [0; 4096];
+            let read = vault.read(handle, segment * 4096, &mut bytes);
+            let before = &pattern(0, LEN)[segment as usize * 4096..][..4096];
+            let Ok(_) = read else {
+                assert_eq!(errno(read), libc::EIO, "at {moment}");
+                continue;
+            };
+            let is = |what: &[u8]| bytes[..] == *what;
+            let fits = match (segment, ok) {
+                (0, [true, _]) => is(&hers),
+                (0, _) => is(&hers) || is(before),
+                (5, [_, true]) => is(&his),
+                (5, _) => is(&his) || is(before),
+                (2, [false, false]) => is(&hers) || is(&his) || is(before),
+                (2, [true, false]) => is(&hers),
+                (2, [false, true]) => is(&his),
+                (2, _) => is(&hers) || is(&his),
+                _ => is(before),
+            };
+            assert!(fits, "at {moment}: segment {segment} with {ok:?}: {:?}", &bytes[..4]);
+        }
+        moment += 1;
+    }
+    assert!(moment > 5 && told.0 > 2, "{moment} moments, of which {told:?} were told");
+}
+
+#[test]
+fn taking_over_from_a_dead_committer_survives_a_power_cut() {
+    // A record had of an index block only the bytes by which it differed from what Bob had read. At
+    // its place stood, in part or whole, what Ann had put there before her daemon died, so that a
+    // replay made neither his block of it nor hers, and nothing could be read.
+    const CHUNK: usize = 1 << 14;
+    let (start, ann_id, bob_id) = with_bob();
+    {
+        let vault = open_as(&start, &ann_id).unwrap();
+        put(&vault, b"file", &pattern(0, CHUNK)).unwrap();
+        let handle = open(&vault, b"file", READ_WRITE).unwrap();
+        vault.write(handle, 3 * CHUNK as u64, &pattern(1, CHUNK), false).unwrap();
+        vault.fsync(handle, false).unwrap();
+        vault.release(handle).unwrap();
+        vault.close().unwrap();
+    }
+    let (hers, his) = ([1u8; 4096], [2u8; 4096]);
+    let mut cuts = 0;
+    for calls in 1.. {
+        let store = start.snapshot();
+        let plan = FaultPlan::new();
+        let ann = Vault::open(
+            FaultStore::wrap(store.root(), plan.clone()),
+            &ann_id,
+            trusting(false, LockMode::Shared),
+        )
+        .unwrap();
+        let bob = together(&store, &bob_id).unwrap();
+        // He has read the file, and has its blocks in memory.
+        let b = open(&bob, b"file", READ).unwrap();
+        bob.read(b, 0, &mut [0; CHUNK]).unwrap();
+        bob.read(b, 3 * CHUNK as u64, &mut [0; CHUNK]).unwrap();
+        let a = open(&ann, b"file", READ_WRITE).unwrap();
+        // Where a chunk of holes was: no old bytes of it can be lost.
+        ann.write(a, CHUNK as u64, &hers, false).unwrap();
+        plan.reset();
+        plan.add(Fault {
+            calls: Calls::All,
+            when: When::From(calls),
+            errno: libc::EIO,
+            short: false,
+        });
+        let done = ann.fsync(a, false).is_ok();
+        drop(ann);
+        if done {
+            break;
+        }
+        let b = open(&bob, b"file", READ_WRITE).unwrap();
+        bob.write(b, 0, &his, false).unwrap();
+        let moments: Arc<parking_lot::Mutex<Vec<MemStore>>> = Arc::default();
+        let (watched, seen) = (store.clone(), moments.clone());
+        store.on_event(Box::new(move |_| seen.lock().push(watched.snapshot())));
+        bob.fsync(b, false).unwrap();
+        store.on_event(Box::new(|_| {}));
+        moments.lock().push(store.snapshot());
+        for (moment, cut) in moments.lock().iter().enumerate() {
+            for seed in 0..4 {
+                let random = Seeded::new(seed);
+                let choice = |n: usize| match seed {
+                    0 => 0,
+                    1 => n - 1,
+                    _ => random.below(n as u64) as usize,
+                };
+                let cut = cut.crash(&mut { choice });
+                let what = format!("call {calls}, moment {moment}, way {seed}");
+                // Until both have come with what is in their journals nobody is promised anything.
+                together(&cut, &bob_id).unwrap().close().unwrap();
+                let vault = together(&cut, &ann_id).unwrap();
+                let bytes = get(&vault, b"file").unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert!(bytes[..4096] == his || bytes[..4096] == pattern(0, 4096), "{what}");
+                assert!(
+                    bytes[CHUNK..][..4096] == hers || bytes[CHUNK..][..4096] == [0; 4096],
+                    "{what}"
+                );
+                assert!(
+                    bytes[4096..CHUNK] == pattern(0, CHUNK)[4096..]
+                        && bytes[3 * CHUNK..] == pattern(1, CHUNK),
+                    "{what}"
+                );
+                vault.close().unwrap();
+                cuts += 1;
+            }
+        }
+    }
+    assert!(cuts > 100, "{cuts} cuts");
+}
+
+#[test]
+fn removing_the_lock_file_admits_no_second_writer() {
+    let (store, ann_id, bob_id) = with_bob();
+    let (ann, bob) = (together(&store, &ann_id).unwrap(), together(&store, &bob_id).unwrap());
+    put(&ann, b"file", b"hers").unwrap();
+    // Nobody else comes: it is made anew, and keeps others out again.
+    store.root().unlink(b"+lock").unwrap();
+    while store.root().stat(b"+lock").is_err() {
+        std::thread::yield_now();
+    }
+    assert!(matches!(open_as(&store, &ann_id), Err(Error::InUse { .. })));
+    bob.close().unwrap();
+    // Somebody else, who wants it alone, is faster: who had it writes nothing any more, and says
+    // so.
+    let other = loop {
+        let _ = store.root().unlink(b"+lock");
+        if let Ok(other) = open_as(&store, &bob_id) {
+            break other;
+        }
+    };
+    let handle = open(&ann, b"file", READ_WRITE).unwrap();
+    let refused = loop {
+        match ann.write(handle, 0, b"late", false).and_then(|()| ann.fsync(handle, false)) {
+            Ok(()) => std::thread::yield_now(), // until it has looked
+            Err(error) => break error.errno(),
+        }
+    };
+    assert_eq!(refused, libc::EROFS);
+    assert_eq!(get(&ann, b"file").unwrap().len(), 4, "reading goes on");
+    let _ = (ann.release(handle), ann.close());
+    assert!(
+        matches!(open_as(&store, &ann_id), Err(Error::InUse { .. })),
+        "she has not taken away a lock that is not hers"
+    );
+    put(&other, b"file", b"his").unwrap();
+    other.close().unwrap();
+    assert_eq!(get(&open_as(&store, &ann_id).unwrap(), b"file").unwrap(), b"his");
+}
+
+#[test]
+fn a_file_replaced_under_its_writer_is_another_file() {
+    // As in any filesystem: a sync tool that renames a new version over the old one, or another
+    // daemon that does, leaves who has the old one open with a file that has no name any more.
+    let (store, ann, bob) = both();
+    for name in [&b"file"[..], b"other"] {
+        put(&ann, name, &pattern(name.len() as u64, 40_000)).unwrap();
+    }
+    let [file, other] = [&b"file"[..], b"other"].map(|name| ann.cipher_path(name).unwrap());
+    let hers = open(&ann, b"file", READ_WRITE).unwrap();
+    ann.write(hers, 0, b"to the old one", false).unwrap();
+    store.root().rename(&other, &*store.root(), &file, StoreRename::Replace).unwrap();
+    ann.fsync(hers, false).unwrap();
+    let mut bytes = [0; 14];
+    ann.read(hers, 0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"to the old one");
+    ann.release(hers).unwrap();
+    for vault in [&ann, &bob] {
+        assert_eq!(get(vault, b"file").unwrap(), pattern(5, 40_000));
+    }
+    assert_eq!(faults(&ann), [""; 0]);
+}
+
+#[test]
+fn the_openers_of_a_vault_are_listed_without_a_secret() {
+    let (store, ann, bob) = both();
+    let described = |store: &MemStore| Vault::describe(&store.root()).unwrap();
+    assert_eq!(described(&store).shared_by.len(), 2);
+    assert!(
+        described(&store)
+            .shared_by
+            .iter()
+            .all(|holder| holder.pid == std::process::id() && holder.since_unix > 0)
+    );
+    assert!(described(&store).locked_by.is_none());
+    ann.close().unwrap();
+    assert_eq!(described(&store).shared_by.len(), 1);
+    // Of who has died only a card is left, on which no lock is. It names nobody, and goes when the
+    // next one comes.
+    let dead = store.snapshot();
+    bob.close().unwrap();
+    assert_eq!(described(&store).shared_by.len(), 0);
+    assert!(raw::named(&*store.root(), b"+lock").is_empty());
+    let left = raw::named(&*dead.root(), b"+lock-");
+    assert_eq!((left.len(), described(&dead).shared_by.len()), (1, 0));
+    let (_, ann, _) = with_bob();
+    let alive = together(&dead, &ann).unwrap();
+    let cards = raw::named(&*dead.root(), b"+lock-");
+    assert!(cards.len() == 1 && cards != left);
+    alive.close().unwrap();
+}
+
+#[test]
+fn data_under_a_new_key_is_readable_at_once() {
+    // Ann has begun a new epoch a moment ago, and Bob's daemon, which looks for one twice a second,
+    // has not seen it: it gave an error.
+    let (_store, ann, bob) = both();
+    put(&ann, b"file", b"old").unwrap();
+    let handle = open(&bob, b"file", READ).unwrap();
+    for round in 0..3 {
+        ann.share_at(b"").unwrap().rekey().unwrap();
+        let contents = format!("new in round {round}").into_bytes();
+        put(&ann, b"file", &contents).unwrap();
+        let mut buf = [0; 100];
+        let read = bob.read(handle, 0, &mut buf).unwrap();
+        assert_eq!(buf[..read], contents);
+        assert_eq!(get(&bob, b"file").unwrap(), contents);
+    }
+    bob.release(handle).unwrap();
+}

@@ -1,0 +1,17 @@
+//! The vault without FUSE: names, attributes, sizes, stores, concurrent openers, rollback.
+//!
+//! No test here starts a program: a child that was just forked would hold the locks of the vaults
+//! and databases that the other tests have open.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod attributes;
+mod concurrent;
+mod concurrent_model;
+mod lock_model;
+mod model;
+mod names;
+mod rollback;
+mod sizes;
+mod stores;

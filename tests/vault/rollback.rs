@@ -1,0 +1,1337 @@
+//! The rollback memory: older states that storage gives back are noticed, and nothing that honest
+//! people and tools do is.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kithfs::crypto::Suite;
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::store::mem::MemStore;
+use kithfs::store::os::OsDir;
+use kithfs::store::{Access, Call, Dir, Kind, RenameMode};
+use kithfs::vault::{Notice, NoticeKind, OpenOptions, SurveyOptions, Vault};
+use parking_lot::Mutex;
+
+use crate::support::vaults::{self, Seeded, mkdir, pattern, put, rename, write_at};
+
+/// A client: its memory lies in its own directory.
+struct Client {
+    memory: tempfile::TempDir,
+}
+
+impl Client {
+    fn new() -> Client {
+        Client { memory: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.memory.path().join("memory.redb")
+    }
+
+    /// Opens the vault, remembers what `act` does, and closes it.
+    fn session(&self, store: &Arc<dyn Dir>, act: impl FnOnce(&Vault)) {
+        let vault = vaults::open(store.clone()).unwrap();
+        vault.remember(&self.path(), false).unwrap();
+        act(&vault);
+        vault.close().unwrap();
+    }
+
+    fn survey(&self, store: &Arc<dyn Dir>, options: &SurveyOptions) -> Vec<Notice> {
+        let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let vault = Vault::open(store.clone(), &vaults::owner(), read_only).unwrap();
+        vault.survey(&self.path(), options).unwrap()
+    }
+
+    /// What is told of a store that is at rest.
+    fn told(&self, store: &Arc<dyn Dir>) -> Vec<(String, NoticeKind)> {
+        let options = SurveyOptions { settle: Duration::ZERO, ..SurveyOptions::default() };
+        let notices = self.survey(store, &options);
+        assert!(
+            notices.iter().all(|n| n.due && n.seen > 1_600_000_000 && n.first >= n.seen),
+            "{notices:?}"
+        );
+        notices.into_iter().map(|n| (n.plain.escape_ascii().to_string(), n.kind)).collect()
+    }
+}
+
+fn fresh() -> (MemStore, Client) {
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    let client = Client::new();
+    client.session(&store.root(), |v| {
+        put(v, b"letter", &pattern(1, 5000)).unwrap();
+        put(v, b"other", &pattern(2, 500)).unwrap();
+        put(v, b"third", &pattern(3, 100)).unwrap();
+        mkdir(v, b"dir").unwrap();
+        put(v, b"dir/inside", b"inside").unwrap();
+    });
+    assert_eq!(client.told(&store.root()), []);
+    (store, client)
+}
+
+fn cipher(store: &Arc<dyn Dir>, path: &[u8]) -> Vec<u8> {
+    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    Vault::open(store.clone(), &vaults::owner(), read_only).unwrap().cipher_path(path).unwrap()
+}
+
+fn bytes(dir: &Arc<dyn Dir>, name: &[u8]) -> Vec<u8> {
+    let file = dir.open_file(name, Access::Read).unwrap();
+    let mut bytes = vec![0; file.stat().unwrap().size as usize];
+    file.read_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+fn set(dir: &Arc<dyn Dir>, name: &[u8], bytes: &[u8]) {
+    let file = match dir.open_file(name, Access::ReadWrite) {
+        Ok(file) => file,
+        Err(_) => dir.create_file(name, 0o600).unwrap(),
+    };
+    file.set_len(0).unwrap();
+    file.write_at(bytes, 0).unwrap();
+}
+
+#[test]
+fn a_file_that_was_put_back_is_noticed_until_it_is_accepted() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let letter = cipher(&root, b"letter");
+    let before = bytes(&root, &letter);
+    client.session(&root, |v| write_at(v, b"letter", 100, b"changed").unwrap());
+    assert_eq!(client.told(&root), []);
+    let after = bytes(&root, &letter);
+    set(&root, &letter, &before);
+    let told = client.told(&root);
+    assert!(
+        matches!(&told[..], [(path, NoticeKind::Older { was, now })] if path == "letter" && was > now),
+        "{told:?}"
+    );
+    assert_eq!(client.told(&root), told, "it stays noticed");
+    // Reading goes on.
+    let vault = vaults::open(root.clone()).unwrap();
+    assert_eq!(vaults::get(&vault, b"letter").unwrap(), pattern(1, 5000));
+    vault.close().unwrap();
+    // Put forward again: nothing happened. Back once more, and accepted.
+    set(&root, &letter, &after);
+    assert_eq!(client.told(&root), []);
+    set(&root, &letter, &before);
+    let accept = SurveyOptions { accept: vec![b"letter".to_vec()], ..SurveyOptions::default() };
+    assert_eq!(client.survey(&root, &accept), []);
+    assert_eq!(client.told(&root), []);
+    client.session(&root, |v| write_at(v, b"letter", 100, b"changed").unwrap());
+    assert_eq!(client.told(&root), []);
+}
+
+/// A folder that becomes a share is not reported as lost, and a signed share has its own records in
+/// the database.
+#[test]
+fn a_folder_that_becomes_a_share_is_no_rollback() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let options = kithfs::vault::CreateShare { name: "Ann".into(), ..Default::default() };
+    client.session(&root, |v| {
+        v.create_share(b"dir", &options, &mut |_| {}).unwrap();
+        put(v, b"dir/inside", b"changed").unwrap();
+        put(v, b"letter", b"changed").unwrap();
+    });
+    assert_eq!(client.told(&root), []);
+
+    let share = root.open_dir(&cipher(&root, b"dir")).unwrap();
+    let own = Client::new();
+    own.session(&share, |v| put(v, b"letter", &pattern(1, 5000)).unwrap());
+    assert_eq!(own.told(&share), []);
+    let letter = cipher(&share, b"letter");
+    let before = bytes(&share, &letter);
+    own.session(&share, |v| {
+        write_at(v, b"letter", 100, b"changed").unwrap();
+        rename(v, b"inside", b"elsewhere", kithfs::vault::RenameMode::Replace).unwrap();
+    });
+    assert_eq!(own.told(&share), []);
+    set(&share, &letter, &before);
+    share.unlink(&cipher(&share, b"elsewhere")).unwrap();
+    let told = own.told(&share);
+    let paths: Vec<&str> = told.iter().map(|(path, _)| path.as_str()).collect();
+    assert_eq!(paths, ["elsewhere", "letter"], "{told:?}");
+    assert!(
+        matches!(told[0].1, NoticeKind::Gone { .. })
+            && matches!(told[1].1, NoticeKind::Older { was, now } if was > now),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn the_return_of_a_file_an_editor_replaced_is_noticed() {
+    // Editors write a new file and rename it over the old one: no version tells the two apart, only
+    // the memory of which is gone.
+    let (store, client) = fresh();
+    let root = store.root();
+    let letter = cipher(&root, b"letter");
+    let before = bytes(&root, &letter);
+    client.session(&root, |v| {
+        put(v, b"letter.new", b"new").unwrap();
+        rename(v, b"letter.new", b"letter", RenameMode::Replace).unwrap();
+    });
+    assert_eq!(client.told(&root), []);
+    set(&root, &letter, &before);
+    assert_eq!(
+        client.told(&root),
+        [("letter".to_owned(), NoticeKind::PutBack { elsewhere: false })]
+    );
+}
+
+#[test]
+fn exchanged_and_vanished_entries_are_noticed() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let (letter, other) = (cipher(&root, b"letter"), cipher(&root, b"other"));
+    root.rename(&letter, &*root, &other, RenameMode::Exchange).unwrap();
+    let exchanged = |path: &str| (path.to_owned(), NoticeKind::Exchanged);
+    assert_eq!(client.told(&root), [exchanged("letter"), exchanged("other")]);
+    root.rename(&letter, &*root, &other, RenameMode::Exchange).unwrap();
+    assert_eq!(client.told(&root), []);
+    root.unlink(&cipher(&root, b"third")).unwrap();
+    let dir = cipher(&root, b"dir");
+    let inside = root.open_dir(&dir).unwrap();
+    inside.unlink(cipher(&root, b"dir/inside").rsplit(|b| *b == b'/').next().unwrap()).unwrap();
+    root.rmdir(&dir).unwrap();
+    let gone = |path: &str| (path.to_owned(), NoticeKind::Gone { elsewhere: false });
+    assert_eq!(client.told(&root), [gone("dir"), gone("third")]);
+    // Kept in mind, and not told again.
+    let silence = SurveyOptions { silence: true, ..SurveyOptions::default() };
+    assert!(client.survey(&root, &silence).iter().all(|n| n.silenced));
+    assert!(client.survey(&root, &SurveyOptions::default()).iter().all(|n| n.silenced));
+}
+
+/// Rows of entries in a client's database.
+fn rows(client: &Client) -> u64 {
+    use redb::{ReadableDatabase, ReadableTableMetadata};
+    let db = redb::Database::open(client.path()).unwrap();
+    let table = redb::TableDefinition::<&[u8], &[u8]>::new("entries");
+    db.begin_read().unwrap().open_table(table).unwrap().len().unwrap()
+}
+
+#[test]
+fn what_was_in_directories_that_are_gone_is_forgotten() {
+    // A directory that was removed or renamed left the rows of all that had been in it, and below,
+    // in the database for ever.
+    let (store, client) = fresh();
+    let root = store.root();
+    let fill = |v: &Vault| {
+        mkdir(v, b"tree").unwrap();
+        mkdir(v, b"tree/below").unwrap();
+        (0..20).for_each(|n| put(v, format!("tree/below/{n}").as_bytes(), b"x").unwrap());
+    };
+    let before = rows(&client);
+    client.session(&root, fill);
+    assert_eq!(client.told(&root), []);
+    assert_eq!(rows(&client), before + 22);
+    for round in 0..3 {
+        // Renamed by this client, by another one, and removed by this one.
+        client.session(&root, |v| rename(v, b"tree", b"renamed", RenameMode::Replace).unwrap());
+        assert_eq!(client.told(&root), [], "round {round}");
+        assert_eq!(rows(&client), before + 22, "round {round}");
+        Client::new()
+            .session(&root, |v| rename(v, b"renamed", b"tree", RenameMode::Replace).unwrap());
+        assert_eq!(client.told(&root), [], "round {round}");
+        assert_eq!(rows(&client), before + 22, "round {round}");
+    }
+    client.session(&root, |v| {
+        for n in 0..20 {
+            vaults::at(v, b"tree/below", |dir| v.unlink(dir, n.to_string().as_bytes())).unwrap();
+        }
+        vaults::at(v, b"tree", |dir| v.rmdir(dir, b"below")).unwrap();
+        vaults::at(v, b"", |dir| v.rmdir(dir, b"tree")).unwrap();
+    });
+    assert_eq!(client.told(&root), []);
+    assert_eq!(rows(&client), before);
+    // Removed by the storage it is noticed, and forgotten when that is accepted.
+    client.session(&root, fill);
+    let dir = cipher(&root, b"tree");
+    root.rename(&dir, &*root, b"+trash-0", RenameMode::Replace).unwrap();
+    assert_eq!(client.told(&root), [("tree".to_owned(), NoticeKind::Gone { elsewhere: false })]);
+    let accept = SurveyOptions { accept: vec![Vec::new()], ..SurveyOptions::default() };
+    client.survey(&root, &accept);
+    assert_eq!((client.told(&root), rows(&client)), (vec![], before));
+}
+
+#[test]
+fn an_empty_directory_in_place_of_a_renamed_one_is_noticed() {
+    // It had an id of its own, the empty one has that of its place: the two were not compared, and
+    // all that was in it went unnoticed.
+    let (store, client) = fresh();
+    let root = store.root();
+    client.session(&root, |v| rename(v, b"dir", b"moved", RenameMode::Replace).unwrap());
+    assert_eq!(client.told(&root), []);
+    let stored = cipher(&root, b"moved");
+    root.rename(&stored, &*root, b"+trash-0", RenameMode::Replace).unwrap();
+    root.mkdir(&stored, 0o755).unwrap();
+    assert_eq!(client.told(&root), [("moved".to_owned(), NoticeKind::Gone { elsewhere: false })]);
+    root.rmdir(&stored).unwrap();
+    root.rename(b"+trash-0", &*root, &stored, RenameMode::Replace).unwrap();
+    assert_eq!(client.told(&root), []);
+    // Done by a client, who leaves the directory elsewhere, it is nothing.
+    Client::new().session(&root, |v| {
+        rename(v, b"moved", b"away", RenameMode::Replace).unwrap();
+        mkdir(v, b"moved").unwrap();
+    });
+    assert_eq!(client.told(&root), []);
+}
+
+#[test]
+fn deletions_are_an_alarm_only_without_other_news() {
+    // Who only removes leaves nothing that the storage could not have done itself, so it is an
+    // alarm; with anything new beside it, it is not.
+    let (store, client) = fresh();
+    let root = store.root();
+    let other = Client::new();
+    other.session(&root, |v| vaults::at(v, b"", |dir| v.unlink(dir, b"third")).unwrap());
+    assert_eq!(client.told(&root), [("third".to_owned(), NoticeKind::Gone { elsewhere: false })]);
+    other.session(&root, |v| put(v, b"news", b"from elsewhere").unwrap());
+    assert_eq!(client.told(&root), [("third".to_owned(), NoticeKind::Gone { elsewhere: true })]);
+    // It became an alarm with the next mount, when what was new had been learnt.
+    assert_eq!(client.told(&root), [("third".to_owned(), NoticeKind::Gone { elsewhere: true })]);
+}
+
+/// An older copy of the whole vault is reported, and one command accepts it.
+#[test]
+fn an_older_copy_of_a_vault_is_noticed_and_can_be_accepted() {
+    let (store, client) = fresh();
+    let backup = store.snapshot();
+    client.session(&store.root(), |v| {
+        write_at(v, b"letter", 0, b"newer").unwrap();
+        put(v, b"new", b"new").unwrap();
+    });
+    let root = backup.root();
+    let told: Vec<String> = client.told(&root).into_iter().map(|(path, _)| path).collect();
+    assert_eq!(told, ["letter", "new"]);
+    let accept = SurveyOptions { accept: vec![Vec::new()], ..SurveyOptions::default() };
+    client.survey(&root, &accept);
+    assert_eq!(client.told(&root), []);
+    // The next session on it is one like any other.
+    client.session(&root, |v| write_at(v, b"letter", 0, b"again").unwrap());
+    assert_eq!(client.told(&root), []);
+}
+
+/// Something that an honest person does.
+fn act(vault: &Vault, random: &Seeded) {
+    let name =
+        |n: u64| format!("{}{}", if n.is_multiple_of(3) { "dir/" } else { "" }, n % 8).into_bytes();
+    let (a, b) = (name(random.below(40)), name(random.below(40)));
+    let _ = match random.below(9) {
+        0..=1 => put(vault, &a, &pattern(random.next(), random.below(9000) as usize)),
+        2..=3 => write_at(vault, &a, random.below(5000), b"some bytes"),
+        4 => rename(vault, &a, &b, RenameMode::Replace),
+        5 => rename(vault, &a, &b, RenameMode::Exchange),
+        6 => {
+            let (parent, last) = vaults::split(&a);
+            vaults::at(vault, parent, |node| vault.unlink(node, last))
+        }
+        7 => vaults::at(vault, &a, |node| {
+            let (parent, last) = vaults::split(&b);
+            vaults::at(vault, parent, |dir| {
+                vault.link(node, dir, last).map(|attr| vault.forget(attr.node, 1))
+            })
+        }),
+        _ => {
+            rename(vault, b"dir", b"moved", RenameMode::Replace).and_then(|()| mkdir(vault, b"dir"))
+        }
+    };
+}
+
+#[test]
+fn what_is_done_here_is_no_alarm() {
+    for seed in 0..20 {
+        let (store, client) = fresh();
+        let random = Seeded::new(seed);
+        for _ in 0..6 {
+            client.session(&store.root(), |v| (0..12).for_each(|_| act(v, &random)));
+            assert_eq!(client.told(&store.root()), [], "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn two_hosts_that_take_turns_raise_no_alarm() {
+    for seed in 0..10 {
+        let (store, one) = fresh();
+        let other = Client::new();
+        let random = Seeded::new(seed);
+        for turn in 0..8 {
+            let (client, peer) = if turn % 2 == 0 { (&other, &one) } else { (&one, &other) };
+            client.session(&store.root(), |v| {
+                (0..6).for_each(|_| {
+                    // An exchange of two names by somebody else looks like one by the storage, and
+                    // is told.
+                    act_without_exchange(v, &random)
+                });
+                put(v, format!("turn {turn}").as_bytes(), b"something new").unwrap();
+            });
+            let told = peer.told(&store.root());
+            assert!(
+                told.iter().all(|(_, kind)| *kind == NoticeKind::Gone { elsewhere: true }),
+                "seed {seed}, turn {turn}: {told:?}"
+            );
+            let accept = SurveyOptions { accept: vec![Vec::new()], ..SurveyOptions::default() };
+            peer.survey(&store.root(), &accept);
+        }
+    }
+}
+
+fn act_without_exchange(vault: &Vault, random: &Seeded) {
+    let name = |n: u64| format!("{}", n % 8).into_bytes();
+    let (a, fresh) = (name(random.below(40)), format!("name {}", random.next()).into_bytes());
+    let _ = match random.below(5) {
+        0 => put(vault, &a, &pattern(random.next(), random.below(9000) as usize)),
+        1 => write_at(vault, &a, random.below(5000), b"some bytes"),
+        2 => rename(vault, &a, &fresh, RenameMode::Replace),
+        3 => put(vault, &fresh, b"saved")
+            .and_then(|()| rename(vault, &fresh, &a, RenameMode::Replace)),
+        _ => vaults::at(vault, b"", |node| vault.unlink(node, &a)),
+    };
+}
+
+/// Every object of a store by path, with what a sync tool delivers.
+fn objects(dir: &Arc<dyn Dir>, path: &[u8], all: &mut Vec<(Vec<u8>, Option<Vec<u8>>)>) {
+    let mut cookie = 0;
+    loop {
+        let entries = dir.read(cookie, 4096).unwrap();
+        let Some(last) = entries.last() else { return };
+        cookie = last.next;
+        for entry in entries.iter().filter(|e| &*e.name != b"+lock") {
+            let at = if path.is_empty() {
+                entry.name.to_vec()
+            } else {
+                [path, b"/", &entry.name].concat()
+            };
+            match dir.stat(&entry.name).unwrap().kind {
+                Kind::Dir => {
+                    all.push((at.clone(), None));
+                    objects(&dir.open_dir(&entry.name).unwrap(), &at, all);
+                }
+                _ => all.push((at, Some(bytes(dir, &entry.name)))),
+            }
+        }
+    }
+}
+
+fn on_disk(dir: &Path) -> Arc<dyn Dir> {
+    OsDir::open(dir).unwrap()
+}
+
+#[test]
+fn files_that_a_sync_tool_delivers_in_any_order_are_no_alarm() {
+    // Ours is a copy that a sync tool brings up to date with another machine's, object by object,
+    // removals anywhere in between.
+    for seed in 0..6 {
+        let random = Seeded::new(seed);
+        let (store, client) = fresh();
+        client.session(&store.root(), |v| (0..10).for_each(|_| act_without_exchange(v, &random)));
+        let scratch = tempfile::tempdir().unwrap();
+        let mut ours = Vec::new();
+        objects(&store.root(), b"", &mut ours);
+        let local = scratch.path().to_path_buf();
+        let path = |name: &[u8]| local.join(std::str::from_utf8(name).unwrap());
+        for (name, contents) in &ours {
+            match contents {
+                None => std::fs::create_dir(path(name)).unwrap(),
+                Some(contents) => std::fs::write(path(name), contents).unwrap(),
+            }
+        }
+        let elsewhere = Client::new();
+        elsewhere.session(&store.root(), |v| {
+            (0..15).for_each(|_| act_without_exchange(v, &random));
+            rename(v, b"dir", b"moved", RenameMode::Replace).unwrap();
+            write_at(v, b"moved/inside", 0, b"more").unwrap();
+        });
+        let mut theirs = Vec::new();
+        objects(&store.root(), b"", &mut theirs);
+        // Deliveries and removals, shuffled; directories first, or nothing can be put into them.
+        for (name, _) in theirs.iter().filter(|(_, contents)| contents.is_none()) {
+            let _ = std::fs::create_dir(path(name));
+        }
+        let mut steps: Vec<(Vec<u8>, Option<Vec<u8>>)> =
+            theirs.iter().filter(|(_, contents)| contents.is_some()).cloned().collect();
+        steps.extend(
+            ours.iter()
+                .filter(|(name, c)| c.is_some() && !theirs.iter().any(|(n, _)| n == name))
+                .map(|(n, _)| (n.clone(), None)),
+        );
+        for i in (1..steps.len()).rev() {
+            steps.swap(i, random.below(i as u64 + 1) as usize);
+        }
+        for (name, contents) in steps {
+            match contents {
+                Some(contents) => {
+                    // Under another name first, as sync tools do.
+                    std::fs::write(path(b".delivery"), contents).unwrap();
+                    std::fs::rename(path(b".delivery"), path(&name)).unwrap();
+                }
+                None => std::fs::remove_file(path(&name)).unwrap(),
+            }
+            let notices = client.survey(&on_disk(&local), &SurveyOptions::default());
+            assert!(notices.iter().all(|n| !n.due), "seed {seed}: {notices:?}");
+        }
+        for (name, _) in ours
+            .iter()
+            .rev()
+            .filter(|(name, c)| c.is_none() && !theirs.iter().any(|(n, _)| n == name))
+        {
+            std::fs::remove_dir(path(name)).unwrap();
+        }
+        // An hour later all is at rest, and what is left are removals that came from elsewhere.
+        let later =
+            SurveyOptions { now: SurveyOptions::default().now + 3600, ..SurveyOptions::default() };
+        let notices = client.survey(&on_disk(&local), &later);
+        assert!(
+            notices.iter().all(|n| matches!(n.kind, NoticeKind::Gone { .. })),
+            "seed {seed}: {notices:?}"
+        );
+    }
+}
+
+#[test]
+fn a_crash_at_any_moment_is_no_alarm() {
+    // The memory and the vault are two things that no commit makes durable together.
+    let (store, client) = fresh();
+    let store = store.crash(&mut |n| n - 1);
+    let cuts = Arc::new(Mutex::new(Vec::new()));
+    {
+        let vault = vaults::open(store.root()).unwrap();
+        vault.remember(&client.path(), false).unwrap();
+        let (taken, watched, path) = (cuts.clone(), store.clone(), client.path());
+        store.on_event(Box::new(move |_| {
+            taken.lock().push((watched.snapshot(), std::fs::read(&path).unwrap()))
+        }));
+        let random = Seeded::new(3);
+        for round in 0..6 {
+            (0..8).for_each(|_| act(&vault, &random));
+            put(&vault, b"letter", &pattern(round, 5000)).unwrap();
+            write_at(&vault, b"other", round * 100, b"bytes").unwrap();
+            vault.learn().unwrap();
+        }
+        vault.close().unwrap();
+        store.on_event(Box::new(|_| {}));
+    }
+    let cuts = std::mem::take(&mut *cuts.lock());
+    assert!(cuts.len() > 50, "{} moments", cuts.len());
+    for (n, (moment, database)) in cuts.iter().enumerate().step_by(3) {
+        for seed in 0..3 {
+            let random = Seeded::new(n as u64 * 3 + seed);
+            let crashed = moment.crash(&mut |n| match seed {
+                0 => 0,
+                1 => n - 1,
+                _ => random.below(n as u64) as usize,
+            });
+            let after = Client::new();
+            std::fs::write(after.path(), database).unwrap();
+            // Replays the journal, as the next mount does.
+            vaults::open(crashed.root()).unwrap().close().unwrap();
+            assert_eq!(after.told(&crashed.root()), [], "cut {n}, choice {seed}");
+        }
+    }
+}
+
+#[test]
+fn the_database_tells_no_names() {
+    let (store, client) = fresh();
+    client.session(&store.root(), |v| put(v, b"a very telling name", b"x").unwrap());
+    let database = std::fs::read(client.path()).unwrap();
+    for name in [&b"a very telling name"[..], b"letter", b"inside"] {
+        assert!(!database.windows(name.len()).any(|w| w == name));
+    }
+}
+
+/// A vault with `files` files in one directory behind a plan by which each opening of a file takes
+/// `time` from now on.
+fn slow(files: usize, time: Duration) -> (Arc<dyn Dir>, Arc<FaultPlan>, Client) {
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    let client = Client::new();
+    client.session(&store.root(), |v| {
+        for n in 0..files {
+            put(v, format!("file {n}").as_bytes(), b"text").unwrap();
+        }
+    });
+    let plan = FaultPlan::new();
+    plan.slow_down(Call::OpenFile, time);
+    (FaultStore::wrap(store.root(), plan.clone()), plan, client)
+}
+
+/// Waits until so many files have been opened since `before`.
+fn wait_for_opened(plan: &FaultPlan, before: u64, files: u64) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while plan.count(Calls::Of(Call::OpenFile)) < before + files {
+        assert!(Instant::now() < end, "the comparison goes on");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_background_comparison_idles_half_of_the_time() {
+    // Each mount read the headers of all files as fast as the store could give them, and on a slow
+    // disk nothing else came through.
+    let (files, time) = (30, Duration::from_millis(10));
+    let (store, plan, client) = slow(files, time);
+    let vault = vaults::open(store).unwrap();
+    let (begin, before) = (Instant::now(), plan.count(Calls::Of(Call::OpenFile)));
+    vault.remember(&client.path(), true).unwrap();
+    wait_for_opened(&plan, before, files as u64);
+    assert!(
+        begin.elapsed() >= time * (2 * files as u32 - 3),
+        "30 openings of 10 ms took {:?}",
+        begin.elapsed()
+    );
+    vault.close().unwrap();
+}
+
+#[test]
+fn a_vault_is_closed_in_the_midst_of_a_comparison() {
+    // The comparison looked whether it was to stop between two directories: with a large one on a
+    // slow disk an unmount took minutes.
+    let files = 300;
+    let (store, plan, client) = slow(files, Duration::from_millis(5));
+    let vault = vaults::open(store.clone()).unwrap();
+    let before = plan.count(Calls::Of(Call::OpenFile));
+    vault.remember(&client.path(), true).unwrap();
+    wait_for_opened(&plan, before, 2);
+    vault.close().unwrap();
+    let opened = plan.count(Calls::Of(Call::OpenFile)) - before;
+    assert!(opened < files as u64, "{opened} of {files} files were opened");
+    // Nothing of what was not looked at counts as gone.
+    plan.slow_down(Call::OpenFile, Duration::ZERO);
+    assert_eq!(client.told(&store), []);
+}
+
+/// What is told, of which only alarms count.
+fn alarms(told: Vec<(String, NoticeKind)>) -> Vec<(String, NoticeKind)> {
+    told.into_iter().filter(|(_, kind)| kind.is_alarm()).collect()
+}
+
+fn older(told: &[(String, NoticeKind)], at: &str) -> bool {
+    matches!(told, [(path, NoticeKind::Older { was, now })] if path == at && was > now)
+}
+
+fn accept_all(client: &Client, store: &Arc<dyn Dir>) {
+    client.survey(store, &SurveyOptions { accept: vec![Vec::new()], ..SurveyOptions::default() });
+    assert_eq!(client.told(store), []);
+}
+
+fn last(path: &[u8]) -> &[u8] {
+    vaults::split(path).1
+}
+
+/// The storage put the old version under the name and left the newest one beside it, as a conflict
+/// copy. That was no alarm, because the newest version was still somewhere in the vault.
+#[test]
+fn a_name_that_goes_backwards_is_noticed_beside_its_copy() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let letter = cipher(&root, b"letter");
+    let before = bytes(&root, &letter);
+    client.session(&root, |v| write_at(v, b"letter", 0, b"ours").unwrap());
+    let newer = bytes(&root, &letter);
+    set(&root, &letter, &before);
+    set(&root, &[&letter[..], b" (1)"].concat(), &newer);
+    let told = client.told(&root);
+    assert!(older(&told, "letter"), "{told:?}");
+    // Also when both have been seen side by side before.
+    set(&root, &letter, &newer);
+    set(&root, &[&letter[..], b" (2)"].concat(), &before);
+    assert_eq!(client.told(&root), []);
+    set(&root, &letter, &before);
+    let told = client.told(&root);
+    assert!(older(&told, "letter"), "{told:?}");
+}
+
+/// Two other machines changed a file apart, and the sync tool kept one version under the name and
+/// the other one, with the higher number, as a copy. Under the name nothing went backwards here, so
+/// that is no alarm, nor is it one when the copy is removed later; that is a note.
+#[test]
+fn an_ordinary_sync_conflict_is_no_alarm() {
+    let (store, client) = fresh();
+    let (root, apart) = (store.root(), store.snapshot().root());
+    let letter = cipher(&root, b"letter");
+    Client::new().session(&root, |v| write_at(v, b"letter", 0, b"once").unwrap());
+    Client::new()
+        .session(&apart, |v| (0..5).for_each(|n| write_at(v, b"letter", n, b"often").unwrap()));
+    let copy = [&letter[..], b" (conflicted copy)"].concat();
+    set(&root, &copy, &bytes(&apart, &letter));
+    assert_eq!(client.told(&root), []);
+    root.unlink(&copy).unwrap();
+    assert_eq!(
+        client.told(&root),
+        [("letter (conflicted copy)".to_owned(), NoticeKind::Gone { elsewhere: true })]
+    );
+    accept_all(&client, &root);
+}
+
+/// One machine changed `a/f`, another one renamed `a` to `b`, and the sync tool kept `a/f` and the
+/// older `b/f`. When `a/f` was removed later, `b/f` was told as rolled back on both machines,
+/// though nothing had been.
+#[test]
+fn a_change_and_a_rename_that_a_sync_tool_merges_are_no_alarm() {
+    let (store, renamer) = fresh();
+    let changer = Client::new();
+    changer.session(&store.root(), |v| write_at(v, b"letter", 0, b"both have seen it").unwrap());
+    accept_all(&renamer, &store.root());
+    accept_all(&changer, &store.root());
+    let (here, apart) = (store.root(), store.snapshot().root());
+    changer.session(&apart, |v| write_at(v, b"dir/inside", 0, b"newer").unwrap());
+    let inside = cipher(&apart, b"dir/inside");
+    let (dir, name) = vaults::split(&inside);
+    let newer = bytes(&apart.open_dir(dir).unwrap(), name);
+    renamer.session(&here, |v| rename(v, b"dir", b"moved", RenameMode::Replace).unwrap());
+    here.mkdir(dir, 0o755).unwrap();
+    set(&here.open_dir(dir).unwrap(), name, &newer);
+    for client in [&renamer, &changer] {
+        assert_eq!(alarms(client.told(&here)), []);
+    }
+    here.open_dir(dir).unwrap().unlink(name).unwrap();
+    here.rmdir(dir).unwrap();
+    for client in [&renamer, &changer] {
+        let told = client.told(&here);
+        assert_eq!(
+            told,
+            [("dir".to_owned(), NoticeKind::Gone { elsewhere: true })],
+            "a note is kept"
+        );
+        accept_all(client, &here);
+    }
+}
+
+/// The storage shows an old version once, beside the newest one, and then drops the newest. That is
+/// no alarm, for a sync tool may do the same with a conflict, but a note stays. Without the sight
+/// of both it is an alarm.
+#[test]
+fn the_newer_of_two_versions_seen_together_goes_with_a_note() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let letter = cipher(&root, b"letter");
+    let before = bytes(&root, &letter);
+    client.session(&root, |v| write_at(v, b"letter", 0, b"newer").unwrap());
+    let newer = bytes(&root, &letter);
+    let copy = [&letter[..], b" (1)"].concat();
+    set(&root, &copy, &before);
+    root.unlink(&letter).unwrap();
+    let told: Vec<String> = alarms(client.told(&root)).into_iter().map(|(path, _)| path).collect();
+    assert_eq!(told, ["letter", "letter (1)"]);
+    set(&root, &letter, &newer);
+    assert_eq!(client.told(&root), []);
+    root.unlink(&letter).unwrap();
+    for _ in 0..2 {
+        assert_eq!(
+            client.told(&root),
+            [("letter".to_owned(), NoticeKind::Gone { elsewhere: true })]
+        );
+    }
+}
+
+/// A file that was removed, and not replaced, came back without a word, whichever name it got.
+#[test]
+fn a_removed_file_that_is_put_back_is_noticed() {
+    let (store, client) = fresh();
+    let root = store.root();
+    client.session(&root, |v| put(v, b"free", b"a name that is free later").unwrap());
+    let (letter, free) = (cipher(&root, b"letter"), cipher(&root, b"free"));
+    let inside = cipher(&root, b"dir/inside");
+    let dir = vaults::split(&inside).0;
+    let (before, below) =
+        (bytes(&root, &letter), bytes(&root.open_dir(dir).unwrap(), last(&inside)));
+    client.session(&root, |v| {
+        for name in [&b"letter"[..], b"free"] {
+            vaults::at(v, b"", |node| v.unlink(node, name)).unwrap();
+        }
+        vaults::at(v, b"dir", |node| v.unlink(node, b"inside")).unwrap();
+        vaults::at(v, b"", |node| v.rmdir(node, b"dir")).unwrap();
+        // Under the live mount, before anything of it was learnt.
+        set(&root, &letter, &before);
+    });
+    let back = |path: &str, elsewhere| vec![(path.to_owned(), NoticeKind::PutBack { elsewhere })];
+    for _ in 0..2 {
+        assert_eq!(client.told(&root), back("letter", false), "it stays noticed");
+    }
+    root.unlink(&letter).unwrap();
+    assert_eq!(client.told(&root), []);
+    // As a copy, under another name, in a directory that is put back with it.
+    set(&root, &[&letter[..], b" (1)"].concat(), &before);
+    assert_eq!(client.told(&root), back("letter (1)", false));
+    root.unlink(&[&letter[..], b" (1)"].concat()).unwrap();
+    set(&root, &free, &before);
+    assert_eq!(client.told(&root), back("free", true));
+    root.unlink(&free).unwrap();
+    root.mkdir(dir, 0o755).unwrap();
+    set(&root.open_dir(dir).unwrap(), last(&inside), &below);
+    assert_eq!(client.told(&root), back("dir/inside", false));
+    accept_all(&client, &root);
+}
+
+/// A file that this machine removed while another one changed it comes back from there with a
+/// version that nobody saw before.
+#[test]
+fn a_removed_file_that_another_machine_changed_is_no_alarm() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let apart = store.snapshot().root();
+    let letter = cipher(&root, b"letter");
+    client.session(&root, |v| vaults::at(v, b"", |node| v.unlink(node, b"letter")).unwrap());
+    Client::new().session(&apart, |v| write_at(v, b"letter", 0, b"changed").unwrap());
+    set(&root, &letter, &bytes(&apart, &letter));
+    assert_eq!(client.told(&root), []);
+}
+
+/// The time of the first sight was kept for each version. A store that went on changing and let two
+/// old versions take turns, or the newest one in between, put the telling off for ever.
+#[test]
+fn old_versions_that_take_turns_are_told_within_an_hour() {
+    let (dir, client) = (tempfile::tempdir().unwrap(), Client::new());
+    let root = on_disk(dir.path());
+    vaults::create(&root, Suite::Aes256Gcm, 12);
+    client.session(&root, |v| put(v, b"letter", b"first").unwrap());
+    let letter = cipher(&root, b"letter");
+    let mut versions = vec![bytes(&root, &letter)];
+    for n in 0..2 {
+        client.session(&root, |v| write_at(v, b"letter", n, b"changed").unwrap());
+        versions.push(bytes(&root, &letter));
+    }
+    // Before the store's present, which is how a store looks that changes at every moment.
+    let begin = SurveyOptions::default().now - 4 * 3600;
+    for step in 0..9 {
+        set(&root, &letter, &versions[[0, 1, 0, 1, 2, 0, 1, 2, 1][step]]);
+        let notices = client.survey(
+            &root,
+            &SurveyOptions { now: begin + 480 * step as i64, ..SurveyOptions::default() },
+        );
+        let due = notices.iter().any(|n| n.due);
+        assert_eq!(due, step == 8, "step {step}: {notices:?}");
+    }
+}
+
+/// Files whose names are of no vault counted against a limit of 16,384 entries, beyond which a
+/// directory was left out with all below it. There is no limit any more, for they are not held; nor
+/// for entries of the vault itself, of which a directory is read piece by piece.
+#[test]
+fn no_number_of_entries_keeps_a_directory_from_being_compared() {
+    let (store, client) = fresh();
+    let root = store.root();
+    client.session(&root, |v| {
+        (0..3000).for_each(|n| put(v, format!("dir/{n}").as_bytes(), b"x").unwrap())
+    });
+    let letter = cipher(&root, b"letter");
+    let before = bytes(&root, &letter);
+    client.session(&root, |v| {
+        write_at(v, b"letter", 0, b"newer").unwrap();
+        write_at(v, b"dir/2999", 0, b"newer").unwrap();
+    });
+    let gone = cipher(&root, b"dir/1500");
+    root.open_dir(vaults::split(&gone).0).unwrap().unlink(last(&gone)).unwrap();
+    set(&root, &letter, &before);
+    (0..16_385)
+        .for_each(|n| drop(root.create_file(format!("foreign {n}").as_bytes(), 0o600).unwrap()));
+    let told = client.told(&root);
+    assert_eq!(told[0], ("dir/1500".to_owned(), NoticeKind::Gone { elsewhere: false }));
+    assert!(older(&told[1..], "letter"), "{told:?}");
+}
+
+/// A directory is held open for its sub-directories. Where many are, one in another, the rest are
+/// opened by their paths.
+#[test]
+fn directories_that_are_nested_deeply_are_compared() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let paths: Vec<String> = (1..80).map(|depth| vec!["a"; depth].join("/")).collect();
+    client.session(&root, |v| {
+        for path in &paths {
+            mkdir(v, path.as_bytes()).unwrap();
+            mkdir(v, format!("{path}/b").as_bytes()).unwrap();
+            put(v, format!("{path}/b/file").as_bytes(), b"bytes").unwrap();
+        }
+    });
+    assert_eq!(client.told(&root), []);
+    for path in &paths {
+        let stored = cipher(&root, format!("{path}/b/file").as_bytes());
+        let (dir, name) = vaults::split(&stored);
+        let dir =
+            dir.split(|b| *b == b'/').fold(root.clone(), |dir, name| dir.open_dir(name).unwrap());
+        dir.unlink(name).unwrap();
+    }
+    assert_eq!(client.told(&root).len(), paths.len());
+}
+
+/// What could not be read was passed over: a file that was spoilt, and a directory in which
+/// somebody had put the descriptor of a share.
+#[test]
+fn what_cannot_be_compared_is_noticed() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let (letter, dir) = (cipher(&root, b"letter"), cipher(&root, b"dir"));
+    let before = bytes(&root, &letter);
+    set(&root, &letter, b"");
+    set(&root.open_dir(&dir).unwrap(), b"+share", b"planted");
+    let not_compared = |path: &str| (path.to_owned(), NoticeKind::NotCompared);
+    assert_eq!(client.told(&root), [not_compared("dir"), not_compared("letter")]);
+    set(&root, &letter, &before);
+    root.open_dir(&dir).unwrap().unlink(b"+share").unwrap();
+    assert_eq!(client.told(&root), []);
+    // A directory that cannot be listed.
+    let plan = FaultPlan::new();
+    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let vault =
+        Vault::open(FaultStore::wrap(root.clone(), plan.clone()), &vaults::owner(), read_only)
+            .unwrap();
+    let when = When::From(plan.count(Calls::Of(Call::List)) + 1);
+    plan.add(Fault { calls: Calls::Of(Call::List), when, errno: libc::EIO, short: false });
+    let told = vault
+        .survey(
+            &client.path(),
+            &SurveyOptions { settle: Duration::ZERO, ..SurveyOptions::default() },
+        )
+        .unwrap();
+    assert_eq!(
+        told.iter().map(|n| (&n.plain[..], &n.kind)).collect::<Vec<_>>(),
+        [(&b""[..], &NoticeKind::NotCompared)]
+    );
+    assert_eq!(client.told(&root), [], "nothing was forgotten meanwhile");
+}
+
+/// What is remembered of a directory was forgotten when it was renamed, until the next comparison:
+/// what the storage took from it in between, or together with a rename by another machine, was not
+/// missed.
+#[test]
+fn what_is_remembered_follows_a_renamed_directory() {
+    for by_us in [true, false] {
+        let (store, client) = fresh();
+        let root = store.root();
+        client.session(&root, |v| put(v, b"dir/second", b"bytes").unwrap());
+        let other = Client::new();
+        let who = if by_us { &client } else { &other };
+        who.session(&root, |v| rename(v, b"dir", b"moved", RenameMode::Replace).unwrap());
+        let inside = cipher(&root, b"moved/inside");
+        root.open_dir(vaults::split(&inside).0).unwrap().unlink(last(&inside)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(
+                client.told(&root),
+                [("moved/inside".to_owned(), NoticeKind::Gone { elsewhere: false })],
+                "by us: {by_us}"
+            );
+        }
+        accept_all(&client, &root);
+    }
+}
+
+/// When another machine renamed files in a row, as for older logs, each took the name of the next,
+/// and that was told as an exchange.
+#[test]
+fn files_that_are_renamed_in_a_row_are_no_exchange() {
+    let (store, client) = fresh();
+    let root = store.root();
+    Client::new().session(&root, |v| {
+        rename(v, b"third", b"oldest", RenameMode::Replace).unwrap();
+        rename(v, b"other", b"third", RenameMode::Replace).unwrap();
+        rename(v, b"letter", b"other", RenameMode::Replace).unwrap();
+        put(v, b"letter", b"a new one").unwrap();
+    });
+    assert_eq!(client.told(&root), []);
+}
+
+/// The storage put a copy of one file in the place of another, which was gone then, and nothing was
+/// told.
+#[test]
+fn a_file_that_a_copy_of_another_replaces_is_gone() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let (letter, other) = (cipher(&root, b"letter"), cipher(&root, b"other"));
+    let before = bytes(&root, &other);
+    set(&root, &other, &bytes(&root, &letter));
+    assert_eq!(client.told(&root), [("other".to_owned(), NoticeKind::Gone { elsewhere: false })]);
+    set(&root, &other, &before);
+    assert_eq!(client.told(&root), []);
+    root.unlink(&other).unwrap();
+    root.mknod(&other, Kind::Fifo, 0o600, 0).unwrap();
+    assert_eq!(client.told(&root), [("other".to_owned(), NoticeKind::Gone { elsewhere: false })]);
+}
+
+/// A database of another version of the program is put aside, and the vault is remembered anew.
+#[test]
+fn a_database_of_another_version_is_put_aside() {
+    let (store, client) = fresh();
+    let root = store.root();
+    std::fs::remove_file(client.path()).unwrap();
+    {
+        let db = redb::Database::create(client.path()).unwrap();
+        let tx = db.begin_write().unwrap();
+        tx.open_table(redb::TableDefinition::<&[u8], &[u8]>::new("entries"))
+            .unwrap()
+            .insert(&[7; 48][..], &[1, 2, 3][..])
+            .unwrap();
+        tx.commit().unwrap();
+    }
+    assert_eq!(client.told(&root), []);
+    assert!(client.path().with_extension("unreadable").exists());
+    root.unlink(&cipher(&root, b"letter")).unwrap();
+    assert_eq!(client.told(&root), [("letter".to_owned(), NoticeKind::Gone { elsewhere: false })]);
+}
+
+/// All states that a file of the vault has had, by plain path: its ciphertext after each session.
+type Past = BTreeMap<String, Vec<Vec<u8>>>;
+
+/// Where a plain path is stored, whether or not anything is there now.
+fn place(
+    store: &Arc<dyn Dir>,
+    stored: &BTreeMap<String, Vec<u8>>,
+    path: &str,
+) -> (Arc<dyn Dir>, Vec<u8>) {
+    let (dir, name) = vaults::split(&stored[path]);
+    (if dir.is_empty() { store.clone() } else { store.open_dir(dir).unwrap() }, name.to_vec())
+}
+
+/// A storage host that rolls back, exchanges, removes, puts back, duplicates and spoils at random,
+/// against a model of what is to be told. With the store as it was everything is well again; and
+/// what is accepted is not told again.
+#[test]
+fn what_a_hostile_host_does_at_random_is_told() {
+    for seed in 0..60 {
+        let random = Seeded::new(seed);
+        let store = MemStore::new();
+        vaults::create_by_seed(&store.root(), seed);
+        let (root, client) = (store.root(), Client::new());
+        // A file that is truncated and written anew has another id: what it was before counts as
+        // replaced by it.
+        let is_saved_anew = |name: &str| name.ends_with(['3', '7']);
+        let stale = |name: &str| if is_saved_anew(name) { "put back" } else { "older" };
+        let mut names: Vec<String> =
+            (0..10).map(|n| format!("{}{n}", ["", "d/", "e/"][n % 3])).collect();
+        let (mut past, mut stored) = (Past::new(), BTreeMap::new());
+        for round in 0..3 {
+            client.session(&root, |v| {
+                if round == 0 {
+                    mkdir(v, b"d").unwrap();
+                    mkdir(v, b"e").unwrap();
+                }
+                for name in &names {
+                    let text = pattern(random.next(), random.below(9000) as usize + 1);
+                    if round == 0 || is_saved_anew(name) {
+                        put(v, name.as_bytes(), &text).unwrap();
+                    } else {
+                        write_at(v, name.as_bytes(), random.below(9000), &text).unwrap();
+                    }
+                }
+            });
+            for name in &names {
+                stored.insert(name.clone(), cipher(&root, name.as_bytes()));
+                let (dir, file) = place(&root, &stored, name);
+                past.entry(name.clone()).or_default().push(bytes(&dir, &file));
+            }
+            if random.below(2) == 0 {
+                assert_eq!(client.told(&root), []);
+            }
+        }
+        let shuffle = |names: &mut Vec<String>| {
+            (1..names.len()).rev().for_each(|i| names.swap(i, random.below(i as u64 + 1) as usize))
+        };
+        shuffle(&mut names);
+        // Some are removed by this client, and one more with them, for its name.
+        let removed: Vec<String> = names.drain(..3).collect();
+        client.session(&root, |v| {
+            for name in &removed {
+                let (dir, file) = vaults::split(name.as_bytes());
+                vaults::at(v, dir, |node| v.unlink(node, file)).unwrap();
+            }
+        });
+        assert_eq!(client.told(&root), [], "seed {seed}");
+        let honest = store.snapshot();
+
+        let mut expected: BTreeMap<String, &str> = BTreeMap::new();
+        let mut story = Vec::new();
+        let write = |name: &str, suffix: &str, bytes: &[u8]| {
+            let (dir, file) = place(&root, &stored, name);
+            set(&dir, &[&file[..], suffix.as_bytes()].concat(), bytes);
+        };
+        let unlink = |name: &str| {
+            let (dir, file) = place(&root, &stored, name);
+            dir.unlink(&file).unwrap();
+        };
+        let newest = |name: &str| past[name][2].clone();
+        let mut spare = removed.clone();
+        for _ in 0..1 + random.below(3) {
+            let (Some(a), Some(b)) = (names.pop(), names.pop()) else { break };
+            let old = past[&a][random.below(2) as usize].clone();
+            let copy = format!("{a} (1)");
+            let act = random.below(11);
+            story.push((act, a.clone(), b.clone()));
+            match act {
+                0 => {
+                    write(&a, "", &old);
+                    expected.insert(a.clone(), stale(&a));
+                }
+                1 => {
+                    write(&a, "", &old);
+                    write(&a, " (1)", &newest(&a));
+                    expected.insert(a.clone(), stale(&a));
+                }
+                2 => {
+                    write(&a, "", &newest(&b));
+                    write(&b, "", &newest(&a));
+                    expected.extend([(a, "exchanged"), (b, "exchanged")]);
+                }
+                3 => {
+                    // What is in the place of the one is there in an older version as well.
+                    write(&a, "", &newest(&b));
+                    write(&b, "", &old);
+                    if is_saved_anew(&a) {
+                        // The old one was replaced under another name.
+                        expected.extend([(a, "gone"), (b, "a note")]);
+                    } else {
+                        expected.extend([(a, "exchanged"), (b, "older")]);
+                    }
+                }
+                4 => {
+                    unlink(&a);
+                    expected.insert(a, "gone");
+                }
+                5 => {
+                    // It looks renamed.
+                    unlink(&a);
+                    write(&a, " (1)", &newest(&a));
+                }
+                6 => {
+                    unlink(&a);
+                    write(&a, " (1)", &old);
+                    expected.extend([(copy, stale(&a)), (a, "gone")]);
+                }
+                7 => write(&a, " (1)", &newest(&a)),
+                8 => {
+                    write(&a, "", &newest(&b));
+                    expected.insert(a, "gone");
+                }
+                9 => {
+                    write(&a, "", b"spoilt");
+                    expected.insert(a, "not compared");
+                }
+                _ => {
+                    let Some(back) = spare.pop() else { continue };
+                    let bytes = past[&back][random.below(3) as usize].clone();
+                    match random.below(3) {
+                        0 => {
+                            write(&back, "", &bytes);
+                            expected.insert(back, "put back");
+                        }
+                        1 => {
+                            write(&back, " (2)", &bytes);
+                            expected.insert(format!("{back} (2)"), "put back");
+                        }
+                        // Over another one, which is gone then.
+                        _ => {
+                            write(&a, "", &bytes);
+                            expected.insert(
+                                a,
+                                if bytes == past[&back][2] || is_saved_anew(&back) {
+                                    "gone"
+                                } else {
+                                    "older"
+                                },
+                            );
+                        }
+                    }
+                }
+            }
+        }
+        let told = client.told(&root);
+        let kinds: BTreeMap<String, &str> = told
+            .iter()
+            .map(|(path, kind)| {
+                let kind = match kind {
+                    NoticeKind::Older { .. } => "older",
+                    NoticeKind::PutBack { elsewhere: false } => "put back",
+                    NoticeKind::PutBack { elsewhere: true } => "a note",
+                    NoticeKind::Exchanged => "exchanged",
+                    NoticeKind::Gone { elsewhere: false } => "gone",
+                    NoticeKind::Gone { elsewhere: true } => "a note",
+                    NoticeKind::NotCompared => "not compared",
+                };
+                (path.clone(), kind)
+            })
+            .collect();
+        assert_eq!(kinds, expected, "seed {seed}: {story:?}");
+        assert_eq!(client.told(&root), told, "seed {seed}: it stays noticed");
+        if random.below(2) == 0 {
+            assert_eq!(client.told(&honest.root()), [], "seed {seed}: {story:?}: all is as it was");
+            assert_eq!(client.told(&root), told, "seed {seed}: {story:?}: once more");
+        }
+        accept_all(&client, &root);
+    }
+}
+
+/// A machine with its own copy of the store.
+struct Machine {
+    store: MemStore,
+    client: Client,
+}
+
+impl Machine {
+    fn files(&self) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
+        let mut all = Vec::new();
+        objects(&self.store.root(), b"", &mut all);
+        all.into_iter().collect()
+    }
+
+    /// Makes an object of the store what `contents` says: a directory, a file, or nothing.
+    fn deliver(&self, path: &[u8], contents: Option<&Option<Vec<u8>>>) {
+        let (dir, name) = vaults::split(path);
+        let root = self.store.root();
+        let dir = dir
+            .split(|b| *b == b'/')
+            .filter(|name| !name.is_empty())
+            .try_fold(root, |dir, name| dir.open_dir(name));
+        match (dir, contents) {
+            (Ok(dir), Some(None)) => drop(dir.mkdir(name, 0o755)),
+            (Ok(dir), Some(Some(bytes))) => set(&dir, name, bytes),
+            (Ok(dir), None) => drop(dir.unlink(name).or_else(|_| dir.rmdir(name))),
+            (Err(_), None) => {}
+            (Err(e), _) => panic!("{}: {e}", path.escape_ascii()),
+        }
+    }
+}
+
+/// Something that a program on one of several machines does.
+fn act_on_a_machine(vault: &Vault, random: &Seeded, fresh: &str) {
+    let names: Vec<Vec<u8>> = vaults::tree(vault)
+        .unwrap()
+        .into_iter()
+        .filter(|(_, item)| matches!(item, vaults::Item::File { .. }))
+        .map(|(n, _)| n)
+        .collect();
+    if names.is_empty() {
+        return;
+    }
+    let pick = || names[random.below(names.len() as u64) as usize].clone();
+    let (a, b) = (pick(), pick());
+    let saved = [vaults::split(&a).0, b"/", fresh.as_bytes()].concat();
+    let saved = saved.strip_prefix(b"/").unwrap_or(&saved).to_vec();
+    let _ = match random.below(7) {
+        0 | 1 => write_at(vault, &a, random.below(100), b"some bytes"),
+        2 => put(vault, &saved, &pattern(random.next(), random.below(9000) as usize)),
+        3 => put(vault, &saved, b"saved")
+            .and_then(|()| rename(vault, &saved, &a, RenameMode::Replace)),
+        4 => rename(vault, &a, &saved, RenameMode::Replace),
+        5 => rename(vault, &a, &b, RenameMode::Replace),
+        _ => vaults::at(vault, vaults::split(&a).0, |node| vault.unlink(node, last(&a))),
+    };
+}
+
+/// Two machines work on their own copies, and a sync tool brings both to one state after each
+/// round: what one of them changed, made or removed; of a file that both changed, either, with the
+/// other one as a copy beside it. Nothing of that is an alarm, but for a conflict that this
+/// machine's version lost: there the name goes backwards, which only its user can judge.
+#[test]
+fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
+    for seed in 0..8 {
+        let random = Seeded::new(seed);
+        let store = MemStore::new();
+        vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+        let machine = |store: &MemStore| Machine { store: store.snapshot(), client: Client::new() };
+        Client::new().session(&store.root(), |v| {
+            ["d0", "d1", "d2"].iter().for_each(|dir| mkdir(v, dir.as_bytes()).unwrap());
+            (0..9).for_each(|n| {
+                put(v, format!("{}{n}", ["", "d0/", "d1/", "d2/"][n % 4]).as_bytes(), b"bytes")
+                    .unwrap()
+            });
+        });
+        let machines = [machine(&store), machine(&store)];
+        for machine in &machines {
+            assert_eq!(machine.client.told(&machine.store.root()), []);
+        }
+        for round in 0..6 {
+            let base = machines[0].files();
+            for (number, machine) in machines.iter().enumerate() {
+                machine.client.session(&machine.store.root(), |v| {
+                    for step in 0..random.below(4) {
+                        act_on_a_machine(v, &random, &format!("fresh {number} {round} {step}"));
+                    }
+                    // One directory each is renamed, once, while the other machine works in it.
+                    if number == 1 && round % 2 == 1 {
+                        let _ = rename(
+                            v,
+                            format!("d{}", round / 2).as_bytes(),
+                            format!("renamed {round}").as_bytes(),
+                            RenameMode::Replace,
+                        );
+                    }
+                    put(v, format!("news {number} {round}").as_bytes(), b"news").unwrap();
+                });
+            }
+            let states = machines.each_ref().map(Machine::files);
+            let mut paths: Vec<&Vec<u8>> =
+                states.iter().flat_map(|state| state.keys()).chain(base.keys()).collect();
+            paths.sort();
+            paths.dedup();
+            let mut conflicts = 0;
+            // Directories come before what is in them, and go after it.
+            let (mut made, mut removed) = (Vec::new(), Vec::new());
+            for path in paths {
+                let [one, two] = states.each_ref().map(|state| state.get(path));
+                let was = base.get(path);
+                let kept = match (one != was, two != was) {
+                    (_, false) => one,
+                    (false, true) => two,
+                    _ if one == two => one,
+                    // What was changed is kept where the other one removed it.
+                    _ if one.is_none() || two.is_none() => one.or(two),
+                    _ => {
+                        conflicts += 1;
+                        let (kept, lost) =
+                            if random.below(2) == 0 { (one, two) } else { (two, one) };
+                        made.push((
+                            [path, &format!(".sync-conflict-{round}").into_bytes()[..]].concat(),
+                            lost.unwrap().clone(),
+                        ));
+                        kept
+                    }
+                };
+                match kept {
+                    Some(kept) => made.push((path.clone(), kept.clone())),
+                    None => removed.push(path.clone()),
+                }
+            }
+            // A directory that one machine renamed stays for what the other one has changed in it.
+            let parents = |path: &[u8]| {
+                path.iter()
+                    .enumerate()
+                    .filter(|(_, b)| **b == b'/')
+                    .map(|(at, _)| path[..at].to_vec())
+                    .collect::<Vec<_>>()
+            };
+            let needed: Vec<Vec<u8>> = made.iter().flat_map(|(path, _)| parents(path)).collect();
+            made.extend(
+                removed.extract_if(.., |path| needed.contains(path)).map(|path| (path, None)),
+            );
+            made.sort();
+            for machine in &machines {
+                removed.iter().rev().for_each(|path| machine.deliver(path, None));
+                made.iter().for_each(|(path, contents)| machine.deliver(path, Some(contents)));
+            }
+            for machine in &machines {
+                let told = machine.client.told(&machine.store.root());
+                let (backwards, others): (Vec<_>, Vec<_>) = alarms(told.clone())
+                    .into_iter()
+                    .partition(|(_, kind)| matches!(kind, NoticeKind::Older { .. }));
+                assert!(
+                    backwards.len() <= conflicts && others.is_empty(),
+                    "seed {seed}, round {round}, {conflicts} conflicts: {told:?}"
+                );
+                // The user looks at what came back under another name, and often at the rest.
+                let look = |path: &str, kind: &NoticeKind| match kind {
+                    NoticeKind::PutBack { .. } | NoticeKind::Older { .. } => {
+                        Some(path.as_bytes().to_vec())
+                    }
+                    _ => (random.below(2) == 0).then(|| path.as_bytes().to_vec()),
+                };
+                let accept = told.iter().filter_map(|(path, kind)| look(path, kind)).collect();
+                machine.client.survey(
+                    &machine.store.root(),
+                    &SurveyOptions { accept, ..SurveyOptions::default() },
+                );
+            }
+        }
+    }
+}
