@@ -7,11 +7,13 @@
 //! * Nothing is durable before [`File::sync_data`], [`File::sync_all`] or [`Dir::sync`] has
 //!   returned `Ok`.
 //!
-//! Three implementations: [`os`] (a directory of the operating system), [`mem`] (in memory, with a
-//! durability model that can lose, tear and reorder what was not synced) and [`fault`] (wraps
-//! another one and fails the n-th call).
+//! The implementation is [`os`]: a directory of the operating system. The feature `test-doubles`,
+//! which tests enable, adds two more: `mem` (in memory, with a durability model that can lose, tear
+//! and reorder what was not synced) and `fault` (wraps another store and makes the n-th call fail).
 
+#[cfg(any(test, feature = "test-doubles"))]
 pub mod fault;
+#[cfg(any(test, feature = "test-doubles"))]
 pub mod mem;
 pub mod os;
 
