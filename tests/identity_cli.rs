@@ -11,7 +11,7 @@ use std::process::Stdio;
 
 use kithfs::crypto::{IdentitySeed, Suite};
 use kithfs::format::share::ShareDescriptor;
-use kithfs::roster::{Identity, Invitation, Pin, ShareMemory};
+use kithfs::roster::{Identity, Invitation, Pin, PinnedShare};
 use people::{Person, refused, said, stderr};
 
 /// An identity whose seed a test knows.
@@ -518,7 +518,7 @@ fn contacts_that_others_may_write_to_or_that_are_damaged_are_refused() {
 }
 
 /// An invitation for the person, signed by `by`, to a share that `by` founded.
-fn invitation(by: &Identity, to: &Person) -> (ShareMemory, Vec<u8>) {
+fn invitation(by: &Identity, to: &Person) -> (PinnedShare, Vec<u8>) {
     let public = said(&to.ok(&["identity", "export"])).parse().unwrap();
     let descriptor = ShareDescriptor {
         suite: Suite::Aes256Gcm,
@@ -529,7 +529,7 @@ fn invitation(by: &Identity, to: &Person) -> (ShareMemory, Vec<u8>) {
         random: [7; 32],
     };
     let head = Pin { sequence: 2, hash: [8; 32] };
-    let memory = ShareMemory {
+    let memory = PinnedShare {
         share: descriptor.share_id(),
         proof: kithfs::roster::Proof::Invitation(by.public()),
         head,
@@ -537,9 +537,9 @@ fn invitation(by: &Identity, to: &Person) -> (ShareMemory, Vec<u8>) {
     (memory, Invitation::sign(&descriptor, &head, by, &public, 1_700_000_000).unwrap())
 }
 
-fn remembered(person: &Person, share: &[u8; 32]) -> Option<ShareMemory> {
-    let file = person.home().join(".local/state/kithfs/shares").join(ShareMemory::file_name(share));
-    fs::read_to_string(file).ok().map(|text| ShareMemory::parse(&text).unwrap())
+fn remembered(person: &Person, share: &[u8; 32]) -> Option<PinnedShare> {
+    let file = person.home().join(".local/state/kithfs/shares").join(PinnedShare::file_name(share));
+    fs::read_to_string(file).ok().map(|text| PinnedShare::parse(&text).unwrap())
 }
 
 #[test]
@@ -576,9 +576,9 @@ fn an_invitation_of_a_stranger_needs_his_fingerprint_and_never_replaces_what_was
     assert_eq!(remembered(&bob, &memory.share), None);
     bob.ok(&["accept", "invitation", "--fingerprint", &ann.public().fingerprint()]);
     assert_eq!(remembered(&bob, &memory.share), Some(memory));
-    let further = ShareMemory { head: Pin { sequence: 9, hash: [1; 32] }, ..memory };
+    let further = PinnedShare { head: Pin { sequence: 9, hash: [1; 32] }, ..memory };
     let file =
-        bob.home().join(".local/state/kithfs/shares").join(ShareMemory::file_name(&memory.share));
+        bob.home().join(".local/state/kithfs/shares").join(PinnedShare::file_name(&memory.share));
     fs::write(&file, further.to_text()).unwrap();
     assert!(
         stderr(&bob.ok(&["accept", "invitation", "--yes"]))

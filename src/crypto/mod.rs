@@ -10,30 +10,28 @@
 //! are HCTR2 ([`hctr2`]) and the sub-key step of XAES-256-GCM ([`xaes`]); both are held against the
 //! official vectors in `tests/crypto_vectors`.
 
-pub mod aead;
+mod cipher;
+mod derive;
+
 pub mod digest;
 pub mod exchange;
 pub mod hctr2;
-pub mod hierarchy;
-pub mod kdf;
 pub mod keys;
 pub mod labels;
-pub mod password;
-pub mod polyhash;
 pub mod random;
-pub mod record;
-pub mod segment;
 pub mod signature;
 pub mod suite;
-pub mod xaes;
-pub mod xctr;
+
+pub use cipher::{aead, record, segment, xaes};
+pub use derive::{hierarchy, kdf, password};
+pub use hctr2::{polyhash, xctr};
 
 pub use aead::Aead;
 pub use digest::{digest, digest_stream};
 pub use exchange::{ExchangeSecret, ForMany, ZeroShared};
 pub use hctr2::{Hctr2, TooShort, Tweak};
 pub use hierarchy::{
-    EpochKeys, directory_id, directory_key, file_key, long_name_hash, memory_keys,
+    EpochKeys, directory_id, directory_key, file_key, long_name_hash, rollback_keys,
     root_directory_id,
 };
 pub use kdf::{expand, extract, hmac};

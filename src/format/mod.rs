@@ -7,23 +7,19 @@
 //! * Lengths are checked before anything is decrypted; memory is bounded by what the caller handed
 //!   in.
 
+mod entry;
+mod file;
+mod membership;
+
 pub mod cursor;
 pub mod error;
-pub mod header;
 pub mod identity;
-pub mod inventory;
-pub mod invitation;
 pub mod journal;
-pub mod junction;
-pub mod layout;
-pub mod manifest;
-pub mod members;
-pub mod name;
-pub mod record;
-pub mod share;
 pub mod signature;
-pub mod slots;
-pub mod table;
+
+pub use entry::{junction, name, record};
+pub use file::{header, layout, table};
+pub use membership::{inventory, invitation, manifest, members, share, slots};
 
 pub use cursor::{Reader, Writer};
 pub use error::{FormatError, FormatErrorKind};

@@ -17,7 +17,8 @@ pub mod identity;
 pub mod identity_file;
 pub mod invitation;
 pub mod keys;
-pub mod memory;
+
+pub mod pinned_share;
 pub mod public;
 pub mod recovery;
 pub mod slots;
@@ -32,6 +33,6 @@ pub use identity::Identity;
 pub use identity_file::{IdentityFile, NewSlot, Secret, SlotInfo};
 pub use invitation::{Invitation, InvitationError};
 pub use keys::{EpochKey, FolderKeys, Members};
-pub use memory::{Proof, ShareMemory};
+pub use pinned_share::{PinnedShare, Proof};
 pub use public::PublicTextError;
 pub use recovery::{RecoveryCode, RecoveryTextError};

@@ -20,13 +20,16 @@
 //! `portable`, and `wide` for x86-64 processors with VAES, VPCLMULQDQ and AVX-512, taken where the
 //! processor has them.
 
+pub mod polyhash;
+pub mod xctr;
+
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
-use super::keys::NamesKey;
-use super::xctr::Direction;
+use crate::crypto::keys::NamesKey;
 use portable::Portable;
+use xctr::Direction;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 /// The shortest input in bytes.

@@ -13,13 +13,13 @@
 
 use std::io;
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, FormatErrorKind};
 use super::members::{LIST_HEADER_LEN, MAX_MEMBERS, MAX_NAME, MEMBER_LEN};
 use crate::crypto::digest::digest;
 use crate::crypto::labels;
 use crate::crypto::record::RECORD_OVERHEAD;
 use crate::crypto::suite::Suite;
+use crate::format::cursor::{Reader, Writer};
+use crate::format::error::{FormatError, FormatErrorKind};
 
 /// First bytes of a slot block.
 pub const MAGIC: [u8; 8] = *b"kithslot";

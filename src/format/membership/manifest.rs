@@ -4,12 +4,12 @@
 //! Rules: one encoding for each value; every list is counted, bounded and sorted; the signature
 //! covers every byte before it; the manifest's hash covers the signature too.
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, FormatErrorKind};
 use crate::crypto::digest::digest;
 use crate::crypto::labels;
 use crate::crypto::record::RECORD_OVERHEAD;
 use crate::crypto::suite::Suite;
+use crate::format::cursor::{Reader, Writer};
+use crate::format::error::{FormatError, FormatErrorKind};
 
 /// First bytes of a manifest.
 pub const MAGIC: [u8; 8] = *b"kithmani";

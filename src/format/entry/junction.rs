@@ -7,9 +7,9 @@
 
 use base64ct::{Base64UrlUnpadded, Encoding};
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, FormatErrorKind};
 use super::name::is_valid;
+use crate::format::cursor::{Reader, Writer};
+use crate::format::error::{FormatError, FormatErrorKind};
 
 /// First bytes of the control file's name.
 pub const PREFIX: &[u8] = b"+junction-";

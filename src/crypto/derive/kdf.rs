@@ -2,10 +2,10 @@
 //! only.
 //!
 //! `info` of an expansion is `label ‖ for each part: u16 length, little-endian ‖ part`. No label is
-//! a prefix of another (a test in [`super::labels`] sees to it), so two different (label, parts)
+//! a prefix of another (a test in [`crate::crypto::labels`] sees to it), so two different (label, parts)
 //! never give the same `info`.
 
-use super::labels::Label;
+use crate::crypto::labels::Label;
 use hkdf::Hkdf;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;

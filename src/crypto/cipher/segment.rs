@@ -4,9 +4,9 @@
 //! Nothing is sealed under a file key itself; only [`ChunkKeys::derive`] reads it.
 
 use super::aead::{Active, Aead, NONCE_LEN, TAG_LEN};
-use super::keys::FileKey;
-use super::suite::{Suite, Unauthentic};
 use super::xaes::{SALT_LEN as XAES_SALT_LEN, Xaes};
+use crate::crypto::keys::FileKey;
+use crate::crypto::suite::{Suite, Unauthentic};
 use chacha20::{R20, hchacha};
 use zeroize::{Zeroize, Zeroizing};
 

@@ -8,7 +8,7 @@
 mod on_aws_lc;
 mod on_ring;
 
-use super::suite::{Suite, Unauthentic};
+use crate::crypto::suite::{Suite, Unauthentic};
 #[cfg(feature = "aws-lc")]
 pub use on_aws_lc::AwsLcAead;
 pub use on_ring::RingAead;

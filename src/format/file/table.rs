@@ -10,10 +10,10 @@
 //! * In a signed share an entry also has the hash of the segment's ciphertext, because whoever has
 //!   the key can make a second ciphertext with the same tag; it is zero for a hole.
 
-use super::cursor::Reader;
-use super::error::{FormatError, FormatErrorKind};
 use super::layout::{FANOUT, HASH, INDEX_BLOCK, Layout, SEGMENT, TABLE_HEAD};
 use crate::crypto::Suite;
+use crate::format::cursor::Reader;
+use crate::format::error::{FormatError, FormatErrorKind};
 
 /// A hash of a table or an index block; all zero stands for a hole (a chunk or a subtree that was
 /// never written).

@@ -3,9 +3,9 @@
 //! Rules: sorted by signing key, each key once; one encoding for each list; the count is bounded
 //! before anything is allocated.
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, FormatErrorKind};
-use super::identity::{PUBLIC_LEN, PublicIdentity, label_allowed};
+use crate::format::cursor::{Reader, Writer};
+use crate::format::error::{FormatError, FormatErrorKind};
+use crate::format::identity::{PUBLIC_LEN, PublicIdentity, label_allowed};
 
 /// Most members of a share.
 pub const MAX_MEMBERS: usize = 1 << 16;

@@ -35,12 +35,12 @@
 
 use zeroize::Zeroizing;
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, FormatErrorKind};
 use super::layout::{HEADER_SIGNED, Layout, SIZE_MAX, SMALL_MAX};
-use super::signature::{Authorship, Claim, Sign, TRAILER_LEN};
 use super::table::{Hash, small_hash};
 use crate::crypto::{Random, RecordCipher, Suite, labels};
+use crate::format::cursor::{Reader, Writer};
+use crate::format::error::{FormatError, FormatErrorKind};
+use crate::format::signature::{Authorship, Claim, Sign, TRAILER_LEN};
 
 /// First bytes of every file header.
 pub const MAGIC: &[u8; 8] = b"kithfile";

@@ -7,11 +7,11 @@
 //! ```
 
 use super::kdf::{expand, extract, hmac};
-use super::keys::{
+use crate::crypto::keys::{
     ContentKey, DirectoryKey, FileKey, FolderKey, HeaderKey, HistoryKey, NamesKey, RecordsKey,
 };
-use super::labels::{self, Label};
-use super::suite::Suite;
+use crate::crypto::labels::{self, Label};
+use crate::crypto::suite::Suite;
 
 /// The keys of one share in one epoch.
 pub struct EpochKeys {
@@ -76,7 +76,7 @@ pub fn directory_id(key: &DirectoryKey, parent: &[u8; 32], name: &[u8]) -> [u8; 
 
 /// Keys of what a client remembers of a share, outside of it: of hashes, and of sealed names.
 #[must_use]
-pub fn memory_keys(key: &DirectoryKey) -> [zeroize::Zeroizing<[u8; 32]>; 2] {
+pub fn rollback_keys(key: &DirectoryKey) -> [zeroize::Zeroizing<[u8; 32]>; 2] {
     [b"hashes", b"sealed"].map(|purpose| expand(key.expose(), &labels::ROLLBACK_MEMORY, &[purpose]))
 }
 

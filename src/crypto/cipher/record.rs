@@ -5,9 +5,9 @@
 //! A sealed record is `nonce(24) ‖ ciphertext ‖ tag(16)`.
 
 use super::aead::{Active, Aead, NONCE_LEN as GCM_NONCE_LEN, TAG_LEN};
-use super::random::Random;
-use super::suite::{Suite, Unauthentic};
 use super::xaes::{SALT_LEN, Xaes};
+use crate::crypto::random::Random;
+use crate::crypto::suite::{Suite, Unauthentic};
 use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305};
 use zeroize::{Zeroize, Zeroizing};
 

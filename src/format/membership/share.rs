@@ -5,12 +5,12 @@
 //! for the share's whole life; it holds no slot and no manifest hash, so that the id is not
 //! circular. Every manifest names it by that id.
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, FormatErrorKind};
-use super::identity::{PUBLIC_LEN, PublicIdentity};
 use crate::crypto::digest::digest;
 use crate::crypto::labels;
 use crate::crypto::suite::Suite;
+use crate::format::cursor::{Reader, Writer};
+use crate::format::error::{FormatError, FormatErrorKind};
+use crate::format::identity::{PUBLIC_LEN, PublicIdentity};
 
 /// First bytes of a descriptor.
 pub const MAGIC: [u8; 8] = *b"kithshar";

@@ -7,8 +7,8 @@
 //!
 //! Rules: the count is bounded before anything is allocated; one set of hashes has one file.
 
-use super::error::{FormatError, FormatErrorKind};
 use crate::crypto::{digest, digest_stream, labels};
+use crate::format::error::{FormatError, FormatErrorKind};
 
 /// Beginning of the control file's name.
 pub const PREFIX: &str = "+inventory-";

@@ -16,11 +16,11 @@
 use base64ct::{Base64UrlUnpadded, Encoding};
 use zeroize::Zeroizing;
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, FormatErrorKind};
 use super::name::is_valid;
-use super::signature::{Authorship, Claim, Sign, TRAILER_LEN};
 use crate::crypto::{Label, RECORD_OVERHEAD, Random, RecordCipher, Suite, labels};
+use crate::format::cursor::{Reader, Writer};
+use crate::format::error::{FormatError, FormatErrorKind};
+use crate::format::signature::{Authorship, Claim, Sign, TRAILER_LEN};
 
 /// Record version that this program reads and writes.
 pub const VERSION: u8 = 1;

@@ -5,10 +5,10 @@
 //! public keys and the share's id alone; it is for one person; a share that is not signed has one
 //! owner, so there is no invitation to it.
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, FormatErrorKind};
-use super::identity::{PUBLIC_LEN, PublicIdentity};
 use super::share::{DESCRIPTOR_LEN, ShareDescriptor};
+use crate::format::cursor::{Reader, Writer};
+use crate::format::error::{FormatError, FormatErrorKind};
+use crate::format::identity::{PUBLIC_LEN, PublicIdentity};
 
 /// First bytes of an invitation.
 pub const MAGIC: [u8; 8] = *b"kithinvi";

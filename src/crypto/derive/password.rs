@@ -4,7 +4,7 @@
 //! bounds, so that it can neither make a passphrase cheap to guess nor make an unlock take all
 //! memory or for ever.
 
-use super::keys::SlotKey;
+use crate::crypto::keys::SlotKey;
 use argon2::{Algorithm, Argon2, Params, Version};
 use zeroize::Zeroizing;
 
