@@ -93,6 +93,24 @@ fn row<T>(
     least
 }
 
+/// Measures the crates to compare with. Returns the least processor time that `rgp` needs to encrypt
+/// to `others` and the founder, in milliseconds.
+fn peers(others: &[Member], founder: [u8; 32], runs: usize) -> f64 {
+    let (secret, _) = rgp::generate_exchange_keys();
+    let (fingerprint, _) = rgp::signature::generate_fingerprint();
+    let publics: Vec<[u8; 32]> =
+        others.iter().map(|member| member.public.exchange).chain([founder]).collect();
+    let content = vec![7; CONTENT];
+    let rgp = row(&format!("rgp: encrypt {} MiB to all", CONTENT >> 20), runs, Vec::len, || {
+        rgp::content::encrypt(fingerprint, content.clone(), secret, &publics).expect("encrypted")
+    });
+    let public = others[0].public.exchange;
+    row("ecies: encrypt 32 bytes to one", 200, Vec::len, || {
+        ecies::encrypt(&public, &[7; 32]).expect("encrypted")
+    });
+    rgp
+}
+
 fn main() {
     let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
     let people = numbers.first().copied().unwrap_or(20_000).max(2);
@@ -171,20 +189,6 @@ fn main() {
         roster.remove_members(&acting, &gone, None).expect("removed")
     });
 
-    let (secret, _) = rgp::generate_exchange_keys();
-    let (fingerprint, _) = rgp::signature::generate_fingerprint();
-    let publics: Vec<[u8; 32]> = others
-        .iter()
-        .map(|member| member.public.exchange)
-        .chain([founder.public().exchange])
-        .collect();
-    let content = vec![7; CONTENT];
-    let rgp = row(&format!("rgp: encrypt {} MiB to all", CONTENT >> 20), runs, Vec::len, || {
-        rgp::content::encrypt(fingerprint, content.clone(), secret, &publics).expect("encrypted")
-    });
-    let public = others[0].public.exchange;
-    row("ecies: encrypt 32 bytes to one", 200, Vec::len, || {
-        ecies::encrypt(&public, &[7; 32]).expect("encrypted")
-    });
+    let rgp = peers(&others, founder.public().exchange, runs);
     println!("\ncreate / rgp = {:.2} in time of processors", create / rgp);
 }

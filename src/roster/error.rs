@@ -42,8 +42,13 @@ pub enum IdentityError {
     #[error("passphrase is empty")]
     EmptyPassphrase,
     /// A key file with too little in it.
-    #[error("key file has {0} bytes, fewer than {min}", min = super::identity_file::MIN_KEY_FILE)]
-    ShortKeyFile(usize),
+    #[error("key file has {len} bytes, fewer than {min}")]
+    ShortKeyFile {
+        /// Bytes in the file.
+        len: usize,
+        /// Fewest bytes that a key file may have.
+        min: usize,
+    },
     /// Argon2 could not be run.
     #[error(transparent)]
     Password(#[from] PasswordError),

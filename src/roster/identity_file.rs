@@ -67,7 +67,7 @@ impl Secret {
         match self {
             Self::Passphrase(bytes) if bytes.is_empty() => Err(IdentityError::EmptyPassphrase),
             Self::KeyFile(content) if content.len() < MIN_KEY_FILE => {
-                Err(IdentityError::ShortKeyFile(content.len()))
+                Err(IdentityError::ShortKeyFile { len: content.len(), min: MIN_KEY_FILE })
             }
             _ => Ok(()),
         }
@@ -499,7 +499,7 @@ mod tests {
         ));
         assert!(matches!(
             file.add_slot(&identity, &slot(&key_file(1, 31), ""), &random),
-            Err(IdentityError::ShortKeyFile(31))
+            Err(IdentityError::ShortKeyFile { len: 31, min: MIN_KEY_FILE })
         ));
         assert!(matches!(
             file.add_slot(&identity, &slot(&passphrase(""), ""), &random),
