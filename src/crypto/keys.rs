@@ -1,6 +1,6 @@
-//! One type per key. A key is 32 bytes, is zeroized on drop, and has neither `Debug` nor `Clone`
-//! nor `Copy`, so that it can be neither logged nor multiplied by accident, and one kind cannot be
-//! passed where another is wanted.
+//! One type per key. A key is 32 bytes, is zeroized on drop, and implements none of `Debug`,
+//! `Clone` and `Copy`. So it cannot be logged or copied by accident, and one kind cannot be passed
+//! where another is expected.
 
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop};

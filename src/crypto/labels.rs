@@ -1,8 +1,8 @@
-//! Every label under which something is derived, hashed, sealed or signed. A label stands here or
-//! nowhere.
+//! Every label under which something is derived, hashed, sealed or signed. No other module defines
+//! one.
 //!
-//! All begin with `kithfs v1 ` and end with a zero byte that none has inside, so that none is a
-//! prefix of another, and an input that begins with one can be parsed in one way only. A label
+//! All labels begin with `kithfs v1 ` and end with a zero byte that no label contains, so none is a
+//! prefix of another, and an input that begins with a label can be parsed in one way only. A label
 //! never changes its meaning; a new purpose gets a new label.
 
 /// A label: the first bytes of the `info` of a derivation, or of what is hashed, MACed, signed or

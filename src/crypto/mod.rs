@@ -1,14 +1,14 @@
-//! Ciphers, key derivation and keys. PURE: bytes in, bytes out; randomness is passed in.
+//! Ciphers, key derivation and keys. Pure: bytes in, bytes out; the caller passes randomness in.
 //!
 //! Rules of the room:
 //! * One type per key ([`keys`]): zeroized on drop, without `Debug`, `Clone` or `Copy`.
-//! * Every label of a derivation, MAC, hash or signature stands in [`labels`], and nowhere else.
-//! * A failed decryption leaves zeros behind, never unauthenticated plaintext.
+//! * Every label of a derivation, MAC, hash or signature is in [`labels`], and nowhere else.
+//! * A failed decryption leaves zeros in the buffer, never unauthenticated plaintext.
 //! * Secrets and tags are compared with [`equal`] or inside the primitive, in constant time.
 //!
-//! The primitives come from `aws-lc-rs`, `ring` and the RustCrypto and dalek crates. Written here
-//! are HCTR2 ([`hctr2`]) and the sub-key step of XAES-256-GCM ([`xaes`]); both are held against the
-//! official vectors in `tests/crypto_vectors`.
+//! The primitives come from `aws-lc-rs`, `ring` and the RustCrypto and dalek crates. This room
+//! implements HCTR2 ([`hctr2`]) and the sub-key step of XAES-256-GCM ([`xaes`]);
+//! `tests/crypto_vectors` checks both against the official vectors.
 
 mod cipher;
 mod derive;

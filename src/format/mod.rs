@@ -1,11 +1,11 @@
-//! Bytes to types and back: everything that stands on the disk. PURE: no system calls, no clocks,
-//! no randomness of its own.
+//! Bytes to types and back: every on-disk structure. Pure: no system calls, no clocks, no
+//! randomness of its own.
 //!
 //! Rules that hold here
 //! * Integers are little-endian. Unknown versions, suites, flags, and bytes after the end are
 //!   errors.
-//! * Lengths are checked before anything is decrypted; memory is bounded by what the caller handed
-//!   in.
+//! * Lengths are checked before anything is decrypted; memory is bounded by the input that the
+//!   caller passed.
 
 mod entry;
 mod file;

@@ -1,9 +1,8 @@
-//! HKDF-SHA256 (RFC 5869) and HMAC-SHA256 (RFC 2104) with inputs that can be parsed in one way
-//! only.
+//! HKDF-SHA256 (RFC 5869) and HMAC-SHA256 (RFC 2104) over unambiguously encoded inputs.
 //!
-//! `info` of an expansion is `label ‖ for each part: u16 length, little-endian ‖ part`. No label is
-//! a prefix of another (a test in [`crate::crypto::labels`] sees to it), so two different (label, parts)
-//! never give the same `info`.
+//! The `info` of an expansion is `label ‖ for each part: u16 length, little-endian ‖ part`. No
+//! label is a prefix of another (a test in [`labels`](crate::crypto::labels) checks it), so two
+//! different (label, parts) never have the same `info`.
 
 use crate::crypto::labels::Label;
 use hkdf::Hkdf;

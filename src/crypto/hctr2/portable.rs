@@ -1,5 +1,5 @@
-//! HCTR2 on the crates `aes` and `polyval`: for every processor, and what the wide path is held
-//! against.
+//! HCTR2 on the crates `aes` and `polyval`: runs on every processor, and is the reference for the
+//! wide path.
 
 use super::polyhash::PolyKey;
 use super::xctr::Xctr;

@@ -117,8 +117,8 @@ impl Wide {
     }
 }
 
-// What follows is safe code in functions that the processor must have features for. Each is called
-// from one with the same features, or from the methods above.
+// Below are safe functions that need processor features. Each is called from one with the same
+// features, or from the methods above.
 impl Wide {
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn expand(&mut self, key: &[u8; 32]) {

@@ -1,8 +1,8 @@
 //! Verification on `aws-lc-rs`.
 //!
-//! The library computes R anew and compares its canonical encoding with what the signature says,
-//! byte by byte, and refuses a scalar that is not reduced. What it lets pass, and strict
-//! verification does not, are a public key or an R of small order.
+//! The library recomputes R, compares its canonical encoding with the signature's byte by byte, and
+//! rejects a scalar that is not reduced. It accepts a public key or an R of small order, which
+//! strict verification does not.
 
 use super::BadSignature;
 use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};

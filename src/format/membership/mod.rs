@@ -1,4 +1,4 @@
-//! The control files of a share that say what it is and which people belong to it.
+//! The control files that define a share and its members.
 
 pub mod inventory;
 pub mod invitation;

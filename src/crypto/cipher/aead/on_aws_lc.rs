@@ -1,4 +1,4 @@
-//! [`Aead`] on `aws-lc-rs`, which frees no key without wiping it.
+//! [`Aead`] on `aws-lc-rs`, which wipes every key when it frees it.
 
 use super::{Aead, NONCE_LEN, TAG_LEN};
 use crate::crypto::suite::{Suite, Unauthentic};
@@ -39,7 +39,8 @@ impl Aead for AwsLcAead {
         match self.0.open_in_place_separate_tag(nonce, Aad::from(aad), tag, buf) {
             Ok(_) => Ok(()),
             Err(_) => {
-                // What the library leaves in the buffer is not said; it must not be plaintext.
+                // The library does not document what it leaves in the buffer; it must not be
+                // plaintext.
                 buf.zeroize();
                 Err(Unauthentic)
             }

@@ -7,9 +7,8 @@ use zeroize::Zeroize;
 
 /// [`Aead`] on `ring`.
 ///
-/// `ring` does not wipe an expanded key when it is dropped, so long-lived keys are kept in the
-/// types of [`crate::crypto::keys`] and expanded only for as long as a chunk or a record is in
-/// work.
+/// `ring` does not wipe an expanded key when it is dropped. Long-lived keys are therefore kept in
+/// the types of [`crate::crypto::keys`], and expanded only while a chunk or a record is processed.
 pub struct RingAead(LessSafeKey);
 
 impl Aead for RingAead {
