@@ -54,7 +54,8 @@ keys! {
     HeaderKey;
     /// Seals directory records, sidecars of long names, symlink targets and xattrs.
     RecordsKey;
-    /// Encrypts the folder key of the epoch before, so that who has this epoch can read back.
+    /// Encrypts the folder key of the previous epoch, so a holder of this epoch can read older
+    /// data.
     HistoryKey;
     /// Derives directory ids. It comes from the first epoch of a share and never changes.
     DirectoryKey;

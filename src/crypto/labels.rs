@@ -122,7 +122,7 @@ labels! {
     DIRECTORY_SIGNATURE = "directory signature";
     /// Signature of a long name.
     LONG_NAME_SIGNATURE = "long name signature";
-    /// Signature of a junction: which share stands in a directory of its parent share.
+    /// Signature of a junction: the share whose root is a directory of its parent share.
     JUNCTION_SIGNATURE = "junction signature";
     /// Leaf of an inventory's tree.
     INVENTORY_PAGE = "inventory page";

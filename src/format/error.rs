@@ -54,15 +54,15 @@ impl fmt::Display for FormatErrorKind {
         match self {
             Self::Truncated => f.write_str("ends too early"),
             Self::Trailing => f.write_str("has bytes after its end"),
-            Self::Magic => f.write_str("is not one: wrong first bytes"),
-            Self::Version(v) => write!(f, "has format version {v}, which is not known"),
-            Self::Suite(s) => write!(f, "has cipher suite {s}, which is not known"),
+            Self::Magic => f.write_str("begins with the wrong bytes"),
+            Self::Version(v) => write!(f, "has the unknown format version {v}"),
+            Self::Suite(s) => write!(f, "has the unknown cipher suite {s}"),
             Self::Flags(bits) => {
-                write!(f, "has flags {bits:#x}, which are not known or not allowed")
+                write!(f, "has unknown or forbidden flags {bits:#x}")
             }
             Self::Range => f.write_str("has a field out of range"),
-            Self::Order => f.write_str("has entries out of order or twice"),
-            Self::Encoding => f.write_str("has a field that is not in its one allowed spelling"),
+            Self::Order => f.write_str("has unsorted or duplicate entries"),
+            Self::Encoding => f.write_str("has a field that is not in canonical form"),
             Self::Unauthentic => f.write_str("cannot be authenticated"),
         }
     }

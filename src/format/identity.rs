@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn many_slots_that_are_each_allowed_cannot_stall_an_unlock_together() {
+    fn slots_together_cannot_stall_an_unlock() {
         let mut record = sample();
         record.slots = vec![slot(1, SlotKind::Passphrase(Argon2Params::MAX), "")];
         assert!(IdentityRecord::decode(&record.encode()).is_ok());

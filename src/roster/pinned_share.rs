@@ -1,8 +1,8 @@
-//! What a client remembers of a share: why it is the one that was meant, and the highest head that
-//! was seen. Text, one small file for each share.
+//! The pin of a share, which a client stores locally: why the share is the intended one, and the
+//! highest head that was seen. Text, one small file for each share.
 //!
-//! Rules: one spelling for each value; the number of the head never falls; whatever stands here is
-//! this user's own, nobody else's word.
+//! Rules: one spelling for each value; the number of the head never decreases; the file is written
+//! only by this user's clients.
 
 use super::chain::Pin;
 use super::public::PublicTextError;
@@ -10,20 +10,20 @@ use crate::format::identity::PublicIdentity;
 
 /// First line of the text.
 const FIRST_LINE: &str = "kithfs share memory 1";
-/// Longest text: far more than the lines can take.
+/// Longest text: far more than the lines can need.
 pub const MAX_LEN: usize = 1024;
 
-/// Why a share is the one that was meant.
+/// Why a share is the intended one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proof {
     /// An invitation, signed by this admin.
     Invitation(PublicIdentity),
     /// It was entered before: this user founded it, a share around it vouched for it, or the user
-    /// said so when it was first seen.
+    /// confirmed it when it was first seen.
     Visit,
 }
 
-/// The memory of one share.
+/// The pin of one share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PinnedShare {
     /// The share's id.
@@ -34,11 +34,11 @@ pub struct PinnedShare {
     pub head: Pin,
 }
 
-/// Why a text is no memory of a share.
+/// Why a text is not the pin of a share.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PinnedShareError {
-    /// It begins in another way.
-    #[error("is not the memory of a share")]
+    /// It does not begin as one does.
+    #[error("is not a record of a share")]
     NotOne,
     /// A newer program wrote it.
     #[error("was written by a newer kithfs")]
@@ -70,12 +70,12 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
 }
 
 impl PinnedShare {
-    /// The name of its file: the share's id in hexadecimal.
+    /// Returns the name of its file: the share's id in hexadecimal.
     pub fn file_name(share: &[u8; 32]) -> String {
         hex(share)
     }
 
-    /// Its text.
+    /// Returns its text.
     pub fn to_text(&self) -> String {
         let proof = match &self.proof {
             Proof::Invitation(admin) => format!("invitation {admin}"),
@@ -89,7 +89,7 @@ impl PinnedShare {
         )
     }
 
-    /// Reads a text that [`PinnedShare::to_text`] has made.
+    /// Parses a text that [`PinnedShare::to_text`] has made.
     ///
     /// # Errors
     /// Every other spelling.
@@ -128,12 +128,12 @@ impl PinnedShare {
             proof,
             head: Pin { sequence, hash: unhex(hash).ok_or(PinnedShareError::Line(4))? },
         };
-        // what is left over, and second spellings of a number or a key
+        // bytes after the end, and second spellings of a number or a key
         if memory.to_text() == text { Ok(memory) } else { Err(PinnedShareError::Line(5)) }
     }
 
-    /// Takes a head that descends from the one that is remembered. One that is not further is left
-    /// out: another process of this user may have seen more by now. True where something changed.
+    /// Advances to a head that descends from the pinned one. A head that is not further is ignored:
+    /// another process of this user may have seen more by now. Returns whether something changed.
     pub fn advance(&mut self, head: Pin) -> bool {
         let further = head.sequence > self.head.sequence;
         if further {

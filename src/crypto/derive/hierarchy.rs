@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_depends_on_folder_key_share_epoch_suite_and_purpose() {
+    fn keys_depend_on_folder_key_share_epoch_suite_and_label() {
         let mut seen = HashSet::new();
         for folder in [[1; 32], [2; 32]] {
             for share in [[1; 32], [2; 32]] {

@@ -16,7 +16,7 @@ use zeroize::{ZeroizeOnDrop, Zeroizing};
 
 /// The other side's public key has a small order, so the result is zero for every secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("public key gives a shared secret of zero")]
+#[error("public key yields a shared secret of zero")]
 pub struct ZeroShared;
 
 /// An X25519 secret, long-lived or ephemeral; wiped on drop.
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn for_many_gives_the_same_for_whatever_is_taken_for_a_public_key() {
+    fn for_many_agrees_with_single_exchanges() {
         // Points of the curve and of its twist, with the ignored bit set and not, and numbers from
         // 2^255 - 19 on.
         let mut publics: Vec<[u8; 32]> =

@@ -446,7 +446,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_are_those_of_plain_arithmetic_and_limbs_stay_in_range(
+        fn field_arithmetic_is_right_and_limbs_stay_in_range(
             a in proptest::array::uniform8(limbs()), b in proptest::array::uniform8(limbs()),
         ) {
             if available() {

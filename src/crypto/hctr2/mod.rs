@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn both_paths_give_the_same_at_every_length_and_touch_nothing_else() {
+    fn both_paths_agree_at_every_length_and_stay_in_the_buffer() {
         let key = NamesKey::from_bytes([0x44; 32]);
         let portable = Hctr2::portable(&key);
         let Some(wide) = Hctr2::wide(&key) else {

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_block_stands_before_the_first_chunk_that_needs_it() {
+    fn an_index_block_is_before_the_first_chunk_that_needs_it() {
         let layout = Layout::new(18, false).unwrap();
         assert_eq!(layout.index_offset(1, 0) + INDEX_BLOCK as u64, layout.table_offset(1));
         assert_eq!(layout.index_offset(1, 1) + INDEX_BLOCK as u64, layout.table_offset(128));

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_a_signed_share_has_a_hash_where_a_segment_is_and_only_there() {
+    fn signed_tables_have_hashes_for_segments_only() {
         let layout = Layout::new(14, true).unwrap();
         let mut table = Table::empty(&layout, [0; 16], 7);
         table.set(2, Segment { nonce: [1; 12], tag: [2; 16], len: 4096 }, Some([3; 32]));

@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_that_stands_twice_and_slots_out_of_order_are_refused() {
+    fn duplicate_tags_and_unsorted_slots_are_refused() {
         let (mut header, bytes, mut slots) = block(4);
         slots[1] = slots[0];
         slots[1][SLOT_LEN - 1] ^= 1;

@@ -73,7 +73,7 @@ fn durable_file(bytes: &[u8]) -> (MemStore, Arc<dyn File>) {
 }
 
 #[test]
-fn what_was_not_synced_can_go_and_what_was_cannot() {
+fn only_unsynced_changes_can_be_lost() {
     let (store, file) = durable_file(b"old");
     file.write_at(b"new", 0).unwrap();
     let other = store.root().create_file(b"other", 0o600).unwrap();
@@ -126,7 +126,7 @@ fn writes_are_kept_in_any_order_and_torn_at_sectors() {
 }
 
 #[test]
-fn lengths_are_lost_by_themselves() {
+fn lengths_are_lost_independently() {
     let (store, file) = durable_file(b"0123456789");
     file.set_len(4).unwrap();
     file.set_len(6).unwrap();
@@ -177,7 +177,7 @@ impl<T> MapBoth<T> for (T, T) {
 }
 
 #[test]
-fn steps_of_the_tree_are_lost_from_the_end_and_renames_are_whole() {
+fn tree_steps_are_lost_from_the_end_and_renames_are_atomic() {
     let (store, _file) = durable_file(b"old");
     let root = store.root();
     root.mkdir(b"d", 0o755).unwrap();
@@ -316,7 +316,7 @@ fn events_tell_what_is_about_to_happen() {
 }
 
 #[test]
-fn what_has_no_name_is_gone_after_the_power_cut_and_its_space_before() {
+fn unnamed_files_free_their_space_and_are_gone_after_a_crash() {
     let store = MemStore::with_capacity(40960);
     let root = store.root();
     let free = || root.space().unwrap().free;
@@ -456,7 +456,7 @@ fn take(store: &MemStore, step: &Step) -> io::Result<()> {
 
 proptest! {
     #[test]
-    fn whatever_happened_the_tree_is_sound_and_nothing_synced_is_lost(steps in steps(), chances in prop::collection::vec(any::<usize>(), 1..200)) {
+    fn the_tree_stays_sound_and_synced_data_survives(steps in steps(), chances in prop::collection::vec(any::<usize>(), 1..200)) {
         let store = MemStore::new();
         let _ = store.root().mkdir(b"0", 0o755);
         for step in &steps {
@@ -536,7 +536,7 @@ fn empty(dir: &Arc<dyn Dir>) {
 }
 
 #[test]
-fn what_a_failed_flush_loses_is_seen_until_the_kernel_needs_the_memory_and_flushed_by_nobody() {
+fn a_failed_flush_leaves_data_visible_until_evicted() {
     let store = MemStore::new();
     let file = store.root().create_file(b"file", 0o644).unwrap();
     file.write_at(&[1; 8192], 0).unwrap();

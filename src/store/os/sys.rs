@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_call_is_asked_for_once_and_then_the_older_way_is_taken() {
+    fn a_missing_call_is_tried_once_then_replaced() {
         let call = Call(AtomicBool::new(true));
         assert_eq!(call.or_else(|| Err(Errno::ACCESS), || Ok(2)), Err(Errno::ACCESS));
         assert_eq!(call.or_else(|| Err(Errno::NOSYS), || Ok(2)), Ok(2));

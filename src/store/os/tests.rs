@@ -61,7 +61,7 @@ fn mode(path: &Path) -> u32 {
 // A vault with a read-only tree in it (a Go module cache, an unpacked archive) could not be
 // committed to, or have its keys changed, by the user who made it.
 #[test]
-fn the_owner_reaches_what_his_modes_forbid_and_leaves_them_as_they_were() {
+fn the_owner_bypasses_modes_and_restores_them() {
     as_ordinary_user(|path| {
         let root = OsDir::open(path).unwrap();
         for perm in [0o000, 0o444, 0o4511] {
@@ -157,7 +157,7 @@ fn many_threads_with_a_closed_directory_leave_its_mode_alone() {
 }
 
 #[test]
-fn a_stranger_is_refused_and_nothing_of_his_changes() {
+fn other_users_objects_are_refused_and_unchanged() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can make files of two users");
         return;
@@ -232,7 +232,7 @@ fn only_a_filesystem_of_this_machine_has_its_clock() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_not_renamed_over_where_the_store_knows_no_flags() {
+fn no_replace_holds_on_stores_without_rename_flags() {
     // NFS and what comes through FUSE answer RENAME_NOREPLACE with EINVAL: a renamed directory
     // could not be removed any more.
     let temp = tempfile::tempdir().unwrap();
@@ -259,7 +259,7 @@ fn a_name_that_is_taken_is_not_renamed_over_where_the_store_knows_no_flags() {
 }
 
 #[test]
-fn on_exfat_a_directory_stays_the_same_object_when_something_is_renamed_to_it() {
+fn on_exfat_a_rename_into_a_directory_keeps_its_identity() {
     // The kernel's exFAT (6.1) gives a directory another time of birth with each rename to it. The
     // daemon took it for another directory, and programs that worked in it got ESTALE until they
     // left it. `scripts/stores-vm.sh kernel-exfat` has the real one.
@@ -280,7 +280,7 @@ fn on_exfat_a_directory_stays_the_same_object_when_something_is_renamed_to_it() 
 }
 
 #[test]
-fn on_fat_all_is_flushed_whenever_something_is() {
+fn on_fat_every_flush_flushes_the_store() {
     // After a rename the kernel's FAT has an entry of length 0 on the disk until it writes the file
     // out, some 30 s later: fsync of the directory does not have it do so. A stick that was pulled
     // had lost `+share`, and with it the vault, and files that were synced long before they were

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_providers_seal_alike_and_open_each_others_and_refuse_alike() {
+    fn both_providers_seal_and_open_alike() {
         for suite in Suite::ALL {
             let key = *blake3::hash(suite.name().as_bytes()).as_bytes();
             let (ring, aws_lc) = (RingAead::new(suite, &key), AwsLcAead::new(suite, &key));
