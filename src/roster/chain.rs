@@ -2,11 +2,13 @@
 //! head that was seen.
 //!
 //! A manifest is valid after another one if all of this holds:
+//!
 //! * it names the other by hash and comes directly after it in number;
 //! * it has the same share and suite;
 //! * its signer was an admin at the other;
 //! * its epoch either stays (same commitment, no history) or is new (the history contains the
 //!   earlier folder key).
+//!
 //! The founder signs the first manifest.
 //!
 //! Rules: verification needs no key, because admins' signing keys are in the clear. If they were
