@@ -1,8 +1,8 @@
-//! Sealing and opening of segments and chunks, and what a fresh sub-key or a record costs.
+//! Sealing and opening of segments and chunks, and the cost of a fresh sub-key and of a record.
 //!
 //!     cargo bench --bench aead                     the figures of criterion
 //!     cargo bench --bench aead -- --buffers [MIB]  buffers from 32 KiB to 1 GiB (or MIB), and files of those sizes, as a table; it is
-//!                                                  what scripts/bench-aead.sh puts beside libraries of Python
+//!                                                  the output that scripts/bench-aead.sh compares with Python libraries
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use kithfs::crypto::{ChunkKeys, FileKey, RecordCipher, SegmentKey, Suite};
@@ -55,7 +55,7 @@ fn keys(c: &mut Criterion) {
 const CHUNK: usize = 256 << 10;
 const SEGMENT: usize = 4096;
 
-/// A buffer as a file's content: chunks of 256 KiB under sub-keys of their own, segments of 4 KiB
+/// Seals a buffer as a file's content: chunks of 256 KiB with a sub-key each, segments of 4 KiB
 /// with a nonce each.
 fn seal_chunks(keys: &ChunkKeys, buf: &mut [u8]) -> Vec<[u8; 16]> {
     let mut tags = Vec::with_capacity(buf.len().div_ceil(SEGMENT));
@@ -92,8 +92,8 @@ fn open_chunks(keys: &ChunkKeys, buf: &mut [u8], tags: &[[u8; 16]]) {
     }
 }
 
-/// The least and the median of the times of several calls, in seconds: few of what takes long, at
-/// least five of all else.
+/// Returns the best and the median time of several calls, in seconds: few calls of slow work, at
+/// least five of the rest.
 fn times(size: usize, mut work: impl FnMut()) -> (f64, f64) {
     timed(size, || {
         let start = Instant::now();
@@ -102,7 +102,7 @@ fn times(size: usize, mut work: impl FnMut()) -> (f64, f64) {
     })
 }
 
-/// The same of work that says itself how long it took.
+/// As [`times`], for work that measures its own time.
 fn timed(size: usize, mut work: impl FnMut() -> Duration) -> (f64, f64) {
     let calls = ((256usize << 20) / size).clamp(3, 2000);
     let mut times: Vec<f64> = (0..calls).map(|_| work().as_secs_f64()).collect();
@@ -110,7 +110,7 @@ fn timed(size: usize, mut work: impl FnMut() -> Duration) -> (f64, f64) {
     (times[0], times[calls / 2])
 }
 
-/// One line a measurement, separated by tabs: what, bytes, best and median in seconds.
+/// Prints one line per measurement, separated by tabs: name, bytes, best and median in seconds.
 fn print(what: &str, size: usize, (best, median): (f64, f64)) {
     println!("kithfs\t{what}\t{size}\t{best:.9}\t{median:.9}");
 }
@@ -131,8 +131,8 @@ fn buffers(most: usize) {
         buf.copy_from_slice(&plain);
         let tags = seal_chunks(&keys, &mut buf);
         let sealed = buf.clone();
-        // A read from the store puts the ciphertext where it is opened, so putting it there again
-        // is not counted.
+        // A read from the store leaves the ciphertext in the buffer that is opened, so copying it
+        // there is not timed.
         print(
             "open",
             size,
@@ -148,7 +148,8 @@ fn buffers(most: usize) {
             continue;
         }
         std::fs::write(file.path(), &plain).expect("written");
-        // Read a chunk, seal it, write it, as the tables of the others do; nothing is flushed.
+        // Read a chunk, seal it, write it, as in the tables of the other libraries; nothing is
+        // flushed.
         print(
             "encrypt a file",
             size,

@@ -1,4 +1,4 @@
-"""What scripts/bench-aead.sh measures of Python's libraries, in the lines of `cargo bench --bench aead -- --buffers`.
+"""Measures Python's libraries for scripts/bench-aead.sh, in the output format of `cargo bench --bench aead -- --buffers`.
 
     aead_peers.py MIB DIRECTORY
 """
@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 
-# What is outdated in one library by the taste of another is not what is measured.
+# Deprecation warnings of one library about another do not matter here.
 warnings.simplefilter("ignore")
 
 import numpy
@@ -31,8 +31,8 @@ def times(size, work, prepare=None):
     return taken[0], taken[len(taken) // 2]
 
 
-def show(who, what, size, figures):
-    print(f"{who}\t{what}\t{size}\t{figures[0]:.9f}\t{figures[1]:.9f}", flush=True)
+def show(library, what, size, figures):
+    print(f"{library}\t{what}\t{size}\t{figures[0]:.9f}\t{figures[1]:.9f}", flush=True)
 
 
 def rencrypt_buffers(size, directory):

@@ -1,15 +1,16 @@
-//! Whether the time that X25519 takes depends on the secret, as far as a clock can tell.
+//! Measures whether the time of X25519 depends on the secret, as far as a clock can show.
 //!
 //!     cargo bench --bench constant_time [-- SECONDS]               ten seconds for each line, unless told otherwise
 //!
-//! After "dude, is my code constant time?" (Reparaz, Balasch, Verbauwhede, DATE 2017): secrets of
-//! two kinds are drawn by lot, and the times of the two compared by Welch's t-test, over all
-//! measurements and over those below each of several percentiles, since interrupts make long tails.
-//! The largest |t| is printed. Over 10 there is a difference; below 4.5 none was seen. The line
-//! that is to leak shows what the test sees: of each secret it counts the bits, a branch for each.
+//! After "dude, is my code constant time?" (Reparaz, Balasch, Verbauwhede, DATE 2017). Secrets of
+//! two kinds are drawn at random, and their times are compared by Welch's t-test: over all
+//! measurements, and over those below each of several percentiles, since interrupts make long
+//! tails. The largest |t| is printed. Above 10 there is a difference; below 4.5 none was seen. The
+//! leaking line shows the sensitivity of the test: it counts the bits of each secret with a branch
+//! for each.
 //!
-//! It says something about this machine and this build, and of secrets of these kinds. Run it where
-//! nothing else runs.
+//! The result holds for this machine, this build and these kinds of secrets. Run it on an idle
+//! machine.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -18,11 +19,11 @@ use kithfs::crypto::exchange::ExchangeSecret;
 
 /// Secrets of each kind to draw from.
 const POOL: usize = 64;
-/// Measurements by which the percentiles are set.
+/// Measurements that determine the percentiles.
 const TRIAL: usize = 4000;
 const PERCENTILES: [f64; 6] = [0.2, 0.5, 0.75, 0.9, 0.97, 1.0];
 
-/// Mean and variance of what comes one by one (Welford).
+/// Mean and variance of a stream of values (Welford).
 #[derive(Clone, Copy, Default)]
 struct Moments {
     count: f64,
@@ -38,7 +39,7 @@ impl Moments {
         self.squares += apart * (value - self.mean);
     }
 
-    /// Welch's t of two samples; 0 where there is too little to say.
+    /// Returns Welch's t of two samples; 0 if there are too few values.
     fn t(&self, other: &Moments) -> f64 {
         if self.count < 100.0 || other.count < 100.0 {
             return 0.0;
@@ -49,8 +50,8 @@ impl Moments {
     }
 }
 
-/// Times of `run` on what `prepare` makes of things of the two kinds; prints a row. It is made each
-/// time, in the same place, or the caches would tell where things of one kind lie.
+/// Measures `run` on the result of `prepare` for inputs of the two kinds, and prints a row. The
+/// input is prepared each time, in the same memory, or the caches would reveal its kind.
 fn row<T, R>(
     what: &str,
     length: Duration,
@@ -103,7 +104,7 @@ fn main() {
     let seconds = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(10.0);
     let length = Duration::from_secs_f64(seconds);
     let drawn = |i: usize| *blake3::hash(&[b's', i as u8]).as_bytes();
-    // Clamped, the one has a single bit and the other all of them.
+    // Clamped, the first has a single bit and the second has all of them.
     let secrets: [(&str, [Vec<[u8; 32]>; 2]); 3] = [
         ("few bits / drawn", [vec![[0; 32]; POOL], (0..POOL).map(drawn).collect()]),
         ("all bits / drawn", [vec![[0xff; 32]; POOL], (0..POOL).map(drawn).collect()]),
@@ -141,7 +142,7 @@ fn main() {
     );
     let (_, few_and_drawn) = &secrets[0];
     row(
-        "to leak: a branch for each bit",
+        "leaking: a branch for each bit",
         length,
         few_and_drawn,
         |secret| *secret,

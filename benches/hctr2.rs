@@ -1,5 +1,5 @@
-//! HCTR2 of names: the portable and the wide path, with a fresh tweak, with a directory's tweak at
-//! hand, and a directory at once, beside the crate `hctr2-rs`.
+//! HCTR2 of names: the portable and the wide path, with a fresh tweak, with a cached directory
+//! tweak, and with a whole directory at once; compared with the crate `hctr2-rs`.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use kithfs::crypto::{Hctr2, NamesKey};

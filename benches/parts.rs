@@ -1,5 +1,5 @@
-//! The parts that every file and folder is made of: a chunk, a name, a block of an index, a roster.
-//! For comparing two commits, see `scripts/bench-commits.sh`.
+//! The parts of every file and folder: a chunk, a name, an index block, a roster. To compare two
+//! commits, see `scripts/bench-commits.sh`.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ impl Random for Seeded {
     }
 }
 
-/// Sealing a whole chunk, and its table.
+/// Seals a whole chunk, and its table.
 fn chunk(c: &mut Criterion) {
     let layout = Layout::new(CHUNK_LOG2_DEFAULT, false).expect("the default");
     let mut group = c.benchmark_group("chunk");
@@ -58,7 +58,7 @@ fn chunk(c: &mut Criterion) {
     group.finish();
 }
 
-/// Names as an entry has them: to base64 and back, one by one, and a listing.
+/// Names in a directory: to base64 and back, one by one, and a listing.
 fn name(c: &mut Criterion) {
     let (key, directory) = (NamesKey::from_bytes([1; 32]), [2; 32]);
     let hctr2 = Hctr2::new(&key);
@@ -80,7 +80,7 @@ fn name(c: &mut Criterion) {
     group.finish();
 }
 
-/// A block of an index: read, changed, hashed.
+/// Reads, changes and hashes an index block.
 fn index(c: &mut Criterion) {
     let bytes = [7; INDEX_BLOCK];
     c.bench_function("index/change and hash", |b| {
@@ -92,7 +92,7 @@ fn index(c: &mut Criterion) {
     });
 }
 
-/// A roster of a hundred.
+/// A roster with a hundred members.
 fn roster(c: &mut Criterion) {
     let random = Seeded(AtomicU64::new(0));
     let founder = Identity::generate(&random);
@@ -132,7 +132,8 @@ fn roster(c: &mut Criterion) {
     group.finish();
 }
 
-/// What a signed share costs more: the hashes of a chunk's segments, and the signature of a header.
+/// The additional cost of a signed share: the hashes of a chunk's segments, and the signature of a
+/// header.
 fn signed(c: &mut Criterion) {
     let mut group = c.benchmark_group("signed");
     let chunk = vec![7; 1 << CHUNK_LOG2_DEFAULT];

@@ -1,11 +1,11 @@
-//! A folder key for thousands of people: founding the share, opening one's own slot, adding one,
-//! removing one; beside the crate `rgp`, which encrypts a content to as many, and the crate
-//! `ecies`, which encrypts to one.
+//! A folder key for thousands of people: founding the share, opening one's own slot, adding one
+//! member, removing one. Compared with the crate `rgp`, which encrypts a content to as many, and
+//! the crate `ecies`, which encrypts to one.
 //!
 //!     cargo bench --bench recipients [-- PEOPLE [RUNS]]            20,000 people and 5 runs, unless told otherwise
 //!
-//! Times are the best and the median of the runs, and the least time of processors in all threads,
-//! which says most where other work is in the way. Memory is the most that was allocated at a time.
+//! Times are the best and the median of the runs, and the least processor time of all threads,
+//! which is the most reliable figure on a busy machine. Memory is the peak of allocated bytes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -15,23 +15,23 @@ use kithfs::crypto::{Random, Suite};
 use kithfs::format::share::ShareDescriptor;
 use kithfs::roster::{Acting, FoundParams, Identity, Member, Role, Roster, found};
 
-/// The system's allocator, counting.
+/// The system's allocator, with counters.
 struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is handed on to the system's allocator as it came.
+// SAFETY: every call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         PEAK.fetch_max(NOW.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Reproducible bytes, as fast as a generator gives them: what is measured is the sharing.
+/// Reproducible bytes, from a generator that is fast enough not to affect the measurement.
 struct Seeded(AtomicU64);
 
 impl Random for Seeded {
@@ -55,7 +55,7 @@ impl Random for Seeded {
 const CONTENT: usize = 8 << 20;
 const TIME: u64 = 1_700_000_000;
 
-/// Time of processors that all threads took so far, in milliseconds; proc_pid_schedstat(5) has it
+/// Returns the processor time of all threads so far, in milliseconds; proc_pid_schedstat(5) has it
 /// in nanoseconds.
 fn processors() -> f64 {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux");
@@ -66,7 +66,7 @@ fn processors() -> f64 {
     tasks.filter_map(of).sum::<f64>() / 1e6
 }
 
-/// Runs `work` and prints a row; gives the least time of processors in milliseconds.
+/// Runs `work` and prints a row; returns the least processor time in milliseconds.
 fn row<T>(
     what: &str,
     runs: usize,
@@ -91,6 +91,24 @@ fn row<T>(
         peak as f64 / f64::from(1 << 20)
     );
     least
+}
+
+/// Measures the crates to compare with. Returns the least processor time that `rgp` needs to encrypt
+/// to `others` and the founder, in milliseconds.
+fn peers(others: &[Member], founder: [u8; 32], runs: usize) -> f64 {
+    let (secret, _) = rgp::generate_exchange_keys();
+    let (fingerprint, _) = rgp::signature::generate_fingerprint();
+    let publics: Vec<[u8; 32]> =
+        others.iter().map(|member| member.public.exchange).chain([founder]).collect();
+    let content = vec![7; CONTENT];
+    let rgp = row(&format!("rgp: encrypt {} MiB to all", CONTENT >> 20), runs, Vec::len, || {
+        rgp::content::encrypt(fingerprint, content.clone(), secret, &publics).expect("encrypted")
+    });
+    let public = others[0].public.exchange;
+    row("ecies: encrypt 32 bytes to one", 200, Vec::len, || {
+        ecies::encrypt(&public, &[7; 32]).expect("encrypted")
+    });
+    rgp
 }
 
 fn main() {
@@ -138,15 +156,15 @@ fn main() {
         let at = usize::try_from(at).expect("a position");
         buf.copy_from_slice(&block[at..at + buf.len()]);
     };
-    let mut who = 0;
+    let mut next = 0;
     row(
         "open one's own slot",
         200,
         |bytes| *bytes,
         || {
             let mut bytes = 0;
-            who = (who + 7919) % identities.len();
-            let opened = roster.open(&identities[who], &mut |_, at, buf| {
+            next = (next + 7919) % identities.len();
+            let opened = roster.open(&identities[next], &mut |_, at, buf| {
                 read(at, buf);
                 bytes += buf.len();
                 Ok(())
@@ -171,20 +189,6 @@ fn main() {
         roster.remove_members(&acting, &gone, None).expect("removed")
     });
 
-    let (secret, _) = rgp::generate_exchange_keys();
-    let (fingerprint, _) = rgp::signature::generate_fingerprint();
-    let publics: Vec<[u8; 32]> = others
-        .iter()
-        .map(|member| member.public.exchange)
-        .chain([founder.public().exchange])
-        .collect();
-    let content = vec![7; CONTENT];
-    let rgp = row(&format!("rgp: encrypt {} MiB to all", CONTENT >> 20), runs, Vec::len, || {
-        rgp::content::encrypt(fingerprint, content.clone(), secret, &publics).expect("encrypted")
-    });
-    let public = others[0].public.exchange;
-    row("ecies: encrypt 32 bytes to one", 200, Vec::len, || {
-        ecies::encrypt(&public, &[7; 32]).expect("encrypted")
-    });
+    let rgp = peers(&others, founder.public().exchange, runs);
     println!("\ncreate / rgp = {:.2} in time of processors", create / rgp);
 }

@@ -1,15 +1,15 @@
 #!/usr/bin/python3
 """Reads a kithfs vault without kithfs: lists it, prints a file, exports everything. It changes nothing in the vault.
 
-    read-vault.py [OPTIONS] VAULT ls [PATH]         what is in a directory
-    read-vault.py [OPTIONS] VAULT cat PATH          one file to stdout
-    read-vault.py [OPTIONS] VAULT export DIR [PATH] everything, or what is below PATH, to a new or empty directory
+    read-vault.py [OPTIONS] VAULT ls [PATH]         lists a directory
+    read-vault.py [OPTIONS] VAULT cat PATH          writes one file to stdout
+    read-vault.py [OPTIONS] VAULT export DIR [PATH] copies everything, or the tree below PATH, to a new or empty directory
     read-vault.py [OPTIONS] VAULT check [PATH]      reads and verifies everything and writes nothing
 
-For whoever has lost the program, and as the proof that SPEC.md is enough for a second implementation: it was made from that page alone, and
-scripts/second-reader.sh compares it with the program. Debian's python3, python3-cryptography and python3-argon2 are all that it needs.
+It is for people who have lost the program, and it proves that SPEC.md is sufficient for a second implementation: it was written from that page
+alone, and scripts/second-reader.sh compares it with the program. It needs only Debian's python3, python3-cryptography and python3-argon2.
 
-What fails a check is named on stderr and left out; no byte of it is given. Exit status: 0 if all was read; 1 if something was not;
+An object that fails a check is reported on stderr and left out; none of its bytes are returned. Exit status: 0 if all was read; 1 if not;
 2 if the command line is wrong; 3 if no secret fits or the identity has no access.
 """
 from __future__ import annotations
@@ -48,7 +48,7 @@ ZERO32 = bytes(32)
 # ---------------------------------------------------------------------------------------------------------------------------------------
 
 class Fault(Exception):
-    """A check that failed. `kind` is one of those that section 1 lists; the vectors name failures by it."""
+    """A check that failed. `kind` is one of those in section 1; the vectors name failures by it."""
 
     def __init__(self, kind: str, what: str) -> None:
         super().__init__(what)
@@ -56,11 +56,11 @@ class Fault(Exception):
 
 
 class NoAccess(Exception):
-    """No secret fits, or nothing vouches for a share: exit status 3."""
+    """No secret opens the identity, or a share has no proof: exit status 3."""
 
 
 class Bytes:
-    """A strict parser's place in what it reads."""
+    """The position of a strict parser in its input."""
 
     def __init__(self, data: bytes, what: str) -> None:
         self.data, self.what, self.at = data, what, 0
@@ -85,7 +85,7 @@ class Bytes:
     def begin(self, magic: bytes) -> None:
         """Magic and version, with which every file of the format begins."""
         if self.take(len(magic)) != magic:
-            raise Fault("magic", f"{self.what}: not what it should be by its first bytes")
+            raise Fault("magic", f"{self.what}: begins with the wrong bytes")
         version = self.number(2)
         if version != 1:
             raise Fault("version", f"{self.what} has version {version}, this reader knows 1")
@@ -105,7 +105,7 @@ def within(value: int, least: int, most: int, what: str) -> int:
 
 def ascending(keys: Sequence[object], what: str) -> None:
     if any(not a < b for a, b in zip(keys, keys[1:])):  # type: ignore[operator]
-        raise Fault("order", f"{what} are not in ascending order, or one is there twice")
+        raise Fault("order", f"{what} are not in ascending order, or there is a duplicate")
 
 
 def text(data: bytes, what: str) -> str:
@@ -148,7 +148,7 @@ def digest(purpose: str, *parts: bytes) -> bytes:
     return hashlib.sha256(u(2, len(name)) + name + b"".join(u(8, len(part)) + part for part in parts)).digest()
 
 
-# BLAKE3, which the standard library lacks. Many messages of one length are hashed at once: word i of a block of all of them stands in one
+# BLAKE3, which the standard library lacks. Many messages of one length are hashed at once: word i of a block of all of them is in one
 # big integer, 64 bits to each of the lanes, so that Python's arithmetic on long numbers does the loop.
 
 BLAKE3_IV = (0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19)
@@ -333,13 +333,13 @@ def base64url(data: bytes) -> bytes:
 
 
 def from_base64url(encoded: bytes, what: str) -> bytes:
-    """Only the one spelling counts: the alphabet alone, no padding, no bits behind the last byte."""
+    """Only the canonical form is accepted: the alphabet alone, no padding, no bits after the last byte."""
     try:
         data = base64.b64decode(encoded + b"=" * (-len(encoded) % 4), b"-_", validate=True)
     except ValueError:
         data = b""
     if base64url(data) != encoded:
-        raise Fault("encoding", f"{what} is not base64url as it should be")
+        raise Fault("encoding", f"{what} is not canonical base64url")
     return data
 
 
@@ -410,7 +410,7 @@ LONG_NAME = re.compile(rb"=[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")  # 32 bytes hav
 def check_plain_name(name: bytes) -> bytes:
     within(len(name), 1, 255, "the length of a name")
     if b"/" in name or b"\0" in name or name in (b".", b".."):
-        raise Fault("range", "a name that none can have")
+        raise Fault("range", "an invalid name")
     return name
 
 
@@ -512,7 +512,7 @@ class IdentitySlot:
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """Who reads: the keys that follow from the seed."""
+    """The reading identity: the keys that are derived from the seed."""
     seed: bytes
 
     @functools.cached_property
@@ -582,7 +582,7 @@ def open_identity_file(data: bytes, kind: int, secret: bytes) -> Identity:
         except Fault:
             continue
         if identity.public != public:
-            raise Fault("unauthentic", "the identity file is damaged: its seed is not that of its public keys")
+            raise Fault("unauthentic", "the identity file is damaged: its seed does not match its public keys")
         return identity
     raise NoAccess("wrong secret: it opens no slot of its kind")
 
@@ -596,7 +596,7 @@ def open_directory(parent: int, name: bytes) -> int:
 
 
 def open_root(path: str | bytes) -> int:
-    """A directory that the user names: here links are followed, and nowhere below it."""
+    """A directory that the user names: links are followed here, and nowhere below it."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
@@ -609,7 +609,7 @@ def open_regular(parent: int, name: bytes) -> int:
 
 
 def read_control(parent: int, name: bytes, most: int = 1 << 28) -> bytes | None:
-    """A control file as a whole; None where there is none."""
+    """The contents of a control file; None if there is none."""
     try:
         fd = open_regular(parent, name)
     except FileNotFoundError:
@@ -631,7 +631,7 @@ def entry_path(parent: int, name: bytes) -> str:
 
 
 def escape(text: str) -> str:
-    """Names and faults can hold what the store has chosen: nothing of it moves the cursor of a terminal or begins a new line."""
+    """Names and faults can contain text that an attacker chose: escape everything that moves a terminal's cursor or begins a new line."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
@@ -693,7 +693,7 @@ class SlotBlock:
 
 
 def tree_levels(leaves: list[bytes], purpose: str) -> list[list[bytes]]:
-    """A tree over pages: a last node without a neighbour moves up as it is."""
+    """A tree over pages: a last node without a sibling moves up unchanged."""
     levels = [leaves]
     while len(levels[-1]) > 1:
         below = levels[-1]
@@ -702,7 +702,7 @@ def tree_levels(leaves: list[bytes], purpose: str) -> list[list[bytes]]:
 
 
 def parse_slot_block(data: bytes, in_parts: bool = False) -> SlotBlock:
-    """10.2, read as a whole: the tree is made anew from the slots and compared. Who reads it in parts sees nothing behind its end."""
+    """10.2, read as a whole: the tree is recomputed from the slots and compared. A reader of single pages sees nothing after its end."""
     at = Bytes(data, "a slot block")
     at.begin(b"kithslot")
     suite = at.suite()
@@ -728,7 +728,7 @@ def parse_slot_block(data: bytes, in_parts: bool = False) -> SlotBlock:
 
 
 def open_slot(block: SlotBlock, identity: Identity) -> bytes | None:
-    """The folder key from the identity's slot; None where there is no such slot."""
+    """The folder key from the identity's slot; None if there is no such slot."""
     try:
         dh = identity.exchange.exchange(X25519PublicKey.from_public_bytes(block.ephemeral))
     except ValueError:
@@ -748,7 +748,7 @@ def open_members(block: SlotBlock, records_key: bytes) -> list[Member]:
     key = expand(records_key, "members", block.ephemeral)
     members = parse_members(open_record(block.suite, key, block.members, block.members_associated))
     if len(members) != len(block.slots):
-        raise Fault("range", "the member list has another number of members than its slot block has slots")
+        raise Fault("range", "the number of members is not the number of slots in the slot block")
     return members
 
 
@@ -823,7 +823,7 @@ def parse_manifest(data: bytes) -> Manifest:
 
 
 def verify_manifests(descriptor: Descriptor, manifests: list[Manifest]) -> dict[bytes, Manifest]:
-    """10.4, checks 1 to 5. A parent has a lower epoch, or the same epoch and a lower sequence: so it is verified before its children."""
+    """10.4, checks 1 to 5. A parent has a lower epoch, or the same epoch and a lower sequence, so it is verified before its children."""
     valid: dict[bytes, Manifest] = {}
     for m in sorted(manifests, key=lambda m: (m.epoch, m.sequence)):
         if (m.share_id, m.suite) != (descriptor.id, descriptor.suite):
@@ -858,13 +858,13 @@ def verify_manifests(descriptor: Descriptor, manifests: list[Manifest]) -> dict[
 
 
 def settles(manifest: Manifest, valid: dict[bytes, Manifest]) -> bytes | None:
-    """The branch that a manifest settles: its signer has to be an admin there too."""
+    """The branch that a manifest settles: its signer must be an admin there too."""
     other = valid.get(manifest.second)
     return other.hash if other is not None and manifest.signer in other.admins else None
 
 
 def ancestry(head: Manifest, valid: dict[bytes, Manifest]) -> list[Manifest]:
-    """A head and all that it descends from, by first parents and by settling."""
+    """A head and all its ancestors, by first parents and by settling."""
     found, waiting = {}, [head]
     while waiting:
         manifest = waiting.pop()
@@ -875,7 +875,7 @@ def ancestry(head: Manifest, valid: dict[bytes, Manifest]) -> list[Manifest]:
 
 
 def chain_to(head: Manifest, valid: dict[bytes, Manifest]) -> list[Manifest]:
-    """A head and what is before it by first parents alone."""
+    """A head and its ancestors by first parents alone."""
     chain = [head]
     while chain[-1].previous in valid:
         chain.append(valid[chain[-1].previous])
@@ -884,7 +884,7 @@ def chain_to(head: Manifest, valid: dict[bytes, Manifest]) -> list[Manifest]:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """What vouches for a share (10.6, 10.7): the pinned head, and who invited."""
+    """The proof of a share (10.6, 10.7): the pinned head, and the inviting admin."""
     share_id: bytes
     sequence: int
     head: bytes
@@ -898,7 +898,7 @@ def parse_memory(data: bytes) -> Memory:
                "head ([1-9][0-9]*) ([0-9a-f]{64})", "")
     found = [re.fullmatch(p, line, re.ASCII) for p, line in zip(pattern, lines)]
     if len(lines) != len(pattern) or None in found:
-        raise Fault("encoding", "the memory of a share is not as it should be")
+        raise Fault("encoding", "the pin of a share is malformed")
     share, inviter, head = found[1][1], found[2][1], found[3]  # type: ignore[index]
     return Memory(bytes.fromhex(share), int(head[1]), bytes.fromhex(head[2]),  # type: ignore[index]
                   identity_of_text(inviter) if inviter else None)
@@ -913,7 +913,7 @@ class Invitation:
     invited: bytes
 
     def accept(self, identity: Identity, expected_fingerprint: str) -> Memory:
-        """Who reads has asked who invites for the fingerprint, by another way than the invitation came."""
+        """The user has got the inviting admin's fingerprint over another channel than the invitation."""
         if self.invited != identity.public:
             raise NoAccess("the invitation is for another identity")
         if fingerprint(self.admin) != expected_fingerprint.strip().upper():
@@ -964,7 +964,7 @@ class Epoch:
 
 
 class Rights:
-    """Whose signatures count at one head, and what of former members stays valid by the inventories of its chain (11)."""
+    """The members whose signatures count at one head, and the hashes that stay valid by the inventories of its chain (11)."""
 
     def __init__(self, share: Share, members: list[Member], chain: list[Manifest]) -> None:
         self.share, self.chain = share, chain
@@ -992,7 +992,7 @@ class Rights:
 
 
 class Share:
-    """A share that was entered by proof: its keys, and whose signatures count in it."""
+    """A share that was entered by proof: its keys, and the members whose signatures count."""
 
     def __init__(self, fd: int, descriptor: Descriptor, identity: Identity, memory: Memory | None, report: Report, path: bytes) -> None:
         self.fd, self.descriptor, self.identity, self.report, self.path = fd, descriptor, identity, report, path
@@ -1017,13 +1017,13 @@ class Share:
     def read_manifests(self) -> list[Manifest]:
         manifests = []
         for name in sorted(os.fsencode(n) for n in os.listdir(self.fd)):
-            # Also what is no name of one any more: its holder is to hear of it.
+            # Names that are no longer valid too: the user must be told of them.
             if not re.match(rb"\+manifest-[0-9]{1,10}-", name):
                 continue
             try:
                 manifest = parse_manifest(read_control(self.fd, name) or b"")
                 if manifest.file_name() != name:
-                    raise Fault("unauthentic", "a manifest is not the one of its name")
+                    raise Fault("unauthentic", "a manifest does not have the hash in its name")
                 manifests.append(manifest)
             except Fault as fault:
                 self.report.fault(self.path, f"{show(name)}: {fault}")
@@ -1038,7 +1038,7 @@ class Share:
             if pin is None or pin.sequence != memory.sequence:
                 raise Fault("unauthentic", "the store has rolled the members back: the manifest that was seen before is not there")
             if memory.inviter is not None and memory.inviter[:32] not in pin.admins:
-                raise Fault("unauthentic", "who invited is no admin of the share")
+                raise Fault("unauthentic", "the inviting admin is not an admin of the share")
             heads = [head for head in heads if pin in ancestry(head, self.valid)]
         if not heads:
             raise Fault("unauthentic", "the share has no list of members that is valid")
@@ -1074,7 +1074,7 @@ class Share:
         members = [member for block in blocks for member in open_members(block, current.records_key)]
         keys_of_members = [member.public[:32] for member in members]
         if len(set(keys_of_members)) != len(members):
-            raise Fault("order", "the lists of members name somebody twice")
+            raise Fault("order", "the lists of members contain a duplicate")
         if sorted(member.public[:32] for member in members if member.role == ADMIN) != head.admins:
             raise Fault("unauthentic", "the lists of members have other admins than the manifest")
         if not self.signed and [member.public for member in members] != [self.descriptor.founder]:
@@ -1103,7 +1103,7 @@ class Share:
             # Admins alone lead into other shares.
             may_sign = rights.admins if purpose == "junction signature" else rights.writers
             if signer not in may_sign and blake3(whole) not in rights.inventoried:
-                raise Fault("unauthentic", "who signed it may not do so in the share")
+                raise Fault("unauthentic", "its signer is not allowed to sign in the share")
 
     def root_directory_id(self) -> bytes:
         return hmac(self.directory_key, label("root directory"), self.id)
@@ -1134,7 +1134,7 @@ RECORD_SIGNATURES = {b"KSYM": "symlink signature", b"KLSY": "symlink signature",
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """What a record held, and in a signed share who vouches for it."""
+    """The contents of a record, and in a signed share its authorship."""
     content: bytes
     author: bytes = b""
     signer: bytes = b""
@@ -1176,7 +1176,7 @@ def first_that_opens(epochs: list[Epoch], attempt: Callable[[Epoch], bytes]) -> 
 
 
 def open_link(share: Share, stored: bytes) -> tuple[bytes, bool]:
-    """From the text of the store's link the target, or the reference to a long one."""
+    """Parses the text of the store's link: the target, or the reference to a long one."""
     if stored.startswith(b"+"):
         reference = open_sealed_record(share, b"KSYM", from_base64url(stored[1:], "the text of a link"), b"+").content
         return check_reference(reference), True
@@ -1196,7 +1196,7 @@ def read_link(share: Share, stored: bytes) -> bytes:
 
 def check_reference(reference: bytes) -> bytes:
     if len(reference) != 16:
-        raise Fault("range", "a reference that has not 16 bytes")
+        raise Fault("range", "a reference that does not have 16 bytes")
     return reference
 
 
@@ -1215,7 +1215,7 @@ def check_target(target: bytes) -> bytes:
 
 
 def open_attributes(share: Share, stored: bytes) -> tuple[bytes, bool]:
-    """From the attribute of the store the list, or the reference to a long one."""
+    """Parses the attribute of the store: the list, or the reference to a long one."""
     if stored.startswith(b"+"):
         return check_reference(open_sealed_record(share, b"KXAT", stored[1:], b"+").content), True
     return open_sealed_record(share, b"KXAT", stored, b"").content, False
@@ -1281,7 +1281,7 @@ def parse_junction(content: bytes) -> tuple[Junction, bytes]:
 
 
 def find_junction(share: Share, directory_fd: int, directory_id: bytes, name: bytes) -> Junction | None:
-    """11, Junctions: one that is not valid is as if it were not there."""
+    """11, Junctions: an invalid one is ignored."""
     for epoch in share.epochs:
         name_hash = epoch.long_name_hash(directory_id, name)
         try:
@@ -1367,7 +1367,7 @@ class Layout:
 
 @dataclasses.dataclass
 class Overlay:
-    """8: what a replay of the journals would change of a file."""
+    """8: the changes that a replay of the journals would make to a file."""
     patches: list[tuple[int, bytes]]
     length: int
     mtime_ns: int | None
@@ -1382,7 +1382,7 @@ class Ciphertext:
         self.length = max(stored, overlay.length) if overlay else stored
 
     def read(self, offset: int, count: int) -> bytes:
-        """Shorter only where the file ends."""
+        """Shorter only at the end of the file."""
         count = min(count, self.length - offset)
         data = bytearray()
         while len(data) < count:
@@ -1464,7 +1464,7 @@ def open_header(share: Share, data: bytes) -> Header:
 
 
 class PlainFile:
-    """A file that was opened: its pieces come verified, in order, without its holes."""
+    """An open file: it returns verified pieces, in order, without the holes."""
 
     def __init__(self, share: Share, ciphertext: Ciphertext) -> None:
         self.share, self.ciphertext = share, ciphertext
@@ -1486,7 +1486,7 @@ class PlainFile:
             yield from self.chunk(k, table_hash)
 
     def tables(self, level: int, j: int, node: bytes, chunks: int) -> Iterator[tuple[int, bytes]]:
-        """4.5: the chunks that are no holes, each with the hash of its table, below node j of a level."""
+        """4.5: the chunks below node j of a level that are not holes, each with the hash of its table."""
         if not any(node):
             return
         if level == 0:
@@ -1611,20 +1611,20 @@ def parse_journal_body(body: bytes) -> JournalRecord:
 
 
 def open_journal_record(data: bytes, share: Share, journal_id: bytes, key: bytes) -> tuple[int, int, JournalRecord, int]:
-    """Generation, sequence, what the record holds, and how many bytes it takes in the journal."""
+    """Generation, sequence, the contents of the record, and its length in the journal."""
     at = Bytes(data, "a journal record")
     if at.take(4) != b"KREC":
         raise Fault("magic", "there is no journal record")
     length = at.number(4)
     if not 40 <= length <= 67108864:
-        raise Fault("magic", "a journal record has a length that none has")
+        raise Fault("magic", "a journal record has an invalid length")
     generation, sequence = at.number(8), at.number(8)
     body = open_record(share.suite, key, at.take(length), b"KREC" + share.id + journal_id + data[8:24])
     return generation, sequence, parse_journal_body(body), 24 + length + -(24 + length) % 512
 
 
 def journal_records(data: bytes, share: Share, journal_id: bytes, key: bytes) -> list[JournalRecord]:
-    """The first record that is not as it should be ends the journal: it was never acknowledged."""
+    """The first invalid record ends the journal: it was never acknowledged."""
     records: list[JournalRecord] = []
     at, running = 4096, None
     while True:
@@ -1641,7 +1641,7 @@ def journal_records(data: bytes, share: Share, journal_id: bytes, key: bytes) ->
 
 
 def read_journals(share: Share) -> None:
-    """Fills the share's overlays with what a replay of the reader's own journals would do; journals of others can only be named."""
+    """Fills the share's overlays with what a replay of the reader's own journals would do; journals of other identities can only be listed."""
     journals: list[tuple[bytes, list[JournalRecord]]] = []
     created: list[list[JournalRecord]] = []
     key = share.identity.journal_key(share.id)
@@ -1687,7 +1687,7 @@ def resolve(share: Share, path: bytes) -> tuple[tuple[int, int], int] | None:
     try:
         for part in directories + [name]:
             if part in (b"", b".", b".."):
-                raise Fault("encoding", "a journal record has a path that none can have")
+                raise Fault("encoding", "a journal record has an invalid path")
         for part in directories:
             fd, above = open_directory(fd, part), fd
             os.close(above)
@@ -1701,7 +1701,7 @@ def resolve(share: Share, path: bytes) -> tuple[tuple[int, int], int] | None:
 
 
 def replay(share: Share, journals: list[tuple[bytes, list[JournalRecord]]]) -> None:
-    """8, Replay. Journals are tried again as long as one of them gets further, since one may go on where another ends."""
+    """8, Replay. Journals are retried as long as one of them makes progress, since one may continue where another ends."""
     by_inode: list[tuple[bytes, bytes, tuple[int, int], list[JournalRecord]]] = []
     for name, records in journals:
         groups: dict[tuple[bytes, tuple[int, int]], list[JournalRecord]] = {}
@@ -1724,7 +1724,7 @@ def replay(share: Share, journals: list[tuple[bytes, list[JournalRecord]]]) -> N
 
 
 def replay_records(share: Share, path: bytes, inode: tuple[int, int], records: list[JournalRecord]) -> bool:
-    """False where no record knows the file."""
+    """False if no record names the file."""
     found = resolve(share, path)
     if found is None or found[0] != inode:
         return False
@@ -1733,7 +1733,7 @@ def replay_records(share: Share, path: bytes, inode: tuple[int, int], records: l
         ciphertext = Ciphertext(found[1], share.overlays.get(inode))
         beginning = ciphertext.read(0, layout.header + SMALL_MOST)
     if share.signed:
-        # Their owner may have lost the right to write since.
+        # The owner may have lost the right to write since.
         counting = [i for i, record in enumerate(records) if signature_of_record_counts(share, record)]
         records = records[:counting[-1] + 1] if counting else []
         if not records:
@@ -1763,7 +1763,7 @@ def replay_records(share: Share, path: bytes, inode: tuple[int, int], records: l
 
 
 def header_of_record(share: Share, record: JournalRecord) -> Header | None:
-    """The header that a record leaves, where it opens and its signature counts."""
+    """The header after a record, if it opens and its signature counts."""
     for offset, patch in record.patches[-1:]:
         if offset == 0:
             try:
@@ -1778,7 +1778,7 @@ def signature_of_record_counts(share: Share, record: JournalRecord) -> bool:
 
 
 def replay_created(share: Share, records: list[JournalRecord]) -> None:
-    """8, Files that were made: an empty file in the store whose making was noted is an empty file of the vault."""
+    """8, Files that were made: an empty file in the store whose creation was recorded is an empty file of the vault."""
     last_of_path = {record.path: record for record in records}
     last_of_file = {record.file_id: record for record in records}
     for record in last_of_path.values():
@@ -1888,7 +1888,7 @@ class Vault:
         fd = root if isinstance(root, int) else open_root(root)
         data = read_control(fd, b"+share", 4096)
         if data is None:
-            raise Fault("magic", "this directory is no vault: it has no +share")
+            raise Fault("magic", "this directory is not a vault: it has no +share")
         descriptor = parse_descriptor(data)
         known = descriptor.founder == identity.public or descriptor.id in memories or descriptor.id in trusted
         if not known:
@@ -1961,13 +1961,13 @@ class Vault:
             for rank, epoch in enumerate(share.epochs):
                 if epoch.long_name_hash(directory.id, plain) == name_hash:
                     return plain, rank
-            raise Fault("unauthentic", "its name is not that of its hash")
+            raise Fault("unauthentic", "its name does not match its hash")
         except Fault as fault:
             self.report.fault(join(directory.path, stored), f"shown under its stored name: {fault}")
             return None
 
     def open_directory(self, parent: Directory, entry: Entry) -> Directory:
-        """A directory in another: of the same share, or the root of a share to which a junction leads (6, and 11, Junctions)."""
+        """A subdirectory: of the same share, or the root of a share to which a junction leads (6, and 11, Junctions)."""
         fd = open_directory(parent.fd, entry.stored)
         try:
             path = join(parent.path, entry.name)
@@ -1976,11 +1976,11 @@ class Vault:
             if data is not None:
                 descriptor = parse_descriptor(data)
                 if not (junction and junction.child == descriptor.id) and descriptor.id not in self.trusted:
-                    raise Fault("unauthentic", "a share stands here to which nothing leads")
+                    raise Fault("unauthentic", "there is a share here to which no junction leads")
                 share = self.enter(fd, descriptor, path)
                 return Directory(share, fd, share.root_directory_id(), path)
             if junction and (not junction.coming or junction.child in self.memories):
-                raise Fault("unauthentic", "a share should stand here, and does not")
+                raise Fault("unauthentic", "there should be a share here, and there is none")
             return Directory(parent.share, fd, self.directory_id(parent, entry, fd), path)
         except BaseException:
             os.close(fd)
@@ -1990,7 +1990,7 @@ class Vault:
         record = read_control(fd, b"+dir", 1 << 16)
         if record is None:
             if entry.place is None:
-                raise Fault("unauthentic", "a directory whose name is not known has no id")
+                raise Fault("unauthentic", "a directory with an unknown name has no id")
             return parent.share.directory_id(parent.id, entry.place)
         opened = parse_directory_record(open_sealed_record(parent.share, b"KDIR", record, b"").content)
         if (parent.id, entry.stored if entry.place is None else entry.place) not in opened.places:
@@ -2013,7 +2013,7 @@ class Vault:
         return directory.share.overlays.get((entry.status.st_dev, entry.status.st_ino))
 
     def attributes(self, directory: Directory, stored: bytes, kind: int) -> list[tuple[bytes, bytes]]:
-        """Of the entry `stored`, or, where that is empty, of the directory itself."""
+        """Of the entry `stored`, or, if that is empty, of the directory itself."""
         path = entry_path(directory.fd, stored) if stored else f"/proc/self/fd/{directory.fd}"
         name = "user.kithfs" if kind in (stat.S_IFREG, stat.S_IFDIR) else "trusted.kithfs"
         try:
@@ -2028,7 +2028,7 @@ class Vault:
         return read_link(directory.share, os.readlink(entry.stored, dir_fd=directory.fd))
 
     def find(self, path: bytes) -> tuple[Directory, Entry | None]:
-        """The directory in which a path stands, and its entry; None for a root."""
+        """The directory that contains a path, and its entry; None for a root."""
         directory, entry = self.root, None
         for part in [part for part in path.split(b"/") if part]:
             if entry is not None:
@@ -2058,7 +2058,7 @@ def join(directory: bytes, name: bytes) -> bytes:
 # ---------------------------------------------------------------------------------------------------------------------------------------
 
 class Report:
-    """Says what could not be read, and what is odd."""
+    """Reports objects that could not be read, and oddities."""
 
     def __init__(self) -> None:
         self.faults: list[tuple[bytes, str]] = []
@@ -2084,7 +2084,7 @@ def copy_out(file: PlainFile, out: int) -> None:
     os.ftruncate(out, file.size)
 
 
-# Directories below each other that are held open at the same time. The ones above are opened again by `..` when their turn comes.
+# Nested directories that are open at the same time. Parents are opened again by `..` when they are needed.
 HELD = 100
 
 
@@ -2095,7 +2095,7 @@ def identity_of(fd: int) -> tuple[int, int]:
 
 @dataclasses.dataclass
 class Held:
-    """A descriptor of a directory, which may be given up and be had again from one in a directory below."""
+    """A descriptor of a directory, which can be closed and reopened from a directory below."""
     fd: int
     inode: tuple[int, int]
 
@@ -2114,12 +2114,12 @@ class Held:
         self.fd = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=below)
         if identity_of(self.fd) != self.inode:
             self.give_up()
-            raise Fault("flags", "it was moved while it was read")
+            raise Fault("flags", "it was moved during the read")
 
 
 @dataclasses.dataclass
 class Level:
-    """A directory whose entries are being read, and the one that they are copied to."""
+    """A directory that is being read, and the directory that it is copied to."""
     directory: Directory
     source: Held
     out: Held | None
@@ -2127,7 +2127,7 @@ class Level:
 
 
 class Export:
-    """Copies a tree out, or with no destination only reads it. Its depth is the store's choice, so it is kept in a list."""
+    """Copies a tree, or without a destination only reads it. The store determines its depth, so the stack is a list."""
 
     def __init__(self, vault: Vault, destination: str | None, suid: bool, devices: bool) -> None:
         self.vault, self.report, self.suid, self.devices = vault, vault.report, suid, devices
@@ -2178,7 +2178,7 @@ class Export:
             level.out.give_up()
 
     def leave(self, level: Level, above: list[Level]) -> None:
-        """Lets go of a directory, and has the one above at hand again. What is above one that cannot be had is out of reach with it."""
+        """Closes a directory and reopens its parent. If that fails, the parent's ancestors are unreachable too."""
         while above:
             last = above[-1]
             try:
@@ -2197,7 +2197,7 @@ class Export:
             level.out.give_up()
 
     def entry(self, level: Level, entry: Entry) -> Level | None:
-        """Copies an entry; of a directory its entries are left to do."""
+        """Copies an entry; the entries of a directory are queued."""
         directory, kind = level.directory, stat.S_IFMT(entry.status.st_mode)
         out = entry_path(level.out.fd, entry.name) if level.out else None
         if kind == stat.S_IFDIR:
@@ -2237,7 +2237,7 @@ class Export:
         return None
 
     def link(self, first: bytes, inode: tuple[int, int], out: str) -> None:
-        """Gives the copy of the first name another one."""
+        """Links another name to the copy of the first one."""
         *above, name = first[len(self.top):].lstrip(b"/").split(b"/")
         fd = os.dup(self.root)
         try:
@@ -2247,7 +2247,7 @@ class Export:
                 fd = below
             made = os.stat(name, dir_fd=fd, follow_symlinks=False)
             if (made.st_dev, made.st_ino) != inode:
-                raise Fault("flags", "the copy of its first name is not there any more")
+                raise Fault("flags", "the copy under its first name no longer exists")
             os.link(entry_path(fd, name), out, follow_symlinks=False)
         finally:
             os.close(fd)
@@ -2272,8 +2272,8 @@ class Export:
 
     def metadata(self, directory: Directory, stored: bytes, path: bytes, status: os.stat_result,
                  out: str | int | None, mtime_ns: int | None) -> None:
-        """Owner, attributes, mode and times, in this order: a new owner takes set-user-id bits away, and who may no longer write to a
-        file sets no attributes. `out` is the path of an entry, or the descriptor of a directory."""
+        """Owner, attributes, mode and times, in this order: a new owner clears set-user-id bits, and attributes can be set only by
+        a user who may still write to the file. `out` is the path of an entry, or the descriptor of a directory."""
         kind = stat.S_IFMT(status.st_mode)
         attributes: list[tuple[bytes, bytes]] = []
         try:
@@ -2363,7 +2363,7 @@ def secret_of(options: argparse.Namespace) -> tuple[int, bytes]:
 def open_vault(options: argparse.Namespace, report: Report) -> Vault:
     root = open_root(options.vault)
     if read_control(root, b"+share", 4096) is None:
-        raise Fault("magic", f"{options.vault} is no vault: it has no +share")
+        raise Fault("magic", f"{options.vault} is not a vault: it has no +share")
     name = options.identity or os.path.join(options.vault, "+identity")
     missing = NoAccess(f"no identity: {name} is not there; give its file with --identity")
     if options.identity:
@@ -2373,7 +2373,7 @@ def open_vault(options: argparse.Namespace, report: Report) -> Vault:
         except FileNotFoundError:
             raise missing from None
     else:
-        # the store's own: no link is followed, and a FIFO is not waited for
+        # the store's own file: no link is followed, and a FIFO does not block
         found = read_control(root, b"+identity", 1 << 20)
         if found is None:
             raise missing
@@ -2395,14 +2395,14 @@ def open_vault(options: argparse.Namespace, report: Report) -> Vault:
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="read-vault.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--passphrase-file", metavar="FILE", help="a file with the passphrase; else it is asked for")
-    parser.add_argument("--recovery-code-file", metavar="FILE", help="a recovery code in place of the passphrase")
-    parser.add_argument("--key-file", metavar="FILE", help="a key file in place of the passphrase")
-    parser.add_argument("--identity", metavar="FILE", help="an identity that does not lie in the vault")
-    parser.add_argument("--memory", metavar="FILE", action="append", help="what kithfs remembers of a share: it vouches for it")
-    parser.add_argument("--invitation", metavar="FILE", help="an invitation vouches for a share, with --fingerprint of who invites")
+    parser.add_argument("--passphrase-file", metavar="FILE", help="a file with the passphrase; the default is to prompt for it")
+    parser.add_argument("--recovery-code-file", metavar="FILE", help="a file with a recovery code, instead of the passphrase")
+    parser.add_argument("--key-file", metavar="FILE", help="a key file, instead of the passphrase")
+    parser.add_argument("--identity", metavar="FILE", help="an identity that is not in the vault")
+    parser.add_argument("--memory", metavar="FILE", action="append", help="the file in which kithfs pins a share: it proves the share")
+    parser.add_argument("--invitation", metavar="FILE", help="an invitation proves a share, with --fingerprint of the inviting admin")
     parser.add_argument("--fingerprint", metavar="FP")
-    parser.add_argument("--trust", metavar="SHARE-ID", action="append", help="take the share of this id though nothing vouches for it")
+    parser.add_argument("--trust", metavar="SHARE-ID", action="append", help="accept the share of this id without a proof")
     parser.add_argument("vault", metavar="VAULT")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, what in (("ls", "list a directory"), ("check", "read everything, write nothing")):
@@ -2411,8 +2411,8 @@ def arguments() -> argparse.ArgumentParser:
     export = commands.add_parser("export", help="copy everything out")
     export.add_argument("directory", metavar="DIR")
     export.add_argument("path", metavar="PATH", nargs="?", default="")
-    export.add_argument("--suid", action="store_true", help="keep set-user-id bits and capabilities: the store can have set them")
-    export.add_argument("--dev", action="store_true", help="make device nodes: the store can have made them")
+    export.add_argument("--suid", action="store_true", help="keep set-user-id bits and capabilities; the storage host may have set them")
+    export.add_argument("--dev", action="store_true", help="create device nodes; the storage host may have created them")
     return parser
 
 

@@ -1,16 +1,16 @@
 #!/usr/bin/python3
-"""The parts of scripts/second-reader.sh that compare read-vault.py with the program, or with what the repository says must be found.
+"""The parts of scripts/second-reader.sh that compare read-vault.py with the program, or with the expected results in the repository.
 
     proof.py frozen VAULTS WORK         the frozen vaults, against expected.txt beside each, opened by each of their secrets
     proof.py vectors DIR                the golden vectors: what is decoded, and the kind of each failure
     proof.py tree DIR                   makes a tree of files of all kinds, sizes and names
     proof.py change DIR                 changes it as programs would: overwrites, cuts, holes, renamed directories
     proof.py overwrite DIR              overwrites and syncs files of it; nothing is made, renamed or removed
-    proof.py overwritten DIR            whether that stands there
-    proof.py attribute PATH...          gives each an attribute
+    proof.py overwritten DIR            checks that these bytes are there
+    proof.py attribute PATH...          sets an attribute on each
     proof.py small DIR                  makes a small tree of files of all kinds, for flips
     proof.py flips COUNT SEED KITHFS VAULT WORK
-                                        flips single bits of a vault, cuts files: both give the true bytes or an error, and agree on which
+                                        flips single bits of a vault, cuts files: both return the true bytes or an error, and agree on which
     proof.py compare A B                two trees: contents, kinds, modes, owners, times, links, attributes
 """
 import contextlib
@@ -116,7 +116,7 @@ def frozen(vaults: str, work: str) -> int:
 # The golden vectors.
 
 class Anything:
-    """Of a vector the key is given, and no number or commitment of its epoch."""
+    """A vector contains the key, but no number or commitment of its epoch."""
 
     def __eq__(self, other) -> bool:
         return True
@@ -126,7 +126,7 @@ class Anything:
 
 
 class ShareOfVectors:
-    """As much of a share as a structure needs that stands for itself."""
+    """The parts of a share that a single structure needs."""
 
     def __init__(self, reader, given: dict[str, str]) -> None:
         self.reader, self.id, self.suite = reader, bytes.fromhex(given.get("share", "")), int(given.get("suite", "1"))
@@ -145,7 +145,7 @@ class ShareOfVectors:
 
 
 def read_vector(reader, kind: str, given: dict[str, str], data: bytes) -> dict[str, object]:
-    """What the reader finds in a vector, under the names of the vector's fields."""
+    """The reader's results for a vector, under the names of the vector's fields."""
     share, r = ShareOfVectors(reader, given), reader
 
     def known(name: str) -> bytes:
@@ -362,7 +362,7 @@ def tree(root: str) -> int:
 
 
 def change(root: str) -> int:
-    """What a program does to a tree in a mount: every kind of change to a file's table and to a directory's place."""
+    """Changes a tree in a mount as programs do: every kind of change to a file's table and to a directory's place."""
     sizes = os.path.join(root, "sizes")
 
     def write(name: str, offset: int, data: bytes) -> None:
@@ -380,7 +380,7 @@ def change(root: str) -> int:
     write("262145", 4097, b"grown again")
     write("huge", 3 << 30, b"in a hole")
     subprocess.run(["fallocate", "--punch-hole", "--offset", "4096", "--length", "270000", os.path.join(sizes, "1000000")], check=True)
-    # What a disk just holds, and sealed no more.
+    # A file that the disk can hold as it is, but no longer with the overhead of sealing.
     os.setxattr(os.path.join(root, "special/large"), "user.large", contents("large", 4000))
     renames = (("to be renamed/one", "renamed"), ("to be renamed/two", "deep/two, moved"), ("deep/two, moved/three", "deep/" + "l" * 220),
                ("deep/level 0", "deep/level zero"), ("renamed", "renamed twice"), ("to be renamed", "renamed \udcff"))
@@ -391,7 +391,7 @@ def change(root: str) -> int:
     return 0
 
 
-# Bytes that are there already: what is written to a hole, or behind the end, goes to its place at once and stands in no journal.
+# Overwrites existing bytes: a write to a hole, or after the end, goes to its place at once and is in no journal.
 OVERWRITES = (("1000000", 300000, 70000), ("1000000", 300000, 7000), ("4097", 1000, 3097), ("15", 0, 15), ("sparse", 100, 5000),
               ("262143", 100, 200000), ("1", 0, 4096))
 
@@ -484,7 +484,7 @@ def facts_of_tree(tree: bytes) -> dict[bytes, dict[str, object]]:
         if stat.S_ISREG(status.st_mode):
             with open(path, "rb") as file:
                 entry["contents"] = (status.st_size, hashlib.file_digest(file, "sha256").hexdigest())
-            # A hole may be written out where it is small, but not one of many megabytes.
+            # A small hole may be written as zeros, but not one of many megabytes.
             entry["sparse"] = status.st_size - status.st_blocks * 512 > 8 << 20
         elif stat.S_ISLNK(status.st_mode):
             entry["target"] = os.readlink(path)
@@ -508,7 +508,7 @@ def compare(one: str, other: str) -> int:
 # Tampering.
 
 def spots(vault: bytes) -> list[tuple[str, bytes]]:
-    """What of a vault can be changed: bytes of files, their lengths, texts of links, the attribute, names."""
+    """The parts of a vault that can be changed: bytes of files, their lengths, texts of links, the attribute, names."""
     found = []
     for name, path, status in walk(vault):
         if stat.S_ISREG(status.st_mode) and status.st_size:
@@ -522,7 +522,7 @@ def spots(vault: bytes) -> list[tuple[str, bytes]]:
 
 
 def flipped(data: bytes, random: Random, text: bool) -> bytes:
-    """One bit is another one; in a text one letter, which stays printable."""
+    """Flips one bit; in a text it changes one letter, which stays printable."""
     at = random.randrange(len(data))
     changed = bytearray(data)
     if text:
@@ -593,7 +593,7 @@ def tampered(kind: str, path: bytes, random: Random):
 
 
 def flips(count: str, seed: str, kithfs: str, vault: str, work: str) -> int:
-    """`kithfs` finds its secret, and whose vault it is, in the environment; the reader is given the same in READER_IDENTITY."""
+    """`kithfs` finds its secret, and the vault's owner, in the environment; the reader gets the same in READER_IDENTITY."""
     random, bad, refused, odd = Random(int(seed)), 0, 0, 0
     reader = load_reader()
     passphrase = Path(os.environ["KITHFS_PASSPHRASE_FILE"]).read_bytes().removesuffix(b"\n")
@@ -619,18 +619,18 @@ def flips(count: str, seed: str, kithfs: str, vault: str, work: str) -> int:
 
     def by_kithfs() -> tuple[dict, str, bool]:
         out = Path(work) / "by-kithfs"
-        # Nothing is remembered from one to the next: that would be one more witness, which the reader does not have.
+        # No state is kept between runs: the program would have one more source than the reader.
         shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
         done = subprocess.run([kithfs, "export", vault, out], capture_output=True, text=True)
         checked = subprocess.run([kithfs, "fsck", vault], capture_output=True, text=True)
         found = facts_of_tree(os.fsencode(out)) if out.exists() else {}
         shutil.rmtree(out, ignore_errors=True)
         said = done.stderr + checked.stdout + checked.stderr
-        # Of a manifest that does not count the program only warns: its check finds no fault.
+        # The program only warns about a manifest that does not count: its check reports no fault.
         return found, said, bool(done.returncode or checked.returncode or " WARN " in said)
 
     def contents_of(found: dict) -> dict:
-        """Times and names of directories that were partly read differ; what counts is what the files say."""
+        """Times and names of directories that were partly read differ; the contents of the files count."""
         return {name: {fact: value for fact, value in entry.items() if fact in ("contents", "target", "attributes")}
                 for name, entry in found.items() if not entry["mode"].startswith("0o4")}
 
@@ -649,17 +649,17 @@ def flips(count: str, seed: str, kithfs: str, vault: str, work: str) -> int:
             theirs, said, is_bad = by_kithfs()
         where = f"{os.fsdecode(path[len(vault) + 1:])}: {what}"
         ours, theirs = contents_of(ours), contents_of(theirs)
-        # Where attributes are bad the reader gives the file without them and says so, and the program leaves the file out.
+        # If attributes are bad, the reader returns the file without them and reports that, and the program leaves the file out.
         for name, what_failed in faults:
             if what_failed.startswith("extended attributes: ") and ours.get(name) == {**true_contents.get(name, {}), "attributes": {}}:
                 del ours[name]
         refused += ours != true_contents
-        for who, found in (("the reader", ours), ("kithfs", theirs)):
+        for program, found in (("the reader", ours), ("kithfs", theirs)):
             for name, entry in found.items():
                 wrong = entry != true_contents[name] if name in true_contents else (entry.get("contents"), entry.get("target")) not in known
                 if wrong:
                     bad += 1
-                    print(f"WRONG: {where}: {who} gives {os.fsdecode(name)!a} as {str(entry)[:200]}")
+                    print(f"WRONG: {where}: {program} returns {os.fsdecode(name)!a} as {str(entry)[:200]}")
         if ours != true_contents and not faults:
             bad += 1
             print(f"SILENT: {where}: the reader leaves something out and says nothing")

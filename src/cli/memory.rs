@@ -11,8 +11,8 @@ use super::contacts::{lock, read_own};
 use super::error::Error;
 use super::home;
 use super::replace::replace;
-use crate::roster::memory::MAX_LEN;
-use crate::roster::{Pin, Proof, ShareMemory};
+use crate::roster::pinned_share::MAX_LEN;
+use crate::roster::{Pin, PinnedShare, Proof};
 use crate::vault::Pins;
 
 /// The memory of the shares that this user has entered or was invited to.
@@ -31,18 +31,18 @@ impl Shares {
     }
 
     fn path(&self, share: &[u8; 32]) -> PathBuf {
-        self.dir.join(ShareMemory::file_name(share))
+        self.dir.join(PinnedShare::file_name(share))
     }
 
     /// What is remembered of a share.
     ///
     /// # Errors
     /// The file cannot be read, is damaged, is of another share, or others may write to it.
-    pub fn get(&self, share: &[u8; 32]) -> Result<Option<ShareMemory>, Error> {
+    pub fn get(&self, share: &[u8; 32]) -> Result<Option<PinnedShare>, Error> {
         let path = self.path(share);
         let Some(text) = read_own(&path, MAX_LEN)? else { return Ok(None) };
         let damaged = |what: String| Error::Memory { path: path.clone(), what };
-        let memory = ShareMemory::parse(&text).map_err(|error| damaged(error.to_string()))?;
+        let memory = PinnedShare::parse(&text).map_err(|error| damaged(error.to_string()))?;
         if memory.share == *share {
             Ok(Some(memory))
         } else {
@@ -57,9 +57,9 @@ impl Shares {
     /// Those of [`Shares::get`] and of writing.
     pub fn update(
         &self,
-        new: ShareMemory,
-        merge: impl FnOnce(&mut ShareMemory),
-    ) -> Result<ShareMemory, Error> {
+        new: PinnedShare,
+        merge: impl FnOnce(&mut PinnedShare),
+    ) -> Result<PinnedShare, Error> {
         let path = self.path(&new.share);
         home::make_parent(&path)?;
         let _lock = lock(&self.dir.join("all"))?;
@@ -70,7 +70,7 @@ impl Shares {
         }
         if known != Some(memory) {
             replace(&path, memory.to_text().as_bytes(), |written| {
-                let read_back = std::str::from_utf8(written).ok().map(ShareMemory::parse);
+                let read_back = std::str::from_utf8(written).ok().map(PinnedShare::parse);
                 if read_back == Some(Ok(memory)) {
                     Ok(())
                 } else {
@@ -100,12 +100,12 @@ impl Pins for Shares {
     }
 
     fn put(&self, share: &[u8; 32], head: Pin) -> io::Result<()> {
-        let visit = |known: &mut ShareMemory| {
+        let visit = |known: &mut PinnedShare| {
             if known.advance(head) {
                 known.proof = Proof::Visit;
             }
         };
-        self.update(ShareMemory { share: *share, proof: Proof::Visit, head }, visit)
+        self.update(PinnedShare { share: *share, proof: Proof::Visit, head }, visit)
             .map(drop)
             .map_err(io_error)
     }
@@ -115,8 +115,8 @@ impl Pins for Shares {
 mod tests {
     use super::*;
 
-    fn at(sequence: u32) -> ShareMemory {
-        ShareMemory {
+    fn at(sequence: u32) -> PinnedShare {
+        PinnedShare {
             share: [1; 32],
             proof: Proof::Visit,
             head: Pin { sequence, hash: [sequence as u8; 32] },
@@ -154,7 +154,7 @@ mod tests {
         shares.update(at(3), |_| {}).unwrap();
         let path = shares.path(&[1; 32]);
         for text in
-            ["", "kithfs share memory 1\n", &ShareMemory { share: [2; 32], ..at(3) }.to_text()]
+            ["", "kithfs share memory 1\n", &PinnedShare { share: [2; 32], ..at(3) }.to_text()]
         {
             std::fs::write(&path, text).unwrap();
             assert!(matches!(shares.get(&[1; 32]), Err(Error::Memory { .. })), "{text:?}");

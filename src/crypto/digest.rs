@@ -1,14 +1,15 @@
 //! The labelled hash that names public things: shares, manifests, slot blocks, fingerprints.
 //!
-//! Rule: no two uses share a label, and parts are length-prefixed, so that one thing's hash is
-//! never another's.
+//! Rule: no two uses share a label, and parts are length-prefixed, so hashes of different things
+//! never coincide.
 
 use sha2::{Digest, Sha256};
 
 use super::labels::Label;
 
-/// SHA-256 over `u16 length ‖ label`, then for each part `u64 length ‖ part` (little-endian). Not
-/// for secrets: see [`hmac`](super::kdf::hmac) and [`extract`](super::kdf::extract) for those.
+/// Computes SHA-256 over `u16 length ‖ label`, then for each part `u64 length ‖ part`
+/// (little-endian). Not for secrets: use [`hmac`](super::kdf::hmac) or
+/// [`extract`](super::kdf::extract) for those.
 pub fn digest(label: &Label, parts: &[&[u8]]) -> [u8; 32] {
     let mut hash = Sha256::new();
     let label = label.as_bytes();
@@ -21,11 +22,11 @@ pub fn digest(label: &Label, parts: &[&[u8]]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// [`digest`] of one part of `len` bytes that `read` gives piece by piece, from where it is told;
-/// `None` where it ends before.
+/// Computes the [`digest`] of one part of `len` bytes that `read` returns piece by piece, from the
+/// offset that it is passed. Returns `None` if the part ends early.
 ///
 /// # Errors
-/// What `read` says.
+/// Those of `read`.
 pub fn digest_stream<E>(
     label: &Label,
     len: u64,

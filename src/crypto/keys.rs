@@ -1,6 +1,6 @@
-//! One type per key. A key is 32 bytes, is zeroized on drop, and has neither `Debug` nor `Clone`
-//! nor `Copy`, so that it can be neither logged nor multiplied by accident, and one kind cannot be
-//! passed where another is wanted.
+//! One type per key. A key is 32 bytes, is zeroized on drop, and implements none of `Debug`,
+//! `Clone` and `Copy`. So it cannot be logged or copied by accident, and one kind cannot be passed
+//! where another is expected.
 
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop};
@@ -54,7 +54,8 @@ keys! {
     HeaderKey;
     /// Seals directory records, sidecars of long names, symlink targets and xattrs.
     RecordsKey;
-    /// Encrypts the folder key of the epoch before, so that who has this epoch can read back.
+    /// Encrypts the folder key of the previous epoch, so a holder of this epoch can read older
+    /// data.
     HistoryKey;
     /// Derives directory ids. It comes from the first epoch of a share and never changes.
     DirectoryKey;

@@ -1,8 +1,8 @@
-//! Every label under which something is derived, hashed, sealed or signed. A label stands here or
-//! nowhere.
+//! Every label under which something is derived, hashed, sealed or signed. No other module defines
+//! one.
 //!
-//! All begin with `kithfs v1 ` and end with a zero byte that none has inside, so that none is a
-//! prefix of another, and an input that begins with one can be parsed in one way only. A label
+//! All labels begin with `kithfs v1 ` and end with a zero byte that no label contains, so none is a
+//! prefix of another, and an input that begins with a label can be parsed in one way only. A label
 //! never changes its meaning; a new purpose gets a new label.
 
 /// A label: the first bytes of the `info` of a derivation, or of what is hashed, MACed, signed or
@@ -122,7 +122,7 @@ labels! {
     DIRECTORY_SIGNATURE = "directory signature";
     /// Signature of a long name.
     LONG_NAME_SIGNATURE = "long name signature";
-    /// Signature of a junction: which share stands in a directory of its parent share.
+    /// Signature of a junction: the share whose root is a directory of its parent share.
     JUNCTION_SIGNATURE = "junction signature";
     /// Leaf of an inventory's tree.
     INVENTORY_PAGE = "inventory page";

@@ -1,39 +1,37 @@
-//! Ciphers, key derivation and keys. PURE: bytes in, bytes out; randomness is passed in.
+//! Ciphers, key derivation and keys. Pure: bytes in, bytes out; the caller passes randomness in.
 //!
 //! Rules of the room:
 //! * One type per key ([`keys`]): zeroized on drop, without `Debug`, `Clone` or `Copy`.
-//! * Every label of a derivation, MAC, hash or signature stands in [`labels`], and nowhere else.
-//! * A failed decryption leaves zeros behind, never unauthenticated plaintext.
+//! * Every label of a derivation, MAC, hash or signature is in [`labels`], and nowhere else.
+//! * A failed decryption leaves zeros in the buffer, never unauthenticated plaintext.
 //! * Secrets and tags are compared with [`equal`] or inside the primitive, in constant time.
 //!
-//! The primitives come from `aws-lc-rs`, `ring` and the RustCrypto and dalek crates. Written here
-//! are HCTR2 ([`hctr2`]) and the sub-key step of XAES-256-GCM ([`xaes`]); both are held against the
-//! official vectors in `tests/format/crypto_vectors`.
+//! The primitives come from `aws-lc-rs`, `ring` and the RustCrypto and dalek crates. This room
+//! implements HCTR2 ([`hctr2`]) and the sub-key step of XAES-256-GCM ([`xaes`]);
+//! `tests/format/crypto_vectors` checks both against the official vectors.
 
-pub mod aead;
+mod cipher;
+mod derive;
+
 pub mod digest;
 pub mod exchange;
 pub mod hctr2;
-pub mod hierarchy;
-pub mod kdf;
 pub mod keys;
 pub mod labels;
-pub mod password;
-pub mod polyhash;
 pub mod random;
-pub mod record;
-pub mod segment;
 pub mod signature;
 pub mod suite;
-pub mod xaes;
-pub mod xctr;
+
+pub use cipher::{aead, record, segment, xaes};
+pub use derive::{hierarchy, kdf, password};
+pub use hctr2::{polyhash, xctr};
 
 pub use aead::Aead;
 pub use digest::{digest, digest_stream};
 pub use exchange::{ExchangeSecret, ForMany, ZeroShared};
 pub use hctr2::{Hctr2, TooShort, Tweak};
 pub use hierarchy::{
-    EpochKeys, directory_id, directory_key, file_key, long_name_hash, memory_keys,
+    EpochKeys, directory_id, directory_key, file_key, long_name_hash, rollback_keys,
     root_directory_id,
 };
 pub use kdf::{expand, extract, hmac};

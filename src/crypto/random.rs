@@ -1,9 +1,9 @@
-//! Where random bytes come from: an argument. This room never asks the operating system itself.
+//! The source of random bytes is an argument. This room never asks the operating system itself.
 
 /// A source of cryptographically secure random bytes.
 ///
-/// It cannot fail: an implementation that has no randomness to give must end the process rather
-/// than return, because a nonce that is not random breaks confidentiality silently.
+/// It cannot fail: an implementation that has no randomness must end the process instead of
+/// returning, because a nonce that is not random breaks confidentiality silently.
 pub trait Random: Send + Sync {
     /// Fills all of `buf`.
     fn fill(&self, buf: &mut [u8]);

@@ -1,7 +1,7 @@
-//! Which ciphers a vault uses. The suite is chosen at `init`, stands in every header and goes into
-//! the derivation of every key.
+//! The ciphers of a vault. `init` chooses the suite; every header contains it, and the derivation
+//! of every key includes it.
 
-/// A cipher suite. The discriminant is the byte that stands in the formats.
+/// A cipher suite. The discriminant is the byte in the formats.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Suite {
@@ -15,19 +15,19 @@ impl Suite {
     /// All suites, in the order of their bytes.
     pub const ALL: [Suite; 2] = [Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
 
-    /// The suite that a byte of a format stands for, `None` when unknown.
+    /// Returns the suite of a byte in a format, or `None` if it is unknown.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Suite> {
         Suite::ALL.into_iter().find(|suite| suite.as_byte() == byte)
     }
 
-    /// The byte that stands for the suite in the formats.
+    /// Returns the byte of the suite in the formats.
     #[must_use]
     pub const fn as_byte(self) -> u8 {
         self as u8
     }
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -36,20 +36,21 @@ impl Suite {
         }
     }
 
-    /// The suite with this name on the command line, `None` when unknown.
+    /// Returns the suite with this name on the command line, or `None` if it is unknown.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Suite> {
         Suite::ALL.into_iter().find(|suite| suite.name() == name)
     }
 
-    /// The suite for a new vault. In software AES is slow, or leaks its key through the cache.
+    /// Returns the suite for a new vault. Without hardware support AES is slow, or leaks its key
+    /// through the cache.
     #[must_use]
     pub const fn preferred(aes_hw: bool) -> Suite {
         if aes_hw { Suite::Aes256Gcm } else { Suite::ChaCha20Poly1305 }
     }
 }
 
-/// Whether this processor has AES and carry-less multiplication in hardware.
+/// Returns whether this processor has instructions for AES and carry-less multiplication.
 #[must_use]
 pub fn aes_in_hardware() -> bool {
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
@@ -62,7 +63,7 @@ pub fn aes_in_hardware() -> bool {
     return false;
 }
 
-/// A ciphertext was changed, or is opened under another key, nonce or context than it was sealed
+/// A ciphertext was changed, or was opened under another key, nonce or context than it was sealed
 /// under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot be authenticated")]

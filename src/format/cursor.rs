@@ -1,12 +1,12 @@
-//! A bounded little-endian reader and writer, the only way in which this room takes bytes apart.
+//! A bounded little-endian reader and writer: the only way in which this room parses bytes.
 //!
-//! Rules: no read goes past the end, no length is trusted before it has been compared with what is
-//! there, and a parser ends with [`Reader::finish`], so that bytes which nobody looked at are an
+//! Rules: no read goes past the end, no length is used before it has been compared with the bytes
+//! that are left, and a parser ends with [`Reader::finish`], so bytes that it did not read are an
 //! error.
 
 use super::error::{FormatError, FormatErrorKind};
 
-/// Takes a slice apart from its front. Every method names the structure in its error.
+/// Parses a slice from its front. Every method names the structure in its error.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     what: &'static str,
@@ -23,27 +23,27 @@ macro_rules! read_integer {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader over `bytes`; errors speak of "structure".
+    /// Creates a reader over `bytes` whose errors name "structure".
     pub fn new(bytes: &'a [u8]) -> Self {
         Self::named("structure", bytes)
     }
 
-    /// A reader over `bytes` whose errors speak of `what`.
+    /// Creates a reader over `bytes` whose errors name `what`.
     pub fn named(what: &'static str, bytes: &'a [u8]) -> Self {
         Self { what, rest: bytes }
     }
 
-    /// An error of `kind` about the structure that is being read.
+    /// Returns an error of `kind` about the structure that is being read.
     pub fn error(&self, kind: FormatErrorKind) -> FormatError {
         FormatError::new(self.what, kind)
     }
 
-    /// Bytes that have not been read yet.
+    /// Returns the bytes that have not been read yet.
     pub fn remaining(&self) -> usize {
         self.rest.len()
     }
 
-    /// The next `n` bytes.
+    /// Reads the next `n` bytes.
     pub fn bytes(&mut self, n: usize) -> Result<&'a [u8], FormatError> {
         let (taken, rest) =
             self.rest.split_at_checked(n).ok_or(self.error(FormatErrorKind::Truncated))?;
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// The next `N` bytes.
+    /// Reads the next `N` bytes.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
         let (taken, rest) =
             self.rest.split_first_chunk::<N>().ok_or(self.error(FormatErrorKind::Truncated))?;
@@ -59,15 +59,15 @@ impl<'a> Reader<'a> {
         Ok(*taken)
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub fn u8(&mut self) -> Result<u8, FormatError> {
         Ok(self.array::<1>()?[0])
     }
 
     read_integer! { u16 u32 u64 }
 
-    /// Requires the next bytes to be `magic`. A structure shorter than its magic is not one either,
-    /// so that is `Magic` too, unless what is there is a true beginning of it.
+    /// Requires the next bytes to be `magic`. A structure shorter than its magic also fails with
+    /// `Magic`, unless its bytes are a true prefix of the magic.
     pub fn magic(&mut self, magic: &[u8]) -> Result<(), FormatError> {
         let there = &self.rest[..self.rest.len().min(magic.len())];
         if there != &magic[..there.len()] {
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Requires the next `n` bytes to be zero (reserved space that a later version may give a
+    /// Requires the next `n` bytes to be zero (reserved space to which a later version may give a
     /// meaning).
     pub fn zeros(&mut self, n: usize) -> Result<(), FormatError> {
         if self.bytes(n)?.iter().any(|b| *b != 0) {
@@ -93,13 +93,13 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Ends the parse: bytes that are left are an error.
+    /// Ends the parse. Bytes that are left are an error.
     pub fn finish(self) -> Result<(), FormatError> {
         if self.rest.is_empty() { Ok(()) } else { Err(self.error(FormatErrorKind::Trailing)) }
     }
 }
 
-/// Puts a structure together, the mirror of [`Reader`].
+/// Builds a structure; the counterpart of [`Reader`].
 #[derive(Debug, Default, Clone)]
 pub struct Writer {
     out: Vec<u8>,
@@ -144,7 +144,7 @@ impl Writer {
         self.out.len()
     }
 
-    /// Whether nothing was written yet.
+    /// Returns whether nothing was written yet.
     pub fn is_empty(&self) -> bool {
         self.out.is_empty()
     }

@@ -1,11 +1,11 @@
-//! The one error of every parser in this room.
+//! The error type of every parser in this room.
 //!
-//! Rules: a parser says *which* structure was wrong (`what`) and *how* (`kind`), never more; it
-//! holds no plaintext and no secret.
+//! Rules: a parser reports *which* structure was wrong (`what`) and *how* (`kind`), and nothing
+//! else; the error contains no plaintext and no secret.
 
 use std::fmt;
 
-/// How a structure failed to parse. Golden vectors name the kind that they expect.
+/// How a structure failed to parse. Golden vectors name the expected kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FormatErrorKind {
@@ -21,18 +21,18 @@ pub enum FormatErrorKind {
     Suite(u8),
     /// A flag bit that this program does not know, or a combination that is not allowed.
     Flags(u32),
-    /// A number or length outside of its allowed range.
+    /// A number or length outside its allowed range.
     Range,
-    /// A list that must be sorted is not, or names something twice.
+    /// A list that must be sorted is not, or contains an item twice.
     Order,
-    /// Text or bytes that have a second spelling, or are not valid text where text is required.
+    /// Text or bytes that are not in their only allowed spelling, or are not valid text.
     Encoding,
-    /// The structure was sealed, and what it holds cannot be authenticated.
+    /// The structure was sealed, and its contents cannot be authenticated.
     Unauthentic,
 }
 
 impl FormatErrorKind {
-    /// A stable word for the kind, as the golden vectors spell it.
+    /// Returns a stable word for the kind, as the golden vectors spell it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Truncated => "truncated",
@@ -54,21 +54,21 @@ impl fmt::Display for FormatErrorKind {
         match self {
             Self::Truncated => f.write_str("ends too early"),
             Self::Trailing => f.write_str("has bytes after its end"),
-            Self::Magic => f.write_str("is not one: wrong first bytes"),
-            Self::Version(v) => write!(f, "has format version {v}, which is not known"),
-            Self::Suite(s) => write!(f, "has cipher suite {s}, which is not known"),
+            Self::Magic => f.write_str("begins with the wrong bytes"),
+            Self::Version(v) => write!(f, "has the unknown format version {v}"),
+            Self::Suite(s) => write!(f, "has the unknown cipher suite {s}"),
             Self::Flags(bits) => {
-                write!(f, "has flags {bits:#x}, which are not known or not allowed")
+                write!(f, "has unknown or forbidden flags {bits:#x}")
             }
             Self::Range => f.write_str("has a field out of range"),
-            Self::Order => f.write_str("has entries out of order or twice"),
-            Self::Encoding => f.write_str("has a field that is not in its one allowed spelling"),
+            Self::Order => f.write_str("has unsorted or duplicate entries"),
+            Self::Encoding => f.write_str("has a field that is not in canonical form"),
             Self::Unauthentic => f.write_str("cannot be authenticated"),
         }
     }
 }
 
-/// A structure that could not be parsed: `what` it should have been and in which way it is not.
+/// A structure that could not be parsed: `what` was expected, and `kind` is the failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {kind}")]
 pub struct FormatError {
@@ -82,12 +82,12 @@ impl FormatError {
         Self { what, kind }
     }
 
-    /// The structure that was expected.
+    /// Returns the structure that was expected.
     pub fn what(&self) -> &'static str {
         self.what
     }
 
-    /// How it failed.
+    /// Returns how it failed.
     pub fn kind(&self) -> FormatErrorKind {
         self.kind
     }

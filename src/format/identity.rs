@@ -1,10 +1,10 @@
 //! The identity file (`+identity` in a vault, `~/.config/kithfs/identity`): a public half, and
-//! slots that each wrap the same secret seed under another lock. Layout only; locks are turned in
-//! `roster`.
+//! slots that each wrap the same secret seed under a different lock. Layout only; `roster` opens
+//! the locks.
 //!
 //! Rules: at most [`MAX_SLOTS`] slots, in ascending order of their ids; one encoding for each
-//! value; Argon2 parameters out of bounds are refused here, before anybody could stretch a
-//! passphrase with them, and so is a file whose slots *together* would stall an unlock.
+//! value. Argon2 parameters out of bounds are rejected here, before a passphrase is stretched with
+//! them, and so is a file whose slots *together* would stall an unlock.
 
 use super::cursor::{Reader, Writer};
 use super::error::{FormatError, FormatErrorKind};
@@ -27,7 +27,7 @@ pub const PUBLIC_LEN: usize = 32 + 32;
 const SUITE_AT: usize = MAGIC.len() + 2;
 const COUNT_AT: usize = SUITE_AT + 1;
 const PUBLIC_AT: usize = COUNT_AT + 1;
-/// Length of what stands before the first slot: 76.
+/// Length of the part before the first slot: 76.
 pub const HEADER_LEN: usize = PUBLIC_AT + PUBLIC_LEN;
 
 const SLOT_KIND_AT: usize = 2;
@@ -75,7 +75,7 @@ impl PublicIdentity {
     }
 }
 
-/// Which lock a slot is under.
+/// The kind of lock that a slot is under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotKind {
     /// A passphrase, stretched by Argon2id with these parameters.
@@ -87,7 +87,7 @@ pub enum SlotKind {
 }
 
 impl SlotKind {
-    /// The byte that stands for the kind.
+    /// Returns the byte of the kind.
     pub fn as_byte(self) -> u8 {
         match self {
             Self::Passphrase(_) => 1,
@@ -96,7 +96,7 @@ impl SlotKind {
         }
     }
 
-    /// The kind in a word or two, for lists and messages.
+    /// Returns the kind in a word or two, for lists and messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Passphrase(_) => "passphrase",
@@ -113,9 +113,9 @@ pub struct SlotRecord {
     pub id: u16,
     /// The lock.
     pub kind: SlotKind,
-    /// What its owner calls it: at most [`MAX_LABEL`] bytes of UTF-8 without control characters.
+    /// The owner's label: at most [`MAX_LABEL`] bytes of UTF-8 without control characters.
     pub label: String,
-    /// When it was made, in seconds since 1970.
+    /// When it was created, in seconds since 1970.
     pub created: u64,
     /// Random, for the derivation of the slot's key.
     pub salt: [u8; 32],
@@ -123,7 +123,8 @@ pub struct SlotRecord {
     pub sealed: [u8; SEALED_SEED_LEN],
 }
 
-/// Whether `text` may stand as a label or a name: at most `max` bytes, no control characters.
+/// Returns whether `text` is allowed as a label or a name: at most `max` bytes, no control
+/// characters.
 pub fn label_allowed(text: &str, max: usize) -> bool {
     text.len() <= max && !text.chars().any(char::is_control)
 }
@@ -138,9 +139,9 @@ impl SlotRecord {
         w.bytes(&self.salt);
     }
 
-    /// What the sealing of this slot is bound to: the label of slots; magic, version, suite and
-    /// public half of the file; id, kind, parameters, salt, time and label of the slot. Not the
-    /// number of slots, so that adding one leaves the others valid.
+    /// Returns the associated data of this slot: the label of slots; magic, version, suite and
+    /// public half of the file; id, kind, parameters, salt, time and label of the slot. The number
+    /// of slots is not included, so adding one leaves the others valid.
     pub fn associated_data(&self, suite: Suite, public: &PublicIdentity) -> Vec<u8> {
         let mut w = Writer::with_capacity(HEADER_LEN + SLOT_LEN + MAX_LABEL);
         w.bytes(labels::IDENTITY_SLOT.as_bytes());
@@ -178,7 +179,7 @@ impl SlotRecord {
     }
 }
 
-/// An identity file, taken apart but not unlocked.
+/// An identity file, parsed but not unlocked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdentityRecord {
     /// Suite of the slots' sealing.
@@ -199,8 +200,8 @@ fn total_work(slots: &[SlotRecord]) -> u64 {
 }
 
 impl IdentityRecord {
-    /// Whether all passphrase slots together ask for no more work than one slot may: a wrong
-    /// passphrase is tried on each.
+    /// Returns whether all passphrase slots together require no more work than one slot may: a
+    /// wrong passphrase is tried on each.
     pub fn work_is_bounded(&self) -> bool {
         total_work(&self.slots) <= Argon2Params::MAX.work()
     }
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn many_slots_that_are_each_allowed_cannot_stall_an_unlock_together() {
+    fn slots_together_cannot_stall_an_unlock() {
         let mut record = sample();
         record.slots = vec![slot(1, SlotKind::Passphrase(Argon2Params::MAX), "")];
         assert!(IdentityRecord::decode(&record.encode()).is_ok());

@@ -1,9 +1,10 @@
-//! The records of the redo journal: what a commit will write in place, made durable before it does.
+//! The records of the redo journal: the writes of a commit, made durable before they are done in
+//! place.
 //!
 //! Rules that hold here
 //! * A record is a set of byte patches for one ciphertext file. Applying it again changes nothing.
-//! * It names the path, the file's id, the hash of the header that it was made against and that of
-//!   the header which it leaves, and applies to no other.
+//! * It names the path, the file's id, the hash of the header that it applies to and that of the
+//!   header which it leaves, and applies to no other.
 //! * It is sealed under the journal key of the mounting identity, bound to journal, generation and
 //!   sequence number.
 //!
@@ -12,9 +13,8 @@
 //!                4096 records, each padded to a multiple of 512
 //! record         magic "KREC" 4, length of the sealed part 4, generation 8, sequence 8, sealed part
 //! ```
-//! A generation begins at 4096 with sequence 0; the first record that is not of the running
-//! generation, not next in sequence or not authentic ends it. A record that was torn was never
-//! acknowledged.
+//! A generation begins at 4096 with sequence 0. It ends at the first record that is not of this
+//! generation, not next in sequence or not authentic. A torn record was never acknowledged.
 
 use std::borrow::Cow;
 
@@ -28,13 +28,13 @@ use crate::crypto::{RECORD_OVERHEAD, Random, RecordCipher, Suite};
 pub const MAGIC: &[u8; 8] = b"kithjrnl";
 /// Version that this program reads and writes.
 pub const VERSION: u16 = 1;
-/// Where the records begin.
+/// Offset of the first record.
 pub const RECORDS_AT: u64 = 4096;
 /// Records begin at multiples of this.
 pub const ALIGN: usize = 512;
 /// Bytes of a record before its sealed part.
 pub const RECORD_HEAD: usize = 4 + 4 + 8 + 8;
-/// Largest sealed part that a reader takes in: bounds memory.
+/// Longest sealed part that a reader accepts: bounds memory.
 pub const RECORD_MAX: usize = 64 << 20;
 
 const RECORD_MAGIC: &[u8; 4] = b"KREC";
@@ -50,8 +50,8 @@ pub struct JournalHead {
     pub share: [u8; 32],
     /// Random id, bound into every record.
     pub id: [u8; 16],
-    /// Keyed hash of `id` under the owner's journal key: tells whose journal it is to the owner
-    /// alone.
+    /// Keyed hash of `id` under the owner's journal key: only the owner can recognize the journal
+    /// as theirs.
     pub owner: [u8; 16],
 }
 
@@ -95,28 +95,28 @@ const HEAD_USED: usize = 8 + 2 + 1 + 1 + 4 + 32 + 16 + 16;
 /// Bytes to be written at an offset of the ciphertext file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Patch<'a> {
-    /// Where.
+    /// Offset.
     pub offset: u64,
-    /// What.
+    /// Bytes.
     pub bytes: Cow<'a, [u8]>,
 }
 
 /// One commit of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalRecord<'a> {
-    /// Stored path from the share's root, components separated by `/`.
+    /// Stored path relative to the share's root, components separated by `/`.
     pub path: Vec<u8>,
     /// Id of the file.
     pub file_id: [u8; 32],
-    /// BLAKE3 of the header bytes that the commit was made against.
+    /// BLAKE3 of the header bytes that the commit replaces.
     pub base: [u8; 32],
-    /// BLAKE3 of the header bytes that it leaves.
+    /// BLAKE3 of the header bytes after the commit.
     pub result: [u8; 32],
-    /// Ciphertext length that it leaves.
+    /// Ciphertext length after the commit.
     pub cipher_len: u64,
-    /// Modification time that it leaves: seconds and nanoseconds.
+    /// Modification time after the commit: seconds and nanoseconds.
     pub mtime: (i64, u32),
-    /// What it writes; the header comes last.
+    /// The writes; the header comes last.
     pub patches: Vec<Patch<'a>>,
 }
 
@@ -136,7 +136,7 @@ fn aad(head: &JournalHead, generation: u64, sequence: u64) -> [u8; 68] {
 }
 
 impl JournalRecord<'_> {
-    /// Bytes that the record will take in the journal, at the most.
+    /// Returns an upper bound of the bytes that the record takes in the journal.
     pub fn encoded_len(&self) -> usize {
         let body = 2
             + self.path.len()
@@ -148,9 +148,9 @@ impl JournalRecord<'_> {
         (RECORD_HEAD + RECORD_OVERHEAD + body).next_multiple_of(ALIGN)
     }
 
-    /// Seals the record into `out`, which is emptied first, and pads it to [`ALIGN`]. The buffer is
-    /// handed in because a record can be megabytes long, and memory that is touched for the first
-    /// time costs more than sealing it.
+    /// Seals the record into `out`, which is cleared first, and pads it to [`ALIGN`]. The caller
+    /// passes the buffer because a record can be megabytes long, and touching new memory costs more
+    /// than sealing.
     pub fn seal(
         &self,
         out: &mut Vec<u8>,
@@ -217,8 +217,8 @@ impl JournalRecord<'_> {
     }
 }
 
-/// Generation, sequence number and length of the sealed part, from the [`RECORD_HEAD`] bytes before
-/// it; `None` where they are not such a head.
+/// Parses generation, sequence number and length of the sealed part from the [`RECORD_HEAD`] bytes
+/// before it; `None` if they are not such a head.
 pub fn record_head(bytes: &[u8; RECORD_HEAD]) -> Option<(u64, u64, usize)> {
     let mut r = Reader::named(WHAT_RECORD, bytes);
     r.magic(RECORD_MAGIC).ok()?;

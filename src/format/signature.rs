@@ -1,10 +1,10 @@
-//! Who vouches for something sealed in a signed share: author, signer and signature, sealed with
-//! what they vouch for.
+//! The authorship of sealed data in a signed share: author, signer and signature, sealed together
+//! with the data.
 //!
-//! Rules: the *author* is whose contents these are, the *signer* who sealed them, the author
-//! himself or who sealed them anew for him; the signature is the signer's, over a labelled message
-//! that names the author too. Whether a signer may write is not decided here. What a trailer says
-//! is a [`Claim`] until somebody has verified it, and only then an [`Authorship`] to go by.
+//! Rules: the contents are the *author's*. The *signer* sealed them: the author, or a member who
+//! resealed them for the author. The signature is the signer's, over a labelled message that names
+//! the author too. This module does not decide whether a signer may write. A trailer is a [`Claim`]
+//! until its signature was verified, and only then an [`Authorship`] to rely on.
 
 use super::cursor::Reader;
 use super::error::{FormatError, FormatErrorKind};
@@ -13,22 +13,22 @@ use crate::crypto::{Label, verify};
 /// Length of author, signer and signature.
 pub const TRAILER_LEN: usize = 32 + 32 + 64;
 
-/// Whose something is, by public signing keys. Made by verification or by who signs; otherwise what
-/// a [`Claim`] says.
+/// Author and signer, by public signing keys. It is made by verification or by the signer;
+/// otherwise it is the content of a [`Claim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Authorship {
-    /// Whose contents these are.
+    /// The author of the contents.
     pub author: [u8; 32],
-    /// Who sealed and signed them.
+    /// The identity that sealed and signed them.
     pub signer: [u8; 32],
 }
 
 /// How something is signed while it is sealed.
 #[derive(Clone, Copy)]
 pub struct Sign<'a> {
-    /// What will be said of it.
+    /// The authorship to state.
     pub by: Authorship,
-    /// Gives the signer's signature over label and message.
+    /// Returns the signer's signature over label and message.
     pub sign: &'a dyn Fn(&Label, &[u8]) -> [u8; 64],
 }
 
@@ -43,7 +43,7 @@ impl Sign<'_> {
     }
 }
 
-/// What a trailer says, not verified yet.
+/// The contents of a trailer, not verified yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     what: &'static str,
@@ -54,7 +54,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Takes a trailer apart whose signature is to be over what `message` gives for its author.
+    /// Parses a trailer whose signature is to be over the message that `message` returns for its
+    /// author.
     ///
     /// # Errors
     /// The trailer has another length.
@@ -76,18 +77,18 @@ impl Claim {
         })
     }
 
-    /// What a trailer will say of `message` that somebody has just signed so.
+    /// Builds the claim of a trailer for `message` that was just signed with this authorship.
     #[must_use]
     pub fn made(by: Authorship, label: &Label, message: &[u8], signature: [u8; 64]) -> Claim {
         Claim { what: "signature", by, message: [label.as_bytes(), message].concat(), signature }
     }
 
-    /// What tells this claim from every other one: a hash of all that is verified. What has the
-    /// same digest is valid if this is.
+    /// Returns a hash of everything that is verified, which identifies this claim. A claim with the
+    /// same digest as a valid one is valid.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         let mut hash = blake3::Hasher::new();
-        // All but the last part have a fixed length.
+        // All except the last part have a fixed length.
         hash.update(&self.by.author)
             .update(&self.by.signer)
             .update(&self.signature)
@@ -95,7 +96,7 @@ impl Claim {
         hash.finalize().into()
     }
 
-    /// What it says, for whoever knows otherwise that it is valid.
+    /// Returns the claimed authorship, for a caller that already knows that it is valid.
     #[must_use]
     pub fn said(&self) -> &Authorship {
         &self.by
@@ -104,7 +105,7 @@ impl Claim {
     /// Verifies the signature.
     ///
     /// # Errors
-    /// `unauthentic` where it is not the signer's.
+    /// `Unauthentic` if it is not the signer's.
     pub fn verify(&self) -> Result<Authorship, FormatError> {
         verify(&self.by.signer, &self.message, &self.signature)
             .map_err(|_| FormatError::new(self.what, FormatErrorKind::Unauthentic))?;

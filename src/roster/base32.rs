@@ -1,8 +1,8 @@
-//! Base 32 for things that people write down and compare: digits and letters without I, L, O and U
+//! Base 32 for codes that people write down and compare: digits and letters without I, L, O and U
 //! (Crockford's alphabet).
 //!
-//! Rules: writing is upper case in groups of four with hyphens; reading forgives case, spaces,
-//! hyphens, and the look-alikes O for 0, I and L for 1.
+//! Rules: output is upper case in groups of four with hyphens. Input may differ in case, spaces and
+//! hyphens, and may use the look-alikes O for 0, I and L for 1.
 
 use zeroize::Zeroizing;
 
@@ -24,8 +24,8 @@ pub fn encode(bytes: &[u8], symbols: usize) -> Zeroizing<String> {
     text
 }
 
-/// Reads symbols back into their values (0..32), leaving out spaces and hyphens. `None` where a
-/// character is none of the alphabet, nor one that is forgiven.
+/// Parses symbols into their values (0..32), ignoring spaces and hyphens. Returns `None` if a
+/// character is neither in the alphabet nor a look-alike.
 pub fn values(text: &str) -> Option<Zeroizing<Vec<u8>>> {
     let mut values = Zeroizing::new(Vec::with_capacity(text.len()));
     for c in text.chars().filter(|c| !c.is_whitespace() && *c != '-') {
@@ -40,7 +40,7 @@ pub fn values(text: &str) -> Option<Zeroizing<Vec<u8>>> {
     Some(values)
 }
 
-/// Packs values of five bits into bytes; a rest of fewer than eight bits is left out.
+/// Packs values of five bits into bytes. A remainder of fewer than eight bits is dropped.
 pub fn pack(values: &[u8]) -> Zeroizing<Vec<u8>> {
     let mut bytes = Zeroizing::new(vec![0u8; values.len() * 5 / 8]);
     for (i, byte) in bytes.iter_mut().enumerate() {

@@ -1,15 +1,20 @@
-//! The chain of manifests: when it is valid, which of several heads counts, and the memory of what
-//! was seen.
+//! The chain of manifests: when it is valid, which of several heads counts, and the pin of the last
+//! head that was seen.
 //!
-//! A manifest is valid after another if it names it by hash, comes right after it in number, is of
-//! the same share and suite, is signed by somebody who was an admin there, and its epoch either
-//! stays (same commitment, no history) or is new (the earlier folder key handed on in the history).
-//! The first is signed by the founder.
+//! A manifest is valid after another one if all of this holds:
 //!
-//! Rules: verification needs no key, because admins' signing keys stand in clear. Were they sealed
-//! with the other members, a reader would have to use a folder key to find out whether the roster
-//! that gave it counts. The price is that whoever stores a share sees how many admins it has, and
-//! their public signing keys.
+//! * it names the other by hash and comes directly after it in number;
+//! * it has the same share and suite;
+//! * its signer was an admin at the other;
+//! * its epoch either stays (same commitment, no history) or is new (the history contains the
+//!   earlier folder key).
+//!
+//! The founder signs the first manifest.
+//!
+//! Rules: verification needs no key, because admins' signing keys are in the clear. If they were
+//! sealed with the other members, a reader would have to use a folder key to find out whether the
+//! roster that contains it counts. The price is that the storage host sees how many admins a share
+//! has, and their public signing keys.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,14 +27,14 @@ use crate::format::share::ShareDescriptor;
 
 /// Most manifests of a roster.
 pub const MAX_CHAIN: usize = 1 << 16;
-/// Most heads that are told apart; only admins, and who was one, can make one at all. With more the
-/// share is refused: to pass one over would let in whom it has removed.
+/// Most heads that are told apart; only current and former admins can make one. A share with more
+/// is rejected: ignoring a head could readmit a member whom it has removed.
 const MAX_HEADS: usize = 64;
-/// Bytes of all manifests that are kept while heads are sought, 256 MiB: a roster of as many
-/// manifests as there can be has a tenth of it.
+/// Bytes of all manifests that are kept while heads are searched, 256 MiB: the longest possible
+/// roster has a tenth of that.
 const MAX_BYTES: usize = 256 << 20;
 
-/// A head that was seen: what a client remembers of a share.
+/// A head that was seen: a client stores it to detect a rollback of the share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pin {
     /// The manifest's number.
@@ -40,13 +45,13 @@ pub struct Pin {
 
 #[derive(Debug, Clone)]
 struct Link {
-    /// Chains of several heads have it in common.
+    /// Shared, because chains of several heads have it in common.
     manifest: Arc<Manifest>,
     hash: [u8; 32],
 }
 
-/// A roster whose every manifest was verified, from the founder's to the head. Nothing else makes
-/// one.
+/// A roster whose every manifest was verified, from the founder's to the head. Only verification
+/// creates one.
 #[derive(Debug, Clone)]
 pub struct VerifiedRoster {
     descriptor: ShareDescriptor,
@@ -55,10 +60,10 @@ pub struct VerifiedRoster {
     chain: Vec<Link>,
 }
 
-/// Where verification begins.
+/// The start of verification.
 pub struct Roster;
 
-/// Checks one manifest against the one before it. No other code decides what is valid.
+/// Checks one manifest against the previous one. No other code decides what is valid.
 fn check_step(
     descriptor: &ShareDescriptor,
     share: &[u8; 32],
@@ -117,8 +122,8 @@ fn epoch_follows(before: Option<&Manifest>, manifest: &Manifest) -> bool {
         .iter()
         .any(|entry| entry.epoch == before.epoch && entry.commitment == before.commitment);
     let earlier = manifest.history.iter().all(|entry| (1..manifest.epoch).contains(&entry.epoch));
-    // The losing branch of a fork can have counted further, so the settling manifest may skip
-    // numbers and hand on more than one key.
+    // The losing branch of a fork can have more manifests, so the settling manifest may skip
+    // numbers and contain more than one key.
     let count = if settles {
         manifest.epoch > before.epoch
     } else {
@@ -128,10 +133,10 @@ fn epoch_follows(before: Option<&Manifest>, manifest: &Manifest) -> bool {
 }
 
 impl Roster {
-    /// Verifies a chain that is given in order, from the first manifest to the head.
+    /// Verifies a chain that is passed in order, from the first manifest to the head.
     ///
     /// # Errors
-    /// The first thing that is wrong, with the number of the manifest.
+    /// The first fault, with the number of the manifest.
     pub fn verify<B: AsRef<[u8]>>(
         descriptor: &ShareDescriptor,
         manifests: &[B],
@@ -152,14 +157,14 @@ impl Roster {
         Ok(VerifiedRoster { descriptor: *descriptor, share, chain })
     }
 
-    /// Sorts out a bag of manifests in any order, as a directory gives them: verifies each once,
-    /// leaves out, given a pin, what does not descend from it, and finds the heads that nobody has
+    /// Sorts manifests in any order, as a directory lists them. It verifies each once, drops those
+    /// that do not descend from the pin (if there is one), and finds the heads that are not
     /// settled. A manifest settles its second parent if its signer was an admin *there* too;
-    /// otherwise an admin who was removed could settle his removal away.
+    /// otherwise a removed admin could undo the removal by settling.
     ///
     /// # Errors
-    /// [`Empty`](RosterError::Empty) where none is valid; [`RolledBack`](RosterError::RolledBack)
-    /// or [`NotDescended`](RosterError::NotDescended) where none descends from the pin.
+    /// [`Empty`](RosterError::Empty) if none is valid; [`RolledBack`](RosterError::RolledBack) or
+    /// [`NotDescended`](RosterError::NotDescended) if none descends from the pin.
     pub fn assemble<B: AsRef<[u8]>>(
         descriptor: &ShareDescriptor,
         bag: &[B],
@@ -188,8 +193,8 @@ impl Roster {
     }
 }
 
-/// [`Roster::assemble`] in steps, for who reads manifests one by one and keeps those alone that
-/// count: nobody but an admin can make more of them.
+/// [`Roster::assemble`] in steps, for a caller that reads manifests one by one and keeps only those
+/// that count: only admins can make more of them.
 pub struct Assembly {
     descriptor: ShareDescriptor,
     share: [u8; 32],
@@ -198,7 +203,7 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// Of no manifest yet.
+    /// Creates one without manifests.
     pub fn new(descriptor: &ShareDescriptor) -> Self {
         Assembly {
             descriptor: *descriptor,
@@ -208,10 +213,10 @@ impl Assembly {
         }
     }
 
-    /// Verifies the next manifest. Those of lower numbers have to come before it.
+    /// Verifies the next manifest. Those of lower numbers must come before it.
     ///
     /// # Errors
-    /// What is wrong with it; it is left out.
+    /// What is wrong with it; it is dropped.
     pub fn take(&mut self, manifest: Manifest) -> Result<(), RosterError> {
         if self.valid.len() >= MAX_CHAIN {
             return Err(RosterError::TooLong);
@@ -232,12 +237,12 @@ impl Assembly {
         Ok(())
     }
 
-    /// The heads, as [`Roster::assemble`] finds them. What says that it settles a branch which is
-    /// not there, or not from an epoch above both, does not count, nor what continues it: that can
-    /// be told only when all manifests were read.
+    /// Returns the heads, as [`Roster::assemble`] finds them. A manifest does not count if it
+    /// settles a branch that is missing, or if its epoch is not above those of both branches; its
+    /// descendants do not count either. That is known only after all manifests were read.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Roster::assemble`].
     pub fn finish(self, pin: Option<&Pin>) -> Result<Standing, RosterError> {
         let Assembly { descriptor, share, mut valid, .. } = self;
         let sound = sound(&valid);
@@ -285,8 +290,8 @@ impl Assembly {
 /// Verified manifests by their hash.
 type Valid = HashMap<[u8; 32], Link>;
 
-/// The manifests whose whole descent is there: of one that settles, its second parent too, another
-/// one than the one before it, and its epoch is the next above both.
+/// The manifests whose ancestors are all present. For one that settles a fork this includes the
+/// second parent, which must differ from the first; and its epoch must be the next above both.
 fn sound(valid: &Valid) -> HashSet<[u8; 32]> {
     const NONE: [u8; 32] = [0; 32];
     let parents = |link: &Link| {
@@ -331,13 +336,13 @@ fn sound(valid: &Valid) -> HashSet<[u8; 32]> {
     sound
 }
 
-/// The head that this manifest settles, if it may.
+/// Returns the head that this manifest settles, if it is allowed to.
 fn settled_by(valid: &Valid, link: &Link) -> Option<[u8; 32]> {
     let lost = valid.get(&link.manifest.second_parent)?;
     lost.manifest.admins.binary_search(&link.manifest.signer).is_ok().then_some(lost.hash)
 }
 
-/// The pinned manifest, and all that continue or settle one of its descendants.
+/// Returns the pinned manifest, and all manifests that continue or settle one of its descendants.
 fn descendants(valid: &Valid, pin: &Pin) -> Result<HashSet<[u8; 32]>, RosterError> {
     if valid.get(&pin.hash).is_none_or(|link| link.manifest.sequence != pin.sequence) {
         let longest =
@@ -382,24 +387,23 @@ fn chain_to(
     VerifiedRoster { descriptor: *descriptor, share, chain }
 }
 
-/// What a bag of manifests came to.
+/// The result of sorting manifests.
 #[derive(Debug)]
 pub struct Standing {
     /// The heads that count, longest first; more than one is a fork.
     pub heads: Vec<VerifiedRoster>,
-    /// What does not count: index in the bag (`usize::MAX` for one that is valid by itself, but
-    /// does not descend from the pin, or settles what it must not), and why.
+    /// The manifests that do not count: index in the input (`usize::MAX` for one that is valid by
+    /// itself, but does not descend from the pin or settles a branch that it must not), and why.
     pub ignored: Vec<(usize, RosterError)>,
-    /// The manifest of the pin. It need not be in the chain of a head: its branch may have lost a
-    /// fork.
+    /// The pinned manifest. It need not be in the chain of a head: its branch may have lost a fork.
     pub pinned: Option<Arc<Manifest>>,
 }
 
 impl Standing {
-    /// The only head.
+    /// Returns the only head.
     ///
     /// # Errors
-    /// [`Forked`](RosterError::Forked) where there are several.
+    /// [`Forked`](RosterError::Forked) if there are several.
     pub fn only(mut self) -> Result<VerifiedRoster, RosterError> {
         match self.heads.len() {
             1 => Ok(self.heads.remove(0)),
@@ -423,7 +427,7 @@ impl VerifiedRoster {
         &self.share
     }
 
-    /// The head, to be remembered.
+    /// Returns the head, to be pinned.
     pub fn head(&self) -> Pin {
         Pin { sequence: self.last().manifest.sequence, hash: self.last().hash }
     }
@@ -443,12 +447,12 @@ impl VerifiedRoster {
         self.manifest().epoch
     }
 
-    /// Whether the holder of this signing key is an admin at the head.
+    /// Returns whether the holder of this signing key is an admin at the head.
     pub fn is_admin(&self, sign: &[u8; 32]) -> bool {
         self.manifest().admins.binary_search(sign).is_ok()
     }
 
-    /// The manifest that began this epoch in this chain.
+    /// Returns the manifest that began this epoch in this chain.
     pub(super) fn beginning_of(&self, epoch: u32, commitment: &[u8; 32]) -> Option<&Manifest> {
         self.chain
             .iter()
@@ -456,15 +460,15 @@ impl VerifiedRoster {
             .find(|manifest| manifest.epoch == epoch && manifest.commitment == *commitment)
     }
 
-    /// Whether the pinned manifest is in this chain.
+    /// Returns whether the pinned manifest is in this chain.
     pub fn contains(&self, pin: &Pin) -> bool {
         let at = (pin.sequence as usize).checked_sub(1);
         at.and_then(|at| self.chain.get(at)).is_some_and(|link| link.hash == pin.hash)
     }
 
-    /// Whether this roster continues what was seen before. A settled fork whose losing side was
-    /// seen continues it too, which only [`Roster::assemble`] can tell, because the losing side's
-    /// manifests are needed for it.
+    /// Checks that this roster continues what was seen before. A settled fork whose losing side was
+    /// seen continues it too; only [`Roster::assemble`] can detect that, because it needs the
+    /// losing side's manifests.
     ///
     /// # Errors
     /// [`RolledBack`](RosterError::RolledBack), [`NotDescended`](RosterError::NotDescended).
@@ -472,10 +476,10 @@ impl VerifiedRoster {
         if self.contains(pin) { Ok(()) } else { Err(not_continued(self.head().sequence, pin)) }
     }
 
-    /// This roster with one more manifest.
+    /// Returns this roster with one more manifest.
     ///
     /// # Errors
-    /// What [`Roster::verify`] would say of the longer chain.
+    /// Those of [`Roster::verify`] for the longer chain.
     pub fn extend(&self, manifest: &[u8]) -> Result<Self, RosterError> {
         if self.chain.len() >= MAX_CHAIN {
             return Err(RosterError::TooLong);

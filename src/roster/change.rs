@@ -1,9 +1,9 @@
 //! Founding a share and changing its membership: pure functions from a verified roster to the next
 //! manifest and slot block.
 //!
-//! Rules: whatever comes out was verified as a reader would; whoever leaves starts a new epoch with
-//! a new folder key; a change writes two new files and touches no old one. The slot block has to be
-//! durable before the manifest that names it appears.
+//! Rules: every result was verified as a reader verifies it. Removing a member starts a new epoch
+//! with a new folder key. A change writes two new files and changes no old one. The slot block must
+//! be durable before the manifest that names it appears.
 
 use zeroize::Zeroizing;
 
@@ -26,16 +26,16 @@ use crate::format::members::{MAX_MEMBERS, MAX_NAME, Member, Role};
 use crate::format::share::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, ShareDescriptor};
 use crate::format::slots;
 
-/// Up to so many members, one more means a new block for all; above, a block for the new ones
-/// alone, while the manifest has room for it.
+/// Up to this many members, adding one makes a new block for all. Above, it makes a block for the
+/// new members alone, while the manifest has room for it.
 const REBUILD_UP_TO: usize = 256;
 
-/// What a share is to be.
+/// The properties of a share to found.
 #[derive(Debug, Clone, Copy)]
 pub struct FoundParams<'a> {
     /// Cipher suite for the share's whole life.
     pub suite: Suite,
-    /// Whether files are signed; without it there is one owner for ever.
+    /// Whether files are signed; without signatures the share always has one owner.
     pub signed: bool,
     /// Whether a parent's admins are kept out; needs `signed`.
     pub isolated: bool,
@@ -43,7 +43,7 @@ pub struct FoundParams<'a> {
     pub chunk_log2: u8,
     /// The founder's name in the member list.
     pub name: &'a str,
-    /// Members from the beginning, beside the founder.
+    /// The first members, besides the founder.
     pub others: &'a [Member],
 }
 
@@ -55,11 +55,11 @@ pub struct Founded {
     pub change: Change,
     /// The roster, verified.
     pub roster: VerifiedRoster,
-    /// The folder key of the first epoch, as [`VerifiedRoster::open`] would give it.
+    /// The folder key of the first epoch, as [`VerifiedRoster::open`] would return it.
     pub keys: FolderKeys,
 }
 
-/// Two files to be written, the slot block first.
+/// Two files to write, the slot block first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// Name of the slot block's file.
@@ -72,7 +72,7 @@ pub struct Change {
     pub manifest: Vec<u8>,
 }
 
-/// The headers that stay valid although their signer may write no longer, as the admin verified
+/// The headers that stay valid although their signer may no longer write, as the admin verified
 /// them just before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inventory {
@@ -82,7 +82,7 @@ pub struct Inventory {
     pub file: [u8; 32],
 }
 
-/// Who changes a roster, with what he read at its head.
+/// The admin that changes a roster, and the keys and members at its head.
 #[derive(Clone, Copy)]
 pub struct Acting<'a> {
     /// An admin of the share.
@@ -104,13 +104,13 @@ struct Draft<'a> {
     previous: [u8; 32],
     second_parent: [u8; 32],
     folder: &'a FolderKey,
-    /// Earlier keys to hand on; empty where the epoch stays.
+    /// Earlier keys to include; empty if the epoch stays.
     earlier: Vec<(u32, [u8; 32], &'a FolderKey)>,
-    /// All members from here on, sorted.
+    /// All members after the change, sorted.
     members: &'a [Member],
-    /// Blocks that stay as they are.
+    /// Blocks that stay unchanged.
     kept: &'a [BlockRef],
-    /// Who gets a slot in the new block, sorted.
+    /// The recipients of the new block, sorted.
     recipients: &'a [Member],
     inventory: Option<Inventory>,
 }
@@ -186,7 +186,7 @@ fn new_folder_key(random: &dyn Random) -> FolderKey {
     FolderKey::from_bytes(*bytes)
 }
 
-/// `list` with `new` in it, sorted; no signing key and no exchange key twice.
+/// Returns `list` with `new` in it, sorted; no signing key and no exchange key may occur twice.
 fn with_members(list: &[Member], new: &[Member]) -> Result<Vec<Member>, RosterError> {
     let mut all = [list, new].concat();
     all.sort_by_key(|member| member.public.exchange);
@@ -205,8 +205,8 @@ fn with_members(list: &[Member], new: &[Member]) -> Result<Vec<Member>, RosterEr
 /// Founds a share: its descriptor, its first manifest and slot block, and the folder key.
 ///
 /// # Errors
-/// A chunk size, name or key that cannot be used; members beside the founder in a share that is not
-/// signed.
+/// A chunk size, name or key that cannot be used; members besides the founder in a share that is
+/// not signed.
 pub fn found(
     founder: &Identity,
     params: &FoundParams<'_>,
@@ -272,7 +272,7 @@ impl VerifiedRoster {
         self.head().sequence.checked_add(1).ok_or(RosterError::TooMany("manifests"))
     }
 
-    /// A draft in the same epoch.
+    /// Drafts a manifest in the same epoch.
     fn same_epoch<'a>(
         &'a self,
         keys: &'a FolderKeys,
@@ -294,7 +294,7 @@ impl VerifiedRoster {
         })
     }
 
-    /// A draft that starts an epoch under `folder`.
+    /// Drafts a manifest that starts an epoch under `folder`.
     fn new_epoch<'a>(
         &'a self,
         keys: &'a FolderKeys,
@@ -311,7 +311,7 @@ impl VerifiedRoster {
         })
     }
 
-    /// Adds members in the current epoch: one slot opens the whole history to them.
+    /// Adds members in the current epoch: one slot gives them the whole history.
     ///
     /// # Errors
     /// [`OwnerOnly`](RosterError::OwnerOnly) in a share that is not signed,
@@ -338,8 +338,8 @@ impl VerifiedRoster {
         self.finish(self.same_epoch(keys, &all, kept, recipients)?, acting)
     }
 
-    /// Removes members: a new epoch with a new folder key, which they get no slot for. `inventory`
-    /// commits to what they signed before.
+    /// Removes members: starts a new epoch with a new folder key, for which they get no slot.
+    /// `inventory` commits to the things that they signed before.
     ///
     /// # Errors
     /// [`NoSuchMember`](RosterError::NoSuchMember), [`NoAdmin`](RosterError::NoAdmin),
@@ -370,10 +370,11 @@ impl VerifiedRoster {
         self.finish(draft, acting)
     }
 
-    /// Changes a member's role, in the same epoch: he keeps what he may read. `inventory` commits
-    /// to what he signed before, where he loses the right to write.
+    /// Changes a member's role, in the same epoch: they can still read what they could read before.
+    /// If they lose the right to write, `inventory` commits to the things that they signed before.
     ///
     /// # Errors
+    /// As [`VerifiedRoster::remove_members`].
     /// As [`VerifiedRoster::remove_members`].
     pub fn set_role(
         &self,
@@ -407,15 +408,16 @@ impl VerifiedRoster {
         self.finish(self.new_epoch(keys, &folder, &members.list)?, acting)
     }
 
-    /// Settles a fork in favour of this head: a new epoch above those of both branches, with
-    /// `members` minus `gone`, that names the losing head as second parent and hands on the keys of
-    /// its epochs. Who was added, or removed, on the losing branch alone has to be so again. The
-    /// signer must be an admin on both: otherwise whoever was removed on one branch could settle
-    /// the removal away. `inventory` commits to what those signed who could write before and cannot
-    /// any more.
+    /// Settles a fork in favour of this head. It starts a new epoch above those of both branches,
+    /// with `members` minus `gone`, that names the losing head as second parent and includes the
+    /// keys of its epochs. Members that only the losing branch added or removed must be added or
+    /// removed again. The signer must be an admin on both branches; otherwise an admin removed on
+    /// one branch could undo the removal by settling. `inventory` commits to the things signed by
+    /// members who lose the right to write.
     ///
     /// # Errors
-    /// [`NoFork`](RosterError::NoFork) where the other is not a branch of the same share that
+    /// [`NoFork`](RosterError::NoFork) if the other is not a branch of the same share that excludes
+    /// this one; otherwise as [`VerifiedRoster::remove_members`].
     /// excludes this one; otherwise as [`VerifiedRoster::remove_members`].
     pub fn settle(
         &self,

@@ -1,4 +1,4 @@
-//! Contacts: whose public key is whose, and how sure that is.
+//! Contacts: the public keys of people, and how certain each one is.
 //!
 //! ```text
 //! kithfs contacts 1
@@ -7,9 +7,8 @@
 //! verified kith1... kith1... Dan   CHANGED: another key was offered under the name; neither is used until somebody decides
 //! ```
 //!
-//! Rules: a key that is offered under a known name never takes the place of the known one by
-//! itself; no key, nor half of one, stands under two names; the text has one spelling, in ascending
-//! order of names.
+//! Rules: a key that is offered under a known name never replaces the known key by itself; no key,
+//! nor half of one, occurs under two names; the text has one spelling, in ascending order of names.
 
 use std::collections::HashMap;
 
@@ -21,7 +20,7 @@ const FIRST_LINE: &str = "kithfs contacts 1";
 /// Longest text that is read, in bytes.
 pub const MAX_LEN: usize = 4 << 20;
 
-/// How sure it is that a key is its owner's.
+/// How certain it is that a key is its owner's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
     /// Nobody has compared the fingerprint.
@@ -33,7 +32,7 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// The word that people see.
+    /// Returns the word that people see.
     pub fn name(self) -> &'static str {
         match self {
             Self::New => "new",
@@ -43,12 +42,12 @@ impl Trust {
     }
 }
 
-/// A person and his key.
+/// A person and their key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contact {
-    /// What this user calls him.
+    /// The user's name for the person.
     pub name: String,
-    /// His key, as far as is known.
+    /// The person's key, as far as is known.
     pub public: PublicIdentity,
     /// Whether its fingerprint was compared.
     pub verified: bool,
@@ -57,7 +56,7 @@ pub struct Contact {
 }
 
 impl Contact {
-    /// How sure it is.
+    /// Returns how certain the key is.
     pub fn trust(&self) -> Trust {
         match (self.offered, self.verified) {
             (Some(_), _) => Trust::Changed,
@@ -66,35 +65,36 @@ impl Contact {
         }
     }
 
-    /// The key that `verify` is about: the one that was offered, else the one that is known.
+    /// Returns the key that `verify` is about: the offered one if there is one, otherwise the known
+    /// one.
     pub fn in_question(&self) -> &PublicIdentity {
         self.offered.as_ref().unwrap_or(&self.public)
     }
 }
 
-/// What came of adding a key.
+/// The result of adding a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
     /// The name is new.
     New,
-    /// The key stood there already.
+    /// The key was already there.
     Known,
-    /// The name has another key: both are kept, and none is used until somebody decides.
+    /// The name has another key: both are kept, and neither is used until the user decides.
     Changed,
-    /// The key is the one that was known before another one was offered: the offer is dropped.
+    /// The key is the known one, and another one had been offered since: the offer is dropped.
     OfferDropped,
 }
 
-/// What is wrong with a contact or with the text.
+/// What is wrong with a contact or with the file's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ContactError {
-    /// The text begins in another way.
+    /// The text does not begin as a list of contacts does.
     #[error("is not a list of contacts")]
     NotAList,
     /// A newer program wrote it.
     #[error("was written by a newer kithfs")]
     Newer,
-    /// A line does not read.
+    /// A line cannot be parsed.
     #[error("line {line}: {what}")]
     Line {
         /// Its number, from 1.
@@ -102,10 +102,10 @@ pub enum ContactError {
         /// What is wrong.
         what: String,
     },
-    /// A name that cannot be one.
+    /// A name that is not allowed.
     #[error("a name has 1 to {max} bytes, no control characters, and no space at its ends", max = MAX_NAME)]
     BadName,
-    /// The key, or half of it, is somebody else's.
+    /// The key, or half of it, is another contact's.
     #[error("this key, or half of it, is known as that of {0}")]
     KeyOfOther(String),
     /// There is no such contact.
@@ -128,7 +128,7 @@ fn overlap(a: &PublicIdentity, b: &PublicIdentity) -> bool {
 }
 
 impl Contacts {
-    /// All, in ascending order of their names.
+    /// Returns all contacts, in ascending order of their names.
     pub fn all(&self) -> &[Contact] {
         &self.list
     }
@@ -138,12 +138,12 @@ impl Contacts {
         self.position(name).ok().map(|at| &self.list[at])
     }
 
-    /// The contact whose known key this is.
+    /// Returns the contact whose known key this is.
     pub fn by_key(&self, public: &PublicIdentity) -> Option<&Contact> {
         self.list.iter().find(|contact| contact.public == *public)
     }
 
-    /// The contact whose known signing key this is.
+    /// Returns the contact whose known signing key this is.
     pub fn by_signing_key(&self, sign: &[u8; 32]) -> Option<&Contact> {
         self.list.iter().find(|contact| contact.public.sign == *sign)
     }
@@ -152,7 +152,7 @@ impl Contacts {
         self.list.binary_search_by(|contact| contact.name.as_str().cmp(name))
     }
 
-    /// Whoever has this key, or half of it, under another name than `name`.
+    /// Returns the contact that has this key, or half of it, under another name than `name`.
     fn other_owner(&self, name: &str, public: &PublicIdentity) -> Option<&Contact> {
         let holds = |contact: &Contact| {
             overlap(&contact.public, public)
@@ -161,8 +161,8 @@ impl Contacts {
         self.list.iter().find(|contact| contact.name != name && holds(contact))
     }
 
-    /// Adds a key under a name. A name that has another key is [`Added::Changed`], and its key
-    /// stays what it was.
+    /// Adds a key under a name. If the name has another key, the result is [`Added::Changed`], and
+    /// the known key stays.
     ///
     /// # Errors
     /// [`BadName`](ContactError::BadName), [`KeyOfOther`](ContactError::KeyOfOther).
@@ -203,8 +203,8 @@ impl Contacts {
         })
     }
 
-    /// Notes that the key in question was compared with its owner: it is the known one from here
-    /// on, and verified.
+    /// Notes that the key in question was compared with its owner: it is now the known key, and
+    /// verified.
     ///
     /// # Errors
     /// [`Unknown`](ContactError::Unknown).
@@ -236,11 +236,11 @@ impl Contacts {
         text
     }
 
-    /// Reads the text of the file.
+    /// Parses the text of the file.
     ///
     /// # Errors
-    /// What cannot be read, by the number of its line; a name or key that stands twice; names out
-    /// of order.
+    /// The number of the line that cannot be parsed; a name or key that occurs twice; names out of
+    /// order.
     pub fn parse(text: &str) -> Result<Self, ContactError> {
         let mut lines = text.lines();
         match lines.next() {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_swapped_on_its_way_takes_no_place_by_itself() {
+    fn a_swapped_key_does_not_replace_the_known_one() {
         let mut contacts = Contacts::default();
         contacts.add("Bob", &key(1)).unwrap();
         contacts.verify("Bob").unwrap();
@@ -360,14 +360,14 @@ mod tests {
         assert_eq!(
             contacts.add("Bob", &half),
             Ok(Added::Changed),
-            "under his own name it is a changed key"
+            "under its own name it is a changed key"
         );
         assert_eq!(Contacts::parse(&contacts.to_text()), Ok(contacts.clone()));
         assert_eq!(contacts.add("Eve", &key(2)), Err(ContactError::KeyOfOther("Bob".into())));
     }
 
     #[test]
-    fn names_that_cannot_stand_on_a_line_are_refused() {
+    fn names_that_do_not_fit_a_line_are_refused() {
         for name in ["", " Bob", "Bob ", "a\nb", "a\u{85}b", &"x".repeat(MAX_NAME + 1)] {
             assert_eq!(
                 Contacts::default().add(name, &key(1)),

@@ -1,7 +1,7 @@
-//! An identity: one 32-byte seed, and the keys that come from it.
+//! An identity: one 32-byte seed, and the keys that are derived from it.
 //!
-//! Rules: the seed is the only secret that is stored; nothing is signed without a label before it;
-//! no key leaves this type but the journal key of a share.
+//! Rules: the seed is the only secret that is stored; everything that is signed begins with a
+//! label; no key leaves this type except the journal key of a share.
 
 use zeroize::Zeroizing;
 
@@ -13,7 +13,7 @@ use crate::crypto::random::Random;
 use crate::crypto::signature::SigningKey;
 use crate::format::identity::PublicIdentity;
 
-/// An unlocked identity. Wiped on drop; without `Debug` and `Clone`.
+/// An unlocked identity. Wiped on drop; implements neither `Debug` nor `Clone`.
 pub struct Identity {
     seed: IdentitySeed,
     prk: Zeroizing<[u8; 32]>,
@@ -30,7 +30,8 @@ impl Identity {
         Self::from_seed(IdentitySeed::from_bytes(*seed))
     }
 
-    /// The identity of a seed: `prk = HKDF-Extract("", seed)`, then one expansion for each key.
+    /// Derives the identity of a seed: `prk = HKDF-Extract("", seed)`, then one expansion for each
+    /// key.
     pub fn from_seed(seed: IdentitySeed) -> Self {
         let prk = extract(b"", seed.expose());
         let signing = SigningKey::from_seed(&expand(&prk, &labels::IDENTITY_SIGNING, &[]));
@@ -39,7 +40,8 @@ impl Identity {
         Self { seed, prk, signing, exchange, public }
     }
 
-    /// The same identity once more, for who has to keep one: wiped on its own drop.
+    /// Returns a second copy of the identity for a caller that has to keep one. It is wiped on its
+    /// own drop.
     pub fn duplicate(&self) -> Self {
         Self::from_seed(IdentitySeed::from_bytes(*self.seed.expose()))
     }
@@ -49,7 +51,7 @@ impl Identity {
         self.public
     }
 
-    /// Signs `label ‖ message`; [`PublicIdentity::verify`] is the other side.
+    /// Signs `label ‖ message`; [`PublicIdentity::verify`] verifies it.
     pub fn sign(&self, label: &Label, message: &[u8]) -> [u8; 64] {
         self.signing.sign(&[label.as_bytes(), message].concat())
     }
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_one_seed_are_apart_from_each_other_and_from_those_of_another() {
+    fn keys_of_one_identity_and_of_two_are_distinct() {
         let (a, b) = (
             Identity::from_seed(IdentitySeed::from_bytes([1; 32])),
             Identity::from_seed(IdentitySeed::from_bytes([2; 32])),

@@ -1,8 +1,8 @@
-//! The identity file: unlocking it, and changing the locks.
+//! The identity file: unlocking it, and changing its locks.
 //!
-//! Rules: a new slot is opened again before it counts; the last slot cannot go; a wrong secret and
-//! a damaged file are different errors; the public half is believed only after the seed of a slot
-//! gave the same keys.
+//! Rules: a new slot is opened again before it counts; the last slot cannot be removed; a wrong
+//! secret and a damaged file are different errors; the public half is trusted only after the seed
+//! of a slot has produced the same keys.
 
 use zeroize::Zeroizing;
 
@@ -21,10 +21,10 @@ use crate::format::identity::{
     label_allowed,
 };
 
-/// Least content of a key file, in bytes.
+/// Shortest key file, in bytes.
 pub const MIN_KEY_FILE: usize = 32;
 
-/// What a person has to unlock an identity.
+/// A secret that unlocks an identity.
 pub enum Secret {
     /// A passphrase, byte for byte.
     Passphrase(Zeroizing<Vec<u8>>),
@@ -35,7 +35,7 @@ pub enum Secret {
 }
 
 impl Secret {
-    /// What it is, in a word or two.
+    /// Returns the kind of secret, in a word or two.
     pub fn kind_name(&self) -> &'static str {
         match self {
             Self::Passphrase(_) => "passphrase",
@@ -44,7 +44,7 @@ impl Secret {
         }
     }
 
-    /// The key of a slot of `kind`, `None` where this is a secret of another kind.
+    /// Derives the key of a slot of `kind`; `None` if this secret is of another kind.
     fn slot_key(&self, kind: SlotKind, salt: &[u8; 32]) -> Result<Option<SlotKey>, IdentityError> {
         let direct = |label: &Label, secret: &[u8]| {
             SlotKey::from_bytes(*expand(&extract(salt, secret), label, &[]))
@@ -53,8 +53,8 @@ impl Secret {
             (Self::Passphrase(bytes), SlotKind::Passphrase(params)) => {
                 Some(stretch(&params, salt, bytes)?)
             }
-            // Both of these are random already, or as random as their owner wanted: no stretching
-            // would add to it.
+            // Both of these are random already, or as random as their owner chose: stretching would
+            // not add to it.
             (Self::RecoveryCode(code), SlotKind::RecoveryCode) => {
                 Some(direct(&labels::RECOVERY_CODE, code.expose()))
             }
@@ -67,35 +67,35 @@ impl Secret {
         match self {
             Self::Passphrase(bytes) if bytes.is_empty() => Err(IdentityError::EmptyPassphrase),
             Self::KeyFile(content) if content.len() < MIN_KEY_FILE => {
-                Err(IdentityError::ShortKeyFile(content.len()))
+                Err(IdentityError::ShortKeyFile { len: content.len(), min: MIN_KEY_FILE })
             }
             _ => Ok(()),
         }
     }
 }
 
-/// A slot to be made.
+/// A slot to add.
 pub struct NewSlot<'a> {
-    /// What will open it.
+    /// The secret that will open it.
     pub secret: &'a Secret,
     /// How a passphrase is stretched; not used for the other kinds.
     pub params: Argon2Params,
-    /// What its owner calls it, at most 64 bytes.
+    /// The owner's label, at most 64 bytes.
     pub label: &'a str,
     /// The time, in seconds since 1970.
     pub created: u64,
 }
 
-/// What is public about a slot.
+/// The public part of a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotInfo<'a> {
     /// Its id, unique in the file.
     pub id: u16,
     /// Its lock.
     pub kind: SlotKind,
-    /// What its owner calls it.
+    /// The owner's label.
     pub label: &'a str,
-    /// When it was made, in seconds since 1970.
+    /// When it was created, in seconds since 1970.
     pub created: u64,
 }
 
@@ -105,7 +105,7 @@ pub struct IdentityFile {
 }
 
 impl IdentityFile {
-    /// A file for `identity` with its first slot.
+    /// Creates a file for `identity` with its first slot.
     ///
     /// # Errors
     /// Those of [`IdentityFile::add_slot`].
@@ -126,7 +126,7 @@ impl IdentityFile {
         self.record.encode()
     }
 
-    /// Parses a file; nothing in it is proven yet.
+    /// Parses a file; nothing in it is verified yet.
     ///
     /// # Errors
     /// [`IdentityError::Format`].
@@ -134,7 +134,7 @@ impl IdentityFile {
         Ok(Self { record: IdentityRecord::decode(bytes)? })
     }
 
-    /// The public half as the file has it. Proven only once the file was unlocked.
+    /// Returns the public half in the file. It is verified only once the file was unlocked.
     pub fn public(&self) -> PublicIdentity {
         self.record.public
     }
@@ -153,12 +153,12 @@ impl IdentityFile {
     ///
     /// # Errors
     /// [`WrongSecret`](IdentityError::WrongSecret), [`NoSuchKind`](IdentityError::NoSuchKind),
-    /// [`PublicMismatch`](IdentityError::PublicMismatch), or that Argon2 could not get its memory.
+    /// [`PublicMismatch`](IdentityError::PublicMismatch), or Argon2 could not allocate its memory.
     pub fn unlock(&self, secret: &Secret) -> Result<Identity, IdentityError> {
         self.unlock_with_slot(secret).map(|(identity, _)| identity)
     }
 
-    /// As [`IdentityFile::unlock`], and says which slot it was.
+    /// As [`IdentityFile::unlock`]; also returns the id of the slot that opened.
     ///
     /// # Errors
     /// As [`IdentityFile::unlock`].
@@ -195,12 +195,12 @@ impl IdentityFile {
         }
     }
 
-    /// Adds a slot and gives its id. The slot is opened again with the same secret before it
+    /// Adds a slot and returns its id. The slot is opened again with the same secret before it
     /// counts.
     ///
     /// # Errors
     /// A file of another identity, a full file, a label, passphrase or key file that cannot be
-    /// used, or Argon2 parameters out of bounds. The file is then as it was.
+    /// used, or Argon2 parameters out of bounds. The file is then unchanged.
     pub fn add_slot(
         &mut self,
         identity: &Identity,
@@ -224,12 +224,12 @@ impl IdentityFile {
         Ok(())
     }
 
-    /// Puts a new slot, of any kind, in the place of slot `old`, which goes only after the new one
-    /// was opened; gives the new id. A full file is no obstacle.
+    /// Replaces slot `old` with a new slot of any kind, and returns the new id. The old slot is
+    /// removed only after the new one was opened. This works on a full file too.
     ///
     /// # Errors
     /// Those of [`IdentityFile::add_slot`], and [`NoSuchSlot`](IdentityError::NoSuchSlot). The file
-    /// is then as it was.
+    /// is then unchanged.
     pub fn change_passphrase(
         &mut self,
         identity: &Identity,
@@ -246,7 +246,7 @@ impl IdentityFile {
         self.record.slots.iter().position(|slot| slot.id == id).ok_or(IdentityError::NoSuchSlot(id))
     }
 
-    /// One above the highest id, or where there is none, the lowest free one.
+    /// Returns the highest id plus one, or the lowest free one if there is none above.
     fn free_id(&self) -> u16 {
         let highest = self.record.slots.last().map_or(0, |slot| slot.id);
         let free = |id: &u16| self.record.slots.iter().all(|slot| slot.id != *id);
@@ -256,7 +256,7 @@ impl IdentityFile {
             .expect("there are far fewer slots than ids")
     }
 
-    /// Seals a slot under an id that is not taken, and opens it again.
+    /// Seals a slot under an unused id, and opens it again.
     fn make_slot(
         &self,
         identity: &Identity,
@@ -305,8 +305,8 @@ impl IdentityFile {
         Ok(slot)
     }
 
-    /// Puts a slot in, in the place of the one at `old`; nothing changes where the bounds would be
-    /// passed.
+    /// Inserts a slot, in the place of the one at `old` if that is given. Nothing changes if a
+    /// limit would be exceeded.
     fn put(&mut self, old: Option<usize>, slot: SlotRecord) -> Result<u16, IdentityError> {
         let (id, mut slots) = (slot.id, self.record.slots.clone());
         if let Some(at) = old {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_secret_a_missing_kind_and_a_damaged_file_are_told_apart() {
+    fn wrong_secret_missing_kind_and_damage_are_distinct_errors() {
         let (mut file, identity, random) = with_key_file(Suite::Aes256Gcm);
         assert!(matches!(
             file.unlock(&passphrase("x")),
@@ -419,8 +419,8 @@ mod tests {
     fn public_half_replaced_with_the_attackers_is_refused() {
         let (file, _, random) = with_key_file(Suite::ChaCha20Poly1305);
         let attacker = Identity::generate(&random);
-        // In the file alone the slot no longer authenticates; an attacker who knows the secret and
-        // seals anew is found by the keys.
+        // With only the file changed, the slot no longer authenticates. An attacker who knows the
+        // secret and reseals it is detected by the keys.
         let mut record = IdentityRecord { public: attacker.public(), ..file.record.clone() };
         let file = IdentityFile { record: record.clone() };
         assert!(matches!(file.unlock(&key_file(1, 32)), Err(IdentityError::WrongSecret(_))));
@@ -499,7 +499,7 @@ mod tests {
         ));
         assert!(matches!(
             file.add_slot(&identity, &slot(&key_file(1, 31), ""), &random),
-            Err(IdentityError::ShortKeyFile(31))
+            Err(IdentityError::ShortKeyFile { len: 31, min: MIN_KEY_FILE })
         ));
         assert!(matches!(
             file.add_slot(&identity, &slot(&passphrase(""), ""), &random),

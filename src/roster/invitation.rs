@@ -1,8 +1,9 @@
-//! Invitations: an admin's word on which share is meant, where its roster stood, and for whom.
+//! Invitations: an admin's statement of which share is meant, what its roster's head was, and who
+//! is invited.
 //!
-//! Rules: an invitation that was verified is a type which nothing else makes; it proves what the
-//! holder of the admin's key said, and nothing of who that is: comparing the fingerprint, or a
-//! contact that was verified, is the caller's part.
+//! Rules: only verification creates a verified [`Invitation`]. It proves what the holder of the
+//! admin's key signed, and not who that is: the caller compares the fingerprint, or uses a verified
+//! contact.
 
 use super::chain::Pin;
 use super::identity::Identity;
@@ -18,11 +19,11 @@ pub enum InvitationError {
     /// It does not parse.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// The signature does not verify: it was changed on its way, or is not of the one whom it
-    /// names.
+    /// The signature does not verify: the invitation was changed on the way, or the admin that it
+    /// names did not sign it.
     #[error("signature of the invitation is not valid")]
     BadSignature,
-    /// It is for somebody else.
+    /// It is for another identity.
     #[error("invitation is for another identity")]
     OtherPerson,
     /// A share without signatures has one owner.
@@ -37,9 +38,8 @@ pub struct Invitation {
 }
 
 impl Invitation {
-    /// Signs an invitation for `invited` to the share of `descriptor`, whose head is `head`; gives
-    /// its bytes. `by` must be an admin at that head, or whoever accepts it will find out that he
-    /// is not.
+    /// Signs an invitation for `invited` to the share of `descriptor`, whose head is `head`, and
+    /// returns its bytes. `by` must be an admin at that head; otherwise accepting it fails.
     ///
     /// # Errors
     /// [`OwnerOnly`](InvitationError::OwnerOnly).
@@ -69,7 +69,7 @@ impl Invitation {
     /// Parses an invitation for `me` and verifies its signature.
     ///
     /// # Errors
-    /// All of [`InvitationError`] but the last.
+    /// All of [`InvitationError`] except the last.
     pub fn verify(bytes: &[u8], me: &PublicIdentity) -> Result<Self, InvitationError> {
         let record = InvitationRecord::decode(bytes)?;
         let signed = record.admin.verify(
@@ -91,17 +91,17 @@ impl Invitation {
         self.record.descriptor.share_id()
     }
 
-    /// The head of the roster when the admin signed.
+    /// Returns the head of the roster when the admin signed.
     pub fn head(&self) -> Pin {
         Pin { sequence: self.record.sequence, hash: self.record.head }
     }
 
-    /// Who invites.
+    /// Returns the inviting admin.
     pub fn admin(&self) -> &PublicIdentity {
         &self.record.admin
     }
 
-    /// When it was signed, in seconds since 1970, as the admin says.
+    /// Returns when it was signed, in seconds since 1970, as the admin states.
     pub fn time(&self) -> u64 {
         self.record.time
     }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invitation_for_somebody_else_or_in_the_name_of_somebody_else_is_refused() {
+    fn an_invitation_with_another_recipient_or_sender_is_refused() {
         let (ann, bob, mallory) = (person(1), person(2), person(3));
         let bytes = Invitation::sign(&descriptor(true), &HEAD, &ann, &bob.public(), 7).unwrap();
         assert_eq!(
@@ -174,7 +174,7 @@ mod tests {
             Invitation::verify(&record.encode(), &bob.public()),
             Err(InvitationError::BadSignature)
         );
-        // half of a key swapped: Ann's signature stands, and the exchange key is another's
+        // half of a key swapped: Ann's signature is valid, and the exchange key is another's
         record = InvitationRecord::decode(&bytes).unwrap();
         record.admin.exchange = mallory.public().exchange;
         assert_eq!(

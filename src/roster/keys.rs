@@ -1,8 +1,8 @@
-//! What a member gets out of a verified roster: the folder keys of all epochs, and the list of
-//! members.
+//! The parts of a verified roster that need a member's keys: the folder keys of all epochs, and the
+//! list of members.
 //!
-//! Rules: no key is given out before it was compared with the commitment in a verified manifest;
-//! both values remember the head that they were read at, and operations refuse those of another.
+//! Rules: no key is returned before it was compared with the commitment in a verified manifest.
+//! Both values store the head at which they were read, and operations reject those of another head.
 
 use std::io;
 
@@ -18,7 +18,7 @@ use crate::format::cursor::Writer;
 use crate::format::manifest::{BlockRef, HistoryEntry};
 use crate::format::members::{Member, Role};
 
-/// Fills the buffer from an offset of the slot block that is named (its file is called
+/// Fills the buffer from an offset of the named slot block (its file name is
 /// [`slots::file_name`](crate::format::slots::file_name) of the root).
 pub type ReadBlock<'a> = dyn FnMut(&BlockRef, u64, &mut [u8]) -> io::Result<()> + 'a;
 
@@ -26,7 +26,7 @@ pub type ReadBlock<'a> = dyn FnMut(&BlockRef, u64, &mut [u8]) -> io::Result<()> 
 pub struct EpochKey {
     /// The epoch's number.
     pub epoch: u32,
-    /// The key's commitment; with the number it names the epoch.
+    /// The key's commitment; with the number it identifies the epoch.
     pub commitment: [u8; 32],
     /// The key.
     pub key: FolderKey,
@@ -41,7 +41,7 @@ pub struct FolderKeys {
     first: usize,
 }
 
-/// What the sealing of an earlier folder key is bound to.
+/// Returns the associated data of an earlier folder key.
 pub(super) fn history_context(
     share: &[u8; 32],
     epoch: u32,
@@ -68,18 +68,18 @@ impl FolderKeys {
         &self.head
     }
 
-    /// The key that everything new is written under.
+    /// Returns the key under which all new data is written.
     pub fn current(&self) -> &EpochKey {
         &self.epochs[self.current]
     }
 
-    /// The key of the share's first epoch, from which directory ids come.
+    /// Returns the key of the share's first epoch, from which directory ids are derived.
     pub fn first(&self) -> &EpochKey {
         &self.epochs[self.first]
     }
 
-    /// The key of an epoch, named as file headers name it: by number and the first eight bytes of
-    /// the commitment.
+    /// Returns the key of an epoch, identified as in file headers: by number and the first eight
+    /// bytes of the commitment.
     pub fn get(&self, epoch: u32, commitment: &[u8; 8]) -> Option<&EpochKey> {
         self.epochs.iter().find(|key| key.epoch == epoch && key.commitment[..8] == *commitment)
     }
@@ -99,8 +99,8 @@ impl VerifiedRoster {
     /// epochs.
     ///
     /// # Errors
-    /// [`NotMember`](RosterError::NotMember) where no block has a slot for it; otherwise what was
-    /// wrong with a block, a slot, or a key that does not fit its commitment.
+    /// [`NotMember`](RosterError::NotMember) if no block has a slot for it; otherwise what was
+    /// wrong with a block, a slot, or a key that does not match its commitment.
     pub fn open(
         &self,
         identity: &Identity,
@@ -141,8 +141,8 @@ impl VerifiedRoster {
             commitment: self.manifest().commitment,
             key: folder,
         }];
-        // Every entry has a smaller number than the epoch that hands it on (verification saw to
-        // it), so this comes to an end.
+        // Every entry has a smaller number than the epoch that contains it (verification checks
+        // it), so this terminates.
         while let Some(epoch) = found.pop() {
             let keys = self.check_commitment(&epoch.key, epoch.epoch, &epoch.commitment)?;
             let known = |entry: &&HistoryEntry| {
@@ -196,7 +196,7 @@ impl VerifiedRoster {
     /// roster.
     ///
     /// # Errors
-    /// [`Stale`](RosterError::Stale); [`BadMembers`](RosterError::BadMembers) where a list does not
+    /// [`Stale`](RosterError::Stale); [`BadMembers`](RosterError::BadMembers) if a list does not
     /// open, or its admins are not those of the manifest; what was wrong with a block.
     pub fn members(
         &self,
@@ -206,11 +206,11 @@ impl VerifiedRoster {
         self.members_at(self.head().sequence, keys, read)
     }
 
-    /// As [`VerifiedRoster::members`], at an earlier manifest of this chain. Its blocks must still
-    /// be there.
+    /// Reads the members as [`VerifiedRoster::members`] does, at an earlier manifest of this chain.
+    /// Its blocks must still exist.
     ///
     /// # Errors
-    /// As [`VerifiedRoster::members`]; [`Empty`](RosterError::Empty) where the chain has no such
+    /// As [`VerifiedRoster::members`]; [`Empty`](RosterError::Empty) if the chain has no such
     /// manifest.
     pub fn members_at(
         &self,
@@ -269,7 +269,7 @@ impl Members {
             .map(|at| &self.list[at])
     }
 
-    /// Whether what is signed with this key counts.
+    /// Returns whether data that is signed with this key counts.
     pub fn may_write(&self, sign: &[u8; 32]) -> bool {
         self.get(sign).is_some_and(|member| member.role.may_write())
     }

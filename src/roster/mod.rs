@@ -1,11 +1,12 @@
-//! Identities, rosters and slots. PURE: bytes in, bytes out; randomness and the time are passed in.
+//! Identities, rosters and slots. Pure: bytes in, bytes out; the caller passes randomness and the
+//! time in.
 //!
 //! Rules of the room:
-//! * What a roster says is used only through [`VerifiedRoster`], which nothing but verification
-//!   makes.
-//! * A folder key is used only after it was compared with the commitment that a verified manifest
-//!   holds, so [`FolderKeys`] comes from [`VerifiedRoster::open`] (or from founding a share) alone.
-//! * Every operation on a roster gives a *new* manifest and a *new* slot block; none is ever
+//! * The contents of a roster are used only through [`VerifiedRoster`], which only verification
+//!   creates.
+//! * A folder key is used only after it was compared with the commitment in a verified manifest. So
+//!   [`FolderKeys`] comes only from [`VerifiedRoster::open`], or from founding a share.
+//! * Every operation on a roster returns a *new* manifest and a *new* slot block; none is ever
 //!   rewritten.
 
 pub mod base32;
@@ -17,7 +18,8 @@ pub mod identity;
 pub mod identity_file;
 pub mod invitation;
 pub mod keys;
-pub mod memory;
+
+pub mod pinned_share;
 pub mod public;
 pub mod recovery;
 pub mod slots;
@@ -32,6 +34,6 @@ pub use identity::Identity;
 pub use identity_file::{IdentityFile, NewSlot, Secret, SlotInfo};
 pub use invitation::{Invitation, InvitationError};
 pub use keys::{EpochKey, FolderKeys, Members};
-pub use memory::{Proof, ShareMemory};
+pub use pinned_share::{PinnedShare, Proof};
 pub use public::PublicTextError;
 pub use recovery::{RecoveryCode, RecoveryTextError};

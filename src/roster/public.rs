@@ -1,8 +1,8 @@
-//! The public half of an identity as people see it: one `kith1...` line, and a fingerprint to
-//! compare.
+//! The public half of an identity in the form that people see: one `kith1...` line, and a
+//! fingerprint to compare.
 //!
-//! Rules: the line is bech32m (BIP 350) over version ‖ both keys, so that a mistyped one is
-//! noticed; it has one lower-case spelling; the fingerprint covers both keys.
+//! Rules: the line is bech32m (BIP 350) over version ‖ both keys, so a mistyped line is detected;
+//! it has one lower-case spelling; the fingerprint covers both keys.
 
 use std::fmt;
 use std::str::FromStr;
@@ -34,10 +34,10 @@ pub enum PublicTextError {
     /// Some character is wrong: the checksum does not match, or the length.
     #[error("public key is mistyped or cut: its checksum does not match")]
     Mistyped,
-    /// Made by a program that knows more.
-    #[error("public key has version {0}, which is not known")]
+    /// Made by a newer program.
+    #[error("public key has the unknown version {0}")]
     Version(u8),
-    /// The checksum matches and the keys cannot be any.
+    /// The checksum matches, and the keys are not valid.
     #[error("public key is not valid")]
     Invalid,
 }
@@ -88,8 +88,7 @@ impl fmt::Display for PublicIdentity {
 impl FromStr for PublicIdentity {
     type Err = PublicTextError;
 
-    /// Reads a `kith1...` line; spaces around it, and all of it in capitals (as QR codes have it),
-    /// are forgiven.
+    /// Parses a `kith1...` line; spaces around it, and upper case (as in QR codes), are accepted.
     fn from_str(text: &str) -> Result<Self, PublicTextError> {
         let text = text.trim();
         if !text.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("kith1")) {

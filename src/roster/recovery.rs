@@ -1,8 +1,8 @@
-//! The recovery code: 160 random bits that unlock an identity when everything else is forgotten.
+//! The recovery code: 160 random bits that unlock an identity if everything else is forgotten.
 //!
-//! Rules: 32 symbols of code and 4 of checksum, in nine groups of four; the checksum tells
-//! "mistyped" from "wrong" before any work is done; the code is wiped on drop and cannot be printed
-//! but by [`RecoveryCode::text`].
+//! Rules: 32 symbols of code and 4 of checksum, in nine groups of four; the checksum distinguishes
+//! "mistyped" from "wrong" before any work is done; the code is wiped on drop and can be printed
+//! only by [`RecoveryCode::text`].
 
 use zeroize::{ZeroizeOnDrop, Zeroizing};
 
@@ -15,7 +15,7 @@ use crate::crypto::random::Random;
 pub const CODE_LEN: usize = 20;
 const CODE_SYMBOLS: usize = CODE_LEN * 8 / 5;
 const CHECK_SYMBOLS: usize = 4;
-/// Five bits a symbol: 20 bits.
+/// Symbols of the checksum, five bits each: 20 bits.
 const CHECK_LEN: usize = 3;
 
 /// Why a text is not a recovery code.
@@ -24,8 +24,8 @@ pub enum RecoveryTextError {
     /// Too few or too many symbols.
     #[error("recovery code has {0} symbols, not {expected}", expected = CODE_SYMBOLS + CHECK_SYMBOLS)]
     Length(usize),
-    /// A character that no code has.
-    #[error("recovery code has a character that none has")]
+    /// A character that is in no code.
+    #[error("recovery code contains an invalid character")]
     Character,
     /// The checksum does not match.
     #[error("recovery code is mistyped: its checksum does not match")]
@@ -57,11 +57,11 @@ impl RecoveryCode {
         base32::encode(&*bytes, CODE_SYMBOLS + CHECK_SYMBOLS)
     }
 
-    /// Reads a code, forgiving case, spaces, hyphens, O for 0 and I or L for 1.
+    /// Parses a code. Case, spaces and hyphens may differ, and O for 0, I or L for 1 are accepted.
     ///
     /// # Errors
-    /// [`RecoveryTextError`], which tells a mistyped code from one that is merely not the right
-    /// one.
+    /// [`RecoveryTextError`], which distinguishes a mistyped code from a well-formed one that is
+    /// wrong.
     pub fn parse(text: &str) -> Result<Self, RecoveryTextError> {
         let values = base32::values(text).ok_or(RecoveryTextError::Character)?;
         if values.len() != CODE_SYMBOLS + CHECK_SYMBOLS {

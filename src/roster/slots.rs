@@ -9,9 +9,9 @@
 //! slot    = tag ‖ AEAD(key, nonce of zeros, associated data = tag, folder key)
 //! ```
 //!
-//! Rules: an ephemeral key serves one block and is gone after it, so that a slot key seals exactly
-//! one message and its nonce may be zero; every part of the context is bound, so that a slot is of
-//! no use in another share, epoch, suite or block, nor to another recipient.
+//! Rules: an ephemeral key is used for one block and then dropped, so a slot key seals exactly one
+//! message and its nonce may be zero. Every part of the context is bound, so a slot is useless in
+//! another share, epoch, suite or block, and to another recipient.
 
 use rayon::prelude::*;
 use zeroize::Zeroizing;
@@ -33,7 +33,7 @@ use crate::format::slots::{self, ReadAt, Slot, SlotHeader, TAG_LEN};
 /// Nonce of the one message under a slot key.
 const NONCE: [u8; 24] = [0; 24];
 
-/// What a block is for: everything but the recipients.
+/// The parameters of a block: everything except the recipients.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub share: &'a [u8; 32],
@@ -72,7 +72,8 @@ fn seal_slot(
     slot
 }
 
-/// The member list has a key of its own in each block, from the records key of the epoch.
+/// Derives the key of the member list, which is different in each block, from the records key of
+/// the epoch.
 fn members_cipher(place: Place<'_>, records: &RecordsKey, ephemeral: &[u8; 32]) -> RecordCipher {
     RecordCipher::new(place.suite, &expand(records.expose(), &labels::MEMBERS, &[ephemeral]))
 }
@@ -122,7 +123,8 @@ pub(super) fn seal_block(
     Ok(slots::build(header, sealed_slots, &sealed_list)?)
 }
 
-/// Reads the header of the block with this root and checks that it is of this place.
+/// Reads the header of the block with this root and checks that it belongs to this share, epoch and
+/// suite.
 pub(super) fn read_header(
     place: Place<'_>,
     root: &[u8; 32],
@@ -140,8 +142,8 @@ pub(super) fn read_header(
     Ok(header)
 }
 
-/// Opens the slot of `identity`, `None` where it has none in this block. The key still has to be
-/// compared with its commitment.
+/// Opens the slot of `identity`; `None` if it has none in this block. The caller must still compare
+/// the key with its commitment.
 pub(super) fn open_slot(
     place: Place<'_>,
     header: &SlotHeader,
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn each_recipient_opens_his_slot_and_a_stranger_none() {
+    fn each_recipient_opens_one_slot_and_others_none() {
         let random = Seeded::new(1);
         let (people, list) = people(40, &random);
         let folder = FolderKey::from_bytes([9; 32]);

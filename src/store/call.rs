@@ -1,8 +1,8 @@
-//! Names of the calls of [`Dir`](super::Dir) and [`File`](super::File), for whoever counts, watches
-//! or fails them.
+//! The calls of [`Dir`](super::Dir) and [`File`](super::File), for code that counts, watches or
+//! fails them.
 
-/// A call to the store. Calls that only differ in how the object is named (entry, directory itself,
-/// open file) share a name.
+/// A call to the store. Calls that differ only in how the object is named (entry, directory itself,
+/// open file) share a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Call {
     /// `open_dir`
@@ -108,8 +108,8 @@ impl Call {
         Call::Lock,
     ];
 
-    /// Whether the call changes the store or makes a change durable, so that a power cut before it
-    /// differs from one after it.
+    /// Returns whether the call changes the store or makes a change durable. Then a power cut
+    /// before it differs from one after it.
     pub fn is_change(self) -> bool {
         !matches!(
             self,
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_list_is_complete_and_in_the_order_of_the_numbers() {
-        // `Lock` is the last one; a call added without the list would shift it.
+        // `Lock` is the last one; a call that is missing in the list would shift it.
         assert!(Call::ALL.iter().enumerate().all(|(i, &call)| call as usize == i));
         assert_eq!(Call::ALL.len(), Call::Lock as usize + 1);
     }

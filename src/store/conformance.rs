@@ -1,7 +1,7 @@
-//! The same checks for every store: same results, and the same errno for the same mistake.
+//! Checks that every store must pass: same results, and the same errno for the same mistake.
 //!
-//! Each function is handed the empty root of a fresh store. [`conformance!`] makes a test of each
-//! of them.
+//! Each function gets the empty root of a fresh store. [`conformance!`] makes a test of each of
+//! them.
 
 use std::io;
 use std::sync::Arc;
@@ -185,7 +185,7 @@ pub(super) fn directories(root: Root) {
     dir.rmdir(b"e").unwrap();
     assert_eq!(root.stat(b"d").unwrap().nlink, 2);
     root.rmdir(b"d").unwrap();
-    // The handle of a removed directory: empty, and nothing can be made in it.
+    // The handle of a removed directory: it is empty, and nothing can be created in it.
     assert_eq!(list(&dir), [b""; 0]);
     fails(dir.create_file(b"x", 0o644), &[libc::ENOENT]);
     fails(dir.mkdir(b"x", 0o755), &[libc::ENOENT]);
@@ -211,7 +211,7 @@ pub(super) fn listings(root: Root) {
         assert!(entry.kind.is_none_or(|kind| kind == stat.kind));
     }
 
-    // From each cookie, in any order and on any handle, the rest follows.
+    // From each cookie, in any order and on any handle, the remaining entries follow.
     let all = root.read(0, usize::MAX).unwrap();
     assert_eq!(all.len(), 40);
     let other = root.reopen().unwrap();
@@ -222,7 +222,7 @@ pub(super) fn listings(root: Root) {
         assert_eq!(few.is_empty(), i + 1 == all.len());
     }
     assert_eq!(root.read(0, 0).unwrap().len(), 1);
-    // Beginning anew shows what came since.
+    // Reading from the start shows entries that were added since.
     root.create_file(b"later", 0o644).unwrap();
     assert_eq!(root.read(0, usize::MAX).unwrap().len(), 41);
 }
@@ -246,7 +246,7 @@ pub(super) fn listing_while_entries_go(root: Root) {
         root.create_file(format!("{i:02}").as_bytes(), 0o644).unwrap();
     }
     let all = root.read(0, usize::MAX).unwrap();
-    // What `rm -r` does: what has been listed goes, and the cookie still leads to the rest.
+    // As `rm -r` does: listed entries are removed, and the cookie still leads to the rest.
     let (gone, rest) = all.split_at(30);
     for entry in gone {
         root.unlink(&entry.name).unwrap();
@@ -317,7 +317,7 @@ pub(super) fn special_files(root: Root) {
     fails(root.open_file(b"fifo", Access::ReadWrite), &[libc::ENXIO]);
     fails(root.open_file(b"sock", Access::Read), &[libc::ENXIO]);
     fails(root.open_dir(b"fifo"), &[libc::ENOTDIR]);
-    // Devices need root; whoever may not make them is told so.
+    // Devices need root; other users get an error.
     match root.mknod(b"null", Kind::CharDevice, 0o666, rustix::fs::makedev(1, 3)) {
         Ok(()) => {
             let stat = root.stat(b"null").unwrap();
@@ -344,7 +344,7 @@ pub(super) fn renames(root: Root) {
     assert_eq!(list(&dir), [b"b".to_vec(), b"e".to_vec()]);
     dir.create_file(b"c", 0o644).unwrap();
     assert_eq!(content(&root.open_dir(b"d2").unwrap(), b"c"), b"");
-    // To itself, and onto another name of the same inode: nothing happens.
+    // A rename to itself, and onto another name of the same inode, changes nothing.
     dir.rename(b"b", &*dir, b"b", RenameMode::Replace).unwrap();
     dir.link(b"b", &*dir, b"b2").unwrap();
     dir.rename(b"b", &*dir, b"b2", RenameMode::Replace).unwrap();
@@ -423,7 +423,7 @@ pub(super) fn sparse(root: Root) {
     ]));
     assert!(file.stat().unwrap().blocks * 512 < 4 * MIB);
 
-    // Walking data and holes covers both islands and ends at the end, on whatever granularity.
+    // Walking data and holes covers both islands and ends at the end, whatever the granularity.
     let (mut at, mut data) = (0, Vec::new());
     loop {
         match file.seek(Seek::Data, at) {
@@ -467,7 +467,7 @@ pub(super) fn sparse(root: Root) {
     file.read_at(&mut bytes, 100).unwrap();
     assert_eq!(bytes, [0; 40]);
     fails(file.allocate(Allocate::KeepSize, 0, 0), &[libc::EINVAL]);
-    // What was cut off comes back as zeros.
+    // Bytes that were cut off read as zeros afterwards.
     file.set_len(8 * MIB + 5).unwrap();
     file.set_len(8 * MIB + 40).unwrap();
     file.read_at(&mut bytes, 8 * MIB).unwrap();

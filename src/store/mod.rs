@@ -1,17 +1,19 @@
-//! The ciphertext store: what a vault needs of the directory that holds it.
+//! The ciphertext store: the operations that a vault needs on the directory that contains it.
 //!
 //! Rules that hold here
-//! * Every name is one path component: no `/`, no NUL, not empty, not `.` or `..`. Nothing here
-//!   follows a symbolic link, so a hostile link in the store leads nowhere.
-//! * Bytes are ciphertext. No implementation knows of ciphers, plain names or sizes.
+//! * Every name is one path component: no `/`, no NUL, not empty, not `.` or `..`. No call follows
+//!   a symbolic link, so a hostile link in the store leads nowhere.
+//! * Bytes are ciphertext. No implementation handles ciphers, plain names or plain sizes.
 //! * Nothing is durable before [`File::sync_data`], [`File::sync_all`] or [`Dir::sync`] has
 //!   returned `Ok`.
 //!
-//! Three implementations: [`os`] (a directory of the operating system), [`mem`] (in memory, with a
-//! durability model that can lose, tear and reorder what was not synced) and [`fault`] (wraps
-//! another one and fails the n-th call).
+//! The implementation is [`os`]: a directory of the operating system. The feature `test-doubles`,
+//! which tests enable, adds two more. `mem` is in memory, with a durability model that can lose,
+//! tear and reorder unsynced changes. `fault` wraps another store and makes the n-th call fail.
 
+#[cfg(any(test, feature = "test-doubles"))]
 pub mod fault;
+#[cfg(any(test, feature = "test-doubles"))]
 pub mod mem;
 pub mod os;
 
@@ -28,7 +30,7 @@ pub use replace::{ReplaceError, replace};
 use std::io;
 use std::sync::Arc;
 
-/// A point in time as the kernel has it: seconds since the epoch (negative before 1970) and
+/// A point in time in the kernel's form: seconds since the epoch (negative before 1970) and
 /// nanoseconds, `0..1_000_000_000`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Timestamp {
@@ -38,12 +40,12 @@ pub struct Timestamp {
     pub nanos: u32,
 }
 
-/// What `utimensat` takes for one of the two times.
+/// The argument of `utimensat` for one of the two times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// Leave it as it is.
+    /// Leave the time unchanged.
     Omit,
-    /// The store's present time.
+    /// The store's current time.
     Now,
     /// This time.
     At(Timestamp),
@@ -68,15 +70,14 @@ pub enum Kind {
     CharDevice,
 }
 
-/// What `lstat` says of an object.
+/// The result of `lstat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Device number of the store that holds the object.
     pub dev: u64,
     /// Inode number, unique within `dev` as long as the object lives.
     pub ino: u64,
-    /// Birth time where the store has one: tells a reused inode number from the one that was there
-    /// before.
+    /// Birth time if the store has one: distinguishes a reused inode number from its previous use.
     pub btime: Option<Timestamp>,
     /// Type.
     pub kind: Kind,
@@ -109,9 +110,9 @@ pub struct DirEntry {
     pub name: Box<[u8]>,
     /// Inode number.
     pub ino: u64,
-    /// Type, where the store tells it without a `stat`.
+    /// Type, if the store reports it without a `stat`.
     pub kind: Option<Kind>,
-    /// Cookie of the position *after* this entry, to be handed to [`Dir::read`] to go on.
+    /// Cookie of the position *after* this entry; pass it to [`Dir::read`] to continue.
     pub next: i64,
 }
 
@@ -139,11 +140,11 @@ pub struct Space {
 pub enum RenameMode {
     /// Replace it atomically.
     Replace,
-    /// Fail with `EEXIST`. A store that knows no such rename is asked for the name before: then two
-    /// who take one name in the same moment both get it, and one file is lost. So it is for names
-    /// that nobody else takes.
+    /// Fail with `EEXIST`. On a store without such a rename, the name is looked up first: then two
+    /// concurrent callers can both get the same name, and one file is lost. So it is for names that
+    /// no other writer uses.
     NoReplace,
-    /// Exchange the two atomically; `EINVAL` where the store knows no such rename.
+    /// Exchange the two atomically; `EINVAL` if the store has no such rename.
     Exchange,
 }
 
@@ -177,40 +178,40 @@ pub enum Access {
 /// Advisory lock on a whole file, held until the handle is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
-    /// Any number may hold it.
+    /// Any number of handles may hold it.
     Shared,
-    /// Only one may hold it.
+    /// Only one handle may hold it.
     Exclusive,
 }
 
 /// An open directory of the store. All names are single components relative to it.
 ///
-/// Errors are those of the system call that is named; implementations other than [`os`] give the
-/// same `errno` (`io::Error::from_raw_os_error`).
+/// Errors are those of the named system call; implementations other than [`os`] return the same
+/// `errno` (`io::Error::from_raw_os_error`).
 pub trait Dir: Send + Sync {
-    /// Opens the sub-directory `name` (`ENOTDIR` or `ELOOP` where it is not one).
+    /// Opens the sub-directory `name` (`ENOTDIR` or `ELOOP` if it is not one).
     fn open_dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>>;
-    /// Opens this same directory anew (an independent listing position).
+    /// Opens this same directory again (with an independent listing position).
     fn reopen(&self) -> io::Result<Arc<dyn Dir>>;
-    /// Opens the regular file `name`; anything else is refused (`EISDIR`, `ELOOP`, `ENXIO`), never
-    /// blocks on a FIFO.
+    /// Opens the regular file `name`. Any other type fails (`EISDIR`, `ELOOP`, `ENXIO`); a FIFO
+    /// never blocks.
     fn open_file(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>>;
-    /// Makes the regular file `name` for reading and writing with exactly the permission bits
-    /// `perm` (no umask), on a store that has any of its own; `EEXIST` where the name is taken.
+    /// Creates the regular file `name` for reading and writing with exactly the permission bits
+    /// `perm` (no umask), on a store that has permission bits; `EEXIST` if the name exists.
     fn create_file(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>>;
-    /// Makes a nameless file in this directory's filesystem (`O_TMPFILE`); `EOPNOTSUPP` where there
-    /// is no such thing.
+    /// Creates an unnamed file in this directory's filesystem (`O_TMPFILE`); `EOPNOTSUPP` if the
+    /// store does not support it.
     fn create_unnamed(&self, perm: u32) -> io::Result<Arc<dyn File>>;
-    /// Gives the nameless `file` a name (`linkat` of its descriptor); `EEXIST` where the name is
-    /// taken.
+    /// Links the unnamed `file` to a name (`linkat` of its descriptor); `EEXIST` if the name
+    /// exists.
     fn link_unnamed(&self, file: &dyn File, name: &[u8]) -> io::Result<()>;
-    /// Makes a directory with exactly the permission bits `perm`.
+    /// Creates a directory with exactly the permission bits `perm`.
     fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()>;
-    /// Makes a FIFO, socket or device with exactly the permission bits `perm`.
+    /// Creates a FIFO, socket or device with exactly the permission bits `perm`.
     fn mknod(&self, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> io::Result<()>;
-    /// Makes a symbolic link that holds `target`.
+    /// Creates a symbolic link to `target`.
     fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()>;
-    /// What the symbolic link holds.
+    /// Returns the target of the symbolic link.
     fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>>;
     /// Makes `new_name` in `new_dir` another name of the object `name` (never follows a link).
     fn link(&self, name: &[u8], new_dir: &dyn Dir, new_name: &[u8]) -> io::Result<()>;
@@ -218,7 +219,7 @@ pub trait Dir: Send + Sync {
     fn unlink(&self, name: &[u8]) -> io::Result<()>;
     /// Removes an empty directory.
     fn rmdir(&self, name: &[u8]) -> io::Result<()>;
-    /// Renames. `EXDEV` where `new_dir` is of another store.
+    /// Renames. `EXDEV` if `new_dir` is in another store.
     fn rename(
         &self,
         name: &[u8],
@@ -230,9 +231,9 @@ pub trait Dir: Send + Sync {
     fn stat(&self, name: &[u8]) -> io::Result<Stat>;
     /// `stat` of this directory itself.
     fn stat_self(&self) -> io::Result<Stat>;
-    /// Sets the permission bits of an entry (a symbolic link gives `EOPNOTSUPP`).
+    /// Sets the permission bits of an entry (`EOPNOTSUPP` for a symbolic link).
     fn chmod(&self, name: &[u8], perm: u32) -> io::Result<()>;
-    /// Sets owner and group of an entry, each where given; never follows a link.
+    /// Sets owner and group of an entry, each if given; never follows a link.
     fn chown(&self, name: &[u8], uid: Option<u32>, gid: Option<u32>) -> io::Result<()>;
     /// Sets the times of an entry; never follows a link.
     fn set_times(&self, name: &[u8], atime: SetTime, mtime: SetTime) -> io::Result<()>;
@@ -242,11 +243,12 @@ pub trait Dir: Send + Sync {
     fn chown_self(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()>;
     /// See [`Dir::chmod_self`].
     fn set_times_self(&self, atime: SetTime, mtime: SetTime) -> io::Result<()>;
-    /// Extended attribute of an entry; `Ok(None)` where there is none. Never follows a link.
+    /// Returns an extended attribute of an entry; `Ok(None)` if there is none. Never follows a
+    /// link.
     fn get_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<Option<Vec<u8>>>;
-    /// Sets an extended attribute of an entry, replacing what was there.
+    /// Sets an extended attribute of an entry, replacing its value.
     fn set_xattr(&self, name: &[u8], key: &[u8], value: &[u8]) -> io::Result<()>;
-    /// Removes an extended attribute of an entry; `Ok(false)` where there was none.
+    /// Removes an extended attribute of an entry; `Ok(false)` if there was none.
     fn remove_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<bool>;
     /// The same three for this directory itself.
     fn get_xattr_self(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
@@ -255,18 +257,19 @@ pub trait Dir: Send + Sync {
     /// See [`Dir::get_xattr_self`].
     fn remove_xattr_self(&self, key: &[u8]) -> io::Result<bool>;
     /// Lists entries from the position `cookie` (0 is the beginning), without `.` and `..`: at most
-    /// about `limit` bytes of names. An empty answer is the end. A handle has one position;
-    /// concurrent callers take turns.
+    /// about `limit` bytes of names. An empty result is the end. A handle has one position, so
+    /// concurrent callers are serialized.
     fn read(&self, cookie: i64, limit: usize) -> io::Result<Vec<DirEntry>>;
     /// Makes the entries of this directory durable (`fsync` of the directory).
     fn sync(&self) -> io::Result<()>;
-    /// Makes everything durable that was written to the store before (`syncfs`).
+    /// Makes all earlier writes to the store durable (`syncfs`).
     fn sync_store(&self) -> io::Result<()>;
-    /// Free and used space.
+    /// Returns free and used space.
     fn space(&self) -> io::Result<Space>;
-    /// True where the store is mounted read-only.
+    /// Returns whether the store is mounted read-only.
     fn is_read_only(&self) -> io::Result<bool>;
-    /// True where changes of this directory certainly bear the time of this machine's clock.
+    /// Returns whether changes of this directory certainly get their time from this machine's
+    /// clock.
     fn has_our_clock(&self) -> bool {
         false
     }
@@ -282,15 +285,14 @@ pub trait File: Send + Sync {
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
     /// Writes all of `bufs`, one after the other, at `offset` (`pwritev`).
     fn write_vectored_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()>;
-    /// Cuts or extends (sparsely) to `len` bytes.
+    /// Truncates or extends (sparsely) to `len` bytes.
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Reserves or punches blocks.
     fn allocate(&self, how: Allocate, offset: u64, len: u64) -> io::Result<()>;
-    /// Next data or hole at or after `offset`; `ENXIO` beyond the end.
+    /// Returns the next data or hole at or after `offset`; `ENXIO` beyond the end.
     fn seek(&self, what: Seek, offset: u64) -> io::Result<u64>;
-    /// Has the store begin to write to its disk what was written at a place, and does not wait for
-    /// it: a later flush has less to do. It promises nothing, so there is nothing to tell where
-    /// that is not possible.
+    /// Starts writeback of a range without waiting for it, so a later flush has less to do. It
+    /// guarantees nothing, so there is no error if the store cannot do it.
     fn begin_flush(&self, _offset: u64, _len: u64) {}
     /// Makes contents and length durable (`fdatasync`).
     fn sync_data(&self) -> io::Result<()>;
@@ -298,28 +300,27 @@ pub trait File: Send + Sync {
     fn sync_all(&self) -> io::Result<()>;
     /// `fstat`.
     fn stat(&self) -> io::Result<Stat>;
-    /// [`File::stat`] whose times of modification and change mean nothing: cheaper, for to be asked
-    /// for those is not free (see `os/attr.rs`).
+    /// [`File::stat`] without meaningful times of modification and change: cheaper, because reading
+    /// those times has a cost (see `os/attr.rs`).
     fn stat_but_times(&self) -> io::Result<Stat> {
         self.stat()
     }
     /// Sets the permission bits.
     fn chmod(&self, perm: u32) -> io::Result<()>;
-    /// Sets owner and group, each where given.
+    /// Sets owner and group, each if given.
     fn chown(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()>;
     /// Sets the times.
     fn set_times(&self, atime: SetTime, mtime: SetTime) -> io::Result<()>;
-    /// Extended attribute; `Ok(None)` where there is none.
+    /// Returns an extended attribute; `Ok(None)` if there is none.
     fn get_xattr(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
     /// Sets an extended attribute.
     fn set_xattr(&self, key: &[u8], value: &[u8]) -> io::Result<()>;
-    /// Removes an extended attribute; `Ok(false)` where there was none.
+    /// Removes an extended attribute; `Ok(false)` if there was none.
     fn remove_xattr(&self, key: &[u8]) -> io::Result<bool>;
-    /// From now on reading through this handle leaves the time of access alone, where the store
-    /// lets us: it is ours to ask for in our own files. A store without such times has nothing to
-    /// do.
+    /// Stops reads through this handle from updating the access time, if the store permits it for a
+    /// file of this user. Does nothing on a store without access times.
     fn keep_access_time(&self) {}
-    /// Tries to take an advisory lock; `Ok(false)` where another handle holds it.
+    /// Tries to take an advisory lock; `Ok(false)` if another handle holds it.
     fn try_lock(&self, lock: Lock) -> io::Result<bool>;
     /// For downcasts inside an implementation.
     fn as_any(&self) -> &dyn std::any::Any;

@@ -1,12 +1,12 @@
-//! What is a name in the store: the check that every implementation makes before anything else.
+//! Names in the store: the check that every implementation makes first.
 
 use rustix::io::Errno;
 
 /// Longest name that a store takes, in bytes (`NAME_MAX` of Linux).
 pub(super) const NAME_MAX: usize = 255;
 
-/// Refuses with `EINVAL` what is not a single component, so that no name can lead out of its
-/// directory, and with `ENAMETOOLONG` what no store holds.
+/// Fails with `EINVAL` unless the name is a single component, so no name can lead out of its
+/// directory, and with `ENAMETOOLONG` if it is too long for any store.
 pub(super) fn check(name: &[u8]) -> Result<(), Errno> {
     if name.is_empty()
         || name == b"."

@@ -1,9 +1,9 @@
-//! Replacing a small file whose loss would be the loss of everything: the file with an identity's
-//! slots, what is remembered of a share.
+//! Atomic replacement of a small file whose loss would lose everything: an identity file, the pin
+//! of a share.
 //!
-//! Rule: the old file stays until the new one is on the disk, was read back and found good, and has
-//! taken its place by one rename. A crash at any point leaves the old one or the new one, and
-//! perhaps the temporary beside it.
+//! Rule: the old file stays until the new one is durable, was read back and verified, and has
+//! replaced it by one rename. A crash at any point leaves the old one or the new one, and perhaps
+//! the temporary file beside it.
 
 use std::io;
 
@@ -12,19 +12,19 @@ use super::{Access, Dir, Kind, RenameMode};
 /// Why a file was not replaced.
 #[derive(Debug)]
 pub enum ReplaceError<E> {
-    /// A call failed: what it was for, and why.
+    /// A call failed: its purpose, and its error.
     Store(&'static str, io::Error),
-    /// The caller did not find good what was read back.
+    /// The caller rejected the contents that were read back.
     Refused(E),
 }
 
-/// Writes `contents` in the place of the file `name`, once `verify` has found good what was read
-/// back. Owner and mode stay those of the old file; a new one gets mode 0600. `temporary` is a name
-/// in `dir` that nobody else uses.
+/// Replaces the contents of the file `name` with `contents`, once `verify` has accepted the
+/// contents that were read back. Owner and mode stay those of the old file; a new one gets mode
+/// 0600. `temporary` is a name in `dir` that nothing else uses.
 ///
 /// # Errors
-/// Those of the calls and of `verify`. The old file is then in place, unless only the last step
-/// failed, the sync of the directory.
+/// Those of the calls and of `verify`. The old file is then still in place, unless only the last
+/// step failed, the sync of the directory.
 pub fn replace<E>(
     dir: &dyn Dir,
     name: &[u8],
@@ -54,7 +54,7 @@ pub fn replace<E>(
             }
         }
         new.write_at(contents, 0).and_then(|()| new.sync_all()).map_err(failed("write beside"))?;
-        // By its name and to its end, so that what is found is what a reader will find.
+        // By its name and to its end, as a reader will read it.
         let written = dir.open_file(temporary, Access::Read).and_then(|file| {
             let mut bytes = vec![0; file.stat()?.size as usize];
             let read = file.read_at(&mut bytes, 0)?;

@@ -326,7 +326,7 @@ impl ShareKeys {
 
     /// Keys of the hashes and of the sealed names in a client's memory of the share.
     pub fn memory_keys(&self) -> [zeroize::Zeroizing<[u8; 32]>; 2] {
-        crate::crypto::memory_keys(&self.directories)
+        crate::crypto::rollback_keys(&self.directories)
     }
 
     /// Id of the share's root directory.

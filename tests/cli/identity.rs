@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use kithfs::crypto::{IdentitySeed, Suite};
 use kithfs::format::share::ShareDescriptor;
-use kithfs::roster::{Identity, Invitation, Pin, ShareMemory};
+use kithfs::roster::{Identity, Invitation, Pin, PinnedShare};
 
 use crate::support::people::{Person, refused, said, stderr};
 
@@ -519,7 +519,7 @@ fn contacts_damaged_or_writable_by_others_are_refused() {
 }
 
 /// An invitation for the person, signed by `by`, to a share that `by` founded.
-fn invitation(by: &Identity, to: &Person) -> (ShareMemory, Vec<u8>) {
+fn invitation(by: &Identity, to: &Person) -> (PinnedShare, Vec<u8>) {
     let public = said(&to.ok(&["identity", "export"])).parse().unwrap();
     let descriptor = ShareDescriptor {
         suite: Suite::Aes256Gcm,
@@ -530,7 +530,7 @@ fn invitation(by: &Identity, to: &Person) -> (ShareMemory, Vec<u8>) {
         random: [7; 32],
     };
     let head = Pin { sequence: 2, hash: [8; 32] };
-    let memory = ShareMemory {
+    let memory = PinnedShare {
         share: descriptor.share_id(),
         proof: kithfs::roster::Proof::Invitation(by.public()),
         head,
@@ -538,9 +538,9 @@ fn invitation(by: &Identity, to: &Person) -> (ShareMemory, Vec<u8>) {
     (memory, Invitation::sign(&descriptor, &head, by, &public, 1_700_000_000).unwrap())
 }
 
-fn remembered(person: &Person, share: &[u8; 32]) -> Option<ShareMemory> {
-    let file = person.home().join(".local/state/kithfs/shares").join(ShareMemory::file_name(share));
-    fs::read_to_string(file).ok().map(|text| ShareMemory::parse(&text).unwrap())
+fn remembered(person: &Person, share: &[u8; 32]) -> Option<PinnedShare> {
+    let file = person.home().join(".local/state/kithfs/shares").join(PinnedShare::file_name(share));
+    fs::read_to_string(file).ok().map(|text| PinnedShare::parse(&text).unwrap())
 }
 
 /// An invitation by a contact whose fingerprint was compared is accepted, and the share is pinned.
@@ -580,9 +580,9 @@ fn an_invitation_by_a_stranger_needs_their_fingerprint() {
     assert_eq!(remembered(&bob, &memory.share), None);
     bob.ok(&["accept", "invitation", "--fingerprint", &ann.public().fingerprint()]);
     assert_eq!(remembered(&bob, &memory.share), Some(memory));
-    let further = ShareMemory { head: Pin { sequence: 9, hash: [1; 32] }, ..memory };
+    let further = PinnedShare { head: Pin { sequence: 9, hash: [1; 32] }, ..memory };
     let file =
-        bob.home().join(".local/state/kithfs/shares").join(ShareMemory::file_name(&memory.share));
+        bob.home().join(".local/state/kithfs/shares").join(PinnedShare::file_name(&memory.share));
     fs::write(&file, further.to_text()).unwrap();
     assert!(
         stderr(&bob.ok(&["accept", "invitation", "--yes"]))

@@ -19,7 +19,7 @@ use crate::cli::memory::Shares;
 use crate::cli::report::{Failure, note};
 use crate::format::invitation::INVITATION_LEN;
 use crate::roster::contacts::Trust;
-use crate::roster::{Contacts, Invitation, Proof, PublicIdentity, ShareMemory};
+use crate::roster::{Contacts, Invitation, PinnedShare, Proof, PublicIdentity};
 
 /// Accepts an invitation.
 pub fn run(args: &Accept) -> Result<Exit, Failure> {
@@ -43,7 +43,7 @@ pub fn run(args: &Accept) -> Result<Exit, Failure> {
         }
     }
     let share = invitation.share_id();
-    let new = ShareMemory { share, proof: Proof::Invitation(admin), head: invitation.head() };
+    let new = PinnedShare { share, proof: Proof::Invitation(admin), head: invitation.head() };
     let remembered = Shares::of_user()?.update(new, |_| {})?;
     if remembered != new {
         note(format_args!(

@@ -36,7 +36,7 @@ pub fn of_identity(error: IdentityError, path: &Path) -> Failure {
         IdentityError::TooManySlots | IdentityError::TooMuchWork => {
             named(Exit::Failure).hint("remove one that is not needed: kithfs passphrase remove")
         }
-        IdentityError::ShortKeyFile(_) => {
+        IdentityError::ShortKeyFile { .. } => {
             named(Exit::Usage).hint("make one: head -c 64 /dev/urandom > FILE")
         }
         IdentityError::Password(error) => error.into(),

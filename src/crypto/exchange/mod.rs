@@ -1,10 +1,10 @@
-//! X25519 (RFC 7748), with the refusal of all-zero results that its section 6.1 allows.
+//! X25519 (RFC 7748), which rejects all-zero results as its section 6.1 allows.
 //!
-//! The crate of dalek does what is done once. [`ForMany`] is for a secret that is shared with
-//! thousands of public keys: eight at a time where the processor has AVX-512 IFMA (`wide`); else
-//! one by one, with the feature `fast-exchange`, which is on unless it is left out, by `aws-lc-rs`
-//! in half of dalek's time. Wycheproof, random input and the fuzzer hold the three against each
-//! other.
+//! The dalek crate does single exchanges. [`ForMany`] is for a secret that is combined with
+//! thousands of public keys. It takes eight at a time on processors with AVX-512 IFMA (`wide`). On
+//! other processors it takes one at a time: with `aws-lc-rs` in half of dalek's time (the default
+//! feature `fast-exchange`), otherwise with dalek. Wycheproof, random input and the fuzzer compare
+//! the three.
 
 #[cfg(feature = "fast-exchange")]
 mod fast;
@@ -14,10 +14,9 @@ mod wide;
 use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::{ZeroizeOnDrop, Zeroizing};
 
-/// The other side's public key has a small order, so that the result is zero whatever the secret
-/// is.
+/// The other side's public key has a small order, so the result is zero for every secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("public key gives a shared secret of zero")]
+#[error("public key yields a shared secret of zero")]
 pub struct ZeroShared;
 
 /// An X25519 secret, long-lived or ephemeral; wiped on drop.
@@ -38,11 +37,11 @@ impl ExchangeSecret {
         PublicKey::from(&self.0).to_bytes()
     }
 
-    /// The secret shared with the holder of `public`. It is no key: derive one, and bind both
-    /// public keys in doing so.
+    /// Returns the secret shared with the holder of `public`. Do not use it as a key: derive one,
+    /// and bind both public keys into the derivation.
     ///
     /// # Errors
-    /// [`ZeroShared`] when the result is zero.
+    /// [`ZeroShared`] if the result is zero.
     pub fn diffie_hellman(&self, public: &[u8; 32]) -> Shared {
         let shared = self.0.diffie_hellman(&PublicKey::from(*public));
         if shared.was_contributory() {
@@ -52,7 +51,7 @@ impl ExchangeSecret {
         }
     }
 
-    /// The same secret, made ready to be shared with many.
+    /// Prepares the same secret for many exchanges.
     #[must_use]
     pub fn for_many(&self) -> ForMany {
         ForMany {
@@ -66,35 +65,35 @@ impl ExchangeSecret {
     }
 }
 
-/// A secret that is shared with many public keys, from any thread; wiped on drop.
+/// A secret that is combined with many public keys, from any thread; wiped on drop.
 pub struct ForMany {
     #[cfg(feature = "fast-exchange")]
     one: fast::Fast,
     #[cfg(not(feature = "fast-exchange"))]
     one: ExchangeSecret,
-    /// Where the processor can.
+    /// Present if the processor supports it.
     #[cfg(target_arch = "x86_64")]
     wide: Option<wide::Wide>,
 }
 
-/// What is shared with the holder of one public key.
+/// The secret shared with the holder of one public key.
 pub type Shared = Result<Zeroizing<[u8; 32]>, ZeroShared>;
 
 impl ForMany {
-    /// Public keys that [`ForMany::each`] had best be given at a time, or a multiple of that.
+    /// Number of public keys that [`ForMany::each`] takes at a time; pass multiples of it.
     pub const AT_ONCE: usize = 8;
 
-    /// What [`ExchangeSecret::diffie_hellman`] gives for the same secret.
+    /// Returns the same as [`ExchangeSecret::diffie_hellman`] for this secret.
     ///
     /// # Errors
-    /// [`ZeroShared`] when the result is zero.
+    /// [`ZeroShared`] if the result is zero.
     pub fn diffie_hellman(&self, public: &[u8; 32]) -> Shared {
         self.one.diffie_hellman(public)
     }
 
-    /// Gives `take` what [`ForMany::diffie_hellman`] gives for each of `publics`, with its number,
-    /// in their order. It is lent and not handed over: a list of results leaves copies on the heap
-    /// when it is moved on or grows, which nobody wipes.
+    /// Calls `take` with the result of [`ForMany::diffie_hellman`] for each of `publics` and its
+    /// index, in order. The result is borrowed: a returned list would leave copies on the heap when
+    /// it moves or grows, which nothing wipes.
     pub fn each(
         &self,
         publics: &[[u8; 32]],
@@ -113,7 +112,7 @@ impl ForMany {
     ) {
         #[cfg(target_arch = "x86_64")]
         if let Some(wide) = &self.wide
-            // Eight at once take as long as two one by one.
+            // Eight at a time take as long as two single exchanges.
             && publics.len() > 2
         {
             let mut lanes = [[0; 32]; wide::LANES];
@@ -156,7 +155,7 @@ mod tests {
     fn points_of_small_order_are_refused() {
         let hex = |text: &str| <[u8; 32]>::try_from(hex::decode(text).unwrap()).unwrap();
         let secret = ExchangeSecret::from_bytes(&[1; 32]);
-        // Both of order 8, then 0, 1, -1 and what reduces to them modulo 2^255 - 19.
+        // Both of order 8, then 0, 1, -1 and the values that reduce to them modulo 2^255 - 19.
         for point in [
             "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800",
             "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn for_many_gives_the_same_for_whatever_is_taken_for_a_public_key() {
+    fn for_many_agrees_with_single_exchanges() {
         // Points of the curve and of its twist, with the ignored bit set and not, and numbers from
         // 2^255 - 19 on.
         let mut publics: Vec<[u8; 32]> =

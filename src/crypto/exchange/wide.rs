@@ -2,18 +2,19 @@
 //! AVX-512 IFMA, one key in each lane.
 //!
 //! Rules that hold here
-//! * A [`Wide`] exists only where the processor has every feature of [`available`]; that is what
-//!   makes the calls into feature code sound.
-//! * Constant time: the secret chooses by masks alone, and the compiler is not told that a mask is
-//!   nothing or all. No branch and no address depends on a secret or on what is computed from it.
-//! * Every limb of a [`Field`] is below 2^51 + 2^13. The multiplier takes the lower 52 bits of what
-//!   it is given, so a limb that grew further would be cut off without a word: each operation
-//!   therefore ends with a [`carry`], whose conditions are reckoned where it is called.
-//! * Secrets and results are wiped. Vectors that the compiler lays aside on the stack are not.
+//! * A [`Wide`] exists only if the processor has every feature of [`available`]; that makes the
+//!   calls into feature code sound.
+//! * Constant time: the secret selects by masks only, and the compiler cannot know that a mask is
+//!   all zeros or all ones. No branch and no address depends on a secret or on a value computed
+//!   from it.
+//! * Every limb of a [`Field`] is below 2^51 + 2^13. The multiplier uses the lower 52 bits of its
+//!   inputs, so a larger limb would be truncated silently: each operation therefore ends with a
+//!   [`carry`], whose conditions are derived at each call.
+//! * Secrets and results are wiped. Vectors that the compiler spills to the stack are not.
 //!
-//! The multiplier adds either the lower 52 bits of a product of 104, or the upper 52, to a sum of
-//! 64. In radix 2^51 the upper half of a product of limbs i and j weighs 2^(51 (i + j) + 52), which
-//! is twice what limb i + j + 1 weighs.
+//! The multiplier adds either the lower 52 bits of a 104-bit product, or the upper 52, to a 64-bit
+//! sum. In radix 2^51 the upper half of a product of limbs i and j has the weight 2^(51 (i + j) +
+//! 52), twice that of limb i + j + 1.
 
 use std::arch::x86_64::*;
 use std::hint::black_box;
@@ -28,7 +29,7 @@ const LIMBS: usize = 5;
 const BITS: u32 = 51;
 const MASK: u64 = (1 << BITS) - 1;
 
-/// Whether this processor can run what is here.
+/// Returns whether this processor has the required features.
 fn available() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512dq")
@@ -40,7 +41,7 @@ fn available() -> bool {
 pub(super) struct Wide([u8; 32]);
 
 impl Wide {
-    /// Takes the secret, if the processor can.
+    /// Takes the secret, if the processor has the features.
     pub fn new(secret: &[u8; 32]) -> Option<Self> {
         if !available() {
             return None;
@@ -51,9 +52,9 @@ impl Wide {
         Some(wide)
     }
 
-    /// The result for each key, in their order; zero for points of small order.
+    /// Returns the result for each key, in their order; zero for points of small order.
     pub fn eight(&self, publics: &[[u8; 32]; LANES]) -> Zeroizing<[[u8; 32]; LANES]> {
-        // SAFETY: a `Wide` is made only where the processor has the features.
+        // SAFETY: a `Wide` exists only if the processor has the features.
         unsafe { ladder(&self.0, publics) }
     }
 }
@@ -67,8 +68,8 @@ fn ladder(scalar: &[u8; 32], publics: &[[u8; 32]; LANES]) -> Zeroizing<[[u8; 32]
     for t in (0..255).rev() {
         let bit = scalar[t / 8] >> (t % 8) & 1;
         swap ^= bit;
-        // All lanes have the same secret. The compiler could make a branch of a choice that it
-        // knows to be the same in all of them.
+        // All lanes have the same secret. The compiler could turn a choice that it knows to be the
+        // same in all lanes into a branch.
         let all = black_box(swap.wrapping_neg());
         swap = bit;
         Field::exchange(all, &mut x2, &mut x3);
@@ -86,12 +87,12 @@ fn ladder(scalar: &[u8; 32], publics: &[[u8; 32]; LANES]) -> Zeroizing<[[u8; 32]
         x2 = aa.times(&bb);
         z2 = e.times(&e.times_121665_plus(&aa));
     }
-    // The last bit of a clamped scalar is 0: nothing is left to exchange.
+    // The last bit of a clamped scalar is 0, so no exchange is left to do.
     x2.times(&z2.inverse()).to_bytes()
 }
 
-/// Eight numbers modulo p = 2^255 - 19, not always the least: vector i has limb i, of weight 2^(51
-/// i), of each.
+/// Eight numbers modulo p = 2^255 - 19, not always fully reduced: vector i has limb i, of weight
+/// 2^(51 i), of each.
 #[derive(Clone, Copy)]
 struct Field([__m512i; LIMBS]);
 
@@ -104,8 +105,8 @@ impl Field {
         Field([_mm512_set1_epi64(number), zero, zero, zero, zero])
     }
 
-    /// Little-endian, without the last bit, as RFC 7748 says; numbers from p on are taken as they
-    /// are.
+    /// Parses little-endian numbers without the last bit, as RFC 7748 requires; numbers from p on
+    /// are not reduced.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn from_bytes(numbers: &[[u8; 32]; LANES]) -> Self {
@@ -123,11 +124,11 @@ impl Field {
         Field(limbs.map(|lanes| load(&lanes)))
     }
 
-    /// The least number of each lane, little-endian.
+    /// Returns the reduced number of each lane, little-endian.
     #[target_feature(enable = "avx512f,avx512dq")]
     fn to_bytes(self) -> Zeroizing<[[u8; 32]; LANES]> {
-        // Limbs below 2^51 + 2^13 make less than 2 p, so p is to be taken away once or not at all:
-        // if adding 19 reaches 2^255.
+        // Limbs below 2^51 + 2^13 make less than 2 p, so p is subtracted once or not at all: if
+        // adding 19 reaches 2^255.
         let mut over = _mm512_set1_epi64(19);
         for limb in self.0 {
             over = _mm512_srli_epi64::<BITS>(_mm512_add_epi64(limb, over));
@@ -209,7 +210,7 @@ impl Field {
                 high[i + j] = _mm512_madd52hi_epu64(high[i + j], self.0[i], self.0[j]);
             }
         }
-        // What two different limbs give is there twice.
+        // The product of two different limbs occurs twice.
         for k in 1..2 * LIMBS - 2 {
             low[k] = _mm512_add_epi64(low[k], low[k]);
             high[k] = _mm512_add_epi64(high[k], high[k]);
@@ -221,7 +222,7 @@ impl Field {
         fold(low, high)
     }
 
-    /// This number times (486662 - 2) / 4, and `other` added.
+    /// Returns this number times (486662 - 2) / 4, plus `other`.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
     fn times_121665_plus(&self, other: &Field) -> Field {
@@ -252,8 +253,8 @@ impl Field {
         number
     }
 
-    /// To the power of p - 2 = 2^255 - 21, by Fermat: the inverse, and 0 of 0. Each name has the
-    /// exponent.
+    /// Raises to the power of p - 2 = 2^255 - 21, by Fermat: the inverse, and 0 of 0. Each variable
+    /// is named after its exponent.
     #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
     fn inverse(&self) -> Field {
         let two = self.square();
@@ -334,7 +335,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The least limb that no [`Field`] has.
+    /// The smallest limb that no [`Field`] has.
     const END: u64 = (1 << 51) + (1 << 13);
     type Limbs = [u64; LIMBS];
 
@@ -351,7 +352,8 @@ mod tests {
         proptest::array::uniform5(limb)
     }
 
-    /// The number's bytes, by carrying one limb after the other in 128 bits. Limbs below 2^125.
+    /// Returns the number's bytes, by carrying one limb after the other in 128 bits. Limbs are
+    /// below 2^125.
     fn number(mut limbs: [u128; LIMBS]) -> [u8; 32] {
         for _ in 0..4 {
             for k in 0..LIMBS {
@@ -393,7 +395,7 @@ mod tests {
         Field(limbs.map(|lanes| load(&lanes)))
     }
 
-    /// The numbers, having seen that their limbs are in range.
+    /// Returns the numbers, after checking that their limbs are in range.
     #[target_feature(enable = "avx512f,avx512dq")]
     fn checked(field: Field) -> [[u8; 32]; LANES] {
         for vector in field.0 {
@@ -404,7 +406,7 @@ mod tests {
         *field.to_bytes()
     }
 
-    /// Every operation on eight pairs of numbers, beside the same in 128 bits.
+    /// Every operation on eight pairs of numbers, and the same in 128 bits.
     #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
     fn operations(a: &[Limbs; LANES], b: &[Limbs; LANES]) {
         let (x, y) = (field(a), field(b));
@@ -446,7 +448,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_are_those_of_plain_arithmetic_and_limbs_stay_in_range(
+        fn field_arithmetic_is_right_and_limbs_stay_in_range(
             a in proptest::array::uniform8(limbs()), b in proptest::array::uniform8(limbs()),
         ) {
             if available() {

@@ -11,22 +11,25 @@
 //!         = POLYVAL(h, 2|T|+3 ‖ pad(T) ‖ pad(X ‖ 01))    where it is not
 //! ```
 //!
-//! It is deterministic and authenticates nothing: equal inputs under equal tweaks are seen to be
-//! equal, and redundancy that makes tampering visible must be in the input. What depends on the key
-//! alone is computed in [`Hctr2::new`], what depends on the tweak (a directory's id) in
-//! [`Hctr2::tweak`], so that a name costs what its own bytes cost.
+//! It is deterministic and authenticates nothing: equal inputs under equal tweaks have equal
+//! outputs. To detect tampering, put redundancy into the input. [`Hctr2::new`] computes everything
+//! that depends on the key alone, and [`Hctr2::tweak`] everything that depends on the tweak (a
+//! directory's id), so the cost of a name depends on its own bytes only.
 //!
-//! There are two implementations, which the vectors and the fuzzer hold against each other:
-//! `portable`, and `wide` for x86-64 processors with VAES, VPCLMULQDQ and AVX-512, taken where the
-//! processor has them.
+//! There are two implementations, which the vectors and the fuzzer compare: `portable`, and `wide`
+//! for x86-64 processors with VAES, VPCLMULQDQ and AVX-512. `wide` is used on every processor that
+//! supports it.
+
+pub mod polyhash;
+pub mod xctr;
 
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
-use super::keys::NamesKey;
-use super::xctr::Direction;
+use crate::crypto::keys::NamesKey;
 use portable::Portable;
+use xctr::Direction;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 /// The shortest input in bytes.
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn both_paths_give_the_same_at_every_length_and_touch_nothing_else() {
+    fn both_paths_agree_at_every_length_and_stay_in_the_buffer() {
         let key = NamesKey::from_bytes([0x44; 32]);
         let portable = Hctr2::portable(&key);
         let Some(wide) = Hctr2::wide(&key) else {

@@ -1,10 +1,10 @@
-//! HCTR2 on the crates `aes` and `polyval`: for every processor, and what the wide path is held
-//! against.
+//! HCTR2 on the crates `aes` and `polyval`: runs on every processor, and is the reference for the
+//! wide path.
 
+use super::polyhash::PolyKey;
+use super::xctr::Xctr;
 use super::{Direction, TooShort, Tweak, tweak_length_blocks};
 use crate::crypto::keys::NamesKey;
-use crate::crypto::polyhash::PolyKey;
-use crate::crypto::xctr::Xctr;
 use zeroize::Zeroize;
 
 /// Names whose first blocks go through AES together.

@@ -1,16 +1,16 @@
 //! HCTR2 on vectors of four blocks: VAES and VPCLMULQDQ at the width of AVX-512.
 //!
 //! Rules that hold here
-//! * A [`Wide`] exists only where the processor has every feature of [`available`]; that is what
-//!   makes the calls into feature code sound.
-//! * Constant time: nothing is looked up or branched upon but lengths.
-//! * The only memory that is touched through pointers is a slice of known length, in the `load` and
-//!   `store` functions at the end, with masks for less than a vector.
+//! * A [`Wide`] exists only if the processor has every feature of [`available`]; that makes the
+//!   calls into feature code sound.
+//! * Constant time: table lookups and branches depend on lengths only.
+//! * Pointers access only slices of known length, in the `load` and `store` functions at the end,
+//!   with masks for less than a vector.
 //! * Key material stays in the [`Wide`], on the heap, and is wiped with it.
 //!
-//! POLYVAL of n blocks is the sum of block i times h^(n - i) (i from 0), so up to [`POWERS`] blocks
-//! are multiplied by stored powers, added up without reduction, and reduced once. An accumulator is
-//! carried on by adding it to the first block.
+//! POLYVAL of n blocks is the sum of block i times h^(n - i) (i from 0). So up to [`POWERS`] blocks
+//! are multiplied by stored powers, summed without reduction, and reduced once. An accumulator is
+//! continued by adding it to the first block.
 
 use std::arch::x86_64::*;
 
@@ -21,18 +21,18 @@ use crate::crypto::keys::NamesKey;
 
 /// Length of a vector in bytes.
 const VECTOR: usize = 64;
-/// Vectors that are in work at a time: two for each of the registers that an AES unit keeps busy.
+/// Vectors that are processed at a time: two for each of the registers that an AES unit keeps busy.
 const STRIDE: usize = 8;
-/// Stored powers of h: as many as blocks are in work at a time.
+/// Stored powers of h: as many as blocks are processed at a time.
 const POWERS: usize = 4 * STRIDE;
 /// Rounds of AES-256.
 const ROUNDS: usize = 14;
-/// Names in work at a time in a batch: their first blocks fill four vectors.
+/// Names that a batch processes at a time: their first blocks fill four vectors.
 const GROUP: usize = 16;
-/// The longest name that a batch takes together with others, in vectors behind the first block.
+/// The longest name that a batch processes with others, in vectors after the first block.
 const SHORT: usize = 4;
 
-/// Whether this processor can run what is here.
+/// Returns whether this processor has the required features.
 pub(super) fn available() -> bool {
     is_x86_feature_detected!("aes")
         && is_x86_feature_detected!("pclmulqdq")
@@ -49,16 +49,16 @@ pub(super) fn available() -> bool {
 pub(super) struct Wide {
     encrypt: [u128; ROUNDS + 1],
     decrypt: [u128; ROUNDS + 1],
-    /// h^POWERS down to h^1, then zeros for the vector that the last powers share with nothing.
+    /// h^POWERS down to h^1, then zeros that fill the last vector.
     powers: [u128; POWERS + 3],
     l: u128,
-    /// By what the hashes of a tweak of 32 bytes differ: h^3, since their length blocks, three from
-    /// the end, differ by one.
+    /// The difference between the two hashes of a tweak of 32 bytes: h^3, because their length
+    /// blocks, three from the end, differ by one.
     apart: u128,
 }
 
 impl Wide {
-    /// Expands `key`, if the processor can.
+    /// Expands `key`, if the processor has the features.
     pub fn new(key: &NamesKey) -> Option<Box<Self>> {
         if !available() {
             return None;
@@ -70,19 +70,19 @@ impl Wide {
             l: 0,
             apart: 0,
         });
-        // SAFETY: `available` says that the processor has the features.
+        // SAFETY: `available` has checked that the processor has the features.
         unsafe { wide.expand(key.expose()) };
         Some(wide)
     }
 
     pub fn tweak(&self, tweak: &[u8]) -> Tweak {
-        // SAFETY: a `Wide` is made only where the processor has the features.
+        // SAFETY: a `Wide` exists only if the processor has the features.
         unsafe { self.tweak_inner(tweak) }
     }
 
     pub fn one(&self, tweak: &Tweak, buf: &mut [u8], direction: Direction) -> Result<(), TooShort> {
         let (head, rest) = buf.split_first_chunk_mut::<16>().ok_or(TooShort)?;
-        // SAFETY: a `Wide` is made only where the processor has the features.
+        // SAFETY: a `Wide` exists only if the processor has the features.
         unsafe {
             match rest.len().div_ceil(VECTOR) {
                 0 => self.one_block(tweak, head, direction),
@@ -109,7 +109,7 @@ impl Wide {
                     self.one(tweak, buf, direction)?;
                 }
             } else {
-                // SAFETY: a `Wide` is made only where the processor has the features.
+                // SAFETY: a `Wide` exists only if the processor has the features.
                 unsafe { self.group(tweak, group, direction)? };
             }
         }
@@ -117,8 +117,8 @@ impl Wide {
     }
 }
 
-// What follows is safe code in functions that the processor must have features for. Each is called
-// from one with the same features, or from the methods above.
+// Below are safe functions that need processor features. Each is called from one with the same
+// features, or from the methods above.
 impl Wide {
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn expand(&mut self, key: &[u8; 32]) {
@@ -209,7 +209,7 @@ impl Wide {
         }
     }
 
-    /// AES of 4 N blocks, round by round, so that N of them are on their way at a time.
+    /// AES of 4 N blocks, round by round, so that N vectors are in flight at a time.
     #[inline]
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn blocks<const N: usize>(
@@ -246,8 +246,8 @@ impl Wide {
         self.blocks(counters.map(|c| _mm512_xor_si512(c, nonce)), Direction::Encrypt)
     }
 
-    /// POLYVAL of the first `count` blocks of N vectors, going on from `start`. What is behind them
-    /// must be zero.
+    /// POLYVAL of the first `count` blocks of N vectors, continuing from `start`. The bytes after
+    /// them must be zero.
     #[inline]
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn hash<const N: usize>(
@@ -265,8 +265,8 @@ impl Wide {
         sum.reduce()
     }
 
-    /// POLYVAL of `bytes`, with the byte 1 behind them if `marked`, padded with zeros, going on
-    /// from `start`. Bytes that are marked end within a block.
+    /// POLYVAL of `bytes`, with the byte 1 after them if `marked`, padded with zeros, continuing
+    /// from `start`. Marked bytes end within a block.
     #[inline]
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn hash_bytes(&self, start: __m128i, bytes: &[u8], marked: bool) -> __m128i {
@@ -289,7 +289,7 @@ impl Wide {
         hash
     }
 
-    /// S, from what the first block was before and after AES.
+    /// Computes S from the first block before and after AES.
     #[inline]
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn nonce(&self, before: __m128i, after: __m128i) -> __m128i {

@@ -1,11 +1,11 @@
-//! Ed25519 (RFC 8032). Verification is strict: neither key nor R may be a point of small order, the
-//! equation is the one without the cofactor, and encodings must be canonical, so that all verifiers
-//! agree, and a signature cannot be valid for two messages or be changed into another valid one.
+//! Ed25519 (RFC 8032) with strict verification: neither the key nor R may be a point of small
+//! order, the equation is the one without the cofactor, and encodings must be canonical. So all
+//! verifiers agree, and a signature can neither be valid for two messages nor be changed into
+//! another valid one.
 //!
-//! The crate of dalek signs. With the feature `aws-lc`, which is on unless it is left out,
-//! `aws-lc-rs` verifies, in three quarters of dalek's time; what dalek's strict verification
-//! refuses beyond the equation is refused here before. Wycheproof and the tests below hold the two
-//! against each other.
+//! The dalek crate signs. With the default feature `aws-lc`, `aws-lc-rs` verifies in three quarters
+//! of dalek's time; points that dalek's strict verification rejects beyond the equation are
+//! rejected here first. Wycheproof and the tests below compare the two.
 
 #[cfg(feature = "aws-lc")]
 mod on_aws_lc;
@@ -15,7 +15,7 @@ use ed25519_dalek::Signer;
 use ed25519_dalek::{Signature, VerifyingKey};
 use zeroize::ZeroizeOnDrop;
 
-/// The signature is not one of this message under this key.
+/// The signature is not valid for this message and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("signature is not valid")]
 pub struct BadSignature;
@@ -38,7 +38,7 @@ impl SigningKey {
         self.0.verifying_key().to_bytes()
     }
 
-    /// Signs `message`, which is to begin with a label of [`super::labels`].
+    /// Signs `message`, which must begin with a label of [`super::labels`].
     #[must_use]
     pub fn sign(&self, message: &[u8]) -> [u8; 64] {
         self.0.sign(message).to_bytes()
@@ -48,8 +48,8 @@ impl SigningKey {
 /// Verifies a signature strictly.
 ///
 /// # Errors
-/// [`BadSignature`] when key or signature are malformed or of small order, or the signature is not
-/// of `message`.
+/// [`BadSignature`] if key or signature are malformed or of small order, or the signature is not
+/// that of `message`.
 pub fn verify(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> Result<(), BadSignature> {
     #[cfg(feature = "aws-lc")]
     return on_aws_lc::verify(public, message, signature);

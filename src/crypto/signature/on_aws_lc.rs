@@ -1,8 +1,8 @@
 //! Verification on `aws-lc-rs`.
 //!
-//! The library computes R anew and compares its canonical encoding with what the signature says,
-//! byte by byte, and refuses a scalar that is not reduced. What it lets pass, and strict
-//! verification does not, are a public key or an R of small order.
+//! The library recomputes R, compares its canonical encoding with the signature's byte by byte, and
+//! rejects a scalar that is not reduced. It accepts a public key or an R of small order, which
+//! strict verification does not.
 
 use super::BadSignature;
 use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_points_of_small_order_is_dalek_s() {
+    fn the_list_of_small_order_points_is_dalek_s() {
         assert!(encodings().all(|encoded| VerifyingKey::from_bytes(&encoded).unwrap().is_weak()));
         // the others that are not canonical have no small order
         for first in 0xef..=0xff {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_of_small_order_is_refused_wherever_it_stands() {
+    fn a_point_of_small_order_is_refused_as_key_and_as_r() {
         // Of many messages some satisfy the equation: under a key of order 8 one in eight does with
         // the R that it gives.
         let (mut keys, mut passed) = (0, 0);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn both_libraries_say_the_same() {
+    fn both_libraries_agree() {
         for n in 0..40u8 {
             let key = SigningKey::from_seed(&[n; 32]);
             let (public, message) = (key.public(), vec![n; usize::from(n) * 7]);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn both_libraries_say_the_same_of_keys_with_a_part_of_small_order() {
+    fn both_libraries_agree_on_keys_with_a_small_order_part() {
         // A member may publish any key. With one that is a sum of an ordinary point and one of
         // small order the two ways to verify that are in use, with and without the cofactor,
         // differ, and two members would see two vaults. Neither library takes the cofactor.

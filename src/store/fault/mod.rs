@@ -1,8 +1,8 @@
-//! A ciphertext store that fails when it is told to.
+//! A ciphertext store that fails on request.
 //!
 //! [`FaultStore::wrap`] puts a store behind a [`FaultPlan`], which counts all calls to it and to
-//! whatever is opened from it, and fails those that it was told to. So a test can count the calls
-//! of an operation and then fail each of them in turn:
+//! everything that is opened from it, and fails the selected ones. So a test can count the calls of
+//! an operation and then fail each of them in turn:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -23,12 +23,11 @@
 //! ```
 //!
 //! Rules that hold here
-//! * A call that fails does nothing, but for a write that is cut short, and a link that is to be
-//!   made all the same.
-//! * A name is a name of the store below: what it refuses is refused in the same way.
-//! * Locks can be given in other ways than the store's ([`Locks`]), as those of a network
-//!   filesystem are, and what a store behind FUSE does otherwise can be had too
-//!   ([`FaultPlan::come_through_fuse`]).
+//! * A failed call does nothing. The exceptions are a write that is cut short, and calls that the
+//!   plan performs although they fail.
+//! * A name is a name of the store below: names that it rejects are rejected in the same way.
+//! * Locks can behave differently from those of the store ([`Locks`]), for example as on a network
+//!   filesystem. The plan can also imitate a store behind FUSE ([`FaultPlan::come_through_fuse`]).
 
 mod plan;
 
@@ -46,7 +45,7 @@ use super::{
 pub struct FaultStore;
 
 impl FaultStore {
-    /// Puts the directory behind the plan, and with it all that is opened from it.
+    /// Puts the directory, and everything that is opened from it, behind the plan.
     pub fn wrap(dir: Arc<dyn Dir>, plan: Arc<FaultPlan>) -> Arc<dyn Dir> {
         Arc::new(FaultDir { dir, plan })
     }
@@ -73,8 +72,8 @@ impl FaultDir {
     }
 }
 
-/// The directory below, where `dir` is one of ours; one of another kind is for the store below to
-/// refuse.
+/// Returns the directory below if `dir` is a `FaultStore` directory; the store below rejects any
+/// other kind.
 fn below(dir: &dyn Dir) -> &dyn Dir {
     dir.as_any().downcast_ref::<FaultDir>().map_or(dir, |wrapped| &*wrapped.dir)
 }
@@ -396,7 +395,7 @@ mod tests {
     use crate::store::conformance::conformance;
     use crate::store::mem::MemStore;
 
-    // With nothing to fail, the wrapper is the store itself.
+    // With no fault planned, the wrapper behaves as the store itself.
     conformance!(conforms, ((), FaultStore::wrap(MemStore::new().root(), FaultPlan::new())));
 
     fn store(plan: &Arc<FaultPlan>) -> Arc<dyn Dir> {

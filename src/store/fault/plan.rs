@@ -1,8 +1,8 @@
-//! Which calls fail, and how many there have been.
+//! Which calls fail, and how many calls there were.
 //!
 //! Rules that hold here
-//! * A failed call counts like any other, so that the numbers of a run with a fault and of one
-//!   without are the same up to it.
+//! * A failed call counts like any other, so the numbers of a run with a fault and of one without
+//!   are the same up to the fault.
 
 use std::collections::HashSet;
 use std::io;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::store::{Call, Stat, Timestamp};
 
-/// Which calls are meant.
+/// Selects calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
     /// All of them.
@@ -35,7 +35,7 @@ impl Calls {
     }
 }
 
-/// Which of the calls that are meant fail, counted from 1 since the plan was made or
+/// Which of the selected calls fail, counted from 1 since the plan was made or since
 /// [`FaultPlan::reset`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
@@ -45,32 +45,32 @@ pub enum When {
     From(u64),
 }
 
-/// A failure to come.
+/// A planned failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Which calls.
     pub calls: Calls,
     /// Which of them.
     pub when: When,
-    /// The error that they give (`errno`).
+    /// The error that they return (`errno`).
     pub errno: i32,
-    /// A write does the first half of its bytes before it fails.
+    /// Whether a write does the first half of its bytes before it fails.
     pub short: bool,
 }
 
-/// How locks are given.
+/// How locks behave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Locks {
-    /// As the store below gives them.
+    /// As in the store below.
     #[default]
     Own,
-    /// To everybody who asks, so that they bind nobody.
+    /// Every request is granted, so locks protect nothing.
     Everybody,
-    /// As NFS does: an exclusive lock only through a handle that is open for writing, else `EBADF`.
+    /// As on NFS: an exclusive lock needs a handle that is open for writing, otherwise `EBADF`.
     ByAccess,
 }
 
-/// What fails, and what has been called.
+/// The planned faults, and the counters of calls.
 #[derive(Debug, Default)]
 pub struct FaultPlan {
     state: Mutex<PlanState>,
@@ -79,11 +79,11 @@ pub struct FaultPlan {
     slow: Mutex<Option<(Call, Duration)>>,
     before: Mutex<Option<Before>>,
     loses: AtomicBool,
-    /// Of a store that comes through FUSE: the names that were made as hard links.
+    /// For a store behind FUSE: the names that were created as hard links.
     through_fuse: Mutex<Option<HashSet<Vec<u8>>>>,
 }
 
-/// What is to be done before each call of a kind.
+/// Actions to run before each call of a kind.
 struct Before {
     call: Call,
     act: Arc<dyn Fn() + Send + Sync>,
@@ -113,53 +113,54 @@ impl PlanState {
 }
 
 impl FaultPlan {
-    /// A plan by which nothing fails: it counts.
+    /// Creates a plan without faults: it only counts.
     pub fn new() -> Arc<FaultPlan> {
         Arc::new(FaultPlan::default())
     }
 
-    /// A plan with one fault.
+    /// Creates a plan with one fault.
     pub fn failing(fault: Fault) -> Arc<FaultPlan> {
         let plan = FaultPlan::new();
         plan.add(fault);
         plan
     }
 
-    /// Adds a fault. Of several that fit a call the first one added counts.
+    /// Adds a fault. If several select a call, the first one added counts.
     pub fn add(&self, fault: Fault) {
         self.state.lock().faults.push(fault);
     }
 
-    /// From now on locks are given in this way.
+    /// Sets how locks behave from now on.
     pub fn give_locks(&self, how: Locks) {
         *self.locks.lock() = how;
     }
 
-    /// From now on `symlink` is done where it fails, too: its answer is lost, as that of a network
-    /// filesystem may be.
+    /// From now on a failing `symlink` is performed too: only its answer is lost, as on a network
+    /// filesystem.
     pub fn link_all_the_same(&self) {
         *self.done.lock() = Some(Call::Symlink);
     }
 
-    /// From now on writes are done where they fail, too, but for those that are cut short.
+    /// From now on failing writes are performed too, except those that are cut short.
     pub fn write_all_the_same(&self) {
         *self.done.lock() = Some(Call::Write);
     }
 
-    /// From now on each call of that kind takes that long before it is done.
+    /// From now on each call of that kind is delayed by this duration.
     pub fn slow_down(&self, call: Call, time: Duration) {
         *self.slow.lock() = Some((call, time));
     }
 
-    /// From now on `act` is called before each call of that kind is done, in place of an earlier
-    /// one: somebody else acts at that moment.
+    /// From now on `act` runs before each call of that kind, in place of an earlier action: a
+    /// concurrent change at that moment.
     pub fn before(&self, call: Call, act: impl Fn() + Send + Sync + 'static) {
         *self.before.lock() = Some(Before { call, act: Arc::new(act) });
     }
 
-    /// From now on a flush of a file that fails loses what it was to flush, as Linux does: the
-    /// bytes are seen as long as the kernel has room for them, and no later flush brings them to
-    /// the disk. Of a store in memory; [`MemStore::evict`](super::super::mem::MemStore::evict).
+    /// From now on a failing flush of a file loses the data that it was to flush, as on Linux: the
+    /// bytes are visible while the kernel has memory for them, and no later flush writes them to
+    /// the disk. For a store in memory; see
+    /// [`MemStore::evict`](super::super::mem::MemStore::evict).
     pub fn lose_what_is_not_flushed(&self) {
         self.loses.store(true, Ordering::Relaxed);
     }
@@ -168,10 +169,10 @@ impl FaultPlan {
         self.loses.load(Ordering::Relaxed)
     }
 
-    /// From now on the store is as sshfs, exFAT and others are that come through FUSE: names are
-    /// not exchanged, a file that has lost its last name while it is open goes on counting one, and
-    /// each hard link shows as an inode of its own; a FIFO becomes an empty file, and an error;
-    /// times are of whole seconds.
+    /// From now on the store behaves as sshfs, exFAT and others behind FUSE: names cannot be
+    /// exchanged; a file that lost its last name while it is open still has a link count of one;
+    /// each hard link has an inode number of its own; creating a FIFO fails and leaves an empty
+    /// file; times have whole seconds.
     pub fn come_through_fuse(&self) {
         *self.through_fuse.lock() = Some(HashSet::new());
     }
@@ -186,7 +187,7 @@ impl FaultPlan {
         }
     }
 
-    /// `stat` as such a store gives it, of the entry `name` or of what is open.
+    /// Returns the `stat` of such a store, for the entry `name` or for an open object.
     pub(super) fn show(&self, stat: Stat, name: Option<&[u8]>) -> Stat {
         const ANOTHER: u64 = 1 << 40;
         let through_fuse = self.through_fuse.lock();
@@ -211,22 +212,22 @@ impl FaultPlan {
         *self.state.lock() = PlanState::default();
     }
 
-    /// Drops all faults and goes on counting.
+    /// Removes all faults and keeps counting.
     pub fn heal(&self) {
         self.state.lock().faults.clear();
     }
 
-    /// How many such calls there have been, failed ones too.
+    /// Returns how many such calls there were, including failed ones.
     pub fn count(&self, calls: Calls) -> u64 {
         self.state.lock().count(calls)
     }
 
-    /// How many calls have been failed.
+    /// Returns how many calls were failed.
     pub fn failed(&self) -> u64 {
         self.state.lock().failed
     }
 
-    /// Counts the call and says how it fails, if it does.
+    /// Counts the call and returns how it fails, if it does.
     pub(super) fn next(&self, call: Call) -> Option<Fault> {
         let slow = self.slow.lock().filter(|(slow, _)| *slow == call);
         if let Some((_, time)) = slow {
@@ -254,12 +255,12 @@ impl FaultPlan {
         Some(fault)
     }
 
-    /// Whether such calls are done where they fail.
+    /// Returns whether such calls are performed although they fail.
     pub(super) fn is_done_all_the_same(&self, call: Call) -> bool {
         *self.done.lock() == Some(call)
     }
 
-    /// [`FaultPlan::pass`], with what the call does.
+    /// [`FaultPlan::pass`], together with the call's action.
     pub(super) fn pass_or_do(
         &self,
         call: Call,
@@ -272,7 +273,7 @@ impl FaultPlan {
         passed
     }
 
-    /// Counts the call and fails it, if it is to fail.
+    /// Counts the call and fails it if a fault is planned.
     pub(super) fn pass(&self, call: Call) -> io::Result<()> {
         match self.next(call) {
             Some(fault) => Err(io::Error::from_raw_os_error(fault.errno)),

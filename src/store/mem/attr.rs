@@ -1,4 +1,4 @@
-//! Attributes of inodes in memory, as `stat`, `chmod`, `chown`, `utimensat` and the xattr calls see
+//! Attributes of inodes in memory, as `stat`, `chmod`, `chown`, `utimensat` and the xattr calls use
 //! them.
 //!
 //! Rules that hold here
@@ -12,11 +12,10 @@ use super::tree::{Change, Ino, Tick, Tree, time};
 use crate::store::name::NAME_MAX;
 use crate::store::{Kind, SetTime, Stat, Timestamp};
 
-/// `st_dev` of every store in memory, so that a store after a power cut is the same device as
-/// before.
+/// `st_dev` of every store in memory, so a store after a power cut is the same device as before.
 const DEVICE: u64 = 0x6b69_7468;
 
-/// What `stat` says.
+/// Returns the result of `stat`.
 pub(super) fn stat(state: &State, ino: Ino) -> Result<Stat> {
     let inode = state.get(ino)?;
     let (size, blocks) = match inode.kind {
@@ -77,7 +76,7 @@ pub(super) fn set_times(state: &mut State, ino: Ino, atime: SetTime, mtime: SetT
     Ok(())
 }
 
-/// Whether this inode may have the attribute at all.
+/// Returns whether this kind of inode can have the attribute.
 fn check_key(kind: Kind, key: &[u8]) -> Result<()> {
     if key.is_empty() || key.len() > NAME_MAX {
         return Err(Errno::RANGE);

@@ -1,7 +1,7 @@
-//! Going through all choices of a power cut.
+//! Enumeration of all choices of a power cut.
 
-/// Gives, run by run, every sequence of choices that there is: for
-/// [`MemStore::crash`](super::MemStore::crash), where a test can afford all of them.
+/// Returns, run by run, every possible sequence of choices for
+/// [`MemStore::crash`](super::MemStore::crash), for tests that can afford all of them.
 ///
 /// ```
 /// use kithfs::store::mem::{Exhaustive, MemStore};
@@ -20,19 +20,19 @@
 /// ```
 #[derive(Debug, Default)]
 pub struct Exhaustive {
-    /// What was chosen of how many, in the order of asking.
+    /// The choice and the number of options, in the order of the calls.
     digits: Vec<(usize, usize)>,
     asked: usize,
     started: bool,
 }
 
 impl Exhaustive {
-    /// Before the first run.
+    /// The state before the first run.
     pub fn new() -> Exhaustive {
         Exhaustive::default()
     }
 
-    /// Goes on to the next run; false after the last one. The first run has only zeros.
+    /// Advances to the next run; returns false after the last one. The first run has only zeros.
     pub fn next_run(&mut self) -> bool {
         self.asked = 0;
         if !self.started {
@@ -48,7 +48,7 @@ impl Exhaustive {
         false
     }
 
-    /// The choice of this run where the power cut asks for a number less than `n`.
+    /// Returns the choice of this run, a number less than `n`.
     pub fn choose(&mut self, n: usize) -> usize {
         if self.asked == self.digits.len() {
             self.digits.push((0, n));

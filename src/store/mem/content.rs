@@ -2,10 +2,10 @@
 //!
 //! Rules that hold here
 //! * Blocks are shared between copies and copied when written to, so that a snapshot costs no
-//!   bytes.
-//! * Bytes of a block beyond the length are zero whenever the length is set ([`Content::cut`] sees
-//!   to it). In between, [`Content::write`] may put bytes beyond the length: after a power cut data
-//!   can be there before the length is.
+//! * Blocks are shared between copies and copied on write, so a snapshot copies no bytes.
+//! * Bytes of a block beyond the length are zero whenever the length is set ([`Content::cut`]
+//!   clears them). In between, [`Content::write`] may put bytes beyond the length: after a power
+//!   cut data can be there before the length is.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,13 +19,12 @@ type Block = [u8; BLOCK as usize];
 /// Sparse bytes with a length.
 #[derive(Clone, Default)]
 pub(super) struct Content {
-    /// By block number. `None`: space is reserved, the bytes are zero.
+    /// By block number. `None`: space is reserved, and the bytes are zero.
     blocks: BTreeMap<u64, Option<Arc<Block>>>,
     pub(super) len: u64,
 }
 
-/// The parts of a range, block by block: block number, range within the block, range relative to
-/// `offset`.
+/// Splits a range into blocks: block number, range within the block, range relative to `offset`.
 fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
     let end = offset + len;
     let mut at = offset;
@@ -57,7 +56,7 @@ impl Content {
         len as usize
     }
 
-    /// Puts bytes there. The length stays.
+    /// Writes bytes. The length stays.
     pub(super) fn write(&mut self, bytes: &[u8], offset: u64) {
         for (block, within, part) in pieces(offset, bytes.len() as u64) {
             let block = self
@@ -99,7 +98,7 @@ impl Content {
         }
     }
 
-    /// Takes the block over as `other` has it.
+    /// Copies the block from `other`.
     pub(super) fn take_block(&mut self, block: u64, other: &Content) {
         match other.blocks.get(&block) {
             Some(bytes) => self.blocks.insert(block, bytes.clone()),
@@ -107,7 +106,7 @@ impl Content {
         };
     }
 
-    /// Sets the length; nothing of what was beyond it is left.
+    /// Sets the length, and clears everything beyond it.
     pub(super) fn cut(&mut self, len: u64) {
         self.len = len;
         drop(self.blocks.split_off(&len.div_ceil(BLOCK)));
@@ -119,7 +118,7 @@ impl Content {
         }
     }
 
-    /// Drops bytes beyond the length, and leaves what is only reserved there.
+    /// Drops bytes beyond the length, and keeps blocks that are only reserved.
     pub(super) fn clip(&mut self) {
         let mut beyond = self.blocks.split_off(&self.len.div_ceil(BLOCK));
         beyond.retain(|_, bytes| bytes.is_none());
@@ -137,13 +136,13 @@ impl Content {
         self.blocks.contains_key(&(offset / BLOCK))
     }
 
-    /// Next byte that is data, or `None` where only a hole follows.
+    /// Returns the next byte that is data, or `None` if only a hole follows.
     pub(super) fn next_data(&self, offset: u64) -> Option<u64> {
         let (&block, _) = self.blocks.range(offset / BLOCK..).find(|(_, bytes)| bytes.is_some())?;
         Some((block * BLOCK).max(offset)).filter(|&at| at < self.len)
     }
 
-    /// Next byte that is in a hole; the end counts as one.
+    /// Returns the next byte that is in a hole; the end counts as one.
     pub(super) fn next_hole(&self, offset: u64) -> u64 {
         let mut block = offset / BLOCK;
         while matches!(self.blocks.get(&block), Some(Some(_))) {

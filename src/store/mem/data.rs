@@ -1,13 +1,13 @@
-//! The bytes of one file: what is seen, what is durable, and what has been done in between.
+//! The bytes of one file: the visible ones, the durable ones, and the changes in between.
 //!
 //! Rules that hold here
-//! * `live` is `durable` with all of `pending` done to it, in order, but for the blocks that are
+//! * `live` is `durable` with all of `pending` applied to it, in order, except for the blocks in
 //!   `lost`.
 //! * At a power cut each pending write or punch is kept, lost, or torn at sector boundaries,
-//!   whatever becomes of its neighbours. The length is one field of the inode: the disk has one of
-//!   its versions, and a version that came from cutting the file brings the cut along.
-//! * A flush that fails may lose what was written ([`Data::lose`]): it is seen, and no later flush
-//!   brings it to the disk, until the block is written to again. Linux does so.
+//!   independently of the others. The length is one field of the inode: the disk has one of its
+//!   versions, and a version that came from truncating the file also has its bytes cut.
+//! * A flush that fails may lose written data ([`Data::lose`]), as on Linux: the data stays
+//!   visible, and no later flush writes it to the disk until the block is written again.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use super::content::{BLOCK, Content};
 use super::tree::Tick;
 
-/// What a disk writes whole or not at all.
+/// Unit that a disk writes atomically.
 pub(super) const SECTOR: u64 = 512;
 
 #[derive(Clone)]
@@ -27,11 +27,11 @@ enum Pending {
     Version(Version),
 }
 
-/// A version of what the inode says of the data.
+/// A version of the inode's fields about the data.
 #[derive(Clone, Copy)]
 pub(super) struct Version {
     pub(super) len: u64,
-    /// When it came about, which is also the time of modification.
+    /// When it was made, which is also the time of modification.
     pub(super) tick: Tick,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Data {
     pub(super) live: Content,
     durable: Content,
     pending: Vec<Pending>,
-    /// Blocks that are seen as they were written last, and which a failed flush has left out.
+    /// Blocks whose last write is visible, but which a failed flush has dropped.
     lost: BTreeSet<u64>,
 }
 
@@ -59,7 +59,8 @@ impl Data {
         self.version(now);
     }
 
-    /// A flush has failed: what was written since the last one is seen, and not dirty any more.
+    /// Records a failed flush: data that was written since the last flush stays visible, and is not
+    /// dirty any more.
     pub(super) fn lose(&mut self) {
         let lost = &mut self.lost;
         self.pending.retain(|pending| match pending {
@@ -71,7 +72,7 @@ impl Data {
         });
     }
 
-    /// The kernel needs the memory: what is lost is not seen any more either.
+    /// Models memory pressure: lost data is not visible any more either.
     pub(super) fn evict(&mut self) {
         for block in std::mem::take(&mut self.lost) {
             self.live.take_block(block, &self.durable);
@@ -101,7 +102,7 @@ impl Data {
         self.pending.push(Pending::Version(Version { len: self.live.len, tick }));
     }
 
-    /// Makes all durable; returns the last version that was pending.
+    /// Makes everything durable; returns the last pending version.
     pub(super) fn sync(&mut self) -> Option<Version> {
         let last = self.pending.iter().rev().find_map(|pending| match pending {
             Pending::Version(version) => Some(*version),
@@ -116,13 +117,13 @@ impl Data {
         last
     }
 
-    /// Makes bytes and length durable, and leaves the time of the last modification to chance.
+    /// Makes bytes and length durable, and leaves the last modification time to chance.
     pub(super) fn sync_data(&mut self) {
         self.pending = self.sync().map(Pending::Version).into_iter().collect();
     }
 
-    /// What a power cut may leave. `choice(n)` is less than `n`; always 0 loses all that it can,
-    /// always `n - 1` keeps all.
+    /// Returns a possible state after a power cut. `choice(n)` is less than `n`; always 0 loses as
+    /// much as possible, always `n - 1` keeps everything.
     pub(super) fn crash(
         &self,
         choice: &mut dyn FnMut(usize) -> usize,
@@ -151,7 +152,7 @@ impl Data {
                 }
                 Pending::Version(next) if versions_left > 0 => {
                     versions_left -= 1;
-                    // Reserved blocks beyond the end stay where the length grows or stays.
+                    // Reserved blocks beyond the end stay if the length grows or stays.
                     if next.len < content.len {
                         content.cut(next.len)
                     } else {
@@ -166,7 +167,7 @@ impl Data {
         (content, version)
     }
 
-    /// Data as they are after a power cut or a sync: there is nothing left to lose.
+    /// Data after a power cut or a sync: nothing is left to lose.
     pub(super) fn settled(content: Content) -> Data {
         Data { live: content.clone(), durable: content, ..Data::default() }
     }
@@ -176,7 +177,8 @@ fn blocks_of(offset: u64, len: u64) -> Range<u64> {
     offset / BLOCK..(offset + len).div_ceil(BLOCK)
 }
 
-/// What is left of a write of this range, as runs of whole sectors (but for its two ends).
+/// Returns the parts of a write of this range that survive, as runs of whole sectors (except at its
+/// two ends).
 fn survivors(offset: u64, len: u64, choice: &mut dyn FnMut(usize) -> usize) -> Vec<Range<u64>> {
     let end = offset + len;
     match choice(3) {

@@ -1,10 +1,10 @@
 //! A directory of the store in memory.
 //!
 //! Rules that hold here
-//! * Errors are those that Linux gives, and are looked for in the order in which Linux does
+//! * Errors are those of Linux, and are checked in the order in which Linux checks them
 //!   (`fs/namei.c`).
-//! * The cookie of an entry is its position, a number that the directory never gives twice; an
-//!   entry that is replaced by a rename keeps it.
+//! * The cookie of an entry is its position, a number that the directory never reuses; an entry
+//!   that a rename replaces keeps it.
 
 use std::any::Any;
 use std::io;
@@ -21,7 +21,7 @@ use super::{Call, Shared};
 use crate::store::name::{self, NAME_MAX};
 use crate::store::{Access, Dir, DirEntry, File, Kind, RenameMode, SetTime, Space, Stat};
 
-/// Longest target of a symbolic link (`PATH_MAX` less the NUL).
+/// Longest target of a symbolic link (`PATH_MAX` without the NUL).
 const TARGET_MAX: usize = 4095;
 
 pub(super) struct MemDir {
@@ -46,7 +46,7 @@ impl MemDir {
         MemDir { shared: self.shared.clone(), ino, handle: state.hold(ino) }
     }
 
-    /// Checks the name, tells the watcher, and does `op`.
+    /// Checks the name, calls the watcher, and runs `op`.
     fn change<T>(
         &self,
         call: Call,
@@ -67,13 +67,13 @@ impl MemDir {
         Ok(op(&mut self.shared.state.lock())?)
     }
 
-    /// Checks the name and does `op`, which changes nothing.
+    /// Checks the name and runs `op`, which changes nothing.
     fn look<T>(&self, name: &[u8], op: impl FnOnce(&mut State) -> Result<T>) -> io::Result<T> {
         name::check(name)?;
         Ok(op(&mut self.shared.state.lock())?)
     }
 
-    /// Makes an entry that is not held open.
+    /// Creates an entry without keeping a handle.
     fn make(
         &self,
         call: Call,
@@ -92,7 +92,7 @@ impl MemDir {
         })
     }
 
-    /// The other directory of a call, if it is of this store.
+    /// Returns the other directory of a call, if it is of this store.
     fn beside(&self, other: &dyn Dir) -> Result<Ino> {
         match other.as_any().downcast_ref::<MemDir>() {
             Some(other) if Arc::ptr_eq(&other.shared, &self.shared) => Ok(other.ino),

@@ -25,7 +25,7 @@ impl Drop for MemFile {
 }
 
 impl MemFile {
-    /// Takes over the `handle` to the inode.
+    /// Takes ownership of the `handle` to the inode.
     pub(super) fn new(shared: &Arc<Shared>, ino: Ino, handle: HandleId, writable: bool) -> MemFile {
         MemFile { shared: shared.clone(), ino, handle, writable }
     }
@@ -34,7 +34,7 @@ impl MemFile {
         self.ino
     }
 
-    /// A flush of the file has failed, and the store has forgotten what it was to flush.
+    /// Records that a flush of the file failed and that the store dropped the data.
     pub(super) fn lose(&self) {
         self.shared.state.lock().lose(self.ino);
     }
@@ -49,7 +49,7 @@ impl MemFile {
     }
 }
 
-/// Refuses offsets that the kernel's signed ones cannot express, and ranges beyond the longest
+/// Rejects offsets that the kernel's signed offsets cannot express, and ranges beyond the longest
 /// file.
 fn check_range(offset: u64, len: u64) -> Result<()> {
     match offset.checked_add(len) {

@@ -1,11 +1,11 @@
-//! What a store in memory is made of: the live tree, the durable tree, the journal between them,
-//! and the bytes of files.
+//! The state of a store in memory: the live tree, the durable tree, the journal between them, and
+//! the bytes of files.
 //!
 //! Rules that hold here
-//! * `live` is `durable` with all of `journal` done to it (but for times that writes set; see
+//! * `live` is `durable` with all of `journal` applied to it (except for times that writes set; see
 //!   `data`).
-//! * The journal is one for the whole store and becomes durable from the front, as on ext4:
-//!   whatever makes one step durable makes all the earlier ones durable.
+//! * The store has one journal, which becomes durable from the front, as on ext4: making one step
+//!   durable makes all earlier ones durable.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::data::Data;
 use super::tree::{Change, Ino, Inode, Op, ROOT, Tick, Tree, time};
 use crate::store::{Kind, Lock};
 
-/// Longest file, that of ext4 with blocks of 4 KiB.
+/// Longest file: that of ext4 with blocks of 4 KiB.
 pub(super) const MAX_LEN: u64 = (1 << 44) - BLOCK;
 
 /// An open handle; never used again.
@@ -56,7 +56,7 @@ impl State {
         }
     }
 
-    /// A copy that nobody has open.
+    /// Returns a copy without open handles.
     pub(super) fn snapshot(&self) -> State {
         let mut copy = State {
             live: self.live.clone(),
@@ -76,7 +76,7 @@ impl State {
         copy
     }
 
-    /// What a power cut may leave; see [`super::MemStore::crash`].
+    /// Returns a possible state after a power cut; see [`super::MemStore::crash`].
     pub(super) fn crash(&self, choice: &mut dyn FnMut(usize) -> usize) -> State {
         let mut tree = self.durable.clone();
         let steps = if self.journal.is_empty() { 0 } else { choice(self.journal.len() + 1) };
@@ -128,7 +128,7 @@ impl State {
         self.tick
     }
 
-    /// Does these changes in one atomic step.
+    /// Applies these changes in one atomic step.
     pub(super) fn commit(&mut self, changes: Vec<Change>) {
         let op = Op { at: self.now(), changes };
         self.live.apply(&op);
@@ -137,7 +137,7 @@ impl State {
         op.inodes().for_each(|ino| self.forget(ino));
     }
 
-    /// Forgets an inode as far as no name and no handle leads to it any more.
+    /// Forgets an inode if neither a name nor a handle leads to it.
     fn forget(&mut self, ino: Ino) {
         if self.live.get(ino).is_some_and(|inode| inode.links == 0)
             && !self.handles.contains_key(&ino)
@@ -145,7 +145,7 @@ impl State {
             self.live.inodes.remove(&ino);
             self.used_blocks -= self.data.get(&ino).map_or(0, |data| data.live.allocated());
         }
-        // What the live tree has lost, a power cut may bring back.
+        // A power cut may bring back an inode that the live tree has lost.
         let may_return = |state: &State| {
             state.durable.get(ino).is_some_and(|inode| inode.links > 0)
                 || state.journal.iter().any(|op| op.touches(ino))
@@ -194,7 +194,7 @@ impl State {
         }
     }
 
-    /// `fdatasync` of a file: a new one comes to exist.
+    /// `fdatasync` of a file: makes the existence of a new one durable.
     pub(super) fn sync_data(&mut self, ino: Ino) {
         self.flush(self.steps_until(|op| op.creates(ino)));
         if let Some(data) = self.data.get_mut(&ino) {
@@ -216,7 +216,7 @@ impl State {
 
     // Inodes.
 
-    /// Makes a new inode, without a name or with one, and a handle to it.
+    /// Creates an inode, with or without a name, and a handle to it.
     pub(super) fn make(
         &mut self,
         inode: Inode,
@@ -228,7 +228,7 @@ impl State {
         if inode.kind == Kind::File {
             self.data.insert(ino, Data::default());
         }
-        // Held first, so that a file without a name is not forgotten at once.
+        // The handle comes first, so that a file without a name is not forgotten at once.
         let handle = self.hold(ino);
         let mut changes = vec![Change::New(ino, Box::new(inode))];
         changes.extend(place.map(|(dir, name)| Change::Put {
@@ -241,7 +241,7 @@ impl State {
         Ok((ino, handle))
     }
 
-    /// An inode of the given kind, as of now.
+    /// Returns an inode of the given kind with the current time.
     pub(super) fn inode(&self, kind: Kind, perm: u32) -> Inode {
         Inode::new(kind, perm & 0o7777, self.tick + 1)
     }
@@ -252,12 +252,12 @@ impl State {
         self.live.get(ino).ok_or(Errno::STALE)
     }
 
-    /// The inode that an entry leads to.
+    /// Returns the inode of an entry.
     pub(super) fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Ino> {
         self.get(dir)?.entries.get(name).ok_or(Errno::NOENT)
     }
 
-    /// Refuses a name that is taken, and a directory that was removed.
+    /// Rejects a name that exists, and a directory that was removed.
     pub(super) fn vacant(&self, dir: Ino, name: &[u8]) -> Result<()> {
         let dir = self.get(dir)?;
         if dir.entries.get(name).is_some() {
@@ -268,14 +268,14 @@ impl State {
 
     // Handles and locks.
 
-    /// One more handle to the inode.
+    /// Adds a handle to the inode.
     pub(super) fn hold(&mut self, ino: Ino) -> HandleId {
         *self.handles.entry(ino).or_default() += 1;
         self.next_handle += 1;
         self.next_handle
     }
 
-    /// One handle fewer.
+    /// Removes a handle.
     pub(super) fn release(&mut self, ino: Ino, handle: HandleId) {
         if let Some(locks) = self.locks.get_mut(&ino) {
             locks.remove(&handle);
@@ -290,7 +290,7 @@ impl State {
         }
     }
 
-    /// `flock` that does not wait. A lock that is changed is let go first, as the kernel does.
+    /// `flock` that does not wait. Changing a lock releases it first, as in the kernel.
     pub(super) fn try_lock(&mut self, ino: Ino, handle: HandleId, lock: Lock) -> bool {
         let locks = self.locks.entry(ino).or_default();
         if locks.get(&handle) == Some(&lock) {
@@ -314,7 +314,7 @@ impl State {
         Ok(&self.data.get(&ino).ok_or(Errno::STALE)?.live)
     }
 
-    /// Changes the bytes of a file at a new moment, and counts its blocks anew.
+    /// Changes the bytes of a file at a new time, and updates its block count.
     pub(super) fn change_data(
         &mut self,
         ino: Ino,
@@ -336,7 +336,7 @@ impl State {
         Ok(())
     }
 
-    /// How many bytes of this range fit in what is free.
+    /// Returns how many bytes of this range fit into the free space.
     pub(super) fn fitting(&self, ino: Ino, offset: u64, len: u64) -> Result<u64> {
         let Some(mut free) =
             self.capacity.map(|capacity| (capacity / BLOCK).saturating_sub(self.used_blocks))
@@ -357,7 +357,7 @@ impl State {
         Ok(at.min(end) - offset)
     }
 
-    /// Refuses to make anything where no block is free.
+    /// Fails if no block is free to create something.
     fn room_for(&self, blocks: u64) -> Result<()> {
         match self.capacity {
             Some(capacity) if self.used_blocks + blocks > capacity / BLOCK => Err(Errno::NOSPC),
@@ -365,13 +365,13 @@ impl State {
         }
     }
 
-    /// Blocks in all and free ones.
+    /// Returns the total and the free blocks.
     pub(super) fn blocks(&self) -> (u64, u64) {
         let all = self.capacity.map_or(1 << 32, |capacity| capacity / BLOCK);
         (all, all.saturating_sub(self.used_blocks))
     }
 
-    /// Whether the root directory is all that is left, in every place where an inode may be kept.
+    /// Returns whether only the root directory is left, in every place where an inode may be kept.
     #[cfg(test)]
     pub(super) fn is_all_forgotten(&self) -> bool {
         let only_root = |tree: &Tree| tree.inodes.keys().eq([&ROOT]);

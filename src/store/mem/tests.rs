@@ -10,7 +10,7 @@ use crate::store::{Access, Allocate, File, Kind, RenameMode, SetTime, Timestamp}
 
 conformance!(conforms, ((), MemStore::new().root()));
 
-/// All that can be seen of a store: path, attributes, bytes or names.
+/// Everything visible in a store: path, attributes, bytes or names.
 type Seen = BTreeMap<Vec<u8>, (Kind, u32, u32, Timestamp, Vec<u8>)>;
 
 fn see(store: &MemStore) -> Seen {
@@ -50,7 +50,7 @@ fn kindest(store: &MemStore) -> MemStore {
     store.crash(&mut |n| n - 1)
 }
 
-/// Every store that a power cut may leave.
+/// Returns every possible store after a power cut.
 fn outcomes(store: &MemStore) -> Vec<MemStore> {
     let (mut choices, mut outcomes) = (Exhaustive::new(), Vec::new());
     while choices.next_run() {
@@ -59,7 +59,7 @@ fn outcomes(store: &MemStore) -> Vec<MemStore> {
     outcomes
 }
 
-/// The bytes of the file `f` in the root, in each of the outcomes.
+/// Returns the bytes of the file `f` in the root, in each of the outcomes.
 fn contents(store: &MemStore) -> BTreeSet<Option<Vec<u8>>> {
     outcomes(store).iter().map(|after| read(&after.root(), b"f").ok()).collect()
 }
@@ -73,7 +73,7 @@ fn durable_file(bytes: &[u8]) -> (MemStore, Arc<dyn File>) {
 }
 
 #[test]
-fn what_was_not_synced_can_go_and_what_was_cannot() {
+fn only_unsynced_changes_can_be_lost() {
     let (store, file) = durable_file(b"old");
     file.write_at(b"new", 0).unwrap();
     let other = store.root().create_file(b"other", 0o600).unwrap();
@@ -84,7 +84,7 @@ fn what_was_not_synced_can_go_and_what_was_cannot() {
     assert!(after.stat(b"other").is_err());
     file.sync_data().unwrap();
     assert_eq!(read(&harshest(&store).root(), b"f").unwrap(), b"new");
-    // Syncing a new file's data makes the file exist, and all that happened in the tree before it.
+    // Syncing a new file's data makes the file exist, and every earlier change of the tree.
     store.root().mkdir(b"later", 0o755).unwrap();
     other.sync_data().unwrap();
     let after = harshest(&store).root();
@@ -126,7 +126,7 @@ fn writes_are_kept_in_any_order_and_torn_at_sectors() {
 }
 
 #[test]
-fn lengths_are_lost_by_themselves() {
+fn lengths_are_lost_independently() {
     let (store, file) = durable_file(b"0123456789");
     file.set_len(4).unwrap();
     file.set_len(6).unwrap();
@@ -136,7 +136,7 @@ fn lengths_are_lost_by_themselves() {
             [&b"0123456789"[..], b"0123", b"0123\0\0"].map(|bytes| Some(bytes.to_vec()))
         )
     );
-    // Bytes beyond a length that was lost are not seen, and do not come back as the file grows
+    // Bytes beyond a length that was lost are not visible, and do not come back when the file grows
     // again.
     let (store, file) = durable_file(b"0123");
     file.write_at(b"xyz", 4).unwrap();
@@ -157,7 +157,7 @@ fn a_punched_hole_may_be_there_or_not() {
         (harshest(&store), kindest(&store)).map_both(|after| read(&after.root(), b"f").unwrap()[0]),
         (1, 0)
     );
-    // Reserved blocks are kept for certain only after a sync.
+    // Reserved blocks are certain only after a sync.
     file.sync_all().unwrap();
     file.allocate(Allocate::KeepSize, 0, 16384).unwrap();
     let blocks = |after: MemStore| after.root().stat(b"f").unwrap().blocks;
@@ -177,7 +177,7 @@ impl<T> MapBoth<T> for (T, T) {
 }
 
 #[test]
-fn steps_of_the_tree_are_lost_from_the_end_and_renames_are_whole() {
+fn tree_steps_are_lost_from_the_end_and_renames_are_atomic() {
     let (store, _file) = durable_file(b"old");
     let root = store.root();
     root.mkdir(b"d", 0o755).unwrap();
@@ -228,8 +228,8 @@ fn fsync_covers_the_inode_and_fdatasync_its_bytes() {
         after.get_xattr(b"f", b"user.perm").unwrap().as_deref(),
         Some(&[0o640u32 as u8][..])
     );
-    // A rename touches the file, so its fsync makes the new name durable; and also that it has lost
-    // its name.
+    // A rename touches the file, so its fsync makes the new name durable, and also the loss of the
+    // old name.
     root.rename(b"f", &*root, b"g", RenameMode::Replace).unwrap();
     assert!(harshest(&store).root().stat(b"f").is_ok());
     file.sync_all().unwrap();
@@ -240,7 +240,7 @@ fn fsync_covers_the_inode_and_fdatasync_its_bytes() {
     assert_eq!(harshest(&store).root().stat(b"g").unwrap().size, 0);
 }
 
-/// Replaces the file `f` by one with the bytes `new`, as every careful program does.
+/// Replaces the file `f` with one that contains `new`, as every careful program does.
 fn replace(root: &Arc<dyn Dir>, sync_first: bool) {
     let file = root.create_file(b"tmp", 0o644).unwrap();
     file.write_at(b"new", 0).unwrap();
@@ -251,8 +251,8 @@ fn replace(root: &Arc<dyn Dir>, sync_first: bool) {
     root.sync().unwrap();
 }
 
-// What the whole model is for: with the sync there is no moment at which a power cut leaves
-// anything but old or new; without it there is.
+// The purpose of the whole model: with the sync, a power cut never leaves anything except old or
+// new; without it, it can.
 #[test]
 fn cutting_before_every_change_finds_a_missing_sync() {
     for sync_first in [true, false] {
@@ -316,7 +316,7 @@ fn events_tell_what_is_about_to_happen() {
 }
 
 #[test]
-fn what_has_no_name_is_gone_after_the_power_cut_and_its_space_before() {
+fn unnamed_files_free_their_space_and_are_gone_after_a_crash() {
     let store = MemStore::with_capacity(40960);
     let root = store.root();
     let free = || root.space().unwrap().free;
@@ -409,13 +409,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..40)
 }
 
-/// Where the numbered name is: in one of two directories, by its parity.
+/// Returns the place of the numbered name: in one of two directories, by its parity.
 fn place(store: &MemStore, name: u8) -> io::Result<(Arc<dyn Dir>, [u8; 1])> {
     let root = store.root();
     Ok((if name.is_multiple_of(2) { root } else { root.open_dir(b"0")? }, [b'0' + name]))
 }
 
-/// Does the step; what cannot be done is left.
+/// Does the step; a step that is not possible is skipped.
 fn take(store: &MemStore, step: &Step) -> io::Result<()> {
     let place = |name| place(store, name);
     let file = |name| {
@@ -456,14 +456,15 @@ fn take(store: &MemStore, step: &Step) -> io::Result<()> {
 
 proptest! {
     #[test]
-    fn whatever_happened_the_tree_is_sound_and_nothing_synced_is_lost(steps in steps(), chances in prop::collection::vec(any::<usize>(), 1..200)) {
+    fn the_tree_stays_sound_and_synced_data_survives(steps in steps(), chances in prop::collection::vec(any::<usize>(), 1..200)) {
         let store = MemStore::new();
         let _ = store.root().mkdir(b"0", 0o755);
         for step in &steps {
             let done = take(&store, step).is_ok();
             if let (true, &Step::SyncFile(name, all)) = (done, step) {
-                // What was just synced is whole even in the harshest case: under this name of its
-                // directory (wherever that is by then), or after fdatasync at least under one.
+                // Data that was just synced is complete even in the harshest case: under this name
+                // of its directory (wherever that is by then), or after fdatasync under at least
+                // one name.
                 let (dir, name) = place(&store, name).unwrap();
                 let file = (dir.stat(&name).unwrap().ino, read(&dir, &name).unwrap());
                 let left = files(&harshest(&store));
@@ -482,7 +483,7 @@ proptest! {
             chances[at % chances.len()] % n
         });
         let seen = see(&after);
-        // A second power cut has nothing to take, and links are counted right.
+        // A second power cut loses nothing, and link counts are right.
         prop_assert_eq!(see(&harshest(&after)), seen.clone());
         let mut names: BTreeMap<u64, u32> = BTreeMap::new();
         let mut dirs = vec![after.root()];
@@ -500,7 +501,7 @@ proptest! {
         for stat in stats {
             prop_assert_eq!(stat.nlink, names[&stat.ino]);
         }
-        // Emptied and synced, the store holds nothing.
+        // Once emptied and synced, the store contains nothing.
         empty(&store.root());
         store.root().sync().unwrap();
         prop_assert!(store.shared.state.lock().is_all_forgotten());
@@ -536,7 +537,7 @@ fn empty(dir: &Arc<dyn Dir>) {
 }
 
 #[test]
-fn what_a_failed_flush_loses_is_seen_until_the_kernel_needs_the_memory_and_flushed_by_nobody() {
+fn a_failed_flush_leaves_data_visible_until_evicted() {
     let store = MemStore::new();
     let file = store.root().create_file(b"file", 0o644).unwrap();
     file.write_at(&[1; 8192], 0).unwrap();
@@ -556,7 +557,7 @@ fn what_a_failed_flush_loses_is_seen_until_the_kernel_needs_the_memory_and_flush
     let evicted = store.snapshot();
     evicted.evict();
     assert_eq!(read(&evicted), on_disk);
-    // Written to anywhere, the page is dirty as a whole.
+    // A write anywhere in the page makes the whole page dirty.
     file.write_at(&[4], 0).unwrap();
     file.sync_all().unwrap();
     assert_eq!(read(&store.crash(&mut |_| 0))[50..150], [2; 100]);

@@ -1,12 +1,11 @@
 //! Inodes and directory entries in memory, and the changes that a journal holds of them.
 //!
 //! Rules that hold here
-//! * A tree changes only through [`Tree::apply`], but for the times that a write to a file sets. So
-//!   the live tree, and what a prefix of the journal makes of the durable one, cannot differ in
-//!   meaning.
+//! * A tree changes only through [`Tree::apply`], except for the times that a write to a file sets.
+//!   So the live tree, and the durable one after a prefix of the journal, cannot differ in meaning.
 //! * An [`Op`] is atomic, whatever the number of its changes.
 //! * `apply` removes no inode. One without links waits for [`Tree::prune`], because the journal may
-//!   give it a link again.
+//!   link it again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,10 +18,10 @@ pub(super) type Ino = u64;
 /// The root directory.
 pub(super) const ROOT: Ino = 1;
 
-/// Logical time: one for each change.
+/// Logical time: it advances with each change.
 pub(super) type Tick = u64;
 
-/// The time that a tick stands for.
+/// Returns the time of a tick.
 pub(super) fn time(tick: Tick) -> Timestamp {
     Timestamp {
         secs: 1_000_000_000 + (tick / 1000) as i64,
@@ -30,7 +29,7 @@ pub(super) fn time(tick: Tick) -> Timestamp {
     }
 }
 
-/// An inode but for the bytes of a file.
+/// An inode without the bytes of a file.
 #[derive(Clone)]
 pub(super) struct Inode {
     pub(super) kind: Kind,
@@ -38,7 +37,7 @@ pub(super) struct Inode {
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) rdev: u64,
-    /// Entries that lead here (0 or 1 of a directory).
+    /// Entries that lead here (0 or 1 for a directory).
     pub(super) links: u32,
     pub(super) btime: Timestamp,
     pub(super) atime: Timestamp,
@@ -47,9 +46,9 @@ pub(super) struct Inode {
     /// When `mtime` was set.
     pub(super) mtime_tick: Tick,
     pub(super) xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
-    /// What a symbolic link holds.
+    /// The target of a symbolic link.
     pub(super) target: Box<[u8]>,
-    /// What a directory holds.
+    /// The entries of a directory.
     pub(super) entries: Entries,
 }
 
@@ -90,7 +89,7 @@ pub(super) struct Entries {
     last_position: u64,
     /// Number of entries that are directories.
     subdirs: u32,
-    /// The directory that this one is in.
+    /// The parent directory.
     parent: Ino,
 }
 
@@ -103,7 +102,7 @@ impl Entries {
         self.by_name.is_empty()
     }
 
-    /// Entries behind the position `after`, which are at once their cookies.
+    /// Returns the entries after the position `after`, which are also their cookies.
     pub(super) fn behind(&self, after: u64) -> impl Iterator<Item = (u64, &[u8], Ino)> {
         self.by_position
             .range(after.saturating_add(1)..)
@@ -116,9 +115,9 @@ impl Entries {
 pub(super) enum Change {
     /// A new inode, which has no links yet.
     New(Ino, Box<Inode>),
-    /// The entry leads to this inode from now on, and no longer to the one that it displaces.
+    /// The entry leads to this inode from now on, and no longer to the previous one.
     Put { dir: Ino, name: Box<[u8]>, ino: Ino, displaced: Option<Ino> },
-    /// The entry, which led to this inode, is gone.
+    /// The entry, which led to this inode, is removed.
     Remove { dir: Ino, name: Box<[u8]>, ino: Ino },
     /// Permission bits.
     Perm(Ino, u32),
@@ -138,7 +137,7 @@ pub(super) struct Op {
 }
 
 impl Op {
-    /// The inodes that this step makes, changes, or gives or takes a name.
+    /// Returns the inodes that this step creates, changes, links or unlinks.
     pub(super) fn inodes(&self) -> impl Iterator<Item = Ino> {
         self.changes
             .iter()
@@ -154,12 +153,12 @@ impl Op {
             .flatten()
     }
 
-    /// Whether an `fsync` of the inode has to wait for this step.
+    /// Returns whether an `fsync` of the inode must include this step.
     pub(super) fn touches(&self, inode: Ino) -> bool {
         self.inodes().any(|ino| ino == inode)
     }
 
-    /// Whether this step makes the inode.
+    /// Returns whether this step creates the inode.
     pub(super) fn creates(&self, inode: Ino) -> bool {
         self.changes.iter().any(|change| matches!(*change, Change::New(ino, _) if ino == inode))
     }
@@ -195,7 +194,7 @@ impl Tree {
         }
     }
 
-    /// Whether `dir` is `ancestor` or beneath it.
+    /// Returns whether `dir` is `ancestor` or below it.
     pub(super) fn is_beneath(&self, dir: Ino, ancestor: Ino) -> bool {
         let mut at = dir;
         while at != ancestor {
@@ -207,7 +206,7 @@ impl Tree {
         true
     }
 
-    /// Does one step.
+    /// Applies one step.
     pub(super) fn apply(&mut self, op: &Op) {
         let now = time(op.at);
         for change in &op.changes {
@@ -259,7 +258,7 @@ impl Tree {
         }
     }
 
-    /// Takes away what the entry leads to, if it is there, and leaves its position.
+    /// Removes the target of the entry, if it exists, and keeps its position.
     fn take_entry(&mut self, dir: Ino, name: &[u8], at: Tick) -> Option<u64> {
         let (ino, position) = *self.get(dir)?.entries.by_name.get(name)?;
         let inode = self.get_mut(ino)?;
@@ -291,7 +290,7 @@ impl Tree {
         entries.by_position.insert(position, name.into());
     }
 
-    /// Drops the inodes without links, but for those that `keep` says to.
+    /// Drops the inodes without links, except those for which `keep` returns true.
     pub(super) fn prune(&mut self, keep: impl Fn(Ino) -> bool) {
         self.inodes.retain(|&ino, inode| inode.links > 0 || keep(ino));
     }

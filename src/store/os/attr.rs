@@ -1,4 +1,4 @@
-//! Between the kernel's attributes and ours.
+//! Conversion between the kernel's attributes and those of this room.
 
 use std::os::fd::BorrowedFd;
 
@@ -10,7 +10,7 @@ use rustix::io::{Errno, Result};
 
 use crate::store::{Kind, SetTime, Stat, Timestamp};
 
-/// Our name of a file type; `None` for one that Linux does not have.
+/// Converts a file type; `None` for one that Linux does not have.
 pub(super) fn kind(file_type: FileType) -> Option<Kind> {
     Some(match file_type {
         FileType::RegularFile => Kind::File,
@@ -35,13 +35,13 @@ pub(super) fn stat_fd(fd: BorrowedFd<'_>) -> Result<Stat> {
     convert(&statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?)
 }
 
-/// `fstat` without the times of modification and change, which mean nothing.
+/// `fstat` without the times of modification and change, which have no meaning in the result.
 ///
-/// A filesystem with multigrain timestamps (ext4, XFS, Btrfs, tmpfs since Linux 6.13) gives a file
-/// whose times somebody has asked for a time of its own at its next change, between the ticks of
-/// the clock, and from then on no file of the machine gets an earlier one. Who asks after each
-/// change so makes the kernel see a new time in a file of the mount with each write, which costs a
-/// SETATTR with each fsync.
+/// A filesystem with multigrain timestamps (ext4, XFS, Btrfs, tmpfs since Linux 6.13) notes when a
+/// program reads a file's times. The file's next change then gets a time of its own, between the
+/// ticks of the clock, and from then on no file of the machine gets an earlier one. So reading the
+/// times after each change makes the kernel see a new time in a file of the mount with each write,
+/// which costs a SETATTR with each fsync.
 pub(super) fn stat_fd_but_times(fd: BorrowedFd<'_>) -> Result<Stat> {
     let times = StatxFlags::MTIME.union(StatxFlags::CTIME);
     let mask = StatxFlags::BASIC_STATS.difference(times) | StatxFlags::BTIME;
@@ -73,8 +73,8 @@ fn timestamp(time: &StatxTimestamp) -> Timestamp {
     Timestamp { secs: time.tv_sec, nanos: time.tv_nsec }
 }
 
-/// What `utimensat` takes. Nanoseconds out of range are refused here, because the kernel takes two
-/// of them for orders.
+/// Converts times for `utimensat`. Nanoseconds out of range are rejected here, because the kernel
+/// treats two such values as commands.
 pub(super) fn timestamps(atime: SetTime, mtime: SetTime) -> Result<Timestamps> {
     let convert = |time| match time {
         SetTime::Omit => Ok(Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }),
@@ -87,8 +87,8 @@ pub(super) fn timestamps(atime: SetTime, mtime: SetTime) -> Result<Timestamps> {
     Ok(Timestamps { last_access: convert(atime)?, last_modification: convert(mtime)? })
 }
 
-/// A user and group for `chown`. All ones mean "leave it" to the kernel, so they are refused as a
-/// number.
+/// Converts a user and group for `chown`. All ones mean "leave it" to the kernel, so that number is
+/// rejected.
 pub(super) fn owner(uid: Option<u32>, gid: Option<u32>) -> Result<(Option<Uid>, Option<Gid>)> {
     if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
         return Err(Errno::INVAL);

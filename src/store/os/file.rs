@@ -1,8 +1,9 @@
 //! A regular file of the operating system.
 //!
 //! Rules that hold here
-//! * Positions are always explicit; the descriptor's own position means nothing.
-//! * Short reads and writes are continued, `EINTR` is retried: a caller sees all or an error.
+//! * Positions are always explicit; the descriptor's own position is not used.
+//! * Short reads and writes are continued, and `EINTR` is retried: a caller gets everything or an
+//!   error.
 
 use std::any::Any;
 use std::io::{self, IoSlice};
@@ -25,8 +26,8 @@ pub(super) struct OsFile {
 }
 
 impl OsFile {
-    /// Does `op`, and does it once more with the `needed` bits of the owner where they are missing:
-    /// the kernel asks for them anew when extended attributes are touched through a descriptor.
+    /// Runs `op`, and if the owner lacks the `needed` mode bits, runs it again with them: the
+    /// kernel checks the mode again when extended attributes are accessed through a descriptor.
     fn attempt<T>(
         &self,
         needed: fs::RawMode,
@@ -90,8 +91,8 @@ impl File for OsFile {
     }
 
     fn keep_access_time(&self) {
-        // Of its flags the kernel lets only some be changed, and passes over the others, those of
-        // access among them.
+        // The kernel lets only some of the flags change and ignores the others, including the
+        // access mode.
         let _ = fs::fcntl_getfl(&self.fd)
             .and_then(|flags| fs::fcntl_setfl(&self.fd, flags | OFlags::NOATIME));
     }

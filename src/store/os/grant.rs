@@ -1,20 +1,19 @@
-//! Access that the owner lacks and may give himself.
+//! Access that the owner lacks and can grant to themselves.
 //!
-//! The permission bits of a ciphertext file are those that the user sees, so a vault holds files of
-//! mode 0444 and directories of mode 0555 or 0000. What the *user* may do with them, the kernel or
-//! `vault` has decided before the store is called; but deferred writes, key changes and repairs
-//! must reach their bytes all the same. For root no mode is an obstacle. An ordinary user who owns
-//! the object may change its mode: so after `EACCES` the missing bits are set, the operation is
-//! done again, and the bits are taken back.
+//! The permission bits of a ciphertext file are those that the user sees, so a vault contains files
+//! of mode 0444 and directories of mode 0555 or 0000. The kernel or `vault` has checked the
+//! *user's* permissions before the store is called. But deferred writes, key changes and repairs
+//! must reach the bytes in any case. For root no mode is an obstacle. An ordinary user who owns the
+//! object may change its mode: so after `EACCES` the missing bits are set, the operation is
+//! retried, and the bits are removed again.
 //!
 //! Rules that hold here
 //! * Only objects that the effective user owns are touched, only regular files and directories,
-//!   only the bits that are missing.
-//! * One [`Grants`] at a time in the process. Whoever reads or sets a mode holds [`steady`], so
-//!   that no granted bit is seen, or taken for the mode to go back to.
-//! * The bits are taken back on every path, by `Drop`, in the opposite order. (A process that is
-//!   killed in between leaves the owner's bits set; content and other people's access are not
-//!   affected.)
+//!   only the missing bits.
+//! * There is one [`Grants`] at a time in the process. Code that reads or sets a mode holds
+//!   [`steady`], so no granted bit is visible to it or restored as if it were the mode.
+//! * `Drop` removes the bits on every path, in reverse order. (A process that is killed in between
+//!   leaves the owner's bits set; content and other users' access are not affected.)
 
 use std::os::fd::BorrowedFd;
 
@@ -26,20 +25,20 @@ use super::sys;
 
 static GRANTS: RwLock<()> = RwLock::new(());
 
-/// Bits that an owner needs to search a directory and to change its entries.
+/// Mode bits that an owner needs to search a directory and to change its entries.
 pub(super) const CHANGE_ENTRIES: RawMode = 0o300;
 
-/// While this lives, modes are what they are meant to be.
+/// While this guard exists, no mode has a granted bit.
 pub(super) fn steady() -> RwLockReadGuard<'static, ()> {
     GRANTS.read()
 }
 
-/// The right to grant; taken once for an operation, whatever the number of objects.
+/// The right to grant bits; taken once for an operation, whatever the number of objects.
 pub(super) struct Grants(
     #[allow(dead_code, reason = "held, not read")] RwLockWriteGuard<'static, ()>,
 );
 
-/// Bits that were granted and are taken back when it is dropped.
+/// Granted bits, which are removed on drop.
 pub(super) struct Grant<'a> {
     object: BorrowedFd<'a>,
     granted: RawMode,
@@ -51,8 +50,8 @@ impl Grants {
         Grants(GRANTS.write())
     }
 
-    /// Gives the owner the `needed` bits of `object` (an `O_PATH` descriptor will do). Where we are
-    /// not the owner, or nothing is missing, nothing is done.
+    /// Gives the owner the `needed` bits of `object` (an `O_PATH` descriptor is enough). Does
+    /// nothing if the process is not the owner, or if no bit is missing.
     pub(super) fn owner<'a>(
         &'a self,
         object: BorrowedFd<'a>,
@@ -77,8 +76,8 @@ impl Drop for Grant<'_> {
         if self.granted == 0 {
             return;
         }
-        // What the operation itself changed (chown clears suid) stays changed, hence the mode as it
-        // is now.
+        // Changes by the operation itself (chown clears suid) must stay, so the current mode is
+        // read.
         let taken_back = fs::fstat(self.object).and_then(|stat| {
             sys::chmod_path(self.object, Mode::from_raw_mode(stat.st_mode & 0o7777 & !self.granted))
         });

@@ -1,10 +1,10 @@
 //! Reading a directory by the kernel's own position cookies (`d_off` of `getdents64`).
 //!
 //! Rules that hold here
-//! * `position` is the cookie of the next entry to be handed out. The kernel's position may be
-//!   further on; the entries in between wait in `ahead`. Going on from `position` costs no `lseek`;
+//! * `position` is the cookie of the next entry to return. The kernel's position may be further on;
+//!   the entries in between are buffered in `ahead`. Continuing from `position` needs no `lseek`;
 //!   any other cookie drops `ahead` and seeks.
-//! * Cookies are never computed or compared by order: to some filesystems they are hashes.
+//! * Cookies are never computed or compared by order: on some filesystems they are hashes.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -15,11 +15,11 @@ use rustix::io::{Errno, Result};
 use super::attr;
 use crate::store::DirEntry;
 
-/// Bytes asked of the kernel at a time: several hundred entries, as `readdir` of the C library
-/// does.
+/// Bytes requested from the kernel at a time: several hundred entries, as in `readdir` of the C
+/// library.
 const BUFFER: usize = 32 * 1024;
 
-/// Where the listing of one handle stands.
+/// The position of the listing of one handle.
 #[derive(Default)]
 pub(super) struct Listing {
     position: i64,
@@ -29,18 +29,18 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// Entries from `cookie` on; see [`crate::store::Dir::read`].
+    /// Returns entries from `cookie` on; see [`crate::store::Dir::read`].
     pub(super) fn read(
         &mut self,
         dir: BorrowedFd<'_>,
         cookie: i64,
         limit: usize,
     ) -> Result<Vec<DirEntry>> {
-        // At the beginning the kernel may already have been asked: for `.` and `..`, or by a
-        // listing that begins anew.
+        // At the beginning the kernel's position may have advanced already: after `.` and `..`, or
+        // if a listing starts again.
         if cookie != self.position || (cookie == 0 && self.begun) {
             self.ahead.clear();
-            // The kernel takes the cookie back as the signed number that it gave.
+            // The kernel expects the cookie as the signed number that it returned.
             seek(dir, SeekFrom::Start(cookie as u64))?;
             self.position = cookie;
             self.begun = false;
@@ -62,14 +62,14 @@ impl Listing {
             match self.fill(dir) {
                 Ok(true) => {}
                 Ok(false) => return Ok(entries),
-                // What was read is handed out first; the next call meets the error again.
+                // Entries that were read are returned first; the next call meets the error again.
                 Err(_) if !entries.is_empty() => return Ok(entries),
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// One `getdents64` into `ahead`; false at the end of the directory.
+    /// Reads one `getdents64` into `ahead`; returns false at the end of the directory.
     fn fill(&mut self, dir: BorrowedFd<'_>) -> Result<bool> {
         self.begun = true;
         self.buffer.clear();
@@ -78,7 +78,7 @@ impl Listing {
         let mut more = false;
         while let Some(entry) = raw.next() {
             let entry = match entry {
-                // A directory that was removed while we have it open has no entries.
+                // A directory that was removed while it is open has no entries.
                 Err(Errno::NOENT) => break,
                 other => other?,
             };

@@ -2,13 +2,13 @@
 //!
 //! Rules that hold here
 //! * Only the vault's root is opened by a path. Everything else is one component relative to a
-//!   directory's descriptor, opened beneath it and through no symbolic link (`openat2`; `openat`
-//!   with `O_NOFOLLOW` on kernels before 5.6, which is as good for a single component).
-//! * What is opened as a file is a regular file: a FIFO, socket or device that somebody planted
-//!   neither blocks nor acts.
+//!   directory's descriptor, opened below it and through no symbolic link (`openat2`; `openat` with
+//!   `O_NOFOLLOW` on kernels before 5.6, which is as safe for a single component).
+//! * Only regular files are opened as files: a FIFO, socket or device that an attacker placed in
+//!   the store neither blocks nor acts.
 //! * Modes are exact whatever the umask. A process that has called [`clear_umask`] saves a system
-//!   call with each file.
-//! * A mode that keeps the owner out does not keep us out (see `os/grant.rs`).
+//!   call for each file.
+//! * A mode that locks the owner out does not stop the store (see `os/grant.rs`).
 
 mod attr;
 mod file;
@@ -34,12 +34,12 @@ use super::{Access, Dir, DirEntry, File, Kind, RenameMode, SetTime, Space, Stat,
 
 static UMASK_IS_CLEAR: AtomicBool = AtomicBool::new(false);
 
-/// Sets the process's file mode creation mask to 0, for good, and lets this room rely on it:
-/// `create_file` and `mknod` then need no second system call to give exactly the permission bits
-/// that were asked for.
+/// Sets the process's file mode creation mask to 0, permanently, and lets this room rely on it:
+/// `create_file` and `mknod` then need no second system call to set exactly the requested
+/// permission bits.
 ///
-/// From then on a directory's default ACL (which replaces the umask) is left to the kernel; before,
-/// the bits that were asked for are set whatever such an ACL says.
+/// From then on the kernel applies a directory's default ACL (which replaces the umask); before,
+/// the requested bits are set whatever such an ACL specifies.
 pub fn clear_umask() {
     rustix::process::umask(Mode::empty());
     UMASK_IS_CLEAR.store(true, Ordering::Release);
@@ -47,13 +47,14 @@ pub fn clear_umask() {
 
 /// An open directory.
 pub struct OsDir {
-    /// Opened for reading; only by `O_PATH` where we may search it but neither read nor own it.
+    /// Opened for reading; only with `O_PATH` if the process may search it but neither read nor own
+    /// it.
     fd: OwnedFd,
     listing: Mutex<Listing>,
     quirks: Quirks,
 }
 
-/// Filesystems (`statfs(2)`) that this machine's kernel runs itself, so that times are those of its
+/// Filesystems (`statfs(2)`) that this machine's kernel runs itself, so their times come from its
 /// clock: tmpfs, ext2 to ext4, XFS, Btrfs.
 const LOCAL: [u32; 4] = [0x0102_1994, 0xef53, 0x5846_5342, 0x9123_683e];
 
@@ -61,16 +62,16 @@ const LOCAL: [u32; 4] = [0x0102_1994, 0xef53, 0x5846_5342, 0x9123_683e];
 const FAT: u32 = 0x4d44;
 const EXFAT: u32 = 0x2011_bab0;
 
-/// In what a store is other than most.
+/// How a store differs from most.
 #[derive(Clone, Copy, Default)]
 struct Quirks {
-    /// `fsync` alone does not keep what it was asked for, `syncfs` before it does. On FAT length
-    /// and place of a file stand in its directory, the letters of a long name beside that: `fsync`
-    /// of a file writes the one without the other, and that of a directory to which a file was
-    /// renamed writes an entry of length 0.
+    /// `fsync` alone does not make its object durable; `syncfs` before it does. On FAT a file's
+    /// length and location are in its directory entry, and the letters of a long name beside it:
+    /// `fsync` of a file writes the one without the other, and that of a directory to which a file
+    /// was renamed writes an entry of length 0.
     names_apart: bool,
-    /// A directory's birth changes with each rename to it, as on exFAT (Linux 6.1), so it tells no
-    /// object from another.
+    /// A directory's birth time changes with each rename into it, as on exFAT (Linux 6.1), so it
+    /// does not identify the object.
     births_move: bool,
 }
 
@@ -79,7 +80,7 @@ impl Quirks {
         Quirks { names_apart: filesystem == FAT, births_move: filesystem == EXFAT }
     }
 
-    /// Makes the object of `fd` durable by `sync`, which also has the disk's own cache written.
+    /// Makes the object of `fd` durable with `sync`, which also flushes the disk's own cache.
     fn flush(self, fd: BorrowedFd<'_>, sync: impl Fn() -> Result<()>) -> Result<()> {
         if self.names_apart {
             retry_on_intr(|| fs::syncfs(fd))?;
@@ -116,8 +117,8 @@ impl OsDir {
         Arc::new(OsDir { fd, listing: Mutex::default(), quirks })
     }
 
-    /// Opens for reading the directory that `path` designates, as its owner; else what was given
-    /// must do.
+    /// Opens for reading the directory that `path` designates, as its owner; if that fails, the
+    /// given descriptor is used.
     fn open_granted(path: OwnedFd) -> Result<OwnedFd> {
         let grants = Grants::begin();
         let opened = {
@@ -134,7 +135,7 @@ impl OsDir {
         self.fd.as_fd()
     }
 
-    /// Does `op` in this directory, and once more as its owner where its mode forbids it.
+    /// Runs `op` in this directory, and retries it as the owner if the mode forbids it.
     fn attempt<T>(&self, op: impl Fn() -> Result<T>) -> io::Result<T> {
         match retry_on_intr(&op) {
             Err(Errno::ACCESS) => self.granted(op),
@@ -142,7 +143,7 @@ impl OsDir {
         }
     }
 
-    /// Like [`OsDir::attempt`], for what reads or sets a mode.
+    /// Like [`OsDir::attempt`], for operations that read or set a mode.
     fn attempt_steady<T>(&self, op: impl Fn() -> Result<T>) -> io::Result<T> {
         let first = {
             let _steady = steady();
@@ -160,8 +161,8 @@ impl OsDir {
         Ok(retry_on_intr(op)?)
     }
 
-    /// Renames what may be a directory that its owner may not write to: another parent is a change
-    /// of the directory itself.
+    /// Renames an entry that may be a directory to which its owner may not write: another parent is
+    /// a change of the directory itself.
     fn rename_closed(
         &self,
         name: &[u8],
@@ -172,7 +173,7 @@ impl OsDir {
         let grants = Grants::begin();
         let _this = grants.owner(self.fd(), CHANGE_ENTRIES)?;
         let _other = grants.owner(new_dir.fd(), CHANGE_ENTRIES)?;
-        // where it is exchanged, both directories get another parent
+        // after an exchange, both directories have another parent
         let moved = [sys::open_path(self.fd(), name), sys::open_path(new_dir.fd(), new_name)];
         let is_dir = |fd: &OwnedFd| {
             fs::fstat(fd)
@@ -186,7 +187,7 @@ impl OsDir {
         Ok(retry_on_intr(op)?)
     }
 
-    /// [`RenameMode::NoReplace`] where the store does not know it.
+    /// [`RenameMode::NoReplace`] on a store that does not support it.
     fn rename_where_free(&self, name: &[u8], new_dir: &OsDir, new_name: &[u8]) -> io::Result<()> {
         match new_dir.stat(new_name) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
@@ -197,7 +198,8 @@ impl OsDir {
         }
     }
 
-    /// Like [`OsDir::attempt`], for what needs the bits `needed` of the entry `name` too.
+    /// Like [`OsDir::attempt`], for operations that also need the bits `needed` of the entry
+    /// `name`.
     fn attempt_entry<T>(
         &self,
         name: &[u8],
@@ -216,7 +218,7 @@ impl OsDir {
         }
     }
 
-    /// Like [`OsDir::attempt`], for what changes two directories.
+    /// Like [`OsDir::attempt`], for operations that change two directories.
     fn attempt_both<T>(&self, other: &OsDir, op: impl Fn() -> Result<T>) -> io::Result<T> {
         match retry_on_intr(&op) {
             Err(Errno::ACCESS) => {
@@ -229,7 +231,8 @@ impl OsDir {
         }
     }
 
-    /// Like [`OsDir::attempt`], for what needs the bits `needed` of this directory's own mode.
+    /// Like [`OsDir::attempt`], for operations that need the bits `needed` of this directory's own
+    /// mode.
     fn attempt_self<T>(&self, needed: RawMode, op: impl Fn() -> Result<T>) -> io::Result<T> {
         match retry_on_intr(&op) {
             Err(Errno::ACCESS) => {
@@ -237,22 +240,23 @@ impl OsDir {
                 let _dir = grants.owner(self.fd(), needed)?;
                 Ok(retry_on_intr(op)?)
             }
-            // The descriptor only designates the directory because we may neither read nor own it.
+            // The descriptor is `O_PATH` because the process may neither read nor own the
+            // directory.
             Err(Errno::BADF) => Err(Errno::ACCESS.into()),
             other => Ok(other?),
         }
     }
 
-    /// Where a name has no length and no contents until the file is written out again, a power cut
-    /// some seconds after a rename would take what was synced long before it. What fails here is
-    /// told by the flush that is asked for: a descriptor of our own takes no error from it.
+    /// On a store where a name has no length and no contents until the file is written again, a
+    /// power cut some seconds after a rename would lose data that was synced long before it. The
+    /// later flush reports errors of this one: a descriptor of its own takes no error from that.
     fn settle_renamed(&self) {
         if let Ok(fd) = sys::open(self.fd(), b".", DIR_FLAGS, Mode::empty()) {
             let _ = self.quirks.flush(fd.as_fd(), || fs::fsync(&fd));
         }
     }
 
-    /// Gives a new file exactly `perm` where the umask may have taken something from it.
+    /// Sets exactly `perm` on a new file if the umask may have removed some of it.
     fn settle_file(file: BorrowedFd<'_>, perm: u32) -> Result<()> {
         if !UMASK_IS_CLEAR.load(Ordering::Acquire) && fs::fstat(file)?.st_mode & 0o7777 != perm {
             is_settled(fs::fchmod(file, Mode::from_raw_mode(perm)))?;
@@ -260,7 +264,7 @@ impl OsDir {
         Ok(())
     }
 
-    /// Gives a new entry exactly `perm`. `mkdir` drops suid and sgid, and a parent with sgid adds
+    /// Sets exactly `perm` on a new entry. `mkdir` drops suid and sgid, and a parent with sgid adds
     /// it.
     fn settle_entry(&self, name: &[u8], perm: u32) -> io::Result<()> {
         let is = self.stat(name)?.perm;
@@ -276,8 +280,8 @@ impl OsDir {
     }
 }
 
-/// What was just made and is not ours to change is on a store with one owner and one mode for all,
-/// as a USB stick's exFAT: those it has.
+/// If a new object's mode cannot be changed, the store has one owner and one mode for all objects,
+/// as a USB stick's exFAT has; that mode is accepted.
 fn is_settled(chmod: Result<()>) -> Result<()> {
     match chmod {
         Err(Errno::PERM) => Ok(()),
@@ -321,8 +325,8 @@ impl Dir for OsDir {
             })
         };
         let fd = match access {
-            // A check, a survey or an export is no access that a user would know of. Only owners
-            // may ask for that.
+            // A check, a survey or an export is not an access that the user made. Only owners may
+            // set this flag.
             Access::Read => match open(OFlags::RDONLY | OFlags::NOATIME, 0o400) {
                 Err(e) if e.raw_os_error() == Some(libc::EPERM) => open(OFlags::RDONLY, 0o400)?,
                 other => other?,
@@ -353,7 +357,7 @@ impl Dir for OsDir {
         let flags = OFlags::RDWR | OFlags::TMPFILE | FILE_FLAGS;
         let fd =
             self.attempt(|| match sys::open(self.fd(), b".", flags, Mode::from_raw_mode(perm)) {
-                // What a filesystem's or kernel's ignorance of O_TMPFILE looks like: a directory
+                // How a filesystem or kernel without O_TMPFILE fails: as for a directory that is
                 // opened for writing.
                 Err(Errno::ISDIR) => Err(Errno::OPNOTSUPP),
                 other => other,
@@ -441,7 +445,7 @@ impl Dir for OsDir {
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
                 self.rename_closed(name, new_dir, new_name, op)
             }
-            // NFS, and what comes through FUSE (exFAT, NTFS, sshfs), knows no flags.
+            // NFS, and filesystems behind FUSE (exFAT, NTFS, sshfs), support no flags.
             Err(error)
                 if error.raw_os_error() == Some(libc::EINVAL) && mode == RenameMode::NoReplace =>
             {
@@ -534,8 +538,8 @@ impl Dir for OsDir {
 
     fn sync(&self) -> io::Result<()> {
         self.attempt_self(0, || match self.quirks.flush(self.fd(), || fs::fsync(&self.fd)) {
-            // Some network filesystems have no fsync of a directory; all that is left is to flush
-            // the filesystem.
+            // Some network filesystems have no fsync of a directory; flushing the filesystem is the
+            // alternative.
             Err(Errno::INVAL) => fs::syncfs(&self.fd),
             other => other,
         })

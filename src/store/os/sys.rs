@@ -1,10 +1,10 @@
-//! System calls that `rustix` does not wrap, and the older way to the same end on kernels that lack
+//! System calls that `rustix` does not wrap, and their older alternatives for kernels that lack
 //! them.
 //!
 //! Rules that hold here
-//! * Names have been checked by the caller (a single component, or `.` for the directory itself).
-//! * A symbolic link as the last component is never followed, in the new way and in the old one.
-//! * Only `ENOSYS` means that a call is missing. It is remembered, so that the question is asked
+//! * The caller has checked the names (a single component, or `.` for the directory itself).
+//! * A symbolic link as the last component is never followed, in either way.
+//! * Only `ENOSYS` means that a call is missing. The result is cached, so a missing call is tried
 //!   once.
 
 use std::ffi::{CStr, c_long};
@@ -15,7 +15,7 @@ use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Xattr
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
 
-/// Whether the running kernel has a call: yes until it has said `ENOSYS`.
+/// Whether the running kernel has a call: yes until it has returned `ENOSYS`.
 struct Call(AtomicBool);
 
 static OPENAT2: Call = Call(AtomicBool::new(true));
@@ -38,7 +38,7 @@ impl Call {
     }
 }
 
-/// Opens `name` in `dir`: beneath it, through no link of any kind, closed on exec.
+/// Opens `name` in `dir`: below it, through no link of any kind, closed on exec.
 pub(crate) fn open(dir: BorrowedFd<'_>, name: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -48,13 +48,13 @@ pub(crate) fn open(dir: BorrowedFd<'_>, name: &[u8], flags: OFlags, mode: Mode) 
     )
 }
 
-/// A descriptor that only designates the object `name`, whatever its type and mode; a link
-/// designates itself.
+/// Opens an `O_PATH` descriptor of the object `name`, whatever its type and mode; a link is opened
+/// itself.
 pub(crate) fn open_path(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
     open(dir, name, OFlags::PATH, Mode::empty())
 }
 
-/// The path by which calls that refuse an `O_PATH` descriptor reach its object.
+/// Returns the path by which calls that reject an `O_PATH` descriptor reach its object.
 pub(crate) fn proc_path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
@@ -79,24 +79,24 @@ pub(crate) fn chmod_path(fd: BorrowedFd<'_>, mode: Mode) -> Result<()> {
     )
 }
 
-/// Gives the object of a descriptor, which may be an `O_PATH` one, another name.
+/// Links the object of a descriptor, which may be an `O_PATH` one, to another name.
 pub(crate) fn link(fd: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     match fs::linkat(fd, c"", dir, name, AtFlags::EMPTY_PATH) {
-        // Kernels before 6.10 want a capability for the empty path.
+        // Kernels before 6.10 require a capability for the empty path.
         Err(Errno::NOENT) => fs::linkat(CWD, proc_path(fd), dir, name, AtFlags::SYMLINK_FOLLOW),
         other => other,
     }
 }
 
 fn chmod_by_proc(fd: BorrowedFd<'_>, mode: Mode) -> Result<()> {
-    // Through /proc the kernel would set the mode of a link itself, on the filesystems that let it.
+    // Through /proc the kernel would set the mode of a link itself, on filesystems that allow it.
     if FileType::from_raw_mode(fs::fstat(fd)?.st_mode) == FileType::Symlink {
         return Err(Errno::OPNOTSUPP);
     }
     fs::chmodat(CWD, proc_path(fd), mode, AtFlags::empty())
 }
 
-/// Value of an extended attribute of an entry.
+/// Returns the value of an extended attribute of an entry.
 pub(super) fn get_xattr(dir: BorrowedFd<'_>, name: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>> {
     XATTRAT.or_else(
         || {
@@ -121,7 +121,7 @@ pub(super) fn set_xattr(dir: BorrowedFd<'_>, name: &[u8], key: &[u8], value: &[u
     )
 }
 
-/// Removes an extended attribute of an entry; false where there was none.
+/// Removes an extended attribute of an entry; returns false if there was none.
 pub(super) fn remove_xattr(dir: BorrowedFd<'_>, name: &[u8], key: &[u8]) -> Result<bool> {
     existed(XATTRAT.or_else(
         || with_names(name, key, |name, key| removexattrat(dir.as_raw_fd(), name, key)),
@@ -129,7 +129,7 @@ pub(super) fn remove_xattr(dir: BorrowedFd<'_>, name: &[u8], key: &[u8]) -> Resu
     ))
 }
 
-/// Value of an extended attribute of an open object.
+/// Returns the value of an extended attribute of an open object.
 pub(super) fn get_xattr_fd(fd: BorrowedFd<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
     read_value(|buf| fs::fgetxattr(fd, key, buf))
 }
@@ -139,13 +139,12 @@ pub(super) fn set_xattr_fd(fd: BorrowedFd<'_>, key: &[u8], value: &[u8]) -> Resu
     fs::fsetxattr(fd, key, value, XattrFlags::empty())
 }
 
-/// Removes an extended attribute of an open object; false where there was none.
+/// Removes an extended attribute of an open object; returns false if there was none.
 pub(super) fn remove_xattr_fd(fd: BorrowedFd<'_>, key: &[u8]) -> Result<bool> {
     existed(fs::fremovexattr(fd, key))
 }
 
-/// Begins to write dirty pages of a file to the disk (`SYNC_FILE_RANGE_WRITE`), and waits for none
-/// of them.
+/// Starts writeback of a file's dirty pages (`SYNC_FILE_RANGE_WRITE`) without waiting for it.
 pub(super) fn begin_flush(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
     let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
         return Err(Errno::INVAL);
@@ -166,7 +165,7 @@ fn existed(removed: Result<()>) -> Result<bool> {
     }
 }
 
-/// Longest value that Linux lets a filesystem hold (`XATTR_SIZE_MAX`).
+/// Longest value that Linux allows (`XATTR_SIZE_MAX`).
 const XATTR_SIZE_MAX: usize = 65536;
 
 fn read_value(mut call: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Option<Vec<u8>>> {
@@ -193,7 +192,7 @@ fn with_names<T>(
 }
 
 // The numbers of the calls that libc does not name yet. Since Linux 5.0 new calls have one number
-// on all of these architectures; on the others the older way is taken.
+// on all of these architectures; the others use the older way.
 const XATTRAT_NUMBERS_KNOWN: bool = cfg!(any(
     all(target_arch = "x86_64", target_pointer_width = "64"),
     target_arch = "x86",
@@ -299,14 +298,14 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_call_is_asked_for_once_and_then_the_older_way_is_taken() {
+    fn a_missing_call_is_tried_once_then_replaced() {
         let call = Call(AtomicBool::new(true));
         assert_eq!(call.or_else(|| Err(Errno::ACCESS), || Ok(2)), Err(Errno::ACCESS));
         assert_eq!(call.or_else(|| Err(Errno::NOSYS), || Ok(2)), Ok(2));
         assert_eq!(call.or_else(|| unreachable!("asked again"), || Ok(3)), Ok(3));
     }
 
-    // The machine that runs the tests has the new calls, so the older ways are driven directly.
+    // The test machine has the new calls, so the older ways are called directly.
     #[test]
     fn the_older_ways_do_the_same_and_follow_no_link() {
         let (_temp, dir) = dir();

@@ -35,8 +35,8 @@ fn the_root_may_be_reached_through_a_link_and_nothing_else_may() {
     assert!(OsDir::open(&temp.path().join("none")).is_err());
 }
 
-/// Runs `test` as an ordinary user who owns the directory that it is given: in a thread of its own,
-/// of which root changes the effective user (the raw system call changes one thread's).
+/// Runs `test` as an ordinary user who owns the given directory, in a separate thread whose
+/// effective user root changes (the raw system call changes one thread's).
 fn as_ordinary_user(test: impl FnOnce(&Path) + Send) {
     let temp = tempfile::tempdir().unwrap();
     std::thread::scope(|scope| {
@@ -58,10 +58,10 @@ fn mode(path: &Path) -> u32 {
     std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-// A vault with a read-only tree in it (a Go module cache, an unpacked archive) could not be
-// committed to, or have its keys changed, by the user who made it.
+// A user could not commit to a vault of theirs that contains a read-only tree (a Go module cache,
+// an unpacked archive), or change its keys.
 #[test]
-fn the_owner_reaches_what_his_modes_forbid_and_leaves_them_as_they_were() {
+fn the_owner_bypasses_modes_and_restores_them() {
     as_ordinary_user(|path| {
         let root = OsDir::open(path).unwrap();
         for perm in [0o000, 0o444, 0o4511] {
@@ -69,7 +69,7 @@ fn the_owner_reaches_what_his_modes_forbid_and_leaves_them_as_they_were() {
             drop(file);
             let file = root.open_file(b"f", Access::ReadWrite).unwrap();
             assert_eq!(mode(&path.join("f")), perm);
-            // The kernel takes suid away at a write by an ordinary user.
+            // The kernel clears suid at a write by an ordinary user.
             file.write_at(b"T", 0).unwrap();
             let perm = perm & 0o777;
             root.open_file(b"f", Access::Read).unwrap();
@@ -104,8 +104,8 @@ fn the_owner_reaches_what_his_modes_forbid_and_leaves_them_as_they_were() {
             // A failure leaves the mode as it was, too.
             assert_eq!(dir.mkdir(b"sub", 0o755).unwrap_err().raw_os_error(), Some(libc::EEXIST));
             assert_eq!(mode(&path.join("d")), perm);
-            // `fsck --repair` of an ordinary user could not move a directory that he may not write
-            // to: another parent is a change of it.
+            // `fsck --repair` of an ordinary user could not move a directory to which they may not
+            // write: another parent is a change of it.
             root.mkdir(b"moved", 0o555).unwrap();
             root.rename(b"moved", &*dir, b"moved", RenameMode::NoReplace).unwrap();
             dir.rename(b"moved", &*root, b"sub", RenameMode::NoReplace).unwrap();
@@ -157,7 +157,7 @@ fn many_threads_with_a_closed_directory_leave_its_mode_alone() {
 }
 
 #[test]
-fn a_stranger_is_refused_and_nothing_of_his_changes() {
+fn other_users_objects_are_refused_and_unchanged() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can make files of two users");
         return;
@@ -180,7 +180,7 @@ fn a_stranger_is_refused_and_nothing_of_his_changes() {
         let eacces = Some(libc::EACCES);
         assert_eq!(root.open_file(b"f", Access::Read).err().unwrap().raw_os_error(), eacces);
         assert_eq!(std::fs::metadata(path.join("f")).unwrap().uid(), 4242);
-        // A directory that may be searched and not read serves those who know a name in it.
+        // A directory that can be searched but not read is usable with a known name.
         let dir = root.open_dir(b"searchable").unwrap();
         dir.open_file(b"x", Access::Read).unwrap();
         assert_eq!(dir.stat(b"x").unwrap().size, 1);
@@ -195,7 +195,7 @@ fn a_stranger_is_refused_and_nothing_of_his_changes() {
 
 #[test]
 fn modes_are_exact_with_the_umask_cleared_for_good() {
-    // In a process of its own, because the mask is one for the process.
+    // In a separate process, because the mask is per process.
     let name = concat!(module_path!(), "::in_a_process_of_its_own");
     let name = name.split_once("::").unwrap().1;
     let output = std::process::Command::new(std::env::current_exe().unwrap())
@@ -232,9 +232,9 @@ fn only_a_filesystem_of_this_machine_has_its_clock() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_not_renamed_over_where_the_store_knows_no_flags() {
-    // NFS and what comes through FUSE answer RENAME_NOREPLACE with EINVAL: a renamed directory
-    // could not be removed any more.
+fn no_replace_holds_on_stores_without_rename_flags() {
+    // NFS and filesystems behind FUSE fail RENAME_NOREPLACE with EINVAL: a renamed directory could
+    // not be removed any more.
     let temp = tempfile::tempdir().unwrap();
     let open = || OsDir {
         fd: fs::open(temp.path(), DIR_FLAGS, Mode::empty()).unwrap(),
@@ -259,10 +259,10 @@ fn a_name_that_is_taken_is_not_renamed_over_where_the_store_knows_no_flags() {
 }
 
 #[test]
-fn on_exfat_a_directory_stays_the_same_object_when_something_is_renamed_to_it() {
-    // The kernel's exFAT (6.1) gives a directory another time of birth with each rename to it. The
+fn on_exfat_a_rename_into_a_directory_keeps_its_identity() {
+    // The kernel's exFAT (6.1) changes a directory's birth time with each rename into it. The
     // daemon took it for another directory, and programs that worked in it got ESTALE until they
-    // left it. `scripts/stores-vm.sh kernel-exfat` has the real one.
+    // left it. `scripts/stores-vm.sh kernel-exfat` tests on the real one.
     let temp = tempfile::tempdir().unwrap();
     let dir =
         OsDir::from_fd(fs::open(temp.path(), DIR_FLAGS, Mode::empty()).unwrap(), Quirks::of(EXFAT));
@@ -280,16 +280,16 @@ fn on_exfat_a_directory_stays_the_same_object_when_something_is_renamed_to_it() 
 }
 
 #[test]
-fn on_fat_all_is_flushed_whenever_something_is() {
+fn on_fat_every_flush_flushes_the_store() {
     // After a rename the kernel's FAT has an entry of length 0 on the disk until it writes the file
-    // out, some 30 s later: fsync of the directory does not have it do so. A stick that was pulled
-    // had lost `+share`, and with it the vault, and files that were synced long before they were
-    // renamed. Here is who is asked to flush; `scripts/stores-vm.sh vfat power` pulls the real one,
-    // and cuts the power.
+    // back, some 30 s later; fsync of the directory does not trigger that. A stick that was
+    // unplugged had lost `+share`, and with it the vault, and files that were synced long before
+    // they were renamed. This test checks which objects are flushed; `scripts/stores-vm.sh vfat
+    // power` unplugs a real stick and cuts its power.
     let temp = tempfile::tempdir().unwrap();
     let fd = fs::open(temp.path(), DIR_FLAGS, Mode::empty()).unwrap();
     assert!(Quirks::of(FAT).names_apart && !Quirks::of(LOCAL[1]).names_apart);
-    // A descriptor that has none of the filesystem: `syncfs` refuses it, `sync` would not.
+    // A descriptor that is not on the filesystem: `syncfs` rejects it, `sync` would not.
     let path = fs::open(temp.path(), DIR_PATH_FLAGS, Mode::empty()).unwrap();
     assert_eq!(Quirks::of(FAT).flush(path.as_fd(), || Ok(())), Err(Errno::BADF));
     assert_eq!(Quirks::of(LOCAL[1]).flush(path.as_fd(), || Ok(())), Ok(()));

@@ -12,8 +12,8 @@ use kithfs::format::members;
 use kithfs::format::share::ShareDescriptor;
 use kithfs::format::slots::{self, HEADER_LEN, SLOT_LEN, Slot, SlotHeader, TAG_LEN, slice_reader};
 use kithfs::roster::{
-    Contacts, Identity, IdentityFile, Invitation, Member, NewSlot, Pin, Proof, PublicIdentity,
-    RecoveryCode, Role, Secret, ShareMemory,
+    Contacts, Identity, IdentityFile, Invitation, Member, NewSlot, Pin, PinnedShare, Proof,
+    PublicIdentity, RecoveryCode, Role, Secret,
 };
 use zeroize::Zeroizing;
 
@@ -71,7 +71,7 @@ pub fn people_text(data: &[u8]) {
     if let Ok(contacts) = Contacts::parse(text) {
         assert_eq!(contacts.to_text(), text);
     }
-    if let Ok(memory) = ShareMemory::parse(text) {
+    if let Ok(memory) = PinnedShare::parse(text) {
         assert_eq!(memory.to_text(), text);
     }
 }
@@ -85,7 +85,7 @@ pub fn people_text_seeds() -> Vec<Vec<u8>> {
     contacts.verify("Ann").expect("she is there");
     contacts.add("Cem", &key(7)).expect("a changed key");
     let memory = |proof| {
-        ShareMemory { share: [1; 32], proof, head: Pin { sequence: 12, hash: [2; 32] } }.to_text()
+        PinnedShare { share: [1; 32], proof, head: Pin { sequence: 12, hash: [2; 32] } }.to_text()
     };
     [contacts.to_text(), memory(Proof::Visit), memory(Proof::Invitation(key(1)))]
         .map(String::into_bytes)

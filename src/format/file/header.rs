@@ -1,18 +1,17 @@
-//! The header of a ciphertext file: who the file is, how large, and the root of the tree that
+//! The header of a ciphertext file: the file's identity, its size, and the root of the tree that
 //! authenticates its chunks.
 //!
 //! Rules that hold here
-//! * The first [`PUBLIC`] bytes stand in clear and are authenticated as associated data; the body
+//! * The first [`PUBLIC`] bytes are in the clear and are authenticated as associated data; the body
 //!   is sealed as one record.
 //! * In a signed share author, signer and signature are sealed before the body. The signature is
-//!   over what the file *is* (ids, size, version, author, root), not over the bytes of the header,
-//!   and is verified before anything of the header is given out. Who takes the header with its
-//!   signature unverified ([`Header::unseal`]) has the [`Claim`] in his hands and sees to it
-//!   himself.
+//!   over the file's attributes (ids, size, version, author, root), not over the bytes of the
+//!   header, and is verified before anything of the header is returned. A caller of
+//!   [`Header::unseal`] gets the header with an unverified [`Claim`], and must verify that itself.
 //! * A small file (at most one segment) is sealed *with* its header: one read opens it, one write
-//!   makes it.
-//! * Unknown versions, suites, flags, types and reserved bytes that are not zero are refused before
-//!   anything is decrypted.
+//!   creates it.
+//! * Unknown versions, suites, flags and types, and reserved bytes that are not zero, are rejected
+//!   before anything is decrypted.
 //!
 //! ```text
 //! 0    magic "kithfile"     8
@@ -35,22 +34,22 @@
 
 use zeroize::Zeroizing;
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, FormatErrorKind};
 use super::layout::{HEADER_SIGNED, Layout, SIZE_MAX, SMALL_MAX};
-use super::signature::{Authorship, Claim, Sign, TRAILER_LEN};
 use super::table::{Hash, small_hash};
 use crate::crypto::{Random, RecordCipher, Suite, labels};
+use crate::format::cursor::{Reader, Writer};
+use crate::format::error::{FormatError, FormatErrorKind};
+use crate::format::signature::{Authorship, Claim, Sign, TRAILER_LEN};
 
 /// First bytes of every file header.
 pub const MAGIC: &[u8; 8] = b"kithfile";
 /// Format version that this program reads and writes.
 pub const VERSION: u16 = 1;
-/// Bytes that stand in clear.
+/// Length of the part in the clear.
 pub const PUBLIC: usize = 96;
-/// Where the tag stands.
+/// Offset of the tag.
 pub const TAG_AT: usize = PUBLIC;
-/// Where the sealed part begins in an unsigned share.
+/// Offset of the sealed part in an unsigned share.
 pub const BODY_AT: usize = TAG_AT + 16;
 /// Bytes of the body.
 pub const BODY: usize = 400;
@@ -66,24 +65,24 @@ const _: () = assert!(
     BODY_AT + BODY == super::layout::HEADER && BODY_AT + TRAILER_LEN + BODY == HEADER_SIGNED
 );
 
-/// Where a file stood when it was last committed: advice to a check that rebuilds a lost directory
-/// record, never trusted for access.
+/// The place of a file when it was last committed: a hint for a check that rebuilds a lost
+/// directory record, never trusted for access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hint {
     /// Id of the directory.
     pub directory: [u8; 32],
-    /// Plain name, 1 to 255 bytes; empty where it is not known.
+    /// Plain name, 1 to 255 bytes; empty if it is not known.
     pub name: Vec<u8>,
 }
 
-/// What stands in clear and can be read without a key.
+/// The part in the clear, which can be read without a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicHeader {
     /// Cipher suite.
     pub suite: Suite,
-    /// Length of the data in the small form, `None` in the large one. It stands in clear because
-    /// what a crash leaves behind the data is no part of the file, and must not keep it from being
-    /// opened.
+    /// Length of the data in the small form, `None` in the large one. It is in the clear because
+    /// bytes that a crash leaves after the data do not belong to the file, and must not keep it
+    /// from being opened.
     pub small: Option<u16>,
     /// Epoch under which the header is sealed.
     pub epoch: u32,
@@ -96,28 +95,28 @@ pub struct PublicHeader {
 /// A header, opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What stands in clear.
+    /// The part in the clear.
     pub public: PublicHeader,
     /// Plain size in bytes.
     pub size: u64,
     /// Counts the commits of this file.
     pub version: u64,
-    /// Hash of the table (one chunk) or of the topmost index block; [`super::table::HOLE`] where
+    /// Hash of the table (one chunk) or of the topmost index block; [`super::table::HOLE`] if
     /// nothing was written, and in the small form.
     pub root: Hash,
     /// Oldest epoch under which a chunk of the file may still be sealed.
     pub oldest_epoch: u32,
-    /// Where the file stood.
+    /// The place of the file.
     pub hint: Hint,
 }
 
-/// A header, the data of a small file, and in a signed share whose they are.
+/// A header, the data of a small file, and in a signed share the verified authorship.
 pub type OpenedParts = (Header, Zeroizing<Vec<u8>>, Option<Authorship>);
 
-/// A header, the data of a small file, and in a signed share what is still to be verified.
+/// A header, the data of a small file, and in a signed share a claim that is still to be verified.
 pub type UnsealedParts = (Header, Zeroizing<Vec<u8>>, Option<Claim>);
 
-/// What headers of one share and epoch have in common.
+/// The parameters that the headers of one share and epoch have in common.
 pub struct HeaderContext<'a> {
     /// Share id.
     pub share: &'a [u8; 32],
@@ -128,7 +127,7 @@ pub struct HeaderContext<'a> {
 }
 
 impl PublicHeader {
-    /// Reads what stands in clear; `layout` is the share's. `bytes` may be longer.
+    /// Reads the part in the clear; `layout` is the share's. `bytes` may be longer.
     pub fn decode(layout: &Layout, bytes: &[u8]) -> Result<Self, FormatError> {
         let mut r = Reader::named(WHAT, bytes);
         r.magic(MAGIC)?;
@@ -187,8 +186,7 @@ fn aad(share: &[u8; 32], public: &[u8]) -> [u8; 4 + 32 + PUBLIC] {
 
 impl Header {
     /// Seals the header, in the small form with `data` (whose length is `size`), with a fresh
-    /// nonce. Gives `header + data` bytes. `sign` has to be given in a signed share, and nowhere
-    /// else.
+    /// nonce. Returns `header + data` bytes. `sign` is required in a signed share, and only there.
     pub fn seal(
         &self,
         context: &HeaderContext,
@@ -220,7 +218,7 @@ impl Header {
         out
     }
 
-    /// What the signer of a file signs.
+    /// Returns the message that the signer of a file signs.
     fn signed_message(&self, context: &HeaderContext, author: &[u8; 32], data: &[u8]) -> Vec<u8> {
         let flags = FLAG_SIGNED | if self.public.small.is_some() { FLAG_SMALL } else { 0 };
         let root = if self.public.small.is_some() { small_hash(data) } else { self.root };
@@ -239,17 +237,17 @@ impl Header {
         w.into_vec()
     }
 
-    /// Opens a header. `bytes` begin at the start of the file and hold at least the header and in
-    /// the small form the data; what follows is ignored. Gives the data of a small file, and in a
-    /// signed share whose it is, the signature verified. Whether its signer may write is for the
-    /// caller to decide.
+    /// Opens a header. `bytes` begins at the start of the file and contains at least the header and
+    /// in the small form the data; further bytes are ignored. Returns the data of a small file, and
+    /// in a signed share its verified authorship. The caller decides whether the signer may write.
     pub fn open(context: &HeaderContext, bytes: &[u8]) -> Result<OpenedParts, FormatError> {
         let (header, data, claim) = Self::unseal(context, bytes)?;
         Ok((header, data, claim.map(|claim| claim.verify()).transpose()?))
     }
 
-    /// As [`Header::open`], with the signature left to whoever calls. Before it is verified all of
-    /// this is the word of somebody who has the folder key, and every reader has that.
+    /// Opens a header as [`Header::open`] does, but leaves the signature to the caller. Until it is
+    /// verified, all of this is a claim that anyone with the folder key could have made, and every
+    /// reader has that key.
     pub fn unseal(context: &HeaderContext, bytes: &[u8]) -> Result<UnsealedParts, FormatError> {
         let public = PublicHeader::decode(&context.layout, bytes)?;
         let fail = |kind| Err(FormatError::new(WHAT, kind));

@@ -1,16 +1,16 @@
 //! The share descriptor (`+share`): the fixed part of a share's first manifest, whose hash is the
 //! share's id.
 //!
-//! Rules: the length is fixed; nothing in it ever changes, so signedness, suite and chunk size are
-//! for the share's whole life; it holds no slot and no manifest hash, so that the id is not
-//! circular. Every manifest names it by that id.
+//! Rules: the length is fixed. The descriptor never changes, so signedness, suite and chunk size
+//! hold for the share's whole life. It contains no slot and no manifest hash, so the id is not
+//! circular. Every manifest names the share by that id.
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, FormatErrorKind};
-use super::identity::{PUBLIC_LEN, PublicIdentity};
 use crate::crypto::digest::digest;
 use crate::crypto::labels;
 use crate::crypto::suite::Suite;
+use crate::format::cursor::{Reader, Writer};
+use crate::format::error::{FormatError, FormatErrorKind};
+use crate::format::identity::{PUBLIC_LEN, PublicIdentity};
 
 /// First bytes of a descriptor.
 pub const MAGIC: [u8; 8] = *b"kithshar";
@@ -37,7 +37,7 @@ pub const CHUNK_LOG2_MIN: u8 = 12;
 /// Largest chunk: 2^22 = 4 MiB.
 pub const CHUNK_LOG2_MAX: u8 = 22;
 
-/// What a share is for its whole life.
+/// The properties of a share that never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShareDescriptor {
     /// The cipher suite of everything in the share.
@@ -48,7 +48,7 @@ pub struct ShareDescriptor {
     pub isolated: bool,
     /// Base-two logarithm of the chunk size, [`CHUNK_LOG2_MIN`]..=[`CHUNK_LOG2_MAX`].
     pub chunk_log2: u8,
-    /// Who signs the first manifest.
+    /// The signer of the first manifest.
     pub founder: PublicIdentity,
     /// Makes the id unique.
     pub random: [u8; 32],

@@ -1,15 +1,15 @@
-//! A junction (`+junction-<43 characters>`): which share stands in a directory of its parent share.
-//! It is a sealed record of the parent, always signed, bound to the directory's id and the hash of
-//! the name, which is that of a long name whatever its length.
+//! A junction (`+junction-<43 characters>`): names the share whose root is a directory of its
+//! parent share. It is a sealed record of the parent, always signed, and bound to the directory's
+//! id and the hash of the name. That hash is the one of a long name, whatever the name's length.
 //!
-//! Rule: the name stands inside too, so that a junction whose entry was lost still tells what it
-//! was for.
+//! Rule: the sealed part contains the name too, so a junction whose directory entry was lost still
+//! identifies its share's place.
 
 use base64ct::{Base64UrlUnpadded, Encoding};
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, FormatErrorKind};
 use super::name::is_valid;
+use crate::format::cursor::{Reader, Writer};
+use crate::format::error::{FormatError, FormatErrorKind};
 
 /// First bytes of the control file's name.
 pub const PREFIX: &[u8] = b"+junction-";
@@ -18,22 +18,22 @@ const FLAG_ISOLATED: u8 = 2;
 const FLAG_COMING: u8 = 128;
 const WHAT: &str = "junction";
 
-/// What a junction says.
+/// The contents of a junction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Junction {
     /// Id of the share.
     pub share: [u8; 32],
     /// The share keeps its parent's admins out.
     pub isolated: bool,
-    /// The share is being made from a folder: until the folder has a share's descriptor in it, it
-    /// is an ordinary one of the parent.
+    /// The share is being made from a folder: until the folder contains a share descriptor, it is
+    /// an ordinary folder of the parent.
     pub coming: bool,
     /// Plain name of the directory.
     pub name: Vec<u8>,
 }
 
 impl Junction {
-    /// The bytes that are sealed.
+    /// Returns the bytes to seal.
     pub fn encode(&self) -> Vec<u8> {
         let flags = if self.isolated { FLAG_ISOLATED } else { 0 }
             | if self.coming { FLAG_COMING } else { 0 };

@@ -1,10 +1,10 @@
-//! Where things stand in a ciphertext file: range arithmetic, and nothing else.
+//! Offsets in a ciphertext file: range arithmetic, and nothing else.
 //!
 //! Rules that hold here
 //! * Every constant is derived from the one before it; SPEC.md prints them and a test compares.
 //! * Plain size and ciphertext length determine each other, so that `stat` needs no key and no
 //!   open.
-//! * Growth never moves a byte: an index block stands directly before the first chunk that needs
+//! * Growth never moves a byte: an index block is placed directly before the first chunk that needs
 //!   it.
 //!
 //! ```text
@@ -21,11 +21,11 @@ pub const SEGMENT: usize = 4096;
 pub const CHUNK_LOG2_MIN: u8 = 12;
 /// `log2` of the largest chunk.
 pub const CHUNK_LOG2_MAX: u8 = 22;
-/// `log2` of the chunk size that `init` takes unless told otherwise: 256 KiB.
+/// `log2` of the chunk size that `init` uses by default: 256 KiB.
 pub const CHUNK_LOG2_DEFAULT: u8 = 18;
 /// Largest plain size in the small form: one segment, sealed with the header.
 pub const SMALL_MAX: u64 = SEGMENT as u64;
-/// Where the first table of a large file begins; the header stands before it.
+/// Offset of the first table of a large file; the header is before it.
 pub const DATA_START: u64 = 4096;
 /// Bytes of one hash in an index block.
 pub const HASH: usize = 32;
@@ -71,7 +71,7 @@ impl Layout {
         self.chunk_log2
     }
 
-    /// Whether headers carry signatures and table entries hashes.
+    /// Returns whether headers contain signatures and table entries contain hashes.
     pub fn signed(&self) -> bool {
         self.signed
     }
@@ -96,24 +96,24 @@ impl Layout {
         if self.signed { ENTRY_SIGNED } else { ENTRY }
     }
 
-    /// Bytes of a table that mean something and are hashed.
+    /// Returns the number of bytes of a table that have a meaning and are hashed.
     pub fn table_used(&self) -> usize {
         TABLE_HEAD + self.segments() * self.entry()
     }
 
-    /// Bytes that a table takes: a power of two, and at chunks of 256 KiB and more at least 4096,
-    /// so that their segments are page-aligned in the store.
+    /// Returns the size of a table in the file: a power of two, and with chunks of 256 KiB and more
+    /// at least 4096, so that their segments are page-aligned in the store.
     pub fn table(&self) -> u64 {
         let needed = self.table_used().next_power_of_two() as u64;
         if self.chunk_log2 >= CHUNK_LOG2_DEFAULT { needed.max(4096) } else { needed }
     }
 
-    /// Bytes from one table to the next where no index block stands between.
+    /// Returns the bytes from one table to the next if no index block is between them.
     fn stride(&self) -> u64 {
         self.table() + self.chunk()
     }
 
-    /// Index blocks that stand before the table of chunk `k`.
+    /// Returns the number of index blocks directly before the table of chunk `k`.
     fn index_blocks_before(k: u64) -> u64 {
         let mut blocks = 0;
         let mut first = 1; // the chunk before which level l begins: 128^(l-1)
@@ -150,7 +150,7 @@ impl Layout {
         debug_assert!((1..=LEVELS_MAX).contains(&level));
         let first =
             if j == 0 { FANOUT.pow(level as u32 - 1) } else { j * FANOUT.pow(level as u32) };
-        // Blocks that begin at the same chunk stand highest level first.
+        // Blocks that begin at the same chunk are in order of descending level.
         self.table_offset(first) - level as u64 * INDEX_BLOCK as u64
     }
 
@@ -171,7 +171,7 @@ impl Layout {
         levels
     }
 
-    /// Chunk and segment in which plain byte `offset` stands.
+    /// Returns chunk and segment of the plain byte at `offset`.
     pub fn locate(&self, offset: u64) -> (u64, usize) {
         (offset >> self.chunk_log2, ((offset & (self.chunk() - 1)) / SEGMENT as u64) as usize)
     }
@@ -185,9 +185,9 @@ impl Layout {
         self.chunk_offset(last) + (size - (last << self.chunk_log2))
     }
 
-    /// Plain size of a ciphertext of `len` bytes: the inverse of [`Layout::cipher_len`], and for a
-    /// length that no committed file has, the largest size whose ciphertext is not longer (0 where
-    /// there is none).
+    /// Returns the plain size of a ciphertext of `len` bytes: the inverse of
+    /// [`Layout::cipher_len`]. For a length that no committed file has, it returns the largest size
+    /// whose ciphertext is not longer (0 if there is none).
     pub fn plain_size(&self, len: u64) -> u64 {
         let header = self.header() as u64;
         if len <= header {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_block_stands_before_the_first_chunk_that_needs_it() {
+    fn an_index_block_is_before_the_first_chunk_that_needs_it() {
         let layout = Layout::new(18, false).unwrap();
         assert_eq!(layout.index_offset(1, 0) + INDEX_BLOCK as u64, layout.table_offset(1));
         assert_eq!(layout.index_offset(1, 1) + INDEX_BLOCK as u64, layout.table_offset(128));

@@ -1,14 +1,14 @@
-//! The trait under which an AEAD provider stands, and the provider in use.
+//! The trait that an AEAD provider implements, and the provider in use.
 //!
-//! Nothing outside this module names a provider. With the feature `aws-lc`, which is on unless it
-//! is left out, it is `AwsLcAead`, and without it [`RingAead`], which is always built. The same
-//! vectors are run over either, and with the feature the two are compared.
+//! Nothing outside this module names a provider. With the default feature `aws-lc` it is
+//! `AwsLcAead`; without it, it is [`RingAead`], which is always built. The same vectors run over
+//! both, and a test compares the two when the feature is on.
 
 #[cfg(feature = "aws-lc")]
 mod on_aws_lc;
 mod on_ring;
 
-use super::suite::{Suite, Unauthentic};
+use crate::crypto::suite::{Suite, Unauthentic};
 #[cfg(feature = "aws-lc")]
 pub use on_aws_lc::AwsLcAead;
 pub use on_ring::RingAead;
@@ -18,8 +18,8 @@ pub const NONCE_LEN: usize = 12;
 /// Length of a tag in bytes.
 pub const TAG_LEN: usize = 16;
 
-/// AES-256-GCM and ChaCha20-Poly1305 (RFC 8439) in place with the tag apart. Implementations have
-/// no state but the key.
+/// AES-256-GCM and ChaCha20-Poly1305 (RFC 8439), in place, with a detached tag. Implementations
+/// hold no state except the key.
 pub trait Aead: Send + Sync + Sized {
     /// Expands `key`.
     fn new(suite: Suite, key: &[u8; 32]) -> Self;
@@ -28,10 +28,10 @@ pub trait Aead: Send + Sync + Sized {
     /// this key.
     fn seal(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], buf: &mut [u8]) -> [u8; TAG_LEN];
 
-    /// Decrypts `buf` if `tag` is right for it and `aad`.
+    /// Decrypts `buf` if `tag` authenticates it and `aad`.
     ///
     /// # Errors
-    /// [`Unauthentic`], and all of `buf` is zero.
+    /// [`Unauthentic`]; all of `buf` is then zero.
     fn open(
         &self,
         nonce: &[u8; NONCE_LEN],
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_providers_seal_alike_and_open_each_others_and_refuse_alike() {
+    fn both_providers_seal_and_open_alike() {
         for suite in Suite::ALL {
             let key = *blake3::hash(suite.name().as_bytes()).as_bytes();
             let (ring, aws_lc) = (RingAead::new(suite, &key), AwsLcAead::new(suite, &key));

@@ -1,19 +1,19 @@
-//! Whole constructions with random 24-byte nonces, for what is sealed once and as a whole:
-//! identities, rosters, journal records, sidecars of names, symlink targets, xattrs. XAES-256-GCM
-//! (C2SP) or XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha).
+//! Records: data that is sealed once and as a whole (identities, rosters, journal records, sidecars
+//! of names, symlink targets, xattrs), with random 24-byte nonces. XAES-256-GCM (C2SP) or
+//! XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha).
 //!
 //! A sealed record is `nonce(24) ‖ ciphertext ‖ tag(16)`.
 
 use super::aead::{Active, Aead, NONCE_LEN as GCM_NONCE_LEN, TAG_LEN};
-use super::random::Random;
-use super::suite::{Suite, Unauthentic};
 use super::xaes::{SALT_LEN, Xaes};
+use crate::crypto::random::Random;
+use crate::crypto::suite::{Suite, Unauthentic};
 use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Length of the nonce of a record in bytes.
 pub const RECORD_NONCE_LEN: usize = SALT_LEN + GCM_NONCE_LEN;
-/// What sealing adds to a record, in bytes.
+/// Bytes that sealing adds to a record.
 pub const RECORD_OVERHEAD: usize = RECORD_NONCE_LEN + TAG_LEN;
 
 enum Cipher {
@@ -60,7 +60,7 @@ impl RecordCipher {
     /// Decrypts `buf` in place.
     ///
     /// # Errors
-    /// [`Unauthentic`] when key, nonce, `aad`, `buf` and `tag` do not belong together; all of `buf`
+    /// [`Unauthentic`] if key, nonce, `aad`, `buf` and `tag` do not belong together; all of `buf`
     /// is then zero.
     pub fn open(
         &self,
@@ -102,11 +102,11 @@ impl RecordCipher {
         sealed
     }
 
-    /// Opens what [`RecordCipher::seal_record`] gave.
+    /// Opens a record that [`RecordCipher::seal_record`] returned.
     ///
     /// # Errors
-    /// [`Unauthentic`] when `sealed` is shorter than [`RECORD_OVERHEAD`], was changed, or belongs
-    /// to another key or `aad`.
+    /// [`Unauthentic`] if `sealed` is shorter than [`RECORD_OVERHEAD`], was changed, or belongs to
+    /// another key or `aad`.
     pub fn open_record(
         &self,
         aad: &[u8],

@@ -1,14 +1,14 @@
-//! An inventory (`+inventory-<32 hex>`): what a member had signed who lost the right to write, and
-//! what stays valid all the same.
+//! An inventory (`+inventory-<32 hex>`): the things that a member signed before losing the right to
+//! write, and that stay valid.
 //!
-//! It lists, ascending and none twice, the BLAKE3 hashes of file headers and of sealed records. The
-//! manifest that took the right commits to the root of a tree over pages of 128 hashes, and to the
-//! hash of the whole file.
+//! It lists the BLAKE3 hashes of file headers and of sealed records, in ascending order without
+//! duplicates. The manifest that withdraws the right commits to the root of a tree over pages of
+//! 128 hashes, and to the hash of the whole file.
 //!
 //! Rules: the count is bounded before anything is allocated; one set of hashes has one file.
 
-use super::error::{FormatError, FormatErrorKind};
 use crate::crypto::{digest, digest_stream, labels};
+use crate::format::error::{FormatError, FormatErrorKind};
 
 /// Beginning of the control file's name.
 pub const PREFIX: &str = "+inventory-";
@@ -31,7 +31,7 @@ impl InventoryList {
         InventoryList(hashes)
     }
 
-    /// Whether the hash is in it.
+    /// Returns whether it contains the hash.
     pub fn contains(&self, hash: &[u8; 32]) -> bool {
         self.0.binary_search(hash).is_ok()
     }
@@ -46,7 +46,7 @@ impl InventoryList {
         self.0.len()
     }
 
-    /// Whether it lists nothing.
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -56,10 +56,10 @@ impl InventoryList {
         self.0.as_flattened().to_vec()
     }
 
-    /// Reads the file's bytes.
+    /// Parses the file's bytes.
     ///
     /// # Errors
-    /// A part of a hash, hashes out of order, more than [`MAX_ENTRIES`].
+    /// An incomplete hash, hashes out of order, more than [`MAX_ENTRIES`].
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let fail = |kind| Err(FormatError::new(WHAT, kind));
         let (hashes, rest) = bytes.as_chunks::<32>();
@@ -75,8 +75,8 @@ impl InventoryList {
         Ok(InventoryList(hashes.to_vec()))
     }
 
-    /// Root of the tree over the pages: a last node without a neighbour moves up as it is. Of an
-    /// empty list, the leaf of an empty page.
+    /// Returns the root of the tree over the pages: a last node without a sibling moves up
+    /// unchanged. The root of an empty list is the leaf of an empty page.
     pub fn root(&self) -> [u8; 32] {
         let leaf = |(n, page): (usize, &[[u8; 32]])| {
             digest(&labels::INVENTORY_PAGE, &[&(n as u32).to_le_bytes(), page.as_flattened()])
@@ -101,11 +101,11 @@ pub fn file_hash(bytes: &[u8]) -> [u8; 32] {
     digest(&labels::INVENTORY_HASH, &[bytes])
 }
 
-/// [`file_hash`] of a file of `len` bytes that `read` gives piece by piece; `None` where it ends
-/// before.
+/// Computes the [`file_hash`] of a file of `len` bytes that `read` returns piece by piece; `None`
+/// if the file ends early.
 ///
 /// # Errors
-/// What `read` says.
+/// Those of `read`.
 pub fn file_hash_of<E>(
     len: u64,
     read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>,

@@ -1,15 +1,15 @@
-//! One manifest of a roster (`+manifest-<n>-<hex>`): who administers a share from here on, and
-//! where its slots are. Layout only; what makes a chain of them valid is in `roster`.
+//! One manifest of a roster (`+manifest-<n>-<hex>`): the admins of a share from this manifest on,
+//! and its slot blocks. Layout only; `roster` decides what a valid chain is.
 //!
 //! Rules: one encoding for each value; every list is counted, bounded and sorted; the signature
 //! covers every byte before it; the manifest's hash covers the signature too.
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, FormatErrorKind};
 use crate::crypto::digest::digest;
 use crate::crypto::labels;
 use crate::crypto::record::RECORD_OVERHEAD;
 use crate::crypto::suite::Suite;
+use crate::format::cursor::{Reader, Writer};
+use crate::format::error::{FormatError, FormatErrorKind};
 
 /// First bytes of a manifest.
 pub const MAGIC: [u8; 8] = *b"kithmani";
@@ -17,11 +17,11 @@ pub const MAGIC: [u8; 8] = *b"kithmani";
 pub const VERSION: u16 = 1;
 /// Most admins of a share.
 pub const MAX_ADMINS: usize = 1024;
-/// Most slot blocks that a manifest names: a member looks into each, with one key exchange for
-/// each.
+/// Most slot blocks that a manifest names: a member searches each of them, with one key exchange
+/// per block.
 pub const MAX_BLOCKS: usize = 4;
-/// Most earlier folder keys that one manifest hands on: one at a change of epoch, more where a fork
-/// is settled.
+/// Most earlier folder keys that one manifest contains: one at a change of epoch, more if it
+/// settles a fork.
 pub const MAX_HISTORY: usize = 256;
 
 /// Length of a sealed folder key: 72.
@@ -48,8 +48,8 @@ pub const MAX_LEN: usize = FIXED_LEN
 pub struct HistoryEntry {
     /// The earlier key's epoch.
     pub epoch: u32,
-    /// The earlier key's commitment, which with the number names the epoch (two admins can start
-    /// the same number apart from each other).
+    /// The earlier key's commitment, which with the number identifies the epoch (two admins can
+    /// start the same number independently).
     pub commitment: [u8; 32],
     /// The earlier folder key as a record.
     pub sealed: [u8; SEALED_KEY_LEN],
@@ -64,35 +64,35 @@ pub struct BlockRef {
     pub count: u32,
 }
 
-/// A manifest, taken apart; not verified.
+/// A manifest, parsed; not verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
     /// The share's suite.
     pub suite: Suite,
     /// Place in the chain, from 1.
     pub sequence: u32,
-    /// Epoch of the folder key from here on, from 1.
+    /// Epoch of the folder key from this manifest on, from 1.
     pub epoch: u32,
-    /// When it was signed by the signer's clock, in seconds since 1970. For people to read; nothing
-    /// is decided by it.
+    /// When it was signed by the signer's clock, in seconds since 1970. For people to read; no
+    /// decision depends on it.
     pub time: u64,
     /// The share.
     pub share: [u8; 32],
-    /// Hash of the manifest before; zero in the first.
+    /// Hash of the previous manifest; zero in the first.
     pub previous: [u8; 32],
-    /// Head of the losing branch where this manifest settles a fork, else zero.
+    /// Head of the losing branch if this manifest settles a fork, otherwise zero.
     pub second_parent: [u8; 32],
     /// Commitment to the epoch's folder key.
     pub commitment: [u8; 32],
     /// Merkle root of the inventory of file headers that stay valid although their signer lost the
-    /// right to write; zero when none.
+    /// right to write; zero if there is none.
     pub inventory_root: [u8; 32],
-    /// Hash of the inventory's file; zero when none.
+    /// Hash of the inventory's file; zero if there is none.
     pub inventory_file: [u8; 32],
-    /// Signing key of who signed this.
+    /// The signer's signing key.
     pub signer: [u8; 32],
-    /// Signing keys of the admins from here on, ascending. In clear: whether a manifest counts must
-    /// be known before any key that it leads to is used.
+    /// Signing keys of the admins from this manifest on, ascending. In the clear: it must be known
+    /// whether a manifest counts before any key is used that it leads to.
     pub admins: Vec<[u8; 32]>,
     /// The slot blocks, largest first or in any order: a member has a slot in exactly one.
     pub blocks: Vec<BlockRef>,
@@ -150,12 +150,13 @@ impl Manifest {
         bytes
     }
 
-    /// What the signer signs, after the label of manifests: all bytes before the signature.
+    /// Returns the bytes that the signer signs, after the label of manifests: all before the
+    /// signature.
     pub fn signed_bytes(&self) -> Vec<u8> {
         self.encode_unsigned()
     }
 
-    /// The manifest's hash, by which the next one names it.
+    /// Returns the manifest's hash, by which the next one refers to it.
     pub fn hash(&self) -> [u8; 32] {
         digest(&labels::MANIFEST_HASH, &[&self.encode()])
     }
@@ -227,8 +228,8 @@ impl Manifest {
         })
     }
 
-    /// The name of the manifest's control file: `+manifest-<n>-` and 32 hexadecimal digits of its
-    /// hash. Two admins who sign the same number make two files.
+    /// Returns the name of the manifest's control file: `+manifest-<n>-` and 32 hexadecimal digits
+    /// of its hash. If two admins sign the same number, there are two files.
     pub fn file_name(&self) -> String {
         format!("+manifest-{}-{}", self.sequence, short_hex(&self.hash()))
     }

@@ -1,14 +1,14 @@
-//! Names of entries: plain bytes to the stored name and back.
+//! Names of directory entries: from plain bytes to the stored name and back.
 //!
 //! Rules that hold here
 //! * A stored name is base64url (no padding) of HCTR2(plain ‖ zero bytes), tweaked by the
-//!   directory's id: at least 8 zero bytes, at least 16 bytes in all. The zero bytes make a changed
-//!   name visible.
+//!   directory's id: at least 8 zero bytes, at least 16 bytes in all. The zero bytes reveal a
+//!   changed name.
 //! * A name of more than [`SHORT_MAX`] bytes is stored as `=` and the base64url of its keyed hash;
-//!   the sealed name stands beside it.
-//! * A name that begins with a byte outside base64url is a control file, but for `=`.
+//!   a sidecar holds the sealed name.
+//! * A name whose first byte is outside base64url is a control file, unless that byte is `=`.
 //! * A sync tool's conflict copy is shown with its suffix, never hidden; only the grammars of known
-//!   tools count.
+//!   tools are recognized.
 
 use base64ct::{Base64UrlUnpadded, Encoding};
 
@@ -47,7 +47,7 @@ pub enum StoredName {
 }
 
 impl StoredName {
-    /// Name of the entry.
+    /// Returns the name of the directory entry.
     pub fn entry(&self) -> &[u8] {
         match self {
             StoredName::Short(entry) | StoredName::Long { entry, .. } => entry,
@@ -55,12 +55,12 @@ impl StoredName {
     }
 }
 
-/// What a stored name is.
+/// The meaning of a stored name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decoded {
     /// A name, with a conflict suffix if it has one.
     Plain(Vec<u8>),
-    /// A long-named entry: the plain name stands in the sidecar.
+    /// A long-named entry: the sidecar holds the plain name.
     Long {
         /// Name of the sidecar.
         sidecar: Vec<u8>,
@@ -89,7 +89,8 @@ impl<'a> NameCipher<'a> {
         NameCipher { hctr2, key, directory, tweak: hctr2.tweak(directory) }
     }
 
-    /// The stored name; `None` where `name` is empty, too long, `.`, `..` or holds `/` or NUL.
+    /// Returns the stored name; `None` if `name` is empty, too long, `.`, `..` or contains `/` or
+    /// NUL.
     pub fn encode(&self, name: &[u8]) -> Option<StoredName> {
         if !is_valid(name) {
             return None;
@@ -109,7 +110,7 @@ impl<'a> NameCipher<'a> {
         Some(StoredName::Short(Base64UrlUnpadded::encode_string(&buf).into_bytes()))
     }
 
-    /// What `stored` is in this directory.
+    /// Returns the meaning of `stored` in this directory.
     pub fn decode(&self, stored: &[u8]) -> Decoded {
         match stored.first() {
             None => return Decoded::Foreign,
@@ -147,15 +148,15 @@ impl<'a> NameCipher<'a> {
         Decoded::Foreign
     }
 
-    /// What each of `stored` is, as [`NameCipher::decode`] says one by one, but faster for the many
-    /// of a listing.
+    /// Decodes each of `stored` as [`NameCipher::decode`] does, but faster for the many names of a
+    /// listing.
     pub fn decode_many<'n>(&self, stored: impl IntoIterator<Item = &'n [u8]>) -> Vec<Decoded> {
         let mut sealed: Vec<(&[u8], Option<Vec<u8>>)> =
             stored.into_iter().map(|name| (name, sealed_text(name))).collect();
         let mut bufs: Vec<&mut [u8]> =
             sealed.iter_mut().filter_map(|(_, buf)| buf.as_deref_mut()).collect();
         self.hctr2.decrypt_many(&self.tweak, &mut bufs).expect("16 bytes or more");
-        // What is not a short name as it stands has to be looked at closely.
+        // Names that do not decode as a plain short name take the slow path.
         sealed
             .into_iter()
             .map(|(name, buf)| {
@@ -170,8 +171,8 @@ impl<'a> NameCipher<'a> {
         without_zeros(buf)
     }
 
-    /// Stored names under which a conflict copy of the plain name `name` may stand: the prefix
-    /// encoded, the suffix as it is. Empty for a name that does not look like one.
+    /// Returns the stored names that a conflict copy of the plain name `name` may have: the prefix
+    /// encoded, the suffix unchanged. Empty if the name does not look like one.
     pub fn conflict_candidates(&self, name: &[u8]) -> Vec<Vec<u8>> {
         let mut candidates = Vec::new();
         for at in conflict_splits(name) {
@@ -183,17 +184,17 @@ impl<'a> NameCipher<'a> {
     }
 }
 
-/// The bytes that a stored short name stands for, `None` where it can be none.
+/// Returns the bytes that a stored short name encodes, or `None` if it cannot be one.
 fn sealed_text(text: &[u8]) -> Option<Vec<u8>> {
     let buf = Base64UrlUnpadded::decode_vec(std::str::from_utf8(text).ok()?).ok()?;
     (16..=SHORT_MAX + ZEROS).contains(&buf.len()).then_some(buf)
 }
 
-/// The name without the zero bytes that were sealed with it, `None` where it was changed.
+/// Removes the zero bytes that were sealed with a name. Returns `None` if the name was changed.
 fn without_zeros(mut buf: Vec<u8>) -> Option<Vec<u8>> {
     let end = buf.iter().rposition(|b| *b != 0)? + 1;
     let zeros = buf.len() - end;
-    // One name has one stored form: more than 8 zero bytes only where 16 bytes ask for them.
+    // One name has one stored form: more than 8 zero bytes only if 16 bytes require them.
     if zeros < ZEROS || (buf.len() > 16 && zeros != ZEROS) || !is_valid(&buf[..end]) {
         return None;
     }
@@ -201,7 +202,7 @@ fn without_zeros(mut buf: Vec<u8>) -> Option<Vec<u8>> {
     Some(buf)
 }
 
-/// True for what may be the name of an entry.
+/// Returns whether `name` is allowed as the name of a directory entry.
 pub fn is_valid(name: &[u8]) -> bool {
     !name.is_empty()
         && name.len() <= NAME_MAX
@@ -210,25 +211,25 @@ pub fn is_valid(name: &[u8]) -> bool {
         && !name.iter().any(|b| *b == b'/' || *b == 0)
 }
 
-/// True for a stored name that is a control file.
+/// Returns whether a stored name is a control file.
 pub fn is_control(stored: &[u8]) -> bool {
     stored.first().is_some_and(|b| !is_alphabet(*b) && *b != LONG)
 }
 
-/// True for a stored name that nothing of a vault has: sync tools and file managers leave such
+/// Returns whether a stored name belongs to no vault: sync tools and file managers leave such files
 /// (`.stfolder`, `.DS_Store`).
 pub fn is_of_others(stored: &[u8]) -> bool {
     is_control(stored) && !stored.starts_with(b"+")
 }
 
-/// What the stored name of an entry and those of its conflict copies have in common: no stored name
-/// has a dot or a blank of its own.
+/// Returns the part that the stored name of an entry and those of its conflict copies have in
+/// common: a stored name itself contains no dot and no blank.
 pub fn without_suffix(stored: &[u8]) -> &[u8] {
     stored.split(|b| matches!(b, b'.' | b' ')).next().unwrap_or(stored)
 }
 
-/// Whether the name of an entry that is none of its directory may be one of another directory, and
-/// so not that of a file of somebody else.
+/// Returns whether a stored name that does not decode in this directory may be a name of another
+/// directory, and so is not a foreign file.
 pub fn may_be_sealed(stored: &[u8]) -> bool {
     let text = without_suffix(stored);
     let text = text.strip_prefix(b"=").unwrap_or(text);
@@ -239,7 +240,7 @@ fn is_alphabet(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
 }
 
-/// Whether a plain name ends with what may be a sync tool's suffix.
+/// Returns whether a plain name ends with a possible suffix of a sync tool.
 pub fn may_be_copy(name: &[u8]) -> bool {
     conflict_splits(name).next().is_some()
 }
@@ -258,7 +259,8 @@ fn is_conflict_suffix(suffix: &[u8]) -> bool {
         || (!inner.is_empty() && inner.iter().all(u8::is_ascii_digit))
 }
 
-/// Places at which `name` may be split into a prefix and a conflict suffix, first one first.
+/// Returns the positions at which `name` may be split into a prefix and a conflict suffix, in
+/// ascending order.
 fn conflict_splits(name: &[u8]) -> impl Iterator<Item = usize> + '_ {
     (1..name.len())
         .filter(|at| matches!(name[*at], b'.' | b' ') && is_conflict_suffix(&name[*at..]))
@@ -297,7 +299,7 @@ mod tests {
             |what: fn(&Decoded) -> bool| many.iter().filter(|decoded| what(decoded)).count();
         assert_eq!(count(|d| matches!(d, Decoded::Plain(_))), SHORT_MAX + 1);
         assert_eq!(count(|d| matches!(d, Decoded::Long { .. })), NAME_MAX - SHORT_MAX);
-        // What does not begin as base64url is a control name, be it ever so odd.
+        // A name that does not begin as base64url is a control name, however odd it is.
         assert_eq!((count(|d| *d == Decoded::Control), count(|d| *d == Decoded::Foreign)), (2, 5));
     }
 }

@@ -6,20 +6,20 @@
 //! header (152) ‖ slots (64 each) ‖ tree levels, leaves first, without the top (32 a node) ‖ sealed member list
 //! ```
 //!
-//! Rules: a block is written once and never changed; its root, which a signed manifest names, is a
-//! hash of the header, and the header holds the top of the tree and the digest of the member list,
-//! so that the header, one page of slots and the page's path prove one slot. Nothing that was read
-//! is used before it was compared with the root.
+//! Rules: a block is written once and never changed. Its root, which a signed manifest names, is a
+//! hash of the header, and the header contains the top of the tree and the digest of the member
+//! list. So the header, one page of slots and the page's path prove one slot. Nothing is used
+//! before it was compared with the root.
 
 use std::io;
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, FormatErrorKind};
 use super::members::{LIST_HEADER_LEN, MAX_MEMBERS, MAX_NAME, MEMBER_LEN};
 use crate::crypto::digest::digest;
 use crate::crypto::labels;
 use crate::crypto::record::RECORD_OVERHEAD;
 use crate::crypto::suite::Suite;
+use crate::format::cursor::{Reader, Writer};
+use crate::format::error::{FormatError, FormatErrorKind};
 
 /// First bytes of a slot block.
 pub const MAGIC: [u8; 8] = *b"kithslot";
@@ -48,17 +48,17 @@ const NODE_LEN: usize = 32;
 
 /// One slot's bytes.
 pub type Slot = [u8; SLOT_LEN];
-/// Fills the whole buffer with the block's bytes at an offset, or fails (with `UnexpectedEof` where
-/// the block ends before).
+/// Fills the whole buffer with the block's bytes at an offset, or fails (with `UnexpectedEof` if
+/// the block ends early).
 pub type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> io::Result<()> + 'a;
 
-/// Why nothing could be read from a slot block.
+/// Why a slot block could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockError {
-    /// What is there is not the block that was asked for.
+    /// The bytes are not those of the requested block.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// The bytes could not be had.
+    /// The bytes could not be read.
     #[error("slot block cannot be read: {0}")]
     Read(#[source] io::Error),
 }
@@ -163,7 +163,7 @@ impl SlotHeader {
         digest(&labels::SLOT_BLOCK, &[&self.encode()])
     }
 
-    /// What the sealing of the member list is bound to: the header before the fields that depend on
+    /// Returns the associated data of the member list: the header up to the fields that depend on
     /// the sealed list.
     pub fn associated_data(&self) -> Vec<u8> {
         self.encode()[..MEMBERS_LEN_AT].to_vec()
@@ -207,14 +207,14 @@ impl SlotHeader {
 
     /// Finds the slot with this lookup tag by a binary search over the pages, and proves it with
     /// the page's path in the tree. `self` must come from [`SlotHeader::read`]. Reads under 2 KiB
-    /// whatever the number of slots, beside the header.
+    /// whatever the number of slots, in addition to the header.
     ///
-    /// A slot that is returned is proven. "None" is not: whoever stores the block can mislead the
-    /// search, and so hide a slot.
+    /// A slot that is returned is proven. "None" is not: the storage host can mislead the search,
+    /// and so hide a slot.
     ///
     /// # Errors
-    /// `Unauthentic` where the page is not the one that was signed; `Order` where it is not sorted;
-    /// read errors.
+    /// `Unauthentic` if the page is not the one that was signed; `Order` if it is not sorted; read
+    /// errors.
     pub fn find(
         &self,
         tag: &[u8; TAG_LEN],
@@ -302,8 +302,8 @@ fn tree(slots: &[u8]) -> (Vec<u8>, [u8; 32]) {
     let mut stored = Vec::with_capacity(level.len() * 2 * NODE_LEN);
     while level.len() > 1 {
         stored.extend(level.iter().flatten());
-        // A last node without a neighbour moves up as it is; the count in the header fixes the
-        // shape, so that this is not ambiguous.
+        // A last node without a sibling moves up unchanged; the count in the header fixes the
+        // shape, so this is not ambiguous.
         level = level
             .chunks(2)
             .map(|pair| if let [left, right] = pair { node(left, right) } else { pair[0] })
@@ -338,7 +338,7 @@ pub fn build(
 }
 
 /// Checks a whole block: its length, the order of all slots, the whole tree and the digest of the
-/// member list. What fsck does; opening one slot needs only [`SlotHeader::read`] and
+/// member list. fsck uses it; opening one slot needs only [`SlotHeader::read`] and
 /// [`SlotHeader::find`].
 ///
 /// # Errors
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_that_stands_twice_and_slots_out_of_order_are_refused() {
+    fn duplicate_tags_and_unsorted_slots_are_refused() {
         let (mut header, bytes, mut slots) = block(4);
         slots[1] = slots[0];
         slots[1][SLOT_LEN - 1] ^= 1;

@@ -1,22 +1,22 @@
 //! The table of a chunk, and the hashes that bind tables to the header.
 //!
 //! Rules that hold here
-//! * A table stands in clear: salt, epoch, and of each segment nonce, tag and sealed length. What
-//!   authenticates it is its hash, which stands in the index, and so in the end the header's seal.
-//! * The hash covers [`Layout::table_used`] bytes; padding behind them is no part of the format and
-//!   is never read.
-//! * A sealed length of 0 is a hole: its nonce and tag must be zero too. Bytes of a segment behind
+//! * A table is in the clear: salt, epoch, and of each segment nonce, tag and sealed length. It is
+//!   authenticated by its hash, which is in the index, and so in the end by the header's seal.
+//! * The hash covers [`Layout::table_used`] bytes; the padding after them is not part of the format
+//!   and is never read.
+//! * A sealed length of 0 is a hole: its nonce and tag must be zero too. Bytes of a segment after
 //!   its sealed length read as zeros.
-//! * In a signed share an entry also has the hash of the segment's ciphertext, because whoever has
+//! * In a signed share an entry also has the hash of the segment's ciphertext, because anyone with
 //!   the key can make a second ciphertext with the same tag; it is zero for a hole.
 
-use super::cursor::Reader;
-use super::error::{FormatError, FormatErrorKind};
 use super::layout::{FANOUT, HASH, INDEX_BLOCK, Layout, SEGMENT, TABLE_HEAD};
 use crate::crypto::Suite;
+use crate::format::cursor::Reader;
+use crate::format::error::{FormatError, FormatErrorKind};
 
-/// A hash of a table or an index block; all zero stands for a hole (a chunk or a subtree that was
-/// never written).
+/// A hash of a table or an index block; all zero means a hole (a chunk or a subtree that was never
+/// written).
 pub type Hash = [u8; HASH];
 
 /// The hash of a hole.
@@ -27,7 +27,7 @@ const WHAT: &str = "chunk table";
 /// allows for one key).
 pub const SEALS_MAX: u32 = 1 << 20;
 
-/// What a table says of one segment.
+/// The entry of one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Nonce under which it is sealed.
@@ -46,7 +46,7 @@ impl Segment {
 /// The table of one chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// From which the chunk's sub-key comes (AES uses the first 12 bytes, the rest is zero).
+    /// The chunk's sub-key is derived from it (AES uses the first 12 bytes, the rest is zero).
     pub salt: [u8; 16],
     /// Epoch of the folder key under which the chunk is sealed.
     pub epoch: u32,
@@ -54,7 +54,8 @@ pub struct Table {
     pub seals: u32,
     /// One for each segment of the chunk.
     pub segments: Box<[Segment]>,
-    /// Of each segment's ciphertext, see [`segment_hash`]; nothing in a share that is not signed.
+    /// Hash of each segment's ciphertext, see [`segment_hash`]; empty in a share that is not
+    /// signed.
     pub hashes: Box<[Hash]>,
 }
 
@@ -71,12 +72,12 @@ impl Table {
         }
     }
 
-    /// True where no segment holds anything.
+    /// Returns whether all segments are holes.
     pub fn is_hole(&self) -> bool {
         self.segments.iter().all(|s| s.len == 0)
     }
 
-    /// Sets the entry of segment `s`, whose ciphertext has the hash `hash` (nothing in a share that
+    /// Sets the entry of segment `s`, whose ciphertext has the hash `hash` (ignored in a share that
     /// is not signed).
     pub fn set(&mut self, s: usize, segment: Segment, hash: Option<Hash>) {
         self.segments[s] = segment;
@@ -85,7 +86,7 @@ impl Table {
         }
     }
 
-    /// The [`Layout::table_used`] bytes of the table.
+    /// Returns the [`Layout::table_used`] bytes of the table.
     pub fn encode(&self, layout: &Layout) -> Vec<u8> {
         let mut out = Vec::with_capacity(layout.table_used());
         out.extend_from_slice(&self.salt);
@@ -103,7 +104,7 @@ impl Table {
         out
     }
 
-    /// Reads a table whose hash was checked before.
+    /// Reads a table whose hash was already verified.
     pub fn decode(layout: &Layout, suite: Suite, bytes: &[u8]) -> Result<Self, FormatError> {
         let mut r = Reader::named(WHAT, bytes);
         let salt: [u8; 16] = r.array()?;
@@ -144,7 +145,7 @@ pub fn index_hash(level: u8, block: &[u8]) -> Hash {
     tree_hash(level, block)
 }
 
-/// In place of a level, for what a signed share hashes beside its tree.
+/// The level value for hashes of a signed share that are not nodes of the tree.
 const OF_SEGMENT: u8 = 254;
 const OF_SMALL: u8 = 255;
 
@@ -153,20 +154,20 @@ pub fn segment_hash(sealed: &[u8]) -> Hash {
     tree_hash(OF_SEGMENT, sealed)
 }
 
-/// What stands for the root of a file in the small form where its header is signed: the hash of its
-/// plain data.
+/// Returns the root of a file in the small form if its header is signed: the hash of its plain
+/// data.
 pub fn small_hash(data: &[u8]) -> Hash {
     tree_hash(OF_SMALL, data)
 }
 
-/// First bytes of everything that is hashed here.
+/// Domain prefix of every hash in this module.
 const WORD: &[u8; 7] = b"kithfs1";
 
 /// BLAKE3 over a domain word, the level and the block.
 fn tree_hash(level: u8, block: &[u8]) -> Hash {
-    // In one piece, because a hasher that is given word, level and block one after the other is out
-    // of step with the block for good: its vector instructions idle, and it takes two and a half
-    // times as long.
+    // In one piece: a hasher that gets word, level and block one after the other is misaligned with
+    // the block from then on. Its vector instructions idle, and it takes two and a half times as
+    // long.
     let mut piece = [0; WORD.len() + 1 + SEGMENT];
     let end = WORD.len() + 1 + block.len();
     if let Some(rest) = piece.get_mut(WORD.len() + 1..end) {
@@ -203,7 +204,7 @@ impl IndexBlock {
         block
     }
 
-    /// True where every child is a hole.
+    /// Returns whether every child is a hole.
     pub fn is_hole(&self) -> bool {
         self.0.iter().all(|h| *h == HOLE)
     }
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_a_signed_share_has_a_hash_where_a_segment_is_and_only_there() {
+    fn signed_tables_have_hashes_for_segments_only() {
         let layout = Layout::new(14, true).unwrap();
         let mut table = Table::empty(&layout, [0; 16], 7);
         table.set(2, Segment { nonce: [1; 12], tag: [2; 16], len: 4096 }, Some([3; 32]));

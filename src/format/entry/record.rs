@@ -1,37 +1,37 @@
-//! The sealed records of entries: symbolic links, extended attributes, directory records, sidecars
-//! of long names.
+//! The sealed records of directory entries: symbolic links, extended attributes, directory records,
+//! sidecars of long names.
 //!
 //! Rules that hold here
-//! * Each record begins in clear with version, suite, flags (1: signed), epoch and 16 random bytes,
-//!   its id; all of that and the share, the kind and what the record is bound to are associated
-//!   data.
-//! * Symbolic links and attributes are bound to their own id, not to a place, so that link and
-//!   rename need not touch them.
+//! * Each record begins with version, suite, flags (1: signed), epoch and 16 random bytes, its id,
+//!   in the clear. These bytes, the share, the kind and the object that the record is bound to are
+//!   associated data.
+//! * Symbolic links and attributes are bound to their own id, not to a directory, so link and
+//!   rename leave them unchanged.
 //! * Directory records and sidecars are bound to their directory.
-//! * What is signed for a target and for a reference to one is told apart: see
+//! * The signed message of a target and that of a reference to a target are never the same: see
 //!   [`reads_as_reference`].
-//! * In a signed share whatever says what a name is or where something leads is signed: all kinds
-//!   but attributes. A junction is signed in any share.
+//! * In a signed share, every record that determines a name or a destination is signed: all kinds
+//!   except attributes. A junction is signed in any share.
 
 use base64ct::{Base64UrlUnpadded, Encoding};
 use zeroize::Zeroizing;
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, FormatErrorKind};
 use super::name::is_valid;
-use super::signature::{Authorship, Claim, Sign, TRAILER_LEN};
 use crate::crypto::{Label, RECORD_OVERHEAD, Random, RecordCipher, Suite, labels};
+use crate::format::cursor::{Reader, Writer};
+use crate::format::error::{FormatError, FormatErrorKind};
+use crate::format::signature::{Authorship, Claim, Sign, TRAILER_LEN};
 
 /// Record version that this program reads and writes.
 pub const VERSION: u8 = 1;
-/// Bytes in clear before the sealed part: version, suite, flags, reserved, epoch, id.
+/// Bytes before the sealed part, in the clear: version, suite, flags, reserved, epoch, id.
 pub const CLEAR: usize = 4 + 4 + 16;
-/// Bytes that a record is longer than what it holds.
+/// Bytes that sealing adds to the contents of a record.
 pub const OVERHEAD: usize = CLEAR + RECORD_OVERHEAD;
 /// Longest symbolic link target.
 pub const TARGET_MAX: usize = 4095;
-/// Longest target whose record fits the store's own link in a share that is not signed; a longer
-/// one stands in a control file.
+/// Longest target whose record fits the store's own symbolic link in a share that is not signed; a
+/// longer one is stored in a control file.
 pub const TARGET_INLINE_MAX: usize = 4095 / 4 * 3 - OVERHEAD;
 /// As [`TARGET_INLINE_MAX`], in a signed share.
 pub const TARGET_INLINE_MAX_SIGNED: usize = TARGET_INLINE_MAX - TRAILER_LEN;
@@ -39,7 +39,7 @@ pub const TARGET_INLINE_MAX_SIGNED: usize = TARGET_INLINE_MAX - TRAILER_LEN;
 /// begins with it.
 pub const OVERFLOW: u8 = b'+';
 /// Longest list of attributes that fits the store's own attribute (the kernel's limit for one
-/// value); a longer one, or one that the store has no room for, stands in a control file.
+/// value). A longer list, or one that the store has no space for, is stored in a control file.
 pub const XATTRS_MAX: usize = 65536 - OVERHEAD;
 /// Longest list of attributes.
 pub const XATTRS_LONG_MAX: usize = 1 << 20;
@@ -49,7 +49,7 @@ pub const XATTRS_LONG_MAX: usize = 1 << 20;
 pub enum RecordKind {
     /// Target of a symbolic link.
     Symlink,
-    /// Target of a symbolic link that stands in a control file.
+    /// Target of a symbolic link that is stored in a control file.
     LongSymlink,
     /// Extended attributes of an inode.
     Xattrs,
@@ -57,7 +57,7 @@ pub enum RecordKind {
     Directory,
     /// Plain name of a long-named entry.
     Name,
-    /// Which share stands in a directory.
+    /// The share that a directory is the root of.
     Junction,
 }
 
@@ -86,7 +86,7 @@ impl RecordKind {
         }
     }
 
-    /// Under which label a record of this kind is signed; `None` where it is never signed.
+    /// Returns the label under which a record of this kind is signed; `None` if it is never signed.
     fn label(self) -> Option<&'static Label> {
         match self {
             RecordKind::Symlink | RecordKind::LongSymlink => Some(&labels::SYMLINK_SIGNATURE),
@@ -97,13 +97,13 @@ impl RecordKind {
         }
     }
 
-    /// Whether a record of this kind is signed in a share that is, or is not, signed.
+    /// Returns whether a record of this kind is signed in a share that is, or is not, signed.
     pub fn is_signed(self, share_is_signed: bool) -> bool {
         self == RecordKind::Junction || share_is_signed && self.label().is_some()
     }
 }
 
-/// What the records of one share and epoch have in common.
+/// The parameters that the records of one share and epoch have in common.
 pub struct RecordContext<'a> {
     /// Share id.
     pub share: &'a [u8; 32],
@@ -140,19 +140,19 @@ pub fn epoch_of(kind: RecordKind, bytes: &[u8]) -> Result<u32, FormatError> {
     r.u32()
 }
 
-/// What the signer of a record signs.
+/// Returns the message that the signer of a record signs.
 fn message(aad: &[u8], author: &[u8; 32], plain: &[u8]) -> Vec<u8> {
     [aad, author, plain].concat()
 }
 
-/// Bytes of a reference to a control file, which a link or a blob of attributes holds where there
-/// is no room for more.
+/// Returns a reference to a control file: the bytes that a link or a blob of attributes holds if
+/// the record itself does not fit.
 pub const REFERENCE_LEN: usize = 16;
 
-/// Whether what would be signed for the target of a link reads, byte by byte, as what is signed for
-/// a reference as well: `+`, its author, 16 bytes. Whoever has the key could show somebody's
-/// reference as such a target. Only where the author signs himself can it be no reference: his key
-/// would be made of nothing but `+`.
+/// Returns whether the message to sign for a link's target could also be parsed as the message for
+/// a reference: `+`, its author, 16 bytes. Anyone with the folder key could then present somebody's
+/// signed reference as such a target. If the author is the signer it cannot be a reference: the
+/// author's key would have to consist of `+` bytes only.
 #[must_use]
 pub fn reads_as_reference(kind: RecordKind, bound: &[u8], by: &Authorship, plain: &[u8]) -> bool {
     let is_target = kind == RecordKind::Symlink && bound.is_empty();
@@ -163,8 +163,8 @@ pub fn reads_as_reference(kind: RecordKind, bound: &[u8], by: &Authorship, plain
 }
 
 impl RecordContext<'_> {
-    /// Seals `plain` as a record of `kind`, bound to `bound`, under a fresh id and nonce. `sign`
-    /// has to be given for what [`RecordKind::is_signed`], and for nothing else.
+    /// Seals `plain` as a record of `kind`, bound to `bound`, under a fresh id and nonce. `sign` is
+    /// required if [`RecordKind::is_signed`], and only then.
     pub fn seal(
         &self,
         kind: RecordKind,
@@ -192,8 +192,8 @@ impl RecordContext<'_> {
         w.into_vec()
     }
 
-    /// Opens a record; where it is signed, the signature verified. Whether its signer may write is
-    /// for the caller to decide.
+    /// Opens a record. If it is signed, the signature is verified. The caller decides whether its
+    /// signer may write.
     pub fn open(
         &self,
         kind: RecordKind,
@@ -232,19 +232,19 @@ impl RecordContext<'_> {
     }
 }
 
-/// The text of the store's link for a sealed target.
+/// Returns the text of the store's link for a sealed target.
 pub fn link_text(record: &[u8]) -> Vec<u8> {
     Base64UrlUnpadded::encode_string(record).into_bytes()
 }
 
-/// The record in the text of the store's link.
+/// Returns the record in the text of the store's link.
 pub fn link_record(text: &[u8]) -> Result<Vec<u8>, FormatError> {
     let fail = FormatError::new("symbolic link", FormatErrorKind::Encoding);
     Base64UrlUnpadded::decode_vec(std::str::from_utf8(text).map_err(|_| fail)?).map_err(|_| fail)
 }
 
-/// Length of the target whose link text is `len` bytes long; only for a text that is not an
-/// overflow.
+/// Returns the length of the target whose link text is `len` bytes long. Only for a text that is
+/// not an overflow reference.
 pub fn link_target_len(len: u64, signed: bool) -> u64 {
     (len * 3 / 4).saturating_sub((OVERHEAD + if signed { TRAILER_LEN } else { 0 }) as u64)
 }
@@ -281,7 +281,7 @@ impl Xattrs {
     }
 }
 
-/// Where a directory stands.
+/// The place of a directory: its parent and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Id of the parent.
@@ -295,14 +295,15 @@ pub struct Place {
 pub struct DirectoryRecord {
     /// Id of the directory.
     pub id: [u8; 32],
-    /// Where it stands, or is about to.
+    /// Its place, or the place that a rename is moving it to.
     pub place: Place,
-    /// Where it stood before; the same as `place` once the rename is done.
+    /// Its previous place; the same as `place` once the rename is done.
     pub previous: Place,
 }
 
 impl DirectoryRecord {
-    /// The bytes that are sealed: always the same length, so that they tell nothing of the names.
+    /// Returns the bytes to seal. Their length is always the same, so it reveals nothing about the
+    /// names.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(32 + 2 * (32 + 256));
         w.bytes(&self.id);
@@ -334,7 +335,7 @@ impl DirectoryRecord {
         Ok(DirectoryRecord { id, place: now, previous })
     }
 
-    /// Whether the record is valid for a directory that stands at (`parent`, `name`).
+    /// Returns whether the record is valid for a directory at (`parent`, `name`).
     pub fn is_at(&self, parent: &[u8; 32], name: &[u8]) -> bool {
         [&self.place, &self.previous].iter().any(|p| p.parent == *parent && p.name == name)
     }

@@ -1,4 +1,4 @@
-//! From a folder key to everything under it.
+//! The key hierarchy below a folder key.
 //!
 //! ```text
 //! folder key, share id --extract--> epoch secret --expand, by label, epoch and suite--> names, content, headers, records, ...
@@ -7,26 +7,26 @@
 //! ```
 
 use super::kdf::{expand, extract, hmac};
-use super::keys::{
+use crate::crypto::keys::{
     ContentKey, DirectoryKey, FileKey, FolderKey, HeaderKey, HistoryKey, NamesKey, RecordsKey,
 };
-use super::labels::{self, Label};
-use super::suite::Suite;
+use crate::crypto::labels::{self, Label};
+use crate::crypto::suite::Suite;
 
 /// The keys of one share in one epoch.
 pub struct EpochKeys {
-    /// Of names.
+    /// For names.
     pub names: NamesKey,
-    /// Of file keys.
+    /// For file keys.
     pub content: ContentKey,
-    /// Of file headers.
+    /// For file headers.
     pub headers: HeaderKey,
-    /// Of records.
+    /// For records.
     pub records: RecordsKey,
-    /// Of the folder key of the epoch before.
+    /// For the folder key of the previous epoch.
     pub history: HistoryKey,
-    /// Which folder key this is, to be shown: it says nothing about the key, and no other key gives
-    /// it.
+    /// Public commitment to the folder key: it reveals nothing about the key, and no other key has
+    /// the same commitment.
     pub commitment: [u8; 32],
 }
 
@@ -48,39 +48,41 @@ impl EpochKeys {
     }
 }
 
-/// The key of directory ids of a share, from the folder key of its first epoch.
+/// Derives the key of a share's directory ids from the folder key of its first epoch.
 #[must_use]
 pub fn directory_key(first_epoch: &FolderKey, share: &[u8; 32]) -> DirectoryKey {
     let secret = extract(share, first_epoch.expose());
     DirectoryKey::from_bytes(*expand(&secret, &labels::DIRECTORIES, &[]))
 }
 
-/// The key of the file with this random id.
+/// Derives the key of the file with this random id.
 #[must_use]
 pub fn file_key(content: &ContentKey, file_id: &[u8; 32]) -> FileKey {
     FileKey::from_bytes(*expand(content.expose(), &labels::FILE, &[file_id]))
 }
 
-/// The id of the root directory of a share.
+/// Returns the id of the root directory of a share.
 #[must_use]
 pub fn root_directory_id(key: &DirectoryKey, share: &[u8; 32]) -> [u8; 32] {
     hmac(key.expose(), &[labels::ROOT_DIRECTORY.as_bytes(), share])
 }
 
-/// The id of the directory that was made with this name in the directory `parent`. A name has at
-/// most 255 bytes.
+/// Returns the id of the directory that was created with this name in the directory `parent`. A
+/// name has at most 255 bytes.
 #[must_use]
 pub fn directory_id(key: &DirectoryKey, parent: &[u8; 32], name: &[u8]) -> [u8; 32] {
     hmac(key.expose(), &[labels::DIRECTORY.as_bytes(), parent, name])
 }
 
-/// Keys of what a client remembers of a share, outside of it: of hashes, and of sealed names.
+/// Derives the keys of the local rollback database of a share: one for hashes, one for sealed
+/// names.
 #[must_use]
-pub fn memory_keys(key: &DirectoryKey) -> [zeroize::Zeroizing<[u8; 32]>; 2] {
+pub fn rollback_keys(key: &DirectoryKey) -> [zeroize::Zeroizing<[u8; 32]>; 2] {
     [b"hashes", b"sealed"].map(|purpose| expand(key.expose(), &labels::ROLLBACK_MEMORY, &[purpose]))
 }
 
-/// What stands for a name that is too long for an entry of the store. A name has at most 255 bytes.
+/// Returns the hash under which a name is stored that is too long for a directory entry of the
+/// store. A name has at most 255 bytes.
 #[must_use]
 pub fn long_name_hash(names: &NamesKey, directory: &[u8; 32], name: &[u8]) -> [u8; 32] {
     *expand(names.expose(), &labels::LONG_NAME, &[directory, name])
@@ -104,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_depends_on_folder_key_share_epoch_suite_and_purpose() {
+    fn keys_depend_on_folder_key_share_epoch_suite_and_label() {
         let mut seen = HashSet::new();
         for folder in [[1; 32], [2; 32]] {
             for share in [[1; 32], [2; 32]] {

@@ -1,11 +1,10 @@
-//! HKDF-SHA256 (RFC 5869) and HMAC-SHA256 (RFC 2104) with inputs that can be parsed in one way
-//! only.
+//! HKDF-SHA256 (RFC 5869) and HMAC-SHA256 (RFC 2104) over unambiguously encoded inputs.
 //!
-//! `info` of an expansion is `label ‖ for each part: u16 length, little-endian ‖ part`. No label is
-//! a prefix of another (a test in [`super::labels`] sees to it), so two different (label, parts)
-//! never give the same `info`.
+//! The `info` of an expansion is `label ‖ for each part: u16 length, little-endian ‖ part`. No
+//! label is a prefix of another (a test in [`labels`](crate::crypto::labels) checks it), so two
+//! different (label, parts) never have the same `info`.
 
-use super::labels::Label;
+use crate::crypto::labels::Label;
 use hkdf::Hkdf;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -13,7 +12,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// More than 255 · 32 bytes were asked of one expansion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("more output than one expansion can give")]
+#[error("more output than one expansion can produce")]
 pub struct TooMuchOutput;
 
 /// HKDF-Extract: a pseudorandom key of 32 bytes from input key material of any length.
@@ -43,8 +42,8 @@ pub fn expand(prk: &[u8; 32], label: &Label, parts: &[&[u8]]) -> Zeroizing<[u8; 
     out
 }
 
-/// HKDF-Expand as RFC 5869 has it: `info` is the plain concatenation. Derivations use [`expand`];
-/// this is what lies under it.
+/// Computes HKDF-Expand as RFC 5869 defines it: `info` is the plain concatenation. Derivations use
+/// [`expand`], which is built on this function.
 ///
 /// # Errors
 /// [`TooMuchOutput`] when `out` has more than 8,160 bytes.

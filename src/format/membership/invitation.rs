@@ -1,14 +1,14 @@
-//! An invitation: what an admin of a share gives to a new member by any way, so that he knows which
-//! share is meant. Layout only; it is signed and verified in `roster`.
+//! An invitation: an admin of a share hands it to a new member over any channel, so that they know
+//! which share is meant. Layout only; `roster` signs and verifies it.
 //!
-//! Rules: the length is fixed; it holds no secret and no name, so that whoever carries it learns
-//! public keys and the share's id alone; it is for one person; a share that is not signed has one
-//! owner, so there is no invitation to it.
+//! Rules: the length is fixed. It contains no secret and no name, so anyone who sees it learns only
+//! public keys and the share's id. It is for one person. A share that is not signed has one owner,
+//! so there is no invitation to it.
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, FormatErrorKind};
-use super::identity::{PUBLIC_LEN, PublicIdentity};
 use super::share::{DESCRIPTOR_LEN, ShareDescriptor};
+use crate::format::cursor::{Reader, Writer};
+use crate::format::error::{FormatError, FormatErrorKind};
+use crate::format::identity::{PUBLIC_LEN, PublicIdentity};
 
 /// First bytes of an invitation.
 pub const MAGIC: [u8; 8] = *b"kithinvi";
@@ -25,27 +25,27 @@ const SIGNATURE_AT: usize = TIME_AT + 8;
 /// Length of an invitation in bytes: 358.
 pub const INVITATION_LEN: usize = SIGNATURE_AT + 64;
 
-/// An invitation, taken apart; its signature not looked at.
+/// An invitation, parsed; its signature is not verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InvitationRecord {
-    /// The share, whole: its id is the hash of it.
+    /// The whole share descriptor: the share's id is its hash.
     pub descriptor: ShareDescriptor,
     /// Number of the manifest that was the head when the admin signed, from 1.
     pub sequence: u32,
     /// Its hash.
     pub head: [u8; 32],
-    /// Who invites: an admin at that head.
+    /// The inviting admin, at that head.
     pub admin: PublicIdentity,
-    /// Who is invited.
+    /// The invited identity.
     pub invited: PublicIdentity,
-    /// When it was signed, in seconds since 1970. Nothing is decided by it.
+    /// When it was signed, in seconds since 1970. No decision depends on it.
     pub time: u64,
     /// The admin's signature over all bytes before it.
     pub signature: [u8; 64],
 }
 
 impl InvitationRecord {
-    /// What the admin signs: all bytes but the signature.
+    /// Returns the bytes that the admin signs: all except the signature.
     pub fn signed_bytes(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(INVITATION_LEN);
         w.bytes(&MAGIC)

@@ -1,11 +1,11 @@
-//! The list of members that a slot block carries, sealed for members alone.
+//! The list of members in a slot block, sealed so that only members can read it.
 //!
 //! Rules: sorted by signing key, each key once; one encoding for each list; the count is bounded
 //! before anything is allocated.
 
-use super::cursor::{Reader, Writer};
-use super::error::{FormatError, FormatErrorKind};
-use super::identity::{PUBLIC_LEN, PublicIdentity, label_allowed};
+use crate::format::cursor::{Reader, Writer};
+use crate::format::error::{FormatError, FormatErrorKind};
+use crate::format::identity::{PUBLIC_LEN, PublicIdentity, label_allowed};
 
 /// Most members of a share.
 pub const MAX_MEMBERS: usize = 1 << 16;
@@ -16,11 +16,11 @@ pub const LIST_HEADER_LEN: usize = 4;
 /// Length of a member without the name.
 pub const MEMBER_LEN: usize = PUBLIC_LEN + 1 + 1;
 
-/// What a member may do.
+/// A member's permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Role {
-    /// Reads; what he writes, honest clients refuse.
+    /// Reads; honest clients reject anything that this member writes.
     Reader = 1,
     /// Reads and writes.
     Writer = 2,
@@ -34,7 +34,7 @@ impl Role {
         self as u8
     }
 
-    /// The role of a byte.
+    /// Returns the role of a byte.
     pub fn from_byte(byte: u8) -> Option<Self> {
         [Self::Reader, Self::Writer, Self::Admin].into_iter().find(|role| role.as_byte() == byte)
     }
@@ -48,7 +48,7 @@ impl Role {
         }
     }
 
-    /// Whether files signed in this role count.
+    /// Returns whether files signed in this role count.
     pub fn may_write(self) -> bool {
         self >= Self::Writer
     }
@@ -59,10 +59,10 @@ impl Role {
 pub struct Member {
     /// Both public keys.
     pub public: PublicIdentity,
-    /// What the member may do.
+    /// The member's permissions.
     pub role: Role,
-    /// What the admin who added him calls him: at most [`MAX_NAME`] bytes of UTF-8 without control
-    /// characters.
+    /// The name given by the admin who added the member: at most [`MAX_NAME`] bytes of UTF-8
+    /// without control characters.
     pub name: String,
 }
 

@@ -1,10 +1,10 @@
-//! Argon2id (RFC 9106, version 0x13): a passphrase to a slot key.
+//! Argon2id (RFC 9106, version 0x13): derives a slot key from a passphrase.
 //!
-//! The cost stands in a file that a stranger may have written. It is refused outside of fixed
-//! bounds, so that it can neither make a passphrase cheap to guess nor make an unlock take all
-//! memory or for ever.
+//! The cost parameters are stored in a file that an attacker may have written. Parameters outside
+//! fixed bounds are rejected, so the file can neither make a passphrase cheap to guess nor make an
+//! unlock exhaust memory or run for ever.
 
-use super::keys::SlotKey;
+use crate::crypto::keys::SlotKey;
 use argon2::{Algorithm, Argon2, Params, Version};
 use zeroize::Zeroizing;
 

@@ -1,6 +1,6 @@
-//! The key step of XAES-256-GCM (C2SP, `XAES-256-GCM.md`): a 256-bit key and 12 bytes of a nonce
-//! give the AES-256-GCM key under which the other 12 bytes are the nonce. It is the KDF in counter
-//! mode of NIST SP 800-108r1 with CMAC, for two blocks.
+//! The key step of XAES-256-GCM (C2SP, `XAES-256-GCM.md`). It derives an AES-256-GCM key from a
+//! 256-bit key and the first 12 bytes of a 24-byte nonce; the other 12 bytes are the nonce under
+//! that key. The step is the KDF in counter mode of NIST SP 800-108r1 with CMAC, for two blocks.
 
 use aes::Aes256;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
@@ -39,7 +39,7 @@ impl Xaes {
         Xaes { aes, k1: k1.to_be_bytes() }
     }
 
-    /// The AES-256-GCM key for nonces that begin with `salt`.
+    /// Returns the AES-256-GCM key for nonces that begin with `salt`.
     #[must_use]
     pub fn derive(&self, salt: &[u8; SALT_LEN]) -> Zeroizing<[u8; 32]> {
         let mut blocks = [aes::Block::default(); 2];

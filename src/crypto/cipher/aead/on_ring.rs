@@ -1,20 +1,23 @@
-//! [`Aead`] on `aws-lc-rs`, which frees no key without wiping it.
+//! [`Aead`] on `ring`.
 
 use super::{Aead, NONCE_LEN, TAG_LEN};
 use crate::crypto::suite::{Suite, Unauthentic};
-use aws_lc_rs::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroize;
 
-/// [`Aead`] on `aws-lc-rs`.
-pub struct AwsLcAead(LessSafeKey);
+/// [`Aead`] on `ring`.
+///
+/// `ring` does not wipe an expanded key when it is dropped. Long-lived keys are therefore kept in
+/// the types of [`crate::crypto::keys`], and expanded only while a chunk or a record is processed.
+pub struct RingAead(LessSafeKey);
 
-impl Aead for AwsLcAead {
+impl Aead for RingAead {
     fn new(suite: Suite, key: &[u8; 32]) -> Self {
         let algorithm = match suite {
             Suite::Aes256Gcm => &AES_256_GCM,
             Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
         };
-        AwsLcAead(LessSafeKey::new(
+        RingAead(LessSafeKey::new(
             UnboundKey::new(algorithm, key).expect("both algorithms take a key of 32 bytes"),
         ))
     }
@@ -36,10 +39,10 @@ impl Aead for AwsLcAead {
         tag: &[u8; TAG_LEN],
     ) -> Result<(), Unauthentic> {
         let nonce = Nonce::assume_unique_for_key(*nonce);
-        match self.0.open_in_place_separate_tag(nonce, Aad::from(aad), tag, buf) {
+        match self.0.open_in_place_separate_tag(nonce, Aad::from(aad), (*tag).into(), buf, 0..) {
             Ok(_) => Ok(()),
             Err(_) => {
-                // What the library leaves in the buffer is not said; it must not be plaintext.
+                // ring may leave the unauthenticated plaintext in the buffer.
                 buf.zeroize();
                 Err(Unauthentic)
             }

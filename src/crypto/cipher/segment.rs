@@ -1,17 +1,17 @@
-//! Segments of a chunk: a sub-key that is fresh for the chunk, and under it AES-256-GCM or
-//! ChaCha20-Poly1305 with 12-byte nonces.
+//! Segments of a chunk: AES-256-GCM or ChaCha20-Poly1305 with 12-byte nonces, under a sub-key that
+//! is fresh for the chunk.
 //!
-//! Nothing is sealed under a file key itself; only [`ChunkKeys::derive`] reads it.
+//! Nothing is sealed under a file key directly; only [`ChunkKeys::derive`] reads it.
 
 use super::aead::{Active, Aead, NONCE_LEN, TAG_LEN};
-use super::keys::FileKey;
-use super::suite::{Suite, Unauthentic};
 use super::xaes::{SALT_LEN as XAES_SALT_LEN, Xaes};
+use crate::crypto::keys::FileKey;
+use crate::crypto::suite::{Suite, Unauthentic};
 use chacha20::{R20, hchacha};
 use zeroize::{Zeroize, Zeroizing};
 
-/// Length of a chunk's salt in bytes, for both suites. With AES the last four must be zero, which
-/// the format checks.
+/// Length of a chunk's salt in bytes, for both suites. With AES the last four must be zero; the
+/// format checks that.
 pub const CHUNK_SALT_LEN: usize = 16;
 
 enum Root {
@@ -19,7 +19,7 @@ enum Root {
     ChaCha(Zeroizing<[u8; 32]>),
 }
 
-/// A file's key, ready to give the sub-keys of its chunks.
+/// A file's key, from which the sub-keys of its chunks are derived.
 pub struct ChunkKeys(Root);
 
 impl ChunkKeys {
@@ -32,8 +32,8 @@ impl ChunkKeys {
         })
     }
 
-    /// The sub-key of a chunk: XAES-256-GCM's for `salt[..12]` (the rest is ignored), or
-    /// HChaCha20's for all of `salt`.
+    /// Derives the sub-key of a chunk: that of XAES-256-GCM for `salt[..12]` (the rest is ignored),
+    /// or that of HChaCha20 for all of `salt`.
     #[must_use]
     pub fn derive(&self, salt: &[u8; CHUNK_SALT_LEN]) -> SegmentKey {
         match &self.0 {
@@ -71,7 +71,7 @@ impl SegmentKey {
     /// Decrypts `buf` in place.
     ///
     /// # Errors
-    /// [`Unauthentic`] when key, nonce, `aad`, `buf` and `tag` do not belong together; all of `buf`
+    /// [`Unauthentic`] if key, nonce, `aad`, `buf` and `tag` do not belong together; all of `buf`
     /// is then zero.
     pub fn open(
         &self,
@@ -137,7 +137,7 @@ mod tests {
             for i in 0..16 {
                 let mut salt = [0; 16];
                 salt[i] = 1;
-                // XAES takes 12 bytes of salt; the format refuses a chunk whose other four are not
+                // XAES uses 12 bytes of salt; the format rejects a chunk whose other four are not
                 // zero.
                 let counts = suite == Suite::ChaCha20Poly1305 || i < XAES_SALT_LEN;
                 assert_eq!(tag(salt) != zero, counts, "{} byte {i}", suite.name());

@@ -1,24 +1,20 @@
-//! [`Aead`] on `ring`.
+//! [`Aead`] on `aws-lc-rs`, which wipes every key when it frees it.
 
 use super::{Aead, NONCE_LEN, TAG_LEN};
 use crate::crypto::suite::{Suite, Unauthentic};
-use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroize;
 
-/// [`Aead`] on `ring`.
-///
-/// `ring` does not wipe an expanded key when it is dropped, so long-lived keys are kept in the
-/// types of [`crate::crypto::keys`] and expanded only for as long as a chunk or a record is in
-/// work.
-pub struct RingAead(LessSafeKey);
+/// [`Aead`] on `aws-lc-rs`.
+pub struct AwsLcAead(LessSafeKey);
 
-impl Aead for RingAead {
+impl Aead for AwsLcAead {
     fn new(suite: Suite, key: &[u8; 32]) -> Self {
         let algorithm = match suite {
             Suite::Aes256Gcm => &AES_256_GCM,
             Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
         };
-        RingAead(LessSafeKey::new(
+        AwsLcAead(LessSafeKey::new(
             UnboundKey::new(algorithm, key).expect("both algorithms take a key of 32 bytes"),
         ))
     }
@@ -40,10 +36,11 @@ impl Aead for RingAead {
         tag: &[u8; TAG_LEN],
     ) -> Result<(), Unauthentic> {
         let nonce = Nonce::assume_unique_for_key(*nonce);
-        match self.0.open_in_place_separate_tag(nonce, Aad::from(aad), (*tag).into(), buf, 0..) {
+        match self.0.open_in_place_separate_tag(nonce, Aad::from(aad), tag, buf) {
             Ok(_) => Ok(()),
             Err(_) => {
-                // ring may leave the unauthenticated plaintext in the buffer.
+                // The library does not document what it leaves in the buffer; it must not be
+                // plaintext.
                 buf.zeroize();
                 Err(Unauthentic)
             }

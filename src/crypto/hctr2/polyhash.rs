@@ -1,14 +1,14 @@
-//! POLYVAL (RFC 8452) that can go on from an accumulator computed earlier, as HCTR2 needs it.
+//! POLYVAL (RFC 8452) that can continue from an earlier accumulator, as HCTR2 needs it.
 //!
-//! POLYVAL is linear: to go on from an accumulator, it is added to the first block of what follows.
+//! POLYVAL is linear: to continue from an accumulator, it is added to the next block.
 
 use polyval::universal_hash::UniversalHash;
 use polyval::{Block, Polyval};
 
 /// Length of a block in bytes.
 const BLOCK: usize = 16;
-/// Blocks that are padded and hashed at a time: a whole name of 255 bytes, and a multiple of what
-/// the backend takes in parallel.
+/// Blocks that are padded and hashed at a time: a whole name of 255 bytes, and a multiple of the
+/// number that the backend processes in parallel.
 const BATCH: usize = 16;
 
 /// A POLYVAL key with its powers.
@@ -21,9 +21,9 @@ impl PolyKey {
         PolyKey(Polyval::new(key.into()))
     }
 
-    /// Hashes `message`, padded with zeros to a whole block, going on from the accumulator `start`
-    /// (zero at the beginning). `terminator`, if any, is a byte that follows the message before the
-    /// zeros. Nothing to hash gives `start` back.
+    /// Hashes `message`, padded with zeros to a whole block, continuing from the accumulator
+    /// `start` (zero at the beginning). `terminator`, if any, is a byte that follows the message
+    /// before the zeros. Without input it returns `start`.
     #[must_use]
     pub fn hash(&self, start: u128, message: &[u8], terminator: Option<u8>) -> u128 {
         if message.is_empty() && terminator.is_none() {
