@@ -2,11 +2,15 @@
 //!
 //! Rules that hold here
 //! * What reading, writing and lengths do with that state stands in modules of their own, below
-//!   this one; the commit is [`super::commit`]'s.
+//!   this one; the commit is [`crate::vault::durability::commit`]'s.
 //! * Plain text of a small file lives here, zeroized; larger files are never held in plain text.
 
+pub(super) mod block_cache;
+pub(super) mod hash_tree;
 mod length;
+pub(super) mod mtime;
 mod read;
+pub(super) mod seal;
 mod write;
 
 use std::collections::BTreeMap;
@@ -19,13 +23,6 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use zeroize::Zeroizing;
 
-use super::cache::{BlockCache, Counted};
-use super::error::{Fault, Inner};
-use super::keys::{Epoch, OpenedHeader, ShareKeys};
-use super::mtime::{Mtime, now};
-use super::nodes::Cached;
-use super::tree::{Chunk, Root, Tree};
-use super::types::NodeId;
 use crate::crypto::{ChunkKeys, Random, SegmentKey};
 use crate::format::header::{Header, Hint, PublicHeader};
 use crate::format::journal::header_hash;
@@ -33,6 +30,13 @@ use crate::format::layout::{Layout, SEGMENT, SMALL_MAX};
 use crate::format::signature::Authorship;
 use crate::format::table::{HOLE, Segment, Table};
 use crate::store::File;
+use crate::vault::core::inodes::Cached;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::file::block_cache::{BlockCache, Counted};
+use crate::vault::file::hash_tree::{Chunk, Root, Tree};
+use crate::vault::file::mtime::{Mtime, now};
+use crate::vault::keyring::keys::{Epoch, OpenedHeader, ShareKeys};
+use crate::vault::types::NodeId;
 
 /// What is wrong with a file whose ciphertext has no bytes.
 pub(crate) const NEVER_COMMITTED: &str = "is empty: it was never committed, or was cut off";

@@ -1,0 +1,6 @@
+//! Members of a share: who they are, changes, folders that become shares, re-sealing.
+
+pub(super) mod change;
+pub(super) mod convert;
+pub(super) mod reseal;
+pub(super) mod share;
