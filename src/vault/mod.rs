@@ -49,13 +49,15 @@ pub use self::session::options::{LockMode, OpenOptions, OsRandom};
 pub use self::session::vault::{Activity, Description, Vault};
 pub use self::types::*;
 pub use crate::format::signature::Authorship;
-pub use crate::vault::fsck::check::{
-    CheckFault, CheckProgress, CheckReport, LOST_AND_FOUND, More, Online, REPAIR_RUN, Unused,
+pub use crate::vault::fsck::remedy::Remedy;
+pub use crate::vault::fsck::repair::{Outcome, RepairReport, Repaired};
+pub use crate::vault::fsck::report::Unused;
+pub use crate::vault::fsck::report::{
+    CheckFault, CheckProgress, CheckReport, LOST_AND_FOUND, More, Online, REPAIR_RUN,
 };
-pub use crate::vault::fsck::repair::{Outcome, Remedy, RepairReport, Repaired};
 pub use crate::vault::membership::convert::ShareMade;
 pub use crate::vault::membership::reseal::Pending;
 pub use crate::vault::membership::share::{LogEntry, LogKind, MemberChanges, Share, ShareInfo};
-pub use crate::vault::rollback::{Notice, NoticeKind, SETTLE, SurveyOptions};
+pub use crate::vault::rollback::notice::{Notice, NoticeKind, SETTLE, SurveyOptions};
 pub use crate::vault::share::enter::{CreateOptions, CreateShare, DESCRIPTOR_FILE, IDENTITY_FILE};
 pub use crate::vault::share::trust::{Pins, Trust};

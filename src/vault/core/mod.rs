@@ -1,8 +1,14 @@
 //! What an open vault consists of, and how its parts find each other.
 
+pub(super) mod away;
+pub(super) mod free_space;
 pub(super) mod inodes;
 pub(super) mod long_copies;
+pub(super) mod name_lock;
+pub(super) mod open_table;
+pub(super) mod overflow;
 pub(super) mod refresh;
+pub(super) mod trash;
 pub(super) mod vacated;
 pub(super) mod vault_lock;
 
@@ -10,30 +16,33 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use lru::LruCache;
 use parking_lot::{Mutex, RwLock};
 
+use self::away::Away;
+use self::free_space::Room;
+use self::inodes::Nodes;
+use self::long_copies::LongCopies;
+use self::name_lock::Names;
+use self::open_table::{Open, Shared};
+use self::overflow::Young;
+use self::trash::Trash;
+use self::vacated::Vacated;
+use self::vault_lock::VaultLock;
 use crate::crypto::Random;
-use crate::format::name::DIRECTORY_RECORD;
-use crate::format::record::{self, DirectoryRecord, RecordKind};
-use crate::store::{Dir, Kind, Stat};
-use crate::vault::core::inodes::{Link, Nodes};
+use crate::store::Dir;
 use crate::vault::durability::journal::Journal;
 use crate::vault::error::{Error, Fault, Inner};
 use crate::vault::file::Tools;
 use crate::vault::file::block_cache::BlockCache;
-use crate::vault::keyring::keys::{DirectoryId, ShareKeys};
-use crate::vault::open_files::concurrent::Names;
-use crate::vault::open_files::{Open, Shared};
-use crate::vault::share::control_files::read_control;
+use crate::vault::keyring::keys::ShareKeys;
+use crate::vault::share::seen::Seen;
 use crate::vault::share::trust::Trust;
-use crate::vault::types::{Attr, Handle, NodeId, ROOT};
+use crate::vault::types::{Handle, NodeId, ROOT};
 
-/// Of a directory whose record names another place.
-const MOVED: &str = "is a directory that was moved here by somebody without the key";
 /// Directory handles of the store that are kept open.
 const DIRS_MAX: usize = 512;
 /// Directories below each other that are followed: where the store moves them about, what is
@@ -45,6 +54,28 @@ const SIZES_MAX: usize = 4096;
 
 /// Number of the next open file, whichever share it is of: shares have one cache.
 static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
+
+/// A directory that was renamed here: where it was and where it is, each by the directory around it
+/// and its plain name there.
+pub(crate) struct Move<'a> {
+    pub from: (NodeId, &'a [u8]),
+    pub to: (NodeId, &'a [u8]),
+    /// Its stored path now.
+    pub cipher: Vec<u8>,
+}
+
+/// The rollback memory, as far as the share tells it of what is done here.
+pub(crate) trait Witness: Send + Sync {
+    /// Notes that an entry of a directory was made, changed or, where it has `left`, removed;
+    /// without a name, that something in the directory was committed.
+    fn note(&self, core: &Core, directory: NodeId, name: Option<&[u8]>, left: bool);
+
+    /// Notes that directories have another place.
+    fn follow(&self, core: &Core, moves: &[Move]);
+
+    /// Writes down what was noted.
+    fn learn_now(&self, core: &Core) -> Inner<()>;
+}
 
 /// An open vault.
 pub(crate) struct Core {
@@ -68,21 +99,21 @@ pub(crate) struct Core {
     /// directory stand still.
     pub names: Names,
     /// Directories that have another name for a moment.
-    pub away: crate::vault::membership::convert::Away,
+    pub away: Away,
     /// Stored paths: held for reading by a commit from the moment it puts a path into a journal
     /// record until the record is applied, for writing by what changes a path. Taken after a file's
     /// lock, and no file's lock is taken while it is held for writing.
     pub paths: RwLock<()>,
     /// Long names of which sync tools have made conflict copies.
-    pub long_copies: crate::vault::core::long_copies::LongCopies,
+    pub long_copies: LongCopies,
     /// Names that were taken from an entry while others claimed them.
-    pub vacated: crate::vault::core::vacated::Vacated,
+    pub vacated: Vacated,
     /// Lists of attributes that were written a short while ago.
-    pub young_lists: crate::vault::namespace::overflow::Young,
+    pub young_lists: Young,
     /// Removed directories that could not be deleted as yet.
-    pub trash: crate::vault::namespace::trash::Trash,
+    pub trash: Trash,
     /// What the roster was made of at the last look.
-    pub seen: Mutex<crate::vault::core::refresh::Seen>,
+    pub seen: Mutex<Seen>,
     pub read_only: bool,
     /// False where reading is to leave no trace in the times of access.
     pub access_times: bool,
@@ -91,15 +122,15 @@ pub(crate) struct Core {
     /// Other daemons may have the vault open for writing too.
     pub shared: bool,
     /// Holds the vault's lock as long as it lives.
-    pub lock: Mutex<Option<crate::vault::core::vault_lock::VaultLock>>,
+    pub lock: Mutex<Option<VaultLock>>,
     /// What is remembered of other shares.
     pub trust: Trust,
     pub is_root_user: bool,
     /// What this client remembers of the vault, where it does.
-    pub memory: std::sync::OnceLock<Arc<crate::vault::rollback::Memory>>,
+    pub memory: OnceLock<Arc<dyn Witness>>,
     pub closed: AtomicBool,
     /// How much room the store has.
-    pub room: crate::vault::open_files::space::Room,
+    pub room: Room,
     /// Held for each step of a re-sealing pass, none of which is begun once the vault is closed.
     pub passing: Mutex<()>,
 }
@@ -115,7 +146,7 @@ pub(crate) struct Parts {
     pub access_times: bool,
     pub caller_caches: bool,
     pub shared: bool,
-    pub lock: Option<crate::vault::core::vault_lock::VaultLock>,
+    pub lock: Option<VaultLock>,
     pub trust: Trust,
 }
 
@@ -138,12 +169,12 @@ impl Core {
             next_handle: AtomicU64::new(1),
             writes: AtomicU64::new(0),
             names,
-            away: crate::vault::membership::convert::Away::default(),
+            away: Away::default(),
             paths: RwLock::new(()),
-            long_copies: crate::vault::core::long_copies::LongCopies::new(),
-            vacated: crate::vault::core::vacated::Vacated::new(),
-            young_lists: crate::vault::namespace::overflow::Young::new(),
-            trash: crate::vault::namespace::trash::Trash::default(),
+            long_copies: LongCopies::new(),
+            vacated: Vacated::new(),
+            young_lists: Young::new(),
+            trash: Trash::default(),
             seen: Mutex::default(),
             read_only: parts.read_only,
             access_times: parts.access_times,
@@ -152,9 +183,9 @@ impl Core {
             lock: Mutex::new(parts.lock),
             trust: parts.trust,
             is_root_user: rustix::process::geteuid().is_root(),
-            memory: std::sync::OnceLock::new(),
+            memory: OnceLock::new(),
             closed: AtomicBool::new(false),
-            room: crate::vault::open_files::space::Room::new(),
+            room: Room::new(),
             passing: Mutex::new(()),
         })
     }
@@ -258,121 +289,6 @@ impl Core {
         self.dirs.lock().clear();
     }
 
-    /// Id of a directory: the recorded one where it has been renamed, else the one that follows
-    /// from its place.
-    pub fn directory_id(&self, node: NodeId) -> Inner<DirectoryId> {
-        if let Some(id) = self.nodes.directory(node) {
-            return Ok(id);
-        }
-        let link = self.nodes.link(node)?;
-        let parent = self.folder(link.parent)?;
-        let dir = self.dir(node)?;
-        let place = parent.place_name(&link.stored, &link.name)?;
-        self.check_boundary(&*dir, &*parent.dir, &parent.id, &place)?;
-        let id = match parent.identify(&*dir, &link.stored, &link.name) {
-            // Another daemon has renamed it since we looked it up here.
-            Err(Fault::Corrupt(MOVED)) if self.shared && !self.stands_at(node, &link) => {
-                return Err(Fault::Os(libc::ESTALE));
-            }
-            identified => identified?.1,
-        };
-        self.nodes.set_directory(node, Some(id));
-        Ok(id)
-    }
-
-    /// Whether the store has a node where our table has it.
-    fn stands_at(&self, node: NodeId, link: &Link) -> bool {
-        let stat = self.dir(link.parent).and_then(|dir| Ok(dir.stat(&link.stored)?));
-        stat.is_ok_and(|stat| self.nodes.is(node, &stat))
-    }
-
-    /// Id of the directory `dir` that stands at (`parent`, `name`), and its record if it has one.
-    pub fn identify(
-        &self,
-        dir: &dyn Dir,
-        parent: &DirectoryId,
-        name: &[u8],
-    ) -> Inner<(DirectoryId, Option<DirectoryRecord>)> {
-        let Some(bytes) = read_control(dir, DIRECTORY_RECORD, 4096)? else {
-            return Ok((self.keys.derived_directory(parent, name), None));
-        };
-        let plain = self.keys.open_record(RecordKind::Directory, b"", &bytes)?;
-        let record = DirectoryRecord::decode(&plain)?;
-        if !record.is_at(parent, name) {
-            return Err(Fault::Corrupt(MOVED));
-        }
-        Ok((record.id, Some(record)))
-    }
-
-    // ---- attributes
-
-    /// Attributes of an object of the store as node `node`. `ESTALE` where the caller caches
-    /// another size of this node.
-    pub fn attr(&self, node: NodeId, stat: &Stat, dir: Option<(&dyn Dir, &[u8])>) -> Inner<Attr> {
-        let mut attr = Attr {
-            node,
-            ino: stat.ino,
-            kind: stat.kind,
-            perm: stat.perm,
-            nlink: stat.nlink,
-            uid: stat.uid,
-            gid: stat.gid,
-            rdev: stat.rdev,
-            size: stat.size,
-            blocks: stat.blocks,
-            atime: stat.atime,
-            mtime: stat.mtime,
-            ctime: stat.ctime,
-        };
-        match stat.kind {
-            Kind::File => {
-                let inode = (stat.dev, stat.ino);
-                let open = self.files.lock().get(&node).map(|s| s.file.clone());
-                if let Some((len, mtime)) = self.journal.overlaid_stat(inode) {
-                    (attr.size, attr.mtime) = (self.shown_size(inode, len), mtime);
-                } else {
-                    attr.size = self.shown_size(inode, stat.size);
-                }
-                if let Some(open) = open {
-                    if self.shared {
-                        // What cannot be read now shows as it was; reading tells.
-                        let _ = self.freshen(&open);
-                    }
-                    let state = open.state.read();
-                    attr.size = state.size;
-                    if let Some(mtime) = state.mtime.shown() {
-                        attr.mtime = mtime;
-                        attr.ctime = attr.ctime.max(mtime);
-                    }
-                } else if self.caller_caches
-                    && !self.nodes.tell_size(node, attr.size, attr.mtime)?
-                {
-                    return Err(self.check_size(node, dir));
-                }
-            }
-            Kind::Symlink => attr.size = self.symlink_size(stat, dir),
-            _ => {}
-        }
-        Ok(attr)
-    }
-
-    /// Where an answer would tell another size of a file than the kernel caches: retires the node,
-    /// unless `stat` was only from before a commit. The caller looks once more in both cases.
-    fn check_size(&self, node: NodeId, place: Option<(&dyn Dir, &[u8])>) -> Fault {
-        let files = self.files.lock();
-        let told = || {
-            let (dir, stored) = place?;
-            let stat = dir.stat(stored).ok()?;
-            let len =
-                self.journal.overlaid_stat((stat.dev, stat.ino)).map_or(stat.size, |(len, _)| len);
-            self.nodes.tell_size(node, self.shown_size((stat.dev, stat.ino), len), stat.mtime).ok()
-        };
-        if !files.contains_key(&node) && told() != Some(true) {
-            self.nodes.retire(node);
-        }
-        Fault::Os(libc::ESTALE)
-    }
-
     /// Plain size of a file that is not open, from the length of its ciphertext.
     pub fn shown_size(&self, inode: (u64, u64), cipher_len: u64) -> u64 {
         match self.sizes.lock().get(&inode) {
@@ -381,85 +297,43 @@ impl Core {
         }
     }
 
-    /// Plain size of a link from the length of its text; one that overflows into a control file
-    /// tells it inside.
-    fn symlink_size(&self, stat: &Stat, dir: Option<(&dyn Dir, &[u8])>) -> u64 {
-        if stat.size == crate::vault::namespace::symlink::overflow_text_len(self.keys.signed())
-            && let Some((dir, stored)) = dir
-            && let Ok(target) = self.read_target(dir, stored)
+    /// Stored path of an entry of a directory.
+    pub fn path_in(&self, parent: NodeId, stored: &[u8]) -> Option<Vec<u8>> {
+        let dir = self.nodes.stored_path(parent)?;
+        Some(if dir.is_empty() { stored.to_vec() } else { [&dir[..], b"/", stored].concat() })
+    }
+
+    // ---- what the rollback memory is told
+
+    /// Notes a change of a name for the memory, before it is made.
+    pub fn remember_name(&self, directory: NodeId, name: &[u8]) {
+        if let Some(memory) = self.memory.get() {
+            memory.note(self, directory, Some(name), false);
+        }
+    }
+
+    /// Notes for the memory that what had a name was removed or renamed, after that was done.
+    pub fn remember_left(&self, directory: NodeId, name: &[u8]) {
+        if let Some(memory) = self.memory.get() {
+            memory.note(self, directory, Some(name), true);
+        }
+    }
+
+    /// Notes for the memory that directories were renamed that keep their ids.
+    pub fn remember_moves(&self, moves: &[Move]) {
+        if let Some(memory) = self.memory.get()
+            && !moves.is_empty()
         {
-            return target.len() as u64;
-        }
-        record::link_target_len(stat.size, self.keys.signed())
-    }
-
-    /// `stat` of a node by one of its names; where it has none any more by its open file, or as it
-    /// was with the last.
-    pub fn stat(&self, node: NodeId) -> Inner<Attr> {
-        if node == ROOT {
-            return self.attr(node, &self.root.stat_self()?, None);
-        }
-        let place = self.nodes.link(node).and_then(|link| Ok((self.dir(link.parent)?, link)));
-        match place {
-            Ok((dir, link)) => {
-                let is_retired = || self.caller_caches && self.nodes.cached(node).is_err();
-                let stat = match dir.stat(&link.stored) {
-                    Ok(stat) if self.nodes.is(node, &stat) => stat,
-                    // Another daemon, or another program in the store, may have given it another
-                    // name.
-                    other
-                        if (other.is_ok() || is_gone(&other))
-                            && self.nodes.kind(node)? == Kind::File =>
-                    {
-                        let open = self.files.lock().get(&node).map(|s| s.file.clone());
-                        return match (open, other) {
-                            (Some(open), _) => self.attr(node, &open.file.stat()?, None),
-                            // The kernel looks the name of a retired node up once more.
-                            (None, Err(e)) if !self.shared && !is_retired() => Err(e.into()),
-                            (None, _) => Err(Fault::Os(libc::ESTALE)),
-                        };
-                    }
-                    other if self.shared && (other.is_ok() || is_gone(&other)) => {
-                        return Err(Fault::Os(libc::ESTALE));
-                    }
-                    // Another directory has taken its place, a moment ago; who lists it goes on
-                    // with what he has.
-                    Ok(_) => {
-                        return self.attr(
-                            node,
-                            &self.listed_dir(node).ok_or(Fault::Os(libc::ESTALE))?.stat_self()?,
-                            None,
-                        );
-                    }
-                    Err(e) => return Err(e.into()),
-                };
-                match self.attr(node, &stat, Some((&*dir, &link.stored))) {
-                    Err(Fault::Os(libc::ESTALE)) if stat.kind == Kind::File => {
-                        self.attr(node, &dir.stat(&link.stored)?, Some((&*dir, &link.stored)))
-                    }
-                    other => other,
-                }
-            }
-            // It has no name any more, or stands in a folder whose place another one has taken.
-            Err(fault) => {
-                let open = self.files.lock().get(&node).map(|s| s.file.clone());
-                match open {
-                    Some(open) => self.attr(node, &open.file.stat()?, None),
-                    None if self.nodes.link(node).is_ok() => Err(fault),
-                    None => match (
-                        self.known_dir(node).or_else(|| self.listed_dir(node)),
-                        self.nodes.last_stat(node),
-                    ) {
-                        (Some(dir), _) => self.attr(node, &dir.stat_self()?, None),
-                        (None, Some(last)) => self.attr(node, &last, None),
-                        (None, None) => Err(fault),
-                    },
-                }
-            }
+            memory.follow(self, moves);
         }
     }
-}
 
-fn is_gone<T>(result: &std::io::Result<T>) -> bool {
-    matches!(result, Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESTALE)))
+    /// Notes a commit for the memory.
+    pub fn remember_commit(&self, node: NodeId) {
+        if let Some(memory) = self.memory.get()
+            && let Ok(link) = self.nodes.link(node)
+        {
+            memory.note(self, if node == ROOT { ROOT } else { link.parent }, None, false);
+        }
+    }
 }

@@ -15,9 +15,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::crypto::{Random, hmac, labels};
 use crate::store::{Access, Dir, File, Lock};
-use crate::vault::core::Core;
+use crate::vault::core::name_lock::lock_perm;
 use crate::vault::error::{Inner, LockHolder, is_no_space};
-use crate::vault::open_files::concurrent::lock_perm;
 use crate::vault::share::control_files::entries;
 
 /// Name of the lock file.
@@ -171,35 +170,13 @@ pub(crate) fn sharers(root: &dyn Dir) -> Inner<Vec<LockHolder>> {
     Ok(sharers)
 }
 
-impl Core {
-    /// Sees to it that we hold the lock on the file that everybody finds: somebody may have removed
-    /// it. Where somebody else has come in meanwhile, with whom we cannot share the vault, we write
-    /// nothing any more.
-    pub fn watch_lock(&self) {
-        let mut held = self.lock.lock();
-        let Some(lock) = &*held else { return };
-        let taken = match is_there(&*lock.root, &*lock.file) {
-            Ok(false) => take(&lock.root, lock.how, &*self.random),
-            _ => return, // it is there, or the store does not tell
-        };
-        match taken {
-            Ok(Attempt::Held(again)) => {
-                tracing::warn!(
-                    "somebody has removed the lock of the vault while it is in use; it is made anew"
-                );
-                *held = Some(again);
-            }
-            Ok(Attempt::Taken(LockHolder { host, pid, .. })) => {
-                tracing::error!(
-                    "somebody has removed the lock of the vault, and process {pid} on {host} has it now; nothing is written any more"
-                );
-                self.keys.signing.shut_out();
-                *held = None;
-            }
-            Err(fault) => tracing::warn!(
-                errno = fault.errno(),
-                "the lock of the vault is gone and cannot be made anew"
-            ),
+impl VaultLock {
+    /// Takes the lock anew where somebody has removed its file; `None` while that is there, or the
+    /// store does not tell.
+    pub fn taken_anew(&self, random: &dyn Random) -> Option<Inner<Attempt>> {
+        match is_there(&*self.root, &*self.file) {
+            Ok(false) => Some(take(&self.root, self.how, random)),
+            _ => None,
         }
     }
 }

@@ -16,17 +16,22 @@
 
 use std::sync::Arc;
 
-use crate::format::name::{Decoded, NAME_MAX, StoredName, is_valid, may_be_sealed, without_suffix};
+use crate::format::junction::Junction;
+use crate::format::name::{
+    DIRECTORY_RECORD, Decoded, NAME_MAX, StoredName, is_valid, may_be_sealed, without_suffix,
+};
 use crate::format::record::{DirectoryRecord, RecordKind};
 use crate::store::{Dir, Kind, Stat};
 use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
-use crate::vault::directory::names::{Said, Sealed, split_epoch};
+use crate::vault::directory::names::{Said, Sealed, shown, split_epoch};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::keyring::keys::{DirectoryId, ShareKeys};
 use crate::vault::share::control_files::{read_control, write_control};
-use crate::vault::types::{Attr, NodeId, ROOT};
+use crate::vault::types::{NodeId, ROOT};
 
+/// Of a directory whose record names another place.
+const MOVED: &str = "is a directory that was moved here by somebody without the key";
 /// What is wrong with a directory that stands nowhere.
 pub(in crate::vault) const LOST_DIRECTORY: &str =
     "has lost its long name, on which depends what is in it";
@@ -394,22 +399,6 @@ impl Folder<'_> {
         Link { parent: self.node, stored: stored.into(), name: name.into() }
     }
 
-    pub(in crate::vault) fn seen(&self, stat: &Stat, stored: &[u8], name: &[u8]) -> Inner<Attr> {
-        let mut stat = *stat;
-        loop {
-            let node = self.core.nodes.seen(&stat, self.link(stored, name));
-            match self.core.attr(node, &stat, Some((&*self.dir, stored))) {
-                // The node is retired, and the object gets a new one; or the file has been
-                // committed since it was looked at.
-                Err(Fault::Os(libc::ESTALE)) if stat.kind == Kind::File => {
-                    self.core.nodes.forget_unsent(node)
-                }
-                other => return other,
-            }
-            stat = self.dir.stat(stored)?;
-        }
-    }
-
     /// Stored name of `name`, which need not be there.
     pub fn stored(&self, name: &[u8]) -> Inner<Vec<u8>> {
         match self.find(name) {
@@ -421,6 +410,52 @@ impl Folder<'_> {
 }
 
 impl Core {
+    /// Id of a directory: the recorded one where it has been renamed, else the one that follows
+    /// from its place.
+    pub fn directory_id(&self, node: NodeId) -> Inner<DirectoryId> {
+        if let Some(id) = self.nodes.directory(node) {
+            return Ok(id);
+        }
+        let link = self.nodes.link(node)?;
+        let parent = self.folder(link.parent)?;
+        let dir = self.dir(node)?;
+        let place = parent.place_name(&link.stored, &link.name)?;
+        self.check_boundary(&*dir, &*parent.dir, &parent.id, &place)?;
+        let id = match parent.identify(&*dir, &link.stored, &link.name) {
+            // Another daemon has renamed it since we looked it up here.
+            Err(Fault::Corrupt(MOVED)) if self.shared && !self.stands_at(node, &link) => {
+                return Err(Fault::Os(libc::ESTALE));
+            }
+            identified => identified?.1,
+        };
+        self.nodes.set_directory(node, Some(id));
+        Ok(id)
+    }
+
+    /// Whether the store has a node where our table has it.
+    fn stands_at(&self, node: NodeId, link: &Link) -> bool {
+        let stat = self.dir(link.parent).and_then(|dir| Ok(dir.stat(&link.stored)?));
+        stat.is_ok_and(|stat| self.nodes.is(node, &stat))
+    }
+
+    /// Id of the directory `dir` that stands at (`parent`, `name`), and its record if it has one.
+    pub fn identify(
+        &self,
+        dir: &dyn Dir,
+        parent: &DirectoryId,
+        name: &[u8],
+    ) -> Inner<(DirectoryId, Option<DirectoryRecord>)> {
+        let Some(bytes) = read_control(dir, DIRECTORY_RECORD, 4096)? else {
+            return Ok((self.keys.derived_directory(parent, name), None));
+        };
+        let plain = self.keys.open_record(RecordKind::Directory, b"", &bytes)?;
+        let record = DirectoryRecord::decode(&plain)?;
+        if !record.is_at(parent, name) {
+            return Err(Fault::Corrupt(MOVED));
+        }
+        Ok((record.id, Some(record)))
+    }
+
     /// A directory of the store whose id is known, for whoever walks the store without nodes: names
     /// can be encoded, decoded and prepared.
     pub fn folder_at(&self, dir: Arc<dyn Dir>, id: DirectoryId) -> Folder<'_> {
@@ -435,9 +470,11 @@ impl Core {
         let id = self.directory_id(node)?;
         Ok(Folder { core: self, node, dir: self.dir(node)?, id })
     }
-}
 
-/// A stored name for a log line: it is ASCII, unless it is not ours.
-pub(crate) fn shown(stored: &[u8]) -> String {
-    String::from_utf8_lossy(stored).into_owned()
+    /// The junction that leads to the share in a directory, by the directory's node.
+    pub fn junction_at(&self, node: NodeId) -> Inner<Option<Junction>> {
+        let link = self.nodes.link(node)?;
+        let parent = self.folder(link.parent)?;
+        self.junction(&*parent.dir, &parent.id, &parent.place_name(&link.stored, &link.name)?)
+    }
 }

@@ -14,11 +14,11 @@ use crate::format::record::RecordKind;
 use crate::roster::Role;
 use crate::store::Dir;
 use crate::vault::core::Core;
+use crate::vault::directory::names::shown;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::share::control_files::{read_control, write_control};
 use crate::vault::share::enter::DESCRIPTOR;
-use crate::vault::types::NodeId;
 
 /// Longest junction record that is read.
 const JUNCTION_MAX: usize = 1024;
@@ -48,13 +48,6 @@ impl Core {
         }
     }
 
-    /// The junction that leads to the share in a directory, by the directory's node.
-    pub fn junction_at(&self, node: NodeId) -> Inner<Option<Junction>> {
-        let link = self.nodes.link(node)?;
-        let parent = self.folder(link.parent)?;
-        self.junction(&*parent.dir, &parent.id, &parent.place_name(&link.stored, &link.name)?)
-    }
-
     /// The valid junction at a place.
     pub fn junction(
         &self,
@@ -74,14 +67,9 @@ impl Core {
             match junction {
                 Ok(junction) if junction.name == name => return Ok(Some(junction)),
                 Ok(_) => {
-                    tracing::error!(
-                        "{}: a junction of another name",
-                        crate::vault::directory::folder::shown(&file)
-                    )
+                    tracing::error!("{}: a junction of another name", shown(&file))
                 }
-                Err(fault) => {
-                    drop(fault.at("read", || crate::vault::directory::folder::shown(&file).into()))
-                }
+                Err(fault) => drop(fault.at("read", || shown(&file).into())),
             }
         }
         Ok(None)

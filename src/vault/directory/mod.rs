@@ -3,4 +3,3 @@
 pub(super) mod folder;
 pub(super) mod junction;
 pub(super) mod names;
-pub(super) mod walk;

@@ -171,6 +171,11 @@ impl ShareKeys {
     }
 }
 
+/// A stored name for a log line: it is ASCII, unless it is not ours.
+pub(crate) fn shown(stored: &[u8]) -> String {
+    String::from_utf8_lossy(stored).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

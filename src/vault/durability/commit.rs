@@ -28,7 +28,8 @@ use crate::format::table::HOLE;
 use crate::store::{Allocate, File};
 use crate::vault::durability::journal::Journal;
 use crate::vault::error::{Fault, Inner, is_no_descriptor, is_no_space};
-use crate::vault::file::hash_tree::{Chunk, PlannedBlock, Root, plan};
+use crate::vault::file::block_cache::Chunk;
+use crate::vault::file::hash_tree::{PlannedBlock, Root, plan};
 use crate::vault::file::mtime::now;
 use crate::vault::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools};
 

@@ -10,12 +10,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
+use crate::crypto::SegmentKey;
 use crate::format::layout::INDEX_BLOCK;
-use crate::format::table::IndexBlock;
-use crate::vault::file::hash_tree::Chunk;
+use crate::format::table::{IndexBlock, Table};
 
 /// Changes may take as much as this, however small the caches are.
 const CHANGES_MIN: usize = 1 << 20;
+
+/// A committed chunk: its table and the key of its salt.
+pub(crate) struct Chunk {
+    pub table: Table,
+    pub key: SegmentKey,
+}
 
 #[derive(Clone)]
 enum Block {

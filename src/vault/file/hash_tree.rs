@@ -16,13 +16,7 @@ use crate::format::layout::{FANOUT, INDEX_BLOCK, Layout};
 use crate::format::table::{HOLE, Hash, IndexBlock, Table, index_hash, table_hash};
 use crate::store::File;
 use crate::vault::error::{Fault, Inner};
-use crate::vault::file::block_cache::BlockCache;
-
-/// A committed chunk: its table and the key of its salt.
-pub(crate) struct Chunk {
-    pub table: Table,
-    pub key: SegmentKey,
-}
+use crate::vault::file::block_cache::{BlockCache, Chunk};
 
 /// The committed tree of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 //! * Plain text of a small file lives here, zeroized; larger files are never held in plain text.
 
 pub(super) mod block_cache;
+pub(super) mod cached;
 pub(super) mod hash_tree;
 mod length;
 pub(super) mod mtime;
@@ -30,10 +31,11 @@ use crate::format::layout::{Layout, SEGMENT, SMALL_MAX};
 use crate::format::signature::Authorship;
 use crate::format::table::{HOLE, Segment, Table};
 use crate::store::File;
-use crate::vault::core::inodes::Cached;
 use crate::vault::error::{Fault, Inner};
+use crate::vault::file::block_cache::Chunk;
 use crate::vault::file::block_cache::{BlockCache, Counted};
-use crate::vault::file::hash_tree::{Chunk, Root, Tree};
+use crate::vault::file::cached::Cached;
+use crate::vault::file::hash_tree::{Root, Tree};
 use crate::vault::file::mtime::{Mtime, now};
 use crate::vault::keyring::keys::{Epoch, OpenedHeader, ShareKeys};
 use crate::vault::types::NodeId;
@@ -436,6 +438,34 @@ impl OpenFile {
 }
 
 impl FileState {
+    /// Fails where the kernel believes in bytes of `offset..end` that nobody has committed.
+    pub fn check_astray(&self, offset: u64, end: u64) -> Inner<()> {
+        match self.astray {
+            Some(believed)
+                if self.is_lost()
+                    || offset < believed && end > self.size && believed > self.size =>
+            {
+                Err(Fault::Os(
+                    self.latched.or(self.refused.map(|(errno, _)| errno)).unwrap_or(libc::EIO),
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether there are changes that never reach the store any more.
+    pub fn is_lost(&self) -> bool {
+        self.changed && self.latched.is_some()
+    }
+
+    /// Fails where pages were refused from before `end` on.
+    pub fn check_refused(&self, end: u64) -> Inner<()> {
+        match self.refused {
+            Some((errno, from)) if end > from => Err(Fault::Os(errno)),
+            _ => Ok(()),
+        }
+    }
+
     pub fn tree<'a>(&self, file: &'a dyn File, tools: &Tools<'a>) -> Tree<'a> {
         Tree {
             layout: tools.keys.layout,

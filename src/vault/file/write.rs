@@ -19,7 +19,7 @@ use crate::format::layout::{SEGMENT, SIZE_MAX, SMALL_MAX};
 use crate::format::table::{SEALS_MAX, Table};
 use crate::store::File;
 use crate::vault::error::{Fault, Inner};
-use crate::vault::file::hash_tree::Chunk;
+use crate::vault::file::block_cache::Chunk;
 use crate::vault::file::seal::{Ready, Sealed, seal};
 
 impl FileState {

@@ -2,5 +2,6 @@
 
 pub(super) mod change;
 pub(super) mod convert;
+mod inventory_walk;
 pub(super) mod reseal;
 pub(super) mod share;

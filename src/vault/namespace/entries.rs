@@ -10,12 +10,13 @@ use crate::format::name::{LONG, StoredName, is_control};
 use crate::format::record::OVERFLOW;
 use crate::store::{Dir, Kind, Stat};
 use crate::vault::core::Core;
+use crate::vault::core::name_lock::NamesRead;
+use crate::vault::core::open_table::Open;
+use crate::vault::core::trash::Trash;
 use crate::vault::directory::folder::Folder;
 use crate::vault::directory::junction::holds_share;
 use crate::vault::error::{Fault, Inner, is_no_space};
 use crate::vault::file::OpenFile;
-use crate::vault::open_files::Open;
-use crate::vault::open_files::concurrent::NamesRead;
 use crate::vault::share::control_files::entries;
 use crate::vault::types::{Attr, Caller, Handle, NodeId, OpenFlags, RenameMode};
 
@@ -345,12 +346,6 @@ impl Core {
         Ok(())
     }
 
-    /// Stored path of an entry of a directory.
-    pub(in crate::vault) fn path_in(&self, parent: NodeId, stored: &[u8]) -> Option<Vec<u8>> {
-        let dir = self.nodes.stored_path(parent)?;
-        Some(if dir.is_empty() { stored.to_vec() } else { [&dir[..], b"/", stored].concat() })
-    }
-
     /// What the journal holds for a file goes to its place before its path changes.
     pub(in crate::vault) fn settle(&self, stat: &Stat) -> Inner<()> {
         if stat.kind == Kind::File {
@@ -390,9 +385,9 @@ impl Core {
                 if holds_share(&*folder.dir, &stored)? {
                     share = Some(folder.place_name(&stored, name)?);
                 }
-                let trash = self.trash_name();
+                let trash = Trash::fresh_name(&*self.random);
                 folder.dir.rename(&stored, &*folder.dir, &trash, RenameMode::NoReplace)?;
-                self.empty_trash(&folder.dir, &trash);
+                self.trash.empty(&folder.dir, &trash);
             }
             other => other?,
         }

@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 
 use crate::format::name::{is_control, may_be_sealed};
 use crate::vault::core::Core;
-use crate::vault::directory::folder::{Folder, shown};
+use crate::vault::core::open_table::Open;
+use crate::vault::directory::folder::Folder;
 use crate::vault::directory::names::Said;
+use crate::vault::directory::names::shown;
 use crate::vault::error::{Fault, Inner};
-use crate::vault::open_files::Open;
 use crate::vault::types::{Attr, Entry, Handle, NamesReadWith, NodeId};
 
 impl Core {

@@ -9,12 +9,13 @@ use crate::format::name::DIRECTORY_RECORD;
 use crate::format::record::{DirectoryRecord, Place, RecordKind};
 use crate::store::{Access, Dir, Kind, Stat};
 use crate::vault::core::Core;
+use crate::vault::core::Move;
+use crate::vault::core::trash::Trash;
 use crate::vault::directory::folder::Folder;
 use crate::vault::directory::junction::holds_share;
 use crate::vault::durability::commit::Durability;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::keyring::keys::DirectoryId;
-use crate::vault::rollback::Move;
 use crate::vault::share::control_files::write_control;
 use crate::vault::types::{NodeId, RenameMode};
 
@@ -346,7 +347,7 @@ impl Core {
                         "what is replaced is not valid where it is on its way out"
                     );
                 }
-                let trash = self.trash_name();
+                let trash = Trash::fresh_name(&*self.random);
                 let trash_in =
                     match from.dir.rename(stored, &*to.dir, destination, RenameMode::Exchange) {
                         Ok(()) => {
@@ -387,7 +388,7 @@ impl Core {
                         }
                         Err(e) => return Err(e.into()),
                     };
-                self.empty_trash(&trash_in.dir, &trash);
+                self.trash.empty(&trash_in.dir, &trash);
                 Ok(())
             }
             other => Ok(other?),

@@ -12,8 +12,10 @@ use crate::format::record::{
 use crate::format::signature::TRAILER_LEN;
 use crate::store::{Dir, Kind};
 use crate::vault::core::Core;
+use crate::vault::core::overflow::{
+    REFERENCE_LEN, Reference, control_name, drop_overflow, new_reference, reference_of,
+};
 use crate::vault::error::{Fault, Inner};
-use crate::vault::namespace::overflow::{REFERENCE_LEN, Reference, control_name, reference_of};
 use crate::vault::share::control_files::{read_control, write_control};
 use crate::vault::types::NodeId;
 
@@ -73,7 +75,7 @@ impl Core {
         let seal = |kind, bound: &[u8], plain: &[u8]| {
             self.keys.seal_record(kind, bound, plain, &*self.random)
         };
-        let id = self.new_reference();
+        let id = new_reference(&*self.random);
         write_control(
             &*self.root,
             &*self.random,
@@ -128,7 +130,7 @@ impl Core {
     /// Removes what a link that could not be made has at the root.
     pub fn drop_target(&self, text: &[u8]) -> Inner<()> {
         if let Some(id) = self.overflow_id(text)? {
-            self.drop_overflow(OVERFLOW_FILE, &id)?;
+            drop_overflow(&*self.root, OVERFLOW_FILE, &id)?;
         }
         Ok(())
     }

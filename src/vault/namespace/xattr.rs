@@ -25,11 +25,13 @@ use crate::format::record::{
 };
 use crate::store::{Access, Dir, File, Kind, Stat};
 use crate::vault::core::Core;
+use crate::vault::core::overflow::{
+    Reference, control_name, drop_overflow, new_reference, reference_of,
+};
 use crate::vault::directory::folder::Folder;
 use crate::vault::durability::journal::Journal;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::OpenFile;
-use crate::vault::namespace::overflow::{Reference, control_name, reference_of};
 use crate::vault::share::control_files::{
     CONTROL_TOO_LARGE, list_at_most, read_control, write_control,
 };
@@ -287,7 +289,7 @@ impl Core {
             && self.young_lists.take(&before, Instant::now())
         {
             // The change is made; an old file that cannot go is residue.
-            let _ = self.drop_overflow(OVERFLOW_FILE, &before);
+            let _ = drop_overflow(&*self.root, OVERFLOW_FILE, &before);
         }
     }
 
@@ -317,7 +319,7 @@ impl Core {
         if plain.len() > XATTRS_LONG_MAX {
             return Err(Fault::Os(libc::ENOSPC));
         }
-        let reference = self.new_reference();
+        let reference = new_reference(&*self.random);
         write_control(
             &*self.root,
             &*self.random,
@@ -329,7 +331,7 @@ impl Core {
         let set = place.set(key, &blob);
         // A store that reports a failure may have set it all the same.
         if set.is_err() && place.get(key).is_ok_and(|there| there.as_ref() != Some(&blob)) {
-            let _ = self.drop_overflow(OVERFLOW_FILE, &reference);
+            let _ = drop_overflow(&*self.root, OVERFLOW_FILE, &reference);
         }
         if set.is_ok() {
             self.young_lists.add(reference, Instant::now());

@@ -2,58 +2,33 @@
 
 pub(super) mod concurrent;
 mod flush;
-mod io;
+pub(super) mod io;
 pub(super) mod space;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::format::name::is_control;
 use crate::format::signature::Authorship;
-use crate::store::{Access, Dir, File, Kind, Lock, Stat};
+use crate::store::{Access, File, Kind, Lock, Stat};
 use crate::vault::core::Core;
-use crate::vault::core::inodes::{Cached, Link};
+use crate::vault::core::inodes::Link;
+use crate::vault::core::name_lock::open_to_lock;
+use crate::vault::core::open_table::{Open, Shared};
 use crate::vault::directory::names::Said;
 use crate::vault::durability::commit::{Committer, Durability};
 use crate::vault::error::{Fault, Inner, is_no_descriptor};
+use crate::vault::file::cached::Cached;
 use crate::vault::file::{FileState, Load, OpenFile};
 use crate::vault::keyring::keys::DirectoryId;
-use crate::vault::open_files::concurrent::open_to_lock;
 use crate::vault::share::control_files::entries;
 use crate::vault::types::{Forget, Handle, NodeId, OpenFlags, ROOT};
 
 /// How long the background waits for its turn with a file that others work on.
 pub(super) const TURN: Duration = Duration::from_secs(1);
-
-/// What a handle stands for.
-#[derive(Clone)]
-pub(crate) enum Open {
-    File {
-        file: Arc<OpenFile>,
-        flags: OpenFlags,
-        /// Each write of the program comes at once.
-        direct: bool,
-    },
-    /// `unread` is set when a listing came upon an entry whose name cannot be read as yet,
-    /// `missing` where that is why it is not listed.
-    Dir {
-        node: NodeId,
-        dir: Arc<dyn Dir>,
-        directory: DirectoryId,
-        unread: Arc<AtomicBool>,
-        missing: Arc<AtomicBool>,
-    },
-}
-
-/// An open file and how many handles it has.
-pub(crate) struct Shared {
-    pub file: Arc<OpenFile>,
-    pub handles: usize,
-    pub writers: usize,
-}
 
 impl Core {
     pub fn put_handle(&self, open: Open) -> Handle {

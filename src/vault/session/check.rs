@@ -10,10 +10,10 @@ use super::vault::Vault;
 use crate::vault::core::Core;
 use crate::vault::error::Error;
 use crate::vault::error::{Fault, Inner, Result};
-use crate::vault::fsck::check::{
+use crate::vault::fsck::repair::RepairReport;
+use crate::vault::fsck::report::{
     CheckFault, CheckProgress, CheckReport, NestedShares, Online, Progress, join,
 };
-use crate::vault::fsck::repair::RepairReport;
 use crate::vault::types::{NodeId, ROOT};
 
 /// What a fault of a nested share says where there is a remedy for it.

@@ -4,9 +4,6 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::crypto::Random;
 use crate::format::layout::Layout;
@@ -20,52 +17,9 @@ use crate::vault::error::{Error, Fault, Inner, Result};
 use crate::vault::file::block_cache::BlockCache;
 use crate::vault::keyring::keys::ShareKeys;
 use crate::vault::keyring::signing::Signing;
-use crate::vault::session::nested::Shares;
 use crate::vault::session::options::{LockMode, OpenOptions, OsRandom};
 use crate::vault::share::enter::Entered;
-use crate::vault::share::trust::Trust;
 use crate::vault::types::{NodeId, ROOT};
-use std::thread::JoinHandle;
-
-/// How long a change may wait in memory before it is committed.
-const COMMIT_AFTER: Duration = Duration::from_secs(4);
-/// How often the background thread looks.
-const TICK: Duration = Duration::from_millis(500);
-/// How long the journal rests before it is emptied.
-const JOURNAL_IDLE: Duration = Duration::from_secs(1);
-
-pub(super) fn background(shares: &Arc<Shares>) -> Background {
-    let stop = Arc::new((Mutex::new(false), Condvar::new()));
-    let every_tick = |name: &str, task: fn(&Core, &Trust)| {
-        let (shares, signal) = (shares.clone(), stop.clone());
-        let run = move || {
-            let (stop, changed) = &*signal;
-            let mut stopped = stop.lock();
-            while !*stopped {
-                changed.wait_for(&mut stopped, TICK);
-                if *stopped {
-                    break;
-                }
-                MutexGuard::unlocked(&mut stopped, || {
-                    shares.cores().iter().for_each(|core| task(core, shares.trust()))
-                });
-            }
-        };
-        std::thread::Builder::new().name(name.into()).spawn(run).ok()
-    };
-    // A slow disk takes its time to flush: nobody's commit waits for that.
-    let threads = [
-        every_tick("kithfs-commit", look_after),
-        every_tick("kithfs-flush", |core, _| core.flush_due(COMMIT_AFTER)),
-    ];
-    Background { stop, threads: threads.into_iter().flatten().collect() }
-}
-
-/// The threads that look after an open vault.
-pub(super) struct Background {
-    pub stop: Arc<(Mutex<bool>, Condvar)>,
-    pub threads: Vec<JoinHandle<()>>,
-}
 
 /// Opens an entered share: takes the lock, replays what a crash left.
 pub(in crate::vault) fn open_core(
@@ -157,22 +111,6 @@ pub(in crate::vault) fn open_core(
     .map_err(at)
 }
 
-/// What the background does for a share, twice a second.
-fn look_after(core: &Core, trust: &Trust) {
-    core.watch_lock();
-    if core.keys.signed()
-        && let Err(error) = core.refresh(trust)
-    {
-        tracing::error!("{error}");
-    }
-    core.commit_due(COMMIT_AFTER);
-    core.empty_left_trash();
-    core.journal.write_created();
-    if let Err(fault) = core.journal.checkpoint_idle(JOURNAL_IDLE) {
-        tracing::error!(errno = fault.errno(), "journal checkpoint failed");
-    }
-}
-
 /// Commits all that a share holds, empties its journal and releases its lock. The first failure is
 /// told, the rest is done all the same.
 pub(in crate::vault) fn close_core(core: &Core) -> Result<()> {
@@ -205,7 +143,7 @@ pub(in crate::vault) fn close_core_after(core: &Core, last: impl FnOnce(&Core)) 
             core.note_surplus(&file);
         }
         keep(core.journal.close(), ROOT);
-        core.close_trash();
+        core.trash.close();
     }
     last(core);
     drop(core.lock.lock().take());

@@ -1,5 +1,6 @@
 //! An open vault: options, opening and closing, nested shares, the calls of its users.
 
+mod background;
 mod check;
 pub(super) mod lifetime;
 pub(super) mod nested;

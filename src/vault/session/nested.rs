@@ -312,7 +312,7 @@ impl Shares {
             return Err(explain(Fault::Os(libc::EACCES)));
         };
         let store = place.core.dir(place.local).map_err(explain)?;
-        let seen = crate::vault::core::refresh::manifests(&*store).map_err(explain)?;
+        let seen = crate::vault::share::seen::manifests(&*store).map_err(explain)?;
         let vouched = Vouched { share: Some(junction.share), head: None };
         let entered = enter::enter(&*store, &self.identity, &self.options.trust, &vouched, &shown)
             .and_then(|entered| {

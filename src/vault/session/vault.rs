@@ -7,17 +7,20 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::lifetime::{self, Background};
+use super::background::{self, Background};
+use super::lifetime;
 use super::nested::{Route, Shares};
 use super::options::{OpenOptions, OsRandom};
 use crate::crypto::Suite;
 use crate::roster::{Identity, PublicIdentity, Role};
 use crate::store::Dir;
-use crate::vault::core::{Core, refresh, vault_lock};
+use crate::vault::core::open_table::Open;
+use crate::vault::core::{Core, vault_lock};
 use crate::vault::error::{Error, Fault, Inner, LockHolder, Result};
-use crate::vault::open_files::Open;
-use crate::vault::rollback::{Keeper, Notice, SurveyOptions};
+use crate::vault::rollback::keeper::Keeper;
+use crate::vault::rollback::notice::{Notice, SurveyOptions};
 use crate::vault::share::enter::{self, CreateOptions, CreateShare, IDENTITY_FILE, Vouched};
+use crate::vault::share::seen;
 use crate::vault::types::{Attr, Handle, NodeId, ROOT};
 
 /// What can be said of a vault without a secret.
@@ -104,7 +107,7 @@ impl Vault {
     /// Those of [`Vault::describe`]; [`Error::NoAccess`], [`Error::InUse`], [`Error::Share`].
     pub fn open(store: Arc<dyn Dir>, identity: &Identity, options: OpenOptions) -> Result<Vault> {
         let identity = Arc::new(identity.duplicate());
-        let seen = refresh::manifests(&*store).map_err(|fault| fault.at("open", PathBuf::new))?;
+        let seen = seen::manifests(&*store).map_err(|fault| fault.at("open", PathBuf::new))?;
         let entered =
             enter::enter(&*store, &identity, &options.trust, &Vouched::default(), &PathBuf::new())?;
         let core = lifetime::open_core(
@@ -117,7 +120,7 @@ impl Vault {
         )?;
         core.note_head(seen, entered.head());
         let shares = Arc::new(Shares::new(Arc::new(core), identity, options));
-        let background = Mutex::new(lifetime::background(&shares));
+        let background = Mutex::new(background::background(&shares));
         Ok(Vault { inside: Arc::new(Inside { shares, background, keeper: Mutex::new(None) }) })
     }
 

@@ -2,4 +2,5 @@
 
 pub(super) mod control_files;
 pub(super) mod enter;
+pub(super) mod seen;
 pub(super) mod trust;

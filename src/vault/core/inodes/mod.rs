@@ -23,21 +23,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-pub(crate) use self::node::Cached;
+pub(crate) use self::node::Link;
 use self::node::{Kept, Key, Node};
 use self::slab::Slab;
 use crate::store::{Kind, SetTime, Stat, Timestamp};
 use crate::vault::error::{Fault, Inner};
+use crate::vault::file::cached::Cached;
 use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::types::{Attr, NodeId, ROOT, SetAttr};
-
-/// A name under which a node was seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
-    pub parent: NodeId,
-    pub stored: Box<[u8]>,
-    pub name: Box<[u8]>,
-}
 
 struct Inside {
     nodes: Slab,

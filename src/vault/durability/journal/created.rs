@@ -22,14 +22,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::replay::{RESTS, rested};
-use super::{Journal, Running, write_zeros};
+use super::{CREATED, Journal, RESTS, Running, rested, write_zeros};
 use crate::format::journal::{ALIGN, JournalHead, JournalRecord, Patch, RECORDS_AT, header_hash};
 use crate::store::{Access, Lock, SetTime, Timestamp};
 use crate::vault::error::Inner;
 
-/// Names of these journals begin with this.
-pub(crate) const CREATED: &[u8] = b"+created-";
 /// Files that are remembered at the most: of more, the first are left to the store.
 const FILES_MAX: usize = 8192;
 /// After this long, or with half as many as there may be, the store is flushed as a whole.

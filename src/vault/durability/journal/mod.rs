@@ -34,7 +34,8 @@ mod replay;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -50,6 +51,8 @@ use crate::vault::keyring::keys::ShareKeys;
 
 /// Names of journals begin with this.
 pub(crate) const PREFIX: &[u8] = b"+journal-";
+/// Names of these journals begin with this.
+pub(crate) const CREATED: &[u8] = b"+created-";
 /// Bytes of a new journal.
 const INITIAL: u64 = 4 << 20;
 /// Bytes beyond which a journal is checkpointed rather than lengthened.
@@ -595,4 +598,15 @@ fn write_zeros(file: &dyn File, mut from: u64, to: u64) -> std::io::Result<()> {
         from += part;
     }
     Ok(())
+}
+
+/// How long a journal of another machine rests before it counts as left behind: more than a mount
+/// there would let pass before it empties it.
+pub(super) const RESTS: Duration = Duration::from_secs(120);
+
+/// Time since a file was changed, by this machine's clock. One that says the future by little is
+/// taken for the present.
+pub(super) fn rested(file: &dyn File) -> Inner<Duration> {
+    let changed = UNIX_EPOCH + Duration::from_secs(file.stat()?.mtime.secs.max(0) as u64);
+    Ok(SystemTime::now().duration_since(changed).unwrap_or_else(|ahead| ahead.duration()))
 }

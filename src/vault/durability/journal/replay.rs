@@ -14,12 +14,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use super::created::CREATED;
 use super::overlay::OverlayFile;
 use super::redo::Outcome;
-use super::{Broken, Inode, Journal, Old, PREFIX};
+use super::{Broken, CREATED, Inode, Journal, Old, PREFIX, RESTS, rested};
 use crate::format::journal::{
     ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORDS_AT, open_record, record_head,
 };
@@ -30,10 +29,7 @@ use crate::vault::error::{Fault, Inner, LockHolder};
 /// never replayed again.
 pub(super) const REFUSED: &[u8] = b"+refused-";
 
-/// How long a journal of another machine rests before it counts as left behind: more than a mount
-/// there would let pass before it empties it.
-pub(super) const RESTS: Duration = Duration::from_secs(120);
-/// How long one without records does.
+/// How long one without records rests before it counts as left behind.
 const EMPTY_RESTS: Duration = Duration::from_secs(24 * 3600);
 
 /// Counts of [`Outcome`].
@@ -436,11 +432,4 @@ impl Journal {
         }
         Err(Fault::Os(libc::ENOENT))
     }
-}
-
-/// Time since a file was changed, by this machine's clock. One that says the future by little is
-/// taken for the present.
-pub(super) fn rested(file: &dyn File) -> Inner<Duration> {
-    let changed = UNIX_EPOCH + Duration::from_secs(file.stat()?.mtime.secs.max(0) as u64);
-    Ok(SystemTime::now().duration_since(changed).unwrap_or_else(|ahead| ahead.duration()))
 }

@@ -12,19 +12,11 @@
 use std::collections::HashSet;
 
 use crate::vault::core::Core;
+use crate::vault::core::overflow::Reference;
 use crate::vault::error::Inner;
-use crate::vault::namespace::overflow::Reference;
+use crate::vault::fsck::report::Unused;
 use crate::vault::namespace::{symlink, xattr};
 use crate::vault::share::control_files::entries;
-
-/// Control files of the share's root to which nothing refers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Unused {
-    /// How many.
-    pub files: u64,
-    /// Their length in all.
-    pub bytes: u64,
-}
 
 /// What the walk found to be referred to.
 #[derive(Default)]

@@ -16,19 +16,22 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::content::Job;
+use super::hints;
 use super::unused::Used;
-use super::{CheckFault, CheckProgress, More, NestedShares, Progress, describe, hints, join};
 use crate::format::junction;
 use crate::format::name::{DIRECTORY_RECORD, LONG, SIDECAR, is_control, is_of_others};
 use crate::store::{Access, Dir, DirEntry, Kind, Stat};
 use crate::vault::core::Core;
+use crate::vault::core::trash::TRASH;
 use crate::vault::directory::names::Said;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::{Load, NEVER_COMMITTED, OpenFile};
 use crate::vault::fsck::check::content;
-use crate::vault::fsck::repair::{Action, Remedy};
+use crate::vault::fsck::remedy::{Action, Remedy};
+use crate::vault::fsck::report::{
+    CheckFault, CheckProgress, More, NestedShares, Progress, describe, join,
+};
 use crate::vault::keyring::keys::DirectoryId;
-use crate::vault::namespace::trash::TRASH;
 use crate::vault::namespace::xattr;
 use crate::vault::share::control_files::entries;
 use crate::vault::share::enter::DESCRIPTOR;

@@ -7,13 +7,14 @@
 
 use std::sync::Arc;
 
-use super::Action;
 use crate::format::name::{DIRECTORY_RECORD, StoredName};
 use crate::format::record::DirectoryRecord;
 use crate::store::{Access, Dir, DirEntry, File, Kind, RenameMode, Seek, SetTime};
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
-use crate::vault::fsck::check::{CheckFault, LOST_AND_FOUND, hints, join};
+use crate::vault::fsck::check::hints;
+use crate::vault::fsck::remedy::Action;
+use crate::vault::fsck::report::{CheckFault, LOST_AND_FOUND, join};
 use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::namespace::xattr;
 use crate::vault::share::control_files::entries;
@@ -286,7 +287,7 @@ impl<'a> Bench<'a> {
         };
         if Core::is_empty(&*inside)?.0 && entries(&*inside)?.all(is_file) {
             // It was being removed: it holds no entries.
-            self.core.empty_trash(&dir, stored);
+            self.core.trash.empty(&dir, stored);
             dir.sync()?;
             return Ok(None);
         }

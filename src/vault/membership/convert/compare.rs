@@ -3,8 +3,7 @@
 //! Rule: nothing is taken for equal that was not read and verified on both sides. A time can be set
 //! by anybody.
 
-use super::DEPTH_MAX;
-use super::copy::{PART, is_open, read_children};
+use super::entries::{DEPTH_MAX, PART, is_open, read_children};
 use super::seen::{Look, Seen, below};
 use crate::store::Kind;
 use crate::vault::core::Core;

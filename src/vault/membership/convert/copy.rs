@@ -7,19 +7,15 @@
 //! * What was looked at before it was read can be told from what has changed since.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering;
 
-use super::DEPTH_MAX;
 use super::compare::same_contents;
+use super::entries::{DEPTH_MAX, Entries, PART, is_open, read_children};
 use super::seen::{Look, Seen, below};
 use crate::store::{Kind, Seek, SetTime};
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::types::ShareProgress;
 use crate::vault::types::{Attr, Caller, NodeId, OpenFlags, SetAttr, SetXattr};
-
-/// Bytes that are copied, or compared, at a time.
-pub(super) const PART: usize = 1 << 20;
 
 /// See the module.
 pub(super) struct Copy<'a> {
@@ -36,9 +32,6 @@ pub(super) struct Copy<'a> {
     pub progress: &'a mut dyn FnMut(&ShareProgress),
 }
 
-/// Entries by plain name, each node counted once.
-pub(super) type Entries = Vec<(Vec<u8>, Attr)>;
-
 /// All entries of a directory that have a name.
 fn children(core: &Core, node: NodeId) -> Inner<Entries> {
     Ok(read_children(core, node)?.0)
@@ -52,30 +45,6 @@ fn whole_children(core: &Core, node: NodeId) -> Inner<Entries> {
         return Err(Fault::Corrupt("holds entries whose names cannot be read"));
     }
     Ok(entries)
-}
-
-/// The entries of a directory, and whether there are more, whose names cannot be read.
-pub(super) fn read_children(core: &Core, node: NodeId) -> Inner<(Entries, bool)> {
-    let handle = core.open_dir(node)?;
-    let listed = (|| {
-        let (mut all, mut cookie) = (Vec::new(), 0);
-        loop {
-            let entries = core.read_dir(handle, cookie, 1 << 16)?;
-            let Some(last) = entries.last() else { break };
-            cookie = last.next;
-            for entry in &entries {
-                all.push((entry.name.to_vec(), core.lookup(node, &entry.name)?));
-            }
-        }
-        Ok((all, core.misses_entries(handle)))
-    })();
-    core.release_handle(handle)?;
-    listed
-}
-
-/// `ESHUTDOWN` once the vault is closed.
-pub(super) fn is_open(core: &Core) -> Inner<()> {
-    if core.closed.load(Ordering::Acquire) { Err(Fault::Os(libc::ESHUTDOWN)) } else { Ok(()) }
 }
 
 fn caller(attr: &Attr) -> Caller {

@@ -16,44 +16,41 @@
 
 mod compare;
 mod copy;
+mod entries;
 mod place;
 mod seen;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use self::compare::Compare;
-use self::copy::{Copy, is_open};
+use self::copy::Copy;
+use self::entries::is_open;
 use self::place::{Aside, Place};
 use self::seen::{Seen, unchanged};
 use crate::format::junction::Junction;
 use crate::roster::{FoundParams, Member, Role};
-use crate::store::{Dir, Kind, RenameMode};
+use crate::store::{Dir, RenameMode};
 use crate::vault::core::Core;
+use crate::vault::core::open_table::{Open, Shared};
+use crate::vault::core::trash::remove_all;
 use crate::vault::directory::junction::holds_share;
 use crate::vault::durability::commit::Durability;
 use crate::vault::error::{Error, Fault, Inner, Result};
 use crate::vault::file::block_cache::BlockCache;
-use crate::vault::open_files::{Open, Shared};
 use crate::vault::session::nested::Route;
 use crate::vault::session::options::{LockMode, OpenOptions, OsRandom};
 use crate::vault::session::paths::components;
 use crate::vault::session::vault::Vault;
-use crate::vault::share::control_files::list;
 use crate::vault::share::enter;
 use crate::vault::share::enter::{CreateShare, Vouched};
 use crate::vault::share::trust::Trust;
 use crate::vault::types::{Attr, NodeId, ROOT, ShareProgress};
 
 const OP: &str = "share";
-/// A directory that was brought up to be removed.
-const BROUGHT: &str = "+removed-";
-/// Levels of directories that a folder may have, of which a share is made: copying holds a frame,
-/// and the last look a handle, for each.
-const DEPTH_MAX: usize = 256;
 /// How often what changed meanwhile is copied again before the caller is told that the folder is
 /// busy.
 const ROUNDS: usize = 4;
@@ -72,31 +69,6 @@ pub struct ShareMade {
     pub former: Option<Vec<u8>>,
 }
 
-/// Counts the moments at which directories begin and cease to have another name than programs know:
-/// odd while one does.
-#[derive(Default)]
-pub(crate) struct Away(AtomicU64);
-
-impl Away {
-    fn begin(&self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
-    }
-
-    fn end(&self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
-    }
-
-    pub fn count(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
-    }
-
-    /// Whether a name that was not found since may have been missing for that only.
-    pub fn were_any_since(&self, count: u64) -> bool {
-        let now = self.count();
-        now != count || now % 2 == 1
-    }
-}
-
 /// Gives those who are listing a directory that another one has taken the place of time to end,
 /// before its entries go.
 fn wait_for_listings(core: &Core) {
@@ -109,43 +81,6 @@ fn wait_for_listings(core: &Core) {
     let end = Instant::now() + LISTINGS_TAKE;
     while listed() && Instant::now() < end {
         std::thread::sleep(LISTINGS_ASKED);
-    }
-}
-
-/// Removes a directory of the store with all that is in it. What is deeper is brought up to its top
-/// first: whoever filled it could have made it deeper than our stack, and than there are handles.
-pub(in crate::vault) fn remove_all(parent: &dyn Dir, name: &[u8]) -> Inner<()> {
-    let top = parent.open_dir(name)?;
-    let mut brought = 0u64;
-    loop {
-        let mut deeper = false;
-        for entry in list(&*top)? {
-            if top.stat(&entry.name)?.kind != Kind::Dir {
-                top.unlink(&entry.name)?;
-                continue;
-            }
-            let dir = top.open_dir(&entry.name)?;
-            for inner in list(&*dir)? {
-                if dir.stat(&inner.name)?.kind != Kind::Dir {
-                    dir.unlink(&inner.name)?;
-                    continue;
-                }
-                deeper = true;
-                // An interrupted call may have left such names.
-                loop {
-                    let free = format!("{BROUGHT}{brought}");
-                    brought += 1;
-                    match dir.rename(&inner.name, &*top, free.as_bytes(), RenameMode::NoReplace) {
-                        Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {}
-                        other => break other?,
-                    }
-                }
-            }
-            top.rmdir(&entry.name)?;
-        }
-        if !deeper {
-            return Ok(parent.rmdir(name)?);
-        }
     }
 }
 

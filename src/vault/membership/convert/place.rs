@@ -12,12 +12,14 @@
 
 use std::sync::Arc;
 
-use super::remove_all;
 use crate::format::junction::{self, Junction};
 use crate::format::name::NAME_MAX;
 use crate::store::{Dir, Kind, RenameMode, SetTime};
 use crate::vault::core::Core;
-use crate::vault::directory::folder::{Folder, shown};
+use crate::vault::core::trash::Trash;
+use crate::vault::core::trash::remove_all;
+use crate::vault::directory::folder::Folder;
+use crate::vault::directory::names::shown;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::types::NodeId;
 
@@ -255,7 +257,7 @@ impl Place {
     }
 
     fn remove_later(&self, core: &Core, former: &[u8]) -> Inner<()> {
-        let (trash, inner) = (core.trash_name(), core.trash_name());
+        let (trash, inner) = (Trash::fresh_name(&*core.random), Trash::fresh_name(&*core.random));
         self.parent.mkdir(&trash, 0o700)?;
         self.parent.rename(
             former,
@@ -263,7 +265,7 @@ impl Place {
             &inner,
             RenameMode::NoReplace,
         )?;
-        core.empty_trash(&self.parent, &trash);
+        core.trash.empty(&self.parent, &trash);
         Ok(())
     }
 }

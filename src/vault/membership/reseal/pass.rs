@@ -11,7 +11,7 @@ use super::names::Standing;
 use crate::format::name::is_control;
 use crate::store::{Dir, Kind};
 use crate::vault::core::Core;
-use crate::vault::directory::folder::shown;
+use crate::vault::directory::names::shown;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::share::control_files::list;
 use crate::vault::types::ShareProgress;

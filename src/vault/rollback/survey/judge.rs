@@ -17,7 +17,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::{BATCH, DIRECTORY, FILE, Left, PATIENCE, Survey, Thing};
 use crate::vault::error::Inner;
 use crate::vault::rollback::database::{EntryKey, NameTag, NoticeRow, RemovedRow, Row};
-use crate::vault::rollback::{Memory, Notice, NoticeKind, PlaceId, SurveyOptions};
+use crate::vault::rollback::memory::{Memory, PlaceId, prefix};
+use crate::vault::rollback::notice::{Notice, NoticeKind, SurveyOptions};
 
 /// Something that is not as it was.
 pub(super) struct Pending {
@@ -160,7 +161,7 @@ impl Survey<'_> {
         let mut lost = None;
         let mut todo = vec![(place, hash)];
         while let Some((place, hash)) = todo.pop() {
-            if self.visited.contains(&crate::vault::rollback::prefix(&place)) {
+            if self.visited.contains(&prefix(&place)) {
                 continue;
             }
             for row in self.rows(&place)?.into_values() {

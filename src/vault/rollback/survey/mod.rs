@@ -21,14 +21,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::judge::{Pending, Why};
-use super::{Memory, Notice, PlaceId, SurveyOptions, Touched};
+use super::memory::{Memory, PlaceId, Touched, prefix};
+use super::notice::{Notice, SurveyOptions};
 use crate::format::name::is_control;
 use crate::store::{Access, Dir, DirEntry, Kind};
 use crate::vault::core::Core;
 use crate::vault::directory::folder::Folder;
 use crate::vault::directory::names::Said;
 use crate::vault::error::{Fault, Inner};
-use crate::vault::fsck::check::{hints, join};
+use crate::vault::fsck::check::hints;
+use crate::vault::fsck::report::join;
 use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::rollback::database::{
     Changes, Db, EntryKey, FileRow, NameTag, NoticeRow, PREFIX, Reader, RemovedRow, Row,
@@ -387,7 +389,7 @@ impl<'a> Survey<'a> {
     fn prune(&mut self, place: PlaceId, removed: bool) -> Inner<()> {
         let mut todo = vec![place];
         while let Some(place) = todo.pop() {
-            if self.visited.contains(&super::prefix(&place)) {
+            if self.visited.contains(&prefix(&place)) {
                 continue;
             }
             for (key, row) in self.rows(&place)? {
@@ -462,7 +464,7 @@ impl<'a> Survey<'a> {
 
     /// All rows of a directory.
     fn rows(&self, place: &PlaceId) -> Inner<BTreeMap<EntryKey, Row>> {
-        let prefix = super::prefix(place);
+        let prefix = prefix(place);
         let mut rows: BTreeMap<EntryKey, Row> =
             self.reader.rows(&prefix, None, usize::MAX)?.into_iter().collect();
         let (mut from, mut to) = ([0; 48], [0xff; 48]);
@@ -509,11 +511,11 @@ impl<'a> Survey<'a> {
                 self.write()?;
             }
         }
-        self.visited.insert(super::prefix(&here.place));
+        self.visited.insert(prefix(&here.place));
         there.sort_unstable();
         let mut after = None;
         loop {
-            let rows = self.reader.rows(&super::prefix(&here.place), after.as_ref(), BATCH)?;
+            let rows = self.reader.rows(&prefix(&here.place), after.as_ref(), BATCH)?;
             let Some((last, _)) = rows.last() else { break };
             after = Some(*last);
             for (key, row) in rows {
@@ -939,4 +941,17 @@ fn head(id: &[u8; 32]) -> u64 {
 /// The part of a key by which the entries of one directory are told apart.
 fn part(key: &EntryKey) -> u64 {
     u64::from_le_bytes(key[PREFIX..PREFIX + 8].try_into().expect("8 of 48 bytes"))
+}
+
+impl Memory {
+    /// Learns what was changed here.
+    pub(super) fn learn(&self, core: &Core, db: &Db) -> Inner<()> {
+        let touched = self.held.lock().touched.clone();
+        if touched.is_empty() {
+            return Ok(());
+        }
+        Survey::new(core, self, db, &SurveyOptions::default(), None)?.learn(&touched)?;
+        self.held.lock().forget(&touched);
+        Ok(())
+    }
 }

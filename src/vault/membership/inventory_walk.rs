@@ -181,8 +181,7 @@ impl Walk<'_> {
             && (!(junction.isolated || junction.coming)
                 || self.of.iter().any(|gone| *gone == by.signer || *gone == by.author))
         {
-            let path =
-                self.core.shown_path(node).join(crate::vault::directory::folder::shown(name));
+            let path = self.core.shown_path(node).join(crate::vault::directory::names::shown(name));
             self.found.expected.insert(junction.share, path);
         }
     }

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use lru::LruCache;
 use parking_lot::Mutex;
 
-use crate::vault::core::Core;
+use crate::crypto::Random;
+use crate::store::Dir;
 use crate::vault::error::Inner;
 
 pub(crate) use crate::format::record::REFERENCE_LEN;
@@ -78,20 +79,22 @@ impl Young {
     }
 }
 
-impl Core {
-    /// A new reference.
-    pub(in crate::vault) fn new_reference(&self) -> Reference {
-        let mut reference = Reference::default();
-        self.random.fill(&mut reference);
-        reference
-    }
+/// A new reference.
+pub(in crate::vault) fn new_reference(random: &dyn Random) -> Reference {
+    let mut reference = Reference::default();
+    random.fill(&mut reference);
+    reference
+}
 
-    /// Removes the control file of a reference; that there is none is fine.
-    pub(in crate::vault) fn drop_overflow(&self, prefix: &[u8], reference: &[u8]) -> Inner<()> {
-        match self.root.unlink(&control_name(prefix, reference)) {
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-            other => Ok(other?),
-        }
+/// Removes the control file of a reference; that there is none is fine.
+pub(in crate::vault) fn drop_overflow(
+    root: &dyn Dir,
+    prefix: &[u8],
+    reference: &[u8],
+) -> Inner<()> {
+    match root.unlink(&control_name(prefix, reference)) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => Ok(other?),
     }
 }
 
