@@ -5,24 +5,24 @@
 //! ```
 //!
 //! Rules that hold here
-//! * A room names only rooms below it: `roster` stands above `format`; `fuse` skips none of the
-//!   layers that know ciphers, and of `store` it takes plain types only (what a time or a kind of
-//!   file is), never the store.
+//! * A room names only rooms below it: `roster` is above `format`; `fuse` skips none of the layers
+//!   that know ciphers, and of `store` it takes plain types only (what a time or a kind of file
+//!   is), never the store.
+//! * The sub-rooms of `vault` have an order; a sub-room names itself and those below it.
 //! * `crypto`, `format` and `roster` are pure: no files, clocks, threads, environment or
 //!   randomness but what is handed in. Of `std::io` they may take the types of errors. Code of
 //!   tests is free.
 //! * Ciphers are named in `crypto` alone, the FUSE transport in `fuse`, the terminal in `cli`.
-//! * Unsafe code stands in the files that are listed here, each with its reason. Advice to the user
-//!   stands in `cli`.
+//! * Unsafe code is in the files that are listed here, each with its reason. Advice to the user is
+//!   in `cli`.
+//!
+//! Source is read as text: comments, literals and items under `#[cfg(test)]` are blanked, `use`
+//! lines are expanded, and every `a::b` is a path. Nothing knows the compiler's rules, so forms
+//! that would hide a path (`use crate as x`, `#[path]`) are faults themselves.
 
-#[path = "rooms/scan.rs"]
-mod scan;
-
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
-
-use scan::{Named, Token};
 
 /// Each room and those that it may name.
 const ROOMS: &[(&str, &[&str])] = &[
@@ -34,6 +34,26 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("fuse", &["vault", "store"]),
     ("cli", &["fuse", "vault", "roster", "format", "crypto", "store"]),
 ];
+
+/// The sub-rooms of `vault`, from the lowest up. The files beside them: `error` and `types` are
+/// below all, `mod` is above.
+const SUB_ROOMS: &[&str] = &[
+    "keyring",
+    "share",
+    "file",
+    "durability",
+    "core",
+    "directory",
+    "open_files",
+    "namespace",
+    "fsck",
+    "rollback",
+    "session",
+    "membership",
+];
+
+/// Files and folders that one folder of `vault` may hold.
+const ENTRIES_MAX: usize = 15;
 
 /// What `fuse` may take of `store`.
 const PLAIN: &[&str] = &["Kind", "RenameMode", "Seek", "SetTime", "Space", "Stat", "Timestamp"];
@@ -116,68 +136,229 @@ const UNSAFE: &[(&str, &str)] = &[
     ("cli/secret.rs", "a descriptor that the user names by its number"),
 ];
 
-/// A file of the source, without its tests.
+/// A file of the source.
 struct Source {
     /// Relative to `src`.
     path: String,
-    /// As it stands.
     text: String,
-    /// Every token, tests too.
-    all: Vec<scan::Placed>,
-    /// Paths that are named outside tests.
-    named: Vec<Named>,
+    /// Line and path of what is named outside tests.
+    named: Vec<(usize, Vec<String>)>,
 }
 
 /// `crate`, the room, and so on: the module that a file is.
 fn module_of(path: &str) -> Vec<&str> {
-    let inner = path.trim_end_matches(".rs");
-    let mut parts = vec!["crate"];
-    parts.extend(inner.split('/').filter(|part| !matches!(*part, "mod" | "lib" | "main")));
-    parts
+    let inner = path.trim_end_matches(".rs").split('/');
+    ["crate"].into_iter().chain(inner.filter(|p| !matches!(*p, "mod" | "lib" | "main"))).collect()
 }
 
 fn files_below(dir: &Path, found: &mut Vec<PathBuf>) {
-    let mut entries: Vec<_> = fs::read_dir(dir)
-        .expect("a directory of the source")
-        .map(|e| e.expect("an entry").path())
-        .collect();
-    entries.sort();
-    for path in entries {
+    for entry in fs::read_dir(dir).expect("a directory of the source") {
+        let path = entry.expect("an entry").path();
         if path.is_dir() {
             files_below(&path, found);
         } else if path.extension().is_some_and(|e| e == "rs") {
             found.push(path);
         }
     }
+    found.sort();
 }
 
-/// Reads `(path, text)` pairs; what a parent declares as `#[cfg(test)] mod name;` has no paths that
-/// count.
-fn read(files: Vec<(String, String)>) -> Result<Vec<Source>, String> {
-    let mut tests: Vec<Vec<String>> = Vec::new();
-    let mut cuts = Vec::new();
-    for (path, text) in files {
-        let all = scan::tokens(&text);
-        let cut = scan::without_tests(&all).map_err(|why| format!("{path}: {why}"))?;
-        let module = module_of(&path);
-        tests.extend(
-            cut.test_files
-                .iter()
-                .map(|name| module.iter().map(|m| m.to_string()).chain([name.clone()]).collect()),
-        );
-        cuts.push((path, text, all, cut.code));
+/// The text with blanks for comments and, unless `keep` is set, for the insides of literals.
+fn blanked(text: &str, keep: bool) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let (mut out, mut i) = (String::with_capacity(text.len()), 0);
+    while i < chars.len() {
+        let hashes = (i + 1..).take_while(|&k| at(k) == '#').count();
+        let is_raw = at(i) == 'r' && at(i + 1 + hashes) == '"' && (i == 0 || !is_word(at(i - 1)));
+        let (end, is_literal) = match at(i) {
+            '/' if at(i + 1) == '/' => {
+                ((i..chars.len()).find(|&k| at(k) == '\n').unwrap_or(chars.len()), false)
+            }
+            '/' if at(i + 1) == '*' => {
+                let (mut depth, mut k) = (1, i + 2);
+                while depth > 0 && k < chars.len() {
+                    match (at(k), at(k + 1)) {
+                        ('/', '*') => (depth, k) = (depth + 1, k + 2),
+                        ('*', '/') => (depth, k) = (depth - 1, k + 2),
+                        _ => k += 1,
+                    }
+                }
+                (k, false)
+            }
+            'r' if is_raw => {
+                let closes = |k: usize| at(k) == '"' && (1..=hashes).all(|h| at(k + h) == '#');
+                let from = i + hashes + 2;
+                let last = (from..chars.len()).find(|&k| closes(k)).unwrap_or(chars.len());
+                (last + hashes + 1, true)
+            }
+            '"' => {
+                let mut k = i + 1;
+                while k < chars.len() && at(k) != '"' {
+                    k += if at(k) == '\\' { 2 } else { 1 };
+                }
+                (k + 1, true)
+            }
+            '\'' if at(i + 1) == '\\' => {
+                ((i + 3..chars.len()).find(|&k| at(k) == '\'').unwrap_or(chars.len()) + 1, true)
+            }
+            '\'' if at(i + 2) == '\'' => (i + 3, true),
+            c => {
+                out.push(c);
+                i += 1;
+                continue;
+            }
+        };
+        let end = end.min(chars.len());
+        let shown = |c: char| if c == '\n' || is_literal && keep { c } else { ' ' };
+        out.extend(chars[i..end].iter().map(|&c| shown(c)));
+        i = end;
     }
-    Ok(cuts
-        .into_iter()
-        .map(|(path, text, all, code)| {
-            let module = module_of(&path);
-            let is_test = tests.iter().any(|test| {
-                module.len() >= test.len() && test.iter().zip(&module).all(|(a, b)| a == b)
-            });
-            let named = if is_test { Vec::new() } else { scan::paths(&code, &module) };
-            Source { path, text, all, named }
-        })
-        .collect())
+    out
+}
+
+/// Blanks what is under `#[cfg(test)]`; gives the names of modules of tests in files of their own.
+fn without_tests(code: &str) -> (String, Vec<String>) {
+    let (mut out, mut files) = (code.to_owned(), Vec::new());
+    let mut from = 0;
+    while let Some(begin) = out[from..].find("#[cfg(").map(|i| i + from) {
+        let attribute_end = begin + out[begin..].find(']').expect("an attribute ends");
+        from = attribute_end;
+        let attribute = &out[begin..attribute_end];
+        let is_test = attribute.contains("test") && !attribute.contains("not(test)");
+        if !is_test {
+            continue;
+        }
+        let (mut depth, mut end) = (0, out.len());
+        for (i, c) in out[attribute_end + 1..].char_indices() {
+            match c {
+                '(' | '[' | '{' => depth += 1,
+                ')' | ']' | '}' => depth -= 1,
+                _ => {}
+            }
+            let is_end = matches!(c, ';' | ',' | '}') && depth == 0 || depth < 0;
+            if is_end {
+                end = attribute_end + 1 + i + usize::from(depth == 0);
+                break;
+            }
+        }
+        let item = out[attribute_end + 1..end].trim();
+        if let Some(name) = item.strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';')) {
+            files.push(name.to_owned());
+        }
+        let blank: String =
+            out[begin..end].chars().map(|c| if c == '\n' { c } else { ' ' }).collect();
+        out = format!("{}{blank}{}", &out[..begin], &out[end..]);
+    }
+    (out, files)
+}
+
+/// The paths of a `use` tree, each with the name that it has from then on.
+fn expand(before: &[String], tree: &str, found: &mut Vec<(Vec<String>, String)>) {
+    let tree = tree.trim();
+    let segments = |text: &str| -> Vec<String> {
+        let parts = text.split("::").map(|part| part.trim().to_owned());
+        before.iter().cloned().chain(parts.filter(|part| !part.is_empty())).collect()
+    };
+    let Some((head, group)) = tree.split_once('{') else {
+        let (path, alias) = tree.split_once(" as ").unwrap_or((tree, ""));
+        let mut path = segments(path);
+        path.pop_if(|last| last == "self" && !before.is_empty());
+        let name = if alias.is_empty() { path.last().map_or("", |s| s) } else { alias.trim() };
+        let name = name.to_owned();
+        found.push((path, name));
+        return;
+    };
+    let (head, mut depth, mut begin) = (segments(head), 0, 0);
+    let group = group.rsplit_once('}').map_or(group, |(inside, _)| inside);
+    for (i, c) in group.char_indices().chain([(group.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                if !group[begin..i].trim().is_empty() {
+                    expand(&head, &group[begin..i], found);
+                }
+                begin = i + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Every path in blanked code of `module`, from the crate's root where it begins in the crate.
+fn paths(code: &str, module: &[&str]) -> Vec<(usize, Vec<String>)> {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let absolute = |path: Vec<String>| -> Vec<String> {
+        let supers = path.iter().take_while(|part| *part == "super").count();
+        let (above, rest) = match path.first().map(String::as_str) {
+            Some("self") => (0, 1),
+            Some("super") => (supers, supers),
+            _ => return path,
+        };
+        let kept = module.len().saturating_sub(above).max(1);
+        module[..kept].iter().map(|m| m.to_string()).chain(path[rest..].iter().cloned()).collect()
+    };
+    let (mut found, mut names) = (Vec::new(), HashMap::new());
+    let mut rest = String::new();
+    let mut at = 0;
+    while let Some(i) = code[at..].find("use ").map(|i| i + at) {
+        let begins = code[..i].chars().next_back().is_none_or(|c| !is_word(c));
+        let end = code[i..].find(';').map_or(code.len(), |e| i + e);
+        let next = if begins { end } else { i + 4 };
+        if begins {
+            rest.push_str(&code[at..i]);
+            let mut tree = Vec::new();
+            expand(&[], &code[i + 4..end], &mut tree);
+            let line = code[..i].matches('\n').count() + 1;
+            for (path, name) in tree {
+                let path = absolute(path);
+                names.insert(name, path.clone());
+                found.push((line, path));
+            }
+            rest.extend(code[i..end].chars().filter(|c| *c == '\n'));
+        } else {
+            rest.push_str(&code[at..next]);
+        }
+        at = next;
+    }
+    rest.push_str(&code[at..]);
+    for (number, line) in rest.lines().enumerate() {
+        for text in line.split(|c: char| !is_word(c) && c != ':' && c != '$') {
+            let text = text.trim_matches(':').trim_start_matches('$');
+            if !text.contains("::") {
+                continue;
+            }
+            let mut path: Vec<String> = text.split("::").map(str::to_owned).collect();
+            if let Some(whole) = names.get(&path[0]) {
+                path.splice(..1, whole.iter().cloned());
+            }
+            found.push((number + 1, absolute(path)));
+        }
+    }
+    found
+}
+
+/// Reads `(path, text)` pairs; a file of tests names nothing that counts.
+fn read(files: Vec<(String, String)>) -> Vec<Source> {
+    let mut tests: Vec<String> = Vec::new();
+    let mut cut = Vec::new();
+    for (path, text) in files {
+        let (code, own_tests) = without_tests(&blanked(&text, false));
+        let module = module_of(&path).join("::");
+        tests.extend(own_tests.iter().map(|name| format!("{module}::{name}")));
+        cut.push((path, text, code));
+    }
+    let is_test = |path: &str| {
+        let module = module_of(path).join("::");
+        tests.iter().any(|test| module == *test || module.starts_with(&format!("{test}::")))
+    };
+    let source = |(path, text, code): (String, String, String)| {
+        let named = if is_test(&path) { Vec::new() } else { paths(&code, &module_of(&path)) };
+        Source { path, text, named }
+    };
+    cut.into_iter().map(source).collect()
 }
 
 fn sources() -> Vec<Source> {
@@ -188,7 +369,6 @@ fn sources() -> Vec<Source> {
         path.strip_prefix(&src).expect("below src").to_str().expect("UTF-8").to_owned()
     };
     read(found.iter().map(|path| (name(path), fs::read_to_string(path).expect("UTF-8"))).collect())
-        .unwrap_or_else(|why| panic!("{why}"))
 }
 
 /// What is wrong with a path that `room` names, if anything is.
@@ -207,7 +387,7 @@ fn fault(room: &str, parts: &[&str], crates: &BTreeSet<String>) -> Option<String
             } else if (room, *to) == ("fuse", "store")
                 && !rest.first().is_some_and(|item| PLAIN.contains(item))
             {
-                Some(format!("fuse takes plain types of backing only: {}", PLAIN.join(", ")))
+                Some(format!("fuse takes plain types of the store only: {}", PLAIN.join(", ")))
             } else {
                 None
             }
@@ -257,25 +437,40 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
     names
 }
 
+/// What is wrong where a file of `vault` names another part of it.
+fn sub_room_fault(path: &str, parts: &[&str]) -> Option<String> {
+    let (["crate", "vault", to, ..], Some(own)) = (parts, path.strip_prefix("vault/")) else {
+        return None;
+    };
+    let height = |name: &str| SUB_ROOMS.iter().position(|room| *room == name).map(|i| i + 1);
+    let from = match own.split_once('/') {
+        Some((room, _)) => room,
+        None if own == "mod.rs" => return None,
+        None => own.trim_end_matches(".rs"),
+    };
+    let floor = |name| if matches!(name, "error" | "types") { Some(0) } else { height(name) };
+    match (floor(from), floor(to)) {
+        (Some(from), Some(to)) if to <= from => None,
+        (Some(_), Some(_)) => Some(format!("the arrow vault/{from} -> vault/{to} points up")),
+        (None, _) => Some(format!("vault/{from} has no place in the order of sub-rooms")),
+        (_, None) => Some(format!("{to} is no sub-room; name a thing by the one that it is in")),
+    }
+}
+
 fn arrows(sources: &[Source], crates: &BTreeSet<String>) -> Vec<String> {
     let mut faults = Vec::new();
     for source in sources.iter().filter(|s| s.path != "lib.rs") {
         let room = if source.path == "main.rs" { "main" } else { module_of(&source.path)[1] };
-        for named in &source.named {
-            let parts: Vec<&str> = named.parts.iter().map(String::as_str).collect();
+        for (line, named) in &source.named {
+            let parts: Vec<&str> = named.iter().map(String::as_str).collect();
             let why = match (room, &parts[..]) {
                 ("main", ["crate", to, ..]) if *to != "cli" => {
                     Some(format!("main -> {to}: main starts cli and nothing else"))
                 }
-                _ => fault(room, &parts, crates),
+                _ => fault(room, &parts, crates).or_else(|| sub_room_fault(&source.path, &parts)),
             };
             if let Some(why) = why {
-                faults.push(format!(
-                    "src/{}:{}: {}: {why}",
-                    source.path,
-                    named.line,
-                    parts.join("::")
-                ));
+                faults.push(format!("src/{}:{line}: {}: {why}", source.path, parts.join("::")));
             }
         }
     }
@@ -287,17 +482,8 @@ fn no_arrow_points_up_and_the_pure_rooms_are_pure() {
     let manifest = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"))
         .expect("Cargo.toml");
     let (sources, crates) = (sources(), dependencies(&manifest));
-    for (name, _) in OWNED {
-        assert!(
-            crates.contains(*name),
-            "{name} is in the list of crates that belong to a room, but not in Cargo.toml"
-        );
-    }
-    for name in COMPUTE {
-        assert!(
-            crates.contains(*name),
-            "{name} is in the list of crates that compute, but not in Cargo.toml"
-        );
+    for name in OWNED.iter().map(|(name, _)| name).chain(COMPUTE) {
+        assert!(crates.contains(*name), "{name} is listed here, but not in Cargo.toml");
     }
     let named: usize = sources.iter().map(|s| s.named.len()).sum();
     assert!(
@@ -311,10 +497,21 @@ fn no_arrow_points_up_and_the_pure_rooms_are_pure() {
 
 #[test]
 fn every_file_is_in_a_room() {
-    for source in sources() {
-        let known = matches!(source.path.as_str(), "lib.rs" | "main.rs")
-            || ROOMS.iter().any(|(room, _)| source.path.starts_with(&format!("{room}/")));
-        assert!(known, "src/{}: a new room needs a place in this test's table", source.path);
+    let sources = sources();
+    for Source { path, .. } in &sources {
+        let known = matches!(path.as_str(), "lib.rs" | "main.rs")
+            || ROOMS.iter().any(|(room, _)| path.starts_with(&format!("{room}/")));
+        assert!(known, "src/{path}: a new room needs a place in this test's table");
+    }
+    let mut entries: HashMap<&str, BTreeSet<&str>> = HashMap::new();
+    for path in sources.iter().map(|s| s.path.as_str()).filter(|path| path.starts_with("vault/")) {
+        for (i, _) in path.match_indices('/') {
+            let entry = path[i + 1..].split('/').next().expect("a name");
+            entries.entry(&path[..i]).or_default().insert(entry);
+        }
+    }
+    for (folder, entries) in entries {
+        assert!(entries.len() <= ENTRIES_MAX, "src/{folder} holds {} entries", entries.len());
     }
 }
 
@@ -323,36 +520,32 @@ fn manners(sources: &[Source]) -> Vec<String> {
     let unfinished =
         [concat!("TO", "DO"), concat!("FIX", "ME"), "unimplemented!", concat!("to", "do!")];
     let mut faults = Vec::new();
-    for Source { path, text, all, .. } in sources {
-        for (number, line) in text.lines().enumerate() {
-            if let Some(word) = unfinished.iter().find(|word| line.contains(*word)) {
-                faults.push(format!("src/{path}:{}: {word}", number + 1));
-            }
-        }
+    for Source { path, text, .. } in sources {
+        let (code, literals) = (blanked(text, false), blanked(text, true));
         let listed = UNSAFE.iter().any(|(file, _)| file == path);
         let mut uses_unsafe = false;
-        for (i, (line, token)) in all.iter().enumerate() {
-            match token {
-                Token::Word(word) if word == "unsafe" => {
-                    uses_unsafe = true;
-                    if !listed {
-                        faults.push(format!(
-                            "src/{path}:{line}: unsafe code in a file that is not listed"
-                        ));
-                    }
+        let lines = text.lines().zip(code.lines().zip(literals.lines()));
+        for (number, (line, (code, literals))) in lines.enumerate() {
+            let mut fault = |why: &str| faults.push(format!("src/{path}:{}: {why}", number + 1));
+            if let Some(word) = unfinished.iter().find(|word| line.contains(*word)) {
+                fault(word);
+            }
+            let mut words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
+            if words.any(|word| word == "unsafe") {
+                uses_unsafe = true;
+                if !listed {
+                    fault("unsafe code in a file that is not listed");
                 }
-                Token::Text(text) if text.contains("hint:") && !path.starts_with("cli/") => {
-                    faults.push(format!("src/{path}:{line}: advice outside cli"));
-                }
-                Token::Word(word)
-                    if word == "path"
-                        && i >= 2
-                        && all[i - 1].1 == Token::Mark('[')
-                        && all[i - 2].1 == Token::Mark('#') =>
-                {
-                    faults.push(format!("src/{path}:{line}: #[path] hides the room of a file"));
-                }
-                _ => {}
+            }
+            let in_literals = literals.matches("hint:").count() > code.matches("hint:").count();
+            if in_literals && !path.starts_with("cli/") {
+                fault("advice outside cli");
+            }
+            if code.contains("#[path") {
+                fault("#[path] hides the room of a file");
+            }
+            if code.contains("use crate as") || code.contains("use std as") {
+                fault("a name for all rooms, or all of std, hides what is named");
             }
         }
         if listed && !uses_unsafe {
@@ -368,260 +561,130 @@ fn nothing_is_unfinished_and_unsafe_code_and_advice_are_where_they_belong() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// The scanner itself, on sources made up so that it has something to find.
-mod scanner {
-    use super::*;
+/// Sources made up so that the check has something to find: the file, its text, and how many paths
+/// or lines in it are faults.
+const MADE_UP: &[(&str, &str, usize)] = &[
+    // Rooms.
+    ("store/a.rs", "use crate::vault::Thing;", 1),
+    ("store/a.rs", "fn f() { crate::crypto::f(); }", 1),
+    ("fuse/a.rs", "fn f() { crate::crypto::f(); crate::roster::f(); crate::format::f(); }", 3),
+    ("format/a.rs", "use crate::store::Kind;", 1),
+    ("main.rs", "fn main() { kithfs::cli::main() }", 0),
+    ("main.rs", "fn main() { crate::vault::main() }", 1),
+    ("fuse/a.rs", "use crate::store::{Kind, Timestamp}; fn f() -> crate::store::Space {}", 0),
+    ("fuse/a.rs", "use crate::store::{Kind, os::open};", 1),
+    ("fuse/a.rs", "use crate::store::Dir; use crate::store; use crate::store::*;", 3),
+    // However an arrow is written.
+    ("format/a.rs", "use crate::{\n    crypto::Suite,\n    vault::{self, Vault},\n};", 2),
+    ("format/a.rs", "use super::super::vault::Vault;", 1),
+    ("format/a.rs", "fn f(v: &crate::vault::Vault) {}", 1),
+    ("format/a.rs", "type T = Vec<crate::vault::Node>;", 1),
+    ("format/a.rs", "use crate as all;", 2),
+    ("format/a.rs", "use crate::*;", 1),
+    ("format/a.rs", "use crate::Vault;", 1),
+    ("format/a.rs", "macro_rules! m { () => { $crate::vault::f() } }", 1),
+    ("format/a.rs", "pub(in crate::vault) fn f() {}", 1),
+    ("format/a.rs", "fn f() { <crate::vault::Vault as Drop>::drop(x) }", 1),
+    ("format/a.rs", "fn f() { g::<crate::vault::Vault>() }", 1),
+    ("format/a.rs", "#[cfg(not(test))] use crate::vault::Vault;", 1),
+    ("format/a.rs", "#[cfg(test)] mod tests { } use crate::vault::Vault;", 1),
+    ("format/a.rs", "#[cfg(test)] use crate::vault::A;\nuse crate::vault::B;", 1),
+    // Prose, literals and tests do not count.
+    ("format/a.rs", "//! See [`crate::vault`].", 0),
+    ("format/a.rs", "/* crate::vault::x /* nested crate::vault::x */ crate::vault::y */", 0),
+    ("format/a.rs", "const S: &str = \"crate::vault::x \\\" std::fs::y\";", 0),
+    ("format/a.rs", "const S: &str = r#\"crate::vault::x \" std::fs::y\"#;", 0),
+    (
+        "format/a.rs",
+        "fn f<'a>(c: char) -> bool { c == '\"' || c == '\\'' || \"std::fs::x\" == c }",
+        0,
+    ),
+    (
+        "format/a.rs",
+        "#[cfg(test)]\nmod tests { use crate::vault::V; fn f() { std::fs::read(\"{\"); } }",
+        0,
+    ),
+    ("format/a.rs", "#[cfg(test)] pub(crate) fn f(a: [u8; 2]) { std::env::args(); }", 0),
+    (
+        "format/a.rs",
+        "#[cfg(all(test, unix))] #[allow(dead_code)] use crate::{vault::Vault, fuse};",
+        0,
+    ),
+    // Sub-rooms of the vault.
+    ("vault/file/a.rs", "use crate::vault::session::Vault;", 1),
+    ("vault/file/a.rs", "use super::super::namespace::f;", 1),
+    ("vault/file/a.rs", "use super::read; use crate::vault::{error::Fault, keyring::keys};", 0),
+    ("vault/file/a.rs", "use crate::vault::Vault;", 1),
+    ("vault/error.rs", "use crate::vault::keyring::keys;", 1),
+    ("vault/types.rs", "use crate::vault::error::Fault;", 0),
+    ("vault/mod.rs", "pub use crate::vault::membership::share::Share;", 0),
+    ("vault/new.rs", "use crate::vault::error::Fault;", 1),
+    // What reaches outside a pure room.
+    ("crypto/a.rs", "use std::fs; use std::fs::File; use std::{fmt, fs as files};", 3),
+    ("roster/a.rs", "fn f() { std::env::var(\"X\"); ::std::thread::spawn(g); }", 2),
+    ("format/a.rs", "use std::time::{Duration, Instant}; use std::time::SystemTime;", 2),
+    ("format/a.rs", "use std::time; fn f() { time::Instant::now() }", 2),
+    ("format/a.rs", "use std::io::File; use std::io::*;", 2),
+    ("format/a.rs", "use std::io; fn f() { io::stdin() }", 1),
+    ("format/a.rs", "use std as s;", 2),
+    ("format/a.rs", "fn f() { libc::getpid() }", 1),
+    ("crypto/a.rs", "use ring::rand::SystemRandom; use ring::{aead, rand};", 2),
+    ("format/a.rs", "use std::io::{self, Error, Result}; use std::{sync::Arc, time::Duration};", 0),
+    ("store/a.rs", "use std::fs; use std::time::Instant; fn f() { libc::getpid() }", 0),
+    // A crate stays in its room.
+    ("vault/error.rs", "use sha2::Sha256; use fuser::Session;", 2),
+    ("crypto/a.rs", "use sha2::Sha256; fn f() { x25519_dalek::x25519() }", 0),
+    ("fuse/a.rs", "use fuser::Session; fn f() { libc::getpid() }", 0),
+    // Manners.
+    ("vault/error.rs", "fn f() { unsafe { g() } }", 1),
+    ("vault/error.rs", "#![deny(unsafe_op_in_unsafe_fn)] // unsafe", 0),
+    ("fuse/serve.rs", "fn f() { unsafe { g() } }", 0),
+    ("fuse/serve.rs", "fn f() {}", 1),
+    ("vault/error.rs", "fn f() {\n    unimplemented!()\n}", 1),
+    ("vault/error.rs", "const A: &str = \"hint: try again\"; struct S { hint: u8 }", 1),
+    ("cli/a.rs", "const A: &str = \"hint: try again\";", 0),
+    ("vault/error.rs", "#[path = \"../cli/b.rs\"] mod b;", 1),
+];
 
-    fn crates() -> BTreeSet<String> {
-        dependencies(
-            "[package]\nname = \"x\"\n[dependencies]\nlibc = \"1\"\nfuser = \"1\"\nring = \"1\"\nsha2 = \"1\"\nx25519-dalek = \"3\"\n[dev-dependencies]\nhex = \"1\"\n",
-        )
+#[test]
+fn each_fault_is_found_in_sources_made_up() {
+    let manifest = "[package]\nname = \"x\"\n[dependencies]\nlibc = \"1\"\nfuser = \"1\"\n\
+                    ring = \"1\"\nsha2 = \"1\"\nx25519-dalek = \"3\"\n[dev-dependencies]\nhex = \"1\"\n";
+    let crates = dependencies(manifest);
+    assert_eq!(
+        crates.iter().collect::<Vec<_>>(),
+        ["fuser", "libc", "ring", "sha2", "x25519_dalek"]
+    );
+    for (path, text, faults) in MADE_UP {
+        let sources = read(vec![(path.to_string(), text.to_string())]);
+        let found = [arrows(&sources, &crates), manners(&sources)].concat();
+        assert_eq!(found.len(), *faults, "src/{path}: {text}\n{}", found.join("\n"));
     }
-
-    fn one(path: &str, text: &str) -> Vec<Source> {
-        read(vec![(path.to_owned(), text.to_owned())]).expect("readable")
-    }
-
-    fn found(path: &str, text: &str) -> Vec<String> {
-        arrows(&one(path, text), &crates())
-    }
-
-    fn paths_of(path: &str, text: &str) -> Vec<String> {
-        one(path, text)[0].named.iter().map(|named| named.parts.join("::")).collect()
-    }
-
-    #[test]
-    fn dependencies_are_those_of_the_program() {
-        assert_eq!(
-            crates().into_iter().collect::<Vec<_>>(),
-            ["fuser", "libc", "ring", "sha2", "x25519_dalek"]
-        );
-    }
-
-    #[test]
-    fn every_arrow_that_points_up_is_found() {
-        let order = ["crypto", "format", "roster", "vault", "fuse", "cli"];
-        for (low, lower) in order.iter().enumerate() {
-            for upper in &order[low + 1..] {
-                let text = format!("use crate::{upper}::Thing;");
-                let faults = found(&format!("{lower}/a.rs"), &text);
-                assert_eq!(faults.len(), 1, "{lower} -> {upper}");
-                assert!(
-                    faults[0].starts_with(&format!("src/{lower}/a.rs:1: crate::{upper}::Thing")),
-                    "{}",
-                    faults[0]
-                );
-            }
-        }
-        for (from, to) in [
-            ("store", "vault"),
-            ("store", "crypto"),
-            ("fuse", "crypto"),
-            ("fuse", "format"),
-            ("fuse", "roster"),
-            ("format", "store"),
-        ] {
-            assert_eq!(
-                found(&format!("{from}/mod.rs"), &format!("fn f() {{ crate::{to}::f(); }}")).len(),
-                1,
-                "{from} -> {to}"
-            );
-        }
-    }
-
-    #[test]
-    fn arrows_that_point_down_are_not() {
-        for (from, to) in [
-            ("cli", "fuse"),
-            ("cli", "crypto"),
-            ("fuse", "vault"),
-            ("vault", "store"),
-            ("vault", "crypto"),
-            ("roster", "format"),
-            ("format", "crypto"),
-        ] {
-            assert_eq!(
-                found(&format!("{from}/mod.rs"), &format!("use crate::{to}::Thing;")),
-                [""; 0],
-                "{from} -> {to}"
-            );
-        }
-        assert_eq!(found("main.rs", "fn main() { kithfs::cli::main() }"), [""; 0]);
-        assert_eq!(found("main.rs", "fn main() { kithfs::vault::main() }").len(), 1);
-    }
-
-    #[test]
-    fn of_backing_the_adapter_takes_plain_types() {
-        assert_eq!(
-            found(
-                "fuse/dev.rs",
-                "use crate::store::{Kind, Timestamp}; fn f() -> crate::store::Space {}"
-            ),
-            [""; 0]
-        );
-        for text in [
-            "use crate::store::Dir;",
-            "use crate::store::{Kind, os::open};",
-            "use crate::store;",
-            "use crate::store::*;",
-        ] {
-            assert_eq!(found("fuse/dev.rs", text).len(), 1, "{text}");
-        }
-    }
-
-    #[test]
-    fn an_arrow_is_found_however_it_is_written() {
-        for text in [
-            "use crate::{\n    crypto::Suite,\n    vault::{self, Vault},\n};",
-            "use super::super::vault::Vault;",
-            "mod inner { use super::super::super::vault::Vault; }",
-            "fn f(v: &crate::vault::Vault) {}",
-            "type T = Vec<crate::vault::Node>;",
-            "use crate as all; fn f() { all::vault::f() }",
-            "use crate::*;",
-            "use crate::Vault;",
-            "macro_rules! m { () => { $crate::vault::f() } }",
-            "pub(in crate::vault) fn f() {}",
-            "fn f() { <crate::vault::Vault as Drop>::drop(x) }",
-            "fn f() { g::<crate::vault::Vault>() }",
-            "#[cfg(not(test))] use crate::vault::Vault;",
-            "#[cfg(test)] mod tests { } use crate::vault::Vault;",
-        ] {
-            assert!(!found("format/name.rs", text).is_empty(), "{text}");
+    let note = format!("// {}: later", concat!("TO", "DO"));
+    assert_eq!(manners(&read(vec![("vault/error.rs".into(), note)])).len(), 1);
+    let order = ["crypto", "format", "roster", "vault", "fuse", "cli"];
+    for (low, lower) in order.iter().enumerate() {
+        for upper in &order[low + 1..] {
+            let text = format!("use crate::{upper}::Thing;");
+            let sources = read(vec![(format!("{lower}/mod.rs"), text)]);
+            let found = arrows(&sources, &crates);
+            assert_eq!(found.len(), 1, "{lower} -> {upper}");
+            assert!(found[0].starts_with(&format!("src/{lower}/mod.rs:1: crate::{upper}::Thing")));
         }
     }
+}
 
-    #[test]
-    fn prose_literals_and_tests_do_not_count() {
-        for text in [
-            "//! See [`crate::vault`].",
-            "/* use crate::vault; /* nested crate::vault::x */ crate::vault::y */",
-            "const S: &str = \"crate::vault::x \\\" std::fs::y\";",
-            "const S: &str = r#\"crate::vault::x \" std::fs::y\"#;",
-            "fn f<'a>(c: char) -> &'a str { if c == '\"' || c == '\\'' { \"std::fs::x\" } else { \"\" } }",
-            "#[cfg(test)]\nmod tests { use crate::vault::Vault; fn f() { std::fs::read(\"{\"); } }",
-            "#[cfg(test)] pub(crate) fn f(a: [u8; 2]) { std::env::args(); }",
-            "#[cfg(all(test, unix))] #[allow(dead_code)] use crate::{vault::Vault, fuse};",
-        ] {
-            assert_eq!(found("format/name.rs", text), [""; 0], "{text}");
-        }
-    }
-
-    #[test]
-    fn code_after_a_test_still_counts() {
-        assert_eq!(
-            found("format/name.rs", "#[cfg(test)] use crate::vault::A;\nuse crate::vault::B;"),
-            ["src/format/name.rs:2: crate::vault::B: the arrow format -> vault points up"]
-        );
-        let what = read(vec![(
-            "format/name.rs".into(),
-            "struct S { #[cfg(test)] a: crate::vault::A }".into(),
-        )]);
-        assert!(
-            what.is_err_and(|why| why.contains("line 1")),
-            "what cannot be judged is not passed over"
-        );
-    }
-
-    #[test]
-    fn a_file_of_tests_is_free_and_its_neighbour_is_not() {
-        let parent =
-            ("format/name.rs".to_owned(), "#[cfg(test)]\nmod tests;\nmod more;".to_owned());
-        let text = "use crate::vault::Vault;".to_owned();
-        let files = vec![
-            parent,
-            ("format/name/tests.rs".into(), text.clone()),
-            ("format/name/tests/deep.rs".into(), text.clone()),
-            ("format/name/more.rs".into(), text),
-        ];
-        let faults = arrows(&read(files).expect("readable"), &crates());
-        assert_eq!(faults.len(), 1);
-        assert!(faults[0].starts_with("src/format/name/more.rs:1"), "{}", faults[0]);
-    }
-
-    #[test]
-    fn what_reaches_outside_is_found_in_a_pure_room_only() {
-        for text in [
-            "use std::fs;",
-            "use std::fs::File;",
-            "use std::{fmt, fs as files};",
-            "fn f() { std::env::var(\"X\"); }",
-            "fn f() { ::std::thread::spawn(g); }",
-            "use std::time::SystemTime;",
-            "use std::time::{Duration, Instant};",
-            "use std::time; fn f() { time::Instant::now() }",
-            "use std::io::File;",
-            "use std::io::{self, Read};",
-            "use std::io; fn f() { io::stdin() }",
-            "use std::io::*;",
-            "use std as s; fn f() { s::fs::read() }",
-            "use libc;",
-            "fn f() { libc::getpid() }",
-            "use ring::rand::SystemRandom;",
-            "use ring::{aead, rand};",
-        ] {
-            for room in PURE {
-                assert!(!found(&format!("{room}/a.rs"), text).is_empty(), "{room}: {text}");
-            }
-            if !text.contains("ring") {
-                assert_eq!(found("store/os.rs", text), [""; 0], "{text}");
-            }
-        }
-        for text in [
-            "use std::io::{self, Error, Result}; fn f() -> io::Result<()> { Err(io::ErrorKind::Other.into()) }",
-            "use std::time::Duration;",
-            "use std::sync::Arc;",
-        ] {
-            assert_eq!(found("format/a.rs", text), [""; 0], "{text}");
-        }
-    }
-
-    #[test]
-    fn a_crate_stays_in_its_room() {
-        assert_eq!(found("vault/a.rs", "use sha2::Sha256;").len(), 1);
-        assert_eq!(found("vault/a.rs", "use fuser::Session;").len(), 1);
-        assert_eq!(
-            found("crypto/a.rs", "use sha2::Sha256; fn f() { x25519_dalek::x25519() }"),
-            [""; 0]
-        );
-        assert_eq!(found("fuse/a.rs", "use fuser::Session; fn f() { libc::getpid() }"), [""; 0]);
-    }
-
-    #[test]
-    fn paths_come_out_whole() {
-        let text = "use std::collections::{HashMap, btree_map::{self as tree, Entry}};\nfn f() { tree::f(); self::g(); super::h(); Vec::<u8>::new(); }";
-        assert_eq!(
-            paths_of("vault/io.rs", text),
-            [
-                "std::collections::HashMap",
-                "std::collections::btree_map",
-                "std::collections::btree_map::Entry",
-                "std::collections::btree_map::f",
-                "crate::vault::io::g",
-                "crate::vault::h",
-                "Vec",
-            ]
-        );
-        assert_eq!(
-            paths_of("vault/mod.rs", "use super::lib; pub use self::types::*;"),
-            ["crate::lib", "crate::vault::types::*"]
-        );
-    }
-
-    #[test]
-    fn bad_manners_are_found() {
-        let bad = |path: &str, text: &str| manners(&one(path, text)).len();
-        assert_eq!(bad("vault/a.rs", &format!("// {}: later", concat!("TO", "DO"))), 1);
-        assert_eq!(bad("vault/a.rs", "fn f() {\n    unimplemented!()\n}"), 1);
-        assert_eq!(bad("vault/a.rs", "fn f() { unsafe { g() } }"), 1);
-        assert_eq!(bad("vault/a.rs", "#![deny(unsafe_op_in_unsafe_fn)] // unsafe"), 0);
-        assert_eq!(bad("fuse/serve.rs", "fn f() { unsafe { g() } }"), 0);
-        assert_eq!(bad("fuse/serve.rs", "fn f() {}"), 1, "a list that is too long is wrong too");
-        assert_eq!(
-            bad("vault/a.rs", "const A: &str = \"hint: try again\"; struct S { hint: u8 }"),
-            1
-        );
-        assert_eq!(bad("cli/a.rs", "const A: &str = \"hint: try again\";"), 0);
-        assert_eq!(bad("vault/a.rs", "#[path = \"../cli/b.rs\"] mod b;"), 1);
-    }
+#[test]
+fn a_file_of_tests_is_free_and_its_neighbour_is_not() {
+    let text = "use crate::vault::Vault;".to_owned();
+    let parent = "#[cfg(test)]\nmod tests;\nmod more;".to_owned();
+    let files = vec![
+        ("format/name.rs".into(), parent),
+        ("format/name/tests.rs".into(), text.clone()),
+        ("format/name/tests/deep.rs".into(), text.clone()),
+        ("format/name/more.rs".into(), text),
+    ];
+    let faults = arrows(&read(files), &BTreeSet::new());
+    assert_eq!(faults.len(), 1);
+    assert!(faults[0].starts_with("src/format/name/more.rs:1"), "{}", faults[0]);
 }
