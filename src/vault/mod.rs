@@ -56,7 +56,7 @@ pub use crate::vault::fsck::report::{
     CheckFault, CheckProgress, CheckReport, LOST_AND_FOUND, More, Online, REPAIR_RUN,
 };
 pub use crate::vault::membership::convert::ShareMade;
-pub use crate::vault::membership::reseal::Pending;
+pub use crate::vault::membership::reseal::pass::Pending;
 pub use crate::vault::membership::share::{LogEntry, LogKind, MemberChanges, Share, ShareInfo};
 pub use crate::vault::rollback::notice::{Notice, NoticeKind, SETTLE, SurveyOptions};
 pub use crate::vault::share::enter::{CreateOptions, CreateShare, DESCRIPTOR_FILE, IDENTITY_FILE};

@@ -13,7 +13,8 @@ use parking_lot::MutexGuard;
 
 use super::redo::Outcome;
 use super::replay::REFUSED;
-use super::{Inode, Journal, Old, PREFIX, Running, State};
+use super::state::{Inode, Old, Running, State};
+use super::{Journal, PREFIX};
 use crate::format::journal::{ALIGN, JournalRecord, RECORDS_AT};
 use crate::store::RenameMode;
 use crate::vault::error::{Fault, Inner};
@@ -285,5 +286,24 @@ impl Journal {
         drop(state);
         self.write_all_lost()?;
         of_created
+    }
+}
+
+impl Journal {
+    /// Cuts what stands behind the ends of the files. The caller has emptied the journal, and lets
+    /// nobody commit to them any more.
+    pub(super) fn cut_refused(&self) {
+        for (inode, path) in
+            self.refused.paths.lock().drain().filter(|_| !self.shared && !self.others_wait())
+        {
+            let cut = (|| {
+                let file = self.open_path(&path)?;
+                let stat = file.stat_but_times()?;
+                if (stat.dev, stat.ino) == inode { self.cut_residue(&*file) } else { Ok(()) }
+            })();
+            if let Err(fault) = cut {
+                tracing::debug!(errno = fault.errno(), "bytes beyond the end of a file stay");
+            }
+        }
     }
 }

@@ -16,13 +16,12 @@
 //! * Records go when the whole store was flushed after they were noted: half a minute later, or
 //!   when there are many.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
-use super::{CREATED, Journal, RESTS, Running, rested, write_zeros};
+use super::made::{Files, Log, Made};
+use super::{CREATED, Journal, RESTS, rested, write_zeros};
 use crate::format::journal::{ALIGN, JournalHead, JournalRecord, Patch, RECORDS_AT, header_hash};
 use crate::store::{Access, Lock, SetTime, Timestamp};
 use crate::vault::error::Inner;
@@ -36,109 +35,6 @@ const INITIAL: u64 = 256 << 10;
 const LIMIT: u64 = 24 << 20;
 /// How long nothing is tried after a failure.
 const PAUSE: Duration = Duration::from_secs(60);
-
-/// A file that was made.
-struct Made {
-    path: Vec<u8>,
-    file_id: [u8; 32],
-    header: Box<[u8]>,
-    mtime: Timestamp,
-    /// Counts all files ever noted.
-    number: u64,
-    since: Instant,
-    written: bool,
-}
-
-#[derive(Default)]
-struct Files {
-    made: HashMap<[u8; 32], Made>,
-    by_path: HashMap<Vec<u8>, [u8; 32]>,
-    /// Files with a record that does not hold any more.
-    void: Vec<JournalRecord<'static>>,
-    /// The paths that those name, until it is durable that they do not hold.
-    stale: HashSet<Vec<u8>>,
-    noted: u64,
-}
-
-#[derive(Default)]
-struct Log {
-    running: Option<Running>,
-    generation: u64,
-    sequence: u64,
-    tail: u64,
-    failed: Option<Instant>,
-}
-
-/// See the module.
-#[derive(Default)]
-pub(super) struct Created {
-    /// How many files are noted or to be voided: most calls find nothing to do.
-    count: AtomicUsize,
-    files: Mutex<Files>,
-    log: Mutex<Log>,
-    flushing: AtomicBool,
-    /// A flush of the store has made records superfluous.
-    stale: AtomicBool,
-}
-
-impl Files {
-    fn insert(&mut self, made: Made) {
-        if let Some(before) = self.by_path.get(&made.path).copied() {
-            self.remove(&before);
-        }
-        self.by_path.insert(made.path.clone(), made.file_id);
-        self.made.insert(made.file_id, made);
-    }
-
-    /// Takes a file out, and sees to it that its record, if it has one, does not hold any more.
-    fn remove(&mut self, file_id: &[u8; 32]) -> Option<Made> {
-        let made = self.made.remove(file_id)?;
-        self.by_path.remove(&made.path);
-        if made.written {
-            self.stale.insert(made.path.clone());
-            self.void.push(made.void());
-        }
-        Some(made)
-    }
-
-    fn drop_until(&mut self, number: u64) {
-        self.made.retain(|_, made| made.number > number);
-        let made = &self.made;
-        self.by_path.retain(|_, file_id| made.contains_key(file_id));
-    }
-}
-
-impl Made {
-    fn record(&self) -> JournalRecord<'static> {
-        JournalRecord {
-            path: self.path.clone(),
-            file_id: self.file_id,
-            base: header_hash(b""),
-            result: header_hash(&self.header),
-            cipher_len: self.header.len() as u64,
-            mtime: (self.mtime.secs, self.mtime.nanos),
-            patches: vec![Patch { offset: 0, bytes: self.header.to_vec().into() }],
-        }
-    }
-
-    fn void(&self) -> JournalRecord<'static> {
-        let result = header_hash(&self.header);
-        JournalRecord { base: result, result, cipher_len: 0, patches: Vec::new(), ..self.record() }
-    }
-}
-
-impl Created {
-    fn counted<T>(&self, act: impl FnOnce(&mut Files) -> T) -> T {
-        let mut files = self.files.lock();
-        let result = act(&mut files);
-        self.count.store(files.made.len() + files.void.len(), Ordering::Release);
-        result
-    }
-
-    fn is_idle(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
-    }
-}
 
 impl Journal {
     /// A file was made, and its first header written: `header`, of an empty file.

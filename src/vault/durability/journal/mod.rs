@@ -24,12 +24,15 @@
 //!   makes its own place.
 
 mod checkpoint;
-pub(crate) mod created;
+mod created;
+mod flush;
 mod lost;
+mod made;
 mod overlay;
 mod redo;
 mod refused;
 mod replay;
+mod state;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -39,10 +42,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use self::created::Created;
 use self::lost::Lost;
+use self::made::Created;
 use self::overlay::OverlayFile;
 use self::refused::Refused;
+use self::state::{Inode, Running, State, Tracked};
 use crate::crypto::{JournalKey, Random, RecordCipher, hmac, labels};
 use crate::format::journal::{JournalHead, JournalRecord, RECORD_MAX, RECORDS_AT};
 use crate::store::{Allocate, Dir, File, Timestamp};
@@ -61,116 +65,6 @@ const LIMIT: u64 = 32 << 20;
 const LARGE: u64 = 1 << 20;
 /// Files with records, and so open handles, beyond which a journal is checkpointed.
 const FILES_MAX: usize = 256;
-
-/// Device and inode number.
-type Inode = (u64, u64);
-
-struct Running {
-    file: Arc<dyn File>,
-    name: Vec<u8>,
-    head: JournalHead,
-    capacity: u64,
-}
-
-/// A journal to which nothing is appended any more. It goes as soon as what it has acknowledged is
-/// flushed or carried.
-struct Old {
-    /// Kept open, and so locked.
-    file: Arc<dyn File>,
-    name: Vec<u8>,
-    head: JournalHead,
-    /// Records that were acknowledged, from the first one on, which [`Journal::load_broken`] has to
-    /// look for there.
-    acknowledged: u64,
-}
-
-/// A file with records that no checkpoint has flushed yet.
-struct Tracked {
-    file: Arc<dyn File>,
-    file_id: [u8; 32],
-    /// The paths that the records name.
-    paths: Vec<Vec<u8>>,
-}
-
-/// A file whose records could not be applied or flushed.
-struct Broken {
-    /// Unknown where not even a `stat` succeeded at a replay.
-    inode: Option<Inode>,
-    /// Unknown where a replay found the records.
-    file: Option<Arc<dyn File>>,
-    file_id: [u8; 32],
-    paths: Vec<Vec<u8>>,
-    /// `None` while they were not read from the journal yet.
-    records: Option<Vec<JournalRecord<'static>>>,
-    /// The file is being truncated to nothing: its records are kept until that is done, and not
-    /// written meanwhile.
-    doomed: bool,
-}
-
-struct State {
-    running: Option<Running>,
-    generation: u64,
-    sequence: u64,
-    tail: u64,
-    /// Records appended and records covered by a flush, counted over the journal's life.
-    appended: u64,
-    synced: u64,
-    syncing: bool,
-    /// Appended but not yet applied in place.
-    unapplied: usize,
-    unflushed: HashMap<Inode, Tracked>,
-    /// Counts abandoned journals, so that those who wait for a flush see that it will not come.
-    failures: u64,
-    broken: Vec<Broken>,
-    /// Records at the beginning of the running journal that were carried there.
-    carried: u64,
-    old: Vec<Old>,
-    last_append: Instant,
-    /// Kept from record to record: see [`JournalRecord::seal`].
-    buffer: Vec<u8>,
-    /// Inodes with a record that was refused in a journal that was not wiped or removed since. It
-    /// may be there all the same, and a replay write it.
-    doubtful: HashSet<Inode>,
-    /// A checkpoint failed: records of files that were flushed are there still.
-    unclean: bool,
-    /// A checkpoint is under way or waits for its turn: nothing is appended meanwhile.
-    draining: bool,
-}
-
-impl State {
-    /// Lets go of the journal file after a failed flush; whoever waits for it fails.
-    fn abandon(&mut self) {
-        self.failures += 1;
-        let acknowledged = self.sequence.saturating_sub(self.appended - self.synced);
-        self.old.extend(self.running.take().map(|r| Old {
-            file: r.file,
-            name: r.name,
-            head: r.head,
-            acknowledged,
-        }));
-    }
-
-    fn broken_at(&self, inode: Inode, path: Option<&[u8]>) -> Option<usize> {
-        self.broken.iter().position(|b| {
-            b.inode == Some(inode)
-                || b.inode.is_none() && path.is_some_and(|p| b.paths.iter().any(|q| q == p))
-        })
-    }
-
-    fn add_broken(&mut self, inode: Inode, tracked: Tracked) {
-        if self.broken_at(inode, None).is_none() {
-            let Tracked { file, file_id, paths } = tracked;
-            self.broken.push(Broken {
-                inode: Some(inode),
-                file: Some(file),
-                file_id,
-                paths,
-                records: None,
-                doomed: false,
-            });
-        }
-    }
-}
 
 /// See the module.
 pub(crate) struct Journal {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{Inode, Journal};
+use super::state::Inode;
 
 /// Files that are noted at the most.
 const FILES_MAX: usize = 4096;
@@ -20,7 +20,7 @@ const FILES_MAX: usize = 4096;
 /// Stored paths of the files.
 #[derive(Default)]
 pub(crate) struct Refused {
-    paths: Mutex<HashMap<Inode, Vec<u8>>>,
+    pub(super) paths: Mutex<HashMap<Inode, Vec<u8>>>,
     any: AtomicBool,
 }
 
@@ -47,25 +47,6 @@ impl Refused {
             };
             if let Some((to, rest)) = moves.iter().find_map(|(from, to)| Some((to, rest(from)?))) {
                 *path = [to, rest].concat();
-            }
-        }
-    }
-}
-
-impl Journal {
-    /// Cuts what stands behind the ends of the files. The caller has emptied the journal, and lets
-    /// nobody commit to them any more.
-    pub(super) fn cut_refused(&self) {
-        for (inode, path) in
-            self.refused.paths.lock().drain().filter(|_| !self.shared && !self.others_wait())
-        {
-            let cut = (|| {
-                let file = self.open_path(&path)?;
-                let stat = file.stat_but_times()?;
-                if (stat.dev, stat.ino) == inode { self.cut_residue(&*file) } else { Ok(()) }
-            })();
-            if let Err(fault) = cut {
-                tracing::debug!(errno = fault.errno(), "bytes beyond the end of a file stay");
             }
         }
     }

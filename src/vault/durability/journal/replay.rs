@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use super::overlay::OverlayFile;
 use super::redo::Outcome;
-use super::{Broken, CREATED, Inode, Journal, Old, PREFIX, RESTS, rested};
+use super::state::{Broken, Inode, Old};
+use super::{CREATED, Journal, PREFIX, RESTS, rested};
 use crate::format::journal::{
     ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORDS_AT, open_record, record_head,
 };

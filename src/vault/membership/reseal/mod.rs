@@ -13,10 +13,10 @@
 
 mod content;
 mod names;
-mod pass;
+pub(in crate::vault) mod pass;
 mod records;
 
-use self::pass::{Pass, Work};
+use self::pass::{Pass, Pending, Work};
 use crate::vault::error::{Error, Fault, Inner, Result};
 use crate::vault::membership::share::Share;
 use crate::vault::session::vault::Vault;
@@ -26,33 +26,6 @@ use crate::vault::types::ShareProgress;
 /// How often what is left is counted anew, because a new epoch has begun, before the caller is told
 /// that the share is busy.
 const ROUNDS: usize = 8;
-
-/// What of a share is sealed under an older epoch than the current one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pending {
-    /// Files with contents of an older epoch.
-    pub files: u64,
-    /// Bytes of these contents, without holes.
-    pub bytes: u64,
-    /// Bytes of all contents, as far as the store has blocks for them.
-    pub bytes_total: u64,
-    /// Names of entries.
-    pub names: u64,
-    /// Headers of files, symbolic links, extended attributes, records of directories, junctions.
-    pub headers: u64,
-    /// Names that cannot be sealed anew because they stand under the current epoch as well, or are
-    /// a sync tool's conflict copies: whoever renames or removes them settles that.
-    pub conflicts: u64,
-    /// What is not valid, or could not be looked at. It stays as it is; the log names it.
-    pub skipped: u64,
-}
-
-impl Pending {
-    /// Whether a pass that takes contents too (`eager`), or none, has anything to do.
-    pub fn is_done(&self, eager: bool) -> bool {
-        self.names + self.headers == 0 && (!eager || self.bytes == 0)
-    }
-}
 
 impl Vault {
     /// What of the share in which `path` stands is sealed under an older epoch. Shares nested in it

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 
-use super::Pending;
 use super::names::Standing;
 use crate::format::name::is_control;
 use crate::store::{Dir, Kind};
@@ -16,6 +15,33 @@ use crate::vault::error::{Fault, Inner};
 use crate::vault::share::control_files::list;
 use crate::vault::types::ShareProgress;
 use crate::vault::types::{Attr, NodeId, ROOT};
+
+/// What of a share is sealed under an older epoch than the current one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    /// Files with contents of an older epoch.
+    pub files: u64,
+    /// Bytes of these contents, without holes.
+    pub bytes: u64,
+    /// Bytes of all contents, as far as the store has blocks for them.
+    pub bytes_total: u64,
+    /// Names of entries.
+    pub names: u64,
+    /// Headers of files, symbolic links, extended attributes, records of directories, junctions.
+    pub headers: u64,
+    /// Names that cannot be sealed anew because they stand under the current epoch as well, or are
+    /// a sync tool's conflict copies: whoever renames or removes them settles that.
+    pub conflicts: u64,
+    /// What is not valid, or could not be looked at. It stays as it is; the log names it.
+    pub skipped: u64,
+}
+
+impl Pending {
+    /// Whether a pass that takes contents too (`eager`), or none, has anything to do.
+    pub fn is_done(&self, eager: bool) -> bool {
+        self.names + self.headers == 0 && (!eager || self.bytes == 0)
+    }
+}
 
 /// What a pass does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

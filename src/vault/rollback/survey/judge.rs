@@ -14,49 +14,12 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::{BATCH, DIRECTORY, FILE, Left, PATIENCE, Survey, Thing};
+use super::suspect::{DIRECTORY, FILE, Pending, Why};
+use super::{BATCH, Left, PATIENCE, Survey};
 use crate::vault::error::Inner;
-use crate::vault::rollback::database::{EntryKey, NameTag, NoticeRow, RemovedRow, Row};
+use crate::vault::rollback::database::{EntryKey, NoticeRow};
 use crate::vault::rollback::memory::{Memory, PlaceId, prefix};
 use crate::vault::rollback::notice::{Notice, NoticeKind, SurveyOptions};
-
-/// Something that is not as it was.
-pub(super) struct Pending {
-    pub key: EntryKey,
-    pub name: NameTag,
-    pub plain: Vec<u8>,
-    /// This client has changed the name.
-    pub ours: bool,
-    /// What is remembered.
-    pub row: Option<Row>,
-    /// What is there.
-    pub thing: Option<Thing>,
-    pub why: Why,
-}
-
-/// What is to be decided.
-pub(super) enum Why {
-    /// It cannot be read.
-    NotCompared,
-    /// It is not there, or something else than a directory has its name.
-    Gone,
-    /// A known file, or what is no file, has the name of another file.
-    Replaced,
-    /// It is an older version; `backwards` where the name showed a newer one.
-    Older { was: u64, backwards: bool },
-    /// It was removed before; from this very name, or one of which this is a conflict copy.
-    PutBack { removed: RemovedRow, same_name: bool },
-}
-
-impl Pending {
-    /// The file that had the name, where something else has it now.
-    fn displaced(&self) -> Option<&Row> {
-        self.row.as_ref().filter(|row| {
-            row.kind == FILE
-                && self.thing.is_some_and(|thing| (thing.kind, thing.id) != (FILE, row.id))
-        })
-    }
-}
 
 impl Survey<'_> {
     /// Decides about all that is not as it was. What is innocent is learnt.

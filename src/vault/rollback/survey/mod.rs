@@ -15,12 +15,13 @@
 //!   entries nor many directories are left out.
 
 mod judge;
+mod suspect;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::judge::{Pending, Why};
+use self::suspect::{DIRECTORY, FILE, Pending, Thing, Why};
 use super::memory::{Memory, PlaceId, Touched, prefix};
 use super::notice::{Notice, SurveyOptions};
 use crate::format::name::is_control;
@@ -36,8 +37,6 @@ use crate::vault::rollback::database::{
     Changes, Db, EntryKey, FileRow, NameTag, NoticeRow, PREFIX, Reader, RemovedRow, Row,
 };
 
-const FILE: u8 = 1;
-const DIRECTORY: u8 = 2;
 const OTHER: u8 = 3;
 /// The id of what cannot be read, and of anything but a file or directory.
 const NOTHING: [u8; 32] = [0; 32];
@@ -75,15 +74,6 @@ struct Child {
     id: DirectoryId,
     hash: [u8; 32],
     place: PlaceId,
-}
-
-/// What has a name.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Thing {
-    kind: u8,
-    /// Id of a file, hash of the id of a directory.
-    id: [u8; 32],
-    version: u64,
 }
 
 /// An entry as it is now.
