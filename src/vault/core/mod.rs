@@ -1,4 +1,4 @@
-//! What an open vault consists of, and how its parts find each other.
+//! What an open share consists of: its parts, and how they find each other.
 
 pub(super) mod away;
 pub(super) mod free_space;
@@ -12,7 +12,6 @@ pub(super) mod trash;
 pub(super) mod vacated;
 pub(super) mod vault_lock;
 
-use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -27,7 +26,7 @@ use self::free_space::Room;
 use self::inodes::Nodes;
 use self::long_copies::LongCopies;
 use self::name_lock::Names;
-use self::open_table::{Open, Shared};
+use self::open_table::OpenTable;
 use self::overflow::Young;
 use self::trash::Trash;
 use self::vacated::Vacated;
@@ -41,16 +40,13 @@ use crate::vault::file::block_cache::BlockCache;
 use crate::vault::keyring::keys::ShareKeys;
 use crate::vault::share::seen::Seen;
 use crate::vault::share::trust::Trust;
-use crate::vault::types::{Handle, NodeId, ROOT};
+use crate::vault::types::{NodeId, ROOT};
 
 /// Directory handles of the store that are kept open.
 const DIRS_MAX: usize = 512;
 /// Directories below each other that are followed: where the store moves them about, what is
 /// remembered of it may go in a circle.
 pub(crate) const DEPTH_MAX: usize = 1 << 16;
-
-/// Inodes of which a size is remembered that does not follow from the ciphertext's length.
-const SIZES_MAX: usize = 4096;
 
 /// Number of the next open file, whichever share it is of: shares have one cache.
 static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
@@ -77,24 +73,22 @@ pub(crate) trait Witness: Send + Sync {
     fn learn_now(&self, core: &Core) -> Inner<()>;
 }
 
-/// An open vault.
-pub(crate) struct Core {
-    pub root: Arc<dyn Dir>,
-    pub keys: Arc<ShareKeys>,
-    pub random: Arc<dyn Random>,
-    /// Common to all shares of a vault.
-    pub cache: Arc<BlockCache>,
-    pub nodes: Nodes,
-    pub journal: Journal,
+/// How a share is open.
+#[derive(Clone, Copy)]
+pub(crate) struct Mode {
+    pub read_only: bool,
+    /// False where reading is to leave no trace in the times of access.
+    pub access_times: bool,
+    /// See [`crate::vault::OpenOptions::caller_caches`].
+    pub caller_caches: bool,
+    /// Other daemons may have the vault open for writing too.
+    pub shared: bool,
+    pub is_root_user: bool,
+}
+
+/// What is known of names beside the table of nodes, and the locks on them.
+pub(crate) struct Namespace {
     dirs: Mutex<LruCache<NodeId, Arc<dyn Dir>>>,
-    pub files: Mutex<HashMap<NodeId, Shared>>,
-    pub handles: RwLock<HashMap<Handle, Open>>,
-    /// Inodes whose ciphertext is longer than their authenticated size makes it: that length, and
-    /// the size.
-    pub sizes: Mutex<LruCache<(u64, u64), (u64, u64)>>,
-    pub(super) next_handle: AtomicU64,
-    /// Calls of [`Core::write`].
-    pub(super) writes: AtomicU64,
     /// Names: taken for reading by what adds or removes one name, for writing by what must see a
     /// directory stand still.
     pub names: Names,
@@ -112,62 +106,12 @@ pub(crate) struct Core {
     pub young_lists: Young,
     /// Removed directories that could not be deleted as yet.
     pub trash: Trash,
-    /// What the roster was made of at the last look.
-    pub seen: Mutex<Seen>,
-    pub read_only: bool,
-    /// False where reading is to leave no trace in the times of access.
-    pub access_times: bool,
-    /// See [`crate::vault::OpenOptions::caller_caches`].
-    pub caller_caches: bool,
-    /// Other daemons may have the vault open for writing too.
-    pub shared: bool,
-    /// Holds the vault's lock as long as it lives.
-    pub lock: Mutex<Option<VaultLock>>,
-    /// What is remembered of other shares.
-    pub trust: Trust,
-    pub is_root_user: bool,
-    /// What this client remembers of the vault, where it does.
-    pub memory: OnceLock<Arc<dyn Witness>>,
-    pub closed: AtomicBool,
-    /// How much room the store has.
-    pub room: Room,
-    /// Held for each step of a re-sealing pass, none of which is begun once the vault is closed.
-    pub passing: Mutex<()>,
 }
 
-/// The parts from which [`Core::new`] puts a vault together.
-pub(crate) struct Parts {
-    pub root: Arc<dyn Dir>,
-    pub keys: Arc<ShareKeys>,
-    pub random: Arc<dyn Random>,
-    pub journal: Journal,
-    pub cache: Arc<BlockCache>,
-    pub read_only: bool,
-    pub access_times: bool,
-    pub caller_caches: bool,
-    pub shared: bool,
-    pub lock: Option<VaultLock>,
-    pub trust: Trust,
-}
-
-impl Core {
-    pub fn new(parts: Parts) -> Inner<Self> {
-        let directory = parts.keys.root_directory();
-        let nodes = Nodes::new(&parts.root.stat_self()?, directory);
-        let names = Names::new((parts.shared && !parts.read_only).then(|| parts.root.clone()));
-        Ok(Core {
-            nodes,
-            root: parts.root,
-            keys: parts.keys,
-            random: parts.random,
-            cache: parts.cache,
-            journal: parts.journal,
+impl Namespace {
+    fn new(names: Names) -> Self {
+        Namespace {
             dirs: Mutex::new(LruCache::new(NonZeroUsize::new(DIRS_MAX).expect("not zero"))),
-            files: Mutex::new(HashMap::new()),
-            handles: RwLock::new(HashMap::new()),
-            sizes: Mutex::new(LruCache::new(NonZeroUsize::new(SIZES_MAX).expect("not zero"))),
-            next_handle: AtomicU64::new(1),
-            writes: AtomicU64::new(0),
             names,
             away: Away::default(),
             paths: RwLock::new(()),
@@ -175,18 +119,74 @@ impl Core {
             vacated: Vacated::new(),
             young_lists: Young::new(),
             trash: Trash::default(),
-            seen: Mutex::default(),
-            read_only: parts.read_only,
-            access_times: parts.access_times,
-            caller_caches: parts.caller_caches,
-            shared: parts.shared,
-            lock: Mutex::new(parts.lock),
-            trust: parts.trust,
-            is_root_user: rustix::process::geteuid().is_root(),
+        }
+    }
+}
+
+/// What is known of the members, and of other shares.
+pub(crate) struct Membership {
+    /// What the roster was made of at the last look.
+    pub seen: Mutex<Seen>,
+    /// What is remembered of other shares.
+    pub trust: Trust,
+    /// Held for each step of a re-sealing pass, none of which is begun once the vault is closed.
+    pub passing: Mutex<()>,
+}
+
+/// An open share: its parts.
+pub(crate) struct Core {
+    pub root: Arc<dyn Dir>,
+    pub keys: Arc<ShareKeys>,
+    pub random: Arc<dyn Random>,
+    /// Common to all shares of a vault.
+    pub cache: Arc<BlockCache>,
+    pub mode: Mode,
+    pub nodes: Nodes,
+    pub journal: Journal,
+    pub namespace: Namespace,
+    pub open: OpenTable,
+    pub membership: Membership,
+    /// Holds the vault's lock as long as it lives.
+    pub lock: Mutex<Option<VaultLock>>,
+    /// What this client remembers of the vault, where it does.
+    pub memory: OnceLock<Arc<dyn Witness>>,
+    pub closed: AtomicBool,
+    /// How much room the store has.
+    pub room: Room,
+}
+
+/// What [`Core::new`] puts a share together from.
+pub(crate) struct Parts {
+    pub root: Arc<dyn Dir>,
+    pub keys: Arc<ShareKeys>,
+    pub random: Arc<dyn Random>,
+    pub journal: Journal,
+    pub cache: Arc<BlockCache>,
+    pub mode: Mode,
+    pub lock: Option<VaultLock>,
+    pub trust: Trust,
+}
+
+impl Core {
+    pub fn new(parts: Parts) -> Inner<Self> {
+        let Parts { root, keys, random, journal, cache, mode, lock, trust } = parts;
+        let nodes = Nodes::new(&root.stat_self()?, keys.root_directory());
+        let names = Names::new((mode.shared && !mode.read_only).then(|| root.clone()));
+        Ok(Core {
+            root,
+            keys,
+            random,
+            cache,
+            mode,
+            nodes,
+            journal,
+            namespace: Namespace::new(names),
+            open: OpenTable::new(),
+            membership: Membership { seen: Mutex::default(), trust, passing: Mutex::new(()) },
+            lock: Mutex::new(lock),
             memory: OnceLock::new(),
             closed: AtomicBool::new(false),
             room: Room::new(),
-            passing: Mutex::new(()),
         })
     }
 
@@ -195,7 +195,7 @@ impl Core {
             keys: &self.keys,
             cache: &self.cache,
             random: &*self.random,
-            caller_caches: self.caller_caches,
+            caller_caches: self.mode.caller_caches,
             others_wait: self.journal.others_wait(),
         }
     }
@@ -223,7 +223,7 @@ impl Core {
         if self.closed.load(Ordering::Acquire) {
             return Err(Fault::Os(libc::ESHUTDOWN));
         }
-        if self.read_only || !self.keys.signing.may_write() {
+        if self.mode.read_only || !self.keys.signing.may_write() {
             Err(Fault::Os(libc::EROFS))
         } else {
             Ok(())
@@ -241,7 +241,7 @@ impl Core {
             if at == ROOT {
                 break self.root.clone();
             }
-            if let Some(dir) = self.dirs.lock().get(&at) {
+            if let Some(dir) = self.namespace.dirs.lock().get(&at) {
                 break dir.clone();
             }
             if below.len() >= DEPTH_MAX {
@@ -261,7 +261,7 @@ impl Core {
                 return Err(Fault::Os(libc::ESTALE));
             }
             if below.len() < distance || below.len().is_multiple_of(distance) {
-                self.dirs.lock().put(node, dir.clone());
+                self.namespace.dirs.lock().put(node, dir.clone());
             }
         }
         Ok(dir)
@@ -269,29 +269,21 @@ impl Core {
 
     /// The handle of a directory that was used before, for one that has no name any more.
     pub fn known_dir(&self, node: NodeId) -> Option<Arc<dyn Dir>> {
-        self.dirs.lock().get(&node).cloned()
-    }
-
-    /// A directory that somebody has open.
-    pub fn listed_dir(&self, node: NodeId) -> Option<Arc<dyn Dir>> {
-        self.handles.read().values().find_map(|open| match open {
-            Open::Dir { node: listed, dir, .. } if *listed == node => Some(dir.clone()),
-            _ => None,
-        })
+        self.namespace.dirs.lock().get(&node).cloned()
     }
 
     pub fn forget_dir(&self, node: NodeId) {
-        self.dirs.lock().pop(&node);
+        self.namespace.dirs.lock().pop(&node);
     }
 
     /// As [`Core::forget_dir`], of all.
     pub fn forget_dirs(&self) {
-        self.dirs.lock().clear();
+        self.namespace.dirs.lock().clear();
     }
 
     /// Plain size of a file that is not open, from the length of its ciphertext.
     pub fn shown_size(&self, inode: (u64, u64), cipher_len: u64) -> u64 {
-        match self.sizes.lock().get(&inode) {
+        match self.open.sizes.lock().get(&inode) {
             Some(&(len, size)) if len == cipher_len => size,
             _ => self.keys.layout.plain_size(cipher_len),
         }

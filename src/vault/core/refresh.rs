@@ -40,7 +40,7 @@ impl Core {
     /// What kept the new roster from being taken over. An identity that is no member any more keeps
     /// what it had, for reading.
     pub fn refresh(&self, trust: &Trust) -> Result<bool> {
-        let mut seen = self.seen.lock();
+        let mut seen = self.membership.seen.lock();
         let looked: Inner<Option<Vec<Box<[u8]>>>> = (|| {
             let stat = self.root.stat_self()?;
             let times = (stat.mtime, stat.ctime);
@@ -98,7 +98,7 @@ impl Core {
 
     /// Notes what the roster was made of at the opening: only what comes later is looked at.
     pub fn note_head(&self, manifests: Vec<Box<[u8]>>, head: Option<Pin>) {
-        let mut seen = self.seen.lock();
+        let mut seen = self.membership.seen.lock();
         (seen.manifests, seen.head) = (manifests, head);
     }
 }

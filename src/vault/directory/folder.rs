@@ -103,14 +103,14 @@ impl Folder<'_> {
     }
 
     fn is_vacated(&self, name: &[u8]) -> bool {
-        self.core.vacated.has(&self.id, name)
+        self.core.namespace.vacated.has(&self.id, name)
     }
 
     /// The entry that had `name` is gone from it: no other one gets the name, for whoever took it
     /// away may be about to make one of his own.
     pub(in crate::vault) fn vacate(&self, name: &[u8]) {
         if !matches!(self.found_besides(name), Ok(None)) {
-            self.core.vacated.note(&self.id, name);
+            self.core.namespace.vacated.note(&self.id, name);
         }
     }
 
@@ -318,7 +318,12 @@ impl Folder<'_> {
         let tidied = (|| {
             let is_copy = !suffix.is_empty();
             let has_copies = || {
-                self.core.long_copies.are_there((self.node, self.id), &*self.dir, entry, is_copy)
+                self.core.namespace.long_copies.are_there(
+                    (self.node, self.id),
+                    &*self.dir,
+                    entry,
+                    is_copy,
+                )
             };
             // The entry: of which this was a copy, or which somebody has made anew.
             if self.there(entry)?.is_some() || has_copies()? {
@@ -423,7 +428,7 @@ impl Core {
         self.check_boundary(&*dir, &*parent.dir, &parent.id, &place)?;
         let id = match parent.identify(&*dir, &link.stored, &link.name) {
             // Another daemon has renamed it since we looked it up here.
-            Err(Fault::Corrupt(MOVED)) if self.shared && !self.stands_at(node, &link) => {
+            Err(Fault::Corrupt(MOVED)) if self.mode.shared && !self.stands_at(node, &link) => {
                 return Err(Fault::Os(libc::ESTALE));
             }
             identified => identified?.1,

@@ -41,7 +41,9 @@ impl Core {
         match self.junction(parent, parent_id, name)? {
             // The junction of before the share was there, put back with the folder of then, would
             // have us write for other people.
-            Some(junction) if !junction.coming || self.trust.pin(&junction.share)?.is_some() => {
+            Some(junction)
+                if !junction.coming || self.membership.trust.pin(&junction.share)?.is_some() =>
+            {
                 Err(Fault::Corrupt("is the place of a share that is not there"))
             }
             _ => Ok(()),

@@ -116,7 +116,7 @@ impl Share {
         let heads = enter::standing(
             root,
             &enter::descriptor(root, &shown)?,
-            self.core.seen.lock().head.as_ref(),
+            self.core.membership.seen.lock().head.as_ref(),
             &shown,
         )?
         .heads;

@@ -157,8 +157,10 @@ impl Share {
 
     pub(super) fn enter(&self) -> Result<Entered> {
         let shown = self.core.shown_path(ROOT);
-        let vouched =
-            Vouched { share: Some(self.core.keys.share), head: self.core.seen.lock().head };
+        let vouched = Vouched {
+            share: Some(self.core.keys.share),
+            head: self.core.membership.seen.lock().head,
+        };
         enter::enter(
             &*self.core.root,
             self.core.keys.signing.identity(),

@@ -30,14 +30,14 @@ impl Core {
         match stat.kind {
             Kind::File => {
                 let inode = (stat.dev, stat.ino);
-                let open = self.files.lock().get(&node).map(|s| s.file.clone());
+                let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
                 if let Some((len, mtime)) = self.journal.overlaid_stat(inode) {
                     (attr.size, attr.mtime) = (self.shown_size(inode, len), mtime);
                 } else {
                     attr.size = self.shown_size(inode, stat.size);
                 }
                 if let Some(open) = open {
-                    if self.shared {
+                    if self.mode.shared {
                         // What cannot be read now shows as it was; reading tells.
                         let _ = self.freshen(&open);
                     }
@@ -47,7 +47,7 @@ impl Core {
                         attr.mtime = mtime;
                         attr.ctime = attr.ctime.max(mtime);
                     }
-                } else if self.caller_caches
+                } else if self.mode.caller_caches
                     && !self.nodes.tell_size(node, attr.size, attr.mtime)?
                 {
                     return Err(self.check_size(node, dir));
@@ -62,7 +62,7 @@ impl Core {
     /// Where an answer would tell another size of a file than the kernel caches: retires the node,
     /// unless `stat` was only from before a commit. The caller looks once more in both cases.
     fn check_size(&self, node: NodeId, place: Option<(&dyn Dir, &[u8])>) -> Fault {
-        let files = self.files.lock();
+        let files = self.open.files.lock();
         let told = || {
             let (dir, stored) = place?;
             let stat = dir.stat(stored).ok()?;
@@ -97,7 +97,7 @@ impl Core {
         let place = self.nodes.link(node).and_then(|link| Ok((self.dir(link.parent)?, link)));
         match place {
             Ok((dir, link)) => {
-                let is_retired = || self.caller_caches && self.nodes.cached(node).is_err();
+                let is_retired = || self.mode.caller_caches && self.nodes.cached(node).is_err();
                 let stat = match dir.stat(&link.stored) {
                     Ok(stat) if self.nodes.is(node, &stat) => stat,
                     // Another daemon, or another program in the store, may have given it another
@@ -106,15 +106,15 @@ impl Core {
                         if (other.is_ok() || is_gone(&other))
                             && self.nodes.kind(node)? == Kind::File =>
                     {
-                        let open = self.files.lock().get(&node).map(|s| s.file.clone());
+                        let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
                         return match (open, other) {
                             (Some(open), _) => self.attr(node, &open.file.stat()?, None),
                             // The kernel looks the name of a retired node up once more.
-                            (None, Err(e)) if !self.shared && !is_retired() => Err(e.into()),
+                            (None, Err(e)) if !self.mode.shared && !is_retired() => Err(e.into()),
                             (None, _) => Err(Fault::Os(libc::ESTALE)),
                         };
                     }
-                    other if self.shared && (other.is_ok() || is_gone(&other)) => {
+                    other if self.mode.shared && (other.is_ok() || is_gone(&other)) => {
                         return Err(Fault::Os(libc::ESTALE));
                     }
                     // Another directory has taken its place, a moment ago; who lists it goes on
@@ -122,7 +122,11 @@ impl Core {
                     Ok(_) => {
                         return self.attr(
                             node,
-                            &self.listed_dir(node).ok_or(Fault::Os(libc::ESTALE))?.stat_self()?,
+                            &self
+                                .open
+                                .listed_dir(node)
+                                .ok_or(Fault::Os(libc::ESTALE))?
+                                .stat_self()?,
                             None,
                         );
                     }
@@ -137,12 +141,12 @@ impl Core {
             }
             // It has no name any more, or stands in a folder whose place another one has taken.
             Err(fault) => {
-                let open = self.files.lock().get(&node).map(|s| s.file.clone());
+                let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
                 match open {
                     Some(open) => self.attr(node, &open.file.stat()?, None),
                     None if self.nodes.link(node).is_ok() => Err(fault),
                     None => match (
-                        self.known_dir(node).or_else(|| self.listed_dir(node)),
+                        self.known_dir(node).or_else(|| self.open.listed_dir(node)),
                         self.nodes.last_stat(node),
                     ) {
                         (Some(dir), _) => self.attr(node, &dir.stat_self()?, None),

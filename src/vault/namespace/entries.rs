@@ -25,7 +25,7 @@ impl Core {
         if name == b"." {
             return self.stat(parent);
         }
-        let _names = self.names.look();
+        let _names = self.namespace.names.look();
         let folder = self.folder(parent)?;
         let (stored, stat) = folder.find(name)?;
         folder.seen(&stat, &stored, name)
@@ -34,7 +34,7 @@ impl Core {
     /// Gives what was just made to the caller, as a local filesystem would: it belongs to him, and
     /// to his group unless the directory is set-group-id.
     fn give(&self, folder: &Folder, stored: &[u8], caller: &Caller, stat: Stat) -> Inner<Stat> {
-        if !self.is_root_user {
+        if !self.mode.is_root_user {
             return Ok(stat);
         }
         let parent = folder.dir.stat_self()?;
@@ -63,11 +63,11 @@ impl Core {
     /// [`Folder::tidy`] once an entry is gone, by who has held `names` for that: another daemon may
     /// be about to make an entry of the name, for which it has found the sidecar.
     fn tidy(&self, names: NamesRead<'_>, folder: &Folder, stored: &[u8]) {
-        if !self.shared || stored.first() != Some(&LONG) {
+        if !self.mode.shared || stored.first() != Some(&LONG) {
             return folder.tidy(stored);
         }
         drop(names);
-        match self.names.write() {
+        match self.namespace.names.write() {
             Ok(_alone) => folder.tidy(stored),
             // It is found by the next entry of the name, or by a check.
             Err(fault) => {
@@ -85,7 +85,7 @@ impl Core {
         make: impl FnOnce(&Folder, &[u8]) -> Inner<()>,
     ) -> Inner<Attr> {
         self.check_writable()?;
-        let _names = self.names.read()?;
+        let _names = self.namespace.names.read()?;
         let folder = self.folder(parent)?;
         let stored = folder.encode(name)?;
         let is_taken = match stored {
@@ -191,7 +191,7 @@ impl Core {
         flags: OpenFlags,
     ) -> Inner<(Attr, Handle)> {
         self.check_writable()?;
-        let names = self.names.read()?;
+        let names = self.namespace.names.read()?;
         let folder = self.folder(parent)?;
         let stored = folder.encode(name)?;
         if folder.is_taken(name)? {
@@ -200,11 +200,11 @@ impl Core {
         folder.prepare(&stored, name)?;
         self.journal.before_name(|| self.path_in(parent, stored.entry()));
         let file = folder.dir.create_file(stored.entry(), folder.masked(caller, perm & 0o7777))?;
-        if !self.access_times {
+        if !self.mode.access_times {
             file.keep_access_time();
         }
         let mut stat = file.stat_but_times()?;
-        if self.is_root_user && (stat.uid, stat.gid) != (caller.uid, caller.gid) {
+        if self.mode.is_root_user && (stat.uid, stat.gid) != (caller.uid, caller.gid) {
             stat = match self.give(&folder, stored.entry(), caller, stat) {
                 Ok(stat) => stat,
                 Err(fault) => {
@@ -216,10 +216,10 @@ impl Core {
         }
         // The table of open files is held while the node is entered: a lookup must not find the
         // file before it is known to be open.
-        let mut files = self.files.lock();
+        let mut files = self.open.files.lock();
         let node = loop {
             let node = self.nodes.seen(&stat, folder.link(stored.entry(), name));
-            if !self.caller_caches
+            if !self.mode.caller_caches
                 || self.nodes.tell_size(node, 0, stat.mtime).is_ok_and(|agrees| agrees)
             {
                 break node;
@@ -239,7 +239,7 @@ impl Core {
         );
         self.insert_open(&mut files, node, open.clone(), flags);
         drop(files);
-        if self.shared
+        if self.mode.shared
             && let Err(fault) = self.guard_fresh(&open)
         {
             let _ = self.release(&open, flags);
@@ -273,17 +273,17 @@ impl Core {
                 return Err(e.into());
             }
         };
-        if self.caller_caches {
+        if self.mode.caller_caches {
             open.state.write().mtime.made(stat.mtime);
         }
         let attr = self.attr(node, &stat, None)?;
         let direct = self.is_direct(flags);
-        Ok((attr, self.put_handle(Open::File { file: open, flags, direct })))
+        Ok((attr, self.open.put_handle(Open::File { file: open, flags, direct })))
     }
 
     pub fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Inner<Attr> {
         self.check_writable()?;
-        let _names = self.names.write()?;
+        let _names = self.namespace.names.write()?;
         if self.nodes.kind(node)? == Kind::Dir {
             return Err(Fault::Os(libc::EPERM));
         }
@@ -294,14 +294,14 @@ impl Core {
         let stored = folder.encode(new_name)?;
         let from = self.nodes.link(node)?;
         folder.prepare(&stored, new_name)?;
-        self.young_lists.forget_all(); // the conflict copies of a name that goes later do not stand beside the new one
+        self.namespace.young_lists.forget_all(); // the conflict copies of a name that goes later do not stand beside the new one
         self.journal.before_name(|| self.path_in(new_parent, stored.entry()));
         let dir = self.dir(from.parent)?;
         dir.link(&from.stored, &*folder.dir, stored.entry())?;
         self.inode_changed(node);
         let stat = folder.dir.stat(stored.entry())?;
         let first = dir.stat(&from.stored)?;
-        if (first.dev, first.ino) != (stat.dev, stat.ino) && !self.shared {
+        if (first.dev, first.ino) != (stat.dev, stat.ino) && !self.mode.shared {
             // Over sftp the two names show as two inodes. Each would be opened as a file of its
             // own, and what is written by way of the one be taken for damage by way of the other.
             folder.dir.unlink(stored.entry())?;
@@ -313,13 +313,13 @@ impl Core {
 
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Inner<()> {
         self.check_writable()?;
-        let names = self.names.read()?;
+        let names = self.namespace.names.read()?;
         let folder = self.folder(parent)?;
         let (stored, stat) = folder.find(name)?;
         if stat.kind == Kind::Dir {
             return Err(Fault::Os(libc::EISDIR));
         }
-        let paths = self.paths.write();
+        let paths = self.namespace.paths.write();
         let settled = self.settle(&stat);
         if stat.nlink > 1 || stat.kind != Kind::File {
             settled?;
@@ -369,7 +369,7 @@ impl Core {
 
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Inner<()> {
         self.check_writable()?;
-        let _names = self.names.write()?;
+        let _names = self.namespace.names.write()?;
         let folder = self.folder(parent)?;
         let (stored, stat) = folder.find(name)?;
         if stat.kind != Kind::Dir {
@@ -387,7 +387,7 @@ impl Core {
                 }
                 let trash = Trash::fresh_name(&*self.random);
                 folder.dir.rename(&stored, &*folder.dir, &trash, RenameMode::NoReplace)?;
-                self.trash.empty(&folder.dir, &trash);
+                self.namespace.trash.empty(&folder.dir, &trash);
             }
             other => other?,
         }

@@ -17,7 +17,7 @@ impl Core {
         let folder = self.folder(node)?;
         let dir = folder.dir.reopen()?;
         self.nodes.opened(node);
-        let handle = self.put_handle(Open::Dir {
+        let handle = self.open.put_handle(Open::Dir {
             node,
             dir,
             directory: folder.id,
@@ -34,7 +34,7 @@ impl Core {
     }
 
     pub fn names_read_with(&self, handle: Handle) -> Inner<NamesReadWith> {
-        match self.handle(handle)? {
+        match self.open.handle(handle)? {
             Open::Dir { directory, .. } => {
                 Ok(NamesReadWith { generation: self.keys.generation(), directory })
             }
@@ -43,19 +43,19 @@ impl Core {
     }
 
     pub fn has_our_clock(&self, handle: Handle) -> bool {
-        matches!(self.handle(handle), Ok(Open::Dir { dir, .. }) if dir.has_our_clock())
+        matches!(self.open.handle(handle), Ok(Open::Dir { dir, .. }) if dir.has_our_clock())
     }
 
     pub fn has_unread_names(&self, handle: Handle) -> bool {
-        matches!(self.handle(handle), Ok(Open::Dir { unread, .. }) if unread.load(Ordering::Relaxed))
+        matches!(self.open.handle(handle), Ok(Open::Dir { unread, .. }) if unread.load(Ordering::Relaxed))
     }
 
     pub fn misses_entries(&self, handle: Handle) -> bool {
-        matches!(self.handle(handle), Ok(Open::Dir { missing, .. }) if missing.load(Ordering::Relaxed))
+        matches!(self.open.handle(handle), Ok(Open::Dir { missing, .. }) if missing.load(Ordering::Relaxed))
     }
 
     pub fn read_dir(&self, handle: Handle, mut cookie: i64, limit: usize) -> Inner<Vec<Entry>> {
-        let Open::Dir { node, dir, directory, unread, missing } = self.handle(handle)? else {
+        let Open::Dir { node, dir, directory, unread, missing } = self.open.handle(handle)? else {
             return Err(Fault::Os(libc::ENOTDIR));
         };
         // An empty directory that was renamed since has the id of its new place; one that was
@@ -63,12 +63,12 @@ impl Core {
         let id = self.directory_id(node).unwrap_or(directory);
         let folder = Folder { core: self, node, dir, id };
         loop {
-            let away = self.away.count();
+            let away = self.namespace.away.count();
             let raw = folder.dir.read(cookie, limit)?;
-            if self.away.were_any_since(away) {
+            if self.namespace.away.were_any_since(away) {
                 // A directory in it may have had another name meanwhile: once more when that is
                 // over.
-                drop(self.names.look());
+                drop(self.namespace.names.look());
                 continue;
             }
             let Some(last) = raw.last() else {
@@ -118,7 +118,7 @@ impl Core {
 
     /// `lookup` of an entry of a listing.
     pub fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Inner<Attr> {
-        let Open::Dir { node, .. } = self.handle(handle)? else {
+        let Open::Dir { node, .. } = self.open.handle(handle)? else {
             return Err(Fault::Os(libc::ENOTDIR));
         };
         self.lookup(node, &entry.name)

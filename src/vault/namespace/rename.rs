@@ -32,7 +32,7 @@ impl Core {
     ) -> Inner<bool> {
         let dir = from.dir.open_dir(stored)?;
         let (_, bare) = Self::is_empty(&*dir)?;
-        if bare && !self.shared {
+        if bare && !self.mode.shared {
             return Ok(false); // it takes the id of its new place, of which only another daemon could know too late
         }
         let (place, id, _) = from.identify(&*dir, stored, name)?;
@@ -69,7 +69,7 @@ impl Core {
         mode: RenameMode,
     ) -> Inner<()> {
         self.check_writable()?;
-        let _names = self.names.write()?;
+        let _names = self.namespace.names.write()?;
         let from = self.folder(parent)?;
         let to = self.folder(new_parent)?;
         let (stored, stat) = from.find(name)?;
@@ -145,9 +145,9 @@ impl Core {
         if destination == new_stored.entry() {
             to.prepare(&new_stored, new_name)?;
         }
-        self.young_lists.forget_all();
+        self.namespace.young_lists.forget_all();
         // What the journal has under the old paths goes to its place before they change.
-        let paths = self.paths.write();
+        let paths = self.namespace.paths.write();
         if stat.kind == Kind::Dir || target.as_ref().is_some_and(|(_, t)| t.kind == Kind::Dir) {
             self.journal.settle(None)?;
         } else {
@@ -291,13 +291,13 @@ impl Core {
         stat: &Stat,
         node: Option<NodeId>,
     ) -> Inner<()> {
-        let files = self.files.lock();
+        let files = self.open.files.lock();
         if let Some(open) = node.and_then(|node| files.get(&node).map(|s| s.file.clone())) {
             drop(files);
             return self.commit(&open, Durability::Synced);
         }
         let inode = (stat.dev, stat.ino);
-        if !self.shared && self.journal.has_lost(inode) {
+        if !self.mode.shared && self.journal.has_lost(inode) {
             self.journal.write_lost(inode, &from.dir.open_file(stored, Access::ReadWrite)?)?; // nobody can open it meanwhile
         }
         drop(files);
@@ -388,7 +388,7 @@ impl Core {
                         }
                         Err(e) => return Err(e.into()),
                     };
-                self.trash.empty(&trash_in.dir, &trash);
+                self.namespace.trash.empty(&trash_in.dir, &trash);
                 Ok(())
             }
             other => Ok(other?),

@@ -38,7 +38,10 @@ impl Core {
     fn is_late_time(&self, node: NodeId, set: &SetAttr) -> bool {
         let is_time_alone = *set == SetAttr { mtime: set.mtime, ..SetAttr::default() };
         let is_file = self.nodes.kind(node).map_or(true, |kind| kind == Kind::File);
-        self.caller_caches && is_time_alone && is_file && !self.files.lock().contains_key(&node)
+        self.mode.caller_caches
+            && is_time_alone
+            && is_file
+            && !self.open.files.lock().contains_key(&node)
     }
 
     /// See [`Core::setattr`]. `was` is the size of a file whose size was changed.
@@ -63,7 +66,7 @@ impl Core {
             result?;
             released?;
         }
-        let open = self.files.lock().get(&node).map(|s| s.file.clone());
+        let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
         let link = self.nodes.link(node);
         if set.kill_suid_sgid
             && let Some(open) = &open
@@ -113,7 +116,7 @@ impl Core {
                             open.file.set_times(set.atime, set.mtime)?;
                             state.mtime.note(&*open.file, set.mtime)
                         })();
-                        if timed.is_err() && self.caller_caches {
+                        if timed.is_err() && self.mode.caller_caches {
                             // An fsync in the kernel ends with this, and the daemon does not hear
                             // of it: what it would find out about the contents, the next write must
                             // be told.
@@ -131,7 +134,10 @@ impl Core {
                     let dir = self.dir(link.parent)?;
                     let stat = dir.stat(&link.stored);
                     let leads_here = stat.as_ref().is_ok_and(|stat| self.nodes.is(node, stat));
-                    if !leads_here && self.caller_caches && self.nodes.kind(node)? == Kind::File {
+                    if !leads_here
+                        && self.mode.caller_caches
+                        && self.nodes.kind(node)? == Kind::File
+                    {
                         return Err(Fault::Os(libc::ESTALE)); // another program has removed or replaced the file in the store
                     }
                     if times {
@@ -140,7 +146,7 @@ impl Core {
                         // After a rename or a link the kernel sends the time of modification only
                         // because that of the inode has changed.
                         let same = SetAttr { mtime: SetTime::At(stat.mtime), ..SetAttr::default() };
-                        if self.caller_caches
+                        if self.mode.caller_caches
                             && *set == same
                             && stat.kind == Kind::File
                             && self.nodes.is(node, &stat)
@@ -168,7 +174,7 @@ impl Core {
         }
         match open {
             // Who keeps the times asks for none, and this is on the way of each fsync.
-            Some(open) if self.caller_caches && set.mtime != SetTime::Omit => {
+            Some(open) if self.mode.caller_caches && set.mtime != SetTime::Omit => {
                 self.attr(node, &open.file.stat_but_times()?, None)
             }
             _ => self.stat(node),

@@ -191,7 +191,7 @@ impl Core {
         if node == ROOT {
             return Ok(Place::Dir(self.root.clone()));
         }
-        if let Some(open) = self.files.lock().get(&node).map(|s| s.file.clone()) {
+        if let Some(open) = self.open.files.lock().get(&node).map(|s| s.file.clone()) {
             return Ok(Place::File(open));
         }
         match self.nodes.link(node) {
@@ -201,9 +201,11 @@ impl Core {
                 }
                 Ok(Place::Entry(self.dir(link.parent)?, link.stored))
             }
-            Err(fault) => {
-                self.known_dir(node).or_else(|| self.listed_dir(node)).map(Place::Dir).ok_or(fault)
-            }
+            Err(fault) => self
+                .known_dir(node)
+                .or_else(|| self.open.listed_dir(node))
+                .map(Place::Dir)
+                .ok_or(fault),
         }
     }
 
@@ -283,10 +285,10 @@ impl Core {
     /// any more.
     fn drop_before(&self, node: NodeId, place: &Place, before: Option<Reference>) {
         if let Some(before) = before
-            && self.young_lists.is_young(&before, Instant::now())
+            && self.namespace.young_lists.is_young(&before, Instant::now())
             && self.is_alone(node, place)
             && place.sync(&*self.root, &self.journal).is_ok()
-            && self.young_lists.take(&before, Instant::now())
+            && self.namespace.young_lists.take(&before, Instant::now())
         {
             // The change is made; an old file that cannot go is residue.
             let _ = drop_overflow(&*self.root, OVERFLOW_FILE, &before);
@@ -334,7 +336,7 @@ impl Core {
             let _ = drop_overflow(&*self.root, OVERFLOW_FILE, &reference);
         }
         if set.is_ok() {
-            self.young_lists.add(reference, Instant::now());
+            self.namespace.young_lists.add(reference, Instant::now());
         }
         set
     }
@@ -342,7 +344,7 @@ impl Core {
     /// The attributes of an inode, its blob, are about to be given to another one too.
     pub fn share_xattrs(&self, blob: &[u8]) {
         if let Ok(Some(reference)) = self.xattr_reference(blob) {
-            self.young_lists.take(&reference, Instant::now());
+            self.namespace.young_lists.take(&reference, Instant::now());
         }
     }
 
@@ -357,7 +359,7 @@ impl Core {
 
     pub fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: SetXattr) -> Inner<()> {
         self.check_writable()?;
-        let names = self.names.write()?;
+        let names = self.namespace.names.write()?;
         let place = self.xattr_place(node)?;
         if is_acl(name) {
             place.set(name, value)?;
@@ -389,7 +391,7 @@ impl Core {
     /// Seals the attributes of a node anew under the current epoch. A list under an older one
     /// stays, as residue.
     pub fn reseal_xattrs(&self, node: NodeId) -> Inner<()> {
-        let _names = self.names.write()?;
+        let _names = self.namespace.names.write()?;
         let place = self.xattr_place(node)?;
         let attrs = self.read_xattrs(node, &place)?.0;
         if attrs.0.is_empty() { Ok(()) } else { self.write_xattrs(node, &place, &attrs) }
@@ -411,7 +413,7 @@ impl Core {
 
     pub fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Inner<()> {
         self.check_writable()?;
-        let names = self.names.write()?;
+        let names = self.namespace.names.write()?;
         let place = self.xattr_place(node)?;
         if is_acl(name) {
             let was_there = place.remove(name)?;

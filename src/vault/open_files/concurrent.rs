@@ -55,10 +55,10 @@ impl Core {
                 Err(Fault::Corrupt(UNKNOWN_KEY))
                     if self.keys.signed() && !std::mem::replace(&mut looked, true) =>
                 {
-                    let _ = self.refresh(&self.trust);
+                    let _ = self.refresh(&self.membership.trust);
                     continue;
                 }
-                Err(fault) if self.shared => fault,
+                Err(fault) if self.mode.shared => fault,
                 other => return other,
             };
             match &fault {
@@ -192,7 +192,7 @@ impl Core {
         open: &OpenFile,
         state: &mut FileState,
     ) -> Inner<Option<Arc<dyn File>>> {
-        let pinned = self.names.pin()?;
+        let pinned = self.namespace.names.pin()?;
         if !state.changed || state.latched.is_some() {
             return Ok(pinned);
         }

@@ -54,10 +54,11 @@ impl Core {
     /// are committed, and makes those durable that have been committed without a flush for twice
     /// `age`.
     pub fn flush_due(&self, age: Duration) {
-        if self.read_only || self.shared {
+        if self.mode.read_only || self.mode.shared {
             return; // where others have the vault open too, a file is taken for durable at its first commit
         }
-        let files: Vec<_> = self.files.lock().values().map(|shared| shared.file.clone()).collect();
+        let files: Vec<_> =
+            self.open.files.lock().values().map(|shared| shared.file.clone()).collect();
         for open in files {
             let due =
                 open.state.try_read_for(TURN).map_or(Due::Nothing, |state| state.flush_due(age));

@@ -47,7 +47,7 @@ impl Core {
             self.check_writable()?;
         }
         // Nobody else may be writing to what is cut.
-        let flags = OpenFlags { write: flags.write || self.shared && flags.truncate, ..flags };
+        let flags = OpenFlags { write: flags.write || self.mode.shared && flags.truncate, ..flags };
         let file = self.acquire(node, flags)?;
         if flags.truncate {
             let truncated = self.truncate(&file, 0);
@@ -56,10 +56,10 @@ impl Core {
                 return Err(fault);
             }
         }
-        let alone = self.files.lock().get(&node).is_some_and(|s| s.handles == 1);
+        let alone = self.open.files.lock().get(&node).is_some_and(|s| s.handles == 1);
         let cached = self.nodes.cached(node).ok();
         let keep_cache = !flags.truncate
-            && !self.shared
+            && !self.mode.shared
             && (!alone
                 || cached
                     .zip(file.cached())
@@ -69,14 +69,14 @@ impl Core {
             (alone.then_some(state.size), state.void)
         };
         let direct = void || self.is_direct(flags);
-        let handle = self.put_handle(Open::File { file, flags, direct });
+        let handle = self.open.put_handle(Open::File { file, flags, direct });
         Ok(Opened { handle, keep_cache, alone, direct })
     }
 
     /// Whether the kernel is to hold back nothing of what is written by somebody who opens a file
     /// now.
     pub fn is_direct(&self, flags: OpenFlags) -> bool {
-        flags.write && self.caller_caches && !self.shared && self.is_low()
+        flags.write && self.mode.caller_caches && !self.mode.shared && self.is_low()
     }
 
     /// Notes the authenticated size of a file whose ciphertext is longer than that size makes it:
@@ -84,13 +84,13 @@ impl Core {
     pub fn note_size(&self, open: &OpenFile) {
         let state = open.state.read();
         if !state.changed && self.shown_size(open.inode, state.backing_len) != state.size {
-            self.sizes.lock().put(open.inode, (state.backing_len, state.size));
+            self.open.sizes.lock().put(open.inode, (state.backing_len, state.size));
         }
     }
 
     pub fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Inner<usize> {
-        let (file, _) = self.file_handle(handle)?;
-        if self.shared {
+        let (file, _) = self.open.file_handle(handle)?;
+        if self.mode.shared {
             return self.read_together(&file, offset, buf);
         }
         let read = file.read(&self.tools(), offset, buf)?;
@@ -98,7 +98,7 @@ impl Core {
         let pages_to = |len: usize| offset.saturating_add(len as u64).div_ceil(PAGE);
         let is_short = pages_to(read) < pages_to(buf.len());
         if is_short
-            && self.caller_caches
+            && self.mode.caller_caches
             && let Some(wait) = file.until_cut_is_known()
         {
             std::thread::sleep(wait);
@@ -114,11 +114,11 @@ impl Core {
         data: &[u8],
         kill_suid_sgid: bool,
     ) -> Inner<()> {
-        let Open::File { file: open, flags, direct } = self.handle(handle)? else {
+        let Open::File { file: open, flags, direct } = self.open.handle(handle)? else {
             return Err(Fault::Os(libc::EISDIR));
         };
         self.check_writable()?;
-        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.open.writes.fetch_add(1, Ordering::Relaxed);
         if kill_suid_sgid {
             kill_suid_sgid_bits(&open)?;
         }
@@ -191,8 +191,8 @@ impl Core {
     }
 
     pub fn flush(&self, handle: Handle) -> Inner<()> {
-        let (open, flags) = self.file_handle(handle)?;
-        if flags.write && !self.read_only && self.has_name(&open) {
+        let (open, flags) = self.open.file_handle(handle)?;
+        if flags.write && !self.mode.read_only && self.has_name(&open) {
             // Who closes a file asks for the last time whether all went well; of what the last
             // close finds nobody is told.
             let mut state = open.state.write();
@@ -204,8 +204,8 @@ impl Core {
     }
 
     pub fn fsync(&self, handle: Handle, _data_only: bool) -> Inner<()> {
-        let (open, _) = self.file_handle(handle)?;
-        if self.read_only {
+        let (open, _) = self.open.file_handle(handle)?;
+        if self.mode.read_only {
             return Ok(());
         }
         let mut state = open.state.write();
@@ -215,7 +215,7 @@ impl Core {
     }
 
     pub fn release_handle(&self, handle: Handle) -> Inner<()> {
-        let removed = self.handles.write().remove(&handle);
+        let removed = self.open.handles.write().remove(&handle);
         match removed {
             Some(Open::File { file, flags, .. }) => {
                 if flags.write {
@@ -312,8 +312,8 @@ impl Core {
     }
 
     pub fn seek_data_hole(&self, handle: Handle, offset: u64, what: Seek) -> Inner<u64> {
-        let (open, _) = self.file_handle(handle)?;
-        if self.shared {
+        let (open, _) = self.open.file_handle(handle)?;
+        if self.mode.shared {
             self.patiently(false, || self.freshen(&open), open.node)?;
         }
         open.state.read().seek(&*open.file, &self.tools(), offset, what)
@@ -326,10 +326,10 @@ impl Core {
         what: Seek,
         sent: &Range<u64>,
     ) -> Inner<Sought> {
-        let (open, _) = self.file_handle(handle)?;
-        let has_writers = self.files.lock().get(&open.node).is_some_and(|s| s.writers > 0);
+        let (open, _) = self.open.file_handle(handle)?;
+        let has_writers = self.open.files.lock().get(&open.node).is_some_and(|s| s.writers > 0);
         // Where others write too, nothing is held back.
-        if self.shared || !has_writers {
+        if self.mode.shared || !has_writers {
             return self.seek_data_hole(handle, offset, what).map(Sought::At);
         }
         let state = open.state.read();
@@ -359,7 +359,7 @@ impl Core {
 
     pub fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Inner<()> {
         self.check_writable()?;
-        let (open, flags) = self.file_handle(handle)?;
+        let (open, flags) = self.open.file_handle(handle)?;
         if !flags.write {
             return Err(Fault::Os(libc::EBADF));
         }
@@ -438,14 +438,14 @@ impl Core {
     }
 
     pub fn clear_suid_sgid(&self, handle: Handle) -> Inner<()> {
-        kill_suid_sgid_bits(&self.file_handle(handle)?.0)
+        kill_suid_sgid_bits(&self.open.file_handle(handle)?.0)
     }
 
     pub fn sync_dir(&self, handle: Handle) -> Inner<()> {
-        let Open::Dir { dir, .. } = self.handle(handle)? else {
+        let Open::Dir { dir, .. } = self.open.handle(handle)? else {
             return Err(Fault::Os(libc::ENOTDIR));
         };
-        if self.read_only {
+        if self.mode.read_only {
             return Ok(());
         }
         Ok(dir.sync()?)

@@ -17,7 +17,7 @@ use crate::store::{Access, File, Kind, Lock, Stat};
 use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
 use crate::vault::core::name_lock::open_to_lock;
-use crate::vault::core::open_table::{Open, Shared};
+use crate::vault::core::open_table::Shared;
 use crate::vault::directory::names::Said;
 use crate::vault::durability::commit::{Committer, Durability};
 use crate::vault::error::{Fault, Inner, is_no_descriptor};
@@ -25,29 +25,12 @@ use crate::vault::file::cached::Cached;
 use crate::vault::file::{FileState, Load, OpenFile};
 use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::share::control_files::entries;
-use crate::vault::types::{Forget, Handle, NodeId, OpenFlags, ROOT};
+use crate::vault::types::{Forget, NodeId, OpenFlags, ROOT};
 
 /// How long the background waits for its turn with a file that others work on.
 pub(super) const TURN: Duration = Duration::from_secs(1);
 
 impl Core {
-    pub fn put_handle(&self, open: Open) -> Handle {
-        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        self.handles.write().insert(handle, open);
-        handle
-    }
-
-    pub fn handle(&self, handle: Handle) -> Inner<Open> {
-        self.handles.read().get(&handle).cloned().ok_or(Fault::Os(libc::EBADF))
-    }
-
-    pub fn file_handle(&self, handle: Handle) -> Inner<(Arc<OpenFile>, OpenFlags)> {
-        match self.handle(handle)? {
-            Open::File { file, flags, .. } => Ok((file, flags)),
-            Open::Dir { .. } => Err(Fault::Os(libc::EISDIR)),
-        }
-    }
-
     /// The open file of a node, opened now if it is not, with one more handle.
     pub fn acquire(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
         self.patiently(flags.write, || self.acquire_now(node, flags), node)
@@ -55,7 +38,7 @@ impl Core {
 
     fn acquire_now(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
         let open = self.join_or_load(node, flags)?;
-        let checked = match self.shared {
+        let checked = match self.mode.shared {
             true if flags.truncate => Ok(()),
             true => self.freshen(&open),
             false => self.check_still_there(&open),
@@ -70,7 +53,7 @@ impl Core {
     /// One more handle of the open file of a node, which is loaded from the store if it is not
     /// open.
     fn join_or_load(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
-        let mut files = self.files.lock();
+        let mut files = self.open.files.lock();
         if self.nodes.is_moved_away(node) {
             return Err(Fault::Os(libc::ESTALE));
         }
@@ -82,7 +65,7 @@ impl Core {
                 self.leave_behind(&open);
                 return Err(Fault::Os(libc::ESTALE));
             }
-            if self.shared && flags.write {
+            if self.mode.shared && flags.write {
                 self.guard(&shared.file)?;
             }
             shared.handles += 1;
@@ -95,9 +78,10 @@ impl Core {
         let dir = self.dir(link.parent)?;
         // Read-write even for readers: the kernel's cache reads on write-only handles, and a writer
         // may come later.
-        let file = match dir
-            .open_file(&link.stored, if self.read_only { Access::Read } else { Access::ReadWrite })
-        {
+        let file = match dir.open_file(
+            &link.stored,
+            if self.mode.read_only { Access::Read } else { Access::ReadWrite },
+        ) {
             Err(e)
                 if !flags.write
                     && matches!(
@@ -109,7 +93,7 @@ impl Core {
             }
             other => other?,
         };
-        if !self.access_times {
+        if !self.mode.access_times {
             file.keep_access_time();
         }
         let stat = file.stat()?;
@@ -117,7 +101,7 @@ impl Core {
             return Err(Fault::Os(libc::ESTALE));
         }
         let mut guard = None;
-        if self.shared && flags.write {
+        if self.mode.shared && flags.write {
             let handle = open_to_lock(&*dir, &link.stored)?;
             let its = handle.stat()?;
             if (its.dev, its.ino) != (stat.dev, stat.ino) {
@@ -138,7 +122,7 @@ impl Core {
         }
         let mut latched = None;
         if !flags.truncate
-            && (!self.shared || flags.write)
+            && (!self.mode.shared || flags.write)
             && let Err(fault) = self.journal.write_lost((stat.dev, stat.ino), &file)
         {
             // What is there can be read as long as nobody builds on it.
@@ -148,7 +132,7 @@ impl Core {
         let how = match flags {
             OpenFlags { truncate: true, .. } => Load::Truncate,
             // Where others have the vault open, one of them may be about to write the first header.
-            OpenFlags { write: true, .. } if !self.shared => Load::Write,
+            OpenFlags { write: true, .. } if !self.mode.shared => Load::Write,
             _ => Load::Read,
         };
         let loaded = OpenFile::load(node, file, &self.tools(), self.next_serial(), how);
@@ -156,7 +140,7 @@ impl Core {
             self.journal.keep_repair((stat.dev, stat.ino));
         }
         let file = loaded?;
-        if self.caller_caches && !flags.truncate {
+        if self.mode.caller_caches && !flags.truncate {
             self.check_cached(&file, &cached)?;
         }
         let mut state = file.state.write();
@@ -227,8 +211,8 @@ impl Core {
         if state.changed {
             self.remember_commit(open.node);
         }
-        let paths = RefCell::new(Some(self.paths.read()));
-        let name = match self.shared || !state.changed && durability == Durability::Ordered {
+        let paths = RefCell::new(Some(self.namespace.paths.read()));
+        let name = match self.mode.shared || !state.changed && durability == Durability::Ordered {
             true => self.nodes.link(open.node).ok(),
             false => self.check_not_replaced(open, state)?,
         };
@@ -241,7 +225,7 @@ impl Core {
             Ok(path)
         };
         state.needs_sync |= open.inode_changed.swap(false, Ordering::AcqRel);
-        let _pinned = if self.shared { Some(self.begin_together(open, state)?) } else { None };
+        let _pinned = if self.mode.shared { Some(self.begin_together(open, state)?) } else { None };
         let committed =
             self.committer(&|| self.next_serial()).commit(state, open, &path, durability);
         state.count(&self.tools());
@@ -249,11 +233,16 @@ impl Core {
             self.note_lost(open, state);
         }
         committed?;
-        if self.shared { self.end_together(open, state) } else { Ok(()) }
+        if self.mode.shared { self.end_together(open, state) } else { Ok(()) }
     }
 
     fn committer<'a>(&'a self, next_serial: &'a dyn Fn() -> u64) -> Committer<'a> {
-        Committer { tools: self.tools(), journal: &self.journal, next_serial, shared: self.shared }
+        Committer {
+            tools: self.tools(),
+            journal: &self.journal,
+            next_serial,
+            shared: self.mode.shared,
+        }
     }
 
     /// Makes the committed state of a file durable whose lock is held.
@@ -266,11 +255,11 @@ impl Core {
     pub fn release(&self, open: &Arc<OpenFile>, flags: OpenFlags) -> Inner<()> {
         let mut committed = None;
         loop {
-            let mut files = self.files.lock();
+            let mut files = self.open.files.lock();
             let Some(shared) = files.get_mut(&open.node) else { break };
-            let last_writer = self.shared && flags.write && shared.writers == 1;
+            let last_writer = self.mode.shared && flags.write && shared.writers == 1;
             if (shared.handles == 1 || last_writer)
-                && !self.read_only
+                && !self.mode.read_only
                 && !self.closed.load(Ordering::Acquire)
             {
                 // Whoever opened, wrote and closed while this one committed was not the last, and
@@ -350,7 +339,7 @@ impl Core {
     /// Notes what the kernel caches of a file that is being closed; false where it has to ask
     /// again, because it may hold what was never committed or an older time.
     fn note_closed(&self, open: &OpenFile) -> bool {
-        if !self.caller_caches {
+        if !self.mode.caller_caches {
             return true;
         }
         let written_past = open
@@ -396,7 +385,7 @@ impl Core {
         if state.latched.is_some() {
             return Ok(()); // whoever uses the handle gets the error
         }
-        let _paths = self.paths.read();
+        let _paths = self.namespace.paths.read();
         let mut is_there = self.has_own_header(&*open.file, &state)?;
         for link in self.nodes.links(open.node) {
             is_there = is_there && self.names_open_file(&link, open)?;
@@ -582,7 +571,7 @@ impl Core {
     /// searched for: without a record, places would be overwritten that it refers to.
     fn record_path(&self, open: &OpenFile, name: Option<&Link>) -> Inner<Option<Vec<u8>>> {
         if let Some(path) = name.and_then(|link| self.path_in(link.parent, &link.stored))
-            && (!self.shared || self.leads_to(&path, open.inode))
+            && (!self.mode.shared || self.leads_to(&path, open.inode))
         {
             return Ok(Some(path));
         }
@@ -612,7 +601,7 @@ impl Core {
     /// on counting one, so what was removed here is asked first.
     fn is_removed(&self, open: &OpenFile) -> bool {
         self.nodes.last_stat(open.node).is_some_and(|stat| stat.nlink == 0)
-            || self.shared && open.file.stat().is_ok_and(|stat| stat.nlink == 0)
+            || self.mode.shared && open.file.stat().is_ok_and(|stat| stat.nlink == 0)
     }
 
     /// Commits every open file that has been dirty for `age`.
@@ -620,7 +609,7 @@ impl Core {
         let is_due =
             |s: &FileState| s.changed && s.dirty_since.is_some_and(|since| since.elapsed() >= age);
         let mut busy = Vec::new();
-        let files: Vec<_> = self.files.lock().values().map(|s| s.file.clone()).collect();
+        let files: Vec<_> = self.open.files.lock().values().map(|s| s.file.clone()).collect();
         for open in files {
             match open.state.try_read().map(|state| is_due(&state)) {
                 Some(true) => self.commit_deferred(&open),
@@ -648,7 +637,7 @@ impl Core {
     /// Drops a file that has stayed in the table without a handle, once it is written or cannot be
     /// any more.
     fn drop_unused(&self, open: &Arc<OpenFile>) {
-        let mut files = self.files.lock();
+        let mut files = self.open.files.lock();
         let unused = files
             .get(&open.node)
             .is_some_and(|shared| shared.handles == 0 && Arc::ptr_eq(&shared.file, open));
@@ -663,7 +652,7 @@ impl Core {
 
     /// Notes that the inode of a node has changed in a way that only a real flush makes durable.
     pub fn inode_changed(&self, node: NodeId) {
-        let open = self.files.lock().get(&node).map(|s| s.file.clone());
+        let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
         if let Some(open) = open {
             open.inode_changed.store(true, Ordering::Release);
         }

@@ -36,12 +36,13 @@ impl Core {
     /// Whether the store has little room. The first time that it has, the kernel is told to ask
     /// before it takes in more.
     pub fn is_low(&self) -> bool {
-        if self.read_only || !self.room.is_low(&*self.root, self.is_root_user) {
+        if self.mode.read_only || !self.room.is_low(&*self.root, self.mode.is_root_user) {
             self.room.announced.store(false, Ordering::Relaxed);
             return false;
         }
         if !self.room.announced.swap(true, Ordering::Relaxed) {
             let written: Vec<NodeId> = self
+                .open
                 .files
                 .lock()
                 .iter()
@@ -146,7 +147,7 @@ impl Core {
 
     /// Whether nothing relies on bytes behind the committed end of a file.
     fn may_be_cut(&self, state: &FileState) -> bool {
-        !self.shared && !state.waits && !self.journal.others_wait()
+        !self.mode.shared && !state.waits && !self.journal.others_wait()
     }
 
     /// Commits a file for the last time: where there is no room for all that it has grown by, as
@@ -189,7 +190,7 @@ impl Core {
     /// Notes that the kernel believes in contents of a file, up to `end`, that are not there. The
     /// file must give an error by now.
     fn lead_astray(&self, open: &OpenFile, state: &mut FileState, end: u64) {
-        if self.caller_caches {
+        if self.mode.caller_caches {
             state.astray = Some(end.max(state.astray.unwrap_or(0)));
             open.astray.store(true, Ordering::Release);
             self.have_forgotten(open.node, Forget::Pages);
@@ -207,7 +208,7 @@ impl Core {
     /// Notes that something has failed which has changed the state of a file all the same, and not
     /// what the kernel knows of it: its size there was `was`.
     pub fn note_half_done(&self, open: &OpenFile, state: &mut FileState, was: u64, fault: &Fault) {
-        if self.caller_caches && state.size != was {
+        if self.mode.caller_caches && state.size != was {
             state.latched.get_or_insert(fault.errno());
             self.lead_astray(open, state, was);
         }
@@ -215,7 +216,7 @@ impl Core {
 
     /// As [`Core::note_half_done`], of a file that need not be open.
     pub fn note_cut(&self, node: NodeId, was: u64, fault: &Fault) {
-        let open = self.files.lock().get(&node).map(|shared| shared.file.clone());
+        let open = self.open.files.lock().get(&node).map(|shared| shared.file.clone());
         match open {
             Some(open) => self.note_half_done(&open, &mut open.state.write(), was, fault),
             None => self.note_stale(node),
@@ -233,7 +234,7 @@ impl Core {
     /// written there, and are not. True where they are to be written once more: pages from behind
     /// them had come before, and have made room.
     pub fn pages_refused(&self, handle: Handle, offset: u64, end: u64, errno: i32) -> bool {
-        let Ok((open, _)) = self.file_handle(handle) else { return false };
+        let Ok((open, _)) = self.open.file_handle(handle) else { return false };
         let mut state = open.state.write();
         let size = state.size;
         // What was committed stays, and what was taken in before counts.
@@ -272,7 +273,7 @@ impl Core {
     /// Learns the size of what the store has of a file: the kernel looks the name up once more, and
     /// must be told the true one then.
     pub fn learn_size(&self, open: &OpenFile) {
-        if !self.caller_caches {
+        if !self.mode.caller_caches {
             return;
         }
         let _ = self.journal.repair(open.inode, &|| self.nodes.stored_path(open.node));
@@ -290,10 +291,10 @@ impl Core {
     /// What a write that the kernel is about to take in is to fail with; else whether it is to ask
     /// again before the next one, after it has sent what it holds of the file.
     pub fn before_write(&self, handle: Handle) -> Inner<bool> {
-        let Open::File { file: open, flags, direct } = self.handle(handle)? else {
+        let Open::File { file: open, flags, direct } = self.open.handle(handle)? else {
             return Ok(false);
         };
-        if !flags.write || direct || self.shared {
+        if !flags.write || direct || self.mode.shared {
             return Ok(false); // the kernel holds nothing back
         }
         let grows = {
@@ -305,7 +306,7 @@ impl Core {
         if !self.is_low() {
             return Ok(false);
         }
-        if grows && self.room.measure(&*self.root, self.is_root_user) < LAST {
+        if grows && self.room.measure(&*self.root, self.mode.is_root_user) < LAST {
             return Err(Fault::Os(libc::ENOSPC));
         }
         Ok(true)

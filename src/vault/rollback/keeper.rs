@@ -184,7 +184,7 @@ impl Keeper {
         let memory = Arc::new(Memory::new(core, path));
         let db = Db::open(&memory.path)?;
         *memory.interrupted.lock() = db.session()?;
-        if !core.read_only {
+        if !core.mode.read_only {
             db.set_session(Some(SurveyOptions::default().now))?;
         }
         let options = SurveyOptions::default();
@@ -220,7 +220,7 @@ impl Keeper {
         let finished = Db::open(&self.memory.path).and_then(|db| {
             self.memory.learn(core, &db)?;
             // Where an interrupted session was not compared to the end, that is still to be done.
-            if core.read_only || self.memory.interrupted.lock().is_some() {
+            if core.mode.read_only || self.memory.interrupted.lock().is_some() {
                 Ok(())
             } else {
                 db.set_session(None)

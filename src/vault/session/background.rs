@@ -63,7 +63,7 @@ fn look_after(core: &Core, trust: &Trust) {
         tracing::error!("{error}");
     }
     core.commit_due(COMMIT_AFTER);
-    core.trash.retry();
+    core.namespace.trash.retry();
     core.journal.write_created();
     if let Err(fault) = core.journal.checkpoint_idle(JOURNAL_IDLE) {
         tracing::error!(errno = fault.errno(), "journal checkpoint failed");

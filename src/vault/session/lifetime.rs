@@ -10,7 +10,7 @@ use crate::format::layout::Layout;
 use crate::roster::Identity;
 use crate::store::{Dir, Lock};
 use crate::vault::core::vault_lock;
-use crate::vault::core::{Core, Parts};
+use crate::vault::core::{Core, Mode, Parts};
 use crate::vault::durability::commit::Durability;
 use crate::vault::durability::journal::Journal;
 use crate::vault::error::{Error, Fault, Inner, Result};
@@ -101,10 +101,13 @@ pub(in crate::vault) fn open_core(
         random,
         journal,
         cache,
-        read_only,
-        access_times: options.access_times,
-        caller_caches: options.caller_caches,
-        shared,
+        mode: Mode {
+            read_only,
+            access_times: options.access_times,
+            caller_caches: options.caller_caches,
+            shared,
+            is_root_user: rustix::process::geteuid().is_root(),
+        },
         lock,
         trust: options.trust.clone(),
     })
@@ -122,15 +125,15 @@ pub(in crate::vault) fn close_core_after(core: &Core, last: impl FnOnce(&Core)) 
     if core.closed.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
-    drop(core.passing.lock());
+    drop(core.membership.passing.lock());
     let mut result = Ok(());
     let mut keep = |outcome: Inner<()>, node: NodeId| {
         if let (Err(fault), true) = (outcome, result.is_ok()) {
             result = Err(core.explain("commit", node, fault));
         }
     };
-    if !core.read_only {
-        let open: Vec<_> = core.files.lock().values().map(|s| s.file.clone()).collect();
+    if !core.mode.read_only {
+        let open: Vec<_> = core.open.files.lock().values().map(|s| s.file.clone()).collect();
         for file in open {
             let mut state = file.state.write();
             if core.has_name(&file) {
@@ -143,7 +146,7 @@ pub(in crate::vault) fn close_core_after(core: &Core, last: impl FnOnce(&Core)) 
             core.note_surplus(&file);
         }
         keep(core.journal.close(), ROOT);
-        core.trash.close();
+        core.namespace.trash.close();
     }
     last(core);
     drop(core.lock.lock().take());

@@ -183,7 +183,7 @@ impl Shares {
         let mut entered = false;
         loop {
             let route = self.route(node).map_err(|fault| fault.at(op, PathBuf::new))?;
-            let away = route.core.away.count();
+            let away = route.core.namespace.away.count();
             match act(&route.core, route.local) {
                 Err(Fault::Boundary) if !entered => {
                     self.enter(&route)?;
@@ -192,9 +192,10 @@ impl Shares {
                 // The directory in which it was asked for had another name meanwhile, as long as no
                 // name could change.
                 Err(fault)
-                    if fault.errno() == libc::ENOENT && route.core.away.were_any_since(away) =>
+                    if fault.errno() == libc::ENOENT
+                        && route.core.namespace.away.were_any_since(away) =>
                 {
-                    drop(route.core.names.look())
+                    drop(route.core.namespace.names.look())
                 }
                 // It is gone because another directory has taken its place: not for who looks it up
                 // again.
@@ -350,7 +351,7 @@ impl Shares {
         shown: &Path,
     ) -> Result<Core> {
         let options = OpenOptions {
-            read_only: self.options.read_only || self.root.read_only,
+            read_only: self.options.read_only || self.root.mode.read_only,
             ..self.options.clone()
         };
         crate::vault::session::lifetime::open_core(

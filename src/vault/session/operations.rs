@@ -153,7 +153,7 @@ impl Vault {
         let created = self.shares().run("create in", parent, |core, parent| {
             core.remember_name(parent, name);
             let (attr, handle) = core.create_file(caller, parent, name, perm, flags)?;
-            Ok((attr, handle, matches!(core.handle(handle)?, Open::File { direct: true, .. })))
+            Ok((attr, handle, matches!(core.open.handle(handle)?, Open::File { direct: true, .. })))
         });
         let ((attr, handle, direct), number) = created?;
         let opened = Opened {

@@ -200,7 +200,7 @@ impl Vault {
     /// works as before.
     pub fn prepare(&self) -> Result<()> {
         self.on_node("make a journal in", ROOT, |core, _| {
-            if core.read_only { Ok(()) } else { core.journal.reserve() }
+            if core.mode.read_only { Ok(()) } else { core.journal.reserve() }
         })
     }
 
@@ -240,7 +240,7 @@ impl Vault {
 
     /// True where others may have it open for writing at the same time.
     pub fn is_shared(&self) -> bool {
-        self.core().shared
+        self.core().mode.shared
     }
 
     /// True where nothing may be changed.
@@ -253,8 +253,8 @@ impl Vault {
         let mut activity = Activity::default();
         for core in self.shares().cores() {
             activity.writers +=
-                core.files.lock().values().map(|shared| shared.writers).sum::<usize>();
-            activity.writes += core.writes.load(Ordering::Relaxed);
+                core.open.files.lock().values().map(|shared| shared.writers).sum::<usize>();
+            activity.writes += core.open.writes.load(Ordering::Relaxed);
         }
         activity
     }
@@ -303,7 +303,7 @@ impl Vault {
     ) -> Result<T> {
         let route = self.shares().raw(handle).map_err(|_| Error::Os { op, errno: libc::EBADF })?;
         act(&route.core, route.local).map_err(|fault| {
-            let local = match route.core.handle(route.local) {
+            let local = match route.core.open.handle(route.local) {
                 Ok(Open::File { file, .. }) => file.node,
                 Ok(Open::Dir { node, .. }) => node,
                 Err(_) => ROOT,

@@ -729,7 +729,8 @@ impl<'a> Walk<'a> {
     /// The open file where this vault has it open, with what is not committed yet; else a new one.
     fn open(&self, place: &Place, stored: &[u8], stat: &Stat) -> Inner<Arc<OpenFile>> {
         let node = self.core.nodes.find(stat);
-        let open = node.and_then(|node| self.core.files.lock().get(&node).map(|s| s.file.clone()));
+        let open =
+            node.and_then(|node| self.core.open.files.lock().get(&node).map(|s| s.file.clone()));
         match open {
             Some(open) => open.state.read().check_known().map(|()| open.clone()),
             None => {

@@ -287,7 +287,7 @@ impl<'a> Bench<'a> {
         };
         if Core::is_empty(&*inside)?.0 && entries(&*inside)?.all(is_file) {
             // It was being removed: it holds no entries.
-            self.core.trash.empty(&dir, stored);
+            self.core.namespace.trash.empty(&dir, stored);
             dir.sync()?;
             return Ok(None);
         }

@@ -274,11 +274,11 @@ impl Copy<'_> {
             self.done.bytes += read as u64;
             (self.progress)(&self.done);
         }
-        let (file, _) = self.to.file_handle(to)?;
+        let (file, _) = self.to.open.file_handle(to)?;
         let size = file.state.read().size;
         // What the header says, and not what follows from the length of the ciphertext, which
         // anybody can change.
-        let authentic = self.from.file_handle(from)?.0.state.read().size;
+        let authentic = self.from.open.file_handle(from)?.0.state.read().size;
         if size < authentic {
             let node = file.node;
             self.to.setattr(node, &SetAttr { size: Some(authentic), ..SetAttr::default() })?;

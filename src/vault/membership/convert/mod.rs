@@ -72,12 +72,12 @@ pub struct ShareMade {
 /// Gives those who are listing a directory that another one has taken the place of time to end,
 /// before its entries go.
 fn wait_for_listings(core: &Core) {
-    let listed = || {
-        core.handles
-            .read()
-            .values()
-            .any(|open| matches!(open, Open::Dir { node, .. } if core.nodes.is_moved_away(*node)))
-    };
+    let listed =
+        || {
+            core.open.handles.read().values().any(
+                |open| matches!(open, Open::Dir { node, .. } if core.nodes.is_moved_away(*node)),
+            )
+        };
     let end = Instant::now() + LISTINGS_TAKE;
     while listed() && Instant::now() < end {
         std::thread::sleep(LISTINGS_ASKED);
@@ -110,7 +110,7 @@ impl Vault {
             let at = self.shares().raw(attr.node).map_err(|fault| fault.at(OP, PathBuf::new))?;
             let explain = |fault: Fault| self.shares().explain(OP, &at, fault);
             at.core.check_writable().map_err(explain)?;
-            if at.core.shared {
+            if at.core.mode.shared {
                 // What other daemons have open in the folder is not seen here.
                 return Err(explain(Fault::Os(libc::EBUSY)));
             }
@@ -225,8 +225,8 @@ impl Vault {
                 return Ok(false);
             }
             // From here on no name changes, and no file is opened.
-            let names = core.names.write()?;
-            let files = core.files.lock();
+            let names = core.namespace.names.write()?;
+            let files = core.open.files.lock();
             if is_written_below(core, &files, folder)
                 || !unchanged(&*place.parent.open_dir(&aside.stored)?, &compare.seen)?
             {
@@ -321,7 +321,8 @@ impl Vault {
         let identity = core.keys.signing.identity();
         let mut others = options.others.clone();
         if !options.isolated && core.keys.signed() {
-            let vouched = Vouched { share: Some(core.keys.share), head: core.seen.lock().head };
+            let vouched =
+                Vouched { share: Some(core.keys.share), head: core.membership.seen.lock().head };
             let parent = enter::enter(
                 &*core.root,
                 identity,
@@ -392,12 +393,12 @@ impl Place {
             staged.closed.store(false, Ordering::Release);
 
             // From here on no name changes, and no file is opened.
-            let names = core.names.write()?;
-            let files = core.files.lock();
+            let names = core.namespace.names.write()?;
+            let files = core.open.files.lock();
             if is_written_below(core, &files, folder) {
                 return Err(Fault::Os(libc::EBUSY));
             }
-            let step = core.passing.lock();
+            let step = core.membership.passing.lock();
             is_open(core)?;
             if !unchanged(&*self.parent.open_dir(&self.stored)?, &seen)? {
                 before = seen;
@@ -428,7 +429,7 @@ fn is_written_below(core: &Core, files: &HashMap<NodeId, Shared>, folder: NodeId
 
 /// What is dirty below the folder reaches the store, so that all of it is seen there.
 fn commit_below(core: &Core, folder: NodeId) -> Inner<()> {
-    let open: Vec<_> = core.files.lock().values().map(|shared| shared.file.clone()).collect();
+    let open: Vec<_> = core.open.files.lock().values().map(|shared| shared.file.clone()).collect();
     open.iter()
         .filter(|file| core.nodes.is_below(file.node, folder))
         .try_for_each(|file| core.commit(file, Durability::Ordered))

@@ -148,7 +148,7 @@ impl Place {
         core.remember_name(self.parent_node, &name);
         let aside = Aside { name, stored: entry.entry().to_vec() };
 
-        core.away.begin();
+        core.namespace.away.begin();
         let taken = self.move_to(&self.stored, &aside.stored).and_then(|()| {
             // That the folder has its other name must not be lost once this one is the share's.
             self.parent.sync()?;
@@ -157,7 +157,7 @@ impl Place {
         if taken.is_err() {
             self.give_back(&beside, &aside);
         }
-        core.away.end();
+        core.namespace.away.end();
         taken.map(|()| aside)
     }
 
@@ -265,7 +265,7 @@ impl Place {
             &inner,
             RenameMode::NoReplace,
         )?;
-        core.trash.empty(&self.parent, &trash);
+        core.namespace.trash.empty(&self.parent, &trash);
         Ok(())
     }
 }

@@ -61,7 +61,7 @@ impl Pass<'_> {
         stat: &Stat,
     ) -> Inner<()> {
         let core = self.core;
-        let open = core.files.lock().get(&node).map(|shared| shared.file.clone());
+        let open = core.open.files.lock().get(&node).map(|shared| shared.file.clone());
         let bytes = match &open {
             // Not in the middle of a commit.
             Some(open) => {
@@ -182,7 +182,7 @@ impl Pass<'_> {
             Err(e) if e.raw_os_error() != Some(libc::EACCES) => return Err(e.into()),
             Err(_) => {}
         }
-        if self.core.files.lock().contains_key(&node) {
+        if self.core.open.files.lock().contains_key(&node) {
             return Err(Fault::Os(libc::EACCES)); // open for reading only
         }
         dir.chmod(stored, stat.perm | 0o200)?;

@@ -53,7 +53,7 @@ impl Core {
     /// Gives the entry `stored`, whose name is sealed under an older epoch, its stored name of the
     /// current one.
     pub(super) fn reseal_name(&self, node: NodeId, stored: &[u8], name: &[u8]) -> Inner<()> {
-        let _names = self.names.write()?;
+        let _names = self.namespace.names.write()?;
         let folder = self.folder(node)?;
         let dir = folder.dir();
         let stat = dir.stat(stored)?;
@@ -61,11 +61,11 @@ impl Core {
         if dir.stat(new.entry()).is_ok() {
             return Ok(()); // it came meanwhile: a conflict now
         }
-        self.young_lists.forget_all(); // its conflict copies stay where they are
+        self.namespace.young_lists.forget_all(); // its conflict copies stay where they are
         keeping_time(dir, || {
             folder.prepare(&new, name)?;
             {
-                let _paths = self.paths.write();
+                let _paths = self.namespace.paths.write();
                 if stat.kind == Kind::Dir {
                     self.journal.settle(None)?
                 } else {

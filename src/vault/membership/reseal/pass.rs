@@ -110,7 +110,7 @@ impl<'a> Pass<'a> {
     /// Begins a step that changes something: none does once the vault is closed.
     pub fn step(&self) -> Inner<MutexGuard<'a, ()>> {
         let core: &'a Core = self.core;
-        let step = core.passing.lock();
+        let step = core.membership.passing.lock();
         if core.closed.load(Ordering::Acquire) { Err(Fault::Os(libc::ESHUTDOWN)) } else { Ok(step) }
     }
 

@@ -86,7 +86,7 @@ impl Pass<'_> {
         }
         self.header(|pass| {
             let core = pass.core;
-            let _names = core.names.write()?;
+            let _names = core.namespace.names.write()?;
             // As it is now: it may have been renamed since.
             let Some(bytes) = read_control(&*dir, DIRECTORY_RECORD, RECORD_MAX)? else {
                 return Ok(());
@@ -130,7 +130,7 @@ impl Pass<'_> {
         }
         let _step = self.step()?;
         let core = self.core;
-        let _names = core.names.write()?;
+        let _names = core.namespace.names.write()?;
         let now = dir.stat(stored)?;
         if (now.dev, now.ino) != (stat.dev, stat.ino) {
             return Ok(()); // replaced meanwhile
@@ -165,7 +165,7 @@ impl Pass<'_> {
             return Ok(());
         }
         self.header(|_| {
-            let _names = core.names.write()?;
+            let _names = core.namespace.names.write()?;
             let sealed = core.resealed(RecordKind::LongSymlink, id, &bytes)?;
             keeping_time(&*core.root, || {
                 write_control(&*core.root, &*core.random, &overflow_file(id), &sealed)?;
@@ -227,7 +227,7 @@ impl Pass<'_> {
             return Ok(());
         }
         self.header(|_| {
-            let _names = core.names.write()?;
+            let _names = core.namespace.names.write()?;
             // The one that counts: after an interruption it may be the new one already.
             let Some(effective) = core.junction(&**dir, id, &junction.name)? else { return Ok(()) };
             let new_file = junction::file_name(&new_hash);
@@ -288,7 +288,7 @@ impl Pass<'_> {
             }
         }
         self.header(|_| {
-            let _names = core.names.write()?;
+            let _names = core.namespace.names.write()?;
             keeping_time(&**dir, || Ok(dir.unlink(file)?))
         })
     }
