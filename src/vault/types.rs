@@ -190,3 +190,19 @@ pub enum SetXattr {
     /// Fails with `ENODATA` where it is not.
     Replace,
 }
+
+/// How far the making of a share, or a pass over it, has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShareProgress {
+    /// Files that are done.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Files in all.
+    pub files_total: u64,
+    /// Bytes in all.
+    pub bytes_total: u64,
+    /// Files and directories that could not be looked into for want of permission, and were passed
+    /// over.
+    pub unread: u64,
+}

@@ -1,7 +1,7 @@
 //! The locks of the table of open files, in a model whose threads shuttle lets run in thousands of
 //! orders: nobody waits for ever, and what a program wrote is there when the last one has closed.
 //!
-//! The model has the locks of `vault/core.rs` under their names, taken in the same order: `files`
+//! The model has the locks of `vault/core/mod.rs` under their names, taken in the same order: `files`
 //! (the table), the `state` of each file, `paths`. What is left out takes no part in it: names, the
 //! journal's own lock, sealing. A change of the order there belongs here too.
 //!

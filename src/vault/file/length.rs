@@ -14,7 +14,7 @@ use crate::format::layout::{DATA_START, Layout, SEGMENT, SIZE_MAX, SMALL_MAX};
 use crate::format::table::{HOLE, Segment};
 use crate::store::File;
 use crate::vault::error::{Fault, Inner};
-use crate::vault::tree::Root;
+use crate::vault::file::hash_tree::Root;
 
 impl FileState {
     /// Lengthens the file with a hole.

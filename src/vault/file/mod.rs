@@ -2,11 +2,16 @@
 //!
 //! Rules that hold here
 //! * What reading, writing and lengths do with that state stands in modules of their own, below
-//!   this one; the commit is [`super::commit`]'s.
+//!   this one; the commit is [`crate::vault::durability::commit`]'s.
 //! * Plain text of a small file lives here, zeroized; larger files are never held in plain text.
 
+pub(super) mod block_cache;
+pub(super) mod cached;
+pub(super) mod hash_tree;
 mod length;
+pub(super) mod mtime;
 mod read;
+pub(super) mod seal;
 mod write;
 
 use std::collections::BTreeMap;
@@ -19,13 +24,6 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use zeroize::Zeroizing;
 
-use super::cache::{BlockCache, Counted};
-use super::error::{Fault, Inner};
-use super::keys::{Epoch, OpenedHeader, ShareKeys};
-use super::mtime::{Mtime, now};
-use super::nodes::Cached;
-use super::tree::{Chunk, Root, Tree};
-use super::types::NodeId;
 use crate::crypto::{ChunkKeys, Random, SegmentKey};
 use crate::format::header::{Header, Hint, PublicHeader};
 use crate::format::journal::header_hash;
@@ -33,6 +31,14 @@ use crate::format::layout::{Layout, SEGMENT, SMALL_MAX};
 use crate::format::signature::Authorship;
 use crate::format::table::{HOLE, Segment, Table};
 use crate::store::File;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::file::block_cache::Chunk;
+use crate::vault::file::block_cache::{BlockCache, Counted};
+use crate::vault::file::cached::Cached;
+use crate::vault::file::hash_tree::{Root, Tree};
+use crate::vault::file::mtime::{Mtime, now};
+use crate::vault::keyring::keys::{Epoch, OpenedHeader, ShareKeys};
+use crate::vault::types::NodeId;
 
 /// What is wrong with a file whose ciphertext has no bytes.
 pub(crate) const NEVER_COMMITTED: &str = "is empty: it was never committed, or was cut off";
@@ -432,6 +438,34 @@ impl OpenFile {
 }
 
 impl FileState {
+    /// Fails where the kernel believes in bytes of `offset..end` that nobody has committed.
+    pub fn check_astray(&self, offset: u64, end: u64) -> Inner<()> {
+        match self.astray {
+            Some(believed)
+                if self.is_lost()
+                    || offset < believed && end > self.size && believed > self.size =>
+            {
+                Err(Fault::Os(
+                    self.latched.or(self.refused.map(|(errno, _)| errno)).unwrap_or(libc::EIO),
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether there are changes that never reach the store any more.
+    pub fn is_lost(&self) -> bool {
+        self.changed && self.latched.is_some()
+    }
+
+    /// Fails where pages were refused from before `end` on.
+    pub fn check_refused(&self, end: u64) -> Inner<()> {
+        match self.refused {
+            Some((errno, from)) if end > from => Err(Fault::Os(errno)),
+            _ => Ok(()),
+        }
+    }
+
     pub fn tree<'a>(&self, file: &'a dyn File, tools: &Tools<'a>) -> Tree<'a> {
         Tree {
             layout: tools.keys.layout,

@@ -19,8 +19,8 @@ use crate::format::layout::{SEGMENT, SIZE_MAX, SMALL_MAX};
 use crate::format::table::{SEALS_MAX, Table};
 use crate::store::File;
 use crate::vault::error::{Fault, Inner};
-use crate::vault::seal::{Ready, Sealed, seal};
-use crate::vault::tree::Chunk;
+use crate::vault::file::block_cache::Chunk;
+use crate::vault::file::seal::{Ready, Sealed, seal};
 
 impl FileState {
     pub(super) fn empty_chunk(&self, tools: &Tools, live: Box<[bool]>) -> DirtyChunk {

@@ -1,0 +1,87 @@
+//! How much room the store has, as far as it was asked.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::store::Dir;
+use crate::vault::types::{Forget, NodeId};
+
+/// Bytes free in the store below which there is little room: more than the kernel was seen to hold
+/// back of one mount.
+const LOW: u64 = 64 << 20;
+
+/// How long a look at the free space is believed.
+const BELIEVED: Duration = Duration::from_secs(1);
+
+/// How long after a refusal there counts as little room, whatever the store says is free: a quota,
+/// or a limit on the length of files.
+const WARY: Duration = Duration::from_secs(30);
+
+/// How much room the store has.
+pub(crate) struct Room {
+    began: Instant,
+    /// Milliseconds since `began` at which the store is to be asked again.
+    ask_at: AtomicU64,
+    /// Milliseconds since `began` until which a refusal counts.
+    wary_until: AtomicU64,
+    /// Bytes free, as far as is known.
+    left: AtomicU64,
+    /// The kernel was told to ask before each write.
+    pub announced: AtomicBool,
+    /// Who tells the kernel.
+    pub kernel: OnceLock<Box<dyn Fn(NodeId, Forget) + Send + Sync>>,
+}
+
+impl Room {
+    pub fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Room {
+            began: Instant::now(),
+            ask_at: zero(),
+            wary_until: zero(),
+            left: zero(),
+            announced: AtomicBool::new(false),
+            kernel: OnceLock::new(),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    /// Asks the store for the bytes that are free; as many as can be where it does not know.
+    pub fn measure(&self, root: &dyn Dir, is_root_user: bool) -> u64 {
+        let left = match root.space() {
+            Ok(space) if space.blocks > 0 => {
+                let blocks = if is_root_user { space.free } else { space.available };
+                blocks.saturating_mul(space.block_size)
+            }
+            _ => u64::MAX,
+        };
+        self.left.store(left, Ordering::Relaxed);
+        self.ask_at.store(self.now() + BELIEVED.as_millis() as u64, Ordering::Relaxed);
+        left
+    }
+
+    pub fn is_low(&self, root: &dyn Dir, is_root_user: bool) -> bool {
+        let now = self.now();
+        let left = if now >= self.ask_at.load(Ordering::Relaxed) {
+            self.measure(root, is_root_user)
+        } else {
+            self.left.load(Ordering::Relaxed)
+        };
+        left < LOW || now < self.wary_until.load(Ordering::Relaxed)
+    }
+
+    /// Notes bytes that were written: the store has no more room than is left after them.
+    pub fn take(&self, bytes: u64) {
+        let less = |left: u64| (left != u64::MAX).then(|| left.saturating_sub(bytes));
+        let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// Notes that the store has refused something.
+    pub fn note_refusal(&self) {
+        self.wary_until.store(self.now() + WARY.as_millis() as u64, Ordering::Relaxed);
+    }
+}

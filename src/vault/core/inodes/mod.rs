@@ -1,0 +1,613 @@
+//! The table of nodes: numbers that stand for inodes of the store, as long as somebody counts on
+//! them.
+//!
+//! Rules that hold here
+//! * A node has no descriptor of its own. It knows the names under which it was seen; a directory
+//!   has exactly one.
+//! * A node stays while the kernel (or a caller) counts on it, while it has children in the table,
+//!   or while it is open.
+//! * An inode number alone is no identity: birth time and type are compared, and an object that was
+//!   replaced gets a new node.
+//! * A file whose size or committed state is no longer the one that the kernel caches gets a new
+//!   node too, and the old one is retired: it serves the handles that are open and no other open,
+//!   by whichever name.
+
+mod node;
+mod slab;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+pub(crate) use self::node::Link;
+use self::node::{Kept, Key, Node};
+use self::slab::Slab;
+use crate::store::{Kind, SetTime, Stat, Timestamp};
+use crate::vault::error::{Fault, Inner};
+use crate::vault::file::cached::Cached;
+use crate::vault::keyring::keys::DirectoryId;
+use crate::vault::types::{Attr, NodeId, ROOT, SetAttr};
+
+struct Inside {
+    nodes: Slab,
+    /// Retired nodes of files, by the object that they stood for.
+    retired: HashMap<Key, SmallVec<[NodeId; 1]>>,
+    next: NodeId,
+    /// Counts the directories that were used and have another place since, so that what follows
+    /// from the places above is worked out anew.
+    moves: u64,
+}
+
+/// See the module.
+pub(crate) struct Nodes {
+    inside: Mutex<Inside>,
+    /// Whether [`Nodes::forget_links`] was ever called.
+    any_moved: AtomicBool,
+}
+
+/// The longest stored path in bytes. A record of the journal gives its length in 16 bits.
+const RECORD_PATH_MAX: usize = u16::MAX as usize;
+
+/// Names that a node remembers; more hard links than this are found again by their own lookups, for
+/// which `ESTALE` asks.
+const LINKS_MAX: usize = 16;
+
+impl Nodes {
+    /// A table that holds the root.
+    pub fn new(root: &Stat, directory: DirectoryId) -> Self {
+        let mut node = Node::new(ROOT, Key::of(root));
+        node.lookups = 1;
+        node.set_directory(Some(directory));
+        let mut inside =
+            Inside { nodes: Slab::new(), retired: HashMap::new(), next: ROOT + 1, moves: 0 };
+        inside.nodes.insert(node);
+        Nodes { inside: Mutex::new(inside), any_moved: AtomicBool::new(false) }
+    }
+
+    /// The node of an object that was just seen at `link`, counted once.
+    pub fn seen(&self, stat: &Stat, link: Link) -> NodeId {
+        let key = Key::of(stat);
+        let mut guard = self.inside.lock();
+        let inside = &mut *guard;
+        let id = inside.nodes.by_key(&key).unwrap_or_else(|| {
+            let id = inside.next;
+            inside.next += 1;
+            inside.nodes.insert(Node::new(id, key));
+            id
+        });
+        inside.nodes.get_mut(id).expect("found or inserted").lookups += 1;
+        inside.add_link(id, link);
+        id
+    }
+
+    /// Another name of a node.
+    pub fn add_link(&self, id: NodeId, link: Link) {
+        self.inside.lock().add_link(id, link);
+    }
+
+    /// The name (`parent`, `stored`) is no longer one of the object, of which `stat` is from before
+    /// that; gives its node, if it has one.
+    pub fn remove_link(&self, stat: &Stat, parent: NodeId, stored: &[u8]) -> Option<NodeId> {
+        self.inside.lock().remove_link(stat, parent, stored)
+    }
+
+    /// The name (`parent`, `stored`) of an object has become `to`, or is gone, of which `stat` is
+    /// from before that: its retired nodes follow.
+    pub fn retired_follow(&self, stat: &Stat, parent: NodeId, stored: &[u8], to: Option<&Link>) {
+        self.inside.lock().retired_follow(stat, parent, stored, to);
+    }
+
+    /// Another object has taken the place of a directory: who asks for its name is told to look it
+    /// up again.
+    pub fn forget_links(&self, id: NodeId) {
+        let mut inside = self.inside.lock();
+        let Some(node) = inside.nodes.get_mut(id) else { return };
+        node.forgotten = true;
+        inside.moves += 1;
+        let Some(node) = inside.nodes.get_mut(id) else { return };
+        self.any_moved.store(true, Ordering::Release);
+        let gone = std::mem::take(&mut node.links);
+        inside.nodes.leave_key(id);
+        gone.into_iter().for_each(|link| inside.release_parent(link.parent));
+        inside.collect(id);
+    }
+
+    /// Whether another object has taken the place of the directory that `id` is, or stands in.
+    pub fn is_moved_away(&self, mut id: NodeId) -> bool {
+        if !self.any_moved.load(Ordering::Acquire) {
+            return false;
+        }
+        let inside = self.inside.lock();
+        for _ in 0..4096 {
+            let Some(node) = inside.nodes.get(id) else { return false };
+            match node.links.last() {
+                Some(link) => id = link.parent,
+                None => return node.forgotten && node.kind() == Kind::Dir,
+            }
+        }
+        false
+    }
+
+    /// The node of an object, if it has one.
+    pub fn find(&self, stat: &Stat) -> Option<NodeId> {
+        self.inside.lock().nodes.by_key(&Key::of(stat))
+    }
+
+    /// Lets go of `count` lookups. The kernel lets go of all at once when it drops an inode. Where
+    /// some are left, answers were under way then, and it makes a new inode from one of them, with
+    /// the size that this one told. A file that has got another size meanwhile must not be opened
+    /// by that inode, so its node is retired; where it is open, at the last close.
+    pub fn forget(&self, id: NodeId, count: u64) {
+        let mut inside = self.inside.lock();
+        if let Some(node) = inside.nodes.get_mut(id) {
+            node.lookups = node.lookups.saturating_sub(count);
+            if node.lookups > 0 && node.resized {
+                node.crossed = true;
+                if node.opens == 0 {
+                    inside.retire(id);
+                }
+            }
+        }
+        inside.collect(id);
+    }
+
+    /// Takes one lookup back that no answer has told.
+    pub fn forget_unsent(&self, id: NodeId) {
+        let mut inside = self.inside.lock();
+        if let Some(node) = inside.nodes.get_mut(id) {
+            node.lookups = node.lookups.saturating_sub(1);
+        }
+        inside.collect(id);
+    }
+
+    /// Keeps a node while it is open.
+    pub fn opened(&self, id: NodeId) {
+        if let Some(node) = self.inside.lock().nodes.get_mut(id) {
+            node.opens += 1;
+        }
+    }
+
+    /// The counterpart of [`Nodes::opened`].
+    pub fn closed(&self, id: NodeId) {
+        let mut inside = self.inside.lock();
+        if let Some(node) = inside.nodes.get_mut(id) {
+            node.opens = node.opens.saturating_sub(1);
+        }
+        inside.collect(id);
+    }
+
+    /// Notes what the kernel caches of a file that was just closed. Retires the node where the
+    /// kernel may have made its inode from an answer of before, see [`Nodes::forget`].
+    /// `written_past` is the second of the modification time of before, where a program has written
+    /// past the kernel's cache: the kernel still has that time.
+    pub fn set_cached(&self, id: NodeId, cached: Cached, written_past: Option<i64>) {
+        let mut inside = self.inside.lock();
+        let Some(node) = inside.nodes.get_mut(id) else { return };
+        // The first answer has arrived, or nobody could have opened the file.
+        node.resized |= node.lookups > 1
+            && node.cached != Cached::NOTHING
+            && !node.cached.agrees_with_size_of(&cached);
+        node.cached = cached;
+        node.told_second =
+            node.told_second.or(written_past.and_then(|second| NonZeroU32::new(second as u32)));
+        if node.crossed {
+            inside.retire(id);
+        }
+    }
+
+    /// What the kernel caches of a file; `ESTALE` where the node is retired.
+    pub fn cached(&self, id: NodeId) -> Inner<Cached> {
+        let inside = self.inside.lock();
+        match inside.nodes.get(id) {
+            Some(node) if !node.retired => Ok(node.cached),
+            _ => Err(Fault::Os(libc::ESTALE)),
+        }
+    }
+
+    /// Notes that an answer tells `size` of a file that is not open; false where the kernel has
+    /// been told another size, or caches another time. `ESTALE` where the node is retired.
+    pub fn tell_size(&self, id: NodeId, size: u64, mtime: Timestamp) -> Inner<bool> {
+        let mut inside = self.inside.lock();
+        let node =
+            inside.nodes.get_mut(id).filter(|node| !node.retired).ok_or(Fault::Os(libc::ESTALE))?;
+        if node.cached == Cached::NOTHING {
+            node.cached = Cached::size(size);
+        }
+        // A second or two is no reason to give a file that is written all the time one node after
+        // the other.
+        let is_old =
+            node.told_second.is_some_and(|told| (mtime.secs as u32).abs_diff(told.get()) > 2);
+        Ok(node.cached.agrees_with(size) && !is_old)
+    }
+
+    /// Retires a node: the next lookup of the object gets a new one. This one stays for the handles
+    /// that are open.
+    pub fn retire(&self, id: NodeId) {
+        self.inside.lock().retire(id);
+    }
+
+    /// Names under which a node was seen.
+    pub fn links(&self, id: NodeId) -> Vec<Link> {
+        self.inside
+            .lock()
+            .nodes
+            .get(id)
+            .map_or(Vec::new(), |node| node.links.iter().map(Kept::link).collect())
+    }
+
+    /// Forgets a name of a node that has others: in the store it leads to another object.
+    pub fn drop_link(&self, id: NodeId, parent: NodeId, stored: &[u8]) {
+        let mut inside = self.inside.lock();
+        let Some(node) = inside.nodes.get_mut(id).filter(|node| node.links.len() > 1) else {
+            return;
+        };
+        let before = node.links.len();
+        node.links.retain(|link| !link.is(parent, stored));
+        if node.links.len() < before {
+            inside.release_parent(parent);
+        }
+    }
+
+    /// The object `old` was replaced by `new`, which is the same to whoever looks at it: its node
+    /// goes on.
+    pub fn replaced(&self, old: &Stat, new: &Stat) {
+        let mut inside = self.inside.lock();
+        if let Some(id) = inside.nodes.by_key(&Key::of(old)) {
+            inside.nodes.take_key(id, Key::of(new));
+        }
+    }
+
+    /// Type of a node.
+    pub fn kind(&self, id: NodeId) -> Inner<Kind> {
+        self.inside.lock().nodes.get(id).map(|n| n.kind()).ok_or(Fault::Os(libc::ESTALE))
+    }
+
+    /// A name of a node; `ENOENT` where it has none any more, and `ESTALE` where it has others than
+    /// those that were remembered: the kernel walks the caller's path once more then, with lookups
+    /// (`retry_estale` in its `fs/namei.c`), and so the name is learnt again.
+    pub fn link(&self, id: NodeId) -> Inner<Link> {
+        let inside = self.inside.lock();
+        let node = inside.nodes.get(id).ok_or(Fault::Os(libc::ESTALE))?;
+        node.links.last().map(Kept::link).ok_or(Fault::Os(if node.forgotten {
+            libc::ESTALE
+        } else {
+            libc::ENOENT
+        }))
+    }
+
+    /// The name of a node that was last seen in `parent`: of hard links another one may have been
+    /// used since.
+    pub fn link_in(&self, id: NodeId, parent: NodeId, name: &[u8]) -> Inner<Link> {
+        let inside = self.inside.lock();
+        let node = inside.nodes.get(id).ok_or(Fault::Os(libc::ESTALE))?;
+        let found =
+            node.links.iter().rev().find(|link| link.parent == parent && link.name() == name);
+        found.map(Kept::link).ok_or(Fault::Os(libc::ENOENT))
+    }
+
+    /// Attributes in answer to `set` for the node of a file that is no longer there, of what its
+    /// name leads to now if that is known. The kernel takes no size from them. Where nothing is
+    /// known they forbid nothing: an open fails, and the kernel then asks for the truth.
+    pub fn attr_of_lost(&self, id: NodeId, set: &SetAttr, now: Option<&Stat>) -> Attr {
+        let time = match (set.mtime, now) {
+            (SetTime::At(time), _) => time,
+            (_, Some(now)) => now.mtime,
+            _ => Timestamp { secs: 0, nanos: 0 },
+        };
+        let (perm, nlink, uid, gid) =
+            now.map_or((0o777, 0, 0, 0), |now| (now.perm, now.nlink, now.uid, now.gid));
+        let (rdev, size, blocks) = (0, 0, now.map_or(0, |now| now.blocks));
+        let ino = self.inside.lock().nodes.get(id).map_or(id, |node| node.key.ino);
+        Attr {
+            node: id,
+            ino,
+            kind: Kind::File,
+            perm,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            blocks,
+            atime: time,
+            mtime: time,
+            ctime: time,
+        }
+    }
+
+    /// What an object was when it lost its last name.
+    pub fn last_stat(&self, id: NodeId) -> Option<Stat> {
+        self.inside.lock().nodes.get(id).and_then(|n| n.last())
+    }
+
+    /// Id of a directory, where it was worked out before.
+    pub fn directory(&self, id: NodeId) -> Option<DirectoryId> {
+        self.inside.lock().nodes.get(id).and_then(|n| n.directory())
+    }
+
+    /// Notes or forgets the id of a directory.
+    pub fn set_directory(&self, id: NodeId, directory: Option<DirectoryId>) {
+        let inside = &mut *self.inside.lock();
+        if let Some(node) = inside.nodes.get_mut(id) {
+            inside.moves +=
+                u64::from(node.directory().is_some_and(|known| Some(known) != directory));
+            node.set_directory(directory);
+        }
+    }
+
+    /// How often a directory that was used has got another place.
+    pub fn moves(&self) -> u64 {
+        self.inside.lock().moves
+    }
+
+    /// What was noted of a directory by [`Nodes::set_place`], unless a directory has moved since.
+    pub fn place(&self, id: NodeId) -> Option<[u8; 32]> {
+        let inside = self.inside.lock();
+        inside
+            .nodes
+            .get(id)?
+            .place()
+            .filter(|(moves, _)| *moves == inside.moves)
+            .map(|(_, place)| place)
+    }
+
+    /// Notes what the rollback memory calls a directory, as it followed from the names above it
+    /// when there had been `moves`.
+    pub fn set_place(&self, id: NodeId, moves: u64, place: [u8; 32]) {
+        if let Some(node) = self.inside.lock().nodes.get_mut(id) {
+            node.set_place(moves, place);
+        }
+    }
+
+    /// True where `stat` is of the object that the node stands for.
+    pub fn is(&self, id: NodeId, stat: &Stat) -> bool {
+        self.inside.lock().nodes.get(id).is_some_and(|n| n.key == Key::of(stat))
+    }
+
+    /// Stored path from the root, components joined by `/`; `None` where a name on the way is gone.
+    pub fn stored_path(&self, id: NodeId) -> Option<Vec<u8>> {
+        self.path(id, Kept::stored)
+    }
+
+    /// Plain path from the root, likewise.
+    pub fn plain_path(&self, id: NodeId) -> Option<Vec<u8>> {
+        self.path(id, Kept::name)
+    }
+
+    /// Whether an entry of `parent` with a stored name of `len` bytes has a stored path that is too
+    /// long for a record of the journal.
+    pub fn is_too_deep(&self, mut parent: NodeId, mut len: usize) -> bool {
+        let inside = self.inside.lock();
+        while parent != ROOT && len <= RECORD_PATH_MAX {
+            let Some(link) = inside.nodes.get(parent).and_then(|node| node.links.last()) else {
+                return false;
+            };
+            len += link.stored().len() + 1;
+            parent = link.parent;
+        }
+        len > RECORD_PATH_MAX
+    }
+
+    fn path(&self, mut id: NodeId, part: impl Fn(&Kept) -> &[u8]) -> Option<Vec<u8>> {
+        let inside = self.inside.lock();
+        let mut parts: Vec<&[u8]> = Vec::new();
+        let mut len = 0;
+        while id != ROOT {
+            let link = inside.nodes.get(id)?.links.last()?;
+            parts.push(part(link));
+            id = link.parent;
+            len += link.stored().len() + 1;
+            if len > RECORD_PATH_MAX {
+                return None;
+            }
+        }
+        parts.reverse();
+        Some(parts.join(&b'/'))
+    }
+
+    /// Whether `id` is `ancestor` or stands below it.
+    pub fn is_below(&self, mut id: NodeId, ancestor: NodeId) -> bool {
+        let inside = self.inside.lock();
+        for _ in 0..4096 {
+            if id == ancestor {
+                return true;
+            }
+            match inside.nodes.get(id).and_then(|n| n.links.last()) {
+                Some(link) => id = link.parent,
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// Nodes that the table has room for.
+    #[cfg(test)]
+    fn room(&self) -> usize {
+        self.inside.lock().nodes.room()
+    }
+
+    /// Number of nodes in the table.
+    pub fn len(&self) -> usize {
+        self.inside.lock().nodes.len()
+    }
+}
+
+impl Inside {
+    fn retire(&mut self, id: NodeId) {
+        self.nodes.leave_key(id);
+        if let Some(node) = self.nodes.get_mut(id)
+            && !std::mem::replace(&mut node.retired, true)
+        {
+            self.retired.entry(node.key).or_default().push(id);
+        }
+    }
+
+    fn add_link(&mut self, id: NodeId, link: Link) {
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        if id == ROOT {
+            return;
+        }
+        let was_used = node.directory().is_some();
+        if let Some(at) = node.links.iter().position(|l| l.is(link.parent, &link.stored)) {
+            // The name that was used last is the one most likely to be there still.
+            let last = node.links.len() - 1;
+            node.links.swap(at, last);
+            if node.links[last].name() != &*link.name {
+                // The same entry under another name, which another one had until now.
+                node.links[last] = link.into();
+                self.moves += u64::from(was_used);
+            }
+            return;
+        }
+        self.moves += u64::from(was_used);
+        let mut gone = None;
+        if node.kind() == Kind::Dir && !node.links.is_empty() {
+            // It was moved beneath us: its id follows from the new place or its record.
+            gone = node.links.pop();
+            node.set_directory(None);
+        } else if node.links.len() >= LINKS_MAX {
+            gone = Some(node.links.remove(0));
+            node.forgotten = true;
+        }
+        let parent = link.parent;
+        node.links.push(link.into());
+        node.set_last(None);
+        if let Some(parent) = self.nodes.get_mut(parent) {
+            parent.children += 1;
+        }
+        if let Some(gone) = gone {
+            self.release_parent(gone.parent);
+        }
+    }
+
+    fn remove_link(&mut self, stat: &Stat, parent: NodeId, stored: &[u8]) -> Option<NodeId> {
+        self.retired_follow(stat, parent, stored, None);
+        let id = self.nodes.by_key(&Key::of(stat))?;
+        self.remove_link_of(id, stat, parent, stored);
+        Some(id)
+    }
+
+    /// The name (`parent`, `stored`) of an object has become `to`, or is gone: retired nodes of the
+    /// object, which the kernel may still use, know it as well.
+    fn retired_follow(&mut self, stat: &Stat, parent: NodeId, stored: &[u8], to: Option<&Link>) {
+        let Some(retired) = self.retired.get(&Key::of(stat)).cloned() else { return };
+        for id in retired {
+            if self
+                .nodes
+                .get(id)
+                .is_some_and(|node| node.links.iter().any(|link| link.is(parent, stored)))
+            {
+                to.into_iter().for_each(|to| self.add_link(id, to.clone()));
+                self.remove_link_of(id, stat, parent, stored);
+            }
+        }
+    }
+
+    fn remove_link_of(&mut self, id: NodeId, stat: &Stat, parent: NodeId, stored: &[u8]) {
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        // The last name of all, remembered or not.
+        node.forgotten &= stat.nlink > 1;
+        if !node.links.iter().any(|l| l.is(parent, stored)) {
+            return;
+        }
+        node.links.retain(|l| !l.is(parent, stored));
+        if node.links.is_empty() && !node.forgotten {
+            let nlink = if node.kind() == Kind::Dir { 0 } else { stat.nlink.saturating_sub(1) };
+            node.set_last(Some(Stat { nlink, ..*stat }));
+        }
+        if node.links.is_empty() && node.opens == 0 && !node.forgotten {
+            // The store may give the inode number to another object now; an open node still holds
+            // it.
+            self.nodes.leave_key(id);
+        }
+        self.release_parent(parent);
+        self.collect(id);
+    }
+
+    fn release_parent(&mut self, parent: NodeId) {
+        if let Some(node) = self.nodes.get_mut(parent) {
+            node.children = node.children.saturating_sub(1);
+        }
+        self.collect(parent);
+    }
+
+    /// Drops the node, and those above it that were kept by it alone, where nothing counts on it.
+    fn collect(&mut self, mut id: NodeId) {
+        while id != ROOT {
+            let Some(node) = self.nodes.get(id) else { return };
+            if node.lookups > 0 || node.children > 0 || node.opens > 0 {
+                return;
+            }
+            let node = self.nodes.remove(id).expect("found above");
+            if node.retired
+                && let Entry::Occupied(mut of_object) = self.retired.entry(node.key)
+            {
+                of_object.get_mut().retain(|other| *other != id);
+                if of_object.get().is_empty() {
+                    of_object.remove();
+                }
+            }
+            let mut parents = node.links.into_iter().map(|l| l.parent);
+            let first = parents.next();
+            for parent in parents {
+                self.release_parent(parent);
+            }
+            let Some(parent) = first else { return };
+            if let Some(node) = self.nodes.get_mut(parent) {
+                node.children = node.children.saturating_sub(1);
+            }
+            id = parent;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::slab::ROOM_MIN;
+    use super::*;
+
+    fn stat(ino: u64, kind: Kind) -> Stat {
+        let time = Timestamp { secs: 0, nanos: 0 };
+        let (dev, perm, nlink, uid, gid, rdev, size, blocks) = (1, 0o644, 1, 0, 0, 0, 0, 0);
+        Stat {
+            dev,
+            ino,
+            kind,
+            perm,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            blocks,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: None,
+        }
+    }
+
+    #[test]
+    fn a_table_gives_its_room_back_when_the_kernel_forgets() {
+        // After a directory of a million entries had been listed the daemon kept half a gigabyte
+        // for nodes that were gone.
+        let nodes = Nodes::new(&stat(1, Kind::Dir), [0; 32]);
+        let name = |n: u64| Link {
+            parent: ROOT,
+            stored: n.to_string().into_bytes().into(),
+            name: n.to_string().into_bytes().into(),
+        };
+        let ids: Vec<NodeId> =
+            (2..100_000).map(|n| nodes.seen(&stat(n, Kind::File), name(n))).collect();
+        assert!(nodes.room() >= ids.len());
+        ids.iter().for_each(|id| nodes.forget(*id, 1));
+        assert_eq!(nodes.len(), 1);
+        assert!(nodes.room() <= ROOM_MIN, "{}", nodes.room());
+        let again = nodes.seen(&stat(7, Kind::File), name(7));
+        assert_eq!((nodes.len(), nodes.find(&stat(7, Kind::File))), (2, Some(again)));
+    }
+}

@@ -1,0 +1,251 @@
+//! What is kept of one node, in as few bytes as can be: the kernel may hold a million of them.
+//!
+//! Rules that hold here
+//! * A node with one name, if that is not long, is one piece of memory: it has no part elsewhere on
+//!   the heap.
+//! * What few nodes have (the id of a directory, what an object was at its end) stands aside.
+
+use std::num::NonZeroU32;
+
+use smallvec::SmallVec;
+
+use crate::store::{Kind, Stat};
+use crate::vault::file::cached::Cached;
+use crate::vault::keyring::keys::DirectoryId;
+use crate::vault::types::NodeId;
+
+/// What tells one object of the store from another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    dev: u64,
+    pub ino: u64,
+    /// Birth; where the store knows none, 0 and [`NO_BIRTH`].
+    born_secs: i64,
+    born_nanos: u32,
+    pub kind: Kind,
+}
+
+/// No time has as many nanoseconds.
+const NO_BIRTH: u32 = u32::MAX;
+
+impl Key {
+    pub fn of(stat: &Stat) -> Self {
+        let (born_secs, born_nanos) =
+            stat.btime.map_or((0, NO_BIRTH), |time| (time.secs, time.nanos));
+        Key { dev: stat.dev, ino: stat.ino, born_secs, born_nanos, kind: stat.kind }
+    }
+}
+
+/// Stored and plain name together are rarely longer.
+const USUAL: usize = 48;
+
+/// A name under which a node was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub parent: NodeId,
+    pub stored: Box<[u8]>,
+    pub name: Box<[u8]>,
+}
+
+/// A [`Link`] as it is kept.
+pub(super) struct Kept {
+    pub parent: NodeId,
+    /// The stored name and the plain one behind it.
+    text: SmallVec<[u8; USUAL]>,
+    stored_len: u16,
+}
+
+impl Kept {
+    pub fn stored(&self) -> &[u8] {
+        &self.text[..self.stored_len as usize]
+    }
+
+    pub fn name(&self) -> &[u8] {
+        &self.text[self.stored_len as usize..]
+    }
+
+    /// Whether it is the entry `stored` of `parent`.
+    pub fn is(&self, parent: NodeId, stored: &[u8]) -> bool {
+        self.parent == parent && self.stored() == stored
+    }
+
+    pub fn link(&self) -> Link {
+        Link { parent: self.parent, stored: self.stored().into(), name: self.name().into() }
+    }
+}
+
+impl From<Link> for Kept {
+    fn from(link: Link) -> Self {
+        let stored_len = u16::try_from(link.stored.len()).expect("no store has names this long");
+        let mut text = SmallVec::with_capacity(link.stored.len() + link.name.len());
+        text.extend_from_slice(&link.stored);
+        text.extend_from_slice(&link.name);
+        Kept { parent: link.parent, text, stored_len }
+    }
+}
+
+/// What few nodes have.
+#[derive(Default)]
+pub(super) struct Rare {
+    /// Id of a directory.
+    pub directory: Option<DirectoryId>,
+    /// What the rollback memory calls a directory, and the number of moves when that was worked
+    /// out.
+    pub place: Option<(u64, [u8; 32])>,
+    /// What the object was when its last name went, but for the name: what is asked of a directory,
+    /// a FIFO or a place on a path that somebody still holds, and of which nothing here is open.
+    pub last: Option<Stat>,
+}
+
+/// See the module.
+pub(super) struct Node {
+    pub id: NodeId,
+    pub key: Key,
+    pub links: SmallVec<[Kept; 1]>,
+    /// True where it had more names than are remembered.
+    pub forgotten: bool,
+    pub lookups: u64,
+    pub children: u32,
+    pub opens: u32,
+    pub cached: Cached,
+    /// No open by way of this node succeeds any more: the store has another state than the kernel's
+    /// cache.
+    pub retired: bool,
+    /// The second, cut to 32 bits (0 counts as unknown), of the modification time that the kernel
+    /// caches, where a program has written past its cache: the kernel keeps its own time, and does
+    /// not change it for such writes.
+    pub told_second: Option<NonZeroU32>,
+    /// The file has got another size since an answer told one.
+    pub resized: bool,
+    /// The kernel has dropped its inode while answers were under way that may have told another
+    /// size.
+    pub crossed: bool,
+    rare: Option<Box<Rare>>,
+}
+
+impl Node {
+    /// One that nobody counts on yet.
+    pub fn new(id: NodeId, key: Key) -> Self {
+        Node {
+            id,
+            key,
+            links: SmallVec::new(),
+            forgotten: false,
+            lookups: 0,
+            children: 0,
+            opens: 0,
+            cached: Cached::NOTHING,
+            retired: false,
+            told_second: None,
+            resized: false,
+            crossed: false,
+            rare: None,
+        }
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.key.kind
+    }
+
+    pub fn directory(&self) -> Option<DirectoryId> {
+        self.rare.as_ref().and_then(|rare| rare.directory)
+    }
+
+    pub fn place(&self) -> Option<(u64, [u8; 32])> {
+        self.rare.as_ref().and_then(|rare| rare.place)
+    }
+
+    pub fn last(&self) -> Option<Stat> {
+        self.rare.as_ref().and_then(|rare| rare.last)
+    }
+
+    pub fn set_directory(&mut self, directory: Option<DirectoryId>) {
+        self.set_rare(directory.is_some(), |rare| (rare.directory, rare.place) = (directory, None));
+    }
+
+    pub fn set_place(&mut self, moves: u64, place: [u8; 32]) {
+        self.set_rare(true, |rare| rare.place = Some((moves, place)));
+    }
+
+    pub fn set_last(&mut self, last: Option<Stat>) {
+        self.set_rare(last.is_some(), |rare| rare.last = last);
+    }
+
+    fn set_rare(&mut self, needed: bool, set: impl FnOnce(&mut Rare)) {
+        if needed || self.rare.is_some() {
+            set(self.rare.get_or_insert_default());
+        }
+        if self.rare.as_ref().is_some_and(|rare| {
+            rare.directory.is_none() && rare.place.is_none() && rare.last.is_none()
+        }) {
+            self.rare = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_small() {
+        // Each was 530 bytes, tables included; a directory of a million entries that somebody had
+        // listed took half a gigabyte.
+        assert!(size_of::<Node>() <= 168, "{}", size_of::<Node>());
+    }
+
+    #[test]
+    fn a_name_comes_back_as_it_was_given() {
+        for (stored, name) in [
+            ("stored", "name"),
+            ("a stored name that is longer than others", "and so is the plain one"),
+            ("", "name"),
+            ("stored", ""),
+            ("", ""),
+        ] {
+            let link =
+                Link { parent: 7, stored: stored.as_bytes().into(), name: name.as_bytes().into() };
+            let kept = Kept::from(link.clone());
+            assert_eq!(kept.link(), link);
+            assert!(
+                kept.is(7, stored.as_bytes())
+                    && !kept.is(8, stored.as_bytes())
+                    && !kept.is(7, b"another")
+            );
+        }
+    }
+
+    #[test]
+    fn what_few_nodes_have_takes_no_room_in_the_others() {
+        let time = crate::store::Timestamp { secs: 0, nanos: 0 };
+        let (dev, ino, kind, perm, nlink, uid, gid, rdev, size, blocks) =
+            (1, 2, Kind::Dir, 0o755, 2, 0, 0, 0, 0, 0);
+        let stat = Stat {
+            dev,
+            ino,
+            kind,
+            perm,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            blocks,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: None,
+        };
+        let mut node = Node::new(9, Key::of(&stat));
+        node.set_last(None);
+        node.set_directory(None);
+        assert!(node.rare.is_none());
+        node.set_directory(Some([1; 32]));
+        node.set_last(Some(stat));
+        assert_eq!((node.directory(), node.last()), (Some([1; 32]), Some(stat)));
+        node.set_directory(None);
+        assert_eq!((node.directory(), node.last()), (None, Some(stat)));
+        node.set_last(None);
+        assert!(node.rare.is_none());
+    }
+}

@@ -1,0 +1,136 @@
+//! The lock on the names of a share, and lock files as several daemons use them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::store::{Access, Dir, File, Lock};
+use crate::vault::error::{Fault, Inner};
+
+/// The file whose lock stands for all names of a share.
+pub(crate) const NAMES_FILE: &[u8] = b"+names";
+
+/// How long somebody else's change of a name is waited for.
+const NAMES_TAKE: Duration = Duration::from_secs(10);
+
+/// How often is asked.
+pub(in crate::vault) const ASKED: Duration = Duration::from_millis(2);
+
+/// Opens a file to lock it alone: for writing, because NFS gives such a lock through no other
+/// handle; where that is not allowed, for reading, which is enough for other stores.
+pub(crate) fn open_to_lock(dir: &dyn Dir, name: &[u8]) -> std::io::Result<Arc<dyn File>> {
+    match dir.open_file(name, Access::ReadWrite) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS)) => {
+            dir.open_file(name, Access::Read)
+        }
+        other => other,
+    }
+}
+
+/// Opens a file of the store by which daemons of several users lock each other out.
+fn lock_file(root: &dyn Dir, name: &[u8], how: Lock) -> Inner<Arc<dyn File>> {
+    loop {
+        match if how == Lock::Exclusive {
+            open_to_lock(root, name)
+        } else {
+            root.open_file(name, Access::Read)
+        } {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+            other => return Ok(other?),
+        }
+        match root.create_file(name, lock_perm(root)?) {
+            Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {}
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// Mode of such a file: whoever may make files beside it may lock it.
+pub(crate) fn lock_perm(root: &dyn Dir) -> Inner<u32> {
+    let writers = root.stat_self()?.perm & 0o022;
+    Ok(0o600 | writers | writers << 1)
+}
+
+/// Tries until `deadline`; `EBUSY` then.
+pub(in crate::vault) fn insist<T>(
+    deadline: Instant,
+    mut attempt: impl FnMut() -> Inner<Option<T>>,
+) -> Inner<T> {
+    loop {
+        if let Some(done) = attempt()? {
+            return Ok(done);
+        }
+        if Instant::now() >= deadline {
+            return Err(Fault::Os(libc::EBUSY));
+        }
+        std::thread::sleep(ASKED);
+    }
+}
+
+/// The lock on all names of a share; of this process alone, where nobody else has the vault open.
+pub(crate) struct Names {
+    local: RwLock<()>,
+    root: Option<Arc<dyn Dir>>,
+    /// This process has it for writing, and so need not ask for more.
+    alone: AtomicBool,
+}
+
+/// A name may be added or removed.
+pub(crate) struct NamesRead<'a> {
+    _file: Option<Arc<dyn File>>,
+    _local: RwLockReadGuard<'a, ()>,
+}
+
+/// No name changes but by who holds this.
+pub(crate) struct NamesWrite<'a> {
+    names: &'a Names,
+    _file: Option<Arc<dyn File>>,
+    _local: RwLockWriteGuard<'a, ()>,
+}
+
+impl Drop for NamesWrite<'_> {
+    fn drop(&mut self) {
+        self.names.alone.store(false, Ordering::Release);
+    }
+}
+
+impl Names {
+    /// For the share in `root`, if several daemons may have it open.
+    pub fn new(root: Option<Arc<dyn Dir>>) -> Self {
+        Names { local: RwLock::new(()), root, alone: AtomicBool::new(false) }
+    }
+
+    fn lock(&self, how: Lock) -> Inner<Option<Arc<dyn File>>> {
+        let Some(root) = &self.root else { return Ok(None) };
+        let file = lock_file(&**root, NAMES_FILE, how)?;
+        insist(Instant::now() + NAMES_TAKE, || Ok(file.try_lock(how)?.then_some(())))?;
+        Ok(Some(file))
+    }
+
+    /// To look a name up: what a crash would leave of a change can be read, and so can what is seen
+    /// in the middle of one.
+    pub fn look(&self) -> RwLockReadGuard<'_, ()> {
+        self.local.read()
+    }
+
+    /// To add or remove a name.
+    pub fn read(&self) -> Inner<NamesRead<'_>> {
+        let local = self.local.read();
+        Ok(NamesRead { _file: self.lock(Lock::Shared)?, _local: local })
+    }
+
+    /// To have all stand still.
+    pub fn write(&self) -> Inner<NamesWrite<'_>> {
+        let local = self.local.write();
+        let file = self.lock(Lock::Exclusive)?;
+        self.alone.store(true, Ordering::Release);
+        Ok(NamesWrite { names: self, _file: file, _local: local })
+    }
+
+    /// Keeps other daemons from changing paths; within this process [`Core::paths`](super::Core::paths) does.
+    pub fn pin(&self) -> Inner<Option<Arc<dyn File>>> {
+        if self.alone.load(Ordering::Acquire) { Ok(None) } else { self.lock(Lock::Shared) }
+    }
+}

@@ -1,0 +1,94 @@
+//! What programs have open: files and directories by their handles.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use lru::LruCache;
+use parking_lot::{Mutex, RwLock};
+
+use crate::store::Dir;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::file::OpenFile;
+use crate::vault::keyring::keys::DirectoryId;
+use crate::vault::types::{Handle, NodeId, OpenFlags};
+
+/// Inodes of which a size is remembered that does not follow from the ciphertext's length.
+const SIZES_MAX: usize = 4096;
+
+/// What a handle stands for.
+#[derive(Clone)]
+pub(crate) enum Open {
+    File {
+        file: Arc<OpenFile>,
+        flags: OpenFlags,
+        /// Each write of the program comes at once.
+        direct: bool,
+    },
+    /// `unread` is set when a listing came upon an entry whose name cannot be read as yet,
+    /// `missing` where that is why it is not listed.
+    Dir {
+        node: NodeId,
+        dir: Arc<dyn Dir>,
+        directory: DirectoryId,
+        unread: Arc<AtomicBool>,
+        missing: Arc<AtomicBool>,
+    },
+}
+
+/// An open file and how many handles it has.
+pub(crate) struct Shared {
+    pub file: Arc<OpenFile>,
+    pub handles: usize,
+    pub writers: usize,
+}
+
+/// The files and directories that programs have open in one share.
+pub(crate) struct OpenTable {
+    pub files: Mutex<HashMap<NodeId, Shared>>,
+    pub handles: RwLock<HashMap<Handle, Open>>,
+    /// Inodes whose ciphertext is longer than their authenticated size makes it: that length, and
+    /// the size.
+    pub sizes: Mutex<LruCache<(u64, u64), (u64, u64)>>,
+    next_handle: AtomicU64,
+    /// Calls of `write`.
+    pub writes: AtomicU64,
+}
+
+impl OpenTable {
+    pub fn new() -> Self {
+        OpenTable {
+            files: Mutex::new(HashMap::new()),
+            handles: RwLock::new(HashMap::new()),
+            sizes: Mutex::new(LruCache::new(NonZeroUsize::new(SIZES_MAX).expect("not zero"))),
+            next_handle: AtomicU64::new(1),
+            writes: AtomicU64::new(0),
+        }
+    }
+
+    pub fn put_handle(&self, open: Open) -> Handle {
+        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        self.handles.write().insert(handle, open);
+        handle
+    }
+
+    pub fn handle(&self, handle: Handle) -> Inner<Open> {
+        self.handles.read().get(&handle).cloned().ok_or(Fault::Os(libc::EBADF))
+    }
+
+    pub fn file_handle(&self, handle: Handle) -> Inner<(Arc<OpenFile>, OpenFlags)> {
+        match self.handle(handle)? {
+            Open::File { file, flags, .. } => Ok((file, flags)),
+            Open::Dir { .. } => Err(Fault::Os(libc::EISDIR)),
+        }
+    }
+
+    /// A directory that somebody has open.
+    pub fn listed_dir(&self, node: NodeId) -> Option<Arc<dyn Dir>> {
+        self.handles.read().values().find_map(|open| match open {
+            Open::Dir { node: listed, dir, .. } if *listed == node => Some(dir.clone()),
+            _ => None,
+        })
+    }
+}

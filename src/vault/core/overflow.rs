@@ -1,0 +1,129 @@
+//! Control files at a share's root that hold what the place of an entry has no room for: targets of
+//! links, lists of attributes.
+//!
+//! Rules that hold here
+//! * Such a file is named by its reference, random bytes that stand, sealed, at the place itself:
+//!   so link and rename need not touch it.
+//! * It is durable before the reference is set, and goes after nothing on the disk can refer to it
+//!   any more.
+//! * Who removes an entry, or gives it another list, does not know who else has the reference: a
+//!   conflict copy that was moved, a machine that was offline. So the file stays as residue, which
+//!   nothing removes as yet, but where this process made it a moment ago, so that not each of many
+//!   changes in a row leaves one.
+
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use crate::crypto::Random;
+use crate::store::Dir;
+use crate::vault::error::Inner;
+
+pub(crate) use crate::format::record::REFERENCE_LEN;
+
+/// What names a control file.
+pub(crate) type Reference = [u8; REFERENCE_LEN];
+
+/// Name of the control file of a reference.
+pub(crate) fn control_name(prefix: &[u8], reference: &[u8]) -> Vec<u8> {
+    let hex: String = reference.iter().map(|b| format!("{b:02x}")).collect();
+    [prefix, hex.as_bytes()].concat()
+}
+
+/// The reference that the name of a control file stands for.
+pub(crate) fn reference_of(prefix: &[u8], name: &[u8]) -> Option<Reference> {
+    let text = std::str::from_utf8(name.strip_prefix(prefix)?).ok()?;
+    let mut reference = Reference::default();
+    for (byte, at) in reference.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
+    }
+    (control_name(prefix, &reference) == name).then_some(reference)
+}
+
+/// How long a reference is young: too short for a copy of what has it to get far.
+const YOUNG: Duration = Duration::from_secs(5);
+/// Young references that are remembered; beyond that the oldest are forgotten, and what they refer
+/// to stays.
+const YOUNG_MAX: usize = 1024;
+
+/// References that were made here a short while ago, and when, by our own clock. What may have
+/// given one to somebody else forgets it.
+pub(crate) struct Young(Mutex<LruCache<Reference, Instant>>);
+
+impl Young {
+    pub fn new() -> Self {
+        Young(Mutex::new(LruCache::new(NonZeroUsize::new(YOUNG_MAX).expect("not zero"))))
+    }
+
+    pub fn add(&self, reference: Reference, now: Instant) {
+        self.0.lock().put(reference, now);
+    }
+
+    pub fn is_young(&self, reference: &Reference, now: Instant) -> bool {
+        self.0
+            .lock()
+            .peek(reference)
+            .is_some_and(|made| now.saturating_duration_since(*made) < YOUNG)
+    }
+
+    /// [`Young::is_young`], and is not any more.
+    pub fn take(&self, reference: &Reference, now: Instant) -> bool {
+        self.0.lock().pop(reference).is_some_and(|made| now.saturating_duration_since(made) < YOUNG)
+    }
+
+    /// Names change: what stood beside an entry may stand elsewhere from now on.
+    pub fn forget_all(&self) {
+        self.0.lock().clear();
+    }
+}
+
+/// A new reference.
+pub(in crate::vault) fn new_reference(random: &dyn Random) -> Reference {
+    let mut reference = Reference::default();
+    random.fill(&mut reference);
+    reference
+}
+
+/// Removes the control file of a reference; that there is none is fine.
+pub(in crate::vault) fn drop_overflow(
+    root: &dyn Dir,
+    prefix: &[u8],
+    reference: &[u8],
+) -> Inner<()> {
+    match root.unlink(&control_name(prefix, reference)) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_is_young_for_a_while_and_until_it_is_taken() {
+        let (young, begun) = (Young::new(), Instant::now());
+        let reference = |n: usize| n.to_le_bytes().repeat(2).try_into().expect("16 bytes");
+        (0..3).for_each(|n| young.add(reference(n), begun));
+        assert!(!young.is_young(&reference(3), begun), "never seen");
+        assert!(
+            young.is_young(&reference(0), begun + YOUNG / 2)
+                && young.take(&reference(0), begun + YOUNG / 2)
+        );
+        assert!(!young.take(&reference(0), begun + YOUNG / 2), "taken");
+        assert!(
+            !young.is_young(&reference(1), begun + YOUNG)
+                && !young.take(&reference(1), begun + YOUNG),
+            "some seconds later"
+        );
+        young.forget_all();
+        assert!(!young.take(&reference(2), begun));
+        (0..YOUNG_MAX + 1).for_each(|n| young.add(reference(n), begun));
+        assert!(
+            !young.take(&reference(0), begun) && young.take(&reference(1), begun),
+            "of too many the oldest is forgotten"
+        );
+    }
+}

@@ -1,0 +1,567 @@
+//! The commit: the one place through which headers, tables and index blocks reach the store, and
+//! the one that knows the order.
+//!
+//! Rules that hold here
+//! * A file that was never durable, or to which no name leads for certain, is written straight: a
+//!   crash may leave it unreadable, and no program was promised it. What the last committed header
+//!   refers to is overwritten after all that needs space, and the header last: a full store leaves
+//!   it as it was.
+//! * Of any other file nothing that its last durable header refers to is overwritten before the
+//!   redo record is durable: fresh bytes, `fdatasync`; record, `fdatasync` of the journal; then in
+//!   place, header last; the checkpoint flushes that later.
+//! * Every deferred write ends by restoring the modification time that the program set or saw.
+//! * A failure latches: the file gives its errno until its last close. A full store is the
+//!   exception, as long as nothing that the last durable header refers to was touched: what is in
+//!   memory stays, and the next commit tries again; the last one takes what fits (`room.rs`). So is
+//!   that no file could be opened where as many are open as may be; and a share whose head does not
+//!   open yet, or which is forked: a sync tool may have brought the manifest before the slots.
+//! * The blocks that a record will be applied to are allocated before it is acknowledged.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::format::journal::{JournalRecord, Patch, header_hash};
+use crate::format::layout::DATA_START;
+use crate::format::signature::Authorship;
+use crate::format::table::HOLE;
+use crate::store::{Allocate, File};
+use crate::vault::durability::journal::Journal;
+use crate::vault::error::{Fault, Inner, is_no_descriptor, is_no_space};
+use crate::vault::file::block_cache::Chunk;
+use crate::vault::file::hash_tree::{PlannedBlock, Root, plan};
+use crate::vault::file::mtime::now;
+use crate::vault::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools};
+
+/// Patches that are written with one call.
+const RUN_MAX: usize = 256;
+
+/// How durable a commit has to be when it returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// Ordered, so that a crash leaves the old or the new state of a durable file; a fresh file may
+    /// wait in the cache.
+    Ordered,
+    /// On the disk.
+    Synced,
+}
+
+/// What the commit needs besides the file.
+pub(crate) struct Committer<'a> {
+    pub tools: Tools<'a>,
+    pub journal: &'a Journal,
+    /// Number for the blocks of a file that was shortened: the old ones are never found again.
+    pub next_serial: &'a dyn Fn() -> u64,
+    /// Others may commit to the file too, if a lock is lost.
+    pub shared: bool,
+}
+
+impl Committer<'_> {
+    /// Commits `state` of `open`. `path` gives the stored path, `None` where the file has no name
+    /// any more.
+    pub fn commit(
+        &self,
+        state: &mut FileState,
+        open: &OpenFile,
+        path: &dyn Fn() -> Inner<Option<Vec<u8>>>,
+        durability: Durability,
+    ) -> Inner<()> {
+        if state.void {
+            // Nothing was taken in; but an fsync that succeeds says that the file can be read.
+            return if durability == Durability::Synced { state.check_known() } else { Ok(()) };
+        }
+        state.check_latched()?;
+        let mut recorded = false;
+        let result = self.commit_unlatched(state, open, path, durability, &mut recorded);
+        if result.is_err() {
+            state.note_refusal(&*open.file);
+            state.waits = self.journal.is_doubtful(open.inode);
+        }
+        if let Err(fault) = &result
+            && (recorded || !is_no_space(fault.errno()) && !is_no_descriptor(fault.errno()))
+            && !(matches!(fault, Fault::Os(libc::EROFS)) && self.tools.keys.signing.waits())
+        {
+            state.latched = Some(fault.errno());
+        }
+        result
+    }
+
+    fn commit_unlatched(
+        &self,
+        state: &mut FileState,
+        open: &OpenFile,
+        path: &dyn Fn() -> Inner<Option<Vec<u8>>>,
+        durability: Durability,
+        recorded: &mut bool,
+    ) -> Inner<()> {
+        let file = &open.file;
+        if !state.changed {
+            if durability == Durability::Synced
+                && (!state.durable || state.needs_sync || state.mtime_set)
+            {
+                // No replay may set the time of an earlier record again.
+                self.journal.settle(Some(open.inode))?;
+                // What a failed write has left there does not know which segments the header refers
+                // to.
+                drop(state.take_dirty_from(0));
+                state.punch.clear();
+                self.sync_all(state, open, recorded)?;
+            }
+            return Ok(());
+        }
+        if !self.tools.keys.signing.may_write() {
+            // The right to write was taken while the file was open: nobody would believe what we
+            // sign.
+            return Err(Fault::Os(libc::EROFS));
+        }
+        let layout = self.tools.keys.layout;
+        let chunks = state.chunks(&layout);
+        let shorter = chunks < state.root.chunks;
+        if !state.cut {
+            state.renew_dirty(&**file, &self.tools)?; // else done before it was cut
+        }
+        let tables = state.dirty.iter().map(|(k, d)| (*k, &d.table)).collect();
+        let planned = plan(&state.tree(&**file, &self.tools), chunks, &tables)?;
+        drop(tables);
+        let header = state.header(&self.tools, planned.root);
+        let data: &[u8] = state.small.as_ref().map_or(&[], |d| d);
+        let author = state.by.filter(|_| !state.rewritten).map(|by| by.author);
+        let header_bytes = self.tools.keys.seal_header(&header, data, author, self.tools.random);
+        let cipher_len = layout.cipher_len(state.size);
+        let holes = state.holes(&layout);
+
+        // The first header of a file that was just made.
+        let is_made = state.committed.is_none()
+            && !state.replaced
+            && state.size == 0
+            && state.backing_len == 0;
+        let made = if is_made && durability == Durability::Ordered { path()? } else { None };
+        let path = if state.durable && !state.nameless { path()? } else { None };
+        if state.durable && !state.nameless && path.is_none() {
+            // No record can name it, so it is written straight: not before it is durable that its
+            // name is gone, which else comes back.
+            self.journal.flush_store()?;
+            state.nameless = true;
+        }
+        match path {
+            Some(path) => self.journaled(
+                state,
+                open,
+                path,
+                &planned.blocks,
+                &header_bytes,
+                cipher_len,
+                &holes,
+                recorded,
+            )?,
+            None => {
+                let mut touched = false;
+                let written = self.straight(
+                    state,
+                    file,
+                    &planned.blocks,
+                    &header_bytes,
+                    cipher_len,
+                    &holes,
+                    &mut touched,
+                );
+                // What was cut cannot be taken back any more.
+                *recorded |= touched && state.cut;
+                written?;
+                if let Some(made) = made {
+                    self.journal.created(made, state.file_id, &header_bytes, now());
+                }
+                // A record may rely on what was written without one only when it is flushed.
+                state.needs_sync = true;
+                state.straight_since.get_or_insert_with(Instant::now);
+                if durability == Durability::Synced {
+                    self.sync_all(state, open, recorded)?;
+                }
+            }
+        }
+        self.settle(state, planned.root, planned.index, &header_bytes, cipher_len, shorter);
+        Ok(())
+    }
+
+    /// Makes what was committed durable, so that whatever changes from here on goes by the journal.
+    /// A failure latches.
+    pub fn make_durable(&self, state: &mut FileState, open: &OpenFile) -> Inner<()> {
+        let flushed = self.sync_all(state, open, &mut false);
+        if let Err(fault) = &flushed {
+            state.latched = Some(fault.errno());
+        }
+        flushed
+    }
+
+    /// A real flush of the inode: contents, times, mode, and on the usual stores its name.
+    fn sync_all(&self, state: &mut FileState, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
+        self.flush(|| open.file.sync_all(), open, recorded)?;
+        self.journal.created_is_durable(&state.file_id);
+        state.durable = true;
+        state.straight_since = None;
+        state.replaced = false;
+        state.needs_sync = false;
+        state.mtime_set = false;
+        state.unsynced = false;
+        Ok(())
+    }
+
+    /// A flush that failed is not tried again, whatever the error: the kernel tells once of bytes
+    /// that it has lost, and among them may be those of records.
+    fn flush(
+        &self,
+        flush: impl FnOnce() -> std::io::Result<()>,
+        open: &OpenFile,
+        recorded: &mut bool,
+    ) -> Inner<()> {
+        // A checkpoint, which may come between any two steps of a commit, was perhaps told before;
+        // so was the background.
+        let flushed = self.journal.flush_all(open.inode, &open.file, flush);
+        *recorded |= flushed.is_err();
+        flushed
+    }
+
+    /// Everything in place, header last, nothing promised.
+    #[allow(clippy::too_many_arguments)]
+    fn straight(
+        &self,
+        state: &mut FileState,
+        file: &Arc<dyn File>,
+        blocks: &[PlannedBlock],
+        header: &[u8],
+        cipher_len: u64,
+        holes: &[(u64, u64)],
+        touched: &mut bool,
+    ) -> Inner<()> {
+        let layout = self.tools.keys.layout;
+        let (guarded_end, committed_len) =
+            state.committed.as_ref().map_or((0, 0), |c| (c.end, c.len));
+        // First what needs new space: should a full store stop us there, what the committed header
+        // refers to is whole.
+        let mut guarded: Vec<(u64, &[u8])> = Vec::new();
+        let segments = state.dirty.iter().flat_map(|(k, chunk)| {
+            chunk
+                .pending
+                .iter()
+                .map(move |(s, sealed)| (chunk.live[*s], layout.segment_offset(*k, *s), &**sealed))
+        });
+        for (live, offset, bytes) in
+            segments.chain(blocks.iter().map(|block| (block.live, block.offset, &*block.bytes)))
+        {
+            if live || offset < guarded_end {
+                guarded.push((offset, bytes))
+            } else {
+                file.write_at(bytes, offset)?
+            }
+        }
+        for (offset, bytes) in &guarded {
+            // The last segment of a file that grows is longer than the place that it has.
+            if offset + bytes.len() as u64 > committed_len {
+                reserve(&**file, *offset, bytes.len() as u64)?;
+            }
+        }
+        if state.root.chunks > 0 && header.len() as u64 > DATA_START {
+            // Small data where the table of a large file stood, unless it was a hole.
+            reserve(&**file, 0, header.len() as u64)?;
+        }
+        *touched |= state.committed.is_some();
+        state.header_under_way = true;
+        for (offset, bytes) in guarded {
+            file.write_at(bytes, offset)?;
+        }
+        // Small data that outgrow the first block: first what may find no space, so that the header
+        // that is there stays whole.
+        let first = header.len().min(DATA_START as usize);
+        if first < header.len() {
+            file.write_at(&header[first..], first as u64)?;
+        }
+        file.write_at(&header[..first], 0)?;
+        state.backing_len = state.backing_len.max(header.len() as u64);
+        self.finish_in_place(state, file, cipher_len, blocks, holes)
+    }
+
+    /// What follows the bytes in both ways: length, holes, time.
+    fn finish_in_place(
+        &self,
+        state: &FileState,
+        file: &Arc<dyn File>,
+        cipher_len: u64,
+        blocks: &[PlannedBlock],
+        holes: &[(u64, u64)],
+    ) -> Inner<()> {
+        // Blocks that were written may have lengthened the file; the length is set where it can
+        // differ.
+        let reached = blocks.iter().map(|b| b.offset + b.bytes.len() as u64).max().unwrap_or(0);
+        let header_end =
+            if state.small.is_some() { cipher_len } else { self.tools.keys.layout.header() as u64 };
+        if state.backing_len.max(reached).max(header_end) != cipher_len {
+            file.set_len(cipher_len)?;
+        }
+        for &(offset, len) in holes {
+            let end = (offset + len).min(cipher_len);
+            if offset < end {
+                match file.allocate(Allocate::PunchHole, offset, end - offset) {
+                    // A store without holes keeps the blocks: nothing is lost but space.
+                    Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+                    other => other?,
+                }
+            }
+        }
+        state.mtime.restore(&**file)
+    }
+
+    /// Redo record first, then in place.
+    #[allow(clippy::too_many_arguments)]
+    fn journaled(
+        &self,
+        state: &mut FileState,
+        open: &OpenFile,
+        path: Vec<u8>,
+        blocks: &[PlannedBlock],
+        header: &[u8],
+        cipher_len: u64,
+        holes: &[(u64, u64)],
+        recorded: &mut bool,
+    ) -> Inner<()> {
+        let file = &open.file;
+        let layout = self.tools.keys.layout;
+        let Some((base, guarded_end)) = state.committed.as_ref().map(|c| (c.hash, c.end)) else {
+            return Err(Fault::Corrupt("is durable but has no header"));
+        };
+        if state.freed {
+            // What earlier records write may be free after this commit, and filled again without
+            // one.
+            self.journal.settle(Some(open.inode))?;
+        }
+        let fresh: usize = blocks.iter().filter(|b| !b.live).map(|b| b.bytes.len()).sum();
+        // Where fresh bytes have to be flushed anyway, fresh blocks go with them; else a few ride
+        // in the record, for one flush in all.
+        let flush = state.unsynced || state.needs_sync || fresh > RIDE_MAX;
+        let flush_fresh = flush && !state.waits && !self.tools.others_wait;
+        let guarded = |b: &PlannedBlock| b.live || b.offset < guarded_end;
+        if flush {
+            for block in blocks.iter().filter(|b| flush_fresh && !guarded(b)) {
+                file.write_at(&block.bytes, block.offset)?;
+            }
+            // A record is worth nothing where the file that it amends, or its name, may be lost.
+            if state.needs_sync {
+                self.sync_all(state, open, recorded)?
+            } else {
+                self.flush(|| file.sync_data(), open, recorded)?
+            }
+            state.unsynced = false;
+        }
+        let mtime = state.mtime.of(&**file)?;
+        self.allocate(state, &**file, blocks, header, flush_fresh)?;
+        // Taken out while the record borrows from it; nothing returns before it is put back.
+        let dirty = std::mem::take(&mut state.dirty);
+        let patch = |offset, bytes| Patch { offset, bytes: Cow::Borrowed(bytes) };
+        // What is written in place afterwards, and of it what the record has to have.
+        let mut places = Vec::new();
+        for (k, chunk) in &dirty {
+            places.extend(
+                chunk
+                    .pending
+                    .iter()
+                    .map(|(s, sealed)| patch(layout.segment_offset(*k, *s), &**sealed)),
+            );
+        }
+        let mut patches = places.clone();
+        for block in blocks.iter().filter(|b| guarded(b) || !flush_fresh) {
+            places.push(patch(block.offset, &block.bytes));
+            if self.shared {
+                // What stands there may be of a daemon that died in a commit, and not the block
+                // that this one was made from.
+                patches.push(patch(block.offset, &block.bytes));
+            } else {
+                // The rest of a live block is in the store already, durable or in an earlier
+                // record, and whatever a crash makes of writing the whole block puts the same bytes
+                // there again.
+                patches.extend(block.changed.iter().map(|part| {
+                    patch(block.offset + part.start as u64, &block.bytes[part.clone()])
+                }));
+            }
+        }
+        for all in [&mut places, &mut patches] {
+            all.push(patch(0, header));
+        }
+        let record = JournalRecord {
+            path,
+            file_id: state.file_id,
+            base,
+            result: header_hash(&header[..layout.header()]),
+            cipher_len,
+            mtime: (mtime.secs, mtime.nanos),
+            patches,
+        };
+        let appended = self.journal.append(&record, open.inode, file);
+        let applied = appended.and_then(|ticket| {
+            *recorded = true;
+            state.header_under_way = true;
+            if self.shared && self.is_overtaken(file, &base).unwrap_or(true) {
+                // The flush of the record may have taken as long as the machine was asleep. Nothing
+                // is at its place yet, and nothing will be.
+                self.journal.applied(ticket);
+                return Err(Fault::Os(libc::ESTALE));
+            }
+            let mut apply = || {
+                // Neighbouring segments go with one call.
+                let mut rest = &places[..];
+                while let Some(first) = rest.first() {
+                    let mut end = first.offset;
+                    let run = rest
+                        .iter()
+                        .take(RUN_MAX)
+                        .take_while(|p| (p.offset == end, end += p.bytes.len() as u64).0)
+                        .count();
+                    let slices: Vec<&[u8]> = rest[..run].iter().map(|p| &*p.bytes).collect();
+                    let written: usize = slices.iter().map(|s| s.len()).sum();
+                    file.write_vectored_at(&slices, first.offset)?;
+                    state.backing_len = state.backing_len.max(first.offset + written as u64);
+                    rest = &rest[run..];
+                }
+                self.finish_in_place(state, file, cipher_len, blocks, holes)
+            };
+            let mut applied = apply();
+            if applied.as_ref().is_err_and(|fault| is_no_space(fault.errno()))
+                && self.journal.give_space()
+            {
+                // A store may want a block even to fill one that was allocated; the journal has
+                // some that it does not need.
+                applied = apply();
+            }
+            match &applied {
+                Ok(()) => self.journal.applied(ticket),
+                Err(_) => self.journal.not_applied(ticket, open.inode),
+            }
+            applied
+        });
+        drop(record);
+        state.dirty = dirty;
+        state.mtime_set &= applied.is_err();
+        applied
+    }
+
+    /// Whether another header stands in the store than the one that a commit was made against.
+    fn is_overtaken(&self, file: &Arc<dyn File>, base: &[u8; 32]) -> Inner<bool> {
+        let mut bytes = vec![0; self.tools.keys.layout.header()];
+        let read = file.read_at(&mut bytes, 0)?;
+        Ok(header_hash(&bytes[..read]) != *base)
+    }
+
+    /// Reserves the blocks of what rides in the record for places that are fresh: in place it may
+    /// need no new space.
+    fn allocate(
+        &self,
+        state: &FileState,
+        file: &dyn File,
+        blocks: &[PlannedBlock],
+        header: &[u8],
+        flush_fresh: bool,
+    ) -> Inner<()> {
+        let committed_len = state.committed.as_ref().map_or(0, |c| c.len);
+        let mut fresh: Vec<(u64, u64)> = vec![(0, header.len() as u64)];
+        for (k, chunk) in &state.dirty {
+            for (s, sealed) in &chunk.pending {
+                let (from, len) =
+                    (self.tools.keys.layout.segment_offset(*k, *s), sealed.len() as u64);
+                // The last segment of a file that grows is live, and yet longer than the place that
+                // it has.
+                if !chunk.live[*s] || from + len > committed_len {
+                    fresh.push((from, len));
+                }
+            }
+        }
+        if !flush_fresh {
+            fresh.extend(
+                blocks.iter().filter(|b| !b.live).map(|b| (b.offset, b.bytes.len() as u64)),
+            );
+        }
+        fresh.sort_unstable();
+        // Where little lies between two places one call serves both.
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (from, len) in fresh {
+            match runs.last_mut() {
+                Some((_, end)) if from <= *end + DATA_START => *end = (*end).max(from + len),
+                _ => runs.push((from, from + len)),
+            }
+        }
+        // The blocks of the header are there, unless small data have outgrown them, or stand where
+        // the table of a large file would, had it not been a hole.
+        let is_there = |end: u64| {
+            end <= DATA_START
+                || state.root.chunks == 0 && end <= committed_len.next_multiple_of(DATA_START)
+        };
+        for (from, end) in runs.into_iter().filter(|(from, end)| *from > 0 || !is_there(*end)) {
+            reserve(file, from, end - from)?;
+        }
+        Ok(())
+    }
+
+    /// The committed state becomes the one to which the next changes refer.
+    fn settle(
+        &self,
+        state: &mut FileState,
+        root: Root,
+        index: Vec<(u8, u64, Arc<crate::format::table::IndexBlock>)>,
+        header: &[u8],
+        cipher_len: u64,
+        shorter: bool,
+    ) {
+        if shorter {
+            state.serial = (self.next_serial)();
+        }
+        state.root = root;
+        state.version += 1;
+        if self.tools.keys.signed() {
+            let own = self.tools.keys.signing.own();
+            let author = state.by.filter(|_| !state.rewritten).map_or(own, |by| by.author);
+            state.by = Some(Authorship { author, signer: own });
+        }
+        state.rewritten = false;
+        state.committed = Some(Committed {
+            hash: header_hash(&header[..self.tools.keys.layout.header()]),
+            end: if state.small.is_some() {
+                cipher_len
+            } else {
+                self.tools.keys.layout.header() as u64
+            },
+            len: cipher_len,
+            size: state.size,
+        });
+        for (level, j, block) in index {
+            self.tools.cache.put_block(state.serial, level, j, block);
+        }
+        for (k, chunk) in std::mem::take(&mut state.dirty) {
+            if chunk.table.is_hole() || k >= root.chunks {
+                self.tools.cache.drop_chunk(state.serial, k);
+            } else {
+                self.tools.cache.put_chunk(
+                    state.serial,
+                    k,
+                    Arc::new(Chunk { table: chunk.table, key: chunk.key }),
+                );
+            }
+        }
+        state.header_under_way = false;
+        debug_assert!(root.chunks != 0 || root.hash == HOLE);
+        state.changed = false;
+        state.freed = false;
+        state.surplus = false;
+        state.waits = false;
+        state.cut = false;
+        state.punch.clear();
+        state.pending_bytes = 0;
+        state.riding_bytes = 0;
+        state.backing_len = cipher_len;
+        state.dirty_since = None;
+    }
+}
+
+/// Has the store reserve the blocks of a place, where it can do that.
+fn reserve(file: &dyn File, offset: u64, len: u64) -> Inner<()> {
+    match file.allocate(Allocate::KeepSize, offset, len) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(()),
+        other => Ok(other?),
+    }
+}

@@ -1,0 +1,309 @@
+//! The checkpoint: files with records are flushed, what is broken is written again or carried on,
+//! and the journal is empty after it.
+//!
+//! Rules that hold here
+//! * Nothing is freed before every file with a record was flushed, and no journal goes before what
+//!   it has acknowledged is elsewhere.
+//! * A checkpoint wipes the first record, so that what a replay finds was not at its place for
+//!   certain.
+
+use std::time::Duration;
+
+use parking_lot::MutexGuard;
+
+use super::redo::Outcome;
+use super::replay::REFUSED;
+use super::state::{Inode, Old, Running, State};
+use super::{Journal, PREFIX};
+use crate::format::journal::{ALIGN, JournalRecord, RECORDS_AT};
+use crate::store::RenameMode;
+use crate::vault::error::{Fault, Inner};
+
+impl Journal {
+    /// Flushes every file that has records, and frees the space. Where this fails nothing is freed,
+    /// and the next one tries again.
+    pub(super) fn checkpoint_locked(&self, state: &mut MutexGuard<State>) -> Inner<()> {
+        while state.draining {
+            self.changed.wait(state);
+        }
+        state.draining = true;
+        while state.unapplied > 0 || state.syncing {
+            self.changed.wait(state);
+        }
+        let result = self.checkpoint_drained(state);
+        state.draining = false;
+        self.changed.notify_all();
+        result
+    }
+
+    fn checkpoint_drained(&self, state: &mut State) -> Inner<()> {
+        state.unclean = true;
+        if state
+            .running
+            .as_ref()
+            .is_some_and(|r| r.file.stat_but_times().is_ok_and(|stat| stat.nlink == 0))
+        {
+            let acknowledged = state.sequence;
+            state.old.extend(state.running.take().map(|r| Old {
+                file: r.file,
+                name: r.name,
+                head: r.head,
+                acknowledged,
+            }));
+        }
+        for (inode, tracked) in std::mem::take(&mut state.unflushed) {
+            // Times too: a record carries them, and is gone afterwards.
+            let flushed = self.lost.flush(inode, &tracked.file, || tracked.file.sync_all());
+            self.lost.wait_for_flushes(inode);
+            if let Err(e) = &flushed {
+                tracing::error!("a file of the journal could not be flushed: {e}");
+            }
+            if flushed.is_err() || self.has_lost(inode) {
+                state.add_broken(inode, tracked);
+            }
+        }
+        self.load_broken(state)?;
+        self.mend(state);
+        if !state.broken.is_empty() && Self::give_unused(state) {
+            self.mend(state);
+        }
+        if !state.broken.is_empty() {
+            return self.carry(state);
+        }
+        self.remove_old(state)?;
+        if (state.sequence > 0 || !state.doubtful.is_empty())
+            && let Some(running) = &state.running
+            && let Err(e) = running
+                .file
+                .write_at(&[0; ALIGN], RECORDS_AT)
+                .and_then(|()| running.file.sync_data())
+        {
+            // Nobody knows whether its first record is still there, without which no replay reads
+            // those that would follow.
+            state.old.extend(state.running.take().map(|r| Old {
+                file: r.file,
+                name: r.name,
+                head: r.head,
+                acknowledged: 0,
+            }));
+            return Err(e.into());
+        }
+        state.doubtful.clear();
+        state.unclean = false;
+        state.generation += 1;
+        state.sequence = 0;
+        state.carried = 0;
+        state.tail = RECORDS_AT;
+        Ok(())
+    }
+
+    /// Reads the records of broken files back from the journal that has them.
+    fn load_broken(&self, state: &mut State) -> Inner<()> {
+        if state.broken.iter().all(|b| b.records.is_some()) {
+            return Ok(());
+        }
+        let running = state.running.iter().map(|r| (&r.file, &r.head, state.sequence));
+        let old = state.old.iter().map(|o| (&o.file, &o.head, o.acknowledged));
+        let mut all = Vec::new();
+        for (file, head, acknowledged) in old.chain(running) {
+            let mut records = self.records(&**file, head)?;
+            if (records.len() as u64) < acknowledged {
+                tracing::error!("the journal cannot be read back");
+                return Err(Fault::Os(libc::EIO));
+            }
+            records.truncate(acknowledged as usize);
+            all.extend(records);
+        }
+        for broken in state.broken.iter_mut().filter(|b| b.records.is_none()) {
+            let own = |r: &&JournalRecord<'_>| {
+                r.file_id == broken.file_id && broken.paths.contains(&r.path)
+            };
+            broken.records = Some(all.iter().filter(own).cloned().collect());
+        }
+        Ok(())
+    }
+
+    /// Writes the records of broken files again, and lets go of those that are whole and flushed.
+    /// What fits its file no longer is put aside, as a replay does: somebody has changed the file
+    /// beside us, and nobody knows which of the two is wanted.
+    fn mend(&self, state: &mut State) {
+        let mut kept = Vec::new();
+        for broken in std::mem::take(&mut state.broken) {
+            let records: Vec<_> = broken.records.iter().flatten().collect();
+            if broken.doomed {
+                kept.push(broken);
+                continue;
+            }
+            if records.is_empty() {
+                continue;
+            }
+            let mended = match &broken.file {
+                Some(file) => {
+                    self.redo(&**file, &records, true).map(|outcome| outcome == Outcome::Refused)
+                }
+                None => self.redo_file(&records, true).map(|redone| redone.refused > 0),
+            };
+            let mended =
+                mended.and_then(|refused| if refused { self.put_aside(&records) } else { Ok(()) });
+            match mended {
+                Ok(()) => tracing::info!("a file that could not be written earlier is up to date"),
+                Err(fault) => {
+                    tracing::error!(
+                        errno = fault.errno(),
+                        "a file that has records in the journal cannot be written"
+                    );
+                    kept.push(broken);
+                }
+            }
+        }
+        state.broken = kept;
+    }
+
+    /// Makes a journal of `records` that no replay will read; `fsck` names it.
+    fn put_aside(&self, records: &[&JournalRecord<'_>]) -> Inner<()> {
+        tracing::warn!(
+            "a file is not what records in the journal were made against; they are kept under another name"
+        );
+        let (aside, _) = self.begin_from(records)?;
+        let name = [REFUSED, &aside.name[PREFIX.len()..]].concat();
+        let renamed = self.root.rename(&aside.name, &*self.root, &name, RenameMode::Replace);
+        if renamed.is_err() {
+            let _ = self.root.unlink(&aside.name);
+        }
+        renamed?;
+        Ok(self.root.sync()?)
+    }
+
+    /// Makes a journal with `records` in it, durable; gives it with the place behind them.
+    fn begin_from(&self, records: &[&JournalRecord<'_>]) -> Inner<(Running, u64)> {
+        let next = self.begin(records.iter().map(|r| r.encoded_len() as u64).sum())?;
+        let mut tail = RECORDS_AT;
+        let mut buffer = Vec::new();
+        let written = (|| {
+            for (record, sequence) in records.iter().zip(0..) {
+                record.seal(&mut buffer, &next.head, &self.cipher, 1, sequence, &*self.random);
+                next.file.write_at(&buffer, tail)?;
+                tail += buffer.len() as u64;
+            }
+            next.file.sync_data()
+        })();
+        if let Err(e) = written {
+            let _ = self.root.unlink(&next.name);
+            return Err(e.into());
+        }
+        Ok((next, tail))
+    }
+
+    /// Begins a journal with the records of broken files in it, and only then removes those that
+    /// had them.
+    fn carry(&self, state: &mut State) -> Inner<()> {
+        if state.old.is_empty()
+            && state.running.is_some()
+            && state.sequence == state.carried
+            && state.doubtful.is_empty()
+        {
+            state.unclean = false;
+            return Ok(());
+        }
+        let records: Vec<&JournalRecord<'static>> =
+            state.broken.iter().flat_map(|b| b.records.iter().flatten()).collect();
+        let (next, tail) = self.begin_from(&records)?;
+        let count = records.len() as u64;
+        let before = state.running.replace(next);
+        state.old.extend(before.map(|r| Old {
+            file: r.file,
+            name: r.name,
+            head: r.head,
+            acknowledged: 0,
+        }));
+        state.old.iter_mut().for_each(|old| old.acknowledged = 0);
+        (state.generation, state.sequence, state.carried, state.tail) = (1, count, count, tail);
+        self.remove_old(state)?;
+        state.doubtful.clear();
+        state.unclean = false;
+        Ok(())
+    }
+
+    fn remove_old(&self, state: &mut State) -> Inner<()> {
+        if state.old.is_empty() {
+            return Ok(());
+        }
+        for old in &state.old {
+            match self.root.unlink(&old.name) {
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+                other => other?,
+            }
+        }
+        self.root.sync()?;
+        state.old.clear();
+        Ok(())
+    }
+
+    /// Checkpoints where a record names the inode, one that was refused too, or any inode when
+    /// `None`: before its path changes. `EIO` where its records are not at their places even then.
+    pub fn settle(&self, inode: Option<Inode>) -> Inner<()> {
+        let mut state = self.state.lock();
+        let is_broken = |state: &State| match inode {
+            Some(inode) => state.broken_at(inode, None).is_some_and(|at| !state.broken[at].doomed),
+            None => !state.broken.is_empty(),
+        };
+        let concerned = match inode {
+            Some(inode) => state.unflushed.contains_key(&inode) || state.doubtful.contains(&inode),
+            None => !state.unflushed.is_empty() || !state.doubtful.is_empty(),
+        };
+        if concerned || state.unclean || is_broken(&state) {
+            self.checkpoint_locked(&mut state)?;
+        }
+        if is_broken(&state) { Err(Fault::Os(libc::EIO)) } else { Ok(()) }
+    }
+
+    /// Checkpoints a journal in which nothing was written for `idle`.
+    pub fn checkpoint_idle(&self, idle: Duration) -> Inner<()> {
+        let mut state = self.state.lock();
+        let nothing = state.unflushed.is_empty()
+            && state.old.is_empty()
+            && state.doubtful.is_empty()
+            && !state.unclean;
+        if nothing || state.unapplied > 0 || state.draining || state.last_append.elapsed() < idle {
+            return Ok(());
+        }
+        self.checkpoint_locked(&mut state)
+    }
+
+    /// Checkpoints and removes the journal file. Where a file is broken the journal stays for the
+    /// next mount, and the answer is `EIO`.
+    pub fn close(&self) -> Inner<()> {
+        let of_created = self.close_created();
+        let mut state = self.state.lock();
+        self.checkpoint_locked(&mut state)?;
+        if !state.broken.is_empty() {
+            return Err(Fault::Os(libc::EIO));
+        }
+        if let Some(running) = state.running.take() {
+            self.root.unlink(&running.name)?;
+        }
+        self.cut_refused();
+        drop(state);
+        self.write_all_lost()?;
+        of_created
+    }
+}
+
+impl Journal {
+    /// Cuts what stands behind the ends of the files. The caller has emptied the journal, and lets
+    /// nobody commit to them any more.
+    pub(super) fn cut_refused(&self) {
+        for (inode, path) in
+            self.refused.paths.lock().drain().filter(|_| !self.shared && !self.others_wait())
+        {
+            let cut = (|| {
+                let file = self.open_path(&path)?;
+                let stat = file.stat_but_times()?;
+                if (stat.dev, stat.ino) == inode { self.cut_residue(&*file) } else { Ok(()) }
+            })();
+            if let Err(fault) = cut {
+                tracing::debug!(errno = fault.errno(), "bytes beyond the end of a file stay");
+            }
+        }
+    }
+}

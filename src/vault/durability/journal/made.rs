@@ -1,0 +1,114 @@
+//! Files that were made, as they are noted until a record of them is no longer needed.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::state::Running;
+use crate::format::journal::{JournalRecord, Patch, header_hash};
+use crate::store::Timestamp;
+
+/// A file that was made.
+pub(super) struct Made {
+    pub(super) path: Vec<u8>,
+    pub(super) file_id: [u8; 32],
+    pub(super) header: Box<[u8]>,
+    pub(super) mtime: Timestamp,
+    /// Counts all files ever noted.
+    pub(super) number: u64,
+    pub(super) since: Instant,
+    pub(super) written: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Files {
+    pub(super) made: HashMap<[u8; 32], Made>,
+    pub(super) by_path: HashMap<Vec<u8>, [u8; 32]>,
+    /// Files with a record that does not hold any more.
+    pub(super) void: Vec<JournalRecord<'static>>,
+    /// The paths that those name, until it is durable that they do not hold.
+    pub(super) stale: HashSet<Vec<u8>>,
+    pub(super) noted: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Log {
+    pub(super) running: Option<Running>,
+    pub(super) generation: u64,
+    pub(super) sequence: u64,
+    pub(super) tail: u64,
+    pub(super) failed: Option<Instant>,
+}
+
+/// All of them, and the journal that has their records.
+#[derive(Default)]
+pub(super) struct Created {
+    /// How many files are noted or to be voided: most calls find nothing to do.
+    pub(super) count: AtomicUsize,
+    pub(super) files: Mutex<Files>,
+    pub(super) log: Mutex<Log>,
+    pub(super) flushing: AtomicBool,
+    /// A flush of the store has made records superfluous.
+    pub(super) stale: AtomicBool,
+}
+
+impl Files {
+    pub(super) fn insert(&mut self, made: Made) {
+        if let Some(before) = self.by_path.get(&made.path).copied() {
+            self.remove(&before);
+        }
+        self.by_path.insert(made.path.clone(), made.file_id);
+        self.made.insert(made.file_id, made);
+    }
+
+    /// Takes a file out, and sees to it that its record, if it has one, does not hold any more.
+    pub(super) fn remove(&mut self, file_id: &[u8; 32]) -> Option<Made> {
+        let made = self.made.remove(file_id)?;
+        self.by_path.remove(&made.path);
+        if made.written {
+            self.stale.insert(made.path.clone());
+            self.void.push(made.void());
+        }
+        Some(made)
+    }
+
+    pub(super) fn drop_until(&mut self, number: u64) {
+        self.made.retain(|_, made| made.number > number);
+        let made = &self.made;
+        self.by_path.retain(|_, file_id| made.contains_key(file_id));
+    }
+}
+
+impl Made {
+    pub(super) fn record(&self) -> JournalRecord<'static> {
+        JournalRecord {
+            path: self.path.clone(),
+            file_id: self.file_id,
+            base: header_hash(b""),
+            result: header_hash(&self.header),
+            cipher_len: self.header.len() as u64,
+            mtime: (self.mtime.secs, self.mtime.nanos),
+            patches: vec![Patch { offset: 0, bytes: self.header.to_vec().into() }],
+        }
+    }
+
+    pub(super) fn void(&self) -> JournalRecord<'static> {
+        let result = header_hash(&self.header);
+        JournalRecord { base: result, result, cipher_len: 0, patches: Vec::new(), ..self.record() }
+    }
+}
+
+impl Created {
+    pub(super) fn counted<T>(&self, act: impl FnOnce(&mut Files) -> T) -> T {
+        let mut files = self.files.lock();
+        let result = act(&mut files);
+        self.count.store(files.made.len() + files.void.len(), Ordering::Release);
+        result
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+}

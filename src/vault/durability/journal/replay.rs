@@ -1,0 +1,436 @@
+//! The replay: what a crash left in journals is brought to its place, or shown as if it were.
+//!
+//! Rules that hold here
+//! * A journal is read by its owner, while no living process holds its lock.
+//! * A journal goes only when nothing in it was refused and everything is flushed. What could not
+//!   be written makes its file broken and its journal an old one, whose records the first
+//!   checkpoint carries on.
+//! * A journal of another machine that changed a short while ago may be in use there, and have come
+//!   here through a sync tool: nobody writes beside it. One that was carried here is replayed when
+//!   it has rested. An empty one is left to its owner for a day.
+//! * In a vault that is open for reading only the same is done to files in memory, and no journal
+//!   is touched.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::overlay::OverlayFile;
+use super::redo::Outcome;
+use super::state::{Broken, Inode, Old};
+use super::{CREATED, Journal, PREFIX, RESTS, rested};
+use crate::format::journal::{
+    ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORDS_AT, open_record, record_head,
+};
+use crate::store::{Access, File, Lock, RenameMode};
+use crate::vault::error::{Fault, Inner, LockHolder};
+
+/// A journal that a replay has read and not all of which fitted is kept under this name: it is
+/// never replayed again.
+pub(super) const REFUSED: &[u8] = b"+refused-";
+
+/// How long one without records rests before it counts as left behind.
+const EMPTY_RESTS: Duration = Duration::from_secs(24 * 3600);
+
+/// Counts of [`Outcome`].
+#[derive(Default)]
+pub(super) struct Redone {
+    done: usize,
+    pub(super) refused: usize,
+    /// The files.
+    files: HashMap<Inode, Arc<dyn File>>,
+}
+
+/// How long others may take to read a journal that is to be replayed, and how often they are asked.
+const READERS_TAKE: Duration = Duration::from_secs(10);
+const READERS_ASKED: Duration = Duration::from_millis(10);
+
+impl Journal {
+    /// Replays what a crash left behind: every journal of this identity whose owner is gone. Gives
+    /// the number of files that were brought up to date; see the module for vaults that are open
+    /// for reading only.
+    pub fn replay(&self) -> Inner<usize> {
+        self.others_wait.store(
+            !self.shared && self.overlaid.is_none() && self.others_have_records()?,
+            Ordering::Relaxed,
+        );
+        let (mut count, mut files) = (self.replay_created()?, HashMap::new());
+        let mut left = self.leftover()?;
+        let mut refused_before = usize::MAX;
+        // One journal may go on where another one ends, and their names do not tell which is first:
+        // again, as long as that helps. What was redone can be redone for ever, so only what is
+        // refused counts.
+        loop {
+            let (mut done, mut refused) = (0, Vec::new());
+            for name in left {
+                let redone = self.replay_one(&name)?;
+                done += redone.done;
+                files.extend(redone.files);
+                if redone.refused > 0 {
+                    refused.push((name, redone.refused));
+                }
+            }
+            count += done;
+            let refused_now = refused.iter().map(|(_, count)| count).sum();
+            if refused_now == 0 || refused_now >= refused_before {
+                // Beside a file that could not be written another journal may wait for just that:
+                // left for the next time.
+                let wait = self.overlaid.is_some() || !self.state.lock().broken.is_empty();
+                for (name, count) in refused {
+                    if wait {
+                        tracing::warn!(
+                            "journal {}: {count} files are not what it was made against",
+                            String::from_utf8_lossy(&name)
+                        );
+                        continue;
+                    }
+                    let shown = String::from_utf8_lossy(&name).into_owned();
+                    tracing::warn!(
+                        "journal {shown}: {count} files are not what it was made against, kept under another name"
+                    );
+                    let kept = [REFUSED, &name[PREFIX.len()..]].concat();
+                    self.root.rename(&name, &*self.root, &kept, RenameMode::Replace)?;
+                    self.root.sync()?;
+                }
+                // Only now is it known what stands beyond the end of every file: where nobody else
+                // has a record of it, or it open.
+                for file in files.values().filter(|_| !self.shared && !self.others_wait()) {
+                    if let Err(fault) = self.cut_residue(&**file) {
+                        tracing::warn!(
+                            errno = fault.errno(),
+                            "bytes beyond the end of a file stay"
+                        );
+                    }
+                }
+                return Ok(count);
+            }
+            refused_before = refused_now;
+            left = refused.into_iter().map(|(name, _)| name).collect();
+        }
+    }
+
+    /// Who may have the vault open on another machine: the owner of a journal that has records and
+    /// changed a short while ago.
+    pub fn in_use_elsewhere(&self) -> Inner<Option<LockHolder>> {
+        for name in self.leftover()?.into_iter().chain(self.leftover_of(CREATED)?) {
+            let Some(host) = self.other_machine(&name) else { continue };
+            let file = match self.root.open_file(&name, Access::Read) {
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => continue,
+                other => other?,
+            };
+            let mut head = vec![0; RECORDS_AT as usize];
+            let read = file.read_at(&mut head, 0)?;
+            let Ok(head) = JournalHead::decode(&head[..read]) else { continue };
+            let own =
+                head.share == self.keys.share && head.owner == Self::owner(&self.key, &head.id);
+            if own
+                && self.may_be_used_elsewhere(&name, &*file)?
+                && !self.records(&*file, &head)?.is_empty()
+            {
+                return Ok(Some(LockHolder { host, pid: 0, since_unix: file.stat()?.mtime.secs }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether somebody else has left a journal with records, which he alone can read.
+    fn others_have_records(&self) -> Inner<bool> {
+        for name in self.leftover()? {
+            let file = match self.root.open_file(&name, Access::Read) {
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => continue,
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
+                    return Ok(true);
+                }
+                other => other?,
+            };
+            let (mut head, mut first) = (vec![0; RECORDS_AT as usize], [0; RECORD_HEAD]);
+            let read = file.read_at(&mut head, 0)?;
+            if let Ok(head) = JournalHead::decode(&head[..read])
+                && head.share == self.keys.share
+                && head.owner != Self::owner(&self.key, &head.id)
+                && file.read_at(&mut first, RECORDS_AT)? == RECORD_HEAD
+                && record_head(&first).is_some_and(|(_, sequence, _)| sequence == 0)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether a journal is of another machine and was changed a short while ago.
+    pub(super) fn may_be_used_elsewhere(&self, name: &[u8], file: &dyn File) -> Inner<bool> {
+        Ok(self.other_machine(name).is_some() && rested(file)? < RESTS)
+    }
+
+    /// The machine that a journal's name tells of, where it is not this one.
+    fn other_machine(&self, name: &[u8]) -> Option<String> {
+        let name =
+            std::str::from_utf8(name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(CREATED))?)
+                .ok()?;
+        let (host, _) = name.rsplit_once('-')?;
+        (host != self.host).then(|| host.to_string())
+    }
+
+    /// Names of all journals in the vault.
+    pub fn leftover(&self) -> Inner<Vec<Vec<u8>>> {
+        self.leftover_of(PREFIX)
+    }
+
+    pub(super) fn leftover_of(&self, prefix: &[u8]) -> Inner<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        let mut cookie = 0;
+        let dir = self.root.reopen()?;
+        loop {
+            let entries = dir.read(cookie, 1 << 16)?;
+            let Some(last) = entries.last() else { return Ok(names) };
+            cookie = last.next;
+            names.extend(
+                entries.iter().filter(|e| e.name.starts_with(prefix)).map(|e| e.name.to_vec()),
+            );
+        }
+    }
+
+    /// Locks a journal; false where it is not left over but in use, and only to be read here.
+    ///
+    /// Who replays it holds the vault's lock, so a journal that is locked all the same is being
+    /// read by somebody, and not for long. To go on without it would be to serve files as they were
+    /// before what was acknowledged last.
+    pub(super) fn take(&self, file: &dyn File) -> Inner<bool> {
+        if self.overlaid.is_some() {
+            return Ok(file.try_lock(Lock::Shared)?);
+        }
+        for _ in 0..READERS_TAKE.as_millis() / READERS_ASKED.as_millis() {
+            if file.try_lock(Lock::Exclusive)? {
+                return Ok(true);
+            }
+            std::thread::sleep(READERS_ASKED);
+        }
+        Err(Fault::Os(libc::EBUSY))
+    }
+
+    /// Replays one journal, and removes it where nothing in it was refused and nothing failed.
+    fn replay_one(&self, name: &[u8]) -> Inner<Redone> {
+        let file = match self
+            .root
+            .open_file(name, if self.overlaid.is_some() { Access::Read } else { Access::ReadWrite })
+        {
+            Ok(file) => file,
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(Redone::default()),
+            Err(e) if self.shared && e.raw_os_error() == Some(libc::EACCES) => {
+                return Ok(Redone::default());
+            } // another user's
+            Err(e) => return Err(e.into()),
+        };
+        let is_held = |how| Ok::<_, Fault>(self.shared && !file.try_lock(how)?);
+        let shown = String::from_utf8_lossy(name).into_owned();
+        let mut head = vec![0; RECORDS_AT as usize];
+        let read = file.read_at(&mut head, 0)?;
+        let head = match JournalHead::decode(&head[..read]) {
+            Ok(head) if head.share == self.keys.share && head.suite == self.keys.suite => head,
+            // A journal that was being made when the machine stopped has no records yet.
+            _ if head[..read].iter().all(|b| *b == 0) => {
+                let is_made = self.shared && (is_held(Lock::Shared)? || rested(&*file)? < RESTS);
+                if self.overlaid.is_none() && !is_made {
+                    self.root.unlink(name)?;
+                }
+                return Ok(Redone::default());
+            }
+            _ => {
+                tracing::warn!("journal {shown} is not of this share, kept");
+                return Ok(Redone::default());
+            }
+        };
+        if head.owner != Self::owner(&self.key, &head.id) {
+            return Ok(Redone::default());
+        }
+        // Where several have the vault open, one of which may be the same person's, a journal that
+        // is locked is in use.
+        if is_held(if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive })?
+            || !self.take(&*file)?
+        {
+            return Ok(Redone::default());
+        }
+        let mut by_file: Vec<Vec<JournalRecord<'static>>> = Vec::new();
+        let records = self.records(&*file, &head)?;
+        if records.is_empty() && self.other_machine(name).is_some() && rested(&*file)? < EMPTY_RESTS
+        {
+            return Ok(Redone::default());
+        }
+        for record in records {
+            match by_file.iter_mut().find(|rs| rs[0].file_id == record.file_id) {
+                Some(records) => records.push(record),
+                None => by_file.push(vec![record]),
+            }
+        }
+        let (mut all, mut failed) = (Redone::default(), Vec::new());
+        for records in by_file {
+            match self.redo_file(&records.iter().collect::<Vec<_>>(), false) {
+                Ok(redone) => {
+                    all.done += redone.done;
+                    all.refused += redone.refused;
+                    all.files.extend(redone.files);
+                }
+                Err(fault) => {
+                    // One file that cannot be written keeps nobody from the others.
+                    tracing::error!("journal {shown}: errno {}", fault.errno());
+                    failed.push(records);
+                }
+            }
+        }
+        if !failed.is_empty() {
+            tracing::error!(
+                "journal {shown}: {} files could not be written; they give an error until that succeeds",
+                failed.len()
+            );
+            let mut state = self.state.lock();
+            state.broken.extend(failed.into_iter().flat_map(|records| self.broken(records)));
+            if self.overlaid.is_none() {
+                state.old.push(Old { file, name: name.to_vec(), head, acknowledged: 0 });
+            }
+            // Not for another round, which would take the journal from those who wait for it.
+            return Ok(Redone { refused: 0, ..all });
+        }
+        if all.refused == 0 && self.overlaid.is_none() {
+            self.root.unlink(name)?;
+            self.root.sync()?;
+        }
+        Ok(all)
+    }
+
+    /// Broken files, one for each path that `records` (all of one file id) name.
+    fn broken(&self, records: Vec<JournalRecord<'static>>) -> Vec<Broken> {
+        let mut all: Vec<Broken> = Vec::new();
+        for record in records {
+            match all.iter_mut().find(|b| b.paths[0] == record.path) {
+                Some(broken) => broken.records.get_or_insert_default().push(record),
+                None => {
+                    let inode = self.inode_of(&record.path).ok();
+                    let (file_id, paths) = (record.file_id, vec![record.path.clone()]);
+                    all.push(Broken {
+                        inode,
+                        file: None,
+                        file_id,
+                        paths,
+                        records: Some(vec![record]),
+                        doomed: false,
+                    });
+                }
+            }
+        }
+        all
+    }
+
+    fn inode_of(&self, path: &[u8]) -> Inner<Inode> {
+        let mut dir = self.root.clone();
+        let (parents, name) = path
+            .iter()
+            .rposition(|b| *b == b'/')
+            .map_or((None, path), |at| (Some(&path[..at]), &path[at + 1..]));
+        for component in parents.into_iter().flat_map(|p| p.split(|b| *b == b'/')) {
+            dir = dir.open_dir(component)?;
+        }
+        let stat = dir.stat(name)?;
+        Ok((stat.dev, stat.ino))
+    }
+
+    /// The records of the generation that begins the journal.
+    pub(super) fn records(
+        &self,
+        file: &dyn File,
+        head: &JournalHead,
+    ) -> Inner<Vec<JournalRecord<'static>>> {
+        let mut records = Vec::new();
+        let mut at = RECORDS_AT;
+        let mut expected: Option<(u64, u64)> = None;
+        let end = file.stat()?.size;
+        loop {
+            let mut start = [0; RECORD_HEAD];
+            if file.read_at(&mut start, at)? < RECORD_HEAD {
+                return Ok(records);
+            }
+            let Some((generation, sequence, len)) = record_head(&start) else { return Ok(records) };
+            let follows = match expected {
+                Some(next) => next == (generation, sequence),
+                None => sequence == 0,
+            };
+            if !follows || at + (RECORD_HEAD + len) as u64 > end {
+                return Ok(records);
+            }
+            let mut sealed = vec![0; len];
+            if file.read_at(&mut sealed, at + RECORD_HEAD as u64)? < len {
+                return Ok(records);
+            }
+            let Ok(record) = open_record(head, &self.cipher, generation, sequence, &sealed) else {
+                return Ok(records);
+            };
+            records.push(record);
+            expected = Some((generation, sequence + 1));
+            at += (RECORD_HEAD + len).next_multiple_of(ALIGN) as u64;
+        }
+    }
+
+    /// Applies the records that name one file id. They may name several paths: hard links, or
+    /// copies that a sync tool made.
+    pub(super) fn redo_file(&self, records: &[&JournalRecord<'_>], rewrite: bool) -> Inner<Redone> {
+        let mut redone = Redone::default();
+        type Named<'a> = (Inode, Arc<dyn File>, Vec<&'a [u8]>);
+        let mut inodes: Vec<Named> = Vec::new();
+        for record in records {
+            if inodes.iter().any(|(_, _, paths)| paths.contains(&&*record.path)) {
+                continue;
+            }
+            match self.open_path(&record.path) {
+                Ok(file) => {
+                    let stat = file.stat()?;
+                    let inode = (stat.dev, stat.ino);
+                    match inodes.iter_mut().find(|(there, _, _)| *there == inode) {
+                        Some((_, _, paths)) => paths.push(&record.path),
+                        None => inodes.push((inode, file, vec![&record.path])),
+                    }
+                }
+                Err(fault)
+                    if matches!(
+                        fault.errno(),
+                        libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR
+                    ) =>
+                {
+                    redone.refused += 1
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+        for (inode, file, paths) in &inodes {
+            let own: Vec<_> =
+                records.iter().copied().filter(|r| paths.contains(&&*r.path)).collect();
+            match self.redo(&**file, &own, rewrite)? {
+                Outcome::Done => redone.done += 1,
+                Outcome::Nothing => {}
+                Outcome::Refused => redone.refused += 1,
+            }
+            redone.files.insert(*inode, file.clone());
+        }
+        Ok(redone)
+    }
+
+    pub(super) fn open_path(&self, path: &[u8]) -> Inner<Arc<dyn File>> {
+        let mut dir = self.root.clone();
+        let mut components = path.split(|b| *b == b'/').peekable();
+        while let Some(component) = components.next() {
+            if components.peek().is_none() {
+                return match &self.overlaid {
+                    None => Ok(dir.open_file(component, Access::ReadWrite)?),
+                    Some(overlaid) => {
+                        let file = dir.open_file(component, Access::Read)?;
+                        let stat = file.stat()?;
+                        let mut overlaid = overlaid.lock();
+                        let there = overlaid.entry((stat.dev, stat.ino));
+                        Ok(there.or_insert_with(|| Arc::new(OverlayFile::new(file, &stat))).clone())
+                    }
+                };
+            }
+            dir = dir.open_dir(component)?;
+        }
+        Err(Fault::Os(libc::ENOENT))
+    }
+}

@@ -1,0 +1,4 @@
+//! How changes of files reach the store: the order of a commit, and the journal.
+
+pub(super) mod commit;
+pub(super) mod journal;

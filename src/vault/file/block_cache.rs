@@ -1,0 +1,117 @@
+//! The cache of authenticated tables and index blocks, bounded for the whole vault, and how much
+//! its changes take until they are committed.
+//!
+//! Only committed blocks are in it; what is dirty belongs to its open file. A file's serial number
+//! is never used again, so blocks of a closed file are never found, they only age out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+
+use crate::crypto::SegmentKey;
+use crate::format::layout::INDEX_BLOCK;
+use crate::format::table::{IndexBlock, Table};
+
+/// Changes may take as much as this, however small the caches are.
+const CHANGES_MIN: usize = 1 << 20;
+
+/// A committed chunk: its table and the key of its salt.
+pub(crate) struct Chunk {
+    pub table: Table,
+    pub key: SegmentKey,
+}
+
+#[derive(Clone)]
+enum Block {
+    Index(Arc<IndexBlock>),
+    Chunk(Arc<Chunk>),
+}
+
+#[derive(Clone)]
+struct Weight;
+
+impl Weighter<(u64, u8, u64), Block> for Weight {
+    fn weight(&self, _: &(u64, u8, u64), block: &Block) -> u64 {
+        match block {
+            Block::Index(_) => INDEX_BLOCK as u64 + 96,
+            // A key with its schedule and hash powers takes about a kilobyte.
+            Block::Chunk(chunk) => chunk.table.segments.len() as u64 * 30 + 1200,
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct BlockCache {
+    blocks: Cache<(u64, u8, u64), Block, Weight>,
+    /// Bytes that the changes of all open files of the vault hold until they are committed.
+    pub changes: Arc<AtomicUsize>,
+    /// Bytes of them beyond which who writes commits at once.
+    changes_max: usize,
+}
+
+/// What one file counts for in [`BlockCache::changes`].
+pub(crate) struct Counted {
+    total: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Counted {
+    pub fn new(cache: &BlockCache) -> Counted {
+        Counted { total: cache.changes.clone(), bytes: 0 }
+    }
+
+    /// Counts for `bytes` from now on.
+    pub fn set(&mut self, bytes: usize) {
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+impl BlockCache {
+    /// A cache of at most `bytes` bytes.
+    pub fn new(bytes: usize) -> Self {
+        let blocks = Cache::with_weighter((bytes / 3000).max(16), bytes as u64, Weight);
+        BlockCache { blocks, changes: Arc::default(), changes_max: bytes.max(CHANGES_MIN) }
+    }
+
+    /// Whether the vault's open files hold more changes than its caches may take.
+    pub fn has_too_many_changes(&self) -> bool {
+        self.changes.load(Ordering::Relaxed) > self.changes_max
+    }
+
+    pub fn block(&self, serial: u64, level: u8, j: u64) -> Option<Arc<IndexBlock>> {
+        match self.blocks.get(&(serial, level, j)) {
+            Some(Block::Index(block)) => Some(block),
+            _ => None,
+        }
+    }
+
+    pub fn put_block(&self, serial: u64, level: u8, j: u64, block: Arc<IndexBlock>) {
+        self.blocks.insert((serial, level, j), Block::Index(block));
+    }
+
+    pub fn chunk(&self, serial: u64, k: u64) -> Option<Arc<Chunk>> {
+        match self.blocks.get(&(serial, 0, k)) {
+            Some(Block::Chunk(chunk)) => Some(chunk),
+            _ => None,
+        }
+    }
+
+    pub fn put_chunk(&self, serial: u64, k: u64, chunk: Arc<Chunk>) {
+        self.blocks.insert((serial, 0, k), Block::Chunk(chunk));
+    }
+
+    /// Drops a chunk that has become dirty or vanished.
+    pub fn drop_chunk(&self, serial: u64, k: u64) {
+        self.blocks.remove(&(serial, 0, k));
+    }
+}

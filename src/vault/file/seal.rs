@@ -1,0 +1,104 @@
+//! Sealing of segments, for which a file need not be locked.
+//!
+//! Rules that hold here
+//! * A salt is drawn for a chunk that is sealed ahead, and used for nothing else: what is not taken
+//!   in the end is thrown away with it.
+//! * Whoever takes such a chunk checks that its epoch is still the current one, and that the file
+//!   still has the id for which it was sealed: where several have the vault open another daemon may
+//!   have given it another one.
+//! * The buffer of the plain text is sealed in place; only one that could not be sealed is wiped.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use zeroize::Zeroizing;
+
+use crate::crypto::SegmentKey;
+use crate::format::layout::SEGMENT;
+use crate::format::table::{Segment, Table, segment_aad, segment_hash};
+use crate::vault::file::{DirtyChunk, FileState, Tools};
+
+/// Sealed segments that follow each other in a chunk.
+pub(crate) struct Sealed {
+    /// All of them, each of [`SEGMENT`] bytes but the last.
+    pub bytes: Bytes,
+    /// What the table will say of each; the hash in signed shares.
+    pub entries: Vec<(Segment, Option<[u8; 32]>)>,
+}
+
+/// Seals `plain` (whole segments, the last one may be short) as the segments of chunk `k` from
+/// `first` on, under the key of a chunk of `epoch`.
+pub(crate) fn seal(
+    tools: &Tools,
+    file_id: &[u8; 32],
+    k: u64,
+    epoch: u32,
+    key: &SegmentKey,
+    first: usize,
+    mut plain: Zeroizing<Vec<u8>>,
+) -> Sealed {
+    let mut nonces = vec![[0u8; 12]; plain.len().div_ceil(SEGMENT)];
+    tools.random.fill(nonces.as_flattened_mut());
+    let signed = tools.keys.layout.signed();
+    let mut entries = Vec::with_capacity(nonces.len());
+    for ((part, nonce), s) in plain.chunks_mut(SEGMENT).zip(nonces).zip(first..) {
+        let len = part.len() as u16;
+        let aad =
+            segment_aad(&tools.keys.share, file_id, k, s as u32, len, epoch, tools.keys.suite);
+        let tag = key.seal(&nonce, &aad, part);
+        entries.push((Segment { nonce, tag, len }, signed.then(|| segment_hash(part))));
+    }
+    // Ciphertext by now, which needs no wiping: byte by byte, as it must be done, that takes longer
+    // than the sealing.
+    Sealed { bytes: std::mem::take(&mut *plain).into(), entries }
+}
+
+/// Whole chunks of one write, sealed before its file was locked, so that two threads can seal what
+/// one stream writes.
+#[derive(Default)]
+pub(crate) struct Ready {
+    file_id: [u8; 32],
+    chunks: BTreeMap<u64, (DirtyChunk, Sealed)>,
+}
+
+impl Ready {
+    /// Seals the chunks that `data` at `offset` fills from end to end.
+    pub fn seal(tools: &Tools, file_id: &[u8; 32], offset: u64, data: &[u8]) -> Ready {
+        let chunk = tools.keys.layout.chunk();
+        let (first, end) =
+            (offset.div_ceil(chunk), offset.saturating_add(data.len() as u64) / chunk);
+        let epoch = tools.keys.current();
+        let mut chunks = BTreeMap::new();
+        for k in first..end {
+            let at = (k * chunk - offset) as usize;
+            let plain = Zeroizing::new(data[at..at + chunk as usize].to_vec());
+            let salt = FileState::new_salt(tools);
+            let key = tools.keys.chunk_keys(epoch, file_id).derive(&salt);
+            let sealed = seal(tools, file_id, k, epoch.number, &key, 0, plain);
+            let table = Table::empty(&tools.keys.layout, salt, epoch.number);
+            let (live, pending) = (Box::default(), BTreeMap::new());
+            chunks.insert(
+                k,
+                (DirtyChunk { table, key, epoch: epoch.commitment, live, pending }, sealed),
+            );
+        }
+        Ready { file_id: *file_id, chunks }
+    }
+
+    /// Takes chunk `k` out, if it was sealed from `len` bytes, for the file with this id, and its
+    /// epoch is still the current one. Its live segments are not known yet.
+    pub fn take(
+        &mut self,
+        tools: &Tools,
+        file_id: &[u8; 32],
+        k: u64,
+        len: usize,
+    ) -> Option<(DirtyChunk, Sealed)> {
+        let current = tools.keys.current();
+        let (chunk, sealed) = self.chunks.remove(&k)?;
+        let fits = sealed.bytes.len() == len
+            && self.file_id == *file_id
+            && (chunk.table.epoch, chunk.epoch) == (current.number, current.commitment);
+        fits.then_some((chunk, sealed))
+    }
+}

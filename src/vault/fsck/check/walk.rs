@@ -1,0 +1,787 @@
+//! The walk through a vault: directories by their ids, entries by their names, files collected for
+//! the verification of their contents.
+//!
+//! Rules that hold here
+//! * The walk holds a directory of the store and its id, no nodes; so it also goes where no name
+//!   leads.
+//! * A fault of a directory whose remedy moves it comes after the faults of what is in it; all
+//!   others come first.
+//! * Of a directory only a part of the listing is in memory, and of what is found [`FAULTS_MAX`] of
+//!   each kind: the storage host chooses how much there is of both.
+//! * What vanishes between the listing and the look at it was removed by somebody, which is no
+//!   fault.
+
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use super::content::Job;
+use super::hints;
+use super::unused::Used;
+use crate::format::junction;
+use crate::format::name::{DIRECTORY_RECORD, LONG, SIDECAR, is_control, is_of_others};
+use crate::store::{Access, Dir, DirEntry, Kind, Stat};
+use crate::vault::core::Core;
+use crate::vault::core::trash::TRASH;
+use crate::vault::directory::names::Said;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::file::{Load, NEVER_COMMITTED, OpenFile};
+use crate::vault::fsck::check::content;
+use crate::vault::fsck::remedy::{Action, Remedy};
+use crate::vault::fsck::report::{
+    CheckFault, CheckProgress, More, NestedShares, Progress, describe, join,
+};
+use crate::vault::keyring::keys::DirectoryId;
+use crate::vault::namespace::xattr;
+use crate::vault::share::control_files::entries;
+use crate::vault::share::enter::DESCRIPTOR;
+use crate::vault::types::ROOT;
+
+/// Beginnings of the names of control files at the root of a share. What is in them is verified by
+/// who opens the share, but for the targets of long links and for long lists of attributes, which
+/// are read with what they belong to.
+const ROOT_CONTROLS: [&[u8]; 11] = [
+    b"+share",
+    b"+manifest-",
+    b"+slots-",
+    b"+identity",
+    b"+lock",
+    b"+names",
+    b"+journal-",
+    b"+created-",
+    b"+link-",
+    b"+attr-",
+    b"+inventory-",
+];
+/// An attribute that nobody has, to learn whether this process sees those of its kind.
+const PROBE: &[u8] = b"trusted.kithfs-probe";
+/// Files that are open at a time, and plain bytes that wait with them.
+const OPEN_MAX: usize = 128;
+const WAITING_MAX: u64 = 64 << 20;
+/// Bytes of names that are read of a directory at a time: the walk holds so many of each directory
+/// that it is in.
+const LISTED: usize = 16 << 10;
+/// Faults that are told one by one; the same for residue, and for what earlier repairs have kept.
+const FAULTS_MAX: u64 = 10_000;
+/// Directories below each other that are entered. Whoever stores the vault could make them deeper
+/// than our stack, and the paths of what is wrong in them longer than memory.
+const DEPTH_MAX: usize = 1024;
+/// What is wrong with what is deeper.
+pub(super) const TOO_DEEP: &str = "lies too deep to be checked with all that is above it";
+
+/// A directory on the walk.
+pub(super) struct Place {
+    dir: Arc<dyn Dir>,
+    /// `None` where nothing tells it.
+    id: Option<DirectoryId>,
+    plain: Vec<u8>,
+    cipher: Vec<u8>,
+    /// The first entries.
+    first: Vec<DirEntry>,
+}
+
+/// A file whose contents are to be verified.
+struct Waiting {
+    plain: Vec<u8>,
+    cipher: Vec<u8>,
+    /// What to report where the contents are good.
+    otherwise: Option<CheckFault>,
+    /// What to do where they are not.
+    keep: Remedy,
+}
+
+/// See the module.
+pub(super) struct Walk<'a> {
+    core: &'a Core,
+    pub seen: CheckProgress,
+    pub faults: Vec<CheckFault>,
+    /// Those that are only counted.
+    pub more: More,
+    /// Those that are in the list.
+    told: More,
+    /// Sealed names of entries that are not there, in the directories that the walk is in.
+    orphans: Vec<Box<[u8]>>,
+    /// Shares that the walk came upon and did not enter.
+    pub shares: NestedShares,
+    progress: Progress<'a>,
+    jobs: Vec<Job>,
+    waiting: Vec<Waiting>,
+    bytes: u64,
+    /// Nothing in a directory is looked at.
+    single: bool,
+    /// Directories above each other that the walk is in.
+    depth: usize,
+    /// See [`CheckReport::strangers`](super::CheckReport::strangers).
+    pub strangers: u64,
+    /// Names that remedies of this walk will give.
+    claimed: HashSet<Vec<u8>>,
+    /// What entries refer to.
+    pub used: Used,
+    /// Whether this process sees attributes of links and special files.
+    sees_special: OnceCell<bool>,
+}
+
+/// `remedy`, where the object is damaged: what the store only fails to give, or not to us, may be
+/// whole.
+fn of_damage(fault: &Fault, remedy: Remedy) -> Option<Remedy> {
+    matches!(fault, Fault::Format(_) | Fault::Corrupt(_)).then_some(remedy)
+}
+
+fn vanished(fault: &Fault) -> bool {
+    matches!(fault, Fault::Io(e) if e.raw_os_error() == Some(libc::ENOENT))
+}
+
+impl<'a> Walk<'a> {
+    pub fn new(core: &'a Core, progress: Progress<'a>) -> Walk<'a> {
+        Walk {
+            core,
+            seen: CheckProgress::default(),
+            faults: Vec::new(),
+            more: More::default(),
+            told: More::default(),
+            orphans: Vec::new(),
+            shares: Vec::new(),
+            progress,
+            jobs: Vec::new(),
+            waiting: Vec::new(),
+            bytes: 0,
+            single: false,
+            depth: 0,
+            strangers: 0,
+            claimed: HashSet::new(),
+            used: Used::default(),
+            sees_special: OnceCell::new(),
+        }
+    }
+
+    fn fault(
+        &mut self,
+        plain: &[u8],
+        cipher: &[u8],
+        what: impl Into<String>,
+        remedy: Option<Remedy>,
+    ) {
+        self.tell(CheckFault::new(plain, cipher, what, remedy));
+    }
+
+    fn tell(&mut self, fault: CheckFault) {
+        if *self.told.kind_of(&fault) == FAULTS_MAX {
+            *self.more.kind_of(&fault) += 1;
+        } else {
+            *self.told.kind_of(&fault) += 1;
+            self.faults.push(fault);
+        }
+    }
+
+    /// Checks the entry at a stored path and all below it.
+    pub fn from(&mut self, cipher: &[u8]) -> Inner<()> {
+        if cipher.is_empty() {
+            self.root_attributes();
+            let root = self.root()?;
+            self.directory(root);
+        } else {
+            let (place, stored) = self.parent_of(cipher)?;
+            self.entry_of(&place, &stored);
+        }
+        self.flush();
+        Ok(())
+    }
+
+    /// Checks one entry by its stored path, and of a directory nothing in it.
+    pub fn single(&mut self, cipher: &[u8]) -> Inner<()> {
+        self.single = true;
+        if cipher.is_empty() {
+            self.root_attributes();
+            let root = self.root()?;
+            self.directory(root);
+            return Ok(());
+        }
+        let (place, stored) = self.parent_of(cipher)?;
+        place.dir.stat(&stored)?;
+        self.entry_of(&place, &stored);
+        self.flush();
+        Ok(())
+    }
+
+    /// The root is an entry of no directory: nobody else would look at its attributes.
+    fn root_attributes(&mut self) {
+        let root = self.core.root.clone();
+        self.attributes(&*root, b"", Kind::Dir, (b"", b""), b"root");
+    }
+
+    fn root(&self) -> Inner<Place> {
+        let (dir, id) = (self.core.root.reopen()?, Some(self.core.keys.root_directory()));
+        let first = dir.read(0, LISTED)?;
+        Ok(Place { dir, id, plain: Vec::new(), cipher: Vec::new(), first })
+    }
+
+    fn parent_of(&mut self, cipher: &[u8]) -> Inner<(Place, Vec<u8>)> {
+        let mut place = self.root()?;
+        let mut parts = cipher.split(|b| *b == b'/').peekable();
+        while let Some(part) = parts.next() {
+            if parts.peek().is_none() {
+                return Ok((place, part.to_vec()));
+            }
+            let name = self.name_in(&place, part);
+            place = self.enter(&place, part, name.as_deref())?.0;
+        }
+        Err(Fault::Os(libc::ENOENT))
+    }
+
+    fn entry_of(&mut self, place: &Place, stored: &[u8]) {
+        let name = self.name_in(place, stored);
+        self.entry(place, stored, name);
+        self.orphans(place, 0);
+    }
+
+    /// The plain name of an entry. What cannot be read counts as no name.
+    fn name_in(&self, place: &Place, stored: &[u8]) -> Option<Vec<u8>> {
+        self.core.folder_at(place.dir.clone(), place.id?).decode(stored).ok().flatten()
+    }
+
+    /// Opens a sub-directory and finds out its id; the second is what is wrong with that. `name` is
+    /// `None` where its own name is not known. [`Fault::Boundary`] where it is a share of its own.
+    fn enter(
+        &self,
+        parent: &Place,
+        stored: &[u8],
+        name: Option<&[u8]>,
+    ) -> Inner<(Place, Option<CheckFault>)> {
+        let dir = parent.dir.open_dir(stored)?;
+        let (plain, cipher) =
+            (join(&parent.plain, name.unwrap_or(b"?")), join(&parent.cipher, stored));
+        let place = match (parent.id, name) {
+            (Some(above), Some(name)) => Some((
+                above,
+                self.core.folder_at(parent.dir.clone(), above).place_name(stored, name)?,
+            )),
+            _ => None,
+        };
+        match &place {
+            Some((above, name)) => self.core.check_boundary(&*dir, &*parent.dir, above, name)?,
+            // What leads there is not known, but not a name in it is one of ours.
+            _ if dir.stat(DESCRIPTOR).is_ok() => return Err(Fault::Boundary),
+            _ => {}
+        }
+        let first = dir.read(0, LISTED)?;
+        let is_entry = |e: &DirEntry| !is_control(&e.name);
+        let any = first.iter().any(is_entry)
+            || !first.is_empty() && entries(&*dir)?.any(|e| e.is_ok_and(|e| is_entry(&e)));
+        let mut wrong = None;
+        let id = match place {
+            Some((above, name)) => {
+                let derived = self.core.keys.derived_directory(&above, &name);
+                let record =
+                    |id| Some(Remedy(Action::Record { id, parent: above, name: name.clone() }));
+                match self.core.identify(&*dir, &above, &name) {
+                    Ok((id, recorded)) => {
+                        let is_recorded = recorded.is_some();
+                        let found = if any && !hints::has_names_under(self.core, &dir, &id, &first)
+                        {
+                            hints::find(self.core, &dir, Some(derived))
+                        } else {
+                            None
+                        };
+                        match found {
+                            Some(other) if other != id && !is_recorded => {
+                                wrong = Some(CheckFault::new(
+                                    &plain,
+                                    &cipher,
+                                    "has lost its directory record",
+                                    record(other),
+                                ));
+                                Some(other)
+                            }
+                            _ => Some(id),
+                        }
+                    }
+                    Err(Fault::Io(e)) => return Err(e.into()),
+                    Err(fault) => {
+                        let found = hints::find(self.core, &dir, Some(derived));
+                        let remedy = match found {
+                            Some(id) if id != derived => record(id),
+                            _ => Some(Remedy(Action::Unrecord)),
+                        };
+                        wrong = Some(CheckFault::new(&plain, &cipher, describe(&fault), remedy));
+                        if any { found } else { Some(derived) }
+                    }
+                }
+            }
+            _ => hints::find(self.core, &dir, None),
+        };
+        Ok((Place { dir, id, plain, cipher, first }, wrong))
+    }
+
+    fn directory(&mut self, mut place: Place) {
+        self.seen.dirs += 1;
+        (self.progress)(&self.seen);
+        if self.depth == DEPTH_MAX && !self.single {
+            self.used.unlooked += 1;
+            return self.fault(&place.plain, &place.cipher, TOO_DEEP, None);
+        }
+        if self.single {
+            return;
+        }
+        self.depth += 1;
+        let before = self.orphans.len();
+        let mut part = std::mem::take(&mut place.first);
+        while let Some(last) = part.last() {
+            let cookie = last.next;
+            let folder = place.id.map(|id| self.core.folder_at(place.dir.clone(), id));
+            part.sort_by(|a, b| a.name.cmp(&b.name));
+            for DirEntry { name: stored, .. } in part {
+                let name = folder.as_ref().and_then(|folder| folder.decode(&stored).ok().flatten());
+                self.entry(&place, &stored, name);
+            }
+            if (self.orphans.len() - before) as u64 >= FAULTS_MAX {
+                self.orphans(&place, before);
+            }
+            part = match place.dir.read(cookie, LISTED) {
+                Ok(part) => part,
+                Err(e) => {
+                    self.used.unlooked += 1;
+                    self.fault(&place.plain, &place.cipher, e.to_string(), None);
+                    break;
+                }
+            };
+        }
+        self.orphans(&place, before);
+        self.depth -= 1;
+    }
+
+    /// Tells which of the sealed names that were noted since `before` belong to no entry of
+    /// `place`: not even to a conflict copy.
+    fn orphans(&mut self, place: &Place, before: usize) {
+        let found = self.orphans.split_off(before);
+        let mut left: BTreeMap<Vec<u8>, Box<[u8]>> = found
+            .into_iter()
+            .map(|sidecar| ([&[LONG], &sidecar[SIDECAR.len()..]].concat(), sidecar))
+            .collect();
+        if left.is_empty() {
+            return;
+        }
+        let lengths: BTreeSet<usize> = left.keys().map(Vec::len).collect();
+        let copies = entries(&*place.dir).into_iter().flatten().filter_map(Inner::ok);
+        for DirEntry { name, .. } in copies.filter(|entry| entry.name.first() == Some(&LONG)) {
+            lengths
+                .iter()
+                .filter_map(|len| name.get(..*len))
+                .for_each(|entry| drop(left.remove(entry)));
+        }
+        for sidecar in left.into_values() {
+            let keep =
+                Action::Keep { name: b"unused long name".to_vec(), directory: None, place: None };
+            let cipher = join(&place.cipher, &sidecar);
+            self.tell(CheckFault::residue(
+                &place.plain,
+                &cipher,
+                "names an entry that is not there",
+                keep,
+            ));
+        }
+    }
+
+    fn entry(&mut self, place: &Place, stored: &[u8], name: Option<Vec<u8>>) {
+        let cipher = join(&place.cipher, stored);
+        if is_control(stored) {
+            return self.control(place, stored, &cipher);
+        }
+        let stat = match place.dir.stat(stored) {
+            Ok(stat) => stat,
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return self.used.unlooked += 1,
+            Err(e) => return self.fault(&place.plain, &cipher, e.to_string(), None),
+        };
+        let mut name = match (name, place.id) {
+            (Some(name), _) => name,
+            (None, None) => return self.foreign(place, stored, &stat, &cipher),
+            // Once more: the store may have failed to give a long name.
+            (None, Some(id)) => match self.core.folder_at(place.dir.clone(), id).decode(stored) {
+                Ok(Some(name)) => name,
+                Err(Fault::Io(e)) => {
+                    return self.fault(&join(&place.plain, b"?"), &cipher, e.to_string(), None);
+                }
+                // Others have its names, until it has its long one again.
+                _ if self.is_lost(place, stored)
+                    && self.lost_name(place, stored, stat.kind).is_some() =>
+                {
+                    stored.to_vec()
+                }
+                _ => return self.foreign(place, stored, &stat, &cipher),
+            },
+        };
+        if name == *stored && self.is_lost(place, stored) {
+            let known = self.lost_name(place, stored, stat.kind);
+            let remedy = known
+                .clone()
+                .zip(place.id)
+                .map(|(name, directory)| Remedy(Action::Sidecar { directory, name }));
+            self.fault(&join(&place.plain, &name), &cipher, "has lost its long name", remedy);
+            name = known.unwrap_or(name);
+        }
+        let plain = join(&place.plain, &name);
+        let inside = (stat.kind == Kind::Dir).then(|| self.enter(place, stored, Some(&name)));
+        if let Some(Err(Fault::Boundary)) = inside {
+            // Checked by whoever enters it, its attributes too, which are sealed under its own
+            // keys.
+            return self.shares.push((plain, cipher));
+        }
+        if !self.attributes(&*place.dir, stored, stat.kind, (&plain, &cipher), &name) {
+            return;
+        }
+        let keep = || Remedy(Action::Keep { name: name.clone(), directory: None, place: place.id });
+        match stat.kind {
+            Kind::Dir => match inside {
+                Some(Ok((inside, wrong))) => {
+                    wrong.into_iter().for_each(|fault| self.tell(fault));
+                    self.directory(inside);
+                }
+                Some(Err(fault)) if !vanished(&fault) => {
+                    self.fault(&plain, &cipher, describe(&fault), None)
+                }
+                _ => self.used.unlooked += 1,
+            },
+            Kind::File => self.file(
+                place,
+                stored,
+                &stat,
+                Waiting { plain, cipher, otherwise: None, keep: keep() },
+            ),
+            Kind::Symlink => {
+                self.seen.symlinks += 1;
+                match self.core.read_link(&*place.dir, stored) {
+                    Ok((_, reference)) => self.used.targets.extend(reference),
+                    Err(fault) if vanished(&fault) => self.used.unlooked += 1,
+                    Err(fault) => {
+                        self.fault(&plain, &cipher, describe(&fault), of_damage(&fault, keep()))
+                    }
+                }
+            }
+            _ => self.seen.others += 1,
+        }
+        (self.progress)(&self.seen);
+    }
+
+    /// Reads the attributes of an entry of `dir`, or of `dir` itself where `stored` is empty.
+    /// `paths` are its plain and its stored one. False where it has vanished.
+    fn attributes(
+        &mut self,
+        dir: &dyn Dir,
+        stored: &[u8],
+        kind: Kind,
+        paths: (&[u8], &[u8]),
+        name: &[u8],
+    ) -> bool {
+        let key = xattr::key_of(kind);
+        let get = || {
+            Ok(if stored.is_empty() {
+                dir.get_xattr_self(key)
+            } else {
+                dir.get_xattr(stored, key)
+            }?)
+        };
+        // Who does not see an attribute of this kind is told that there is none; who may remove one
+        // that is not there would see it.
+        let sees =
+            || *self.sees_special.get_or_init(|| self.core.root.remove_xattr_self(PROBE).is_ok());
+        match self.core.read_list(&get) {
+            Ok((attrs, reference)) => {
+                self.used.attributes |= !attrs.0.is_empty();
+                self.used.lists.extend(reference);
+                self.used.unlooked += u64::from(!matches!(kind, Kind::File | Kind::Dir) && !sees());
+            }
+            Err(fault) if vanished(&fault) => {
+                self.used.unlooked += 1;
+                return false;
+            }
+            // Not every store has attributes, and those of links and special files are for root
+            // alone.
+            Err(Fault::Io(e))
+                if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) =>
+            {
+                self.used.unlooked += 1
+            }
+            // Perhaps it is only late.
+            Err(fault @ Fault::Corrupt(xattr::LIST_MISSING)) => {
+                let fault = CheckFault::new(paths.0, paths.1, describe(&fault), None);
+                self.tell(CheckFault { list_missing: true, ..fault });
+            }
+            Err(fault) => {
+                let remedy = xattr::is_lasting(&fault)
+                    .then(|| Remedy(Action::Attributes { name: name.to_vec() }));
+                self.fault(paths.0, paths.1, describe(&fault), remedy);
+            }
+        }
+        true
+    }
+
+    /// Whether an entry is shown under its stored name because nothing else is known of its name.
+    fn is_lost(&self, place: &Place, stored: &[u8]) -> bool {
+        let folder = place.id.map(|id| self.core.folder_at(place.dir.clone(), id));
+        stored.first() == Some(&LONG)
+            && folder.is_some_and(|folder| matches!(folder.read(stored), Ok(Some(Said::Lost))))
+    }
+
+    /// The long name of an entry whose sidecar is lost, where something that is sealed tells it:
+    /// its hash is in the entry.
+    fn lost_name(&self, place: &Place, stored: &[u8], kind: Kind) -> Option<Vec<u8>> {
+        let names = match kind {
+            Kind::File => vec![hints::hint_of(self.core, &*place.dir, stored).ok()?.name],
+            Kind::Dir => {
+                let record =
+                    hints::record_of(self.core, &*place.dir.open_dir(stored).ok()?).ok()??;
+                vec![record.place.name, record.previous.name]
+            }
+            _ => return None,
+        };
+        let id = place.id?;
+        names.into_iter().find(|name| self.core.keys.is_long_entry(&id, stored, name))
+    }
+
+    /// An entry whose stored name is none of this directory.
+    fn foreign(&mut self, place: &Place, stored: &[u8], stat: &Stat, cipher: &[u8]) {
+        let read = place.id.map(|id| self.core.folder_at(place.dir.clone(), id).read(stored));
+        let what = match read {
+            Some(Ok(Some(_))) => {
+                "is not shown: other entries have its names, of which the stored one is the last"
+            }
+            _ => "is not a name of this directory: changed, or moved here without the key",
+        };
+        let unknown = join(&place.plain, b"?");
+        match stat.kind {
+            Kind::File => {
+                let hint = hints::hint_of(self.core, &*place.dir, stored)
+                    .ok()
+                    .filter(|h| !h.name.is_empty());
+                let own = hint
+                    .as_ref()
+                    .filter(|h| Some(h.directory) == place.id)
+                    .and_then(|h| self.free_name(place, &h.name));
+                let remedy = match (own, hint, place.id) {
+                    (Some(name), _, Some(directory)) => {
+                        Action::Name { directory, name, inside: None }
+                    }
+                    (_, Some(hint), _) => {
+                        Action::Keep { name: hint.name, directory: None, place: None }
+                    }
+                    _ => Action::Keep {
+                        name: b"unnamed file".to_vec(),
+                        directory: None,
+                        place: None,
+                    },
+                };
+                let keep = Remedy(Action::Keep {
+                    name: b"unnamed file".to_vec(),
+                    directory: None,
+                    place: None,
+                });
+                let otherwise = Some(CheckFault::new(&unknown, cipher, what, Some(Remedy(remedy))));
+                self.file(
+                    place,
+                    stored,
+                    stat,
+                    Waiting { plain: unknown, cipher: cipher.to_vec(), otherwise, keep },
+                );
+            }
+            Kind::Dir => {
+                let remedy = match self.enter(place, stored, None) {
+                    Ok((inside, _)) => {
+                        let record = hints::record_of(self.core, &*inside.dir).ok().flatten();
+                        let id = inside.id.or(record.as_ref().map(|r| r.id));
+                        let own = record
+                            .filter(|r| Some(r.place.parent) == place.id)
+                            .and_then(|r| self.free_name(place, &r.place.name));
+                        self.directory(inside);
+                        match (own, place.id) {
+                            (Some(name), Some(directory)) => {
+                                Action::Name { directory, name, inside: id }
+                            }
+                            _ => Action::Keep {
+                                name: b"unnamed directory".to_vec(),
+                                directory: id,
+                                place: place.id,
+                            },
+                        }
+                    }
+                    Err(fault) if vanished(&fault) => return self.used.unlooked += 1,
+                    Err(Fault::Boundary) => {
+                        return self.fault(
+                            &unknown,
+                            cipher,
+                            "is a share whose name cannot be read",
+                            None,
+                        );
+                    }
+                    Err(fault) => return self.fault(&unknown, cipher, describe(&fault), None),
+                };
+                self.flush();
+                self.fault(&unknown, cipher, what, Some(Remedy(remedy)));
+            }
+            _ => {
+                let name = if stat.kind == Kind::Symlink {
+                    &b"unnamed link"[..]
+                } else {
+                    b"unnamed special file"
+                };
+                let keep = Action::Keep { name: name.to_vec(), directory: None, place: None };
+                self.fault(&unknown, cipher, what, Some(Remedy(keep)));
+            }
+        }
+    }
+
+    /// `name`, where no entry of the directory has it and no earlier remedy gives it.
+    fn free_name(&mut self, place: &Place, name: &[u8]) -> Option<Vec<u8>> {
+        let id = place.id?;
+        let stored = self.core.keys.names(&id).encode(name)?;
+        let free =
+            self.core.folder_at(place.dir.clone(), id).exists(name).is_ok_and(|exists| !exists);
+        (free && self.claimed.insert(join(&place.cipher, stored.entry()))).then(|| name.to_vec())
+    }
+
+    /// Control files: records are read with what they belong to; sidecars are held against their
+    /// entries.
+    fn control(&mut self, place: &Place, name: &[u8], cipher: &[u8]) {
+        let keep = |kept: &[u8]| Action::Keep { name: kept.to_vec(), directory: None, place: None };
+        let is_root = place.cipher.is_empty();
+        if is_of_others(name) {
+            // Perhaps a copy of a file of the vault that a sync tool has not finished.
+            return self.strangers += 1;
+        }
+        let left_behind = |what, remedy| CheckFault::residue(&place.plain, cipher, what, remedy);
+        let fault = |what, remedy: Option<Action>| {
+            CheckFault::new(&place.plain, cipher, what, remedy.map(Remedy))
+        };
+        let found = if let Some(text) = name.strip_prefix(SIDECAR) {
+            let entry = [&[LONG], text].concat();
+            if place.dir.stat(&entry).is_err() {
+                self.orphans.push(name.into());
+            }
+            return;
+        } else if name.starts_with(junction::PREFIX) {
+            return; // read with the directory that it leads to
+        } else if name.starts_with(b"+moving-") {
+            fault(
+                "is a share that was not finished: making it again goes on, or removes what is left",
+                None,
+            )
+        } else if name.starts_with(TRASH) {
+            left_behind("was left behind by a crash", Action::Trash)
+        } else if name.starts_with(b"+tmp-") {
+            left_behind("was left behind by a crash", keep(b"unfinished control file"))
+        } else if name.starts_with(b"+refused-") {
+            fault(
+                "is a journal with changes to files that were something else when it was replayed",
+                Some(keep(b"refused journal")),
+            )
+        } else if if is_root {
+            !ROOT_CONTROLS.iter().any(|known| name.starts_with(known))
+        } else {
+            name != DIRECTORY_RECORD
+        } {
+            // Perhaps one of a later version: left where it is, unless it is a file that somebody
+            // has given such a name.
+            if let Ok(stat) = place.dir.stat(name)
+                && stat.kind == Kind::File
+                && hints::hint_of(self.core, &*place.dir, name).is_ok()
+            {
+                return self.foreign(place, name, &stat, cipher);
+            }
+            fault("is no control file of this directory", None)
+        } else {
+            return;
+        };
+        self.tell(found);
+    }
+
+    /// Opens a file and leaves its contents to [`Walk::flush`].
+    fn file(&mut self, place: &Place, stored: &[u8], stat: &Stat, waiting: Waiting) {
+        self.seen.files += 1;
+        match self.open(place, stored, stat) {
+            Ok(open) => {
+                let job = Job::new(open);
+                self.bytes += job.size;
+                self.jobs.push(job);
+                self.waiting.push(waiting);
+                if self.jobs.len() >= OPEN_MAX || self.bytes >= WAITING_MAX {
+                    self.flush();
+                }
+            }
+            Err(fault) if vanished(&fault) => self.used.unlooked += 1,
+            // Under a name of its directory: what is called otherwise was not made by a program of
+            // the vault.
+            Err(Fault::Corrupt(what @ NEVER_COMMITTED)) if waiting.otherwise.is_none() => {
+                let Waiting { plain, cipher, keep: Remedy(keep), .. } = waiting;
+                self.tell(CheckFault::residue(
+                    &plain,
+                    &cipher,
+                    what,
+                    Action::Void { keep: Box::new(keep) },
+                ));
+            }
+            Err(fault) => self.fault(
+                &waiting.plain,
+                &waiting.cipher,
+                describe(&fault),
+                of_damage(&fault, waiting.keep),
+            ),
+        }
+    }
+
+    /// The open file where this vault has it open, with what is not committed yet; else a new one.
+    fn open(&self, place: &Place, stored: &[u8], stat: &Stat) -> Inner<Arc<OpenFile>> {
+        let node = self.core.nodes.find(stat);
+        let open =
+            node.and_then(|node| self.core.open.files.lock().get(&node).map(|s| s.file.clone()));
+        match open {
+            Some(open) => open.state.read().check_known().map(|()| open.clone()),
+            None => {
+                let file = self.core.journal.overlay(place.dir.open_file(stored, Access::Read)?)?;
+                OpenFile::load(
+                    node.unwrap_or(ROOT),
+                    file,
+                    &self.core.tools(),
+                    self.core.next_serial(),
+                    Load::Read,
+                )
+            }
+        }
+    }
+
+    /// Verifies the contents of the files that wait.
+    fn flush(&mut self) {
+        let mut jobs = std::mem::take(&mut self.jobs);
+        self.bytes = 0;
+        content::verify(self.core, &mut jobs, &mut |bytes| {
+            self.seen.bytes += bytes;
+            (self.progress)(&self.seen);
+        });
+        for (job, waiting) in jobs.into_iter().zip(std::mem::take(&mut self.waiting)) {
+            let (open, size) = (job.open.clone(), job.size);
+            let Waiting { plain, cipher, otherwise, keep } = waiting;
+            if let Some(damage) = job.into_damage() {
+                let fault = CheckFault::new(
+                    &plain,
+                    &cipher,
+                    describe(&damage.what),
+                    of_damage(&damage.what, keep),
+                );
+                self.tell(CheckFault { size: Some(size), bad: damage.bad, ..fault });
+                continue;
+            }
+            match content::surplus(self.core, &open) {
+                Ok(None) => {}
+                Ok(Some(length)) => {
+                    let what = "holds bytes beyond its end, which are not shown";
+                    let name = plain.rsplit(|b| *b == b'/').next().unwrap_or(&plain).to_vec();
+                    self.tell(CheckFault::residue(
+                        &plain,
+                        &cipher,
+                        what,
+                        Action::Surplus { name, length },
+                    ));
+                }
+                Err(fault) => self.fault(&plain, &cipher, describe(&fault), None),
+            }
+            otherwise.into_iter().for_each(|fault| self.tell(fault));
+        }
+    }
+}

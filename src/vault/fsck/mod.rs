@@ -1,0 +1,6 @@
+//! Checks an open share, and repairs what it can.
+
+pub(super) mod check;
+pub(super) mod remedy;
+pub(super) mod repair;
+pub(super) mod report;

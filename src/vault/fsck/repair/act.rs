@@ -1,0 +1,392 @@
+//! The steps of a repair.
+//!
+//! Rules that hold here
+//! * The destination is durable before anything is moved there, and the move before the next step.
+//! * Objects are found by their stored paths: a step that changes a path comes after all of those
+//!   below it.
+
+use std::sync::Arc;
+
+use crate::format::name::{DIRECTORY_RECORD, StoredName};
+use crate::format::record::DirectoryRecord;
+use crate::store::{Access, Dir, DirEntry, File, Kind, RenameMode, Seek, SetTime};
+use crate::vault::core::Core;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::fsck::check::hints;
+use crate::vault::fsck::remedy::Action;
+use crate::vault::fsck::report::{CheckFault, LOST_AND_FOUND, join};
+use crate::vault::keyring::keys::DirectoryId;
+use crate::vault::namespace::xattr;
+use crate::vault::share::control_files::entries;
+use crate::vault::types::{Caller, NodeId, OpenFlags, ROOT};
+
+/// Longest name in `lost+found` that is taken over whole.
+const NAME_MAX: usize = 120;
+/// Bytes that are copied at a time.
+const PART: usize = 1 << 20;
+/// Owner of what a repair makes: the user who runs it.
+fn caller() -> Caller {
+    Caller {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        umask: 0o077,
+    }
+}
+
+/// Hands bytes, one part after the other, to the function that it is given.
+type Fill<'f> = &'f mut dyn FnMut(&mut dyn FnMut(&[u8]) -> Inner<()>) -> Inner<()>;
+
+/// The directory of one repair in `lost+found`.
+struct Run {
+    node: NodeId,
+    dir: Arc<dyn Dir>,
+    id: DirectoryId,
+}
+
+/// A repair under way.
+pub(super) struct Bench<'a> {
+    core: &'a Core,
+    name: Vec<u8>,
+    run: Option<Run>,
+}
+
+fn is(e: &std::io::Error, errno: i32) -> bool {
+    e.raw_os_error() == Some(errno)
+}
+
+impl<'a> Bench<'a> {
+    pub fn new(core: &'a Core, name: &[u8]) -> Bench<'a> {
+        Bench { core, name: name.to_vec(), run: None }
+    }
+
+    /// Makes all durable; gives the plain path of the directory, if there is one.
+    pub fn finish(self) -> Inner<Option<Vec<u8>>> {
+        let Some(run) = self.run else { return Ok(None) };
+        run.dir.sync()?;
+        self.core.nodes.forget(run.node, 1);
+        Ok(Some(join(LOST_AND_FOUND, &self.name)))
+    }
+
+    /// Does one step; gives the plain path to which something was moved.
+    pub fn act(&mut self, fault: &CheckFault, action: &Action) -> Inner<Option<Vec<u8>>> {
+        match action {
+            Action::Record { id, parent, name } => self.record(&fault.cipher, id, parent, name),
+            Action::Unrecord => {
+                self.set_record_aside(&*self.directory(&fault.cipher)?, &fault.cipher)
+            }
+            Action::Sidecar { directory, name } => self.sidecar(&fault.cipher, directory, name),
+            Action::Name { directory, name, .. } => {
+                self.restore_name(&fault.cipher, directory, name)
+            }
+            Action::Keep { name, directory, .. } => self.keep(&fault.cipher, name, *directory),
+            Action::Void { keep } => self.void(fault, keep),
+            Action::Trash => self.trash(&fault.cipher),
+            Action::Attributes { name } => self.attributes(&fault.cipher, name, fault.list_missing),
+            Action::Surplus { name, length } => self.surplus(&fault.cipher, name, *length),
+        }
+    }
+
+    fn directory(&self, cipher: &[u8]) -> Inner<Arc<dyn Dir>> {
+        let (dir, name) = self.core.open_parent(cipher)?;
+        Ok(if name.is_empty() { dir } else { dir.open_dir(name)? })
+    }
+
+    /// The directory to which things are moved, made and durable.
+    fn run(&mut self) -> Inner<&Run> {
+        if self.run.is_none() {
+            let above = self.made(ROOT, LOST_AND_FOUND)?;
+            self.core.root.sync()?;
+            let node = self.made(above, &self.name.clone())?;
+            self.core.dir(above)?.sync()?;
+            self.core.nodes.forget(above, 1);
+            self.run =
+                Some(Run { node, dir: self.core.dir(node)?, id: self.core.directory_id(node)? });
+        }
+        Ok(self.run.as_ref().expect("made above"))
+    }
+
+    /// A directory that is there, or is made now.
+    fn made(&self, parent: NodeId, name: &[u8]) -> Inner<NodeId> {
+        match self.core.lookup(parent, name) {
+            Ok(attr) if attr.kind == Kind::Dir => Ok(attr.node),
+            Ok(attr) => {
+                self.core.nodes.forget(attr.node, 1);
+                Err(Fault::Os(libc::ENOTDIR))
+            }
+            Err(fault) if fault.errno() == libc::ENOENT => {
+                Ok(self.core.mkdir(&caller(), parent, name, 0o700)?.node)
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// A name that is free in the directory of this repair, close to `wanted`, with its stored
+    /// form.
+    fn free(&mut self, wanted: &[u8]) -> Inner<(Vec<u8>, Vec<u8>)> {
+        let core = self.core;
+        let run = self.run()?;
+        let folder = core.folder_at(run.dir.clone(), run.id);
+        for n in 1.. {
+            let mut name = wanted[..wanted.len().min(NAME_MAX)].to_vec();
+            if n > 1 {
+                name.extend_from_slice(format!(".{n}").as_bytes());
+            }
+            let stored: StoredName = folder.encode(&name)?;
+            match run.dir.stat(stored.entry()) {
+                Err(e) if is(&e, libc::ENOENT) => return Ok((name, stored.entry().to_vec())),
+                Err(e) => return Err(e.into()),
+                Ok(_) => {}
+            }
+        }
+        Err(Fault::Os(libc::EEXIST))
+    }
+
+    fn kept(&self, name: &[u8]) -> Option<Vec<u8>> {
+        Some(join(&join(LOST_AND_FOUND, &self.name), name))
+    }
+
+    /// Moves an object of `dir` to the directory of this repair.
+    fn move_there(&mut self, dir: &dyn Dir, stored: &[u8], name: &[u8]) -> Inner<Option<Vec<u8>>> {
+        let (name, entry) = self.free(name)?;
+        let run = self.run()?;
+        dir.rename(stored, &*run.dir, &entry, RenameMode::NoReplace)?;
+        run.dir.sync()?;
+        dir.sync()?;
+        Ok(self.kept(&name))
+    }
+
+    fn keep(
+        &mut self,
+        cipher: &[u8],
+        name: &[u8],
+        id: Option<DirectoryId>,
+    ) -> Inner<Option<Vec<u8>>> {
+        let core = self.core;
+        let (dir, stored) = core.open_parent(cipher)?;
+        core.journal.settle(None)?;
+        let stat = dir.stat(stored)?;
+        if stat.kind == Kind::Dir
+            && let Some(id) = id
+        {
+            // Names in it are readable at its new place because a record says so, which is durable
+            // before it goes there.
+            core.may_seal()?;
+            let (name, entry) = self.free(name)?;
+            let run = self.run()?;
+            core.write_record(&*dir.open_dir(stored)?, id, &run.id, &name, &run.id, &name)?;
+            dir.rename(stored, &*run.dir, &entry, RenameMode::NoReplace)?;
+            run.dir.sync()?;
+            dir.sync()?;
+            return Ok(self.kept(&name));
+        }
+        let kept = self.move_there(&*dir, stored, name)?;
+        self.forget(&stat);
+        Ok(kept)
+    }
+
+    /// Whatever the table of nodes knows of an object that was moved beneath it is looked up anew.
+    fn forget(&self, stat: &crate::store::Stat) {
+        if let Some(node) = self.core.nodes.find(stat) {
+            self.core.nodes.retire(node);
+        }
+    }
+
+    fn record(
+        &mut self,
+        cipher: &[u8],
+        id: &DirectoryId,
+        parent: &DirectoryId,
+        name: &[u8],
+    ) -> Inner<Option<Vec<u8>>> {
+        self.core.may_seal()?;
+        let dir = self.directory(cipher)?;
+        let kept = self.set_record_aside(&*dir, cipher)?;
+        self.core.write_record(&*dir, *id, parent, name, parent, name)?;
+        self.forget_id(&*dir)?;
+        Ok(kept)
+    }
+
+    fn forget_id(&self, dir: &dyn Dir) -> Inner<()> {
+        if let Some(node) = self.core.nodes.find(&dir.stat_self()?) {
+            self.core.nodes.set_directory(node, None);
+        }
+        Ok(())
+    }
+
+    /// Moves a directory's record away, where there is one.
+    fn set_record_aside(&mut self, dir: &dyn Dir, _cipher: &[u8]) -> Inner<Option<Vec<u8>>> {
+        match dir.stat(DIRECTORY_RECORD) {
+            Err(e) if is(&e, libc::ENOENT) => return Ok(None),
+            Err(e) => return Err(e.into()),
+            Ok(_) => {}
+        }
+        let kept = self.move_there(dir, DIRECTORY_RECORD, b"directory record")?;
+        self.forget_id(dir)?;
+        Ok(kept)
+    }
+
+    fn sidecar(&mut self, cipher: &[u8], id: &DirectoryId, name: &[u8]) -> Inner<Option<Vec<u8>>> {
+        self.core.may_seal()?;
+        let dir = self.core.open_parent(cipher)?.0;
+        let folder = self.core.folder_at(dir.clone(), *id);
+        let stored = folder.encode(name)?;
+        let StoredName::Long { sidecar, .. } = &stored else { return Err(Fault::Os(libc::EINVAL)) };
+        let kept = match dir.stat(sidecar) {
+            Err(e) if is(&e, libc::ENOENT) => None,
+            Err(e) => return Err(e.into()),
+            Ok(_) => self.move_there(&*dir, sidecar, b"long name")?,
+        };
+        folder.prepare(&stored, name)?;
+        Ok(kept)
+    }
+
+    fn restore_name(
+        &mut self,
+        cipher: &[u8],
+        directory: &DirectoryId,
+        name: &[u8],
+    ) -> Inner<Option<Vec<u8>>> {
+        let (dir, stored) = self.core.open_parent(cipher)?;
+        let folder = self.core.folder_at(dir.clone(), *directory);
+        let new = folder.encode(name)?;
+        if matches!(new, StoredName::Long { .. }) {
+            self.core.may_seal()?;
+        }
+        folder.prepare(&new, name)?;
+        self.core.journal.settle(None)?;
+        dir.rename(stored, &*dir, new.entry(), RenameMode::NoReplace)?;
+        dir.sync()?;
+        Ok(None)
+    }
+
+    fn void(&mut self, fault: &CheckFault, keep: &Action) -> Inner<Option<Vec<u8>>> {
+        let (dir, stored) = self.core.open_parent(&fault.cipher)?;
+        let stat = dir.stat(stored)?;
+        let file = dir.open_file(stored, Access::Read)?;
+        let attributes = match dir.get_xattr(stored, xattr::key_of(stat.kind)) {
+            Err(e) if is(&e, libc::EOPNOTSUPP) => None,
+            other => other?,
+        };
+        if stat.size > 0 || file.read_at(&mut [0], 0)? > 0 || attributes.is_some() {
+            return self.act(fault, keep);
+        }
+        dir.unlink(stored)?;
+        if let Action::Keep { place: Some(id), .. } = keep {
+            self.core.folder_at(dir.clone(), *id).tidy(stored);
+        }
+        dir.sync()?;
+        self.forget(&stat);
+        Ok(None)
+    }
+
+    fn trash(&mut self, cipher: &[u8]) -> Inner<Option<Vec<u8>>> {
+        let (dir, stored) = self.core.open_parent(cipher)?;
+        let inside = dir.open_dir(stored)?;
+        let is_file = |entry: Inner<DirEntry>| {
+            entry.is_ok_and(|e| inside.stat(&e.name).is_ok_and(|stat| stat.kind != Kind::Dir))
+        };
+        if Core::is_empty(&*inside)?.0 && entries(&*inside)?.all(is_file) {
+            // It was being removed: it holds no entries.
+            self.core.namespace.trash.empty(&dir, stored);
+            dir.sync()?;
+            return Ok(None);
+        }
+        let id = hints::record_of(self.core, &*inside)
+            .ok()
+            .flatten()
+            .map(|record: DirectoryRecord| record.id);
+        self.keep(cipher, b"unnamed directory", id)
+    }
+
+    /// A new file in the directory of this repair, filled by `fill`, durable. Its bytes are
+    /// nobody's that could be verified.
+    fn copy(&mut self, name: &[u8], fill: Fill) -> Inner<Option<Vec<u8>>> {
+        self.core.may_seal()?;
+        let name = self.free(name)?.0;
+        let core = self.core;
+        let node = self.run()?.node;
+        let flags = OpenFlags { write: true, ..OpenFlags::default() };
+        let (attr, handle) = core.create_file(&caller(), node, &name, 0o600, flags)?;
+        let mut at = 0;
+        let filled = fill(&mut |part| {
+            core.write(handle, at, part, false)?;
+            at += part.len() as u64;
+            Ok(())
+        });
+        let synced = filled.and_then(|()| core.fsync(handle, false));
+        let released = core.release_handle(handle);
+        core.nodes.forget(attr.node, 1);
+        synced?;
+        released?;
+        self.run()?.dir.sync()?;
+        Ok(self.kept(&name))
+    }
+
+    /// Takes attributes away that still cannot be read, and for good; where `list_missing`, also
+    /// those whose list is not there.
+    fn attributes(
+        &mut self,
+        cipher: &[u8],
+        name: &[u8],
+        list_missing: bool,
+    ) -> Inner<Option<Vec<u8>>> {
+        let (dir, stored) = self.core.open_parent(cipher)?;
+        let key = xattr::key_of(if stored.is_empty() { Kind::Dir } else { dir.stat(stored)?.kind });
+        let get = || {
+            Ok(if stored.is_empty() {
+                dir.get_xattr_self(key)
+            } else {
+                dir.get_xattr(stored, key)
+            }?)
+        };
+        match self.core.read_list(&get) {
+            Ok(_) => return Ok(None),
+            Err(Fault::Corrupt(xattr::LIST_MISSING)) if list_missing => {}
+            Err(fault) if xattr::is_lasting(&fault) => {}
+            Err(fault) => return Err(fault),
+        }
+        let Some(blob) = get()? else { return Ok(None) };
+        let name = [&name[..name.len().min(NAME_MAX)], b".attributes"].concat();
+        let kept = self.copy(&name, &mut |write| write(&blob))?;
+        if stored.is_empty() {
+            dir.remove_xattr_self(key)?
+        } else {
+            dir.remove_xattr(stored, key)?
+        };
+        Ok(kept)
+    }
+
+    fn surplus(&mut self, cipher: &[u8], name: &[u8], length: u64) -> Inner<Option<Vec<u8>>> {
+        let (dir, stored) = self.core.open_parent(cipher)?;
+        let file: Arc<dyn File> = dir.open_file(stored, Access::ReadWrite)?;
+        let stat = file.stat()?;
+        if stat.size <= length {
+            return Ok(None);
+        }
+        let name = [&name[..name.len().min(NAME_MAX)], b".surplus"].concat();
+        let kept = self.copy(&name, &mut |write| {
+            let mut buf = vec![0; PART];
+            let mut at = length;
+            while at < stat.size {
+                // Of holes nothing is kept: there is nothing in them.
+                at = match file.seek(Seek::Data, at) {
+                    Ok(data) => data,
+                    Err(e) if is(&e, libc::ENXIO) => break,
+                    Err(e) => return Err(e.into()),
+                };
+                let end = file.seek(Seek::Hole, at)?.min(at + PART as u64);
+                let read = file.read_at(&mut buf[..(end - at) as usize], at)?;
+                if read == 0 {
+                    break;
+                }
+                write(&buf[..read])?;
+                at += read as u64;
+            }
+            Ok(())
+        })?;
+        file.set_len(length)?;
+        file.set_times(SetTime::Omit, SetTime::At(stat.mtime))?;
+        file.sync_all()?;
+        Ok(kept)
+    }
+}

@@ -1,0 +1,474 @@
+//! Changing who is in a share: adding, removing, roles, settling a fork.
+//!
+//! Rules that hold here
+//! * What a former writer had signed stays valid through an inventory that is taken just before, of
+//!   what was verified then; the share is gone through again until nothing new is found, because
+//!   names may move meanwhile, but not without end.
+//! * Who changes the roster keeps others from doing the same in the same store, by a lock, from the
+//!   look at the head on; and looks afterwards whether the change counts, for locks do not reach
+//!   everywhere. What does not count is not said to be done.
+//! * Who is removed from a share and was an admin of it is removed from the shares in it before,
+//!   unless they are isolated; from which he could not be removed, the caller is told.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::crypto::Random;
+use crate::format::inventory::{self, InventoryList};
+use crate::roster::{Acting, Change, Inventory, Member, Pin, Role, RosterError};
+use crate::store::{Access, File, Lock};
+use crate::vault::core::name_lock::{insist, open_to_lock};
+use crate::vault::error::{Error, Fault, Inner, Result};
+use crate::vault::membership::inventory_walk::{Walk, Walked};
+use crate::vault::membership::share::Share;
+use crate::vault::session::options::OsRandom;
+use crate::vault::share::control_files::read_control;
+use crate::vault::share::enter;
+use crate::vault::share::enter::{Entered, Head};
+use crate::vault::types::ShareProgress;
+use crate::vault::types::{NodeId, ROOT};
+
+/// How often an inventory is taken before the caller is told that the share is busy.
+const ROUNDS: usize = 8;
+/// How long somebody else's change of the roster is waited for.
+const ALONE_TAKES: Duration = Duration::from_secs(10);
+
+impl Share {
+    /// Keeps others who go by this store from changing the roster as long as what it gives lives:
+    /// two who did so from one head would make a fork. Without it, too, changes are made, for not
+    /// every store has locks, and whoever may read the store may hold this one: he must not be able
+    /// to keep us from removing him.
+    fn alone(&self) -> Option<Arc<dyn File>> {
+        let locked = (|| {
+            let file = open_to_lock(&*self.core.root, enter::DESCRIPTOR)?;
+            insist(Instant::now() + ALONE_TAKES, || {
+                Ok(file.try_lock(Lock::Exclusive)?.then_some(()))
+            })?;
+            Ok(file)
+        })();
+        locked
+            .inspect_err(|fault: &Fault| {
+                tracing::warn!(errno = fault.errno(), "the members are changed without a lock")
+            })
+            .ok()
+    }
+
+    /// Makes a change of the roster by `change`, and takes it over.
+    fn change(
+        &self,
+        change: impl FnOnce(&Head, &Acting<'_>) -> std::result::Result<Change, RosterError>,
+    ) -> Result<Pin> {
+        let _alone = self.alone();
+        let entered = self.enter()?;
+        if entered.forked {
+            return Err(Self::error(RosterError::Forked(entered.heads.len().max(2))));
+        }
+        self.change_at(&entered.heads[0], change)
+    }
+
+    /// What a change would write.
+    fn draft(
+        &self,
+        head: &Head,
+        change: impl FnOnce(&Head, &Acting<'_>) -> std::result::Result<Change, RosterError>,
+    ) -> Result<Change> {
+        let identity = self.core.keys.signing.identity();
+        let acting = Acting {
+            by: identity,
+            keys: &head.keys,
+            members: &head.members,
+            random: &OsRandom,
+            now: enter::unix_now(),
+        };
+        change(head, &acting).map_err(Self::error)
+    }
+
+    fn change_at(
+        &self,
+        head: &Head,
+        change: impl FnOnce(&Head, &Acting<'_>) -> std::result::Result<Change, RosterError>,
+    ) -> Result<Pin> {
+        let change = self.draft(head, change)?;
+        let made = head.roster.extend(&change.manifest).map_err(Self::error)?.head();
+        enter::put_change(&*self.core.root, &change)
+            .map_err(|fault| self.core.explain("change the members of", ROOT, fault))?;
+        let entered = self.core.refresh(self.vault.shares().trust()).and_then(|_| self.enter());
+        let Entered { heads, forked, .. } = match entered {
+            // An admin has removed himself.
+            Err(Error::NoAccess { .. }) if self.is_head(&made)? => return Ok(made),
+            other => other?,
+        };
+        // Somebody may have changed them at the same time, whom the lock did not reach.
+        if forked {
+            return Err(Self::error(RosterError::Forked(heads.len().max(2))));
+        }
+        if !heads[0].roster.contains(&made) {
+            return Err(Self::error(RosterError::Overtaken));
+        }
+        Ok(heads[0].roster.head())
+    }
+
+    /// Whether this, made by us, is in the chain of the only head that counts: told without a key.
+    fn is_head(&self, made: &Pin) -> Result<bool> {
+        let (root, shown) = (&*self.core.root, self.core.shown_path(ROOT));
+        let heads = enter::standing(
+            root,
+            &enter::descriptor(root, &shown)?,
+            self.core.membership.seen.lock().head.as_ref(),
+            &shown,
+        )?
+        .heads;
+        Ok(matches!(&heads[..], [only] if only.contains(made)))
+    }
+
+    /// Adds members.
+    ///
+    /// # Errors
+    /// Those of [`VerifiedRoster::add_members`](crate::roster::VerifiedRoster::add_members), as
+    /// [`Error::Share`]; what the store says.
+    pub fn add(&self, members: &[Member]) -> Result<Pin> {
+        self.change(|head, acting| head.roster.add_members(acting, members))
+    }
+
+    /// Begins a new epoch with the same members.
+    ///
+    /// # Errors
+    /// As [`Share::add`].
+    pub fn rekey(&self) -> Result<Pin> {
+        self.change(|head, acting| head.roster.rekey(acting))
+    }
+
+    /// Removes members, by their signing keys: a new epoch, with an inventory of what they had
+    /// signed. Who was an admin is removed from the shares within before, unless they are isolated;
+    /// called again for one who is gone from here already, it goes on with those.
+    ///
+    /// # Errors
+    /// As [`Share::add`]; [`Error::LeftWithin`] where he is gone from here and not from all shares
+    /// within. What is wrong with a file of theirs is no error: it is left out of the inventory. So
+    /// is what must not be read; the progress counts it.
+    pub fn remove(
+        &self,
+        signs: &[[u8; 32]],
+        progress: &mut dyn FnMut(&ShareProgress),
+    ) -> Result<Pin> {
+        let mut left = Vec::new();
+        let removed = self.remove_below(signs, progress, &mut left)?;
+        if !left.is_empty() {
+            return Err(Error::LeftWithin { left });
+        }
+        removed.ok_or_else(|| Self::error(RosterError::NoSuchMember))
+    }
+
+    /// As [`Share::remove`]; `None` where nobody was there to be removed, and with those shares
+    /// within in which they still are.
+    fn remove_below(
+        &self,
+        signs: &[[u8; 32]],
+        progress: &mut dyn FnMut(&ShareProgress),
+        left: &mut Vec<(PathBuf, String)>,
+    ) -> Result<Option<Pin>> {
+        self.core.refresh(self.vault.shares().trust())?;
+        let before = self.enter()?;
+        if before.forked {
+            return Err(Self::error(RosterError::Forked(before.heads.len().max(2))));
+        }
+        let head = &before.heads[0];
+        let (present, former): (Vec<[u8; 32]>, Vec<[u8; 32]>) =
+            signs.iter().partition(|sign| head.members.get(sign).is_some());
+        let was_admin = |sign: &[u8; 32]| {
+            head.roster.history().any(|(manifest, _)| manifest.admins.contains(sign))
+        };
+        let go_on = present.is_empty() && !former.is_empty() && former.iter().all(was_admin);
+        if !go_on || !head.roster.is_admin(&self.core.keys.signing.own()) {
+            // What will be refused is refused before anything is changed below.
+            let named = if former.is_empty() || go_on { &present[..] } else { signs };
+            self.draft(head, |head, acting| head.roster.remove_members(acting, named, None))?;
+        }
+        let admins: Vec<[u8; 32]> = signs.iter().filter(|sign| was_admin(sign)).copied().collect();
+        let mut removed = None;
+        if !admins.is_empty() {
+            removed = self.remove_within(&admins, progress, left)?;
+        }
+        if !present.is_empty() {
+            let taken = self.take_inventory(&present, Vec::new(), progress)?;
+            removed = Some(
+                self.change(|head, acting| head.roster.remove_members(acting, &present, taken))?,
+            );
+        }
+        Ok(removed)
+    }
+
+    /// Removes former admins of this share from the shares in it, as far as they are there.
+    fn remove_within(
+        &self,
+        admins: &[[u8; 32]],
+        progress: &mut dyn FnMut(&ShareProgress),
+        left: &mut Vec<(PathBuf, String)>,
+    ) -> Result<Option<Pin>> {
+        let Walked { nested, mut expected, .. } = self.walk(admins, progress)?;
+        let mut removed = None;
+        for place in nested {
+            let outside = self.vault.shares().outside(self.number, place);
+            let junction = self.core.junction_at(place).ok().flatten();
+            let shown = self.stored(place);
+            // By the descriptor, which the share's id binds: the junction may be signed by who is
+            // to be removed.
+            let descriptor =
+                self.core.dir(place).ok().and_then(|dir| enter::descriptor(&*dir, &shown).ok());
+            let is_isolated = junction
+                .as_ref()
+                .zip(descriptor)
+                .is_some_and(|(j, d)| d.isolated && d.share_id() == j.share);
+            let child = self.vault.shares().directory("enter", outside).map(|route| Share {
+                vault: self.vault.clone(),
+                core: route.core,
+                number: route.number,
+            });
+            self.core.nodes.forget(place, 1);
+            if let Some(junction) = &junction {
+                expected.remove(&junction.share);
+            }
+            if is_isolated {
+                continue;
+            }
+            let done = child.and_then(|child| {
+                let entered = child.enter()?;
+                if entered.descriptor.isolated {
+                    return Ok(None);
+                }
+                let head = &entered.heads[0];
+                let is_or_was = |sign: &&[u8; 32]| {
+                    head.members.get(sign).is_some()
+                        || head.roster.history().any(|(manifest, _)| manifest.admins.contains(sign))
+                };
+                let there: Vec<[u8; 32]> = admins.iter().filter(is_or_was).copied().collect();
+                // Each by itself: one may be gone from it while another is not.
+                there.iter().try_fold(None, |before, sign| {
+                    Ok(child.remove_below(&[*sign], progress, left)?.or(before))
+                })
+            });
+            match done {
+                Ok(pin) => removed = pin.or(removed),
+                Err(error) => {
+                    tracing::error!("a share within still has members who were removed: {error}");
+                    left.push((shown, error.to_string()));
+                }
+            }
+        }
+        left.extend(
+            expected
+                .into_values()
+                .map(|path| (path, "the share to which this leads is not there".to_owned())),
+        );
+        Ok(removed)
+    }
+
+    /// Stored path of a node of this share, from the vault's root.
+    fn stored(&self, node: NodeId) -> PathBuf {
+        use std::os::unix::ffi::OsStringExt;
+        let path = self.vault.shares().stored_path(self.number, node).unwrap_or_default();
+        PathBuf::from(std::ffi::OsString::from_vec(path))
+    }
+
+    /// Changes what a member may do; where he may write no longer, with an inventory of what he had
+    /// signed.
+    ///
+    /// # Errors
+    /// As [`Share::remove`].
+    pub fn set_role(
+        &self,
+        sign: &[u8; 32],
+        role: Role,
+        progress: &mut dyn FnMut(&ShareProgress),
+    ) -> Result<Pin> {
+        let before = self.enter()?.heads[0].members.get(sign).map(|member| member.role);
+        // An admin who becomes a writer has signed junctions, which need an admin.
+        let inventory = match before.is_some_and(|before| before > role) {
+            true => self.take_inventory(&[*sign], Vec::new(), progress)?,
+            false => None,
+        };
+        self.change(|head, acting| {
+            // Who was made an admin meanwhile may have signed what an inventory would have kept.
+            let is_as_before = head.members.get(sign).map(|member| member.role) == before;
+            if is_as_before {
+                head.roster.set_role(acting, sign, role, inventory)
+            } else {
+                Err(RosterError::Overtaken)
+            }
+        })
+    }
+
+    /// Settles a fork in favour of the head with the hash `keep`; members in `gone` are left out.
+    /// Of everybody who could write at one of the heads and cannot any more, what is valid now
+    /// stays so, by an inventory; so does what an inventory of the losing side keeps, if an admin
+    /// has signed it who stays one. Of another, it could list what a removed admin has forged.
+    ///
+    /// # Errors
+    /// [`RosterError::NoFork`], [`RosterError::NotAdmin`] where this identity is no admin at each
+    /// head, [`RosterError::UnopenedHead`], as [`Error::Members`].
+    pub fn settle(&self, keep: &[u8; 32], gone: &[[u8; 32]]) -> Result<Pin> {
+        let mut keep = *keep;
+        let mut gone = gone;
+        loop {
+            let Entered { mut heads, forked, .. } = self.enter()?;
+            let at = heads
+                .iter()
+                .position(|head| head.roster.head().hash == keep)
+                .ok_or_else(|| Self::error(RosterError::NoFork))?;
+            let winner = heads.swap_remove(at);
+            let Some(loser) = heads.first() else {
+                // A head that cannot be opened cannot be settled, and must not be said to be.
+                return if forked {
+                    Err(Self::error(RosterError::UnopenedHead))
+                } else {
+                    Ok(winner.roster.head())
+                };
+            };
+            let settle = |inventory| {
+                self.draft(&winner, |winner, acting| {
+                    winner.roster.settle(acting, &loser.roster, &loser.keys, gone, inventory)
+                })
+            };
+            settle(None)?; // what will be refused is refused before anything is written
+            let stays = |sign: &[u8; 32], role| {
+                winner.members.get(sign).is_some_and(|m| m.role >= role) && !gone.contains(sign)
+            };
+            let could_write = winner
+                .members
+                .all()
+                .iter()
+                .chain(loser.members.all())
+                .filter(|member| member.role >= Role::Writer);
+            // An admin who is a writer afterwards has signed junctions, which need an admin.
+            let mut lost: Vec<[u8; 32]> = could_write
+                .filter(|m| !stays(&m.public.sign, m.role))
+                .map(|m| m.public.sign)
+                .collect();
+            lost.sort_unstable();
+            lost.dedup();
+            let mut joined = Vec::new();
+            for (manifest, hash) in
+                loser.roster.history().filter(|(manifest, _)| manifest.inventory_file != [0; 32])
+            {
+                let common =
+                    winner.roster.contains(&Pin { sequence: manifest.sequence, hash: *hash });
+                if !common && stays(&manifest.signer, Role::Admin) {
+                    let list = enter::inventory_of(&*self.core.root, manifest);
+                    joined.extend_from_slice(
+                        list.map_err(|fault| self.core.explain("settle", ROOT, fault))?.hashes(),
+                    );
+                }
+            }
+            let inventory = match lost.is_empty() && joined.is_empty() {
+                true => None,
+                false => self.take_inventory(&lost, joined, &mut |_| {})?,
+            };
+            let change = settle(inventory)?;
+            let _alone = self.alone();
+            let is_as_before = |now: &Entered| {
+                let of = |head: &Head| head.roster.head();
+                now.heads.len() == heads.len() + 1
+                    && now.heads.iter().all(|head| {
+                        of(head) == of(&winner) || heads.iter().any(|h| of(h) == of(head))
+                    })
+            };
+            if !is_as_before(&self.enter()?) {
+                continue;
+            }
+            keep = winner.roster.extend(&change.manifest).map_err(Self::error)?.head().hash;
+            enter::put_change(&*self.core.root, &change)
+                .map_err(|fault| self.core.explain("settle", ROOT, fault))?;
+            self.core.refresh(self.vault.shares().trust())?;
+            gone = &[]; // they are out by now
+        }
+    }
+
+    /// One walk through the share; the places of nested shares are counted once.
+    fn walk(&self, signs: &[[u8; 32]], progress: &mut dyn FnMut(&ShareProgress)) -> Result<Walked> {
+        let mut walk = Walk {
+            core: &self.core,
+            of: signs,
+            found: Walked::default(),
+            done: ShareProgress::default(),
+            progress,
+        };
+        let walked = walk.all();
+        (walk.progress)(&walk.done);
+        let found = walk.found;
+        walked.map_err(|fault| {
+            found.forget_nested(&self.core);
+            self.core.explain("take an inventory of", ROOT, fault)
+        })?;
+        Ok(found)
+    }
+
+    /// What these members have signed last and what is valid now, and `more`.
+    fn take_inventory(
+        &self,
+        signs: &[[u8; 32]],
+        more: Vec<[u8; 32]>,
+        progress: &mut dyn FnMut(&ShareProgress),
+    ) -> Result<Option<Inventory>> {
+        self.core.refresh(self.vault.shares().trust())?;
+        // All of it was valid when it was seen, so all of it stays: whoever is to be removed must
+        // not be able to hinder that by writing on.
+        let mut all: HashSet<[u8; 32]> = more.into_iter().collect();
+        for round in 1..=ROUNDS {
+            let found = self.walk(signs, progress)?;
+            found.forget_nested(&self.core);
+            let known = all.len();
+            all.extend(found.hashes);
+            if round > 1 && all.len() == known {
+                break;
+            }
+        }
+        if all.is_empty() {
+            return Ok(None);
+        }
+        if all.len() >= inventory::MAX_ENTRIES {
+            return Err(Self::error(RosterError::TooMany("entries of an inventory")));
+        }
+        let written = match self.write_inventory(&all) {
+            // Something else has its name, which can be told from what is listed: half of it, of a
+            // removal that did not come to its end, or what somebody has put there who does not
+            // want to be removed. With a hash that nothing has it gets another one.
+            Err(Fault::Os(libc::EEXIST)) => {
+                let mut nothing = [0; 32];
+                OsRandom.fill(&mut nothing);
+                all.insert(nothing);
+                self.write_inventory(&all)
+            }
+            other => other,
+        };
+        written.map(Some).map_err(|fault| self.core.explain("take an inventory of", ROOT, fault))
+    }
+
+    /// Makes the control file of an inventory, durable; `EEXIST` where its name is taken by
+    /// anything but the same list.
+    fn write_inventory(&self, hashes: &HashSet<[u8; 32]>) -> Inner<Inventory> {
+        let list = InventoryList::new(hashes.iter().copied().collect());
+        let (bytes, root) = (list.encode(), list.root());
+        let file = inventory::file_hash(&bytes);
+        let name = inventory::file_name(&file);
+        match enter::write_new(&*self.core.root, name.as_bytes(), &bytes) {
+            // The same list from a removal that did not come to its end.
+            Err(Fault::Io(e)) if e.raw_os_error() == Some(libc::EEXIST) => {
+                self.is_there(&name, &bytes).map_err(|_| Fault::Os(libc::EEXIST))?;
+            }
+            other => other?,
+        }
+        self.core.root.sync()?;
+        Ok(Inventory { root, file })
+    }
+
+    /// Makes the control file durable that holds these bytes, if it does.
+    fn is_there(&self, name: &str, bytes: &[u8]) -> Inner<()> {
+        let there = read_control(&*self.core.root, name.as_bytes(), bytes.len())?;
+        if there.is_none_or(|there| there != bytes) {
+            return Err(Fault::Corrupt("is not the inventory of its name"));
+        }
+        Ok(self.core.root.open_file(name.as_bytes(), Access::Read)?.sync_all()?)
+    }
+}

@@ -1,0 +1,41 @@
+//! The entries of a folder, as they are copied and compared.
+
+use std::sync::atomic::Ordering;
+
+use crate::vault::core::Core;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::types::{Attr, NodeId};
+
+/// Levels of directories that a folder may have, of which a share is made: copying holds a frame,
+/// and the last look a handle, for each.
+pub(super) const DEPTH_MAX: usize = 256;
+
+/// Bytes that are copied, or compared, at a time.
+pub(super) const PART: usize = 1 << 20;
+
+/// Entries by plain name, each node counted once.
+pub(super) type Entries = Vec<(Vec<u8>, Attr)>;
+
+/// The entries of a directory, and whether there are more, whose names cannot be read.
+pub(super) fn read_children(core: &Core, node: NodeId) -> Inner<(Entries, bool)> {
+    let handle = core.open_dir(node)?;
+    let listed = (|| {
+        let (mut all, mut cookie) = (Vec::new(), 0);
+        loop {
+            let entries = core.read_dir(handle, cookie, 1 << 16)?;
+            let Some(last) = entries.last() else { break };
+            cookie = last.next;
+            for entry in &entries {
+                all.push((entry.name.to_vec(), core.lookup(node, &entry.name)?));
+            }
+        }
+        Ok((all, core.misses_entries(handle)))
+    })();
+    core.release_handle(handle)?;
+    listed
+}
+
+/// `ESHUTDOWN` once the vault is closed.
+pub(super) fn is_open(core: &Core) -> Inner<()> {
+    if core.closed.load(Ordering::Acquire) { Err(Fault::Os(libc::ESHUTDOWN)) } else { Ok(()) }
+}

@@ -1,0 +1,436 @@
+//! Making a share of a folder: its contents are sealed anew into a share beside it, which then
+//! takes its place at once.
+//!
+//! Rules that hold here
+//! * Until the exchange the folder is what it was, and can be read and changed; after it, the share
+//!   is whole and durable. Where the store exchanges two directories there is no state between,
+//!   whenever the process or the machine stops, and the junction is there before it.
+//! * Where it does not, the folder stands aside for a moment, whole and for all to see. A call
+//!   after an interruption gives it its name back and begins with comparing anew: what the store
+//!   holds then is believed no more than at any other time.
+//! * What was copied before an interruption is not copied again: a file that has the size and the
+//!   time of the original is compared with it instead. The time is set last, after its contents are
+//!   durable.
+//! * Nothing is left behind: what changed while it was being copied is noticed at the end, with all
+//!   names held, and copied again.
+
+mod compare;
+mod copy;
+mod entries;
+mod place;
+mod seen;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use self::compare::Compare;
+use self::copy::Copy;
+use self::entries::is_open;
+use self::place::{Aside, Place};
+use self::seen::{Seen, unchanged};
+use crate::format::junction::Junction;
+use crate::roster::{FoundParams, Member, Role};
+use crate::store::{Dir, RenameMode};
+use crate::vault::core::Core;
+use crate::vault::core::open_table::{Open, Shared};
+use crate::vault::core::trash::remove_all;
+use crate::vault::directory::junction::holds_share;
+use crate::vault::durability::commit::Durability;
+use crate::vault::error::{Error, Fault, Inner, Result};
+use crate::vault::file::block_cache::BlockCache;
+use crate::vault::session::nested::Route;
+use crate::vault::session::options::{LockMode, OpenOptions, OsRandom};
+use crate::vault::session::paths::components;
+use crate::vault::session::vault::Vault;
+use crate::vault::share::enter;
+use crate::vault::share::enter::{CreateShare, Vouched};
+use crate::vault::share::trust::Trust;
+use crate::vault::types::{Attr, NodeId, ROOT, ShareProgress};
+
+const OP: &str = "share";
+/// How often what changed meanwhile is copied again before the caller is told that the folder is
+/// busy.
+const ROUNDS: usize = 4;
+
+/// How long listings of the former folder may take, and how often they are asked for.
+const LISTINGS_TAKE: Duration = Duration::from_secs(5);
+const LISTINGS_ASKED: Duration = Duration::from_millis(10);
+
+/// A share that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareMade {
+    /// Its id.
+    pub share: [u8; 32],
+    /// Name, beside it, of the folder that it was made of, where an interruption has left that and
+    /// it is not as the share is.
+    pub former: Option<Vec<u8>>,
+}
+
+/// Gives those who are listing a directory that another one has taken the place of time to end,
+/// before its entries go.
+fn wait_for_listings(core: &Core) {
+    let listed =
+        || {
+            core.open.handles.read().values().any(
+                |open| matches!(open, Open::Dir { node, .. } if core.nodes.is_moved_away(*node)),
+            )
+        };
+    let end = Instant::now() + LISTINGS_TAKE;
+    while listed() && Instant::now() < end {
+        std::thread::sleep(LISTINGS_ASKED);
+    }
+}
+
+impl Vault {
+    /// Makes a share of the folder at `path`, with the parent's admins in it unless it is isolated.
+    /// Called again after an interruption it goes on; on a folder that is a share already it ends
+    /// what an interruption left.
+    ///
+    /// # Errors
+    /// `EPERM` for who is no admin of the share that the folder is in, `EBUSY` while files in it
+    /// are open for writing or change all the time, and where the vault is open with others,
+    /// `ESHUTDOWN` where the vault was closed meanwhile, `EINVAL` for the vault's root and for a
+    /// folder with a share in it, `ELOOP` for one with more than 256 levels of directories, those
+    /// of [`Vault::put_back`]; whatever reading and writing can fail with.
+    pub fn create_share(
+        &self,
+        path: &[u8],
+        options: &CreateShare,
+        progress: &mut dyn FnMut(&ShareProgress),
+    ) -> Result<ShareMade> {
+        self.put_back(path)?;
+        let attr = self.resolve(path)?;
+        let made = (|| {
+            if attr.node == ROOT {
+                return Err(Error::Os { op: OP, errno: libc::EINVAL });
+            }
+            let at = self.shares().raw(attr.node).map_err(|fault| fault.at(OP, PathBuf::new))?;
+            let explain = |fault: Fault| self.shares().explain(OP, &at, fault);
+            at.core.check_writable().map_err(explain)?;
+            if at.core.mode.shared {
+                // What other daemons have open in the folder is not seen here.
+                return Err(explain(Fault::Os(libc::EBUSY)));
+            }
+            if at.core.keys.signing.role() != Role::Admin {
+                return Err(explain(Fault::Os(libc::EPERM)));
+            }
+            let link = at.core.nodes.link(at.local).map_err(explain)?;
+            let place =
+                Place::of(&at.core, &link.stored, &link.name, link.parent).map_err(explain)?;
+            if place.name[..] != link.name[..] {
+                // A conflict copy: the junction of its place would be that of the original.
+                return Err(explain(Fault::Os(libc::EINVAL)));
+            }
+            match at.core.directory_id(at.local) {
+                Ok(_) => {}
+                Err(Fault::Boundary) => {
+                    let former = self.end_exchange(&at, &place, attr.node)?;
+                    place.tidy(&at.core).map_err(explain)?;
+                    let junction = at
+                        .core
+                        .junction_at(at.local)
+                        .map_err(explain)?
+                        .ok_or(explain(Fault::Os(libc::EACCES)))?;
+                    return Ok(ShareMade { share: junction.share, former });
+                }
+                Err(fault) => return Err(explain(fault)),
+            }
+            let staged = self.staged_share(&at.core, &place, &attr, options)?;
+            let copied = place.fill_and_exchange(&at.core, at.local, staged.clone(), progress);
+            let closed = crate::vault::session::lifetime::close_core(&staged);
+            copied.map_err(explain)?;
+            closed?;
+            Ok(ShareMade { share: staged.keys.share, former: None })
+        })();
+        self.forget(attr.node, 1);
+        made
+    }
+
+    /// Gives the folder at `path` its name back where [`Vault::create_share`], which begins with
+    /// that, was interrupted while it stood aside.
+    ///
+    /// # Errors
+    /// `EEXIST` where something has that name now that is no empty directory; whatever looking up
+    /// and renaming can fail with.
+    pub fn put_back(&self, path: &[u8]) -> Result<()> {
+        let mut parts: Vec<&[u8]> = components(path).collect();
+        let Some(name) = parts.pop() else { return Ok(()) };
+        let parent = match self.resolve(&parts.join(&b'/')) {
+            Err(error) if error.errno() == libc::ENOENT => return Ok(()),
+            other => other?.node,
+        };
+        let done = (|| {
+            let at = self.shares().directory(OP, parent)?;
+            let explain = |fault: Fault| self.shares().explain(OP, &at, fault);
+            let place = Place::named(&at.core, name, at.local).map_err(explain)?;
+            let Some(aside) = place.aside(&at.core).map_err(explain)? else { return Ok(()) };
+            let mode = match place.parent.stat(&place.stored) {
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => RenameMode::NoReplace,
+                Ok(_) if holds_share(&*place.parent, &place.stored).unwrap_or(false) => {
+                    return Ok(());
+                } // the folder's place is taken
+                _ => RenameMode::Replace, // of an empty directory, by which a program has made up for it
+            };
+            self.rename(parent, &aside.name, parent, name, mode).map_err(|error| {
+                match error.errno() {
+                    libc::ENOTEMPTY | libc::ENOTDIR | libc::EEXIST => {
+                        Error::Os { op: OP, errno: libc::EEXIST }
+                    }
+                    _ => error,
+                }
+            })
+        })();
+        self.forget(parent, 1);
+        done
+    }
+
+    /// Ends an exchange in steps that was interrupted when the share had taken the place already.
+    /// The former folder stands where users see it: it is removed if the share has all of it, and
+    /// else left to them; gives its name then.
+    fn end_exchange(&self, at: &Route, place: &Place, share: NodeId) -> Result<Option<Vec<u8>>> {
+        let core = &at.core;
+        let explain = |fault: Fault| self.shares().explain(OP, at, fault);
+        let Some(aside) = place.aside(core).map_err(explain)? else { return Ok(None) };
+        match self.remove_former(at, place, &aside, share) {
+            Ok(true) => return Ok(None),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(
+                "the former folder of a share could not be compared with it: {error}"
+            ),
+        }
+        place.leave(core, &aside);
+        Ok(Some(aside.name))
+    }
+
+    /// Hides the folder that stands aside, to be removed, if the share has all of it.
+    fn remove_former(
+        &self,
+        at: &Route,
+        place: &Place,
+        aside: &Aside,
+        share: NodeId,
+    ) -> Result<bool> {
+        let core = &at.core;
+        let explain = |fault: Fault| self.shares().explain(OP, at, fault);
+        let inside = self.shares().directory(OP, share)?;
+        let parent = core.nodes.link(at.local).map_err(explain)?.parent;
+        let folder = core.lookup(parent, &aside.name).map_err(explain)?.node;
+        let removed = (|| {
+            commit_below(core, folder)?;
+            let mut compare = Compare { from: core, to: &inside.core, seen: Seen::new() };
+            if place.staging(core)?.is_some() || !compare.directory(folder, inside.local, b"", 0)? {
+                return Ok(false);
+            }
+            // From here on no name changes, and no file is opened.
+            let names = core.namespace.names.write()?;
+            let files = core.open.files.lock();
+            if is_written_below(core, &files, folder)
+                || !unchanged(&*place.parent.open_dir(&aside.stored)?, &compare.seen)?
+            {
+                return Ok(false);
+            }
+            core.journal.settle(None)?;
+            place.settle(core, Some(aside))?;
+            core.nodes.forget_links(folder);
+            core.forget_dirs();
+            drop((files, names));
+            wait_for_listings(core);
+            Ok(true)
+        })();
+        core.nodes.forget(folder, 1);
+        removed.map_err(explain)
+    }
+
+    /// The share that will take the place: founded now, or by an earlier call. One of an earlier
+    /// call is gone on with only if the junction of the place names it and its members are those
+    /// that it is to have: whoever stores the vault could have put another share of ours there,
+    /// with somebody else in it. It is not remembered yet: a share that we have been in is not one
+    /// that is being made.
+    fn staged_share(
+        &self,
+        core: &Arc<Core>,
+        place: &Place,
+        attr: &Attr,
+        options: &CreateShare,
+    ) -> Result<Arc<Core>> {
+        let at = |fault: Fault| fault.at("share", PathBuf::new);
+        let identity = core.keys.signing.identity();
+        let parent = &*place.parent;
+        let others = self.other_members(core, options)?;
+        if let Some(staging) = place.staging(core).map_err(at)? {
+            let junction = place.junction(core).map_err(at)?.filter(|junction| junction.coming);
+            let vouched = Vouched { share: junction.map(|junction| junction.share), head: None };
+            let store = parent.open_dir(&staging).map_err(|e| at(e.into()))?;
+            if vouched.share.is_some()
+                && let Ok(entered) =
+                    enter::enter(&*store, identity, &Trust::default(), &vouched, &PathBuf::new())
+                && !entered.forked
+                && entered.descriptor.isolated == options.isolated
+                && has_members(
+                    entered.heads[0].members.all(),
+                    &others,
+                    &identity.public().sign,
+                    &options.name,
+                )
+            {
+                return self.open_staged(store, &entered);
+            }
+            remove_all(parent, &staging).map_err(at)?;
+        }
+        let staging = place.new_staging(core);
+        parent.mkdir(&staging, attr.perm | 0o700).map_err(|e| at(e.into()))?;
+        let store = parent.open_dir(&staging).map_err(|e| at(e.into()))?;
+        let params = FoundParams {
+            suite: core.keys.suite,
+            signed: true,
+            isolated: options.isolated,
+            chunk_log2: core.keys.layout.chunk_log2(),
+            name: &options.name,
+            others: &others,
+        };
+        let share = *enter::found_in(&*store, identity, &params, &OsRandom)?.roster.share_id();
+        let coming =
+            Junction { share, isolated: options.isolated, coming: true, name: place.name.clone() };
+        core.write_junction(parent, &place.parent_id, &coming).map_err(at)?;
+        let vouched = Vouched { share: Some(share), head: None };
+        let entered =
+            enter::enter(&*store, identity, &Trust::default(), &vouched, &PathBuf::new())?;
+        self.open_staged(store, &entered)
+    }
+
+    fn open_staged(&self, store: Arc<dyn Dir>, entered: &enter::Entered) -> Result<Arc<Core>> {
+        let options = OpenOptions { lock: LockMode::Exclusive, ..OpenOptions::default() };
+        let cache = Some(Arc::new(BlockCache::new(4 << 20)));
+        let identity = self.core().keys.signing.identity().clone();
+        Ok(Arc::new(crate::vault::session::lifetime::open_core(
+            store,
+            entered,
+            identity,
+            &options,
+            cache,
+            &PathBuf::new(),
+        )?))
+    }
+
+    /// Who is to be in the new share besides us: whom the caller names, and the parent's admins
+    /// unless it is isolated.
+    fn other_members(&self, core: &Core, options: &CreateShare) -> Result<Vec<Member>> {
+        let identity = core.keys.signing.identity();
+        let mut others = options.others.clone();
+        if !options.isolated && core.keys.signed() {
+            let vouched =
+                Vouched { share: Some(core.keys.share), head: core.membership.seen.lock().head };
+            let parent = enter::enter(
+                &*core.root,
+                identity,
+                self.shares().trust(),
+                &vouched,
+                &PathBuf::new(),
+            )?;
+            for admin in parent.heads[0].members.all().iter().filter(|m| m.role == Role::Admin) {
+                others.retain(|other| other.public.sign != admin.public.sign);
+                others.push(admin.clone());
+            }
+        }
+        let own = identity.public().sign;
+        others.retain(|other| other.public.sign != own);
+        Ok(others)
+    }
+}
+
+/// Whether these are the members: ourselves as admin under this name, and the others in their
+/// roles.
+fn has_members(there: &[Member], others: &[Member], own: &[u8; 32], name: &str) -> bool {
+    let expected = |member: &Member| match member.public.sign == *own {
+        true => member.role == Role::Admin && member.name == name,
+        false => {
+            others.iter().any(|other| other.public == member.public && other.role == member.role)
+        }
+    };
+    there.len() == others.len() + 1 && there.iter().all(expected)
+}
+
+impl Place {
+    fn fill_and_exchange(
+        &self,
+        core: &Arc<Core>,
+        folder: NodeId,
+        staged: Arc<Core>,
+        progress: &mut dyn FnMut(&ShareProgress),
+    ) -> Inner<()> {
+        let staging = self.staging(core)?.ok_or(Fault::Os(libc::ENOENT))?;
+        let mut before = Seen::new();
+        for _ in 0..ROUNDS {
+            commit_below(core, folder)?;
+            let (links, done) = (HashMap::new(), ShareProgress::default());
+            let mut copy = Copy {
+                from: core,
+                to: &staged,
+                links,
+                at: Vec::new(),
+                seen: Seen::new(),
+                before,
+                done,
+                progress,
+            };
+            copy.count(folder)?;
+            let copied = copy.directory(folder, ROOT);
+            let (links, seen) = (copy.links, copy.seen);
+            links.values().for_each(|node| staged.nodes.forget(*node, 1));
+            match copied {
+                // The store has given something another inode number.
+                Err(fault) if fault.errno() == libc::ESTALE => {
+                    before = seen;
+                    continue;
+                }
+                other => other?,
+            }
+            crate::vault::session::lifetime::close_core(&staged)
+                .map_err(|_| Fault::Os(libc::EIO))?;
+            staged.closed.store(false, Ordering::Release);
+
+            // From here on no name changes, and no file is opened.
+            let names = core.namespace.names.write()?;
+            let files = core.open.files.lock();
+            if is_written_below(core, &files, folder) {
+                return Err(Fault::Os(libc::EBUSY));
+            }
+            let step = core.membership.passing.lock();
+            is_open(core)?;
+            if !unchanged(&*self.parent.open_dir(&self.stored)?, &seen)? {
+                before = seen;
+                continue;
+            }
+            core.journal.settle(None)?;
+            let aside = self.exchange(core, &staging)?;
+            let settled = self.settle(core, aside.as_ref());
+            // Whoever still goes by the former folder is told to look its name up again; nobody may
+            // open anything in it for writing.
+            core.nodes.forget_links(folder);
+            core.forget_dirs();
+            drop((files, names, step));
+            settled?;
+            wait_for_listings(core);
+            return self.tidy(core);
+        }
+        Err(Fault::Os(libc::EBUSY))
+    }
+}
+
+/// Whether a file below the folder is being written to. Who has one open for reading goes on with
+/// the one that he has, as after a rename(2) over it.
+fn is_written_below(core: &Core, files: &HashMap<NodeId, Shared>, folder: NodeId) -> bool {
+    let is_written = |shared: &Shared| shared.writers > 0 || shared.file.state.read().changed;
+    files.values().any(|shared| core.nodes.is_below(shared.file.node, folder) && is_written(shared))
+}
+
+/// What is dirty below the folder reaches the store, so that all of it is seen there.
+fn commit_below(core: &Core, folder: NodeId) -> Inner<()> {
+    let open: Vec<_> = core.open.files.lock().values().map(|shared| shared.file.clone()).collect();
+    open.iter()
+        .filter(|file| core.nodes.is_below(file.node, folder))
+        .try_for_each(|file| core.commit(file, Durability::Ordered))
+}

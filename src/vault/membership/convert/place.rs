@@ -1,0 +1,300 @@
+//! Where the folder stands, and how the share takes its place: in one step where the store
+//! exchanges two directories, else in several.
+//!
+//! Rules that hold here
+//! * At every moment there is, durably, a directory that programs see with all that was in the
+//!   folder: under its name, or under the name that it has while it stands aside. No other state is
+//!   ever relied on.
+//! * A folder that stands aside is known by the record inside it, which says both names and which
+//!   nobody makes without the key. The name alone proves nothing: users and sync tools make names.
+//! * What users can see they may have changed. So a folder is removed only if no user could see it
+//!   since it was compared.
+
+use std::sync::Arc;
+
+use crate::format::junction::{self, Junction};
+use crate::format::name::NAME_MAX;
+use crate::store::{Dir, Kind, RenameMode, SetTime};
+use crate::vault::core::Core;
+use crate::vault::core::trash::Trash;
+use crate::vault::core::trash::remove_all;
+use crate::vault::directory::folder::Folder;
+use crate::vault::directory::names::shown;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::types::NodeId;
+
+/// A share that is being made, by the hash of the name whose place it will take.
+const COMING: &[u8] = b"+moving-";
+/// What is added to the name of a folder that stands aside, and how many such names are tried.
+const ASIDE: &str = ".before-share";
+const ASIDE_MAX: usize = 9;
+
+/// Where the folder stands.
+pub(super) struct Place {
+    pub parent: Arc<dyn Dir>,
+    pub parent_id: [u8; 32],
+    parent_node: NodeId,
+    pub stored: Box<[u8]>,
+    pub name: Vec<u8>,
+}
+
+/// A folder that stands aside.
+pub(super) struct Aside {
+    pub name: Vec<u8>,
+    pub stored: Vec<u8>,
+}
+
+/// The names that a folder may have while it stands aside, the first one first.
+fn aside_names(name: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+    (1..=ASIDE_MAX).map(|n| {
+        let end = if n == 1 { ASIDE.to_owned() } else { format!("{ASIDE}-{n}") };
+        [shortened(name, NAME_MAX - end.len()), end.as_bytes()].concat()
+    })
+}
+
+/// `name`, or as much of its beginning as fits in `room` bytes and ends with a whole character.
+fn shortened(name: &[u8], room: usize) -> &[u8] {
+    const CHARACTER_MAX: usize = 4;
+    if name.len() <= room {
+        return name;
+    }
+    let begins_character = |at: &usize| name[*at] & 0b1100_0000 != 0b1000_0000;
+    // What is no UTF-8 is cut where it has to be.
+    let end = (room + 1 - CHARACTER_MAX..=room).rev().find(begins_character).unwrap_or(room);
+    &name[..end]
+}
+
+impl Place {
+    pub fn of(core: &Core, stored: &[u8], name: &[u8], parent: NodeId) -> Inner<Self> {
+        let folder = core.folder(parent)?;
+        let name = folder.place_name(stored, name)?;
+        Ok(Place {
+            parent: folder.dir,
+            parent_id: folder.id,
+            parent_node: parent,
+            stored: stored.into(),
+            name,
+        })
+    }
+
+    pub fn new_staging(&self, core: &Core) -> Vec<u8> {
+        Self::staging_name(&core.keys.place_hash(&self.parent_id, &self.name))
+    }
+
+    fn staging_name(hash: &[u8; 32]) -> Vec<u8> {
+        [COMING, &junction::file_name(hash)[junction::PREFIX.len()..]].concat()
+    }
+
+    /// Of a name at which there may be nothing.
+    pub fn named(core: &Core, name: &[u8], parent: NodeId) -> Inner<Self> {
+        Self::of(core, &core.folder(parent)?.stored(name)?, name, parent)
+    }
+
+    /// What an earlier call left.
+    pub fn staging(&self, core: &Core) -> Inner<Option<Vec<u8>>> {
+        for hash in core.keys.place_hashes(&self.parent_id, &self.name) {
+            let name = Self::staging_name(&hash);
+            match self.parent.stat(&name) {
+                Ok(_) => return Ok(Some(name)),
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(None)
+    }
+
+    pub fn junction(&self, core: &Core) -> Inner<Option<Junction>> {
+        core.junction(&*self.parent, &self.parent_id, &self.name)
+    }
+
+    /// Lets the share take the folder's place, where no name changes and nothing is opened. After
+    /// an error the folder is where it was, or stands aside if not even that could be done. Gives
+    /// where the folder stands aside now, if it does.
+    pub fn exchange(&self, core: &Core, staging: &[u8]) -> Inner<Option<Aside>> {
+        match self.parent.rename(&self.stored, &*self.parent, staging, RenameMode::Exchange) {
+            // Most of what comes through FUSE or from a server knows ordinary renames only.
+            Err(e)
+                if matches!(
+                    e.raw_os_error(),
+                    Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP)
+                ) =>
+            {
+                self.exchange_in_steps(core, staging).map(Some)
+            }
+            other => Ok(other.map(|()| None)?),
+        }
+    }
+
+    fn exchange_in_steps(&self, core: &Core, staging: &[u8]) -> Inner<Aside> {
+        let beside = core.folder(self.parent_node)?;
+        let mut free = None;
+        for name in aside_names(&self.name) {
+            if !beside.exists(&name)? {
+                free = Some(name);
+                break;
+            }
+        }
+        let name = free.ok_or(Fault::Os(libc::EEXIST))?;
+        let entry = beside.encode(&name)?;
+        // As before any rename of a directory: valid at both places, whenever what follows is
+        // interrupted.
+        let folder = self.parent.open_dir(&self.stored)?;
+        let mtime = folder.stat_self()?.mtime;
+        let (id, _) = core.identify(&*folder, &self.parent_id, &self.name)?;
+        core.write_record(&*folder, id, &self.parent_id, &name, &self.parent_id, &self.name)?;
+        // Who goes on after a crash copies the folder's time once more.
+        let _ = self.parent.set_times(&self.stored, SetTime::Omit, SetTime::At(mtime));
+        beside.prepare(&entry, &name)?;
+        core.remember_name(self.parent_node, &name);
+        let aside = Aside { name, stored: entry.entry().to_vec() };
+
+        core.namespace.away.begin();
+        let taken = self.move_to(&self.stored, &aside.stored).and_then(|()| {
+            // That the folder has its other name must not be lost once this one is the share's.
+            self.parent.sync()?;
+            Ok(self.parent.rename(staging, &*self.parent, &self.stored, RenameMode::NoReplace)?)
+        });
+        if taken.is_err() {
+            self.give_back(&beside, &aside);
+        }
+        core.namespace.away.end();
+        taken.map(|()| aside)
+    }
+
+    /// Renames a folder back that could not be exchanged.
+    fn give_back(&self, beside: &Folder, aside: &Aside) {
+        let back = match self.parent.stat(&aside.stored) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()), // it was never moved
+            _ => self.move_to(&aside.stored, &self.stored),
+        };
+        match back {
+            Ok(()) => beside.tidy(&aside.stored),
+            Err(fault) => tracing::error!(
+                errno = fault.errno(),
+                "the folder of which a share was to be made stands as {} until it is made again",
+                shown(&aside.stored)
+            ),
+        }
+    }
+
+    fn move_to(&self, from: &[u8], to: &[u8]) -> Inner<()> {
+        Ok(self.parent.rename(from, &*self.parent, to, RenameMode::NoReplace)?)
+    }
+
+    /// Makes durable that the share has taken the folder's place. A folder that stands aside gets
+    /// the name under which the exchange would have left it; not where that may have been changed
+    /// since it was compared.
+    pub fn settle(&self, core: &Core, aside: Option<&Aside>) -> Inner<()> {
+        self.parent.sync()?;
+        if let Some(aside) = aside {
+            self.move_to(&aside.stored, &self.new_staging(core))?;
+            self.parent.sync()?;
+            core.folder(self.parent_node)?.tidy(&aside.stored);
+        }
+        Ok(())
+    }
+
+    /// The folder where it stands aside, because an exchange in steps was interrupted.
+    pub fn aside(&self, core: &Core) -> Inner<Option<Aside>> {
+        if !self.junction(core)?.is_some_and(|junction| junction.coming) {
+            return Ok(None);
+        }
+        let beside = core.folder(self.parent_node)?;
+        for name in aside_names(&self.name) {
+            let stored = match beside.find(&name) {
+                Ok((stored, stat)) if stat.kind == Kind::Dir => stored,
+                Err(fault) if fault.errno() != libc::ENOENT => return Err(fault),
+                _ => continue,
+            };
+            // Only while a rename between them is under way does a record tell of both names: of
+            // this one, or of the one that puts it back.
+            let places = [(self.parent_id, &self.name), (self.parent_id, &name)];
+            if let Ok((_, Some(record))) =
+                core.identify(&*self.parent.open_dir(&stored)?, &self.parent_id, &name)
+                && let told =
+                    [&record.place, &record.previous].map(|place| (place.parent, &place.name))
+                && places.iter().all(|place| told.contains(place))
+            {
+                return Ok(Some(Aside { name, stored }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Leaves a folder that stands aside to the user, under the name that it has.
+    pub fn leave(&self, core: &Core, aside: &Aside) {
+        if let Ok(beside) = core.folder(self.parent_node) {
+            beside.settle_record(&aside.stored, &aside.name);
+        }
+    }
+
+    /// Ends what was left to do after the exchange: the junction says that the share is there, and
+    /// the former folder goes.
+    pub fn tidy(&self, core: &Core) -> Inner<()> {
+        if let Some(junction) = self.junction(core)?
+            && junction.coming
+        {
+            core.write_junction(
+                &*self.parent,
+                &self.parent_id,
+                &Junction { coming: false, ..junction },
+            )?;
+        }
+        if let Some(former) = self.staging(core)? {
+            match remove_all(&*self.parent, &former) {
+                // A store that comes through FUSE, or NFS, keeps what somebody has open, and so the
+                // directory around it.
+                Err(fault)
+                    if matches!(fault.errno(), libc::ENOTEMPTY | libc::EEXIST | libc::EBUSY) =>
+                {
+                    self.remove_later(core, &former)?
+                }
+                other => other?,
+            }
+            self.parent.sync()?;
+        }
+        Ok(())
+    }
+
+    fn remove_later(&self, core: &Core, former: &[u8]) -> Inner<()> {
+        let (trash, inner) = (Trash::fresh_name(&*core.random), Trash::fresh_name(&*core.random));
+        self.parent.mkdir(&trash, 0o700)?;
+        self.parent.rename(
+            former,
+            &*self.parent.open_dir(&trash)?,
+            &inner,
+            RenameMode::NoReplace,
+        )?;
+        core.namespace.trash.empty(&self.parent, &trash);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_a_folder_that_stands_aside_fit_and_end_no_character_in_the_middle() {
+        let names = |name: &[u8]| aside_names(name).collect::<Vec<_>>();
+        assert_eq!(names(b"projects")[0], b"projects.before-share");
+        assert_eq!(names(b"projects")[8], b"projects.before-share-9");
+        let room = NAME_MAX - ASIDE.len();
+        for (name, kept) in [
+            ("x".repeat(room), room),
+            ("x".repeat(255), room),
+            (format!("x{}", "ö".repeat(127)), room - (room - 1) % 2),
+            (format!("{}x", "漢".repeat(84)), room - room % 3),
+        ] {
+            let first = &names(name.as_bytes())[0];
+            assert_eq!(first.len(), kept + ASIDE.len());
+            assert!(String::from_utf8(first.clone()).unwrap().starts_with(&name[..kept]));
+        }
+        assert_eq!(names(&[0x80; 255])[0].len(), NAME_MAX, "what is no UTF-8");
+        let all = names(&[b'x'; 255]);
+        assert!(
+            all.iter().all(|name| name.len() <= NAME_MAX)
+                && all.iter().collect::<std::collections::HashSet<_>>().len() == ASIDE_MAX
+        );
+    }
+}

@@ -1,0 +1,234 @@
+//! The walk through a share that counts what is of an older epoch, or seals it anew.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::MutexGuard;
+
+use super::names::Standing;
+use crate::format::name::is_control;
+use crate::store::{Dir, Kind};
+use crate::vault::core::Core;
+use crate::vault::directory::names::shown;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::share::control_files::list;
+use crate::vault::types::ShareProgress;
+use crate::vault::types::{Attr, NodeId, ROOT};
+
+/// What of a share is sealed under an older epoch than the current one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    /// Files with contents of an older epoch.
+    pub files: u64,
+    /// Bytes of these contents, without holes.
+    pub bytes: u64,
+    /// Bytes of all contents, as far as the store has blocks for them.
+    pub bytes_total: u64,
+    /// Names of entries.
+    pub names: u64,
+    /// Headers of files, symbolic links, extended attributes, records of directories, junctions.
+    pub headers: u64,
+    /// Names that cannot be sealed anew because they stand under the current epoch as well, or are
+    /// a sync tool's conflict copies: whoever renames or removes them settles that.
+    pub conflicts: u64,
+    /// What is not valid, or could not be looked at. It stays as it is; the log names it.
+    pub skipped: u64,
+}
+
+impl Pending {
+    /// Whether a pass that takes contents too (`eager`), or none, has anything to do.
+    pub fn is_done(&self, eager: bool) -> bool {
+        self.names + self.headers == 0 && (!eager || self.bytes == 0)
+    }
+}
+
+/// What a pass does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Looks.
+    Count,
+    /// Names, headers and records.
+    Lazy,
+    /// Contents too.
+    Eager,
+}
+
+/// A directory of the store and a stored name in it.
+pub(super) type Name = (Arc<dyn Dir>, Vec<u8>);
+
+/// One pass through a share.
+pub(super) struct Pass<'a> {
+    pub core: &'a Core,
+    pub work: Work,
+    pub found: Pending,
+    pub done: ShareProgress,
+    pub progress: &'a mut dyn FnMut(&ShareProgress),
+    /// Inodes with several names that were met.
+    inodes: HashSet<(u64, u64)>,
+    /// Where symbolic links with several names were made anew, by what they were.
+    pub links: HashMap<(u64, u64), Name>,
+    /// Directories that were met and not entered yet, each counted once. A list: any member could
+    /// make them deeper than our stack.
+    todo: Vec<NodeId>,
+}
+
+impl<'a> Pass<'a> {
+    pub fn new(
+        core: &'a Core,
+        work: Work,
+        done: ShareProgress,
+        progress: &'a mut dyn FnMut(&ShareProgress),
+    ) -> Self {
+        let (inodes, links, todo) = (HashSet::new(), HashMap::new(), Vec::new());
+        Pass { core, work, found: Pending::default(), done, progress, inodes, links, todo }
+    }
+
+    pub fn run(&mut self) -> Inner<()> {
+        let attributes = self.attributes(ROOT);
+        self.tolerate(ROOT, b"", attributes)?;
+        let done = self.directory(ROOT).and_then(|()| self.below());
+        self.todo.drain(..).for_each(|node| self.core.nodes.forget(node, 1));
+        done
+    }
+
+    fn below(&mut self) -> Inner<()> {
+        while let Some(node) = self.todo.pop() {
+            let done = self.directory(node);
+            let done = self.tolerate(node, b"", done);
+            self.core.nodes.forget(node, 1); // those below keep it
+            done?;
+        }
+        Ok(())
+    }
+
+    /// Whether something is sealed under an epoch that has ended.
+    pub fn is_old(&self, epoch: u32) -> bool {
+        epoch != self.core.keys.current().number
+    }
+
+    /// Begins a step that changes something: none does once the vault is closed.
+    pub fn step(&self) -> Inner<MutexGuard<'a, ()>> {
+        let core: &'a Core = self.core;
+        let step = core.membership.passing.lock();
+        if core.closed.load(Ordering::Acquire) { Err(Fault::Os(libc::ESHUTDOWN)) } else { Ok(step) }
+    }
+
+    /// Notes something of an older epoch, or does `act`.
+    pub fn header(&mut self, act: impl FnOnce(&Self) -> Inner<()>) -> Inner<()> {
+        if self.work == Work::Count {
+            self.found.headers += 1;
+            return Ok(());
+        }
+        let _step = self.step()?;
+        act(self)
+    }
+
+    /// Goes on where one object cannot be dealt with: it is not valid, may not be looked at, or is
+    /// gone by now.
+    fn tolerate(&mut self, node: NodeId, stored: &[u8], outcome: Inner<()>) -> Inner<()> {
+        let fault = match outcome {
+            Ok(()) => return Ok(()),
+            Err(fault) => fault,
+        };
+        match fault.errno() {
+            libc::ENOENT | libc::ESTALE => return Ok(()),
+            libc::ESHUTDOWN | libc::EROFS => return Err(fault),
+            _ if matches!(fault, Fault::Corrupt(_) | Fault::Format(_) | Fault::Os(_)) => {}
+            libc::EACCES | libc::EPERM => {}
+            _ => return Err(fault),
+        }
+        self.found.skipped += 1;
+        let path = self.core.shown_path(node).join(shown(stored));
+        let error = fault.at("seal anew", || path.clone());
+        tracing::warn!("{}: left as it is: {error}", path.display());
+        Ok(())
+    }
+
+    fn directory(&mut self, node: NodeId) -> Inner<()> {
+        let id = self.core.directory_id(node)?;
+        let dir = self.core.dir(node)?;
+        for entry in list(&*dir)? {
+            let done = if is_control(&entry.name) {
+                self.control(node, &id, &dir, &entry.name)
+            } else {
+                self.entry(node, &dir, &entry.name)
+            };
+            self.tolerate(node, &entry.name, done)?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, node: NodeId, dir: &Arc<dyn Dir>, stored: &[u8]) -> Inner<()> {
+        let folder = self.core.folder(node)?;
+        let name = match folder.standing(stored)? {
+            None => return Ok(()),
+            Some(Standing::Current(name)) => name,
+            Some(Standing::Conflict(name)) => {
+                self.found.conflicts += 1;
+                name
+            }
+            Some(Standing::Older(name)) if self.work == Work::Count => {
+                self.found.names += 1;
+                name
+            }
+            Some(Standing::Older(name)) => {
+                let _step = self.step()?;
+                self.core.remember_name(node, &name);
+                self.core.reseal_name(node, stored, &name)?;
+                name
+            }
+        };
+        let mut is_second_look = false;
+        loop {
+            let attr = self.core.lookup(node, &name)?;
+            let outcome = self.object(node, dir, &attr);
+            if let Ok(true) = outcome {
+                self.todo.push(attr.node);
+                return Ok(());
+            }
+            self.core.nodes.forget(attr.node, 1);
+            // Another program has put another version of a file in its place, which has a node of
+            // its own.
+            let is_stale = outcome.as_ref().is_err_and(|fault| fault.errno() == libc::ESTALE);
+            if !is_stale || attr.kind != Kind::File || std::mem::replace(&mut is_second_look, true)
+            {
+                return outcome.map(drop);
+            }
+        }
+    }
+
+    /// True for a directory that is to be entered.
+    fn object(&mut self, parent: NodeId, dir: &Arc<dyn Dir>, attr: &Attr) -> Inner<bool> {
+        let link = self.core.nodes.link(attr.node)?;
+        let other = (link.parent != parent).then(|| self.core.dir(link.parent)).transpose()?;
+        let dir = other.as_ref().unwrap_or(dir);
+        let stat = dir.stat(&link.stored)?;
+        if attr.kind == Kind::Symlink {
+            // Each name of a link is one to be replaced.
+            return self.link(attr.node, dir, &link.stored, &stat).map(|()| false);
+        }
+        if attr.kind == Kind::Dir {
+            match self.core.directory_id(attr.node) {
+                Err(Fault::Boundary) => return Ok(false), // a share of its own
+                other => other?,
+            };
+            self.record(attr.node)?;
+            let attributes = self.attributes(attr.node);
+            self.tolerate(attr.node, b"", attributes)?;
+            return Ok(true);
+        }
+        if stat.nlink > 1 && self.inodes.contains(&(stat.dev, stat.ino)) {
+            return Ok(false);
+        }
+        let attributes = self.attributes(attr.node);
+        self.tolerate(parent, &link.stored, attributes)?;
+        if attr.kind == Kind::File {
+            self.file(attr.node, dir, &link.stored, &stat)?;
+        }
+        if stat.nlink > 1 {
+            self.inodes.insert((stat.dev, stat.ino));
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,295 @@
+//! What is sealed as records: symbolic links, extended attributes, records of directories,
+//! junctions, and what long names leave behind.
+
+use std::sync::Arc;
+
+use super::names::keeping_time;
+use super::pass::{Pass, Work};
+use crate::format::junction::{self, Junction};
+use crate::format::name::{DIRECTORY_RECORD, Decoded, LONG, SIDECAR};
+use crate::format::record::{OVERFLOW, RecordKind, TARGET_MAX, epoch_of, link_record, link_text};
+use crate::roster::Role;
+use crate::store::{Dir, RenameMode, SetTime, Stat};
+use crate::vault::core::Core;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::keyring::keys::DirectoryId;
+use crate::vault::namespace::symlink::{overflow_file, overflow_reference, overhead};
+use crate::vault::namespace::xattr;
+use crate::vault::namespace::xattr::key_of;
+use crate::vault::share::control_files::{entries, read_control, write_control};
+use crate::vault::types::NodeId;
+
+/// Longest record of a directory or a junction.
+const RECORD_MAX: usize = 8192;
+
+impl Core {
+    /// A record under the current epoch, in the name of the same author, from one that is valid.
+    fn resealed(&self, kind: RecordKind, bound: &[u8], bytes: &[u8]) -> Inner<Vec<u8>> {
+        let (plain, by) = self.keys.open_record_by(kind, bound, bytes)?;
+        Ok(self.keys.seal_record_of(by.map(|by| by.author), kind, bound, &plain, &*self.random))
+    }
+
+    /// Replaces the symbolic link `stored` by one with another text, the same in all else, and
+    /// gives what it is now.
+    fn replace_link(&self, dir: &dyn Dir, stored: &[u8], stat: &Stat, text: &[u8]) -> Inner<Stat> {
+        let temporary = self.temporary_name();
+        dir.symlink(&temporary, text)?;
+        let replaced = (|| {
+            let made = dir.stat(&temporary)?;
+            if (made.uid, made.gid) != (stat.uid, stat.gid) {
+                dir.chown(&temporary, Some(stat.uid), Some(stat.gid))?;
+            }
+            let key = key_of(stat.kind);
+            match dir.get_xattr(stored, key) {
+                Ok(Some(blob)) => {
+                    self.share_xattrs(&blob); // its other names keep it, should nothing come after this
+                    dir.set_xattr(&temporary, key, &blob)?
+                }
+                Ok(None) => {}
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) => {}
+                Err(e) => return Err(e.into()),
+            }
+            dir.set_times(&temporary, SetTime::At(stat.atime), SetTime::At(stat.mtime))?;
+            let made = dir.stat(&temporary)?;
+            dir.rename(&temporary, dir, stored, RenameMode::Replace)?;
+            Ok::<_, Fault>(made)
+        })();
+        if replaced.is_err() {
+            let _ = dir.unlink(&temporary);
+        }
+        replaced
+    }
+
+    pub(in crate::vault) fn temporary_name(&self) -> Vec<u8> {
+        let mut random = [0; 6];
+        self.random.fill(&mut random);
+        let hex: String = random.iter().map(|b| format!("{b:02x}")).collect();
+        [b"+tmp-", hex.as_bytes()].concat()
+    }
+}
+
+impl Pass<'_> {
+    /// Extended attributes.
+    pub fn attributes(&mut self, node: NodeId) -> Inner<()> {
+        match self.core.xattrs_epoch(node)? {
+            Some(epoch) if self.is_old(epoch) => self.header(|pass| pass.core.reseal_xattrs(node)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The record of a directory that was renamed.
+    pub fn record(&mut self, node: NodeId) -> Inner<()> {
+        let dir = self.core.dir(node)?;
+        let Some(bytes) = read_control(&*dir, DIRECTORY_RECORD, RECORD_MAX)? else { return Ok(()) };
+        if !self.is_old(epoch_of(RecordKind::Directory, &bytes)?) {
+            return Ok(());
+        }
+        self.header(|pass| {
+            let core = pass.core;
+            let _names = core.namespace.names.write()?;
+            // As it is now: it may have been renamed since.
+            let Some(bytes) = read_control(&*dir, DIRECTORY_RECORD, RECORD_MAX)? else {
+                return Ok(());
+            };
+            let link = core.nodes.link(node)?;
+            core.folder(link.parent)?.identify(&*dir, &link.stored, &link.name)?;
+            let sealed = core.resealed(RecordKind::Directory, b"", &bytes)?;
+            keeping_time(&*dir, || {
+                write_control(&*dir, &*core.random, DIRECTORY_RECORD, &sealed)?;
+                Ok(dir.sync()?)
+            })
+        })
+    }
+
+    /// A symbolic link: its text, and where that is a reference what it refers to. The new link
+    /// takes the place of the old one at once.
+    pub fn link(
+        &mut self,
+        node: NodeId,
+        dir: &Arc<dyn Dir>,
+        stored: &[u8],
+        stat: &Stat,
+    ) -> Inner<()> {
+        self.attributes(node)?;
+        let text = dir.readlink(stored)?;
+        let (record, bound, start): (_, &[u8], &[u8]) = match text.split_first() {
+            Some((&OVERFLOW, rest)) => (link_record(rest)?, b"+", &[OVERFLOW]),
+            _ => (link_record(&text)?, b"", b""),
+        };
+        // A target is taken for what it is only where its signature counts.
+        self.core.keys.open_record(RecordKind::Symlink, bound, &record)?;
+        if let Some(id) = self.core.overflow_id(&text)? {
+            self.long_target(&id)?;
+        }
+        if !self.is_old(epoch_of(RecordKind::Symlink, &record)?) {
+            return Ok(());
+        }
+        if self.work == Work::Count {
+            self.found.headers += 1;
+            return Ok(());
+        }
+        let _step = self.step()?;
+        let core = self.core;
+        let _names = core.namespace.names.write()?;
+        let now = dir.stat(stored)?;
+        if (now.dev, now.ino) != (stat.dev, stat.ino) {
+            return Ok(()); // replaced meanwhile
+        }
+        keeping_time(&**dir, || {
+            if let Some((first_dir, first)) = self.links.get(&(now.dev, now.ino)) {
+                // Another name of one that was made anew: it becomes a name of that.
+                let temporary = core.temporary_name();
+                first_dir.link(first, &**dir, &temporary)?;
+                return Ok(dir.rename(&temporary, &**dir, stored, RenameMode::Replace)?);
+            }
+            let sealed = link_text(&core.resealed(RecordKind::Symlink, bound, &record)?);
+            let made = core.replace_link(&**dir, stored, &now, &[start, &sealed].concat())?;
+            if now.nlink > 1 {
+                self.links.insert((now.dev, now.ino), (dir.clone(), stored.to_vec()));
+            }
+            core.nodes.replaced(&now, &made);
+            Ok(())
+        })
+    }
+
+    /// The target of a link that does not fit one.
+    fn long_target(&mut self, id: &[u8]) -> Inner<()> {
+        let core = self.core;
+        let read = || {
+            read_control(&*core.root, &overflow_file(id), overhead(core.keys.signed()) + TARGET_MAX)
+        };
+        let Some(bytes) = read()? else {
+            return Err(Fault::Corrupt("is a symbolic link whose target is missing"));
+        };
+        if !self.is_old(epoch_of(RecordKind::LongSymlink, &bytes)?) {
+            return Ok(());
+        }
+        self.header(|_| {
+            let _names = core.namespace.names.write()?;
+            let sealed = core.resealed(RecordKind::LongSymlink, id, &bytes)?;
+            keeping_time(&*core.root, || {
+                write_control(&*core.root, &*core.random, &overflow_file(id), &sealed)?;
+                Ok(core.root.sync()?)
+            })
+        })
+    }
+
+    /// Control files that no entry leads to.
+    pub fn control(
+        &mut self,
+        node: NodeId,
+        id: &DirectoryId,
+        dir: &Arc<dyn Dir>,
+        name: &[u8],
+    ) -> Inner<()> {
+        if overflow_reference(name).is_some() || xattr::overflow_reference(name).is_some() {
+            return Ok(()); // dealt with from what refers to it
+        }
+        let hash = |prefix: &[u8]| match self
+            .core
+            .keys
+            .names(id)
+            .decode(&[&[LONG], &name[prefix.len()..]].concat())
+        {
+            Decoded::Long { hash, suffix, .. } if suffix.is_empty() => Some(hash),
+            _ => None,
+        };
+        if name.starts_with(junction::PREFIX) {
+            return hash(junction::PREFIX)
+                .map_or(Ok(()), |hash| self.junction(id, dir, name, &hash));
+        }
+        if name.starts_with(SIDECAR) {
+            return hash(SIDECAR).map_or(Ok(()), |hash| self.sidecar(node, dir, name, &hash));
+        }
+        Ok(())
+    }
+
+    /// A junction. Only admins make one; for others it stays as it is, and what is left says so.
+    fn junction(
+        &mut self,
+        id: &DirectoryId,
+        dir: &Arc<dyn Dir>,
+        file: &[u8],
+        hash: &[u8; 32],
+    ) -> Inner<()> {
+        let core = self.core;
+        let Some(bytes) = read_control(&**dir, file, RECORD_MAX)? else { return Ok(()) };
+        let junction = Junction::decode(&core.keys.open_record(
+            RecordKind::Junction,
+            &[&id[..], hash].concat(),
+            &bytes,
+        )?)?;
+        let new_hash = core.keys.place_hash(id, &junction.name);
+        if *hash == new_hash && !self.is_old(epoch_of(RecordKind::Junction, &bytes)?) {
+            return Ok(());
+        }
+        if self.work != Work::Count && core.keys.signing.role() != Role::Admin {
+            return Ok(());
+        }
+        self.header(|_| {
+            let _names = core.namespace.names.write()?;
+            // The one that counts: after an interruption it may be the new one already.
+            let Some(effective) = core.junction(&**dir, id, &junction.name)? else { return Ok(()) };
+            let new_file = junction::file_name(&new_hash);
+            let bound = [&id[..], &new_hash].concat();
+            let there = read_control(&**dir, &new_file, RECORD_MAX)?;
+            let is_done = |bytes: &Vec<u8>| {
+                core.keys.open_record(RecordKind::Junction, &bound, bytes).is_ok()
+                    && epoch_of(RecordKind::Junction, bytes)
+                        .is_ok_and(|epoch| epoch == core.keys.current().number)
+            };
+            let (_, by) = core.keys.open_record_by(
+                RecordKind::Junction,
+                &[&id[..], hash].concat(),
+                &bytes,
+            )?;
+            keeping_time(&**dir, || {
+                if !there.as_ref().is_some_and(is_done) {
+                    let author = by.map(|by| by.author);
+                    let sealed = core.keys.seal_record_of(
+                        author,
+                        RecordKind::Junction,
+                        &bound,
+                        &effective.encode(),
+                        &*core.random,
+                    );
+                    write_control(&**dir, &*core.random, &new_file, &sealed)?;
+                    dir.sync()?;
+                }
+                if file != &new_file[..] {
+                    dir.unlink(file)?;
+                }
+                Ok(())
+            })
+        })
+    }
+
+    /// The sealed name of a long-named entry that has moved to its new stored name, left behind by
+    /// an interruption.
+    fn sidecar(
+        &mut self,
+        node: NodeId,
+        dir: &Arc<dyn Dir>,
+        file: &[u8],
+        hash: &[u8; 32],
+    ) -> Inner<()> {
+        let core = self.core;
+        let folder = core.folder(node)?;
+        let entry = [&[LONG], &file[SIDECAR.len()..]].concat();
+        let Ok(Some(name)) = folder.read_sidecar(file, hash) else { return Ok(()) };
+        let new = folder.encode(&name)?;
+        if new.entry() == entry || dir.stat(&entry).is_ok() || dir.stat(new.entry()).is_err() {
+            return Ok(());
+        }
+        // A conflict copy has its name from it too.
+        for other in entries(&**dir)? {
+            if other?.name.starts_with(&entry) {
+                return Ok(());
+            }
+        }
+        self.header(|_| {
+            let _names = core.namespace.names.write()?;
+            keeping_time(&**dir, || Ok(dir.unlink(file)?))
+        })
+    }
+}

@@ -1,0 +1,279 @@
+//! The membership of a share: who is in it, how that came about, and invitations. Nothing here
+//! needs the vault's lock: a change makes new control files beside the old ones, and whoever has
+//! the share open, in this process or another, notices them.
+//!
+//! Rule: everything that is told was verified from the head that was seen last.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::crypto::Suite;
+use crate::format::share::ShareDescriptor;
+use crate::roster::{Invitation, Member, Pin, PublicIdentity, Role, RosterError};
+use crate::vault::core::Core;
+use crate::vault::error::{Error, Fault, Result};
+use crate::vault::session::vault::Vault;
+use crate::vault::share::enter;
+use crate::vault::share::enter::{Entered, Head, Vouched};
+use crate::vault::types::ROOT;
+
+/// A share of an open vault, to be asked about its members.
+pub struct Share {
+    pub(in crate::vault) vault: Vault,
+    pub(in crate::vault) core: Arc<Core>,
+    pub(super) number: u64,
+}
+
+/// What is known of a share.
+#[derive(Clone, Debug)]
+pub struct ShareInfo {
+    /// Its id.
+    pub share: [u8; 32],
+    /// Plain path of its folder from the vault's root, empty for the vault's own.
+    pub path: Vec<u8>,
+    /// Whether files are signed and there can be members.
+    pub signed: bool,
+    /// Whether the parent's admins are kept out.
+    pub isolated: bool,
+    /// Cipher suite.
+    pub suite: Suite,
+    /// Bytes of a chunk.
+    pub chunk_size: u32,
+    /// Who made it.
+    pub founder: PublicIdentity,
+    /// Number of the current folder key.
+    pub epoch: u32,
+    /// Heads of the roster; more than one is a fork.
+    pub heads: Vec<Pin>,
+    /// Signing key of who signed the first head.
+    pub signer: [u8; 32],
+    /// When, by his clock, in seconds since 1970.
+    pub time: u64,
+    /// Members at the first head, by signing key.
+    pub members: Vec<Member>,
+    /// Of a fork: who is a member at another head alone. What is there he can read as well.
+    pub elsewhere: Vec<Member>,
+    /// What this identity may do.
+    pub own_role: Role,
+}
+
+/// One step of the membership's history.
+#[derive(Clone, Debug)]
+pub struct LogEntry {
+    /// The manifest.
+    pub head: Pin,
+    /// When, by the signer's clock, in seconds since 1970.
+    pub time: u64,
+    /// Signing key of who signed it.
+    pub signer: [u8; 32],
+    /// Number of the folder key from here on.
+    pub epoch: u32,
+    /// Signing keys of the admins from here on.
+    pub admins: Vec<[u8; 32]>,
+    /// Number of members from here on.
+    pub members: u64,
+    /// What it did.
+    pub what: LogKind,
+    /// Who came, who left, and whose role is another one; `None` where the list of members before
+    /// or after cannot be read any more.
+    pub changes: Option<MemberChanges>,
+}
+
+/// The difference between two lists of members.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemberChanges {
+    /// Who came.
+    pub added: Vec<Member>,
+    /// Who left.
+    pub removed: Vec<Member>,
+    /// Who stayed in another role, with the new one.
+    pub changed: Vec<Member>,
+}
+
+impl MemberChanges {
+    fn between(before: &[Member], after: &[Member]) -> MemberChanges {
+        let find = |list: &[Member], member: &Member| {
+            list.iter().find(|m| m.public == member.public).cloned()
+        };
+        MemberChanges {
+            added: after.iter().filter(|m| find(before, m).is_none()).cloned().collect(),
+            removed: before.iter().filter(|m| find(after, m).is_none()).cloned().collect(),
+            changed: after
+                .iter()
+                .filter(|m| find(before, m).is_some_and(|old| old.role != m.role))
+                .cloned()
+                .collect(),
+        }
+    }
+}
+
+/// What a step of the membership's history did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogKind {
+    /// Made the share.
+    Founded,
+    /// Added members, or changed what one may do.
+    Members,
+    /// Began a new epoch: somebody was removed, or the key was changed.
+    NewEpoch,
+    /// Settled a fork.
+    Settled,
+}
+
+impl Vault {
+    /// The share in which `path` stands; the folder of a share stands in that share.
+    ///
+    /// # Errors
+    /// As [`Vault::resolve`]; what keeps the share from being entered.
+    pub fn share_at(&self, path: &[u8]) -> Result<Share> {
+        let node = self.resolve(path)?.node;
+        let entered =
+            self.shares().run("find", node, |core, local| match core.directory_id(local) {
+                Err(Fault::Boundary) => Err(Fault::Boundary),
+                _ => Ok(()),
+            });
+        let route = entered.and_then(|_| {
+            self.shares().route(node).map_err(|fault| fault.at("find", PathBuf::new))
+        });
+        self.forget(node, 1);
+        let route = route?;
+        Ok(Share { vault: self.clone(), core: route.core, number: route.number })
+    }
+
+    /// Who can read what is at `path`: the members of its share, at any of its heads.
+    ///
+    /// # Errors
+    /// As [`Vault::share_at`].
+    pub fn who_can_read(&self, path: &[u8]) -> Result<Vec<Member>> {
+        let ShareInfo { members, elsewhere, .. } = self.share_at(path)?.info()?;
+        Ok([members, elsewhere].concat())
+    }
+}
+
+impl Share {
+    pub(super) fn error(source: RosterError) -> Error {
+        Error::Members { op: "change members", source }
+    }
+
+    pub(super) fn enter(&self) -> Result<Entered> {
+        let shown = self.core.shown_path(ROOT);
+        let vouched = Vouched {
+            share: Some(self.core.keys.share),
+            head: self.core.membership.seen.lock().head,
+        };
+        enter::enter(
+            &*self.core.root,
+            self.core.keys.signing.identity(),
+            self.vault.shares().trust(),
+            &vouched,
+            &shown,
+        )
+    }
+
+    /// The descriptor, which invitations name.
+    ///
+    /// # Errors
+    /// What reading it can fail with.
+    pub fn descriptor(&self) -> Result<ShareDescriptor> {
+        enter::descriptor(&*self.core.root, &self.core.shown_path(ROOT))
+    }
+
+    /// An invitation for the member with this signing key, signed by this identity, which must be
+    /// an admin.
+    ///
+    /// # Errors
+    /// [`Error::Members`]: there is a fork, this identity is no admin, or nobody has this key.
+    pub fn invite(&self, sign: &[u8; 32]) -> Result<Vec<u8>> {
+        let Entered { descriptor, heads, forked, .. } = self.enter()?;
+        if forked {
+            return Err(Self::error(RosterError::Forked(heads.len().max(2))));
+        }
+        let Head { roster, members, .. } = &heads[0];
+        let by = self.core.keys.signing.identity();
+        if !roster.is_admin(&by.public().sign) {
+            return Err(Self::error(RosterError::NotAdmin));
+        }
+        let member = members.get(sign).ok_or_else(|| Self::error(RosterError::NoSuchMember))?;
+        let signed =
+            Invitation::sign(&descriptor, &roster.head(), by, &member.public, enter::unix_now());
+        signed.map_err(|_| Self::error(RosterError::OwnerOnly))
+    }
+
+    /// Public half of the identity that has the share open.
+    pub fn identity(&self) -> PublicIdentity {
+        self.core.keys.signing.identity().public()
+    }
+
+    /// Members, roles, heads.
+    ///
+    /// # Errors
+    /// What is wrong with the roster.
+    pub fn info(&self) -> Result<ShareInfo> {
+        let Entered { descriptor, heads, .. } = self.enter()?;
+        let own = self.core.keys.signing.own();
+        let manifest = heads[0].roster.manifest();
+        let stored = self.vault.shares().stored_path(self.number, ROOT).unwrap_or_default();
+        let mut elsewhere: Vec<Member> =
+            heads[1..].iter().flat_map(|head| head.members.all()).cloned().collect();
+        elsewhere.retain(|member| heads[0].members.get(&member.public.sign).is_none());
+        elsewhere.sort_by_key(|member| member.public.sign);
+        elsewhere.dedup_by_key(|member| member.public.sign);
+        Ok(ShareInfo {
+            share: self.core.keys.share,
+            path: self.vault.plain_path(&stored)?,
+            signed: descriptor.signed,
+            isolated: descriptor.isolated,
+            suite: descriptor.suite,
+            chunk_size: descriptor.chunk_size(),
+            founder: descriptor.founder,
+            epoch: manifest.epoch,
+            heads: heads.iter().map(|head| head.roster.head()).collect(),
+            signer: manifest.signer,
+            time: manifest.time,
+            members: heads[0].members.all().to_vec(),
+            elsewhere,
+            own_role: heads[0].members.get(&own).map_or(Role::Reader, |member| member.role),
+        })
+    }
+
+    /// The verified history of the membership, from the founding to the first head.
+    ///
+    /// # Errors
+    /// What is wrong with the roster.
+    pub fn log(&self) -> Result<Vec<LogEntry>> {
+        let entered = self.enter()?;
+        let Head { roster, keys, .. } = &entered.heads[0];
+        let mut log: Vec<LogEntry> = Vec::new();
+        let mut before: Option<Vec<Member>> = Some(Vec::new());
+        for (manifest, hash) in roster.history() {
+            let after = roster.members_at(
+                manifest.sequence,
+                keys,
+                &mut enter::block_reader(&*self.core.root),
+            );
+            let after = after.ok().map(|members| members.all().to_vec());
+            let changes = before
+                .as_ref()
+                .zip(after.as_ref())
+                .map(|(before, after)| MemberChanges::between(before, after));
+            before = after;
+            let what = match log.last() {
+                None => LogKind::Founded,
+                Some(_) if manifest.second_parent != [0; 32] => LogKind::Settled,
+                Some(before) if before.epoch != manifest.epoch => LogKind::NewEpoch,
+                Some(_) => LogKind::Members,
+            };
+            log.push(LogEntry {
+                head: Pin { sequence: manifest.sequence, hash: *hash },
+                time: manifest.time,
+                signer: manifest.signer,
+                epoch: manifest.epoch,
+                admins: manifest.admins.clone(),
+                members: manifest.blocks.iter().map(|block| u64::from(block.count)).sum(),
+                what,
+                changes,
+            });
+        }
+        Ok(log)
+    }
+}

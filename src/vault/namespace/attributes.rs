@@ -1,0 +1,182 @@
+//! Attributes of entries, as programs see them.
+
+use crate::format::record;
+use crate::store::{Dir, Kind, Stat};
+use crate::vault::core::Core;
+use crate::vault::directory::folder::Folder;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::namespace::symlink::overflow_text_len;
+use crate::vault::types::{Attr, NodeId, ROOT};
+
+impl Core {
+    /// Attributes of an object of the store as node `node`. `ESTALE` where the caller caches
+    /// another size of this node.
+    pub fn attr(&self, node: NodeId, stat: &Stat, dir: Option<(&dyn Dir, &[u8])>) -> Inner<Attr> {
+        let mut attr = Attr {
+            node,
+            ino: stat.ino,
+            kind: stat.kind,
+            perm: stat.perm,
+            nlink: stat.nlink,
+            uid: stat.uid,
+            gid: stat.gid,
+            rdev: stat.rdev,
+            size: stat.size,
+            blocks: stat.blocks,
+            atime: stat.atime,
+            mtime: stat.mtime,
+            ctime: stat.ctime,
+        };
+        match stat.kind {
+            Kind::File => {
+                let inode = (stat.dev, stat.ino);
+                let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
+                if let Some((len, mtime)) = self.journal.overlaid_stat(inode) {
+                    (attr.size, attr.mtime) = (self.shown_size(inode, len), mtime);
+                } else {
+                    attr.size = self.shown_size(inode, stat.size);
+                }
+                if let Some(open) = open {
+                    if self.mode.shared {
+                        // What cannot be read now shows as it was; reading tells.
+                        let _ = self.freshen(&open);
+                    }
+                    let state = open.state.read();
+                    attr.size = state.size;
+                    if let Some(mtime) = state.mtime.shown() {
+                        attr.mtime = mtime;
+                        attr.ctime = attr.ctime.max(mtime);
+                    }
+                } else if self.mode.caller_caches
+                    && !self.nodes.tell_size(node, attr.size, attr.mtime)?
+                {
+                    return Err(self.check_size(node, dir));
+                }
+            }
+            Kind::Symlink => attr.size = self.symlink_size(stat, dir),
+            _ => {}
+        }
+        Ok(attr)
+    }
+
+    /// Where an answer would tell another size of a file than the kernel caches: retires the node,
+    /// unless `stat` was only from before a commit. The caller looks once more in both cases.
+    fn check_size(&self, node: NodeId, place: Option<(&dyn Dir, &[u8])>) -> Fault {
+        let files = self.open.files.lock();
+        let told = || {
+            let (dir, stored) = place?;
+            let stat = dir.stat(stored).ok()?;
+            let len =
+                self.journal.overlaid_stat((stat.dev, stat.ino)).map_or(stat.size, |(len, _)| len);
+            self.nodes.tell_size(node, self.shown_size((stat.dev, stat.ino), len), stat.mtime).ok()
+        };
+        if !files.contains_key(&node) && told() != Some(true) {
+            self.nodes.retire(node);
+        }
+        Fault::Os(libc::ESTALE)
+    }
+
+    /// Plain size of a link from the length of its text; one that overflows into a control file
+    /// tells it inside.
+    fn symlink_size(&self, stat: &Stat, dir: Option<(&dyn Dir, &[u8])>) -> u64 {
+        if stat.size == overflow_text_len(self.keys.signed())
+            && let Some((dir, stored)) = dir
+            && let Ok(target) = self.read_target(dir, stored)
+        {
+            return target.len() as u64;
+        }
+        record::link_target_len(stat.size, self.keys.signed())
+    }
+
+    /// `stat` of a node by one of its names; where it has none any more by its open file, or as it
+    /// was with the last.
+    pub fn stat(&self, node: NodeId) -> Inner<Attr> {
+        if node == ROOT {
+            return self.attr(node, &self.root.stat_self()?, None);
+        }
+        let place = self.nodes.link(node).and_then(|link| Ok((self.dir(link.parent)?, link)));
+        match place {
+            Ok((dir, link)) => {
+                let is_retired = || self.mode.caller_caches && self.nodes.cached(node).is_err();
+                let stat = match dir.stat(&link.stored) {
+                    Ok(stat) if self.nodes.is(node, &stat) => stat,
+                    // Another daemon, or another program in the store, may have given it another
+                    // name.
+                    other
+                        if (other.is_ok() || is_gone(&other))
+                            && self.nodes.kind(node)? == Kind::File =>
+                    {
+                        let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
+                        return match (open, other) {
+                            (Some(open), _) => self.attr(node, &open.file.stat()?, None),
+                            // The kernel looks the name of a retired node up once more.
+                            (None, Err(e)) if !self.mode.shared && !is_retired() => Err(e.into()),
+                            (None, _) => Err(Fault::Os(libc::ESTALE)),
+                        };
+                    }
+                    other if self.mode.shared && (other.is_ok() || is_gone(&other)) => {
+                        return Err(Fault::Os(libc::ESTALE));
+                    }
+                    // Another directory has taken its place, a moment ago; who lists it goes on
+                    // with what he has.
+                    Ok(_) => {
+                        return self.attr(
+                            node,
+                            &self
+                                .open
+                                .listed_dir(node)
+                                .ok_or(Fault::Os(libc::ESTALE))?
+                                .stat_self()?,
+                            None,
+                        );
+                    }
+                    Err(e) => return Err(e.into()),
+                };
+                match self.attr(node, &stat, Some((&*dir, &link.stored))) {
+                    Err(Fault::Os(libc::ESTALE)) if stat.kind == Kind::File => {
+                        self.attr(node, &dir.stat(&link.stored)?, Some((&*dir, &link.stored)))
+                    }
+                    other => other,
+                }
+            }
+            // It has no name any more, or stands in a folder whose place another one has taken.
+            Err(fault) => {
+                let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
+                match open {
+                    Some(open) => self.attr(node, &open.file.stat()?, None),
+                    None if self.nodes.link(node).is_ok() => Err(fault),
+                    None => match (
+                        self.known_dir(node).or_else(|| self.open.listed_dir(node)),
+                        self.nodes.last_stat(node),
+                    ) {
+                        (Some(dir), _) => self.attr(node, &dir.stat_self()?, None),
+                        (None, Some(last)) => self.attr(node, &last, None),
+                        (None, None) => Err(fault),
+                    },
+                }
+            }
+        }
+    }
+}
+
+impl Folder<'_> {
+    pub(in crate::vault) fn seen(&self, stat: &Stat, stored: &[u8], name: &[u8]) -> Inner<Attr> {
+        let mut stat = *stat;
+        loop {
+            let node = self.core.nodes.seen(&stat, self.link(stored, name));
+            match self.core.attr(node, &stat, Some((&*self.dir, stored))) {
+                // The node is retired, and the object gets a new one; or the file has been
+                // committed since it was looked at.
+                Err(Fault::Os(libc::ESTALE)) if stat.kind == Kind::File => {
+                    self.core.nodes.forget_unsent(node)
+                }
+                other => return other,
+            }
+            stat = self.dir.stat(stored)?;
+        }
+    }
+}
+
+fn is_gone<T>(result: &std::io::Result<T>) -> bool {
+    matches!(result, Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESTALE)))
+}

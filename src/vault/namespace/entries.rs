@@ -1,0 +1,406 @@
+//! Entries: looking up, making, linking and removing them.
+//!
+//! Rules that hold here
+//! * A directory is removed, or renamed over, only when it holds nothing but control files, checked
+//!   while no name can change; it is moved away under a control name first, so that nobody ever
+//!   sees it without its record.
+
+use crate::format::header::Hint;
+use crate::format::name::{LONG, StoredName, is_control};
+use crate::format::record::OVERFLOW;
+use crate::store::{Dir, Kind, Stat};
+use crate::vault::core::Core;
+use crate::vault::core::name_lock::NamesRead;
+use crate::vault::core::open_table::Open;
+use crate::vault::core::trash::Trash;
+use crate::vault::directory::folder::Folder;
+use crate::vault::directory::junction::holds_share;
+use crate::vault::error::{Fault, Inner, is_no_space};
+use crate::vault::file::OpenFile;
+use crate::vault::share::control_files::entries;
+use crate::vault::types::{Attr, Caller, Handle, NodeId, OpenFlags, RenameMode};
+
+impl Core {
+    pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Inner<Attr> {
+        if name == b"." {
+            return self.stat(parent);
+        }
+        let _names = self.namespace.names.look();
+        let folder = self.folder(parent)?;
+        let (stored, stat) = folder.find(name)?;
+        folder.seen(&stat, &stored, name)
+    }
+
+    /// Gives what was just made to the caller, as a local filesystem would: it belongs to him, and
+    /// to his group unless the directory is set-group-id.
+    fn give(&self, folder: &Folder, stored: &[u8], caller: &Caller, stat: Stat) -> Inner<Stat> {
+        if !self.mode.is_root_user {
+            return Ok(stat);
+        }
+        let parent = folder.dir.stat_self()?;
+        let gid = if parent.perm & 0o2000 != 0 { parent.gid } else { caller.gid };
+        if (stat.uid, stat.gid) == (caller.uid, gid) {
+            return Ok(stat);
+        }
+        match folder.dir.chown(stored, Some(caller.uid), Some(gid)) {
+            // exFAT has no owners, and root is nobody on many a server: it stays ours, as it would
+            // without kithfs, and nobody runs it as us.
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
+                if stat.perm & 0o6000 != 0 && stat.kind != Kind::Symlink {
+                    folder.dir.chmod(stored, stat.perm & 0o1777)?;
+                }
+                return Ok(folder.dir.stat(stored)?);
+            }
+            other => other?,
+        }
+        if stat.perm & 0o6000 != 0 && stat.kind != Kind::Symlink {
+            // A change of owner clears these, but they were asked for.
+            folder.dir.chmod(stored, stat.perm)?;
+        }
+        Ok(folder.dir.stat(stored)?)
+    }
+
+    /// [`Folder::tidy`] once an entry is gone, by who has held `names` for that: another daemon may
+    /// be about to make an entry of the name, for which it has found the sidecar.
+    fn tidy(&self, names: NamesRead<'_>, folder: &Folder, stored: &[u8]) {
+        if !self.mode.shared || stored.first() != Some(&LONG) {
+            return folder.tidy(stored);
+        }
+        drop(names);
+        match self.namespace.names.write() {
+            Ok(_alone) => folder.tidy(stored),
+            // It is found by the next entry of the name, or by a check.
+            Err(fault) => {
+                tracing::warn!(errno = fault.errno(), "what was sealed as a name is left behind")
+            }
+        }
+    }
+
+    /// Makes an entry by `make`, which is told its stored name.
+    fn make(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        make: impl FnOnce(&Folder, &[u8]) -> Inner<()>,
+    ) -> Inner<Attr> {
+        self.check_writable()?;
+        let _names = self.namespace.names.read()?;
+        let folder = self.folder(parent)?;
+        let stored = folder.encode(name)?;
+        let is_taken = match stored {
+            StoredName::Long { .. } => folder.exists(name)?,
+            StoredName::Short(_) => folder.is_taken(name)?,
+        };
+        if is_taken {
+            return Err(Fault::Os(libc::EEXIST));
+        }
+        folder.prepare(&stored, name)?;
+        let made = make(&folder, stored.entry()).and_then(|()| {
+            let stat = folder.dir.stat(stored.entry())?;
+            self.give(&folder, stored.entry(), caller, stat)
+        });
+        match made {
+            Ok(stat) => folder.seen(&stat, stored.entry(), name),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    pub fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Inner<Attr> {
+        self.make(caller, parent, name, |folder, stored| {
+            let inherited = folder.dir.stat_self()?.perm & 0o2000;
+            Ok(folder.dir.mkdir(stored, folder.masked(caller, perm & 0o7777) | inherited)?)
+        })
+    }
+
+    pub fn mknod(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        kind: Kind,
+        perm: u32,
+        rdev: u64,
+    ) -> Inner<Attr> {
+        match kind {
+            Kind::File => {
+                let flags = OpenFlags { write: true, ..OpenFlags::default() };
+                let (attr, handle) = self.create_file(caller, parent, name, perm, flags)?;
+                self.release_handle(handle)?;
+                Ok(attr)
+            }
+            Kind::Dir | Kind::Symlink => Err(Fault::Os(libc::EINVAL)),
+            _ => self.make(caller, parent, name, |folder, stored| {
+                let made =
+                    folder.dir.mknod(stored, kind, folder.masked(caller, perm & 0o7777), rdev);
+                // exfat-fuse makes an empty file where a FIFO was asked for, and then it fails. No
+                // file of ours is empty in the store.
+                let is_no_file = |e: &std::io::Error| {
+                    e.raw_os_error() != Some(libc::EEXIST)
+                        && folder
+                            .dir
+                            .stat(stored)
+                            .is_ok_and(|stat| stat.kind == Kind::File && stat.size == 0)
+                };
+                if made.as_ref().is_err_and(is_no_file) {
+                    let _ = folder.dir.unlink(stored);
+                }
+                Ok(made?)
+            }),
+        }
+    }
+
+    pub fn symlink(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        target: &[u8],
+    ) -> Inner<Attr> {
+        self.make(caller, parent, name, |folder, stored| {
+            if folder.dir.stat(stored).is_ok() {
+                return Err(Fault::Os(libc::EEXIST));
+            }
+            let mut text = self.seal_target(target)?;
+            let mut made = folder.dir.symlink(stored, &text);
+            let is_too_long = |e: &std::io::Error| e.raw_os_error() == Some(libc::ENAMETOOLONG);
+            if made.as_ref().is_err_and(is_too_long) && text.first() != Some(&OVERFLOW) {
+                // XFS has 1,024 bytes for a link, and ext4 with small blocks one of them.
+                text = self.seal_aside(target)?;
+                made = folder.dir.symlink(stored, &text);
+            }
+            // A store that reports a failure may have made it all the same, and fail again when it
+            // is asked.
+            let is_absent = || match folder.dir.readlink(stored) {
+                Ok(there) => there != text,
+                Err(e) => e.raw_os_error() == Some(libc::ENOENT),
+            };
+            if made.is_err() && is_absent() {
+                let _ = self.drop_target(&text);
+            }
+            Ok(made?)
+        })
+    }
+
+    pub fn create_file(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        perm: u32,
+        flags: OpenFlags,
+    ) -> Inner<(Attr, Handle)> {
+        self.check_writable()?;
+        let names = self.namespace.names.read()?;
+        let folder = self.folder(parent)?;
+        let stored = folder.encode(name)?;
+        if folder.is_taken(name)? {
+            return Err(Fault::Os(libc::EEXIST));
+        }
+        self.check_depth(parent, stored.entry())?;
+        folder.prepare(&stored, name)?;
+        self.journal.before_name(|| self.path_in(parent, stored.entry()));
+        let file = folder.dir.create_file(stored.entry(), folder.masked(caller, perm & 0o7777))?;
+        if !self.mode.access_times {
+            file.keep_access_time();
+        }
+        let mut stat = file.stat_but_times()?;
+        if self.mode.is_root_user && (stat.uid, stat.gid) != (caller.uid, caller.gid) {
+            stat = match self.give(&folder, stored.entry(), caller, stat) {
+                Ok(stat) => stat,
+                Err(fault) => {
+                    folder.dir.unlink(stored.entry())?;
+                    self.tidy(names, &folder, stored.entry());
+                    return Err(fault);
+                }
+            };
+        }
+        // The table of open files is held while the node is entered: a lookup must not find the
+        // file before it is known to be open.
+        let mut files = self.open.files.lock();
+        let node = loop {
+            let node = self.nodes.seen(&stat, folder.link(stored.entry(), name));
+            if !self.mode.caller_caches
+                || self.nodes.tell_size(node, 0, stat.mtime).is_ok_and(|agrees| agrees)
+            {
+                break node;
+            }
+            // A removed file had this inode number, and the kernel may still cache it.
+            self.nodes.retire(node);
+            self.nodes.forget_unsent(node);
+        };
+        let hint = Hint { directory: folder.id, name: name.to_vec() };
+        let open = OpenFile::fresh(
+            node,
+            file,
+            (stat.dev, stat.ino),
+            &self.tools(),
+            self.next_serial(),
+            hint,
+        );
+        self.insert_open(&mut files, node, open.clone(), flags);
+        drop(files);
+        if self.mode.shared
+            && let Err(fault) = self.guard_fresh(&open)
+        {
+            let _ = self.release(&open, flags);
+            self.nodes.forget(node, 1);
+            return Err(fault);
+        }
+        // An empty file has a header from the beginning: should the daemon die, a file that nobody
+        // wrote to yet is empty and not broken.
+        if let Err(fault) =
+            self.commit(&open, crate::vault::durability::commit::Durability::Ordered)
+            && is_no_space(fault.errno())
+        {
+            let _ = folder.dir.unlink(stored.entry());
+            self.nodes.remove_link(&stat, parent, stored.entry());
+            self.tidy(names, &folder, stored.entry());
+            let _ = self.release(&open, flags);
+            self.nodes.forget(node, 1);
+            return Err(fault);
+        }
+        if !flags.write {
+            self.unguard(&open);
+        }
+        // Its time is that of the header: were it that of the name, which is there before the
+        // directory has its own, the kernel would see another one at the first write, and send it
+        // when the file is closed (see `store/os/attr.rs`).
+        let stat = match open.file.stat() {
+            Ok(stat) => stat,
+            Err(e) => {
+                let _ = self.release(&open, flags);
+                self.nodes.forget(node, 1);
+                return Err(e.into());
+            }
+        };
+        if self.mode.caller_caches {
+            open.state.write().mtime.made(stat.mtime);
+        }
+        let attr = self.attr(node, &stat, None)?;
+        let direct = self.is_direct(flags);
+        Ok((attr, self.open.put_handle(Open::File { file: open, flags, direct })))
+    }
+
+    pub fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Inner<Attr> {
+        self.check_writable()?;
+        let _names = self.namespace.names.write()?;
+        if self.nodes.kind(node)? == Kind::Dir {
+            return Err(Fault::Os(libc::EPERM));
+        }
+        let folder = self.folder(new_parent)?;
+        if folder.exists(new_name)? {
+            return Err(Fault::Os(libc::EEXIST));
+        }
+        let stored = folder.encode(new_name)?;
+        let from = self.nodes.link(node)?;
+        folder.prepare(&stored, new_name)?;
+        self.namespace.young_lists.forget_all(); // the conflict copies of a name that goes later do not stand beside the new one
+        self.journal.before_name(|| self.path_in(new_parent, stored.entry()));
+        let dir = self.dir(from.parent)?;
+        dir.link(&from.stored, &*folder.dir, stored.entry())?;
+        self.inode_changed(node);
+        let stat = folder.dir.stat(stored.entry())?;
+        let first = dir.stat(&from.stored)?;
+        if (first.dev, first.ino) != (stat.dev, stat.ino) && !self.mode.shared {
+            // Over sftp the two names show as two inodes. Each would be opened as a file of its
+            // own, and what is written by way of the one be taken for damage by way of the other.
+            folder.dir.unlink(stored.entry())?;
+            folder.tidy(stored.entry());
+            return Err(Fault::Os(libc::EOPNOTSUPP));
+        }
+        folder.seen(&stat, stored.entry(), new_name)
+    }
+
+    pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Inner<()> {
+        self.check_writable()?;
+        let names = self.namespace.names.read()?;
+        let folder = self.folder(parent)?;
+        let (stored, stat) = folder.find(name)?;
+        if stat.kind == Kind::Dir {
+            return Err(Fault::Os(libc::EISDIR));
+        }
+        let paths = self.namespace.paths.write();
+        let settled = self.settle(&stat);
+        if stat.nlink > 1 || stat.kind != Kind::File {
+            settled?;
+        }
+        folder.dir.unlink(&stored)?;
+        let inode = (stat.dev, stat.ino);
+        // Records that are not at their places go after the name: a power cut may bring it back.
+        if stat.nlink == 1 && (!self.journal.is_broken(inode) || folder.dir.sync().is_ok()) {
+            self.journal.forget_repair(inode);
+        }
+        if self.journal.notes_created()
+            && let Some(path) = self.path_in(parent, &stored)
+        {
+            self.journal.created_is_gone(&path);
+        }
+        let gone = self.nodes.remove_link(&stat, parent, &stored);
+        drop(paths);
+        folder.vacate(name);
+        self.remember_left(parent, name);
+        self.tidy(names, &folder, &stored);
+        if let Some(node) = gone {
+            self.inode_changed(node);
+        }
+        Ok(())
+    }
+
+    /// What the journal holds for a file goes to its place before its path changes.
+    pub(in crate::vault) fn settle(&self, stat: &Stat) -> Inner<()> {
+        if stat.kind == Kind::File {
+            self.journal.settle(Some((stat.dev, stat.ino)))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// True where a directory of the store holds nothing but control files.
+    pub fn is_empty(dir: &dyn Dir) -> Inner<(bool, bool)> {
+        let mut bare = true;
+        for entry in entries(dir)? {
+            bare = false;
+            if !is_control(&entry?.name) {
+                return Ok((false, false));
+            }
+        }
+        Ok((true, bare))
+    }
+
+    pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Inner<()> {
+        self.check_writable()?;
+        let _names = self.namespace.names.write()?;
+        let folder = self.folder(parent)?;
+        let (stored, stat) = folder.find(name)?;
+        if stat.kind != Kind::Dir {
+            return Err(Fault::Os(libc::ENOTDIR));
+        }
+        let mut share = None;
+        match folder.dir.rmdir(&stored) {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOTEMPTY | libc::EEXIST)) => {
+                let (empty, _) = Self::is_empty(&*folder.dir.open_dir(&stored)?)?;
+                if !empty {
+                    return Err(Fault::Os(libc::ENOTEMPTY));
+                }
+                if holds_share(&*folder.dir, &stored)? {
+                    share = Some(folder.place_name(&stored, name)?);
+                }
+                let trash = Trash::fresh_name(&*self.random);
+                folder.dir.rename(&stored, &*folder.dir, &trash, RenameMode::NoReplace)?;
+                self.namespace.trash.empty(&folder.dir, &trash);
+            }
+            other => other?,
+        }
+        folder.tidy(&stored);
+        folder.vacate(name);
+        self.remember_left(parent, name);
+        if let Some(place) = share {
+            folder.leave_place(&stored, &place);
+        }
+        if let Some(node) = self.nodes.remove_link(&stat, parent, &stored) {
+            self.forget_dir(node);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! Listing a directory: names in the order of the store, decoded many at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::format::name::{is_control, may_be_sealed};
+use crate::vault::core::Core;
+use crate::vault::core::open_table::Open;
+use crate::vault::directory::folder::Folder;
+use crate::vault::directory::names::Said;
+use crate::vault::directory::names::shown;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::types::{Attr, Entry, Handle, NamesReadWith, NodeId};
+
+impl Core {
+    pub fn open_dir(&self, node: NodeId) -> Inner<Handle> {
+        let folder = self.folder(node)?;
+        let dir = folder.dir.reopen()?;
+        self.nodes.opened(node);
+        let handle = self.open.put_handle(Open::Dir {
+            node,
+            dir,
+            directory: folder.id,
+            unread: Arc::default(),
+            missing: Arc::default(),
+        });
+        if self.nodes.is_moved_away(node) {
+            // Another directory has taken its place since we looked, and whoever empties this one
+            // may have asked for handles before ours was there. The caller looks the name up again.
+            self.release_handle(handle)?;
+            return Err(Fault::Os(libc::ESTALE));
+        }
+        Ok(handle)
+    }
+
+    pub fn names_read_with(&self, handle: Handle) -> Inner<NamesReadWith> {
+        match self.open.handle(handle)? {
+            Open::Dir { directory, .. } => {
+                Ok(NamesReadWith { generation: self.keys.generation(), directory })
+            }
+            Open::File { .. } => Err(Fault::Os(libc::ENOTDIR)),
+        }
+    }
+
+    pub fn has_our_clock(&self, handle: Handle) -> bool {
+        matches!(self.open.handle(handle), Ok(Open::Dir { dir, .. }) if dir.has_our_clock())
+    }
+
+    pub fn has_unread_names(&self, handle: Handle) -> bool {
+        matches!(self.open.handle(handle), Ok(Open::Dir { unread, .. }) if unread.load(Ordering::Relaxed))
+    }
+
+    pub fn misses_entries(&self, handle: Handle) -> bool {
+        matches!(self.open.handle(handle), Ok(Open::Dir { missing, .. }) if missing.load(Ordering::Relaxed))
+    }
+
+    pub fn read_dir(&self, handle: Handle, mut cookie: i64, limit: usize) -> Inner<Vec<Entry>> {
+        let Open::Dir { node, dir, directory, unread, missing } = self.open.handle(handle)? else {
+            return Err(Fault::Os(libc::ENOTDIR));
+        };
+        // An empty directory that was renamed since has the id of its new place; one that was
+        // removed keeps what it had.
+        let id = self.directory_id(node).unwrap_or(directory);
+        let folder = Folder { core: self, node, dir, id };
+        loop {
+            let away = self.namespace.away.count();
+            let raw = folder.dir.read(cookie, limit)?;
+            if self.namespace.away.were_any_since(away) {
+                // A directory in it may have had another name meanwhile: once more when that is
+                // over.
+                drop(self.namespace.names.look());
+                continue;
+            }
+            let Some(last) = raw.last() else {
+                // What was removed because something else has taken its place must not look empty.
+                let gone = self.nodes.is_moved_away(node) && folder.dir.stat_self()?.nlink == 0;
+                return if gone { Err(Fault::Os(libc::ESTALE)) } else { Ok(Vec::new()) };
+            };
+            cookie = last.next;
+            let mut entries = Vec::with_capacity(raw.len());
+            let decoded =
+                self.keys.names(&folder.id).decode_many(raw.iter().map(|entry| &*entry.name));
+            for (entry, decoded) in raw.into_iter().zip(decoded) {
+                let said = folder.said(&entry.name, decoded)?;
+                if said == Some(Said::Lost) {
+                    unread.store(true, Ordering::Relaxed); // shown as what is left of a long name
+                }
+                let name = match &said {
+                    Some(said) => folder.shown(&entry.name, said)?,
+                    None => None,
+                };
+                if let Some(name) = name {
+                    entries.push(Entry {
+                        name: name.into(),
+                        ino: entry.ino,
+                        kind: entry.kind,
+                        next: entry.next,
+                    });
+                } else if !is_control(&entry.name) {
+                    unread.store(true, Ordering::Relaxed);
+                    missing.fetch_or(may_be_sealed(&entry.name), Ordering::Relaxed);
+                    let why = if said.is_some() {
+                        "others have its names"
+                    } else {
+                        "not a name of its directory"
+                    };
+                    tracing::warn!(
+                        "{}: {why}, passed over",
+                        self.shown_path(node).join(shown(&entry.name)).display()
+                    );
+                }
+            }
+            if !entries.is_empty() {
+                return Ok(entries);
+            }
+        }
+    }
+
+    /// `lookup` of an entry of a listing.
+    pub fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Inner<Attr> {
+        let Open::Dir { node, .. } = self.open.handle(handle)? else {
+            return Err(Fault::Os(libc::ENOTDIR));
+        };
+        self.lookup(node, &entry.name)
+    }
+}

@@ -1,0 +1,428 @@
+//! Renaming: files, directories with what is in them, and shares.
+//!
+//! Rules that hold here
+//! * A directory that is not empty keeps its id when it is renamed: the record inside it is durable
+//!   before the rename, and valid at both places until the rename is done.
+
+use crate::format::junction::Junction;
+use crate::format::name::DIRECTORY_RECORD;
+use crate::format::record::{DirectoryRecord, Place, RecordKind};
+use crate::store::{Access, Dir, Kind, Stat};
+use crate::vault::core::Core;
+use crate::vault::core::Move;
+use crate::vault::core::trash::Trash;
+use crate::vault::directory::folder::Folder;
+use crate::vault::directory::junction::holds_share;
+use crate::vault::durability::commit::Durability;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::keyring::keys::DirectoryId;
+use crate::vault::share::control_files::write_control;
+use crate::vault::types::{NodeId, RenameMode};
+
+impl Core {
+    /// Writes the record that keeps the id of the directory `stored` in `from` valid at its new
+    /// place.
+    fn record_move(
+        &self,
+        from: &Folder,
+        stored: &[u8],
+        name: &[u8],
+        to: &Folder,
+        new_name: &[u8],
+    ) -> Inner<bool> {
+        let dir = from.dir.open_dir(stored)?;
+        let (_, bare) = Self::is_empty(&*dir)?;
+        if bare && !self.mode.shared {
+            return Ok(false); // it takes the id of its new place, of which only another daemon could know too late
+        }
+        let (place, id, _) = from.identify(&*dir, stored, name)?;
+        self.write_record(&*dir, id, &to.id, new_name, &from.id, &place)?;
+        Ok(true)
+    }
+
+    pub fn write_record(
+        &self,
+        dir: &dyn Dir,
+        id: DirectoryId,
+        parent: &DirectoryId,
+        name: &[u8],
+        old_parent: &DirectoryId,
+        old_name: &[u8],
+    ) -> Inner<()> {
+        let record = DirectoryRecord {
+            id,
+            place: Place { parent: *parent, name: name.to_vec() },
+            previous: Place { parent: *old_parent, name: old_name.to_vec() },
+        };
+        let sealed =
+            self.keys.seal_record(RecordKind::Directory, b"", &record.encode(), &*self.random);
+        write_control(dir, &*self.random, DIRECTORY_RECORD, &sealed)?;
+        Ok(dir.sync()?)
+    }
+
+    pub fn rename(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Inner<()> {
+        self.check_writable()?;
+        let _names = self.namespace.names.write()?;
+        let from = self.folder(parent)?;
+        let to = self.folder(new_parent)?;
+        let (stored, stat) = from.find(name)?;
+        let new_stored = to.encode(new_name)?;
+        let target = match to.find(new_name) {
+            Ok(found) => Some(found),
+            Err(fault) if fault.errno() == libc::ENOENT => None,
+            Err(fault) => return Err(fault),
+        };
+        match (&target, mode) {
+            (Some(_), RenameMode::NoReplace) => return Err(Fault::Os(libc::EEXIST)),
+            (None, RenameMode::Exchange) => return Err(Fault::Os(libc::ENOENT)),
+            _ => {}
+        }
+        if let Some((_, there)) = &target {
+            if (there.dev, there.ino) == (stat.dev, stat.ino) {
+                return Ok(()); // two names of one inode: nothing to do, as rename(2) says
+            }
+            match (stat.kind, there.kind) {
+                _ if mode == RenameMode::Exchange => {}
+                (Kind::Dir, Kind::Dir) => {}
+                (Kind::Dir, _) => return Err(Fault::Os(libc::ENOTDIR)),
+                (_, Kind::Dir) => return Err(Fault::Os(libc::EISDIR)),
+                _ => {}
+            }
+        }
+        let node = self.nodes.find(&stat);
+        let moves_down = |moved: Option<NodeId>, into: NodeId| {
+            moved.is_some_and(|m| self.nodes.is_below(into, m))
+        };
+        if stat.kind == Kind::Dir && moves_down(node, new_parent) {
+            return Err(Fault::Os(libc::EINVAL));
+        }
+        if let Some((_, there)) = &target
+            && mode == RenameMode::Exchange
+            && there.kind == Kind::Dir
+            && moves_down(self.nodes.find(there), parent)
+        {
+            return Err(Fault::Os(libc::EINVAL));
+        }
+        if target.is_some() && mode != RenameMode::Exchange && stat.kind == Kind::File {
+            // Replacing a file by one that is not on the disk would lose both in a crash.
+            self.sync_source(&from, &stored, &stat, node)?;
+        }
+        // A target that is a conflict copy keeps its stored name, and so the place of the original.
+        let new_place = match &target {
+            Some((target_stored, _)) => to.place_name(target_stored, new_name)?,
+            None => new_name.to_vec(),
+        };
+        let place = from.place_name(&stored, name)?;
+        let share = self.move_share(
+            &from,
+            (&stored, &place, &stat),
+            &to,
+            &new_place,
+            target.as_ref(),
+            mode,
+        )?;
+        let recorded = stat.kind == Kind::Dir
+            && !share
+            && self.record_move(&from, &stored, name, &to, &new_place)?;
+        let exchanged = match &target {
+            Some((target_stored, there))
+                if mode == RenameMode::Exchange && there.kind == Kind::Dir =>
+            {
+                self.record_move(&to, target_stored, new_name, &from, &place)?
+            }
+            _ => false,
+        };
+        let destination = target
+            .as_ref()
+            .map_or(new_stored.entry(), |(target_stored, _)| target_stored.as_slice());
+        if destination == new_stored.entry() {
+            to.prepare(&new_stored, new_name)?;
+        }
+        self.namespace.young_lists.forget_all();
+        // What the journal has under the old paths goes to its place before they change.
+        let paths = self.namespace.paths.write();
+        if stat.kind == Kind::Dir || target.as_ref().is_some_and(|(_, t)| t.kind == Kind::Dir) {
+            self.journal.settle(None)?;
+        } else {
+            self.settle(&stat)?;
+            if let Some((_, there)) = &target {
+                self.settle(there)?;
+            }
+        }
+        self.journal.before_name(|| self.path_in(new_parent, destination));
+        if mode == RenameMode::Exchange {
+            self.journal.before_name(|| self.path_in(parent, &stored));
+            from.dir.rename(&stored, &*to.dir, destination, mode)?;
+        } else {
+            self.move_over(
+                (&from, &stored, &place),
+                (&to, destination, new_name),
+                target.as_ref().map(|(_, t)| t),
+            )?;
+            if let Some((_, there)) = target.as_ref().filter(|(_, t)| t.nlink == 1) {
+                self.journal.forget_repair((there.dev, there.ino));
+            }
+        }
+        if (self.journal.notes_created() || !self.journal.refused.is_empty())
+            && let (Some(old), Some(new)) =
+                (self.path_in(parent, &stored), self.path_in(new_parent, destination))
+        {
+            let back = (mode == RenameMode::Exchange).then(|| (new.clone(), old.clone()));
+            if back.is_none() {
+                self.journal.created_is_gone(&new);
+            }
+            let moves: Vec<_> = [(old, new)].into_iter().chain(back).collect();
+            self.journal.created_has_moved(&moves);
+            self.journal.refused.have_moved(&moves);
+        }
+
+        // The table follows.
+        if let Some((target_stored, there)) = &target {
+            let exchanged = (mode == RenameMode::Exchange).then(|| from.link(&stored, name));
+            self.nodes.retired_follow(there, new_parent, target_stored, exchanged.as_ref());
+        }
+        self.nodes.retired_follow(&stat, parent, &stored, Some(&to.link(destination, new_name)));
+        let mut changed = Vec::new();
+        if let Some((target_stored, there)) = &target
+            && let Some(gone) = self.nodes.find(there)
+        {
+            // The new name first: a node without any name would lose its number.
+            if mode == RenameMode::Exchange {
+                self.nodes.add_link(gone, from.link(&stored, name));
+                self.renamed_dir(gone, there.kind);
+            }
+            self.nodes.remove_link(there, new_parent, target_stored);
+            self.forget_dir(gone);
+            changed.push(gone);
+        }
+        if let Some(node) = node {
+            self.nodes.add_link(node, to.link(destination, new_name));
+            self.nodes.remove_link(&stat, parent, &stored);
+            self.renamed_dir(node, stat.kind);
+            changed.push(node);
+        }
+        // Before anybody can put the new path into a record.
+        for node in changed {
+            self.inode_changed(node);
+        }
+        if stat.kind == Kind::Dir || target.as_ref().is_some_and(|(_, t)| t.kind == Kind::Dir) {
+            // Records of the files beneath it name the new path from now on.
+            to.dir.sync()?;
+            from.dir.sync()?;
+        }
+        drop(paths);
+        if mode != RenameMode::Exchange {
+            from.tidy(&stored);
+            from.vacate(name);
+            self.remember_left(parent, name);
+        } else {
+            self.remember_name(parent, name);
+        }
+        self.remember_name(new_parent, new_name);
+        let there = recorded.then(|| self.path_in(new_parent, destination)).flatten();
+        let there =
+            there.map(|cipher| Move { from: (parent, name), to: (new_parent, new_name), cipher });
+        let back = exchanged.then(|| self.path_in(parent, &stored)).flatten();
+        let back =
+            back.map(|cipher| Move { from: (new_parent, new_name), to: (parent, name), cipher });
+        self.remember_moves(&there.into_iter().chain(back).collect::<Vec<_>>());
+        if share {
+            from.leave_place(&stored, &place);
+        }
+        // The records need to be valid at one place only now.
+        if recorded {
+            to.settle_record(destination, &new_place);
+        }
+        if exchanged {
+            from.settle_record(&stored, &place);
+        }
+        Ok(())
+    }
+
+    /// Where a share is renamed: makes the junction of its new place. A share is not exchanged, and
+    /// nothing takes its place.
+    fn move_share(
+        &self,
+        from: &Folder,
+        (stored, place, stat): (&[u8], &[u8], &Stat),
+        to: &Folder,
+        new_name: &[u8],
+        target: Option<&(Vec<u8>, Stat)>,
+        mode: RenameMode,
+    ) -> Inner<bool> {
+        let target_is_share = match target {
+            Some((target_stored, there)) if there.kind == Kind::Dir => {
+                holds_share(&*to.dir, target_stored)?
+            }
+            _ => false,
+        };
+        let is_share = stat.kind == Kind::Dir && holds_share(&*from.dir, stored)?;
+        if target_is_share || is_share && mode == RenameMode::Exchange {
+            return Err(Fault::Os(if mode == RenameMode::Exchange {
+                libc::EINVAL
+            } else {
+                libc::ENOTEMPTY
+            }));
+        }
+        if is_share {
+            let junction =
+                self.junction(&*from.dir, &from.id, place)?.ok_or(Fault::Os(libc::EACCES))?;
+            self.write_junction(
+                &*to.dir,
+                &to.id,
+                &Junction { name: new_name.to_vec(), ..junction },
+            )?;
+        }
+        Ok(is_share)
+    }
+
+    /// Makes the file that is about to replace another one durable, be it open or closed.
+    fn sync_source(
+        &self,
+        from: &Folder,
+        stored: &[u8],
+        stat: &Stat,
+        node: Option<NodeId>,
+    ) -> Inner<()> {
+        let files = self.open.files.lock();
+        if let Some(open) = node.and_then(|node| files.get(&node).map(|s| s.file.clone())) {
+            drop(files);
+            return self.commit(&open, Durability::Synced);
+        }
+        let inode = (stat.dev, stat.ino);
+        if !self.mode.shared && self.journal.has_lost(inode) {
+            self.journal.write_lost(inode, &from.dir.open_file(stored, Access::ReadWrite)?)?; // nobody can open it meanwhile
+        }
+        drop(files);
+        match from.dir.open_file(stored, Access::Read) {
+            Ok(file) => {
+                self.journal.flush(inode, &file, || file.sync_all())?;
+                if self.journal.notes_created()
+                    && let Some(path) = self.path_in(from.node, stored)
+                {
+                    self.journal.created_is_gone(&path);
+                }
+                Ok(())
+            }
+            // Who may not read a file may rename it all the same.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Renames over what may be a directory that holds control files only.
+    fn move_over(
+        &self,
+        (from, stored, place): (&Folder, &[u8], &[u8]),
+        (to, destination, new_name): (&Folder, &[u8], &[u8]),
+        target: Option<&Stat>,
+    ) -> Inner<()> {
+        // sshfs and mergerfs have errors of their own for a directory that is not empty.
+        let is_refused =
+            |e: i32| matches!(e, libc::ENOTEMPTY | libc::EEXIST | libc::EPERM | libc::EXDEV);
+        match from.dir.rename(stored, &*to.dir, destination, RenameMode::Replace) {
+            Err(e)
+                if e.raw_os_error().is_some_and(is_refused)
+                    && target.is_some_and(|t| t.kind == Kind::Dir) =>
+            {
+                let (empty, bare) = Self::is_empty(&*to.dir.open_dir(destination)?)?;
+                if !empty {
+                    return Err(Fault::Os(libc::ENOTEMPTY));
+                }
+                if bare {
+                    return Err(e.into());
+                }
+                // For a moment it stands in the place of what replaces it, where a crash may leave
+                // it: an empty directory like any other.
+                if let Err(fault) = self.record_move(to, destination, new_name, from, place) {
+                    tracing::debug!(
+                        errno = fault.errno(),
+                        "what is replaced is not valid where it is on its way out"
+                    );
+                }
+                let trash = Trash::fresh_name(&*self.random);
+                let trash_in =
+                    match from.dir.rename(stored, &*to.dir, destination, RenameMode::Exchange) {
+                        Ok(()) => {
+                            if let Err(e) =
+                                from.dir.rename(stored, &*from.dir, &trash, RenameMode::NoReplace)
+                            {
+                                // A full store may have no room for another name. Both have theirs:
+                                // nothing was done then.
+                                let _ = from.dir.rename(
+                                    stored,
+                                    &*to.dir,
+                                    destination,
+                                    RenameMode::Exchange,
+                                );
+                                return Err(e.into());
+                            }
+                            from
+                        }
+                        // A store that cannot exchange: a crash between the two leaves the source
+                        // where it was, and nothing in its target's place.
+                        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                            to.dir.rename(destination, &*to.dir, &trash, RenameMode::NoReplace)?;
+                            if let Err(e) = from.dir.rename(
+                                stored,
+                                &*to.dir,
+                                destination,
+                                RenameMode::NoReplace,
+                            ) {
+                                let _ = to.dir.rename(
+                                    &trash,
+                                    &*to.dir,
+                                    destination,
+                                    RenameMode::NoReplace,
+                                );
+                                return Err(e.into());
+                            }
+                            to
+                        }
+                        Err(e) => return Err(e.into()),
+                    };
+                self.namespace.trash.empty(&trash_in.dir, &trash);
+                Ok(())
+            }
+            other => Ok(other?),
+        }
+    }
+
+    fn renamed_dir(&self, node: NodeId, kind: Kind) {
+        if kind == Kind::Dir {
+            self.nodes.set_directory(node, None);
+        }
+    }
+}
+
+impl Folder<'_> {
+    /// Reduces the record of `stored` to the place where the directory is now. Failing to do so is
+    /// harmless: it stays valid at both.
+    pub(in crate::vault) fn settle_record(&self, stored: &[u8], place: &[u8]) {
+        let reduced = (|| {
+            let inside = self.dir.open_dir(stored)?;
+            let (id, _) = self.core.identify(&*inside, &self.id, place)?;
+            self.core.write_record(&*inside, id, &self.id, place, &self.id, place)
+        })();
+        if let Err(fault) = reduced {
+            tracing::debug!(errno = fault.errno(), "directory record keeps its former place");
+        }
+    }
+
+    /// A share that was `stored` here is gone from `place`: removes what leads there, unless
+    /// another entry has that place, of which the share was a conflict copy.
+    pub(in crate::vault) fn leave_place(&self, stored: &[u8], place: &[u8]) {
+        match self.is_place_of_another(stored, place) {
+            Ok(false) => self.core.remove_junction(&*self.dir, &self.id, place),
+            Ok(true) => {}
+            Err(fault) => tracing::warn!(errno = fault.errno(), "a junction stays behind"),
+        }
+    }
+}

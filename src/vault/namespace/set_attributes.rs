@@ -1,0 +1,183 @@
+//! Changes of attributes: size, times, owner, mode.
+
+use crate::store::{Kind, SetTime};
+use crate::vault::core::Core;
+use crate::vault::durability::commit::Durability;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::open_files::io::{kill_suid_sgid_bits, without_suid_sgid};
+use crate::vault::types::{Attr, NodeId, OpenFlags, SetAttr};
+
+impl Core {
+    pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Inner<Attr> {
+        self.check_writable()?;
+        let mut was = None;
+        let changed = self.set_attributes(node, set, &mut was);
+        if let (Some(was), Err(fault)) = (was, &changed) {
+            self.note_cut(node, was, fault); // it has the new size, and the kernel goes on with the old one
+        }
+        match changed {
+            Err(fault)
+                if self.is_late_time(node, set)
+                    && matches!(fault.errno(), libc::ESTALE | libc::ENOENT) =>
+            {
+                let now = self
+                    .nodes
+                    .link(node)
+                    .ok()
+                    .and_then(|link| self.dir(link.parent).ok()?.stat(&link.stored).ok());
+                Ok(self.nodes.attr_of_lost(node, set, now.as_ref()))
+            }
+            other => other,
+        }
+    }
+
+    /// Whether this may be the time of the last cached write, which the kernel sends when it lets
+    /// go of a file. Its node may be retired or without a name by then, and the time concerns
+    /// nothing any more. The kernel would keep an error for the next `syncfs`, whose caller has no
+    /// part in it.
+    fn is_late_time(&self, node: NodeId, set: &SetAttr) -> bool {
+        let is_time_alone = *set == SetAttr { mtime: set.mtime, ..SetAttr::default() };
+        let is_file = self.nodes.kind(node).map_or(true, |kind| kind == Kind::File);
+        self.mode.caller_caches
+            && is_time_alone
+            && is_file
+            && !self.open.files.lock().contains_key(&node)
+    }
+
+    /// See [`Core::setattr`]. `was` is the size of a file whose size was changed.
+    fn set_attributes(&self, node: NodeId, set: &SetAttr, was: &mut Option<u64>) -> Inner<Attr> {
+        if let Some(size) = set.size {
+            if self.nodes.kind(node)? != Kind::File {
+                return Err(Fault::Os(if self.nodes.kind(node)? == Kind::Dir {
+                    libc::EISDIR
+                } else {
+                    libc::EINVAL
+                }));
+            }
+            let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
+            let open = self.acquire(node, flags)?;
+            let before = open.state.read().size;
+            let result = self.truncate(&open, size);
+            *was = result.is_ok().then_some(before);
+            if set.mtime == SetTime::Omit {
+                open.state.write().settle_mtime(); // the kernel leaves it as it is
+            }
+            let released = self.release(&open, flags);
+            result?;
+            released?;
+        }
+        let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
+        let link = self.nodes.link(node);
+        if set.kill_suid_sgid
+            && let Some(open) = &open
+        {
+            kill_suid_sgid_bits(open)?;
+        } else if set.kill_suid_sgid
+            && let Ok(link) = &link
+        {
+            let dir = self.dir(link.parent)?;
+            let perm = dir.stat(&link.stored)?.perm;
+            if let Some(perm) = without_suid_sgid(perm) {
+                dir.chmod(&link.stored, perm)?;
+            }
+        }
+        let owner = set.uid.is_some() || set.gid.is_some();
+        let times = set.atime != SetTime::Omit || set.mtime != SetTime::Omit;
+        if node == crate::vault::types::ROOT {
+            if owner {
+                self.root.chown_self(set.uid, set.gid)?;
+            }
+            if let Some(perm) = set.perm {
+                self.root.chmod_self(perm)?;
+            }
+            if times {
+                self.root.set_times_self(set.atime, set.mtime)?;
+            }
+            return self.stat(node);
+        }
+        if owner || times || set.perm.is_some() {
+            // By the open file where there is one: it may have no name any more.
+            match (&open, &link) {
+                (Some(open), _) => {
+                    if set.atime != SetTime::Omit || times && !open.state.read().changed {
+                        // A program sets both times; the kernel, for its cached writes, the one of
+                        // modification. No replay may undo it.
+                        self.journal.settle(Some(open.inode))?;
+                    }
+                    if owner {
+                        open.file.chown(set.uid, set.gid)?;
+                    }
+                    if let Some(perm) = set.perm {
+                        open.file.chmod(perm)?;
+                    }
+                    if times {
+                        let mut state = open.state.write();
+                        let timed: Inner<()> = (|| {
+                            open.file.set_times(set.atime, set.mtime)?;
+                            state.mtime.note(&*open.file, set.mtime)
+                        })();
+                        if timed.is_err() && self.mode.caller_caches {
+                            // An fsync in the kernel ends with this, and the daemon does not hear
+                            // of it: what it would find out about the contents, the next write must
+                            // be told.
+                            let _ = self.commit_state(open, &mut state, Durability::Ordered);
+                        }
+                        timed?;
+                    }
+                    let mut state = open.state.write();
+                    // The kernel sets the time of its cached writes before each fsync: that alone
+                    // is no reason for a second flush.
+                    state.mtime_set |= set.mtime != SetTime::Omit;
+                    state.needs_sync |= owner || set.perm.is_some() || set.atime != SetTime::Omit;
+                }
+                (None, Ok(link)) => {
+                    let dir = self.dir(link.parent)?;
+                    let stat = dir.stat(&link.stored);
+                    let leads_here = stat.as_ref().is_ok_and(|stat| self.nodes.is(node, stat));
+                    if !leads_here
+                        && self.mode.caller_caches
+                        && self.nodes.kind(node)? == Kind::File
+                    {
+                        return Err(Fault::Os(libc::ESTALE)); // another program has removed or replaced the file in the store
+                    }
+                    if times {
+                        let stat = stat?;
+                        self.journal.settle(Some((stat.dev, stat.ino)))?;
+                        // After a rename or a link the kernel sends the time of modification only
+                        // because that of the inode has changed.
+                        let same = SetAttr { mtime: SetTime::At(stat.mtime), ..SetAttr::default() };
+                        if self.mode.caller_caches
+                            && *set == same
+                            && stat.kind == Kind::File
+                            && self.nodes.is(node, &stat)
+                        {
+                            return self.attr(node, &stat, Some((&*dir, &link.stored)));
+                        }
+                    }
+                    if owner {
+                        dir.chown(&link.stored, set.uid, set.gid)?;
+                    }
+                    if let Some(perm) = set.perm {
+                        dir.chmod(&link.stored, perm)?;
+                    }
+                    if times {
+                        dir.set_times(&link.stored, set.atime, set.mtime)?;
+                    }
+                }
+                // The kernel sets the time of what was written when it lets go of it, also where
+                // nobody can open it any more. The error would be kept for the next `syncfs`, which
+                // then fails for nothing that is lost.
+                (None, Err(_))
+                    if !owner && set.perm.is_none() && self.nodes.last_stat(node).is_some() => {}
+                (None, Err(fault)) => return Err(Fault::Os(fault.errno())),
+            }
+        }
+        match open {
+            // Who keeps the times asks for none, and this is on the way of each fsync.
+            Some(open) if self.mode.caller_caches && set.mtime != SetTime::Omit => {
+                self.attr(node, &open.file.stat_but_times()?, None)
+            }
+            _ => self.stat(node),
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! Extended attributes: one sealed blob for each inode, in one attribute of the store. POSIX ACLs:
+//! the store's own.
+//!
+//! Rules that hold here
+//! * A list that the store has no room for (ext4 has about 4 KiB, others up to 64 KiB) stands in a
+//!   control file at the share's root, and the store's attribute holds a sealed reference to it.
+//!   Each list has a reference of its own, so that what refers to it can be replaced at once.
+//! * The old file stays, as residue (see `overflow`), but for one that this process wrote a moment
+//!   ago: that goes when the new reference is on the disk, unless the entry has other names, or a
+//!   conflict copy stands beside it, which may have the same reference.
+//! * Who reads takes no lock: where the file of a list is missing, the reference is read again,
+//!   which may be another one by now.
+//! * `user.`, `trusted.` and `security.` attributes are sealed, name and value, in the one blob.
+//!   Who may touch which is the kernel's business before it asks us.
+//! * The two ACLs stand beside the mode, in clear like it, as the store's own: so the store's
+//!   kernel keeps mode and mask in step and hands a directory's default ACL down. A store without
+//!   ACLs says so when one is set, and has none when one is asked for.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::format::name::without_suffix;
+use crate::format::record::{
+    OVERFLOW, OVERHEAD, RecordKind, XATTRS_LONG_MAX, XATTRS_MAX, Xattrs, epoch_of,
+};
+use crate::store::{Access, Dir, File, Kind, Stat};
+use crate::vault::core::Core;
+use crate::vault::core::overflow::{
+    Reference, control_name, drop_overflow, new_reference, reference_of,
+};
+use crate::vault::directory::folder::Folder;
+use crate::vault::durability::journal::Journal;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::file::OpenFile;
+use crate::vault::share::control_files::{
+    CONTROL_TOO_LARGE, list_at_most, read_control, write_control,
+};
+use crate::vault::types::{Caller, NodeId, ROOT, SetXattr};
+
+/// The store's attribute that holds the blob.
+const KEY: &[u8] = b"user.kithfs";
+/// The same for symbolic links, FIFOs, sockets and devices, which cannot have attributes of the
+/// other kind. Only root can use it.
+const KEY_SPECIAL: &[u8] = b"trusted.kithfs";
+/// The store's attribute that holds the blob of an object of this kind.
+pub(crate) fn key_of(kind: Kind) -> &'static [u8] {
+    if matches!(kind, Kind::File | Kind::Dir) { KEY } else { KEY_SPECIAL }
+}
+
+/// Beginning of the name of a control file with attributes.
+pub(crate) const OVERFLOW_FILE: &[u8] = b"+attr-";
+
+/// The reference that the name of a control file with attributes stands for.
+pub(crate) fn overflow_reference(name: &[u8]) -> Option<Reference> {
+    reference_of(OVERFLOW_FILE, name)
+}
+
+/// What is wrong where the control file of a list is not there.
+pub(crate) const LIST_MISSING: &str = "has attributes whose control file is missing";
+/// What is wrong where what stands for a list is none.
+const NO_REFERENCE: &str = "has a reference to attributes that is of the wrong length";
+
+/// Whether attributes are damaged for good that cannot be read because of this fault. The store may
+/// only have failed this once, and what tells their key, who may write, or the list itself may be
+/// late.
+pub(crate) fn is_lasting(fault: &Fault) -> bool {
+    matches!(fault, Fault::Format(_) | Fault::Corrupt(CONTROL_TOO_LARGE | NO_REFERENCE))
+}
+
+/// How often a list is looked for that is another one each time.
+const TRIES: usize = 64;
+/// Entries of a directory that are looked through for conflict copies. In a larger one each list
+/// stays.
+const LOOKED_MAX: usize = 1 << 16;
+
+/// Longest name of an attribute.
+const NAME_MAX: usize = 255;
+/// The ACL of an object.
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+/// The ACL that what is made in a directory begins with.
+const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+
+fn is_acl(name: &[u8]) -> bool {
+    name == ACL_ACCESS || name == ACL_DEFAULT
+}
+
+fn check_name(name: &[u8]) -> Inner<()> {
+    let known = [&b"user."[..], b"trusted.", b"security."]
+        .iter()
+        .any(|prefix| name.starts_with(prefix) && name.len() > prefix.len());
+    if name.len() > NAME_MAX {
+        return Err(Fault::Os(libc::ERANGE));
+    }
+    if known { Ok(()) } else { Err(Fault::Os(libc::EOPNOTSUPP)) }
+}
+
+/// Whether another version of an entry stands beside it, as a sync tool makes them: with the
+/// attributes it has their reference, too.
+fn has_copies(dir: &dyn Dir, stored: &[u8]) -> bool {
+    let is_copy = |name: &[u8]| name != stored && without_suffix(name) == without_suffix(stored);
+    !matches!(list_at_most(dir, LOOKED_MAX), Ok(Some(all)) if !all.iter().any(|entry| is_copy(&entry.name)))
+}
+
+/// Where the attributes of a node are reached.
+enum Place {
+    /// By its own handle: an open file, or a directory that is the root or has lost its name.
+    File(Arc<OpenFile>),
+    Dir(Arc<dyn Dir>),
+    /// By its name in a directory.
+    Entry(Arc<dyn Dir>, Box<[u8]>),
+}
+
+impl Place {
+    /// `None` where there is none, or where the store has no such attributes for this object.
+    fn get(&self, key: &[u8]) -> Inner<Option<Vec<u8>>> {
+        let value = match self {
+            Place::File(open) => open.file.get_xattr(key),
+            Place::Dir(dir) => dir.get_xattr_self(key),
+            Place::Entry(dir, stored) => dir.get_xattr(stored, key),
+        };
+        match value {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) => Ok(None),
+            other => Ok(other?),
+        }
+    }
+
+    fn set(&self, key: &[u8], value: &[u8]) -> Inner<()> {
+        match self {
+            Place::File(open) => open.file.set_xattr(key, value)?,
+            Place::Dir(dir) => dir.set_xattr_self(key, value)?,
+            Place::Entry(dir, stored) => dir.set_xattr(stored, key, value)?,
+        }
+        Ok(())
+    }
+
+    /// False where there was none.
+    fn remove(&self, key: &[u8]) -> Inner<bool> {
+        Ok(match self {
+            Place::File(open) => open.file.remove_xattr(key)?,
+            Place::Dir(dir) => dir.remove_xattr_self(key)?,
+            Place::Entry(dir, stored) => dir.remove_xattr(stored, key)?,
+        })
+    }
+
+    /// Makes what was set durable.
+    fn sync(&self, root: &dyn Dir, journal: &Journal) -> Inner<()> {
+        let flush = |file: &Arc<dyn File>, inode| journal.flush(inode, file, || file.sync_all());
+        match self {
+            Place::File(open) => flush(&open.file, open.inode)?,
+            Place::Dir(dir) => dir.sync()?,
+            Place::Entry(dir, stored) => match dir.stat(stored)?.kind {
+                Kind::File => {
+                    let file = dir.open_file(stored, Access::Read)?;
+                    let stat = file.stat_but_times()?;
+                    flush(&file, (stat.dev, stat.ino))?;
+                }
+                Kind::Dir => dir.open_dir(stored)?.sync()?,
+                // Nothing else can be opened to be flushed alone.
+                _ => root.sync_store()?,
+            },
+        }
+        Ok(())
+    }
+
+    fn stat(&self) -> Inner<Stat> {
+        Ok(match self {
+            Place::File(open) => open.file.stat()?,
+            Place::Dir(dir) => dir.stat_self()?,
+            Place::Entry(dir, stored) => dir.stat(stored)?,
+        })
+    }
+
+    /// Takes the set-group-id bit away.
+    fn clear_sgid(&self) -> Inner<()> {
+        let perm = self.stat()?.perm;
+        if perm & 0o2000 == 0 {
+            return Ok(());
+        }
+        let perm = perm & !0o2000;
+        match self {
+            Place::File(open) => open.file.chmod(perm)?,
+            Place::Dir(dir) => dir.chmod_self(perm)?,
+            Place::Entry(dir, stored) => dir.chmod(stored, perm)?,
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    fn xattr_place(&self, node: NodeId) -> Inner<Place> {
+        if node == ROOT {
+            return Ok(Place::Dir(self.root.clone()));
+        }
+        if let Some(open) = self.open.files.lock().get(&node).map(|s| s.file.clone()) {
+            return Ok(Place::File(open));
+        }
+        match self.nodes.link(node) {
+            Ok(link) => {
+                if self.nodes.kind(node)? == Kind::Dir {
+                    self.directory_id(node)?; // those of a share's root are its own: sealed under its keys, changed by its writers
+                }
+                Ok(Place::Entry(self.dir(link.parent)?, link.stored))
+            }
+            Err(fault) => self
+                .known_dir(node)
+                .or_else(|| self.open.listed_dir(node))
+                .map(Place::Dir)
+                .ok_or(fault),
+        }
+    }
+
+    fn xattr_key(&self, node: NodeId) -> Inner<&'static [u8]> {
+        Ok(key_of(self.nodes.kind(node)?))
+    }
+
+    /// The attributes of a node, none where it has no blob, and the reference where they stand in a
+    /// control file.
+    fn read_xattrs(&self, node: NodeId, place: &Place) -> Inner<(Xattrs, Option<Reference>)> {
+        let key = self.xattr_key(node)?;
+        self.read_list(&|| place.get(key))
+    }
+
+    /// What the blob holds, or refers to, that `get` gives; nothing where there is none.
+    pub fn read_list(
+        &self,
+        get: &dyn Fn() -> Inner<Option<Vec<u8>>>,
+    ) -> Inner<(Xattrs, Option<Reference>)> {
+        let mut blob = get()?;
+        for _ in 0..TRIES {
+            let Some(there) = &blob else { return Ok((Xattrs::default(), None)) };
+            match self.open_xattrs(there) {
+                Err(Fault::Corrupt(LIST_MISSING)) => {}
+                other => return other,
+            }
+            let again = get()?;
+            if again == blob {
+                break;
+            }
+            blob = again;
+        }
+        Err(Fault::Corrupt(LIST_MISSING))
+    }
+
+    fn open_xattrs(&self, blob: &[u8]) -> Inner<(Xattrs, Option<Reference>)> {
+        let Some(reference) = self.xattr_reference(blob)? else {
+            return Ok((
+                Xattrs::decode(&self.keys.open_record(RecordKind::Xattrs, b"", blob)?)?,
+                None,
+            ));
+        };
+        let bytes = read_control(
+            &*self.root,
+            &control_name(OVERFLOW_FILE, &reference),
+            OVERHEAD + XATTRS_LONG_MAX,
+        )?;
+        let bytes = bytes.ok_or(Fault::Corrupt(LIST_MISSING))?;
+        Ok((
+            Xattrs::decode(&self.keys.open_record(RecordKind::Xattrs, &reference, &bytes)?)?,
+            Some(reference),
+        ))
+    }
+
+    fn xattr_reference(&self, blob: &[u8]) -> Inner<Option<Reference>> {
+        let Some((&OVERFLOW, record)) = blob.split_first() else { return Ok(None) };
+        let reference = self.keys.open_record(RecordKind::Xattrs, b"+", record)?;
+        match Reference::try_from(reference.as_slice()) {
+            Ok(reference) => Ok(Some(reference)),
+            Err(_) => Err(Fault::Corrupt(NO_REFERENCE)),
+        }
+    }
+
+    fn write_xattrs(&self, node: NodeId, place: &Place, attrs: &Xattrs) -> Inner<()> {
+        let key = self.xattr_key(node)?;
+        if attrs.0.is_empty() {
+            place.remove(key)?;
+        } else {
+            self.set_xattrs(place, key, &attrs.encode())?;
+        }
+        self.inode_changed(node);
+        Ok(())
+    }
+
+    /// Removes the list that a node had before, where nothing else can refer to it: see the module.
+    /// Takes long, so no lock is held: whoever changes names meanwhile makes that no list is young
+    /// any more.
+    fn drop_before(&self, node: NodeId, place: &Place, before: Option<Reference>) {
+        if let Some(before) = before
+            && self.namespace.young_lists.is_young(&before, Instant::now())
+            && self.is_alone(node, place)
+            && place.sync(&*self.root, &self.journal).is_ok()
+            && self.namespace.young_lists.take(&before, Instant::now())
+        {
+            // The change is made; an old file that cannot go is residue.
+            let _ = drop_overflow(&*self.root, OVERFLOW_FILE, &before);
+        }
+    }
+
+    /// Whether the node has one name, beside which no conflict copy stands.
+    fn is_alone(&self, node: NodeId, place: &Place) -> bool {
+        let has_one_name =
+            || place.stat().is_ok_and(|stat| stat.kind == Kind::Dir || stat.nlink == 1);
+        let has_copies = || match self.nodes.link(node) {
+            Ok(link) => self.dir(link.parent).map_or(true, |dir| has_copies(&*dir, &link.stored)),
+            Err(_) => true,
+        };
+        node == ROOT || has_one_name() && !has_copies()
+    }
+
+    /// Seals a list and puts it where there is room for it.
+    fn set_xattrs(&self, place: &Place, key: &[u8], plain: &[u8]) -> Inner<()> {
+        let seal = |bound: &[u8], plain: &[u8]| {
+            self.keys.seal_record(RecordKind::Xattrs, bound, plain, &*self.random)
+        };
+        if plain.len() <= XATTRS_MAX {
+            match place.set(key, &seal(b"", plain)) {
+                Err(fault)
+                    if [libc::ENOSPC, libc::E2BIG, libc::ERANGE].contains(&fault.errno()) => {}
+                other => return other,
+            }
+        }
+        if plain.len() > XATTRS_LONG_MAX {
+            return Err(Fault::Os(libc::ENOSPC));
+        }
+        let reference = new_reference(&*self.random);
+        write_control(
+            &*self.root,
+            &*self.random,
+            &control_name(OVERFLOW_FILE, &reference),
+            &seal(&reference, plain),
+        )?;
+        self.root.sync()?;
+        let blob = [&[OVERFLOW], seal(b"+", &reference).as_slice()].concat();
+        let set = place.set(key, &blob);
+        // A store that reports a failure may have set it all the same.
+        if set.is_err() && place.get(key).is_ok_and(|there| there.as_ref() != Some(&blob)) {
+            let _ = drop_overflow(&*self.root, OVERFLOW_FILE, &reference);
+        }
+        if set.is_ok() {
+            self.namespace.young_lists.add(reference, Instant::now());
+        }
+        set
+    }
+
+    /// The attributes of an inode, its blob, are about to be given to another one too.
+    pub fn share_xattrs(&self, blob: &[u8]) {
+        if let Ok(Some(reference)) = self.xattr_reference(blob) {
+            self.namespace.young_lists.take(&reference, Instant::now());
+        }
+    }
+
+    pub fn get_xattr(&self, node: NodeId, name: &[u8]) -> Inner<Vec<u8>> {
+        let place = self.xattr_place(node)?;
+        if is_acl(name) {
+            return place.get(name)?.ok_or(Fault::Os(libc::ENODATA));
+        }
+        check_name(name)?;
+        self.read_xattrs(node, &place)?.0.0.remove(name).ok_or(Fault::Os(libc::ENODATA))
+    }
+
+    pub fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: SetXattr) -> Inner<()> {
+        self.check_writable()?;
+        let names = self.namespace.names.write()?;
+        let place = self.xattr_place(node)?;
+        if is_acl(name) {
+            place.set(name, value)?;
+            self.inode_changed(node);
+            return Ok(());
+        }
+        check_name(name)?;
+        let (mut attrs, before) = self.read_xattrs(node, &place)?;
+        match (attrs.0.contains_key(name), mode) {
+            (true, SetXattr::Create) => return Err(Fault::Os(libc::EEXIST)),
+            (false, SetXattr::Replace) => return Err(Fault::Os(libc::ENODATA)),
+            _ => {}
+        }
+        attrs.0.insert(name.to_vec(), value.to_vec());
+        self.write_xattrs(node, &place, &attrs)?;
+        drop(names);
+        self.drop_before(node, &place, before);
+        Ok(())
+    }
+
+    /// Epoch under which the attributes of a node are sealed; `None` where it has none.
+    pub fn xattrs_epoch(&self, node: NodeId) -> Inner<Option<u32>> {
+        let blob = self.xattr_place(node)?.get(self.xattr_key(node)?)?;
+        // A reference and what it refers to are sealed together.
+        let record = |blob: &[u8]| blob.strip_prefix(&[OVERFLOW]).unwrap_or(blob).to_vec();
+        Ok(blob.map(|blob| epoch_of(RecordKind::Xattrs, &record(&blob))).transpose()?)
+    }
+
+    /// Seals the attributes of a node anew under the current epoch. A list under an older one
+    /// stays, as residue.
+    pub fn reseal_xattrs(&self, node: NodeId) -> Inner<()> {
+        let _names = self.namespace.names.write()?;
+        let place = self.xattr_place(node)?;
+        let attrs = self.read_xattrs(node, &place)?.0;
+        if attrs.0.is_empty() { Ok(()) } else { self.write_xattrs(node, &place, &attrs) }
+    }
+
+    pub fn list_xattr(&self, node: NodeId) -> Inner<Vec<Vec<u8>>> {
+        let place = self.xattr_place(node)?;
+        let mut names: Vec<_> = self.read_xattrs(node, &place)?.0.0.into_keys().collect();
+        for (acl, kinds) in [
+            (ACL_ACCESS, &[Kind::File, Kind::Dir, Kind::Fifo, Kind::Socket][..]),
+            (ACL_DEFAULT, &[Kind::Dir]),
+        ] {
+            if kinds.contains(&self.nodes.kind(node)?) && place.get(acl)?.is_some() {
+                names.push(acl.to_vec());
+            }
+        }
+        Ok(names)
+    }
+
+    pub fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Inner<()> {
+        self.check_writable()?;
+        let names = self.namespace.names.write()?;
+        let place = self.xattr_place(node)?;
+        if is_acl(name) {
+            let was_there = place.remove(name)?;
+            self.inode_changed(node);
+            return if was_there { Ok(()) } else { Err(Fault::Os(libc::ENODATA)) };
+        }
+        check_name(name)?;
+        let (mut attrs, before) = self.read_xattrs(node, &place)?;
+        if attrs.0.remove(name).is_none() {
+            return Err(Fault::Os(libc::ENODATA));
+        }
+        self.write_xattrs(node, &place, &attrs)?;
+        drop(names);
+        self.drop_before(node, &place, before);
+        Ok(())
+    }
+
+    /// Takes the set-group-id bit of a node away, as a change of its ACL by somebody outside its
+    /// group does.
+    pub fn clear_sgid(&self, node: NodeId) -> Inner<()> {
+        self.check_writable()?;
+        self.xattr_place(node)?.clear_sgid()?;
+        self.inode_changed(node);
+        Ok(())
+    }
+}
+
+impl Folder<'_> {
+    /// The permission bits with which something is made here: where the directory hands down an
+    /// ACL, that takes the place of the umask.
+    pub fn masked(&self, caller: &Caller, perm: u32) -> u32 {
+        let taken = caller.umask & 0o777 & perm;
+        let hands_down = || matches!(self.dir().get_xattr_self(ACL_DEFAULT), Ok(Some(_)));
+        if taken == 0 || hands_down() { perm } else { perm & !taken }
+    }
+}

@@ -1,0 +1,228 @@
+//! A vault that several daemons have open for writing at the same time:
+//! [`LockMode::Shared`](crate::vault::LockMode::Shared).
+//!
+//! Rules that hold here
+//! * Locks are the store's (`flock`), so that the end of a process frees them, and on network
+//!   filesystems other machines see them.
+//! * Who has a file open for writing holds its lock, by a handle of its own: the *guard*. Nobody
+//!   else opens it for writing meanwhile, so nobody's committed bytes are overwritten by somebody
+//!   who has not seen them. A commit looks all the same whether the header is still the one that it
+//!   builds on, for locks bind only those who ask for them.
+//! * Who reads takes no lock. The header tells whether the state in memory is that of the store;
+//!   what does not authenticate while somebody holds the guard, or where the header is another one
+//!   by then, is read again, because a commit may be or have been under way.
+//! * Names: what sees a directory stand still is alone in all daemons, what adds or removes one
+//!   name is not, by a lock on a file in the share's root. A commit counts among the latter, for
+//!   its record in the journal names a path. What was sealed as a long name sees it stand still
+//!   before it goes.
+//! * After each commit the journal is emptied: no replay may meet what another daemon has written
+//!   since, or renamed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::format::journal::header_hash;
+use crate::store::{Access, File, Lock};
+use crate::vault::core::Core;
+use crate::vault::core::name_lock::{ASKED, insist, open_to_lock};
+use crate::vault::error::{Fault, Inner};
+use crate::vault::file::{FileState, Load, OpenFile};
+use crate::vault::keyring::keys::UNKNOWN_KEY;
+use crate::vault::types::NodeId;
+
+/// How long somebody else's open file is waited for before an open for writing fails with `EBUSY`:
+/// a close that was just done reaches the other daemon a little later.
+const GUARD_TAKES: Duration = Duration::from_secs(1);
+/// How long a commit of somebody else is waited for by who reads.
+const COMMIT_TAKES: Duration = Duration::from_secs(5);
+/// How long those are waited for that somebody makes one after the other.
+const COMMITS_TAKE: Duration = Duration::from_secs(60);
+
+impl Core {
+    /// See [`Core::acquire`](crate::vault::core::Core::acquire): waits for others' guards and commits, and
+    /// looks for the key of an epoch that is not known.
+    pub fn patiently<T>(
+        &self,
+        writes: bool,
+        mut attempt: impl FnMut() -> Inner<T>,
+        node: NodeId,
+    ) -> Inner<T> {
+        let begun = Instant::now();
+        let (mut waits_since, mut header, mut looked) = (begun, None, false);
+        loop {
+            let fault = match attempt() {
+                // Another client may have begun an epoch since we looked.
+                Err(Fault::Corrupt(UNKNOWN_KEY))
+                    if self.keys.signed() && !std::mem::replace(&mut looked, true) =>
+                {
+                    let _ = self.refresh(&self.membership.trust);
+                    continue;
+                }
+                Err(fault) if self.mode.shared => fault,
+                other => return other,
+            };
+            match &fault {
+                Fault::Os(libc::EBUSY) if writes && begun.elapsed() < GUARD_TAKES => {}
+                Fault::Corrupt(_) | Fault::Format(_)
+                    if waits_since.elapsed() < COMMIT_TAKES && begun.elapsed() < COMMITS_TAKE =>
+                {
+                    // Where nobody has committed since the last attempt, nor does now, it is what
+                    // it seems to be. In this order: a commit that ends between the two has changed
+                    // the header.
+                    let is_guarded = self.is_guarded(node);
+                    let now = Some(self.header_of(node));
+                    if header != now {
+                        (header, waits_since) = (now, Instant::now());
+                    } else if !is_guarded {
+                        return Err(fault);
+                    }
+                }
+                _ => return Err(fault),
+            }
+            std::thread::sleep(ASKED);
+        }
+    }
+
+    /// Whether another daemon has the file of a node open for writing.
+    fn is_guarded(&self, node: NodeId) -> bool {
+        let handle = || {
+            Ok::<_, Fault>(
+                self.dir(self.nodes.link(node)?.parent)?
+                    .open_file(&self.nodes.link(node)?.stored, Access::Read)?,
+            )
+        };
+        handle().is_ok_and(|file| file.try_lock(Lock::Shared).is_ok_and(|free| !free))
+    }
+
+    /// Takes the guard of an open file, or fails with `EBUSY`.
+    pub fn guard(&self, open: &OpenFile) -> Inner<()> {
+        let mut guard = open.guard.lock();
+        if guard.is_none() {
+            let link = self.nodes.link(open.node)?;
+            let file = open_to_lock(&*self.dir(link.parent)?, &link.stored)?;
+            let stat = file.stat()?;
+            if (stat.dev, stat.ino) != open.inode {
+                return Err(Fault::Os(libc::ESTALE));
+            }
+            if !file.try_lock(Lock::Exclusive)? {
+                return Err(Fault::Os(libc::EBUSY));
+            }
+            *guard = Some(file);
+        }
+        Ok(())
+    }
+
+    /// Lets go of the guard of a file that nobody here has open for writing any more.
+    pub fn unguard(&self, open: &OpenFile) {
+        *open.guard.lock() = None;
+    }
+
+    /// As [`Core::guard`], of a file that was just made: somebody else may be looking whether it is
+    /// guarded.
+    pub fn guard_fresh(&self, open: &OpenFile) -> Inner<()> {
+        insist(Instant::now() + GUARD_TAKES, || match self.guard(open) {
+            Err(Fault::Os(libc::EBUSY)) => Ok(None),
+            other => other.map(Some),
+        })
+    }
+
+    fn header_in_store(&self, open: &OpenFile) -> Inner<[u8; 32]> {
+        self.header_in(&*open.file)
+    }
+
+    pub fn header_in(&self, file: &dyn File) -> Inner<[u8; 32]> {
+        let mut bytes = vec![0; self.keys.layout.header()];
+        let read = file.read_at(&mut bytes, 0)?;
+        Ok(header_hash(&bytes[..read]))
+    }
+
+    /// The header of what stands in the store where a node is; `None` where it cannot be read.
+    fn header_of(&self, node: NodeId) -> Option<[u8; 32]> {
+        let link = self.nodes.link(node).ok()?;
+        let file = self.dir(link.parent).ok()?.open_file(&link.stored, Access::Read).ok()?;
+        self.header_in(&*file).ok()
+    }
+
+    /// Takes over what another daemon has committed to a file that is open here, and not changed.
+    pub fn freshen(&self, open: &OpenFile) -> Inner<()> {
+        let is_stale = |state: &FileState, hash: &[u8; 32]| {
+            let committed = state.committed.as_ref();
+            !state.changed && committed.is_some_and(|committed| committed.hash != *hash)
+        };
+        let hash = self.header_in_store(open)?;
+        if !is_stale(&open.state.read(), &hash) {
+            return Ok(());
+        }
+        // Again under the lock: what was read before may be what our own commit has just replaced.
+        let mut state = open.state.write();
+        if is_stale(&state, &self.header_in_store(open)?) {
+            self.reload(open, &mut state)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn reload(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
+        let fresh = OpenFile::load(
+            open.node,
+            open.file.clone(),
+            &self.tools(),
+            self.next_serial(),
+            Load::Read,
+        )?;
+        if let Some(fresh) = Arc::into_inner(fresh) {
+            *state = fresh.state.into_inner();
+        }
+        Ok(())
+    }
+
+    /// Reads what is committed now.
+    pub fn read_together(&self, open: &OpenFile, offset: u64, buf: &mut [u8]) -> Inner<usize> {
+        let attempt = || {
+            self.freshen(open)?;
+            open.read(&self.tools(), offset, buf)
+        };
+        self.patiently(false, attempt, open.node)
+    }
+
+    /// Before a commit: whether the header is still the one that it builds on. What
+    /// [`Core::freshen`] could not know of stays an error.
+    pub fn begin_together(
+        &self,
+        open: &OpenFile,
+        state: &mut FileState,
+    ) -> Inner<Option<Arc<dyn File>>> {
+        let pinned = self.namespace.names.pin()?;
+        if !state.changed || state.latched.is_some() {
+            return Ok(pinned);
+        }
+        let overtaken = match &state.committed {
+            Some(committed) => self.header_in_store(open)? != committed.hash,
+            None => open.guard.lock().is_none(),
+        };
+        if overtaken {
+            tracing::error!(path = %self.shown_path(open.node).display(), "somebody else has committed to a file that is open for writing here");
+            state.latched = Some(libc::ESTALE);
+        }
+        Ok(pinned)
+    }
+
+    /// After a commit: nothing that others see is overwritten from here on but by another one, and
+    /// the journal holds nothing of it.
+    pub fn end_together(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
+        if !state.durable && state.committed.is_some() {
+            state.durable = true;
+            state.needs_sync = true;
+        }
+        self.journal.settle(Some(open.inode))
+    }
+
+    /// Whether the stored path of a file leads to it, in the store and not only in our table.
+    pub fn leads_to(&self, path: &[u8], inode: (u64, u64)) -> bool {
+        let mut components: Vec<&[u8]> = path.split(|b| *b == b'/').collect();
+        let Some(name) = components.pop() else { return false };
+        let dir =
+            components.into_iter().try_fold(self.root.clone(), |dir, name| dir.open_dir(name));
+        dir.and_then(|dir| dir.stat(name)).is_ok_and(|stat| (stat.dev, stat.ino) == inode)
+    }
+}

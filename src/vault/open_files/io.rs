@@ -1,0 +1,471 @@
+//! Handles: reading, writing, lengths, durability and attributes of open files.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use crate::format::layout::SIZE_MAX;
+use crate::store::{Allocate, Kind, Seek};
+use crate::vault::core::Core;
+use crate::vault::core::open_table::Open;
+use crate::vault::durability::commit::Durability;
+use crate::vault::error::{Fault, Inner, is_no_space};
+use crate::vault::file::seal::Ready;
+use crate::vault::file::{FileState, OpenFile};
+use crate::vault::types::{Fallocate, Handle, NodeId, OpenFlags, Opened, Sought};
+
+/// Bytes that `copy_range` holds in plain text at a time.
+const COPY_PART: usize = 1 << 20;
+
+/// Lengths of ciphertext of which the store is asked at once whether it can hold them. Found out by
+/// a commit it would be too late: the program has been told that all is well, and nothing more
+/// could be committed.
+const LARGE: u64 = 1 << 40;
+
+/// Bytes after which a write looks whether a commit is due.
+const WRITE_PART: usize = 1 << 20;
+
+/// Bytes of a write from which on it counts as part of a stream.
+const STREAM: usize = 128 << 10;
+
+/// What the kernel asks for at a time, whatever the end of the file.
+const PAGE: u64 = 4096;
+
+/// Punched bytes of an open file with which a commit gives the space back at once; less waits for
+/// the next commit, which costs a flush: what digs many small holes would pay that for each.
+const PUNCH_PENDING: u64 = 1 << 20;
+
+impl Core {
+    pub fn open_file(&self, node: NodeId, flags: OpenFlags) -> Inner<Opened> {
+        match self.nodes.kind(node)? {
+            Kind::File => {}
+            Kind::Dir => return Err(Fault::Os(libc::EISDIR)),
+            _ => return Err(Fault::Os(libc::ENXIO)),
+        }
+        if flags.write || flags.truncate {
+            self.check_writable()?;
+        }
+        // Nobody else may be writing to what is cut.
+        let flags = OpenFlags { write: flags.write || self.mode.shared && flags.truncate, ..flags };
+        let file = self.acquire(node, flags)?;
+        if flags.truncate {
+            let truncated = self.truncate(&file, 0);
+            if let Err(fault) = truncated {
+                let _ = self.release(&file, flags);
+                return Err(fault);
+            }
+        }
+        let alone = self.open.files.lock().get(&node).is_some_and(|s| s.handles == 1);
+        let cached = self.nodes.cached(node).ok();
+        let keep_cache = !flags.truncate
+            && !self.mode.shared
+            && (!alone
+                || cached
+                    .zip(file.cached())
+                    .is_some_and(|(cached, now)| cached.has_pages_of(&now)));
+        let (alone, void) = {
+            let state = file.state.read();
+            (alone.then_some(state.size), state.void)
+        };
+        let direct = void || self.is_direct(flags);
+        let handle = self.open.put_handle(Open::File { file, flags, direct });
+        Ok(Opened { handle, keep_cache, alone, direct })
+    }
+
+    /// Whether the kernel is to hold back nothing of what is written by somebody who opens a file
+    /// now.
+    pub fn is_direct(&self, flags: OpenFlags) -> bool {
+        flags.write && self.mode.caller_caches && !self.mode.shared && self.is_low()
+    }
+
+    /// Notes the authenticated size of a file whose ciphertext is longer than that size makes it:
+    /// the next lookup tells it.
+    pub fn note_size(&self, open: &OpenFile) {
+        let state = open.state.read();
+        if !state.changed && self.shown_size(open.inode, state.backing_len) != state.size {
+            self.open.sizes.lock().put(open.inode, (state.backing_len, state.size));
+        }
+    }
+
+    pub fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Inner<usize> {
+        let (file, _) = self.open.file_handle(handle)?;
+        if self.mode.shared {
+            return self.read_together(&file, offset, buf);
+        }
+        let read = file.read(&self.tools(), offset, buf)?;
+        // What is missing of the last page is no sign that the kernel knows of another end.
+        let pages_to = |len: usize| offset.saturating_add(len as u64).div_ceil(PAGE);
+        let is_short = pages_to(read) < pages_to(buf.len());
+        if is_short
+            && self.mode.caller_caches
+            && let Some(wait) = file.until_cut_is_known()
+        {
+            std::thread::sleep(wait);
+            return file.read(&self.tools(), offset, buf);
+        }
+        Ok(read)
+    }
+
+    pub fn write(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_suid_sgid: bool,
+    ) -> Inner<()> {
+        let Open::File { file: open, flags, direct } = self.open.handle(handle)? else {
+            return Err(Fault::Os(libc::EISDIR));
+        };
+        self.check_writable()?;
+        self.open.writes.fetch_add(1, Ordering::Relaxed);
+        if kill_suid_sgid {
+            kill_suid_sgid_bits(&open)?;
+        }
+        let tools = self.tools();
+        // Where appended data will stand is not known before the file is locked.
+        let ahead = if flags.append { &[] } else { data };
+        let at = |i: usize| offset.saturating_add((i * WRITE_PART) as u64);
+        let seal = |(i, part)| Ready::seal(&tools, &open.file_id, at(i), part);
+        let mut ready =
+            ahead.chunks(WRITE_PART).enumerate().map(seal).collect::<Vec<Ready>>().into_iter();
+        let low = self.is_low(); // which looks at the table of open files: not with a file locked
+        let mut state = open.state.write();
+        let mut offset = if flags.append { state.size } else { offset };
+        state.check_refused(offset.saturating_add(data.len() as u64))?;
+        let size = state.size;
+        self.make_room(&open, &mut state, offset.saturating_add(data.len() as u64))?;
+        if low {
+            self.reserve_growth(&open, &state, offset, offset.saturating_add(data.len() as u64))
+                .inspect_err(|fault| self.note_refusal(fault))?;
+        }
+        // In parts, so that no commit, and no record of the journal, becomes larger than a bound.
+        for part in data.chunks(WRITE_PART) {
+            if state.is_full() || state.count(&self.tools()) {
+                // A commit failed for want of space and may do so again: nothing more is taken in.
+                self.commit_state(&open, &mut state, Durability::Ordered)?;
+            }
+            let written = state.write_ready(
+                &*open.file,
+                &tools,
+                offset,
+                part,
+                ready.next().unwrap_or_default(),
+            );
+            let vault_is_full = state.count(&tools);
+            let written = written
+                .and_then(|()| if low { self.reserve_tables(&open, &mut state) } else { Ok(()) });
+            if let Err(fault) = written {
+                self.note_refusal(&fault);
+                if is_no_space(fault.errno()) && state.latched.is_none() {
+                    // Who is told that it does not fit finds the file as long as it was.
+                    let shorter = self.take_back(&open, &mut state, size);
+                    state.count(&tools);
+                    shorter?;
+                }
+                return Err(fault);
+            }
+            if state.is_full() || vault_is_full {
+                self.commit_state(&open, &mut state, Durability::Ordered)?;
+            }
+            offset = offset.saturating_add(part.len() as u64);
+        }
+        if flags.sync {
+            self.commit_state(&open, &mut state, Durability::Synced)?;
+        }
+        state.grew |= state.size > size;
+        if direct {
+            state.mtime.keep();
+            state.told_no_time = true;
+        }
+        self.note_written(data.len());
+        let streams = state.durable && state.unsynced && data.len() >= STREAM;
+        drop(state);
+        if streams {
+            // The next commit flushes these bytes before it goes on. A disk that has them by then
+            // is not waited for.
+            let from = self.keys.layout.cipher_len(offset - data.len() as u64);
+            open.file.begin_flush(from, self.keys.layout.cipher_len(offset).saturating_sub(from));
+        }
+        Ok(())
+    }
+
+    pub fn flush(&self, handle: Handle) -> Inner<()> {
+        let (open, flags) = self.open.file_handle(handle)?;
+        if flags.write && !self.mode.read_only && self.has_name(&open) {
+            // Who closes a file asks for the last time whether all went well; of what the last
+            // close finds nobody is told.
+            let mut state = open.state.write();
+            state.settle_mtime();
+            self.commit_state(&open, &mut state, Durability::Ordered)?;
+            return state.check_refused(u64::MAX);
+        }
+        open.state.read().check_latched()
+    }
+
+    pub fn fsync(&self, handle: Handle, _data_only: bool) -> Inner<()> {
+        let (open, _) = self.open.file_handle(handle)?;
+        if self.mode.read_only {
+            return Ok(());
+        }
+        let mut state = open.state.write();
+        state.settle_mtime();
+        self.commit_state(&open, &mut state, Durability::Synced)?;
+        state.check_refused(u64::MAX)
+    }
+
+    pub fn release_handle(&self, handle: Handle) -> Inner<()> {
+        let removed = self.open.handles.write().remove(&handle);
+        match removed {
+            Some(Open::File { file, flags, .. }) => {
+                if flags.write {
+                    file.state.write().settle_mtime();
+                }
+                self.release(&file, flags)
+            }
+            Some(Open::Dir { node, .. }) => {
+                self.nodes.closed(node);
+                Ok(())
+            }
+            None => Err(Fault::Os(libc::EBADF)),
+        }
+    }
+
+    /// Sets the size of an open file.
+    pub fn truncate(&self, open: &Arc<OpenFile>, size: u64) -> Inner<()> {
+        let mut state = open.state.write();
+        let was = state.size;
+        let truncated = self.truncate_state(open, &mut state, size);
+        match &truncated {
+            Ok(()) if size < was => state.cut_at = Some(Instant::now()),
+            Ok(()) => {}
+            Err(fault) => self.note_half_done(open, &mut state, was, fault),
+        }
+        truncated
+    }
+
+    fn truncate_state(&self, open: &Arc<OpenFile>, state: &mut FileState, size: u64) -> Inner<()> {
+        state.check_refused(u64::MAX)?;
+        if size > SIZE_MAX {
+            return Err(Fault::Os(libc::EFBIG));
+        }
+        if state.void {
+            // Longer than nothing, the file is one of zeros, as if the program had found none and
+            // had made it: see docs/DURABILITY.md.
+            tracing::warn!(path = %self.shown_path(open.node).display(), size, "a file that was never committed was truncated: it begins anew");
+            state.void = false;
+            if let Err(fault) = self.throw_away(open, state) {
+                state.make_void();
+                return Err(fault);
+            }
+        }
+        state.check_latched()?;
+        if size > state.size {
+            self.make_room(open, state, size)?;
+            return state.extend(&*open.file, &self.tools(), size);
+        }
+        if size == state.size && !(size == 0 && state.committed.is_none()) {
+            state.touch();
+            return Ok(());
+        }
+        if size == 0 {
+            return self.throw_away(open, state);
+        }
+        let longer = state.shorten(&*open.file, &self.tools(), size)?;
+        let committed = self.commit_state(open, state, Durability::Ordered);
+        if committed.is_err() && state.latched.is_none() {
+            // Left as it is, the next write would fill places to which the durable header refers,
+            // and growth would bring old bytes back.
+            state.restore(&*open.file, &self.tools(), longer);
+        }
+        committed
+    }
+
+    /// Throws the contents of an open file away.
+    fn throw_away(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
+        // What the journal has for the file goes to its place first: no replay may take the file
+        // back to it.
+        self.journal.settle(Some(open.inode))?;
+        // Nothing of the old contents is promised to anybody any more: straight, and only then is
+        // the space free.
+        state.discard(self.next_serial());
+        let committed = self.commit_state(open, state, Durability::Ordered);
+        match &committed {
+            Ok(()) => self.journal.forget_repair(open.inode),
+            Err(_) => self.journal.keep_repair(open.inode),
+        }
+        committed
+    }
+
+    /// Fails where the store cannot hold a file of this size. What it gets longer by is a tail that
+    /// no header knows.
+    fn make_room(&self, open: &OpenFile, state: &mut FileState, size: u64) -> Inner<()> {
+        if size > SIZE_MAX {
+            return Err(Fault::Os(libc::EFBIG));
+        }
+        let len = self.keys.layout.cipher_len(size);
+        if len > LARGE && len > state.backing_len {
+            open.file.set_len(len)?;
+            state.backing_len = len;
+        }
+        Ok(())
+    }
+
+    pub fn seek_data_hole(&self, handle: Handle, offset: u64, what: Seek) -> Inner<u64> {
+        let (open, _) = self.open.file_handle(handle)?;
+        if self.mode.shared {
+            self.patiently(false, || self.freshen(&open), open.node)?;
+        }
+        open.state.read().seek(&*open.file, &self.tools(), offset, what)
+    }
+
+    pub fn seek_under_cache(
+        &self,
+        handle: Handle,
+        offset: u64,
+        what: Seek,
+        sent: &Range<u64>,
+    ) -> Inner<Sought> {
+        let (open, _) = self.open.file_handle(handle)?;
+        let has_writers = self.open.files.lock().get(&open.node).is_some_and(|s| s.writers > 0);
+        // Where others write too, nothing is held back.
+        if self.mode.shared || !has_writers {
+            return self.seek_data_hole(handle, offset, what).map(Sought::At);
+        }
+        let state = open.state.read();
+        let seek = |from, what| match state.seek(&*open.file, &self.tools(), from, what) {
+            Err(Fault::Os(libc::ENXIO)) => Ok(None),
+            found => found.map(Some),
+        };
+        // The hole that the answer hangs on; beyond the end that we know of there may be more than
+        // we know.
+        let hole = match what {
+            Seek::Data => offset..seek(offset, Seek::Data)?.unwrap_or(u64::MAX),
+            Seek::Hole => {
+                let hole = seek(offset, Seek::Hole)?.unwrap_or(offset);
+                hole..seek(hole, Seek::Data)?.unwrap_or(u64::MAX)
+            }
+        };
+        let is_known = hole.is_empty() || sent.start <= hole.start && hole.end <= sent.end;
+        if !is_known {
+            return Ok(Sought::Unsent(hole));
+        }
+        match what {
+            Seek::Data if hole.end < u64::MAX => Ok(Sought::At(hole.end)),
+            Seek::Hole if offset < state.size => Ok(Sought::At(hole.start)),
+            _ => Err(Fault::Os(libc::ENXIO)),
+        }
+    }
+
+    pub fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Inner<()> {
+        self.check_writable()?;
+        let (open, flags) = self.open.file_handle(handle)?;
+        if !flags.write {
+            return Err(Fault::Os(libc::EBADF));
+        }
+        if len == 0 {
+            return Err(Fault::Os(libc::EINVAL));
+        }
+        let end =
+            offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Fault::Os(libc::EFBIG))?;
+        let mut state = open.state.write();
+        state.check_latched()?;
+        state.check_refused(u64::MAX)?;
+        let tools = self.tools();
+        let lengthens = |keep_size: bool, state: &FileState| !keep_size && end > state.size;
+        match mode {
+            Fallocate::Allocate { keep_size } => {
+                let layout = self.keys.layout;
+                let (from, to) = (layout.cipher_len(offset.min(SIZE_MAX)), layout.cipher_len(end));
+                open.file.allocate(Allocate::KeepSize, from, to - from)?;
+                if lengthens(keep_size, &state) {
+                    self.make_room(&open, &mut state, end)?;
+                    state.extend(&*open.file, &tools, end)?;
+                }
+            }
+            Fallocate::PunchHole => self.punch(&open, &mut state, offset, end)?,
+            Fallocate::ZeroRange { keep_size } => {
+                self.punch(&open, &mut state, offset, end)?;
+                if lengthens(keep_size, &state) {
+                    self.make_room(&open, &mut state, end)?;
+                    state.extend(&*open.file, &tools, end)?;
+                }
+            }
+        }
+        state.needs_sync = true;
+        if state.is_full() || state.punched() >= PUNCH_PENDING {
+            self.commit_state(&open, &mut state, Durability::Ordered)?;
+        }
+        Ok(())
+    }
+
+    fn punch(
+        &self,
+        open: &OpenFile,
+        state: &mut FileState,
+        mut offset: u64,
+        end: u64,
+    ) -> Inner<()> {
+        loop {
+            offset = state.punch(&*open.file, &self.tools(), offset, end)?;
+            if offset >= end {
+                return Ok(());
+            }
+            self.commit_state(open, state, Durability::Ordered)?;
+        }
+    }
+
+    pub fn copy_range(
+        &self,
+        from: Handle,
+        from_offset: u64,
+        to: Handle,
+        to_offset: u64,
+        len: u64,
+    ) -> Inner<u64> {
+        let mut buf = zeroize::Zeroizing::new(vec![0; COPY_PART.min(len as usize)]);
+        let mut done = 0;
+        while done < len {
+            let part = (len - done).min(buf.len() as u64) as usize;
+            let read = self.read(from, from_offset + done, &mut buf[..part])?;
+            if read == 0 {
+                break;
+            }
+            self.write(to, to_offset + done, &buf[..read], false)?;
+            done += read as u64;
+        }
+        Ok(done)
+    }
+
+    pub fn clear_suid_sgid(&self, handle: Handle) -> Inner<()> {
+        kill_suid_sgid_bits(&self.open.file_handle(handle)?.0)
+    }
+
+    pub fn sync_dir(&self, handle: Handle) -> Inner<()> {
+        let Open::Dir { dir, .. } = self.open.handle(handle)? else {
+            return Err(Fault::Os(libc::ENOTDIR));
+        };
+        if self.mode.read_only {
+            return Ok(());
+        }
+        Ok(dir.sync()?)
+    }
+}
+
+/// The permission bits without suid, and without sgid where the group may execute; `None` where
+/// nothing changes.
+pub(in crate::vault) fn without_suid_sgid(perm: u32) -> Option<u32> {
+    let mut new = perm & !0o4000;
+    if perm & 0o010 != 0 {
+        new &= !0o2000;
+    }
+    (new != perm).then_some(new)
+}
+
+pub(in crate::vault) fn kill_suid_sgid_bits(open: &OpenFile) -> Inner<()> {
+    if let Some(perm) = without_suid_sgid(open.file.stat()?.perm) {
+        open.file.chmod(perm)?;
+        open.inode_changed.store(true, std::sync::atomic::Ordering::Release);
+    }
+    Ok(())
+}

@@ -1,0 +1,675 @@
+//! Open files: one state for each inode, whatever the number of handles, and who commits it when.
+
+pub(super) mod concurrent;
+mod flush;
+pub(super) mod io;
+pub(super) mod space;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::format::name::is_control;
+use crate::format::signature::Authorship;
+use crate::store::{Access, File, Kind, Lock, Stat};
+use crate::vault::core::Core;
+use crate::vault::core::inodes::Link;
+use crate::vault::core::name_lock::open_to_lock;
+use crate::vault::core::open_table::Shared;
+use crate::vault::directory::names::Said;
+use crate::vault::durability::commit::{Committer, Durability};
+use crate::vault::error::{Fault, Inner, is_no_descriptor};
+use crate::vault::file::cached::Cached;
+use crate::vault::file::{FileState, Load, OpenFile};
+use crate::vault::keyring::keys::DirectoryId;
+use crate::vault::share::control_files::entries;
+use crate::vault::types::{Forget, NodeId, OpenFlags, ROOT};
+
+/// How long the background waits for its turn with a file that others work on.
+pub(super) const TURN: Duration = Duration::from_secs(1);
+
+impl Core {
+    /// The open file of a node, opened now if it is not, with one more handle.
+    pub fn acquire(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
+        self.patiently(flags.write, || self.acquire_now(node, flags), node)
+    }
+
+    fn acquire_now(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
+        let open = self.join_or_load(node, flags)?;
+        let checked = match self.mode.shared {
+            true if flags.truncate => Ok(()),
+            true => self.freshen(&open),
+            false => self.check_still_there(&open),
+        };
+        if let Err(fault) = checked {
+            let _ = self.release(&open, flags);
+            return Err(fault);
+        }
+        Ok(open)
+    }
+
+    /// One more handle of the open file of a node, which is loaded from the store if it is not
+    /// open.
+    fn join_or_load(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
+        let mut files = self.open.files.lock();
+        if self.nodes.is_moved_away(node) {
+            return Err(Fault::Os(libc::ESTALE));
+        }
+        let cached = self.nodes.cached(node)?;
+        if let Some(shared) = files.get_mut(&node) {
+            if shared.file.astray.load(Ordering::Acquire) {
+                let open = shared.file.clone();
+                drop(files);
+                self.leave_behind(&open);
+                return Err(Fault::Os(libc::ESTALE));
+            }
+            if self.mode.shared && flags.write {
+                self.guard(&shared.file)?;
+            }
+            shared.handles += 1;
+            shared.writers += usize::from(flags.write);
+            return Ok(shared.file.clone());
+        }
+        // It has lost its name since the caller looked it up, perhaps to another file: the next
+        // lookup tells.
+        let link = self.nodes.link(node).map_err(|_| Fault::Os(libc::ESTALE))?;
+        if flags.write || flags.truncate {
+            self.check_depth(link.parent, &link.stored)?;
+        }
+        let dir = self.dir(link.parent)?;
+        // Read-write even for readers: the kernel's cache reads on write-only handles, and a writer
+        // may come later.
+        let file = match dir.open_file(
+            &link.stored,
+            if self.mode.read_only { Access::Read } else { Access::ReadWrite },
+        ) {
+            Err(e)
+                if !flags.write
+                    && matches!(
+                        e.raw_os_error(),
+                        Some(libc::EACCES | libc::EROFS | libc::EPERM)
+                    ) =>
+            {
+                dir.open_file(&link.stored, Access::Read)?
+            }
+            other => other?,
+        };
+        if !self.mode.access_times {
+            file.keep_access_time();
+        }
+        let stat = file.stat()?;
+        if !self.nodes.is(node, &stat) {
+            return Err(Fault::Os(libc::ESTALE));
+        }
+        let mut guard = None;
+        if self.mode.shared && flags.write {
+            let handle = open_to_lock(&*dir, &link.stored)?;
+            let its = handle.stat()?;
+            if (its.dev, its.ino) != (stat.dev, stat.ino) {
+                return Err(Fault::Os(libc::ESTALE));
+            }
+            if !handle.try_lock(Lock::Exclusive)? {
+                return Err(Fault::Os(libc::EBUSY));
+            }
+            guard = Some(handle);
+        }
+        let mut waits = false;
+        if flags.truncate {
+            self.journal.suspend_repair((stat.dev, stat.ino));
+            // Before it is in the table: what is there is committed by the last close.
+            self.journal.settle(Some((stat.dev, stat.ino)))?;
+        } else {
+            waits = self.journal.repair((stat.dev, stat.ino), &|| self.nodes.stored_path(node))?;
+        }
+        let mut latched = None;
+        if !flags.truncate
+            && (!self.mode.shared || flags.write)
+            && let Err(fault) = self.journal.write_lost((stat.dev, stat.ino), &file)
+        {
+            // What is there can be read as long as nobody builds on it.
+            latched = if flags.write { return Err(fault) } else { Some(fault.errno()) };
+        }
+        let file = self.journal.overlay(file)?;
+        let how = match flags {
+            OpenFlags { truncate: true, .. } => Load::Truncate,
+            // Where others have the vault open, one of them may be about to write the first header.
+            OpenFlags { write: true, .. } if !self.mode.shared => Load::Write,
+            _ => Load::Read,
+        };
+        let loaded = OpenFile::load(node, file, &self.tools(), self.next_serial(), how);
+        if loaded.is_err() {
+            self.journal.keep_repair((stat.dev, stat.ino));
+        }
+        let file = loaded?;
+        if self.mode.caller_caches && !flags.truncate {
+            self.check_cached(&file, &cached)?;
+        }
+        let mut state = file.state.write();
+        (state.latched, state.waits) = (latched, waits);
+        drop(state);
+        *file.guard.lock() = guard;
+        self.insert_open(&mut files, node, file.clone(), flags);
+        Ok(file)
+    }
+
+    /// Whose contents a file holds, by its committed header.
+    pub fn author(&self, node: NodeId) -> Inner<Option<Authorship>> {
+        if self.nodes.kind(node)? != Kind::File {
+            return Err(Fault::Os(libc::EINVAL));
+        }
+        let flags = OpenFlags { read: true, ..OpenFlags::default() };
+        let open = self.acquire(node, flags)?;
+        let by = open.state.read().by;
+        self.release(&open, flags)?;
+        Ok(by)
+    }
+
+    /// Enters a file that was just opened or created.
+    pub fn insert_open(
+        &self,
+        files: &mut HashMap<NodeId, Shared>,
+        node: NodeId,
+        file: Arc<OpenFile>,
+        flags: OpenFlags,
+    ) {
+        self.nodes.opened(node);
+        files.insert(node, Shared { file, handles: 1, writers: usize::from(flags.write) });
+    }
+
+    /// Commits a file.
+    pub fn commit(&self, open: &OpenFile, durability: Durability) -> Inner<()> {
+        self.commit_state(open, &mut open.state.write(), durability)
+    }
+
+    /// The name that is sealed with a file, to restore its own by; `None` where that is lost, and
+    /// what was sealed before is all that tells it.
+    fn name_to_hint(&self, link: &Link, directory: DirectoryId) -> Option<Vec<u8>> {
+        if link.name != link.stored {
+            return Some(link.name.to_vec());
+        }
+        match self.folder_at(self.dir(link.parent).ok()?, directory).read(&link.stored) {
+            Ok(Some(Said::Name(sealed))) => sealed.name(),
+            _ => None,
+        }
+    }
+
+    /// Commits a file whose lock is held.
+    pub fn commit_state(
+        &self,
+        open: &OpenFile,
+        state: &mut FileState,
+        durability: Durability,
+    ) -> Inner<()> {
+        if state.changed
+            && let Ok(link) = self.nodes.link(open.node)
+            && let Some(directory) = self.nodes.directory(link.parent)
+        {
+            state.hint.directory = directory;
+            if let Some(name) = self.name_to_hint(&link, directory) {
+                state.hint.name = name;
+            }
+        }
+        if state.changed {
+            self.remember_commit(open.node);
+        }
+        let paths = RefCell::new(Some(self.namespace.paths.read()));
+        let name = match self.mode.shared || !state.changed && durability == Durability::Ordered {
+            true => self.nodes.link(open.node).ok(),
+            false => self.check_not_replaced(open, state)?,
+        };
+        let path = || {
+            let path = self.record_path(open, name.as_ref())?;
+            if path.is_none() {
+                // It gets none any more, so nobody who renames waits for what is done about that.
+                paths.take();
+            }
+            Ok(path)
+        };
+        state.needs_sync |= open.inode_changed.swap(false, Ordering::AcqRel);
+        let _pinned = if self.mode.shared { Some(self.begin_together(open, state)?) } else { None };
+        let committed =
+            self.committer(&|| self.next_serial()).commit(state, open, &path, durability);
+        state.count(&self.tools());
+        if committed.is_err() {
+            self.note_lost(open, state);
+        }
+        committed?;
+        if self.mode.shared { self.end_together(open, state) } else { Ok(()) }
+    }
+
+    fn committer<'a>(&'a self, next_serial: &'a dyn Fn() -> u64) -> Committer<'a> {
+        Committer {
+            tools: self.tools(),
+            journal: &self.journal,
+            next_serial,
+            shared: self.mode.shared,
+        }
+    }
+
+    /// Makes the committed state of a file durable whose lock is held.
+    pub fn make_durable(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
+        self.committer(&|| self.next_serial()).make_durable(state, open)
+    }
+
+    /// Lets go of one handle of an open file; the last one commits, unless no name leads to the
+    /// file any more.
+    pub fn release(&self, open: &Arc<OpenFile>, flags: OpenFlags) -> Inner<()> {
+        let mut committed = None;
+        loop {
+            let mut files = self.open.files.lock();
+            let Some(shared) = files.get_mut(&open.node) else { break };
+            let last_writer = self.mode.shared && flags.write && shared.writers == 1;
+            if (shared.handles == 1 || last_writer)
+                && !self.mode.read_only
+                && !self.closed.load(Ordering::Acquire)
+            {
+                // Whoever opened, wrote and closed while this one committed was not the last, and
+                // has left his change to it.
+                let Some((changed, latched)) =
+                    open.state.try_read().map(|state| (state.changed, state.latched.is_some()))
+                else {
+                    drop(files);
+                    drop(open.state.read());
+                    continue;
+                };
+                // Who has only read is not told of what he had no part in.
+                let due = committed.is_none() && (flags.write || !latched)
+                    || changed && !latched && matches!(committed, Some(Ok(())));
+                if due && self.has_name(open) {
+                    // Committed while still in the table, so that a lookup in between sees the
+                    // right size.
+                    drop(files);
+                    committed = Some(self.commit_last(open));
+                    continue;
+                }
+            }
+            let mut waits = false;
+            if shared.handles == 1
+                && let Some(Err(fault)) = &committed
+            {
+                let Some(mut state) = open.state.try_write() else {
+                    drop(files);
+                    drop(open.state.write());
+                    continue;
+                };
+                if state.changed && state.latched.is_none() {
+                    waits = self.keys.signing.waits();
+                    // Who came upon the file while it was open, as the background does, must not
+                    // commit it when somebody has opened it anew.
+                    state.latched = (!waits).then(|| fault.errno());
+                }
+            }
+            shared.handles -= 1;
+            shared.writers -= usize::from(flags.write);
+            if last_writer
+                && open
+                    .state
+                    .try_read()
+                    .is_some_and(|state| !state.changed || state.latched.is_some())
+            {
+                self.unguard(open);
+            }
+            if shared.handles == 0 {
+                if waits {
+                    break; // stays in the table without a handle, until a later commit finds a head that opens, and has written it
+                }
+                self.note_surplus(open);
+                let is_certain = self.note_closed(open);
+                files.remove(&open.node);
+                drop(files);
+                self.nodes.closed(open.node);
+                if !is_certain {
+                    self.have_forgotten(open.node, Forget::Attributes); // not before it counts as closed
+                }
+            }
+            break;
+        }
+        committed.unwrap_or(Ok(()))
+    }
+
+    /// Notes a file behind the end of which bytes may stand that the store took before it refused
+    /// the rest.
+    pub fn note_surplus(&self, open: &OpenFile) {
+        if open.state.try_read().is_none_or(|state| state.surplus)
+            && let Some(path) = self.nodes.stored_path(open.node)
+        {
+            self.journal.refused.note(open.inode, path);
+        }
+    }
+
+    /// Notes what the kernel caches of a file that is being closed; false where it has to ask
+    /// again, because it may hold what was never committed or an older time.
+    fn note_closed(&self, open: &OpenFile) -> bool {
+        if !self.mode.caller_caches {
+            return true;
+        }
+        let written_past = open
+            .state
+            .try_read()
+            .and_then(|state| state.told_no_time.then_some(state.opened_second));
+        match open.cached() {
+            Some(cached) => {
+                self.nodes.set_cached(open.node, cached, written_past);
+                written_past.is_none()
+            }
+            None => {
+                self.learn_size(open);
+                self.nodes.retire(open.node);
+                false
+            }
+        }
+    }
+
+    /// Fails with `ESTALE`, and retires the node, where the kernel caches another state of the file
+    /// than the one that was just loaded. The kernel then looks the name up once more and gets a
+    /// new node, of which it caches nothing.
+    fn check_cached(&self, open: &OpenFile, cached: &Cached) -> Inner<()> {
+        self.note_size(open); // somebody lengthened the ciphertext, or a crash left a tail
+        let state = open.state.read();
+        let loaded = state
+            .committed
+            .as_ref()
+            .map_or(Cached::size(0), |committed| Cached::state(state.size, &committed.hash));
+        if cached.admits(&loaded) {
+            return Ok(());
+        }
+        self.nodes.retire(open.node);
+        Err(Fault::Os(libc::ESTALE))
+    }
+
+    /// Fails with `ESTALE`, and retires the node, where an open file is not what its names lead to
+    /// in the store: another program has overwritten its header, or has put another file in the
+    /// place of a name, or another directory above it. An open does not say by which name it comes,
+    /// so one that leads elsewhere is enough; the next lookup finds what is there.
+    fn check_still_there(&self, open: &OpenFile) -> Inner<()> {
+        let state = open.state.read();
+        if state.latched.is_some() {
+            return Ok(()); // whoever uses the handle gets the error
+        }
+        let _paths = self.namespace.paths.read();
+        let mut is_there = self.has_own_header(&*open.file, &state)?;
+        for link in self.nodes.links(open.node) {
+            is_there = is_there && self.names_open_file(&link, open)?;
+        }
+        if !is_there {
+            self.nodes.retire(open.node);
+            return Err(Fault::Os(libc::ESTALE));
+        }
+        Ok(())
+    }
+
+    /// Whether the header in `file` is the one that was last committed through `state`. Where a
+    /// commit has failed while it wrote the header, nothing tells.
+    fn has_own_header(&self, file: &dyn File, state: &FileState) -> Inner<bool> {
+        match &state.committed {
+            Some(committed) if !state.header_under_way => {
+                Ok(self.header_in(file)? == committed.hash)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// Whether the name `link` leads to the open file, from the root of the share on. Paths do not
+    /// change meanwhile. Several stores change inode numbers, but not while a file is open. A copy
+    /// of the same bytes is another file: what is written to the open one would not reach it.
+    fn names_open_file(&self, link: &Link, open: &OpenFile) -> Inner<bool> {
+        let is_it = |stat: &Stat| {
+            (stat.dev, stat.ino) == open.inode
+                || open
+                    .file
+                    .stat_but_times()
+                    .is_ok_and(|now| (stat.dev, stat.ino) == (now.dev, now.ino))
+        };
+        if !self.names(link, is_it)? {
+            return Ok(false);
+        }
+        let mut above = link.parent;
+        while above != ROOT {
+            let Ok(link) = self.nodes.link(above) else { return Ok(false) };
+            if !self.names(&link, |stat| self.nodes.is(above, stat))? {
+                // Another directory is there now.
+                self.forget_dir(above);
+                return Ok(false);
+            }
+            above = link.parent;
+        }
+        Ok(true)
+    }
+
+    /// Whether `link` leads to an object of which `is_it` is true.
+    fn names(&self, link: &Link, is_it: impl Fn(&Stat) -> bool) -> Inner<bool> {
+        let stat = self.dir(link.parent).and_then(|dir| Ok(dir.stat(&link.stored)?));
+        match stat {
+            Ok(stat) => Ok(is_it(&stat)),
+            Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ESTALE | libc::ENOTDIR) => {
+                Ok(false)
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Before a commit where nobody else shares the vault: returns a name of the vault that leads
+    /// to the file; `None` where programs have removed all of them. Fails with `ESTALE` for good
+    /// where another program has removed the file from the store, or replaced it, or has
+    /// overwritten its header. The commit would go to an inode that no name leads to, or mix two
+    /// versions.
+    fn check_not_replaced(&self, open: &OpenFile, state: &mut FileState) -> Inner<Option<Link>> {
+        // A file that was just made is looked at from its second commit on.
+        if state.latched.is_some() || state.committed.is_none() && state.backing_len == 0 {
+            return Ok(self.nodes.link(open.node).ok());
+        }
+        let what = if !self.has_own_header(&*open.file, state)? {
+            "overwritten"
+        } else {
+            let links = self.nodes.links(open.node);
+            for link in links.iter().rev() {
+                if self.names_open_file(link, open)? {
+                    return Ok(Some(link.clone()));
+                }
+            }
+            if links.is_empty() && self.is_removed(open) {
+                return Ok(None);
+            }
+            if !links.is_empty() {
+                self.nodes.retire(open.node); // the kernel may lead from those names to it
+            }
+            if open.file.stat_but_times()?.nlink > 0
+                && let Some(found) = self.search_name(open)?
+            {
+                links
+                    .iter()
+                    .for_each(|link| self.nodes.drop_link(open.node, link.parent, &link.stored));
+                return Ok(Some(found));
+            }
+            "removed or replaced"
+        };
+        tracing::error!(
+            path = %self.shown_path(open.node).display(),
+            "another program has {what} an open file in the store: what was written to it since the last commit is not stored"
+        );
+        self.nodes.retire(open.node);
+        state.latched = Some(libc::ESTALE);
+        Err(Fault::Os(libc::ESTALE))
+    }
+
+    /// Searches the vault for a name that leads to an open file, and notes it: a hard link that
+    /// nobody has looked up, or a name that another program gave the file in the store. A name of
+    /// the store that is none of the vault does not count.
+    fn search_name(&self, open: &OpenFile) -> Inner<Option<Link>> {
+        let now = open.file.stat_but_times()?;
+        let mut left = vec![ROOT];
+        let mut found = None;
+        while let Some(node) = left.pop() {
+            let looked = if found.is_some() {
+                Ok(None)
+            } else {
+                self.search_directory(open, &now, node, &mut left)
+            };
+            if node != ROOT {
+                self.nodes.forget(node, 1);
+            }
+            match looked {
+                Ok(link) => found = found.or(link),
+                // What cannot be listed has no name that anybody can use.
+                Err(fault) if !is_no_descriptor(fault.errno()) => {}
+                Err(fault) => {
+                    left.into_iter()
+                        .filter(|node| *node != ROOT)
+                        .for_each(|node| self.nodes.forget(node, 1));
+                    return Err(fault);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Looks for a name of an open file in one directory, and adds the directories in it, counted
+    /// once each, to `left`.
+    fn search_directory(
+        &self,
+        open: &OpenFile,
+        now: &Stat,
+        node: NodeId,
+        left: &mut Vec<NodeId>,
+    ) -> Inner<Option<Link>> {
+        let folder = self.folder(node)?;
+        for entry in entries(folder.dir())? {
+            let entry = entry?;
+            let may_be_it =
+                entry.ino == now.ino && entry.kind.is_none_or(|kind| kind == Kind::File);
+            if is_control(&entry.name)
+                || !may_be_it && entry.kind.is_some_and(|kind| kind != Kind::Dir)
+            {
+                continue;
+            }
+            let Ok(stat) = folder.dir().stat(&entry.name) else { continue };
+            let is_it = stat.kind == Kind::File && (stat.dev, stat.ino) == (now.dev, now.ino);
+            if !is_it && stat.kind != Kind::Dir {
+                continue;
+            }
+            let Ok(Some(name)) = folder.decode(&entry.name) else { continue };
+            let link = Link { parent: node, stored: entry.name, name: name.into() };
+            if is_it {
+                self.nodes.add_link(open.node, link.clone());
+                return Ok(Some(link));
+            }
+            left.push(self.nodes.seen(&stat, link));
+        }
+        Ok(None)
+    }
+
+    /// The commit of the last close. A file whose old contents were thrown away is made durable at
+    /// once: the program has put new ones there, and either of the two it would like to find after
+    /// a crash. Nobody waits for it: the kernel closes files in the background.
+    fn commit_last(&self, open: &OpenFile) -> Inner<()> {
+        let mut state = open.state.write();
+        let durability = if state.replaced { Durability::Synced } else { Durability::Ordered };
+        self.commit_what_fits(open, &mut state, durability)
+    }
+
+    /// The stored path that a record of the file names, which is that of `name` where one is known;
+    /// `None` where no name leads to the file any more. A name that nobody has looked up is
+    /// searched for: without a record, places would be overwritten that it refers to.
+    fn record_path(&self, open: &OpenFile, name: Option<&Link>) -> Inner<Option<Vec<u8>>> {
+        if let Some(link) = name {
+            self.check_depth(link.parent, &link.stored)?; // a directory above may have been moved
+        }
+        if let Some(path) = name.and_then(|link| self.path_in(link.parent, &link.stored))
+            && (!self.mode.shared || self.leads_to(&path, open.inode))
+        {
+            return Ok(Some(path));
+        }
+        if self.is_removed(open) {
+            return Ok(None);
+        }
+        if let Some(path) =
+            self.search_name(open)?.and_then(|link| self.path_in(link.parent, &link.stored))
+        {
+            return Ok(Some(path));
+        }
+        tracing::error!(
+            "a name of an open file is not found: what was written to it is not committed"
+        );
+        Err(Fault::Os(libc::EIO))
+    }
+
+    /// Fails with `ENAMETOOLONG` where no record of the journal can name the entry `stored` of
+    /// `parent`, so that nothing is written to a file that the journal cannot protect.
+    pub fn check_depth(&self, parent: NodeId, stored: &[u8]) -> Inner<()> {
+        match self.nodes.is_too_deep(parent, stored.len()) {
+            true => Err(Fault::Os(libc::ENAMETOOLONG)),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a commit has to reach a name: one that is known here, or a hard link that nobody has
+    /// looked up yet. A file that another program has removed counts as having one, so that its
+    /// commit fails and is not passed over.
+    pub fn has_name(&self, open: &OpenFile) -> bool {
+        self.nodes.link(open.node).is_ok() || !self.is_removed(open)
+    }
+
+    /// Whether the last name of the file was removed here, or by another daemon where several share
+    /// the vault. A store that comes through FUSE keeps what is open under a hidden name and goes
+    /// on counting one, so what was removed here is asked first.
+    fn is_removed(&self, open: &OpenFile) -> bool {
+        self.nodes.last_stat(open.node).is_some_and(|stat| stat.nlink == 0)
+            || self.mode.shared && open.file.stat().is_ok_and(|stat| stat.nlink == 0)
+    }
+
+    /// Commits every open file that has been dirty for `age`.
+    pub fn commit_due(&self, age: Duration) {
+        let is_due =
+            |s: &FileState| s.changed && s.dirty_since.is_some_and(|since| since.elapsed() >= age);
+        let mut busy = Vec::new();
+        let files: Vec<_> = self.open.files.lock().values().map(|s| s.file.clone()).collect();
+        for open in files {
+            match open.state.try_read().map(|state| is_due(&state)) {
+                Some(true) => self.commit_deferred(&open),
+                Some(false) => {}
+                None => busy.push(open),
+            }
+        }
+        // Those that somebody works on come last, and wait for their turn: else a file that is
+        // never idle would never be committed.
+        for open in busy {
+            if open.state.try_read_for(TURN).is_some_and(|state| is_due(&state)) {
+                self.commit_deferred(&open);
+            }
+        }
+    }
+
+    fn commit_deferred(&self, open: &Arc<OpenFile>) {
+        if let Err(fault) = self.commit(open, Durability::Ordered) {
+            // The error stays with the file: whoever writes, flushes or closes it is told.
+            tracing::error!(path = %self.shown_path(open.node).display(), errno = fault.errno(), "deferred commit failed");
+        }
+        self.drop_unused(open);
+    }
+
+    /// Drops a file that has stayed in the table without a handle, once it is written or cannot be
+    /// any more.
+    fn drop_unused(&self, open: &Arc<OpenFile>) {
+        let mut files = self.open.files.lock();
+        let unused = files
+            .get(&open.node)
+            .is_some_and(|shared| shared.handles == 0 && Arc::ptr_eq(&shared.file, open));
+        if unused
+            && open.state.try_read().is_some_and(|state| !state.changed || state.latched.is_some())
+        {
+            files.remove(&open.node);
+            drop(files);
+            self.nodes.closed(open.node);
+        }
+    }
+
+    /// Notes that the inode of a node has changed in a way that only a real flush makes durable.
+    pub fn inode_changed(&self, node: NodeId) {
+        let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
+        if let Some(open) = open {
+            open.inode_changed.store(true, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! A store that has no room, or takes nothing for another reason, while the kernel has told
+//! programs that what they wrote is there.
+//!
+//! Under the writeback cache write(2) returns before the daemon has heard of the bytes. When the
+//! store refuses them later, the kernel has pages, and perhaps a size, that nobody has committed;
+//! it tells the next fsync or close, and goes on to show them.
+//!
+//! Rules that hold here
+//! * A file that has grown by more than the store takes is committed as far as it fits, from its
+//!   beginning: never less than was committed before. The program is told.
+//! * Pages come in any order. From the first that is refused on none is taken, those before it
+//!   still are.
+//! * A file of which bytes are gone that the kernel has taken is *astray*: whoever has it open gets
+//!   the error, the kernel drops its pages, and the next open or lookup by name finds another node,
+//!   which shows what was committed.
+//! * While there is little room, files are opened for writing so that the kernel holds nothing back
+//!   (`FOPEN_DIRECT_IO`), and the places of tables and index blocks are reserved before a write is
+//!   acknowledged. For descriptors from before that, [`Core::before_write`].
+
+use std::sync::atomic::Ordering;
+
+use crate::format::layout::{DATA_START, SEGMENT, SMALL_MAX};
+use crate::store::Allocate;
+use crate::vault::core::Core;
+use crate::vault::core::open_table::Open;
+use crate::vault::durability::commit::Durability;
+use crate::vault::error::{Fault, Inner, is_no_space};
+use crate::vault::file::{FileState, Load, OpenFile};
+use crate::vault::types::{Forget, Handle, NodeId};
+
+/// Bytes free below which a file that grows takes nothing more through a descriptor with pages:
+/// more than programs write with one call.
+const LAST: u64 = 2 << 20;
+
+impl Core {
+    /// Whether the store has little room. The first time that it has, the kernel is told to ask
+    /// before it takes in more.
+    pub fn is_low(&self) -> bool {
+        if self.mode.read_only || !self.room.is_low(&*self.root, self.mode.is_root_user) {
+            self.room.announced.store(false, Ordering::Relaxed);
+            return false;
+        }
+        if !self.room.announced.swap(true, Ordering::Relaxed) {
+            let written: Vec<NodeId> = self
+                .open
+                .files
+                .lock()
+                .iter()
+                .filter(|(_, shared)| shared.writers > 0)
+                .map(|(node, _)| *node)
+                .collect();
+            written.into_iter().for_each(|node| self.have_forgotten(node, Forget::Attributes));
+        }
+        true
+    }
+
+    /// Has `tell` called for each node of which the kernel is to forget something; at once, and
+    /// from any thread.
+    pub fn tell_kernel(&self, tell: Box<dyn Fn(NodeId, Forget) + Send + Sync>) {
+        let _ = self.room.kernel.set(tell);
+    }
+
+    pub fn have_forgotten(&self, node: NodeId, what: Forget) {
+        if let Some(tell) = self.room.kernel.get() {
+            tell(node, what);
+        }
+    }
+
+    /// Notes that so many bytes were written.
+    pub fn note_written(&self, bytes: usize) {
+        self.room.take(bytes as u64);
+    }
+
+    /// Notes why the store has refused something.
+    pub fn note_refusal(&self, fault: &Fault) {
+        if is_no_space(fault.errno()) || fault.errno() == libc::EROFS {
+            self.room.note_refusal();
+        }
+    }
+
+    /// Reserves the places behind the end of a file to which bytes up to `end` will be written,
+    /// from `offset` on: so that a write which does not fit is refused before any of it is done.
+    pub fn reserve_growth(
+        &self,
+        open: &OpenFile,
+        state: &FileState,
+        offset: u64,
+        end: u64,
+    ) -> Inner<()> {
+        let layout = &self.keys.layout;
+        let (from, to) = (
+            layout.cipher_len(offset.max(state.size)).max(DATA_START),
+            layout.cipher_len(end.max(state.size)),
+        );
+        if from >= to {
+            return Ok(());
+        }
+        match open.file.allocate(Allocate::KeepSize, from, to - from) {
+            Err(e) if !matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+                if self.may_be_cut(state) {
+                    let _ = open.file.set_len(state.backing_len); // gives back what was reserved of it
+                }
+                Err(e.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reserves the places of the tables and index blocks that the next commit writes, where there
+    /// is little room for them.
+    pub fn reserve_tables(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
+        let layout = &self.keys.layout;
+        while let Some(k) = state.dirty.range(state.reserved..).next().map(|(k, _)| *k) {
+            // Index blocks stand between the segments of the chunk before it and its table.
+            let from =
+                if k == 0 { DATA_START } else { layout.chunk_offset(k - 1) + layout.chunk() };
+            match open.file.allocate(Allocate::KeepSize, from, layout.chunk_offset(k) - from) {
+                Err(e) if !matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+                    return Err(e.into());
+                }
+                _ => state.reserved = k + 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back what a file has grown by beyond `size`, none of which was committed.
+    pub fn take_back(&self, open: &OpenFile, state: &mut FileState, size: u64) -> Inner<()> {
+        if size >= state.size {
+            return Ok(());
+        }
+        let freed = state.freed;
+        state.shorten(&*open.file, &self.tools(), size)?;
+        (state.cut, state.freed) = (false, freed);
+        state.reserved = state.reserved.min(state.chunks(&self.keys.layout));
+        let len = self
+            .keys
+            .layout
+            .cipher_len(size)
+            .max(state.committed.as_ref().map_or(0, |committed| committed.len));
+        if self.may_be_cut(state) && state.backing_len > len {
+            open.file.set_len(len)?;
+            state.backing_len = len;
+        }
+        Ok(())
+    }
+
+    /// Whether nothing relies on bytes behind the committed end of a file.
+    fn may_be_cut(&self, state: &FileState) -> bool {
+        !self.mode.shared && !state.waits && !self.journal.others_wait()
+    }
+
+    /// Commits a file for the last time: where there is no room for all that it has grown by, as
+    /// much of it as there is room for, from its beginning. What is left out is gone, and the error
+    /// is returned all the same.
+    pub fn commit_what_fits(
+        &self,
+        open: &OpenFile,
+        state: &mut FileState,
+        durability: Durability,
+    ) -> Inner<()> {
+        let Err(refused) = self.commit_state(open, state, durability) else { return Ok(()) };
+        self.note_refusal(&refused);
+        let floor = state.committed.as_ref().map_or(0, |committed| committed.size);
+        let (was, mut step) = (state.size, SEGMENT as u64);
+        let mut fits = false;
+        while !fits
+            && is_no_space(refused.errno())
+            && state.latched.is_none()
+            && state.size > floor
+            && self.may_be_cut(state)
+        {
+            let mut size = state.size.saturating_sub(step) / SEGMENT as u64 * SEGMENT as u64;
+            if size <= SMALL_MAX {
+                // The first block is there, with the header.
+                size = size.min(DATA_START - self.keys.layout.header() as u64);
+            }
+            self.take_back(open, state, size.max(floor))?;
+            fits = self.commit_state(open, state, durability).is_ok();
+            step *= 2;
+        }
+        if state.size < was {
+            let path = self.shown_path(open.node);
+            tracing::error!(path = %path.display(), kept = state.size, of = was, "there is no room for all of a file");
+            state.latched.get_or_insert(refused.errno());
+        }
+        Err(refused)
+    }
+
+    /// Notes that the kernel believes in contents of a file, up to `end`, that are not there. The
+    /// file must give an error by now.
+    fn lead_astray(&self, open: &OpenFile, state: &mut FileState, end: u64) {
+        if self.mode.caller_caches {
+            state.astray = Some(end.max(state.astray.unwrap_or(0)));
+            open.astray.store(true, Ordering::Release);
+            self.have_forgotten(open.node, Forget::Pages);
+        }
+    }
+
+    /// Notes, where a commit has failed for good, that the kernel believes in what will never be
+    /// committed.
+    pub fn note_lost(&self, open: &OpenFile, state: &mut FileState) {
+        if state.is_lost() {
+            self.lead_astray(open, state, state.size);
+        }
+    }
+
+    /// Notes that something has failed which has changed the state of a file all the same, and not
+    /// what the kernel knows of it: its size there was `was`.
+    pub fn note_half_done(&self, open: &OpenFile, state: &mut FileState, was: u64, fault: &Fault) {
+        if self.mode.caller_caches && state.size != was {
+            state.latched.get_or_insert(fault.errno());
+            self.lead_astray(open, state, was);
+        }
+    }
+
+    /// As [`Core::note_half_done`], of a file that need not be open.
+    pub fn note_cut(&self, node: NodeId, was: u64, fault: &Fault) {
+        let open = self.open.files.lock().get(&node).map(|shared| shared.file.clone());
+        match open {
+            Some(open) => self.note_half_done(&open, &mut open.state.write(), was, fault),
+            None => self.note_stale(node),
+        }
+    }
+
+    /// Notes that a file that nobody has open is not what the kernel takes it for: who looks at it
+    /// next gets another node.
+    pub fn note_stale(&self, node: NodeId) {
+        self.nodes.retire(node);
+        self.have_forgotten(node, Forget::Attributes);
+    }
+
+    /// Notes that pages of the kernel, of `offset..end`, were refused with `errno`: they count as
+    /// written there, and are not. True where they are to be written once more: pages from behind
+    /// them had come before, and have made room.
+    pub fn pages_refused(&self, handle: Handle, offset: u64, end: u64, errno: i32) -> bool {
+        let Ok((open, _)) = self.open.file_handle(handle) else { return false };
+        let mut state = open.state.write();
+        let size = state.size;
+        // What was committed stays, and what was taken in before counts.
+        let from = offset.max(state.committed.as_ref().map_or(0, |committed| committed.size));
+        let (first, makes_room) = (state.refused.map_or(u64::MAX, |(_, first)| first), size > end);
+        let until = if makes_room { from.max(end) } else { from };
+        if is_no_space(errno)
+            && state.latched.is_none()
+            && self.take_back(&open, &mut state, from).is_ok()
+        {
+            state.refused = Some((errno, first.min(until)));
+        } else {
+            state.latched.get_or_insert(errno);
+        }
+        self.lead_astray(&open, &mut state, end.max(size));
+        makes_room && state.latched.is_none() && end <= first
+    }
+
+    /// Leaves a file to those who have it open, who get errors: whoever opens it now gets another
+    /// node, and what the store has.
+    pub fn leave_behind(&self, open: &OpenFile) {
+        let mut state = open.state.write();
+        if let Some((errno, _)) = state.refused
+            && state.latched.is_none()
+        {
+            if self.has_name(open) {
+                let _ = self.commit_what_fits(open, &mut state, Durability::Ordered);
+            }
+            state.latched.get_or_insert(errno);
+        }
+        drop(state);
+        self.learn_size(open);
+        self.nodes.retire(open.node);
+    }
+
+    /// Learns the size of what the store has of a file: the kernel looks the name up once more, and
+    /// must be told the true one then.
+    pub fn learn_size(&self, open: &OpenFile) {
+        if !self.mode.caller_caches {
+            return;
+        }
+        let _ = self.journal.repair(open.inode, &|| self.nodes.stored_path(open.node));
+        if let Ok(stored) = OpenFile::load(
+            open.node,
+            open.file.clone(),
+            &self.tools(),
+            self.next_serial(),
+            Load::Read,
+        ) {
+            self.note_size(&stored);
+        }
+    }
+
+    /// What a write that the kernel is about to take in is to fail with; else whether it is to ask
+    /// again before the next one, after it has sent what it holds of the file.
+    pub fn before_write(&self, handle: Handle) -> Inner<bool> {
+        let Open::File { file: open, flags, direct } = self.open.handle(handle)? else {
+            return Ok(false);
+        };
+        if !flags.write || direct || self.mode.shared {
+            return Ok(false); // the kernel holds nothing back
+        }
+        let grows = {
+            let state = open.state.read();
+            state.check_latched()?;
+            state.check_refused(u64::MAX)?;
+            state.grew
+        };
+        if !self.is_low() {
+            return Ok(false);
+        }
+        if grows && self.room.measure(&*self.root, self.mode.is_root_user) < LAST {
+            return Err(Fault::Os(libc::ENOSPC));
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,323 @@
+//! Keeps the rollback memory of an open share: learns what is done in it, and compares.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::database::{Db, NoticeRow};
+use super::memory::{Chain, Done, Held, Memory, Touched};
+use super::notice::{Notice, NoticeKind, SurveyOptions};
+use super::survey::Survey;
+use crate::vault::core::{Core, Move, Witness};
+use crate::vault::error::Inner;
+use crate::vault::fsck::report::join;
+use crate::vault::types::NodeId;
+
+/// How often what was changed here is learnt.
+const LEARN_EVERY: Duration = Duration::from_secs(30);
+
+/// The thread of a memory.
+pub(crate) struct Keeper {
+    memory: Arc<Memory>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Memory {
+    fn keep(&self, core: &Core, survey: bool) {
+        let mut next_survey = survey.then(Instant::now);
+        let mut told: HashSet<Vec<u8>> = HashSet::new();
+        loop {
+            if next_survey.is_some_and(|at| at <= Instant::now()) {
+                let options = SurveyOptions::default();
+                let interrupted = *self.interrupted.lock();
+                let found = Db::open(&self.path).and_then(|db| {
+                    Survey::new(core, self, &db, &options, interrupted)?.in_background().run()
+                });
+                next_survey = None;
+                match found {
+                    Ok(Some(notices)) => {
+                        *self.interrupted.lock() = None;
+                        tell(&notices, &mut told);
+                        if notices.iter().any(|n| !n.due) {
+                            next_survey = Some(Instant::now() + options.settle);
+                        }
+                    }
+                    Ok(None) => return,
+                    Err(fault) => tracing::warn!(
+                        "the rollback memory cannot be compared with the vault: {fault:?}"
+                    ),
+                }
+            }
+            self.wait(LEARN_EVERY);
+            if self.is_stopped() {
+                return;
+            }
+            if let Err(fault) = self.learn_now(core) {
+                tracing::warn!("the rollback memory cannot be written: {fault:?}");
+            }
+        }
+    }
+}
+
+impl Witness for Memory {
+    /// Notes that this client changes the name `name` in a directory, or commits a file in it. With
+    /// `left` it has removed or renamed what had the name.
+    fn note(&self, core: &Core, directory: NodeId, name: Option<&[u8]>, left: bool) {
+        let (Ok(id), Ok(place)) = (core.directory_id(directory), self.place_of(core, directory))
+        else {
+            return;
+        };
+        let mut held = self.held.lock();
+        let Held { touched, len, count } = &mut *held;
+        *count += 1;
+        let touched = match touched.entry(place) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(free) => {
+                let Some((cipher, plain)) =
+                    core.nodes.stored_path(directory).zip(core.nodes.plain_path(directory))
+                else {
+                    return;
+                };
+                let Ok(chain) = self.chain_of(core, directory) else { return };
+                let new = Touched { id, cipher, plain, chain, names: HashMap::new(), number: 0 };
+                *len += new.weight();
+                free.insert(new)
+            }
+        };
+        touched.number = *count;
+        if let Some(name) = name {
+            let done = Done { left, number: *count };
+            *len += usize::from(touched.names.insert(name.to_vec(), done).is_none());
+        }
+        if held.is_full() {
+            self.wake.1.notify_all();
+        }
+    }
+
+    /// Directories were renamed here that keep their ids: what was done in them follows.
+    fn follow(&self, core: &Core, moves: &[Move]) {
+        let chains = |one: &Move| {
+            Some((self.chain_of(core, one.from.0).ok()?, self.chain_of(core, one.to.0).ok()?))
+        };
+        let chains: Vec<_> = moves.iter().map(chains).collect();
+        let mut held = self.held.lock();
+        let mut moved = Vec::new();
+        for (one, chains) in moves.iter().zip(chains) {
+            let Some((from, to)) = chains else { continue };
+            let depth = from.len();
+            let is_below = |chain: &Chain| {
+                chain.len() > depth && chain[..depth] == from && chain[depth].0 == one.from.1
+            };
+            for (_, mut touched) in held.touched.extract_if(|_, touched| is_below(&touched.chain)) {
+                let below = touched.cipher.split(|b| *b == b'/').skip(depth + 1);
+                touched.cipher = below.fold(one.cipher.to_vec(), |path, name| join(&path, name));
+                touched.chain.splice(
+                    ..=depth,
+                    to.iter()
+                        .cloned()
+                        .chain([(one.to.1.to_vec(), touched.chain[depth].1)])
+                        .collect::<Vec<_>>(),
+                );
+                touched.plain =
+                    touched.chain.iter().fold(Vec::new(), |path, (name, _)| join(&path, name));
+                moved.push((self.place_at(core, &touched.chain), touched));
+            }
+        }
+        for (place, touched) in moved {
+            match held.touched.entry(place) {
+                Entry::Occupied(mut there) => {
+                    there.get_mut().number = touched.number.max(there.get().number);
+                    there.get_mut().names.extend(touched.names);
+                }
+                Entry::Vacant(free) => drop(free.insert(touched)),
+            }
+        }
+    }
+
+    /// See [`Vault::learn`](crate::vault::Vault::learn).
+    fn learn_now(&self, core: &Core) -> Inner<()> {
+        if self.held.lock().touched.is_empty() {
+            return Ok(());
+        }
+        self.learn(core, &Db::open(&self.path)?)
+    }
+}
+
+/// Logs what is new to `told`; plain paths only where names may be logged.
+fn tell(notices: &[Notice], told: &mut HashSet<Vec<u8>>) {
+    let due: Vec<_> = notices.iter().filter(|n| n.due && !n.silenced).collect();
+    let (mut fresh, mut elsewhere) = (0, 0);
+    for notice in &due {
+        if told.insert(notice.plain.clone()) {
+            if notice.kind.is_alarm() {
+                fresh += 1
+            } else {
+                elsewhere += 1
+            }
+            tracing::debug!(
+                "rollback: {}: {:?}",
+                String::from_utf8_lossy(&notice.plain),
+                notice.kind
+            );
+        }
+    }
+    if fresh > 0 {
+        tracing::warn!(
+            "{fresh} files or directories of the vault are older than they were, gone, or cannot be compared"
+        );
+    }
+    if elsewhere > 0 {
+        tracing::info!(
+            "{elsewhere} files or directories are gone or back, perhaps by another machine"
+        );
+    }
+}
+
+impl Keeper {
+    /// Begins to remember `core` in the database at `path`, with a comparison in the background
+    /// where `survey` says so.
+    pub fn start(core: &Arc<Core>, path: PathBuf, survey: bool) -> Inner<(Keeper, usize)> {
+        let memory = Arc::new(Memory::new(core, path));
+        let db = Db::open(&memory.path)?;
+        *memory.interrupted.lock() = db.session()?;
+        if !core.mode.read_only {
+            db.set_session(Some(SurveyOptions::default().now))?;
+        }
+        let options = SurveyOptions::default();
+        let counts = |row: &NoticeRow| {
+            NoticeKind::decode(row).is_some_and(|kind| kind.is_alarm())
+                && !row.silenced
+                && options.now - row.first >= options.settle.as_secs() as i64
+        };
+        let noticed = db.notices()?.values().filter(|row| counts(row)).count();
+        drop(db);
+        let _ = core.memory.set(memory.clone());
+        let (core, kept) = (core.clone(), memory.clone());
+        let thread = std::thread::Builder::new()
+            .name("kithfs-memory".into())
+            .spawn(move || kept.keep(&core, survey))?;
+        Ok((Keeper { memory, thread: Some(thread) }, noticed))
+    }
+
+    /// Ends the thread.
+    pub fn stop(&mut self) {
+        {
+            let _guard = self.memory.wake.0.lock();
+            self.memory.stop.store(true, Ordering::Release);
+            self.memory.wake.1.notify_all();
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Learns the last changes, once all is committed.
+    pub fn finish(&self, core: &Core) {
+        let finished = Db::open(&self.memory.path).and_then(|db| {
+            self.memory.learn(core, &db)?;
+            // Where an interrupted session was not compared to the end, that is still to be done.
+            if core.mode.read_only || self.memory.interrupted.lock().is_some() {
+                Ok(())
+            } else {
+                db.set_session(None)
+            }
+        });
+        if let Err(fault) = finished {
+            tracing::warn!("the rollback memory cannot be written: {fault:?}");
+        }
+    }
+}
+
+impl Core {
+    /// Compares the vault with the memory at `path`, now.
+    pub fn survey(&self, path: PathBuf, options: &SurveyOptions) -> Inner<Vec<Notice>> {
+        let memory = Memory::new(self, path);
+        let db = Db::open(&memory.path)?;
+        let session = db.session()?;
+        let is_live = session.is_some() && crate::vault::core::vault_lock::is_held(&self.root)?;
+        if is_live && options.accept.is_empty() {
+            // A mount is changing the vault and has not told yet what it did; what it has noticed
+            // itself stands.
+            let mut notices = db.notices()?;
+            if options.silence {
+                notices.values_mut().for_each(|notice| notice.silenced = true);
+                db.set_notices(&notices)?;
+            }
+            return Ok(memory.shown(&notices, options, i64::MIN));
+        }
+        let interrupted = session.filter(|_| !is_live);
+        let notices =
+            Survey::new(self, &memory, &db, options, interrupted)?.run()?.unwrap_or_default();
+        if interrupted.is_some() {
+            db.set_session(None)?;
+        }
+        Ok(notices)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::HELD_MAX;
+    use super::*;
+    use crate::crypto::Suite;
+    use crate::roster::Identity;
+    use crate::store::Call;
+    use crate::store::fault::{Calls, FaultPlan, FaultStore};
+    use crate::store::mem::MemStore;
+    use crate::vault::{Caller, CreateOptions, OpenFlags, OpenOptions, OsRandom, ROOT, Vault};
+
+    #[test]
+    fn what_is_done_during_a_comparison_is_learnt_before_it_fills_the_memory() {
+        // Nothing was learnt until the comparison had ended, which takes hours on a slow disk,
+        // while names without limit were held.
+        let (store, owner, plan) =
+            (MemStore::new(), Identity::generate(&OsRandom), FaultPlan::new());
+        Vault::create(
+            &store.root(),
+            &CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 12 },
+            &owner,
+        )
+        .expect("a vault");
+        let vault = Vault::open(
+            FaultStore::wrap(store.root(), plan.clone()),
+            &owner,
+            OpenOptions::default(),
+        )
+        .expect("open");
+        let caller = Caller { uid: 0, gid: 0, umask: 0 };
+        let flags =
+            OpenFlags { read: true, write: true, truncate: false, append: false, sync: false };
+        let directories = 100;
+        for n in 0..directories {
+            let made = vault
+                .mkdir(&caller, ROOT, format!("directory {n}").as_bytes(), 0o755)
+                .expect("mkdir");
+            let (_, opened) =
+                vault.create_file(&caller, made.node, b"file", 0o644, flags).expect("create");
+            vault.release(opened.handle).expect("release");
+        }
+        let folder = tempfile::tempdir().expect("a directory");
+        plan.slow_down(Call::List, Duration::from_millis(10));
+        let before = plan.count(Calls::Of(Call::List));
+        let core = vault.shares().root.clone();
+        let (mut keeper, _) =
+            Keeper::start(&core, folder.path().join("memory"), true).expect("remember");
+        for n in 0..2 * HELD_MAX {
+            vault.mkdir(&caller, ROOT, format!("more {n}").as_bytes(), 0o755).expect("mkdir");
+        }
+        while !keeper.memory.held.lock().touched.is_empty() {
+            assert!(
+                plan.count(Calls::Of(Call::List)) - before < directories,
+                "they were held until the comparison had ended"
+            );
+            std::thread::yield_now();
+        }
+        keeper.stop();
+        keeper.finish(&core);
+        vault.close().expect("close");
+    }
+}

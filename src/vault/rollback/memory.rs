@@ -1,0 +1,232 @@
+//! What the rollback memory holds in memory: keys, and what was done and is not written down yet.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::crypto::{Random, RecordCipher};
+use crate::vault::core::{Core, DEPTH_MAX};
+use crate::vault::error::{Fault, Inner};
+use crate::vault::keyring::keys::DirectoryId;
+use crate::vault::rollback::database::{EntryKey, NameTag, PREFIX};
+use crate::vault::types::{NodeId, ROOT};
+use zeroize::Zeroizing;
+
+/// Names changed and directories touched here that are held in memory; beyond that they are learnt
+/// at once.
+pub(super) const HELD_MAX: usize = if cfg!(test) { 50 } else { 50_000 };
+/// Associated data of names in the database.
+pub(super) const SEALED: &[u8] = b"KMEM";
+
+/// What a directory is known by: made of its id, its name and the place of its parent, because ids
+/// are not unique.
+pub(super) type PlaceId = [u8; 32];
+
+/// A directory in which something was done here since it was learnt last: a name in it was changed,
+/// or a file was committed.
+#[derive(Clone)]
+pub(super) struct Touched {
+    pub(super) id: DirectoryId,
+    /// Stored and plain path.
+    pub(super) cipher: Vec<u8>,
+    pub(super) plain: Vec<u8>,
+    pub(super) chain: Chain,
+    /// Names that were made, removed or replaced.
+    pub(super) names: HashMap<Vec<u8>, Done>,
+    /// The last operation.
+    pub(super) number: u64,
+}
+
+impl Touched {
+    /// What it counts for without its names: its paths and its chain take memory for each directory
+    /// above it.
+    pub(super) fn weight(&self) -> usize {
+        1 + self.chain.len() / 16
+    }
+}
+
+/// The way from the root to a directory: names, and hashes of the ids of the directories that have
+/// them.
+pub(super) type Chain = Vec<(Vec<u8>, [u8; 32])>;
+
+/// The part of their keys that all entries of a directory share.
+pub(super) fn prefix(place: &PlaceId) -> [u8; PREFIX] {
+    place[..PREFIX].try_into().expect("16 of 32 bytes")
+}
+
+/// What was done here to a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Done {
+    /// What had the name was removed or renamed, and nothing has taken the name since.
+    pub(super) left: bool,
+    /// Tells one operation from the next.
+    pub(super) number: u64,
+}
+
+/// What was done here since it was learnt last.
+#[derive(Default)]
+pub(super) struct Held {
+    pub(super) touched: HashMap<PlaceId, Touched>,
+    /// How many names and directories there are, those that are deep counted as several.
+    pub(super) len: usize,
+    /// How many operations were noted.
+    pub(super) count: u64,
+}
+
+impl Held {
+    pub(super) fn is_full(&self) -> bool {
+        self.len > HELD_MAX
+    }
+
+    pub(super) fn done(&self, place: &PlaceId, name: &[u8]) -> Option<Done> {
+        self.touched.get(place)?.names.get(name).copied()
+    }
+
+    /// Forgets what was learnt, unless it was done again meanwhile.
+    pub(super) fn forget(&mut self, learnt: &HashMap<PlaceId, Touched>) {
+        self.touched.retain(|place, touched| {
+            let Some(learnt) = learnt.get(place) else { return true };
+            touched.names.retain(|name, done| learnt.names.get(name) != Some(done));
+            touched.number != learnt.number || !touched.names.is_empty()
+        });
+        self.len =
+            self.touched.values().map(|touched| touched.weight() + touched.names.len()).sum();
+    }
+}
+
+/// The memory of one vault.
+pub(crate) struct Memory {
+    pub(super) path: PathBuf,
+    pub(super) hashes: Zeroizing<[u8; 32]>,
+    pub(super) names: RecordCipher,
+    pub(super) random: Arc<dyn Random>,
+    pub(super) held: Mutex<Held>,
+    pub(super) stop: AtomicBool,
+    pub(super) wake: (Mutex<()>, Condvar),
+    /// Since when an earlier session went on that was interrupted.
+    pub(super) interrupted: Mutex<Option<i64>>,
+}
+
+impl Memory {
+    pub(super) fn new(core: &Core, path: PathBuf) -> Memory {
+        let [hashes, names] = core.keys.memory_keys();
+        Memory {
+            path,
+            hashes,
+            names: RecordCipher::new(core.keys.suite, &names),
+            random: core.random.clone(),
+            held: Mutex::new(Held::default()),
+            stop: AtomicBool::new(false),
+            wake: (Mutex::new(()), Condvar::new()),
+            interrupted: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// So much was done here that it is to be learnt.
+    pub(super) fn is_full(&self) -> bool {
+        self.held.lock().is_full()
+    }
+
+    /// Waits for that long, or until the memory is stopped or much was changed here.
+    pub(super) fn wait(&self, time: Duration) {
+        let mut guard = self.wake.0.lock();
+        if !self.is_stopped() {
+            self.wake.1.wait_for(&mut guard, time);
+        }
+    }
+
+    pub(super) fn hash(&self, directory: &[u8; 32], name: &[u8]) -> [u8; 32] {
+        crate::crypto::hmac(&self.hashes, &[directory, name])
+    }
+
+    /// The place of a directory, `hash` being that of its id.
+    pub(super) fn place(&self, parent: &PlaceId, name: &[u8], hash: &[u8; 32]) -> PlaceId {
+        crate::crypto::hmac(&self.hashes, &[parent, name, hash])
+    }
+
+    /// The place of a directory by its node; that of the root is its id.
+    pub(super) fn place_of(&self, core: &Core, node: NodeId) -> Inner<PlaceId> {
+        // Up to the nearest one that is known, and down again: depth is somebody else's choice and
+        // must not be that of our stack.
+        let moves = core.nodes.moves();
+        let (mut at, mut below) = (node, Vec::new());
+        let mut place = loop {
+            if at == ROOT {
+                break core.directory_id(ROOT)?;
+            }
+            if let Some(place) = core.nodes.place(at) {
+                break place;
+            }
+            if below.len() >= DEPTH_MAX {
+                return Err(Fault::Os(libc::ELOOP));
+            }
+            let link = core.nodes.link(at)?;
+            below.push((at, link.name));
+            at = link.parent;
+        };
+        while let Some((node, name)) = below.pop() {
+            place = self.place(&place, &name, &self.hash(&core.directory_id(node)?, b""));
+            core.nodes.set_place(node, moves, place);
+        }
+        Ok(place)
+    }
+
+    pub(super) fn key(&self, place: &PlaceId, name: &[u8]) -> EntryKey {
+        let mut key = [0; 48];
+        key[..PREFIX].copy_from_slice(&prefix(place));
+        key[PREFIX..].copy_from_slice(&self.hash(place, name));
+        key
+    }
+
+    pub(super) fn seal(&self, name: &[u8]) -> Vec<u8> {
+        self.names.seal_record(&*self.random, SEALED, name)
+    }
+
+    pub(super) fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
+        Some(self.names.open_record(SEALED, sealed).ok()?.to_vec())
+    }
+
+    /// A name at a place, for what is remembered of removed files.
+    pub(super) fn tag(&self, place: &PlaceId, name: &[u8]) -> NameTag {
+        self.hash(place, name)[..16].try_into().expect("16 of 32 bytes")
+    }
+
+    pub(super) fn is_ours(&self, place: &PlaceId, name: &[u8]) -> bool {
+        self.held.lock().done(place, name).is_some()
+    }
+
+    /// What had this name was removed or renamed here.
+    pub(super) fn has_left(&self, place: &PlaceId, name: &[u8]) -> bool {
+        self.held.lock().done(place, name).is_some_and(|done| done.left)
+    }
+
+    pub(super) fn is_touched(&self, place: &PlaceId) -> bool {
+        self.held.lock().touched.contains_key(place)
+    }
+
+    /// The way to a directory, by its node.
+    pub(super) fn chain_of(&self, core: &Core, mut node: NodeId) -> Inner<Chain> {
+        let mut chain = Vec::new();
+        while node != ROOT {
+            let link = core.nodes.link(node)?;
+            chain.push((link.name.to_vec(), self.hash(&core.directory_id(node)?, b"")));
+            node = link.parent;
+        }
+        chain.reverse();
+        Ok(chain)
+    }
+
+    pub(super) fn place_at(&self, core: &Core, chain: &Chain) -> PlaceId {
+        chain
+            .iter()
+            .fold(core.keys.root_directory(), |place, (name, hash)| self.place(&place, name, hash))
+    }
+}

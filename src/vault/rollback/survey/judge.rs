@@ -1,0 +1,286 @@
+//! What of a comparison is an alarm, a note, or nothing: decided once the whole vault was seen.
+//!
+//! Rules that hold here
+//! * A name that shows an older version of the file that it showed before is an alarm, whatever is
+//!   beside it.
+//! * Under a name that is new, an older version is an alarm unless the newest one is in sight, or
+//!   was when both were seen side by side.
+//! * A file that is not at its name is gone, unless it is in sight elsewhere and not older. If an
+//!   older version is in sight that was seen beside it, that is a note.
+//! * A file that was removed or replaced is not to come back under its name. Under another name it
+//!   is a note, if this client removed it.
+//! * A file whose name another known file has taken is gone like any other; where the names of
+//!   several go round, they were exchanged.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::suspect::{DIRECTORY, FILE, Pending, Why};
+use super::{BATCH, Left, PATIENCE, Survey};
+use crate::vault::error::Inner;
+use crate::vault::rollback::database::{EntryKey, NoticeRow};
+use crate::vault::rollback::memory::{Memory, PlaceId, prefix};
+use crate::vault::rollback::notice::{Notice, NoticeKind, SurveyOptions};
+
+impl Survey<'_> {
+    /// Decides about all that is not as it was. What is innocent is learnt.
+    pub(super) fn judge(&mut self) -> Inner<BTreeMap<EntryKey, NoticeRow>> {
+        let round = self.go_round();
+        let mut notices = BTreeMap::new();
+        for pending in std::mem::take(&mut self.pending) {
+            match self.kind(&pending, &round)? {
+                Some(kind) => self.notice(&mut notices, &pending, kind),
+                None => self.accept(pending)?,
+            }
+            if self.changes.len() >= BATCH {
+                self.write()?;
+            }
+        }
+        for vacated in std::mem::take(&mut self.vacated).into_values().flatten() {
+            if let Some(pending) = vacated.pending {
+                if let Some(elsewhere) = self.lost_below(vacated.place, vacated.hash)? {
+                    self.notice(&mut notices, &pending, NoticeKind::Gone { elsewhere });
+                    continue;
+                }
+                self.accept(pending)?;
+            }
+            self.prune(vacated.place, true)?;
+        }
+        self.retire()?;
+        self.keep_first(&mut notices);
+        Ok(notices)
+    }
+
+    fn kind(&self, pending: &Pending, round: &HashSet<EntryKey>) -> Inner<Option<NoticeKind>> {
+        let Some(thing) = pending.thing else {
+            return match (&pending.why, &pending.row) {
+                // A crash can leave a file that cannot be read.
+                (Why::NotCompared, Some(row)) if row.kind == FILE && self.interrupted.is_some() => {
+                    Ok(None)
+                }
+                (Why::Gone, Some(row)) => Ok(self
+                    .gone(&row.id, row.version)?
+                    .map(|elsewhere| NoticeKind::Gone { elsewhere })),
+                _ => Ok(Some(NoticeKind::NotCompared)),
+            };
+        };
+        let displaced = pending.displaced().filter(|_| !pending.ours);
+        let seen = self.seen.get(&thing.id).copied().unwrap_or_default();
+        let (mut back, mut older) = (None, None);
+        match &pending.why {
+            Why::PutBack { removed, same_name } => {
+                let is_alive = seen.kept.is_some_and(|kept| kept >= thing.version);
+                // The session that removed it was interrupted: it may have done more than was
+                // learnt.
+                let is_doubtful = self.interrupted.is_some_and(|since| removed.when >= since);
+                if !is_alive && !is_doubtful && (removed.here || *same_name) {
+                    back = Some(!same_name);
+                }
+                older = Some(removed.version);
+            }
+            Why::Older { was, backwards: true } => {
+                return Ok(Some(NoticeKind::Older { was: *was, now: thing.version }));
+            }
+            Why::Older { was, backwards: false } => older = Some(*was),
+            _ => {}
+        }
+        if back == Some(false) {
+            return Ok(Some(NoticeKind::PutBack { elsewhere: false }));
+        }
+        if let Some(was) = older.filter(|was| thing.version < *was && seen.version < *was) {
+            return Ok(Some(NoticeKind::Older { was, now: thing.version }));
+        }
+        if let Some(row) = displaced {
+            if round.contains(&pending.key) && self.interrupted.is_none() {
+                return Ok(Some(NoticeKind::Exchanged));
+            }
+            if let Some(elsewhere) = self.gone(&row.id, row.version)? {
+                return Ok(Some(NoticeKind::Gone { elsewhere }));
+            }
+        }
+        Ok(back.map(|elsewhere| NoticeKind::PutBack { elsewhere }))
+    }
+
+    /// Whether a file is gone of which this version was seen, and if so, whether another machine
+    /// may have removed it.
+    fn gone(&self, id: &[u8; 32], version: u64) -> Inner<Option<bool>> {
+        if self.interrupted.is_some() {
+            return Ok(None);
+        }
+        Ok(match self.seen.get(id) {
+            Some(seen) if seen.version >= version => None,
+            Some(seen)
+                if seen.kept.is_some()
+                    || self.file(id)?.is_some_and(|file| file.beside == seen.version) =>
+            {
+                Some(true)
+            }
+            _ => Some(self.news),
+        })
+    }
+
+    /// Whether anything is gone that was in a directory that is not at its place any more, as
+    /// [`Survey::gone`] says it.
+    fn lost_below(&self, place: PlaceId, hash: [u8; 32]) -> Inner<Option<bool>> {
+        let mut lost = None;
+        let mut todo = vec![(place, hash)];
+        while let Some((place, hash)) = todo.pop() {
+            if self.visited.contains(&prefix(&place)) {
+                continue;
+            }
+            for row in self.rows(&place)?.into_values() {
+                let one = match row.kind {
+                    FILE => self.gone(&row.id, row.version)?,
+                    DIRECTORY => {
+                        let inside = self
+                            .memory
+                            .open(&row.name)
+                            .map(|name| (self.memory.place(&place, &name, &row.id), row.id));
+                        todo.extend(inside);
+                        None
+                    }
+                    _ => (!self.seen.contains_key(&hash) && self.interrupted.is_none())
+                        .then_some(self.news),
+                };
+                match one {
+                    Some(false) => return Ok(one),
+                    _ => lost = lost.or(one),
+                }
+            }
+        }
+        Ok(lost)
+    }
+
+    /// The names that show a known file each, which stood under one of these names too: others have
+    /// renamed files in a row, not in a circle.
+    fn go_round(&self) -> HashSet<EntryKey> {
+        let steps: Vec<(EntryKey, [u8; 32], [u8; 32])> = (self.pending.iter())
+            .filter_map(|pending| {
+                Some((
+                    pending.key,
+                    pending.displaced()?.id,
+                    pending.thing.filter(|thing| thing.kind == FILE)?.id,
+                ))
+            })
+            .collect();
+        let mut displaced: HashMap<[u8; 32], usize> = HashMap::new();
+        let mut shown: HashMap<[u8; 32], Vec<usize>> = HashMap::new();
+        for (n, (_, was, now)) in steps.iter().enumerate() {
+            *displaced.entry(*was).or_default() += 1;
+            shown.entry(*now).or_default().push(n);
+        }
+        let mut round: HashSet<EntryKey> = steps.iter().map(|(key, ..)| *key).collect();
+        let mut ends: Vec<usize> =
+            (0..steps.len()).filter(|n| !displaced.contains_key(&steps[*n].2)).collect();
+        while let Some(n) = ends.pop() {
+            let (key, was, _) = &steps[n];
+            round.remove(key);
+            let left = displaced.get_mut(was).expect("counted above");
+            *left -= 1;
+            if *left == 0 {
+                ends.extend(shown.remove(was).unwrap_or_default());
+            }
+        }
+        round
+    }
+
+    /// Takes an entry as it is.
+    pub(super) fn accept(&mut self, pending: Pending) -> Inner<()> {
+        let Pending { key, name, plain, row, thing, .. } = pending;
+        if let Some(row) = row.as_ref().filter(|row| {
+            row.kind == FILE
+                && thing.is_none_or(|thing| thing.id != row.id)
+                && self.interrupted.is_none()
+        }) {
+            self.left.push(Left { name, id: row.id, version: row.version, here: false });
+        }
+        match thing {
+            Some(thing) => self.put(
+                key,
+                row.as_ref(),
+                thing,
+                plain.rsplit(|b| *b == b'/').next().unwrap_or(&plain),
+            ),
+            None => self.set(key, None),
+        }
+    }
+
+    fn notice(
+        &self,
+        notices: &mut BTreeMap<EntryKey, NoticeRow>,
+        pending: &Pending,
+        kind: NoticeKind,
+    ) {
+        let old = self.before.get(&pending.key);
+        let kind = match (kind, old.and_then(NoticeKind::decode)) {
+            // The news that came with it are none any more by the next comparison.
+            (NoticeKind::Gone { .. }, Some(told @ NoticeKind::Gone { elsewhere: true })) => told,
+            (kind, _) => kind,
+        };
+        let (what, was, now) = kind.encode();
+        let same = old.filter(|old| (old.what, old.now) == (what, now));
+        let known_path =
+            old.filter(|old| self.memory.open(&old.path).as_deref() == Some(&pending.plain[..]));
+        let row = NoticeRow {
+            what,
+            was,
+            now,
+            seen: pending
+                .row
+                .as_ref()
+                .map(|row| row.seen)
+                .or(same.map(|old| old.seen))
+                .unwrap_or(self.options.now),
+            // Of the entry, whatever was noticed: or states that take turns would put off the
+            // telling for ever.
+            first: old.map_or(self.options.now, |old| old.first.min(self.options.now)),
+            last: self.options.now,
+            silenced: self.options.silence || same.is_some_and(|old| old.silenced),
+            path: known_path
+                .map_or_else(|| self.memory.seal(&pending.plain), |old| old.path.clone()),
+        };
+        notices.insert(pending.key, row);
+    }
+
+    /// Keeps for a while when something was noticed first of entries that are as they were at the
+    /// moment.
+    fn keep_first(&self, notices: &mut BTreeMap<EntryKey, NoticeRow>) {
+        let while_ = PATIENCE * self.options.settle.as_secs() as i64;
+        for (key, old) in &self.before {
+            let is_recent = || self.options.now - old.last < while_;
+            let is_accepted =
+                || self.memory.open(&old.path).is_none_or(|plain| self.options.accepts(&plain));
+            if !notices.contains_key(key) && is_recent() && !is_accepted() {
+                notices.insert(
+                    *key,
+                    NoticeRow { what: 0, was: 0, now: 0, silenced: false, ..old.clone() },
+                );
+            }
+        }
+    }
+}
+
+impl Memory {
+    /// Notices as they are shown; `latest` is when the store changed last.
+    pub(in crate::vault::rollback) fn shown(
+        &self,
+        rows: &BTreeMap<EntryKey, NoticeRow>,
+        options: &SurveyOptions,
+        latest: i64,
+    ) -> Vec<Notice> {
+        let settle = options.settle.as_secs() as i64;
+        let show = |row: &NoticeRow| {
+            Some(Notice {
+                plain: self.open(&row.path).unwrap_or_else(|| b"?".to_vec()),
+                kind: NoticeKind::decode(row)?,
+                seen: row.seen,
+                first: row.first,
+                due: options.now.saturating_sub(latest.min(options.now)) >= settle
+                    || options.now - row.first >= PATIENCE * settle,
+                silenced: row.silenced,
+            })
+        };
+        let mut notices: Vec<Notice> = rows.values().filter_map(show).collect();
+        notices.sort_by(|a, b| a.plain.cmp(&b.plain));
+        notices
+    }
+}

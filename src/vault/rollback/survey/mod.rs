@@ -1,0 +1,947 @@
+//! The comparison of a vault with what is remembered of it.
+//!
+//! Rules that hold here
+//! * Only what is authentic counts, on both sides. What cannot be read is the business of the
+//!   check; if it is remembered, it is noticed as not compared.
+//! * What this client does itself is no news: names that it has changed are taken as they are.
+//! * What is noticed is not learnt, so that it stays noticed until somebody accepts it or it is as
+//!   it was.
+//! * What is in a nested share is not compared: a share is remembered by who opens it alone.
+//! * In the background it leaves the store alone for as long as it has asked it for something: a
+//!   slow disk is there for those who wait for it.
+//! * The memory learns a state only after the store was told to make it durable: it never runs
+//!   ahead of the vault.
+//! * A directory is read piece by piece, and sub-directories are opened one by one: neither many
+//!   entries nor many directories are left out.
+
+mod judge;
+mod suspect;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use self::suspect::{DIRECTORY, FILE, Pending, Thing, Why};
+use super::memory::{Memory, PlaceId, Touched, prefix};
+use super::notice::{Notice, SurveyOptions};
+use crate::format::name::is_control;
+use crate::store::{Access, Dir, DirEntry, Kind};
+use crate::vault::core::Core;
+use crate::vault::directory::folder::Folder;
+use crate::vault::directory::names::Said;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::fsck::check::hints;
+use crate::vault::fsck::report::join;
+use crate::vault::keyring::keys::DirectoryId;
+use crate::vault::rollback::database::{
+    Changes, Db, EntryKey, FileRow, NameTag, NoticeRow, PREFIX, Reader, RemovedRow, Row,
+};
+
+const OTHER: u8 = 3;
+/// The id of what cannot be read, and of anything but a file or directory.
+const NOTHING: [u8; 32] = [0; 32];
+/// For how long the store is used in one go in the background.
+const STRETCH: Duration = Duration::from_millis(5);
+/// Changes that are written together.
+const BATCH: usize = 4096;
+/// Bytes of names that are taken from a listing together.
+const PIECE: usize = 1 << 16;
+/// Directories that are held open for their sub-directories. Others are opened anew by their paths.
+const OPEN_MAX: usize = 32;
+/// How often a header is read that does not open: a commit may be writing it.
+const TRIES: usize = 3;
+/// Seconds after which a row that is as it was is written again, for its time.
+const REFRESH: i64 = 86_400;
+/// How many settle times it takes at most until what stays noticed is told, though the store does
+/// not come to rest.
+const PATIENCE: i64 = 12;
+
+/// A directory that is or was looked at.
+struct Here {
+    /// Held open for its sub-directories. The second one counts how many are.
+    open: Option<(Arc<dyn Dir>, Arc<()>)>,
+    id: DirectoryId,
+    place: PlaceId,
+    cipher: Vec<u8>,
+    plain: Vec<u8>,
+}
+
+/// A directory that is still to be looked at.
+struct Child {
+    parent: Arc<Here>,
+    stored: Box<[u8]>,
+    name: Box<[u8]>,
+    id: DirectoryId,
+    hash: [u8; 32],
+    place: PlaceId,
+}
+
+/// An entry as it is now.
+struct Present {
+    name: Vec<u8>,
+    /// The name without a sync tool's suffix, where it has one.
+    copy_of: Option<Vec<u8>>,
+    thing: Thing,
+    /// Of a directory: its id, where it is to be looked at.
+    inside: Option<DirectoryId>,
+    stored: Box<[u8]>,
+    /// It is a share, as the vault itself says.
+    is_share: bool,
+}
+
+/// How a file was seen in this comparison.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    /// The highest version.
+    version: u64,
+    /// The highest version under a name under which it was remembered, and not a lower one than
+    /// that.
+    kept: Option<u64>,
+}
+
+/// A file is not at a name any more.
+struct Left {
+    name: NameTag,
+    id: [u8; 32],
+    version: u64,
+    here: bool,
+}
+
+/// A directory is not at its place any more.
+struct Vacated {
+    hash: [u8; 32],
+    place: PlaceId,
+    /// What is to be decided about that; `None` where this client did it itself, or somebody
+    /// accepts it.
+    pending: Option<Pending>,
+}
+
+/// One comparison.
+pub(super) struct Survey<'a> {
+    core: &'a Core,
+    memory: &'a Memory,
+    db: &'a Db,
+    reader: Reader,
+    options: &'a SurveyOptions,
+    changes: Changes,
+    /// What cannot be decided before the whole vault was seen.
+    pending: Vec<Pending>,
+    /// Files, and directories by the hash of their ids.
+    seen: HashMap<[u8; 32], Seen>,
+    /// Something was authentic and new, and not made here: somebody else has been at work.
+    news: bool,
+    /// When the store changed last, as far as its times tell.
+    latest: i64,
+    /// Since when an earlier session went on that did not end: it may have removed and moved what
+    /// it could not note any more.
+    interrupted: Option<i64>,
+    /// What was noticed before.
+    before: BTreeMap<EntryKey, NoticeRow>,
+    /// Directories that were looked at.
+    visited: HashSet<[u8; PREFIX]>,
+    left: Vec<Left>,
+    vacated: HashMap<[u8; 32], Vec<Vacated>>,
+    /// Directories that are known at their places, and those that are not.
+    known: Vec<Child>,
+    fresh: Vec<Child>,
+    opened: Arc<()>,
+    /// In the background: since when the store has not been left alone.
+    busy: Option<Instant>,
+    /// All of the vault is looked at.
+    whole: bool,
+}
+
+impl<'a> Survey<'a> {
+    pub fn new(
+        core: &'a Core,
+        memory: &'a Memory,
+        db: &'a Db,
+        options: &'a SurveyOptions,
+        interrupted: Option<i64>,
+    ) -> Inner<Survey<'a>> {
+        Ok(Survey {
+            core,
+            memory,
+            db,
+            reader: db.reader()?,
+            options,
+            changes: Changes::default(),
+            pending: Vec::new(),
+            seen: HashMap::new(),
+            news: false,
+            latest: i64::MIN,
+            interrupted,
+            before: db.notices()?,
+            visited: HashSet::new(),
+            left: Vec::new(),
+            vacated: HashMap::new(),
+            known: Vec::new(),
+            fresh: Vec::new(),
+            opened: Arc::new(()),
+            busy: None,
+            whole: true,
+        })
+    }
+
+    /// Nobody waits for this one: it gives way, and ends where the memory is stopped.
+    pub fn in_background(self) -> Survey<'a> {
+        Survey { busy: Some(Instant::now()), ..self }
+    }
+
+    /// Called between one entry and the next.
+    ///
+    /// # Errors
+    /// `ECANCELED` where the memory is stopped.
+    fn give_way(&mut self) -> Inner<()> {
+        if let Some(since) = self.busy
+            && since.elapsed() >= STRETCH
+        {
+            self.memory.wait(since.elapsed());
+            if self.memory.is_stopped() {
+                return Err(Fault::Os(libc::ECANCELED));
+            }
+            self.busy = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Walks the whole vault. `None` where it was stopped.
+    pub fn run(mut self) -> Inner<Option<Vec<Notice>>> {
+        let root = self.root();
+        let (place, looked) = (root.place, self.directory(&self.core.root.clone(), root));
+        self.has_looked(looked, self.memory.key(&place, b""), &place, Vec::new())?;
+        while let Some(child) = self.next_child()? {
+            if self.memory.is_stopped() {
+                return Ok(None);
+            }
+            let plain = join(&child.parent.plain, &child.name);
+            let looked = self.open(&child).and_then(|dir| {
+                let cipher = join(&child.parent.cipher, &child.stored);
+                let here = Here {
+                    open: None,
+                    id: child.id,
+                    place: child.place,
+                    cipher,
+                    plain: plain.clone(),
+                };
+                self.directory(&dir, here)
+            });
+            self.has_looked(
+                looked,
+                self.memory.key(&child.parent.place, &child.name),
+                &child.place,
+                plain,
+            )?;
+            if self.memory.is_full() {
+                // What was found so far is older than that.
+                self.write()?;
+                self.memory.learn(self.core, self.db)?;
+                self.reader = self.db.reader()?;
+            }
+        }
+        if self.memory.is_stopped() {
+            return Ok(None);
+        }
+        let notices = self.judge()?;
+        self.write()?;
+        self.db.set_notices(&notices)?;
+        Ok(Some(self.memory.shown(&notices, self.options, self.latest)))
+    }
+
+    /// Only these directories, by their stored and plain paths: after changes made here.
+    pub fn learn(mut self, touched: &HashMap<PlaceId, Touched>) -> Inner<()> {
+        self.whole = false;
+        for (place, Touched { id, cipher, plain, .. }) in touched {
+            let here = Here {
+                open: None,
+                id: *id,
+                place: *place,
+                cipher: cipher.clone(),
+                plain: plain.clone(),
+            };
+            let dir = self.core.open_parent(cipher).and_then(|(dir, name)| {
+                Ok(if name.is_empty() { dir } else { dir.open_dir(name)? })
+            });
+            let Ok(dir) = dir else {
+                self.forget_ours(&here)?;
+                continue;
+            };
+            if let Err(fault) = self.directory(&dir, here) {
+                tracing::debug!(
+                    errno = fault.errno(),
+                    "rollback memory: a directory cannot be looked at"
+                );
+            }
+        }
+        self.move_known()?;
+        self.retire()?;
+        let vacated: Vec<Vacated> = self.vacated.drain().flat_map(|(_, vacated)| vacated).collect();
+        for Vacated { place, .. } in vacated.into_iter().filter(|vacated| vacated.pending.is_none())
+        {
+            self.prune(place, false)?;
+        }
+        self.write()
+    }
+
+    /// A directory is gone, or was renamed. What was changed in it is forgotten, and learnt by the
+    /// next comparison.
+    fn forget_ours(&mut self, here: &Here) -> Inner<()> {
+        for (key, row) in self.rows(&here.place)? {
+            let Some(name) =
+                self.memory.open(&row.name).filter(|name| self.memory.is_ours(&here.place, name))
+            else {
+                continue;
+            };
+            if self.memory.has_left(&here.place, &name) {
+                self.leaves(&row, here, &name, true);
+            }
+            if row.kind == DIRECTORY {
+                let place = self.memory.place(&here.place, &name, &row.id);
+                self.vacated.entry(row.id).or_default().push(Vacated {
+                    hash: row.id,
+                    place,
+                    pending: None,
+                });
+            }
+            self.set(key, None)?;
+        }
+        Ok(())
+    }
+
+    fn root(&self) -> Here {
+        let id = self.core.keys.root_directory();
+        Here { open: None, id, place: id, cipher: Vec::new(), plain: Vec::new() }
+    }
+
+    /// The next directory to look at. Those that are not known at their places come last: what is
+    /// remembered of one that was renamed is then known to be free, and goes with it.
+    fn next_child(&mut self) -> Inner<Option<Child>> {
+        if let Some(child) = self.known.pop() {
+            return Ok(Some(child));
+        }
+        let Some(child) = self.fresh.pop() else { return Ok(None) };
+        self.move_to(&child)?;
+        Ok(Some(child))
+    }
+
+    fn open(&self, child: &Child) -> Inner<Arc<dyn Dir>> {
+        Ok(match &child.parent.open {
+            Some((dir, _)) => dir.open_dir(&child.stored)?,
+            None => {
+                let cipher = join(&child.parent.cipher, &child.stored);
+                let (dir, name) = self.core.open_parent(&cipher)?;
+                dir.open_dir(name)?
+            }
+        })
+    }
+
+    /// Lets what is remembered of directories follow those that were renamed.
+    fn move_known(&mut self) -> Inner<()> {
+        while let Some(child) = self.fresh.pop() {
+            self.move_to(&child)?;
+        }
+        Ok(())
+    }
+
+    /// If a directory of this id is not at its place any more, what is remembered of it belongs to
+    /// `child`.
+    fn move_to(&mut self, child: &Child) -> Inner<()> {
+        let Some(old) = self.vacated.get_mut(&child.hash).and_then(Vec::pop) else { return Ok(()) };
+        let mut todo = vec![(old.place, child.place)];
+        while let Some((old, new)) = todo.pop() {
+            for (old_key, row) in self.rows(&old)? {
+                self.set(old_key, None)?;
+                let Some(name) = self.memory.open(&row.name) else { continue };
+                let key = self.memory.key(&new, &name);
+                if row.kind == DIRECTORY {
+                    todo.push((
+                        self.memory.place(&old, &name, &row.id),
+                        self.memory.place(&new, &name, &row.id),
+                    ));
+                }
+                if let Some(notice) = self.before.remove(&old_key) {
+                    self.before.insert(key, notice);
+                }
+                // What is there already has been learnt under its new name.
+                if self.row(&key)?.is_none() {
+                    self.set(key, Some(row))?;
+                }
+            }
+        }
+        if let Some(pending) = old.pending {
+            self.accept(pending)?;
+        }
+        self.write()
+    }
+
+    /// Forgets what was in a directory that is not at its place any more. With `removed` the files
+    /// in it that are nowhere else count as removed.
+    fn prune(&mut self, place: PlaceId, removed: bool) -> Inner<()> {
+        let mut todo = vec![place];
+        while let Some(place) = todo.pop() {
+            if self.visited.contains(&prefix(&place)) {
+                continue;
+            }
+            for (key, row) in self.rows(&place)? {
+                if let Some(name) = self.memory.open(&row.name) {
+                    match row.kind {
+                        DIRECTORY => todo.push(self.memory.place(&place, &name, &row.id)),
+                        FILE if removed => {
+                            let name = self.memory.tag(&place, &name);
+                            self.left.push(Left {
+                                name,
+                                id: row.id,
+                                version: row.version,
+                                here: false,
+                            });
+                        }
+                        _ => {}
+                    }
+                }
+                self.set(key, None)?;
+            }
+            if self.changes.len() >= BATCH {
+                self.write()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Inner<()> {
+        let changes = std::mem::take(&mut self.changes);
+        if changes.len() > 0 {
+            match self.core.root.sync_store() {
+                // Nothing waits to be written there.
+                Err(e) if e.raw_os_error() == Some(libc::EROFS) => {}
+                other => other?,
+            }
+            self.db.apply(&changes)?;
+            self.reader = self.db.reader()?;
+        }
+        Ok(())
+    }
+
+    fn row(&self, key: &EntryKey) -> Inner<Option<Row>> {
+        self.changes.entries.get(key).map_or_else(|| self.reader.row(key), |row| Ok(row.clone()))
+    }
+
+    fn file(&self, id: &[u8; 32]) -> Inner<Option<FileRow>> {
+        self.changes.files.get(id).map_or_else(|| self.reader.file(id), |row| Ok(*row))
+    }
+
+    fn removed(&self, id: &[u8; 32]) -> Inner<Option<RemovedRow>> {
+        self.changes.removed.get(id).map_or_else(|| self.reader.removed(id), |row| Ok(row.clone()))
+    }
+
+    /// Remembers or forgets an entry, and of its file how many names it has.
+    fn set(&mut self, key: EntryKey, row: Option<Row>) -> Inner<()> {
+        let of = |row: Option<&Row>| row.filter(|row| row.kind == FILE).map(|row| row.id);
+        let (old, new) = (of(self.row(&key)?.as_ref()), of(row.as_ref()));
+        if old != new {
+            for (id, by) in [(old, -1), (new, 1)] {
+                let Some(id) = id else { continue };
+                if let Some(file) = self.file(&id)? {
+                    self.changes.files.insert(
+                        id,
+                        Some(FileRow { names: file.names.saturating_add_signed(by), ..file }),
+                    );
+                }
+            }
+        }
+        self.changes.entries.insert(key, row);
+        Ok(())
+    }
+
+    /// All rows of a directory.
+    fn rows(&self, place: &PlaceId) -> Inner<BTreeMap<EntryKey, Row>> {
+        let prefix = prefix(place);
+        let mut rows: BTreeMap<EntryKey, Row> =
+            self.reader.rows(&prefix, None, usize::MAX)?.into_iter().collect();
+        let (mut from, mut to) = ([0; 48], [0xff; 48]);
+        from[..PREFIX].copy_from_slice(&prefix);
+        to[..PREFIX].copy_from_slice(&prefix);
+        for (key, row) in self.changes.entries.range(from..=to) {
+            match row {
+                Some(row) => drop(rows.insert(*key, row.clone())),
+                None => drop(rows.remove(key)),
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Compares one directory, learns what is new, and takes note of the directories in it.
+    fn directory(&mut self, dir: &Arc<dyn Dir>, mut here: Here) -> Inner<()> {
+        let open_now = Arc::strong_count(&self.opened);
+        here.open = (open_now <= OPEN_MAX).then(|| (dir.clone(), self.opened.clone()));
+        let here = Arc::new(here);
+        let is_touched = self.memory.is_touched(&here.place);
+        if !here.plain.is_empty() && !is_touched {
+            self.latest = self.latest.max(dir.stat_self()?.ctime.secs);
+        }
+        // The entries that are there, by a part of their keys, which nobody without the vault's
+        // keys can choose.
+        let mut there: Vec<u64> = Vec::new();
+        let listing = dir.reopen()?;
+        let mut cookie = 0;
+        loop {
+            let entries = listing.read(cookie, PIECE)?;
+            let Some(last) = entries.last() else { break };
+            cookie = last.next;
+            let folder = self.core.folder_at(dir.clone(), here.id);
+            for entry in entries.iter().filter(|e| !is_control(&e.name)) {
+                self.give_way()?;
+                let Some(present) = self.look(&folder, dir, &here, entry, is_touched)? else {
+                    continue;
+                };
+                let key = self.memory.key(&here.place, &present.name);
+                there.push(part(&key));
+                self.entry(key, present, &here)?;
+            }
+            if self.whole && self.changes.len() >= BATCH {
+                self.write()?;
+            }
+        }
+        self.visited.insert(prefix(&here.place));
+        there.sort_unstable();
+        let mut after = None;
+        loop {
+            let rows = self.reader.rows(&prefix(&here.place), after.as_ref(), BATCH)?;
+            let Some((last, _)) = rows.last() else { break };
+            after = Some(*last);
+            for (key, row) in rows {
+                if there.binary_search(&part(&key)).is_err() {
+                    self.absent(key, row, &here)?;
+                }
+            }
+            if self.whole && self.changes.len() >= BATCH {
+                self.write()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What an entry of the store is; `None` where it is no name of this directory.
+    fn look(
+        &mut self,
+        folder: &Folder,
+        dir: &Arc<dyn Dir>,
+        here: &Here,
+        entry: &DirEntry,
+        is_touched: bool,
+    ) -> Inner<Option<Present>> {
+        let Some(said) = folder.read(&entry.name)? else { return Ok(None) };
+        let Some(name) = folder.shown(&entry.name, &said)? else { return Ok(None) };
+        let copy_of = match said {
+            Said::Name(sealed) if sealed.plain != name => Some(sealed.plain),
+            _ => None,
+        };
+        let unknown = Thing { kind: FILE, id: NOTHING, version: 0 };
+        let stat = match dir.stat(&entry.name) {
+            Ok(stat) => stat,
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            Err(_) => {
+                return Ok(Some(Present {
+                    name,
+                    copy_of,
+                    thing: unknown,
+                    inside: None,
+                    stored: entry.name.clone(),
+                    is_share: false,
+                }));
+            }
+        };
+        if !is_touched {
+            self.latest = self.latest.max(stat.ctime.secs);
+        }
+        let (mut inside, mut is_share) = (None, false);
+        let thing = match stat.kind {
+            Kind::File => match self.header(dir, &entry.name) {
+                Some((id, version)) => Thing { kind: FILE, id, version },
+                // Empty, torn or damaged: nothing is known of it now.
+                None => unknown,
+            },
+            Kind::Dir => {
+                let found = dir.open_dir(&entry.name).map_err(Fault::from).and_then(|inner| {
+                    let place = folder.place_name(&entry.name, &name)?;
+                    match self.core.check_boundary(&*inner, &**dir, &here.id, &place) {
+                        Ok(()) => Ok((folder.identify(&*inner, &entry.name, &name)?.1, false)),
+                        // The storage host can put a descriptor anywhere, but not the junction that
+                        // leads to it.
+                        Err(Fault::Boundary)
+                            if self.core.junction(&**dir, &here.id, &place)?.is_some() =>
+                        {
+                            Ok((self.core.keys.derived_directory(&here.id, &place), true))
+                        }
+                        Err(fault) => Err(fault),
+                    }
+                });
+                match found {
+                    Ok((id, share)) => {
+                        inside = (!share).then_some(id);
+                        is_share = share;
+                        Thing { kind: DIRECTORY, id: self.memory.hash(&id, b""), version: 0 }
+                    }
+                    Err(_) => Thing { kind: DIRECTORY, id: NOTHING, version: 0 },
+                }
+            }
+            _ => Thing { kind: OTHER, id: NOTHING, version: 0 },
+        };
+        Ok(Some(Present { name, copy_of, thing, inside, stored: entry.name.clone(), is_share }))
+    }
+
+    /// Id and version of a file; `None` where its header cannot be read.
+    fn header(&self, dir: &Arc<dyn Dir>, stored: &[u8]) -> Option<([u8; 32], u64)> {
+        let read = || {
+            let file = self.core.journal.overlay(dir.open_file(stored, Access::Read)?)?;
+            let header = hints::header_of(self.core, &*file)?;
+            Ok::<_, Fault>((header.public.file_id, header.version))
+        };
+        (0..TRIES).find_map(|_| read().ok())
+    }
+
+    /// Compares an entry that is there.
+    fn entry(&mut self, key: EntryKey, present: Present, here: &Arc<Here>) -> Inner<()> {
+        let row = self.row(&key)?;
+        let thing = present.thing;
+        let plain = join(&here.plain, &present.name);
+        let name = self.memory.tag(&here.place, &present.name);
+        let accepted = self.options.accepts(&plain);
+        let ours = self.memory.is_ours(&here.place, &present.name);
+        if thing.id == NOTHING && thing.kind != OTHER {
+            return match row {
+                Some(row) if accepted => self.absent(key, row, here),
+                Some(row) if !ours => {
+                    self.pending.push(Pending {
+                        key,
+                        name,
+                        plain,
+                        ours,
+                        row: Some(row),
+                        thing: None,
+                        why: Why::NotCompared,
+                    });
+                    Ok(())
+                }
+                _ => Ok(()),
+            };
+        }
+        let same = row.as_ref().filter(|row| row.kind == thing.kind && row.id == thing.id);
+        if let Some(row) = same.filter(|row| {
+            thing.kind == FILE
+                && thing.version <= row.version
+                && self.memory.has_left(&here.place, &present.name)
+        }) {
+            // It was removed or renamed here and is there once more. It is not known under this
+            // name any more; the next comparison says so.
+            let row = row.clone();
+            self.leaves(&row, here, &present.name, true);
+            self.set(key, None)?;
+            return Ok(());
+        }
+        let is_kept = same.is_some_and(|row| thing.version >= row.version);
+        if thing.kind != OTHER {
+            let seen = self.seen.entry(thing.id).or_default();
+            seen.version = seen.version.max(thing.version);
+            seen.kept = seen.kept.max(is_kept.then_some(thing.version));
+        }
+        if let Some(id) = present.inside {
+            let place = self.memory.place(&here.place, &present.name, &thing.id);
+            let child = Child {
+                parent: here.clone(),
+                stored: present.stored.clone(),
+                name: present.name.clone().into(),
+                id,
+                hash: thing.id,
+                place,
+            };
+            if is_kept { self.known.push(child) } else { self.fresh.push(child) }
+        } else if present.is_share {
+            // What was in the folder is in the share.
+            let place = self.memory.place(&here.place, &present.name, &thing.id);
+            self.vacated.entry(thing.id).or_default().push(Vacated {
+                hash: thing.id,
+                place,
+                pending: None,
+            });
+        }
+        let other = row.clone().filter(|_| same.is_none());
+        if let Some(row) = &other
+            && row.kind == DIRECTORY
+        {
+            let place = self.memory.place(&here.place, &present.name, &row.id);
+            let noticed = !ours && !accepted;
+            let pending = noticed.then(|| Pending {
+                key,
+                name,
+                plain: plain.clone(),
+                ours,
+                row: Some(row.clone()),
+                thing: Some(thing),
+                why: Why::Gone,
+            });
+            self.vacated.entry(row.id).or_default().push(Vacated { hash: row.id, place, pending });
+            if noticed {
+                return Ok(());
+            }
+        }
+        if accepted {
+            return self.learn_accepted(key, row.as_ref(), thing, &present.name, here);
+        }
+        let known = if thing.kind == FILE { self.file(&thing.id)? } else { None };
+        let removed = if thing.kind == FILE { self.removed(&thing.id)? } else { None };
+        let was_beside = known.as_ref().is_some_and(|known| known.beside == thing.version);
+        let displaced = other.as_ref().is_some_and(|row| row.kind == FILE);
+        let floor = same.map(|row| row.version).or(known.as_ref().map(|known| known.version));
+        // The highest version that was ever seen.
+        let mark = floor
+            .max(known.as_ref().map(|known| known.version))
+            .max(removed.as_ref().map(|removed| removed.version));
+        let why = if let Some(removed) =
+            removed.filter(|r| same.is_none() && !ours && thing.version <= r.version)
+        {
+            let has = |name: &Vec<u8>| removed.names.contains(&self.memory.tag(&here.place, name));
+            let same_name = has(&present.name) || present.copy_of.as_ref().is_some_and(has);
+            Some(Why::PutBack { removed, same_name })
+        } else if floor.is_some_and(|floor| thing.version < floor) {
+            // Under a name it went backwards, or it is an older version under a name that is new.
+            let innocent = was_beside && (same.is_none() || ours);
+            (!innocent).then(|| Why::Older { was: floor.unwrap_or(0), backwards: same.is_some() })
+        } else {
+            None
+        };
+        // What takes a file's name is new, or the storage could have put it there.
+        let is_successor =
+            |row: &Row| known.as_ref().is_some_and(|known| known.after == head(&row.id));
+        let is_new_here = || {
+            Ok::<_, Fault>(
+                !self.whole
+                    && self.reader.file(&thing.id)?.is_none()
+                    && self.reader.removed(&thing.id)?.is_none(),
+            )
+        };
+        let is_new = thing.kind == FILE
+            && (mark.is_none() || other.as_ref().is_some_and(is_successor) || is_new_here()?);
+        let why = why.or((displaced && !ours && !is_new).then_some(Why::Replaced));
+        if let Some(why) = why {
+            self.pending.push(Pending { key, name, plain, ours, row, thing: Some(thing), why });
+            return Ok(());
+        }
+        let is_news = thing.kind == FILE && mark.is_none_or(|mark| mark < thing.version);
+        // What was touched in this session is committed here.
+        self.news |= is_news && !ours && !self.memory.is_touched(&here.place);
+        self.put(key, row.as_ref(), thing, &present.name)?;
+        if let Some(row) = other.filter(|row| row.kind == FILE) {
+            let by_us = ours || self.memory.is_touched(&here.place);
+            self.leaves(&row, here, &present.name, by_us);
+            if !self.whole
+                && !ours
+                && let Some(file) = self.file(&thing.id)?
+            {
+                self.changes.files.insert(thing.id, Some(FileRow { after: head(&row.id), ..file }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares an entry that is not there.
+    fn absent(&mut self, key: EntryKey, row: Row, here: &Here) -> Inner<()> {
+        let name = self.memory.open(&row.name).unwrap_or_else(|| b"?".to_vec());
+        let plain = join(&here.plain, &name);
+        let ours = self.memory.is_ours(&here.place, &name);
+        let is_settled = ours || self.options.accepts(&plain);
+        let tag = self.memory.tag(&here.place, &name);
+        if row.kind == DIRECTORY {
+            let place = self.memory.place(&here.place, &name, &row.id);
+            let pending = (!is_settled).then(|| Pending {
+                key,
+                name: tag,
+                plain,
+                ours,
+                row: Some(row.clone()),
+                thing: None,
+                why: Why::Gone,
+            });
+            self.vacated.entry(row.id).or_default().push(Vacated { hash: row.id, place, pending });
+        } else if row.kind == FILE && !is_settled {
+            self.pending.push(Pending {
+                key,
+                name: tag,
+                plain,
+                ours,
+                row: Some(row),
+                thing: None,
+                why: Why::Gone,
+            });
+            return Ok(());
+        } else if row.kind == FILE {
+            self.leaves(&row, here, &name, ours);
+        }
+        if row.kind != DIRECTORY || is_settled {
+            self.set(key, None)?;
+        }
+        Ok(())
+    }
+
+    /// A directory that could not be looked at is noticed if anything is remembered of what is in
+    /// it.
+    fn has_looked(
+        &mut self,
+        looked: Inner<()>,
+        key: EntryKey,
+        place: &PlaceId,
+        plain: Vec<u8>,
+    ) -> Inner<()> {
+        let Err(fault) = looked else { return Ok(()) };
+        tracing::debug!(errno = fault.errno(), "rollback memory: a directory cannot be looked at");
+        if self.options.accepts(&plain) || self.rows(place)?.is_empty() {
+            return Ok(());
+        }
+        let row = self.row(&key)?;
+        self.pending.push(Pending {
+            key,
+            name: NameTag::default(),
+            plain,
+            ours: false,
+            row,
+            thing: None,
+            why: Why::NotCompared,
+        });
+        Ok(())
+    }
+
+    fn leaves(&mut self, row: &Row, here: &Here, name: &[u8], by_us: bool) {
+        if row.kind == FILE {
+            let name = self.memory.tag(&here.place, name);
+            self.left.push(Left { name, id: row.id, version: row.version, here: by_us });
+        }
+    }
+
+    /// Remembers files as removed that are not at their names any more, unless they are elsewhere.
+    fn retire(&mut self) -> Inner<()> {
+        for Left { name, id, version, here } in std::mem::take(&mut self.left) {
+            let file = self.file(&id)?;
+            // Where not all of the vault is looked at, it may be where it is remembered.
+            let is_remembered = || file.as_ref().is_some_and(|file| file.names > 0);
+            if self.seen.get(&id).is_some_and(|seen| seen.version >= version)
+                || !self.whole && is_remembered()
+            {
+                continue;
+            }
+            let mut removed = self.removed(&id)?.unwrap_or(RemovedRow {
+                version,
+                when: 0,
+                here,
+                names: Vec::new(),
+            });
+            removed.version =
+                removed.version.max(version).max(file.as_ref().map_or(0, |file| file.version));
+            removed.when = self.options.now;
+            removed.here |= here;
+            removed.add_name(name);
+            self.changes.removed.insert(id, Some(removed));
+            if file.is_some_and(|file| file.names == 0) {
+                self.changes.files.insert(id, None);
+            }
+        }
+        Ok(())
+    }
+
+    fn learn_accepted(
+        &mut self,
+        key: EntryKey,
+        row: Option<&Row>,
+        thing: Thing,
+        name: &[u8],
+        here: &Here,
+    ) -> Inner<()> {
+        if let Some(row) = row.filter(|row| row.id != thing.id) {
+            let row = row.clone();
+            self.leaves(&row, here, name, false);
+        }
+        if thing.kind == FILE {
+            let version = self.seen.get(&thing.id).map_or(thing.version, |seen| seen.version);
+            let (names, after) =
+                self.file(&thing.id)?.map_or((0, 0), |file| (file.names, file.after));
+            self.changes.files.insert(
+                thing.id,
+                Some(FileRow { version, beside: 0, seen: self.options.now, names, after }),
+            );
+            self.changes.removed.insert(thing.id, None);
+        }
+        self.put(key, row, thing, name)
+    }
+
+    /// Remembers what has a name; `old` is what is remembered of it so far.
+    fn put(&mut self, key: EntryKey, old: Option<&Row>, thing: Thing, name: &[u8]) -> Inner<()> {
+        let is_known = old.is_some_and(|old| (old.kind, old.id) == (thing.kind, thing.id));
+        let after = old.filter(|old| !is_known && old.kind == FILE).map_or(0, |old| head(&old.id));
+        let now = self.options.now;
+        let fresh = |seen: i64| now - seen < REFRESH;
+        if thing.kind == FILE {
+            let old = self.file(&thing.id)?;
+            let file = match &old {
+                Some(old) if thing.version < old.version => {
+                    FileRow { beside: thing.version, seen: now, ..*old }
+                }
+                Some(old) => FileRow { version: thing.version, seen: now, ..*old },
+                None => FileRow {
+                    version: thing.version,
+                    beside: 0,
+                    seen: now,
+                    names: u32::from(is_known),
+                    after,
+                },
+            };
+            let as_it_was = |old: &FileRow| {
+                (old.version, old.beside) == (file.version, file.beside) && fresh(old.seen)
+            };
+            if !old.as_ref().is_some_and(as_it_was) {
+                self.changes.files.insert(thing.id, Some(file));
+            }
+            if self.removed(&thing.id)?.is_some_and(|removed| thing.version >= removed.version) {
+                self.changes.removed.insert(thing.id, None);
+            }
+        }
+        let as_it_was = |old: &Row| {
+            (old.kind, old.id, old.version) == (thing.kind, thing.id, thing.version)
+                && fresh(old.seen)
+        };
+        if !old.is_some_and(as_it_was) {
+            let name = old.map_or_else(|| self.memory.seal(name), |old| old.name.clone());
+            self.set(
+                key,
+                Some(Row {
+                    kind: thing.kind,
+                    id: thing.id,
+                    version: thing.version,
+                    seen: now,
+                    name,
+                }),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// The beginning of an id.
+fn head(id: &[u8; 32]) -> u64 {
+    u64::from_le_bytes(id[..8].try_into().expect("8 of 32 bytes"))
+}
+
+/// The part of a key by which the entries of one directory are told apart.
+fn part(key: &EntryKey) -> u64 {
+    u64::from_le_bytes(key[PREFIX..PREFIX + 8].try_into().expect("8 of 48 bytes"))
+}
+
+impl Memory {
+    /// Learns what was changed here.
+    pub(super) fn learn(&self, core: &Core, db: &Db) -> Inner<()> {
+        let touched = self.held.lock().touched.clone();
+        if touched.is_empty() {
+            return Ok(());
+        }
+        Survey::new(core, self, db, &SurveyOptions::default(), None)?.learn(&touched)?;
+        self.held.lock().forget(&touched);
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! What is done in the background while a vault is open.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::nested::Shares;
+use crate::vault::core::Core;
+use crate::vault::core::vault_lock::Attempt;
+use crate::vault::error::LockHolder;
+use crate::vault::share::trust::Trust;
+
+/// How long a change may wait in memory before it is committed.
+const COMMIT_AFTER: Duration = Duration::from_secs(4);
+
+/// How often the background thread looks.
+const TICK: Duration = Duration::from_millis(500);
+
+/// How long the journal rests before it is emptied.
+const JOURNAL_IDLE: Duration = Duration::from_secs(1);
+
+/// The threads that look after an open vault.
+pub(super) struct Background {
+    pub stop: Arc<(Mutex<bool>, Condvar)>,
+    pub threads: Vec<JoinHandle<()>>,
+}
+
+pub(super) fn background(shares: &Arc<Shares>) -> Background {
+    let stop = Arc::new((Mutex::new(false), Condvar::new()));
+    let every_tick = |name: &str, task: fn(&Core, &Trust)| {
+        let (shares, signal) = (shares.clone(), stop.clone());
+        let run = move || {
+            let (stop, changed) = &*signal;
+            let mut stopped = stop.lock();
+            while !*stopped {
+                changed.wait_for(&mut stopped, TICK);
+                if *stopped {
+                    break;
+                }
+                MutexGuard::unlocked(&mut stopped, || {
+                    shares.cores().iter().for_each(|core| task(core, shares.trust()))
+                });
+            }
+        };
+        std::thread::Builder::new().name(name.into()).spawn(run).ok()
+    };
+    // A slow disk takes its time to flush: nobody's commit waits for that.
+    let threads = [
+        every_tick("kithfs-commit", look_after),
+        every_tick("kithfs-flush", |core, _| core.flush_due(COMMIT_AFTER)),
+    ];
+    Background { stop, threads: threads.into_iter().flatten().collect() }
+}
+
+/// What the background does for a share, twice a second.
+fn look_after(core: &Core, trust: &Trust) {
+    watch_lock(core);
+    if core.keys.signed()
+        && let Err(error) = core.refresh(trust)
+    {
+        tracing::error!("{error}");
+    }
+    core.commit_due(COMMIT_AFTER);
+    core.namespace.trash.retry();
+    core.journal.write_created();
+    if let Err(fault) = core.journal.checkpoint_idle(JOURNAL_IDLE) {
+        tracing::error!(errno = fault.errno(), "journal checkpoint failed");
+    }
+}
+
+/// Sees to it that we hold the lock on the file that everybody finds: somebody may have removed
+/// it. Where somebody else has come in meanwhile, with whom we cannot share the vault, we write
+/// nothing any more.
+fn watch_lock(core: &Core) {
+    let mut held = core.lock.lock();
+    let Some(lock) = &*held else { return };
+    let Some(taken) = lock.taken_anew(&*core.random) else { return };
+    match taken {
+        Ok(Attempt::Held(again)) => {
+            tracing::warn!(
+                "somebody has removed the lock of the vault while it is in use; it is made anew"
+            );
+            *held = Some(again);
+        }
+        Ok(Attempt::Taken(LockHolder { host, pid, .. })) => {
+            tracing::error!(
+                "somebody has removed the lock of the vault, and process {pid} on {host} has it now; nothing is written any more"
+            );
+            core.keys.signing.shut_out();
+            *held = None;
+        }
+        Err(fault) => tracing::warn!(
+            errno = fault.errno(),
+            "the lock of the vault is gone and cannot be made anew"
+        ),
+    }
+}

@@ -1,0 +1,176 @@
+//! The check, repair and salvage of a vault: its own share, and the shares that are nested in it.
+//!
+//! Rules that hold here
+//! * A nested share is entered to be checked, by proof as for any other use. What keeps it from
+//!   being entered is a fault of the vault.
+//! * What is wrong in a nested share is told by paths from the vault's root, and without a remedy:
+//!   whoever opens that share alone can repair it, where its own `lost+found` is.
+
+use super::vault::Vault;
+use crate::vault::core::Core;
+use crate::vault::error::Error;
+use crate::vault::error::{Fault, Inner, Result};
+use crate::vault::fsck::repair::RepairReport;
+use crate::vault::fsck::report::{
+    CheckFault, CheckProgress, CheckReport, NestedShares, Online, Progress, join,
+};
+use crate::vault::types::{NodeId, ROOT};
+
+/// What a fault of a nested share says where there is a remedy for it.
+const ELSEWHERE: &str =
+    "; it stands in a share of its own, which has to be opened alone to be repaired";
+
+/// How one share is checked, from a stored path on.
+type CheckOne<'a> = &'a dyn Fn(&Core, &[u8], Progress) -> Inner<(CheckReport, NestedShares)>;
+
+impl Vault {
+    /// Authenticates everything at `start` and below it, nested shares too. Those of which this
+    /// identity is no member are told as faults.
+    ///
+    /// # Errors
+    /// There is no `start`, or the vault cannot be walked at all. What is wrong in the vault is in
+    /// the report.
+    pub fn check(
+        &self,
+        start: &[u8],
+        progress: &mut dyn FnMut(&CheckProgress),
+    ) -> Result<CheckReport> {
+        self.check_shares(start, progress, &|core, start, progress| core.check(start, progress))
+    }
+
+    /// As [`Vault::check`], beside another process that has the vault open and may be writing: what
+    /// is wrong counts only where nothing has changed for a while. Takes `online.settle` for each
+    /// round in which something is.
+    ///
+    /// # Errors
+    /// As [`Vault::check`].
+    pub fn check_online(
+        &self,
+        start: &[u8],
+        online: &Online,
+        progress: &mut dyn FnMut(&CheckProgress),
+    ) -> Result<CheckReport> {
+        self.check_shares(start, progress, &|core, start, progress| {
+            core.check_online(start, online, progress)
+        })
+    }
+
+    /// Does what the remedies of the faults of a check say, each where `decide` agrees. What cannot
+    /// be authenticated is moved to the directory `run` (its name begins with
+    /// [`REPAIR_RUN`](super::REPAIR_RUN)) in `lost+found`. Nothing is deleted that holds a byte,
+    /// and a crash at any moment harms nothing. Faults in nested shares are left alone: such a
+    /// share is repaired when it is opened alone. In a signed share nothing is sealed or signed
+    /// anew that was not verified, so what would need that fails.
+    ///
+    /// # Errors
+    /// The vault is open for reading only. What fails for one fault is in the report.
+    pub fn repair(
+        &self,
+        faults: &[CheckFault],
+        run: &[u8],
+        decide: &mut dyn FnMut(&CheckFault) -> bool,
+    ) -> Result<RepairReport> {
+        self.core()
+            .repair(faults, run, decide)
+            .map_err(|fault| self.core().explain("repair", ROOT, fault))
+    }
+
+    /// Reads the good ranges of a damaged file, as a check has found them, piece by piece with
+    /// their offsets; of a nested share too, once it was entered.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or `take` fails.
+    pub fn salvage(
+        &self,
+        fault: &CheckFault,
+        take: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>,
+    ) -> Result<()> {
+        let (core, cipher) = self.shares().at_stored_path(&fault.cipher);
+        core.salvage(cipher, &fault.good(), take)
+            .map_err(|fault| core.explain("salvage", ROOT, fault))
+    }
+
+    fn check_shares(
+        &self,
+        start: &[u8],
+        progress: Progress,
+        check: CheckOne,
+    ) -> Result<CheckReport> {
+        let mut report = CheckReport::default();
+        let mut left = vec![(start.to_vec(), None)];
+        while let Some((plain, cipher)) = left.pop() {
+            let part = self.resolve(&plain).and_then(|attr| {
+                let part = self.check_share(attr.node, &report.seen, progress, check);
+                if attr.node != ROOT {
+                    self.forget(attr.node, 1);
+                }
+                part
+            });
+            match (part, cipher) {
+                (Ok((part, nested)), _) => {
+                    report.seen = report.seen.plus(&part.seen);
+                    report.faults.extend(part.faults);
+                    report.kept.extend(part.kept);
+                    report.changing.extend(part.changing);
+                    report.strangers += part.strangers;
+                    report.more.faults += part.more.faults;
+                    report.more.residue += part.more.residue;
+                    report.more.kept += part.more.kept;
+                    if plain.is_empty() {
+                        (report.unused, report.unlooked) = (part.unused, part.unlooked);
+                    }
+                    left.extend(nested.into_iter().map(|(plain, cipher)| (plain, Some(cipher))));
+                }
+                (Err(error), None) => return Err(error),
+                (Err(error), Some(cipher)) => {
+                    report.faults.push(CheckFault::new(&plain, &cipher, error.to_string(), None))
+                }
+            }
+        }
+        if !report.faults.is_empty() || !report.kept.is_empty() {
+            report.unused = None;
+        }
+        Ok(report)
+    }
+
+    /// Checks the share in which a node is, or whose root stands there, from the node on. Paths are
+    /// from the vault's root.
+    fn check_share(
+        &self,
+        node: NodeId,
+        before: &CheckProgress,
+        progress: Progress,
+        check: CheckOne,
+    ) -> Result<(CheckReport, NestedShares)> {
+        self.shares().run("check", node, |core, local| match core.directory_id(local) {
+            Err(Fault::Boundary) => Err(Fault::Boundary),
+            _ => Ok(()),
+        })?;
+        let route =
+            self.shares().route(node).map_err(|fault| fault.at("check", Default::default))?;
+        let gone = || Error::Os { op: "check", errno: libc::ENOENT };
+        let start = route.core.nodes.stored_path(route.local).ok_or_else(gone)?;
+        let mut so_far = |part: &CheckProgress| progress(&before.plus(part));
+        let checked = check(&route.core, &start, &mut so_far);
+        let (mut report, mut nested) =
+            checked.map_err(|fault| self.shares().explain("check", &route, fault))?;
+        if route.number == 0 {
+            return Ok((report, nested));
+        }
+        let plain = self.shares().plain_path(route.number, ROOT).ok_or_else(gone)?;
+        let cipher = self.shares().stored_path(route.number, ROOT).ok_or_else(gone)?;
+        let below = |top: &[u8], path: &[u8]| {
+            if path.is_empty() { top.to_vec() } else { join(top, path) }
+        };
+        for fault in report.faults.iter_mut().chain(&mut report.kept) {
+            (fault.plain, fault.cipher) =
+                (below(&plain, &fault.plain), below(&cipher, &fault.cipher));
+            if fault.remedy.take().is_some() || std::mem::take(&mut fault.list_missing) {
+                fault.what.push_str(ELSEWHERE);
+            }
+        }
+        report.changing.iter_mut().for_each(|path| *path = below(&plain, path));
+        nested.iter_mut().for_each(|(p, c)| (*p, *c) = (below(&plain, p), below(&cipher, c)));
+        Ok((report, nested))
+    }
+}

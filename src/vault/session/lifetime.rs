@@ -1,0 +1,154 @@
+//! From opening a share to closing it: lock, replay, what is done in the background, the last
+//! commit.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::crypto::Random;
+use crate::format::layout::Layout;
+use crate::roster::Identity;
+use crate::store::{Dir, Lock};
+use crate::vault::core::vault_lock;
+use crate::vault::core::{Core, Mode, Parts};
+use crate::vault::durability::commit::Durability;
+use crate::vault::durability::journal::Journal;
+use crate::vault::error::{Error, Fault, Inner, Result};
+use crate::vault::file::block_cache::BlockCache;
+use crate::vault::keyring::keys::ShareKeys;
+use crate::vault::keyring::signing::Signing;
+use crate::vault::session::options::{LockMode, OpenOptions, OsRandom};
+use crate::vault::share::enter::Entered;
+use crate::vault::types::{NodeId, ROOT};
+
+/// Opens an entered share: takes the lock, replays what a crash left.
+pub(in crate::vault) fn open_core(
+    store: Arc<dyn Dir>,
+    entered: &Entered,
+    identity: Arc<Identity>,
+    options: &OpenOptions,
+    cache: Option<Arc<BlockCache>>,
+    shown: &Path,
+) -> Result<Core> {
+    let at = |fault: Fault| fault.at("open", || shown.to_path_buf());
+    let descriptor = &entered.descriptor;
+    let layout = Layout::new(descriptor.chunk_log2, descriptor.signed)
+        .expect("the descriptor's chunk size was checked");
+    let signing = Signing::new(identity.clone(), entered.rights());
+    let keys = ShareKeys::new(
+        descriptor.share_id(),
+        descriptor.suite,
+        layout,
+        &entered.heads[0].keys,
+        signing,
+    );
+    for head in &entered.heads[1..] {
+        keys.know(&head.keys);
+    }
+    // Who may not write has no key with which anybody would believe him.
+    let read_only = options.read_only
+        || !keys.signing.may_write()
+        || store.is_read_only().map_err(|e| at(e.into()))?;
+    let shared = options.lock == LockMode::Shared;
+    let how = if shared { Lock::Shared } else { Lock::Exclusive };
+    let lock = match options.lock {
+        LockMode::Exclusive | LockMode::Shared if !read_only => {
+            match vault_lock::take(&store, how, &OsRandom).map_err(at)? {
+                vault_lock::Attempt::Held(lock) => Some(lock),
+                vault_lock::Attempt::Taken(holder) => {
+                    return Err(Error::InUse { path: shown.to_path_buf(), holder });
+                }
+            }
+        }
+        _ => None,
+    };
+    let random: Arc<dyn Random> = Arc::new(OsRandom);
+    let journal_key = identity.journal_key(&keys.share);
+    let journal = Journal::new(
+        store.clone(),
+        keys.clone(),
+        random.clone(),
+        journal_key,
+        vault_lock::machine(&descriptor.share_id()),
+        read_only,
+        shared,
+    );
+    if lock.is_some()
+        && !shared
+        && let Some(holder) = journal.in_use_elsewhere().map_err(at)?
+    {
+        return Err(Error::InUse { path: shown.to_path_buf(), holder });
+    }
+    if lock.is_some() || read_only {
+        let replayed = journal.replay().map_err(at)?;
+        if replayed > 0 {
+            let how = if read_only {
+                "shown as they were committed before a crash"
+            } else {
+                "brought up to date after a crash"
+            };
+            tracing::info!("journal: {replayed} files {how}");
+        }
+    } else if options.lock != LockMode::None && !journal.leftover().map_err(at)?.is_empty() {
+        tracing::warn!(
+            "a journal of an interrupted mount is there; files in it show their state before it until a mount can write"
+        );
+    }
+    let cache = cache.unwrap_or_else(|| Arc::new(BlockCache::new(options.cache_bytes)));
+    Core::new(Parts {
+        root: store,
+        keys,
+        random,
+        journal,
+        cache,
+        mode: Mode {
+            read_only,
+            access_times: options.access_times,
+            caller_caches: options.caller_caches,
+            shared,
+            is_root_user: rustix::process::geteuid().is_root(),
+        },
+        lock,
+        trust: options.trust.clone(),
+    })
+    .map_err(at)
+}
+
+/// Commits all that a share holds, empties its journal and releases its lock. The first failure is
+/// told, the rest is done all the same.
+pub(in crate::vault) fn close_core(core: &Core) -> Result<()> {
+    close_core_after(core, |_| {})
+}
+
+/// [`close_core`], with `last` done before the lock goes.
+pub(in crate::vault) fn close_core_after(core: &Core, last: impl FnOnce(&Core)) -> Result<()> {
+    if core.closed.swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    drop(core.membership.passing.lock());
+    let mut result = Ok(());
+    let mut keep = |outcome: Inner<()>, node: NodeId| {
+        if let (Err(fault), true) = (outcome, result.is_ok()) {
+            result = Err(core.explain("commit", node, fault));
+        }
+    };
+    if !core.mode.read_only {
+        let open: Vec<_> = core.open.files.lock().values().map(|s| s.file.clone()).collect();
+        for file in open {
+            let mut state = file.state.write();
+            if core.has_name(&file) {
+                keep(core.commit_what_fits(&file, &mut state, Durability::Ordered), file.node);
+            }
+            // Who has it open still, or writes to it at this moment, must not commit to it any
+            // more: soon there is no lock.
+            state.latched.get_or_insert(libc::ESHUTDOWN);
+            drop(state);
+            core.note_surplus(&file);
+        }
+        keep(core.journal.close(), ROOT);
+        core.namespace.trash.close();
+    }
+    last(core);
+    drop(core.lock.lock().take());
+    result
+}

@@ -1,0 +1,10 @@
+//! An open vault: options, opening and closing, nested shares, the calls of its users.
+
+mod background;
+mod check;
+pub(super) mod lifetime;
+pub(super) mod nested;
+mod operations;
+pub(super) mod options;
+pub(super) mod paths;
+pub(super) mod vault;

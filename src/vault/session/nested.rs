@@ -1,0 +1,412 @@
+//! The shares of an open vault: its own, and those nested in it, each opened when it is first
+//! entered.
+//!
+//! Rules that hold here
+//! * A node's and a handle's number says in its high bits which share it belongs to; the vault's
+//!   own is number 0. A number is never used again while the vault is open.
+//! * The directory in which a nested share stands is one node, that of the parent: what is asked of
+//!   it goes to the root of the nested share once that is open, and the root is never shown under a
+//!   number of its own.
+//! * A nested share is entered through a valid junction only. The user's decision to take a share
+//!   as it is ([`Trust::first_use`](crate::vault::share::trust::Trust)) is about the one that he named, and says
+//!   nothing of what was planted within.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::roster::Identity;
+use crate::vault::core::Core;
+use crate::vault::core::inodes::Link;
+use crate::vault::error::{Error, Fault, Inner, Result};
+use crate::vault::session::options::OpenOptions;
+use crate::vault::share::enter;
+use crate::vault::share::enter::{Entered, Vouched};
+use crate::vault::types::{Attr, Forget, Handle, NodeId, ROOT};
+
+/// Bits of a number that are the share's own.
+const LOCAL_BITS: u32 = 40;
+/// Shares that can be entered while a vault is open.
+const SHARES_MAX: usize = 1 << 20;
+
+/// A nested share that is open.
+struct Child {
+    core: Arc<Core>,
+    place: NodeId,
+    /// The name at which a junction was found to lead to it.
+    link: Mutex<Link>,
+}
+
+#[derive(Default)]
+struct Children {
+    /// By number, from 1; `None` for one that was closed.
+    list: Vec<Option<Child>>,
+    /// By the node of the directory in which it stands.
+    places: HashMap<NodeId, u64>,
+}
+
+/// See the module.
+pub(crate) struct Shares {
+    pub root: Arc<Core>,
+    identity: Arc<Identity>,
+    options: OpenOptions,
+    children: RwLock<Children>,
+    /// One share is entered at a time.
+    entering: Mutex<()>,
+    kernel: OnceLock<Tell>,
+}
+
+/// Tells the kernel of a node, by its number outside.
+type Tell = Arc<dyn Fn(NodeId, Forget) + Send + Sync>;
+
+/// A node or a handle in its share.
+pub(crate) struct Route {
+    pub core: Arc<Core>,
+    pub number: u64,
+    pub local: u64,
+}
+
+fn split(id: u64) -> (u64, u64) {
+    (id >> LOCAL_BITS, id & ((1 << LOCAL_BITS) - 1))
+}
+
+fn join(number: u64, local: u64) -> u64 {
+    number << LOCAL_BITS | local
+}
+
+impl Shares {
+    pub fn new(root: Arc<Core>, identity: Arc<Identity>, options: OpenOptions) -> Self {
+        Shares {
+            root,
+            identity,
+            options,
+            children: RwLock::default(),
+            entering: Mutex::new(()),
+            kernel: OnceLock::new(),
+        }
+    }
+
+    /// Has `tell` called for nodes of all shares, those that are entered from now on.
+    pub fn tell_kernel(&self, tell: Tell) {
+        if self.kernel.set(tell.clone()).is_ok() {
+            self.root.tell_kernel(Box::new(move |node, what| tell(node, what)));
+        }
+    }
+
+    pub fn trust(&self) -> &crate::vault::share::trust::Trust {
+        &self.options.trust
+    }
+
+    /// All open shares, nested ones first.
+    pub fn cores(&self) -> Vec<Arc<Core>> {
+        let children = self.children.read();
+        let nested = children.list.iter().rev().flatten().map(|child| child.core.clone());
+        nested.chain([self.root.clone()]).collect()
+    }
+
+    fn core(&self, number: u64) -> Inner<Arc<Core>> {
+        if number == 0 {
+            return Ok(self.root.clone());
+        }
+        let children = self.children.read();
+        let child = children.list.get(number as usize - 1).and_then(Option::as_ref);
+        child.map(|child| child.core.clone()).ok_or(Fault::Os(libc::ESTALE))
+    }
+
+    /// The node as the table of its share has it: the place of a nested share is a directory of the
+    /// parent.
+    pub fn raw(&self, id: u64) -> Inner<Route> {
+        let (number, local) = split(id);
+        Ok(Route { core: self.core(number)?, number, local })
+    }
+
+    /// Where what is asked of a node goes.
+    pub fn route(&self, node: NodeId) -> Inner<Route> {
+        let nested = {
+            let children = self.children.read();
+            if children.places.is_empty() { None } else { children.places.get(&node).copied() }
+        };
+        match nested {
+            Some(number) => {
+                self.check_place(number)?;
+                Ok(Route { core: self.core(number)?, number, local: ROOT })
+            }
+            None => self.raw(node),
+        }
+    }
+
+    /// Refuses a share whose directory was moved to a place to which no junction of it leads.
+    fn check_place(&self, number: u64) -> Inner<()> {
+        let children = self.children.read();
+        let child = children
+            .list
+            .get(number as usize - 1)
+            .and_then(Option::as_ref)
+            .ok_or(Fault::Os(libc::ESTALE))?;
+        let place = self.raw_in(&children, child.place)?;
+        let Ok(link) = place.core.nodes.link(place.local) else { return Ok(()) }; // without a name, for who has it open
+        if *child.link.lock() == link {
+            return Ok(());
+        }
+        match place.core.junction_at(place.local)? {
+            Some(junction) if junction.share == child.core.keys.share => *child.link.lock() = link,
+            _ => return Err(Fault::Os(libc::EACCES)),
+        }
+        Ok(())
+    }
+
+    fn raw_in(&self, children: &Children, id: u64) -> Inner<Route> {
+        let (number, local) = split(id);
+        let core = match number {
+            0 => self.root.clone(),
+            n => children
+                .list
+                .get(n as usize - 1)
+                .and_then(Option::as_ref)
+                .ok_or(Fault::Os(libc::ESTALE))?
+                .core
+                .clone(),
+        };
+        Ok(Route { core, number, local })
+    }
+
+    /// Does `act` where it belongs; enters the share that stands in `node` where that is what `act`
+    /// comes upon.
+    pub fn run<T>(
+        &self,
+        op: &'static str,
+        node: NodeId,
+        act: impl Fn(&Core, NodeId) -> Inner<T>,
+    ) -> Result<(T, u64)> {
+        let mut entered = false;
+        loop {
+            let route = self.route(node).map_err(|fault| fault.at(op, PathBuf::new))?;
+            let away = route.core.namespace.away.count();
+            match act(&route.core, route.local) {
+                Err(Fault::Boundary) if !entered => {
+                    self.enter(&route)?;
+                    entered = true;
+                }
+                // The directory in which it was asked for had another name meanwhile, as long as no
+                // name could change.
+                Err(fault)
+                    if fault.errno() == libc::ENOENT
+                        && route.core.namespace.away.were_any_since(away) =>
+                {
+                    drop(route.core.namespace.names.look())
+                }
+                // It is gone because another directory has taken its place: not for who looks it up
+                // again.
+                Err(fault)
+                    if fault.errno() == libc::ENOENT
+                        && route.core.nodes.is_moved_away(route.local) =>
+                {
+                    return Err(self.explain(op, &route, Fault::Os(libc::ESTALE)));
+                }
+                other => {
+                    return other
+                        .map(|out| (out, route.number))
+                        .map_err(|fault| self.explain(op, &route, fault));
+                }
+            }
+        }
+    }
+
+    /// The directory `node`, its share entered.
+    pub fn directory(&self, op: &'static str, node: NodeId) -> Result<Route> {
+        self.run(op, node, |core, local| core.directory_id(local))?;
+        self.route(node).map_err(|fault| fault.at(op, PathBuf::new))
+    }
+
+    pub fn explain(&self, op: &'static str, route: &Route, fault: Fault) -> Error {
+        fault.at(op, || self.shown_path(route.number, route.local))
+    }
+
+    /// Stored path from the vault's root.
+    pub fn stored_path(&self, number: u64, local: NodeId) -> Option<Vec<u8>> {
+        let own = self.core(number).ok()?.nodes.stored_path(local)?;
+        if number == 0 {
+            return Some(own);
+        }
+        let (parent, place) = split(self.place(number)?);
+        let above = self.stored_path(parent, place)?;
+        Some(if own.is_empty() { above } else { [&above[..], &own].join(&b'/') })
+    }
+
+    /// Plain path from the vault's root.
+    pub fn plain_path(&self, number: u64, local: NodeId) -> Option<Vec<u8>> {
+        let own = self.core(number).ok()?.nodes.plain_path(local)?;
+        if number == 0 {
+            return Some(own);
+        }
+        let (parent, place) = split(self.place(number)?);
+        let above = self.plain_path(parent, place)?;
+        Some(if own.is_empty() { above } else { [&above[..], &own].join(&b'/') })
+    }
+
+    /// The innermost open share in which a stored path leads, and the path from the root of that.
+    pub fn at_stored_path<'p>(&self, path: &'p [u8]) -> (Arc<Core>, &'p [u8]) {
+        let numbers: Vec<u64> = self.children.read().places.values().copied().collect();
+        let inside = |number: u64| {
+            let rest = path.strip_prefix(&*self.stored_path(number, ROOT)?)?;
+            let rest = if rest.is_empty() { rest } else { rest.strip_prefix(b"/")? };
+            Some((self.core(number).ok()?, rest))
+        };
+        let innermost = numbers.into_iter().filter_map(inside).min_by_key(|(_, rest)| rest.len());
+        innermost.unwrap_or_else(|| (self.root.clone(), path))
+    }
+
+    fn shown_path(&self, number: u64, local: NodeId) -> PathBuf {
+        use std::os::unix::ffi::OsStringExt;
+        let path = self.stored_path(number, local).unwrap_or_else(|| b"(unlinked)".to_vec());
+        PathBuf::from(std::ffi::OsString::from_vec(if path.is_empty() {
+            b".".to_vec()
+        } else {
+            path
+        }))
+    }
+
+    /// Node of the directory in which a nested share stands.
+    fn place(&self, number: u64) -> Option<NodeId> {
+        self.children
+            .read()
+            .list
+            .get((number as usize).checked_sub(1)?)?
+            .as_ref()
+            .map(|child| child.place)
+    }
+
+    /// Number outside of a node of a share.
+    pub fn outside(&self, number: u64, local: NodeId) -> NodeId {
+        match local {
+            ROOT if number != 0 => self.place(number).unwrap_or(join(number, ROOT)),
+            _ => join(number, local),
+        }
+    }
+
+    pub fn attr(&self, number: u64, attr: Attr) -> Attr {
+        Attr { node: self.outside(number, attr.node), ..attr }
+    }
+
+    pub fn outside_handle(number: u64, handle: Handle) -> Handle {
+        join(number, handle)
+    }
+
+    /// Opens the share that stands in a directory.
+    fn enter(&self, place: &Route) -> Result<()> {
+        let _one = self.entering.lock();
+        let node = join(place.number, place.local);
+        if self.children.read().places.contains_key(&node) {
+            return Ok(()); // somebody was faster
+        }
+        let explain = |fault: Fault| self.explain("enter", place, fault);
+        let shown = self.shown_path(place.number, place.local);
+        let link = place.core.nodes.link(place.local).map_err(explain)?;
+        let junction = place.core.junction_at(place.local).map_err(explain)?;
+        let Some(junction) = junction else {
+            tracing::error!(
+                "{}: a share stands here to which no junction leads; it is not entered",
+                shown.display()
+            );
+            return Err(explain(Fault::Os(libc::EACCES)));
+        };
+        let store = place.core.dir(place.local).map_err(explain)?;
+        let seen = crate::vault::share::seen::manifests(&*store).map_err(explain)?;
+        let vouched = Vouched { share: Some(junction.share), head: None };
+        let entered = enter::enter(&*store, &self.identity, &self.options.trust, &vouched, &shown)
+            .and_then(|entered| {
+                if entered.descriptor.signed {
+                    Ok(entered)
+                } else {
+                    Err(explain(Fault::Os(libc::EACCES)))
+                }
+            });
+        let entered = entered.inspect_err(|error| tracing::error!("{error}"))?;
+        let core = self.open(store, &entered, &shown)?;
+        core.note_head(seen, entered.head());
+        let mut children = self.children.write();
+        if children.list.len() >= SHARES_MAX {
+            return Err(explain(Fault::Os(libc::EMFILE)));
+        }
+        place.core.nodes.opened(place.local); // stays while the share is open
+        let number = children.list.len() as u64 + 1;
+        if let Some(tell) = self.kernel.get().cloned() {
+            core.tell_kernel(Box::new(move |node, what| tell(join(number, node), what)));
+        }
+        children.list.push(Some(Child {
+            core: Arc::new(core),
+            place: node,
+            link: Mutex::new(link),
+        }));
+        children.places.insert(node, number);
+        Ok(())
+    }
+
+    fn open(
+        &self,
+        store: Arc<dyn crate::store::Dir>,
+        entered: &Entered,
+        shown: &Path,
+    ) -> Result<Core> {
+        let options = OpenOptions {
+            read_only: self.options.read_only || self.root.mode.read_only,
+            ..self.options.clone()
+        };
+        crate::vault::session::lifetime::open_core(
+            store,
+            entered,
+            self.identity.clone(),
+            &options,
+            Some(self.root.cache.clone()),
+            shown,
+        )
+    }
+
+    /// Whether a nested share was entered.
+    pub fn has_nested(&self) -> bool {
+        !self.children.read().places.is_empty()
+    }
+
+    /// Closes the share that stands in a directory, if it is open: the directory is about to go.
+    ///
+    /// # Errors
+    /// `ENOTEMPTY` where it holds anything; what its last commits said.
+    pub fn leave(&self, node: NodeId) -> Result<()> {
+        if let Ok(route) = self.route(node)
+            && route.local == ROOT
+            && route.number != 0
+        {
+            let empty = Core::is_empty(&*route.core.root)
+                .map_err(|fault| self.explain("rmdir", &route, fault))?
+                .0;
+            if !empty {
+                return Err(self.explain("rmdir", &route, Fault::Os(libc::ENOTEMPTY)));
+            }
+        }
+        let child = {
+            let mut children = self.children.write();
+            let Some(number) = children.places.remove(&node) else { return Ok(()) };
+            children.list[number as usize - 1].take()
+        };
+        let Some(child) = child else { return Ok(()) };
+        if let Ok(route) = self.raw(child.place) {
+            route.core.nodes.closed(route.local);
+        }
+        crate::vault::session::lifetime::close_core(&child.core)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_the_first_share_are_as_they_were() {
+        assert_eq!(split(ROOT), (0, ROOT));
+        assert_eq!(split(join(7, 12345)), (7, 12345));
+        assert_eq!(join(0, 12345), 12345);
+        assert!(join(SHARES_MAX as u64, 1) < 1 << 62);
+    }
+}

@@ -1,0 +1,392 @@
+//! What a filesystem is asked for, on nodes and handles: each call goes to the share in which its
+//! node stands.
+
+use std::ops::Range;
+
+use crate::format::name::NAME_MAX;
+use crate::format::signature::Authorship;
+use crate::store::{Kind, Seek, Space};
+use crate::vault::core::open_table::Open;
+use crate::vault::error::{Error, Fault, Result};
+use crate::vault::session::nested::Shares;
+use crate::vault::session::vault::Vault;
+use crate::vault::types::*;
+
+impl Vault {
+    /// Finds `name` in a directory; counts one on its node.
+    pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
+        self.attr_on("lookup", parent, |core, parent| core.lookup(parent, name))
+    }
+
+    /// Attributes of a node.
+    pub fn getattr(&self, node: NodeId) -> Result<Attr> {
+        self.attr_on("stat", node, |core, node| core.stat(node))
+    }
+
+    /// Changes attributes of a node.
+    pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
+        self.attr_on("change attributes of", node, |core, node| core.setattr(node, set))
+    }
+
+    /// Target of a symbolic link.
+    pub fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
+        self.on_node("readlink", node, |core, node| core.readlink(node))
+    }
+
+    /// Makes an empty file, a FIFO, a socket or a device; counts one.
+    pub fn mknod(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        kind: Kind,
+        perm: u32,
+        rdev: u64,
+    ) -> Result<Attr> {
+        self.attr_on("mknod", parent, |core, parent| {
+            core.remember_name(parent, name);
+            core.mknod(caller, parent, name, kind, perm, rdev)
+        })
+    }
+
+    /// Makes a directory; counts one.
+    pub fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Result<Attr> {
+        self.attr_on("mkdir", parent, |core, parent| {
+            core.remember_name(parent, name);
+            core.mkdir(caller, parent, name, perm)
+        })
+    }
+
+    /// Makes a symbolic link; counts one.
+    pub fn symlink(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Attr> {
+        self.attr_on("symlink", parent, |core, parent| {
+            core.remember_name(parent, name);
+            core.symlink(caller, parent, name, target)
+        })
+    }
+
+    /// Gives a node another name; counts one.
+    pub fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr> {
+        let to = self.shares().directory("link", new_parent)?;
+        let of =
+            self.shares().raw(node).map_err(|fault| self.shares().explain("link", &to, fault))?;
+        if of.number != to.number {
+            return Err(Error::Os { op: "link", errno: libc::EXDEV });
+        }
+        to.core.remember_name(to.local, new_name);
+        let linked = to
+            .core
+            .link(of.local, to.local, new_name)
+            .map_err(|fault| self.shares().explain("link", &of, fault))?;
+        Ok(self.shares().attr(to.number, linked))
+    }
+
+    /// Removes a name that is not a directory.
+    pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        self.on_node("unlink", parent, |core, parent| {
+            core.remember_name(parent, name);
+            core.unlink(parent, name)
+        })
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        let route = self.shares().directory("rmdir", parent)?;
+        // A share is not closed for nothing.
+        route
+            .core
+            .check_writable()
+            .map_err(|fault| self.shares().explain("rmdir", &route, fault))?;
+        if self.shares().has_nested()
+            && let Ok(attr) = route.core.lookup(route.local, name)
+        {
+            // Where a share stands there, it is closed before its directory goes.
+            let left = self.shares().leave(self.shares().outside(route.number, attr.node));
+            route.core.nodes.forget(attr.node, 1);
+            left?;
+        }
+        route.core.remember_name(route.local, name);
+        route
+            .core
+            .rmdir(route.local, name)
+            .map_err(|fault| self.shares().explain("rmdir", &route, fault))
+    }
+
+    /// Renames an entry.
+    pub fn rename(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        let (from, to) = self.in_one_share("rename", parent, new_parent)?;
+        from.core.remember_name(from.local, name);
+        from.core.remember_name(to.local, new_name);
+        let renamed = from.core.rename(from.local, name, to.local, new_name, mode);
+        renamed.map_err(|fault| self.shares().explain("rename", &from, fault))
+    }
+
+    /// Opens a regular file.
+    pub fn open_file(&self, node: NodeId, flags: OpenFlags) -> Result<Opened> {
+        let (opened, number) =
+            self.shares().run("open", node, |core, node| core.open_file(node, flags))?;
+        Ok(Opened { handle: Shares::outside_handle(number, opened.handle), ..opened })
+    }
+
+    /// Makes and opens a regular file; counts one. `EEXIST` where the name is taken.
+    pub fn create_file(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        perm: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Opened)> {
+        let created = self.shares().run("create in", parent, |core, parent| {
+            core.remember_name(parent, name);
+            let (attr, handle) = core.create_file(caller, parent, name, perm, flags)?;
+            Ok((attr, handle, matches!(core.open.handle(handle)?, Open::File { direct: true, .. })))
+        });
+        let ((attr, handle, direct), number) = created?;
+        let opened = Opened {
+            handle: Shares::outside_handle(number, handle),
+            keep_cache: true,
+            alone: None,
+            direct,
+        };
+        Ok((self.shares().attr(number, attr), opened))
+    }
+
+    /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
+    pub fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.on_handle("read", handle, |core, handle| core.read(handle, offset, buf))
+    }
+
+    /// Writes all of `data`; at the end of the file where the handle was opened to append.
+    pub fn write(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_suid_sgid: bool,
+    ) -> Result<()> {
+        self.on_handle("write", handle, |core, handle| {
+            core.write(handle, offset, data, kill_suid_sgid)
+        })
+    }
+
+    /// Notes that pages of a cache above, of `offset..end`, were refused with `errno`: there they
+    /// count as written. True where they are to be written once more.
+    pub fn pages_refused(&self, handle: Handle, offset: u64, end: u64, errno: i32) -> bool {
+        self.shares()
+            .raw(handle)
+            .is_ok_and(|route| route.core.pages_refused(route.local, offset, end, errno))
+    }
+
+    /// Tells, before a cache above takes in more of a file, whether it is to send what it holds
+    /// first.
+    ///
+    /// # Errors
+    /// What the write is to fail with: that of an earlier one, or `ENOSPC` where there is no more
+    /// room.
+    pub fn before_write(&self, handle: Handle) -> Result<bool> {
+        self.on_handle("write", handle, |core, handle| core.before_write(handle))
+    }
+
+    /// Whether the store has little room. What is opened for writing now is written with nothing
+    /// held back.
+    pub fn is_low(&self) -> bool {
+        self.core().is_low()
+    }
+
+    /// Has `tell` called, from any thread, for each node of which a cache above is to forget
+    /// something: what was written to it was refused, or may be soon.
+    pub fn tell_cache(&self, tell: impl Fn(NodeId, Forget) + Send + Sync + 'static) {
+        self.shares().tell_kernel(std::sync::Arc::new(tell));
+    }
+
+    /// What close(2) of a descriptor is to report: a failure that happened since the file was
+    /// opened.
+    pub fn flush(&self, handle: Handle) -> Result<()> {
+        self.on_handle("flush", handle, |core, handle| core.flush(handle))
+    }
+
+    /// Makes contents and attributes durable.
+    pub fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
+        self.on_handle("fsync", handle, |core, handle| core.fsync(handle, data_only))
+    }
+
+    /// Closes a file; the last handle commits.
+    pub fn release(&self, handle: Handle) -> Result<()> {
+        self.on_handle("close", handle, |core, handle| core.release_handle(handle))
+    }
+
+    /// The next data or hole at or after `offset`.
+    pub fn seek_data_hole(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
+        self.on_handle("seek in", handle, |core, handle| core.seek_data_hole(handle, offset, what))
+    }
+
+    /// As [`Vault::seek_data_hole`], where a cache above may hold back what programs have written.
+    /// Of the range `sent` it holds nothing.
+    pub fn seek_under_cache(
+        &self,
+        handle: Handle,
+        offset: u64,
+        what: Seek,
+        sent: Range<u64>,
+    ) -> Result<Sought> {
+        self.on_handle("seek in", handle, |core, handle| {
+            core.seek_under_cache(handle, offset, what, &sent)
+        })
+    }
+
+    /// Reserves, punches or zeroes a range.
+    pub fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Result<()> {
+        self.on_handle("fallocate", handle, |core, handle| {
+            core.fallocate(handle, offset, len, mode)
+        })
+    }
+
+    /// Copies a range between two open files, sealed anew under the keys of the second; gives the
+    /// bytes copied.
+    pub fn copy_range(
+        &self,
+        from: Handle,
+        from_offset: u64,
+        to: Handle,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let from =
+            self.shares().raw(from).map_err(|_| Error::Os { op: "copy", errno: libc::EBADF })?;
+        self.on_handle("copy", to, |core, to| {
+            if !std::ptr::eq(core, &*from.core) {
+                return Err(Fault::Os(libc::EXDEV));
+            }
+            core.copy_range(from.local, from_offset, to, to_offset, len)
+        })
+    }
+
+    /// Opens a directory for listing.
+    pub fn open_dir(&self, node: NodeId) -> Result<Handle> {
+        let (handle, number) = self.shares().run("open", node, |core, node| core.open_dir(node))?;
+        Ok(Shares::outside_handle(number, handle))
+    }
+
+    /// Entries from position `cookie` on (0 is the beginning), without `.` and `..`; empty is the
+    /// end.
+    pub fn read_dir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>> {
+        self.on_handle("list", handle, |core, handle| core.read_dir(handle, cookie, limit))
+    }
+
+    /// What the names in an open directory are read with.
+    pub fn names_read_with(&self, handle: Handle) -> Result<NamesReadWith> {
+        self.on_handle("look at", handle, |core, handle| core.names_read_with(handle))
+    }
+
+    /// Whether changes of an open directory certainly bear the time of this machine's clock.
+    pub fn has_our_clock(&self, handle: Handle) -> bool {
+        self.on_handle("look at", handle, |core, handle| Ok(core.has_our_clock(handle)))
+            .unwrap_or(false)
+    }
+
+    /// Whether this handle has listed, or passed over, an entry whose name cannot be read as yet:
+    /// what tells it may come without a change of the directory.
+    pub fn has_unread_names(&self, handle: Handle) -> bool {
+        self.on_handle("look at", handle, |core, handle| Ok(core.has_unread_names(handle)))
+            .unwrap_or(false)
+    }
+
+    /// Whether this handle has passed over an entry of which nothing but its sealed name is known:
+    /// what it has listed is not all.
+    pub fn misses_entries(&self, handle: Handle) -> bool {
+        self.on_handle("look at", handle, |core, handle| Ok(core.misses_entries(handle)))
+            .unwrap_or(false)
+    }
+
+    /// Attributes of an entry of a listing; counts one.
+    pub fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Result<Attr> {
+        let number = self.shares().raw(handle).map_or(0, |route| route.number);
+        let attr =
+            self.on_handle("lookup in", handle, |core, handle| core.lookup_entry(handle, entry))?;
+        Ok(self.shares().attr(number, attr))
+    }
+
+    /// Makes the entries of a directory durable.
+    pub fn sync_dir(&self, handle: Handle) -> Result<()> {
+        self.on_handle("fsync", handle, |core, handle| core.sync_dir(handle))
+    }
+
+    /// Value of an extended attribute; `ENODATA` where there is none.
+    pub fn get_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
+        self.on_node("get attribute of", node, |core, node| core.get_xattr(node, name))
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
+        self.on_node("set attribute of", node, |core, node| core.set_xattr(node, name, value, mode))
+    }
+
+    /// Names of the extended attributes, with their namespaces.
+    pub fn list_xattr(&self, node: NodeId) -> Result<Vec<Vec<u8>>> {
+        self.on_node("list attributes of", node, |core, node| core.list_xattr(node))
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
+        self.on_node("remove attribute of", node, |core, node| core.remove_xattr(node, name))
+    }
+
+    /// Takes the set-group-id bit away, as a change of the ACL by somebody outside the group does.
+    pub fn clear_sgid(&self, node: NodeId) -> Result<()> {
+        self.on_node("change attributes of", node, |core, node| core.clear_sgid(node))
+    }
+
+    /// Clears suid and (where group-executable) sgid of an open file, as any change of its contents
+    /// by an ordinary user does.
+    pub fn clear_suid_sgid(&self, handle: Handle) -> Result<()> {
+        self.on_handle("change attributes of", handle, |core, handle| core.clear_suid_sgid(handle))
+    }
+
+    /// Whose contents a regular file holds, and who vouches for them, as its committed header says;
+    /// `None` in a share that is not signed.
+    pub fn author(&self, node: NodeId) -> Result<Option<Authorship>> {
+        self.on_node("read", node, |core, node| core.author(node))
+    }
+
+    /// Lets go of `count` lookups of a node.
+    pub fn forget(&self, node: NodeId, count: u64) {
+        if let Ok(route) = self.shares().raw(node) {
+            route.core.nodes.forget(route.local, count);
+        }
+    }
+
+    /// Closes a directory.
+    pub fn release_dir(&self, handle: Handle) {
+        let _ = self.on_handle("close", handle, |core, handle| core.release_handle(handle));
+    }
+
+    /// The directory that a directory stands in; the root is its own.
+    pub fn parent(&self, node: NodeId) -> NodeId {
+        let parent = self.shares().raw(node).and_then(|route| {
+            let link = route.core.nodes.link(route.local)?;
+            Ok(self.shares().outside(route.number, link.parent))
+        });
+        parent.unwrap_or(ROOT)
+    }
+
+    /// Free and used space of the store.
+    pub fn space(&self) -> Result<Space> {
+        let space =
+            self.core().root.space().map_err(|e| self.core().explain("measure", ROOT, e.into()))?;
+        Ok(Space { name_max: NAME_MAX as u64, ..space })
+    }
+}

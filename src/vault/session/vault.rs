@@ -1,0 +1,363 @@
+//! An open vault as its users see it: how it is described, opened and closed.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::background::{self, Background};
+use super::lifetime;
+use super::nested::{Route, Shares};
+use super::options::{OpenOptions, OsRandom};
+use crate::crypto::Suite;
+use crate::roster::{Identity, PublicIdentity, Role};
+use crate::store::Dir;
+use crate::vault::core::open_table::Open;
+use crate::vault::core::{Core, vault_lock};
+use crate::vault::error::{Error, Fault, Inner, LockHolder, Result};
+use crate::vault::rollback::keeper::Keeper;
+use crate::vault::rollback::notice::{Notice, SurveyOptions};
+use crate::vault::share::enter::{self, CreateOptions, CreateShare, IDENTITY_FILE, Vouched};
+use crate::vault::share::seen;
+use crate::vault::types::{Attr, Handle, NodeId, ROOT};
+
+/// What can be said of a vault without a secret.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// Format version.
+    pub version: u16,
+    /// Cipher suite.
+    pub suite: Suite,
+    /// Chunk size in bytes.
+    pub chunk_size: u32,
+    /// Id of the root share.
+    pub share_id: [u8; 32],
+    /// Whether files are signed.
+    pub signed: bool,
+    /// Whether a parent's admins are kept out.
+    pub isolated: bool,
+    /// Who made it.
+    pub founder: PublicIdentity,
+    /// Whether it holds an identity of its own, to be unlocked by passphrase.
+    pub has_identity: bool,
+    /// Who has it open for writing alone.
+    pub locked_by: Option<LockHolder>,
+    /// Who have it open for writing together, those who came first first.
+    pub shared_by: Vec<LockHolder>,
+}
+
+/// What programs do to the files of a vault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Handles that may write.
+    pub writers: usize,
+    /// Writes since the vault was opened.
+    pub writes: u64,
+}
+
+struct Inside {
+    shares: Arc<Shares>,
+    background: Mutex<Background>,
+    keeper: Mutex<Option<Keeper>>,
+}
+
+/// An open vault. Clones are the same vault; the last one that goes away closes it.
+#[derive(Clone)]
+pub struct Vault {
+    inside: Arc<Inside>,
+}
+
+impl Vault {
+    /// Makes a vault in an empty directory, owned by `owner`.
+    ///
+    /// # Errors
+    /// `ENOTEMPTY` where the directory holds anything but an identity file; whatever the store
+    /// says.
+    pub fn create(store: &Arc<dyn Dir>, options: &CreateOptions, owner: &Identity) -> Result<()> {
+        enter::create(store, options, owner, &OsRandom)
+    }
+
+    /// What is public of a vault.
+    ///
+    /// # Errors
+    /// [`Error::NotAVault`], [`Error::NewerVersion`], [`Error::Corrupt`].
+    pub fn describe(store: &Arc<dyn Dir>) -> Result<Description> {
+        let descriptor = enter::descriptor(&**store, &PathBuf::new())?;
+        let at = |fault: Fault| fault.at("describe", PathBuf::new);
+        Ok(Description {
+            version: crate::format::share::VERSION,
+            suite: descriptor.suite,
+            chunk_size: descriptor.chunk_size(),
+            share_id: descriptor.share_id(),
+            signed: descriptor.signed,
+            isolated: descriptor.isolated,
+            founder: descriptor.founder,
+            has_identity: store.stat(IDENTITY_FILE.as_bytes()).is_ok(),
+            locked_by: vault_lock::holder(store).map_err(at)?,
+            shared_by: vault_lock::sharers(&**store).map_err(at)?,
+        })
+    }
+
+    /// Opens a vault: verifies its roster, opens the identity's slot, takes the lock, replays what
+    /// a crash left.
+    ///
+    /// # Errors
+    /// Those of [`Vault::describe`]; [`Error::NoAccess`], [`Error::InUse`], [`Error::Share`].
+    pub fn open(store: Arc<dyn Dir>, identity: &Identity, options: OpenOptions) -> Result<Vault> {
+        let identity = Arc::new(identity.duplicate());
+        let seen = seen::manifests(&*store).map_err(|fault| fault.at("open", PathBuf::new))?;
+        let entered =
+            enter::enter(&*store, &identity, &options.trust, &Vouched::default(), &PathBuf::new())?;
+        let core = lifetime::open_core(
+            store,
+            &entered,
+            identity.clone(),
+            &options,
+            None,
+            &PathBuf::new(),
+        )?;
+        core.note_head(seen, entered.head());
+        let shares = Arc::new(Shares::new(Arc::new(core), identity, options));
+        let background = Mutex::new(background::background(&shares));
+        Ok(Vault { inside: Arc::new(Inside { shares, background, keeper: Mutex::new(None) }) })
+    }
+
+    /// Makes a signed share with members in an empty directory, to be opened as a vault of its own.
+    ///
+    /// # Errors
+    /// As [`Vault::create`]; a name or key that cannot be in a list of members.
+    pub fn create_signed(
+        store: &Arc<dyn Dir>,
+        options: &CreateOptions,
+        owner: &Identity,
+        share: &CreateShare,
+    ) -> Result<()> {
+        enter::create_signed(store, options, owner, share, &OsRandom)
+    }
+
+    /// Remembers from now on, in the database at `path`, what is seen and done here; the path
+    /// belongs to this share alone. With `survey` the vault is compared with the memory in the
+    /// background, and what is not as it was is logged. Gives how many things were noticed
+    /// [`SETTLE`](crate::vault::SETTLE) ago or earlier, are not accepted, and are no removals that another client may
+    /// have made. The memory is one of the vault's own share: what is in nested shares is
+    /// remembered by who opens those alone.
+    ///
+    /// # Errors
+    /// The database cannot be opened or made. The vault can be used without.
+    pub fn remember(&self, path: &Path, survey: bool) -> Result<usize> {
+        let (keeper, noticed) = Keeper::start(&self.shares().root, path.to_owned(), survey)
+            .map_err(|f| f.at("open", || path.to_owned()))?;
+        *self.inside.keeper.lock() = Some(keeper);
+        Ok(noticed)
+    }
+
+    /// Lets the memory learn now what was done here since it did so last; else that happens in the
+    /// background, and when the vault is closed.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn learn(&self) -> Result<()> {
+        self.on_node("remember", ROOT, |core, _| {
+            core.memory.get().map_or(Ok(()), |memory| memory.learn_now(core))
+        })
+    }
+
+    /// Compares the vault with the memory at `path`, now, and gives what is not as it was.
+    ///
+    /// # Errors
+    /// The database cannot be opened.
+    pub fn survey(&self, path: &Path, options: &SurveyOptions) -> Result<Vec<Notice>> {
+        self.core()
+            .survey(path.to_owned(), options)
+            .map_err(|f| f.at("compare with", || path.to_owned()))
+    }
+
+    pub(in crate::vault) fn shares(&self) -> &Shares {
+        &self.inside.shares
+    }
+
+    pub(in crate::vault) fn core(&self) -> &Core {
+        &self.shares().root
+    }
+
+    /// Commits everything, empties the journal and releases the lock. What fails is reported once;
+    /// a second call does nothing.
+    ///
+    /// # Errors
+    /// The first failure; everything else is committed all the same.
+    pub fn close(&self) -> Result<()> {
+        self.inside.close()
+    }
+
+    /// Makes the journal before it is needed, so that a store that fills up later still takes
+    /// overwrites of what is there. A vault that is not prepared makes its journal at the first
+    /// commit that needs one, and so does every nested share.
+    ///
+    /// # Errors
+    /// `ENOSPC` where there is no room for it even now; whatever else the store says. The vault
+    /// works as before.
+    pub fn prepare(&self) -> Result<()> {
+        self.on_node("make a journal in", ROOT, |core, _| {
+            if core.mode.read_only { Ok(()) } else { core.journal.reserve() }
+        })
+    }
+
+    /// Commits what has been waiting for at least `age`, as the background does twice a second.
+    pub fn commit_due(&self, age: Duration) {
+        for core in self.shares().cores() {
+            core.commit_due(age);
+            core.journal.write_created();
+        }
+    }
+
+    /// Makes files durable that stay open and have been committed without a flush for twice `age`,
+    /// as the background does twice a second.
+    pub fn flush_due(&self, age: Duration) {
+        for core in self.shares().cores() {
+            core.flush_due(age);
+        }
+    }
+
+    /// What the identity may do in the vault's own share.
+    pub fn role(&self) -> Role {
+        self.core().keys.signing.role()
+    }
+
+    /// Looks for changes of the membership now, as the background does twice a second, and tells
+    /// whether there were any.
+    ///
+    /// # Errors
+    /// What kept the new roster from being taken over.
+    pub fn refresh(&self) -> Result<bool> {
+        let mut changed = false;
+        for core in self.shares().cores().iter().filter(|core| core.keys.signed()) {
+            changed |= core.refresh(self.shares().trust())?;
+        }
+        Ok(changed)
+    }
+
+    /// True where others may have it open for writing at the same time.
+    pub fn is_shared(&self) -> bool {
+        self.core().mode.shared
+    }
+
+    /// True where nothing may be changed.
+    pub fn is_read_only(&self) -> bool {
+        self.core().check_writable().is_err()
+    }
+
+    /// What programs do to files at this moment.
+    pub fn activity(&self) -> Activity {
+        let mut activity = Activity::default();
+        for core in self.shares().cores() {
+            activity.writers +=
+                core.open.files.lock().values().map(|shared| shared.writers).sum::<usize>();
+            activity.writes += core.open.writes.load(Ordering::Relaxed);
+        }
+        activity
+    }
+
+    /// Bytes that changes of open files take in memory until they are committed.
+    pub fn uncommitted_bytes(&self) -> usize {
+        self.core().cache.changes.load(Ordering::Relaxed)
+    }
+
+    /// Files that a vault opened for reading only shows with what a journal of an interrupted mount
+    /// holds for them: as they will be when somebody who may write opens the vault.
+    pub fn replayed_in_memory(&self) -> usize {
+        self.shares().cores().iter().map(|core| core.journal.overlaid()).sum()
+    }
+
+    /// Number of nodes that are known at the moment.
+    pub fn node_count(&self) -> usize {
+        self.shares().cores().iter().map(|core| core.nodes.len()).sum()
+    }
+
+    pub(in crate::vault) fn on_node<T>(
+        &self,
+        op: &'static str,
+        node: NodeId,
+        act: impl Fn(&Core, NodeId) -> Inner<T>,
+    ) -> Result<T> {
+        Ok(self.shares().run(op, node, act)?.0)
+    }
+
+    /// As [`Vault::on_node`], for what gives a node.
+    pub(in crate::vault) fn attr_on(
+        &self,
+        op: &'static str,
+        node: NodeId,
+        act: impl Fn(&Core, NodeId) -> Inner<Attr>,
+    ) -> Result<Attr> {
+        let (attr, number) = self.shares().run(op, node, act)?;
+        Ok(self.shares().attr(number, attr))
+    }
+
+    pub(in crate::vault) fn on_handle<T>(
+        &self,
+        op: &'static str,
+        handle: Handle,
+        act: impl FnOnce(&Core, Handle) -> Inner<T>,
+    ) -> Result<T> {
+        let route = self.shares().raw(handle).map_err(|_| Error::Os { op, errno: libc::EBADF })?;
+        act(&route.core, route.local).map_err(|fault| {
+            let local = match route.core.open.handle(route.local) {
+                Ok(Open::File { file, .. }) => file.node,
+                Ok(Open::Dir { node, .. }) => node,
+                Err(_) => ROOT,
+            };
+            self.shares().explain(op, &Route { local, ..route }, fault)
+        })
+    }
+
+    /// Two directories of one share; `EXDEV` where they are of two.
+    pub(in crate::vault) fn in_one_share(
+        &self,
+        op: &'static str,
+        a: NodeId,
+        b: NodeId,
+    ) -> Result<(Route, Route)> {
+        let (a, b) = (self.shares().directory(op, a)?, self.shares().directory(op, b)?);
+        if a.number == b.number { Ok((a, b)) } else { Err(Error::Os { op, errno: libc::EXDEV }) }
+    }
+}
+
+impl Inside {
+    fn close(&self) -> Result<()> {
+        let threads = {
+            let mut background = self.background.lock();
+            *background.stop.0.lock() = true;
+            background.stop.1.notify_all();
+            std::mem::take(&mut background.threads)
+        };
+        for thread in threads {
+            let _ = thread.join();
+        }
+        let mut keeper = self.keeper.lock().take();
+        if let Some(keeper) = &mut keeper {
+            keeper.stop();
+        }
+        let mut result = Ok(());
+        for core in self.shares.cores() {
+            let learn = |core: &Core| {
+                if std::ptr::eq(core, &*self.shares.root)
+                    && let Some(keeper) = &keeper
+                {
+                    keeper.finish(core);
+                }
+            };
+            result = result.and(lifetime::close_core_after(&core, learn)); // every share is closed, whatever another one says
+        }
+        result
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if let Err(e) = self.close() {
+            tracing::error!("{e}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Control files, and the entries of directories of the store.
+
+use std::sync::Arc;
+
+use crate::crypto::Random;
+use crate::store::{Access, Dir, DirEntry, RenameMode};
+use crate::vault::error::{Fault, Inner};
+
+/// What is wrong where a control file holds more than any of its kind.
+pub(crate) const CONTROL_TOO_LARGE: &str = "has a control file that is too large";
+
+/// Reads a control file of at most `limit` bytes; `None` where there is none.
+pub(crate) fn read_control(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Option<Vec<u8>>> {
+    let file = match dir.open_file(name, Access::Read) {
+        Ok(file) => file,
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+        Err(e) => return Err(e.into()),
+    };
+    let size = file.stat()?.size;
+    if size > limit as u64 {
+        return Err(Fault::Corrupt(CONTROL_TOO_LARGE));
+    }
+    let mut bytes = vec![0; size as usize];
+    let read = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(read);
+    Ok(Some(bytes))
+}
+
+/// Writes a control file under a temporary name, flushes it and renames it into its place: it is
+/// there whole or not at all.
+pub(crate) fn write_control(
+    dir: &dyn Dir,
+    random: &dyn Random,
+    name: &[u8],
+    bytes: &[u8],
+) -> Inner<()> {
+    let mut suffix = [0; 6];
+    random.fill(&mut suffix);
+    let hex: String = suffix.iter().map(|b| format!("{b:02x}")).collect();
+    let temporary = [b"+tmp-", hex.as_bytes()].concat();
+    // other members of a share may be other users of the machine
+    let file = dir.create_file(&temporary, 0o600 | dir.stat_self()?.perm & 0o044)?;
+    let written = (|| {
+        file.write_at(bytes, 0)?;
+        file.sync_all()?;
+        dir.rename(&temporary, dir, name, RenameMode::Replace)
+    })();
+    if let Err(e) = written {
+        let _ = dir.unlink(&temporary);
+        return Err(e.into());
+    }
+    Ok(())
+}
+
+/// Bytes of names that are read of a directory at a time.
+pub(crate) const LISTED: usize = 1 << 16;
+
+/// The entries of a directory, of which only those that were read last are in memory: the storage
+/// host chooses how many there are. After an error there are no more.
+pub(crate) struct Entries {
+    dir: Option<Arc<dyn Dir>>,
+    cookie: i64,
+    read: std::vec::IntoIter<DirEntry>,
+}
+
+impl Iterator for Entries {
+    type Item = Inner<DirEntry>;
+
+    fn next(&mut self) -> Option<Inner<DirEntry>> {
+        loop {
+            if let Some(entry) = self.read.next() {
+                self.cookie = entry.next;
+                return Some(Ok(entry));
+            }
+            match self.dir.as_ref()?.read(self.cookie, LISTED) {
+                Ok(read) if !read.is_empty() => self.read = read.into_iter(),
+                ended => {
+                    self.dir = None;
+                    return ended.err().map(|e| Err(e.into()));
+                }
+            }
+        }
+    }
+}
+
+/// Goes through a directory's entries.
+pub(crate) fn entries(dir: &dyn Dir) -> Inner<Entries> {
+    Ok(Entries { dir: Some(dir.reopen()?), cookie: 0, read: Vec::new().into_iter() })
+}
+
+/// Lists all of a directory's entries, for callers that change the directory meanwhile.
+pub(crate) fn list(dir: &dyn Dir) -> Inner<Vec<DirEntry>> {
+    entries(dir)?.collect()
+}
+
+/// All entries of a directory; `None` where there are more than `max`.
+pub(crate) fn list_at_most(dir: &dyn Dir, max: usize) -> Inner<Option<Vec<DirEntry>>> {
+    let all: Vec<DirEntry> = entries(dir)?.take(max.saturating_add(1)).collect::<Inner<_>>()?;
+    Ok((all.len() <= max).then_some(all))
+}

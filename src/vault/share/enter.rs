@@ -1,0 +1,495 @@
+//! The control files of a share: making them, and getting from them to the folder keys.
+//!
+//! Rules that hold here
+//! * What proves that a share is the one it claims to be is decided here, before any key of it is
+//!   used (see [`Trust`]).
+//! * Manifests are verified as they are read; only those that count stay in memory.
+//! * Control files of rosters are made with O_EXCL and never rewritten.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::crypto::{Random, Suite};
+use crate::format::inventory::{self, InventoryList};
+use crate::format::manifest::{BlockRef, MAX_LEN as MANIFEST_MAX, Manifest};
+use crate::format::share::{DESCRIPTOR_LEN, ShareDescriptor};
+use crate::format::{FormatErrorKind, slots};
+use crate::roster::{
+    Assembly, Change, FolderKeys, FoundParams, Founded, Identity, Member, Members, Pin,
+    RosterError, Standing, VerifiedRoster, found,
+};
+use crate::store::{Access, Dir};
+use crate::vault::error::{Error, Fault, Inner, Result};
+use crate::vault::keyring::signing::Rights;
+use crate::vault::share::control_files::{entries, read_control, write_control};
+use crate::vault::share::trust::Trust;
+
+/// The share's descriptor.
+pub(crate) const DESCRIPTOR: &[u8] = DESCRIPTOR_FILE.as_bytes();
+/// Its name: a directory that holds such a file is a vault, or a share.
+pub const DESCRIPTOR_FILE: &str = "+share";
+/// Manifests begin with this.
+pub(crate) const MANIFEST: &[u8] = b"+manifest-";
+/// The vault's own identity.
+pub const IDENTITY_FILE: &str = "+identity";
+/// Manifests that are read at the most.
+const MANIFESTS_MAX: usize = 65536;
+
+/// How a vault is made.
+#[derive(Clone, Copy, Debug)]
+pub struct CreateOptions {
+    /// Cipher suite, for the vault's whole life.
+    pub suite: Suite,
+    /// `log2` of the chunk size, 12 to 22.
+    pub chunk_log2: u8,
+}
+
+/// Who is to be in a new signed share, beside its founder.
+#[derive(Clone, Debug, Default)]
+pub struct CreateShare {
+    /// Keep the parent's admins out.
+    pub isolated: bool,
+    /// The founder's name in the list of members.
+    pub name: String,
+    /// Members from the beginning.
+    pub others: Vec<Member>,
+}
+
+pub(crate) fn write_new(dir: &dyn Dir, name: &[u8], bytes: &[u8]) -> Inner<()> {
+    // whoever may read the directory holds ciphertext that is of no use without its control files;
+    // nothing in them is secret
+    let file = dir.create_file(name, 0o600 | dir.stat_self()?.perm & 0o044)?;
+    if let Err(e) = file.write_at(bytes, 0) {
+        // In part it is of no use to anybody, least of all on a store that is full.
+        let _ = dir.unlink(name);
+        return Err(e.into());
+    }
+    Ok(file.sync_all()?)
+}
+
+pub(crate) fn share_error(
+    name: &[u8],
+    source: impl std::error::Error + Send + Sync + 'static,
+) -> Error {
+    Error::Share {
+        path: PathBuf::from(String::from_utf8_lossy(name).into_owned()),
+        source: Box::new(source),
+    }
+}
+
+/// Writes the control files of a new vault whose owner is `owner`. The directory must hold nothing
+/// but, perhaps, control files of an identity. The descriptor comes last: without it the directory
+/// is no vault.
+pub(crate) fn create(
+    store: &Arc<dyn Dir>,
+    options: &CreateOptions,
+    owner: &Identity,
+    random: &dyn Random,
+) -> Result<()> {
+    let at = |fault: Fault| fault.at("create vault", PathBuf::new);
+    refuse_full(&**store).map_err(at)?;
+    let params = FoundParams {
+        suite: options.suite,
+        signed: false,
+        isolated: false,
+        chunk_log2: options.chunk_log2,
+        name: "owner",
+        others: &[],
+    };
+    found_in(&**store, owner, &params, random).map(|_| ())
+}
+
+/// Fails where a directory has anything but an identity in it.
+fn refuse_full(store: &dyn Dir) -> Inner<()> {
+    let other = entries(store)?.find(|entry| {
+        entry.as_ref().map_or(true, |entry| *entry.name != *IDENTITY_FILE.as_bytes())
+    });
+    match other.transpose()? {
+        Some(_) => Err(Fault::Os(libc::ENOTEMPTY)),
+        None => Ok(()),
+    }
+}
+
+/// As [`create`], a signed share with members.
+pub(crate) fn create_signed(
+    store: &Arc<dyn Dir>,
+    options: &CreateOptions,
+    owner: &Identity,
+    share: &CreateShare,
+    random: &dyn Random,
+) -> Result<()> {
+    let at = |fault: Fault| fault.at("create share", PathBuf::new);
+    refuse_full(&**store).map_err(at)?;
+    let CreateShare { isolated, name, others } = share;
+    let params = FoundParams {
+        suite: options.suite,
+        signed: true,
+        isolated: *isolated,
+        chunk_log2: options.chunk_log2,
+        name,
+        others,
+    };
+    found_in(&**store, owner, &params, random).map(|_| ())
+}
+
+/// The present time, in seconds since 1970.
+pub(crate) fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// Founds a share and writes its control files, the descriptor last.
+pub(crate) fn found_in(
+    store: &dyn Dir,
+    founder: &Identity,
+    params: &FoundParams<'_>,
+    random: &dyn Random,
+) -> Result<Founded> {
+    let founded =
+        found(founder, params, random, unix_now()).map_err(|e| share_error(DESCRIPTOR, e))?;
+    (|| {
+        put_change(store, &founded.change)?;
+        write_control(store, random, DESCRIPTOR, &founded.descriptor)?;
+        Ok(store.sync()?)
+    })()
+    .map_err(|fault: Fault| fault.at("create share", PathBuf::new))?;
+    Ok(founded)
+}
+
+/// Writes what a change of the roster makes: the slot block first, both durable when this returns.
+pub(crate) fn put_change(store: &dyn Dir, change: &Change) -> Inner<()> {
+    write_new(store, change.slots_name.as_bytes(), &change.slots)?;
+    store.sync()?;
+    write_new(store, change.manifest_name.as_bytes(), &change.manifest)?;
+    Ok(store.sync()?)
+}
+
+/// Makes what the chain of a head beyond `known` consists of durable, whoever wrote it: a head must
+/// not be remembered that a crash can take back, or everybody who remembers it would refuse the
+/// share for ever.
+fn flush_chain(store: &dyn Dir, roster: &VerifiedRoster, known: Option<&Pin>) -> Inner<()> {
+    let since = known.map_or(0, |pin| pin.sequence);
+    for (manifest, _) in roster.history().filter(|(manifest, _)| manifest.sequence > since) {
+        let mut names = vec![manifest.file_name()];
+        names.extend(manifest.blocks.iter().map(|block| slots::file_name(&block.root)));
+        names.extend(
+            (manifest.inventory_file != [0; 32])
+                .then(|| inventory::file_name(&manifest.inventory_file)),
+        );
+        for name in names {
+            match store.open_file(name.as_bytes(), Access::Read) {
+                // The slots and inventories of former epochs may be gone.
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+                file => file?.sync_all()?,
+            }
+        }
+    }
+    Ok(store.sync()?)
+}
+
+/// Reads the descriptor: what is public of a vault.
+pub(crate) fn descriptor(store: &dyn Dir, shown: &Path) -> Result<ShareDescriptor> {
+    let bytes = match read_control(store, DESCRIPTOR, 4096) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Err(Error::NotAVault { path: shown.to_path_buf() }),
+        Err(fault) => return Err(fault.at("read", || shown.join("+share"))),
+    };
+    ShareDescriptor::decode(&bytes).map_err(|e| match e.kind() {
+        FormatErrorKind::Version(found) if found > crate::format::share::VERSION => {
+            Error::NewerVersion {
+                path: shown.join("+share"),
+                found,
+                known: crate::format::share::VERSION,
+            }
+        }
+        FormatErrorKind::Magic => Error::NotAVault { path: shown.to_path_buf() },
+        _ => Error::Corrupt {
+            op: "read",
+            path: shown.join("+share"),
+            what: format!("{e} (length {}, not {DESCRIPTOR_LEN})", bytes.len()),
+        },
+    })
+}
+
+/// A share that was entered: its roster verified, its keys in hand.
+pub(crate) struct Entered {
+    pub descriptor: ShareDescriptor,
+    /// The heads that count and that we can open, the longest first.
+    pub heads: Vec<Head>,
+    /// Several heads count, whether we can open them or not.
+    pub forked: bool,
+    /// An inventory is not there, or not whole.
+    pub incomplete: bool,
+}
+
+/// A head with what the identity's slot at it opens.
+pub(crate) struct Head {
+    pub roster: VerifiedRoster,
+    pub keys: FolderKeys,
+    pub members: Members,
+    /// The inventories of its chain.
+    pub kept: Vec<Arc<InventoryList>>,
+}
+
+impl Entered {
+    /// The head, to be remembered; none while there is a fork.
+    pub fn head(&self) -> Option<Pin> {
+        (!self.forked).then(|| self.heads[0].roster.head())
+    }
+
+    /// Whose signatures count.
+    pub fn rights(&self) -> Rights {
+        Rights::new(
+            self.heads.iter().map(|head| (head.members.clone(), head.kept.clone())),
+            self.forked,
+        )
+    }
+}
+
+/// Reads and verifies the manifests of a share, one at a time, keeping those that count: names that
+/// are not the manifest's own, and what is signed by nobody who may, take no memory.
+pub(crate) fn standing(
+    store: &dyn Dir,
+    descriptor: &ShareDescriptor,
+    pin: Option<&Pin>,
+    shown: &Path,
+) -> Result<Standing> {
+    let at = |name: &[u8]| shown.join(String::from_utf8_lossy(name).into_owned());
+    let number = |name: &[u8]| -> Option<u32> {
+        let text = std::str::from_utf8(name.strip_prefix(MANIFEST)?).ok()?;
+        text.split_once('-')?.0.parse().ok()
+    };
+    let listed = entries(store).and_then(|entries| {
+        let numbered =
+            entries.filter_map(|entry| entry.map(|e| Some((number(&e.name)?, e.name))).transpose());
+        numbered.take(MANIFESTS_MAX + 1).collect::<Inner<Vec<(u32, Box<[u8]>)>>>()
+    });
+    let mut numbered = listed.map_err(|f| f.at("list", || shown.to_path_buf()))?;
+    if numbered.len() > MANIFESTS_MAX {
+        // To leave some out would be to let whoever fills the directory choose which: the removal
+        // of a member, say.
+        return Err(share_error(MANIFEST, RosterError::TooLong));
+    }
+    numbered.sort_unstable();
+    let mut assembly = Assembly::new(descriptor);
+    let mut ignored = Vec::new();
+    for (index, (_, name)) in numbered.iter().enumerate() {
+        let bytes = match read_control(store, name, MANIFEST_MAX) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => continue,
+            Err(Fault::Corrupt(_)) => {
+                tracing::warn!("{}: too large for a manifest, passed over", at(name).display());
+                continue;
+            }
+            // No file at all. (One that must not be read, or cannot, may be the removal of a
+            // member.)
+            Err(fault) if matches!(fault.errno(), libc::EISDIR | libc::ELOOP | libc::ENXIO) => {
+                tracing::warn!("{}: no file, and so no manifest, passed over", at(name).display());
+                continue;
+            }
+            Err(fault) => return Err(fault.at("read", || at(name))),
+        };
+        let taken = Manifest::decode(&bytes).map_err(RosterError::from).and_then(|manifest| {
+            if manifest.file_name().as_bytes() != &**name {
+                return Err(RosterError::BrokenChain(manifest.sequence));
+            }
+            assembly.take(manifest)
+        });
+        match taken {
+            Ok(()) => {}
+            Err(RosterError::TooLong) => return Err(share_error(MANIFEST, RosterError::TooLong)),
+            Err(error) => ignored.push((index, error)),
+        }
+    }
+    let Standing { heads, ignored: rivals, pinned } =
+        assembly.finish(pin).map_err(|e| share_error(MANIFEST, e))?;
+    ignored.extend(rivals);
+    Ok(Standing { heads, ignored, pinned })
+}
+
+/// Reads a block of slots.
+pub(crate) fn block_reader(
+    store: &dyn Dir,
+) -> impl FnMut(&BlockRef, u64, &mut [u8]) -> std::io::Result<()> + '_ {
+    move |block, at, buf| {
+        let file = store.open_file(slots::file_name(&block.root).as_bytes(), Access::Read)?;
+        if file.read_at(buf, at)? == buf.len() {
+            Ok(())
+        } else {
+            Err(std::io::ErrorKind::UnexpectedEof.into())
+        }
+    }
+}
+
+/// The inventories to which the chain of a head commits. One that is missing or is not the signed
+/// one is left out: what it lists is then refused, file by file.
+fn inventories(store: &dyn Dir, roster: &VerifiedRoster) -> (Vec<Arc<InventoryList>>, bool) {
+    let (mut kept, mut missing) = (Vec::new(), false);
+    for (manifest, _) in roster.history().filter(|(m, _)| m.inventory_file != [0; 32]) {
+        match inventory_of(store, manifest) {
+            Ok(list) => kept.push(Arc::new(list)),
+            Err(fault) => {
+                drop(
+                    fault.at("read", || {
+                        PathBuf::from(inventory::file_name(&manifest.inventory_file))
+                    }),
+                );
+                missing = true;
+            }
+        }
+    }
+    (kept, missing)
+}
+
+/// The inventory that a manifest names. Its hash is taken piece by piece first: nothing of its size
+/// is allocated for what an admin did not sign.
+pub(crate) fn inventory_of(store: &dyn Dir, manifest: &Manifest) -> Inner<InventoryList> {
+    const MAX: usize = inventory::MAX_ENTRIES * 32;
+    let name = inventory::file_name(&manifest.inventory_file);
+    let other = Fault::Corrupt("is not the inventory that its manifest names");
+    let file = match store.open_file(name.as_bytes(), Access::Read) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
+            return Err(Fault::Corrupt("is missing"));
+        }
+        file => file?,
+    };
+    let size = file.stat()?.size;
+    if size > MAX as u64
+        || inventory::file_hash_of(size, |at, buf| file.read_at(buf, at))?
+            != Some(manifest.inventory_file)
+    {
+        return Err(other);
+    }
+    let bytes = read_control(store, name.as_bytes(), MAX)?.ok_or(Fault::Corrupt("is missing"))?;
+    // Once more: it may have been exchanged meanwhile.
+    let list = InventoryList::decode(&bytes)?;
+    if inventory::file_hash(&bytes) != manifest.inventory_file
+        || list.root() != manifest.inventory_root
+    {
+        return Err(other);
+    }
+    Ok(list)
+}
+
+/// What vouches for a share besides the caller's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Vouched {
+    /// The id that a signed junction names, or that was entered before.
+    pub share: Option<[u8; 32]>,
+    /// The head that was seen last while it was open.
+    pub head: Option<Pin>,
+}
+
+/// Enters the share that `store` holds: decides whether it is the one that was meant, verifies its
+/// roster and opens the identity's slot.
+pub(crate) fn enter(
+    store: &dyn Dir,
+    identity: &Identity,
+    trust: &Trust,
+    vouched: &Vouched,
+    shown: &Path,
+) -> Result<Entered> {
+    let descriptor = descriptor(store, shown)?;
+    let share = descriptor.share_id();
+    let unknown = |source| Error::Io {
+        op: "read what was seen of the share in",
+        path: shown.to_path_buf(),
+        source,
+    };
+    // What one owner has alone needs no memory of its members.
+    let (remembered, inviter) = match descriptor.signed {
+        true => (trust.pin(&share).map_err(unknown)?, trust.inviter(&share).map_err(unknown)?),
+        false => (None, None),
+    };
+    // Another process of the same user may have seen more than this one.
+    let pin = match (vouched.head, remembered) {
+        (Some(seen), Some(remembered)) if remembered.sequence > seen.sequence => Some(remembered),
+        (seen, remembered) => seen.or(remembered),
+    };
+    let vouched = vouched.share;
+    if !descriptor.signed && descriptor.founder != identity.public() {
+        return Err(Error::NoAccess { path: shown.to_path_buf() }); // it has one owner
+    }
+    if vouched.is_some_and(|id| id != share) {
+        return Err(Error::Untrusted {
+            path: shown.to_path_buf(),
+            share,
+            founder: descriptor.founder,
+        });
+    }
+    let proven = vouched.is_some() || descriptor.founder == identity.public() || pin.is_some();
+    if !proven && !trust.first_use {
+        return Err(Error::Untrusted {
+            path: shown.to_path_buf(),
+            share,
+            founder: descriptor.founder,
+        });
+    }
+    let Standing { heads: rosters, ignored, pinned } =
+        standing(store, &descriptor, pin.as_ref(), shown)?;
+    if remembered == pin
+        && let Some(inviter) = inviter
+        && pinned.is_none_or(|manifest| manifest.admins.binary_search(&inviter).is_err())
+    {
+        tracing::error!(
+            "{}: the invitation to this share is signed by somebody who was no admin",
+            shown.display()
+        );
+        return Err(Error::Untrusted {
+            path: shown.to_path_buf(),
+            share,
+            founder: descriptor.founder,
+        });
+    }
+    for (_, reason) in &ignored {
+        tracing::warn!("{}: a manifest is ignored: {reason}", shown.display());
+    }
+    let (mut heads, mut incomplete, mut refused) = (Vec::new(), false, None);
+    let several = rosters.len() > 1;
+    for roster in rosters {
+        let opened = roster.open(identity, &mut block_reader(store)).and_then(|keys| {
+            let members = roster.members(&keys, &mut block_reader(store))?;
+            Ok((keys, members))
+        });
+        match opened {
+            Ok((keys, members)) => {
+                let (kept, missing) = inventories(store, &roster);
+                incomplete |= missing;
+                heads.push(Head { roster, keys, members, kept });
+            }
+            // On the other side of a fork we may not be a member.
+            Err(error) => refused = Some(error),
+        }
+    }
+    match refused {
+        Some(RosterError::NotMember) if heads.is_empty() => {
+            return Err(Error::NoAccess { path: shown.to_path_buf() });
+        }
+        Some(other) if heads.is_empty() => return Err(share_error(b"+slots", other)),
+        Some(other) => {
+            tracing::warn!("{}: one of its heads cannot be opened: {other}", shown.display())
+        }
+        None => {}
+    }
+    if several {
+        tracing::error!(
+            "{}: its membership was changed in two ways that exclude each other; it is read-only until that is settled",
+            shown.display()
+        );
+    } else if descriptor.signed {
+        let roster = &heads[0].roster;
+        if trust.pins.is_some() && remembered != Some(roster.head()) {
+            if let Err(fault) = flush_chain(store, roster, remembered.as_ref()) {
+                // Remembered all the same: a store that refuses to flush must not be able to keep
+                // us from remembering.
+                tracing::warn!(
+                    errno = fault.errno(),
+                    "{}: the members of the share could not be made durable",
+                    shown.display()
+                );
+            }
+            trust.remember(&share, roster.head());
+        }
+    }
+    Ok(Entered { descriptor, heads, forked: several, incomplete })
+}

@@ -1,0 +1,6 @@
+//! A share as it is stored: control files, descriptor, roster, and how it is founded and entered.
+
+pub(super) mod control_files;
+pub(super) mod enter;
+pub(super) mod seen;
+pub(super) mod trust;
