@@ -1,8 +1,8 @@
-//! What can go wrong in a vault, with operation and path.
+//! Errors of the vault, with operation and path.
 //!
-//! Inside the room a [`Fault`] travels: it is small and costs nothing on the paths that fail all
-//! the time (a lookup that finds nothing). The public methods turn it into an [`Error`], which
-//! names the operation and the stored path.
+//! Internally a [`Fault`] is used: it is small, and cheap on paths that fail often (a lookup
+//! without a result). The public methods convert it into an [`Error`], which contains the operation
+//! and the stored path.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,14 +10,14 @@ use std::path::PathBuf;
 use crate::format::FormatError;
 use crate::roster::{PublicIdentity, RosterError};
 
-/// Who holds a vault's lock.
+/// The process that holds a vault's lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder {
     /// Host name of its machine.
     pub host: String,
     /// Process id on that machine.
     pub pid: u32,
-    /// When it took the lock, seconds since 1970.
+    /// Time when it took the lock, in seconds since 1970.
     pub since_unix: i64,
 }
 
@@ -34,7 +34,7 @@ pub enum Error {
         op: &'static str,
         /// Stored path within the vault, or the vault.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Ciphertext that cannot be authenticated.
@@ -44,7 +44,7 @@ pub enum Error {
         op: &'static str,
         /// Stored path within the vault.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// The directory holds no vault.
@@ -53,14 +53,14 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
-    /// The vault was made by a newer version of the format.
-    #[error("open {path}: format version {found} is newer than {known}, which this program knows", path = path.display())]
+    /// The vault was created by a newer version of the format.
+    #[error("open {path}: format version {found} is newer than {known}, the newest that this program supports", path = path.display())]
     NewerVersion {
         /// The control file.
         path: PathBuf,
         /// Its version.
         found: u16,
-        /// The newest one that is known.
+        /// The newest supported one.
         known: u16,
     },
     /// The identity has no slot in the vault.
@@ -76,22 +76,22 @@ pub enum Error {
         path: PathBuf,
         /// Its id.
         share: [u8; 32],
-        /// Who it says has made it.
+        /// The founder according to its descriptor.
         founder: PublicIdentity,
     },
-    /// The membership cannot be looked at or changed so.
+    /// The membership cannot be read or changed as requested.
     #[error("{op}: {source}")]
     Members {
         /// Operation.
         op: &'static str,
-        /// Why.
+        /// The reason.
         source: RosterError,
     },
-    /// Members were removed from a share, and not from all shares within it: the same call once
-    /// more goes on with those.
-    #[error("remove members: they are still in shares within: {}", left.iter().map(|(path, why)| format!("{} ({why})", path.display())).collect::<Vec<_>>().join(", "))]
+    /// Members were removed from a share, but not from all of its nested shares; repeating the call
+    /// continues with those.
+    #[error("remove members: they are still in nested shares: {}", left.iter().map(|(path, why)| format!("{} ({why})", path.display())).collect::<Vec<_>>().join(", "))]
     LeftWithin {
-        /// Stored path of each, and why.
+        /// Stored path of each, and the reason.
         left: Vec<(PathBuf, String)>,
     },
     /// Another process has the vault open.
@@ -99,16 +99,16 @@ pub enum Error {
     InUse {
         /// The vault.
         path: PathBuf,
-        /// Who.
+        /// The process that has it open.
         holder: LockHolder,
     },
-    /// A change was asked of a vault that is open for reading only.
-    #[error("{op}: the vault is open for reading only")]
+    /// A change of a vault that is open read-only.
+    #[error("{op}: the vault is open read-only")]
     ReadOnly {
         /// Operation.
         op: &'static str,
     },
-    /// An operation that POSIX says must fail, by its errno.
+    /// An operation that fails by POSIX rules, with its errno.
     #[error("{op}: {}", io::Error::from_raw_os_error(*errno))]
     Os {
         /// Operation.
@@ -116,18 +116,18 @@ pub enum Error {
         /// errno.
         errno: i32,
     },
-    /// The share's roster, slots or identity are not in order.
+    /// The share's roster, slots or identity are invalid.
     #[error("open {path}: {source}", path = path.display())]
     Share {
         /// The control file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl Error {
-    /// The errno that a program is to see.
+    /// Returns the errno for programs.
     pub fn errno(&self) -> i32 {
         match self {
             Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
@@ -142,18 +142,18 @@ impl Error {
     }
 }
 
-/// A failure before it knows its operation and path.
+/// A failure without its operation and path.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// From the store.
+    /// An error of the store.
     Io(io::Error),
-    /// Not authentic, or not of the format.
+    /// Not authentic, or not valid in the format.
     Format(FormatError),
-    /// Cannot be authenticated for a reason that no parser sees.
+    /// Not authentic for a reason beyond parsing.
     Corrupt(&'static str),
-    /// By errno.
+    /// An errno.
     Os(i32),
-    /// A nested share stands here: whoever may enter it has to do that first.
+    /// A nested share begins here: the caller has to enter it first, if it may.
     Boundary,
 }
 
@@ -170,7 +170,7 @@ impl From<FormatError> for Fault {
 }
 
 impl Fault {
-    /// The errno behind it.
+    /// Returns the errno of the fault.
     pub fn errno(&self) -> i32 {
         match self {
             Fault::Io(e) => e.raw_os_error().unwrap_or(libc::EIO),
@@ -180,8 +180,8 @@ impl Fault {
         }
     }
 
-    /// With operation and path. What cannot be authenticated is worth a line in the log, by its
-    /// stored path.
+    /// Adds operation and path. Data that cannot be authenticated is also logged, by its stored
+    /// path.
     pub fn at(self, op: &'static str, path: impl FnOnce() -> PathBuf) -> Error {
         match self {
             Fault::Io(source) => Error::Io { op, path: path(), source },
@@ -201,16 +201,17 @@ impl Fault {
     }
 }
 
-/// Whether an errno says that the store has no room: it is full, a quota is used up, or the daemon
-/// may make no file as long. What was not written may be tried again.
+/// Returns whether an errno means a lack of space: the store is full, a quota is used up, or the
+/// file size limit is reached. The write can be retried.
 pub(crate) fn is_no_space(errno: i32) -> bool {
     matches!(errno, libc::ENOSPC | libc::EDQUOT | libc::EFBIG)
 }
 
-/// Whether an errno says that as many files are open as may be: nothing was done, and it passes.
+/// Returns whether an errno means that the limit of open files is reached: nothing was done, and a
+/// retry can succeed.
 pub(crate) fn is_no_descriptor(errno: i32) -> bool {
     matches!(errno, libc::EMFILE | libc::ENFILE)
 }
 
-/// Result inside the room.
+/// Internal result.
 pub(crate) type Inner<T> = std::result::Result<T, Fault>;

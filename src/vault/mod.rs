@@ -1,7 +1,7 @@
 //! The filesystem without FUSE: nodes, open files, commit order, recovery, check.
 //!
-//! [`Vault`] is what the command line, the FUSE adapter, tests and fuzzers use. It works on nodes,
-//! counted as FUSE counts them, and on handles; a few methods take paths.
+//! [`Vault`] is the interface for the command line, the FUSE adapter, tests and fuzzers. It uses
+//! nodes with lookup counts, as FUSE does, and handles; a few methods take paths.
 //!
 //! ```
 //! use std::sync::Arc;

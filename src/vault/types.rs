@@ -1,10 +1,10 @@
-//! What the vault's operations take and give: nodes, attributes, callers, handles.
+//! Parameters and results of the vault's operations: nodes, attributes, callers, handles.
 
 use std::ops::Range;
 
 use crate::store::{Kind, SetTime, Timestamp};
 
-/// Number of a node of an open vault. The root is [`ROOT`]; a number is never used again while the
+/// Number of a node of an open vault. The root is [`ROOT`]; a number is never reused while the
 /// vault is open.
 pub type NodeId = u64;
 
@@ -14,29 +14,29 @@ pub const ROOT: NodeId = 1;
 /// Number of an open file or directory.
 pub type Handle = u64;
 
-/// On whose behalf an operation is done: decides who owns what is created.
+/// The process that requests an operation: determines the owner of created objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// User.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// File mode creation mask, `0o777`: taken from `perm` where the directory hands down no ACL.
+    /// File mode creation mask, `0o777`: subtracted from `perm` unless the directory has a default
+    /// ACL.
     pub umask: u32,
 }
 
-/// Where data or a hole begins, as far as can be said under a cache that may hold back what
-/// programs have written.
+/// Where data or a hole begins, if the caller's cache may have dirty data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sought {
-    /// Here.
+    /// At this offset.
     At(u64),
-    /// It hangs on what the cache holds of these bytes, which are a hole for all that is known. An
-    /// end of `u64::MAX` is the end of the file, wherever the cache has that.
+    /// Depends on the cache's dirty data in these bytes, which are otherwise a hole. An end of
+    /// `u64::MAX` is the end of the file as the cache has it.
     Unsent(Range<u64>),
 }
 
-/// What `stat` says of a node, in plain terms.
+/// Attributes of a node, as for `stat`, in plain terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// The node.
@@ -45,7 +45,7 @@ pub struct Attr {
     pub ino: u64,
     /// Type.
     pub kind: Kind,
-    /// Permission bits with suid, sgid and sticky.
+    /// Permission bits with set-user-ID, set-group-ID and sticky.
     pub perm: u32,
     /// Number of hard links.
     pub nlink: u32,
@@ -67,7 +67,7 @@ pub struct Attr {
     pub ctime: Timestamp,
 }
 
-/// What `setattr` changes; `None` and [`SetTime::Omit`] leave a thing as it is.
+/// Changes for `setattr`; `None` and [`SetTime::Omit`] keep the present value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits.
@@ -82,7 +82,8 @@ pub struct SetAttr {
     pub atime: SetTime,
     /// Last change of the contents.
     pub mtime: SetTime,
-    /// Clear suid and (where group-executable) sgid as a write by an ordinary user does.
+    /// Clears set-user-ID and (if group-executable) set-group-ID as a write by an ordinary user
+    /// does.
     pub kill_suid_sgid: bool,
 }
 
@@ -100,14 +101,14 @@ impl Default for SetAttr {
     }
 }
 
-/// How a file is opened.
+/// Flags for opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct OpenFlags {
     /// Bytes will be read.
     pub read: bool,
     /// Bytes will be written.
     pub write: bool,
-    /// Cut to zero bytes first.
+    /// Truncate to zero bytes first.
     pub truncate: bool,
     /// Each write goes to the end.
     pub append: bool,
@@ -122,7 +123,7 @@ pub struct Entry {
     pub name: Box<[u8]>,
     /// Inode number to show.
     pub ino: u64,
-    /// Type, where it is known without a `stat`.
+    /// Type, if it is known without a `stat`.
     pub kind: Option<Kind>,
     /// Cookie of the position after this entry.
     pub next: i64,
@@ -131,8 +132,8 @@ pub struct Entry {
 /// How `rename` treats an existing target.
 pub use crate::store::RenameMode;
 
-/// What the names in a directory are read with: while two values are equal, the same stored names
-/// are read as the same names.
+/// The state on which the decoding of a directory's names depends: while two values are equal,
+/// equal stored names decode to equal names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamesReadWith {
     pub(crate) generation: u64,
@@ -144,65 +145,64 @@ pub struct NamesReadWith {
 pub struct Opened {
     /// Number for the operations on it.
     pub handle: Handle,
-    /// Pages that the kernel has of this node are still right.
+    /// The kernel's cached pages of this node are still valid.
     pub keep_cache: bool,
-    /// Where no other handle of the file is open: the size that its header authenticates.
+    /// If no other handle of the file is open: the size that its header authenticates.
     pub alone: Option<u64>,
-    /// The kernel asks for each read and write of this handle and holds back nothing of what is
-    /// written: there is little room, and it could not take back what it has acknowledged; or the
-    /// ciphertext has no bytes, so that both fail until the file is truncated.
+    /// The kernel sends each read and write of this handle and caches no writes. Either there is
+    /// little room, so that acknowledged writes could fail later; or the ciphertext is empty, so
+    /// that both fail until the file is truncated.
     pub direct: bool,
 }
 
-/// What the kernel is to forget of a node.
+/// What the kernel must drop of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forget {
-    /// Its attributes: it asks before the next write.
+    /// Its attributes: the kernel asks before the next write.
     Attributes,
-    /// Its pages, those that it has not sent as well, and its attributes.
+    /// Its pages, also dirty ones, and its attributes.
     Pages,
 }
 
-/// What `fallocate` does with a range.
+/// Effect of `fallocate` on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallocate {
     /// Reserves space.
     Allocate {
-        /// The size stays even where the range goes beyond it.
+        /// The size does not change, even if the range goes beyond it.
         keep_size: bool,
     },
-    /// Makes a hole; the size stays.
+    /// Punches a hole; the size does not change.
     PunchHole,
-    /// Makes zeros.
+    /// Writes zeros.
     ZeroRange {
-        /// The size stays even where the range goes beyond it.
+        /// The size does not change, even if the range goes beyond it.
         keep_size: bool,
     },
 }
 
-/// How `setxattr` treats an attribute that is there, or is not.
+/// How `setxattr` treats an existing or a missing attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetXattr {
     /// Sets it in both cases.
     Any,
-    /// Fails with `EEXIST` where it is there.
+    /// Fails with `EEXIST` if it exists.
     Create,
-    /// Fails with `ENODATA` where it is not.
+    /// Fails with `ENODATA` if it does not exist.
     Replace,
 }
 
-/// How far the making of a share, or a pass over it, has come.
+/// Progress of the creation of a share, or of a pass over it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShareProgress {
-    /// Files that are done.
+    /// Files done.
     pub files: u64,
-    /// Their bytes.
+    /// Bytes done.
     pub bytes: u64,
-    /// Files in all.
+    /// Total number of files.
     pub files_total: u64,
-    /// Bytes in all.
+    /// Total number of bytes.
     pub bytes_total: u64,
-    /// Files and directories that could not be looked into for want of permission, and were passed
-    /// over.
+    /// Files and directories that were skipped for lack of permission.
     pub unread: u64,
 }

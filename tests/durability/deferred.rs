@@ -77,7 +77,7 @@ fn records_that_fit_their_file_no_longer_are_kept() {
     assert_eq!(get(&again, b"file").unwrap_err().errno(), libc::EIO);
     assert!(get(&again, b"other").unwrap() == pattern(2, 100));
     assert!(vaults::faults(&again).iter().any(|fault| {
-        fault.contains("is a journal with changes to files that were something else")
+        fault.contains("is a journal with changes to files that did not match them")
     }));
 }
 

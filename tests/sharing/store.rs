@@ -319,7 +319,7 @@ fn attack_the_old_folder_is_put_back_with_its_junction() {
     write(&*root, &junction, &read(&*then, &junction));
     let vault = open();
     let error = put(&vault, b"secret/third", b"not for Bob either").unwrap_err();
-    assert!(error.to_string().contains("a share that is not there"), "{error}");
+    assert!(error.to_string().contains("a share that is missing"), "{error}");
     assert!(get(&vault, b"secret/first").is_err());
     vault.close().unwrap();
     // Who has never been in the share cannot know.

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts the moments at which directories begin and cease to have another name than programs know:
-/// odd while one does.
+/// Counts the moments at which a directory begins or ceases to have a temporary name: odd while one
+/// has.
 #[derive(Default)]
 pub(crate) struct Away(AtomicU64);
 
@@ -20,7 +20,8 @@ impl Away {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Whether a name that was not found since may have been missing for that only.
+    /// Returns whether a name that was not found since `count` may have been missing only because
+    /// of a temporary name.
     pub fn were_any_since(&self, count: u64) -> bool {
         let now = self.count();
         now != count || now % 2 == 1

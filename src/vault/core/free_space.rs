@@ -7,29 +7,29 @@ use std::time::{Duration, Instant};
 use crate::store::Dir;
 use crate::vault::types::{Forget, NodeId};
 
-/// Bytes free in the store below which there is little room: more than the kernel was seen to hold
-/// back of one mount.
+/// Free bytes of the store below which there is little room: more than the dirty pages that the
+/// kernel was seen to hold for one mount.
 const LOW: u64 = 64 << 20;
 
-/// How long a look at the free space is believed.
+/// How long a measurement of the free space is valid.
 const BELIEVED: Duration = Duration::from_secs(1);
 
-/// How long after a refusal there counts as little room, whatever the store says is free: a quota,
-/// or a limit on the length of files.
+/// How long after a refusal there counts as little room, whatever the store reports: it may be a
+/// quota, or a limit on the length of files.
 const WARY: Duration = Duration::from_secs(30);
 
-/// How much room the store has.
+/// Free space of the store.
 pub(crate) struct Room {
     began: Instant,
-    /// Milliseconds since `began` at which the store is to be asked again.
+    /// Milliseconds since `began` at which the store is to be measured again.
     ask_at: AtomicU64,
     /// Milliseconds since `began` until which a refusal counts.
     wary_until: AtomicU64,
-    /// Bytes free, as far as is known.
+    /// Bytes free, as far as known.
     left: AtomicU64,
     /// The kernel was told to ask before each write.
     pub announced: AtomicBool,
-    /// Who tells the kernel.
+    /// Notifies the kernel.
     pub kernel: OnceLock<Box<dyn Fn(NodeId, Forget) + Send + Sync>>,
 }
 
@@ -50,7 +50,7 @@ impl Room {
         self.began.elapsed().as_millis() as u64
     }
 
-    /// Asks the store for the bytes that are free; as many as can be where it does not know.
+    /// Measures the free bytes of the store; `u64::MAX` if it does not know.
     pub fn measure(&self, root: &dyn Dir, is_root_user: bool) -> u64 {
         let left = match root.space() {
             Ok(space) if space.blocks > 0 => {
@@ -74,13 +74,13 @@ impl Room {
         left < LOW || now < self.wary_until.load(Ordering::Relaxed)
     }
 
-    /// Notes bytes that were written: the store has no more room than is left after them.
+    /// Subtracts written bytes from the known free space.
     pub fn take(&self, bytes: u64) {
         let less = |left: u64| (left != u64::MAX).then(|| left.saturating_sub(bytes));
         let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// Notes that the store has refused something.
+    /// Notes that the store has refused a write.
     pub fn note_refusal(&self) {
         self.wary_until.store(self.now() + WARY.as_millis() as u64, Ordering::Relaxed);
     }

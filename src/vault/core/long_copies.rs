@@ -1,11 +1,11 @@
-//! Which long-named entries of a directory a sync tool has made conflict copies of: those have
-//! their names from the same sidecar, so it stays when the entry goes.
+//! Tracks which long-named entries of a directory have conflict copies by a sync tool. The copies
+//! get their names from the same sidecar, so it stays when the entry is removed.
 //!
 //! Rules that hold here
-//! * One listing of a directory serves all who ask for a while, so that removing a directory of
-//!   long names does not list it for each; of several directories too, since several are removed at
-//!   the same time.
-//! * No more than what was looked for is kept of a listing: a directory may be larger than memory.
+//! * One listing of a directory serves all queries for a while, so that removing a directory of
+//!   long names does not list it for each. Several directories are tracked, because several are
+//!   removed at the same time.
+//! * Only the relevant entries of a listing are kept: a directory may be larger than memory.
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
@@ -20,16 +20,16 @@ use crate::vault::error::Inner;
 use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::types::NodeId;
 
-/// How long a listing counts, at the least; a sync tool that makes a copy meanwhile may find its
-/// long name gone.
+/// Minimum time for which a listing is valid. If a sync tool makes a copy within it, the copy may
+/// lose its long name.
 const KNOWN: Duration = Duration::from_secs(2);
-/// A listing counts for so many times as long as it took, so that a huge directory is not listed
-/// all the time.
+/// A listing is valid for this multiple of the time it took, so that a huge directory is not listed
+/// continuously.
 const TIMES: u32 = 10;
-/// Directories that are remembered.
+/// Maximum number of directories that are tracked.
 const DIRS_MAX: usize = 64;
 
-/// A directory, by its node and its id: those who walk the store have no node of it.
+/// A directory, by its node and its id: a walk of the store has no node of it.
 pub(crate) type Which = (NodeId, DirectoryId);
 
 struct Known {
@@ -38,7 +38,7 @@ struct Known {
     of: HashSet<Box<[u8]>>,
 }
 
-/// See the module.
+/// The cache of authenticated blocks, and the memory of uncommitted changes.
 pub(crate) struct LongCopies(Mutex<LruCache<Which, Known>>);
 
 impl LongCopies {
@@ -46,8 +46,8 @@ impl LongCopies {
         LongCopies(Mutex::new(LruCache::new(NonZeroUsize::new(DIRS_MAX).expect("not zero"))))
     }
 
-    /// Whether `dir`, which is `which`, holds conflict copies of the long-named `entry`. With
-    /// `anew` it is listed in any case.
+    /// Returns whether `dir`, which is `which`, holds conflict copies of the long-named `entry`.
+    /// With `anew` it is always listed.
     pub fn are_there(&self, which: Which, dir: &dyn Dir, entry: &[u8], anew: bool) -> Inner<bool> {
         if !anew
             && let Some(known) = self.0.lock().get(&which)

@@ -42,17 +42,17 @@ use crate::vault::share::seen::Seen;
 use crate::vault::share::trust::Trust;
 use crate::vault::types::{NodeId, ROOT};
 
-/// Directory handles of the store that are kept open.
+/// Maximum number of directory handles of the store that are kept open.
 const DIRS_MAX: usize = 512;
-/// Directories below each other that are followed: where the store moves them about, what is
-/// remembered of it may go in a circle.
+/// Maximum depth of directories that are followed: if the store moves directories, remembered links
+/// may form a cycle.
 pub(crate) const DEPTH_MAX: usize = 1 << 16;
 
-/// Number of the next open file, whichever share it is of: shares have one cache.
+/// Cache key of the next open file, in whichever share: all shares have one cache.
 static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 
-/// A directory that was renamed here: where it was and where it is, each by the directory around it
-/// and its plain name there.
+/// A directory that was renamed locally: its old and new place, each given by the parent directory
+/// and the plain name.
 pub(crate) struct Move<'a> {
     pub from: (NodeId, &'a [u8]),
     pub to: (NodeId, &'a [u8]),
@@ -77,11 +77,11 @@ pub(crate) trait Witness: Send + Sync {
 #[derive(Clone, Copy)]
 pub(crate) struct Mode {
     pub read_only: bool,
-    /// False where reading is to leave no trace in the times of access.
+    /// False if reads must not update access times.
     pub access_times: bool,
     /// See [`crate::vault::OpenOptions::caller_caches`].
     pub caller_caches: bool,
-    /// Other daemons may have the vault open for writing too.
+    /// Concurrent openers may have the vault open for writing too.
     pub shared: bool,
     pub is_root_user: bool,
 }
@@ -89,22 +89,22 @@ pub(crate) struct Mode {
 /// What is known of names beside the table of nodes, and the locks on them.
 pub(crate) struct Namespace {
     dirs: Mutex<LruCache<NodeId, Arc<dyn Dir>>>,
-    /// Names: taken for reading by what adds or removes one name, for writing by what must see a
-    /// directory stand still.
+    /// The lock of names: held for reading while one name is added or removed, for writing by
+    /// operations during which a directory must not change.
     pub names: Names,
-    /// Directories that have another name for a moment.
+    /// Directories that have a temporary name.
     pub away: Away,
-    /// Stored paths: held for reading by a commit from the moment it puts a path into a journal
-    /// record until the record is applied, for writing by what changes a path. Taken after a file's
-    /// lock, and no file's lock is taken while it is held for writing.
+    /// The lock of stored paths. Held for reading by a commit from the time it puts a path into a
+    /// journal record until the record is applied, and for writing by changes of a path. Taken
+    /// after a file's lock; no file's lock is taken while it is held for writing.
     pub paths: RwLock<()>,
-    /// Long names of which sync tools have made conflict copies.
+    /// Long names with conflict copies by sync tools.
     pub long_copies: LongCopies,
-    /// Names that were taken from an entry while others claimed them.
+    /// Names that were removed from an entry while other entries claimed them.
     pub vacated: Vacated,
-    /// Lists of attributes that were written a short while ago.
+    /// Lists of attributes that were written recently.
     pub young_lists: Young,
-    /// Removed directories that could not be deleted as yet.
+    /// Removed directories that could not be deleted yet.
     pub trash: Trash,
 }
 
@@ -125,11 +125,11 @@ impl Namespace {
 
 /// What is known of the members, and of other shares.
 pub(crate) struct Membership {
-    /// What the roster was made of at the last look.
+    /// State of the roster's files at the last refresh.
     pub seen: Mutex<Seen>,
-    /// What is remembered of other shares.
+    /// The trust store: what this client knows of other shares.
     pub trust: Trust,
-    /// Held for each step of a re-sealing pass, none of which is begun once the vault is closed.
+    /// Held for each step of a re-sealing pass; no step begins once the vault is closed.
     pub passing: Mutex<()>,
 }
 
@@ -148,10 +148,10 @@ pub(crate) struct Core {
     pub membership: Membership,
     /// Holds the vault's lock as long as it lives.
     pub lock: Mutex<Option<VaultLock>>,
-    /// What this client remembers of the vault, where it does.
+    /// The rollback memory, if it is used.
     pub memory: OnceLock<Arc<dyn Witness>>,
     pub closed: AtomicBool,
-    /// How much room the store has.
+    /// Free space of the store.
     pub room: Room,
 }
 
@@ -204,12 +204,12 @@ impl Core {
         NEXT_SERIAL.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Turns a fault into an error about `node`.
+    /// Converts a fault into an error about `node`.
     pub fn explain(&self, op: &'static str, node: NodeId, fault: Fault) -> Error {
         fault.at(op, || self.shown_path(node))
     }
 
-    /// Stored path of a node, for errors and logs: it tells nothing in plain.
+    /// Returns the stored path of a node, for errors and logs: it contains no plain names.
     pub fn shown_path(&self, node: NodeId) -> PathBuf {
         let path = self.nodes.stored_path(node).unwrap_or_else(|| b"(unlinked)".to_vec());
         PathBuf::from(std::ffi::OsString::from_vec(if path.is_empty() {
@@ -232,10 +232,10 @@ impl Core {
 
     // ---- directories
 
-    /// An open handle of the store for a directory.
+    /// Returns an open handle of the store for a directory.
     pub fn dir(&self, node: NodeId) -> Inner<Arc<dyn Dir>> {
-        // Up to the nearest one that is open, and down again: depth is somebody else's choice and
-        // must not be that of our stack.
+        // Up to the nearest open directory, and down again: users choose the depth, so this must
+        // not recurse.
         let (mut at, mut below) = (node, Vec::new());
         let mut dir = loop {
             if at == ROOT {
@@ -251,9 +251,9 @@ impl Core {
             below.push((at, link.stored));
             at = link.parent;
         };
-        // Of a long way, which the table cannot hold, the end and some places at even distances are
-        // kept: whoever goes up from there, as the removal of a deep tree does, then opens each
-        // directory a second time at the most.
+        // For a path too long for the cache, the end and some places at even distances are kept. So
+        // a later walk upwards, as in the removal of a deep tree, opens each directory at most one
+        // more time.
         let distance = below.len().div_ceil(DIRS_MAX / 2);
         while let Some((node, stored)) = below.pop() {
             dir = dir.open_dir(&stored)?;
@@ -267,7 +267,7 @@ impl Core {
         Ok(dir)
     }
 
-    /// The handle of a directory that was used before, for one that has no name any more.
+    /// Returns the handle of a directory that was used before, for one that has no name any more.
     pub fn known_dir(&self, node: NodeId) -> Option<Arc<dyn Dir>> {
         self.namespace.dirs.lock().get(&node).cloned()
     }
@@ -276,12 +276,12 @@ impl Core {
         self.namespace.dirs.lock().pop(&node);
     }
 
-    /// As [`Core::forget_dir`], of all.
+    /// Like [`Core::forget_dir`], for all directories.
     pub fn forget_dirs(&self) {
         self.namespace.dirs.lock().clear();
     }
 
-    /// Plain size of a file that is not open, from the length of its ciphertext.
+    /// Returns the plain size of a file that is not open, from the length of its ciphertext.
     pub fn shown_size(&self, inode: (u64, u64), cipher_len: u64) -> u64 {
         match self.open.sizes.lock().get(&inode) {
             Some(&(len, size)) if len == cipher_len => size,
@@ -289,7 +289,7 @@ impl Core {
         }
     }
 
-    /// Stored path of an entry of a directory.
+    /// Returns the stored path of an entry of a directory.
     pub fn path_in(&self, parent: NodeId, stored: &[u8]) -> Option<Vec<u8>> {
         let dir = self.nodes.stored_path(parent)?;
         Some(if dir.is_empty() { stored.to_vec() } else { [&dir[..], b"/", stored].concat() })
@@ -297,21 +297,21 @@ impl Core {
 
     // ---- what the rollback memory is told
 
-    /// Notes a change of a name for the memory, before it is made.
+    /// Notes a change of a name, before it is made.
     pub fn remember_name(&self, directory: NodeId, name: &[u8]) {
         if let Some(memory) = self.memory.get() {
             memory.note(self, directory, Some(name), false);
         }
     }
 
-    /// Notes for the memory that what had a name was removed or renamed, after that was done.
+    /// Notes that the object with a name was removed or renamed, after that was done.
     pub fn remember_left(&self, directory: NodeId, name: &[u8]) {
         if let Some(memory) = self.memory.get() {
             memory.note(self, directory, Some(name), true);
         }
     }
 
-    /// Notes for the memory that directories were renamed that keep their ids.
+    /// Notes renames of directories that keep their ids.
     pub fn remember_moves(&self, moves: &[Move]) {
         if let Some(memory) = self.memory.get()
             && !moves.is_empty()
@@ -320,7 +320,7 @@ impl Core {
         }
     }
 
-    /// Notes a commit for the memory.
+    /// Notes a commit.
     pub fn remember_commit(&self, node: NodeId) {
         if let Some(memory) = self.memory.get()
             && let Ok(link) = self.nodes.link(node)

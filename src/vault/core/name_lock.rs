@@ -9,17 +9,17 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::store::{Access, Dir, File, Lock};
 use crate::vault::error::{Fault, Inner};
 
-/// The file whose lock stands for all names of a share.
+/// The lock file for all names of a share.
 pub(crate) const NAMES_FILE: &[u8] = b"+names";
 
-/// How long somebody else's change of a name is waited for.
+/// How long a change of a name waits for another daemon's change.
 const NAMES_TAKE: Duration = Duration::from_secs(10);
 
-/// How often is asked.
+/// Poll interval.
 pub(in crate::vault) const ASKED: Duration = Duration::from_millis(2);
 
-/// Opens a file to lock it alone: for writing, because NFS gives such a lock through no other
-/// handle; where that is not allowed, for reading, which is enough for other stores.
+/// Opens a file for an exclusive lock: for writing, because NFS requires that; if it is not
+/// allowed, for reading, which is enough for other stores.
 pub(crate) fn open_to_lock(dir: &dyn Dir, name: &[u8]) -> std::io::Result<Arc<dyn File>> {
     match dir.open_file(name, Access::ReadWrite) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS)) => {
@@ -29,7 +29,7 @@ pub(crate) fn open_to_lock(dir: &dyn Dir, name: &[u8]) -> std::io::Result<Arc<dy
     }
 }
 
-/// Opens a file of the store by which daemons of several users lock each other out.
+/// Opens a lock file of the store for daemons of several users.
 fn lock_file(root: &dyn Dir, name: &[u8], how: Lock) -> Inner<Arc<dyn File>> {
     loop {
         match if how == Lock::Exclusive {
@@ -47,13 +47,13 @@ fn lock_file(root: &dyn Dir, name: &[u8], how: Lock) -> Inner<Arc<dyn File>> {
     }
 }
 
-/// Mode of such a file: whoever may make files beside it may lock it.
+/// Returns the mode of such a file: users who can create files beside it can lock it.
 pub(crate) fn lock_perm(root: &dyn Dir) -> Inner<u32> {
     let writers = root.stat_self()?.perm & 0o022;
     Ok(0o600 | writers | writers << 1)
 }
 
-/// Tries until `deadline`; `EBUSY` then.
+/// Retries until `deadline`; then fails with `EBUSY`.
 pub(in crate::vault) fn insist<T>(
     deadline: Instant,
     mut attempt: impl FnMut() -> Inner<Option<T>>,
@@ -69,21 +69,21 @@ pub(in crate::vault) fn insist<T>(
     }
 }
 
-/// The lock on all names of a share; of this process alone, where nobody else has the vault open.
+/// The lock on all names of a share; local to this process if there are no concurrent openers.
 pub(crate) struct Names {
     local: RwLock<()>,
     root: Option<Arc<dyn Dir>>,
-    /// This process has it for writing, and so need not ask for more.
+    /// This process holds it for writing, so no further lock is needed.
     alone: AtomicBool,
 }
 
-/// A name may be added or removed.
+/// Permits adding or removing a name.
 pub(crate) struct NamesRead<'a> {
     _file: Option<Arc<dyn File>>,
     _local: RwLockReadGuard<'a, ()>,
 }
 
-/// No name changes but by who holds this.
+/// Guarantees that no name changes except by its holder.
 pub(crate) struct NamesWrite<'a> {
     names: &'a Names,
     _file: Option<Arc<dyn File>>,
@@ -97,7 +97,7 @@ impl Drop for NamesWrite<'_> {
 }
 
 impl Names {
-    /// For the share in `root`, if several daemons may have it open.
+    /// Returns the lock for the share in `root`, if several daemons may have it open.
     pub fn new(root: Option<Arc<dyn Dir>>) -> Self {
         Names { local: RwLock::new(()), root, alone: AtomicBool::new(false) }
     }
@@ -109,19 +109,19 @@ impl Names {
         Ok(Some(file))
     }
 
-    /// To look a name up: what a crash would leave of a change can be read, and so can what is seen
-    /// in the middle of one.
+    /// Locks for a lookup; within this process only, because every intermediate state of a change
+    /// is readable.
     pub fn look(&self) -> RwLockReadGuard<'_, ()> {
         self.local.read()
     }
 
-    /// To add or remove a name.
+    /// Locks for adding or removing a name.
     pub fn read(&self) -> Inner<NamesRead<'_>> {
         let local = self.local.read();
         Ok(NamesRead { _file: self.lock(Lock::Shared)?, _local: local })
     }
 
-    /// To have all stand still.
+    /// Locks exclusively: no name changes meanwhile.
     pub fn write(&self) -> Inner<NamesWrite<'_>> {
         let local = self.local.write();
         let file = self.lock(Lock::Exclusive)?;
@@ -129,7 +129,8 @@ impl Names {
         Ok(NamesWrite { names: self, _file: file, _local: local })
     }
 
-    /// Keeps other daemons from changing paths; within this process [`Core::paths`](super::Core::paths) does.
+    /// Keeps other daemons from changing paths; within this process
+    /// [`Core::paths`](super::Core::paths) does.
     pub fn pin(&self) -> Inner<Option<Arc<dyn File>>> {
         if self.alone.load(Ordering::Acquire) { Ok(None) } else { self.lock(Lock::Shared) }
     }

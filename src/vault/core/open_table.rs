@@ -14,20 +14,21 @@ use crate::vault::file::OpenFile;
 use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::types::{Handle, NodeId, OpenFlags};
 
-/// Inodes of which a size is remembered that does not follow from the ciphertext's length.
+/// Maximum number of inodes whose size is remembered because it cannot be derived from the
+/// ciphertext's length.
 const SIZES_MAX: usize = 4096;
 
-/// What a handle stands for.
+/// The object of a handle.
 #[derive(Clone)]
 pub(crate) enum Open {
     File {
         file: Arc<OpenFile>,
         flags: OpenFlags,
-        /// Each write of the program comes at once.
+        /// Each write of the program arrives at once.
         direct: bool,
     },
-    /// `unread` is set when a listing came upon an entry whose name cannot be read as yet,
-    /// `missing` where that is why it is not listed.
+    /// `unread` is set if a listing met an entry whose name cannot be read yet, `missing` if the
+    /// entry was omitted for that reason.
     Dir {
         node: NodeId,
         dir: Arc<dyn Dir>,
@@ -37,7 +38,7 @@ pub(crate) enum Open {
     },
 }
 
-/// An open file and how many handles it has.
+/// An open file and its number of handles.
 pub(crate) struct Shared {
     pub file: Arc<OpenFile>,
     pub handles: usize,
@@ -48,7 +49,7 @@ pub(crate) struct Shared {
 pub(crate) struct OpenTable {
     pub files: Mutex<HashMap<NodeId, Shared>>,
     pub handles: RwLock<HashMap<Handle, Open>>,
-    /// Inodes whose ciphertext is longer than their authenticated size makes it: that length, and
+    /// Inodes whose ciphertext is longer than their authenticated size requires: that length, and
     /// the size.
     pub sizes: Mutex<LruCache<(u64, u64), (u64, u64)>>,
     next_handle: AtomicU64,
@@ -84,7 +85,7 @@ impl OpenTable {
         }
     }
 
-    /// A directory that somebody has open.
+    /// Returns a directory that a program has open.
     pub fn listed_dir(&self, node: NodeId) -> Option<Arc<dyn Dir>> {
         self.handles.read().values().find_map(|open| match open {
             Open::Dir { node: listed, dir, .. } if *listed == node => Some(dir.clone()),

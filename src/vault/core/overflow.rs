@@ -1,15 +1,15 @@
-//! Control files at a share's root that hold what the place of an entry has no room for: targets of
+//! Control files at a share's root with data for which the entry itself has no room: targets of
 //! links, lists of attributes.
 //!
 //! Rules that hold here
-//! * Such a file is named by its reference, random bytes that stand, sealed, at the place itself:
-//!   so link and rename need not touch it.
-//! * It is durable before the reference is set, and goes after nothing on the disk can refer to it
-//!   any more.
-//! * Who removes an entry, or gives it another list, does not know who else has the reference: a
-//!   conflict copy that was moved, a machine that was offline. So the file stays as residue, which
-//!   nothing removes as yet, but where this process made it a moment ago, so that not each of many
-//!   changes in a row leaves one.
+//! * Such a file is named by its reference: random bytes, stored sealed at the entry. So link and
+//!   rename need not change the file.
+//! * It is durable before the reference is set, and is removed only when nothing on the disk can
+//!   refer to it any more.
+//! * A daemon that removes an entry, or sets another list, does not know whether the reference
+//!   exists elsewhere: in a conflict copy that was moved, or on a machine that was offline. So the
+//!   file stays as residue, which nothing removes yet. The exception is a file that this process
+//!   created recently, so that repeated changes do not leave one each.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -23,16 +23,16 @@ use crate::vault::error::Inner;
 
 pub(crate) use crate::format::record::REFERENCE_LEN;
 
-/// What names a control file.
+/// The random name of a control file.
 pub(crate) type Reference = [u8; REFERENCE_LEN];
 
-/// Name of the control file of a reference.
+/// Returns the name of the control file of a reference.
 pub(crate) fn control_name(prefix: &[u8], reference: &[u8]) -> Vec<u8> {
     let hex: String = reference.iter().map(|b| format!("{b:02x}")).collect();
     [prefix, hex.as_bytes()].concat()
 }
 
-/// The reference that the name of a control file stands for.
+/// Returns the reference in the name of a control file.
 pub(crate) fn reference_of(prefix: &[u8], name: &[u8]) -> Option<Reference> {
     let text = std::str::from_utf8(name.strip_prefix(prefix)?).ok()?;
     let mut reference = Reference::default();
@@ -42,14 +42,14 @@ pub(crate) fn reference_of(prefix: &[u8], name: &[u8]) -> Option<Reference> {
     (control_name(prefix, &reference) == name).then_some(reference)
 }
 
-/// How long a reference is young: too short for a copy of what has it to get far.
+/// How long a reference is young: too short for a copy of its entry to spread.
 const YOUNG: Duration = Duration::from_secs(5);
-/// Young references that are remembered; beyond that the oldest are forgotten, and what they refer
-/// to stays.
+/// Maximum number of young references that are remembered; beyond it the oldest are dropped, and
+/// their control files stay.
 const YOUNG_MAX: usize = 1024;
 
-/// References that were made here a short while ago, and when, by our own clock. What may have
-/// given one to somebody else forgets it.
+/// References that were created here recently, with the time by this machine's clock. Any operation
+/// that may have copied one drops it.
 pub(crate) struct Young(Mutex<LruCache<Reference, Instant>>);
 
 impl Young {
@@ -68,25 +68,25 @@ impl Young {
             .is_some_and(|made| now.saturating_duration_since(*made) < YOUNG)
     }
 
-    /// [`Young::is_young`], and is not any more.
+    /// Like [`Young::is_young`], and drops the reference.
     pub fn take(&self, reference: &Reference, now: Instant) -> bool {
         self.0.lock().pop(reference).is_some_and(|made| now.saturating_duration_since(made) < YOUNG)
     }
 
-    /// Names change: what stood beside an entry may stand elsewhere from now on.
+    /// Called when names change: entries that were beside each other may be apart from now on.
     pub fn forget_all(&self) {
         self.0.lock().clear();
     }
 }
 
-/// A new reference.
+/// Returns a new reference.
 pub(in crate::vault) fn new_reference(random: &dyn Random) -> Reference {
     let mut reference = Reference::default();
     random.fill(&mut reference);
     reference
 }
 
-/// Removes the control file of a reference; that there is none is fine.
+/// Removes the control file of a reference, if it exists.
 pub(in crate::vault) fn drop_overflow(
     root: &dyn Dir,
     prefix: &[u8],

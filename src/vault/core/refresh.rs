@@ -1,11 +1,11 @@
-//! Changes of the membership while the share is open: new manifests are noticed, verified, and
-//! their keys and rights taken over.
+//! Changes of the membership while the share is open: new manifests are noticed and verified, and
+//! their keys and rights are adopted.
 //!
 //! Rules that hold here
-//! * What is taken over was verified as at the opening, from the head that was seen last.
-//! * From then on everything new is written under the new epoch; who lost the right to write,
-//!   writes no more.
-//! * The look costs one `stat` of the share's directory as long as nothing changes in it.
+//! * Adopted data was verified as at the opening, from the head that was seen last.
+//! * From then on new data is written under the new epoch; a member who lost the right to write
+//!   stops writing.
+//! * The check costs one `stat` of the share's directory as long as nothing changes in it.
 
 use std::time::Instant;
 
@@ -17,9 +17,9 @@ use crate::vault::share::enter::Vouched;
 use crate::vault::share::seen::manifests;
 use crate::vault::share::trust::Trust;
 
-/// Whether what kept the roster from being taken over leaves it open if the epoch has ended: a
-/// manifest cannot be read, a head that counts cannot be opened, or there are more manifests and
-/// heads than anybody looks through.
+/// Returns whether the epoch may have ended although the roster could not be adopted: a manifest
+/// cannot be read, a head that counts cannot be opened, or there are more manifests and heads than
+/// the limit.
 fn may_have_ended(error: &Error) -> bool {
     if let Error::Io { path, .. } = error {
         return path
@@ -34,11 +34,10 @@ fn may_have_ended(error: &Error) -> bool {
 }
 
 impl Core {
-    /// Looks for new manifests and takes over what they say; tells whether there were any.
+    /// Looks for new manifests and adopts them; returns whether there were any.
     ///
-    /// # Errors
-    /// What kept the new roster from being taken over. An identity that is no member any more keeps
-    /// what it had, for reading.
+    /// # Errors The reason why the new roster cannot be adopted. An identity that is no longer a
+    /// member keeps its keys, for reading.
     pub fn refresh(&self, trust: &Trust) -> Result<bool> {
         let mut seen = self.membership.seen.lock();
         let looked: Inner<Option<Vec<Box<[u8]>>>> = (|| {
@@ -71,7 +70,7 @@ impl Core {
                 self.keys.signing.adopt(entered.rights());
                 self.keys.renew_generation();
                 if entered.incomplete {
-                    seen.changed = None; // it may still come
+                    seen.changed = None; // it may still arrive
                 } else {
                     seen.manifests = manifests;
                 }
@@ -80,13 +79,13 @@ impl Core {
             Err(error) => {
                 if matches!(error, Error::NoAccess { .. }) {
                     tracing::error!(
-                        "{}: this identity is no member any more; what it could read stays readable",
+                        "{}: this identity is no longer a member; it can read only what it could read before",
                         shown.display()
                     );
                     self.keys.signing.freeze(true);
                     seen.manifests = manifests;
                 } else {
-                    seen.changed = None; // tried again, however old the change is
+                    seen.changed = None; // retried, however old the change is
                     if may_have_ended(&error) {
                         self.keys.signing.freeze(false);
                     }
@@ -96,7 +95,7 @@ impl Core {
         }
     }
 
-    /// Notes what the roster was made of at the opening: only what comes later is looked at.
+    /// Records the state of the roster at the opening: only later changes are checked.
     pub fn note_head(&self, manifests: Vec<Box<[u8]>>, head: Option<Pin>) {
         let mut seen = self.membership.seen.lock();
         (seen.manifests, seen.head) = (manifests, head);

@@ -1,12 +1,12 @@
-//! Directories that were removed: moved away under a control name, with the control files that they
-//! hold, and deleted then.
+//! Removed directories: moved away under a control name, with their control files, and then
+//! deleted.
 //!
 //! Rules that hold here
-//! * Nothing but control files is deleted. What a sync tool has brought in the last moment keeps
-//!   the directory, which fsck names.
-//! * A store that comes through FUSE keeps a file that is removed while a program has it open under
-//!   a hidden name, and so its directory. The directory is gone for programs, and is tried again
-//!   until the vault is closed.
+//! * Nothing but control files is deleted. Files delivered by a sync tool at the last moment keep
+//!   the directory, which fsck reports.
+//! * A store behind FUSE keeps a removed file under a hidden name while a program has it open, and
+//!   so its directory. The directory is gone for programs, and its deletion is retried until the
+//!   vault is closed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,27 +19,27 @@ use crate::store::{Dir, Kind, RenameMode};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::share::control_files::{entries, list};
 
-/// Such names begin with this.
+/// Prefix of such names.
 pub(crate) const TRASH: &[u8] = b"+trash-";
-/// Directories that are tried again; each costs a handle. Of more than that the rest waits for
-/// fsck.
+/// Maximum number of directories whose deletion is retried; each costs a handle. Further ones are
+/// left to fsck.
 const LEFT_MAX: usize = 256;
-/// A directory that was brought up to be removed.
+/// Prefix of directories that were moved up before their removal.
 const BROUGHT: &str = "+removed-";
-/// How long the store may take, when the vault is closed, to close what it keeps; and how often is
-/// asked.
+/// How long closing the vault waits for the store to release files that it keeps, and the poll
+/// interval.
 const CLOSING_TAKES: Duration = Duration::from_secs(1);
 const CLOSING_ASKED: Duration = Duration::from_millis(5);
 
 /// A directory, by its parent and its name there.
 type Left = (Arc<dyn Dir>, Vec<u8>);
 
-/// Directories that could not be deleted as yet.
+/// Directories that could not be deleted yet.
 #[derive(Default)]
 pub(crate) struct Trash(Mutex<Vec<Left>>);
 
 impl Trash {
-    /// A name that nobody has, to move a directory away to.
+    /// Returns an unused name to which a directory can be moved away.
     pub fn fresh_name(random: &dyn Random) -> Vec<u8> {
         let mut id = [0; 8];
         random.fill(&mut id);
@@ -61,12 +61,13 @@ impl Trash {
         }
     }
 
-    /// Tries again what could not be deleted.
+    /// Retries the deletions that failed.
     pub fn retry(&self) {
         self.0.lock().retain(|(dir, trash)| empty(&**dir, trash).is_err());
     }
 
-    /// The last time: what cannot be deleted now is residue that fsck reports.
+    /// Retries for the last time: directories that cannot be deleted now are residue that fsck
+    /// reports.
     pub fn close(&self) {
         let end = Instant::now() + CLOSING_TAKES;
         self.retry();
@@ -82,7 +83,7 @@ impl Trash {
 
 fn empty(dir: &dyn Dir, trash: &[u8]) -> Inner<()> {
     let inside = match dir.open_dir(trash) {
-        // With its parent, which was removed too.
+        // Removed with its parent.
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
         other => other?,
     };
@@ -97,8 +98,9 @@ fn empty(dir: &dyn Dir, trash: &[u8]) -> Inner<()> {
     Ok::<_, Fault>(dir.rmdir(trash)?)
 }
 
-/// Removes a directory of the store with all that is in it. What is deeper is brought up to its top
-/// first: whoever filled it could have made it deeper than our stack, and than there are handles.
+/// Removes a directory of the store with all its contents. Deeper directories are moved to its top
+/// first: a writer of the store could have made them deeper than the stack or the number of handles
+/// allows.
 pub(in crate::vault) fn remove_all(parent: &dyn Dir, name: &[u8]) -> Inner<()> {
     let top = parent.open_dir(name)?;
     let mut brought = 0u64;

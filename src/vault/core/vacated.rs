@@ -1,33 +1,33 @@
-//! Names that this daemon took away from an entry while another one claimed them too, such as a
-//! sync tool's conflict copy whose name with its suffix somebody else's file really had.
+//! Names that this daemon removed from an entry while another entry claimed them too. For example,
+//! a sync tool's conflict copy whose name with its suffix equals the name of another file.
 //!
 //! Rules that hold here
-//! * Until the vault is closed such a name is free for who makes an entry of it, and belongs to
-//!   none of those that claimed it: programs rename a file and then write another one of its name,
-//!   and would write into the copy.
-//! * What is forgotten, because there are too many, is as it is for who opens the vault anew: the
-//!   next in line has the name.
+//! * Until the vault is closed such a name is free for a new entry, and goes to none of the entries
+//!   that claimed it. Programs rename a file and then write another one under its name; they would
+//!   write into the copy.
+//! * A name dropped because there are too many is treated as after a new opening of the vault: the
+//!   next claim has it.
 
 use lru::LruCache;
 use parking_lot::Mutex;
 
 use crate::vault::keyring::keys::DirectoryId;
 
-/// Names that are remembered, of some hundred bytes each.
+/// Maximum number of remembered names, of some hundred bytes each.
 const NAMES_MAX: usize = 1 << 14;
 
 /// A name in a directory.
 type Name = (DirectoryId, Box<[u8]>);
 
-/// See the module.
+/// The cache of authenticated blocks, and the memory of uncommitted changes.
 pub(crate) struct Vacated(Mutex<LruCache<Name, ()>>);
 
 impl Vacated {
     pub fn new() -> Self {
-        Vacated(Mutex::new(LruCache::unbounded())) // a bounded one takes all its room at once
+        Vacated(Mutex::new(LruCache::unbounded())) // a bounded one allocates all its memory at once
     }
 
-    /// Whether `name` belongs to nothing in `directory` but the entry that a writer makes of it.
+    /// Returns whether `name` in `directory` is free for a new entry only.
     pub fn has(&self, directory: &DirectoryId, name: &[u8]) -> bool {
         let mut names = self.0.lock();
         !names.is_empty() && names.get(&(*directory, name.into())).is_some()

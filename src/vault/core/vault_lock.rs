@@ -1,14 +1,13 @@
-//! Who has a vault open: the control file `+lock`, locked as long as its owner lives, saying who
-//! that is.
+//! The vault lock: the control file `+lock`, locked as long as its owner lives, names the process
+//! that has the vault open.
 //!
 //! Rules that hold here
-//! * The lock is the kernel's (`flock`), so that a crash frees it. The text in the file is only for
-//!   people: host, process, since when.
-//! * Those who share a vault hold the lock together, and each has a *card* beside it, a file of its
-//!   own that says who that is, locked alone as long as its owner lives. A card decides about
-//!   nothing.
-//! * Whoever removes the lock file lets others in. Its holder looks now and then, and writes
-//!   nothing any more where somebody else came in.
+//! * The lock is a kernel lock (`flock`), so a crash frees it. The text in the file is for people
+//!   only: host, process, start time.
+//! * Concurrent openers hold a shared lock. Each also has a *card*, a file of its own with the same
+//!   text, locked exclusively as long as its owner lives. A card is informative only.
+//! * If another program removes the lock file, another daemon can open the vault. The holder polls
+//!   for that, and stops writing if another daemon got in.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -22,7 +21,7 @@ use crate::vault::share::control_files::entries;
 /// Name of the lock file.
 pub(crate) const LOCK_FILE: &[u8] = b"+lock";
 
-/// Cards begin with this.
+/// Prefix of the names of cards.
 const CARD: &[u8] = b"+lock-";
 
 /// A held lock.
@@ -30,23 +29,23 @@ pub(crate) struct VaultLock {
     root: Arc<dyn Dir>,
     file: Arc<dyn File>,
     how: Lock,
-    /// Names who we are, where others hold the lock too.
+    /// The card of this process, if the lock is shared.
     card: Option<(Vec<u8>, Arc<dyn File>)>,
 }
 
-/// How long others who come or go may be in the way of a shared lock, and how often is asked.
+/// How long an attempt to take a shared lock retries while other openers come or go, and the poll
+/// interval.
 const SHARED_TAKES: Duration = Duration::from_secs(1);
 const SHARED_ASKED: Duration = Duration::from_millis(5);
 
 /// Outcome of an attempt.
 pub(crate) enum Attempt {
-    /// Held now.
     Held(VaultLock),
-    /// Somebody else holds it.
+    /// Another process holds it.
     Taken(LockHolder),
 }
 
-/// Takes the lock for this process, alone or with others.
+/// Takes the lock for this process, exclusively or shared.
 pub(crate) fn take(root: &Arc<dyn Dir>, how: Lock, random: &dyn Random) -> Inner<Attempt> {
     let begun = Instant::now();
     let perm = if how == Lock::Shared { lock_perm(&**root)? } else { 0o600 };
@@ -62,21 +61,21 @@ pub(crate) fn take(root: &Arc<dyn Dir>, how: Lock, random: &dyn Random) -> Inner
         };
         if !file.try_lock(how)? {
             if how == Lock::Shared && begun.elapsed() < SHARED_TAKES {
-                std::thread::sleep(SHARED_ASKED); // whoever leaves has it alone for a moment
+                std::thread::sleep(SHARED_ASKED); // an opener that leaves holds it exclusively for a moment
                 continue;
             }
             return Ok(Attempt::Taken(read_holder(&*file)?));
         }
-        // The file may have been removed by its last owner between the open and the lock: then this
-        // is a lock on nothing.
+        // The last owner may have removed the file between the open and the lock: then this lock
+        // protects nothing.
         if !is_there(&**root, &*file)? {
             continue;
         }
         let text = text();
         file.set_len(0)?;
         match file.write_at(text.as_bytes(), 0) {
-            // A full store is opened all the same, or nobody could delete anything in it. The lock
-            // is the kernel's; only its text is missing.
+            // A full store is opened all the same; otherwise nothing in it could be deleted. The
+            // lock is the kernel's; only its text is missing.
             Err(e) if is_no_space(e.raw_os_error().unwrap_or(0)) => {}
             other => other?,
         }
@@ -85,13 +84,13 @@ pub(crate) fn take(root: &Arc<dyn Dir>, how: Lock, random: &dyn Random) -> Inner
     }
 }
 
-/// Who we are, for people.
+/// Returns the text that names this process.
 fn text() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     format!("{}\n{}\n{since}\n", host(), std::process::id())
 }
 
-/// Whether the file that we have open is the one that everybody finds.
+/// Returns whether the open file is the one that other processes find.
 fn is_there(root: &dyn Dir, file: &dyn File) -> Inner<bool> {
     match root.stat(LOCK_FILE) {
         Ok(stat) => Ok(stat.ino == file.stat()?.ino),
@@ -100,7 +99,7 @@ fn is_there(root: &dyn Dir, file: &dyn File) -> Inner<bool> {
     }
 }
 
-/// Makes our card. Nothing depends on it, so nothing fails for want of one.
+/// Creates this process's card. It is informative, so its absence causes no error.
 fn card(
     root: &dyn Dir,
     perm: u32,
@@ -117,12 +116,12 @@ fn card(
         file.write_at(text.as_bytes(), 0)?;
         Ok(file)
     });
-    made.inspect_err(|e| tracing::debug!("nobody will be told who shares the vault here: {e}"))
+    made.inspect_err(|e| tracing::debug!("cannot create the card of this process: {e}"))
         .ok()
         .map(|file| (name, file))
 }
 
-/// Removes cards whose owners are gone. One without text may just be being made.
+/// Removes cards whose owners are gone. A card without text may be in creation.
 fn remove_left_cards(root: &dyn Dir) {
     let Ok(entries) = entries(root) else { return };
     for entry in entries.filter_map(Inner::ok).filter(|entry| entry.name.starts_with(CARD)) {
@@ -135,12 +134,12 @@ fn remove_left_cards(root: &dyn Dir) {
     }
 }
 
-/// Whether anybody holds the lock now, alone or with others.
+/// Returns whether any process holds the lock now, exclusively or shared.
 pub(crate) fn is_held(root: &Arc<dyn Dir>) -> Inner<bool> {
     Ok(holder(root)?.is_some() || !sharers(&**root)?.is_empty())
 }
 
-/// Who holds the lock alone now, if anybody does.
+/// Returns the process that holds the lock exclusively now, if any.
 pub(crate) fn holder(root: &Arc<dyn Dir>) -> Inner<Option<LockHolder>> {
     let file = match root.open_file(LOCK_FILE, Access::Read) {
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
@@ -149,7 +148,7 @@ pub(crate) fn holder(root: &Arc<dyn Dir>) -> Inner<Option<LockHolder>> {
     if file.try_lock(Lock::Shared)? { Ok(None) } else { Ok(Some(read_holder(&*file)?)) }
 }
 
-/// Who holds the lock together with others now, those who have had it longest first.
+/// Returns the processes that hold the lock shared now, the longest-held first.
 pub(crate) fn sharers(root: &dyn Dir) -> Inner<Vec<LockHolder>> {
     let mut sharers = Vec::new();
     for entry in entries(root)? {
@@ -158,7 +157,7 @@ pub(crate) fn sharers(root: &dyn Dir) -> Inner<Vec<LockHolder>> {
             continue;
         }
         let file = match root.open_file(&entry.name, Access::Read) {
-            // Gone by now, or of somebody whose files are not for us.
+            // Removed by now, or not readable by this user.
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EACCES)) => continue,
             other => other?,
         };
@@ -181,7 +180,7 @@ impl VaultLock {
     }
 }
 
-/// Name of this machine, for people: letters, digits, `-` and `_` only.
+/// Returns the name of this machine, for people: letters, digits, `-` and `_` only.
 fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut clean: String = name
@@ -195,9 +194,9 @@ fn host() -> String {
     clean
 }
 
-/// Name of this machine for the names of journals in a share: [`host`], and what tells two machines
-/// of one name apart. That is a hash of the system's own id under the share's, so that it tells
-/// nothing elsewhere. Where the system has no such id the name stands alone.
+/// Returns the name of this machine for the names of journals in a share: [`host`], and a hash that
+/// distinguishes two machines of one name. The hash is of the system's machine id, keyed by the
+/// share, so that it reveals nothing elsewhere. Without a machine id, the name is used alone.
 pub(crate) fn machine(share: &[u8; 32]) -> String {
     let ids = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
     let id = ids.iter().find_map(|path| std::fs::read(path).ok().filter(|id| id.len() >= 32));
@@ -228,8 +227,9 @@ impl Drop for VaultLock {
         if let Some((name, _)) = &self.card {
             let _ = self.root.unlink(name);
         }
-        // Removed while it is locked, so that nobody else's is, and not while others have it too.
-        // Where somebody has removed it already, what stands there now is another's.
+        // Removed while it is locked exclusively, so that it is neither another process's nor
+        // shared. If another program has removed it already, the file there now belongs to another
+        // process.
         if self.file.try_lock(Lock::Exclusive).is_ok_and(|alone| alone)
             && is_there(&*self.root, &*self.file).unwrap_or(false)
         {
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn two_machines_of_one_name_are_two() {
         // Two machines called "debian" took each other's journals for their own, and replayed and
-        // removed what was in use.
+        // removed journals that were in use.
         let of = |id: &[u8], share: u8| machine_of("debian", Some(id), &[share; 32]);
         let (one, two) = (
             of(b"0123456789abcdef0123456789abcdef\n", 1),

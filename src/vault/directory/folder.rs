@@ -1,18 +1,21 @@
-//! A directory in which names are being worked on: from plain names to stored ones and back.
+//! A directory whose names are in use: from plain names to stored ones and back.
 //!
 //! Rules that hold here
-//! * A long name's sidecar is durable before its entry is there, and goes after it.
-//! * Whoever lists a directory and whoever looks a name up follow one rule, so that each entry is
-//!   found under the name that it is shown with, and nothing else is. An entry claims up to three
-//!   names, one after the other, until it has one: what was sealed, with a sync tool's suffix; if
-//!   its epoch is not the current one, that with the epoch's number; its stored name. Of those that
-//!   claim a name as their first one the first has it, in the order of [`ShareKeys::claims`]; if
-//!   there are none, the first of those that claim it as their second one, then the one that claims
-//!   it as its third. What gets none is told of as what cannot be read is.
-//! * A name that was taken from its entry here goes to no other that claims it, as long as the
-//!   vault is open; see [`crate::vault::core::vacated`].
-//! * What is sealed under the current epoch's key and has no suffix is the first to claim its name,
-//!   which costs nothing to know.
+//! * A long name's sidecar is durable before its entry exists, and is removed after it.
+//! * Listings and lookups follow one rule, so that each entry is found under the name with which it
+//!   is shown, and under no other. An entry claims up to three names, in this order, until it has
+//!   one:
+//!   1. the sealed name, with a sync tool's suffix;
+//!   2. if its epoch is not the current one, that name with the epoch's number;
+//!   3. its stored name.
+//! * Of several entries that claim a name as their first one, the first in the order of
+//!   [`ShareKeys::claims`] has it. If there is none, the first of those that claim it as their
+//!   second; then the one that claims it as its third. An entry without a name is reported like an
+//!   unreadable one.
+//! * A name that was removed from its entry here goes to no other entry that claims it, as long as
+//!   the vault is open; see [`crate::vault::core::vacated`].
+//! * An entry sealed under the current epoch's key without a suffix has the first claim to its
+//!   name; no search is needed to know that.
 
 use std::sync::Arc;
 
@@ -30,12 +33,12 @@ use crate::vault::keyring::keys::{DirectoryId, ShareKeys};
 use crate::vault::share::control_files::{read_control, write_control};
 use crate::vault::types::{NodeId, ROOT};
 
-/// Of a directory whose record names another place.
-const MOVED: &str = "is a directory that was moved here by somebody without the key";
-/// What is wrong with a directory that stands nowhere.
+/// Fault of a directory whose record names another place.
+const MOVED: &str = "is a directory that was moved here without the key";
+/// Fault of a directory whose place is unknown.
 pub(in crate::vault) const LOST_DIRECTORY: &str =
-    "has lost its long name, on which depends what is in it";
-/// Longest sidecar that is read.
+    "has lost its long name, without which its entries cannot be read";
+/// Maximum length in bytes of a sidecar that is read.
 const SIDECAR_MAX: usize = 4096;
 
 fn check_name(name: &[u8]) -> Inner<()> {
@@ -48,10 +51,10 @@ fn check_name(name: &[u8]) -> Inner<()> {
     Ok(())
 }
 
-/// A stored name that is there, with its `stat` if it was asked for.
+/// An existing stored name, with its `stat` if requested.
 type Found = Option<(Vec<u8>, Option<Stat>)>;
 
-/// A directory in which names are being worked on.
+/// A directory whose names are in use.
 pub(crate) struct Folder<'a> {
     pub(in crate::vault) core: &'a Core,
     pub(in crate::vault) node: NodeId,
@@ -64,7 +67,7 @@ impl Folder<'_> {
         &self.core.keys
     }
 
-    /// The directory of the store.
+    /// Returns the directory of the store.
     pub fn dir(&self) -> &dyn Dir {
         &*self.dir
     }
@@ -74,7 +77,7 @@ impl Folder<'_> {
         self.core.keys.names(&self.id).encode(name).ok_or(Fault::Os(libc::EINVAL))
     }
 
-    /// The stored name under which `name` stands, with its `stat`.
+    /// Returns the stored name of `name`, with its `stat`.
     pub(in crate::vault) fn find(&self, name: &[u8]) -> Inner<(Vec<u8>, Stat)> {
         let stored = self.encode(name)?;
         match self.dir.stat(stored.entry()) {
@@ -88,7 +91,7 @@ impl Folder<'_> {
         }
     }
 
-    /// The entry that has `name`, if that is not the one of the current epoch as it stands.
+    /// Returns the entry that has `name`, if it is not the current epoch's entry without a suffix.
     fn found_besides(&self, name: &[u8]) -> Inner<Found> {
         if self.is_vacated(name) {
             return Ok(None);
@@ -106,20 +109,20 @@ impl Folder<'_> {
         self.core.namespace.vacated.has(&self.id, name)
     }
 
-    /// The entry that had `name` is gone from it: no other one gets the name, for whoever took it
-    /// away may be about to make one of his own.
+    /// Notes that `name` was removed from its entry: no other entry gets the name, because the
+    /// program that removed it may be about to create one of its own.
     pub(in crate::vault) fn vacate(&self, name: &[u8]) {
         if !matches!(self.found_besides(name), Ok(None)) {
             self.core.namespace.vacated.note(&self.id, name);
         }
     }
 
-    /// The entry at `stored`, if one is there.
+    /// Returns the `stat` of the entry `stored`, if it exists.
     fn there(&self, stored: &[u8]) -> Inner<Option<Stat>> {
         match self.dir.stat(stored) {
             Ok(stat) => Ok(Some(stat)),
-            // The last three: of a name that this store can give to nothing. After anything else
-            // nobody knows whose the name is.
+            // The last three: the store cannot have such a name. After any other error the owner of
+            // the name is unknown.
             Err(e)
                 if matches!(
                     e.raw_os_error(),
@@ -132,7 +135,7 @@ impl Folder<'_> {
         }
     }
 
-    /// The first of the entries that is there; of `known` that is certain.
+    /// Returns the first of the entries that exists; `known` is known to exist.
     fn first_there(
         &self,
         entries: impl IntoIterator<Item = Vec<u8>>,
@@ -149,14 +152,14 @@ impl Folder<'_> {
         Ok(None)
     }
 
-    /// The entry that has `name` as its first one. `known` is one that is there.
+    /// Returns the entry that has `name` as its first one. `known` is one that exists.
     fn has_first(&self, name: &[u8], known: Option<&[u8]>) -> Inner<Found> {
         let has_own = || self.keys().names(&self.id).encode(name).is_some();
         let count = if self.is_vacated(name) { usize::from(has_own()) } else { usize::MAX };
         self.first_there(self.keys().claims(&self.id, name).take(count), known)
     }
 
-    /// The entry that has `name` as its second one, if none has it as its first.
+    /// Returns the entry that has `name` as its second one, if none has it as its first.
     fn has_second(&self, name: &[u8], known: Option<&[u8]>) -> Inner<Found> {
         let Some((plain, claims)) = self.keys().second_claims(&self.id, name) else {
             return Ok(None);
@@ -172,7 +175,7 @@ impl Folder<'_> {
         self.first_there(claims.filter(|entry| Some(entry) != first.as_ref()), known)
     }
 
-    /// The entry that has `name` as its third one, if none has it as its first or second.
+    /// Returns the entry that has `name` as its third one, if none has it as its first or second.
     fn has_third(&self, name: &[u8]) -> Inner<Found> {
         if !may_be_sealed(name) || self.is_vacated(name) {
             return Ok(None);
@@ -202,23 +205,23 @@ impl Folder<'_> {
         }
     }
 
-    /// Whether another entry has the name than that which is to be made.
+    /// Returns whether another entry has the name of an entry to be created.
     pub(in crate::vault) fn is_taken(&self, name: &[u8]) -> Inner<bool> {
         Ok(self.found_besides(name)?.is_some())
     }
 
-    /// The name that says where the entry `stored` stands, which is shown as `name`: without the
-    /// suffix of a conflict copy, because the tool copied what was sealed for the place of the
-    /// original. The stored name where the name is lost.
+    /// Returns the name that determines the place of the entry `stored`, shown as `name`: without
+    /// the suffix of a conflict copy, because the tool copied data sealed for the place of the
+    /// original. The stored name if the name is lost.
     pub(in crate::vault) fn place_name(&self, stored: &[u8], name: &[u8]) -> Inner<Vec<u8>> {
         Ok(self.known_place(stored, name)?.unwrap_or_else(|| stored.to_vec()))
     }
 
-    /// [`Folder::place_name`], `None` where the name is lost.
+    /// Like [`Folder::place_name`], `None` if the name is lost.
     fn known_place(&self, stored: &[u8], name: &[u8]) -> Inner<Option<Vec<u8>>> {
         let decoded = self.keys().names(&self.id).decode(stored);
         if let Decoded::Long { suffix, .. } = &decoded {
-            // Its hash says whether it is the name, which need not be read then.
+            // Its hash shows whether it is the name, so the sidecar need not be read.
             let entry = without_suffix(stored);
             let unnumbered = split_epoch(name).map(|(plain, _)| plain);
             let plain = [Some(name), unnumbered]
@@ -238,8 +241,8 @@ impl Folder<'_> {
         })
     }
 
-    /// Place, id and record of the directory `inside` that stands here as `stored` and is shown as
-    /// `name`.
+    /// Returns place, id and record of the directory `inside`, whose entry here is `stored` and is
+    /// shown as `name`.
     pub(in crate::vault) fn identify(
         &self,
         inside: &dyn Dir,
@@ -251,15 +254,15 @@ impl Folder<'_> {
         let place = known.unwrap_or_else(|| stored.to_vec());
         let (id, record) = self.core.identify(inside, &self.id, &place)?;
         if is_lost && record.is_none() {
-            // What is made in it under an id that follows from what is left of the name could not
-            // be read once the name is there again.
+            // Entries created in it under an id derived from the rest of the name could not be read
+            // once the name is restored.
             return Err(Fault::Corrupt(LOST_DIRECTORY));
         }
         Ok((place, id, record))
     }
 
-    /// Whether another entry than `stored`, which need not be there, has the place `place`: what
-    /// leads to that is its own.
+    /// Returns whether an entry other than `stored`, which need not exist, has the place `place`:
+    /// the junction there belongs to that entry.
     pub(in crate::vault) fn is_place_of_another(&self, stored: &[u8], place: &[u8]) -> Inner<bool> {
         let whole = self.keys().place_entries(&self.id, place);
         Ok(self.first_there(whole.filter(|entry| entry != stored), None)?.is_some())
@@ -269,7 +272,7 @@ impl Folder<'_> {
         [&self.id[..], hash].concat()
     }
 
-    /// Makes a long name's sidecar durable, before its entry is made.
+    /// Makes a long name's sidecar durable, before its entry is created.
     pub fn prepare(&self, stored: &StoredName, name: &[u8]) -> Inner<()> {
         if let StoredName::Long { sidecar, hash, .. } = stored {
             if let Ok(Some(there)) = self.read_sidecar(sidecar, hash)
@@ -303,12 +306,12 @@ impl Folder<'_> {
         if is_valid(&name) {
             Ok(Some(name))
         } else {
-            Err(Fault::Corrupt("has a sealed name that none can have"))
+            Err(Fault::Corrupt("has a sealed name that is not valid"))
         }
     }
 
-    /// Removes the sidecar of a long name whose entry is gone, unless a conflict copy of the entry
-    /// has its name from it. Nobody else makes an entry of that name meanwhile.
+    /// Removes the sidecar of a long name whose entry is removed, unless a conflict copy needs it.
+    /// The caller has excluded concurrent creation of that name.
     pub(in crate::vault) fn tidy(&self, stored: &[u8]) {
         let Decoded::Long { sidecar, suffix, .. } = self.core.keys.names(&self.id).decode(stored)
         else {
@@ -325,7 +328,7 @@ impl Folder<'_> {
                     is_copy,
                 )
             };
-            // The entry: of which this was a copy, or which somebody has made anew.
+            // The entry of which this was a copy, or which was created again.
             if self.there(entry)?.is_some() || has_copies()? {
                 return Ok(());
             }
@@ -335,13 +338,14 @@ impl Folder<'_> {
             }
         })();
         if let Err(fault) = tidied {
-            // The entry is gone, as was asked; what is left is residue that a check names.
+            // The entry is removed, as requested; the sidecar is residue that a check reports.
             tracing::warn!(errno = fault.errno(), "sidecar {} left behind", shown(&sidecar));
         }
     }
 
-    /// The name with which the entry `stored` is shown; `None` for control files, for what is not a
-    /// name of this directory, and where other entries have all names that it claims.
+    /// Returns the name with which the entry `stored` is shown; `None` for control files, for
+    /// entries that are not a name of this directory, and if other entries have all names that it
+    /// claims.
     pub fn decode(&self, stored: &[u8]) -> Inner<Option<Vec<u8>>> {
         match self.read(stored)? {
             Some(said) => self.shown(stored, &said),
@@ -349,12 +353,13 @@ impl Folder<'_> {
         }
     }
 
-    /// What a stored name says; `None` for control files and what is not a name of this directory.
+    /// Decodes a stored name; `None` for control files and entries that are not a name of this
+    /// directory.
     pub(in crate::vault) fn read(&self, stored: &[u8]) -> Inner<Option<Said>> {
         self.said(stored, self.keys().names(&self.id).decode(stored))
     }
 
-    /// [`Folder::read`], once the cipher of the current epoch has said what `stored` is.
+    /// Completes [`Folder::read`] from the result of the current epoch's cipher.
     pub(in crate::vault) fn said(&self, stored: &[u8], decoded: Decoded) -> Inner<Option<Said>> {
         match decoded {
             Decoded::Plain(name) => Ok(Some(ShareKeys::said(stored, name, None))),
@@ -368,8 +373,8 @@ impl Folder<'_> {
         }
     }
 
-    /// The name with which the entry `stored`, which is there and says `said`, is shown; `None`
-    /// where others have all that it claims.
+    /// Returns the name with which the existing entry `stored`, decoded as `said`, is shown; `None`
+    /// if others have all that it claims.
     pub(in crate::vault) fn shown(&self, stored: &[u8], said: &Said) -> Inner<Option<Vec<u8>>> {
         if let Said::Name(sealed) = said
             && let Some(name) = self.sealed_name(stored, sealed)?
@@ -383,12 +388,12 @@ impl Folder<'_> {
             .then(|| stored.to_vec()))
     }
 
-    /// The first or second name of an entry, whichever it has.
+    /// Returns the first or second name of an entry, whichever it has.
     fn sealed_name(&self, stored: &[u8], sealed: &Sealed) -> Inner<Option<Vec<u8>>> {
         let is_it = |found: Found| found.is_some_and(|(entry, _)| entry == stored);
         // A conflict copy of a long name may have no room for its suffix.
         let Some(name) = sealed.name() else { return Ok(None) };
-        // Nothing claims it before the first.
+        // Nothing has an earlier claim.
         if sealed.older.is_none() && sealed.suffix.is_empty()
             || is_it(self.has_first(&name, Some(stored))?)
         {
@@ -404,7 +409,7 @@ impl Folder<'_> {
         Link { parent: self.node, stored: stored.into(), name: name.into() }
     }
 
-    /// Stored name of `name`, which need not be there.
+    /// Returns the stored name of `name`; the entry need not exist.
     pub fn stored(&self, name: &[u8]) -> Inner<Vec<u8>> {
         match self.find(name) {
             Ok((stored, _)) => Ok(stored),
@@ -415,7 +420,7 @@ impl Folder<'_> {
 }
 
 impl Core {
-    /// Id of a directory: the recorded one where it has been renamed, else the one that follows
+    /// Returns the id of a directory: the recorded one if it was renamed, otherwise the one derived
     /// from its place.
     pub fn directory_id(&self, node: NodeId) -> Inner<DirectoryId> {
         if let Some(id) = self.nodes.directory(node) {
@@ -427,7 +432,7 @@ impl Core {
         let place = parent.place_name(&link.stored, &link.name)?;
         self.check_boundary(&*dir, &*parent.dir, &parent.id, &place)?;
         let id = match parent.identify(&*dir, &link.stored, &link.name) {
-            // Another daemon has renamed it since we looked it up here.
+            // Another daemon has renamed it since its lookup here.
             Err(Fault::Corrupt(MOVED)) if self.mode.shared && !self.stands_at(node, &link) => {
                 return Err(Fault::Os(libc::ESTALE));
             }
@@ -437,13 +442,13 @@ impl Core {
         Ok(id)
     }
 
-    /// Whether the store has a node where our table has it.
+    /// Returns whether the store has a node at the place in the node table.
     fn stands_at(&self, node: NodeId, link: &Link) -> bool {
         let stat = self.dir(link.parent).and_then(|dir| Ok(dir.stat(&link.stored)?));
         stat.is_ok_and(|stat| self.nodes.is(node, &stat))
     }
 
-    /// Id of the directory `dir` that stands at (`parent`, `name`), and its record if it has one.
+    /// Returns the id of the directory `dir` at (`parent`, `name`), and its record if it has one.
     pub fn identify(
         &self,
         dir: &dyn Dir,
@@ -461,13 +466,13 @@ impl Core {
         Ok((record.id, Some(record)))
     }
 
-    /// A directory of the store whose id is known, for whoever walks the store without nodes: names
-    /// can be encoded, decoded and prepared.
+    /// Returns a directory of the store whose id is known, for a walk without nodes: names can be
+    /// encoded, decoded and prepared.
     pub fn folder_at(&self, dir: Arc<dyn Dir>, id: DirectoryId) -> Folder<'_> {
         Folder { core: self, node: ROOT, dir, id }
     }
 
-    /// A directory, ready for its names.
+    /// Returns a directory for the use of its names.
     pub fn folder(&self, node: NodeId) -> Inner<Folder<'_>> {
         if self.nodes.kind(node)? != Kind::Dir {
             return Err(Fault::Os(libc::ENOTDIR));
@@ -476,7 +481,7 @@ impl Core {
         Ok(Folder { core: self, node, dir: self.dir(node)?, id })
     }
 
-    /// The junction that leads to the share in a directory, by the directory's node.
+    /// Returns the junction that leads to the share in a directory, by the directory's node.
     pub fn junction_at(&self, node: NodeId) -> Inner<Option<Junction>> {
         let link = self.nodes.link(node)?;
         let parent = self.folder(link.parent)?;

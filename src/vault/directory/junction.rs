@@ -1,13 +1,14 @@
-//! Junctions: the signed records that say which share stands in a directory.
+//! Junctions: the signed records that link a directory to its share.
 //!
 //! Rules that hold here
-//! * A directory that holds a share's descriptor is never taken for an ordinary one of the parent:
-//!   names and contents written into it under the parent's keys would be read by people who are no
-//!   members.
-//! * Neither is a directory to whose place a valid junction leads, when its descriptor is gone,
-//!   except while the share is being made: which it is not any more once we have been in it.
-//! * Junctions are made by admins; one that does not open, or is signed by somebody else, is as if
-//!   it were not there.
+//! * A directory that holds a share's descriptor is never treated as an ordinary directory of the
+//!   parent: names and contents written into it under the parent's keys would be readable for
+//!   people who are not members.
+//! * Neither is a directory at the place of a valid junction whose descriptor is missing, except
+//!   while the share is being created. A share that this client has entered is not being created
+//!   any more.
+//! * Junctions are written by admins; one that cannot be opened, or whose signer is not an admin,
+//!   is ignored.
 
 use crate::format::junction::{Junction, file_name};
 use crate::format::record::RecordKind;
@@ -20,12 +21,11 @@ use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::share::control_files::{read_control, write_control};
 use crate::vault::share::enter::DESCRIPTOR;
 
-/// Longest junction record that is read.
+/// Maximum length in bytes of a junction record that is read.
 const JUNCTION_MAX: usize = 1024;
 
 impl Core {
-    /// Refuses a directory in which a share stands, or should stand: [`Fault::Boundary`] where one
-    /// does.
+    /// Rejects a directory that is, or should be, a nested share; [`Fault::Boundary`] if it is one.
     pub fn check_boundary(
         &self,
         dir: &dyn Dir,
@@ -39,18 +39,18 @@ impl Core {
             Err(e) => return Err(e.into()),
         }
         match self.junction(parent, parent_id, name)? {
-            // The junction of before the share was there, put back with the folder of then, would
-            // have us write for other people.
+            // The junction from before the share existed, restored together with the old folder,
+            // would make this client write for other people.
             Some(junction)
                 if !junction.coming || self.membership.trust.pin(&junction.share)?.is_some() =>
             {
-                Err(Fault::Corrupt("is the place of a share that is not there"))
+                Err(Fault::Corrupt("is the place of a share that is missing"))
             }
             _ => Ok(()),
         }
     }
 
-    /// The valid junction at a place.
+    /// Returns the valid junction at a place.
     pub fn junction(
         &self,
         parent: &dyn Dir,
@@ -69,7 +69,7 @@ impl Core {
             match junction {
                 Ok(junction) if junction.name == name => return Ok(Some(junction)),
                 Ok(_) => {
-                    tracing::error!("{}: a junction of another name", shown(&file))
+                    tracing::error!("{}: a junction that belongs to another name", shown(&file))
                 }
                 Err(fault) => drop(fault.at("read", || shown(&file).into())),
             }
@@ -77,7 +77,7 @@ impl Core {
         Ok(None)
     }
 
-    /// Makes the junction of a place, durable before this returns.
+    /// Writes the junction of a place, durable before this returns.
     pub fn write_junction(
         &self,
         parent: &dyn Dir,
@@ -95,12 +95,12 @@ impl Core {
         Ok(parent.sync()?)
     }
 
-    /// Removes what leads to a place from which its share is gone.
+    /// Removes the junctions of a place from which the share is gone.
     pub fn remove_junction(&self, parent: &dyn Dir, parent_id: &DirectoryId, name: &[u8]) {
         for hash in self.keys.place_hashes(parent_id, name) {
             match parent.unlink(&file_name(&hash)) {
                 Err(e) if e.raw_os_error() != Some(libc::ENOENT) => {
-                    tracing::warn!("a junction stays behind: {e}")
+                    tracing::warn!("a junction is left behind: {e}")
                 }
                 _ => {}
             }
@@ -108,11 +108,11 @@ impl Core {
     }
 }
 
-/// Whether a share stands in the directory `stored`.
+/// Returns whether the directory `stored` is a share.
 pub(crate) fn holds_share(dir: &dyn Dir, stored: &[u8]) -> Inner<bool> {
     match dir.open_dir(stored).and_then(|inside| inside.stat(DESCRIPTOR)) {
         Ok(_) => Ok(true),
-        // What we may not look into we have not made a share of.
+        // This client cannot have made a share of a directory that it may not read.
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EACCES | libc::EPERM)) => {
             Ok(false)
         }

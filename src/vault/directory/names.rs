@@ -12,12 +12,12 @@
 use crate::format::name::{Decoded, NAME_MAX, StoredName, may_be_copy, without_suffix};
 use crate::vault::keyring::keys::{DirectoryId, Epoch, ShareKeys};
 
-/// What the older of two equal names ends with.
+/// Returns the suffix of the older one of two equal names.
 fn epoch_suffix(epoch: u32) -> Vec<u8> {
     format!(" (conflict, epoch {epoch})").into_bytes()
 }
 
-/// A name with the suffix of [`epoch_suffix`], taken apart.
+/// Splits a name that ends with [`epoch_suffix`].
 pub(in crate::vault) fn split_epoch(name: &[u8]) -> Option<(&[u8], u32)> {
     const START: &[u8] = b" (conflict, epoch ";
     let inner = name.strip_suffix(b")")?;
@@ -26,34 +26,34 @@ pub(in crate::vault) fn split_epoch(name: &[u8]) -> Option<(&[u8], u32)> {
     (at > 0 && name[at..] == epoch_suffix(epoch)).then_some((&name[..at], epoch))
 }
 
-/// What a stored name says.
+/// The meaning of a stored name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// What was sealed.
+    /// A sealed name.
     Name(Sealed),
-    /// Nothing, of a long-named entry whose name is missing or not the one of its hash.
+    /// A long-named entry whose sealed name is missing or does not match its hash.
     Lost,
 }
 
-/// What was sealed as the name of an entry, and what stands behind it.
+/// The sealed name of an entry, and its suffix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sealed {
-    /// The sealed name: that of the place, from which the id of a directory follows.
+    /// The sealed name: that of the place, from which the id of a directory is derived.
     pub plain: Vec<u8>,
     /// A sync tool's suffix, often empty.
     pub suffix: Vec<u8>,
-    /// Number of the epoch, where that is not the current one.
+    /// Number of the epoch, if it is not the current one.
     pub older: Option<u32>,
 }
 
 impl Sealed {
-    /// The first name that the entry claims, where there is room for it.
+    /// Returns the first name that the entry claims, if it is not too long.
     pub fn name(&self) -> Option<Vec<u8>> {
         let name = [&self.plain[..], &self.suffix].concat();
         (name.len() <= NAME_MAX).then_some(name)
     }
 
-    /// The second one, likewise, of an older epoch.
+    /// Returns the second one, likewise, for an older epoch.
     pub fn beside(&self) -> Option<Vec<u8>> {
         let beside = [self.name()?, epoch_suffix(self.older?)].concat();
         (beside.len() <= NAME_MAX).then_some(beside)
@@ -62,12 +62,12 @@ impl Sealed {
 
 impl ShareKeys {
     fn all_epochs(&self) -> impl Iterator<Item = &Epoch> {
-        // The older ones are put in order only for who asks for them.
+        // The older ones are sorted only if needed.
         std::iter::once(self.current()).chain(std::iter::once_with(|| self.older()).flatten())
     }
 
-    /// What a short stored name that the current epoch's key does not open says under an older
-    /// one's.
+    /// Decodes a short stored name under the older epochs' keys, after the current epoch's key has
+    /// failed.
     pub fn said_under_older(&self, directory: &DirectoryId, stored: &[u8]) -> Option<Said> {
         self.older().into_iter().find_map(|epoch| {
             match self.names_of(epoch, directory).decode(stored) {
@@ -77,15 +77,15 @@ impl ShareKeys {
         })
     }
 
-    /// What a short stored name says that shows as `name` under the key of an epoch.
+    /// Builds the meaning of a short stored name that decodes to `name` under an epoch's key.
     pub fn said(stored: &[u8], mut name: Vec<u8>, older: Option<u32>) -> Said {
         let suffix = stored[without_suffix(stored).len()..].to_vec();
         name.truncate(name.len() - suffix.len());
         Said::Name(Sealed { plain: name, suffix, older })
     }
 
-    /// What the stored name of a long-named entry says, `suffix` included, for which `plain` was
-    /// sealed: its hash has to be the one of that.
+    /// Builds the meaning of a long-named entry, `suffix` included, with `plain` from its sidecar:
+    /// the hashes have to match.
     pub fn said_long(
         &self,
         directory: &DirectoryId,
@@ -108,14 +108,14 @@ impl ShareKeys {
         }
     }
 
-    /// Whether `stored` is the entry of the long name `name` under the key of any epoch.
+    /// Returns whether `stored` is the entry of the long name `name` under the key of any epoch.
     pub fn is_long_entry(&self, directory: &DirectoryId, stored: &[u8], name: &[u8]) -> bool {
         let mut epochs = self.all_epochs();
         epochs.any(|e| matches!(self.names_of(e, directory).encode(name), Some(StoredName::Long { entry, .. }) if entry == stored))
     }
 
-    /// The entries that claim `name`, in the order of their claims: as it stands, then split before
-    /// what may be a sync tool's suffix.
+    /// Returns the entries that claim `name`, in the order of their claims: the whole name first,
+    /// then split before a possible sync tool's suffix.
     pub fn claims<'a>(
         &'a self,
         directory: &'a DirectoryId,
@@ -124,7 +124,7 @@ impl ShareKeys {
         self.claims_under(directory, name, || self.all_epochs())
     }
 
-    /// Those besides the one of the current epoch as it stands, which comes first.
+    /// Returns the claims except the first, which is the current epoch's entry of the whole name.
     pub fn other_claims<'a>(
         &'a self,
         directory: &'a DirectoryId,
@@ -133,8 +133,8 @@ impl ShareKeys {
         self.claims(directory, name).skip(usize::from(self.names(directory).encode(name).is_some()))
     }
 
-    /// Where `name` ends as the older one of two equal names does: that name, and the entries that
-    /// claim `name` if they do not have it.
+    /// If `name` ends like the older one of two equal names: returns the name without that suffix,
+    /// and the entries that claim `name` as their second one.
     pub fn second_claims<'a>(
         &'a self,
         directory: &'a DirectoryId,
@@ -145,7 +145,7 @@ impl ShareKeys {
         Some((plain, self.claims_under(directory, plain, epochs)))
     }
 
-    /// The entries whose place `name` is, but for conflict copies.
+    /// Returns the entries whose place is `name`, without conflict copies.
     pub fn place_entries<'a>(
         &'a self,
         directory: &'a DirectoryId,
@@ -164,14 +164,14 @@ impl ShareKeys {
         let whole = epochs()
             .filter_map(move |e| Some(self.names_of(e, directory).encode(name)?.entry().to_vec()));
         let split = may_be_copy(name).then(epochs).into_iter().flatten();
-        // What no store has room for needs not be looked for.
+        // Names that are too long for any store are not looked up.
         whole
             .chain(split.flat_map(move |e| self.names_of(e, directory).conflict_candidates(name)))
             .filter(|entry| entry.len() <= NAME_MAX)
     }
 }
 
-/// A stored name for a log line: it is ASCII, unless it is not ours.
+/// Returns a stored name for a log line: it is ASCII, unless it is foreign.
 pub(crate) fn shown(stored: &[u8]) -> String {
     String::from_utf8_lossy(stored).into_owned()
 }

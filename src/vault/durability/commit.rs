@@ -1,21 +1,23 @@
-//! The commit: the one place through which headers, tables and index blocks reach the store, and
-//! the one that knows the order.
+//! The commit: the only code that writes headers, tables and index blocks to the store, and that
+//! knows their order.
 //!
 //! Rules that hold here
-//! * A file that was never durable, or to which no name leads for certain, is written straight: a
-//!   crash may leave it unreadable, and no program was promised it. What the last committed header
-//!   refers to is overwritten after all that needs space, and the header last: a full store leaves
-//!   it as it was.
-//! * Of any other file nothing that its last durable header refers to is overwritten before the
-//!   redo record is durable: fresh bytes, `fdatasync`; record, `fdatasync` of the journal; then in
-//!   place, header last; the checkpoint flushes that later.
+//! * A file that was never durable, or that durably has no name, is written straight (in place,
+//!   without a record): a crash may leave it unreadable, but no program was promised it. Places
+//!   that the last committed header refers to are overwritten after all writes that need space, and
+//!   the header last: a full store leaves the file as it was.
+//! * For any other file, nothing that its last durable header refers to is overwritten before the
+//!   redo record is durable. The order is: fresh bytes, `fdatasync`; record, `fdatasync` of the
+//!   journal; then in place, header last. The checkpoint flushes that later.
 //! * Every deferred write ends by restoring the modification time that the program set or saw.
-//! * A failure latches: the file gives its errno until its last close. A full store is the
-//!   exception, as long as nothing that the last durable header refers to was touched: what is in
-//!   memory stays, and the next commit tries again; the last one takes what fits (`room.rs`). So is
-//!   that no file could be opened where as many are open as may be; and a share whose head does not
-//!   open yet, or which is forked: a sync tool may have brought the manifest before the slots.
-//! * The blocks that a record will be applied to are allocated before it is acknowledged.
+//! * A failure latches: the file returns its errno until its last close. There are three
+//!   exceptions. In each, dirty data stays in memory and the next commit retries:
+//!   * a full store, as long as nothing that the last durable header refers to was touched; the
+//!     last commit writes what fits (`room.rs`);
+//!   * the limit of open files was reached;
+//!   * a share whose head cannot be opened yet, or which is forked: a sync tool may have delivered
+//!     the manifest before the slots.
+//! * The blocks that a record will be applied to are allocated before the record is acknowledged.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -33,31 +35,32 @@ use crate::vault::file::hash_tree::{PlannedBlock, Root, plan};
 use crate::vault::file::mtime::now;
 use crate::vault::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools};
 
-/// Patches that are written with one call.
+/// Maximum number of patches that are written with one call.
 const RUN_MAX: usize = 256;
 
-/// How durable a commit has to be when it returns.
+/// Durability that a commit must reach before it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
     /// Ordered, so that a crash leaves the old or the new state of a durable file; a fresh file may
-    /// wait in the cache.
+    /// stay in the page cache.
     Ordered,
     /// On the disk.
     Synced,
 }
 
-/// What the commit needs besides the file.
+/// The parts that a commit needs in addition to the file.
 pub(crate) struct Committer<'a> {
     pub tools: Tools<'a>,
     pub journal: &'a Journal,
-    /// Number for the blocks of a file that was shortened: the old ones are never found again.
+    /// Returns a new cache key for the blocks of a shortened file: the old ones are never found
+    /// again.
     pub next_serial: &'a dyn Fn() -> u64,
-    /// Others may commit to the file too, if a lock is lost.
+    /// Concurrent openers may commit to the file too, if a lock is lost.
     pub shared: bool,
 }
 
 impl Committer<'_> {
-    /// Commits `state` of `open`. `path` gives the stored path, `None` where the file has no name
+    /// Commits `state` of `open`. `path` returns the stored path, `None` if the file has no name
     /// any more.
     pub fn commit(
         &self,
@@ -67,7 +70,8 @@ impl Committer<'_> {
         durability: Durability,
     ) -> Inner<()> {
         if state.void {
-            // Nothing was taken in; but an fsync that succeeds says that the file can be read.
+            // There is nothing to commit; but a successful fsync promises that the file can be
+            // read.
             return if durability == Durability::Synced { state.check_known() } else { Ok(()) };
         }
         state.check_latched()?;
@@ -101,8 +105,7 @@ impl Committer<'_> {
             {
                 // No replay may set the time of an earlier record again.
                 self.journal.settle(Some(open.inode))?;
-                // What a failed write has left there does not know which segments the header refers
-                // to.
+                // Chunks left by a failed write do not have the segments that the header refers to.
                 drop(state.take_dirty_from(0));
                 state.punch.clear();
                 self.sync_all(state, open, recorded)?;
@@ -110,15 +113,15 @@ impl Committer<'_> {
             return Ok(());
         }
         if !self.tools.keys.signing.may_write() {
-            // The right to write was taken while the file was open: nobody would believe what we
-            // sign.
+            // The right to write was revoked while the file was open: nobody would accept the
+            // signature.
             return Err(Fault::Os(libc::EROFS));
         }
         let layout = self.tools.keys.layout;
         let chunks = state.chunks(&layout);
         let shorter = chunks < state.root.chunks;
         if !state.cut {
-            state.renew_dirty(&**file, &self.tools)?; // else done before it was cut
+            state.renew_dirty(&**file, &self.tools)?; // otherwise done before it was cut
         }
         let tables = state.dirty.iter().map(|(k, d)| (*k, &d.table)).collect();
         let planned = plan(&state.tree(&**file, &self.tools), chunks, &tables)?;
@@ -130,7 +133,7 @@ impl Committer<'_> {
         let cipher_len = layout.cipher_len(state.size);
         let holes = state.holes(&layout);
 
-        // The first header of a file that was just made.
+        // The first header of a file that was just created.
         let is_made = state.committed.is_none()
             && !state.replaced
             && state.size == 0
@@ -138,8 +141,8 @@ impl Committer<'_> {
         let made = if is_made && durability == Durability::Ordered { path()? } else { None };
         let path = if state.durable && !state.nameless { path()? } else { None };
         if state.durable && !state.nameless && path.is_none() {
-            // No record can name it, so it is written straight: not before it is durable that its
-            // name is gone, which else comes back.
+            // No record can name it, so it is written straight, but only once the removal of its
+            // name is durable: otherwise a crash could restore the name.
             self.journal.flush_store()?;
             state.nameless = true;
         }
@@ -165,13 +168,13 @@ impl Committer<'_> {
                     &holes,
                     &mut touched,
                 );
-                // What was cut cannot be taken back any more.
+                // The shortening cannot be reverted any more.
                 *recorded |= touched && state.cut;
                 written?;
                 if let Some(made) = made {
                     self.journal.created(made, state.file_id, &header_bytes, now());
                 }
-                // A record may rely on what was written without one only when it is flushed.
+                // A record may rely on data written without one only after a flush.
                 state.needs_sync = true;
                 state.straight_since.get_or_insert_with(Instant::now);
                 if durability == Durability::Synced {
@@ -183,8 +186,8 @@ impl Committer<'_> {
         Ok(())
     }
 
-    /// Makes what was committed durable, so that whatever changes from here on goes by the journal.
-    /// A failure latches.
+    /// Makes the committed state durable, so that all later changes go through the journal. A
+    /// failure latches.
     pub fn make_durable(&self, state: &mut FileState, open: &OpenFile) -> Inner<()> {
         let flushed = self.sync_all(state, open, &mut false);
         if let Err(fault) = &flushed {
@@ -193,7 +196,7 @@ impl Committer<'_> {
         flushed
     }
 
-    /// A real flush of the inode: contents, times, mode, and on the usual stores its name.
+    /// Flushes the inode: contents, times, mode, and on common stores its name.
     fn sync_all(&self, state: &mut FileState, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
         self.flush(|| open.file.sync_all(), open, recorded)?;
         self.journal.created_is_durable(&state.file_id);
@@ -206,22 +209,22 @@ impl Committer<'_> {
         Ok(())
     }
 
-    /// A flush that failed is not tried again, whatever the error: the kernel tells once of bytes
-    /// that it has lost, and among them may be those of records.
+    /// Flushes once. A failed flush is not retried, whatever the error: the kernel reports lost
+    /// writes once, and those of records may be among them.
     fn flush(
         &self,
         flush: impl FnOnce() -> std::io::Result<()>,
         open: &OpenFile,
         recorded: &mut bool,
     ) -> Inner<()> {
-        // A checkpoint, which may come between any two steps of a commit, was perhaps told before;
-        // so was the background.
+        // The error may have been reported to a checkpoint before, which can run between any two
+        // steps of a commit, or to the background flush.
         let flushed = self.journal.flush_all(open.inode, &open.file, flush);
         *recorded |= flushed.is_err();
         flushed
     }
 
-    /// Everything in place, header last, nothing promised.
+    /// Writes everything in place, header last, without a promise for crashes.
     #[allow(clippy::too_many_arguments)]
     fn straight(
         &self,
@@ -236,8 +239,8 @@ impl Committer<'_> {
         let layout = self.tools.keys.layout;
         let (guarded_end, committed_len) =
             state.committed.as_ref().map_or((0, 0), |c| (c.end, c.len));
-        // First what needs new space: should a full store stop us there, what the committed header
-        // refers to is whole.
+        // First the writes that need space: if a full store stops the commit there, the committed
+        // state is intact.
         let mut guarded: Vec<(u64, &[u8])> = Vec::new();
         let segments = state.dirty.iter().flat_map(|(k, chunk)| {
             chunk
@@ -255,13 +258,13 @@ impl Committer<'_> {
             }
         }
         for (offset, bytes) in &guarded {
-            // The last segment of a file that grows is longer than the place that it has.
+            // The last segment of a growing file is longer than its allocated place.
             if offset + bytes.len() as u64 > committed_len {
                 reserve(&**file, *offset, bytes.len() as u64)?;
             }
         }
         if state.root.chunks > 0 && header.len() as u64 > DATA_START {
-            // Small data where the table of a large file stood, unless it was a hole.
+            // Small data at the place of a large file's table, unless that was a hole.
             reserve(&**file, 0, header.len() as u64)?;
         }
         *touched |= state.committed.is_some();
@@ -269,8 +272,8 @@ impl Committer<'_> {
         for (offset, bytes) in guarded {
             file.write_at(bytes, offset)?;
         }
-        // Small data that outgrow the first block: first what may find no space, so that the header
-        // that is there stays whole.
+        // Small data beyond the first block: first the writes that may find no space, so that the
+        // existing header stays intact.
         let first = header.len().min(DATA_START as usize);
         if first < header.len() {
             file.write_at(&header[first..], first as u64)?;
@@ -280,7 +283,7 @@ impl Committer<'_> {
         self.finish_in_place(state, file, cipher_len, blocks, holes)
     }
 
-    /// What follows the bytes in both ways: length, holes, time.
+    /// Completes both kinds of commit: length, holes, time.
     fn finish_in_place(
         &self,
         state: &FileState,
@@ -289,8 +292,7 @@ impl Committer<'_> {
         blocks: &[PlannedBlock],
         holes: &[(u64, u64)],
     ) -> Inner<()> {
-        // Blocks that were written may have lengthened the file; the length is set where it can
-        // differ.
+        // Writing blocks may have lengthened the file; the length is set if it can differ.
         let reached = blocks.iter().map(|b| b.offset + b.bytes.len() as u64).max().unwrap_or(0);
         let header_end =
             if state.small.is_some() { cipher_len } else { self.tools.keys.layout.header() as u64 };
@@ -301,7 +303,7 @@ impl Committer<'_> {
             let end = (offset + len).min(cipher_len);
             if offset < end {
                 match file.allocate(Allocate::PunchHole, offset, end - offset) {
-                    // A store without holes keeps the blocks: nothing is lost but space.
+                    // A store without holes keeps the blocks: only space is lost.
                     Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
                     other => other?,
                 }
@@ -310,7 +312,7 @@ impl Committer<'_> {
         state.mtime.restore(&**file)
     }
 
-    /// Redo record first, then in place.
+    /// Commits through a redo record, then in place.
     #[allow(clippy::too_many_arguments)]
     fn journaled(
         &self,
@@ -329,13 +331,13 @@ impl Committer<'_> {
             return Err(Fault::Corrupt("is durable but has no header"));
         };
         if state.freed {
-            // What earlier records write may be free after this commit, and filled again without
-            // one.
+            // Places that earlier records write may become free with this commit, and may then be
+            // filled without a record.
             self.journal.settle(Some(open.inode))?;
         }
         let fresh: usize = blocks.iter().filter(|b| !b.live).map(|b| b.bytes.len()).sum();
-        // Where fresh bytes have to be flushed anyway, fresh blocks go with them; else a few ride
-        // in the record, for one flush in all.
+        // If fresh bytes have to be flushed anyway, fresh blocks are flushed with them; otherwise a
+        // few are put into the record, for a single flush.
         let flush = state.unsynced || state.needs_sync || fresh > RIDE_MAX;
         let flush_fresh = flush && !state.waits && !self.tools.others_wait;
         let guarded = |b: &PlannedBlock| b.live || b.offset < guarded_end;
@@ -343,7 +345,7 @@ impl Committer<'_> {
             for block in blocks.iter().filter(|b| flush_fresh && !guarded(b)) {
                 file.write_at(&block.bytes, block.offset)?;
             }
-            // A record is worth nothing where the file that it amends, or its name, may be lost.
+            // A record is useless if the file that it amends, or its name, can be lost.
             if state.needs_sync {
                 self.sync_all(state, open, recorded)?
             } else {
@@ -353,10 +355,11 @@ impl Committer<'_> {
         }
         let mtime = state.mtime.of(&**file)?;
         self.allocate(state, &**file, blocks, header, flush_fresh)?;
-        // Taken out while the record borrows from it; nothing returns before it is put back.
+        // Moved out while the record borrows from it; nothing returns before it is put back.
         let dirty = std::mem::take(&mut state.dirty);
         let patch = |offset, bytes| Patch { offset, bytes: Cow::Borrowed(bytes) };
-        // What is written in place afterwards, and of it what the record has to have.
+        // The parts that are written in place afterwards, and those of them that the record must
+        // contain.
         let mut places = Vec::new();
         for (k, chunk) in &dirty {
             places.extend(
@@ -370,13 +373,13 @@ impl Committer<'_> {
         for block in blocks.iter().filter(|b| guarded(b) || !flush_fresh) {
             places.push(patch(block.offset, &block.bytes));
             if self.shared {
-                // What stands there may be of a daemon that died in a commit, and not the block
-                // that this one was made from.
+                // The store may have a block of a daemon that died in a commit, instead of the one
+                // that this block was derived from.
                 patches.push(patch(block.offset, &block.bytes));
             } else {
                 // The rest of a live block is in the store already, durable or in an earlier
-                // record, and whatever a crash makes of writing the whole block puts the same bytes
-                // there again.
+                // record. Whatever a crash makes of writing the whole block, replay writes the same
+                // bytes again.
                 patches.extend(block.changed.iter().map(|part| {
                     patch(block.offset + part.start as u64, &block.bytes[part.clone()])
                 }));
@@ -399,13 +402,13 @@ impl Committer<'_> {
             *recorded = true;
             state.header_under_way = true;
             if self.shared && self.is_overtaken(file, &base).unwrap_or(true) {
-                // The flush of the record may have taken as long as the machine was asleep. Nothing
-                // is at its place yet, and nothing will be.
+                // The flush of the record may have lasted as long as the machine was suspended.
+                // Nothing was written in place, and nothing will be.
                 self.journal.applied(ticket);
                 return Err(Fault::Os(libc::ESTALE));
             }
             let mut apply = || {
-                // Neighbouring segments go with one call.
+                // Adjacent segments are written with one call.
                 let mut rest = &places[..];
                 while let Some(first) = rest.first() {
                     let mut end = first.offset;
@@ -426,8 +429,8 @@ impl Committer<'_> {
             if applied.as_ref().is_err_and(|fault| is_no_space(fault.errno()))
                 && self.journal.give_space()
             {
-                // A store may want a block even to fill one that was allocated; the journal has
-                // some that it does not need.
+                // A store may need a block even to write to an allocated one; the journal has some
+                // that it does not need.
                 applied = apply();
             }
             match &applied {
@@ -442,15 +445,15 @@ impl Committer<'_> {
         applied
     }
 
-    /// Whether another header stands in the store than the one that a commit was made against.
+    /// Returns whether the store has another header than the one this commit is based on.
     fn is_overtaken(&self, file: &Arc<dyn File>, base: &[u8; 32]) -> Inner<bool> {
         let mut bytes = vec![0; self.tools.keys.layout.header()];
         let read = file.read_at(&mut bytes, 0)?;
         Ok(header_hash(&bytes[..read]) != *base)
     }
 
-    /// Reserves the blocks of what rides in the record for places that are fresh: in place it may
-    /// need no new space.
+    /// Allocates the blocks for fresh places that the record writes: applying it must not need new
+    /// space.
     fn allocate(
         &self,
         state: &FileState,
@@ -465,8 +468,8 @@ impl Committer<'_> {
             for (s, sealed) in &chunk.pending {
                 let (from, len) =
                     (self.tools.keys.layout.segment_offset(*k, *s), sealed.len() as u64);
-                // The last segment of a file that grows is live, and yet longer than the place that
-                // it has.
+                // The last segment of a growing file is live, and yet longer than its allocated
+                // place.
                 if !chunk.live[*s] || from + len > committed_len {
                     fresh.push((from, len));
                 }
@@ -478,7 +481,7 @@ impl Committer<'_> {
             );
         }
         fresh.sort_unstable();
-        // Where little lies between two places one call serves both.
+        // Places separated by a small gap are allocated with one call.
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for (from, len) in fresh {
             match runs.last_mut() {
@@ -486,8 +489,8 @@ impl Committer<'_> {
                 _ => runs.push((from, from + len)),
             }
         }
-        // The blocks of the header are there, unless small data have outgrown them, or stand where
-        // the table of a large file would, had it not been a hole.
+        // The blocks of the header are allocated, unless small data is longer than before, or is at
+        // the place of a large file's table that may be a hole.
         let is_there = |end: u64| {
             end <= DATA_START
                 || state.root.chunks == 0 && end <= committed_len.next_multiple_of(DATA_START)
@@ -498,7 +501,7 @@ impl Committer<'_> {
         Ok(())
     }
 
-    /// The committed state becomes the one to which the next changes refer.
+    /// Makes the committed state the base of further changes.
     fn settle(
         &self,
         state: &mut FileState,
@@ -558,7 +561,7 @@ impl Committer<'_> {
     }
 }
 
-/// Has the store reserve the blocks of a place, where it can do that.
+/// Allocates the blocks of a place, if the store supports that.
 fn reserve(file: &dyn File, offset: u64, len: u64) -> Inner<()> {
     match file.allocate(Allocate::KeepSize, offset, len) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(()),

@@ -1,8 +1,8 @@
-//! The cache of authenticated tables and index blocks, bounded for the whole vault, and how much
-//! its changes take until they are committed.
+//! The cache of authenticated tables and index blocks, bounded for the whole vault, and the memory
+//! accounting of uncommitted changes.
 //!
-//! Only committed blocks are in it; what is dirty belongs to its open file. A file's serial number
-//! is never used again, so blocks of a closed file are never found, they only age out.
+//! Only committed blocks are cached; dirty ones belong to their open file. A file's serial number
+//! is never reused, so blocks of a closed file are never found; they age out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use crate::crypto::SegmentKey;
 use crate::format::layout::INDEX_BLOCK;
 use crate::format::table::{IndexBlock, Table};
 
-/// Changes may take as much as this, however small the caches are.
+/// Minimum limit, in bytes, for uncommitted changes, however small the caches are.
 const CHANGES_MIN: usize = 1 << 20;
 
 /// A committed chunk: its table and the key of its salt.
@@ -42,16 +42,16 @@ impl Weighter<(u64, u8, u64), Block> for Weight {
     }
 }
 
-/// See the module.
+/// The cache of authenticated blocks, and the memory of uncommitted changes.
 pub(crate) struct BlockCache {
     blocks: Cache<(u64, u8, u64), Block, Weight>,
     /// Bytes that the changes of all open files of the vault hold until they are committed.
     pub changes: Arc<AtomicUsize>,
-    /// Bytes of them beyond which who writes commits at once.
+    /// Limit in bytes beyond which a writer commits at once.
     changes_max: usize,
 }
 
-/// What one file counts for in [`BlockCache::changes`].
+/// The share of one file in [`BlockCache::changes`].
 pub(crate) struct Counted {
     total: Arc<AtomicUsize>,
     bytes: usize,
@@ -62,7 +62,7 @@ impl Counted {
         Counted { total: cache.changes.clone(), bytes: 0 }
     }
 
-    /// Counts for `bytes` from now on.
+    /// Sets the file's share to `bytes`.
     pub fn set(&mut self, bytes: usize) {
         self.total.fetch_add(bytes, Ordering::Relaxed);
         self.total.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -77,13 +77,13 @@ impl Drop for Counted {
 }
 
 impl BlockCache {
-    /// A cache of at most `bytes` bytes.
+    /// Returns a cache of at most `bytes` bytes.
     pub fn new(bytes: usize) -> Self {
         let blocks = Cache::with_weighter((bytes / 3000).max(16), bytes as u64, Weight);
         BlockCache { blocks, changes: Arc::default(), changes_max: bytes.max(CHANGES_MIN) }
     }
 
-    /// Whether the vault's open files hold more changes than its caches may take.
+    /// Returns whether the vault's open files hold more changes than the limit.
     pub fn has_too_many_changes(&self) -> bool {
         self.changes.load(Ordering::Relaxed) > self.changes_max
     }
@@ -110,7 +110,7 @@ impl BlockCache {
         self.blocks.insert((serial, 0, k), Block::Chunk(chunk));
     }
 
-    /// Drops a chunk that has become dirty or vanished.
+    /// Drops a chunk that has become dirty or was removed.
     pub fn drop_chunk(&self, serial: u64, k: u64) {
         self.blocks.remove(&(serial, 0, k));
     }

@@ -1,11 +1,11 @@
-//! The tree that authenticates a file's chunks: loading tables and index blocks, and working out
-//! what a commit has to write.
+//! The tree that authenticates a file's chunks: loads tables and index blocks, and computes what a
+//! commit has to write.
 //!
 //! Rules that hold here
-//! * No table or index block is used before its hash was compared with the one that its parent
-//!   holds, up to the header's root.
-//! * Nothing is written here; [`plan`] gives the blocks, the commit module decides how and when
-//!   they are written.
+//! * No table or index block is used before its hash was compared with the one in its parent, up to
+//!   the header's root.
+//! * Nothing is written here: [`plan`] returns the blocks, and the commit module decides how and
+//!   when they are written.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::store::File;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::block_cache::{BlockCache, Chunk};
 
-/// The committed tree of one file.
+/// The root of the committed tree of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Root {
     pub hash: Hash,
@@ -49,7 +49,7 @@ impl Tree<'_> {
         Layout::levels(self.root.chunks)
     }
 
-    /// Hash that the committed tree has for node `j` of `level` (0 are the tables).
+    /// Returns the hash that the committed tree has for node `j` of `level` (0 are the tables).
     pub fn hash(&self, level: u8, j: u64) -> Inner<Hash> {
         let levels = self.levels();
         if self.root.chunks == 0 || level > levels {
@@ -61,8 +61,8 @@ impl Tree<'_> {
         Ok(self.block(level + 1, j / FANOUT)?.0[(j % FANOUT) as usize])
     }
 
-    /// Where chunk `k` is part of a hole, the first chunk behind the largest subtree of holes that
-    /// it stands in; else `k`.
+    /// Returns the first chunk after the largest subtree of holes that contains chunk `k`; `k` if
+    /// it is not in a hole.
     pub fn after_hole(&self, k: u64) -> Inner<u64> {
         if k >= self.root.chunks {
             return Ok(u64::MAX);
@@ -76,7 +76,7 @@ impl Tree<'_> {
         Ok(k)
     }
 
-    /// Index block `j` of `level`; a block of holes where the tree has none.
+    /// Returns index block `j` of `level`; a block of holes if the tree has none.
     pub fn block(&self, level: u8, j: u64) -> Inner<Arc<IndexBlock>> {
         let expected = self.hash(level, j)?;
         if expected == HOLE {
@@ -95,14 +95,13 @@ impl Tree<'_> {
         Ok(block)
     }
 
-    /// The bytes of the committed table of chunk `k` where the cache has them. Never from the
-    /// store: who writes over a whole chunk does not need to read what was there, and may be
-    /// healing it.
+    /// Returns the bytes of the committed table of chunk `k` if they are cached. Never reads the
+    /// store: overwriting a whole chunk does not need the old table, and may repair a damaged one.
     fn table_at_hand(&self, k: u64) -> Option<Vec<u8>> {
         Some(self.cache.chunk(self.serial, k)?.table.encode(&self.layout))
     }
 
-    /// Chunk `k`; `None` for a hole.
+    /// Returns chunk `k`; `None` for a hole.
     pub fn chunk(
         &self,
         k: u64,
@@ -137,13 +136,12 @@ pub(crate) struct PlannedBlock {
     pub bytes: Vec<u8>,
     /// The last committed header refers to a block at this place.
     pub live: bool,
-    /// Where `bytes` differ from that block, in order; all of them where it is not live or not at
-    /// hand.
+    /// Where `bytes` differ from that block, in order; everything if it is not live or not cached.
     pub changed: Vec<Range<usize>>,
 }
 
 impl PlannedBlock {
-    /// A block for a place at which the committed tree has `old`, as far as that is known.
+    /// Returns a block for a place at which the committed tree has `old`, as far as known.
     fn new(offset: u64, bytes: Vec<u8>, live: bool, old: Option<&[u8]>) -> Self {
         let changed = match old {
             Some(old) if live && old.len() == bytes.len() => differences(old, &bytes),
@@ -153,15 +151,15 @@ impl PlannedBlock {
     }
 }
 
-/// Equal bytes between two differences that cost less than telling of two: about what a patch of a
-/// record takes beside its bytes.
+/// Number of equal bytes up to which two differences are merged: about the overhead of a patch in a
+/// record.
 const GAP: usize = 16;
 
-/// Where `new` differs from `old`, which is as long, in order; differences with little between them
-/// are one.
+/// Returns where `new` differs from `old`, of the same length, in order; nearby differences are
+/// merged.
 fn differences(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
-    // By pieces of a fixed length first, which takes a few instructions each: most of a block is as
-    // it was.
+    // First by pieces of a fixed length, which take a few instructions each: most of a block is
+    // unchanged.
     const PIECE: usize = 64;
     let ((old_pieces, _), (new_pieces, rest)) =
         (old.as_chunks::<PIECE>(), new.as_chunks::<PIECE>());
@@ -179,7 +177,7 @@ fn differences(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
     ranges
 }
 
-/// What a commit writes besides segments and the header.
+/// The blocks that a commit writes in addition to segments and the header.
 pub(crate) struct Plan {
     pub blocks: Vec<PlannedBlock>,
     pub root: Root,
@@ -187,17 +185,17 @@ pub(crate) struct Plan {
     pub index: Vec<(u8, u64, Arc<IndexBlock>)>,
 }
 
-/// Works out tables, index blocks and root of a file that has `chunks` chunks after the commit,
-/// `tables` of which have changed.
+/// Computes tables, index blocks and root of a file with `chunks` chunks after the commit, of which
+/// `tables` have changed.
 ///
-/// Where the file becomes shorter, the right edge of the tree is rebuilt with everything beyond it
-/// taken out, so that a later growth finds holes there.
+/// If the file becomes shorter, the right edge of the tree is rebuilt without everything beyond it,
+/// so that a later growth finds holes there.
 pub(crate) fn plan(tree: &Tree, chunks: u64, tables: &BTreeMap<u64, &Table>) -> Inner<Plan> {
     let layout = &tree.layout;
     let mut plan =
         Plan { blocks: Vec::new(), root: Root { hash: HOLE, chunks }, index: Vec::new() };
     if chunks == 0 {
-        return Ok(plan); // the small form: the old tree ends here
+        return Ok(plan); // the small form has no tree
     }
     let mut changed: BTreeMap<u64, Hash> = BTreeMap::new();
     for (&k, table) in tables.range(..chunks) {
@@ -227,7 +225,7 @@ pub(crate) fn plan(tree: &Tree, chunks: u64, tables: &BTreeMap<u64, &Table>) -> 
     let mut width = chunks; // nodes of the present level
     for level in 0..new_levels {
         // The edge of a shortened tree, and the old root of a tree that grows taller, have to reach
-        // the new root even when unchanged.
+        // the new root even if unchanged.
         let edge = if shorter {
             Some(width - 1)
         } else {

@@ -1,9 +1,9 @@
-//! Lengths and holes of an open file: growing, cutting, throwing away, punching.
+//! Lengths and holes of an open file: extending, shortening, discarding, punching holes.
 //!
 //! Rules that hold here
-//! * Only a commit makes places free to which the committed header refers; that it will is noted
-//!   here, for it begins with a checkpoint then.
-//! * What was cut can be taken back as long as the store has taken nothing of it in.
+//! * Only a commit frees places to which the committed header refers. This module notes that it
+//!   will, because such a commit begins with a checkpoint.
+//! * A shortening can be undone as long as the store has accepted none of it.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::vault::error::{Fault, Inner};
 use crate::vault::file::hash_tree::Root;
 
 impl FileState {
-    /// Lengthens the file with a hole.
+    /// Extends the file with a hole.
     pub fn extend(&mut self, file: &dyn File, tools: &Tools, size: u64) -> Inner<()> {
         debug_assert!(size >= self.size);
         if size > SIZE_MAX {
@@ -33,13 +33,13 @@ impl FileState {
         Ok(())
     }
 
-    /// Shortens the file in memory. The caller commits at once: only a commit makes the bytes
-    /// beyond the end free. Where the store refuses that, he takes it back with
+    /// Shortens the file in memory. The caller commits at once: only a commit frees the bytes
+    /// beyond the end. If the store refuses that, the caller reverts it with
     /// [`FileState::restore`].
     pub fn shorten(&mut self, file: &dyn File, tools: &Tools, size: u64) -> Inner<Longer> {
         debug_assert!(size < self.size);
-        // Now, because the commit must not: it would write to places of which what was cut is to be
-        // restored.
+        // Done now, because the commit must not do it: it would write to places whose contents may
+        // have to be restored.
         self.renew_dirty(file, tools)?;
         let mut longer = Longer {
             size: self.size,
@@ -72,7 +72,7 @@ impl FileState {
                 .keys
                 .numbered(table.epoch)
                 .find(|e| e.commitment == epoch)
-                .expect("an epoch stays known");
+                .expect("known epochs stay known");
             let mut before = DirtyChunk {
                 key: self.key_of(tools, sealed_under, &table.salt),
                 table,
@@ -109,7 +109,7 @@ impl FileState {
         Ok(longer)
     }
 
-    /// Takes a [`FileState::shorten`] back of which the store has taken nothing in.
+    /// Reverts a [`FileState::shorten`] of which the store has accepted nothing.
     pub fn restore(&mut self, file: &dyn File, tools: &Tools, longer: Longer) {
         self.cut = false;
         self.size = longer.size;
@@ -123,7 +123,7 @@ impl FileState {
             && !self.durable
             && let Some(mut chunk) = self.dirty.remove(&k)
         {
-            // A file that is written straight may have the shorter segment at its place by now.
+            // In a file that is written in place, the shorter segment may already be stored.
             let len = chunk.table.segments[s].len as usize;
             self.seal_into(
                 file,
@@ -139,7 +139,7 @@ impl FileState {
         }
     }
 
-    /// Throws the contents away, committed ones too, under a new number for the blocks. The caller
+    /// Discards the contents, committed ones too, and gives the blocks a new cache key. The caller
     /// commits at once.
     pub fn discard(&mut self, serial: u64) {
         self.take_dirty_from(0);
@@ -156,7 +156,7 @@ impl FileState {
     }
 
     pub(super) fn clear_segment(&mut self, chunk: &mut DirtyChunk, s: usize) {
-        // Records of the small form may have written where the first chunk stands now.
+        // Records of the small form may have written to the place of the first chunk.
         self.freed |= chunk.live[s] || self.committed.as_ref().is_some_and(|c| c.end > DATA_START);
         chunk.table.set(s, Segment::HOLE, None);
         if let Some(old) = chunk.pending.remove(&s) {
@@ -172,9 +172,9 @@ impl FileState {
         taken
     }
 
-    /// Makes a hole of the bytes `offset..end` (`end` at most the size): whole segments leave the
-    /// store, the rest becomes zeros. Stops where a commit is due; gives the offset up to which it
-    /// is done.
+    /// Punches a hole of the bytes `offset..end` (`end` at most the size): whole segments are
+    /// removed from the store, the rest becomes zeros. Stops when a commit is due; returns the
+    /// offset up to which it is done.
     pub fn punch(&mut self, file: &dyn File, tools: &Tools, offset: u64, end: u64) -> Inner<u64> {
         let until_told = end;
         let end = end.min(self.size);
@@ -187,7 +187,7 @@ impl FileState {
             return Ok(until_told);
         }
         const S: u64 = SEGMENT as u64;
-        // Behind the end of the file the last segment has nothing, so a range that reaches the end
+        // The last segment has no data beyond the end of the file, so a range that reaches the end
         // covers it whole.
         let (whole_from, whole_to) = (
             offset.next_multiple_of(S),
@@ -231,13 +231,13 @@ impl FileState {
         Ok(until_told)
     }
 
-    /// Bytes that were punched since the last commit, and whose blocks the store still has.
+    /// Returns the number of bytes punched since the last commit whose blocks the store still has.
     pub fn punched(&self) -> u64 {
         self.punch.iter().map(|(_, segments)| (segments.len() * SEGMENT) as u64).sum()
     }
 
-    /// Ciphertext ranges that the next commit turns into holes: what was punched and not written
-    /// since, perhaps while an earlier commit found no space.
+    /// Returns the ciphertext ranges that the next commit turns into holes: punched and not written
+    /// since, possibly before an earlier commit that found no space.
     pub fn holes(&self, layout: &Layout) -> Vec<(u64, u64)> {
         let is_hole = |k: u64, s: usize| {
             self.dirty.get(&k).is_some_and(|chunk| chunk.table.segments[s].len == 0)

@@ -1,9 +1,10 @@
 //! Open files: one lock and one header state for each inode, whatever the number of handles.
 //!
 //! Rules that hold here
-//! * What reading, writing and lengths do with that state stands in modules of their own, below
-//!   this one; the commit is [`crate::vault::durability::commit`]'s.
-//! * Plain text of a small file lives here, zeroized; larger files are never held in plain text.
+//! * Reading, writing and lengths are in sub-modules; the commit is in
+//!   [`crate::vault::durability::commit`].
+//! * The plain text of a small file is kept here, zeroized; larger files are never held in plain
+//!   text.
 
 pub(super) mod block_cache;
 pub(super) mod cached;
@@ -40,24 +41,25 @@ use crate::vault::file::mtime::{Mtime, now};
 use crate::vault::keyring::keys::{Epoch, OpenedHeader, ShareKeys};
 use crate::vault::types::NodeId;
 
-/// What is wrong with a file whose ciphertext has no bytes.
+/// Fault of a file whose ciphertext is empty.
 pub(crate) const NEVER_COMMITTED: &str = "is empty: it was never committed, or was cut off";
 
 /// Sealed bytes of live segments that one file may hold before it commits.
 pub(crate) const PENDING_MAX: usize = 8 << 20;
-/// Fresh bytes that ride in a journal record instead of being flushed on their own.
+/// Maximum number of fresh bytes that are put into a journal record instead of being flushed
+/// separately.
 pub(crate) const RIDE_MAX: usize = 64 << 10;
 /// Changed chunks that one file may hold before it commits.
 pub(crate) const DIRTY_CHUNKS_MAX: usize = 512;
 
-/// What the operations on a file need of the vault.
+/// The parts of the vault that file operations need.
 pub(crate) struct Tools<'a> {
     pub keys: &'a ShareKeys,
     pub cache: &'a BlockCache,
     pub random: &'a dyn Random,
     pub caller_caches: bool,
-    /// Whether a record that somebody else has left may rely on places that count as fresh: then
-    /// they are written when ours is durable.
+    /// Whether another identity's record may rely on places that count as fresh: then they are
+    /// written only once a record of this commit is durable.
     pub others_wait: bool,
 }
 
@@ -73,24 +75,24 @@ pub(crate) struct DirtyChunk {
     pub pending: BTreeMap<usize, Bytes>,
 }
 
-/// How long after a truncation a read past the new end waits before it is answered. The kernel
-/// needs microseconds to take note of the answer, unless its thread gets no processor.
+/// How long after a truncation a read past the new end is delayed. The kernel needs microseconds to
+/// process the reply, unless its thread is not scheduled.
 const CUT_KNOWN: Duration = Duration::from_millis(50);
 
-/// How [`OpenFile::load`] takes what stands in the store.
+/// How [`OpenFile::load`] treats the stored file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// A file of no bytes cannot be opened.
+    /// An empty ciphertext is an error.
     Read,
-    /// A file of no bytes is opened, for a program that may truncate it: see [`FileState::void`].
+    /// An empty ciphertext is opened, for a program that may truncate it: see [`FileState::void`].
     Write,
-    /// The contents are about to be thrown away: nothing is read, and the file counts as empty.
+    /// The contents are about to be discarded: nothing is read, and the file counts as empty.
     Truncate,
 }
 
-/// What [`FileState::look_at`] finds.
+/// Result of [`FileState::look_at`].
 pub(crate) struct ChunkLook {
-    /// The next chunk that may hold something.
+    /// The next chunk that may hold data.
     pub next: u64,
     /// Bytes in its segments.
     pub bytes: u64,
@@ -98,48 +100,48 @@ pub(crate) struct ChunkLook {
     pub older: bool,
 }
 
-/// The header that stands in the store.
+/// The header in the store.
 pub(crate) struct Committed {
-    /// BLAKE3 of its bytes.
+    /// BLAKE3 hash of its bytes.
     pub hash: [u8; 32],
-    /// End of the bytes that it seals itself: the header, in the small form with the data.
+    /// End of the bytes that the header seals: itself, in the small form with the data.
     pub end: u64,
-    /// Length of the ciphertext that it tells of.
+    /// Length of the ciphertext that it implies.
     pub len: u64,
-    /// Size of the contents that it tells of.
+    /// Size of the contents that it contains.
     pub size: u64,
 }
 
-/// Everything of an open file that its lock guards.
+/// The state of an open file that its lock guards.
 pub(crate) struct FileState {
     /// Key of the file's blocks in the cache.
     pub serial: u64,
     pub file_id: [u8; 32],
     /// Keys of the chunks under one epoch, most often the current one.
     chunk_keys: OnceLock<(u32, [u8; 8], ChunkKeys)>,
-    /// `None` while nothing was committed yet.
+    /// `None` until the first commit.
     pub committed: Option<Committed>,
-    /// A commit has begun to write the header and has not ended: a part of it may be in place.
+    /// A commit has begun to write the header and has not ended: part of it may be in place.
     pub header_under_way: bool,
     pub root: Root,
     pub version: u64,
     pub oldest_epoch: u32,
     pub hint: Hint,
-    /// Whether a crash may leave the committed header behind, so that what it refers to must not be
-    /// touched.
+    /// Whether the committed header may survive a crash, so that the places it refers to must not
+    /// be overwritten.
     pub durable: bool,
     /// When the first commit was made that no flush has followed.
     pub straight_since: Option<Instant>,
-    /// It is durable that no name leads to the file any more.
+    /// It is durable that the file has no name any more.
     pub nameless: bool,
-    /// Name, mode or contents may have changed since the inode was last flushed for good.
+    /// Name, mode or contents may have changed since the inode was last flushed to the disk.
     pub needs_sync: bool,
-    /// A program has set the modification time since the inode was last flushed. A record of the
-    /// journal carries it as well.
+    /// A program has set the modification time since the inode was last flushed. A journal record
+    /// contains it as well.
     pub mtime_set: bool,
     /// Plain size.
     pub size: u64,
-    /// When a truncation last made it smaller.
+    /// When a truncation last reduced the size.
     pub cut_at: Option<Instant>,
     /// Contents in the small form.
     pub small: Option<Zeroizing<Vec<u8>>>,
@@ -147,57 +149,58 @@ pub(crate) struct FileState {
     /// The header has to be written.
     pub changed: bool,
     pub pending_bytes: usize,
-    /// Those of the pending bytes whose place is fresh.
+    /// Pending bytes whose place is fresh.
     pub riding_bytes: usize,
     /// Fresh bytes were written since the last flush of the file.
     pub unsynced: bool,
     /// Length of the file in the store.
     pub backing_len: u64,
-    /// The store has refused something: bytes may stand behind the end that nothing refers to.
+    /// The store has refused a write: unreferenced bytes may be stored beyond the end.
     pub surplus: bool,
-    /// A record was refused that may be in the journal all the same, and rely on places that count
-    /// as fresh: as with [`Tools::others_wait`].
+    /// A refused record may be in the journal all the same, and rely on places that count as fresh:
+    /// as with [`Tools::others_wait`].
     pub waits: bool,
     pub mtime: Mtime,
     pub dirty_since: Option<Instant>,
-    /// The ciphertext has no bytes: the file was never committed, or somebody has cut it off. Reads
-    /// and writes fail until a program truncates the file, and a commit has nothing to do.
+    /// The ciphertext is empty: the file was never committed, or was truncated by another program.
+    /// Reads and writes fail until a program truncates the file, and a commit has nothing to do.
     pub void: bool,
-    /// errno of a failure that stays until the last close.
+    /// errno of a failure that persists until the last close.
     pub latched: Option<i32>,
-    /// Chunks and their segments that become holes of the store once the commit stands, unless they
-    /// are written again before.
+    /// Chunks and their segments that become holes of the store after the commit, unless they are
+    /// written again before.
     pub punch: Vec<(u64, Range<usize>)>,
     /// The commit will free places to which the committed header refers.
     pub freed: bool,
-    /// Whose contents the committed header says these are, in a signed share.
+    /// Author of the contents by the committed header, in a signed share.
     pub by: Option<Authorship>,
-    /// The contents have changed since, so the next header says that they are ours.
+    /// The contents have changed since, so the next header names this identity as the author.
     pub rewritten: bool,
-    /// Contents to which a durable header referred were thrown away, and nothing is durable since:
-    /// the last close makes up for it.
+    /// Contents to which a durable header referred were discarded, and nothing is durable since:
+    /// the last close flushes.
     pub replaced: bool,
-    /// The file was shortened, and the commit that goes with it is under way.
+    /// The file was shortened, and the commit for it is in progress.
     pub cut: bool,
     /// The chunk up to which the places of tables and index blocks were reserved.
     pub reserved: u64,
-    /// The kernel may hold pages, or a size, that are not those of this state: the end of the file
-    /// as it has it. See `room.rs`.
+    /// The kernel may hold pages, or a size, that differ from this state: the end of the file as
+    /// the kernel has it. See `room.rs`.
     pub astray: Option<u64>,
-    /// Pages of the kernel were refused for want of room: why, and where the first of them begins.
-    /// What is before them may still come.
+    /// Dirty pages of the kernel were refused for lack of space: the errno, and the offset of the
+    /// first of them. Pages before it may still arrive.
     pub refused: Option<(i32, u64)>,
-    /// It has grown since it was opened.
+    /// The file has grown since it was opened.
     pub grew: bool,
-    /// A program has written without the kernel's pages, which so has not learnt the time of it.
+    /// A program has written past the page cache, so the kernel does not know the time of the
+    /// write.
     pub told_no_time: bool,
     /// Second of the modification time that the file had when it was opened.
     pub opened_second: i64,
-    /// What the changes take, counted for the whole vault.
+    /// Memory of the changes, counted for the whole vault.
     counted: Counted,
 }
 
-/// What [`FileState::shorten`] has changed, as it was before.
+/// The state before [`FileState::shorten`].
 pub(crate) struct Longer {
     size: u64,
     small: Option<Zeroizing<Vec<u8>>>,
@@ -219,20 +222,20 @@ pub(crate) struct OpenFile {
     pub file: Arc<dyn File>,
     /// Device and inode number in the store.
     pub inode: (u64, u64),
-    /// That of the state when the file was opened, which need not be locked to know it. Where
-    /// several have the vault open it may be another one by now.
+    /// The file id when the file was opened, readable without the lock. With concurrent openers it
+    /// may have changed since.
     pub file_id: [u8; 32],
     pub state: RwLock<FileState>,
     /// Name or mode have changed; the next commit begins with a real flush.
     pub inode_changed: AtomicBool,
     /// Whether [`FileState::astray`] is set.
     pub astray: AtomicBool,
-    /// Where several daemons have the vault open: the lock of who has the file open for writing.
+    /// With concurrent openers: the lock of the daemon that has the file open for writing.
     pub guard: Mutex<Option<Arc<dyn File>>>,
 }
 
 impl OpenFile {
-    /// A file that was just created and holds nothing, not even a header.
+    /// Returns a file that was just created and holds nothing, not even a header.
     pub fn fresh(
         node: NodeId,
         file: Arc<dyn File>,
@@ -299,7 +302,7 @@ impl OpenFile {
         })
     }
 
-    /// Opens what stands in the store: one read of header and small data. A file of no bytes was
+    /// Opens a stored file: one read of header and small data. A file with an empty ciphertext was
     /// never committed and cannot be read.
     pub fn load(
         node: NodeId,
@@ -317,7 +320,7 @@ impl OpenFile {
         let inode = (stat.dev, stat.ino);
         let void = how == Load::Write && read == 0 && backing_len == 0;
         if how == Load::Truncate || void {
-            // A file whose contents nobody will see again need not be authentic to be replaced.
+            // A file whose contents are discarded need not be authentic to be replaced.
             let open = Self::fresh(
                 node,
                 file,
@@ -364,8 +367,8 @@ impl OpenFile {
             durable: true,
             straight_since: None,
             nameless: false,
-            // Whoever wrote it, an earlier mount or a sync tool, may have left it in the machine's
-            // cache: nothing in the store tells.
+            // An earlier mount or a sync tool may have left it in the page cache only: the store
+            // does not show that.
             needs_sync: true,
             mtime_set: false,
             size: header.size,
@@ -409,9 +412,8 @@ impl OpenFile {
         }))
     }
 
-    /// What a cache above holds of this file once all that was written has reached it: `None` where
-    /// that is not known, because something waits to be committed or was refused, or is being
-    /// committed now.
+    /// Returns what the kernel caches of this file once all writes have reached it. `None` if that
+    /// is unknown, because a change is not committed, was refused, or is being committed now.
     pub fn cached(&self) -> Option<Cached> {
         let state = self.state.try_read()?;
         let is_certain = !state.changed && state.latched.is_none() && state.astray.is_none();
@@ -419,11 +421,11 @@ impl OpenFile {
         committed.map(|committed| Cached::state(state.size, &committed.hash))
     }
 
-    /// How long the end of the file that a read met may be one that the kernel does not know of
-    /// yet. Between the answer to a truncation and the moment at which the kernel's thread takes
-    /// note of it, other programs still read up to the old end. The kernel fills what a short
-    /// answer leaves out with zeros, which such a program would get (`fuse_short_read` in Linux's
-    /// `fs/fuse/file.c`); answered later, it gets the end of the file.
+    /// Returns how long the kernel may still be unaware of the end of file that a read met. Between
+    /// the reply to a truncation and its processing in the kernel, other programs still read up to
+    /// the old end. The kernel fills the rest of a short reply with zeros, which such a program
+    /// would get (`fuse_short_read` in Linux's `fs/fuse/file.c`). After a delay, it gets the end of
+    /// the file.
     pub fn until_cut_is_known(&self) -> Option<Duration> {
         let since = self.state.read().cut_at?.elapsed();
         CUT_KNOWN.checked_sub(since).filter(|left| !left.is_zero())
@@ -438,7 +440,7 @@ impl OpenFile {
 }
 
 impl FileState {
-    /// Fails where the kernel believes in bytes of `offset..end` that nobody has committed.
+    /// Fails if the kernel caches bytes of `offset..end` that were never committed.
     pub fn check_astray(&self, offset: u64, end: u64) -> Inner<()> {
         match self.astray {
             Some(believed)
@@ -453,12 +455,12 @@ impl FileState {
         }
     }
 
-    /// Whether there are changes that never reach the store any more.
+    /// Returns whether there are changes that will never reach the store.
     pub fn is_lost(&self) -> bool {
         self.changed && self.latched.is_some()
     }
 
-    /// Fails where pages were refused from before `end` on.
+    /// Fails if pages before `end` were refused.
     pub fn check_refused(&self, end: u64) -> Inner<()> {
         match self.refused {
             Some((errno, from)) if end > from => Err(Fault::Os(errno)),
@@ -477,8 +479,7 @@ impl FileState {
         }
     }
 
-    /// Fails with the errno of a failure that happened earlier, and where the contents are not
-    /// known.
+    /// Fails with the errno of an earlier failure, or if the contents are unknown.
     pub fn check_latched(&self) -> Inner<()> {
         self.check_known()?;
         match self.latched {
@@ -487,7 +488,7 @@ impl FileState {
         }
     }
 
-    /// Fails where the ciphertext has no bytes, so that nothing tells what the file holds.
+    /// Fails if the ciphertext is empty, so that the contents are unknown.
     pub fn check_known(&self) -> Inner<()> {
         if self.void { Err(Fault::Corrupt(NEVER_COMMITTED)) } else { Ok(()) }
     }
@@ -497,7 +498,7 @@ impl FileState {
         (self.void, self.changed, self.dirty_since) = (true, false, None);
     }
 
-    /// Key of the salt of chunk `k`.
+    /// Returns the key for the salt of chunk `k`.
     fn segment_key(
         &self,
         file: &dyn File,
@@ -507,13 +508,13 @@ impl FileState {
     ) -> Inner<SegmentKey> {
         let mut epochs = tools.keys.numbered(table.epoch);
         let Some(mut epoch) = epochs.next() else {
-            return Err(Fault::Corrupt("is sealed under an epoch that this share does not have"));
+            return Err(Fault::Corrupt("is sealed under an epoch that is unknown in this share"));
         };
         if let Some(other) = epochs.next()
             && let Some(s) = table.segments.iter().position(|segment| segment.len > 0)
         {
             // On both sides of a settled fork an epoch with this number began, and the table does
-            // not say which: the first segment does.
+            // not name the side: the first segment shows it.
             let opens = |epoch: &Epoch| {
                 let key = tools.keys.chunk_keys(epoch, &self.file_id).derive(&table.salt);
                 let mut plain = Zeroizing::new([0; SEGMENT]);
@@ -528,7 +529,7 @@ impl FileState {
         Ok(self.key_of(tools, epoch, &table.salt))
     }
 
-    /// Key of a salt under an epoch.
+    /// Returns the key of a salt under an epoch.
     fn key_of(&self, tools: &Tools, epoch: &Epoch, salt: &[u8; 16]) -> SegmentKey {
         let (number, commitment, keys) = self.chunk_keys.get_or_init(|| {
             (epoch.number, epoch.commitment, tools.keys.chunk_keys(epoch, &self.file_id))
@@ -562,11 +563,11 @@ impl FileState {
     /// See [`Mtime::settle`].
     pub fn settle_mtime(&mut self) {
         if self.mtime.settle() && self.committed.is_some() {
-            self.mark(); // those that were committed meanwhile have another one
+            self.mark(); // commits in between have another time
         }
     }
 
-    /// The store has refused to write to the file, which may have been done in part.
+    /// Notes that the store has refused a write to the file, possibly after part of it.
     pub fn note_refusal(&mut self, file: &dyn File) {
         self.surplus = true;
         if let Ok(stat) = file.stat_but_times() {
@@ -580,22 +581,22 @@ impl FileState {
         self.dirty_since.get_or_insert_with(Instant::now);
     }
 
-    /// Whether a commit is needed before more is taken in.
+    /// Returns whether a commit is needed before further writes.
     pub fn is_full(&self) -> bool {
         self.pending_bytes > PENDING_MAX || self.dirty.len() > DIRTY_CHUNKS_MAX
     }
 
-    /// Counts what the changes take, and tells whether those of all files are more than the vault
-    /// may hold, and these a part of it.
+    /// Counts the memory of the changes. Returns whether the changes of all files exceed the
+    /// vault's limit, and this file has some.
     pub fn count(&mut self, tools: &Tools) -> bool {
-        // A changed chunk has its table in memory, besides what waits of its segments.
+        // A changed chunk has its table in memory, in addition to its pending segments.
         let table = tools.keys.layout.chunk() as usize / SEGMENT * size_of::<Segment>() + 2048;
         let bytes = self.pending_bytes + self.dirty.len() * table;
         self.counted.set(bytes);
         bytes > 0 && tools.cache.has_too_many_changes()
     }
 
-    /// What the header in the store will say.
+    /// Returns the header that the next commit writes.
     pub fn header(&self, tools: &Tools, root: Root) -> Header {
         let epoch = tools.keys.current();
         Header {
@@ -614,13 +615,13 @@ impl FileState {
         }
     }
 
-    /// Chunks of the file as it is now.
+    /// Returns the number of chunks of the file in its present state.
     pub fn chunks(&self, layout: &Layout) -> u64 {
         if self.small.is_some() { 0 } else { layout.chunks(self.size) }
     }
 }
 
-/// Changes the length without leaving a copy of the old contents behind in freed memory.
+/// Changes the length without leaving a copy of the old contents in freed memory.
 fn resize_zeroizing(small: &mut Zeroizing<Vec<u8>>, len: usize) {
     if small.capacity() < len {
         let mut larger = Zeroizing::new(Vec::with_capacity(SMALL_MAX as usize));

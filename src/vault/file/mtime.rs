@@ -1,74 +1,74 @@
-//! The time of modification of an open file: the one to show, and to restore after every deferred
+//! The modification time of an open file: the time to show, and to restore after every deferred
 //! write.
 //!
 //! Rules that hold here
-//! * The kernel, with its writeback cache, keeps the time itself: it shows its own, and sends it
-//!   (SETATTR) only where a write has changed it. Within a tick of its clock a write leaves the
-//!   time as it is, and then nothing comes.
-//! * Whether something will come is known when the kernel has sent all that it has, which it does
-//!   before each FSYNC, FLUSH and RELEASE. Until then the time of a write is that of its arrival,
-//!   for a crash must not leave new contents under an old time: backups go by it. If then nothing
-//!   has come, the time is again the one that the kernel has.
+//! * With the writeback cache, the kernel maintains the time. It shows its own time, and sends it
+//!   (SETATTR) only if a write has changed it. Within one tick of its clock a write does not change
+//!   the time, and then nothing is sent.
+//! * Whether a time is still to come is known once the kernel has sent everything, which it does
+//!   before each FSYNC, FLUSH and RELEASE. Until then the time of a write is that of its arrival: a
+//!   crash must not leave new contents with an old time, on which backups rely. If nothing was sent
+//!   by then, the time is again the one that the kernel has.
 
 use std::time::SystemTime;
 
 use crate::store::{File, SetTime, Timestamp};
 use crate::vault::error::Inner;
 
-/// The present time, to the nanosecond.
+/// Returns the present time, in nanoseconds.
 pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }
 }
 
-/// The time that the kernel has of a file whose times it keeps.
+/// The time that the kernel has for a file whose times it maintains.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
-    /// The one that it was told, or has sent, last.
+    /// The time that the kernel was told, or has sent, last.
     last: Timestamp,
-    /// A write has come since, and perhaps its time is still to come.
+    /// A write has arrived since, and its time may still be sent.
     pending: bool,
 }
 
 impl Kept {
-    /// A file that was made or loaded with this time.
+    /// Returns the state of a file that was created or loaded with this time.
     fn new(last: Timestamp) -> Self {
         Kept { last, pending: false }
     }
 }
 
-/// The time of modification of one open file.
+/// The modification time of one open file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mtime {
-    /// The one to show, and to restore after every deferred write; that of the store where nothing
-    /// has changed it.
+    /// The time to show, and to restore after every deferred write; `None` if the store's own time
+    /// is unchanged.
     shown: Option<Timestamp>,
-    /// What the caller has, where it keeps the time.
+    /// The caller's state, if the caller maintains the time.
     kept: Option<Kept>,
-    /// The store was seen to hold a time of these days to the nanosecond.
+    /// The store was seen to store a time near the present to the nanosecond.
     holds_nanos: bool,
 }
 
 impl Mtime {
-    /// That of a file which the store has with the time `held`; `kept` where the caller keeps the
+    /// Returns the state of a file with the stored time `held`; `kept` if the caller maintains the
     /// times.
     pub fn loaded(kept: bool, held: Timestamp) -> Self {
         Mtime { kept: kept.then(|| Kept::new(held)), ..Mtime::default() }
     }
 
-    /// Notes the time that a file has which was just made, where the caller keeps the times.
+    /// Sets the time of a newly created file, if the caller maintains the times.
     pub fn made(&mut self, held: Timestamp) {
         if self.shown.is_none() {
             (self.shown, self.kept) = (Some(held), Some(Kept::new(held)));
         }
     }
 
-    /// The time to show instead of the store's.
+    /// Returns the time to show instead of the store's.
     pub fn shown(&self) -> Option<Timestamp> {
         self.shown
     }
 
-    /// The time that a commit has to leave.
+    /// Returns the time that a commit has to restore.
     pub fn of(&self, file: &dyn File) -> Inner<Timestamp> {
         Ok(match self.shown {
             Some(shown) => shown,
@@ -76,7 +76,7 @@ impl Mtime {
         })
     }
 
-    /// Whatever is written from now on, the time stays that of the contents.
+    /// Freezes the time: later writes to the store do not change it.
     pub fn hold(&mut self, file: &dyn File) -> Inner<()> {
         self.shown = Some(self.of(file)?);
         Ok(())
@@ -90,14 +90,15 @@ impl Mtime {
         }
     }
 
-    /// Notes that the time was set, as the store has it, which may not be able to hold every time.
+    /// Notes that the time was set, as read back from the store, which may not be able to store
+    /// every time.
     pub fn note(&mut self, file: &dyn File, set: SetTime) -> Inner<()> {
         let held = match set {
             SetTime::Omit => return Ok(()),
             SetTime::At(time) if self.holds_nanos && is_near(time) => time,
             _ => {
                 let held = file.stat()?.mtime;
-                // Some hold a tenth of a microsecond.
+                // Some stores have a resolution of a tenth of a microsecond.
                 self.holds_nanos |=
                     set == SetTime::At(held) && !held.nanos.is_multiple_of(100) && is_near(held);
                 held
@@ -108,15 +109,15 @@ impl Mtime {
         Ok(())
     }
 
-    /// Notes that nothing will come for what was written so far: the time is that of its arrival.
+    /// Notes that no time will be sent for the writes so far: the time is that of their arrival.
     pub fn keep(&mut self) {
         if let (Some(shown), Some(kept)) = (self.shown, &mut self.kept) {
             *kept = Kept::new(shown);
         }
     }
 
-    /// Takes the time of writes back of which the caller, who has sent everything, has sent none:
-    /// it has the one of before. Tells whether there was one.
+    /// Reverts the time of writes for which the caller, who has sent everything, has sent none: the
+    /// previous time holds. Returns whether there were such writes.
     pub fn settle(&mut self) -> bool {
         match self.kept {
             Some(Kept { last, pending: true }) => {
@@ -127,21 +128,21 @@ impl Mtime {
         }
     }
 
-    /// Gives the file in the store the time that its contents have, after a deferred write.
+    /// Sets the stored file's time to that of its contents, after a deferred write.
     pub fn restore(&self, file: &dyn File) -> Inner<()> {
         self.shown.map_or(Ok(()), |shown| set_mtime(file, shown))
     }
 }
 
-/// Whether a time is so near to the present that a store which holds that one to the nanosecond
-/// holds this one too.
+/// Returns whether a time is so near to the present that a store which can store the present to the
+/// nanosecond can store this one too.
 fn is_near(time: Timestamp) -> bool {
     const NEAR: u64 = 24 * 3600;
     time.secs.abs_diff(now().secs) <= NEAR
 }
 
-/// Gives a file the time of modification that its contents have. Who may write to it and does not
-/// own it cannot do that, and has the time at which the store was written to instead.
+/// Sets a file's modification time to that of its contents. A writer who does not own the file
+/// cannot do that; then the file keeps the time of the write to the store.
 pub(crate) fn set_mtime(file: &dyn File, mtime: Timestamp) -> Inner<()> {
     match file.set_times(SetTime::Omit, SetTime::At(mtime)) {
         Err(e) if e.raw_os_error() == Some(libc::EPERM) => Ok(()),

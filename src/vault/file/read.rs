@@ -1,11 +1,11 @@
-//! Reading an open file: chunks by the tree that authenticates them, segments by their tags, and
-//! what waits for a commit first.
+//! Reading an open file: chunks through the tree that authenticates them, segments by their tags,
+//! and uncommitted data first.
 //!
 //! Rules that hold here
-//! * In a signed share a segment's ciphertext is compared with its hash before anything else, so
-//!   that what is sealed anew around a partial write was vouched for by whoever signed the file.
-//! * A segment that waits for the commit is read from memory: its place still has what the last
-//!   durable header refers to.
+//! * In a signed share a segment's ciphertext is compared with its hash before anything else. So
+//!   data that is sealed again around a partial write was covered by the file's signature.
+//! * A pending segment is read from memory: its place still has the contents to which the last
+//!   durable header refers.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::store::{File, Seek};
 use crate::vault::error::{Fault, Inner};
 
 impl FileState {
-    /// Whether the table of chunk `k` can be read; its segments are not looked at.
+    /// Checks that the table of chunk `k` can be read; its segments are not read.
     pub fn is_chunk_readable(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<()> {
         if self.small.is_some() || self.dirty.contains_key(&k) {
             Ok(())
@@ -29,7 +29,7 @@ impl FileState {
         }
     }
 
-    /// The first chunk behind `k`, a chunk of holes, that may hold something.
+    /// Returns the first chunk after `k`, a chunk of holes, that may hold data.
     pub(super) fn after_hole(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<u64> {
         let committed = self.tree(file, tools).after_hole(k)?;
         let dirty = self.dirty.range(k + 1..).next().map_or(u64::MAX, |(k, _)| *k);
@@ -98,8 +98,8 @@ impl FileState {
         }
     }
 
-    /// Opens the segments of a chunk that cover `buf.len()` bytes from byte `within`, runs of
-    /// segments with one read each.
+    /// Opens the segments of a chunk that cover `buf.len()` bytes from byte `within`; each run of
+    /// segments takes one read.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn open_segments(
         &self,
@@ -119,8 +119,8 @@ impl FileState {
             let whole = s * SEGMENT >= within && (s + 1) * SEGMENT <= end;
             let waits = pending.and_then(|p| p.get(&s)).map(|b| &**b);
             if !whole || waits.is_some() || table.segments[s].len as usize != SEGMENT {
-                // Part of a segment, or one that is not at its place or not full: through a buffer
-                // of its own.
+                // Part of a segment, or one that is pending or not full: through a buffer of its
+                // own.
                 let mut plain = Zeroizing::new([0; SEGMENT]);
                 self.open_one(file, tools, k, s, table, key, waits, &mut plain)?;
                 let (from, to) = (within.max(s * SEGMENT), end.min((s + 1) * SEGMENT));
@@ -178,7 +178,7 @@ impl FileState {
             .map_err(|_| Fault::Corrupt("has a segment that cannot be authenticated"))
     }
 
-    /// Opens one segment into `plain`, zeros behind its sealed length.
+    /// Opens one segment into `plain`, with zeros beyond its sealed length.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn open_one(
         &self,
@@ -206,7 +206,7 @@ impl FileState {
         self.open_in_place(tools, k, s, table, key, &mut plain[..len])
     }
 
-    /// The next data or hole at or after `offset`, by whole segments.
+    /// Returns the next data or hole at or after `offset`, by whole segments.
     pub fn seek(&self, file: &dyn File, tools: &Tools, offset: u64, what: Seek) -> Inner<u64> {
         self.check_known()?;
         if offset >= self.size {

@@ -1,12 +1,11 @@
-//! Sealing of segments, for which a file need not be locked.
+//! Sealing of segments, which needs no lock of the file.
 //!
 //! Rules that hold here
-//! * A salt is drawn for a chunk that is sealed ahead, and used for nothing else: what is not taken
-//!   in the end is thrown away with it.
-//! * Whoever takes such a chunk checks that its epoch is still the current one, and that the file
-//!   still has the id for which it was sealed: where several have the vault open another daemon may
-//!   have given it another one.
-//! * The buffer of the plain text is sealed in place; only one that could not be sealed is wiped.
+//! * A salt is drawn for a chunk that is sealed ahead, and used for nothing else: an unused chunk
+//!   is dropped with its salt.
+//! * Before such a chunk is used, its epoch is compared with the current one, and its file id with
+//!   the file's: with concurrent openers, another daemon may have changed the id.
+//! * The buffer of the plain text is sealed in place; it is wiped only if it could not be sealed.
 
 use std::collections::BTreeMap;
 
@@ -20,9 +19,9 @@ use crate::vault::file::{DirtyChunk, FileState, Tools};
 
 /// Sealed segments that follow each other in a chunk.
 pub(crate) struct Sealed {
-    /// All of them, each of [`SEGMENT`] bytes but the last.
+    /// All segments, each of [`SEGMENT`] bytes but the last.
     pub bytes: Bytes,
-    /// What the table will say of each; the hash in signed shares.
+    /// The table entry of each; the hash in signed shares.
     pub entries: Vec<(Segment, Option<[u8; 32]>)>,
 }
 
@@ -48,13 +47,13 @@ pub(crate) fn seal(
         let tag = key.seal(&nonce, &aad, part);
         entries.push((Segment { nonce, tag, len }, signed.then(|| segment_hash(part))));
     }
-    // Ciphertext by now, which needs no wiping: byte by byte, as it must be done, that takes longer
-    // than the sealing.
+    // It is ciphertext by now and needs no wiping, which works byte by byte and takes longer than
+    // the sealing.
     Sealed { bytes: std::mem::take(&mut *plain).into(), entries }
 }
 
-/// Whole chunks of one write, sealed before its file was locked, so that two threads can seal what
-/// one stream writes.
+/// Whole chunks of one write, sealed before the file is locked, so that two threads can seal the
+/// data of one stream.
 #[derive(Default)]
 pub(crate) struct Ready {
     file_id: [u8; 32],
@@ -62,7 +61,7 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
-    /// Seals the chunks that `data` at `offset` fills from end to end.
+    /// Seals the chunks that `data` at `offset` fills completely.
     pub fn seal(tools: &Tools, file_id: &[u8; 32], offset: u64, data: &[u8]) -> Ready {
         let chunk = tools.keys.layout.chunk();
         let (first, end) =
@@ -85,8 +84,8 @@ impl Ready {
         Ready { file_id: *file_id, chunks }
     }
 
-    /// Takes chunk `k` out, if it was sealed from `len` bytes, for the file with this id, and its
-    /// epoch is still the current one. Its live segments are not known yet.
+    /// Removes and returns chunk `k`, if it was sealed from `len` bytes, for the file with this id,
+    /// and its epoch is still the current one. Its live segments are not known yet.
     pub fn take(
         &mut self,
         tools: &Tools,

@@ -1,14 +1,14 @@
-//! Writing to an open file: chunks that change, the segments sealed for them, and where these go
+//! Writing to an open file: changed chunks, the segments sealed for them, and where these are kept
 //! until the commit.
 //!
 //! Rules that hold here
-//! * Nothing that the last committed header refers to is overwritten here: such segments wait in
-//!   memory, sealed, for the commit. Fresh places (holes, bytes beyond the end, files that were
-//!   never committed) are written at once. That a file is not durable yet makes no difference: a
-//!   store that is full is no crash.
-//! * A table entry changes only after its bytes are where they belong or in memory, so that no
-//!   failed write makes anything unreadable: what the store refuses waits for the commit, and the
-//!   writer is told.
+//! * Places to which the last committed header refers are not overwritten here: such segments are
+//!   kept in memory, sealed, for the commit. Fresh places (holes, bytes beyond the end, files that
+//!   were never committed) are written at once. This also holds for a file that is not durable yet:
+//!   a full store is not a crash.
+//! * A table entry changes only after its bytes are in place or in memory, so no failed write makes
+//!   data unreadable. Bytes that the store refuses are kept for the commit, and the writer gets the
+//!   error.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl FileState {
         DirtyChunk { table, key, epoch: epoch.commitment, live, pending: BTreeMap::new() }
     }
 
-    /// Which segments of chunk `k` the last committed header refers to.
+    /// Returns which segments of chunk `k` the last committed header refers to.
     pub(super) fn live_segments(&self, tools: &Tools, committed: Option<&Chunk>) -> Box<[bool]> {
         match committed {
             Some(chunk) => chunk.table.segments.iter().map(|s| s.len != 0).collect(),
@@ -38,8 +38,8 @@ impl FileState {
         }
     }
 
-    /// Takes chunk `k` into the dirty ones, ready for new segments under its present salt, or
-    /// sealed anew where the salt is worn out or of an older epoch.
+    /// Makes chunk `k` dirty, ready for new segments under its present salt; sealed again if the
+    /// salt is used up or belongs to an older epoch.
     pub(super) fn make_dirty(&mut self, file: &dyn File, tools: &Tools, k: u64) -> Inner<()> {
         let current = tools.keys.current();
         if let Some(dirty) = self.dirty.get(&k)
@@ -80,7 +80,7 @@ impl FileState {
                 Some(_) => {}
             }
         }
-        // No new bytes under an old epoch or a worn-out salt: the whole chunk is sealed anew.
+        // No new bytes under an old epoch or a used-up salt: the whole chunk is sealed again.
         let mut plain = Zeroizing::new(vec![0; tools.keys.layout.chunk() as usize]);
         self.read_chunk(file, tools, k, 0, &mut plain)?;
         let lens: Vec<u16> = match self.dirty.get(&k) {
@@ -96,7 +96,7 @@ impl FileState {
         let mut chunk = self.empty_chunk(tools, live);
         for (s, len) in lens.into_iter().enumerate().filter(|(_, len)| *len > 0) {
             let at = s * SEGMENT;
-            // What is refused is in memory now, and the commit will find it again.
+            // Refused bytes are in memory now; the commit retries.
             let part = Zeroizing::new(plain[at..at + len as usize].to_vec());
             let _ = self.seal_into(file, tools, k, &mut chunk, s, part, false);
         }
@@ -104,7 +104,7 @@ impl FileState {
         Ok(())
     }
 
-    /// Seals anew what waits under an epoch that has ended since: nothing new is written under it.
+    /// Seals dirty chunks of an ended epoch again: nothing new is written under it.
     pub fn renew_dirty(&mut self, file: &dyn File, tools: &Tools) -> Inner<()> {
         let current = tools.keys.current();
         let ended = |(k, chunk): (&u64, &DirtyChunk)| {
@@ -116,7 +116,7 @@ impl FileState {
         Ok(())
     }
 
-    /// What chunk `k` holds. Its segments are not looked at.
+    /// Returns what chunk `k` holds, without reading its segments.
     pub fn look_at(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<ChunkLook> {
         let current = tools.keys.current();
         let of = |table: &Table, older: bool| {
@@ -138,8 +138,8 @@ impl FileState {
         })
     }
 
-    /// Takes chunk `k` into the dirty ones, sealed anew, where it is of another epoch than the
-    /// current one; tells what it was.
+    /// Makes chunk `k` dirty, sealed again, if it belongs to another epoch than the current one;
+    /// returns what it was.
     pub fn renew(&mut self, file: &dyn File, tools: &Tools, k: u64) -> Inner<ChunkLook> {
         let look = self.look_at(file, tools, k)?;
         if look.older {
@@ -155,8 +155,8 @@ impl FileState {
         }
     }
 
-    /// Seals `plain` (whole segments, the last one may be short) from segment `first` on, and puts
-    /// the sealed segments where they belong; see [`FileState::place`].
+    /// Seals `plain` (whole segments, the last one may be short) from segment `first` on, and
+    /// stores the segments; see [`FileState::place`].
     #[allow(clippy::too_many_arguments)]
     pub(super) fn seal_into(
         &mut self,
@@ -172,10 +172,10 @@ impl FileState {
         self.place(file, tools, k, chunk, first, sealed, hold)
     }
 
-    /// Puts sealed segments, of which the first is `first`, where they belong: into the store where
-    /// their place is fresh, into the chunk's pending ones where it is live, or all of them with
-    /// `hold`. What the store refuses waits with the pending ones, for its place may hold half of
-    /// the new bytes; the answer is why.
+    /// Stores sealed segments from number `first` on: in the store if their place is fresh, in the
+    /// chunk's pending ones if it is live, all pending with `hold`. Segments that the store refuses
+    /// become pending, because their place may hold part of the new bytes. Returns the refusal, if
+    /// any.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn place(
         &mut self,
@@ -222,7 +222,7 @@ impl FileState {
             let offset = layout.segment_offset(k, s);
             self.unsynced = true;
             if let Err(e) = file.write_at(part, offset) {
-                // Not as long as if it had been written: what did not fit may never be.
+                // Not counted as length: bytes that did not fit may never be stored.
                 self.note_refusal(file);
                 refused = Some(Fault::Io(e));
                 continue;
@@ -241,7 +241,7 @@ impl FileState {
         refused
     }
 
-    /// Leaves the small form: what it holds becomes segment 0 of chunk 0.
+    /// Leaves the small form: its data becomes segment 0 of chunk 0.
     pub(super) fn grow_out_of_small(&mut self, file: &dyn File, tools: &Tools) -> Inner<()> {
         if self.small.is_none() {
             return Ok(());
@@ -250,7 +250,7 @@ impl FileState {
         let mut chunk = self.empty_chunk(tools, live);
         let Some(small) = self.small.take() else { return Ok(()) };
         if !small.is_empty() {
-            // What is refused is not lost, and the commit will find it again.
+            // Refused bytes are not lost; the commit retries.
             let _ = self.seal_into(file, tools, 0, &mut chunk, 0, small, false);
         }
         self.replace_dirty(0, chunk);
@@ -262,7 +262,7 @@ impl FileState {
         self.write_ready(file, tools, offset, data, Ready::default())
     }
 
-    /// Writes `data` at `offset`, of which the chunks in `ready` were sealed before.
+    /// Writes `data` at `offset`; the chunks in `ready` are already sealed.
     pub fn write_ready(
         &mut self,
         file: &dyn File,
@@ -319,14 +319,14 @@ impl FileState {
             }
         }
         if result.is_err() && self.size <= SMALL_MAX {
-            // What was written does not make the file large: without its small form no header could
-            // tell its size.
+            // The write does not make the file large: without its small form no header could
+            // contain its size.
             self.take_dirty_from(0);
             (self.small, self.size) = (small, size);
             return result;
         }
-        // What was written before a failure counts: the program may be told of a short write, never
-        // of lost bytes.
+        // Bytes written before a failure count: the program may get a short write, never lost
+        // bytes.
         if done > 0 {
             self.touch();
         }
@@ -349,7 +349,7 @@ impl FileState {
         let covers_all = within == 0
             && chunk_start + end as u64 >= self.size.min(chunk_start + tools.keys.layout.chunk());
         if covers_all {
-            // Every byte of the chunk is new: a new salt, and no need to read what was there.
+            // Every byte of the chunk is new: a new salt, and no read of the old contents.
             let live = match self.dirty.get(&k) {
                 Some(dirty) => dirty.live.clone(),
                 None => self.live_segments(tools, self.committed_chunk(file, tools, k)?.as_deref()),

@@ -6,13 +6,13 @@ use std::time::Duration;
 use crate::vault::error::Fault;
 use crate::vault::fsck::remedy::{Action, Remedy};
 
-/// Name of the directory in the root to which repairs move what cannot be authenticated.
+/// Name of the directory in the root to which repairs move objects that cannot be authenticated.
 pub const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// Beginning of the names of the directories in it, one for each repair.
+/// Prefix of the names of the directories in it, one for each repair.
 pub const REPAIR_RUN: &[u8] = b"repair-";
 
-/// What the check has seen so far.
+/// Progress of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckProgress {
     /// Regular files.
@@ -28,7 +28,7 @@ pub struct CheckProgress {
 }
 
 impl CheckProgress {
-    /// Both together.
+    /// Returns the sum of both.
     pub(in crate::vault) fn plus(&self, other: &Self) -> Self {
         CheckProgress {
             files: self.files + other.files,
@@ -40,43 +40,42 @@ impl CheckProgress {
     }
 }
 
-/// Something that is wrong.
+/// A fault that the check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckFault {
     /// Plain path from the root, as far as it is known.
     pub plain: Vec<u8>,
     /// Stored path from the root.
     pub cipher: Vec<u8>,
-    /// What.
+    /// Description of the fault.
     pub what: String,
     /// Plain size of a file whose header is authentic.
     pub size: Option<u64>,
-    /// Ranges of plain bytes that cannot be authenticated, in order; empty where none, or all, of
-    /// the file's bytes can be read.
+    /// Ranges of plain bytes that cannot be authenticated, in order; empty if all, or none, of the
+    /// file's bytes can be read.
     pub bad: Vec<Range<u64>>,
-    /// What a repair would do about it.
+    /// The remedy that a repair has for it.
     pub remedy: Option<Remedy>,
-    /// The control file with its attributes is not there: a sync tool may still bring it. See
+    /// The control file with the attributes is missing; a sync tool may still deliver it. See
     /// [`CheckFault::give_up_list`].
     pub list_missing: bool,
-    /// It is what a crash leaves behind, and nothing that was synced is damaged by it. Its remedy
-    /// loses nothing.
+    /// Residue of a crash: no synced data is damaged by it, and its remedy loses nothing.
     pub residue: bool,
 }
 
-/// What a check has found and only counted.
+/// Numbers of faults that were only counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct More {
     /// Damage.
     pub faults: u64,
-    /// What a crash has left behind.
+    /// Residue of crashes.
     pub residue: u64,
-    /// What earlier repairs have put to `lost+found`.
+    /// Objects that earlier repairs moved to `lost+found`.
     pub kept: u64,
 }
 
 impl More {
-    /// The count of those that are of the kind of `fault`.
+    /// Returns the counter for the kind of `fault`.
     pub(super) fn kind_of(&mut self, fault: &CheckFault) -> &mut u64 {
         match fault {
             fault if fault.is_kept() => &mut self.kept,
@@ -89,43 +88,42 @@ impl More {
 /// Control files of the share's root to which nothing refers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unused {
-    /// How many.
+    /// Number of files.
     pub files: u64,
-    /// Their length in all.
+    /// Their total length.
     pub bytes: u64,
 }
 
 /// Outcome of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// What was seen.
+    /// Objects that were checked.
     pub seen: CheckProgress,
-    /// What is wrong, and what a crash has left behind.
+    /// Damage, and residue of crashes.
     pub faults: Vec<CheckFault>,
-    /// What is wrong with what an earlier repair has put to `lost+found`: known, and no fault of
-    /// the vault any more.
+    /// Damage of objects that an earlier repair moved to `lost+found`; no longer faults of the
+    /// vault.
     pub kept: Vec<CheckFault>,
-    /// What there is besides, of which only so much is told as memory is bounded for: 10,000 of
-    /// each kind in a share.
+    /// Numbers of further faults: lists are bounded by 10,000 of each kind in a share.
     pub more: More,
-    /// Plain paths that changed while they were read, again and again, so that nothing can be said
-    /// of them. Only for a vault that somebody else has open.
+    /// Plain paths that kept changing while they were read, so that their state is unknown. Only
+    /// for a vault that another process has open.
     pub changing: Vec<Vec<u8>>,
-    /// Control files of the vault's own share to which nothing refers: no fault. `None` where that
-    /// is not known, because not the whole vault was checked, somebody else may have it open,
-    /// something is wrong, attributes could not be looked at, or there are lists of attributes and
-    /// no entry has any, as in a copy that was made without them.
+    /// Control files of the vault's own share to which nothing refers: no fault. `None` if that is
+    /// unknown: not the whole vault was checked, another process may have it open, there is a
+    /// fault, or attributes could not be read. Also `None` if there are lists of attributes but no
+    /// entry has any, as in a copy made without extended attributes.
     pub unused: Option<Unused>,
-    /// Entries of the vault's own share whose attributes could not be looked at: the store has
-    /// none, or this process may not see them.
+    /// Entries of the vault's own share whose attributes could not be read: the store has none, or
+    /// this process lacks the permission.
     pub unlooked: u64,
-    /// Files and directories that are of no vault by their names, such as those of sync tools:
-    /// ignored, and no fault.
+    /// Files and directories whose names belong to no vault, such as those of sync tools: ignored,
+    /// and no fault.
     pub strangers: u64,
 }
 
 impl CheckFault {
-    /// A fault of an entry as a whole.
+    /// Returns a fault of an entry as a whole.
     pub(crate) fn new(
         plain: &[u8],
         cipher: &[u8],
@@ -144,13 +142,13 @@ impl CheckFault {
         }
     }
 
-    /// Something that a crash left behind.
+    /// Returns a fault for residue of a crash.
     pub(crate) fn residue(plain: &[u8], cipher: &[u8], what: &str, remedy: Action) -> CheckFault {
         CheckFault { residue: true, ..CheckFault::new(plain, cipher, what, Some(Remedy(remedy))) }
     }
 
-    /// Where the control file with the attributes is missing: has a repair take the reference away,
-    /// although the file may only be late.
+    /// If the control file with the attributes is missing, sets the remedy that removes the
+    /// reference, although a sync tool may still deliver the file.
     pub fn give_up_list(&mut self) {
         if self.list_missing {
             let name = self
@@ -163,7 +161,7 @@ impl CheckFault {
         }
     }
 
-    /// Ranges of plain bytes that are good, where the file can be opened.
+    /// Returns the ranges of plain bytes that are good, if the file can be opened.
     pub fn good(&self) -> Vec<Range<u64>> {
         let Some(size) = self.size else { return Vec::new() };
         let (mut good, mut at) = (Vec::new(), 0);
@@ -201,13 +199,13 @@ pub(crate) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
-/// What the check is told of a vault that somebody else may be writing to.
+/// Parameters of a check of a vault that another process may be writing to.
 #[derive(Clone, Copy, Debug)]
 pub struct Online {
-    /// How long a file must have stood still before a fault in it counts. A writer that is alive
-    /// commits within 5 seconds.
+    /// How long an object must be unchanged before a fault in it counts. A live writer commits
+    /// within 5 seconds.
     pub settle: Duration,
-    /// How often a file that changes is looked at again.
+    /// Maximum number of further checks of a changing file.
     pub tries: u32,
 }
 
@@ -217,8 +215,8 @@ impl Default for Online {
     }
 }
 
-/// How the check calls back while it runs.
+/// Progress callback of a check.
 pub type Progress<'a> = &'a mut dyn FnMut(&CheckProgress);
 
-/// Plain and stored paths, from the root of the share that was checked, of the shares nested in it.
+/// Plain and stored paths of the nested shares, from the root of the share that was checked.
 pub(crate) type NestedShares = Vec<(Vec<u8>, Vec<u8>)>;

@@ -1,10 +1,8 @@
-//! The keys of an open share, as the ciphers that the vault works with, and whose signatures count
-//! in it.
+//! The keys of an open share, as ciphers for the vault, and the signatures that count in it.
 //!
 //! Rules that hold here
-//! * Epochs are added while the share is open, never taken away: whoever holds a reference to one
-//!   keeps it.
-//! * No header and no record is given out whose signature does not count.
+//! * Epochs are added while the share is open, never removed: references to them stay valid.
+//! * No header and no record is returned unless its signature counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -27,10 +25,10 @@ use crate::vault::keyring::signing::Signing;
 /// Id of a directory.
 pub(crate) type DirectoryId = [u8; 32];
 
-/// What is wrong with a header of an epoch of which nothing is known, perhaps not yet.
+/// Fault of a header of an unknown epoch, which may become known later.
 pub(crate) const UNKNOWN_KEY: &str = "names another key than this share has";
 
-/// Number of the next generation of keys, whichever share they are of: one that is opened anew has
+/// Number of the next generation of keys, in whichever share: a share that is opened again has
 /// another one.
 static NEXT_GENERATION: AtomicU64 = AtomicU64::new(0);
 
@@ -65,11 +63,11 @@ pub(crate) struct OpenedHeader {
     pub header: Header,
     /// Contents in the small form.
     pub data: Zeroizing<Vec<u8>>,
-    /// Whose it is, in a signed share.
+    /// Its author and signer, in a signed share.
     pub by: Option<Authorship>,
 }
 
-/// Keys of an open share, every epoch of them.
+/// Keys of an open share, for every epoch.
 pub(crate) struct ShareKeys {
     pub share: [u8; 32],
     pub suite: Suite,
@@ -82,7 +80,7 @@ pub(crate) struct ShareKeys {
 }
 
 impl ShareKeys {
-    /// From the folder keys of all epochs.
+    /// Derives the keys from the folder keys of all epochs.
     pub fn new(
         share: [u8; 32],
         suite: Suite,
@@ -100,12 +98,12 @@ impl ShareKeys {
         Arc::new(keys)
     }
 
-    /// Another number after each change of the keys, or of whose signatures count.
+    /// Returns a number that changes with each change of the keys, or of the signatures that count.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// To be called once such a change is done.
+    /// Called once such a change is complete.
     pub fn renew_generation(&self) {
         self.generation.store(NEXT_GENERATION.fetch_add(1, Ordering::Relaxed), Ordering::Release);
     }
@@ -116,14 +114,14 @@ impl ShareKeys {
         self.epochs.iter().find(same).map(|(at, _)| at)
     }
 
-    /// Learns keys, to read with.
+    /// Adds keys for reading.
     pub fn know(&self, folder_keys: &FolderKeys) {
         for key in folder_keys.all().filter(|key| self.find(key).is_none()) {
             self.epochs.push(Epoch::new(key, &self.share, self.suite));
         }
     }
 
-    /// Takes over the keys of a new head: from now on its epoch is the current one.
+    /// Adopts the keys of a new head: its epoch becomes the current one.
     pub fn adopt(&self, folder_keys: &FolderKeys) {
         self.know(folder_keys);
         if let Some(current) = self.find(folder_keys.current()) {
@@ -131,18 +129,18 @@ impl ShareKeys {
         }
     }
 
-    /// Whether files and names are signed.
+    /// Returns whether files and names are signed.
     pub fn signed(&self) -> bool {
         self.layout.signed()
     }
 
-    /// The epoch under which new bytes are sealed.
+    /// Returns the epoch under which new bytes are sealed.
     pub fn current(&self) -> &Epoch {
         self.epochs.get(self.current.load(Ordering::Acquire)).expect("a share has a current epoch")
     }
 
-    /// All epochs but the current one, those of the highest numbers first, and of equal numbers,
-    /// which a fork can have, by the commitment.
+    /// Returns all epochs but the current one, the highest numbers first; of equal numbers, which a
+    /// fork can cause, by the commitment.
     pub fn older(&self) -> Vec<&Epoch> {
         let current = self.current.load(Ordering::Acquire);
         let mut older: Vec<&Epoch> =
@@ -151,28 +149,27 @@ impl ShareKeys {
         older
     }
 
-    /// The epochs with this number: one, unless a fork was settled on both sides of which one
-    /// began.
+    /// Returns the epochs with this number: one, unless both sides of a settled fork began one.
     pub fn numbered(&self, number: u32) -> impl Iterator<Item = &Epoch> {
         self.epochs.iter().map(|(_, epoch)| epoch).filter(move |epoch| epoch.number == number)
     }
 
-    /// The epoch that a header names.
+    /// Returns the epoch that a header names.
     fn named(&self, public: &PublicHeader) -> Option<&Epoch> {
         self.numbered(public.epoch).find(|epoch| epoch.commitment == public.commitment)
     }
 
-    /// Keys of a file's chunks under an epoch.
+    /// Returns the keys of a file's chunks under an epoch.
     pub fn chunk_keys(&self, epoch: &Epoch, file_id: &[u8; 32]) -> ChunkKeys {
         ChunkKeys::new(self.suite, &file_key(&epoch.content, file_id))
     }
 
-    /// What is needed to seal or open headers of an epoch.
+    /// Returns the context for sealing or opening headers of an epoch.
     pub fn header_context<'a>(&'a self, epoch: &'a Epoch) -> HeaderContext<'a> {
         HeaderContext { share: &self.share, layout: self.layout, cipher: &epoch.headers }
     }
 
-    /// Opens the header at the beginning of `bytes`, which go on at least to the end of small data.
+    /// Opens the header at the beginning of `bytes`, which must contain any small data completely.
     pub fn open_header(&self, bytes: &[u8]) -> Inner<OpenedHeader> {
         let public = PublicHeader::decode(&self.layout, bytes)?;
         if public.suite != self.suite {
@@ -189,16 +186,16 @@ impl ShareKeys {
         Ok(OpenedHeader { header, data, by })
     }
 
-    /// Whether the header that names this file cannot be opened under an epoch that we know,
-    /// whoever signed it: a crash tore it, or somebody damaged it.
+    /// Returns whether the header, which names this file, cannot be opened under a known epoch,
+    /// whoever the signer is: it was torn by a crash, or damaged.
     pub fn is_torn_header(&self, bytes: &[u8], file_id: &[u8; 32]) -> bool {
         let Ok(public) = PublicHeader::decode(&self.layout, bytes) else { return false };
         let Some(epoch) = self.named(&public) else { return false };
         public.file_id == *file_id && Header::open(&self.header_context(epoch), bytes).is_err()
     }
 
-    /// Seals a header under the epoch that it names, which was the current one a moment ago; in a
-    /// signed share as ours, or as `author`'s.
+    /// Seals a header under the epoch that it names, which was just the current one; in a signed
+    /// share with this identity or `author` as the author.
     pub fn seal_header(
         &self,
         header: &Header,
@@ -206,8 +203,8 @@ impl ShareKeys {
         author: Option<[u8; 32]>,
         random: &dyn Random,
     ) -> Vec<u8> {
-        // Not the one that is current now: another may have begun since, and nobody would find the
-        // key of what names this one.
+        // Not the epoch that is current now: another may have begun since, and its key would not
+        // match the epoch that the header names.
         let context = self.header_context(
             self.named(&header.public).expect("a header names an epoch that is known"),
         );
@@ -228,8 +225,9 @@ impl ShareKeys {
         }
     }
 
-    /// Seals a record under the current epoch; where its kind is signed, as ours, or as `author`'s:
-    /// not where nobody would believe that.
+    /// Seals a record under the current epoch; if its kind is signed, with this identity or
+    /// `author` as the author. Not with `author` if the signed bytes would also be valid as a
+    /// reference.
     pub fn seal_record_of(
         &self,
         author: Option<[u8; 32]>,
@@ -255,7 +253,7 @@ impl ShareKeys {
         }
     }
 
-    /// [`ShareKeys::seal_record_of`] ourselves.
+    /// Like [`ShareKeys::seal_record_of`], with this identity as the author.
     pub fn seal_record(
         &self,
         kind: RecordKind,
@@ -276,7 +274,8 @@ impl ShareKeys {
         Ok(self.open_record_by(kind, bound, bytes)?.0)
     }
 
-    /// Opens a record under the epoch that it names, and tells whose it is where it is signed.
+    /// Opens a record under the epoch that it names, and returns its author and signer if it is
+    /// signed.
     pub fn open_record_by(
         &self,
         kind: RecordKind,
@@ -285,7 +284,7 @@ impl ShareKeys {
     ) -> Inner<(Zeroizing<Vec<u8>>, Option<Authorship>)> {
         let number = record::epoch_of(kind, bytes)?;
         let mut opened =
-            Err(Fault::Corrupt("is sealed under an epoch that this share does not have"));
+            Err(Fault::Corrupt("is sealed under an epoch that is unknown in this share"));
         for epoch in self.numbered(number) {
             opened = self.record_context(epoch).open(kind, bound, bytes).map_err(Fault::from);
             if opened.is_ok() {
@@ -301,22 +300,23 @@ impl ShareKeys {
         Ok((plain, by))
     }
 
-    /// Names of a directory under the current epoch.
+    /// Returns the name cipher of a directory under the current epoch.
     pub fn names<'a>(&'a self, directory: &'a DirectoryId) -> NameCipher<'a> {
         self.names_of(self.current(), directory)
     }
 
-    /// Names of a directory under an epoch.
+    /// Returns the name cipher of a directory under an epoch.
     pub fn names_of<'a>(&self, epoch: &'a Epoch, directory: &'a DirectoryId) -> NameCipher<'a> {
         NameCipher::new(&epoch.hctr2, &epoch.names, directory)
     }
 
-    /// Hash of a name of any length under the current epoch, as long names have one.
+    /// Returns the hash of a name of any length under the current epoch, the same as for long
+    /// names.
     pub fn place_hash(&self, directory: &DirectoryId, name: &[u8]) -> [u8; 32] {
         long_name_hash(&self.current().names, directory, name)
     }
 
-    /// [`ShareKeys::place_hash`] under all epochs, the current one first.
+    /// Returns [`ShareKeys::place_hash`] under all epochs, the current one first.
     pub fn place_hashes(&self, directory: &DirectoryId, name: &[u8]) -> Vec<[u8; 32]> {
         std::iter::once(self.current())
             .chain(self.older())
@@ -324,17 +324,18 @@ impl ShareKeys {
             .collect()
     }
 
-    /// Keys of the hashes and of the sealed names in a client's memory of the share.
+    /// Returns the keys of the hashes and of the sealed names in a client's rollback memory.
     pub fn memory_keys(&self) -> [zeroize::Zeroizing<[u8; 32]>; 2] {
         crate::crypto::rollback_keys(&self.directories)
     }
 
-    /// Id of the share's root directory.
+    /// Returns the id of the share's root directory.
     pub fn root_directory(&self) -> DirectoryId {
         root_directory_id(&self.directories, &self.share)
     }
 
-    /// Id of the directory that stands at (`parent`, `name`), unless a record in it says otherwise.
+    /// Returns the id of the directory at (`parent`, `name`), unless a record in it contains
+    /// another.
     pub fn derived_directory(&self, parent: &DirectoryId, name: &[u8]) -> DirectoryId {
         directory_id(&self.directories, parent, name)
     }
@@ -352,9 +353,9 @@ mod tests {
 
     #[test]
     fn a_header_that_was_made_before_an_epoch_began_can_be_read_after_it() {
-        // The background takes a new epoch over between the making of a header and its sealing: it
-        // named the old epoch and was sealed under the key of the new one, and nobody could open
-        // the file any more.
+        // The background adopted a new epoch between the construction of a header and its sealing.
+        // The header named the old epoch and was sealed under the key of the new one, so the file
+        // could not be opened any more.
         let random = Seeded::new(1);
         let ann = Arc::new(Identity::generate(&random));
         for signed in [false, true] {

@@ -1,11 +1,11 @@
-//! Who vouches for what in an open share: our own signature, and whose signatures count.
+//! Signatures in an open share: signing by this identity, and which signatures count.
 //!
 //! Rules that hold here
-//! * A signature counts if its signer may write at the head, or if what is signed stands in an
+//! * A signature counts if its signer may write at the head, or if the signed entry is listed in an
 //!   inventory that the chain commits to.
-//! * We sign only while we may write ourselves, and only what the caller has made of verified
-//!   parts: nothing here looks at contents.
-//! * In a share that is not signed only junctions are, and the founder's signature alone counts.
+//! * This identity signs only while it may write, and only data that the caller has built from
+//!   verified parts: this module does not inspect contents.
+//! * In an unsigned share only junctions are signed, and only the founder's signature counts.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,30 +21,29 @@ use crate::roster::{Identity, Members, Role};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::keyring::verified::Known;
 
-/// Whose signatures count at one head.
+/// The signers whose signatures count at one head.
 #[derive(Clone)]
 pub(crate) struct HeadRights {
     writers: HashSet<[u8; 32]>,
     admins: HashSet<[u8; 32]>,
-    /// What stays valid of those who may write no longer, by the chain of this head.
+    /// Entries of former writers that stay valid, by the chain of this head.
     kept: Vec<Arc<InventoryList>>,
 }
 
-/// Whose signatures count: those that count at every head.
+/// The signers whose signatures count: those that count at every head.
 #[derive(Clone, Default)]
 pub(crate) struct Rights {
     heads: Vec<HeadRights>,
-    /// Two heads exclude each other, or what the head says cannot be read: nothing is written until
-    /// that is settled.
+    /// Two heads conflict, or the head cannot be read: nothing is written until that is settled.
     pub forked: bool,
-    /// This identity is no member any more: it will not write again.
+    /// This identity is no longer a member: it will not write again.
     pub ended: bool,
 }
 
 impl Rights {
-    /// Of the members at the heads, each with the inventories of its own chain. Where there are
-    /// several heads a signature has to count at each: otherwise whoever was removed on one side
-    /// could sign by the other, or list his forgeries there.
+    /// Collects the rights of the members at the heads, each with the inventories of its own chain.
+    /// With several heads a signature has to count at each. Otherwise a member who was removed on
+    /// one side could sign by the other side, or list forgeries there.
     pub fn new(
         heads: impl Iterator<Item = (Members, Vec<Arc<InventoryList>>)>,
         forked: bool,
@@ -81,14 +80,14 @@ impl Rights {
     }
 }
 
-/// See the module.
+/// The cache of authenticated blocks, and the memory of uncommitted changes.
 pub(crate) struct Signing {
     identity: Arc<Identity>,
     own: [u8; 32],
     rights: RwLock<Arc<Rights>>,
-    /// Signatures of headers that are valid.
+    /// Verified signatures of headers.
     known: Known,
-    /// Somebody else has the vault for writing who does not know of us.
+    /// Another daemon has the vault for writing and does not know of this one.
     shut_out: AtomicBool,
 }
 
@@ -98,36 +97,35 @@ impl Signing {
         Signing { identity, own, rights, known: Known::new(), shut_out: AtomicBool::new(false) }
     }
 
-    /// The identity that has the share open.
+    /// Returns the identity that has the share open.
     pub fn identity(&self) -> &Arc<Identity> {
         &self.identity
     }
 
-    /// Its signing key.
+    /// Returns its signing key.
     pub fn own(&self) -> [u8; 32] {
         self.own
     }
 
-    /// Takes over what a new head says.
+    /// Adopts the rights of a new head.
     pub fn adopt(&self, rights: Rights) {
         *self.rights.write() = Arc::new(rights);
     }
 
-    /// Nothing is written until a head is taken over again, with `ended` nothing at all; what
-    /// counted before still counts.
+    /// Stops writing until a head is adopted again, or for good if `ended`. Signatures that counted
+    /// before still count.
     pub fn freeze(&self, ended: bool) {
         let mut rights = self.rights.write();
         *rights = Arc::new(Rights { forked: true, ended, ..Rights::clone(&rights) });
     }
 
-    /// Nothing is written from here on: we have lost the lock, and what is in memory may be of a
-    /// state that is no more.
+    /// Stops writing for good: the lock is lost, and memory may hold a stale state.
     pub fn shut_out(&self) {
         self.shut_out.store(true, Ordering::Release);
     }
 
-    /// Whether we may not write now and may again once there is one head that opens: what is not
-    /// written yet is to be kept.
+    /// Returns whether writing is not allowed now but will be once a single head opens: then dirty
+    /// data is to be kept.
     pub fn waits(&self) -> bool {
         let rights = self.rights.read();
         rights.forked
@@ -136,7 +134,7 @@ impl Signing {
             && rights.all(|head| head.writers.contains(&self.own))
     }
 
-    /// Whether we may write.
+    /// Returns whether this identity may write.
     pub fn may_write(&self) -> bool {
         let rights = self.rights.read();
         rights.all(|head| head.writers.contains(&self.own))
@@ -144,7 +142,7 @@ impl Signing {
             && !self.shut_out.load(Ordering::Acquire)
     }
 
-    /// What the identity may do.
+    /// Returns the role of this identity.
     pub fn role(&self) -> Role {
         let rights = self.rights.read();
         match (
@@ -157,7 +155,7 @@ impl Signing {
         }
     }
 
-    /// Signs by `act`, as ourselves, for `author` where it is somebody else's.
+    /// Signs by `act` as this identity; `author` is given if the content is another member's.
     pub fn sign<T>(&self, author: Option<[u8; 32]>, act: impl FnOnce(Sign<'_>) -> T) -> T {
         let by = Authorship { author: author.unwrap_or(self.own), signer: self.own };
         let sign = |label: &Label, message: &[u8]| {
@@ -170,28 +168,28 @@ impl Signing {
         act(Sign { by, sign: &sign })
     }
 
-    /// Whose a header is, its signature verified unless that was done before. Whether it counts is
-    /// another question.
+    /// Returns author and signer of a header. Verifies the signature unless that was done before.
+    /// Whether the signature counts is decided by [`Signing::check`].
     pub fn verify(&self, claim: &Claim) -> Inner<Authorship> {
         Ok(self.known.verify(claim)?)
     }
 
-    /// Whether what is signed by `by`, whose signature was verified, counts; `bytes` is the header
-    /// or record.
+    /// Checks that an entry with the verified signature `by` counts; `bytes` is the header or
+    /// record.
     pub fn check(&self, by: &Authorship, bytes: &[u8]) -> Inner<()> {
         let rights = self.rights.read();
         if rights.vouch(&by.signer, bytes, |head| &head.writers) {
             return Ok(());
         }
-        Err(Fault::Corrupt("is signed by somebody who may not write here"))
+        Err(Fault::Corrupt("is signed by a member who may not write here"))
     }
 
-    /// Whether a junction signed by `by` counts: admins alone lead into other shares.
+    /// Checks that a junction signed by `by` counts: only admins may link to other shares.
     pub fn check_admin(&self, by: &Authorship, bytes: &[u8]) -> Inner<()> {
         let rights = self.rights.read();
         if rights.vouch(&by.signer, bytes, |head| &head.admins) {
             return Ok(());
         }
-        Err(Fault::Corrupt("is a junction signed by somebody who is no admin here"))
+        Err(Fault::Corrupt("is a junction whose signer is not an admin here"))
     }
 }

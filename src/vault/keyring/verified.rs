@@ -1,13 +1,12 @@
-//! Signatures that need not be verified again: those that were verified, and those that were made
-//! here, since the share was opened.
+//! The verified-signature cache: signatures that were verified, or made by this process, since the
+//! share was opened.
 //!
 //! Rules that hold here
-//! * What is known is a hash of everything that verification looks at: key, message and signature.
-//!   Whatever differs in one bit is not known.
-//! * Nothing is known by what a file is called or where it stands, and nothing that failed is known
-//!   at all.
-//! * Whether a signer may write is asked each time: that a signature is valid does not make it
-//!   count.
+//! * An entry is a hash of everything that verification reads: key, message and signature. A claim
+//!   that differs in one bit is not in the cache.
+//! * Names and places of files are not part of it, and failed verifications are not cached.
+//! * The signer's right to write is checked each time: a valid signature does not imply that it
+//!   counts.
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -15,18 +14,18 @@ use parking_lot::Mutex;
 use crate::format::error::FormatError;
 use crate::format::signature::{Authorship, Claim};
 
-/// Signatures that are known at a time, about 100 bytes each.
+/// Maximum number of cached signatures, about 100 bytes each.
 const KNOWN_MAX: usize = 1 << 14;
 
-/// See the module.
+/// The cache of authenticated blocks, and the memory of uncommitted changes.
 pub(crate) struct Known(Mutex<LruCache<[u8; 32], ()>>);
 
 impl Known {
     pub fn new() -> Self {
-        Known(Mutex::new(LruCache::unbounded())) // which takes no memory before it is used
+        Known(Mutex::new(LruCache::unbounded())) // takes no memory before its first use
     }
 
-    /// Notes that a claim is valid.
+    /// Adds a valid claim.
     pub fn learn(&self, claim: &Claim) {
         self.note(claim.digest());
     }
@@ -39,7 +38,7 @@ impl Known {
         }
     }
 
-    /// What a claim says, verified now or before.
+    /// Returns author and signer of a claim, verified now or before.
     pub fn verify(&self, claim: &Claim) -> Result<Authorship, FormatError> {
         let digest = claim.digest();
         if self.0.lock().get(&digest).is_some() {
@@ -98,7 +97,7 @@ mod tests {
 
     #[test]
     fn what_is_known_is_not_verified_again() {
-        // Shown by a claim that would fail.
+        // Shown with a claim that would fail.
         let known = Known::new();
         let bad = claim(b"what is signed", 1, |s| s[0] ^= 1);
         assert!(known.verify(&bad).is_err());

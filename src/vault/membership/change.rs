@@ -1,14 +1,14 @@
-//! Changing who is in a share: adding, removing, roles, settling a fork.
+//! Changes of the membership of a share: adding, removing, changing roles, settling a fork.
 //!
 //! Rules that hold here
-//! * What a former writer had signed stays valid through an inventory that is taken just before, of
-//!   what was verified then; the share is gone through again until nothing new is found, because
-//!   names may move meanwhile, but not without end.
-//! * Who changes the roster keeps others from doing the same in the same store, by a lock, from the
-//!   look at the head on; and looks afterwards whether the change counts, for locks do not reach
-//!   everywhere. What does not count is not said to be done.
-//! * Who is removed from a share and was an admin of it is removed from the shares in it before,
-//!   unless they are isolated; from which he could not be removed, the caller is told.
+//! * Entries that a former writer had signed stay valid through an inventory: a list, taken just
+//!   before, of the entries that were verified then. The share is walked again until nothing new is
+//!   found, because names may move meanwhile, but only a limited number of times.
+//! * A change of the roster locks out other changes in the same store, from the look at the head
+//!   on. Afterwards it verifies that the change counts, because locks do not reach everywhere. A
+//!   change that does not count is not reported as done.
+//! * A removed member who was an admin is removed from the nested shares first, unless those are
+//!   isolated. The caller is told of the shares from which removal failed.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -30,16 +30,16 @@ use crate::vault::share::enter::{Entered, Head};
 use crate::vault::types::ShareProgress;
 use crate::vault::types::{NodeId, ROOT};
 
-/// How often an inventory is taken before the caller is told that the share is busy.
+/// Maximum number of walks for an inventory. Beyond it the call fails because the share is busy.
 const ROUNDS: usize = 8;
-/// How long somebody else's change of the roster is waited for.
+/// How long a change of the roster waits for another client's change.
 const ALONE_TAKES: Duration = Duration::from_secs(10);
 
 impl Share {
-    /// Keeps others who go by this store from changing the roster as long as what it gives lives:
-    /// two who did so from one head would make a fork. Without it, too, changes are made, for not
-    /// every store has locks, and whoever may read the store may hold this one: he must not be able
-    /// to keep us from removing him.
+    /// Keeps other clients of this store from changing the roster as long as the returned file
+    /// lives: two changes from one head would make a fork. A change is also made without the lock.
+    /// Not every store has locks, and any reader of the store can hold this one; they must not be
+    /// able to prevent their removal.
     fn alone(&self) -> Option<Arc<dyn File>> {
         let locked = (|| {
             let file = open_to_lock(&*self.core.root, enter::DESCRIPTOR)?;
@@ -50,12 +50,15 @@ impl Share {
         })();
         locked
             .inspect_err(|fault: &Fault| {
-                tracing::warn!(errno = fault.errno(), "the members are changed without a lock")
+                tracing::warn!(
+                    errno = fault.errno(),
+                    "the members are changed without a lock on the roster"
+                )
             })
             .ok()
     }
 
-    /// Makes a change of the roster by `change`, and takes it over.
+    /// Changes the roster by `change`, and adopts the new head.
     fn change(
         &self,
         change: impl FnOnce(&Head, &Acting<'_>) -> std::result::Result<Change, RosterError>,
@@ -68,7 +71,7 @@ impl Share {
         self.change_at(&entered.heads[0], change)
     }
 
-    /// What a change would write.
+    /// Returns the change that would be written.
     fn draft(
         &self,
         head: &Head,
@@ -96,11 +99,11 @@ impl Share {
             .map_err(|fault| self.core.explain("change the members of", ROOT, fault))?;
         let entered = self.core.refresh(self.vault.shares().trust()).and_then(|_| self.enter());
         let Entered { heads, forked, .. } = match entered {
-            // An admin has removed himself.
+            // An admin has removed themselves.
             Err(Error::NoAccess { .. }) if self.is_head(&made)? => return Ok(made),
             other => other?,
         };
-        // Somebody may have changed them at the same time, whom the lock did not reach.
+        // Another client, which the lock did not reach, may have changed them at the same time.
         if forked {
             return Err(Self::error(RosterError::Forked(heads.len().max(2))));
         }
@@ -110,7 +113,8 @@ impl Share {
         Ok(heads[0].roster.head())
     }
 
-    /// Whether this, made by us, is in the chain of the only head that counts: told without a key.
+    /// Returns whether `made`, written by this client, is in the chain of the only head that
+    /// counts; needs no key.
     fn is_head(&self, made: &Pin) -> Result<bool> {
         let (root, shown) = (&*self.core.root, self.core.shown_path(ROOT));
         let heads = enter::standing(
@@ -127,7 +131,7 @@ impl Share {
     ///
     /// # Errors
     /// Those of [`VerifiedRoster::add_members`](crate::roster::VerifiedRoster::add_members), as
-    /// [`Error::Share`]; what the store says.
+    /// [`Error::Share`]; errors of the store.
     pub fn add(&self, members: &[Member]) -> Result<Pin> {
         self.change(|head, acting| head.roster.add_members(acting, members))
     }
@@ -140,14 +144,14 @@ impl Share {
         self.change(|head, acting| head.roster.rekey(acting))
     }
 
-    /// Removes members, by their signing keys: a new epoch, with an inventory of what they had
-    /// signed. Who was an admin is removed from the shares within before, unless they are isolated;
-    /// called again for one who is gone from here already, it goes on with those.
+    /// Removes members, by their signing keys: a new epoch, with an inventory of the entries they
+    /// had signed. Former admins are removed from the nested shares first, unless those are
+    /// isolated. Called again for a member who is already removed here, it continues with the
+    /// nested shares.
     ///
-    /// # Errors
-    /// As [`Share::add`]; [`Error::LeftWithin`] where he is gone from here and not from all shares
-    /// within. What is wrong with a file of theirs is no error: it is left out of the inventory. So
-    /// is what must not be read; the progress counts it.
+    /// # Errors As [`Share::add`]; [`Error::LeftWithin`] if a member is removed here but not from
+    /// all nested shares. A damaged file of theirs is no error: the inventory omits it. It also
+    /// omits files without read permission, which the progress counts.
     pub fn remove(
         &self,
         signs: &[[u8; 32]],
@@ -161,8 +165,8 @@ impl Share {
         removed.ok_or_else(|| Self::error(RosterError::NoSuchMember))
     }
 
-    /// As [`Share::remove`]; `None` where nobody was there to be removed, and with those shares
-    /// within in which they still are.
+    /// As [`Share::remove`]; `None` if none of them was a member here. Adds to `left` the nested
+    /// shares in which they still are members.
     fn remove_below(
         &self,
         signs: &[[u8; 32]],
@@ -182,7 +186,7 @@ impl Share {
         };
         let go_on = present.is_empty() && !former.is_empty() && former.iter().all(was_admin);
         if !go_on || !head.roster.is_admin(&self.core.keys.signing.own()) {
-            // What will be refused is refused before anything is changed below.
+            // A change that will be refused is refused before anything is changed below.
             let named = if former.is_empty() || go_on { &present[..] } else { signs };
             self.draft(head, |head, acting| head.roster.remove_members(acting, named, None))?;
         }
@@ -200,7 +204,7 @@ impl Share {
         Ok(removed)
     }
 
-    /// Removes former admins of this share from the shares in it, as far as they are there.
+    /// Removes former admins of this share from its nested shares, where they are members.
     fn remove_within(
         &self,
         admins: &[[u8; 32]],
@@ -213,8 +217,8 @@ impl Share {
             let outside = self.vault.shares().outside(self.number, place);
             let junction = self.core.junction_at(place).ok().flatten();
             let shown = self.stored(place);
-            // By the descriptor, which the share's id binds: the junction may be signed by who is
-            // to be removed.
+            // Uses the descriptor, which the share's id binds: the junction may be signed by a
+            // member who is to be removed.
             let descriptor =
                 self.core.dir(place).ok().and_then(|dir| enter::descriptor(&*dir, &shown).ok());
             let is_isolated = junction
@@ -244,7 +248,7 @@ impl Share {
                         || head.roster.history().any(|(manifest, _)| manifest.admins.contains(sign))
                 };
                 let there: Vec<[u8; 32]> = admins.iter().filter(is_or_was).copied().collect();
-                // Each by itself: one may be gone from it while another is not.
+                // One call for each: one may be removed from it already while another is not.
                 there.iter().try_fold(None, |before, sign| {
                     Ok(child.remove_below(&[*sign], progress, left)?.or(before))
                 })
@@ -252,7 +256,7 @@ impl Share {
             match done {
                 Ok(pin) => removed = pin.or(removed),
                 Err(error) => {
-                    tracing::error!("a share within still has members who were removed: {error}");
+                    tracing::error!("a nested share still has members who were removed: {error}");
                     left.push((shown, error.to_string()));
                 }
             }
@@ -260,20 +264,20 @@ impl Share {
         left.extend(
             expected
                 .into_values()
-                .map(|path| (path, "the share to which this leads is not there".to_owned())),
+                .map(|path| (path, "the nested share at this path is missing".to_owned())),
         );
         Ok(removed)
     }
 
-    /// Stored path of a node of this share, from the vault's root.
+    /// Returns the stored path of a node of this share, from the vault's root.
     fn stored(&self, node: NodeId) -> PathBuf {
         use std::os::unix::ffi::OsStringExt;
         let path = self.vault.shares().stored_path(self.number, node).unwrap_or_default();
         PathBuf::from(std::ffi::OsString::from_vec(path))
     }
 
-    /// Changes what a member may do; where he may write no longer, with an inventory of what he had
-    /// signed.
+    /// Changes a member's role; takes an inventory of the entries they had signed if they can no
+    /// longer write.
     ///
     /// # Errors
     /// As [`Share::remove`].
@@ -290,7 +294,8 @@ impl Share {
             false => None,
         };
         self.change(|head, acting| {
-            // Who was made an admin meanwhile may have signed what an inventory would have kept.
+            // A member who was made an admin meanwhile may have signed entries that the inventory
+            // would have kept.
             let is_as_before = head.members.get(sign).map(|member| member.role) == before;
             if is_as_before {
                 head.roster.set_role(acting, sign, role, inventory)
@@ -301,12 +306,13 @@ impl Share {
     }
 
     /// Settles a fork in favour of the head with the hash `keep`; members in `gone` are left out.
-    /// Of everybody who could write at one of the heads and cannot any more, what is valid now
-    /// stays so, by an inventory; so does what an inventory of the losing side keeps, if an admin
-    /// has signed it who stays one. Of another, it could list what a removed admin has forged.
+    /// Members who could write at one of the heads and no longer can keep their valid entries
+    /// through an inventory. An inventory of the losing side stays in force if its signer remains
+    /// an admin. That of another signer is dropped, because it could list entries that a removed
+    /// admin has forged.
     ///
     /// # Errors
-    /// [`RosterError::NoFork`], [`RosterError::NotAdmin`] where this identity is no admin at each
+    /// [`RosterError::NoFork`], [`RosterError::NotAdmin`] if this identity is not an admin at each
     /// head, [`RosterError::UnopenedHead`], as [`Error::Members`].
     pub fn settle(&self, keep: &[u8; 32], gone: &[[u8; 32]]) -> Result<Pin> {
         let mut keep = *keep;
@@ -319,7 +325,8 @@ impl Share {
                 .ok_or_else(|| Self::error(RosterError::NoFork))?;
             let winner = heads.swap_remove(at);
             let Some(loser) = heads.first() else {
-                // A head that cannot be opened cannot be settled, and must not be said to be.
+                // A head that cannot be opened cannot be settled, and must not be reported as
+                // settled.
                 return if forked {
                     Err(Self::error(RosterError::UnopenedHead))
                 } else {
@@ -331,7 +338,7 @@ impl Share {
                     winner.roster.settle(acting, &loser.roster, &loser.keys, gone, inventory)
                 })
             };
-            settle(None)?; // what will be refused is refused before anything is written
+            settle(None)?; // a change that will be refused is refused before anything is written
             let stays = |sign: &[u8; 32], role| {
                 winner.members.get(sign).is_some_and(|m| m.role >= role) && !gone.contains(sign)
             };
@@ -385,7 +392,7 @@ impl Share {
         }
     }
 
-    /// One walk through the share; the places of nested shares are counted once.
+    /// Walks through the share once; junctions of nested shares are counted once.
     fn walk(&self, signs: &[[u8; 32]], progress: &mut dyn FnMut(&ShareProgress)) -> Result<Walked> {
         let mut walk = Walk {
             core: &self.core,
@@ -404,7 +411,7 @@ impl Share {
         Ok(found)
     }
 
-    /// What these members have signed last and what is valid now, and `more`.
+    /// Takes an inventory of the valid entries whose last signer is one of `signs`, and of `more`.
     fn take_inventory(
         &self,
         signs: &[[u8; 32]],
@@ -412,8 +419,8 @@ impl Share {
         progress: &mut dyn FnMut(&ShareProgress),
     ) -> Result<Option<Inventory>> {
         self.core.refresh(self.vault.shares().trust())?;
-        // All of it was valid when it was seen, so all of it stays: whoever is to be removed must
-        // not be able to hinder that by writing on.
+        // All of it was valid when it was verified, so all of it stays: a member must not be able
+        // to prevent their removal by writing on.
         let mut all: HashSet<[u8; 32]> = more.into_iter().collect();
         for round in 1..=ROUNDS {
             let found = self.walk(signs, progress)?;
@@ -431,9 +438,9 @@ impl Share {
             return Err(Self::error(RosterError::TooMany("entries of an inventory")));
         }
         let written = match self.write_inventory(&all) {
-            // Something else has its name, which can be told from what is listed: half of it, of a
-            // removal that did not come to its end, or what somebody has put there who does not
-            // want to be removed. With a hash that nothing has it gets another one.
+            // Another file has its name, which anyone can derive from the list: an incomplete file
+            // of an interrupted removal, or one put there to prevent a removal. A random hash that
+            // matches nothing changes the name.
             Err(Fault::Os(libc::EEXIST)) => {
                 let mut nothing = [0; 32];
                 OsRandom.fill(&mut nothing);
@@ -445,15 +452,15 @@ impl Share {
         written.map(Some).map_err(|fault| self.core.explain("take an inventory of", ROOT, fault))
     }
 
-    /// Makes the control file of an inventory, durable; `EEXIST` where its name is taken by
-    /// anything but the same list.
+    /// Writes the control file of an inventory, durably; fails with `EEXIST` if its name is taken
+    /// by anything but the same list.
     fn write_inventory(&self, hashes: &HashSet<[u8; 32]>) -> Inner<Inventory> {
         let list = InventoryList::new(hashes.iter().copied().collect());
         let (bytes, root) = (list.encode(), list.root());
         let file = inventory::file_hash(&bytes);
         let name = inventory::file_name(&file);
         match enter::write_new(&*self.core.root, name.as_bytes(), &bytes) {
-            // The same list from a removal that did not come to its end.
+            // The same list from an interrupted removal.
             Err(Fault::Io(e)) if e.raw_os_error() == Some(libc::EEXIST) => {
                 self.is_there(&name, &bytes).map_err(|_| Fault::Os(libc::EEXIST))?;
             }
@@ -463,11 +470,11 @@ impl Share {
         Ok(Inventory { root, file })
     }
 
-    /// Makes the control file durable that holds these bytes, if it does.
+    /// Makes the control file durable if it holds these bytes.
     fn is_there(&self, name: &str, bytes: &[u8]) -> Inner<()> {
         let there = read_control(&*self.core.root, name.as_bytes(), bytes.len())?;
         if there.is_none_or(|there| there != bytes) {
-            return Err(Fault::Corrupt("is not the inventory of its name"));
+            return Err(Fault::Corrupt("is not the inventory that its name denotes"));
         }
         Ok(self.core.root.open_file(name.as_bytes(), Access::Read)?.sync_all()?)
     }

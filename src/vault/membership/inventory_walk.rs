@@ -1,9 +1,10 @@
-//! A walk through a share: what certain members have signed there, and which shares stand in it.
+//! A walk through a share: finds the entries that certain members have signed, and the nested
+//! shares.
 //!
 //! Rules that hold here
-//! * How deep directories are is for those to choose who are to be removed: what is left to do is
-//!   on the heap, and no directory is held open but the one that is looked at.
-//! * Nobody's removal is hindered by what is not authentic or must not be read; the latter is
+//! * Members who are to be removed control the depth of directories: pending work is on the heap,
+//!   and only the directory being read is held open.
+//! * Data that is not authentic or not readable does not prevent a removal; unreadable entries are
 //!   counted.
 
 use std::collections::{HashMap, HashSet};
@@ -22,28 +23,29 @@ use crate::vault::share::control_files::{entries, read_control};
 use crate::vault::types::ShareProgress;
 use crate::vault::types::{NodeId, ROOT};
 
-/// Longest record that is looked at.
+/// Maximum length in bytes of a record that is read.
 const RECORD_MAX: usize = 8192;
 
-/// What a walk through a share has found.
+/// Results of a walk through a share.
 #[derive(Default)]
 pub(crate) struct Walked {
     pub hashes: HashSet<[u8; 32]>,
     /// Places of nested shares.
     pub nested: Vec<NodeId>,
-    /// Shares to which a junction leads and which are not isolated, with the stored path of one.
-    /// That a share is isolated, or is being made, is not taken from a member who is to be removed.
+    /// Shares to which a junction leads and which are not isolated, with the stored path of one. A
+    /// claim that a share is isolated, or is being created, is ignored if its signer is to be
+    /// removed.
     pub expected: HashMap<[u8; 32], PathBuf>,
 }
 
 impl Walked {
-    /// Lets go of the nested places.
+    /// Drops the lookups of the nested places.
     pub fn forget_nested(&self, core: &Core) {
         self.nested.iter().for_each(|node| core.nodes.forget(*node, 1));
     }
 }
 
-/// Goes through a share and notes what certain members have signed.
+/// Walks through a share and notes the entries that certain members have signed.
 pub(crate) struct Walk<'a> {
     pub core: &'a Core,
     pub of: &'a [[u8; 32]],
@@ -52,15 +54,15 @@ pub(crate) struct Walk<'a> {
     pub progress: &'a mut dyn FnMut(&ShareProgress),
 }
 
-/// What a walk has still to do.
+/// A pending step of a walk.
 enum Step {
     Enter(NodeId, Vec<u8>),
-    /// All below it is done.
+    /// Everything below it is done.
     Leave(NodeId),
 }
 
 impl Walk<'_> {
-    /// All of it; the places of nested shares are counted once.
+    /// Runs the walk; the places of nested shares each get one lookup.
     pub fn all(&mut self) -> Inner<()> {
         let mut steps = Vec::new();
         let walked = self.steps(&mut steps);
@@ -103,9 +105,9 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What cannot be authenticated, is gone, or is no file where one belongs (a directory, or a
-    /// FIFO, by the name of a record) has nothing that could be kept. What must not be read is
-    /// told, and hinders nobody's removal; any other failure ends the walk.
+    /// Handles a fault of one object. An object that is not authentic, is gone, or has the wrong
+    /// type (a directory or a FIFO with the name of a record) has nothing to keep. An unreadable
+    /// object is counted, and does not prevent a removal; any other failure ends the walk.
     fn pass_over(&mut self, node: NodeId, fault: Fault) -> Inner<()> {
         match (&fault, fault.errno()) {
             (Fault::Corrupt(_) | Fault::Format(_), _)
@@ -123,13 +125,13 @@ impl Walk<'_> {
     fn unread(&mut self, node: NodeId) {
         self.done.unread += 1;
         tracing::error!(
-            "{}: not all of it may be read; what was signed there is in no inventory",
+            "{}: not all of it is readable; entries signed there are in no inventory",
             self.core.shown_path(node).display()
         );
     }
 
-    /// Notes the record `bytes` if it is valid and signed by one of them. What is not valid is for
-    /// the check to tell.
+    /// Notes the record `bytes` if it is valid and signed by one of the members. Invalid records
+    /// are reported by the check.
     fn record(&mut self, kind: RecordKind, bound: &[u8], bytes: &[u8]) {
         if let Ok((_, Some(by))) = self.core.keys.open_record_by(kind, bound, bytes)
             && self.of.contains(&by.signer)
@@ -146,7 +148,7 @@ impl Walk<'_> {
         let Some(bytes) = read_control(&*self.core.dir(node)?, name, RECORD_MAX)? else {
             return Ok(());
         };
-        // The hash stands in the name, as it does in that of the entry.
+        // The name contains the hash, as does that of the entry.
         let hash = |prefix: &[u8]| match self
             .core
             .keys
@@ -173,7 +175,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Notes to which share a valid junction leads.
+    /// Notes the share to which a valid junction leads.
     fn expect(&mut self, node: NodeId, name: &[u8], bound: &[u8], bytes: &[u8]) {
         if let Ok((plain, Some(by))) =
             self.core.keys.open_record_by(RecordKind::Junction, bound, bytes)
@@ -188,7 +190,7 @@ impl Walk<'_> {
 
     fn directory(&mut self, node: NodeId, steps: &mut Vec<Step>) -> Inner<()> {
         let id = match self.core.directory_id(node) {
-            // Its name may only be late, and what files in it hold does not depend on that.
+            // Its sidecar may only be late, and the validity of files in it does not depend on it.
             Err(Fault::Corrupt(LOST_DIRECTORY)) => {
                 self.unread(node);
                 None

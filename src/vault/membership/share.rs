@@ -1,8 +1,8 @@
-//! The membership of a share: who is in it, how that came about, and invitations. Nothing here
-//! needs the vault's lock: a change makes new control files beside the old ones, and whoever has
-//! the share open, in this process or another, notices them.
+//! The membership of a share: its members, its history, and invitations. Nothing here needs the
+//! vault's lock. A change writes new control files beside the old ones; every process that has the
+//! share open notices them.
 //!
-//! Rule: everything that is told was verified from the head that was seen last.
+//! Rule: all information returned was verified from the head that was seen last.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,76 +17,76 @@ use crate::vault::share::enter;
 use crate::vault::share::enter::{Entered, Head, Vouched};
 use crate::vault::types::ROOT;
 
-/// A share of an open vault, to be asked about its members.
+/// A share of an open vault, for queries and changes of its membership.
 pub struct Share {
     pub(in crate::vault) vault: Vault,
     pub(in crate::vault) core: Arc<Core>,
     pub(super) number: u64,
 }
 
-/// What is known of a share.
+/// Information about a share.
 #[derive(Clone, Debug)]
 pub struct ShareInfo {
     /// Its id.
     pub share: [u8; 32],
-    /// Plain path of its folder from the vault's root, empty for the vault's own.
+    /// Plain path of its folder from the vault's root, empty for the vault's own share.
     pub path: Vec<u8>,
-    /// Whether files are signed and there can be members.
+    /// Whether files are signed; only then can there be several members.
     pub signed: bool,
-    /// Whether the parent's admins are kept out.
+    /// Whether the parent's admins are excluded.
     pub isolated: bool,
     /// Cipher suite.
     pub suite: Suite,
-    /// Bytes of a chunk.
+    /// Size of a chunk in bytes.
     pub chunk_size: u32,
-    /// Who made it.
+    /// Identity that created the share.
     pub founder: PublicIdentity,
     /// Number of the current folder key.
     pub epoch: u32,
     /// Heads of the roster; more than one is a fork.
     pub heads: Vec<Pin>,
-    /// Signing key of who signed the first head.
+    /// Signing key of the signer of the first head.
     pub signer: [u8; 32],
-    /// When, by his clock, in seconds since 1970.
+    /// Time of the first head by the signer's clock, in seconds since 1970.
     pub time: u64,
     /// Members at the first head, by signing key.
     pub members: Vec<Member>,
-    /// Of a fork: who is a member at another head alone. What is there he can read as well.
+    /// In a fork: those who are members at another head only. They can read what is written there.
     pub elsewhere: Vec<Member>,
-    /// What this identity may do.
+    /// Role of this identity.
     pub own_role: Role,
 }
 
-/// One step of the membership's history.
+/// One step in the history of the membership.
 #[derive(Clone, Debug)]
 pub struct LogEntry {
-    /// The manifest.
+    /// The manifest of this step.
     pub head: Pin,
-    /// When, by the signer's clock, in seconds since 1970.
+    /// Time by the signer's clock, in seconds since 1970.
     pub time: u64,
-    /// Signing key of who signed it.
+    /// Signing key of the signer.
     pub signer: [u8; 32],
-    /// Number of the folder key from here on.
+    /// Number of the folder key from this step on.
     pub epoch: u32,
-    /// Signing keys of the admins from here on.
+    /// Signing keys of the admins from this step on.
     pub admins: Vec<[u8; 32]>,
-    /// Number of members from here on.
+    /// Number of members from this step on.
     pub members: u64,
-    /// What it did.
+    /// Kind of the step.
     pub what: LogKind,
-    /// Who came, who left, and whose role is another one; `None` where the list of members before
-    /// or after cannot be read any more.
+    /// Members added, removed and changed; `None` if the list of members before or after can no
+    /// longer be read.
     pub changes: Option<MemberChanges>,
 }
 
 /// The difference between two lists of members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberChanges {
-    /// Who came.
+    /// Added members.
     pub added: Vec<Member>,
-    /// Who left.
+    /// Removed members.
     pub removed: Vec<Member>,
-    /// Who stayed in another role, with the new one.
+    /// Members whose role changed, with the new role.
     pub changed: Vec<Member>,
 }
 
@@ -107,24 +107,24 @@ impl MemberChanges {
     }
 }
 
-/// What a step of the membership's history did.
+/// Kind of a step in the history of the membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogKind {
-    /// Made the share.
+    /// Founded the share.
     Founded,
-    /// Added members, or changed what one may do.
+    /// Added members, or changed a role.
     Members,
-    /// Began a new epoch: somebody was removed, or the key was changed.
+    /// Began a new epoch: a member was removed, or the folder key was changed.
     NewEpoch,
     /// Settled a fork.
     Settled,
 }
 
 impl Vault {
-    /// The share in which `path` stands; the folder of a share stands in that share.
+    /// Returns the share that contains `path`; the folder of a share belongs to that share.
     ///
     /// # Errors
-    /// As [`Vault::resolve`]; what keeps the share from being entered.
+    /// As [`Vault::resolve`]; the reasons why the share cannot be entered.
     pub fn share_at(&self, path: &[u8]) -> Result<Share> {
         let node = self.resolve(path)?.node;
         let entered =
@@ -140,7 +140,7 @@ impl Vault {
         Ok(Share { vault: self.clone(), core: route.core, number: route.number })
     }
 
-    /// Who can read what is at `path`: the members of its share, at any of its heads.
+    /// Returns those who can read `path`: the members of its share, at any of its heads.
     ///
     /// # Errors
     /// As [`Vault::share_at`].
@@ -170,19 +170,20 @@ impl Share {
         )
     }
 
-    /// The descriptor, which invitations name.
+    /// Returns the descriptor, which invitations name.
     ///
     /// # Errors
-    /// What reading it can fail with.
+    /// Those of reading it.
     pub fn descriptor(&self) -> Result<ShareDescriptor> {
         enter::descriptor(&*self.core.root, &self.core.shown_path(ROOT))
     }
 
-    /// An invitation for the member with this signing key, signed by this identity, which must be
-    /// an admin.
+    /// Returns an invitation for the member with this signing key, signed by this identity, which
+    /// must be an admin.
     ///
     /// # Errors
-    /// [`Error::Members`]: there is a fork, this identity is no admin, or nobody has this key.
+    /// [`Error::Members`]: there is a fork, this identity is not an admin, or no member has this
+    /// key.
     pub fn invite(&self, sign: &[u8; 32]) -> Result<Vec<u8>> {
         let Entered { descriptor, heads, forked, .. } = self.enter()?;
         if forked {
@@ -199,15 +200,15 @@ impl Share {
         signed.map_err(|_| Self::error(RosterError::OwnerOnly))
     }
 
-    /// Public half of the identity that has the share open.
+    /// Returns the public half of the identity that has the share open.
     pub fn identity(&self) -> PublicIdentity {
         self.core.keys.signing.identity().public()
     }
 
-    /// Members, roles, heads.
+    /// Returns members, roles and heads.
     ///
     /// # Errors
-    /// What is wrong with the roster.
+    /// Faults of the roster.
     pub fn info(&self) -> Result<ShareInfo> {
         let Entered { descriptor, heads, .. } = self.enter()?;
         let own = self.core.keys.signing.own();
@@ -236,10 +237,10 @@ impl Share {
         })
     }
 
-    /// The verified history of the membership, from the founding to the first head.
+    /// Returns the verified history of the membership, from the founding to the first head.
     ///
     /// # Errors
-    /// What is wrong with the roster.
+    /// Faults of the roster.
     pub fn log(&self) -> Result<Vec<LogEntry>> {
         let entered = self.enter()?;
         let Head { roster, keys, .. } = &entered.heads[0];

@@ -9,8 +9,8 @@ use crate::vault::namespace::symlink::overflow_text_len;
 use crate::vault::types::{Attr, NodeId, ROOT};
 
 impl Core {
-    /// Attributes of an object of the store as node `node`. `ESTALE` where the caller caches
-    /// another size of this node.
+    /// Returns the attributes of an object of the store as node `node`. Fails with `ESTALE` if the
+    /// caller caches another size of this node.
     pub fn attr(&self, node: NodeId, stat: &Stat, dir: Option<(&dyn Dir, &[u8])>) -> Inner<Attr> {
         let mut attr = Attr {
             node,
@@ -38,7 +38,8 @@ impl Core {
                 }
                 if let Some(open) = open {
                     if self.mode.shared {
-                        // What cannot be read now shows as it was; reading tells.
+                        // If it cannot be read now, the previous state is shown; a read reports the
+                        // error.
                         let _ = self.freshen(&open);
                     }
                     let state = open.state.read();
@@ -59,8 +60,8 @@ impl Core {
         Ok(attr)
     }
 
-    /// Where an answer would tell another size of a file than the kernel caches: retires the node,
-    /// unless `stat` was only from before a commit. The caller looks once more in both cases.
+    /// Called if a reply would contain another size than the kernel caches: retires the node,
+    /// unless `stat` was only older than a commit. The caller repeats the lookup in both cases.
     fn check_size(&self, node: NodeId, place: Option<(&dyn Dir, &[u8])>) -> Fault {
         let files = self.open.files.lock();
         let told = || {
@@ -76,8 +77,8 @@ impl Core {
         Fault::Os(libc::ESTALE)
     }
 
-    /// Plain size of a link from the length of its text; one that overflows into a control file
-    /// tells it inside.
+    /// Returns the plain size of a link from the length of its text, or from the control file of a
+    /// long target.
     fn symlink_size(&self, stat: &Stat, dir: Option<(&dyn Dir, &[u8])>) -> u64 {
         if stat.size == overflow_text_len(self.keys.signed())
             && let Some((dir, stored)) = dir
@@ -88,8 +89,8 @@ impl Core {
         record::link_target_len(stat.size, self.keys.signed())
     }
 
-    /// `stat` of a node by one of its names; where it has none any more by its open file, or as it
-    /// was with the last.
+    /// Returns the attributes of a node by one of its names; if it has none any more, by its open
+    /// file, or as they were with the last name.
     pub fn stat(&self, node: NodeId) -> Inner<Attr> {
         if node == ROOT {
             return self.attr(node, &self.root.stat_self()?, None);
@@ -100,8 +101,7 @@ impl Core {
                 let is_retired = || self.mode.caller_caches && self.nodes.cached(node).is_err();
                 let stat = match dir.stat(&link.stored) {
                     Ok(stat) if self.nodes.is(node, &stat) => stat,
-                    // Another daemon, or another program in the store, may have given it another
-                    // name.
+                    // Another daemon, or another program in the store, may have renamed it.
                     other
                         if (other.is_ok() || is_gone(&other))
                             && self.nodes.kind(node)? == Kind::File =>
@@ -109,7 +109,7 @@ impl Core {
                         let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
                         return match (open, other) {
                             (Some(open), _) => self.attr(node, &open.file.stat()?, None),
-                            // The kernel looks the name of a retired node up once more.
+                            // The kernel repeats the lookup of a retired node's name.
                             (None, Err(e)) if !self.mode.shared && !is_retired() => Err(e.into()),
                             (None, _) => Err(Fault::Os(libc::ESTALE)),
                         };
@@ -117,8 +117,8 @@ impl Core {
                     other if self.mode.shared && (other.is_ok() || is_gone(&other)) => {
                         return Err(Fault::Os(libc::ESTALE));
                     }
-                    // Another directory has taken its place, a moment ago; who lists it goes on
-                    // with what he has.
+                    // Another directory has just taken its place; a program that is listing it
+                    // continues with its own handle.
                     Ok(_) => {
                         return self.attr(
                             node,
@@ -139,7 +139,7 @@ impl Core {
                     other => other,
                 }
             }
-            // It has no name any more, or stands in a folder whose place another one has taken.
+            // It has no name any more, or is in a folder whose place another one has taken.
             Err(fault) => {
                 let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
                 match open {
@@ -165,8 +165,8 @@ impl Folder<'_> {
         loop {
             let node = self.core.nodes.seen(&stat, self.link(stored, name));
             match self.core.attr(node, &stat, Some((&*self.dir, stored))) {
-                // The node is retired, and the object gets a new one; or the file has been
-                // committed since it was looked at.
+                // The node is retired, and the object gets a new one; or the file was committed
+                // since the `stat`.
                 Err(Fault::Os(libc::ESTALE)) if stat.kind == Kind::File => {
                     self.core.nodes.forget_unsent(node)
                 }

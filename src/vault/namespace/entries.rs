@@ -1,9 +1,9 @@
-//! Entries: looking up, making, linking and removing them.
+//! Directory entries: lookup, creation, linking and removal.
 //!
 //! Rules that hold here
-//! * A directory is removed, or renamed over, only when it holds nothing but control files, checked
-//!   while no name can change; it is moved away under a control name first, so that nobody ever
-//!   sees it without its record.
+//! * A directory is removed, or renamed over, only if it holds nothing but control files; this is
+//!   checked while no name can change. It is first moved to a control name, so that it is never
+//!   visible without its record.
 
 use crate::format::header::Hint;
 use crate::format::name::{LONG, StoredName, is_control};
@@ -31,8 +31,8 @@ impl Core {
         folder.seen(&stat, &stored, name)
     }
 
-    /// Gives what was just made to the caller, as a local filesystem would: it belongs to him, and
-    /// to his group unless the directory is set-group-id.
+    /// Gives a new object the caller's ownership, as a local filesystem does: the caller's user,
+    /// and the caller's group unless the directory is set-group-ID.
     fn give(&self, folder: &Folder, stored: &[u8], caller: &Caller, stat: Stat) -> Inner<Stat> {
         if !self.mode.is_root_user {
             return Ok(stat);
@@ -43,8 +43,9 @@ impl Core {
             return Ok(stat);
         }
         match folder.dir.chown(stored, Some(caller.uid), Some(gid)) {
-            // exFAT has no owners, and root is nobody on many a server: it stays ours, as it would
-            // without kithfs, and nobody runs it as us.
+            // exFAT has no owners, and many servers map root to nobody: the object stays owned by
+            // the daemon's user, as it would without kithfs, and must not be executable with that
+            // user's rights.
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
                 if stat.perm & 0o6000 != 0 && stat.kind != Kind::Symlink {
                     folder.dir.chmod(stored, stat.perm & 0o1777)?;
@@ -54,14 +55,15 @@ impl Core {
             other => other?,
         }
         if stat.perm & 0o6000 != 0 && stat.kind != Kind::Symlink {
-            // A change of owner clears these, but they were asked for.
+            // A change of owner clears these bits, but the caller requested them.
             folder.dir.chmod(stored, stat.perm)?;
         }
         Ok(folder.dir.stat(stored)?)
     }
 
-    /// [`Folder::tidy`] once an entry is gone, by who has held `names` for that: another daemon may
-    /// be about to make an entry of the name, for which it has found the sidecar.
+    /// Runs [`Folder::tidy`] once an entry is removed, for a caller that held `names` for that.
+    /// Another daemon may be about to create an entry of the name, for which it has found the
+    /// sidecar.
     fn tidy(&self, names: NamesRead<'_>, folder: &Folder, stored: &[u8]) {
         if !self.mode.shared || stored.first() != Some(&LONG) {
             return folder.tidy(stored);
@@ -69,14 +71,14 @@ impl Core {
         drop(names);
         match self.namespace.names.write() {
             Ok(_alone) => folder.tidy(stored),
-            // It is found by the next entry of the name, or by a check.
+            // A later entry of the name reuses it, or a check finds it.
             Err(fault) => {
-                tracing::warn!(errno = fault.errno(), "what was sealed as a name is left behind")
+                tracing::warn!(errno = fault.errno(), "a sealed name is left behind")
             }
         }
     }
 
-    /// Makes an entry by `make`, which is told its stored name.
+    /// Creates an entry by `make`, which gets its stored name.
     fn make(
         &self,
         caller: &Caller,
@@ -133,8 +135,8 @@ impl Core {
             _ => self.make(caller, parent, name, |folder, stored| {
                 let made =
                     folder.dir.mknod(stored, kind, folder.masked(caller, perm & 0o7777), rdev);
-                // exfat-fuse makes an empty file where a FIFO was asked for, and then it fails. No
-                // file of ours is empty in the store.
+                // exfat-fuse creates an empty file for a FIFO and then fails. No file of a vault is
+                // empty in the store.
                 let is_no_file = |e: &std::io::Error| {
                     e.raw_os_error() != Some(libc::EEXIST)
                         && folder
@@ -165,12 +167,12 @@ impl Core {
             let mut made = folder.dir.symlink(stored, &text);
             let is_too_long = |e: &std::io::Error| e.raw_os_error() == Some(libc::ENAMETOOLONG);
             if made.as_ref().is_err_and(is_too_long) && text.first() != Some(&OVERFLOW) {
-                // XFS has 1,024 bytes for a link, and ext4 with small blocks one of them.
+                // XFS has 1,024 bytes for a link's text, and ext4 with small blocks one block.
                 text = self.seal_aside(target)?;
                 made = folder.dir.symlink(stored, &text);
             }
-            // A store that reports a failure may have made it all the same, and fail again when it
-            // is asked.
+            // A store that reports a failure may have created the link all the same, and may fail
+            // again in the query.
             let is_absent = || match folder.dir.readlink(stored) {
                 Ok(there) => there != text,
                 Err(e) => e.raw_os_error() == Some(libc::ENOENT),
@@ -215,7 +217,7 @@ impl Core {
                 }
             };
         }
-        // The table of open files is held while the node is entered: a lookup must not find the
+        // The table of open files is locked while the node is inserted: a lookup must not find the
         // file before it is known to be open.
         let mut files = self.open.files.lock();
         let node = loop {
@@ -247,8 +249,8 @@ impl Core {
             self.nodes.forget(node, 1);
             return Err(fault);
         }
-        // An empty file has a header from the beginning: should the daemon die, a file that nobody
-        // wrote to yet is empty and not broken.
+        // An empty file gets a header at once: if the daemon dies, an unwritten file is empty and
+        // not damaged.
         if let Err(fault) =
             self.commit(&open, crate::vault::durability::commit::Durability::Ordered)
             && is_no_space(fault.errno())
@@ -263,9 +265,9 @@ impl Core {
         if !flags.write {
             self.unguard(&open);
         }
-        // Its time is that of the header: were it that of the name, which is there before the
-        // directory has its own, the kernel would see another one at the first write, and send it
-        // when the file is closed (see `store/os/attr.rs`).
+        // Its time is that of the header. The time of the name is set earlier, before the directory
+        // gets its own; with that one, the kernel would see another time at the first write, and
+        // send it at the close (see `store/os/attr.rs`).
         let stat = match open.file.stat() {
             Ok(stat) => stat,
             Err(e) => {
@@ -295,7 +297,7 @@ impl Core {
         let stored = folder.encode(new_name)?;
         let from = self.nodes.link(node)?;
         folder.prepare(&stored, new_name)?;
-        self.namespace.young_lists.forget_all(); // the conflict copies of a name that goes later do not stand beside the new one
+        self.namespace.young_lists.forget_all(); // conflict copies of the old name are not beside the new one
         self.journal.before_name(|| self.path_in(new_parent, stored.entry()));
         let dir = self.dir(from.parent)?;
         dir.link(&from.stored, &*folder.dir, stored.entry())?;
@@ -303,8 +305,8 @@ impl Core {
         let stat = folder.dir.stat(stored.entry())?;
         let first = dir.stat(&from.stored)?;
         if (first.dev, first.ino) != (stat.dev, stat.ino) && !self.mode.shared {
-            // Over sftp the two names show as two inodes. Each would be opened as a file of its
-            // own, and what is written by way of the one be taken for damage by way of the other.
+            // Over sftp the two names appear as two inodes. Each would be opened as a file of its
+            // own, and writes through one would look like damage through the other.
             folder.dir.unlink(stored.entry())?;
             folder.tidy(stored.entry());
             return Err(Fault::Os(libc::EOPNOTSUPP));
@@ -327,7 +329,8 @@ impl Core {
         }
         folder.dir.unlink(&stored)?;
         let inode = (stat.dev, stat.ino);
-        // Records that are not at their places go after the name: a power cut may bring it back.
+        // Records that are not applied are dropped after the name is durably removed: a power cut
+        // could restore it.
         if stat.nlink == 1 && (!self.journal.is_broken(inode) || folder.dir.sync().is_ok()) {
             self.journal.forget_repair(inode);
         }
@@ -347,7 +350,7 @@ impl Core {
         Ok(())
     }
 
-    /// What the journal holds for a file goes to its place before its path changes.
+    /// Applies the journal's records of a file before its path changes.
     pub(in crate::vault) fn settle(&self, stat: &Stat) -> Inner<()> {
         if stat.kind == Kind::File {
             self.journal.settle(Some((stat.dev, stat.ino)))
@@ -356,7 +359,8 @@ impl Core {
         }
     }
 
-    /// True where a directory of the store holds nothing but control files.
+    /// Returns whether a directory of the store holds nothing but control files, and whether it is
+    /// completely empty.
     pub fn is_empty(dir: &dyn Dir) -> Inner<(bool, bool)> {
         let mut bare = true;
         for entry in entries(dir)? {

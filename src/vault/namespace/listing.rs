@@ -1,4 +1,4 @@
-//! Listing a directory: names in the order of the store, decoded many at a time.
+//! Directory listings: names in the order of the store, decoded in batches.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,8 +25,9 @@ impl Core {
             missing: Arc::default(),
         });
         if self.nodes.is_moved_away(node) {
-            // Another directory has taken its place since we looked, and whoever empties this one
-            // may have asked for handles before ours was there. The caller looks the name up again.
+            // Another directory has taken its place since the check, and the process that empties
+            // this one may have collected handles before this one existed. The caller repeats the
+            // lookup.
             self.release_handle(handle)?;
             return Err(Fault::Os(libc::ESTALE));
         }
@@ -58,21 +59,21 @@ impl Core {
         let Open::Dir { node, dir, directory, unread, missing } = self.open.handle(handle)? else {
             return Err(Fault::Os(libc::ENOTDIR));
         };
-        // An empty directory that was renamed since has the id of its new place; one that was
-        // removed keeps what it had.
+        // An empty directory that was renamed since has the id of its new place; a removed one
+        // keeps its id.
         let id = self.directory_id(node).unwrap_or(directory);
         let folder = Folder { core: self, node, dir, id };
         loop {
             let away = self.namespace.away.count();
             let raw = folder.dir.read(cookie, limit)?;
             if self.namespace.away.were_any_since(away) {
-                // A directory in it may have had another name meanwhile: once more when that is
-                // over.
+                // A directory in it may have had a temporary name: retried after that.
                 drop(self.namespace.names.look());
                 continue;
             }
             let Some(last) = raw.last() else {
-                // What was removed because something else has taken its place must not look empty.
+                // A directory that was removed because another has taken its place must not look
+                // empty.
                 let gone = self.nodes.is_moved_away(node) && folder.dir.stat_self()?.nlink == 0;
                 return if gone { Err(Fault::Os(libc::ESTALE)) } else { Ok(Vec::new()) };
             };
@@ -83,7 +84,7 @@ impl Core {
             for (entry, decoded) in raw.into_iter().zip(decoded) {
                 let said = folder.said(&entry.name, decoded)?;
                 if said == Some(Said::Lost) {
-                    unread.store(true, Ordering::Relaxed); // shown as what is left of a long name
+                    unread.store(true, Ordering::Relaxed); // shown with the rest of a long name
                 }
                 let name = match &said {
                     Some(said) => folder.shown(&entry.name, said)?,
@@ -100,12 +101,12 @@ impl Core {
                     unread.store(true, Ordering::Relaxed);
                     missing.fetch_or(may_be_sealed(&entry.name), Ordering::Relaxed);
                     let why = if said.is_some() {
-                        "others have its names"
+                        "other entries have its names"
                     } else {
                         "not a name of its directory"
                     };
                     tracing::warn!(
-                        "{}: {why}, passed over",
+                        "{}: {why}, skipped",
                         self.shown_path(node).join(shown(&entry.name)).display()
                     );
                 }
@@ -116,7 +117,7 @@ impl Core {
         }
     }
 
-    /// `lookup` of an entry of a listing.
+    /// Looks up an entry of a listing.
     pub fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Inner<Attr> {
         let Open::Dir { node, .. } = self.open.handle(handle)? else {
             return Err(Fault::Os(libc::ENOTDIR));

@@ -1,8 +1,8 @@
-//! Renaming: files, directories with what is in them, and shares.
+//! Renaming: files, directories with their contents, and shares.
 //!
 //! Rules that hold here
-//! * A directory that is not empty keeps its id when it is renamed: the record inside it is durable
-//!   before the rename, and valid at both places until the rename is done.
+//! * A non-empty directory keeps its id when it is renamed: the record inside it is durable before
+//!   the rename, and valid at both places until the rename is done.
 
 use crate::format::junction::Junction;
 use crate::format::name::DIRECTORY_RECORD;
@@ -33,7 +33,7 @@ impl Core {
         let dir = from.dir.open_dir(stored)?;
         let (_, bare) = Self::is_empty(&*dir)?;
         if bare && !self.mode.shared {
-            return Ok(false); // it takes the id of its new place, of which only another daemon could know too late
+            return Ok(false); // it takes the id of its new place; only another daemon could learn that too late
         }
         let (place, id, _) = from.identify(&*dir, stored, name)?;
         self.write_record(&*dir, id, &to.id, new_name, &from.id, &place)?;
@@ -86,7 +86,7 @@ impl Core {
         }
         if let Some((_, there)) = &target {
             if (there.dev, there.ino) == (stat.dev, stat.ino) {
-                return Ok(()); // two names of one inode: nothing to do, as rename(2) says
+                return Ok(()); // two names of one inode: rename(2) requires no action
             }
             match (stat.kind, there.kind) {
                 _ if mode == RenameMode::Exchange => {}
@@ -146,7 +146,7 @@ impl Core {
             to.prepare(&new_stored, new_name)?;
         }
         self.namespace.young_lists.forget_all();
-        // What the journal has under the old paths goes to its place before they change.
+        // The journal's records of the old paths are applied before the paths change.
         let paths = self.namespace.paths.write();
         if stat.kind == Kind::Dir || target.as_ref().is_some_and(|(_, t)| t.kind == Kind::Dir) {
             self.journal.settle(None)?;
@@ -183,7 +183,7 @@ impl Core {
             self.journal.refused.have_moved(&moves);
         }
 
-        // The table follows.
+        // Updates the node table.
         if let Some((target_stored, there)) = &target {
             let exchanged = (mode == RenameMode::Exchange).then(|| from.link(&stored, name));
             self.nodes.retired_follow(there, new_parent, target_stored, exchanged.as_ref());
@@ -208,12 +208,12 @@ impl Core {
             self.renamed_dir(node, stat.kind);
             changed.push(node);
         }
-        // Before anybody can put the new path into a record.
+        // Before the new path can be put into a record.
         for node in changed {
             self.inode_changed(node);
         }
         if stat.kind == Kind::Dir || target.as_ref().is_some_and(|(_, t)| t.kind == Kind::Dir) {
-            // Records of the files beneath it name the new path from now on.
+            // Records of the files below name the new path from now on.
             to.dir.sync()?;
             from.dir.sync()?;
         }
@@ -236,7 +236,7 @@ impl Core {
         if share {
             from.leave_place(&stored, &place);
         }
-        // The records need to be valid at one place only now.
+        // From now on the records need to be valid at one place only.
         if recorded {
             to.settle_record(destination, &new_place);
         }
@@ -246,8 +246,8 @@ impl Core {
         Ok(())
     }
 
-    /// Where a share is renamed: makes the junction of its new place. A share is not exchanged, and
-    /// nothing takes its place.
+    /// For a nested share: writes the junction of its new place. A share cannot be exchanged or
+    /// replaced.
     fn move_share(
         &self,
         from: &Folder,
@@ -283,7 +283,7 @@ impl Core {
         Ok(is_share)
     }
 
-    /// Makes the file that is about to replace another one durable, be it open or closed.
+    /// Makes the file that is about to replace another one durable, whether it is open or closed.
     fn sync_source(
         &self,
         from: &Folder,
@@ -298,7 +298,7 @@ impl Core {
         }
         let inode = (stat.dev, stat.ino);
         if !self.mode.shared && self.journal.has_lost(inode) {
-            self.journal.write_lost(inode, &from.dir.open_file(stored, Access::ReadWrite)?)?; // nobody can open it meanwhile
+            self.journal.write_lost(inode, &from.dir.open_file(stored, Access::ReadWrite)?)?; // it cannot be opened meanwhile
         }
         drop(files);
         match from.dir.open_file(stored, Access::Read) {
@@ -311,20 +311,20 @@ impl Core {
                 }
                 Ok(())
             }
-            // Who may not read a file may rename it all the same.
+            // A file can be renamed without permission to read it.
             Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Renames over what may be a directory that holds control files only.
+    /// Renames over a target that may be a directory with control files only.
     fn move_over(
         &self,
         (from, stored, place): (&Folder, &[u8], &[u8]),
         (to, destination, new_name): (&Folder, &[u8], &[u8]),
         target: Option<&Stat>,
     ) -> Inner<()> {
-        // sshfs and mergerfs have errors of their own for a directory that is not empty.
+        // sshfs and mergerfs have other errors for a non-empty directory.
         let is_refused =
             |e: i32| matches!(e, libc::ENOTEMPTY | libc::EEXIST | libc::EPERM | libc::EXDEV);
         match from.dir.rename(stored, &*to.dir, destination, RenameMode::Replace) {
@@ -339,12 +339,12 @@ impl Core {
                 if bare {
                     return Err(e.into());
                 }
-                // For a moment it stands in the place of what replaces it, where a crash may leave
-                // it: an empty directory like any other.
+                // For a moment it is in the place of its replacement, where a crash may leave it:
+                // an empty directory like any other.
                 if let Err(fault) = self.record_move(to, destination, new_name, from, place) {
                     tracing::debug!(
                         errno = fault.errno(),
-                        "what is replaced is not valid where it is on its way out"
+                        "the replaced directory is not valid at its intermediate place"
                     );
                 }
                 let trash = Trash::fresh_name(&*self.random);
@@ -354,8 +354,8 @@ impl Core {
                             if let Err(e) =
                                 from.dir.rename(stored, &*from.dir, &trash, RenameMode::NoReplace)
                             {
-                                // A full store may have no room for another name. Both have theirs:
-                                // nothing was done then.
+                                // A full store may have no room for another name. Both entries have
+                                // one: then nothing was done.
                                 let _ = from.dir.rename(
                                     stored,
                                     &*to.dir,
@@ -366,8 +366,8 @@ impl Core {
                             }
                             from
                         }
-                        // A store that cannot exchange: a crash between the two leaves the source
-                        // where it was, and nothing in its target's place.
+                        // A store without exchange: a crash between the two steps leaves the source
+                        // in place, and no target.
                         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
                             to.dir.rename(destination, &*to.dir, &trash, RenameMode::NoReplace)?;
                             if let Err(e) = from.dir.rename(
@@ -403,8 +403,8 @@ impl Core {
 }
 
 impl Folder<'_> {
-    /// Reduces the record of `stored` to the place where the directory is now. Failing to do so is
-    /// harmless: it stays valid at both.
+    /// Reduces the record of `stored` to the directory's present place. A failure is harmless: it
+    /// stays valid at both.
     pub(in crate::vault) fn settle_record(&self, stored: &[u8], place: &[u8]) {
         let reduced = (|| {
             let inside = self.dir.open_dir(stored)?;
@@ -416,13 +416,13 @@ impl Folder<'_> {
         }
     }
 
-    /// A share that was `stored` here is gone from `place`: removes what leads there, unless
-    /// another entry has that place, of which the share was a conflict copy.
+    /// Removes the junction at `place` after the share `stored` is gone from it, unless another
+    /// entry has that place, of which the share was a conflict copy.
     pub(in crate::vault) fn leave_place(&self, stored: &[u8], place: &[u8]) {
         match self.is_place_of_another(stored, place) {
             Ok(false) => self.core.remove_junction(&*self.dir, &self.id, place),
             Ok(true) => {}
-            Err(fault) => tracing::warn!(errno = fault.errno(), "a junction stays behind"),
+            Err(fault) => tracing::warn!(errno = fault.errno(), "a junction is left behind"),
         }
     }
 }

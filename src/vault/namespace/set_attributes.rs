@@ -13,7 +13,7 @@ impl Core {
         let mut was = None;
         let changed = self.set_attributes(node, set, &mut was);
         if let (Some(was), Err(fault)) = (was, &changed) {
-            self.note_cut(node, was, fault); // it has the new size, and the kernel goes on with the old one
+            self.note_cut(node, was, fault); // it has the new size, but the kernel keeps the old one
         }
         match changed {
             Err(fault)
@@ -31,10 +31,9 @@ impl Core {
         }
     }
 
-    /// Whether this may be the time of the last cached write, which the kernel sends when it lets
-    /// go of a file. Its node may be retired or without a name by then, and the time concerns
-    /// nothing any more. The kernel would keep an error for the next `syncfs`, whose caller has no
-    /// part in it.
+    /// Returns whether this may be the time of the last cached write, which the kernel sends when
+    /// it evicts a file. Its node may be retired or nameless by then, and the time is irrelevant.
+    /// The kernel would report an error to the next `syncfs`, whose caller is not concerned.
     fn is_late_time(&self, node: NodeId, set: &SetAttr) -> bool {
         let is_time_alone = *set == SetAttr { mtime: set.mtime, ..SetAttr::default() };
         let is_file = self.nodes.kind(node).map_or(true, |kind| kind == Kind::File);
@@ -44,7 +43,7 @@ impl Core {
             && !self.open.files.lock().contains_key(&node)
     }
 
-    /// See [`Core::setattr`]. `was` is the size of a file whose size was changed.
+    /// See [`Core::setattr`]. `was` is set to the previous size if the size was changed.
     fn set_attributes(&self, node: NodeId, set: &SetAttr, was: &mut Option<u64>) -> Inner<Attr> {
         if let Some(size) = set.size {
             if self.nodes.kind(node)? != Kind::File {
@@ -60,7 +59,7 @@ impl Core {
             let result = self.truncate(&open, size);
             *was = result.is_ok().then_some(before);
             if set.mtime == SetTime::Omit {
-                open.state.write().settle_mtime(); // the kernel leaves it as it is
+                open.state.write().settle_mtime(); // the kernel does not change it
             }
             let released = self.release(&open, flags);
             result?;
@@ -96,12 +95,12 @@ impl Core {
             return self.stat(node);
         }
         if owner || times || set.perm.is_some() {
-            // By the open file where there is one: it may have no name any more.
+            // Through the open file if there is one: it may have no name any more.
             match (&open, &link) {
                 (Some(open), _) => {
                     if set.atime != SetTime::Omit || times && !open.state.read().changed {
-                        // A program sets both times; the kernel, for its cached writes, the one of
-                        // modification. No replay may undo it.
+                        // A program sets both times; the kernel, for its cached writes, only the
+                        // modification time. No replay may undo it.
                         self.journal.settle(Some(open.inode))?;
                     }
                     if owner {
@@ -117,16 +116,15 @@ impl Core {
                             state.mtime.note(&*open.file, set.mtime)
                         })();
                         if timed.is_err() && self.mode.caller_caches {
-                            // An fsync in the kernel ends with this, and the daemon does not hear
-                            // of it: what it would find out about the contents, the next write must
-                            // be told.
+                            // An fsync in the kernel ends with this request, and the daemon does
+                            // not receive it. An error of the contents must reach the next write.
                             let _ = self.commit_state(open, &mut state, Durability::Ordered);
                         }
                         timed?;
                     }
                     let mut state = open.state.write();
                     // The kernel sets the time of its cached writes before each fsync: that alone
-                    // is no reason for a second flush.
+                    // does not require a second flush.
                     state.mtime_set |= set.mtime != SetTime::Omit;
                     state.needs_sync |= owner || set.perm.is_some() || set.atime != SetTime::Omit;
                 }
@@ -143,7 +141,7 @@ impl Core {
                     if times {
                         let stat = stat?;
                         self.journal.settle(Some((stat.dev, stat.ino)))?;
-                        // After a rename or a link the kernel sends the time of modification only
+                        // After a rename or a link the kernel sends the modification time only
                         // because that of the inode has changed.
                         let same = SetAttr { mtime: SetTime::At(stat.mtime), ..SetAttr::default() };
                         if self.mode.caller_caches
@@ -164,16 +162,17 @@ impl Core {
                         dir.set_times(&link.stored, set.atime, set.mtime)?;
                     }
                 }
-                // The kernel sets the time of what was written when it lets go of it, also where
-                // nobody can open it any more. The error would be kept for the next `syncfs`, which
-                // then fails for nothing that is lost.
+                // The kernel sets the time of written data when it evicts the file, even if the
+                // file cannot be opened any more. An error would be reported to the next `syncfs`,
+                // which would fail although nothing is lost.
                 (None, Err(_))
                     if !owner && set.perm.is_none() && self.nodes.last_stat(node).is_some() => {}
                 (None, Err(fault)) => return Err(Fault::Os(fault.errno())),
             }
         }
         match open {
-            // Who keeps the times asks for none, and this is on the way of each fsync.
+            // A caller that maintains the times needs none in the reply, and this is on the path of
+            // each fsync.
             Some(open) if self.mode.caller_caches && set.mtime != SetTime::Omit => {
                 self.attr(node, &open.file.stat_but_times()?, None)
             }

@@ -1,9 +1,9 @@
 //! Symbolic links: the store's own links, whose text is the sealed target.
 //!
 //! A target whose record does not fit a link (more than 3,005 bytes, 2,877 in a signed share; less
-//! where the store has shorter links) stands in a control file at the share's root, and the link's
-//! text is `+` and a sealed reference. The reference is the link's random id, so that link and
-//! rename need not touch it.
+//! if the store has shorter links) is stored in a control file at the share's root. The link's text
+//! is then `+` and a sealed reference. The reference is random and belongs to the link, so link and
+//! rename need not change the file.
 
 use crate::format::record::{
     OVERFLOW, OVERHEAD, RecordKind, TARGET_INLINE_MAX, TARGET_INLINE_MAX_SIGNED, TARGET_MAX,
@@ -26,12 +26,12 @@ pub(crate) fn overflow_text_len(signed: bool) -> u64 {
     1 + ((overhead(signed) + REFERENCE_LEN) * 4).div_ceil(3) as u64
 }
 
-/// The reference that the name of a control file stands for.
+/// Returns the reference in the name of a control file.
 pub(crate) fn overflow_reference(name: &[u8]) -> Option<Reference> {
     reference_of(OVERFLOW_FILE, name)
 }
 
-/// Bytes that the record of a target is longer than the target.
+/// Returns by how many bytes the record of a target is longer than the target.
 pub(in crate::vault) fn overhead(signed: bool) -> usize {
     OVERHEAD + if signed { TRAILER_LEN } else { 0 }
 }
@@ -49,7 +49,7 @@ impl Core {
         self.read_target(&*self.dir(link.parent)?, &link.stored)
     }
 
-    /// The text of a link to `target`; writes the control file of a long one.
+    /// Returns the text of a link to `target`; writes the control file of a long one.
     pub fn seal_target(&self, target: &[u8]) -> Inner<Vec<u8>> {
         if target.is_empty() {
             return Err(Fault::Os(libc::ENOENT));
@@ -70,7 +70,7 @@ impl Core {
         self.seal_aside(target)
     }
 
-    /// The text of a link whose target stands in a control file, which is written here.
+    /// Returns the text of a link whose target is in a control file, which is written here.
     pub fn seal_aside(&self, target: &[u8]) -> Inner<Vec<u8>> {
         let seal = |kind, bound: &[u8], plain: &[u8]| {
             self.keys.seal_record(kind, bound, plain, &*self.random)
@@ -87,12 +87,12 @@ impl Core {
         Ok([&[OVERFLOW], text.as_slice()].concat())
     }
 
-    /// The target of the link `stored`.
+    /// Returns the target of the link `stored`.
     pub fn read_target(&self, dir: &dyn Dir, stored: &[u8]) -> Inner<Vec<u8>> {
         Ok(self.read_link(dir, stored)?.0)
     }
 
-    /// The target of the link `stored`, and the reference where it stands in a control file.
+    /// Returns the target of the link `stored`, and the reference if it is in a control file.
     pub fn read_link(&self, dir: &dyn Dir, stored: &[u8]) -> Inner<(Vec<u8>, Option<Reference>)> {
         let text = dir.readlink(stored)?;
         match self.overflow_id(&text)? {
@@ -127,7 +127,7 @@ impl Core {
         }
     }
 
-    /// Removes what a link that could not be made has at the root.
+    /// Removes the control file of a link that could not be created.
     pub fn drop_target(&self, text: &[u8]) -> Inner<()> {
         if let Some(id) = self.overflow_id(text)? {
             drop_overflow(&*self.root, OVERFLOW_FILE, &id)?;

@@ -1,20 +1,20 @@
 //! Extended attributes: one sealed blob for each inode, in one attribute of the store. POSIX ACLs:
-//! the store's own.
+//! those of the store.
 //!
 //! Rules that hold here
-//! * A list that the store has no room for (ext4 has about 4 KiB, others up to 64 KiB) stands in a
-//!   control file at the share's root, and the store's attribute holds a sealed reference to it.
-//!   Each list has a reference of its own, so that what refers to it can be replaced at once.
-//! * The old file stays, as residue (see `overflow`), but for one that this process wrote a moment
-//!   ago: that goes when the new reference is on the disk, unless the entry has other names, or a
-//!   conflict copy stands beside it, which may have the same reference.
-//! * Who reads takes no lock: where the file of a list is missing, the reference is read again,
-//!   which may be another one by now.
+//! * A list for which the store has no room (ext4 has about 4 KiB, others up to 64 KiB) is stored
+//!   in a control file at the share's root. The store's attribute then contains a sealed reference
+//!   to it. Each list has a reference of its own, so that it can be replaced atomically.
+//! * The old file stays as residue (see `overflow`), unless this process wrote it recently. Such a
+//!   file is removed once the new reference is on the disk. It stays if the entry has other names
+//!   or a conflict copy beside it, which may have the same reference.
+//! * Readers take no lock: if the file of a list is missing, the reference is read again, because
+//!   it may have changed.
 //! * `user.`, `trusted.` and `security.` attributes are sealed, name and value, in the one blob.
-//!   Who may touch which is the kernel's business before it asks us.
-//! * The two ACLs stand beside the mode, in clear like it, as the store's own: so the store's
-//!   kernel keeps mode and mask in step and hands a directory's default ACL down. A store without
-//!   ACLs says so when one is set, and has none when one is asked for.
+//!   The kernel checks access to them before it sends the request.
+//! * The two ACLs are stored beside the mode, in plain text like it, as the store's own. So the
+//!   store's kernel keeps mode and mask consistent and applies a directory's default ACL. A store
+//!   without ACLs returns an error for setting one, and none for getting one.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,47 +37,47 @@ use crate::vault::share::control_files::{
 };
 use crate::vault::types::{Caller, NodeId, ROOT, SetXattr};
 
-/// The store's attribute that holds the blob.
+/// The store's attribute that contains the blob.
 const KEY: &[u8] = b"user.kithfs";
-/// The same for symbolic links, FIFOs, sockets and devices, which cannot have attributes of the
-/// other kind. Only root can use it.
+/// The same for symbolic links, FIFOs, sockets and devices, which cannot have `user.` attributes.
+/// Only root can use it.
 const KEY_SPECIAL: &[u8] = b"trusted.kithfs";
-/// The store's attribute that holds the blob of an object of this kind.
+/// Returns the store's attribute that contains the blob of an object of this kind.
 pub(crate) fn key_of(kind: Kind) -> &'static [u8] {
     if matches!(kind, Kind::File | Kind::Dir) { KEY } else { KEY_SPECIAL }
 }
 
-/// Beginning of the name of a control file with attributes.
+/// Prefix of the name of a control file with attributes.
 pub(crate) const OVERFLOW_FILE: &[u8] = b"+attr-";
 
-/// The reference that the name of a control file with attributes stands for.
+/// Returns the reference in the name of a control file with attributes.
 pub(crate) fn overflow_reference(name: &[u8]) -> Option<Reference> {
     reference_of(OVERFLOW_FILE, name)
 }
 
-/// What is wrong where the control file of a list is not there.
+/// Fault of a list whose control file is missing.
 pub(crate) const LIST_MISSING: &str = "has attributes whose control file is missing";
-/// What is wrong where what stands for a list is none.
+/// Fault of an invalid reference to a list.
 const NO_REFERENCE: &str = "has a reference to attributes that is of the wrong length";
 
-/// Whether attributes are damaged for good that cannot be read because of this fault. The store may
-/// only have failed this once, and what tells their key, who may write, or the list itself may be
-/// late.
+/// Returns whether attributes with this fault are permanently damaged. For other faults, the store
+/// may only have failed this once, or the key, the signer's rights, or the list itself may arrive
+/// later.
 pub(crate) fn is_lasting(fault: &Fault) -> bool {
     matches!(fault, Fault::Format(_) | Fault::Corrupt(CONTROL_TOO_LARGE | NO_REFERENCE))
 }
 
-/// How often a list is looked for that is another one each time.
+/// Maximum number of reads of a list whose reference changes each time.
 const TRIES: usize = 64;
-/// Entries of a directory that are looked through for conflict copies. In a larger one each list
-/// stays.
+/// Maximum number of directory entries that are searched for conflict copies. In a larger directory
+/// every old list stays.
 const LOOKED_MAX: usize = 1 << 16;
 
-/// Longest name of an attribute.
+/// Maximum length in bytes of the name of an attribute.
 const NAME_MAX: usize = 255;
 /// The ACL of an object.
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
-/// The ACL that what is made in a directory begins with.
+/// The ACL that new objects in a directory inherit.
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
 fn is_acl(name: &[u8]) -> bool {
@@ -94,24 +94,24 @@ fn check_name(name: &[u8]) -> Inner<()> {
     if known { Ok(()) } else { Err(Fault::Os(libc::EOPNOTSUPP)) }
 }
 
-/// Whether another version of an entry stands beside it, as a sync tool makes them: with the
-/// attributes it has their reference, too.
+/// Returns whether there is a conflict copy of an entry beside it, as sync tools create them: a
+/// copy of its attributes contains the same reference.
 fn has_copies(dir: &dyn Dir, stored: &[u8]) -> bool {
     let is_copy = |name: &[u8]| name != stored && without_suffix(name) == without_suffix(stored);
     !matches!(list_at_most(dir, LOOKED_MAX), Ok(Some(all)) if !all.iter().any(|entry| is_copy(&entry.name)))
 }
 
-/// Where the attributes of a node are reached.
+/// The way to access the attributes of a node.
 enum Place {
-    /// By its own handle: an open file, or a directory that is the root or has lost its name.
+    /// Through its own handle: an open file, or a directory that is the root or has lost its name.
     File(Arc<OpenFile>),
     Dir(Arc<dyn Dir>),
-    /// By its name in a directory.
+    /// Through its name in a directory.
     Entry(Arc<dyn Dir>, Box<[u8]>),
 }
 
 impl Place {
-    /// `None` where there is none, or where the store has no such attributes for this object.
+    /// Returns `None` if there is none, or if the store has no such attributes for this object.
     fn get(&self, key: &[u8]) -> Inner<Option<Vec<u8>>> {
         let value = match self {
             Place::File(open) => open.file.get_xattr(key),
@@ -133,7 +133,7 @@ impl Place {
         Ok(())
     }
 
-    /// False where there was none.
+    /// Returns false if there was none.
     fn remove(&self, key: &[u8]) -> Inner<bool> {
         Ok(match self {
             Place::File(open) => open.file.remove_xattr(key)?,
@@ -142,7 +142,7 @@ impl Place {
         })
     }
 
-    /// Makes what was set durable.
+    /// Makes changes of attributes durable.
     fn sync(&self, root: &dyn Dir, journal: &Journal) -> Inner<()> {
         let flush = |file: &Arc<dyn File>, inode| journal.flush(inode, file, || file.sync_all());
         match self {
@@ -155,7 +155,7 @@ impl Place {
                     flush(&file, (stat.dev, stat.ino))?;
                 }
                 Kind::Dir => dir.open_dir(stored)?.sync()?,
-                // Nothing else can be opened to be flushed alone.
+                // Other types cannot be opened for a flush of their own.
                 _ => root.sync_store()?,
             },
         }
@@ -170,7 +170,7 @@ impl Place {
         })
     }
 
-    /// Takes the set-group-id bit away.
+    /// Clears the set-group-ID bit.
     fn clear_sgid(&self) -> Inner<()> {
         let perm = self.stat()?.perm;
         if perm & 0o2000 == 0 {
@@ -197,7 +197,7 @@ impl Core {
         match self.nodes.link(node) {
             Ok(link) => {
                 if self.nodes.kind(node)? == Kind::Dir {
-                    self.directory_id(node)?; // those of a share's root are its own: sealed under its keys, changed by its writers
+                    self.directory_id(node)?; // attributes of a nested share's root belong to that share: its keys, its writers
                 }
                 Ok(Place::Entry(self.dir(link.parent)?, link.stored))
             }
@@ -213,14 +213,15 @@ impl Core {
         Ok(key_of(self.nodes.kind(node)?))
     }
 
-    /// The attributes of a node, none where it has no blob, and the reference where they stand in a
-    /// control file.
+    /// Returns the attributes of a node, empty if it has no blob, and the reference if they are in
+    /// a control file.
     fn read_xattrs(&self, node: NodeId, place: &Place) -> Inner<(Xattrs, Option<Reference>)> {
         let key = self.xattr_key(node)?;
         self.read_list(&|| place.get(key))
     }
 
-    /// What the blob holds, or refers to, that `get` gives; nothing where there is none.
+    /// Returns the list in the blob that `get` returns, or to which the blob refers; empty if there
+    /// is none.
     pub fn read_list(
         &self,
         get: &dyn Fn() -> Inner<Option<Vec<u8>>>,
@@ -280,9 +281,9 @@ impl Core {
         Ok(())
     }
 
-    /// Removes the list that a node had before, where nothing else can refer to it: see the module.
-    /// Takes long, so no lock is held: whoever changes names meanwhile makes that no list is young
-    /// any more.
+    /// Removes the previous list of a node, if nothing else can refer to it: see the module
+    /// documentation. Takes long, so no lock is held; a concurrent change of names makes all lists
+    /// old.
     fn drop_before(&self, node: NodeId, place: &Place, before: Option<Reference>) {
         if let Some(before) = before
             && self.namespace.young_lists.is_young(&before, Instant::now())
@@ -290,12 +291,12 @@ impl Core {
             && place.sync(&*self.root, &self.journal).is_ok()
             && self.namespace.young_lists.take(&before, Instant::now())
         {
-            // The change is made; an old file that cannot go is residue.
+            // The change is done; an old file that cannot be removed is residue.
             let _ = drop_overflow(&*self.root, OVERFLOW_FILE, &before);
         }
     }
 
-    /// Whether the node has one name, beside which no conflict copy stands.
+    /// Returns whether the node has one name, without a conflict copy beside it.
     fn is_alone(&self, node: NodeId, place: &Place) -> bool {
         let has_one_name =
             || place.stat().is_ok_and(|stat| stat.kind == Kind::Dir || stat.nlink == 1);
@@ -306,7 +307,7 @@ impl Core {
         node == ROOT || has_one_name() && !has_copies()
     }
 
-    /// Seals a list and puts it where there is room for it.
+    /// Seals a list and stores it inline or in a control file.
     fn set_xattrs(&self, place: &Place, key: &[u8], plain: &[u8]) -> Inner<()> {
         let seal = |bound: &[u8], plain: &[u8]| {
             self.keys.seal_record(RecordKind::Xattrs, bound, plain, &*self.random)
@@ -341,7 +342,7 @@ impl Core {
         set
     }
 
-    /// The attributes of an inode, its blob, are about to be given to another one too.
+    /// Called before the blob of an inode is copied to another inode.
     pub fn share_xattrs(&self, blob: &[u8]) {
         if let Ok(Some(reference)) = self.xattr_reference(blob) {
             self.namespace.young_lists.take(&reference, Instant::now());
@@ -380,16 +381,16 @@ impl Core {
         Ok(())
     }
 
-    /// Epoch under which the attributes of a node are sealed; `None` where it has none.
+    /// Returns the epoch under which the attributes of a node are sealed; `None` if it has none.
     pub fn xattrs_epoch(&self, node: NodeId) -> Inner<Option<u32>> {
         let blob = self.xattr_place(node)?.get(self.xattr_key(node)?)?;
-        // A reference and what it refers to are sealed together.
+        // A reference and its list are sealed under the same epoch.
         let record = |blob: &[u8]| blob.strip_prefix(&[OVERFLOW]).unwrap_or(blob).to_vec();
         Ok(blob.map(|blob| epoch_of(RecordKind::Xattrs, &record(&blob))).transpose()?)
     }
 
-    /// Seals the attributes of a node anew under the current epoch. A list under an older one
-    /// stays, as residue.
+    /// Seals the attributes of a node again under the current epoch. A list under an older epoch
+    /// stays as residue.
     pub fn reseal_xattrs(&self, node: NodeId) -> Inner<()> {
         let _names = self.namespace.names.write()?;
         let place = self.xattr_place(node)?;
@@ -431,8 +432,8 @@ impl Core {
         Ok(())
     }
 
-    /// Takes the set-group-id bit of a node away, as a change of its ACL by somebody outside its
-    /// group does.
+    /// Clears the set-group-ID bit of a node, as a change of its ACL by a user outside its group
+    /// does.
     pub fn clear_sgid(&self, node: NodeId) -> Inner<()> {
         self.check_writable()?;
         self.xattr_place(node)?.clear_sgid()?;
@@ -442,8 +443,8 @@ impl Core {
 }
 
 impl Folder<'_> {
-    /// The permission bits with which something is made here: where the directory hands down an
-    /// ACL, that takes the place of the umask.
+    /// Returns the permission bits of a new object here: a default ACL of the directory replaces
+    /// the umask.
     pub fn masked(&self, caller: &Caller, perm: u32) -> u32 {
         let taken = caller.umask & 0o777 & perm;
         let hands_down = || matches!(self.dir().get_xattr_self(ACL_DEFAULT), Ok(Some(_)));

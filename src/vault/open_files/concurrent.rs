@@ -30,17 +30,17 @@ use crate::vault::file::{FileState, Load, OpenFile};
 use crate::vault::keyring::keys::UNKNOWN_KEY;
 use crate::vault::types::NodeId;
 
-/// How long somebody else's open file is waited for before an open for writing fails with `EBUSY`:
-/// a close that was just done reaches the other daemon a little later.
+/// How long an open for writing waits for another daemon's lock before it fails with `EBUSY`: a
+/// close that was just done reaches the other daemon a little later.
 const GUARD_TAKES: Duration = Duration::from_secs(1);
-/// How long a commit of somebody else is waited for by who reads.
+/// How long a read waits for another daemon's commit.
 const COMMIT_TAKES: Duration = Duration::from_secs(5);
-/// How long those are waited for that somebody makes one after the other.
+/// How long a read waits for consecutive commits of another daemon.
 const COMMITS_TAKE: Duration = Duration::from_secs(60);
 
 impl Core {
-    /// See [`Core::acquire`](crate::vault::core::Core::acquire): waits for others' guards and commits, and
-    /// looks for the key of an epoch that is not known.
+    /// See [`Core::acquire`](crate::vault::core::Core::acquire): waits for others' guards and
+    /// commits, and looks for the key of an epoch that is not known.
     pub fn patiently<T>(
         &self,
         writes: bool,
@@ -51,7 +51,7 @@ impl Core {
         let (mut waits_since, mut header, mut looked) = (begun, None, false);
         loop {
             let fault = match attempt() {
-                // Another client may have begun an epoch since we looked.
+                // Another client may have begun an epoch since the last refresh.
                 Err(Fault::Corrupt(UNKNOWN_KEY))
                     if self.keys.signed() && !std::mem::replace(&mut looked, true) =>
                 {
@@ -66,9 +66,9 @@ impl Core {
                 Fault::Corrupt(_) | Fault::Format(_)
                     if waits_since.elapsed() < COMMIT_TAKES && begun.elapsed() < COMMITS_TAKE =>
                 {
-                    // Where nobody has committed since the last attempt, nor does now, it is what
-                    // it seems to be. In this order: a commit that ends between the two has changed
-                    // the header.
+                    // If no daemon has committed since the last attempt, and none does now, the
+                    // fault is real. In this order: a commit that ends between the two checks has
+                    // changed the header.
                     let is_guarded = self.is_guarded(node);
                     let now = Some(self.header_of(node));
                     if header != now {
@@ -83,7 +83,7 @@ impl Core {
         }
     }
 
-    /// Whether another daemon has the file of a node open for writing.
+    /// Returns whether another daemon has the file of a node open for writing.
     fn is_guarded(&self, node: NodeId) -> bool {
         let handle = || {
             Ok::<_, Fault>(
@@ -112,13 +112,13 @@ impl Core {
         Ok(())
     }
 
-    /// Lets go of the guard of a file that nobody here has open for writing any more.
+    /// Releases the guard of a file that is not open for writing here any more.
     pub fn unguard(&self, open: &OpenFile) {
         *open.guard.lock() = None;
     }
 
-    /// As [`Core::guard`], of a file that was just made: somebody else may be looking whether it is
-    /// guarded.
+    /// Like [`Core::guard`], for a file that was just created: another daemon may be probing the
+    /// guard.
     pub fn guard_fresh(&self, open: &OpenFile) -> Inner<()> {
         insist(Instant::now() + GUARD_TAKES, || match self.guard(open) {
             Err(Fault::Os(libc::EBUSY)) => Ok(None),
@@ -136,14 +136,14 @@ impl Core {
         Ok(header_hash(&bytes[..read]))
     }
 
-    /// The header of what stands in the store where a node is; `None` where it cannot be read.
+    /// Returns the hash of the stored header of a node; `None` if it cannot be read.
     fn header_of(&self, node: NodeId) -> Option<[u8; 32]> {
         let link = self.nodes.link(node).ok()?;
         let file = self.dir(link.parent).ok()?.open_file(&link.stored, Access::Read).ok()?;
         self.header_in(&*file).ok()
     }
 
-    /// Takes over what another daemon has committed to a file that is open here, and not changed.
+    /// Adopts another daemon's commit to a file that is open here and has no changes.
     pub fn freshen(&self, open: &OpenFile) -> Inner<()> {
         let is_stale = |state: &FileState, hash: &[u8; 32]| {
             let committed = state.committed.as_ref();
@@ -153,7 +153,8 @@ impl Core {
         if !is_stale(&open.state.read(), &hash) {
             return Ok(());
         }
-        // Again under the lock: what was read before may be what our own commit has just replaced.
+        // Checked again under the lock: the hash read before may be the one that this process's own
+        // commit has just replaced.
         let mut state = open.state.write();
         if is_stale(&state, &self.header_in_store(open)?) {
             self.reload(open, &mut state)
@@ -176,7 +177,7 @@ impl Core {
         Ok(())
     }
 
-    /// Reads what is committed now.
+    /// Reads the presently committed contents.
     pub fn read_together(&self, open: &OpenFile, offset: u64, buf: &mut [u8]) -> Inner<usize> {
         let attempt = || {
             self.freshen(open)?;
@@ -185,8 +186,8 @@ impl Core {
         self.patiently(false, attempt, open.node)
     }
 
-    /// Before a commit: whether the header is still the one that it builds on. What
-    /// [`Core::freshen`] could not know of stays an error.
+    /// Called before a commit: checks that the header is the one that it is based on. A conflict
+    /// that [`Core::freshen`] could not resolve stays an error.
     pub fn begin_together(
         &self,
         open: &OpenFile,
@@ -201,14 +202,14 @@ impl Core {
             None => open.guard.lock().is_none(),
         };
         if overtaken {
-            tracing::error!(path = %self.shown_path(open.node).display(), "somebody else has committed to a file that is open for writing here");
+            tracing::error!(path = %self.shown_path(open.node).display(), "another daemon has committed to a file that is open for writing here");
             state.latched = Some(libc::ESTALE);
         }
         Ok(pinned)
     }
 
-    /// After a commit: nothing that others see is overwritten from here on but by another one, and
-    /// the journal holds nothing of it.
+    /// Called after a commit: from here on only a further commit overwrites data that others see,
+    /// and the journal is empty of this file.
     pub fn end_together(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
         if !state.durable && state.committed.is_some() {
             state.durable = true;
@@ -217,7 +218,8 @@ impl Core {
         self.journal.settle(Some(open.inode))
     }
 
-    /// Whether the stored path of a file leads to it, in the store and not only in our table.
+    /// Returns whether the stored path of a file leads to it, in the store and not only in the node
+    /// table.
     pub fn leads_to(&self, path: &[u8], inode: (u64, u64)) -> bool {
         let mut components: Vec<&[u8]> = path.split(|b| *b == b'/').collect();
         let Some(name) = components.pop() else { return false };

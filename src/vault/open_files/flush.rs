@@ -1,14 +1,15 @@
-//! What the background flushes of files that stay open.
+//! Background flushes of files that stay open.
 //!
 //! Rules that hold here
-//! * A file that was never durable is committed straight to its places, which a crash in the middle
-//!   leaves unreadable as a whole. That is fair to a copy of a second, and not to a recording of
-//!   hours: so what stays open is made durable once, and goes by the journal from then on.
-//! * The bulk is flushed before the file is locked: who writes to it does not wait for a slow disk,
-//!   nor does the commit of another file.
-//! * A flush that fails is told as any other: the file gives the error until it is closed. The
-//!   kernel tells one of two flushes that are under way at the same time: a commit or a checkpoint,
-//!   which may be the other one, waits for this one when its own is done.
+//! * A file that was never durable is committed straight in place, and a crash during that can
+//!   leave it completely unreadable. That is acceptable for a copy of a second, but not for a
+//!   recording of hours. So a file that stays open is made durable once, and its later commits go
+//!   through the journal.
+//! * Most data is flushed before the file is locked: neither its writers nor the commit of another
+//!   file wait for a slow disk.
+//! * A failed flush is reported like any other: the file returns the error until it is closed. The
+//!   kernel reports an error to only one of two concurrent flushes. So a commit or a checkpoint,
+//!   which may be the other one, waits for this one after its own flush.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +20,7 @@ use crate::vault::error::Fault;
 use crate::vault::file::{FileState, OpenFile};
 use crate::vault::open_files::TURN;
 
-/// What the background has to do for a file.
+/// Work of the background thread for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Nothing,
@@ -31,7 +32,7 @@ enum Due {
 
 impl FileState {
     fn flush_due(&self, age: Duration) -> Due {
-        // In the middle of a commit that was refused a file is in no state of its own.
+        // In the middle of a refused commit the file is in no consistent state.
         let is_between = !self.durable && self.changed && self.surplus;
         if self.nameless || self.latched.is_some() || is_between {
             Due::Nothing
@@ -50,12 +51,11 @@ impl FileState {
 }
 
 impl Core {
-    /// Flushes every open file in which fresh bytes have waited for most of `age`, after which they
-    /// are committed, and makes those durable that have been committed without a flush for twice
-    /// `age`.
+    /// Flushes every open file whose fresh bytes have waited for most of `age`, after which they
+    /// are committed. Makes files durable that have been committed without a flush for twice `age`.
     pub fn flush_due(&self, age: Duration) {
         if self.mode.read_only || self.mode.shared {
-            return; // where others have the vault open too, a file is taken for durable at its first commit
+            return; // with concurrent openers, a file counts as durable from its first commit
         }
         let files: Vec<_> =
             self.open.files.lock().values().map(|shared| shared.file.clone()).collect();
@@ -72,8 +72,8 @@ impl Core {
     }
 
     fn flush_open(&self, open: &Arc<OpenFile>, due: Due, age: Duration) -> Result<(), Fault> {
-        // Twice where the rest is flushed with the file locked: while the first one takes its
-        // seconds, more comes.
+        // Twice if the rest is flushed with the file locked: more data arrives during the first
+        // flush, which takes seconds.
         let times = if due == Due::Durable { 2 } else { 1 };
         let flush = || (0..times).try_for_each(|_| open.file.sync_data());
         if let Err(e) = self.journal.flush(open.inode, &open.file, flush) {

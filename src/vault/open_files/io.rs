@@ -15,25 +15,24 @@ use crate::vault::file::seal::Ready;
 use crate::vault::file::{FileState, OpenFile};
 use crate::vault::types::{Fallocate, Handle, NodeId, OpenFlags, Opened, Sought};
 
-/// Bytes that `copy_range` holds in plain text at a time.
+/// Maximum number of bytes that `copy_range` holds in plain text.
 const COPY_PART: usize = 1 << 20;
 
-/// Lengths of ciphertext of which the store is asked at once whether it can hold them. Found out by
-/// a commit it would be too late: the program has been told that all is well, and nothing more
-/// could be committed.
+/// Ciphertext length in bytes from which an extension is tried in the store at once. At the commit
+/// it would be too late: the program has been told of success, and no further commit could succeed.
 const LARGE: u64 = 1 << 40;
 
-/// Bytes after which a write looks whether a commit is due.
+/// Size in bytes of the parts of a write, between which a due commit is made.
 const WRITE_PART: usize = 1 << 20;
 
-/// Bytes of a write from which on it counts as part of a stream.
+/// Size in bytes from which a write counts as part of a stream.
 const STREAM: usize = 128 << 10;
 
-/// What the kernel asks for at a time, whatever the end of the file.
+/// Granularity of the kernel's reads, whatever the end of the file.
 const PAGE: u64 = 4096;
 
-/// Punched bytes of an open file with which a commit gives the space back at once; less waits for
-/// the next commit, which costs a flush: what digs many small holes would pay that for each.
+/// Punched bytes of an open file from which a commit frees the space at once. Less waits for the
+/// next commit: a commit costs a flush, which many small holes would each pay for.
 const PUNCH_PENDING: u64 = 1 << 20;
 
 impl Core {
@@ -46,7 +45,7 @@ impl Core {
         if flags.write || flags.truncate {
             self.check_writable()?;
         }
-        // Nobody else may be writing to what is cut.
+        // A file that is truncated must not have another writer.
         let flags = OpenFlags { write: flags.write || self.mode.shared && flags.truncate, ..flags };
         let file = self.acquire(node, flags)?;
         if flags.truncate {
@@ -73,14 +72,13 @@ impl Core {
         Ok(Opened { handle, keep_cache, alone, direct })
     }
 
-    /// Whether the kernel is to hold back nothing of what is written by somebody who opens a file
-    /// now.
+    /// Returns whether an open now must bypass the kernel's writeback cache.
     pub fn is_direct(&self, flags: OpenFlags) -> bool {
         flags.write && self.mode.caller_caches && !self.mode.shared && self.is_low()
     }
 
-    /// Notes the authenticated size of a file whose ciphertext is longer than that size makes it:
-    /// the next lookup tells it.
+    /// Remembers the authenticated size of a file whose ciphertext is longer than that size
+    /// requires: the next lookup returns it.
     pub fn note_size(&self, open: &OpenFile) {
         let state = open.state.read();
         if !state.changed && self.shown_size(open.inode, state.backing_len) != state.size {
@@ -94,7 +92,7 @@ impl Core {
             return self.read_together(&file, offset, buf);
         }
         let read = file.read(&self.tools(), offset, buf)?;
-        // What is missing of the last page is no sign that the kernel knows of another end.
+        // A short part of the last page does not mean that the kernel knows another end.
         let pages_to = |len: usize| offset.saturating_add(len as u64).div_ceil(PAGE);
         let is_short = pages_to(read) < pages_to(buf.len());
         if is_short
@@ -123,13 +121,13 @@ impl Core {
             kill_suid_sgid_bits(&open)?;
         }
         let tools = self.tools();
-        // Where appended data will stand is not known before the file is locked.
+        // The offset of appended data is not known before the file is locked.
         let ahead = if flags.append { &[] } else { data };
         let at = |i: usize| offset.saturating_add((i * WRITE_PART) as u64);
         let seal = |(i, part)| Ready::seal(&tools, &open.file_id, at(i), part);
         let mut ready =
             ahead.chunks(WRITE_PART).enumerate().map(seal).collect::<Vec<Ready>>().into_iter();
-        let low = self.is_low(); // which looks at the table of open files: not with a file locked
+        let low = self.is_low(); // locks the table of open files: not with a file locked
         let mut state = open.state.write();
         let mut offset = if flags.append { state.size } else { offset };
         state.check_refused(offset.saturating_add(data.len() as u64))?;
@@ -139,10 +137,10 @@ impl Core {
             self.reserve_growth(&open, &state, offset, offset.saturating_add(data.len() as u64))
                 .inspect_err(|fault| self.note_refusal(fault))?;
         }
-        // In parts, so that no commit, and no record of the journal, becomes larger than a bound.
+        // In parts, so that no commit, and no record of the journal, exceeds a limit.
         for part in data.chunks(WRITE_PART) {
             if state.is_full() || state.count(&self.tools()) {
-                // A commit failed for want of space and may do so again: nothing more is taken in.
+                // A commit failed for lack of space and may do so again: no more data is accepted.
                 self.commit_state(&open, &mut state, Durability::Ordered)?;
             }
             let written = state.write_ready(
@@ -158,7 +156,7 @@ impl Core {
             if let Err(fault) = written {
                 self.note_refusal(&fault);
                 if is_no_space(fault.errno()) && state.latched.is_none() {
-                    // Who is told that it does not fit finds the file as long as it was.
+                    // A write that fails for lack of space leaves the file's length unchanged.
                     let shorter = self.take_back(&open, &mut state, size);
                     state.count(&tools);
                     shorter?;
@@ -182,8 +180,8 @@ impl Core {
         let streams = state.durable && state.unsynced && data.len() >= STREAM;
         drop(state);
         if streams {
-            // The next commit flushes these bytes before it goes on. A disk that has them by then
-            // is not waited for.
+            // The next commit flushes these bytes first. It does not wait if the disk has them by
+            // then.
             let from = self.keys.layout.cipher_len(offset - data.len() as u64);
             open.file.begin_flush(from, self.keys.layout.cipher_len(offset).saturating_sub(from));
         }
@@ -193,8 +191,8 @@ impl Core {
     pub fn flush(&self, handle: Handle) -> Inner<()> {
         let (open, flags) = self.open.file_handle(handle)?;
         if flags.write && !self.mode.read_only && self.has_name(&open) {
-            // Who closes a file asks for the last time whether all went well; of what the last
-            // close finds nobody is told.
+            // A close is a program's last chance to get an error; errors of the final release are
+            // not reported.
             let mut state = open.state.write();
             state.settle_mtime();
             self.commit_state(&open, &mut state, Durability::Ordered)?;
@@ -250,9 +248,9 @@ impl Core {
             return Err(Fault::Os(libc::EFBIG));
         }
         if state.void {
-            // Longer than nothing, the file is one of zeros, as if the program had found none and
-            // had made it: see docs/DURABILITY.md.
-            tracing::warn!(path = %self.shown_path(open.node).display(), size, "a file that was never committed was truncated: it begins anew");
+            // Longer than nothing, the file becomes one of zeros, as if the program had created it:
+            // see docs/DURABILITY.md.
+            tracing::warn!(path = %self.shown_path(open.node).display(), size, "a file that was never committed was truncated: it is a new file now");
             state.void = false;
             if let Err(fault) = self.throw_away(open, state) {
                 state.make_void();
@@ -274,20 +272,19 @@ impl Core {
         let longer = state.shorten(&*open.file, &self.tools(), size)?;
         let committed = self.commit_state(open, state, Durability::Ordered);
         if committed.is_err() && state.latched.is_none() {
-            // Left as it is, the next write would fill places to which the durable header refers,
-            // and growth would bring old bytes back.
+            // Otherwise the next write would fill places to which the durable header refers, and
+            // growth would restore old bytes.
             state.restore(&*open.file, &self.tools(), longer);
         }
         committed
     }
 
-    /// Throws the contents of an open file away.
+    /// Discards the contents of an open file.
     fn throw_away(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
-        // What the journal has for the file goes to its place first: no replay may take the file
-        // back to it.
+        // The journal's records of the file are applied first: no replay may restore them.
         self.journal.settle(Some(open.inode))?;
-        // Nothing of the old contents is promised to anybody any more: straight, and only then is
-        // the space free.
+        // The old contents are promised to no program any more: committed straight, and only then
+        // is the space free.
         state.discard(self.next_serial());
         let committed = self.commit_state(open, state, Durability::Ordered);
         match &committed {
@@ -297,8 +294,8 @@ impl Core {
         committed
     }
 
-    /// Fails where the store cannot hold a file of this size. What it gets longer by is a tail that
-    /// no header knows.
+    /// Fails if the store cannot hold a file of this size. The extension is a tail that no header
+    /// counts.
     fn make_room(&self, open: &OpenFile, state: &mut FileState, size: u64) -> Inner<()> {
         if size > SIZE_MAX {
             return Err(Fault::Os(libc::EFBIG));
@@ -328,7 +325,7 @@ impl Core {
     ) -> Inner<Sought> {
         let (open, _) = self.open.file_handle(handle)?;
         let has_writers = self.open.files.lock().get(&open.node).is_some_and(|s| s.writers > 0);
-        // Where others write too, nothing is held back.
+        // With concurrent openers, nothing is cached.
         if self.mode.shared || !has_writers {
             return self.seek_data_hole(handle, offset, what).map(Sought::At);
         }
@@ -337,8 +334,8 @@ impl Core {
             Err(Fault::Os(libc::ENXIO)) => Ok(None),
             found => found.map(Some),
         };
-        // The hole that the answer hangs on; beyond the end that we know of there may be more than
-        // we know.
+        // The hole on which the reply depends; beyond the known end there may be uncommitted data
+        // of the kernel.
         let hole = match what {
             Seek::Data => offset..seek(offset, Seek::Data)?.unwrap_or(u64::MAX),
             Seek::Hole => {
@@ -452,8 +449,8 @@ impl Core {
     }
 }
 
-/// The permission bits without suid, and without sgid where the group may execute; `None` where
-/// nothing changes.
+/// Returns the permission bits without set-user-ID, and without set-group-ID if the group may
+/// execute; `None` if nothing changes.
 pub(in crate::vault) fn without_suid_sgid(perm: u32) -> Option<u32> {
     let mut new = perm & !0o4000;
     if perm & 0o010 != 0 {

@@ -1,4 +1,5 @@
-//! Open files: one state for each inode, whatever the number of handles, and who commits it when.
+//! Open files: one state for each inode, whatever the number of handles, and the scheduling of
+//! commits.
 
 pub(super) mod concurrent;
 mod flush;
@@ -27,11 +28,11 @@ use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::share::control_files::entries;
 use crate::vault::types::{Forget, NodeId, OpenFlags, ROOT};
 
-/// How long the background waits for its turn with a file that others work on.
+/// How long the background waits for the lock of a file that programs use.
 pub(super) const TURN: Duration = Duration::from_secs(1);
 
 impl Core {
-    /// The open file of a node, opened now if it is not, with one more handle.
+    /// Returns the open file of a node, opened now if it is not, with one more handle.
     pub fn acquire(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
         self.patiently(flags.write, || self.acquire_now(node, flags), node)
     }
@@ -50,8 +51,7 @@ impl Core {
         Ok(open)
     }
 
-    /// One more handle of the open file of a node, which is loaded from the store if it is not
-    /// open.
+    /// Adds a handle to the open file of a node, which is loaded from the store if it is not open.
     fn join_or_load(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
         let mut files = self.open.files.lock();
         if self.nodes.is_moved_away(node) {
@@ -73,14 +73,14 @@ impl Core {
             return Ok(shared.file.clone());
         }
         // It has lost its name since the caller looked it up, perhaps to another file: the next
-        // lookup tells.
+        // lookup shows.
         let link = self.nodes.link(node).map_err(|_| Fault::Os(libc::ESTALE))?;
         if flags.write || flags.truncate {
             self.check_depth(link.parent, &link.stored)?;
         }
         let dir = self.dir(link.parent)?;
-        // Read-write even for readers: the kernel's cache reads on write-only handles, and a writer
-        // may come later.
+        // Read-write even for readers: the kernel's cache reads through write-only handles, and a
+        // writer may come later.
         let file = match dir.open_file(
             &link.stored,
             if self.mode.read_only { Access::Read } else { Access::ReadWrite },
@@ -118,7 +118,7 @@ impl Core {
         let mut waits = false;
         if flags.truncate {
             self.journal.suspend_repair((stat.dev, stat.ino));
-            // Before it is in the table: what is there is committed by the last close.
+            // Before it is in the table: existing changes are committed by the last close.
             self.journal.settle(Some((stat.dev, stat.ino)))?;
         } else {
             waits = self.journal.repair((stat.dev, stat.ino), &|| self.nodes.stored_path(node))?;
@@ -128,13 +128,13 @@ impl Core {
             && (!self.mode.shared || flags.write)
             && let Err(fault) = self.journal.write_lost((stat.dev, stat.ino), &file)
         {
-            // What is there can be read as long as nobody builds on it.
+            // The contents can be read as long as no commit is based on them.
             latched = if flags.write { return Err(fault) } else { Some(fault.errno()) };
         }
         let file = self.journal.overlay(file)?;
         let how = match flags {
             OpenFlags { truncate: true, .. } => Load::Truncate,
-            // Where others have the vault open, one of them may be about to write the first header.
+            // With concurrent openers, another daemon may be about to write the first header.
             OpenFlags { write: true, .. } if !self.mode.shared => Load::Write,
             _ => Load::Read,
         };
@@ -154,7 +154,7 @@ impl Core {
         Ok(file)
     }
 
-    /// Whose contents a file holds, by its committed header.
+    /// Returns author and signer of a file's contents, by its committed header.
     pub fn author(&self, node: NodeId) -> Inner<Option<Authorship>> {
         if self.nodes.kind(node)? != Kind::File {
             return Err(Fault::Os(libc::EINVAL));
@@ -166,7 +166,7 @@ impl Core {
         Ok(by)
     }
 
-    /// Enters a file that was just opened or created.
+    /// Inserts a file that was just opened or created.
     pub fn insert_open(
         &self,
         files: &mut HashMap<NodeId, Shared>,
@@ -183,8 +183,8 @@ impl Core {
         self.commit_state(open, &mut open.state.write(), durability)
     }
 
-    /// The name that is sealed with a file, to restore its own by; `None` where that is lost, and
-    /// what was sealed before is all that tells it.
+    /// Returns the name to seal with a file, for its restoration; `None` if the name is lost, so
+    /// that the previously sealed one is kept.
     fn name_to_hint(&self, link: &Link, directory: DirectoryId) -> Option<Vec<u8>> {
         if link.name != link.stored {
             return Some(link.name.to_vec());
@@ -222,7 +222,7 @@ impl Core {
         let path = || {
             let path = self.record_path(open, name.as_ref())?;
             if path.is_none() {
-                // It gets none any more, so nobody who renames waits for what is done about that.
+                // It gets none any more, so renames need not wait for the following steps.
                 paths.take();
             }
             Ok(path)
@@ -253,8 +253,8 @@ impl Core {
         self.committer(&|| self.next_serial()).make_durable(state, open)
     }
 
-    /// Lets go of one handle of an open file; the last one commits, unless no name leads to the
-    /// file any more.
+    /// Drops one handle of an open file; the last one commits, unless the file has no name any
+    /// more.
     pub fn release(&self, open: &Arc<OpenFile>, flags: OpenFlags) -> Inner<()> {
         let mut committed = None;
         loop {
@@ -265,8 +265,8 @@ impl Core {
                 && !self.mode.read_only
                 && !self.closed.load(Ordering::Acquire)
             {
-                // Whoever opened, wrote and closed while this one committed was not the last, and
-                // has left his change to it.
+                // A concurrent open, write and close during this commit was not the last one, and
+                // has left its change to it.
                 let Some((changed, latched)) =
                     open.state.try_read().map(|state| (state.changed, state.latched.is_some()))
                 else {
@@ -274,11 +274,11 @@ impl Core {
                     drop(open.state.read());
                     continue;
                 };
-                // Who has only read is not told of what he had no part in.
+                // A caller that only reads gets no error of other callers' writes.
                 let due = committed.is_none() && (flags.write || !latched)
                     || changed && !latched && matches!(committed, Some(Ok(())));
                 if due && self.has_name(open) {
-                    // Committed while still in the table, so that a lookup in between sees the
+                    // Committed while still in the table, so that a concurrent lookup sees the
                     // right size.
                     drop(files);
                     committed = Some(self.commit_last(open));
@@ -296,8 +296,8 @@ impl Core {
                 };
                 if state.changed && state.latched.is_none() {
                     waits = self.keys.signing.waits();
-                    // Who came upon the file while it was open, as the background does, must not
-                    // commit it when somebody has opened it anew.
+                    // A task that still has a reference, such as the background, must not commit
+                    // the file once it was opened again.
                     state.latched = (!waits).then(|| fault.errno());
                 }
             }
@@ -313,7 +313,7 @@ impl Core {
             }
             if shared.handles == 0 {
                 if waits {
-                    break; // stays in the table without a handle, until a later commit finds a head that opens, and has written it
+                    break; // stays in the table without a handle, until a later commit, with a head that can be opened, has written it
                 }
                 self.note_surplus(open);
                 let is_certain = self.note_closed(open);
@@ -321,7 +321,7 @@ impl Core {
                 drop(files);
                 self.nodes.closed(open.node);
                 if !is_certain {
-                    self.have_forgotten(open.node, Forget::Attributes); // not before it counts as closed
+                    self.have_forgotten(open.node, Forget::Attributes); // only once it counts as closed
                 }
             }
             break;
@@ -329,8 +329,7 @@ impl Core {
         committed.unwrap_or(Ok(()))
     }
 
-    /// Notes a file behind the end of which bytes may stand that the store took before it refused
-    /// the rest.
+    /// Notes a file beyond whose end the store may have bytes, accepted before it refused the rest.
     pub fn note_surplus(&self, open: &OpenFile) {
         if open.state.try_read().is_none_or(|state| state.surplus)
             && let Some(path) = self.nodes.stored_path(open.node)
@@ -339,8 +338,8 @@ impl Core {
         }
     }
 
-    /// Notes what the kernel caches of a file that is being closed; false where it has to ask
-    /// again, because it may hold what was never committed or an older time.
+    /// Records what the kernel caches of a file that is being closed; false if it has to ask again,
+    /// because it may cache uncommitted data or an older time.
     fn note_closed(&self, open: &OpenFile) -> bool {
         if !self.mode.caller_caches {
             return true;
@@ -362,11 +361,11 @@ impl Core {
         }
     }
 
-    /// Fails with `ESTALE`, and retires the node, where the kernel caches another state of the file
-    /// than the one that was just loaded. The kernel then looks the name up once more and gets a
-    /// new node, of which it caches nothing.
+    /// Fails with `ESTALE`, and retires the node, if the kernel caches another state of the file
+    /// than the one just loaded. The kernel then repeats the lookup and gets a new node, of which
+    /// it caches nothing.
     fn check_cached(&self, open: &OpenFile, cached: &Cached) -> Inner<()> {
-        self.note_size(open); // somebody lengthened the ciphertext, or a crash left a tail
+        self.note_size(open); // another program lengthened the ciphertext, or a crash left a tail
         let state = open.state.read();
         let loaded = state
             .committed
@@ -379,14 +378,14 @@ impl Core {
         Err(Fault::Os(libc::ESTALE))
     }
 
-    /// Fails with `ESTALE`, and retires the node, where an open file is not what its names lead to
-    /// in the store: another program has overwritten its header, or has put another file in the
-    /// place of a name, or another directory above it. An open does not say by which name it comes,
-    /// so one that leads elsewhere is enough; the next lookup finds what is there.
+    /// Fails with `ESTALE`, and retires the node, if an open file is not the object that its names
+    /// lead to in the store. Another program has overwritten its header, or replaced the file at a
+    /// name, or a directory above it. An open does not contain the name that it used, so one such
+    /// name is enough; the next lookup finds the present object.
     fn check_still_there(&self, open: &OpenFile) -> Inner<()> {
         let state = open.state.read();
         if state.latched.is_some() {
-            return Ok(()); // whoever uses the handle gets the error
+            return Ok(()); // a caller that uses the handle gets the error
         }
         let _paths = self.namespace.paths.read();
         let mut is_there = self.has_own_header(&*open.file, &state)?;
@@ -400,8 +399,8 @@ impl Core {
         Ok(())
     }
 
-    /// Whether the header in `file` is the one that was last committed through `state`. Where a
-    /// commit has failed while it wrote the header, nothing tells.
+    /// Returns whether the header in `file` is the one that was last committed through `state`.
+    /// True if a commit failed while it wrote the header, because then it is unknown.
     fn has_own_header(&self, file: &dyn File, state: &FileState) -> Inner<bool> {
         match &state.committed {
             Some(committed) if !state.header_under_way => {
@@ -411,9 +410,9 @@ impl Core {
         }
     }
 
-    /// Whether the name `link` leads to the open file, from the root of the share on. Paths do not
-    /// change meanwhile. Several stores change inode numbers, but not while a file is open. A copy
-    /// of the same bytes is another file: what is written to the open one would not reach it.
+    /// Returns whether the name `link` leads to the open file, from the root of the share on. The
+    /// caller has locked paths. Several stores change inode numbers, but not while a file is open.
+    /// A copy of the same bytes is another file: writes to the open one would not reach it.
     fn names_open_file(&self, link: &Link, open: &OpenFile) -> Inner<bool> {
         let is_it = |stat: &Stat| {
             (stat.dev, stat.ino) == open.inode
@@ -438,7 +437,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Whether `link` leads to an object of which `is_it` is true.
+    /// Returns whether `link` leads to an object for which `is_it` is true.
     fn names(&self, link: &Link, is_it: impl Fn(&Stat) -> bool) -> Inner<bool> {
         let stat = self.dir(link.parent).and_then(|dir| Ok(dir.stat(&link.stored)?));
         match stat {
@@ -450,13 +449,12 @@ impl Core {
         }
     }
 
-    /// Before a commit where nobody else shares the vault: returns a name of the vault that leads
-    /// to the file; `None` where programs have removed all of them. Fails with `ESTALE` for good
-    /// where another program has removed the file from the store, or replaced it, or has
-    /// overwritten its header. The commit would go to an inode that no name leads to, or mix two
-    /// versions.
+    /// Called before a commit without concurrent openers. Returns a name of the vault that leads to
+    /// the file; `None` if programs have removed all of them. Fails with `ESTALE`, permanently, if
+    /// another program has removed or replaced the file in the store, or has overwritten its
+    /// header: the commit would go to an inode without a name, or mix two versions.
     fn check_not_replaced(&self, open: &OpenFile, state: &mut FileState) -> Inner<Option<Link>> {
-        // A file that was just made is looked at from its second commit on.
+        // A newly created file is checked from its second commit on.
         if state.latched.is_some() || state.committed.is_none() && state.backing_len == 0 {
             return Ok(self.nodes.link(open.node).ok());
         }
@@ -473,7 +471,7 @@ impl Core {
                 return Ok(None);
             }
             if !links.is_empty() {
-                self.nodes.retire(open.node); // the kernel may lead from those names to it
+                self.nodes.retire(open.node); // the kernel may resolve those names to it
             }
             if open.file.stat_but_times()?.nlink > 0
                 && let Some(found) = self.search_name(open)?
@@ -487,16 +485,16 @@ impl Core {
         };
         tracing::error!(
             path = %self.shown_path(open.node).display(),
-            "another program has {what} an open file in the store: what was written to it since the last commit is not stored"
+            "another program has {what} an open file in the store: writes since its last commit are lost"
         );
         self.nodes.retire(open.node);
         state.latched = Some(libc::ESTALE);
         Err(Fault::Os(libc::ESTALE))
     }
 
-    /// Searches the vault for a name that leads to an open file, and notes it: a hard link that
-    /// nobody has looked up, or a name that another program gave the file in the store. A name of
-    /// the store that is none of the vault does not count.
+    /// Searches the vault for a name that leads to an open file, and records it: a hard link
+    /// without a lookup, or a name that another program gave the file in the store. Store names
+    /// that are not valid in the vault do not count.
     fn search_name(&self, open: &OpenFile) -> Inner<Option<Link>> {
         let now = open.file.stat_but_times()?;
         let mut left = vec![ROOT];
@@ -512,7 +510,7 @@ impl Core {
             }
             match looked {
                 Ok(link) => found = found.or(link),
-                // What cannot be listed has no name that anybody can use.
+                // A directory that cannot be listed has no usable name.
                 Err(fault) if !is_no_descriptor(fault.errno()) => {}
                 Err(fault) => {
                     left.into_iter()
@@ -525,8 +523,8 @@ impl Core {
         Ok(found)
     }
 
-    /// Looks for a name of an open file in one directory, and adds the directories in it, counted
-    /// once each, to `left`.
+    /// Searches one directory for a name of an open file, and adds its sub-directories to `left`,
+    /// each with one lookup count.
     fn search_directory(
         &self,
         open: &OpenFile,
@@ -560,18 +558,18 @@ impl Core {
         Ok(None)
     }
 
-    /// The commit of the last close. A file whose old contents were thrown away is made durable at
-    /// once: the program has put new ones there, and either of the two it would like to find after
-    /// a crash. Nobody waits for it: the kernel closes files in the background.
+    /// Commits for the last close. A file whose old contents were discarded is made durable at
+    /// once: after a crash a program expects either the old or the new contents. No program waits
+    /// for it: the kernel closes files in the background.
     fn commit_last(&self, open: &OpenFile) -> Inner<()> {
         let mut state = open.state.write();
         let durability = if state.replaced { Durability::Synced } else { Durability::Ordered };
         self.commit_what_fits(open, &mut state, durability)
     }
 
-    /// The stored path that a record of the file names, which is that of `name` where one is known;
-    /// `None` where no name leads to the file any more. A name that nobody has looked up is
-    /// searched for: without a record, places would be overwritten that it refers to.
+    /// Returns the stored path for a record of the file, that of `name` if one is known; `None` if
+    /// the file has no name any more. An unknown hard link is searched for: without a record,
+    /// places would be overwritten that it refers to.
     fn record_path(&self, open: &OpenFile, name: Option<&Link>) -> Inner<Option<Vec<u8>>> {
         if let Some(link) = name {
             self.check_depth(link.parent, &link.stored)?; // a directory above may have been moved
@@ -589,9 +587,7 @@ impl Core {
         {
             return Ok(Some(path));
         }
-        tracing::error!(
-            "a name of an open file is not found: what was written to it is not committed"
-        );
+        tracing::error!("cannot find a name of an open file: writes to it are not committed");
         Err(Fault::Os(libc::EIO))
     }
 
@@ -604,16 +600,16 @@ impl Core {
         }
     }
 
-    /// Whether a commit has to reach a name: one that is known here, or a hard link that nobody has
-    /// looked up yet. A file that another program has removed counts as having one, so that its
-    /// commit fails and is not passed over.
+    /// Returns whether a commit has to reach a name: one that is known, or a hard link without a
+    /// lookup. A file that another program has removed counts as having one, so that its commit
+    /// fails and is not skipped.
     pub fn has_name(&self, open: &OpenFile) -> bool {
         self.nodes.link(open.node).is_ok() || !self.is_removed(open)
     }
 
-    /// Whether the last name of the file was removed here, or by another daemon where several share
-    /// the vault. A store that comes through FUSE keeps what is open under a hidden name and goes
-    /// on counting one, so what was removed here is asked first.
+    /// Returns whether the last name of the file was removed here, or by a concurrent opener. A
+    /// store behind FUSE keeps an open file under a hidden name and still counts one link, so local
+    /// removals are checked first.
     fn is_removed(&self, open: &OpenFile) -> bool {
         self.nodes.last_stat(open.node).is_some_and(|stat| stat.nlink == 0)
             || self.mode.shared && open.file.stat().is_ok_and(|stat| stat.nlink == 0)
@@ -632,8 +628,8 @@ impl Core {
                 None => busy.push(open),
             }
         }
-        // Those that somebody works on come last, and wait for their turn: else a file that is
-        // never idle would never be committed.
+        // Files in use come last, and are waited for: otherwise a file that is never idle would
+        // never be committed.
         for open in busy {
             if open.state.try_read_for(TURN).is_some_and(|state| is_due(&state)) {
                 self.commit_deferred(&open);
@@ -643,14 +639,14 @@ impl Core {
 
     fn commit_deferred(&self, open: &Arc<OpenFile>) {
         if let Err(fault) = self.commit(open, Durability::Ordered) {
-            // The error stays with the file: whoever writes, flushes or closes it is told.
+            // The error stays with the file: the next write, flush or close returns it.
             tracing::error!(path = %self.shown_path(open.node).display(), errno = fault.errno(), "deferred commit failed");
         }
         self.drop_unused(open);
     }
 
     /// Drops a file that has stayed in the table without a handle, once it is written or cannot be
-    /// any more.
+    /// written any more.
     fn drop_unused(&self, open: &Arc<OpenFile>) {
         let mut files = self.open.files.lock();
         let unused = files

@@ -1,21 +1,21 @@
-//! A store that has no room, or takes nothing for another reason, while the kernel has told
-//! programs that what they wrote is there.
+//! A store that has no room, or refuses writes for another reason, although the kernel has told
+//! programs of success.
 //!
-//! Under the writeback cache write(2) returns before the daemon has heard of the bytes. When the
-//! store refuses them later, the kernel has pages, and perhaps a size, that nobody has committed;
-//! it tells the next fsync or close, and goes on to show them.
+//! With the writeback cache write(2) returns before the daemon receives the bytes. If the store
+//! refuses them later, the kernel has pages, and perhaps a size, that were never committed. It
+//! reports the error to the next fsync or close, and continues to show them.
 //!
 //! Rules that hold here
-//! * A file that has grown by more than the store takes is committed as far as it fits, from its
-//!   beginning: never less than was committed before. The program is told.
-//! * Pages come in any order. From the first that is refused on none is taken, those before it
+//! * A file that has grown by more than the store accepts is committed as far as it fits, from its
+//!   beginning: never less than was committed before. The program gets the error.
+//! * Pages arrive in any order. From the first refused page on none is accepted; those before it
 //!   still are.
-//! * A file of which bytes are gone that the kernel has taken is *astray*: whoever has it open gets
-//!   the error, the kernel drops its pages, and the next open or lookup by name finds another node,
-//!   which shows what was committed.
-//! * While there is little room, files are opened for writing so that the kernel holds nothing back
-//!   (`FOPEN_DIRECT_IO`), and the places of tables and index blocks are reserved before a write is
-//!   acknowledged. For descriptors from before that, [`Core::before_write`].
+//! * A file whose data was lost after the kernel had accepted it is *astray*: its open handles
+//!   return the error, the kernel drops its pages, and the next open or lookup by name finds
+//!   another node, which shows the committed contents.
+//! * While there is little room, files are opened for writing so that the kernel caches no writes
+//!   (`FOPEN_DIRECT_IO`). The places of tables and index blocks are then reserved before a write is
+//!   acknowledged. For descriptors opened before that, see [`Core::before_write`].
 
 use std::sync::atomic::Ordering;
 
@@ -28,13 +28,13 @@ use crate::vault::error::{Fault, Inner, is_no_space};
 use crate::vault::file::{FileState, Load, OpenFile};
 use crate::vault::types::{Forget, Handle, NodeId};
 
-/// Bytes free below which a file that grows takes nothing more through a descriptor with pages:
-/// more than programs write with one call.
+/// Free bytes below which a growing file accepts nothing more through a cached descriptor: more
+/// than programs write with one call.
 const LAST: u64 = 2 << 20;
 
 impl Core {
-    /// Whether the store has little room. The first time that it has, the kernel is told to ask
-    /// before it takes in more.
+    /// Returns whether the store has little room. At the first time the kernel is told to ask
+    /// before it accepts more data.
     pub fn is_low(&self) -> bool {
         if self.mode.read_only || !self.room.is_low(&*self.root, self.mode.is_root_user) {
             self.room.announced.store(false, Ordering::Relaxed);
@@ -54,8 +54,8 @@ impl Core {
         true
     }
 
-    /// Has `tell` called for each node of which the kernel is to forget something; at once, and
-    /// from any thread.
+    /// Sets `tell`, which is called for each node of which the kernel must drop something; at once,
+    /// and from any thread.
     pub fn tell_kernel(&self, tell: Box<dyn Fn(NodeId, Forget) + Send + Sync>) {
         let _ = self.room.kernel.set(tell);
     }
@@ -66,20 +66,20 @@ impl Core {
         }
     }
 
-    /// Notes that so many bytes were written.
+    /// Notes that this number of bytes was written.
     pub fn note_written(&self, bytes: usize) {
         self.room.take(bytes as u64);
     }
 
-    /// Notes why the store has refused something.
+    /// Notes why the store has refused a write.
     pub fn note_refusal(&self, fault: &Fault) {
         if is_no_space(fault.errno()) || fault.errno() == libc::EROFS {
             self.room.note_refusal();
         }
     }
 
-    /// Reserves the places behind the end of a file to which bytes up to `end` will be written,
-    /// from `offset` on: so that a write which does not fit is refused before any of it is done.
+    /// Allocates the places beyond the end of a file for bytes from `offset` to `end`: a write that
+    /// does not fit is refused before any of it is done.
     pub fn reserve_growth(
         &self,
         open: &OpenFile,
@@ -98,7 +98,7 @@ impl Core {
         match open.file.allocate(Allocate::KeepSize, from, to - from) {
             Err(e) if !matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
                 if self.may_be_cut(state) {
-                    let _ = open.file.set_len(state.backing_len); // gives back what was reserved of it
+                    let _ = open.file.set_len(state.backing_len); // frees the partial allocation
                 }
                 Err(e.into())
             }
@@ -106,12 +106,12 @@ impl Core {
         }
     }
 
-    /// Reserves the places of the tables and index blocks that the next commit writes, where there
-    /// is little room for them.
+    /// Allocates the places of the tables and index blocks that the next commit writes, if there is
+    /// little room.
     pub fn reserve_tables(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
         let layout = &self.keys.layout;
         while let Some(k) = state.dirty.range(state.reserved..).next().map(|(k, _)| *k) {
-            // Index blocks stand between the segments of the chunk before it and its table.
+            // Index blocks are between the segments of the previous chunk and the table.
             let from =
                 if k == 0 { DATA_START } else { layout.chunk_offset(k - 1) + layout.chunk() };
             match open.file.allocate(Allocate::KeepSize, from, layout.chunk_offset(k) - from) {
@@ -124,7 +124,7 @@ impl Core {
         Ok(())
     }
 
-    /// Takes back what a file has grown by beyond `size`, none of which was committed.
+    /// Reverts a file's growth beyond `size`, of which nothing was committed.
     pub fn take_back(&self, open: &OpenFile, state: &mut FileState, size: u64) -> Inner<()> {
         if size >= state.size {
             return Ok(());
@@ -145,14 +145,13 @@ impl Core {
         Ok(())
     }
 
-    /// Whether nothing relies on bytes behind the committed end of a file.
+    /// Returns whether nothing relies on bytes beyond the committed end of a file.
     fn may_be_cut(&self, state: &FileState) -> bool {
         !self.mode.shared && !state.waits && !self.journal.others_wait()
     }
 
-    /// Commits a file for the last time: where there is no room for all that it has grown by, as
-    /// much of it as there is room for, from its beginning. What is left out is gone, and the error
-    /// is returned all the same.
+    /// Commits a file for the last time: if there is no room for all of its growth, as much as
+    /// fits, from its beginning. The rest is lost, and the error is returned all the same.
     pub fn commit_what_fits(
         &self,
         open: &OpenFile,
@@ -172,7 +171,7 @@ impl Core {
         {
             let mut size = state.size.saturating_sub(step) / SEGMENT as u64 * SEGMENT as u64;
             if size <= SMALL_MAX {
-                // The first block is there, with the header.
+                // The first block is allocated, with the header.
                 size = size.min(DATA_START - self.keys.layout.header() as u64);
             }
             self.take_back(open, state, size.max(floor))?;
@@ -181,14 +180,14 @@ impl Core {
         }
         if state.size < was {
             let path = self.shown_path(open.node);
-            tracing::error!(path = %path.display(), kept = state.size, of = was, "there is no room for all of a file");
+            tracing::error!(path = %path.display(), kept = state.size, of = was, "the end of a file was cut off because there is no room for it");
             state.latched.get_or_insert(refused.errno());
         }
         Err(refused)
     }
 
-    /// Notes that the kernel believes in contents of a file, up to `end`, that are not there. The
-    /// file must give an error by now.
+    /// Notes that the kernel caches contents of a file, up to `end`, that do not exist. The file
+    /// must already return an error.
     fn lead_astray(&self, open: &OpenFile, state: &mut FileState, end: u64) {
         if self.mode.caller_caches {
             state.astray = Some(end.max(state.astray.unwrap_or(0)));
@@ -197,7 +196,7 @@ impl Core {
         }
     }
 
-    /// Notes, where a commit has failed for good, that the kernel believes in what will never be
+    /// After a commit has failed permanently: notes that the kernel caches data that will never be
     /// committed.
     pub fn note_lost(&self, open: &OpenFile, state: &mut FileState) {
         if state.is_lost() {
@@ -205,8 +204,8 @@ impl Core {
         }
     }
 
-    /// Notes that something has failed which has changed the state of a file all the same, and not
-    /// what the kernel knows of it: its size there was `was`.
+    /// Notes that a failed operation has changed the state of a file, but not the kernel's view of
+    /// it: there its size is `was`.
     pub fn note_half_done(&self, open: &OpenFile, state: &mut FileState, was: u64, fault: &Fault) {
         if self.mode.caller_caches && state.size != was {
             state.latched.get_or_insert(fault.errno());
@@ -214,7 +213,7 @@ impl Core {
         }
     }
 
-    /// As [`Core::note_half_done`], of a file that need not be open.
+    /// Like [`Core::note_half_done`], for a file that need not be open.
     pub fn note_cut(&self, node: NodeId, was: u64, fault: &Fault) {
         let open = self.open.files.lock().get(&node).map(|shared| shared.file.clone());
         match open {
@@ -223,21 +222,21 @@ impl Core {
         }
     }
 
-    /// Notes that a file that nobody has open is not what the kernel takes it for: who looks at it
-    /// next gets another node.
+    /// Notes that a file that is not open differs from the kernel's view: its next lookup gets
+    /// another node.
     pub fn note_stale(&self, node: NodeId) {
         self.nodes.retire(node);
         self.have_forgotten(node, Forget::Attributes);
     }
 
-    /// Notes that pages of the kernel, of `offset..end`, were refused with `errno`: they count as
-    /// written there, and are not. True where they are to be written once more: pages from behind
-    /// them had come before, and have made room.
+    /// Notes that dirty pages of the kernel, of `offset..end`, were refused with `errno`: the
+    /// kernel counts them as written. Returns whether they should be written again: later pages had
+    /// arrived before, and were cut to make room.
     pub fn pages_refused(&self, handle: Handle, offset: u64, end: u64, errno: i32) -> bool {
         let Ok((open, _)) = self.open.file_handle(handle) else { return false };
         let mut state = open.state.write();
         let size = state.size;
-        // What was committed stays, and what was taken in before counts.
+        // Committed data stays, and data accepted before counts.
         let from = offset.max(state.committed.as_ref().map_or(0, |committed| committed.size));
         let (first, makes_room) = (state.refused.map_or(u64::MAX, |(_, first)| first), size > end);
         let until = if makes_room { from.max(end) } else { from };
@@ -253,8 +252,8 @@ impl Core {
         makes_room && state.latched.is_none() && end <= first
     }
 
-    /// Leaves a file to those who have it open, who get errors: whoever opens it now gets another
-    /// node, and what the store has.
+    /// Leaves a file to its open handles, which return errors: a new open gets another node, with
+    /// the stored state.
     pub fn leave_behind(&self, open: &OpenFile) {
         let mut state = open.state.write();
         if let Some((errno, _)) = state.refused
@@ -270,8 +269,8 @@ impl Core {
         self.nodes.retire(open.node);
     }
 
-    /// Learns the size of what the store has of a file: the kernel looks the name up once more, and
-    /// must be told the true one then.
+    /// Records the size that the store has of a file: the kernel repeats the lookup, and must then
+    /// get the actual one.
     pub fn learn_size(&self, open: &OpenFile) {
         if !self.mode.caller_caches {
             return;
@@ -288,14 +287,14 @@ impl Core {
         }
     }
 
-    /// What a write that the kernel is about to take in is to fail with; else whether it is to ask
-    /// again before the next one, after it has sent what it holds of the file.
+    /// Returns the error for a write that the kernel is about to accept; otherwise whether the
+    /// kernel is to ask again before the next one, after it has sent the file's dirty pages.
     pub fn before_write(&self, handle: Handle) -> Inner<bool> {
         let Open::File { file: open, flags, direct } = self.open.handle(handle)? else {
             return Ok(false);
         };
         if !flags.write || direct || self.mode.shared {
-            return Ok(false); // the kernel holds nothing back
+            return Ok(false); // the kernel caches no writes
         }
         let grows = {
             let state = open.state.read();

@@ -1,15 +1,15 @@
-//! The database of the memory: an embedded store (redb), one file for each share, opened for
-//! moments only.
+//! The rollback memory: an embedded store (redb), one file for each share, opened for short
+//! periods only.
 //!
 //! Rules that hold here
-//! * Whoever opens it holds a lock on a file beside it, so that a mount and a command take turns
-//!   instead of failing.
-//! * It holds no plain names: keys are keyed hashes, names are sealed. Ids of files stand in clear
-//!   in the vault as well.
+//! * A process that opens it holds a lock on a file beside it, so that a mount and a command take
+//!   turns instead of failing.
+//! * It contains no plain names: keys are keyed hashes, names are sealed. File ids are in plain
+//!   text in the vault too.
 //! * A database that cannot be read, or that another version of the program made, is put aside and
-//!   a new one begun: it is a memory, not the vault.
-//! * Removed files are remembered up to a limit ([`REMOVED_MAX`]); everything else goes when its
-//!   entry goes.
+//!   a new one is begun: it is auxiliary data, not the vault.
+//! * Removed files are remembered up to a limit ([`REMOVED_MAX`]); other rows are removed with
+//!   their entries.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +25,7 @@ use crate::vault::error::{Fault, Inner};
 
 /// Hash of a directory's id, and of the id and a name.
 pub(super) type EntryKey = [u8; 48];
-/// The part of an [`EntryKey`] that all entries of a directory share.
+/// Length in bytes of the part of an [`EntryKey`] that all entries of a directory share.
 pub(super) const PREFIX: usize = 16;
 
 const ENTRIES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
@@ -33,42 +33,42 @@ const FILES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("files");
 const REMOVED: TableDefinition<&[u8], &[u8]> = TableDefinition::new("removed");
 const NOTICES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("notices");
 const META: TableDefinition<&str, i64> = TableDefinition::new("meta");
-/// Since when a mount that has not ended yet has been going on.
+/// Key of the start time of a mount that has not ended yet.
 const SESSION: &str = "session";
-/// Which layout the rows have.
+/// Key of the layout version of the rows.
 const LAYOUT: &str = "layout";
 const LAYOUT_NOW: i64 = 2;
-/// How many removed files are remembered: about 10 MiB of database. Beyond that the oldest eighth
-/// is forgotten, those first that this machine did not remove itself.
+/// Maximum number of removed files that are remembered: about 10 MiB of database. Beyond it the
+/// oldest eighth is dropped, first the files that other machines removed.
 pub(super) const REMOVED_MAX: u64 = if cfg!(test) { 64 } else { 65_536 };
-/// Names that are remembered of one removed file.
+/// Maximum number of names remembered for one removed file.
 const NAMES_MAX: usize = 8;
 
-/// What is remembered of an entry.
+/// The remembered state of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     /// 1 file, 2 directory, 3 anything else.
     pub kind: u8,
     /// Id of the file, hash of the id of the directory, or zeros.
     pub id: [u8; 32],
-    /// Of a file: the highest version that was seen under this name.
+    /// For a file: the highest version seen under this name.
     pub version: u64,
     pub seen: i64,
     /// The plain name, sealed.
     pub name: Vec<u8>,
 }
 
-/// What is remembered of a file that is there, by its id.
+/// The remembered state of an existing file, by its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileRow {
-    /// The highest version that was seen under any name.
+    /// The highest version seen under any name.
     pub version: u64,
-    /// A lower version that was seen beside it, under another name; 0 for none.
+    /// A lower version seen at the same time under another name; 0 for none.
     pub beside: u64,
     pub seen: i64,
-    /// How many entries are remembered that are this file.
+    /// Number of remembered entries that are this file.
     pub names: u32,
-    /// The beginning of the id of the file that it replaced, or 0: one that is truncated gets a new
+    /// The first bytes of the id of the file that it replaced, or 0: a truncated file gets a new
     /// id, under all of its names.
     pub after: u64,
 }
@@ -76,29 +76,29 @@ pub(super) struct FileRow {
 /// Hash of the place of a directory and a name in it.
 pub(super) type NameTag = [u8; 16];
 
-/// What is remembered of a file that was removed or replaced, by its id.
+/// The remembered state of a file that was removed or replaced, by its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RemovedRow {
-    /// The highest version that was seen before.
+    /// The highest version seen before.
     pub version: u64,
     pub when: i64,
-    /// This machine removed or replaced it itself.
+    /// This machine removed or replaced it.
     pub here: bool,
-    /// The names from which it went.
+    /// The names from which it was removed.
     pub names: Vec<NameTag>,
 }
 
-/// What was noticed and not settled yet.
+/// An unsettled notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NoticeRow {
-    /// 0: all is as it was, at the moment.
+    /// Kind of the notice; 0: at the moment there is nothing to report.
     pub what: u8,
     pub was: u64,
     pub now: u64,
     pub seen: i64,
-    /// When anything was noticed of this entry first.
+    /// When this entry first had a notice.
     pub first: i64,
-    /// When anything was noticed of it last.
+    /// When this entry last had a notice.
     pub last: i64,
     pub silenced: bool,
     /// The plain path, sealed.
@@ -180,7 +180,7 @@ impl FileRow {
 }
 
 impl RemovedRow {
-    /// Takes one more name, in the place of the oldest where there are too many.
+    /// Adds a name, in place of the oldest if there are too many.
     pub fn add_name(&mut self, name: NameTag) {
         if !self.names.contains(&name) {
             if self.names.len() == NAMES_MAX {
@@ -223,13 +223,13 @@ impl NoticeRow {
     }
 }
 
-/// The open database; others wait until it is dropped.
+/// The open database; other processes wait until it is dropped.
 pub(super) struct Db {
     db: Database,
     _turn: fs::File,
 }
 
-/// Changes that are made together.
+/// Changes that are made in one transaction.
 #[derive(Default)]
 pub(super) struct Changes {
     pub entries: BTreeMap<EntryKey, Option<Row>>,
@@ -243,7 +243,7 @@ impl Changes {
     }
 }
 
-/// The rows as they were when it was made.
+/// A snapshot of the rows.
 pub(super) struct Reader {
     entries: ReadOnlyTable<&'static [u8], &'static [u8]>,
     files: ReadOnlyTable<&'static [u8], &'static [u8]>,
@@ -251,17 +251,17 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// What is remembered of an entry.
+    /// The remembered state of an entry.
     pub fn row(&self, key: &EntryKey) -> Inner<Option<Row>> {
         Ok(self.entries.get(&key[..]).map_err(failed)?.and_then(|row| Row::decode(row.value())))
     }
 
-    /// What is remembered of a file that is there.
+    /// Returns the remembered state of an existing file.
     pub fn file(&self, id: &[u8; 32]) -> Inner<Option<FileRow>> {
         Ok(self.files.get(&id[..]).map_err(failed)?.and_then(|row| FileRow::decode(row.value())))
     }
 
-    /// What is remembered of a file that was removed.
+    /// Returns the remembered state of a removed file.
     pub fn removed(&self, id: &[u8; 32]) -> Inner<Option<RemovedRow>> {
         Ok(self
             .removed
@@ -270,7 +270,7 @@ impl Reader {
             .and_then(|row| RemovedRow::decode(row.value())))
     }
 
-    /// At most `max` rows of a directory, from the key behind `after` on.
+    /// Returns at most `max` rows of a directory, from the key after `after` on.
     pub fn rows(
         &self,
         prefix: &[u8; PREFIX],
@@ -298,7 +298,7 @@ impl Reader {
 }
 
 impl Db {
-    /// Opens or makes the database at `path`; waits for its turn.
+    /// Opens or creates the database at `path`; waits for its turn.
     pub fn open(path: &Path) -> Inner<Db> {
         if let Some(dir) = path.parent() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
@@ -314,7 +314,9 @@ impl Db {
         let db = match Self::open_tables(path) {
             Ok(db) => db,
             Err(fault) => {
-                tracing::warn!("the rollback memory cannot be read and begins anew: {fault:?}");
+                tracing::warn!(
+                    "the rollback memory cannot be read and is created again: {fault:?}"
+                );
                 fs::rename(path, path.with_extension("unreadable"))?;
                 Self::open_tables(path)?
             }
@@ -323,7 +325,7 @@ impl Db {
     }
 
     fn open_tables(path: &Path) -> Inner<Database> {
-        // Made here, for its mode.
+        // Created here to set its mode.
         fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(path)?;
         let db = Database::create(path).map_err(failed)?;
         let tx = db.begin_write().map_err(failed)?;
@@ -344,7 +346,7 @@ impl Db {
         Ok(db)
     }
 
-    /// The rows as they are now.
+    /// Returns a snapshot of the rows.
     pub fn reader(&self) -> Inner<Reader> {
         let tx = self.db.begin_read().map_err(failed)?;
         Ok(Reader {
@@ -354,7 +356,7 @@ impl Db {
         })
     }
 
-    /// Everything that was noticed.
+    /// Returns all notices.
     pub fn notices(&self) -> Inner<BTreeMap<EntryKey, NoticeRow>> {
         let tx = self.db.begin_read().map_err(failed)?;
         let table = tx.open_table(NOTICES).map_err(failed)?;
@@ -370,7 +372,7 @@ impl Db {
         Ok(rows)
     }
 
-    /// Since when a session has been going on that nobody ended.
+    /// Returns the start time of a session that has not ended.
     pub fn session(&self) -> Inner<Option<i64>> {
         let tx = self.db.begin_read().map_err(failed)?;
         let table = tx.open_table(META).map_err(failed)?;
@@ -455,9 +457,9 @@ impl Db {
 mod tests {
     use super::*;
 
-    /// Every removed file was remembered for ever. Now the oldest go, and first of all those that
-    /// somebody else removed: by removing many files nobody makes this machine forget what it
-    /// removed itself.
+    /// Removed files were remembered without a limit. Now the oldest are dropped, first those that
+    /// other machines removed: removing many files elsewhere cannot make this machine forget its
+    /// own removals.
     #[test]
     fn removed_files_are_remembered_up_to_a_limit() {
         let folder = tempfile::tempdir().expect("a directory");

@@ -17,10 +17,10 @@ use crate::vault::error::Inner;
 use crate::vault::fsck::report::join;
 use crate::vault::types::NodeId;
 
-/// How often what was changed here is learnt.
+/// Interval at which local changes are recorded.
 const LEARN_EVERY: Duration = Duration::from_secs(30);
 
-/// The thread of a memory.
+/// The thread of the rollback memory.
 pub(crate) struct Keeper {
     memory: Arc<Memory>,
     thread: Option<JoinHandle<()>>,
@@ -65,7 +65,7 @@ impl Memory {
 
 impl Witness for Memory {
     /// Notes that this client changes the name `name` in a directory, or commits a file in it. With
-    /// `left` it has removed or renamed what had the name.
+    /// `left` it has removed or renamed the object with that name.
     fn note(&self, core: &Core, directory: NodeId, name: Option<&[u8]>, left: bool) {
         let (Ok(id), Ok(place)) = (core.directory_id(directory), self.place_of(core, directory))
         else {
@@ -98,7 +98,7 @@ impl Witness for Memory {
         }
     }
 
-    /// Directories were renamed here that keep their ids: what was done in them follows.
+    /// Moves noted changes along with directories that were renamed locally and keep their ids.
     fn follow(&self, core: &Core, moves: &[Move]) {
         let chains = |one: &Move| {
             Some((self.chain_of(core, one.from.0).ok()?, self.chain_of(core, one.to.0).ok()?))
@@ -147,7 +147,7 @@ impl Witness for Memory {
     }
 }
 
-/// Logs what is new to `told`; plain paths only where names may be logged.
+/// Logs notices that are not in `told` yet; plain paths only if names may be logged.
 fn tell(notices: &[Notice], told: &mut HashSet<Vec<u8>>) {
     let due: Vec<_> = notices.iter().filter(|n| n.due && !n.silenced).collect();
     let (mut fresh, mut elsewhere) = (0, 0);
@@ -172,14 +172,14 @@ fn tell(notices: &[Notice], told: &mut HashSet<Vec<u8>>) {
     }
     if elsewhere > 0 {
         tracing::info!(
-            "{elsewhere} files or directories are gone or back, perhaps by another machine"
+            "{elsewhere} files or directories are gone or back, perhaps through another machine"
         );
     }
 }
 
 impl Keeper {
-    /// Begins to remember `core` in the database at `path`, with a comparison in the background
-    /// where `survey` says so.
+    /// Opens the rollback memory of `core` at `path`, and starts a comparison in the background
+    /// if `survey` is set.
     pub fn start(core: &Arc<Core>, path: PathBuf, survey: bool) -> Inner<(Keeper, usize)> {
         let memory = Arc::new(Memory::new(core, path));
         let db = Db::open(&memory.path)?;
@@ -215,11 +215,11 @@ impl Keeper {
         }
     }
 
-    /// Learns the last changes, once all is committed.
+    /// Records the last changes, after everything is committed.
     pub fn finish(&self, core: &Core) {
         let finished = Db::open(&self.memory.path).and_then(|db| {
             self.memory.learn(core, &db)?;
-            // Where an interrupted session was not compared to the end, that is still to be done.
+            // If the comparison after an interrupted session has not ended, it is still due.
             if core.mode.read_only || self.memory.interrupted.lock().is_some() {
                 Ok(())
             } else {
@@ -233,15 +233,15 @@ impl Keeper {
 }
 
 impl Core {
-    /// Compares the vault with the memory at `path`, now.
+    /// Compares the vault with the rollback memory at `path`, now.
     pub fn survey(&self, path: PathBuf, options: &SurveyOptions) -> Inner<Vec<Notice>> {
         let memory = Memory::new(self, path);
         let db = Db::open(&memory.path)?;
         let session = db.session()?;
         let is_live = session.is_some() && crate::vault::core::vault_lock::is_held(&self.root)?;
         if is_live && options.accept.is_empty() {
-            // A mount is changing the vault and has not told yet what it did; what it has noticed
-            // itself stands.
+            // A mount is changing the vault and has not recorded its changes yet; its own notices
+            // are valid.
             let mut notices = db.notices()?;
             if options.silence {
                 notices.values_mut().for_each(|notice| notice.silenced = true);
@@ -272,8 +272,8 @@ mod tests {
 
     #[test]
     fn what_is_done_during_a_comparison_is_learnt_before_it_fills_the_memory() {
-        // Nothing was learnt until the comparison had ended, which takes hours on a slow disk,
-        // while names without limit were held.
+        // Nothing was recorded until the comparison had ended, which takes hours on a slow disk,
+        // while an unlimited number of names was held.
         let (store, owner, plan) =
             (MemStore::new(), Identity::generate(&OsRandom), FaultPlan::new());
         Vault::create(

@@ -16,18 +16,18 @@ use crate::vault::rollback::database::{EntryKey, NameTag, PREFIX};
 use crate::vault::types::{NodeId, ROOT};
 use zeroize::Zeroizing;
 
-/// Names changed and directories touched here that are held in memory; beyond that they are learnt
-/// at once.
+/// Maximum number of local changes (names and directories) held in memory; beyond it they are
+/// recorded at once.
 pub(super) const HELD_MAX: usize = if cfg!(test) { 50 } else { 50_000 };
 /// Associated data of names in the database.
 pub(super) const SEALED: &[u8] = b"KMEM";
 
-/// What a directory is known by: made of its id, its name and the place of its parent, because ids
+/// Identifies a directory: derived from its id, its name and the place of its parent, because ids
 /// are not unique.
 pub(super) type PlaceId = [u8; 32];
 
-/// A directory in which something was done here since it was learnt last: a name in it was changed,
-/// or a file was committed.
+/// A directory with local changes since they were last recorded: a name in it was changed, or a
+/// file was committed.
 #[derive(Clone)]
 pub(super) struct Touched {
     pub(super) id: DirectoryId,
@@ -35,45 +35,44 @@ pub(super) struct Touched {
     pub(super) cipher: Vec<u8>,
     pub(super) plain: Vec<u8>,
     pub(super) chain: Chain,
-    /// Names that were made, removed or replaced.
+    /// Names that were created, removed or replaced.
     pub(super) names: HashMap<Vec<u8>, Done>,
-    /// The last operation.
+    /// Number of the last operation.
     pub(super) number: u64,
 }
 
 impl Touched {
-    /// What it counts for without its names: its paths and its chain take memory for each directory
+    /// Returns its size without its names: its paths and its chain take memory for each directory
     /// above it.
     pub(super) fn weight(&self) -> usize {
         1 + self.chain.len() / 16
     }
 }
 
-/// The way from the root to a directory: names, and hashes of the ids of the directories that have
-/// them.
+/// The path from the root to a directory: names, and hashes of the ids of the directories.
 pub(super) type Chain = Vec<(Vec<u8>, [u8; 32])>;
 
-/// The part of their keys that all entries of a directory share.
+/// Returns the part of their keys that all entries of a directory share.
 pub(super) fn prefix(place: &PlaceId) -> [u8; PREFIX] {
     place[..PREFIX].try_into().expect("16 of 32 bytes")
 }
 
-/// What was done here to a name.
+/// A local change of a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Done {
-    /// What had the name was removed or renamed, and nothing has taken the name since.
+    /// The object with this name was removed or renamed, and nothing has taken the name since.
     pub(super) left: bool,
-    /// Tells one operation from the next.
+    /// Distinguishes one operation from the next.
     pub(super) number: u64,
 }
 
-/// What was done here since it was learnt last.
+/// Local changes since they were last recorded.
 #[derive(Default)]
 pub(super) struct Held {
     pub(super) touched: HashMap<PlaceId, Touched>,
-    /// How many names and directories there are, those that are deep counted as several.
+    /// Number of names and directories; deep directories count as several.
     pub(super) len: usize,
-    /// How many operations were noted.
+    /// Number of operations noted.
     pub(super) count: u64,
 }
 
@@ -86,7 +85,7 @@ impl Held {
         self.touched.get(place)?.names.get(name).copied()
     }
 
-    /// Forgets what was learnt, unless it was done again meanwhile.
+    /// Drops recorded changes, unless they were made again meanwhile.
     pub(super) fn forget(&mut self, learnt: &HashMap<PlaceId, Touched>) {
         self.touched.retain(|place, touched| {
             let Some(learnt) = learnt.get(place) else { return true };
@@ -98,7 +97,7 @@ impl Held {
     }
 }
 
-/// The memory of one vault.
+/// The rollback memory of one vault, and the changes not recorded yet.
 pub(crate) struct Memory {
     pub(super) path: PathBuf,
     pub(super) hashes: Zeroizing<[u8; 32]>,
@@ -107,7 +106,7 @@ pub(crate) struct Memory {
     pub(super) held: Mutex<Held>,
     pub(super) stop: AtomicBool,
     pub(super) wake: (Mutex<()>, Condvar),
-    /// Since when an earlier session went on that was interrupted.
+    /// Start time of an earlier session that was interrupted.
     pub(super) interrupted: Mutex<Option<i64>>,
 }
 
@@ -130,12 +129,12 @@ impl Memory {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// So much was done here that it is to be learnt.
+    /// Returns whether there are so many local changes that they have to be recorded.
     pub(super) fn is_full(&self) -> bool {
         self.held.lock().is_full()
     }
 
-    /// Waits for that long, or until the memory is stopped or much was changed here.
+    /// Waits for that long, or until the thread is stopped or there are many local changes.
     pub(super) fn wait(&self, time: Duration) {
         let mut guard = self.wake.0.lock();
         if !self.is_stopped() {
@@ -147,15 +146,15 @@ impl Memory {
         crate::crypto::hmac(&self.hashes, &[directory, name])
     }
 
-    /// The place of a directory, `hash` being that of its id.
+    /// Returns the place of a directory; `hash` is that of its id.
     pub(super) fn place(&self, parent: &PlaceId, name: &[u8], hash: &[u8; 32]) -> PlaceId {
         crate::crypto::hmac(&self.hashes, &[parent, name, hash])
     }
 
-    /// The place of a directory by its node; that of the root is its id.
+    /// Returns the place of a directory by its node; that of the root is its id.
     pub(super) fn place_of(&self, core: &Core, node: NodeId) -> Inner<PlaceId> {
-        // Up to the nearest one that is known, and down again: depth is somebody else's choice and
-        // must not be that of our stack.
+        // Up to the nearest known directory, and down again: users choose the depth, so this must
+        // not recurse.
         let moves = core.nodes.moves();
         let (mut at, mut below) = (node, Vec::new());
         let mut place = loop {
@@ -194,7 +193,7 @@ impl Memory {
         Some(self.names.open_record(SEALED, sealed).ok()?.to_vec())
     }
 
-    /// A name at a place, for what is remembered of removed files.
+    /// Returns the hash of a name at a place, for removed files.
     pub(super) fn tag(&self, place: &PlaceId, name: &[u8]) -> NameTag {
         self.hash(place, name)[..16].try_into().expect("16 of 32 bytes")
     }
@@ -203,7 +202,7 @@ impl Memory {
         self.held.lock().done(place, name).is_some()
     }
 
-    /// What had this name was removed or renamed here.
+    /// Returns whether the object with this name was removed or renamed locally.
     pub(super) fn has_left(&self, place: &PlaceId, name: &[u8]) -> bool {
         self.held.lock().done(place, name).is_some_and(|done| done.left)
     }
@@ -212,7 +211,7 @@ impl Memory {
         self.held.lock().touched.contains_key(place)
     }
 
-    /// The way to a directory, by its node.
+    /// Returns the chain of a directory by its node.
     pub(super) fn chain_of(&self, core: &Core, mut node: NodeId) -> Inner<Chain> {
         let mut chain = Vec::new();
         while node != ROOT {

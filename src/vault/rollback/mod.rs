@@ -1,21 +1,21 @@
-//! The rollback memory: what this client has seen of a vault, so that an older state of it is
-//! noticed.
+//! The rollback memory: remembers the state of a vault that this client has seen, to detect an
+//! older state.
 //!
-//! Storage that cannot forge anything can still give back what was true once. Nothing in the vault
-//! tells that; only somebody who remembers can. So each client keeps, outside of the vault, the
-//! highest version of every file and which file stood under which name.
+//! Storage that cannot forge anything can still return an earlier state. The vault itself does not
+//! show that; only a client that remembers can detect it. So each client keeps, outside of the
+//! vault, the highest version of every file and which file had which name.
 //!
 //! Rules that hold here
-//! * A memory warns and never refuses: reading goes on, and a memory that is lost or locked is only
-//!   less to compare with.
-//! * It never runs ahead of the store (see `survey`), so a crash between the two is no alarm. What
-//!   an interrupted session may have removed counts as removed by it.
-//! * A sync tool delivers in any order: what is noticed is told only when the store has come to
-//!   rest for a while.
-//! * What is under a name never goes backwards, whatever is beside it. Two versions that were seen
-//!   side by side may lose one of them.
-//! * Everything remembered that could not be compared is noticed as well.
-//! * Nothing here is on the path of an operation but one entry in a set.
+//! * It warns and never refuses: reading goes on, and a lost or locked database only means that
+//!   there is less to compare with.
+//! * It never runs ahead of the store (see `survey`), so a crash between the two causes no alarm.
+//!   Objects that an interrupted session may have removed count as removed by it.
+//! * A sync tool delivers files in any order: notices are shown only after the store has been
+//!   unchanged for a while.
+//! * The file under a name never goes backwards, whatever is beside it. Of two versions that were
+//!   seen at the same time, one may vanish.
+//! * A remembered object that could not be compared gets a notice as well.
+//! * The only cost on the path of an operation is one entry in a set.
 
 mod database;
 pub(super) mod keeper;

@@ -4,31 +4,31 @@ use std::time::{Duration, SystemTime};
 
 use super::database::NoticeRow;
 
-/// How long a store must have been at rest before what was noticed is told.
+/// How long a store must have been unchanged before notices are shown.
 pub const SETTLE: Duration = Duration::from_secs(300);
 
-/// What is not as it was.
+/// Kind of a deviation from the remembered state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoticeKind {
     /// The file is an older version of itself.
     Older {
-        /// Highest version that was seen.
+        /// The highest version seen.
         was: u64,
-        /// The version that is there.
+        /// The present version.
         now: u64,
     },
-    /// A file is there again that was replaced or removed.
+    /// A file that was replaced or removed is back.
     PutBack {
-        /// It has another name than it had, and another machine may have renamed it before it heard
-        /// of the removal.
+        /// It has another name than before; another machine may have renamed it before it received
+        /// the removal.
         elsewhere: bool,
     },
     /// Two files have exchanged their names.
     Exchanged,
     /// A file, or a directory that was not empty, is gone.
     Gone {
-        /// Somebody else with the vault's keys has changed something since, and may have removed
-        /// it; or an older version of it is still there that was seen beside it.
+        /// Another holder of the vault's keys has changed something since, and may have removed it;
+        /// or an older version that was seen at the same time is still there.
         elsewhere: bool,
     },
     /// A file that cannot be read, or a directory that cannot be listed: it was not compared.
@@ -46,7 +46,7 @@ impl NoticeKind {
         }
     }
 
-    /// `None` where all was as it had been.
+    /// Returns `None` if there was nothing to report.
     pub(super) fn decode(row: &NoticeRow) -> Option<NoticeKind> {
         match row.what {
             0 => None,
@@ -58,8 +58,8 @@ impl NoticeKind {
         }
     }
 
-    /// Whether another machine's work does not explain it, as far as this one can tell. The rest
-    /// are notes.
+    /// Returns whether another machine's work cannot explain it, as far as this client knows. Other
+    /// kinds are informational.
     pub fn is_alarm(&self) -> bool {
         !matches!(
             self,
@@ -68,34 +68,34 @@ impl NoticeKind {
     }
 }
 
-/// Something that was noticed.
+/// A notice about one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// Plain path.
     pub plain: Vec<u8>,
-    /// What.
+    /// Description of the fault.
     pub kind: NoticeKind,
-    /// When the newer state was seen last, seconds since 1970.
+    /// When the newer state was last seen, in seconds since 1970.
     pub seen: i64,
-    /// When this was noticed first.
+    /// When this was first noticed, in seconds since 1970.
     pub first: i64,
-    /// The store has been at rest since: it is not a sync tool that has not finished.
+    /// The store has been unchanged since: it is not an unfinished sync.
     pub due: bool,
-    /// It was to be kept in mind and not told again.
+    /// The user has silenced it.
     pub silenced: bool,
 }
 
-/// How a vault is compared with the memory.
+/// Options of a comparison with the rollback memory.
 #[derive(Clone, Debug)]
 pub struct SurveyOptions {
-    /// The present, seconds since 1970.
+    /// The present time, in seconds since 1970.
     pub now: i64,
     /// See [`SETTLE`].
     pub settle: Duration,
-    /// Plain paths at and below which everything is accepted as it is; the empty path is the whole
+    /// Plain paths whose state, and everything below, is accepted; the empty path is the whole
     /// vault.
     pub accept: Vec<Vec<u8>>,
-    /// What is noticed is not to be told again.
+    /// Silences the notices.
     pub silence: bool,
 }
 

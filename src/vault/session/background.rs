@@ -15,10 +15,10 @@ use crate::vault::share::trust::Trust;
 /// How long a change may wait in memory before it is committed.
 const COMMIT_AFTER: Duration = Duration::from_secs(4);
 
-/// How often the background thread looks.
+/// Interval of the background threads.
 const TICK: Duration = Duration::from_millis(500);
 
-/// How long the journal rests before it is emptied.
+/// How long the journal must be idle before it is emptied.
 const JOURNAL_IDLE: Duration = Duration::from_secs(1);
 
 /// The threads that look after an open vault.
@@ -46,7 +46,7 @@ pub(super) fn background(shares: &Arc<Shares>) -> Background {
         };
         std::thread::Builder::new().name(name.into()).spawn(run).ok()
     };
-    // A slow disk takes its time to flush: nobody's commit waits for that.
+    // Flushes to a slow disk take long: no commit may wait for them, so they have their own thread.
     let threads = [
         every_tick("kithfs-commit", look_after),
         every_tick("kithfs-flush", |core, _| core.flush_due(COMMIT_AFTER)),
@@ -54,7 +54,7 @@ pub(super) fn background(shares: &Arc<Shares>) -> Background {
     Background { stop, threads: threads.into_iter().flatten().collect() }
 }
 
-/// What the background does for a share, twice a second.
+/// Runs the background work of a share, twice a second.
 fn look_after(core: &Core, trust: &Trust) {
     watch_lock(core);
     if core.keys.signed()
@@ -70,9 +70,9 @@ fn look_after(core: &Core, trust: &Trust) {
     }
 }
 
-/// Sees to it that we hold the lock on the file that everybody finds: somebody may have removed
-/// it. Where somebody else has come in meanwhile, with whom we cannot share the vault, we write
-/// nothing any more.
+/// Ensures that this process holds the lock on the file that others find: another program may
+/// have removed it. If another daemon has opened the vault since and cannot share it, nothing
+/// is written any more.
 fn watch_lock(core: &Core) {
     let mut held = core.lock.lock();
     let Some(lock) = &*held else { return };
@@ -80,20 +80,20 @@ fn watch_lock(core: &Core) {
     match taken {
         Ok(Attempt::Held(again)) => {
             tracing::warn!(
-                "somebody has removed the lock of the vault while it is in use; it is made anew"
+                "another program has removed the lock of the vault while it is in use; it is created again"
             );
             *held = Some(again);
         }
         Ok(Attempt::Taken(LockHolder { host, pid, .. })) => {
             tracing::error!(
-                "somebody has removed the lock of the vault, and process {pid} on {host} has it now; nothing is written any more"
+                "another program has removed the lock of the vault, and process {pid} on {host} has it now; nothing is written any more"
             );
             core.keys.signing.shut_out();
             *held = None;
         }
         Err(fault) => tracing::warn!(
             errno = fault.errno(),
-            "the lock of the vault is gone and cannot be made anew"
+            "the lock of the vault is gone and cannot be created again"
         ),
     }
 }

@@ -1,10 +1,10 @@
-//! The check, repair and salvage of a vault: its own share, and the shares that are nested in it.
+//! The check, repair and salvage of a vault: its own share, and its nested shares.
 //!
 //! Rules that hold here
-//! * A nested share is entered to be checked, by proof as for any other use. What keeps it from
-//!   being entered is a fault of the vault.
-//! * What is wrong in a nested share is told by paths from the vault's root, and without a remedy:
-//!   whoever opens that share alone can repair it, where its own `lost+found` is.
+//! * A nested share is entered with full verification, as for any other use. If it cannot be
+//!   entered, that is a fault of the vault.
+//! * Faults in a nested share are reported by paths from the vault's root, and without a remedy. To
+//!   repair that share, it has to be opened alone: its own `lost+found` is there.
 
 use super::vault::Vault;
 use crate::vault::core::Core;
@@ -16,20 +16,19 @@ use crate::vault::fsck::report::{
 };
 use crate::vault::types::{NodeId, ROOT};
 
-/// What a fault of a nested share says where there is a remedy for it.
-const ELSEWHERE: &str =
-    "; it stands in a share of its own, which has to be opened alone to be repaired";
+/// Suffix of the description of a repairable fault in a nested share.
+const ELSEWHERE: &str = "; it is in a nested share, which has to be opened alone to be repaired";
 
-/// How one share is checked, from a stored path on.
+/// The function that checks one share, from a stored path on.
 type CheckOne<'a> = &'a dyn Fn(&Core, &[u8], Progress) -> Inner<(CheckReport, NestedShares)>;
 
 impl Vault {
-    /// Authenticates everything at `start` and below it, nested shares too. Those of which this
-    /// identity is no member are told as faults.
+    /// Authenticates everything at and below `start`, including nested shares. Nested shares of
+    /// which this identity is not a member are reported as faults.
     ///
     /// # Errors
-    /// There is no `start`, or the vault cannot be walked at all. What is wrong in the vault is in
-    /// the report.
+    /// `start` does not exist, or the vault cannot be walked at all. Faults of the vault are in the
+    /// report.
     pub fn check(
         &self,
         start: &[u8],
@@ -38,9 +37,9 @@ impl Vault {
         self.check_shares(start, progress, &|core, start, progress| core.check(start, progress))
     }
 
-    /// As [`Vault::check`], beside another process that has the vault open and may be writing: what
-    /// is wrong counts only where nothing has changed for a while. Takes `online.settle` for each
-    /// round in which something is.
+    /// Like [`Vault::check`], while another process has the vault open and may be writing: a fault
+    /// counts only if its object has not changed for a while. Takes `online.settle` for each round
+    /// with faults.
     ///
     /// # Errors
     /// As [`Vault::check`].
@@ -55,15 +54,15 @@ impl Vault {
         })
     }
 
-    /// Does what the remedies of the faults of a check say, each where `decide` agrees. What cannot
-    /// be authenticated is moved to the directory `run` (its name begins with
-    /// [`REPAIR_RUN`](super::REPAIR_RUN)) in `lost+found`. Nothing is deleted that holds a byte,
-    /// and a crash at any moment harms nothing. Faults in nested shares are left alone: such a
-    /// share is repaired when it is opened alone. In a signed share nothing is sealed or signed
-    /// anew that was not verified, so what would need that fails.
+    /// Applies the remedies of a check's faults, each if `decide` returns true. Objects that cannot
+    /// be authenticated are moved to the directory `run` (its name begins with
+    /// [`REPAIR_RUN`](super::REPAIR_RUN)) in `lost+found`. Nothing that holds a byte is deleted,
+    /// and a crash at any moment is harmless. Faults in nested shares are skipped: such a share is
+    /// repaired when it is opened alone. In a signed share nothing unverified is sealed or signed,
+    /// so remedies that need that fail.
     ///
     /// # Errors
-    /// The vault is open for reading only. What fails for one fault is in the report.
+    /// The vault is open read-only. Failures of single remedies are in the report.
     pub fn repair(
         &self,
         faults: &[CheckFault],
@@ -75,8 +74,8 @@ impl Vault {
             .map_err(|fault| self.core().explain("repair", ROOT, fault))
     }
 
-    /// Reads the good ranges of a damaged file, as a check has found them, piece by piece with
-    /// their offsets; of a nested share too, once it was entered.
+    /// Reads the good ranges of a damaged file, as found by a check, piece by piece with their
+    /// offsets; also in a nested share that was entered.
     ///
     /// # Errors
     /// The file cannot be opened, or `take` fails.
@@ -133,8 +132,8 @@ impl Vault {
         Ok(report)
     }
 
-    /// Checks the share in which a node is, or whose root stands there, from the node on. Paths are
-    /// from the vault's root.
+    /// Checks the share that contains a node, or whose root it is, from the node on. Paths are from
+    /// the vault's root.
     fn check_share(
         &self,
         node: NodeId,

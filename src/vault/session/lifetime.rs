@@ -1,5 +1,4 @@
-//! From opening a share to closing it: lock, replay, what is done in the background, the last
-//! commit.
+//! The lifetime of an open share: lock, replay, background work, last commit.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use crate::vault::session::options::{LockMode, OpenOptions, OsRandom};
 use crate::vault::share::enter::Entered;
 use crate::vault::types::{NodeId, ROOT};
 
-/// Opens an entered share: takes the lock, replays what a crash left.
+/// Opens an entered share: takes the lock, replays the journals of a crash.
 pub(in crate::vault) fn open_core(
     store: Arc<dyn Dir>,
     entered: &Entered,
@@ -45,7 +44,7 @@ pub(in crate::vault) fn open_core(
     for head in &entered.heads[1..] {
         keys.know(&head.keys);
     }
-    // Who may not write has no key with which anybody would believe him.
+    // An identity without the right to write cannot make signatures that count.
     let read_only = options.read_only
         || !keys.signing.may_write()
         || store.is_read_only().map_err(|e| at(e.into()))?;
@@ -83,7 +82,7 @@ pub(in crate::vault) fn open_core(
         let replayed = journal.replay().map_err(at)?;
         if replayed > 0 {
             let how = if read_only {
-                "shown as they were committed before a crash"
+                "shown as committed before a crash"
             } else {
                 "brought up to date after a crash"
             };
@@ -91,7 +90,7 @@ pub(in crate::vault) fn open_core(
         }
     } else if options.lock != LockMode::None && !journal.leftover().map_err(at)?.is_empty() {
         tracing::warn!(
-            "a journal of an interrupted mount is there; files in it show their state before it until a mount can write"
+            "there is a journal of an interrupted mount; its files show their earlier state until a mount can write"
         );
     }
     let cache = cache.unwrap_or_else(|| Arc::new(BlockCache::new(options.cache_bytes)));
@@ -114,13 +113,13 @@ pub(in crate::vault) fn open_core(
     .map_err(at)
 }
 
-/// Commits all that a share holds, empties its journal and releases its lock. The first failure is
-/// told, the rest is done all the same.
+/// Commits all changes of a share, empties its journal and releases its lock. Returns the first
+/// failure; the rest is done all the same.
 pub(in crate::vault) fn close_core(core: &Core) -> Result<()> {
     close_core_after(core, |_| {})
 }
 
-/// [`close_core`], with `last` done before the lock goes.
+/// Like [`close_core`], with a call of `last` before the lock is released.
 pub(in crate::vault) fn close_core_after(core: &Core, last: impl FnOnce(&Core)) -> Result<()> {
     if core.closed.swap(true, Ordering::AcqRel) {
         return Ok(());
@@ -139,8 +138,8 @@ pub(in crate::vault) fn close_core_after(core: &Core, last: impl FnOnce(&Core)) 
             if core.has_name(&file) {
                 keep(core.commit_what_fits(&file, &mut state, Durability::Ordered), file.node);
             }
-            // Who has it open still, or writes to it at this moment, must not commit to it any
-            // more: soon there is no lock.
+            // A program that still has it open, or writes at this moment, must not commit any more:
+            // the lock is about to be released.
             state.latched.get_or_insert(libc::ESHUTDOWN);
             drop(state);
             core.note_surplus(&file);

@@ -8,8 +8,8 @@
 //!   it goes to the root of the nested share once that is open, and the root is never shown under a
 //!   number of its own.
 //! * A nested share is entered through a valid junction only. The user's decision to take a share
-//!   as it is ([`Trust::first_use`](crate::vault::share::trust::Trust)) is about the one that he named, and says
-//!   nothing of what was planted within.
+//!   as it is ([`Trust::first_use`](crate::vault::share::trust::Trust)) is about the one that he
+//!   named, and says nothing of what was planted within.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -26,16 +26,16 @@ use crate::vault::share::enter;
 use crate::vault::share::enter::{Entered, Vouched};
 use crate::vault::types::{Attr, Forget, Handle, NodeId, ROOT};
 
-/// Bits of a number that are the share's own.
+/// Bits of a number that belong to the share itself.
 const LOCAL_BITS: u32 = 40;
-/// Shares that can be entered while a vault is open.
+/// Maximum number of shares that can be entered while a vault is open.
 const SHARES_MAX: usize = 1 << 20;
 
 /// A nested share that is open.
 struct Child {
     core: Arc<Core>,
     place: NodeId,
-    /// The name at which a junction was found to lead to it.
+    /// The name at which a junction to it was found.
     link: Mutex<Link>,
 }
 
@@ -43,11 +43,11 @@ struct Child {
 struct Children {
     /// By number, from 1; `None` for one that was closed.
     list: Vec<Option<Child>>,
-    /// By the node of the directory in which it stands.
+    /// By the node of the share's directory.
     places: HashMap<NodeId, u64>,
 }
 
-/// See the module.
+/// The cache of authenticated blocks, and the memory of uncommitted changes.
 pub(crate) struct Shares {
     pub root: Arc<Core>,
     identity: Arc<Identity>,
@@ -58,7 +58,7 @@ pub(crate) struct Shares {
     kernel: OnceLock<Tell>,
 }
 
-/// Tells the kernel of a node, by its number outside.
+/// Notifies the kernel about a node, by its number outside.
 type Tell = Arc<dyn Fn(NodeId, Forget) + Send + Sync>;
 
 /// A node or a handle in its share.
@@ -88,7 +88,7 @@ impl Shares {
         }
     }
 
-    /// Has `tell` called for nodes of all shares, those that are entered from now on.
+    /// Sets `tell`, which is called for nodes of all shares that are entered from now on.
     pub fn tell_kernel(&self, tell: Tell) {
         if self.kernel.set(tell.clone()).is_ok() {
             self.root.tell_kernel(Box::new(move |node, what| tell(node, what)));
@@ -99,7 +99,7 @@ impl Shares {
         &self.options.trust
     }
 
-    /// All open shares, nested ones first.
+    /// Returns all open shares, nested ones first.
     pub fn cores(&self) -> Vec<Arc<Core>> {
         let children = self.children.read();
         let nested = children.list.iter().rev().flatten().map(|child| child.core.clone());
@@ -115,14 +115,14 @@ impl Shares {
         child.map(|child| child.core.clone()).ok_or(Fault::Os(libc::ESTALE))
     }
 
-    /// The node as the table of its share has it: the place of a nested share is a directory of the
-    /// parent.
+    /// Returns the node as in the table of its share: for the place of a nested share, a directory
+    /// of the parent.
     pub fn raw(&self, id: u64) -> Inner<Route> {
         let (number, local) = split(id);
         Ok(Route { core: self.core(number)?, number, local })
     }
 
-    /// Where what is asked of a node goes.
+    /// Returns the share and node that requests for a node go to.
     pub fn route(&self, node: NodeId) -> Inner<Route> {
         let nested = {
             let children = self.children.read();
@@ -137,7 +137,7 @@ impl Shares {
         }
     }
 
-    /// Refuses a share whose directory was moved to a place to which no junction of it leads.
+    /// Rejects a share whose directory was moved to a place without a junction to it.
     fn check_place(&self, number: u64) -> Inner<()> {
         let children = self.children.read();
         let child = children
@@ -146,7 +146,7 @@ impl Shares {
             .and_then(Option::as_ref)
             .ok_or(Fault::Os(libc::ESTALE))?;
         let place = self.raw_in(&children, child.place)?;
-        let Ok(link) = place.core.nodes.link(place.local) else { return Ok(()) }; // without a name, for who has it open
+        let Ok(link) = place.core.nodes.link(place.local) else { return Ok(()) }; // without a name, only for its open handles
         if *child.link.lock() == link {
             return Ok(());
         }
@@ -172,8 +172,8 @@ impl Shares {
         Ok(Route { core, number, local })
     }
 
-    /// Does `act` where it belongs; enters the share that stands in `node` where that is what `act`
-    /// comes upon.
+    /// Runs `act` in the node's share; if `act` meets a nested share at `node`, enters it and runs
+    /// `act` there.
     pub fn run<T>(
         &self,
         op: &'static str,
@@ -189,16 +189,15 @@ impl Shares {
                     self.enter(&route)?;
                     entered = true;
                 }
-                // The directory in which it was asked for had another name meanwhile, as long as no
-                // name could change.
+                // The parent directory had a temporary name meanwhile, while no name could change.
                 Err(fault)
                     if fault.errno() == libc::ENOENT
                         && route.core.namespace.away.were_any_since(away) =>
                 {
                     drop(route.core.namespace.names.look())
                 }
-                // It is gone because another directory has taken its place: not for who looks it up
-                // again.
+                // It is gone because another directory has taken its place; a repeated lookup
+                // succeeds.
                 Err(fault)
                     if fault.errno() == libc::ENOENT
                         && route.core.nodes.is_moved_away(route.local) =>
@@ -214,7 +213,7 @@ impl Shares {
         }
     }
 
-    /// The directory `node`, its share entered.
+    /// Returns the directory `node`, with its share entered.
     pub fn directory(&self, op: &'static str, node: NodeId) -> Result<Route> {
         self.run(op, node, |core, local| core.directory_id(local))?;
         self.route(node).map_err(|fault| fault.at(op, PathBuf::new))
@@ -224,7 +223,7 @@ impl Shares {
         fault.at(op, || self.shown_path(route.number, route.local))
     }
 
-    /// Stored path from the vault's root.
+    /// Returns the stored path from the vault's root.
     pub fn stored_path(&self, number: u64, local: NodeId) -> Option<Vec<u8>> {
         let own = self.core(number).ok()?.nodes.stored_path(local)?;
         if number == 0 {
@@ -235,7 +234,7 @@ impl Shares {
         Some(if own.is_empty() { above } else { [&above[..], &own].join(&b'/') })
     }
 
-    /// Plain path from the vault's root.
+    /// Returns the plain path from the vault's root.
     pub fn plain_path(&self, number: u64, local: NodeId) -> Option<Vec<u8>> {
         let own = self.core(number).ok()?.nodes.plain_path(local)?;
         if number == 0 {
@@ -246,7 +245,7 @@ impl Shares {
         Some(if own.is_empty() { above } else { [&above[..], &own].join(&b'/') })
     }
 
-    /// The innermost open share in which a stored path leads, and the path from the root of that.
+    /// Returns the innermost open share on a stored path, and the rest of the path from its root.
     pub fn at_stored_path<'p>(&self, path: &'p [u8]) -> (Arc<Core>, &'p [u8]) {
         let numbers: Vec<u64> = self.children.read().places.values().copied().collect();
         let inside = |number: u64| {
@@ -268,7 +267,7 @@ impl Shares {
         }))
     }
 
-    /// Node of the directory in which a nested share stands.
+    /// Returns the node of the directory of a nested share.
     fn place(&self, number: u64) -> Option<NodeId> {
         self.children
             .read()
@@ -278,7 +277,7 @@ impl Shares {
             .map(|child| child.place)
     }
 
-    /// Number outside of a node of a share.
+    /// Returns the outside number of a node of a share.
     pub fn outside(&self, number: u64, local: NodeId) -> NodeId {
         match local {
             ROOT if number != 0 => self.place(number).unwrap_or(join(number, ROOT)),
@@ -294,12 +293,12 @@ impl Shares {
         join(number, handle)
     }
 
-    /// Opens the share that stands in a directory.
+    /// Opens the nested share in a directory.
     fn enter(&self, place: &Route) -> Result<()> {
         let _one = self.entering.lock();
         let node = join(place.number, place.local);
         if self.children.read().places.contains_key(&node) {
-            return Ok(()); // somebody was faster
+            return Ok(()); // another thread was faster
         }
         let explain = |fault: Fault| self.explain("enter", place, fault);
         let shown = self.shown_path(place.number, place.local);
@@ -307,7 +306,7 @@ impl Shares {
         let junction = place.core.junction_at(place.local).map_err(explain)?;
         let Some(junction) = junction else {
             tracing::error!(
-                "{}: a share stands here to which no junction leads; it is not entered",
+                "{}: there is a share here without a junction that leads to it; it is not entered",
                 shown.display()
             );
             return Err(explain(Fault::Os(libc::EACCES)));
@@ -330,7 +329,7 @@ impl Shares {
         if children.list.len() >= SHARES_MAX {
             return Err(explain(Fault::Os(libc::EMFILE)));
         }
-        place.core.nodes.opened(place.local); // stays while the share is open
+        place.core.nodes.opened(place.local); // kept while the share is open
         let number = children.list.len() as u64 + 1;
         if let Some(tell) = self.kernel.get().cloned() {
             core.tell_kernel(Box::new(move |node, what| tell(join(number, node), what)));
@@ -364,15 +363,14 @@ impl Shares {
         )
     }
 
-    /// Whether a nested share was entered.
+    /// Returns whether a nested share was entered.
     pub fn has_nested(&self) -> bool {
         !self.children.read().places.is_empty()
     }
 
-    /// Closes the share that stands in a directory, if it is open: the directory is about to go.
+    /// Closes the nested share in a directory, if it is open: the directory is about to be removed.
     ///
-    /// # Errors
-    /// `ENOTEMPTY` where it holds anything; what its last commits said.
+    /// # Errors `ENOTEMPTY` if it holds anything; those of its last commits.
     pub fn leave(&self, node: NodeId) -> Result<()> {
         if let Ok(route) = self.route(node)
             && route.local == ROOT

@@ -1,5 +1,5 @@
-//! What a filesystem is asked for, on nodes and handles: each call goes to the share in which its
-//! node stands.
+//! The filesystem operations on nodes and handles; each call goes to the share that contains its
+//! node.
 
 use std::ops::Range;
 
@@ -13,12 +13,12 @@ use crate::vault::session::vault::Vault;
 use crate::vault::types::*;
 
 impl Vault {
-    /// Finds `name` in a directory; counts one on its node.
+    /// Finds `name` in a directory; adds one lookup to its node.
     pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
         self.attr_on("lookup", parent, |core, parent| core.lookup(parent, name))
     }
 
-    /// Attributes of a node.
+    /// Returns the attributes of a node.
     pub fn getattr(&self, node: NodeId) -> Result<Attr> {
         self.attr_on("stat", node, |core, node| core.stat(node))
     }
@@ -28,12 +28,12 @@ impl Vault {
         self.attr_on("change attributes of", node, |core, node| core.setattr(node, set))
     }
 
-    /// Target of a symbolic link.
+    /// Returns the target of a symbolic link.
     pub fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
         self.on_node("readlink", node, |core, node| core.readlink(node))
     }
 
-    /// Makes an empty file, a FIFO, a socket or a device; counts one.
+    /// Creates an empty file, a FIFO, a socket or a device; adds one lookup.
     pub fn mknod(
         &self,
         caller: &Caller,
@@ -49,7 +49,7 @@ impl Vault {
         })
     }
 
-    /// Makes a directory; counts one.
+    /// Creates a directory; adds one lookup.
     pub fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Result<Attr> {
         self.attr_on("mkdir", parent, |core, parent| {
             core.remember_name(parent, name);
@@ -57,7 +57,7 @@ impl Vault {
         })
     }
 
-    /// Makes a symbolic link; counts one.
+    /// Creates a symbolic link; adds one lookup.
     pub fn symlink(
         &self,
         caller: &Caller,
@@ -71,7 +71,7 @@ impl Vault {
         })
     }
 
-    /// Gives a node another name; counts one.
+    /// Gives a node another name; adds one lookup.
     pub fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr> {
         let to = self.shares().directory("link", new_parent)?;
         let of =
@@ -98,7 +98,7 @@ impl Vault {
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
         let route = self.shares().directory("rmdir", parent)?;
-        // A share is not closed for nothing.
+        // A nested share must not be closed in vain.
         route
             .core
             .check_writable()
@@ -106,7 +106,7 @@ impl Vault {
         if self.shares().has_nested()
             && let Ok(attr) = route.core.lookup(route.local, name)
         {
-            // Where a share stands there, it is closed before its directory goes.
+            // If it is a nested share, it is closed before its directory is removed.
             let left = self.shares().leave(self.shares().outside(route.number, attr.node));
             route.core.nodes.forget(attr.node, 1);
             left?;
@@ -141,7 +141,7 @@ impl Vault {
         Ok(Opened { handle: Shares::outside_handle(number, opened.handle), ..opened })
     }
 
-    /// Makes and opens a regular file; counts one. `EEXIST` where the name is taken.
+    /// Creates and opens a regular file; adds one lookup. Fails with `EEXIST` if the name is taken.
     pub fn create_file(
         &self,
         caller: &Caller,
@@ -170,7 +170,7 @@ impl Vault {
         self.on_handle("read", handle, |core, handle| core.read(handle, offset, buf))
     }
 
-    /// Writes all of `data`; at the end of the file where the handle was opened to append.
+    /// Writes all of `data`; at the end of the file if the handle was opened to append.
     pub fn write(
         &self,
         handle: Handle,
@@ -183,37 +183,36 @@ impl Vault {
         })
     }
 
-    /// Notes that pages of a cache above, of `offset..end`, were refused with `errno`: there they
-    /// count as written. True where they are to be written once more.
+    /// Notes that dirty pages of the caller's cache, of `offset..end`, were refused with `errno`:
+    /// the cache counts them as written. Returns whether they should be written again.
     pub fn pages_refused(&self, handle: Handle, offset: u64, end: u64, errno: i32) -> bool {
         self.shares()
             .raw(handle)
             .is_ok_and(|route| route.core.pages_refused(route.local, offset, end, errno))
     }
 
-    /// Tells, before a cache above takes in more of a file, whether it is to send what it holds
-    /// first.
+    /// Called before the caller's cache accepts more data for a file. Returns whether the cache
+    /// should send its dirty data first.
     ///
-    /// # Errors
-    /// What the write is to fail with: that of an earlier one, or `ENOSPC` where there is no more
+    /// # Errors The error for the write: that of an earlier one, or `ENOSPC` if there is no more
     /// room.
     pub fn before_write(&self, handle: Handle) -> Result<bool> {
         self.on_handle("write", handle, |core, handle| core.before_write(handle))
     }
 
-    /// Whether the store has little room. What is opened for writing now is written with nothing
-    /// held back.
+    /// Returns whether the store has little room. Files that are opened for writing now are not
+    /// cached for writing.
     pub fn is_low(&self) -> bool {
         self.core().is_low()
     }
 
-    /// Has `tell` called, from any thread, for each node of which a cache above is to forget
-    /// something: what was written to it was refused, or may be soon.
+    /// Makes the vault call `tell`, from any thread, for each node of which the caller's cache must
+    /// drop something: a write was refused, or may be soon.
     pub fn tell_cache(&self, tell: impl Fn(NodeId, Forget) + Send + Sync + 'static) {
         self.shares().tell_kernel(std::sync::Arc::new(tell));
     }
 
-    /// What close(2) of a descriptor is to report: a failure that happened since the file was
+    /// Returns the error for close(2) of a descriptor: a failure that happened since the file was
     /// opened.
     pub fn flush(&self, handle: Handle) -> Result<()> {
         self.on_handle("flush", handle, |core, handle| core.flush(handle))
@@ -229,13 +228,13 @@ impl Vault {
         self.on_handle("close", handle, |core, handle| core.release_handle(handle))
     }
 
-    /// The next data or hole at or after `offset`.
+    /// Returns the next data or hole at or after `offset`.
     pub fn seek_data_hole(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
         self.on_handle("seek in", handle, |core, handle| core.seek_data_hole(handle, offset, what))
     }
 
-    /// As [`Vault::seek_data_hole`], where a cache above may hold back what programs have written.
-    /// Of the range `sent` it holds nothing.
+    /// Like [`Vault::seek_data_hole`], if the caller's cache may have dirty data. It has none of
+    /// the range `sent`.
     pub fn seek_under_cache(
         &self,
         handle: Handle,
@@ -255,8 +254,8 @@ impl Vault {
         })
     }
 
-    /// Copies a range between two open files, sealed anew under the keys of the second; gives the
-    /// bytes copied.
+    /// Copies a range between two open files, sealed again under the keys of the second; returns
+    /// the number of bytes copied.
     pub fn copy_range(
         &self,
         from: Handle,
@@ -281,38 +280,39 @@ impl Vault {
         Ok(Shares::outside_handle(number, handle))
     }
 
-    /// Entries from position `cookie` on (0 is the beginning), without `.` and `..`; empty is the
-    /// end.
+    /// Returns entries from position `cookie` on (0 is the beginning), without `.` and `..`; empty
+    /// at the end.
     pub fn read_dir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>> {
         self.on_handle("list", handle, |core, handle| core.read_dir(handle, cookie, limit))
     }
 
-    /// What the names in an open directory are read with.
+    /// Returns the state on which the decoding of names in an open directory depends.
     pub fn names_read_with(&self, handle: Handle) -> Result<NamesReadWith> {
         self.on_handle("look at", handle, |core, handle| core.names_read_with(handle))
     }
 
-    /// Whether changes of an open directory certainly bear the time of this machine's clock.
+    /// Returns whether changes of an open directory certainly have the time of this machine's
+    /// clock.
     pub fn has_our_clock(&self, handle: Handle) -> bool {
         self.on_handle("look at", handle, |core, handle| Ok(core.has_our_clock(handle)))
             .unwrap_or(false)
     }
 
-    /// Whether this handle has listed, or passed over, an entry whose name cannot be read as yet:
-    /// what tells it may come without a change of the directory.
+    /// Returns whether this handle has listed, or skipped, an entry whose name cannot be read yet:
+    /// its sidecar may arrive without a change of the directory.
     pub fn has_unread_names(&self, handle: Handle) -> bool {
         self.on_handle("look at", handle, |core, handle| Ok(core.has_unread_names(handle)))
             .unwrap_or(false)
     }
 
-    /// Whether this handle has passed over an entry of which nothing but its sealed name is known:
-    /// what it has listed is not all.
+    /// Returns whether this handle has skipped an entry of which only the sealed name is known: its
+    /// listing is incomplete.
     pub fn misses_entries(&self, handle: Handle) -> bool {
         self.on_handle("look at", handle, |core, handle| Ok(core.misses_entries(handle)))
             .unwrap_or(false)
     }
 
-    /// Attributes of an entry of a listing; counts one.
+    /// Returns the attributes of an entry of a listing; adds one lookup.
     pub fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Result<Attr> {
         let number = self.shares().raw(handle).map_or(0, |route| route.number);
         let attr =
@@ -325,7 +325,7 @@ impl Vault {
         self.on_handle("fsync", handle, |core, handle| core.sync_dir(handle))
     }
 
-    /// Value of an extended attribute; `ENODATA` where there is none.
+    /// Returns the value of an extended attribute; fails with `ENODATA` if there is none.
     pub fn get_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
         self.on_node("get attribute of", node, |core, node| core.get_xattr(node, name))
     }
@@ -335,7 +335,7 @@ impl Vault {
         self.on_node("set attribute of", node, |core, node| core.set_xattr(node, name, value, mode))
     }
 
-    /// Names of the extended attributes, with their namespaces.
+    /// Returns the names of the extended attributes, with their namespaces.
     pub fn list_xattr(&self, node: NodeId) -> Result<Vec<Vec<u8>>> {
         self.on_node("list attributes of", node, |core, node| core.list_xattr(node))
     }
@@ -345,24 +345,24 @@ impl Vault {
         self.on_node("remove attribute of", node, |core, node| core.remove_xattr(node, name))
     }
 
-    /// Takes the set-group-id bit away, as a change of the ACL by somebody outside the group does.
+    /// Clears the set-group-ID bit, as a change of the ACL by a user outside the group does.
     pub fn clear_sgid(&self, node: NodeId) -> Result<()> {
         self.on_node("change attributes of", node, |core, node| core.clear_sgid(node))
     }
 
-    /// Clears suid and (where group-executable) sgid of an open file, as any change of its contents
-    /// by an ordinary user does.
+    /// Clears set-user-ID and (if group-executable) set-group-ID of an open file, as any change of
+    /// its contents by an ordinary user does.
     pub fn clear_suid_sgid(&self, handle: Handle) -> Result<()> {
         self.on_handle("change attributes of", handle, |core, handle| core.clear_suid_sgid(handle))
     }
 
-    /// Whose contents a regular file holds, and who vouches for them, as its committed header says;
-    /// `None` in a share that is not signed.
+    /// Returns author and signer of a regular file's contents by its committed header; `None` in an
+    /// unsigned share.
     pub fn author(&self, node: NodeId) -> Result<Option<Authorship>> {
         self.on_node("read", node, |core, node| core.author(node))
     }
 
-    /// Lets go of `count` lookups of a node.
+    /// Drops `count` lookups of a node.
     pub fn forget(&self, node: NodeId, count: u64) {
         if let Ok(route) = self.shares().raw(node) {
             route.core.nodes.forget(route.local, count);
@@ -374,7 +374,7 @@ impl Vault {
         let _ = self.on_handle("close", handle, |core, handle| core.release_handle(handle));
     }
 
-    /// The directory that a directory stands in; the root is its own.
+    /// Returns the parent of a directory; the root is its own.
     pub fn parent(&self, node: NodeId) -> NodeId {
         let parent = self.shares().raw(node).and_then(|route| {
             let link = route.core.nodes.link(route.local)?;
@@ -383,7 +383,7 @@ impl Vault {
         parent.unwrap_or(ROOT)
     }
 
-    /// Free and used space of the store.
+    /// Returns free and used space of the store.
     pub fn space(&self) -> Result<Space> {
         let space =
             self.core().root.space().map_err(|e| self.core().explain("measure", ROOT, e.into()))?;

@@ -3,44 +3,43 @@
 use crate::crypto::Random;
 use crate::vault::share::trust::Trust;
 
-/// The kernel's randomness.
+/// The kernel's random number generator.
 pub struct OsRandom;
 
 impl Random for OsRandom {
     fn fill(&self, buf: &mut [u8]) {
-        getrandom::fill(buf).expect("the kernel gives randomness");
+        getrandom::fill(buf).expect("the kernel returns random bytes");
     }
 }
 
-/// Who may have the vault open beside us.
+/// Locking mode: which other openers are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMode {
-    /// Nobody.
+    /// No other opener.
     Exclusive,
-    /// Others who say the same, in other processes and on other machines that see each other's
-    /// locks. See `docs/SHARED.md`.
+    /// Other shared openers, in other processes and on other machines that see each other's locks.
+    /// See `docs/SHARED.md`.
     Shared,
-    /// Not asked: for reading what may be changing.
+    /// No locking: for reading a vault that may be changing.
     None,
 }
 
-/// How a vault is opened.
+/// Options for opening a vault.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// Nothing is changed, not even by a recovery.
     pub read_only: bool,
-    /// Reading a file changes its time of access, where the store's own mount has it so.
+    /// Reading a file updates its access time, if the store's own mount does.
     pub access_times: bool,
     /// The caller caches sizes, contents and modification times, as the kernel does with its
-    /// writeback cache: it sets modification times by itself, and an open whose authenticated
-    /// header does not agree with what the caller caches of the node fails with `ESTALE`.
+    /// writeback cache. It maintains modification times itself. An open fails with `ESTALE` if the
+    /// authenticated header differs from what the caller caches of the node.
     pub caller_caches: bool,
-    /// Bytes that the caches may take, and as many again what was changed and is not committed (at
-    /// least 1 MiB).
+    /// Limit in bytes for the caches, and the same again for uncommitted changes (at least 1 MiB).
     pub cache_bytes: usize,
-    /// Lock.
+    /// Locking mode.
     pub lock: LockMode,
-    /// Which shares are entered.
+    /// Decides which shares may be entered.
     pub trust: Trust,
 }
 

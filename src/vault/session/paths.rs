@@ -1,5 +1,5 @@
-//! Paths, for those who have no nodes: components separated by `/`, from the vault's root, no link
-//! followed. They lead into nested shares.
+//! Paths for callers without nodes: components separated by `/`, from the vault's root, without
+//! following links. They may lead into nested shares.
 
 use crate::vault::error::{Error, Result};
 use crate::vault::session::nested::Route;
@@ -11,10 +11,11 @@ pub(in crate::vault) fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 impl Vault {
-    /// Finds the entry at `path` from the root, never following a link; counts one on its node.
+    /// Finds the entry at `path` from the root, without following links; adds one lookup to its
+    /// node.
     ///
     /// # Errors
-    /// `ENOENT`, `ENOTDIR`; what keeps a share on the way from being entered.
+    /// `ENOENT`, `ENOTDIR`; the reason why a share on the way cannot be entered.
     pub fn resolve(&self, path: &[u8]) -> Result<Attr> {
         let mut at = self.getattr(ROOT)?;
         for component in components(path) {
@@ -32,7 +33,7 @@ impl Vault {
         }
     }
 
-    /// Stored path of a plain one, from the root; the last component need not be there.
+    /// Returns the stored path of a plain one, from the root; the last component need not exist.
     ///
     /// # Errors
     /// As [`Vault::resolve`].
@@ -50,10 +51,10 @@ impl Vault {
         Ok(if path.is_empty() { stored } else { [path, stored].join(&b'/') })
     }
 
-    /// Plain path of a stored one.
+    /// Returns the plain path of a stored one.
     ///
     /// # Errors
-    /// `ENOENT` where a component is no name of its directory.
+    /// `ENOENT` if a component is not a name of its directory.
     pub fn plain_path(&self, cipher: &[u8]) -> Result<Vec<u8>> {
         let mut plain: Vec<Vec<u8>> = Vec::new();
         let mut node = ROOT;
@@ -64,7 +65,7 @@ impl Vault {
                 name.ok_or(Error::Os { op: "map", errno: libc::ENOENT })
             });
             let next = name.and_then(|name| Ok((self.lookup(node, &name)?.node, name)));
-            // The parent goes in every case, or a stored path that leads nowhere would keep its
+            // The parent is dropped in every case; otherwise an invalid stored path would keep its
             // nodes for ever.
             self.let_go(node);
             let (child, name) = next?;

@@ -23,7 +23,7 @@ use crate::vault::share::enter::{self, CreateOptions, CreateShare, IDENTITY_FILE
 use crate::vault::share::seen;
 use crate::vault::types::{Attr, Handle, NodeId, ROOT};
 
-/// What can be said of a vault without a secret.
+/// Information about a vault that needs no secret.
 #[derive(Clone, Debug)]
 pub struct Description {
     /// Format version.
@@ -36,19 +36,19 @@ pub struct Description {
     pub share_id: [u8; 32],
     /// Whether files are signed.
     pub signed: bool,
-    /// Whether a parent's admins are kept out.
+    /// Whether a parent's admins are excluded.
     pub isolated: bool,
-    /// Who made it.
+    /// Identity that created the share.
     pub founder: PublicIdentity,
-    /// Whether it holds an identity of its own, to be unlocked by passphrase.
+    /// Whether it holds an identity of its own, protected by a passphrase.
     pub has_identity: bool,
-    /// Who has it open for writing alone.
+    /// The process that has it open exclusively.
     pub locked_by: Option<LockHolder>,
-    /// Who have it open for writing together, those who came first first.
+    /// The processes that have it open for shared use, the earliest first.
     pub shared_by: Vec<LockHolder>,
 }
 
-/// What programs do to the files of a vault.
+/// Current use of a vault's files by programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Activity {
     /// Handles that may write.
@@ -63,23 +63,22 @@ struct Inside {
     keeper: Mutex<Option<Keeper>>,
 }
 
-/// An open vault. Clones are the same vault; the last one that goes away closes it.
+/// An open vault. Clones are the same vault; dropping the last one closes it.
 #[derive(Clone)]
 pub struct Vault {
     inside: Arc<Inside>,
 }
 
 impl Vault {
-    /// Makes a vault in an empty directory, owned by `owner`.
+    /// Creates a vault in an empty directory, owned by `owner`.
     ///
     /// # Errors
-    /// `ENOTEMPTY` where the directory holds anything but an identity file; whatever the store
-    /// says.
+    /// `ENOTEMPTY` if the directory holds anything but an identity file; errors of the store.
     pub fn create(store: &Arc<dyn Dir>, options: &CreateOptions, owner: &Identity) -> Result<()> {
         enter::create(store, options, owner, &OsRandom)
     }
 
-    /// What is public of a vault.
+    /// Returns the public information of a vault.
     ///
     /// # Errors
     /// [`Error::NotAVault`], [`Error::NewerVersion`], [`Error::Corrupt`].
@@ -100,8 +99,8 @@ impl Vault {
         })
     }
 
-    /// Opens a vault: verifies its roster, opens the identity's slot, takes the lock, replays what
-    /// a crash left.
+    /// Opens a vault: verifies its roster, opens the identity's slot, takes the lock, replays the
+    /// journals of a crash.
     ///
     /// # Errors
     /// Those of [`Vault::describe`]; [`Error::NoAccess`], [`Error::InUse`], [`Error::Share`].
@@ -124,10 +123,11 @@ impl Vault {
         Ok(Vault { inside: Arc::new(Inside { shares, background, keeper: Mutex::new(None) }) })
     }
 
-    /// Makes a signed share with members in an empty directory, to be opened as a vault of its own.
+    /// Creates a signed share with members in an empty directory, to be opened as a vault of its
+    /// own.
     ///
     /// # Errors
-    /// As [`Vault::create`]; a name or key that cannot be in a list of members.
+    /// As [`Vault::create`]; a name or key that is not valid in a list of members.
     pub fn create_signed(
         store: &Arc<dyn Dir>,
         options: &CreateOptions,
@@ -140,9 +140,9 @@ impl Vault {
     /// Remembers from now on, in the database at `path`, what is seen and done here; the path
     /// belongs to this share alone. With `survey` the vault is compared with the memory in the
     /// background, and what is not as it was is logged. Gives how many things were noticed
-    /// [`SETTLE`](crate::vault::SETTLE) ago or earlier, are not accepted, and are no removals that another client may
-    /// have made. The memory is one of the vault's own share: what is in nested shares is
-    /// remembered by who opens those alone.
+    /// [`SETTLE`](crate::vault::SETTLE) ago or earlier, are not accepted, and are no removals that
+    /// another client may have made. The memory is one of the vault's own share: what is in nested
+    /// shares is remembered by who opens those alone.
     ///
     /// # Errors
     /// The database cannot be opened or made. The vault can be used without.
@@ -153,7 +153,7 @@ impl Vault {
         Ok(noticed)
     }
 
-    /// Lets the memory learn now what was done here since it did so last; else that happens in the
+    /// Records pending local changes in the rollback memory now; otherwise that happens in the
     /// background, and when the vault is closed.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl Vault {
         })
     }
 
-    /// Compares the vault with the memory at `path`, now, and gives what is not as it was.
+    /// Compares the vault with the rollback memory at `path`, now, and returns the deviations.
     ///
     /// # Errors
     /// The database cannot be opened.
@@ -182,8 +182,8 @@ impl Vault {
         &self.shares().root
     }
 
-    /// Commits everything, empties the journal and releases the lock. What fails is reported once;
-    /// a second call does nothing.
+    /// Commits everything, empties the journal and releases the lock. A failure is reported once; a
+    /// second call does nothing.
     ///
     /// # Errors
     /// The first failure; everything else is committed all the same.
@@ -191,20 +191,20 @@ impl Vault {
         self.inside.close()
     }
 
-    /// Makes the journal before it is needed, so that a store that fills up later still takes
-    /// overwrites of what is there. A vault that is not prepared makes its journal at the first
-    /// commit that needs one, and so does every nested share.
+    /// Creates the journal before it is needed, so that a store that fills up later still accepts
+    /// overwrites of existing blocks. Otherwise the journal is created at the first commit that
+    /// needs one, as in every nested share.
     ///
     /// # Errors
-    /// `ENOSPC` where there is no room for it even now; whatever else the store says. The vault
-    /// works as before.
+    /// `ENOSPC` if there is no room for it even now; other errors of the store. The vault works as
+    /// before.
     pub fn prepare(&self) -> Result<()> {
-        self.on_node("make a journal in", ROOT, |core, _| {
+        self.on_node("create a journal in", ROOT, |core, _| {
             if core.mode.read_only { Ok(()) } else { core.journal.reserve() }
         })
     }
 
-    /// Commits what has been waiting for at least `age`, as the background does twice a second.
+    /// Commits changes that have waited for at least `age`, as the background does twice a second.
     pub fn commit_due(&self, age: Duration) {
         for core in self.shares().cores() {
             core.commit_due(age);
@@ -220,16 +220,16 @@ impl Vault {
         }
     }
 
-    /// What the identity may do in the vault's own share.
+    /// Returns the role of the identity in the vault's own share.
     pub fn role(&self) -> Role {
         self.core().keys.signing.role()
     }
 
-    /// Looks for changes of the membership now, as the background does twice a second, and tells
+    /// Looks for changes of the membership now, as the background does twice a second, and returns
     /// whether there were any.
     ///
     /// # Errors
-    /// What kept the new roster from being taken over.
+    /// The reason why the new roster cannot be adopted.
     pub fn refresh(&self) -> Result<bool> {
         let mut changed = false;
         for core in self.shares().cores().iter().filter(|core| core.keys.signed()) {
@@ -238,17 +238,17 @@ impl Vault {
         Ok(changed)
     }
 
-    /// True where others may have it open for writing at the same time.
+    /// Returns whether concurrent openers may have it open for writing.
     pub fn is_shared(&self) -> bool {
         self.core().mode.shared
     }
 
-    /// True where nothing may be changed.
+    /// Returns whether nothing may be changed.
     pub fn is_read_only(&self) -> bool {
         self.core().check_writable().is_err()
     }
 
-    /// What programs do to files at this moment.
+    /// Returns the current use of files by programs.
     pub fn activity(&self) -> Activity {
         let mut activity = Activity::default();
         for core in self.shares().cores() {
@@ -259,18 +259,18 @@ impl Vault {
         activity
     }
 
-    /// Bytes that changes of open files take in memory until they are committed.
+    /// Returns the bytes of memory that uncommitted changes of open files take.
     pub fn uncommitted_bytes(&self) -> usize {
         self.core().cache.changes.load(Ordering::Relaxed)
     }
 
-    /// Files that a vault opened for reading only shows with what a journal of an interrupted mount
-    /// holds for them: as they will be when somebody who may write opens the vault.
+    /// Returns the number of files that a read-only vault shows with changes from the journal of an
+    /// interrupted mount: in the state after the next opening for writing.
     pub fn replayed_in_memory(&self) -> usize {
         self.shares().cores().iter().map(|core| core.journal.overlaid()).sum()
     }
 
-    /// Number of nodes that are known at the moment.
+    /// Returns the number of nodes in the node tables.
     pub fn node_count(&self) -> usize {
         self.shares().cores().iter().map(|core| core.nodes.len()).sum()
     }
@@ -284,7 +284,7 @@ impl Vault {
         Ok(self.shares().run(op, node, act)?.0)
     }
 
-    /// As [`Vault::on_node`], for what gives a node.
+    /// Like [`Vault::on_node`], for operations that return a node.
     pub(in crate::vault) fn attr_on(
         &self,
         op: &'static str,
@@ -312,7 +312,7 @@ impl Vault {
         })
     }
 
-    /// Two directories of one share; `EXDEV` where they are of two.
+    /// Resolves two directories of one share; fails with `EXDEV` if their shares differ.
     pub(in crate::vault) fn in_one_share(
         &self,
         op: &'static str,
@@ -348,7 +348,7 @@ impl Inside {
                     keeper.finish(core);
                 }
             };
-            result = result.and(lifetime::close_core_after(&core, learn)); // every share is closed, whatever another one says
+            result = result.and(lifetime::close_core_after(&core, learn)); // every share is closed, even if another one fails
         }
         result
     }

@@ -1,4 +1,4 @@
-//! Control files, and the entries of directories of the store.
+//! Control files, and listings of the store's directories.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use crate::crypto::Random;
 use crate::store::{Access, Dir, DirEntry, RenameMode};
 use crate::vault::error::{Fault, Inner};
 
-/// What is wrong where a control file holds more than any of its kind.
+/// Fault of a control file that is larger than any of its kind.
 pub(crate) const CONTROL_TOO_LARGE: &str = "has a control file that is too large";
 
-/// Reads a control file of at most `limit` bytes; `None` where there is none.
+/// Reads a control file of at most `limit` bytes; `None` if it does not exist.
 pub(crate) fn read_control(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Option<Vec<u8>>> {
     let file = match dir.open_file(name, Access::Read) {
         Ok(file) => file,
@@ -26,8 +26,8 @@ pub(crate) fn read_control(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Op
     Ok(Some(bytes))
 }
 
-/// Writes a control file under a temporary name, flushes it and renames it into its place: it is
-/// there whole or not at all.
+/// Writes a control file under a temporary name, flushes it and renames it into place: it exists
+/// completely or not at all.
 pub(crate) fn write_control(
     dir: &dyn Dir,
     random: &dyn Random,
@@ -38,7 +38,8 @@ pub(crate) fn write_control(
     random.fill(&mut suffix);
     let hex: String = suffix.iter().map(|b| format!("{b:02x}")).collect();
     let temporary = [b"+tmp-", hex.as_bytes()].concat();
-    // other members of a share may be other users of the machine
+    // Readable for others if the directory is: members of a share may be other users of the
+    // machine.
     let file = dir.create_file(&temporary, 0o600 | dir.stat_self()?.perm & 0o044)?;
     let written = (|| {
         file.write_at(bytes, 0)?;
@@ -52,11 +53,11 @@ pub(crate) fn write_control(
     Ok(())
 }
 
-/// Bytes of names that are read of a directory at a time.
+/// Size in bytes of one read of a directory's listing.
 pub(crate) const LISTED: usize = 1 << 16;
 
-/// The entries of a directory, of which only those that were read last are in memory: the storage
-/// host chooses how many there are. After an error there are no more.
+/// The entries of a directory. Only those of the last read are in memory: the storage host controls
+/// how many there are. Ends after an error.
 pub(crate) struct Entries {
     dir: Option<Arc<dyn Dir>>,
     cookie: i64,
@@ -83,7 +84,7 @@ impl Iterator for Entries {
     }
 }
 
-/// Goes through a directory's entries.
+/// Iterates over a directory's entries.
 pub(crate) fn entries(dir: &dyn Dir) -> Inner<Entries> {
     Ok(Entries { dir: Some(dir.reopen()?), cookie: 0, read: Vec::new().into_iter() })
 }
@@ -93,7 +94,7 @@ pub(crate) fn list(dir: &dyn Dir) -> Inner<Vec<DirEntry>> {
     entries(dir)?.collect()
 }
 
-/// All entries of a directory; `None` where there are more than `max`.
+/// Returns all entries of a directory; `None` if there are more than `max`.
 pub(crate) fn list_at_most(dir: &dyn Dir, max: usize) -> Inner<Option<Vec<DirEntry>>> {
     let all: Vec<DirEntry> = entries(dir)?.take(max.saturating_add(1)).collect::<Inner<_>>()?;
     Ok((all.len() <= max).then_some(all))

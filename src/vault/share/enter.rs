@@ -1,10 +1,9 @@
-//! The control files of a share: making them, and getting from them to the folder keys.
+//! The control files of a share: their creation, and the way from them to the folder keys.
 //!
 //! Rules that hold here
-//! * What proves that a share is the one it claims to be is decided here, before any key of it is
-//!   used (see [`Trust`]).
+//! * The identity of a share is verified here, before any key of it is used (see [`Trust`]).
 //! * Manifests are verified as they are read; only those that count stay in memory.
-//! * Control files of rosters are made with O_EXCL and never rewritten.
+//! * Control files of rosters are created with O_EXCL and never rewritten.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,14 +28,14 @@ use crate::vault::share::trust::Trust;
 pub(crate) const DESCRIPTOR: &[u8] = DESCRIPTOR_FILE.as_bytes();
 /// Its name: a directory that holds such a file is a vault, or a share.
 pub const DESCRIPTOR_FILE: &str = "+share";
-/// Manifests begin with this.
+/// Prefix of the names of manifests.
 pub(crate) const MANIFEST: &[u8] = b"+manifest-";
-/// The vault's own identity.
+/// File with the vault's own identity.
 pub const IDENTITY_FILE: &str = "+identity";
-/// Manifests that are read at the most.
+/// Maximum number of manifests that are read.
 const MANIFESTS_MAX: usize = 65536;
 
-/// How a vault is made.
+/// Options for creating a vault.
 #[derive(Clone, Copy, Debug)]
 pub struct CreateOptions {
     /// Cipher suite, for the vault's whole life.
@@ -45,10 +44,10 @@ pub struct CreateOptions {
     pub chunk_log2: u8,
 }
 
-/// Who is to be in a new signed share, beside its founder.
+/// Members of a new signed share, besides its founder.
 #[derive(Clone, Debug, Default)]
 pub struct CreateShare {
-    /// Keep the parent's admins out.
+    /// Excludes the parent's admins.
     pub isolated: bool,
     /// The founder's name in the list of members.
     pub name: String,
@@ -57,11 +56,11 @@ pub struct CreateShare {
 }
 
 pub(crate) fn write_new(dir: &dyn Dir, name: &[u8], bytes: &[u8]) -> Inner<()> {
-    // whoever may read the directory holds ciphertext that is of no use without its control files;
-    // nothing in them is secret
+    // Readable for others if the directory is: their ciphertext is useless without its control
+    // files, which contain no secrets.
     let file = dir.create_file(name, 0o600 | dir.stat_self()?.perm & 0o044)?;
     if let Err(e) = file.write_at(bytes, 0) {
-        // In part it is of no use to anybody, least of all on a store that is full.
+        // A partial file is useless, in particular on a full store.
         let _ = dir.unlink(name);
         return Err(e.into());
     }
@@ -78,9 +77,9 @@ pub(crate) fn share_error(
     }
 }
 
-/// Writes the control files of a new vault whose owner is `owner`. The directory must hold nothing
-/// but, perhaps, control files of an identity. The descriptor comes last: without it the directory
-/// is no vault.
+/// Writes the control files of a new vault whose owner is `owner`. The directory must be empty
+/// except for control files of an identity. The descriptor comes last: without it the directory is
+/// not a vault.
 pub(crate) fn create(
     store: &Arc<dyn Dir>,
     options: &CreateOptions,
@@ -100,7 +99,7 @@ pub(crate) fn create(
     found_in(&**store, owner, &params, random).map(|_| ())
 }
 
-/// Fails where a directory has anything but an identity in it.
+/// Fails if a directory contains anything but an identity.
 fn refuse_full(store: &dyn Dir) -> Inner<()> {
     let other = entries(store)?.find(|entry| {
         entry.as_ref().map_or(true, |entry| *entry.name != *IDENTITY_FILE.as_bytes())
@@ -111,7 +110,7 @@ fn refuse_full(store: &dyn Dir) -> Inner<()> {
     }
 }
 
-/// As [`create`], a signed share with members.
+/// Like [`create`], for a signed share with members.
 pub(crate) fn create_signed(
     store: &Arc<dyn Dir>,
     options: &CreateOptions,
@@ -133,7 +132,7 @@ pub(crate) fn create_signed(
     found_in(&**store, owner, &params, random).map(|_| ())
 }
 
-/// The present time, in seconds since 1970.
+/// Returns the present time, in seconds since 1970.
 pub(crate) fn unix_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
@@ -156,7 +155,7 @@ pub(crate) fn found_in(
     Ok(founded)
 }
 
-/// Writes what a change of the roster makes: the slot block first, both durable when this returns.
+/// Writes a change of the roster: the slot block first, both durable on return.
 pub(crate) fn put_change(store: &dyn Dir, change: &Change) -> Inner<()> {
     write_new(store, change.slots_name.as_bytes(), &change.slots)?;
     store.sync()?;
@@ -164,9 +163,9 @@ pub(crate) fn put_change(store: &dyn Dir, change: &Change) -> Inner<()> {
     Ok(store.sync()?)
 }
 
-/// Makes what the chain of a head beyond `known` consists of durable, whoever wrote it: a head must
-/// not be remembered that a crash can take back, or everybody who remembers it would refuse the
-/// share for ever.
+/// Makes the files of a head's chain beyond `known` durable, whoever the author is. A head must not
+/// be remembered if a crash can remove it: every client that remembers it would reject the share
+/// for ever.
 fn flush_chain(store: &dyn Dir, roster: &VerifiedRoster, known: Option<&Pin>) -> Inner<()> {
     let since = known.map_or(0, |pin| pin.sequence);
     for (manifest, _) in roster.history().filter(|(manifest, _)| manifest.sequence > since) {
@@ -178,7 +177,7 @@ fn flush_chain(store: &dyn Dir, roster: &VerifiedRoster, known: Option<&Pin>) ->
         );
         for name in names {
             match store.open_file(name.as_bytes(), Access::Read) {
-                // The slots and inventories of former epochs may be gone.
+                // The slots and inventories of former epochs may have been removed.
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
                 file => file?.sync_all()?,
             }
@@ -187,7 +186,7 @@ fn flush_chain(store: &dyn Dir, roster: &VerifiedRoster, known: Option<&Pin>) ->
     Ok(store.sync()?)
 }
 
-/// Reads the descriptor: what is public of a vault.
+/// Reads the descriptor: the public information of a vault.
 pub(crate) fn descriptor(store: &dyn Dir, shown: &Path) -> Result<ShareDescriptor> {
     let bytes = match read_control(store, DESCRIPTOR, 4096) {
         Ok(Some(bytes)) => bytes,
@@ -211,18 +210,18 @@ pub(crate) fn descriptor(store: &dyn Dir, shown: &Path) -> Result<ShareDescripto
     })
 }
 
-/// A share that was entered: its roster verified, its keys in hand.
+/// A share that was entered: its roster is verified, its keys are available.
 pub(crate) struct Entered {
     pub descriptor: ShareDescriptor,
-    /// The heads that count and that we can open, the longest first.
+    /// The heads that count and that this identity can open, the longest first.
     pub heads: Vec<Head>,
-    /// Several heads count, whether we can open them or not.
+    /// Several heads count, whether this identity can open them or not.
     pub forked: bool,
-    /// An inventory is not there, or not whole.
+    /// An inventory is missing or incomplete.
     pub incomplete: bool,
 }
 
-/// A head with what the identity's slot at it opens.
+/// A head with the contents of the identity's slot.
 pub(crate) struct Head {
     pub roster: VerifiedRoster,
     pub keys: FolderKeys,
@@ -232,12 +231,12 @@ pub(crate) struct Head {
 }
 
 impl Entered {
-    /// The head, to be remembered; none while there is a fork.
+    /// Returns the head to remember; `None` while there is a fork.
     pub fn head(&self) -> Option<Pin> {
         (!self.forked).then(|| self.heads[0].roster.head())
     }
 
-    /// Whose signatures count.
+    /// Returns the rights of signers.
     pub fn rights(&self) -> Rights {
         Rights::new(
             self.heads.iter().map(|head| (head.members.clone(), head.kept.clone())),
@@ -246,8 +245,8 @@ impl Entered {
     }
 }
 
-/// Reads and verifies the manifests of a share, one at a time, keeping those that count: names that
-/// are not the manifest's own, and what is signed by nobody who may, take no memory.
+/// Reads and verifies the manifests of a share, one at a time, and keeps those that count.
+/// Manifests under a wrong name, or without a valid signature, take no memory.
 pub(crate) fn standing(
     store: &dyn Dir,
     descriptor: &ShareDescriptor,
@@ -266,8 +265,8 @@ pub(crate) fn standing(
     });
     let mut numbered = listed.map_err(|f| f.at("list", || shown.to_path_buf()))?;
     if numbered.len() > MANIFESTS_MAX {
-        // To leave some out would be to let whoever fills the directory choose which: the removal
-        // of a member, say.
+        // Omitting some would let a writer of the directory choose which: for example, the removal
+        // of a member.
         return Err(share_error(MANIFEST, RosterError::TooLong));
     }
     numbered.sort_unstable();
@@ -278,13 +277,16 @@ pub(crate) fn standing(
             Ok(Some(bytes)) => bytes,
             Ok(None) => continue,
             Err(Fault::Corrupt(_)) => {
-                tracing::warn!("{}: too large for a manifest, passed over", at(name).display());
+                tracing::warn!("{}: too large for a manifest, skipped", at(name).display());
                 continue;
             }
-            // No file at all. (One that must not be read, or cannot, may be the removal of a
-            // member.)
+            // Not a regular file. (An unreadable file may be the removal of a member, so it is an
+            // error.)
             Err(fault) if matches!(fault.errno(), libc::EISDIR | libc::ELOOP | libc::ENXIO) => {
-                tracing::warn!("{}: no file, and so no manifest, passed over", at(name).display());
+                tracing::warn!(
+                    "{}: not a regular file, and so not a manifest; skipped",
+                    at(name).display()
+                );
                 continue;
             }
             Err(fault) => return Err(fault.at("read", || at(name))),
@@ -321,8 +323,8 @@ pub(crate) fn block_reader(
     }
 }
 
-/// The inventories to which the chain of a head commits. One that is missing or is not the signed
-/// one is left out: what it lists is then refused, file by file.
+/// Returns the inventories to which the chain of a head commits, and whether any is missing. A
+/// missing or wrong inventory is left out: the files that it lists are then rejected, one by one.
 fn inventories(store: &dyn Dir, roster: &VerifiedRoster) -> (Vec<Arc<InventoryList>>, bool) {
     let (mut kept, mut missing) = (Vec::new(), false);
     for (manifest, _) in roster.history().filter(|(m, _)| m.inventory_file != [0; 32]) {
@@ -341,8 +343,8 @@ fn inventories(store: &dyn Dir, roster: &VerifiedRoster) -> (Vec<Arc<InventoryLi
     (kept, missing)
 }
 
-/// The inventory that a manifest names. Its hash is taken piece by piece first: nothing of its size
-/// is allocated for what an admin did not sign.
+/// Returns the inventory that a manifest names. Its hash is computed piece by piece first: no
+/// memory of its size is allocated for data that an admin did not sign.
 pub(crate) fn inventory_of(store: &dyn Dir, manifest: &Manifest) -> Inner<InventoryList> {
     const MAX: usize = inventory::MAX_ENTRIES * 32;
     let name = inventory::file_name(&manifest.inventory_file);
@@ -361,7 +363,7 @@ pub(crate) fn inventory_of(store: &dyn Dir, manifest: &Manifest) -> Inner<Invent
         return Err(other);
     }
     let bytes = read_control(store, name.as_bytes(), MAX)?.ok_or(Fault::Corrupt("is missing"))?;
-    // Once more: it may have been exchanged meanwhile.
+    // Verified again: it may have been replaced meanwhile.
     let list = InventoryList::decode(&bytes)?;
     if inventory::file_hash(&bytes) != manifest.inventory_file
         || list.root() != manifest.inventory_root
@@ -371,7 +373,7 @@ pub(crate) fn inventory_of(store: &dyn Dir, manifest: &Manifest) -> Inner<Invent
     Ok(list)
 }
 
-/// What vouches for a share besides the caller's memory.
+/// The evidence for a share besides the caller's trust store.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Vouched {
     /// The id that a signed junction names, or that was entered before.
@@ -380,8 +382,8 @@ pub(crate) struct Vouched {
     pub head: Option<Pin>,
 }
 
-/// Enters the share that `store` holds: decides whether it is the one that was meant, verifies its
-/// roster and opens the identity's slot.
+/// Enters the share in `store`: decides whether it is the intended one, verifies its roster and
+/// opens the identity's slot.
 pub(crate) fn enter(
     store: &dyn Dir,
     identity: &Identity,
@@ -391,24 +393,21 @@ pub(crate) fn enter(
 ) -> Result<Entered> {
     let descriptor = descriptor(store, shown)?;
     let share = descriptor.share_id();
-    let unknown = |source| Error::Io {
-        op: "read what was seen of the share in",
-        path: shown.to_path_buf(),
-        source,
-    };
-    // What one owner has alone needs no memory of its members.
+    let unknown =
+        |source| Error::Io { op: "read the trust store for", path: shown.to_path_buf(), source };
+    // A share with a single owner needs no remembered head.
     let (remembered, inviter) = match descriptor.signed {
         true => (trust.pin(&share).map_err(unknown)?, trust.inviter(&share).map_err(unknown)?),
         false => (None, None),
     };
-    // Another process of the same user may have seen more than this one.
+    // Another process of the same user may have seen a later head.
     let pin = match (vouched.head, remembered) {
         (Some(seen), Some(remembered)) if remembered.sequence > seen.sequence => Some(remembered),
         (seen, remembered) => seen.or(remembered),
     };
     let vouched = vouched.share;
     if !descriptor.signed && descriptor.founder != identity.public() {
-        return Err(Error::NoAccess { path: shown.to_path_buf() }); // it has one owner
+        return Err(Error::NoAccess { path: shown.to_path_buf() }); // an unsigned share has one owner
     }
     if vouched.is_some_and(|id| id != share) {
         return Err(Error::Untrusted {
@@ -432,7 +431,7 @@ pub(crate) fn enter(
         && pinned.is_none_or(|manifest| manifest.admins.binary_search(&inviter).is_err())
     {
         tracing::error!(
-            "{}: the invitation to this share is signed by somebody who was no admin",
+            "{}: the signer of the invitation to this share was not an admin",
             shown.display()
         );
         return Err(Error::Untrusted {
@@ -457,7 +456,7 @@ pub(crate) fn enter(
                 incomplete |= missing;
                 heads.push(Head { roster, keys, members, kept });
             }
-            // On the other side of a fork we may not be a member.
+            // This identity may not be a member on the other side of a fork.
             Err(error) => refused = Some(error),
         }
     }
@@ -473,18 +472,18 @@ pub(crate) fn enter(
     }
     if several {
         tracing::error!(
-            "{}: its membership was changed in two ways that exclude each other; it is read-only until that is settled",
+            "{}: its membership was changed in two conflicting ways; it is read-only until that is settled",
             shown.display()
         );
     } else if descriptor.signed {
         let roster = &heads[0].roster;
         if trust.pins.is_some() && remembered != Some(roster.head()) {
             if let Err(fault) = flush_chain(store, roster, remembered.as_ref()) {
-                // Remembered all the same: a store that refuses to flush must not be able to keep
-                // us from remembering.
+                // Remembered all the same: a store that refuses to flush must not be able to
+                // prevent that.
                 tracing::warn!(
                     errno = fault.errno(),
-                    "{}: the members of the share could not be made durable",
+                    "{}: the roster of the share could not be made durable",
                     shown.display()
                 );
             }

@@ -8,27 +8,27 @@ use crate::roster::Pin;
 use crate::store::{Dir, Timestamp};
 use crate::vault::error::Inner;
 
-/// Within this time two changes of a directory may leave it with the same times: the clocks of
+/// Two changes of a directory within this time may leave it with the same times: the clocks of
 /// stores are coarse.
 const GRANULARITY: Duration = Duration::from_secs(2);
 
-/// The two times of a directory that tell of a change.
+/// The two times of a directory that show a change.
 type Times = (Timestamp, Timestamp);
 
-/// What the share's directory looked like at the last look.
+/// The state of the share's directory at the last check.
 #[derive(Default)]
 pub(crate) struct Seen {
-    /// The times with which it was listed, after it had had them for a while.
+    /// The times at the last listing, if the directory had had them for a while.
     pub changed: Option<Times>,
-    /// The times that it has now, and when they were first seen, by our own clock: that of the
-    /// store may be another one.
+    /// Its present times, and when they were first seen, by this machine's clock: the store's clock
+    /// may differ.
     now: Option<(Times, Instant)>,
     pub manifests: Vec<Box<[u8]>>,
-    /// The highest head: nothing that does not descend from it is taken over.
+    /// The highest head: only its descendants are adopted.
     pub head: Option<Pin>,
 }
 
-/// Names of the manifests in a share's directory, sorted.
+/// Returns the names of the manifests in a share's directory, sorted.
 pub(crate) fn manifests(store: &dyn Dir) -> Inner<Vec<Box<[u8]>>> {
     let is_manifest = |entry: &Inner<crate::store::DirEntry>| {
         entry.as_ref().map_or(true, |entry| entry.name.starts_with(MANIFEST))
@@ -41,7 +41,8 @@ pub(crate) fn manifests(store: &dyn Dir) -> Inner<Vec<Box<[u8]>>> {
 }
 
 impl Seen {
-    /// Whether the directory has had these times for so long that what changes now gives it others.
+    /// Returns whether the directory has had these times for so long that a change now leads to
+    /// other times.
     pub fn has_aged(&mut self, times: Times, now: Instant) -> bool {
         match self.now {
             Some((since, first)) if since == times => {
@@ -61,9 +62,9 @@ mod tests {
 
     #[test]
     fn how_a_directory_ages_is_told_by_our_own_clock() {
-        // The clock of this machine was ahead of that of the store. A change that gave the
-        // directory the times that it had already, within the granularity of the store's clock, was
-        // not looked at: a removed member's key stayed in use.
+        // The clock of this machine was ahead of that of the store. A change that left the
+        // directory with the same times, within the granularity of the store's clock, was not
+        // noticed: a removed member's key stayed in use.
         let (begun, mut seen) = (Instant::now(), Seen::default());
         let long_ago = Timestamp { secs: 1_000_000_000, nanos: 0 };
         let times = (long_ago, long_ago);

@@ -1,12 +1,11 @@
-//! Why a share is taken for the one that was meant.
+//! The evidence that a share is the intended one.
 //!
 //! Rules that hold here
-//! * A share is entered because its founder is the identity that opens it, because the caller
-//!   remembers it (an accepted invitation, an earlier visit), because a signed junction in its
-//!   parent leads to it, or because the user said so. Otherwise whoever stores the ciphertext could
-//!   plant a share with a slot for the victim, and wait for secrets to be copied in.
-//! * What is remembered of a share is its highest head. Heads that do not descend from it do not
-//!   count.
+//! * A share is entered for one of four reasons: its founder is the identity that opens it; the
+//!   trust store has it (an accepted invitation, an earlier visit); a signed junction in its parent
+//!   leads to it; or the user decided so. Otherwise the storage host could plant a share with a
+//!   slot for the victim, and wait for secrets to be copied into it.
+//! * The highest head of a share is remembered. Heads that do not descend from it do not count.
 
 use std::fmt;
 use std::io;
@@ -14,36 +13,35 @@ use std::sync::Arc;
 
 use crate::roster::Pin;
 
-/// The caller's memory of shares. It is asked for nested shares too, when they are first entered,
-/// from any thread.
+/// The trust store: the caller's record of shares. It is used for nested shares too, when they are
+/// first entered, from any thread.
 pub trait Pins: Send + Sync {
-    /// The highest head of a share that was seen, or that an accepted invitation names; `None` for
-    /// a share that is not known.
+    /// Returns the highest head of a share that was seen, or that an accepted invitation names;
+    /// `None` for an unknown share.
     ///
-    /// # Errors
-    /// There is a memory of the share which cannot be read. The share is then not entered: a memory
-    /// that is lost in silence would let an old roster pass.
+    /// # Errors The share has a record that cannot be read. Then the share is not entered: ignoring
+    /// the loss of a record would let an old roster pass.
     fn get(&self, share: &[u8; 32]) -> io::Result<Option<Pin>>;
-    /// Who signed the invitation that the head of [`Pins::get`] comes from: he must be an admin in
-    /// that manifest. `None` where the head was seen by ourselves.
+    /// Returns the signer of the invitation that the head of [`Pins::get`] comes from, who must be
+    /// an admin in that manifest. `None` if this client has seen the head itself.
     ///
     /// # Errors
     /// As [`Pins::get`].
     fn inviter(&self, share: &[u8; 32]) -> io::Result<Option<[u8; 32]>>;
-    /// Remembers a head that was verified and descends from what [`Pins::get`] gave.
+    /// Records a head that was verified and descends from the one that [`Pins::get`] returned.
     ///
-    /// # Errors
-    /// What kept it from being remembered: it goes to the log, the share is used all the same.
+    /// # Errors The reason why it cannot be recorded: it is logged, and the share is used all the
+    /// same.
     fn put(&self, share: &[u8; 32], head: Pin) -> io::Result<()>;
 }
 
-/// Which shares are entered.
+/// Decides which shares may be entered.
 #[derive(Clone, Default)]
 pub struct Trust {
-    /// What the caller remembers.
+    /// The trust store.
     pub pins: Option<Arc<dyn Pins>>,
-    /// Enter the share that is opened even where nothing vouches for it: an explicit decision of
-    /// the user. Shares within it need a junction.
+    /// Enters the opened share even if nothing vouches for it: an explicit decision of the user.
+    /// Its nested shares still need a junction.
     pub first_use: bool,
 }
 
@@ -57,23 +55,23 @@ impl fmt::Debug for Trust {
 }
 
 impl Trust {
-    /// What is remembered of a share.
+    /// Returns the recorded head of a share.
     pub(crate) fn pin(&self, share: &[u8; 32]) -> io::Result<Option<Pin>> {
         self.pins.as_ref().map_or(Ok(None), |pins| pins.get(share))
     }
 
-    /// Whose invitation the pin comes from.
+    /// Returns the signer of the invitation that the recorded head comes from.
     pub(crate) fn inviter(&self, share: &[u8; 32]) -> io::Result<Option<[u8; 32]>> {
         self.pins.as_ref().map_or(Ok(None), |pins| pins.inviter(share))
     }
 
-    /// Remembers a head.
+    /// Records a head.
     pub(crate) fn remember(&self, share: &[u8; 32], head: Pin) {
         if let Some(pins) = &self.pins
             && pins.get(share).ok().flatten() != Some(head)
             && let Err(e) = pins.put(share, head)
         {
-            tracing::warn!("the head of a share cannot be remembered: {e}");
+            tracing::warn!("the head of a share cannot be recorded in the trust store: {e}");
         }
     }
 }

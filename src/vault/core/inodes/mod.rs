@@ -1,16 +1,15 @@
-//! The table of nodes: numbers that stand for inodes of the store, as long as somebody counts on
-//! them.
+//! The node table: numbers for inodes of the store, kept as long as a caller holds them.
 //!
 //! Rules that hold here
 //! * A node has no descriptor of its own. It knows the names under which it was seen; a directory
 //!   has exactly one.
-//! * A node stays while the kernel (or a caller) counts on it, while it has children in the table,
-//!   or while it is open.
+//! * A node stays while the kernel (or a caller) holds lookups of it, while it has children in the
+//!   table, or while it is open.
 //! * An inode number alone is no identity: birth time and type are compared, and an object that was
 //!   replaced gets a new node.
-//! * A file whose size or committed state is no longer the one that the kernel caches gets a new
-//!   node too, and the old one is retired: it serves the handles that are open and no other open,
-//!   by whichever name.
+//! * A file whose size or committed state differs from what the kernel caches gets a new node too,
+//!   and the old one is retired. A retired node serves its open handles and no other open, by any
+//!   name.
 
 mod node;
 mod slab;
@@ -34,15 +33,15 @@ use crate::vault::types::{Attr, NodeId, ROOT, SetAttr};
 
 struct Inside {
     nodes: Slab,
-    /// Retired nodes of files, by the object that they stood for.
+    /// Retired nodes of files, by the object they stood for.
     retired: HashMap<Key, SmallVec<[NodeId; 1]>>,
     next: NodeId,
-    /// Counts the directories that were used and have another place since, so that what follows
-    /// from the places above is worked out anew.
+    /// Counts moves of directories in use, so that values derived from the places above are
+    /// recomputed.
     moves: u64,
 }
 
-/// See the module.
+/// The cache of authenticated blocks, and the memory of uncommitted changes.
 pub(crate) struct Nodes {
     inside: Mutex<Inside>,
     /// Whether [`Nodes::forget_links`] was ever called.
@@ -52,12 +51,12 @@ pub(crate) struct Nodes {
 /// The longest stored path in bytes. A record of the journal gives its length in 16 bits.
 const RECORD_PATH_MAX: usize = u16::MAX as usize;
 
-/// Names that a node remembers; more hard links than this are found again by their own lookups, for
-/// which `ESTALE` asks.
+/// Maximum number of names that a node remembers. Further hard links are found again by their own
+/// lookups, which `ESTALE` triggers.
 const LINKS_MAX: usize = 16;
 
 impl Nodes {
-    /// A table that holds the root.
+    /// Returns a table that holds the root.
     pub fn new(root: &Stat, directory: DirectoryId) -> Self {
         let mut node = Node::new(ROOT, Key::of(root));
         node.lookups = 1;
@@ -68,7 +67,7 @@ impl Nodes {
         Nodes { inside: Mutex::new(inside), any_moved: AtomicBool::new(false) }
     }
 
-    /// The node of an object that was just seen at `link`, counted once.
+    /// Returns the node of an object that was just seen at `link`, with one more lookup.
     pub fn seen(&self, stat: &Stat, link: Link) -> NodeId {
         let key = Key::of(stat);
         let mut guard = self.inside.lock();
@@ -84,25 +83,25 @@ impl Nodes {
         id
     }
 
-    /// Another name of a node.
+    /// Adds another name to a node.
     pub fn add_link(&self, id: NodeId, link: Link) {
         self.inside.lock().add_link(id, link);
     }
 
-    /// The name (`parent`, `stored`) is no longer one of the object, of which `stat` is from before
-    /// that; gives its node, if it has one.
+    /// Removes the name (`parent`, `stored`) from the node of an object; `stat` is from before the
+    /// removal. Returns the node, if there is one.
     pub fn remove_link(&self, stat: &Stat, parent: NodeId, stored: &[u8]) -> Option<NodeId> {
         self.inside.lock().remove_link(stat, parent, stored)
     }
 
-    /// The name (`parent`, `stored`) of an object has become `to`, or is gone, of which `stat` is
-    /// from before that: its retired nodes follow.
+    /// Renames the name (`parent`, `stored`) to `to`, or removes it, in the retired nodes of an
+    /// object; `stat` is from before.
     pub fn retired_follow(&self, stat: &Stat, parent: NodeId, stored: &[u8], to: Option<&Link>) {
         self.inside.lock().retired_follow(stat, parent, stored, to);
     }
 
-    /// Another object has taken the place of a directory: who asks for its name is told to look it
-    /// up again.
+    /// Forgets the names of a directory whose place another object has taken: a query of its name
+    /// fails, so that the caller looks it up again.
     pub fn forget_links(&self, id: NodeId) {
         let mut inside = self.inside.lock();
         let Some(node) = inside.nodes.get_mut(id) else { return };
@@ -116,7 +115,8 @@ impl Nodes {
         inside.collect(id);
     }
 
-    /// Whether another object has taken the place of the directory that `id` is, or stands in.
+    /// Returns whether another object has taken the place of directory `id`, or of a directory
+    /// above it.
     pub fn is_moved_away(&self, mut id: NodeId) -> bool {
         if !self.any_moved.load(Ordering::Acquire) {
             return false;
@@ -132,15 +132,15 @@ impl Nodes {
         false
     }
 
-    /// The node of an object, if it has one.
+    /// Returns the node of an object, if it has one.
     pub fn find(&self, stat: &Stat) -> Option<NodeId> {
         self.inside.lock().nodes.by_key(&Key::of(stat))
     }
 
-    /// Lets go of `count` lookups. The kernel lets go of all at once when it drops an inode. Where
-    /// some are left, answers were under way then, and it makes a new inode from one of them, with
-    /// the size that this one told. A file that has got another size meanwhile must not be opened
-    /// by that inode, so its node is retired; where it is open, at the last close.
+    /// Drops `count` lookups. The kernel drops all at once when it evicts an inode. If some are
+    /// left, replies were in flight, and the kernel makes a new inode from one of them, with the
+    /// size in that reply. If the file's size has changed meanwhile, it must not be opened by that
+    /// inode, so its node is retired; for an open file, at the last close.
     pub fn forget(&self, id: NodeId, count: u64) {
         let mut inside = self.inside.lock();
         if let Some(node) = inside.nodes.get_mut(id) {
@@ -155,7 +155,7 @@ impl Nodes {
         inside.collect(id);
     }
 
-    /// Takes one lookup back that no answer has told.
+    /// Drops one lookup that no reply has reported.
     pub fn forget_unsent(&self, id: NodeId) {
         let mut inside = self.inside.lock();
         if let Some(node) = inside.nodes.get_mut(id) {
@@ -180,14 +180,14 @@ impl Nodes {
         inside.collect(id);
     }
 
-    /// Notes what the kernel caches of a file that was just closed. Retires the node where the
-    /// kernel may have made its inode from an answer of before, see [`Nodes::forget`].
-    /// `written_past` is the second of the modification time of before, where a program has written
-    /// past the kernel's cache: the kernel still has that time.
+    /// Records what the kernel caches of a file that was just closed. Retires the node if the
+    /// kernel may have made its inode from an earlier reply, see [`Nodes::forget`]. `written_past`
+    /// is the second of the earlier modification time if a program has written past the page cache:
+    /// the kernel still has that time.
     pub fn set_cached(&self, id: NodeId, cached: Cached, written_past: Option<i64>) {
         let mut inside = self.inside.lock();
         let Some(node) = inside.nodes.get_mut(id) else { return };
-        // The first answer has arrived, or nobody could have opened the file.
+        // The first reply has arrived; otherwise the file could not have been opened.
         node.resized |= node.lookups > 1
             && node.cached != Cached::NOTHING
             && !node.cached.agrees_with_size_of(&cached);
@@ -199,7 +199,7 @@ impl Nodes {
         }
     }
 
-    /// What the kernel caches of a file; `ESTALE` where the node is retired.
+    /// Returns what the kernel caches of a file; fails with `ESTALE` if the node is retired.
     pub fn cached(&self, id: NodeId) -> Inner<Cached> {
         let inside = self.inside.lock();
         match inside.nodes.get(id) {
@@ -208,8 +208,8 @@ impl Nodes {
         }
     }
 
-    /// Notes that an answer tells `size` of a file that is not open; false where the kernel has
-    /// been told another size, or caches another time. `ESTALE` where the node is retired.
+    /// Records that a reply contains `size` for a file that is not open. Returns false if the
+    /// kernel has another size, or caches another time. Fails with `ESTALE` if the node is retired.
     pub fn tell_size(&self, id: NodeId, size: u64, mtime: Timestamp) -> Inner<bool> {
         let mut inside = self.inside.lock();
         let node =
@@ -217,20 +217,20 @@ impl Nodes {
         if node.cached == Cached::NOTHING {
             node.cached = Cached::size(size);
         }
-        // A second or two is no reason to give a file that is written all the time one node after
-        // the other.
+        // A difference of a second or two does not count: otherwise a file that is written
+        // continuously would get one node after the other.
         let is_old =
             node.told_second.is_some_and(|told| (mtime.secs as u32).abs_diff(told.get()) > 2);
         Ok(node.cached.agrees_with(size) && !is_old)
     }
 
-    /// Retires a node: the next lookup of the object gets a new one. This one stays for the handles
-    /// that are open.
+    /// Retires a node: the next lookup of the object gets a new one. This one stays for its open
+    /// handles.
     pub fn retire(&self, id: NodeId) {
         self.inside.lock().retire(id);
     }
 
-    /// Names under which a node was seen.
+    /// Returns the names under which a node was seen.
     pub fn links(&self, id: NodeId) -> Vec<Link> {
         self.inside
             .lock()
@@ -252,8 +252,7 @@ impl Nodes {
         }
     }
 
-    /// The object `old` was replaced by `new`, which is the same to whoever looks at it: its node
-    /// goes on.
+    /// Moves the node of object `old` to its replacement `new`, which is equivalent for callers.
     pub fn replaced(&self, old: &Stat, new: &Stat) {
         let mut inside = self.inside.lock();
         if let Some(id) = inside.nodes.by_key(&Key::of(old)) {
@@ -261,14 +260,14 @@ impl Nodes {
         }
     }
 
-    /// Type of a node.
+    /// Returns the type of a node.
     pub fn kind(&self, id: NodeId) -> Inner<Kind> {
         self.inside.lock().nodes.get(id).map(|n| n.kind()).ok_or(Fault::Os(libc::ESTALE))
     }
 
-    /// A name of a node; `ENOENT` where it has none any more, and `ESTALE` where it has others than
-    /// those that were remembered: the kernel walks the caller's path once more then, with lookups
-    /// (`retry_estale` in its `fs/namei.c`), and so the name is learnt again.
+    /// Returns a name of a node. Fails with `ENOENT` if it has none any more, and with `ESTALE` if
+    /// it has only names that are not remembered. After `ESTALE` the kernel repeats the path walk
+    /// with lookups (`retry_estale` in its `fs/namei.c`), which restores the name.
     pub fn link(&self, id: NodeId) -> Inner<Link> {
         let inside = self.inside.lock();
         let node = inside.nodes.get(id).ok_or(Fault::Os(libc::ESTALE))?;
@@ -279,8 +278,8 @@ impl Nodes {
         }))
     }
 
-    /// The name of a node that was last seen in `parent`: of hard links another one may have been
-    /// used since.
+    /// Returns the name of a node that was last seen in `parent`: another of its hard links may
+    /// have been used since.
     pub fn link_in(&self, id: NodeId, parent: NodeId, name: &[u8]) -> Inner<Link> {
         let inside = self.inside.lock();
         let node = inside.nodes.get(id).ok_or(Fault::Os(libc::ESTALE))?;
@@ -289,9 +288,10 @@ impl Nodes {
         found.map(Kept::link).ok_or(Fault::Os(libc::ENOENT))
     }
 
-    /// Attributes in answer to `set` for the node of a file that is no longer there, of what its
-    /// name leads to now if that is known. The kernel takes no size from them. Where nothing is
-    /// known they forbid nothing: an open fails, and the kernel then asks for the truth.
+    /// Returns the attributes in reply to `set` for the node of a file that no longer exists, taken
+    /// from the object that its name leads to now, if known. The kernel takes no size from them. If
+    /// nothing is known, they allow everything: an open fails, and the kernel then asks for the
+    /// actual attributes.
     pub fn attr_of_lost(&self, id: NodeId, set: &SetAttr, now: Option<&Stat>) -> Attr {
         let time = match (set.mtime, now) {
             (SetTime::At(time), _) => time,
@@ -319,17 +319,17 @@ impl Nodes {
         }
     }
 
-    /// What an object was when it lost its last name.
+    /// Returns the attributes of an object when it lost its last name.
     pub fn last_stat(&self, id: NodeId) -> Option<Stat> {
         self.inside.lock().nodes.get(id).and_then(|n| n.last())
     }
 
-    /// Id of a directory, where it was worked out before.
+    /// Returns the id of a directory, if it was determined before.
     pub fn directory(&self, id: NodeId) -> Option<DirectoryId> {
         self.inside.lock().nodes.get(id).and_then(|n| n.directory())
     }
 
-    /// Notes or forgets the id of a directory.
+    /// Sets or clears the id of a directory.
     pub fn set_directory(&self, id: NodeId, directory: Option<DirectoryId>) {
         let inside = &mut *self.inside.lock();
         if let Some(node) = inside.nodes.get_mut(id) {
@@ -339,12 +339,12 @@ impl Nodes {
         }
     }
 
-    /// How often a directory that was used has got another place.
+    /// Returns how often a directory in use has moved.
     pub fn moves(&self) -> u64 {
         self.inside.lock().moves
     }
 
-    /// What was noted of a directory by [`Nodes::set_place`], unless a directory has moved since.
+    /// Returns the value set by [`Nodes::set_place`], unless a directory has moved since.
     pub fn place(&self, id: NodeId) -> Option<[u8; 32]> {
         let inside = self.inside.lock();
         inside
@@ -355,25 +355,26 @@ impl Nodes {
             .map(|(_, place)| place)
     }
 
-    /// Notes what the rollback memory calls a directory, as it followed from the names above it
-    /// when there had been `moves`.
+    /// Stores the rollback memory's key of a directory, derived from the names above it when the
+    /// move count was `moves`.
     pub fn set_place(&self, id: NodeId, moves: u64, place: [u8; 32]) {
         if let Some(node) = self.inside.lock().nodes.get_mut(id) {
             node.set_place(moves, place);
         }
     }
 
-    /// True where `stat` is of the object that the node stands for.
+    /// Returns whether `stat` is of the object that the node stands for.
     pub fn is(&self, id: NodeId, stat: &Stat) -> bool {
         self.inside.lock().nodes.get(id).is_some_and(|n| n.key == Key::of(stat))
     }
 
-    /// Stored path from the root, components joined by `/`; `None` where a name on the way is gone.
+    /// Returns the stored path from the root, components joined by `/`; `None` if a name on the way
+    /// is gone.
     pub fn stored_path(&self, id: NodeId) -> Option<Vec<u8>> {
         self.path(id, Kept::stored)
     }
 
-    /// Plain path from the root, likewise.
+    /// Returns the plain path from the root, likewise.
     pub fn plain_path(&self, id: NodeId) -> Option<Vec<u8>> {
         self.path(id, Kept::name)
     }
@@ -409,7 +410,7 @@ impl Nodes {
         Some(parts.join(&b'/'))
     }
 
-    /// Whether `id` is `ancestor` or stands below it.
+    /// Returns whether `id` is `ancestor` or below it.
     pub fn is_below(&self, mut id: NodeId, ancestor: NodeId) -> bool {
         let inside = self.inside.lock();
         for _ in 0..4096 {
@@ -424,13 +425,13 @@ impl Nodes {
         false
     }
 
-    /// Nodes that the table has room for.
+    /// Returns the capacity of the table in nodes.
     #[cfg(test)]
     fn room(&self) -> usize {
         self.inside.lock().nodes.room()
     }
 
-    /// Number of nodes in the table.
+    /// Returns the number of nodes in the table.
     pub fn len(&self) -> usize {
         self.inside.lock().nodes.len()
     }
@@ -453,11 +454,11 @@ impl Inside {
         }
         let was_used = node.directory().is_some();
         if let Some(at) = node.links.iter().position(|l| l.is(link.parent, &link.stored)) {
-            // The name that was used last is the one most likely to be there still.
+            // The name that was used last is most likely to exist still.
             let last = node.links.len() - 1;
             node.links.swap(at, last);
             if node.links[last].name() != &*link.name {
-                // The same entry under another name, which another one had until now.
+                // The same entry now has another name, which another entry had until now.
                 node.links[last] = link.into();
                 self.moves += u64::from(was_used);
             }
@@ -466,7 +467,7 @@ impl Inside {
         self.moves += u64::from(was_used);
         let mut gone = None;
         if node.kind() == Kind::Dir && !node.links.is_empty() {
-            // It was moved beneath us: its id follows from the new place or its record.
+            // It was moved by another program: its id follows from the new place or its record.
             gone = node.links.pop();
             node.set_directory(None);
         } else if node.links.len() >= LINKS_MAX {
@@ -491,8 +492,7 @@ impl Inside {
         Some(id)
     }
 
-    /// The name (`parent`, `stored`) of an object has become `to`, or is gone: retired nodes of the
-    /// object, which the kernel may still use, know it as well.
+    /// Renames or removes a name in the retired nodes of an object, which the kernel may still use.
     fn retired_follow(&mut self, stat: &Stat, parent: NodeId, stored: &[u8], to: Option<&Link>) {
         let Some(retired) = self.retired.get(&Key::of(stat)).cloned() else { return };
         for id in retired {
@@ -509,7 +509,7 @@ impl Inside {
 
     fn remove_link_of(&mut self, id: NodeId, stat: &Stat, parent: NodeId, stored: &[u8]) {
         let Some(node) = self.nodes.get_mut(id) else { return };
-        // The last name of all, remembered or not.
+        // Whether it was the last name of all, remembered or not.
         node.forgotten &= stat.nlink > 1;
         if !node.links.iter().any(|l| l.is(parent, stored)) {
             return;
@@ -520,8 +520,7 @@ impl Inside {
             node.set_last(Some(Stat { nlink, ..*stat }));
         }
         if node.links.is_empty() && node.opens == 0 && !node.forgotten {
-            // The store may give the inode number to another object now; an open node still holds
-            // it.
+            // The store may reuse the inode number now; an open node still holds it.
             self.nodes.leave_key(id);
         }
         self.release_parent(parent);
@@ -535,7 +534,7 @@ impl Inside {
         self.collect(parent);
     }
 
-    /// Drops the node, and those above it that were kept by it alone, where nothing counts on it.
+    /// Drops the node, and its ancestors kept by it alone, if nothing references it.
     fn collect(&mut self, mut id: NodeId) {
         while id != ROOT {
             let Some(node) = self.nodes.get(id) else { return };
@@ -593,8 +592,8 @@ mod tests {
 
     #[test]
     fn a_table_gives_its_room_back_when_the_kernel_forgets() {
-        // After a directory of a million entries had been listed the daemon kept half a gigabyte
-        // for nodes that were gone.
+        // After the listing of a directory of a million entries the daemon kept half a gigabyte for
+        // dropped nodes.
         let nodes = Nodes::new(&stat(1, Kind::Dir), [0; 32]);
         let name = |n: u64| Link {
             parent: ROOT,

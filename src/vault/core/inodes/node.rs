@@ -1,9 +1,9 @@
-//! What is kept of one node, in as few bytes as can be: the kernel may hold a million of them.
+//! The data of one node, as compact as possible: the kernel may hold a million of them.
 //!
 //! Rules that hold here
-//! * A node with one name, if that is not long, is one piece of memory: it has no part elsewhere on
-//!   the heap.
-//! * What few nodes have (the id of a directory, what an object was at its end) stands aside.
+//! * A node with one name of usual length is one piece of memory, without another heap allocation.
+//! * Fields that few nodes have (the id of a directory, the last attributes of an object) are
+//!   allocated separately.
 
 use std::num::NonZeroU32;
 
@@ -14,18 +14,18 @@ use crate::vault::file::cached::Cached;
 use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::types::NodeId;
 
-/// What tells one object of the store from another.
+/// Identity of an object of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     dev: u64,
     pub ino: u64,
-    /// Birth; where the store knows none, 0 and [`NO_BIRTH`].
+    /// Birth time; 0 and [`NO_BIRTH`] if the store has none.
     born_secs: i64,
     born_nanos: u32,
     pub kind: Kind,
 }
 
-/// No time has as many nanoseconds.
+/// No time has this many nanoseconds.
 const NO_BIRTH: u32 = u32::MAX;
 
 impl Key {
@@ -36,7 +36,7 @@ impl Key {
     }
 }
 
-/// Stored and plain name together are rarely longer.
+/// Length in bytes that stored and plain name together rarely exceed.
 const USUAL: usize = 48;
 
 /// A name under which a node was seen.
@@ -47,10 +47,10 @@ pub(crate) struct Link {
     pub name: Box<[u8]>,
 }
 
-/// A [`Link`] as it is kept.
+/// The compact form of a [`Link`].
 pub(super) struct Kept {
     pub parent: NodeId,
-    /// The stored name and the plain one behind it.
+    /// The stored name, followed by the plain name.
     text: SmallVec<[u8; USUAL]>,
     stored_len: u16,
 }
@@ -64,7 +64,7 @@ impl Kept {
         &self.text[self.stored_len as usize..]
     }
 
-    /// Whether it is the entry `stored` of `parent`.
+    /// Returns whether it is the entry `stored` of `parent`.
     pub fn is(&self, parent: NodeId, stored: &[u8]) -> bool {
         self.parent == parent && self.stored() == stored
     }
@@ -84,47 +84,47 @@ impl From<Link> for Kept {
     }
 }
 
-/// What few nodes have.
+/// Fields that few nodes have.
 #[derive(Default)]
 pub(super) struct Rare {
     /// Id of a directory.
     pub directory: Option<DirectoryId>,
-    /// What the rollback memory calls a directory, and the number of moves when that was worked
-    /// out.
+    /// The rollback memory's key of a directory, and the move count when it was derived.
     pub place: Option<(u64, [u8; 32])>,
-    /// What the object was when its last name went, but for the name: what is asked of a directory,
-    /// a FIFO or a place on a path that somebody still holds, and of which nothing here is open.
+    /// Attributes of the object when its last name was removed, with the link count reduced:
+    /// replies for a directory, a FIFO or an `O_PATH` descriptor that a program still holds and
+    /// that is not open here.
     pub last: Option<Stat>,
 }
 
-/// See the module.
+/// The cache of authenticated blocks, and the memory of uncommitted changes.
 pub(super) struct Node {
     pub id: NodeId,
     pub key: Key,
     pub links: SmallVec<[Kept; 1]>,
-    /// True where it had more names than are remembered.
+    /// It had more names than are remembered.
     pub forgotten: bool,
     pub lookups: u64,
     pub children: u32,
     pub opens: u32,
     pub cached: Cached,
-    /// No open by way of this node succeeds any more: the store has another state than the kernel's
+    /// No open through this node succeeds any more: the store has another state than the kernel's
     /// cache.
     pub retired: bool,
     /// The second, cut to 32 bits (0 counts as unknown), of the modification time that the kernel
-    /// caches, where a program has written past its cache: the kernel keeps its own time, and does
-    /// not change it for such writes.
+    /// caches, if a program has written past the page cache: the kernel does not update its own
+    /// time for such writes.
     pub told_second: Option<NonZeroU32>,
-    /// The file has got another size since an answer told one.
+    /// The file's size has changed since a reply contained it.
     pub resized: bool,
-    /// The kernel has dropped its inode while answers were under way that may have told another
-    /// size.
+    /// The kernel has dropped its inode while replies were in flight that may have contained
+    /// another size.
     pub crossed: bool,
     rare: Option<Box<Rare>>,
 }
 
 impl Node {
-    /// One that nobody counts on yet.
+    /// Returns a node without lookups.
     pub fn new(id: NodeId, key: Key) -> Self {
         Node {
             id,
@@ -189,8 +189,8 @@ mod tests {
 
     #[test]
     fn a_node_is_small() {
-        // Each was 530 bytes, tables included; a directory of a million entries that somebody had
-        // listed took half a gigabyte.
+        // Each was 530 bytes, tables included; listing a directory of a million entries took half a
+        // gigabyte.
         assert!(size_of::<Node>() <= 168, "{}", size_of::<Node>());
     }
 

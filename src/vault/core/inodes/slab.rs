@@ -1,13 +1,11 @@
-//! The nodes themselves, without a gap between them, and two ways to find one: by its number, and
-//! by its key.
+//! The nodes themselves, without gaps, and two indexes: by number and by key.
 //!
 //! Rules that hold here
-//! * Nodes lie in one piece of memory, and the last one takes the place of one that goes. So what a
-//!   million nodes took can be given back when most are gone: from single pieces all over the heap
-//!   it could not, since the daemon's memory is locked (`mlockall`), and the allocator's way of
-//!   giving back what lies between others (`MADV_DONTNEED`) is refused for locked memory.
-//! * No two nodes have a number in common, and no two that are found by their keys have a key in
-//!   common.
+//! * Nodes are in one piece of memory, and the last one replaces a removed one. So the memory of a
+//!   million nodes can be returned when most are gone. With single allocations all over the heap it
+//!   could not: the daemon's memory is locked (`mlockall`), and the allocator's way of returning
+//!   memory between allocations (`MADV_DONTNEED`) is refused for locked memory.
+//! * Numbers are unique, and so are the keys of nodes that can be found by key.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -17,13 +15,13 @@ use hashbrown::HashTable;
 use super::node::{Key, Node};
 use crate::vault::types::NodeId;
 
-/// Room, in nodes, that is not worth giving back.
+/// Capacity, in nodes, below which shrinking is not worth it.
 pub(super) const ROOM_MIN: usize = 1 << 14;
 
-/// See the module.
+/// The cache of authenticated blocks, and the memory of uncommitted changes.
 pub(super) struct Slab {
     nodes: Vec<Node>,
-    /// Places in `nodes`.
+    /// Indexes into `nodes`.
     by_id: HashTable<u32>,
     by_key: HashTable<u32>,
     hasher: RandomState,
@@ -43,7 +41,7 @@ impl Slab {
         self.nodes.len()
     }
 
-    /// Nodes that there is room for.
+    /// Returns the capacity in nodes.
     #[cfg(test)]
     pub fn room(&self) -> usize {
         self.nodes.capacity().max(self.by_id.capacity()).max(self.by_key.capacity())
@@ -63,14 +61,14 @@ impl Slab {
         self.place(id).map(|at| &mut self.nodes[at])
     }
 
-    /// The node that an object with this key has.
+    /// Returns the node of the object with this key.
     pub fn by_key(&self, key: &Key) -> Option<NodeId> {
         let found =
             self.by_key.find(self.hasher.hash_one(key), |at| self.nodes[*at as usize].key == *key);
         found.map(|at| self.nodes[*at as usize].id)
     }
 
-    /// Enters a node with a new number; objects with its key are this node from now on.
+    /// Inserts a node with a new number; objects with its key map to this node from now on.
     pub fn insert(&mut self, node: Node) {
         let (id, key, at) = (
             node.id,
@@ -99,7 +97,7 @@ impl Slab {
             if let Some(place) = self.by_id.find_mut(self.hasher.hash_one(moved.id), is_last) {
                 *place = at as u32;
             }
-            // By its key it is not found where another object has taken its place.
+            // It is not found by its key if another object has taken its place.
             if let Some(place) = self.by_key.find_mut(self.hasher.hash_one(moved.key), is_last) {
                 *place = at as u32;
             }
@@ -108,7 +106,7 @@ impl Slab {
         Some(node)
     }
 
-    /// Objects with this key are this node from now on, and no other.
+    /// Maps objects with this key to this node, and to no other.
     pub fn take_key(&mut self, id: NodeId, key: Key) {
         if let Some(other) = self.by_key(&key) {
             self.leave_key(other);
@@ -122,7 +120,7 @@ impl Slab {
         });
     }
 
-    /// No object is this node any more.
+    /// Removes the node's key: no object maps to it any more.
     pub fn leave_key(&mut self, id: NodeId) {
         let Some(at) = self.place(id) else { return };
         if let Ok(entry) = self
@@ -133,8 +131,7 @@ impl Slab {
         }
     }
 
-    /// Room that was taken for many nodes does not stay when they are gone: once an eighth of it is
-    /// in use, it is cut to a quarter.
+    /// Shrinks the memory once at most an eighth is in use, to a quarter.
     fn give_back(&mut self) {
         let used = self.nodes.len();
         if self.nodes.capacity() >= ROOM_MIN && used < self.nodes.capacity() / 8 {

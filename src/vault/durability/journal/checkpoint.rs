@@ -1,11 +1,10 @@
-//! The checkpoint: files with records are flushed, what is broken is written again or carried on,
-//! and the journal is empty after it.
+//! The checkpoint: flushes the files that have records, rewrites or carries over the records of
+//! broken files, and leaves the journal empty.
 //!
 //! Rules that hold here
-//! * Nothing is freed before every file with a record was flushed, and no journal goes before what
-//!   it has acknowledged is elsewhere.
-//! * A checkpoint wipes the first record, so that what a replay finds was not at its place for
-//!   certain.
+//! * No space is freed before every file with a record was flushed. No journal is removed before
+//!   the records it has acknowledged are durable elsewhere.
+//! * A checkpoint wipes the first record. So records that a replay finds may not be in place yet.
 
 use std::time::Duration;
 
@@ -20,8 +19,8 @@ use crate::store::RenameMode;
 use crate::vault::error::{Fault, Inner};
 
 impl Journal {
-    /// Flushes every file that has records, and frees the space. Where this fails nothing is freed,
-    /// and the next one tries again.
+    /// Flushes every file that has records, and frees the space. If a flush fails, nothing is freed
+    /// and the next checkpoint retries.
     pub(super) fn checkpoint_locked(&self, state: &mut MutexGuard<State>) -> Inner<()> {
         while state.draining {
             self.changed.wait(state);
@@ -52,7 +51,7 @@ impl Journal {
             }));
         }
         for (inode, tracked) in std::mem::take(&mut state.unflushed) {
-            // Times too: a record carries them, and is gone afterwards.
+            // Flushes metadata too: a record carries the file's times, and is gone afterwards.
             let flushed = self.lost.flush(inode, &tracked.file, || tracked.file.sync_all());
             self.lost.wait_for_flushes(inode);
             if let Err(e) = &flushed {
@@ -78,8 +77,8 @@ impl Journal {
                 .write_at(&[0; ALIGN], RECORDS_AT)
                 .and_then(|()| running.file.sync_data())
         {
-            // Nobody knows whether its first record is still there, without which no replay reads
-            // those that would follow.
+            // The first record may or may not be on the disk, and without it no replay reads the
+            // records that would follow.
             state.old.extend(state.running.take().map(|r| Old {
                 file: r.file,
                 name: r.name,
@@ -97,7 +96,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Reads the records of broken files back from the journal that has them.
+    /// Loads the records of broken files from the journals that contain them.
     fn load_broken(&self, state: &mut State) -> Inner<()> {
         if state.broken.iter().all(|b| b.records.is_some()) {
             return Ok(());
@@ -123,9 +122,9 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes the records of broken files again, and lets go of those that are whole and flushed.
-    /// What fits its file no longer is put aside, as a replay does: somebody has changed the file
-    /// beside us, and nobody knows which of the two is wanted.
+    /// Writes the records of broken files again, and drops the files that are complete and flushed.
+    /// Records that no longer fit their file are put aside, as a replay does: another program has
+    /// changed the file, and the journal cannot know which version is wanted.
     fn mend(&self, state: &mut State) {
         let mut kept = Vec::new();
         for broken in std::mem::take(&mut state.broken) {
@@ -159,10 +158,10 @@ impl Journal {
         state.broken = kept;
     }
 
-    /// Makes a journal of `records` that no replay will read; `fsck` names it.
+    /// Writes a journal of `records` that no replay reads; `fsck` reports it.
     fn put_aside(&self, records: &[&JournalRecord<'_>]) -> Inner<()> {
         tracing::warn!(
-            "a file is not what records in the journal were made against; they are kept under another name"
+            "a file does not match the journal records made for it; the records are kept under another name"
         );
         let (aside, _) = self.begin_from(records)?;
         let name = [REFUSED, &aside.name[PREFIX.len()..]].concat();
@@ -174,7 +173,7 @@ impl Journal {
         Ok(self.root.sync()?)
     }
 
-    /// Makes a journal with `records` in it, durable; gives it with the place behind them.
+    /// Creates a journal that contains `records`, durably. Returns it and the offset behind them.
     fn begin_from(&self, records: &[&JournalRecord<'_>]) -> Inner<(Running, u64)> {
         let next = self.begin(records.iter().map(|r| r.encoded_len() as u64).sum())?;
         let mut tail = RECORDS_AT;
@@ -194,8 +193,8 @@ impl Journal {
         Ok((next, tail))
     }
 
-    /// Begins a journal with the records of broken files in it, and only then removes those that
-    /// had them.
+    /// Begins a journal that contains the records of broken files, and only then removes the
+    /// journals that contained them.
     fn carry(&self, state: &mut State) -> Inner<()> {
         if state.old.is_empty()
             && state.running.is_some()
@@ -239,8 +238,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Checkpoints where a record names the inode, one that was refused too, or any inode when
-    /// `None`: before its path changes. `EIO` where its records are not at their places even then.
+    /// Checkpoints if a record, even a refused one, names the inode, or any inode if `None`; called
+    /// before the inode's path changes. Fails with `EIO` if its records could not be applied.
     pub fn settle(&self, inode: Option<Inode>) -> Inner<()> {
         let mut state = self.state.lock();
         let is_broken = |state: &State| match inode {
@@ -257,7 +256,7 @@ impl Journal {
         if is_broken(&state) { Err(Fault::Os(libc::EIO)) } else { Ok(()) }
     }
 
-    /// Checkpoints a journal in which nothing was written for `idle`.
+    /// Checkpoints a journal that has had no record appended for `idle`.
     pub fn checkpoint_idle(&self, idle: Duration) -> Inner<()> {
         let mut state = self.state.lock();
         let nothing = state.unflushed.is_empty()
@@ -270,8 +269,8 @@ impl Journal {
         self.checkpoint_locked(&mut state)
     }
 
-    /// Checkpoints and removes the journal file. Where a file is broken the journal stays for the
-    /// next mount, and the answer is `EIO`.
+    /// Checkpoints and removes the journal file. If a file is broken, fails with `EIO`, and the
+    /// journal stays for the next mount.
     pub fn close(&self) -> Inner<()> {
         let of_created = self.close_created();
         let mut state = self.state.lock();
@@ -290,8 +289,8 @@ impl Journal {
 }
 
 impl Journal {
-    /// Cuts what stands behind the ends of the files. The caller has emptied the journal, and lets
-    /// nobody commit to them any more.
+    /// Cuts the bytes beyond the ends of the files. The caller has emptied the journal, and
+    /// excludes further commits to them.
     pub(super) fn cut_refused(&self) {
         for (inode, path) in
             self.refused.paths.lock().drain().filter(|_| !self.shared && !self.others_wait())
@@ -302,7 +301,10 @@ impl Journal {
                 if (stat.dev, stat.ino) == inode { self.cut_residue(&*file) } else { Ok(()) }
             })();
             if let Err(fault) = cut {
-                tracing::debug!(errno = fault.errno(), "bytes beyond the end of a file stay");
+                tracing::debug!(
+                    errno = fault.errno(),
+                    "cannot cut the bytes beyond the end of a file"
+                );
             }
         }
     }

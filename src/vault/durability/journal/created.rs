@@ -1,19 +1,21 @@
-//! Files that were made and that no flush has reached yet: enough of each to make it empty again
-//! where a power cut has left a name without bytes.
+//! Records of newly created files that no flush has reached yet. A record has enough to make the
+//! file empty again if a power cut leaves a directory entry without data.
 //!
-//! A store makes names durable before it writes bytes, so a file that nobody synced can be there
-//! with a length of 0. It was empty when it was made, and a plain filesystem would show it so. Here
-//! a length of 0 tells nothing: whoever stores the vault could empty any file by cutting it off.
-//! What tells is a record of the file's making, sealed as all records are, in a journal of its own.
+//! A store makes directory entries durable before file data, so a file that was never synced can
+//! appear with a length of 0. The file was empty when it was created, and a plain filesystem would
+//! show it as empty. Here a length of 0 proves nothing, because the storage host could empty any
+//! file by truncating it. The proof is a record of the file's creation. It is sealed like all
+//! records and is stored in a journal of its own.
 //!
 //! Rules that hold here
-//! * Such a record is one whose base is the hash of no bytes. It applies to a file of no bytes and
-//!   to no other, not even to a torn one: that may have been committed since.
-//! * Nobody waits for it: it is written and flushed in the background, for all files since the last
-//!   time together.
-//! * A file that was synced has its record voided by a later one, so that it is not taken for new
-//!   when somebody cuts it off.
-//! * Records go when the whole store was flushed after they were noted: half a minute later, or
+//! * The base of such a record is the hash of no bytes. It applies only to a file of no bytes, and
+//!   never to a torn file, which may have been committed since.
+//! * No caller waits for such a record. The background thread writes and flushes the records of all
+//!   files created since the last run.
+//! * When a file is synced, a later record voids its creation record, so that a truncated file is
+//!   not mistaken for a new one.
+//! * Records are dropped once the whole store was flushed after they were noted: half a minute
+//!   later, or earlier if there are many.
 //!   when there are many.
 
 use std::collections::HashSet;
@@ -26,18 +28,18 @@ use crate::format::journal::{ALIGN, JournalHead, JournalRecord, Patch, RECORDS_A
 use crate::store::{Access, Lock, SetTime, Timestamp};
 use crate::vault::error::Inner;
 
-/// Files that are remembered at the most: of more, the first are left to the store.
+/// Maximum number of files that are tracked: beyond this, new files are left to the store.
 const FILES_MAX: usize = 8192;
-/// After this long, or with half as many as there may be, the store is flushed as a whole.
+/// The whole store is flushed after this time, or when half of [`FILES_MAX`] is reached.
 const FLUSH_AFTER: Duration = Duration::from_secs(30);
-/// Bytes of a new journal, and beyond which it is begun anew.
+/// Size in bytes of a new journal, and the size beyond which it is begun anew.
 const INITIAL: u64 = 256 << 10;
 const LIMIT: u64 = 24 << 20;
-/// How long nothing is tried after a failure.
+/// How long writes are paused after a failure.
 const PAUSE: Duration = Duration::from_secs(60);
 
 impl Journal {
-    /// A file was made, and its first header written: `header`, of an empty file.
+    /// Notes that a file was created with `header`, the first header of an empty file.
     pub fn created(&self, path: Vec<u8>, file_id: [u8; 32], header: &[u8], mtime: Timestamp) {
         self.created.counted(|files| {
             if files.made.len() >= FILES_MAX {
@@ -57,21 +59,20 @@ impl Journal {
         });
     }
 
-    /// A file was flushed, or its contents were thrown away: what is noted of its making does not
-    /// hold any more.
+    /// Drops the creation record of a file that was flushed or whose contents were discarded.
     pub fn created_is_durable(&self, file_id: &[u8; 32]) {
         if !self.created.is_idle() {
             self.created.counted(|files| drop(files.remove(file_id)));
         }
     }
 
-    /// Whether anything is noted of files that were made: else there are no paths to be followed.
+    /// Returns whether any created file is noted; if not, paths need not be tracked.
     pub fn notes_created(&self) -> bool {
         !self.created.is_idle()
     }
 
-    /// A name is about to be given to a file. A record of another one that had it must not hold any
-    /// more: the replay would take this for that.
+    /// Called before a file gets a name. A record of another file that had the name must be void
+    /// before: the replay would take the new file for the old one.
     pub fn before_name(&self, path: impl FnOnce() -> Option<Vec<u8>>) {
         if !self.created.is_idle()
             && !self.created.files.lock().stale.is_empty()
@@ -81,7 +82,7 @@ impl Journal {
         }
     }
 
-    /// The name of a file is gone.
+    /// Notes that a file's name was removed.
     pub fn created_is_gone(&self, path: &[u8]) {
         self.created.counted(|files| {
             if let Some(file_id) = files.by_path.get(path).copied() {
@@ -90,7 +91,7 @@ impl Journal {
         });
     }
 
-    /// What stood at the first path of each pair, a file or a directory, stands at the second one.
+    /// Notes that the file or directory at the first path of each pair is now at the second one.
     pub fn created_has_moved(&self, moves: &[(Vec<u8>, Vec<u8>)]) {
         self.created.counted(|files| {
             let mut moved = Vec::new();
@@ -115,8 +116,8 @@ impl Journal {
         });
     }
 
-    /// Writes and flushes what was noted since the last time. Sees to it that the store is flushed
-    /// as a whole when it is time.
+    /// Writes and flushes the records noted since the last call. Starts a flush of the whole store
+    /// when it is due.
     pub fn write_created(&self) {
         if self.overlaid.is_some() {
             return;
@@ -124,7 +125,7 @@ impl Journal {
         if self.created.is_idle() {
             let mut log = self.created.log.lock();
             if log.sequence > 0 {
-                // All of it is durable.
+                // All of these files are durable.
                 let emptied = self.begin_anew(&mut log);
                 self.keep_going(&mut log, emptied);
             }
@@ -142,7 +143,7 @@ impl Journal {
 
     fn keep_going(&self, log: &mut Log, outcome: Inner<()>) {
         let Err(fault) = outcome else { return };
-        tracing::warn!(errno = fault.errno(), "files that were just made cannot be noted");
+        tracing::warn!(errno = fault.errno(), "cannot record newly created files");
         if let Some(running) = log.running.take() {
             let _ = self.root.unlink(&running.name);
         }
@@ -159,7 +160,7 @@ impl Journal {
             log.running.as_ref().is_some_and(|r| r.file.stat().is_ok_and(|stat| stat.nlink == 0));
         let full = self.created.stale.swap(false, Ordering::AcqRel) || log.tail > LIMIT;
         if gone || full {
-            // All that still holds is written again.
+            // All records that are still valid are written again.
             let mut files = self.created.files.lock();
             files.void.clear();
             files.made.values_mut().for_each(|made| made.written = false);
@@ -223,7 +224,7 @@ impl Journal {
                     .filter(|made| made.number == *number && made.path == record.path)
                 {
                     Some(made) => made.written = true,
-                    // Gone, synced or renamed while it was written.
+                    // The file was removed, synced or renamed while its record was written.
                     None => {
                         let void = JournalRecord {
                             base: record.result,
@@ -240,7 +241,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins a new generation: none of the records holds any more, or all that hold are written
+    /// Begins a new generation: no record is valid any more, or all valid records are written
     /// again.
     fn begin_anew(&self, log: &mut Log) -> Inner<()> {
         if let Some(running) = &mut log.running {
@@ -255,7 +256,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Flushes the store in a thread of its own where that is due: it may take long, and nobody
+    /// Flushes the store in a separate thread when it is due: a flush may take long, and no caller
     /// waits for it.
     fn flush_later(&self) {
         let (due, until) = {
@@ -284,8 +285,8 @@ impl Journal {
         }
     }
 
-    /// Makes what was made durable, and removes the journal of it. Where that fails the journal
-    /// stays for the next mount.
+    /// Makes all created files durable, and removes their journal. If that fails, the journal stays
+    /// for the next mount.
     pub(super) fn close_created(&self) -> Inner<()> {
         if !self.created.is_idle() {
             self.root.sync_store()?;
@@ -297,8 +298,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Replays the journals of files that were made: gives the number of those that are empty files
-    /// again.
+    /// Replays the journals of created files. Returns the number of files that were made empty
+    /// files again.
     pub(super) fn replay_created(&self) -> Inner<usize> {
         let mut count = 0;
         for name in self.leftover_of(CREATED)? {
@@ -315,8 +316,8 @@ impl Journal {
             if !unfinished && own.is_none() || self.may_be_used_elsewhere(&name, &*file)? {
                 continue;
             }
-            // Where several have the vault open, one of which may be the same person's, one that is
-            // locked is in use, or being read.
+            // In a vault with concurrent openers, possibly of the same identity, a journal that is
+            // locked is in use or being read.
             let how = if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive };
             if self.shared && (!file.try_lock(how)? || unfinished && rested(&*file)? < RESTS)
                 || !self.take(&*file)?
@@ -329,7 +330,7 @@ impl Journal {
                 Err(fault) => {
                     tracing::error!(
                         errno = fault.errno(),
-                        "files that were made before a crash cannot be made again; tried at the next mount"
+                        "cannot restore empty files that were created before a crash; retried at the next mount"
                     );
                     continue;
                 }
@@ -346,7 +347,7 @@ impl Journal {
     fn make_again(&self, records: &[JournalRecord<'_>]) -> Inner<usize> {
         let nothing = header_hash(b"");
         let mut count = 0;
-        // The last word on a path and on a file counts.
+        // The last record of a path and of a file counts.
         let (mut paths, mut ids) = (HashSet::new(), HashSet::new());
         for record in records.iter().rev() {
             if !(paths.insert(&record.path) & ids.insert(record.file_id)) || record.base != nothing

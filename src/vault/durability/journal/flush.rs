@@ -10,8 +10,8 @@ use crate::vault::error::{Fault, Inner};
 use crate::vault::file::mtime::set_mtime;
 
 impl Journal {
-    /// Flushes a file by `flush`. Where that fails, what its records have written may be lost, and
-    /// what was written without one.
+    /// Flushes a file by `flush`. If that fails, everything written to it since, with a record or
+    /// without, may be lost.
     pub fn flush(
         &self,
         inode: Inode,
@@ -25,8 +25,8 @@ impl Journal {
         flushed
     }
 
-    /// [`Journal::flush`] by who has to know of everything that is lost: another flush, which may
-    /// have been told instead, is waited for.
+    /// Like [`Journal::flush`], for a caller that needs to know of every loss: also waits for
+    /// concurrent flushes, to which the kernel may have reported the error instead.
     pub fn flush_all(
         &self,
         inode: Inode,
@@ -39,21 +39,21 @@ impl Journal {
         if self.has_lost(inode) { Err(Fault::Os(libc::EIO)) } else { Ok(()) }
     }
 
-    /// Whether somebody was told that bytes of the file were lost.
+    /// Returns whether a flush has reported that bytes of the file were lost.
     pub fn has_lost(&self, inode: Inode) -> bool {
         self.lost.files.lock().contains_key(&inode)
     }
 
-    /// Writes again what can be read of a file of which a flush has failed: no other flush would
-    /// bring it to the disk, and none would say so. The caller has seen to it that nobody else
-    /// commits to the file.
+    /// Writes again what can be read of a file whose flush has failed: no later flush would write
+    /// the lost bytes to the disk, nor report them. The caller has excluded other commits to the
+    /// file.
     pub fn write_lost(&self, inode: Inode, file: &Arc<dyn File>) -> Inner<()> {
         if !self.has_lost(inode) {
             return Ok(());
         }
-        // Nor does a checkpoint, which has nothing of it then.
+        // A checkpoint would not help either: it has no records of these bytes.
         self.settle(Some(inode))?;
-        // Taken out first: a failure that somebody is told of meanwhile counts.
+        // Removed first: a failure that is reported in the meantime counts.
         self.lost.forget(inode);
         let written = write_again(&**file);
         if written.is_err() {
@@ -63,8 +63,8 @@ impl Journal {
         if self.has_lost(inode) { Err(Fault::Os(libc::EIO)) } else { Ok(()) }
     }
 
-    /// [`Journal::write_lost`] of all files that are kept open. Nobody commits to any of them any
-    /// more, and the journal is empty.
+    /// Runs [`Journal::write_lost`] for all files that are kept open. There are no commits to any
+    /// of them any more, and the journal is empty.
     pub(super) fn write_all_lost(&self) -> Inner<()> {
         let files = std::mem::take(&mut *self.lost.files.lock());
         files

@@ -1,15 +1,15 @@
-//! Files of which a flush has failed: the kernel tells once of bytes that it has lost, and what is
-//! read of them may be in its memory alone.
+//! Files whose flush has failed. The kernel reports lost writes only once, and later reads of such
+//! a file may come from the page cache alone.
 //!
 //! Rules that hold here
-//! * What somebody commits on top of such bytes would be lost with them: before that they are
-//!   written again, or nothing is committed.
-//! * A file that nobody has open is kept open here, so that it can be written again when the vault
-//!   is closed; not one without a name, which would keep its space, and no more of them than a
-//!   process may well have open.
-//! * Of several flushes of a file that are under way at the same time the kernel tells one. Each is
-//!   entered here until what it was told is noted, and who has to know waits for that when his own
-//!   is done.
+//! * A commit on top of lost bytes would be lost with them. So the bytes are written again before a
+//!   commit, or the commit fails.
+//! * A file that no program has open is kept open here, so that it can be written again when the
+//!   vault is closed. Unlinked files are not, because that would hold their space, and the number
+//!   is limited by what a process can keep open.
+//! * Of several concurrent flushes of a file, the kernel reports the error to one only. Each flush
+//!   is registered here until its result is noted; a caller that needs every result waits for all
+//!   of them after its own flush.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,14 +20,14 @@ use parking_lot::{Condvar, Mutex};
 use super::state::Inode;
 use crate::store::File;
 
-/// Files that are kept open at the most.
+/// Maximum number of files that are kept open.
 const OPEN_MAX: usize = 64;
 
-/// See the module.
+/// The cache of authenticated blocks, and the memory of uncommitted changes.
 #[derive(Default)]
 pub(super) struct Lost {
     pub(super) files: Mutex<HashMap<Inode, Option<Arc<dyn File>>>>,
-    /// Of which a flush is under way, once for each.
+    /// Inodes of the flushes in progress, one entry for each flush.
     flushing: Mutex<Vec<Inode>>,
     flushed: Condvar,
 }
@@ -46,7 +46,7 @@ impl Lost {
         self.files.lock().remove(&inode);
     }
 
-    /// Does `flush` of a file, and notes what it has lost.
+    /// Runs `flush` on a file, and notes a loss.
     pub fn flush(
         &self,
         inode: Inode,
@@ -63,7 +63,7 @@ impl Lost {
         flushed
     }
 
-    /// Waits until no flush of the file is under way whose loss is not noted.
+    /// Waits until no flush of the file is in progress whose result is not noted yet.
     pub fn wait_for_flushes(&self, inode: Inode) {
         let mut flushing = self.flushing.lock();
         while flushing.contains(&inode) {

@@ -10,13 +10,13 @@ use super::state::Running;
 use crate::format::journal::{JournalRecord, Patch, header_hash};
 use crate::store::Timestamp;
 
-/// A file that was made.
+/// A newly created file.
 pub(super) struct Made {
     pub(super) path: Vec<u8>,
     pub(super) file_id: [u8; 32],
     pub(super) header: Box<[u8]>,
     pub(super) mtime: Timestamp,
-    /// Counts all files ever noted.
+    /// Sequence number among all files ever noted.
     pub(super) number: u64,
     pub(super) since: Instant,
     pub(super) written: bool,
@@ -26,9 +26,9 @@ pub(super) struct Made {
 pub(super) struct Files {
     pub(super) made: HashMap<[u8; 32], Made>,
     pub(super) by_path: HashMap<Vec<u8>, [u8; 32]>,
-    /// Files with a record that does not hold any more.
+    /// Files whose record is no longer valid.
     pub(super) void: Vec<JournalRecord<'static>>,
-    /// The paths that those name, until it is durable that they do not hold.
+    /// The paths in those records, until it is durable that they are void.
     pub(super) stale: HashSet<Vec<u8>>,
     pub(super) noted: u64,
 }
@@ -45,12 +45,12 @@ pub(super) struct Log {
 /// All of them, and the journal that has their records.
 #[derive(Default)]
 pub(super) struct Created {
-    /// How many files are noted or to be voided: most calls find nothing to do.
+    /// Number of files that are noted or to be voided: lets most calls return at once.
     pub(super) count: AtomicUsize,
     pub(super) files: Mutex<Files>,
     pub(super) log: Mutex<Log>,
     pub(super) flushing: AtomicBool,
-    /// A flush of the store has made records superfluous.
+    /// A flush of the store has made the records superfluous.
     pub(super) stale: AtomicBool,
 }
 
@@ -63,7 +63,7 @@ impl Files {
         self.made.insert(made.file_id, made);
     }
 
-    /// Takes a file out, and sees to it that its record, if it has one, does not hold any more.
+    /// Removes a file, and schedules its record, if it has one, to be voided.
     pub(super) fn remove(&mut self, file_id: &[u8; 32]) -> Option<Made> {
         let made = self.made.remove(file_id)?;
         self.by_path.remove(&made.path);

@@ -1,27 +1,27 @@
-//! The redo journal: records made durable together, applied by their commits, checkpointed,
-//! replayed after a crash.
+//! The redo journal: records are made durable in groups, applied by their commits, checkpointed,
+//! and replayed after a crash.
 //!
 //! Rules that hold here
 //! * A record is acknowledged only after the `fdatasync` that covers it; commits of many files
 //!   share one.
-//! * Space is free again only after every file with a record in it was flushed (the checkpoint),
-//!   and never while a record has been appended but not yet applied.
-//! * One journal at a time. A failed flush is never retried: the journal is abandoned, those who
-//!   waited for it fail, and before anything else is appended what it has acknowledged is flushed
-//!   or carried into the next one, and its file removed.
-//! * A file whose records cannot be applied or flushed is *broken*: its records are written again
-//!   at every checkpoint, carried from journal to journal until that succeeds, and meanwhile
-//!   nothing else is committed to it, nor is it opened.
-//! * A record that could not be written or flushed may be there all the same: nothing is written to
-//!   its file but by a record before no replay would find it.
-//! * No place that a record writes is filled again by other means before that record is gone: a
-//!   commit that frees places begins with a checkpoint. So a replay may write all of a file's
-//!   records, whichever of them are at their places already.
-//! * Where somebody else has left a journal, no file changes at all but by a record: his records
-//!   rely on bytes that its header does not count.
-//! * The journal file is written full when it is made, because a flush of overwritten blocks costs
-//!   two thirds of one that also has to record an allocation; only a record of a megabyte or more
-//!   makes its own place.
+//! * Space becomes free only after every file with a record in it was flushed (the checkpoint), and
+//!   never while a record has been appended but not applied.
+//! * There is one journal at a time. A failed flush is never retried: the journal is abandoned, and
+//!   the callers waiting for it fail. Before the next append, its acknowledged records are flushed
+//!   or carried into the next journal, and its file is removed.
+//! * A file whose records cannot be applied or flushed is *broken*. Its records are written again
+//!   at every checkpoint and carried from journal to journal until that succeeds. Until then the
+//!   file has no other commits and cannot be opened.
+//! * A record whose write or flush has failed may be in the journal all the same, and a replay may
+//!   apply it. Until a checkpoint has wiped it, its file is written only by records.
+//! * A place that a record writes is not written by other means before the record is gone: a commit
+//!   that frees places begins with a checkpoint. So a replay may write all of a file's records,
+//!   whichever of them were applied already.
+//! * If another member's daemon has left a journal, every change to a file is made by a record: the
+//!   other journal's records may rely on bytes that the file's header does not count.
+//! * The journal file is written in full when it is created: a flush of overwritten blocks costs
+//!   two thirds of one that also records an allocation. Only a record of a megabyte or more
+//!   allocates its own space.
 
 mod checkpoint;
 mod created;
@@ -53,20 +53,20 @@ use crate::store::{Allocate, Dir, File, Timestamp};
 use crate::vault::error::{Fault, Inner, is_no_space};
 use crate::vault::keyring::keys::ShareKeys;
 
-/// Names of journals begin with this.
+/// Prefix of the names of journals.
 pub(crate) const PREFIX: &[u8] = b"+journal-";
-/// Names of these journals begin with this.
+/// Prefix of the names of these journals.
 pub(crate) const CREATED: &[u8] = b"+created-";
-/// Bytes of a new journal.
+/// Size in bytes of a new journal.
 const INITIAL: u64 = 4 << 20;
-/// Bytes beyond which a journal is checkpointed rather than lengthened.
+/// Size in bytes beyond which a journal is checkpointed rather than lengthened.
 const LIMIT: u64 = 32 << 20;
-/// Bytes of a record for which the journal is not written full before.
+/// Size in bytes from which the space of a record is allocated without a zero-fill.
 const LARGE: u64 = 1 << 20;
-/// Files with records, and so open handles, beyond which a journal is checkpointed.
+/// Number of files with records, and so of open handles, beyond which a journal is checkpointed.
 const FILES_MAX: usize = 256;
 
-/// See the module.
+/// The cache of authenticated blocks, and the memory of uncommitted changes.
 pub(crate) struct Journal {
     root: Arc<dyn Dir>,
     keys: Arc<ShareKeys>,
@@ -77,21 +77,21 @@ pub(crate) struct Journal {
     state: Mutex<State>,
     changed: Condvar,
     lost: Lost,
-    /// Files that were made and are perhaps not durable.
+    /// Created files that may not be durable yet.
     created: Arc<Created>,
-    /// In a vault that is open for reading only: what a replay would have made of the files that
-    /// journals name.
+    /// In a vault that is open read-only: the files named by journals, with the changes that a
+    /// replay would have made.
     overlaid: Option<Mutex<HashMap<Inode, Arc<OverlayFile>>>>,
-    /// Others may have the vault open too, and journals in it.
+    /// Concurrent openers may have the vault open too, with their own journals.
     shared: bool,
-    /// A journal of somebody else with records was there when the vault was opened, and nobody here
-    /// can read which files they are of.
+    /// A journal of another identity with records was there when the vault was opened; this
+    /// identity cannot read which files it names.
     others_wait: AtomicBool,
-    /// Files of which the store has refused something.
+    /// Files for which the store has refused a write.
     pub refused: Refused,
 }
 
-/// A record that was appended and must be reported as applied.
+/// Proof of an appended record; it must be reported as applied or not applied.
 #[must_use]
 pub(crate) struct Ticket;
 
@@ -151,12 +151,12 @@ impl Journal {
             .expect("16 of 32 bytes")
     }
 
-    /// Makes a journal file with room for a record of `needed` bytes at the least.
+    /// Creates a journal file with room for a record of at least `needed` bytes.
     fn begin(&self, needed: u64) -> Inner<Running> {
         match self
             .begin_with(PREFIX, INITIAL.max((RECORDS_AT + needed).next_multiple_of(RECORDS_AT)))
         {
-            // A full store may still take the one record.
+            // A full store may still have room for this one record.
             Err(fault) if is_no_space(fault.errno()) && needed + RECORDS_AT < INITIAL => {
                 self.begin_with(PREFIX, (RECORDS_AT + needed).next_multiple_of(RECORDS_AT))
             }
@@ -190,13 +190,13 @@ impl Journal {
         Ok(Running { file, name, head, capacity })
     }
 
-    /// Makes all names durable, and that others are gone.
+    /// Makes all created and removed directory entries durable.
     pub fn flush_store(&self) -> Inner<()> {
         Ok(self.root.sync_store()?)
     }
 
-    /// Makes the journal before it is needed: a store that fills up later takes overwrites of what
-    /// is there all the same.
+    /// Creates the journal before it is needed: a store that fills up later still accepts
+    /// overwrites of existing blocks.
     pub fn reserve(&self) -> Inner<()> {
         let mut state = self.state.lock();
         if state.running.is_none() && state.old.is_empty() && !state.draining {
@@ -214,8 +214,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Appends a record for `file` and returns once it is durable. The caller applies it and then
-    /// says so.
+    /// Appends a record for `file` and returns once it is durable. The caller then applies it and
+    /// reports that with [`Journal::applied`] or [`Journal::not_applied`].
     pub fn append(
         &self,
         record: &JournalRecord<'_>,
@@ -228,7 +228,7 @@ impl Journal {
         }
         let len = record.encoded_len() as u64;
         if len > RECORD_MAX as u64 {
-            return Err(Fault::Os(libc::EFBIG)); // no replay would read it
+            return Err(Fault::Os(libc::EFBIG)); // no replay reads a record of this length
         }
         let full = state.tail + len > LIMIT || state.unflushed.len() >= FILES_MAX;
         if state.running.is_some() && full || !state.old.is_empty() {
@@ -239,13 +239,13 @@ impl Journal {
             .as_ref()
             .is_some_and(|r| r.file.stat_but_times().is_ok_and(|stat| stat.nlink == 0))
         {
-            // Somebody has taken the file away, a sync tool perhaps: a record in it would not be
-            // found after a crash.
-            tracing::warn!("the journal was removed by somebody else, another one takes its place");
+            // Another program has removed the file, perhaps a sync tool: a record in it would not
+            // be found after a crash.
+            tracing::warn!("another program has removed the journal; it is replaced by a new one");
             self.checkpoint_locked(&mut state)?;
         }
         if state.broken_at(inode, Some(&record.path)).is_some() {
-            return Err(Fault::Os(libc::EIO)); // an earlier record of it is not at its place yet
+            return Err(Fault::Os(libc::EIO)); // an earlier record of it is not applied yet
         }
         if state.running.as_ref().is_some_and(|r| state.tail + len > r.capacity) {
             self.lengthen(&mut state, len)?;
@@ -288,7 +288,7 @@ impl Journal {
                 Err(e) => {
                     tracing::error!("journal: {e}; abandoned");
                     state.abandon();
-                    // What was not acknowledged is not waited for any more.
+                    // Unacknowledged records are not waited for any more.
                     state.synced = state.appended;
                 }
             }
@@ -305,14 +305,14 @@ impl Journal {
         Ok(Ticket)
     }
 
-    /// The record of `ticket` has been applied in place.
+    /// Reports that the record of `ticket` has been applied in place.
     pub fn applied(&self, _ticket: Ticket) {
         self.state.lock().unapplied -= 1;
         self.changed.notify_all();
     }
 
-    /// The record of `ticket` could not be applied, or in part only. It is durable, and the better
-    /// copy: the file is broken until it could be written.
+    /// Reports that the record of `ticket` was not, or only partly, applied. The record is durable
+    /// and is the better copy: the file is broken until it can be written.
     pub fn not_applied(&self, _ticket: Ticket, inode: Inode) {
         let mut state = self.state.lock();
         state.unapplied -= 1;
@@ -322,17 +322,17 @@ impl Journal {
         self.changed.notify_all();
     }
 
-    /// Whether records of the file are not at their places.
+    /// Returns whether the file has records that could not be applied.
     pub fn is_broken(&self, inode: Inode) -> bool {
         self.state.lock().broken_at(inode, None).is_some()
     }
 
-    /// Whether a record of the file was refused that may be there all the same.
+    /// Returns whether a record of the file was refused that may be in the journal all the same.
     pub fn is_doubtful(&self, inode: Inode) -> bool {
         self.state.lock().doubtful.contains(&inode)
     }
 
-    /// What records of the file have written may be lost.
+    /// Notes that bytes written by the file's records may be lost.
     fn not_flushed(&self, inode: Inode) {
         let mut state = self.state.lock();
         if let Some(tracked) = state.unflushed.remove(&inode) {
@@ -343,10 +343,11 @@ impl Journal {
     /// Brings a file that is about to be opened up to date where records of it could not be applied
     /// earlier: nothing may be read from, nor committed on top of, a state that is neither the old
     /// nor the new one. `EIO` where that does not succeed now either. Tells whether a record is
-    /// left that was refused, and so whether [`FileState::waits`](crate::vault::file::FileState::waits).
+    /// left that was refused, and so whether
+    /// [`FileState::waits`](crate::vault::file::FileState::waits).
     pub fn repair(&self, inode: Inode, path: &dyn Fn() -> Option<Vec<u8>>) -> Inner<bool> {
         let mut state = self.state.lock();
-        // A full copy-on-write store may have no room even for that.
+        // A full copy-on-write store may have no room even for this.
         let waits = state.doubtful.contains(&inode) && self.checkpoint_locked(&mut state).is_err();
         if state.broken.is_empty() {
             return Ok(waits);
@@ -365,20 +366,19 @@ impl Journal {
         Err(Fault::Os(libc::EIO))
     }
 
-    /// The contents of the inode were thrown away, so it needs no repair.
+    /// Drops the repair of an inode whose contents were discarded.
     pub fn forget_repair(&self, inode: Inode) {
         self.state.lock().broken.retain(|b| b.inode != Some(inode));
         self.lost.forget(inode);
     }
 
-    /// The contents of the inode are about to be thrown away: what the journal has for it stays
-    /// there until [`Journal::forget_repair`], or [`Journal::keep_repair`] where that fails, and is
-    /// not written meanwhile.
+    /// Called before the contents of the inode are discarded. Its records are kept, but not
+    /// written, until [`Journal::forget_repair`], or [`Journal::keep_repair`] if that fails.
     pub fn suspend_repair(&self, inode: Inode) {
         self.doom(inode, true);
     }
 
-    /// The contents of the inode were not thrown away after all.
+    /// Resumes the repair of an inode whose contents were not discarded after all.
     pub fn keep_repair(&self, inode: Inode) {
         self.doom(inode, false);
     }
@@ -392,9 +392,9 @@ impl Journal {
             .for_each(|b| b.doomed = doomed);
     }
 
-    /// Gives the store back what the journal has reserved and not used, for a record that is
-    /// durable and finds no space at its place. The next record that needs it asks for it anew.
-    /// False where there is nothing to give.
+    /// Returns the journal's reserved but unused space to the store, for a durable record that
+    /// finds no space for its data. The next record that needs the space allocates it again.
+    /// Returns false if there is none.
     pub fn give_space(&self) -> bool {
         Self::give_unused(&mut self.state.lock())
     }
@@ -409,12 +409,12 @@ impl Journal {
         true
     }
 
-    /// Makes room for a record of `len` bytes behind the tail: by more space, or where the store
-    /// has none, by a checkpoint.
+    /// Makes room for a record of `len` bytes behind the tail: by allocation, or if the store has
+    /// no space, by a checkpoint.
     fn lengthen(&self, state: &mut MutexGuard<State>, len: u64) -> Inner<()> {
         let tail = state.tail;
         let running = state.running.as_mut().expect("the caller has one");
-        // A large record fills its place itself, and what its flush costs more is little beside its
+        // A large record fills its space itself; the extra cost of its flush is small beside its
         // own bytes.
         let (capacity, grown) = if len >= LARGE {
             let capacity = (tail + len).next_multiple_of(RECORDS_AT);
@@ -437,7 +437,7 @@ impl Journal {
         match grown {
             Ok(()) => running.capacity = capacity,
             Err(e) if is_no_space(e.raw_os_error().unwrap_or(0)) => {
-                // What was written of it would be held for nothing.
+                // A partial write would only hold space.
                 let _ = running.file.set_len(running.capacity);
                 self.checkpoint_locked(state)?;
                 let fits = state.running.as_ref().is_some_and(|r| state.tail + len <= r.capacity);
@@ -445,7 +445,7 @@ impl Journal {
                     return Err(e.into());
                 }
                 if !fits && let Some(running) = state.running.take() {
-                    // Too small even when empty: one that fits takes its place.
+                    // Too small even when empty: a journal of sufficient size replaces it.
                     self.root.unlink(&running.name)?;
                 }
             }
@@ -454,20 +454,20 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether a record of somebody else, which he will replay, may rely on bytes of any file that
-    /// its header does not count.
+    /// Returns whether a record of another identity, which only that identity replays, may rely on
+    /// bytes that a file's header does not count.
     pub fn others_wait(&self) -> bool {
         self.others_wait.load(Ordering::Relaxed)
     }
 
-    /// How many files are shown with what a journal holds for them.
+    /// Returns the number of files that are shown with changes from a journal.
     pub fn overlaid(&self) -> usize {
         self.overlaid
             .as_ref()
             .map_or(0, |overlaid| overlaid.lock().values().filter(|file| file.is_changed()).count())
     }
 
-    /// `file`, in a vault that is open for reading only as a replay would have left it.
+    /// Returns `file`, in a read-only vault with the changes that a replay would have made.
     pub fn overlay(&self, file: Arc<dyn File>) -> Inner<Arc<dyn File>> {
         let Some(overlaid) = &self.overlaid else { return Ok(file) };
         let stat = file.stat()?;
@@ -477,7 +477,7 @@ impl Journal {
         }
     }
 
-    /// Ciphertext length and modification time of such a file.
+    /// Returns ciphertext length and modification time of an overlaid file.
     pub fn overlaid_stat(&self, inode: Inode) -> Option<(u64, Timestamp)> {
         let file = self.overlaid.as_ref()?.lock().get(&inode)?.clone();
         file.stat().ok().map(|stat| (stat.size, stat.mtime))
@@ -494,12 +494,12 @@ fn write_zeros(file: &dyn File, mut from: u64, to: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// How long a journal of another machine rests before it counts as left behind: more than a mount
-/// there would let pass before it empties it.
+/// How long a journal of another machine must be unchanged before it counts as left behind: longer
+/// than a mount there lets pass before it empties it.
 pub(super) const RESTS: Duration = Duration::from_secs(120);
 
-/// Time since a file was changed, by this machine's clock. One that says the future by little is
-/// taken for the present.
+/// Returns the time since a file was changed, by this machine's clock. A time slightly in the
+/// future counts as the present.
 pub(super) fn rested(file: &dyn File) -> Inner<Duration> {
     let changed = UNIX_EPOCH + Duration::from_secs(file.stat()?.mtime.secs.max(0) as u64);
     Ok(SystemTime::now().duration_since(changed).unwrap_or_else(|ahead| ahead.duration()))

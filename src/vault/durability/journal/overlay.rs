@@ -1,9 +1,9 @@
-//! A file of the store with changes that stay in memory: what a replay would have made of it, in a
-//! vault that is open for reading only.
+//! A file of the store with changes that stay in memory: in a vault that is open read-only, the
+//! changes that a replay would have made.
 //!
 //! Rules that hold here
-//! * Nothing reaches the store. What was not changed is read from there at each call.
-//! * As much memory is taken as the journals hold bytes for the file.
+//! * Nothing reaches the store. Unchanged bytes are read from there at each call.
+//! * Memory use equals the bytes that the journals contain for the file.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,15 +14,16 @@ use parking_lot::RwLock;
 use crate::store::{Allocate, File, Lock, Seek, SetTime, Stat, Timestamp};
 
 struct Changes {
-    /// Pieces that do not overlap, by their offsets.
+    /// Non-overlapping pieces by their offsets.
     pieces: BTreeMap<u64, Box<[u8]>>,
     len: u64,
-    /// Bytes of the store beyond this are cut off: zeros where the file was lengthened again.
+    /// Bytes of the store beyond this offset are cut off; they read as zeros if the file was
+    /// lengthened again.
     kept: u64,
     mtime: Timestamp,
 }
 
-/// See the module.
+/// The cache of authenticated blocks, and the memory of uncommitted changes.
 pub(super) struct OverlayFile {
     below: Arc<dyn File>,
     changes: RwLock<Changes>,
@@ -39,7 +40,7 @@ impl OverlayFile {
         OverlayFile { below, changes: RwLock::new(changes) }
     }
 
-    /// Whether a replay would change anything.
+    /// Returns whether a replay would change anything.
     pub fn is_changed(&self) -> bool {
         let changes = self.changes.read();
         !changes.pieces.is_empty() || self.below.stat().is_ok_and(|stat| stat.size != changes.len)
@@ -47,7 +48,7 @@ impl OverlayFile {
 }
 
 impl Changes {
-    /// Takes `from..to` out of the pieces.
+    /// Removes `from..to` from the pieces.
     fn clear(&mut self, from: u64, to: u64) {
         let first = self.pieces.range(..from).next_back().map_or(from, |(at, _)| *at);
         let touched: Vec<u64> = self.pieces.range(first..to).map(|(at, _)| *at).collect();

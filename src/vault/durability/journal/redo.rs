@@ -1,11 +1,11 @@
-//! What the records of one file make of it.
+//! Applies the redo records of one file.
 //!
 //! Rules that hold here
-//! * Records apply to a file whose header one of them knows, or whose header a crash has torn; to
-//!   no other.
-//! * Applying them again changes nothing, and says so.
-//! * Where they are only shown, and not written, none is that was signed by somebody who may not
-//!   write: see [`Journal::counts`].
+//! * Records apply only to a file whose header matches one of them, or whose header a crash has
+//!   torn.
+//! * Applying them again changes nothing, and is reported as no change.
+//! * In a read-only vault, a record is not shown if its signer may no longer write: see
+//!   [`Journal::counts`].
 
 use std::collections::BTreeMap;
 
@@ -16,21 +16,21 @@ use crate::store::{File, Timestamp};
 use crate::vault::error::{Inner, is_no_space};
 use crate::vault::file::mtime::set_mtime;
 
-/// What a redo made of the records of one inode.
+/// Outcome of a redo of the records of one inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// Brought up to date.
+    /// The file was brought up to date.
     Done,
-    /// It was up to date, or has moved on.
+    /// The file was up to date, or has a later state.
     Nothing,
-    /// It is not what they were made against.
+    /// The file is not the one the records were made against.
     Refused,
 }
 
 impl Journal {
-    /// Applies the records of one inode in order: all of those that follow from each other, where
-    /// one of them knows the file's header. With `rewrite` a flush of it is known to have failed:
-    /// the kernel's cache tells nothing of the disk.
+    /// Applies the records of one inode in order: all that follow from each other, if one of them
+    /// matches the file's header. `rewrite` means that a flush of the file has failed: the page
+    /// cache then proves nothing about the disk.
     pub(super) fn redo(
         &self,
         file: &dyn File,
@@ -68,8 +68,8 @@ impl Journal {
         let last = records[end - 1];
         let mut changed = file.stat()?.size < last.cipher_len;
         let mut present = Vec::new();
-        // Only what stays in the end: a redo of what is done already must find nothing to do, or a
-        // replay that waits for that has no end.
+        // Only the net effect is written: a redo of applied records must find nothing to do, or a
+        // replay that waits for that never ends.
         for (offset, bytes) in
             net_effect(records[start..end].iter().flat_map(|r| &r.patches), last.cipher_len)
         {
@@ -80,21 +80,22 @@ impl Journal {
                 continue;
             }
             match file.write_at(bytes, offset) {
-                // What reads as if it were there may be in the kernel's memory alone, after a flush
-                // that failed in an earlier mount. A full copy-on-write store wants room even for
-                // that; then it has to do.
+                // After a flush that failed in an earlier mount, bytes that read as present may be
+                // in the page cache alone, so they are written again. A full copy-on-write store
+                // needs space even for that; then the bytes as read must do.
                 Err(e) if is_there && !rewrite && is_no_space(e.raw_os_error().unwrap_or(0)) => {}
                 other => other?,
             }
             changed |= rewrite || !is_there;
         }
         let stat = file.stat()?;
-        // Lengthened only: bytes on which a later record relies, perhaps in another journal, were
-        // flushed before it.
+        // The file is only lengthened: bytes on which a later record relies, perhaps in another
+        // journal, were flushed before it.
         if changed && stat.size < last.cipher_len {
             file.set_len(last.cipher_len)?;
         }
-        // The time can be lost where the contents are not: a store writes the inode when it likes.
+        // The time can be lost even if the contents are not: the store writes the inode when it
+        // likes.
         let mtime = Timestamp { secs: last.mtime.0, nanos: last.mtime.1 };
         if changed || stat.mtime != mtime {
             set_mtime(file, mtime)?;
@@ -107,7 +108,7 @@ impl Journal {
         })
     }
 
-    /// Cuts what stands beyond the end that an authentic header gives.
+    /// Cuts the bytes beyond the end that an authentic header gives.
     pub(super) fn cut_residue(&self, file: &dyn File) -> Inner<()> {
         let layout = self.keys.layout;
         let mut bytes = vec![0; layout.cipher_len(SMALL_MAX) as usize];
@@ -122,16 +123,16 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether what a record leaves would be read by anybody: in a signed share its owner may have
-    /// lost the right to write since. Who only reads is not shown it then in the place of what is
-    /// there, which may be valid by an inventory.
+    /// Returns whether a reader would accept the file that a record leaves. In a signed share, the
+    /// record's owner may have lost the right to write since. A read-only vault must not show its
+    /// record in place of the stored file, which may be valid by an inventory.
     fn counts(&self, record: &JournalRecord<'_>) -> bool {
         let header = record.patches.iter().rfind(|p| p.offset == 0);
         !self.keys.signed()
             || header.is_some_and(|header| self.keys.open_header(&header.bytes).is_ok())
     }
 
-    /// Whether the file is authentic and in a state that came after all of the records.
+    /// Returns whether the file is authentic and in a state later than all of the records.
     fn is_newer(&self, bytes: &[u8], records: &[&JournalRecord<'_>]) -> bool {
         let version = |bytes: &[u8]| {
             let header = self.keys.open_header(bytes).ok()?.header;
@@ -148,8 +149,8 @@ impl Journal {
     }
 }
 
-/// What `patches`, written one after the other to a file of `len` bytes in the end, leave of
-/// themselves: pieces that do not overlap, those of the last patch last.
+/// Returns the net effect of `patches`, written one after the other to a file whose final length is
+/// `len` bytes: pieces that do not overlap, those of the last patch last.
 fn net_effect<'a>(
     patches: impl DoubleEndedIterator<Item = &'a Patch<'a>>,
     len: u64,

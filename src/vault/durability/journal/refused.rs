@@ -1,10 +1,10 @@
-//! Files of which the store has refused something: what it took before may stand behind their ends,
-//! and goes when the vault is closed.
+//! Files for which the store has refused a write. Bytes that it accepted before may be stored
+//! beyond their ends; they are cut when the vault is closed.
 //!
 //! Rules that hold here
-//! * Nothing is cut before nothing is in the journal that could refer to it, nor while the kernel
-//!   goes on with a length that it has seen.
-//! * What is cut is what an authentic header does not count, whatever has become of the file
+//! * Nothing is cut while a record in the journal could refer to it, nor while the kernel goes on
+//!   with a length that it has seen.
+//! * Only bytes that an authentic header does not count are cut, whatever has happened to the file
 //!   meanwhile.
 
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::state::Inode;
 
-/// Files that are noted at the most.
+/// Maximum number of files that are noted.
 const FILES_MAX: usize = 4096;
 
 /// Stored paths of the files.
@@ -25,7 +25,6 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// Notes a file.
     pub fn note(&self, inode: Inode, path: Vec<u8>) {
         let mut paths = self.paths.lock();
         if paths.len() < FILES_MAX || paths.contains_key(&inode) {
@@ -34,12 +33,12 @@ impl Refused {
         }
     }
 
-    /// Whether any file is noted: else there are no paths to be followed.
+    /// Returns whether no file is noted; then paths need not be tracked.
     pub fn is_empty(&self) -> bool {
         !self.any.load(Ordering::Acquire)
     }
 
-    /// What stood at the first path of each pair, a file or a directory, stands at the second one.
+    /// Notes that the file or directory at the first path of each pair is now at the second one.
     pub fn have_moved(&self, moves: &[(Vec<u8>, Vec<u8>)]) {
         for path in self.paths.lock().values_mut() {
             let rest = |from: &Vec<u8>| {

@@ -1,15 +1,14 @@
-//! The replay: what a crash left in journals is brought to its place, or shown as if it were.
+//! The replay: applies the records that a crash left in journals, or shows the files as if it had.
 //!
 //! Rules that hold here
-//! * A journal is read by its owner, while no living process holds its lock.
-//! * A journal goes only when nothing in it was refused and everything is flushed. What could not
-//!   be written makes its file broken and its journal an old one, whose records the first
-//!   checkpoint carries on.
-//! * A journal of another machine that changed a short while ago may be in use there, and have come
-//!   here through a sync tool: nobody writes beside it. One that was carried here is replayed when
-//!   it has rested. An empty one is left to its owner for a day.
-//! * In a vault that is open for reading only the same is done to files in memory, and no journal
-//!   is touched.
+//! * Only its owner's identity reads a journal, and only while no living process holds its lock.
+//! * A journal is removed only if nothing in it was refused and everything is flushed. A record
+//!   that could not be written makes its file broken and its journal an old one, whose records the
+//!   first checkpoint carries over.
+//! * A journal of another machine that changed recently may be in use there, and may have come here
+//!   through a sync tool: the vault is not written while it is there. After its rest period it is
+//!   replayed. An empty one is left to its owner for a day.
+//! * In a read-only vault the records are applied to files in memory, and no journal is touched.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,30 +25,27 @@ use crate::format::journal::{
 use crate::store::{Access, File, Lock, RenameMode};
 use crate::vault::error::{Fault, Inner, LockHolder};
 
-/// A journal that a replay has read and not all of which fitted is kept under this name: it is
-/// never replayed again.
+/// Prefix of a journal that was replayed but did not fit completely: it is never replayed again.
 pub(super) const REFUSED: &[u8] = b"+refused-";
 
 /// How long one without records rests before it counts as left behind.
 const EMPTY_RESTS: Duration = Duration::from_secs(24 * 3600);
 
-/// Counts of [`Outcome`].
+/// Numbers of files by [`Outcome`].
 #[derive(Default)]
 pub(super) struct Redone {
     done: usize,
     pub(super) refused: usize,
-    /// The files.
     files: HashMap<Inode, Arc<dyn File>>,
 }
 
-/// How long others may take to read a journal that is to be replayed, and how often they are asked.
+/// How long the replay waits for readers of a journal, and the poll interval.
 const READERS_TAKE: Duration = Duration::from_secs(10);
 const READERS_ASKED: Duration = Duration::from_millis(10);
 
 impl Journal {
-    /// Replays what a crash left behind: every journal of this identity whose owner is gone. Gives
-    /// the number of files that were brought up to date; see the module for vaults that are open
-    /// for reading only.
+    /// Replays every journal of this identity whose owner process is gone. Returns the number of
+    /// files that were brought up to date; see the module documentation for read-only vaults.
     pub fn replay(&self) -> Inner<usize> {
         self.others_wait.store(
             !self.shared && self.overlaid.is_none() && self.others_have_records()?,
@@ -58,9 +54,9 @@ impl Journal {
         let (mut count, mut files) = (self.replay_created()?, HashMap::new());
         let mut left = self.leftover()?;
         let mut refused_before = usize::MAX;
-        // One journal may go on where another one ends, and their names do not tell which is first:
-        // again, as long as that helps. What was redone can be redone for ever, so only what is
-        // refused counts.
+        // One journal may continue where another one ends, and their names do not tell which is
+        // first. So the replay repeats while that reduces the refused records; only they count,
+        // because redone records can be redone without end.
         loop {
             let (mut done, mut refused) = (0, Vec::new());
             for name in left {
@@ -74,32 +70,32 @@ impl Journal {
             count += done;
             let refused_now = refused.iter().map(|(_, count)| count).sum();
             if refused_now == 0 || refused_now >= refused_before {
-                // Beside a file that could not be written another journal may wait for just that:
-                // left for the next time.
+                // If a file could not be written, another journal may depend on just that file: it
+                // is left for the next replay.
                 let wait = self.overlaid.is_some() || !self.state.lock().broken.is_empty();
                 for (name, count) in refused {
                     if wait {
                         tracing::warn!(
-                            "journal {}: {count} files are not what it was made against",
+                            "journal {}: {count} files do not match its records",
                             String::from_utf8_lossy(&name)
                         );
                         continue;
                     }
                     let shown = String::from_utf8_lossy(&name).into_owned();
                     tracing::warn!(
-                        "journal {shown}: {count} files are not what it was made against, kept under another name"
+                        "journal {shown}: {count} files do not match its records, kept under another name"
                     );
                     let kept = [REFUSED, &name[PREFIX.len()..]].concat();
                     self.root.rename(&name, &*self.root, &kept, RenameMode::Replace)?;
                     self.root.sync()?;
                 }
-                // Only now is it known what stands beyond the end of every file: where nobody else
-                // has a record of it, or it open.
+                // Only now is the end of every file known. Bytes beyond it are cut only if no
+                // concurrent opener has a record of the file or has it open.
                 for file in files.values().filter(|_| !self.shared && !self.others_wait()) {
                     if let Err(fault) = self.cut_residue(&**file) {
                         tracing::warn!(
                             errno = fault.errno(),
-                            "bytes beyond the end of a file stay"
+                            "cannot cut the bytes beyond the end of a file"
                         );
                     }
                 }
@@ -110,8 +106,8 @@ impl Journal {
         }
     }
 
-    /// Who may have the vault open on another machine: the owner of a journal that has records and
-    /// changed a short while ago.
+    /// Returns the process that may have the vault open on another machine: the owner of a journal
+    /// that has records and changed recently.
     pub fn in_use_elsewhere(&self) -> Inner<Option<LockHolder>> {
         for name in self.leftover()?.into_iter().chain(self.leftover_of(CREATED)?) {
             let Some(host) = self.other_machine(&name) else { continue };
@@ -134,7 +130,8 @@ impl Journal {
         Ok(None)
     }
 
-    /// Whether somebody else has left a journal with records, which he alone can read.
+    /// Returns whether another identity has left a journal with records, which only that identity
+    /// can read.
     fn others_have_records(&self) -> Inner<bool> {
         for name in self.leftover()? {
             let file = match self.root.open_file(&name, Access::Read) {
@@ -158,12 +155,12 @@ impl Journal {
         Ok(false)
     }
 
-    /// Whether a journal is of another machine and was changed a short while ago.
+    /// Returns whether a journal belongs to another machine and was changed recently.
     pub(super) fn may_be_used_elsewhere(&self, name: &[u8], file: &dyn File) -> Inner<bool> {
         Ok(self.other_machine(name).is_some() && rested(file)? < RESTS)
     }
 
-    /// The machine that a journal's name tells of, where it is not this one.
+    /// Returns the machine in a journal's name, if it is not this one.
     fn other_machine(&self, name: &[u8]) -> Option<String> {
         let name =
             std::str::from_utf8(name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(CREATED))?)
@@ -172,7 +169,7 @@ impl Journal {
         (host != self.host).then(|| host.to_string())
     }
 
-    /// Names of all journals in the vault.
+    /// Returns the names of all journals in the vault.
     pub fn leftover(&self) -> Inner<Vec<Vec<u8>>> {
         self.leftover_of(PREFIX)
     }
@@ -191,11 +188,12 @@ impl Journal {
         }
     }
 
-    /// Locks a journal; false where it is not left over but in use, and only to be read here.
+    /// Locks a journal; returns false if it is in use, which is possible only in a read-only vault.
+    /// Fails with `EBUSY` if another process does not finish reading it.
     ///
-    /// Who replays it holds the vault's lock, so a journal that is locked all the same is being
-    /// read by somebody, and not for long. To go on without it would be to serve files as they were
-    /// before what was acknowledged last.
+    /// The replaying process holds the vault's lock. So a locked journal is being read by another
+    /// process, for a short time. Going on without it would serve files as they were before the
+    /// last acknowledged changes.
     pub(super) fn take(&self, file: &dyn File) -> Inner<bool> {
         if self.overlaid.is_some() {
             return Ok(file.try_lock(Lock::Shared)?);
@@ -209,7 +207,7 @@ impl Journal {
         Err(Fault::Os(libc::EBUSY))
     }
 
-    /// Replays one journal, and removes it where nothing in it was refused and nothing failed.
+    /// Replays one journal, and removes it if nothing in it was refused and nothing failed.
     fn replay_one(&self, name: &[u8]) -> Inner<Redone> {
         let file = match self
             .root
@@ -219,7 +217,7 @@ impl Journal {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(Redone::default()),
             Err(e) if self.shared && e.raw_os_error() == Some(libc::EACCES) => {
                 return Ok(Redone::default());
-            } // another user's
+            } // belongs to another user
             Err(e) => return Err(e.into()),
         };
         let is_held = |how| Ok::<_, Fault>(self.shared && !file.try_lock(how)?);
@@ -228,7 +226,7 @@ impl Journal {
         let read = file.read_at(&mut head, 0)?;
         let head = match JournalHead::decode(&head[..read]) {
             Ok(head) if head.share == self.keys.share && head.suite == self.keys.suite => head,
-            // A journal that was being made when the machine stopped has no records yet.
+            // A journal whose creation was interrupted by a crash has no records yet.
             _ if head[..read].iter().all(|b| *b == 0) => {
                 let is_made = self.shared && (is_held(Lock::Shared)? || rested(&*file)? < RESTS);
                 if self.overlaid.is_none() && !is_made {
@@ -237,15 +235,15 @@ impl Journal {
                 return Ok(Redone::default());
             }
             _ => {
-                tracing::warn!("journal {shown} is not of this share, kept");
+                tracing::warn!("journal {shown} belongs to another share; kept");
                 return Ok(Redone::default());
             }
         };
         if head.owner != Self::owner(&self.key, &head.id) {
             return Ok(Redone::default());
         }
-        // Where several have the vault open, one of which may be the same person's, a journal that
-        // is locked is in use.
+        // In a vault with concurrent openers, possibly of the same identity, a journal that is
+        // locked is in use.
         if is_held(if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive })?
             || !self.take(&*file)?
         {
@@ -272,7 +270,7 @@ impl Journal {
                     all.files.extend(redone.files);
                 }
                 Err(fault) => {
-                    // One file that cannot be written keeps nobody from the others.
+                    // One file that cannot be written does not stop the replay of the others.
                     tracing::error!("journal {shown}: errno {}", fault.errno());
                     failed.push(records);
                 }
@@ -280,7 +278,7 @@ impl Journal {
         }
         if !failed.is_empty() {
             tracing::error!(
-                "journal {shown}: {} files could not be written; they give an error until that succeeds",
+                "journal {shown}: {} files could not be written; opening them fails until that succeeds",
                 failed.len()
             );
             let mut state = self.state.lock();
@@ -288,7 +286,7 @@ impl Journal {
             if self.overlaid.is_none() {
                 state.old.push(Old { file, name: name.to_vec(), head, acknowledged: 0 });
             }
-            // Not for another round, which would take the journal from those who wait for it.
+            // No further round: it would take the journal from the broken files that need it.
             return Ok(Redone { refused: 0, ..all });
         }
         if all.refused == 0 && self.overlaid.is_none() {
@@ -298,7 +296,7 @@ impl Journal {
         Ok(all)
     }
 
-    /// Broken files, one for each path that `records` (all of one file id) name.
+    /// Returns broken files, one for each path that `records` (all of one file id) name.
     fn broken(&self, records: Vec<JournalRecord<'static>>) -> Vec<Broken> {
         let mut all: Vec<Broken> = Vec::new();
         for record in records {
@@ -334,7 +332,7 @@ impl Journal {
         Ok((stat.dev, stat.ino))
     }
 
-    /// The records of the generation that begins the journal.
+    /// Returns the records of the generation that begins the journal.
     pub(super) fn records(
         &self,
         file: &dyn File,

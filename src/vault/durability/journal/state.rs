@@ -17,15 +17,15 @@ pub(super) struct Running {
     pub(super) capacity: u64,
 }
 
-/// A journal to which nothing is appended any more. It goes as soon as what it has acknowledged is
-/// flushed or carried.
+/// A journal that gets no more appends. It is removed as soon as its acknowledged records are
+/// flushed or carried over.
 pub(super) struct Old {
     /// Kept open, and so locked.
     pub(super) file: Arc<dyn File>,
     pub(super) name: Vec<u8>,
     pub(super) head: JournalHead,
-    /// Records that were acknowledged, from the first one on, which [`Journal::load_broken`](super::Journal::load_broken) has to
-    /// look for there.
+    /// Records that were acknowledged, from the first one on, which
+    /// [`Journal::load_broken`](super::Journal::load_broken) has to look for there.
     pub(super) acknowledged: u64,
 }
 
@@ -39,16 +39,15 @@ pub(super) struct Tracked {
 
 /// A file whose records could not be applied or flushed.
 pub(super) struct Broken {
-    /// Unknown where not even a `stat` succeeded at a replay.
+    /// `None` if not even a `stat` succeeded during a replay.
     pub(super) inode: Option<Inode>,
-    /// Unknown where a replay found the records.
+    /// `None` if a replay found the records.
     pub(super) file: Option<Arc<dyn File>>,
     pub(super) file_id: [u8; 32],
     pub(super) paths: Vec<Vec<u8>>,
-    /// `None` while they were not read from the journal yet.
+    /// `None` until they are read from the journal.
     pub(super) records: Option<Vec<JournalRecord<'static>>>,
-    /// The file is being truncated to nothing: its records are kept until that is done, and not
-    /// written meanwhile.
+    /// The file is being truncated to nothing: its records are kept, unwritten, until that is done.
     pub(super) doomed: bool,
 }
 
@@ -57,33 +56,33 @@ pub(super) struct State {
     pub(super) generation: u64,
     pub(super) sequence: u64,
     pub(super) tail: u64,
-    /// Records appended and records covered by a flush, counted over the journal's life.
+    /// Numbers of records appended and records covered by a flush, over the journal's life.
     pub(super) appended: u64,
     pub(super) synced: u64,
     pub(super) syncing: bool,
-    /// Appended but not yet applied in place.
+    /// Records that are appended but not yet applied in place.
     pub(super) unapplied: usize,
     pub(super) unflushed: HashMap<Inode, Tracked>,
-    /// Counts abandoned journals, so that those who wait for a flush see that it will not come.
+    /// Number of abandoned journals: tells a caller waiting for a flush that it will not come.
     pub(super) failures: u64,
     pub(super) broken: Vec<Broken>,
-    /// Records at the beginning of the running journal that were carried there.
+    /// Number of records at the beginning of the running journal that were carried over.
     pub(super) carried: u64,
     pub(super) old: Vec<Old>,
     pub(super) last_append: Instant,
-    /// Kept from record to record: see [`JournalRecord::seal`].
+    /// Reused from record to record: see [`JournalRecord::seal`].
     pub(super) buffer: Vec<u8>,
-    /// Inodes with a record that was refused in a journal that was not wiped or removed since. It
-    /// may be there all the same, and a replay write it.
+    /// Inodes with a refused record in a journal that was not wiped or removed since. The record
+    /// may be there all the same, and a replay may apply it.
     pub(super) doubtful: HashSet<Inode>,
-    /// A checkpoint failed: records of files that were flushed are there still.
+    /// A checkpoint has failed: records of flushed files are still in the journal.
     pub(super) unclean: bool,
-    /// A checkpoint is under way or waits for its turn: nothing is appended meanwhile.
+    /// A checkpoint is in progress or waits for its turn: no record is appended meanwhile.
     pub(super) draining: bool,
 }
 
 impl State {
-    /// Lets go of the journal file after a failed flush; whoever waits for it fails.
+    /// Abandons the journal file after a failed flush; the callers waiting for it fail.
     pub(super) fn abandon(&mut self) {
         self.failures += 1;
         let acknowledged = self.sequence.saturating_sub(self.appended - self.synced);

@@ -1,8 +1,8 @@
-//! The contents of files: authenticated in parallel, what is wrong found to the segment.
+//! The contents of files: authenticated in parallel; damage is located to the segment.
 //!
 //! Rules that hold here
-//! * A file is read in large pieces, several at a time; only a piece in which something is wrong is
-//!   read again, chunk by chunk and segment by segment.
+//! * A file is read in large pieces, several at a time. Only a damaged piece is read again, chunk
+//!   by chunk and segment by segment.
 //! * Holes are authenticated by their absence from the tree and never read.
 
 use std::ops::Range;
@@ -18,12 +18,12 @@ use crate::vault::file::OpenFile;
 
 /// Plain bytes that one thread verifies at a time.
 const PIECE: u64 = 4 << 20;
-/// Plain bytes between two reports of progress.
+/// Plain bytes between two progress reports.
 const BATCH: u64 = 64 << 20;
 
-/// What is wrong with the contents of a file.
+/// Damage of a file's contents.
 pub(crate) struct Damage {
-    /// The first thing that is.
+    /// The first fault.
     pub what: Fault,
     pub bad: Vec<Range<u64>>,
 }
@@ -41,7 +41,7 @@ impl Job {
         Job { open, size, damage: None }
     }
 
-    /// What was found.
+    /// Returns the damage found.
     pub fn into_damage(self) -> Option<Damage> {
         self.damage
     }
@@ -54,7 +54,7 @@ impl Job {
     }
 }
 
-/// Verifies all of `jobs`; tells `verified` how many bytes more are done.
+/// Verifies all of `jobs`; calls `verified` with the number of further bytes that are done.
 pub(crate) fn verify(core: &Core, jobs: &mut [Job], verified: &mut dyn FnMut(u64)) {
     let mut batch: Vec<(usize, Range<u64>)> = Vec::new();
     let mut waiting = 0;
@@ -66,8 +66,7 @@ pub(crate) fn verify(core: &Core, jobs: &mut [Job], verified: &mut dyn FnMut(u64
         }
         let mut at = 0;
         while at < jobs[i].size {
-            // A hole is passed over where the tree says so; where the tree is damaged, the reader
-            // finds out.
+            // Skips a hole if the tree has one here; if the tree is damaged, the read reports it.
             let open = &jobs[i].open;
             match open.state.read().seek(&*open.file, &core.tools(), at, Seek::Data) {
                 Ok(data) => at = data.max(at),
@@ -122,7 +121,7 @@ fn run(
     verified(bytes);
 }
 
-/// Verifies one range; gives the bytes that are good.
+/// Verifies one range; returns the number of good bytes.
 fn piece(core: &Core, open: &OpenFile, range: Range<u64>, buf: &mut [u8]) -> (u64, Option<Damage>) {
     let len = (range.end - range.start) as usize;
     match open.read(&core.tools(), range.start, &mut buf[..len]) {
@@ -130,13 +129,13 @@ fn piece(core: &Core, open: &OpenFile, range: Range<u64>, buf: &mut [u8]) -> (u6
         Err(what) => {
             let bad = merge(narrow(core, open, range.clone(), buf));
             let lost: u64 = bad.iter().map(|r| r.end - r.start).sum();
-            // What was wrong a moment ago and is not any more was being written.
+            // A fault that is gone on the second read was a write in progress.
             (range.end - range.start - lost, (!bad.is_empty()).then_some(Damage { what, bad }))
         }
     }
 }
 
-/// The parts of `range` that cannot be read.
+/// Returns the parts of `range` that cannot be read.
 fn narrow(core: &Core, open: &OpenFile, range: Range<u64>, buf: &mut [u8]) -> Vec<Range<u64>> {
     let layout = core.keys.layout;
     let mut bad = Vec::new();
@@ -161,13 +160,13 @@ fn narrow(core: &Core, open: &OpenFile, range: Range<u64>, buf: &mut [u8]) -> Ve
     bad
 }
 
-/// The chunks around `k` that cannot be read because their table, or an index block above them,
-/// cannot be authenticated.
+/// Returns the chunks around `k` that cannot be read because their table, or an index block above
+/// them, cannot be authenticated.
 fn lost_chunks(core: &Core, open: &OpenFile, k: u64) -> Option<Range<u64>> {
     let state = open.state.read();
     let tools = core.tools();
     let tree = state.tree(&*open.file, &tools);
-    // From the top: a block is read by the hash that the one above it holds.
+    // From the top: a block is read by the hash in the block above it.
     for level in (1..=Layout::levels(tree.root.chunks)).rev() {
         let span = FANOUT.pow(level.into());
         if tree.block(level, k / span).is_err() {
@@ -192,8 +191,7 @@ fn merge(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     merged
 }
 
-/// Whether the store has bytes of the file that are no part of it; gives the length that it should
-/// have.
+/// Returns the length that the ciphertext should have, if the store has bytes beyond it.
 pub(crate) fn surplus(core: &Core, open: &OpenFile) -> Inner<Option<u64>> {
     let state = open.state.read();
     let expected = core.keys.layout.cipher_len(state.size);

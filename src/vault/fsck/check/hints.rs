@@ -1,10 +1,10 @@
-//! Which directory is this? Answers for one whose record is lost or does not fit.
+//! Finds the id of a directory whose record is lost or does not match.
 //!
 //! Rules that hold here
-//! * Candidates come from what is sealed: the hints in headers of files, the places in records of
-//!   sub-directories, the id that follows from the place. A candidate counts only by names of the
-//!   directory that decode under it, each of which proves it (8 zero bytes).
-//! * Advice only: what follows from it is decided by whoever repairs.
+//! * Candidates come from sealed data: the hints in headers of files, the places in records of
+//!   sub-directories, and the id derived from the place. A candidate counts only if names of the
+//!   directory decode under it; each such name proves it (8 zero bytes).
+//! * The result is a suggestion: the user who repairs decides.
 
 use crate::format::header::{Header, Hint};
 use crate::format::layout::SMALL_MAX;
@@ -19,10 +19,11 @@ use crate::vault::file::NEVER_COMMITTED;
 use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::share::control_files::{entries, read_control};
 
-/// Files and sub-directories that are asked for a hint.
+/// Maximum number of files and sub-directories that are read for a hint.
 const ASKED_MAX: usize = 256;
 
-/// The authenticated header of a file of the store, in a signed share by a signature that counts.
+/// Returns the authenticated header of a file of the store; in a signed share its signature must
+/// count.
 pub(crate) fn header_of(core: &Core, file: &dyn crate::store::File) -> Inner<Header> {
     let layout = core.keys.layout;
     let mut bytes = vec![0; layout.header() + SMALL_MAX as usize];
@@ -34,12 +35,12 @@ pub(crate) fn header_of(core: &Core, file: &dyn crate::store::File) -> Inner<Hea
     Ok(core.keys.open_header(&bytes)?.header)
 }
 
-/// Where the header of a file says that it stood.
+/// Returns the place that the header of a file records.
 pub(crate) fn hint_of(core: &Core, dir: &dyn Dir, stored: &[u8]) -> Inner<Hint> {
     Ok(header_of(core, &*core.journal.overlay(dir.open_file(stored, Access::Read)?)?)?.hint)
 }
 
-/// The record of a directory, wherever it says that the directory stands.
+/// Returns the record of a directory, whatever place it contains.
 pub(crate) fn record_of(core: &Core, dir: &dyn Dir) -> Inner<Option<DirectoryRecord>> {
     let Some(bytes) = read_control(dir, DIRECTORY_RECORD, 4096)? else { return Ok(None) };
     Ok(Some(DirectoryRecord::decode(&core.keys.open_record(
@@ -49,17 +50,19 @@ pub(crate) fn record_of(core: &Core, dir: &dyn Dir) -> Inner<Option<DirectoryRec
     )?)?))
 }
 
-/// The entries of a directory that are no control files, as far as the store gives them.
+/// Returns the entries of a directory that are not control files, as far as the store can list
+/// them.
 fn named(dir: &dyn Dir) -> impl Iterator<Item = DirEntry> {
     entries(dir).into_iter().flatten().filter_map(Inner::ok).filter(|e| !is_control(&e.name))
 }
 
-/// Whether an entry is a name. A long name that is lost proves nothing.
+/// Returns whether an entry decodes to a name. A long name that is lost proves nothing.
 fn proves(folder: &Folder, entry: &DirEntry) -> bool {
     matches!(folder.read(&entry.name), Ok(Some(Said::Name(_))))
 }
 
-/// Whether any entry of a directory, which begins with `first`, is a name under the id `id`.
+/// Returns whether any entry of a directory is a name under the id `id`; the listing begins with
+/// `first`.
 pub(crate) fn has_names_under(
     core: &Core,
     dir: &std::sync::Arc<dyn Dir>,
@@ -71,8 +74,8 @@ pub(crate) fn has_names_under(
         || named(&**dir).any(|e| proves(&folder, &e))
 }
 
-/// The id under which most of the entries are names, if there is any; `derived` is that of the
-/// place.
+/// Returns the id under which most of the entries decode, if any; `derived` is the id that follows
+/// from the place.
 pub(crate) fn find(
     core: &Core,
     dir: &std::sync::Arc<dyn Dir>,
@@ -113,6 +116,6 @@ pub(crate) fn find(
         named(&**dir).filter(|e| proves(&folder, e)).count()
     };
     let best = candidates.into_iter().map(|id| (proven(&id), id)).filter(|(proven, _)| *proven > 0);
-    // Of two with the same number the first one, which is that of the place.
+    // Of two with the same number, the first one: that of the place.
     best.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, id)| id)
 }

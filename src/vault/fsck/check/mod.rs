@@ -1,17 +1,17 @@
-//! The check: reads and authenticates every byte of a vault, or of a sub-tree, and tells what is
-//! wrong where, and what could be done.
+//! The check: reads and authenticates every byte of a vault or of a sub-tree, and reports each
+//! fault with its place and a possible remedy.
 //!
 //! Rules that hold here
-//! * Nothing is changed, neither in the store nor in the table of nodes: the check walks the store
-//!   by its own handles.
+//! * Nothing is changed, neither in the store nor in the node table: the check walks the store
+//!   through handles of its own.
 //! * A directory whose record is lost is walked all the same, under the id that the headers of its
-//!   files name, if names decode under it.
-//! * Contents are authenticated on all cores; what is wrong with a file is told as ranges of plain
+//!   files contain, if names decode under it.
+//! * Contents are authenticated on all cores; damage in a file is reported as ranges of plain
 //!   bytes.
-//! * A check of a share stops at the shares that are nested in it: they are entered, and checked,
-//!   one after the other (see `nested`).
-//! * A fault comes with the remedy that `repair` has for it. What is inside a directory is told
-//!   before what moves the directory.
+//! * A check of a share stops at nested shares: they are entered and checked one after the other
+//!   (see `nested`).
+//! * A fault comes with the remedy that `repair` has for it. Faults inside a directory are reported
+//!   before one whose remedy moves the directory.
 
 mod content;
 pub(crate) mod hints;
@@ -26,9 +26,8 @@ use crate::vault::fsck::report::{
     CheckFault, CheckProgress, CheckReport, NestedShares, Online, Progress,
 };
 
-/// Lets others have that time to write. In parts: where a whole machine stood still (a virtual one,
-/// from which the host took its processors) a sleep that ended meanwhile was time that a writer did
-/// not have.
+/// Gives writers that much time. Sleeps in parts: if the whole machine was suspended (a virtual
+/// machine without processors), one long sleep could end without a writer having run.
 fn pause(time: Duration) {
     const PARTS: u32 = 10;
     (0..PARTS).for_each(|_| std::thread::sleep(time / PARTS));
@@ -36,7 +35,7 @@ fn pause(time: Duration) {
 
 impl Core {
     /// Checks the entry of this share at the stored path `start` and everything below it. Nested
-    /// shares are told and not entered.
+    /// shares are returned, not entered.
     pub fn check(&self, start: &[u8], progress: Progress) -> Inner<(CheckReport, NestedShares)> {
         let mut walk = walk::Walk::new(self, progress);
         walk.from(start)?;
@@ -54,8 +53,8 @@ impl Core {
         Ok((report, walk.shares))
     }
 
-    /// As [`Core::check`], of a vault that another process may be writing to: a fault counts only
-    /// if the object it is in has not changed for a while and the fault is still there.
+    /// Like [`Core::check`], for a vault that another process may be writing to: a fault counts
+    /// only if its object has not changed for a while and the fault is still there.
     pub fn check_online(
         &self,
         start: &[u8],
@@ -63,7 +62,7 @@ impl Core {
         progress: Progress,
     ) -> Inner<(CheckReport, NestedShares)> {
         let (mut report, shares) = self.check(start, progress)?;
-        report.unused = None; // whoever has the vault open may be about to refer to one
+        report.unused = None; // the process that has the vault open may be about to refer to one
         for round in 0.. {
             let suspects = std::mem::take(&mut report.faults);
             if suspects.is_empty() {
@@ -74,7 +73,7 @@ impl Core {
                 report.changing.dedup();
                 break;
             }
-            // What they are in is compared over the whole pause: whoever writes to it does so
+            // Objects with faults are compared over the whole pause: a live writer changes them
             // within that time.
             let before: Vec<_> = suspects.iter().map(|f| self.look(&f.cipher)).collect();
             pause(online.settle);
@@ -82,21 +81,21 @@ impl Core {
             for (suspect, before) in suspects.into_iter().zip(before) {
                 let still = self.still(&suspect)?;
                 if before != self.look(&suspect.cipher) {
-                    // It changed: what is wrong now, if anything, has to stand still first.
+                    // It changed: a fault that it has now must first outlast a pause.
                     again.extend(still);
                 } else if let Some(fault) = still {
                     report.kept.push(fault);
                 }
             }
             report.faults = again;
-            // Certain faults wait beside the kept ones until the last round is over.
+            // Confirmed faults are collected with the kept ones until the last round is over.
         }
         let found = std::mem::take(&mut report.kept);
         (report.kept, report.faults) = found.into_iter().partition(CheckFault::is_kept);
         Ok((report, shares))
     }
 
-    /// The fault that is to be found now where `suspect` was found, if there still is one.
+    /// Returns the fault that is found now at the path of `suspect`, if any.
     fn still(&self, suspect: &CheckFault) -> Inner<Option<CheckFault>> {
         if suspect.what == walk::TOO_DEEP {
             return Ok(self.look(&suspect.cipher).map(|_| suspect.clone()));
@@ -105,7 +104,7 @@ impl Core {
         let mut walk = walk::Walk::new(self, &mut ignore);
         match walk.single(&suspect.cipher) {
             Ok(()) => {}
-            // It is gone, and so is what was wrong with it.
+            // The object is gone, and its fault with it.
             Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ENOTDIR | libc::ESTALE) => {
                 return Ok(None);
             }
@@ -114,7 +113,7 @@ impl Core {
         Ok(walk.faults.into_iter().find(|f| f.cipher == suspect.cipher))
     }
 
-    /// What the store says of the object at a stored path, to see whether it changes.
+    /// Returns what the store reports of the object at a stored path, to detect changes.
     fn look(&self, cipher: &[u8]) -> Option<[i128; 5]> {
         let (dir, name) = self.open_parent(cipher).ok()?;
         let stat = if name.is_empty() { dir.stat_self() } else { dir.stat(name) }.ok()?;
@@ -128,8 +127,8 @@ impl Core {
         ])
     }
 
-    /// The directory of the store in which the object at a stored path stands, and its name there;
-    /// the root has an empty one.
+    /// Returns the store's directory that contains the object at a stored path, and its name there;
+    /// empty for the root.
     pub(crate) fn open_parent<'p>(
         &self,
         cipher: &'p [u8],

@@ -2,12 +2,12 @@
 //! replaced or removed.
 //!
 //! Rules that hold here
-//! * They are counted and never removed: a sync tool may bring what refers to one later, another
-//!   copy of the vault may have it, and an entry may be moved while the walk passes it by.
-//! * Nothing is known to be unused unless everything was looked at: each entry's attributes,
-//!   without a fault anywhere, not even in what earlier repairs have put aside.
-//! * Where there are lists and no entry has any attributes, the copy may have been made without
-//!   those: so nothing is said.
+//! * They are counted and never removed. A sync tool may deliver the referring entry later, another
+//!   copy of the vault may have it, or an entry may be moved during the walk.
+//! * The count is known only if everything was read: each entry's attributes, without a fault
+//!   anywhere, not even in `lost+found`.
+//! * If there are lists and no entry has any attributes, the copy may have been made without
+//!   extended attributes: then the count is unknown.
 
 use std::collections::HashSet;
 
@@ -18,20 +18,19 @@ use crate::vault::fsck::report::Unused;
 use crate::vault::namespace::{symlink, xattr};
 use crate::vault::share::control_files::entries;
 
-/// What the walk found to be referred to.
+/// References that the walk found.
 #[derive(Default)]
 pub(super) struct Used {
     pub lists: HashSet<Reference>,
     pub targets: HashSet<Reference>,
-    /// An entry has attributes, wherever they stand.
+    /// Some entry has attributes, inline or in a list.
     pub attributes: bool,
-    /// Entries of which nobody knows what they refer to.
+    /// Number of entries whose references are unknown.
     pub unlooked: u64,
 }
 
 impl Core {
-    /// The control files that are not among those that are `used`; `None` where that cannot be
-    /// told.
+    /// Returns the control files that are not in `used`; `None` if that is unknown.
     pub(super) fn unused(&self, used: &Used) -> Inner<Option<Unused>> {
         let mut unused = Unused::default();
         for entry in entries(&*self.root)? {

@@ -1,14 +1,14 @@
-//! The walk through a vault: directories by their ids, entries by their names, files collected for
-//! the verification of their contents.
+//! The walk through a vault: directories by their ids, entries by their names; files are collected
+//! for the verification of their contents.
 //!
 //! Rules that hold here
-//! * The walk holds a directory of the store and its id, no nodes; so it also goes where no name
-//!   leads.
-//! * A fault of a directory whose remedy moves it comes after the faults of what is in it; all
-//!   others come first.
-//! * Of a directory only a part of the listing is in memory, and of what is found [`FAULTS_MAX`] of
-//!   each kind: the storage host chooses how much there is of both.
-//! * What vanishes between the listing and the look at it was removed by somebody, which is no
+//! * The walk holds a directory of the store and its id, not nodes; so it also reaches directories
+//!   that have no name.
+//! * A fault whose remedy moves a directory comes after the faults inside it; all other faults come
+//!   before.
+//! * Memory is bounded: part of a directory's listing, and [`FAULTS_MAX`] faults of each kind. The
+//!   storage host controls how many there are of both.
+//! * An entry that vanishes between the listing and its check was removed by another process: no
 //!   fault.
 
 use std::cell::OnceCell;
@@ -37,9 +37,9 @@ use crate::vault::share::control_files::entries;
 use crate::vault::share::enter::DESCRIPTOR;
 use crate::vault::types::ROOT;
 
-/// Beginnings of the names of control files at the root of a share. What is in them is verified by
-/// who opens the share, but for the targets of long links and for long lists of attributes, which
-/// are read with what they belong to.
+/// Prefixes of the names of control files at the root of a share. Their contents are verified when
+/// the share is opened. Only targets of long links and long lists of attributes are read with their
+/// entries.
 const ROOT_CONTROLS: [&[u8]; 11] = [
     b"+share",
     b"+manifest-",
@@ -53,26 +53,27 @@ const ROOT_CONTROLS: [&[u8]; 11] = [
     b"+attr-",
     b"+inventory-",
 ];
-/// An attribute that nobody has, to learn whether this process sees those of its kind.
+/// An attribute that does not exist, to learn whether this process can see attributes of this kind.
 const PROBE: &[u8] = b"trusted.kithfs-probe";
-/// Files that are open at a time, and plain bytes that wait with them.
+/// Maximum number of files open at a time, and of plain bytes that wait for verification.
 const OPEN_MAX: usize = 128;
 const WAITING_MAX: u64 = 64 << 20;
-/// Bytes of names that are read of a directory at a time: the walk holds so many of each directory
-/// that it is in.
+/// Size in bytes of one read of a directory's listing: the walk holds this much for each directory
+/// it is in.
 const LISTED: usize = 16 << 10;
-/// Faults that are told one by one; the same for residue, and for what earlier repairs have kept.
+/// Maximum number of faults that are listed; the same for residue, and for objects kept by earlier
+/// repairs.
 const FAULTS_MAX: u64 = 10_000;
-/// Directories below each other that are entered. Whoever stores the vault could make them deeper
-/// than our stack, and the paths of what is wrong in them longer than memory.
+/// Maximum depth of directories that are entered. The storage host could nest them deeper than the
+/// stack allows, and make paths of faults longer than memory.
 const DEPTH_MAX: usize = 1024;
-/// What is wrong with what is deeper.
-pub(super) const TOO_DEEP: &str = "lies too deep to be checked with all that is above it";
+/// Description of deeper directories.
+pub(super) const TOO_DEEP: &str = "is nested too deep to be checked from here";
 
 /// A directory on the walk.
 pub(super) struct Place {
     dir: Arc<dyn Dir>,
-    /// `None` where nothing tells it.
+    /// `None` if it is unknown.
     id: Option<DirectoryId>,
     plain: Vec<u8>,
     cipher: Vec<u8>,
@@ -84,45 +85,45 @@ pub(super) struct Place {
 struct Waiting {
     plain: Vec<u8>,
     cipher: Vec<u8>,
-    /// What to report where the contents are good.
+    /// Fault to report if the contents are good.
     otherwise: Option<CheckFault>,
-    /// What to do where they are not.
+    /// Remedy if the contents are damaged.
     keep: Remedy,
 }
 
-/// See the module.
+/// The cache of authenticated blocks, and the memory of uncommitted changes.
 pub(super) struct Walk<'a> {
     core: &'a Core,
     pub seen: CheckProgress,
     pub faults: Vec<CheckFault>,
-    /// Those that are only counted.
+    /// Faults that are only counted.
     pub more: More,
-    /// Those that are in the list.
+    /// Faults that are in the list.
     told: More,
-    /// Sealed names of entries that are not there, in the directories that the walk is in.
+    /// Sealed names without an entry, in the directories that the walk is in.
     orphans: Vec<Box<[u8]>>,
-    /// Shares that the walk came upon and did not enter.
+    /// Shares that the walk met and did not enter.
     pub shares: NestedShares,
     progress: Progress<'a>,
     jobs: Vec<Job>,
     waiting: Vec<Waiting>,
     bytes: u64,
-    /// Nothing in a directory is looked at.
+    /// Entries of directories are not checked.
     single: bool,
-    /// Directories above each other that the walk is in.
+    /// Depth of the directory that the walk is in.
     depth: usize,
     /// See [`CheckReport::strangers`](super::CheckReport::strangers).
     pub strangers: u64,
-    /// Names that remedies of this walk will give.
+    /// Names that remedies of this walk will use.
     claimed: HashSet<Vec<u8>>,
-    /// What entries refer to.
+    /// References of the entries.
     pub used: Used,
-    /// Whether this process sees attributes of links and special files.
+    /// Whether this process can see attributes of links and special files.
     sees_special: OnceCell<bool>,
 }
 
-/// `remedy`, where the object is damaged: what the store only fails to give, or not to us, may be
-/// whole.
+/// Returns `remedy` if the object is damaged: after a mere read error of the store, or without
+/// permission, it may be intact.
 fn of_damage(fault: &Fault, remedy: Remedy) -> Option<Remedy> {
     matches!(fault, Fault::Format(_) | Fault::Corrupt(_)).then_some(remedy)
 }
@@ -173,7 +174,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Checks the entry at a stored path and all below it.
+    /// Checks the entry at a stored path and everything below it.
     pub fn from(&mut self, cipher: &[u8]) -> Inner<()> {
         if cipher.is_empty() {
             self.root_attributes();
@@ -187,7 +188,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Checks one entry by its stored path, and of a directory nothing in it.
+    /// Checks one entry by its stored path, without the contents of a directory.
     pub fn single(&mut self, cipher: &[u8]) -> Inner<()> {
         self.single = true;
         if cipher.is_empty() {
@@ -203,7 +204,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The root is an entry of no directory: nobody else would look at its attributes.
+    /// Checks the root's attributes: the root is not an entry of a directory whose walk would do
+    /// it.
     fn root_attributes(&mut self) {
         let root = self.core.root.clone();
         self.attributes(&*root, b"", Kind::Dir, (b"", b""), b"root");
@@ -234,13 +236,13 @@ impl<'a> Walk<'a> {
         self.orphans(place, 0);
     }
 
-    /// The plain name of an entry. What cannot be read counts as no name.
+    /// Returns the plain name of an entry; `None` if it cannot be decoded.
     fn name_in(&self, place: &Place, stored: &[u8]) -> Option<Vec<u8>> {
         self.core.folder_at(place.dir.clone(), place.id?).decode(stored).ok().flatten()
     }
 
-    /// Opens a sub-directory and finds out its id; the second is what is wrong with that. `name` is
-    /// `None` where its own name is not known. [`Fault::Boundary`] where it is a share of its own.
+    /// Opens a sub-directory and determines its id. The second value is a fault of the id. `name`
+    /// is `None` if the entry's name is unknown. Fails with [`Fault::Boundary`] for a nested share.
     fn enter(
         &self,
         parent: &Place,
@@ -259,7 +261,8 @@ impl<'a> Walk<'a> {
         };
         match &place {
             Some((above, name)) => self.core.check_boundary(&*dir, &*parent.dir, above, name)?,
-            // What leads there is not known, but not a name in it is one of ours.
+            // Its name is unknown, so its junction is too; but no name inside belongs to this
+            // share.
             _ if dir.stat(DESCRIPTOR).is_ok() => return Err(Fault::Boundary),
             _ => {}
         }
@@ -349,8 +352,8 @@ impl<'a> Walk<'a> {
         self.depth -= 1;
     }
 
-    /// Tells which of the sealed names that were noted since `before` belong to no entry of
-    /// `place`: not even to a conflict copy.
+    /// Reports the sealed names noted since `before` that belong to no entry of `place`, not even
+    /// to a conflict copy.
     fn orphans(&mut self, place: &Place, before: usize) {
         let found = self.orphans.split_off(before);
         let mut left: BTreeMap<Vec<u8>, Box<[u8]>> = found
@@ -394,13 +397,13 @@ impl<'a> Walk<'a> {
         let mut name = match (name, place.id) {
             (Some(name), _) => name,
             (None, None) => return self.foreign(place, stored, &stat, &cipher),
-            // Once more: the store may have failed to give a long name.
+            // A second try: the store may have failed to read a long name.
             (None, Some(id)) => match self.core.folder_at(place.dir.clone(), id).decode(stored) {
                 Ok(Some(name)) => name,
                 Err(Fault::Io(e)) => {
                     return self.fault(&join(&place.plain, b"?"), &cipher, e.to_string(), None);
                 }
-                // Others have its names, until it has its long one again.
+                // Other entries have its names until its long name is restored.
                 _ if self.is_lost(place, stored)
                     && self.lost_name(place, stored, stat.kind).is_some() =>
                 {
@@ -421,8 +424,8 @@ impl<'a> Walk<'a> {
         let plain = join(&place.plain, &name);
         let inside = (stat.kind == Kind::Dir).then(|| self.enter(place, stored, Some(&name)));
         if let Some(Err(Fault::Boundary)) = inside {
-            // Checked by whoever enters it, its attributes too, which are sealed under its own
-            // keys.
+            // It is checked when the share is entered, including its attributes, which are sealed
+            // under its own keys.
             return self.shares.push((plain, cipher));
         }
         if !self.attributes(&*place.dir, stored, stat.kind, (&plain, &cipher), &name) {
@@ -461,8 +464,8 @@ impl<'a> Walk<'a> {
         (self.progress)(&self.seen);
     }
 
-    /// Reads the attributes of an entry of `dir`, or of `dir` itself where `stored` is empty.
-    /// `paths` are its plain and its stored one. False where it has vanished.
+    /// Reads the attributes of an entry of `dir`, or of `dir` itself if `stored` is empty. `paths`
+    /// are its plain and its stored path. Returns false if it has vanished.
     fn attributes(
         &mut self,
         dir: &dyn Dir,
@@ -479,8 +482,8 @@ impl<'a> Walk<'a> {
                 dir.get_xattr(stored, key)
             }?)
         };
-        // Who does not see an attribute of this kind is told that there is none; who may remove one
-        // that is not there would see it.
+        // A process that cannot see attributes of this kind is told that there are none. Removing
+        // an absent attribute succeeds only with the permission to see them.
         let sees =
             || *self.sees_special.get_or_init(|| self.core.root.remove_xattr_self(PROBE).is_ok());
         match self.core.read_list(&get) {
@@ -493,14 +496,13 @@ impl<'a> Walk<'a> {
                 self.used.unlooked += 1;
                 return false;
             }
-            // Not every store has attributes, and those of links and special files are for root
-            // alone.
+            // Not every store has attributes, and those of links and special files need root.
             Err(Fault::Io(e))
                 if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) =>
             {
                 self.used.unlooked += 1
             }
-            // Perhaps it is only late.
+            // A sync tool may still deliver it.
             Err(fault @ Fault::Corrupt(xattr::LIST_MISSING)) => {
                 let fault = CheckFault::new(paths.0, paths.1, describe(&fault), None);
                 self.tell(CheckFault { list_missing: true, ..fault });
@@ -514,15 +516,15 @@ impl<'a> Walk<'a> {
         true
     }
 
-    /// Whether an entry is shown under its stored name because nothing else is known of its name.
+    /// Returns whether an entry is shown under its stored name because its real name is unknown.
     fn is_lost(&self, place: &Place, stored: &[u8]) -> bool {
         let folder = place.id.map(|id| self.core.folder_at(place.dir.clone(), id));
         stored.first() == Some(&LONG)
             && folder.is_some_and(|folder| matches!(folder.read(stored), Ok(Some(Said::Lost))))
     }
 
-    /// The long name of an entry whose sidecar is lost, where something that is sealed tells it:
-    /// its hash is in the entry.
+    /// Returns the long name of an entry whose sidecar is lost, if sealed data contains it; the
+    /// entry has its hash.
     fn lost_name(&self, place: &Place, stored: &[u8], kind: Kind) -> Option<Vec<u8>> {
         let names = match kind {
             Kind::File => vec![hints::hint_of(self.core, &*place.dir, stored).ok()?.name],
@@ -537,14 +539,14 @@ impl<'a> Walk<'a> {
         names.into_iter().find(|name| self.core.keys.is_long_entry(&id, stored, name))
     }
 
-    /// An entry whose stored name is none of this directory.
+    /// Handles an entry whose stored name does not belong to this directory.
     fn foreign(&mut self, place: &Place, stored: &[u8], stat: &Stat, cipher: &[u8]) {
         let read = place.id.map(|id| self.core.folder_at(place.dir.clone(), id).read(stored));
         let what = match read {
             Some(Ok(Some(_))) => {
                 "is not shown: other entries have its names, of which the stored one is the last"
             }
-            _ => "is not a name of this directory: changed, or moved here without the key",
+            _ => "is not a name of this directory: it was changed, or moved here without the key",
         };
         let unknown = join(&place.plain, b"?");
         match stat.kind {
@@ -628,7 +630,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// `name`, where no entry of the directory has it and no earlier remedy gives it.
+    /// Returns `name` if no entry of the directory has it and no earlier remedy uses it.
     fn free_name(&mut self, place: &Place, name: &[u8]) -> Option<Vec<u8>> {
         let id = place.id?;
         let stored = self.core.keys.names(&id).encode(name)?;
@@ -637,13 +639,13 @@ impl<'a> Walk<'a> {
         (free && self.claimed.insert(join(&place.cipher, stored.entry()))).then(|| name.to_vec())
     }
 
-    /// Control files: records are read with what they belong to; sidecars are held against their
+    /// Checks a control file. Records are read with their objects; sidecars are compared with their
     /// entries.
     fn control(&mut self, place: &Place, name: &[u8], cipher: &[u8]) {
         let keep = |kept: &[u8]| Action::Keep { name: kept.to_vec(), directory: None, place: None };
         let is_root = place.cipher.is_empty();
         if is_of_others(name) {
-            // Perhaps a copy of a file of the vault that a sync tool has not finished.
+            // May be an unfinished copy of a vault file by a sync tool.
             return self.strangers += 1;
         }
         let left_behind = |what, remedy| CheckFault::residue(&place.plain, cipher, what, remedy);
@@ -660,7 +662,7 @@ impl<'a> Walk<'a> {
             return; // read with the directory that it leads to
         } else if name.starts_with(b"+moving-") {
             fault(
-                "is a share that was not finished: making it again goes on, or removes what is left",
+                "is a share whose creation was interrupted: creating it again continues, or removes what is left",
                 None,
             )
         } else if name.starts_with(TRASH) {
@@ -669,7 +671,7 @@ impl<'a> Walk<'a> {
             left_behind("was left behind by a crash", keep(b"unfinished control file"))
         } else if name.starts_with(b"+refused-") {
             fault(
-                "is a journal with changes to files that were something else when it was replayed",
+                "is a journal with changes to files that did not match them when it was replayed",
                 Some(keep(b"refused journal")),
             )
         } else if if is_root {
@@ -677,22 +679,22 @@ impl<'a> Walk<'a> {
         } else {
             name != DIRECTORY_RECORD
         } {
-            // Perhaps one of a later version: left where it is, unless it is a file that somebody
-            // has given such a name.
+            // May belong to a later version: left in place, unless it is a file that was renamed to
+            // such a name.
             if let Ok(stat) = place.dir.stat(name)
                 && stat.kind == Kind::File
                 && hints::hint_of(self.core, &*place.dir, name).is_ok()
             {
                 return self.foreign(place, name, &stat, cipher);
             }
-            fault("is no control file of this directory", None)
+            fault("is not a control file of this directory", None)
         } else {
             return;
         };
         self.tell(found);
     }
 
-    /// Opens a file and leaves its contents to [`Walk::flush`].
+    /// Opens a file and queues its contents for [`Walk::flush`].
     fn file(&mut self, place: &Place, stored: &[u8], stat: &Stat, waiting: Waiting) {
         self.seen.files += 1;
         match self.open(place, stored, stat) {
@@ -706,8 +708,7 @@ impl<'a> Walk<'a> {
                 }
             }
             Err(fault) if vanished(&fault) => self.used.unlooked += 1,
-            // Under a name of its directory: what is called otherwise was not made by a program of
-            // the vault.
+            // Only if its name decodes: a file under another name was not created by this program.
             Err(Fault::Corrupt(what @ NEVER_COMMITTED)) if waiting.otherwise.is_none() => {
                 let Waiting { plain, cipher, keep: Remedy(keep), .. } = waiting;
                 self.tell(CheckFault::residue(
@@ -726,7 +727,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The open file where this vault has it open, with what is not committed yet; else a new one.
+    /// Returns the open file if this vault has it open, with uncommitted changes; otherwise opens
+    /// it.
     fn open(&self, place: &Place, stored: &[u8], stat: &Stat) -> Inner<Arc<OpenFile>> {
         let node = self.core.nodes.find(stat);
         let open =
@@ -746,7 +748,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Verifies the contents of the files that wait.
+    /// Verifies the contents of the queued files.
     fn flush(&mut self) {
         let mut jobs = std::mem::take(&mut self.jobs);
         self.bytes = 0;

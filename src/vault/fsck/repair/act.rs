@@ -1,8 +1,9 @@
 //! The steps of a repair.
 //!
 //! Rules that hold here
-//! * The destination is durable before anything is moved there, and the move before the next step.
-//! * Objects are found by their stored paths: a step that changes a path comes after all of those
+//! * The destination is durable before an object is moved there, and the move is durable before the
+//!   next step.
+//! * Objects are found by their stored paths: a step that changes a path comes after all steps
 //!   below it.
 
 use std::sync::Arc;
@@ -20,11 +21,11 @@ use crate::vault::namespace::xattr;
 use crate::vault::share::control_files::entries;
 use crate::vault::types::{Caller, NodeId, OpenFlags, ROOT};
 
-/// Longest name in `lost+found` that is taken over whole.
+/// Maximum length in bytes of the part of a name that is used in `lost+found`.
 const NAME_MAX: usize = 120;
-/// Bytes that are copied at a time.
+/// Size in bytes of the pieces that are copied.
 const PART: usize = 1 << 20;
-/// Owner of what a repair makes: the user who runs it.
+/// Owner of the objects that a repair creates: the user who runs it.
 fn caller() -> Caller {
     Caller {
         uid: rustix::process::geteuid().as_raw(),
@@ -33,7 +34,7 @@ fn caller() -> Caller {
     }
 }
 
-/// Hands bytes, one part after the other, to the function that it is given.
+/// Passes bytes, piece by piece, to the function that it receives.
 type Fill<'f> = &'f mut dyn FnMut(&mut dyn FnMut(&[u8]) -> Inner<()>) -> Inner<()>;
 
 /// The directory of one repair in `lost+found`.
@@ -43,7 +44,7 @@ struct Run {
     id: DirectoryId,
 }
 
-/// A repair under way.
+/// A repair in progress.
 pub(super) struct Bench<'a> {
     core: &'a Core,
     name: Vec<u8>,
@@ -59,7 +60,7 @@ impl<'a> Bench<'a> {
         Bench { core, name: name.to_vec(), run: None }
     }
 
-    /// Makes all durable; gives the plain path of the directory, if there is one.
+    /// Makes everything durable; returns the plain path of the directory, if there is one.
     pub fn finish(self) -> Inner<Option<Vec<u8>>> {
         let Some(run) = self.run else { return Ok(None) };
         run.dir.sync()?;
@@ -67,7 +68,7 @@ impl<'a> Bench<'a> {
         Ok(Some(join(LOST_AND_FOUND, &self.name)))
     }
 
-    /// Does one step; gives the plain path to which something was moved.
+    /// Runs one step; returns the plain path to which an object was moved, if any.
     pub fn act(&mut self, fault: &CheckFault, action: &Action) -> Inner<Option<Vec<u8>>> {
         match action {
             Action::Record { id, parent, name } => self.record(&fault.cipher, id, parent, name),
@@ -91,7 +92,7 @@ impl<'a> Bench<'a> {
         Ok(if name.is_empty() { dir } else { dir.open_dir(name)? })
     }
 
-    /// The directory to which things are moved, made and durable.
+    /// Returns the directory to which objects are moved, created and durable.
     fn run(&mut self) -> Inner<&Run> {
         if self.run.is_none() {
             let above = self.made(ROOT, LOST_AND_FOUND)?;
@@ -105,7 +106,7 @@ impl<'a> Bench<'a> {
         Ok(self.run.as_ref().expect("made above"))
     }
 
-    /// A directory that is there, or is made now.
+    /// Returns an existing directory, or creates it.
     fn made(&self, parent: NodeId, name: &[u8]) -> Inner<NodeId> {
         match self.core.lookup(parent, name) {
             Ok(attr) if attr.kind == Kind::Dir => Ok(attr.node),
@@ -120,7 +121,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// A name that is free in the directory of this repair, close to `wanted`, with its stored
+    /// Returns a free name in the directory of this repair, close to `wanted`, with its stored
     /// form.
     fn free(&mut self, wanted: &[u8]) -> Inner<(Vec<u8>, Vec<u8>)> {
         let core = self.core;
@@ -168,8 +169,8 @@ impl<'a> Bench<'a> {
         if stat.kind == Kind::Dir
             && let Some(id) = id
         {
-            // Names in it are readable at its new place because a record says so, which is durable
-            // before it goes there.
+            // Names in it are readable at the new place because of a record, which is durable
+            // before the move.
             core.may_seal()?;
             let (name, entry) = self.free(name)?;
             let run = self.run()?;
@@ -184,7 +185,7 @@ impl<'a> Bench<'a> {
         Ok(kept)
     }
 
-    /// Whatever the table of nodes knows of an object that was moved beneath it is looked up anew.
+    /// Makes the node table look up an object again that was moved without its knowledge.
     fn forget(&self, stat: &crate::store::Stat) {
         if let Some(node) = self.core.nodes.find(stat) {
             self.core.nodes.retire(node);
@@ -213,7 +214,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Moves a directory's record away, where there is one.
+    /// Moves a directory's record away, if there is one.
     fn set_record_aside(&mut self, dir: &dyn Dir, _cipher: &[u8]) -> Inner<Option<Vec<u8>>> {
         match dir.stat(DIRECTORY_RECORD) {
             Err(e) if is(&e, libc::ENOENT) => return Ok(None),
@@ -286,7 +287,7 @@ impl<'a> Bench<'a> {
             entry.is_ok_and(|e| inside.stat(&e.name).is_ok_and(|stat| stat.kind != Kind::Dir))
         };
         if Core::is_empty(&*inside)?.0 && entries(&*inside)?.all(is_file) {
-            // It was being removed: it holds no entries.
+            // Its removal was interrupted: it holds no entries.
             self.core.namespace.trash.empty(&dir, stored);
             dir.sync()?;
             return Ok(None);
@@ -298,8 +299,8 @@ impl<'a> Bench<'a> {
         self.keep(cipher, b"unnamed directory", id)
     }
 
-    /// A new file in the directory of this repair, filled by `fill`, durable. Its bytes are
-    /// nobody's that could be verified.
+    /// Creates a new file in the directory of this repair, filled by `fill`, durable. Its bytes
+    /// have no verified author.
     fn copy(&mut self, name: &[u8], fill: Fill) -> Inner<Option<Vec<u8>>> {
         self.core.may_seal()?;
         let name = self.free(name)?.0;
@@ -322,8 +323,8 @@ impl<'a> Bench<'a> {
         Ok(self.kept(&name))
     }
 
-    /// Takes attributes away that still cannot be read, and for good; where `list_missing`, also
-    /// those whose list is not there.
+    /// Removes attributes that still cannot be read, permanently; with `list_missing`, also those
+    /// whose list is missing.
     fn attributes(
         &mut self,
         cipher: &[u8],
@@ -368,7 +369,7 @@ impl<'a> Bench<'a> {
             let mut buf = vec![0; PART];
             let mut at = length;
             while at < stat.size {
-                // Of holes nothing is kept: there is nothing in them.
+                // Holes are skipped: they have no data.
                 at = match file.seek(Seek::Data, at) {
                     Ok(data) => data,
                     Err(e) if is(&e, libc::ENXIO) => break,

@@ -1,18 +1,18 @@
-//! Repair: what the check has found is put right where that can be known, and set aside where it
-//! cannot.
+//! The repair: fixes faults that the check found if the correct state is known, and otherwise moves
+//! the objects aside.
 //!
 //! Rules that hold here
-//! * Nothing is deleted but files without a byte of ciphertext, in which there is nothing. What
-//!   cannot be authenticated is moved, as it is, to a directory of this repair in `lost+found`,
-//!   under an ordinary name of the plain view: what of it is good can be read there, and its
-//!   ciphertext be found.
-//! * Each step is one rename, or one new control file that is durable before what it replaces goes;
-//!   a crash leaves the state before it or after it, and the next repair goes on.
-//! * What is sealed anew follows from something that was authenticated: a header's hint, a record,
-//!   names that decode.
+//! * Nothing is deleted but files with an empty ciphertext, which contain nothing. Objects that
+//!   cannot be authenticated are moved unchanged to a directory of this repair in `lost+found`,
+//!   under an ordinary plain name: their good parts can be read there, and their ciphertext can be
+//!   found.
+//! * Each step is one rename, or one new control file that is durable before the object it replaces
+//!   is removed. A crash leaves the state before or after it, and the next repair continues.
+//! * Sealed data is derived only from authenticated data: a header's hint, a record, names that
+//!   decode.
 //! * In a signed share that is not enough, because every reader can make such evidence: there
 //!   nothing is sealed or signed for others.
-//! * One share is repaired at a time, the one that was opened: what is wrong in a nested one comes
+//! * One share is repaired at a time, the one that was opened: faults in a nested share come
 //!   without a remedy.
 
 mod act;
@@ -23,12 +23,12 @@ use crate::vault::error::{Fault, Inner};
 use crate::vault::fsck::remedy::Remedy;
 use crate::vault::fsck::report::CheckFault;
 
-/// How one repair ended.
+/// Outcome of one remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done; the plain path to which something was moved, where it was.
+    /// Done; the plain path to which an object was moved, if any.
     Done(Option<Vec<u8>>),
-    /// Whoever was asked did not want it.
+    /// `decide` has refused it.
     Declined,
     /// There is no remedy.
     Nothing,
@@ -36,27 +36,27 @@ pub enum Outcome {
     Failed(String),
 }
 
-/// A fault and what became of it.
+/// A fault and the outcome of its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repaired {
     /// The fault.
     pub fault: CheckFault,
-    /// What became of it.
+    /// The outcome of its remedy.
     pub outcome: Outcome,
 }
 
 /// Outcome of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairReport {
-    /// Each fault.
+    /// Each fault with its outcome.
     pub repaired: Vec<Repaired>,
-    /// Plain path of the directory in `lost+found`, where one was needed.
+    /// Plain path of the directory in `lost+found`, if one was needed.
     pub kept_in: Option<Vec<u8>>,
 }
 
 impl Core {
-    /// Does what the remedies of `faults` say, in their order, each where `decide` agrees. `run`
-    /// names the directory in `lost+found`.
+    /// Applies the remedies of `faults` in their order, each if `decide` returns true. `run` is the
+    /// name of the directory in `lost+found`.
     pub fn repair(
         &self,
         faults: &[CheckFault],
@@ -81,12 +81,12 @@ impl Core {
         Ok(report)
     }
 
-    /// Whether something may be sealed for everybody on the strength of what a repair knows. In a
-    /// signed share it may not: hints and names are sealed under a key that readers have, and what
-    /// this client signs is believed.
+    /// Checks that data may be sealed for all members based on the evidence that a repair has. In a
+    /// signed share it may not: hints and names are sealed under a key that readers have, and other
+    /// members trust what this client signs.
     fn may_seal(&self) -> Inner<()> {
         if self.keys.layout.signed() {
-            Err(Fault::Corrupt("cannot be sealed anew in a signed share"))
+            Err(Fault::Corrupt("cannot be sealed again in a signed share"))
         } else {
             Ok(())
         }

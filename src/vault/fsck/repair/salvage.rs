@@ -1,4 +1,4 @@
-//! What can still be read of a damaged file.
+//! Reads the intact parts of a damaged file.
 
 use std::ops::Range;
 
@@ -8,11 +8,11 @@ use crate::vault::error::{Fault, Inner};
 use crate::vault::file::{Load, OpenFile};
 use crate::vault::types::ROOT;
 
-/// Bytes that are handed on at a time.
+/// Size in bytes of the pieces that are passed on.
 const PART: u64 = 1 << 20;
 
 impl Core {
-    /// Hands the bytes of `ranges` of the file at a stored path to `take`, with their offsets.
+    /// Passes the bytes of `ranges` of the file at a stored path to `take`, with their offsets.
     /// Every byte is authentic.
     pub fn salvage(
         &self,

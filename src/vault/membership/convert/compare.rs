@@ -1,7 +1,7 @@
-//! Whether the share has what a folder has.
+//! Compares a share with the folder that it was made of.
 //!
-//! Rule: nothing is taken for equal that was not read and verified on both sides. A time can be set
-//! by anybody.
+//! Rule: files count as equal only if both were read and verified. Times prove nothing, because any
+//! program can set them.
 
 use super::entries::{DEPTH_MAX, PART, is_open, read_children};
 use super::seen::{Look, Seen, below};
@@ -13,8 +13,8 @@ use crate::vault::types::{Attr, NodeId, OpenFlags};
 /// A node of a share.
 type At<'a> = (&'a Core, NodeId);
 
-/// Whether two files hold the same bytes. What cannot be read of the second one, because a crash
-/// left half of it, is not the same.
+/// Returns whether two files hold the same bytes. If the second one cannot be read, because a crash
+/// left it incomplete, they differ.
 pub(super) fn same_contents(from: At, to: At) -> Inner<bool> {
     let read = OpenFlags { read: true, ..OpenFlags::default() };
     let a = from.0.open_file(from.1, read)?.handle;
@@ -42,8 +42,8 @@ pub(super) fn same_contents(from: At, to: At) -> Inner<bool> {
     }
 }
 
-/// Whether all that is in one directory is in another one too: names, contents, attributes, modes
-/// and times. What was compared is noted.
+/// Compares a directory tree with another one: names, contents, attributes, modes and times. Notes
+/// what it compared.
 pub(super) struct Compare<'a> {
     pub from: &'a Core,
     pub to: &'a Core,
@@ -51,7 +51,7 @@ pub(super) struct Compare<'a> {
 }
 
 impl Compare<'_> {
-    /// `path` is the stored path of `from` from the folder.
+    /// `path` is the stored path of `from`, relative to the folder.
     pub fn directory(
         &mut self,
         from: NodeId,
@@ -62,7 +62,7 @@ impl Compare<'_> {
         if depth > DEPTH_MAX {
             return Ok(false);
         }
-        // Looked at before it is read: a later change shows.
+        // Noted before it is read, so that a later change shows.
         self.seen.insert(path.to_vec(), Look::of_dir(&self.from.dir(from)?.stat_self()?));
         let (entries, more) = read_children(self.from, from)?;
         let mut same = !more;

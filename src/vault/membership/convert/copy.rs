@@ -1,10 +1,11 @@
-//! The contents of a folder, copied into the share that will take its place.
+//! Copies the contents of a folder into the share that will take its place.
 //!
 //! Rules that hold here
-//! * All is read through the folder's own share, and so verified, and sealed anew by the new one.
-//! * What is there already, from a call before, stays only if it is the same to the byte. The time
-//!   of a file is set last, after its contents are durable.
-//! * What was looked at before it was read can be told from what has changed since.
+//! * Everything is read through the folder's own share, and so verified, and sealed again by the
+//!   new share.
+//! * An entry from an earlier call stays only if it is identical to the byte. A file's time is set
+//!   last, after its contents are durable.
+//! * The look of each object is noted before it is read, so that later changes can be detected.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,27 +18,28 @@ use crate::vault::error::{Fault, Inner};
 use crate::vault::types::ShareProgress;
 use crate::vault::types::{Attr, Caller, NodeId, OpenFlags, SetAttr, SetXattr};
 
-/// See the module.
+/// The cache of authenticated blocks, and the memory of uncommitted changes.
 pub(super) struct Copy<'a> {
     pub from: &'a Core,
     pub to: &'a Core,
-    /// Nodes in the share of inodes with several names.
+    /// Nodes in the share for inodes with several names.
     pub links: HashMap<u64, NodeId>,
-    /// Stored path, from the folder, of the directory that is being copied.
+    /// Stored path, relative to the folder, of the directory that is being copied.
     pub at: Vec<u8>,
     pub seen: Seen,
-    /// As of the round before.
+    /// The looks noted in the previous round.
     pub before: Seen,
     pub done: ShareProgress,
     pub progress: &'a mut dyn FnMut(&ShareProgress),
 }
 
-/// All entries of a directory that have a name.
+/// Returns all entries of a directory whose names can be read.
 fn children(core: &Core, node: NodeId) -> Inner<Entries> {
     Ok(read_children(core, node)?.0)
 }
 
-/// All entries of a directory of the folder: what is passed over would be removed with it.
+/// Returns all entries of a directory of the folder. Fails if a name cannot be read: an omitted
+/// entry would be removed with the folder.
 fn whole_children(core: &Core, node: NodeId) -> Inner<Entries> {
     let (entries, more) = read_children(core, node)?;
     if more {
@@ -64,7 +66,7 @@ impl Copy<'_> {
             }
             let below = whole_children(self.from, at);
             if at != node {
-                self.from.nodes.forget(at, 1); // those below keep it
+                self.from.nodes.forget(at, 1); // the nodes below keep it
             }
             for (_, attr) in below? {
                 match attr.kind {
@@ -84,9 +86,9 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Makes the directory `to` of the share what the directory `from` is.
+    /// Makes the directory `to` of the share equal to the directory `from`.
     pub fn directory(&mut self, from: NodeId, to: NodeId) -> Inner<()> {
-        // Looked at before it is read: a later change shows.
+        // Noted before it is read, so that a later change shows.
         self.seen.insert(self.at.clone(), Look::of_dir(&self.from.dir(from)?.stat_self()?));
         let entries = whole_children(self.from, from)?;
         let names: HashSet<&[u8]> = entries.iter().map(|(name, _)| &name[..]).collect();
@@ -157,7 +159,8 @@ impl Copy<'_> {
                     self.to.nodes.forget(linked.node, 1);
                     return self.tell(attr, 0);
                 }
-                // A store that has no hard links, and shows some all the same: each becomes a file.
+                // A store without hard links that reports some all the same: each name becomes a
+                // file of its own.
                 Err(Fault::Os(libc::EOPNOTSUPP)) => there = None,
                 Err(fault) => return Err(fault),
             }
@@ -197,7 +200,7 @@ impl Copy<'_> {
             }
         };
         if attr.nlink > 1 && attr.kind != Kind::Dir && !self.links.contains_key(&attr.ino) {
-            self.links.insert(attr.ino, node); // counted on until the end
+            self.links.insert(attr.ino, node); // keeps its lookup count until the end
         } else {
             self.to.nodes.forget(node, 1);
         }
@@ -276,8 +279,8 @@ impl Copy<'_> {
         }
         let (file, _) = self.to.open.file_handle(to)?;
         let size = file.state.read().size;
-        // What the header says, and not what follows from the length of the ciphertext, which
-        // anybody can change.
+        // Uses the size in the header. The size derived from the ciphertext's length is not
+        // authenticated.
         let authentic = self.from.open.file_handle(from)?.0.state.read().size;
         if size < authentic {
             let node = file.node;
@@ -286,7 +289,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Owner, mode, attributes, and the times last.
+    /// Copies owner, mode and attributes, and the times last.
     fn attributes(&self, from: NodeId, to: NodeId, attr: &Attr) -> Inner<()> {
         let names = self.from.list_xattr(from)?;
         for name in self.to.list_xattr(to)?.into_iter().filter(|name| !names.contains(name)) {

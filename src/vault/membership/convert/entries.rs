@@ -6,17 +6,17 @@ use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::types::{Attr, NodeId};
 
-/// Levels of directories that a folder may have, of which a share is made: copying holds a frame,
-/// and the last look a handle, for each.
+/// Maximum depth of directories in a folder to be converted: copying holds a stack frame, and the
+/// last check a handle, for each level.
 pub(super) const DEPTH_MAX: usize = 256;
 
-/// Bytes that are copied, or compared, at a time.
+/// Size in bytes of the pieces that are copied or compared.
 pub(super) const PART: usize = 1 << 20;
 
-/// Entries by plain name, each node counted once.
+/// Entries by plain name; each holds one lookup count of its node.
 pub(super) type Entries = Vec<(Vec<u8>, Attr)>;
 
-/// The entries of a directory, and whether there are more, whose names cannot be read.
+/// Returns the entries of a directory, and whether there are more whose names cannot be read.
 pub(super) fn read_children(core: &Core, node: NodeId) -> Inner<(Entries, bool)> {
     let handle = core.open_dir(node)?;
     let listed = (|| {
@@ -35,7 +35,7 @@ pub(super) fn read_children(core: &Core, node: NodeId) -> Inner<(Entries, bool)>
     listed
 }
 
-/// `ESHUTDOWN` once the vault is closed.
+/// Fails with `ESHUTDOWN` once the vault is closed.
 pub(super) fn is_open(core: &Core) -> Inner<()> {
     if core.closed.load(Ordering::Acquire) { Err(Fault::Os(libc::ESHUTDOWN)) } else { Ok(()) }
 }

@@ -1,18 +1,18 @@
-//! Making a share of a folder: its contents are sealed anew into a share beside it, which then
-//! takes its place at once.
+//! Makes a share of a folder: its contents are sealed again into a share beside it, which then
+//! replaces the folder.
 //!
 //! Rules that hold here
-//! * Until the exchange the folder is what it was, and can be read and changed; after it, the share
-//!   is whole and durable. Where the store exchanges two directories there is no state between,
-//!   whenever the process or the machine stops, and the junction is there before it.
-//! * Where it does not, the folder stands aside for a moment, whole and for all to see. A call
-//!   after an interruption gives it its name back and begins with comparing anew: what the store
-//!   holds then is believed no more than at any other time.
-//! * What was copied before an interruption is not copied again: a file that has the size and the
-//!   time of the original is compared with it instead. The time is set last, after its contents are
-//!   durable.
-//! * Nothing is left behind: what changed while it was being copied is noticed at the end, with all
-//!   names held, and copied again.
+//! * Until the exchange the folder is unchanged and can be read and written; after it, the share is
+//!   complete and durable. If the store can exchange two directories, there is no intermediate
+//!   state, even after a crash, and the junction is written before.
+//! * Otherwise the folder has another name for a moment, complete and visible to programs. A call
+//!   after an interruption gives it its name back and begins by comparing again: the store's
+//!   contents are not trusted more than at any other time.
+//! * Files that were copied before an interruption are not copied again: a file with the size and
+//!   the time of the original is compared with it instead. The time is set last, after its contents
+//!   are durable.
+//! * No change is lost: at the end, with all names locked, files that changed during the copy are
+//!   detected and copied again.
 
 mod compare;
 mod copy;
@@ -51,26 +51,25 @@ use crate::vault::share::trust::Trust;
 use crate::vault::types::{Attr, NodeId, ROOT, ShareProgress};
 
 const OP: &str = "share";
-/// How often what changed meanwhile is copied again before the caller is told that the folder is
-/// busy.
+/// Maximum number of copies of files that changed meanwhile. Beyond it the call fails because the
+/// folder is busy.
 const ROUNDS: usize = 4;
 
-/// How long listings of the former folder may take, and how often they are asked for.
+/// How long the call waits for listings of the former folder, and the poll interval.
 const LISTINGS_TAKE: Duration = Duration::from_secs(5);
 const LISTINGS_ASKED: Duration = Duration::from_millis(10);
 
-/// A share that was made.
+/// A share that was created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareMade {
     /// Its id.
     pub share: [u8; 32],
-    /// Name, beside it, of the folder that it was made of, where an interruption has left that and
-    /// it is not as the share is.
+    /// Name of the former folder, beside the share, if an interruption has left it and its contents
+    /// differ from the share's.
     pub former: Option<Vec<u8>>,
 }
 
-/// Gives those who are listing a directory that another one has taken the place of time to end,
-/// before its entries go.
+/// Waits until the listings of a replaced directory have ended, before its entries are removed.
 fn wait_for_listings(core: &Core) {
     let listed =
         || {
@@ -86,15 +85,17 @@ fn wait_for_listings(core: &Core) {
 
 impl Vault {
     /// Makes a share of the folder at `path`, with the parent's admins in it unless it is isolated.
-    /// Called again after an interruption it goes on; on a folder that is a share already it ends
-    /// what an interruption left.
+    /// Called again after an interruption, it continues. For a folder that is already a share, it
+    /// cleans up after an interruption.
     ///
     /// # Errors
-    /// `EPERM` for who is no admin of the share that the folder is in, `EBUSY` while files in it
-    /// are open for writing or change all the time, and where the vault is open with others,
-    /// `ESHUTDOWN` where the vault was closed meanwhile, `EINVAL` for the vault's root and for a
-    /// folder with a share in it, `ELOOP` for one with more than 256 levels of directories, those
-    /// of [`Vault::put_back`]; whatever reading and writing can fail with.
+    /// * `EPERM` if the caller is not an admin of the containing share.
+    /// * `EBUSY` while files in it are open for writing or keep changing, and if the vault has
+    ///   concurrent openers.
+    /// * `ESHUTDOWN` if the vault was closed meanwhile.
+    /// * `EINVAL` for the vault's root and for a folder that contains a share.
+    /// * `ELOOP` for a folder with more than 256 levels of directories.
+    /// * Those of [`Vault::put_back`], and of reading and writing.
     pub fn create_share(
         &self,
         path: &[u8],
@@ -111,7 +112,7 @@ impl Vault {
             let explain = |fault: Fault| self.shares().explain(OP, &at, fault);
             at.core.check_writable().map_err(explain)?;
             if at.core.mode.shared {
-                // What other daemons have open in the folder is not seen here.
+                // This daemon does not see what other daemons have open in the folder.
                 return Err(explain(Fault::Os(libc::EBUSY)));
             }
             if at.core.keys.signing.role() != Role::Admin {
@@ -149,12 +150,12 @@ impl Vault {
         made
     }
 
-    /// Gives the folder at `path` its name back where [`Vault::create_share`], which begins with
-    /// that, was interrupted while it stood aside.
+    /// Gives the folder at `path` its name back if [`Vault::create_share`] was interrupted while
+    /// the folder had a temporary name. `create_share` begins with this.
     ///
     /// # Errors
-    /// `EEXIST` where something has that name now that is no empty directory; whatever looking up
-    /// and renaming can fail with.
+    /// `EEXIST` if another entry, other than an empty directory, has that name now; those of
+    /// lookups and renames.
     pub fn put_back(&self, path: &[u8]) -> Result<()> {
         let mut parts: Vec<&[u8]> = components(path).collect();
         let Some(name) = parts.pop() else { return Ok(()) };
@@ -171,8 +172,8 @@ impl Vault {
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => RenameMode::NoReplace,
                 Ok(_) if holds_share(&*place.parent, &place.stored).unwrap_or(false) => {
                     return Ok(());
-                } // the folder's place is taken
-                _ => RenameMode::Replace, // of an empty directory, by which a program has made up for it
+                } // the folder's name is taken
+                _ => RenameMode::Replace, // only of an empty directory, which a program has created in its place
             };
             self.rename(parent, &aside.name, parent, name, mode).map_err(|error| {
                 match error.errno() {
@@ -187,9 +188,9 @@ impl Vault {
         done
     }
 
-    /// Ends an exchange in steps that was interrupted when the share had taken the place already.
-    /// The former folder stands where users see it: it is removed if the share has all of it, and
-    /// else left to them; gives its name then.
+    /// Completes an exchange in several steps that was interrupted after the share had taken the
+    /// place. Users can see the former folder: it is removed if the share has all of it; otherwise
+    /// it stays and its name is returned.
     fn end_exchange(&self, at: &Route, place: &Place, share: NodeId) -> Result<Option<Vec<u8>>> {
         let core = &at.core;
         let explain = |fault: Fault| self.shares().explain(OP, at, fault);
@@ -198,14 +199,14 @@ impl Vault {
             Ok(true) => return Ok(None),
             Ok(false) => {}
             Err(error) => tracing::warn!(
-                "the former folder of a share could not be compared with it: {error}"
+                "the former folder of a share could not be compared with the share: {error}"
             ),
         }
         place.leave(core, &aside);
         Ok(Some(aside.name))
     }
 
-    /// Hides the folder that stands aside, to be removed, if the share has all of it.
+    /// Hides the former folder, to be removed, if the share has all of it.
     fn remove_former(
         &self,
         at: &Route,
@@ -244,11 +245,11 @@ impl Vault {
         removed.map_err(explain)
     }
 
-    /// The share that will take the place: founded now, or by an earlier call. One of an earlier
-    /// call is gone on with only if the junction of the place names it and its members are those
-    /// that it is to have: whoever stores the vault could have put another share of ours there,
-    /// with somebody else in it. It is not remembered yet: a share that we have been in is not one
-    /// that is being made.
+    /// Returns the share that will take the place: founded now, or by an earlier call. A share of
+    /// an earlier call is used only if the junction of the place names it and its members are the
+    /// expected ones: the storage host could have put another share of this identity there, with
+    /// further members. It is not in the trust store yet: a share that was entered before is not
+    /// one that is being created.
     fn staged_share(
         &self,
         core: &Arc<Core>,
@@ -315,7 +316,7 @@ impl Vault {
         )?))
     }
 
-    /// Who is to be in the new share besides us: whom the caller names, and the parent's admins
+    /// Returns the other members of the new share: those the caller names, and the parent's admins
     /// unless it is isolated.
     fn other_members(&self, core: &Core, options: &CreateShare) -> Result<Vec<Member>> {
         let identity = core.keys.signing.identity();
@@ -341,8 +342,8 @@ impl Vault {
     }
 }
 
-/// Whether these are the members: ourselves as admin under this name, and the others in their
-/// roles.
+/// Returns whether these are the members: this identity as admin under this name, and the others in
+/// their roles.
 fn has_members(there: &[Member], others: &[Member], own: &[u8; 32], name: &str) -> bool {
     let expected = |member: &Member| match member.public.sign == *own {
         true => member.role == Role::Admin && member.name == name,
@@ -381,7 +382,7 @@ impl Place {
             let (links, seen) = (copy.links, copy.seen);
             links.values().for_each(|node| staged.nodes.forget(*node, 1));
             match copied {
-                // The store has given something another inode number.
+                // The store has given an object another inode number.
                 Err(fault) if fault.errno() == libc::ESTALE => {
                     before = seen;
                     continue;
@@ -407,8 +408,8 @@ impl Place {
             core.journal.settle(None)?;
             let aside = self.exchange(core, &staging)?;
             let settled = self.settle(core, aside.as_ref());
-            // Whoever still goes by the former folder is told to look its name up again; nobody may
-            // open anything in it for writing.
+            // Callers that still use nodes of the former folder get an error that makes them look
+            // up the name again; nothing in it can be opened for writing.
             core.nodes.forget_links(folder);
             core.forget_dirs();
             drop((files, names, step));
@@ -420,14 +421,14 @@ impl Place {
     }
 }
 
-/// Whether a file below the folder is being written to. Who has one open for reading goes on with
-/// the one that he has, as after a rename(2) over it.
+/// Returns whether a file below the folder is being written. A file that is open for reading stays
+/// usable, as after a rename(2) over it.
 fn is_written_below(core: &Core, files: &HashMap<NodeId, Shared>, folder: NodeId) -> bool {
     let is_written = |shared: &Shared| shared.writers > 0 || shared.file.state.read().changed;
     files.values().any(|shared| core.nodes.is_below(shared.file.node, folder) && is_written(shared))
 }
 
-/// What is dirty below the folder reaches the store, so that all of it is seen there.
+/// Commits dirty files below the folder, so that the store has all of their data.
 fn commit_below(core: &Core, folder: NodeId) -> Inner<()> {
     let open: Vec<_> = core.open.files.lock().values().map(|shared| shared.file.clone()).collect();
     open.iter()

@@ -1,13 +1,14 @@
-//! Where the folder stands, and how the share takes its place: in one step where the store
-//! exchanges two directories, else in several.
+//! The folder's place, and how the share takes it: in one step if the store can exchange two
+//! directories, otherwise in several.
 //!
 //! Rules that hold here
-//! * At every moment there is, durably, a directory that programs see with all that was in the
-//!   folder: under its name, or under the name that it has while it stands aside. No other state is
-//!   ever relied on.
-//! * A folder that stands aside is known by the record inside it, which says both names and which
-//!   nobody makes without the key. The name alone proves nothing: users and sync tools make names.
-//! * What users can see they may have changed. So a folder is removed only if no user could see it
+//! * At every moment a directory with all of the folder's contents is durably visible to programs:
+//!   under its own name, or under its temporary name. No other state is ever relied on.
+//! * A folder under a temporary name is identified by its record, which contains both names and
+//!   cannot be made without the key. The name alone proves nothing: users and sync tools create
+//!   names too.
+//! * Users may have changed anything they can see. So a folder is removed only if no user could see
+//!   it since it was compared.
 //!   since it was compared.
 
 use std::sync::Arc;
@@ -23,13 +24,13 @@ use crate::vault::directory::names::shown;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::types::NodeId;
 
-/// A share that is being made, by the hash of the name whose place it will take.
+/// Prefix of a share that is being created; the hash of its future name follows.
 const COMING: &[u8] = b"+moving-";
-/// What is added to the name of a folder that stands aside, and how many such names are tried.
+/// Suffix of the temporary name of a folder, and how many such names are tried.
 const ASIDE: &str = ".before-share";
 const ASIDE_MAX: usize = 9;
 
-/// Where the folder stands.
+/// The folder's place.
 pub(super) struct Place {
     pub parent: Arc<dyn Dir>,
     pub parent_id: [u8; 32],
@@ -38,13 +39,13 @@ pub(super) struct Place {
     pub name: Vec<u8>,
 }
 
-/// A folder that stands aside.
+/// A folder under a temporary name.
 pub(super) struct Aside {
     pub name: Vec<u8>,
     pub stored: Vec<u8>,
 }
 
-/// The names that a folder may have while it stands aside, the first one first.
+/// Returns the temporary names that a folder may have, in order of preference.
 fn aside_names(name: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     (1..=ASIDE_MAX).map(|n| {
         let end = if n == 1 { ASIDE.to_owned() } else { format!("{ASIDE}-{n}") };
@@ -52,14 +53,14 @@ fn aside_names(name: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     })
 }
 
-/// `name`, or as much of its beginning as fits in `room` bytes and ends with a whole character.
+/// Returns `name`, or its longest prefix that fits in `room` bytes and ends with a whole character.
 fn shortened(name: &[u8], room: usize) -> &[u8] {
     const CHARACTER_MAX: usize = 4;
     if name.len() <= room {
         return name;
     }
     let begins_character = |at: &usize| name[*at] & 0b1100_0000 != 0b1000_0000;
-    // What is no UTF-8 is cut where it has to be.
+    // A name that is not UTF-8 is cut at any byte.
     let end = (room + 1 - CHARACTER_MAX..=room).rev().find(begins_character).unwrap_or(room);
     &name[..end]
 }
@@ -85,12 +86,12 @@ impl Place {
         [COMING, &junction::file_name(hash)[junction::PREFIX.len()..]].concat()
     }
 
-    /// Of a name at which there may be nothing.
+    /// Returns the place of a name; the entry need not exist.
     pub fn named(core: &Core, name: &[u8], parent: NodeId) -> Inner<Self> {
         Self::of(core, &core.folder(parent)?.stored(name)?, name, parent)
     }
 
-    /// What an earlier call left.
+    /// Returns the staged share that an earlier call left, if any.
     pub fn staging(&self, core: &Core) -> Inner<Option<Vec<u8>>> {
         for hash in core.keys.place_hashes(&self.parent_id, &self.name) {
             let name = Self::staging_name(&hash);
@@ -107,12 +108,12 @@ impl Place {
         core.junction(&*self.parent, &self.parent_id, &self.name)
     }
 
-    /// Lets the share take the folder's place, where no name changes and nothing is opened. After
-    /// an error the folder is where it was, or stands aside if not even that could be done. Gives
-    /// where the folder stands aside now, if it does.
+    /// Moves the share to the folder's place; the caller has locked names and opens. After an error
+    /// the folder is where it was, or has a temporary name if it could not be renamed back. Returns
+    /// the folder's temporary name if it has one now.
     pub fn exchange(&self, core: &Core, staging: &[u8]) -> Inner<Option<Aside>> {
         match self.parent.rename(&self.stored, &*self.parent, staging, RenameMode::Exchange) {
-            // Most of what comes through FUSE or from a server knows ordinary renames only.
+            // Most stores behind FUSE or on a server support ordinary renames only.
             Err(e)
                 if matches!(
                     e.raw_os_error(),
@@ -136,13 +137,13 @@ impl Place {
         }
         let name = free.ok_or(Fault::Os(libc::EEXIST))?;
         let entry = beside.encode(&name)?;
-        // As before any rename of a directory: valid at both places, whenever what follows is
-        // interrupted.
+        // As before any rename of a directory: valid at both places, in case the following steps
+        // are interrupted.
         let folder = self.parent.open_dir(&self.stored)?;
         let mtime = folder.stat_self()?.mtime;
         let (id, _) = core.identify(&*folder, &self.parent_id, &self.name)?;
         core.write_record(&*folder, id, &self.parent_id, &name, &self.parent_id, &self.name)?;
-        // Who goes on after a crash copies the folder's time once more.
+        // A call that continues after a crash copies the folder's time again.
         let _ = self.parent.set_times(&self.stored, SetTime::Omit, SetTime::At(mtime));
         beside.prepare(&entry, &name)?;
         core.remember_name(self.parent_node, &name);
@@ -150,7 +151,7 @@ impl Place {
 
         core.namespace.away.begin();
         let taken = self.move_to(&self.stored, &aside.stored).and_then(|()| {
-            // That the folder has its other name must not be lost once this one is the share's.
+            // The folder's temporary name must be durable before the share takes this one.
             self.parent.sync()?;
             Ok(self.parent.rename(staging, &*self.parent, &self.stored, RenameMode::NoReplace)?)
         });
@@ -161,17 +162,17 @@ impl Place {
         taken.map(|()| aside)
     }
 
-    /// Renames a folder back that could not be exchanged.
+    /// Renames the folder back after a failed exchange.
     fn give_back(&self, beside: &Folder, aside: &Aside) {
         let back = match self.parent.stat(&aside.stored) {
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()), // it was never moved
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()), // it was not moved
             _ => self.move_to(&aside.stored, &self.stored),
         };
         match back {
             Ok(()) => beside.tidy(&aside.stored),
             Err(fault) => tracing::error!(
                 errno = fault.errno(),
-                "the folder of which a share was to be made stands as {} until it is made again",
+                "a folder is named {} until the conversion into a share is run again",
                 shown(&aside.stored)
             ),
         }
@@ -181,9 +182,8 @@ impl Place {
         Ok(self.parent.rename(from, &*self.parent, to, RenameMode::NoReplace)?)
     }
 
-    /// Makes durable that the share has taken the folder's place. A folder that stands aside gets
-    /// the name under which the exchange would have left it; not where that may have been changed
-    /// since it was compared.
+    /// Makes the share's new place durable. A folder with a temporary name gets the name that an
+    /// exchange would have given it, unless it may have been changed since it was compared.
     pub fn settle(&self, core: &Core, aside: Option<&Aside>) -> Inner<()> {
         self.parent.sync()?;
         if let Some(aside) = aside {
@@ -194,7 +194,8 @@ impl Place {
         Ok(())
     }
 
-    /// The folder where it stands aside, because an exchange in steps was interrupted.
+    /// Returns the folder under its temporary name, if an exchange in several steps was
+    /// interrupted.
     pub fn aside(&self, core: &Core) -> Inner<Option<Aside>> {
         if !self.junction(core)?.is_some_and(|junction| junction.coming) {
             return Ok(None);
@@ -206,8 +207,8 @@ impl Place {
                 Err(fault) if fault.errno() != libc::ENOENT => return Err(fault),
                 _ => continue,
             };
-            // Only while a rename between them is under way does a record tell of both names: of
-            // this one, or of the one that puts it back.
+            // A record contains both names only during a rename between them: this rename, or the
+            // one that reverts it.
             let places = [(self.parent_id, &self.name), (self.parent_id, &name)];
             if let Ok((_, Some(record))) =
                 core.identify(&*self.parent.open_dir(&stored)?, &self.parent_id, &name)
@@ -221,15 +222,14 @@ impl Place {
         Ok(None)
     }
 
-    /// Leaves a folder that stands aside to the user, under the name that it has.
+    /// Leaves a folder to the user under its temporary name.
     pub fn leave(&self, core: &Core, aside: &Aside) {
         if let Ok(beside) = core.folder(self.parent_node) {
             beside.settle_record(&aside.stored, &aside.name);
         }
     }
 
-    /// Ends what was left to do after the exchange: the junction says that the share is there, and
-    /// the former folder goes.
+    /// Completes the exchange: writes the final junction and removes the former folder.
     pub fn tidy(&self, core: &Core) -> Inner<()> {
         if let Some(junction) = self.junction(core)?
             && junction.coming
@@ -242,8 +242,8 @@ impl Place {
         }
         if let Some(former) = self.staging(core)? {
             match remove_all(&*self.parent, &former) {
-                // A store that comes through FUSE, or NFS, keeps what somebody has open, and so the
-                // directory around it.
+                // A store behind FUSE or NFS keeps files that are open, and so the directory that
+                // contains them.
                 Err(fault)
                     if matches!(fault.errno(), libc::ENOTEMPTY | libc::EEXIST | libc::EBUSY) =>
                 {

@@ -1,9 +1,9 @@
-//! What a folder looked like when it was copied, and whether it still does.
+//! The looks of a folder's objects when they were copied, and whether they have changed since.
 //!
 //! Rules that hold here
-//! * Objects go by their place: inode numbers change on stores that come through FUSE.
-//! * Where the store has whole seconds only, a time does not show a change within the second. There
-//!   what a file begins with is looked at too, its header, which every commit writes anew.
+//! * Objects are identified by their place: inode numbers change on stores behind FUSE.
+//! * If the store has whole seconds only, a time does not show a change within the second. Then the
+//!   look includes the file's header, which every commit rewrites.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::store::{Access, Dir, Kind, Stat, Timestamp};
 use crate::vault::error::Inner;
 use crate::vault::share::control_files::entries;
 
-/// What an object of the store looks like.
+/// State of an object of the store that shows whether it was changed.
 #[derive(PartialEq, Eq)]
 pub(super) struct Look {
     kind: Kind,
@@ -21,22 +21,21 @@ pub(super) struct Look {
     owner: (u32, u32),
     size: u64,
     times: [Timestamp; 2],
-    /// Of a header what stands in clear: the id of the file and a nonce, which no two commits have
-    /// in common.
+    /// The plaintext part of a header: the file's id and a nonce, which is unique to each commit.
     beginning: Option<[u8; PUBLIC]>,
 }
 
-/// What was copied, by its stored path from the folder.
+/// Objects that were copied, by stored path relative to the folder.
 pub(super) type Seen = HashMap<Vec<u8>, Look>;
 
 impl Look {
-    /// Of a directory that is open.
+    /// Returns the look of an open directory.
     pub fn of_dir(stat: &Stat) -> Look {
         let Stat { kind, perm, uid, gid, size, mtime, ctime, .. } = *stat;
         Look { kind, perm, owner: (uid, gid), size, times: [mtime, ctime], beginning: None }
     }
 
-    /// Of an entry of a directory.
+    /// Returns the look of a directory entry.
     pub fn of(dir: &dyn Dir, name: &[u8], stat: &Stat) -> Inner<Look> {
         let mut look = Look::of_dir(stat);
         if stat.kind == Kind::File && look.times.iter().all(|time| time.nanos == 0) {
@@ -48,19 +47,19 @@ impl Look {
     }
 }
 
-/// The path of an entry of the directory at `path`.
+/// Returns the path of an entry of the directory at `path`.
 pub(super) fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
-/// Whether everything in the store below `dir` looks as it did when it was copied. Nothing here
-/// takes a lock of the vault.
+/// Returns whether everything in the store below `dir` looks as it did when it was copied. Takes no
+/// lock of the vault.
 pub(super) fn unchanged(dir: &dyn Dir, seen: &Seen) -> Inner<bool> {
     Ok(count_unchanged(dir, b"", seen)?.is_some_and(|found| found == seen.len()))
 }
 
-/// How many objects there are in `dir` and below, itself too; none where one of them is not as it
-/// was.
+/// Returns the number of objects in and below `dir`, including itself; `None` if one of them has
+/// changed.
 fn count_unchanged(dir: &dyn Dir, path: &[u8], seen: &Seen) -> Inner<Option<usize>> {
     if seen.get(path) != Some(&Look::of_dir(&dir.stat_self()?)) {
         return Ok(None);

@@ -1,13 +1,13 @@
-//! Files: their headers, and with an eager pass their contents, whole chunks at a time.
+//! Files: their headers, and in an eager pass their contents, whole chunks at a time.
 //!
 //! Rules that hold here
-//! * A file is worked on through the table of open files, under its lock, in parts that are let go
-//!   of between commits: whoever has it open reads and writes meanwhile, and no crash finds
-//!   anything but the old or the new state of a part.
-//! * An eager pass looks at the tables themselves in a signed share: what a header says of the
-//!   epochs of its chunks is not signed. A count goes by the header.
-//! * A file that is not durable yet is made so first: half of it sealed anew, in place, would be
-//!   lost in a crash that it might have survived.
+//! * A file is processed through the table of open files, under its lock, in parts; the lock is
+//!   released between commits. Programs read and write meanwhile, and after a crash each part is in
+//!   its old or its new state.
+//! * In a signed share an eager pass reads the tables themselves: a header's claim about the epochs
+//!   of its chunks is not signed. A count relies on the header.
+//! * A file that is not durable yet is made durable first: partly sealed again in place, it could
+//!   be lost in a crash that it would otherwise have survived.
 
 use std::sync::Arc;
 
@@ -21,17 +21,17 @@ use crate::vault::error::{Fault, Inner};
 use crate::vault::file::OpenFile;
 use crate::vault::types::{NodeId, OpenFlags};
 
-/// What the header of a file says of epochs.
+/// The epochs in the header of a file.
 struct Epochs {
     /// Sealed under an epoch that has ended.
     old: bool,
-    /// Its contents may be of older epochs.
+    /// Its contents may belong to older epochs.
     contents: bool,
     small: Option<u16>,
 }
 
 impl Core {
-    /// What the header of a file says; it is verified.
+    /// Returns the epochs in a file's header, which is verified.
     fn epochs(&self, bytes: &[u8]) -> Inner<Epochs> {
         let header = self.keys.open_header(bytes)?.header;
         Ok(self.epochs_of(&header.public, header.oldest_epoch))
@@ -63,7 +63,7 @@ impl Pass<'_> {
         let core = self.core;
         let open = core.open.files.lock().get(&node).map(|shared| shared.file.clone());
         let bytes = match &open {
-            // Not in the middle of a commit.
+            // Under the lock, so not in the middle of a commit.
             Some(open) => {
                 let _state = open.state.read();
                 core.header_bytes(&*open.file)?
@@ -119,8 +119,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Whether a file has chunks of older epochs of which its header says nothing: that part of it
-    /// is not signed, so every reader can have made it say so.
+    /// Returns whether a file has chunks of older epochs that its header does not list: that part
+    /// of the header is not signed, so every reader could have changed it.
     fn has_older(&self, node: NodeId, epochs: &Epochs) -> Inner<bool> {
         if !self.core.keys.signed() || epochs.small.is_some() || self.core.keys.older().is_empty() {
             return Ok(false);
@@ -132,7 +132,7 @@ impl Pass<'_> {
         Ok(counted?.0 > 0)
     }
 
-    /// Bytes of older epochs, and all.
+    /// Returns the numbers of bytes of older epochs, and of all epochs.
     fn count_chunks(&self, open: &OpenFile) -> Inner<(u64, u64)> {
         let tools = self.core.tools();
         let (mut older, mut total, mut k) = (0, 0, 0);
@@ -168,7 +168,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Opens a file for writing, also where its own mode forbids that to us who own it.
+    /// Opens a file for writing, even if its own mode forbids that to its owner.
     fn acquire(
         &self,
         node: NodeId,
@@ -191,7 +191,7 @@ impl Pass<'_> {
         open
     }
 
-    /// Gives how many bytes were sealed anew.
+    /// Returns how many bytes were sealed again.
     fn reseal_open(&mut self, open: &Arc<OpenFile>) -> Inner<u64> {
         let core = self.core;
         let tools = core.tools();
@@ -211,7 +211,7 @@ impl Pass<'_> {
         loop {
             let step = self.step()?;
             let mut state = open.state.write();
-            state.mtime.hold(&*open.file)?; // the contents stay what they are
+            state.mtime.hold(&*open.file)?; // the contents do not change
             let chunks =
                 if self.work == Work::Eager { state.chunks(&tools.keys.layout) } else { 0 };
             let before = bytes;
@@ -222,7 +222,7 @@ impl Pass<'_> {
             }
             let done = k >= chunks;
             if done && (self.work == Work::Eager || state.small.is_some()) {
-                // What was written since was sealed under this epoch or a newer one.
+                // Later writes were sealed under this epoch or a newer one.
                 state.oldest_epoch = target;
                 bytes += state.small.as_ref().map_or(0, |data| data.len() as u64);
             }

@@ -1,15 +1,15 @@
-//! The pass that seals anew what a share holds under older epochs, so that a removed member's keys
-//! open nothing that is there.
+//! The pass that seals again whatever a share holds under older epochs, so that a removed member's
+//! keys open nothing in it.
 //!
 //! Rules that hold here
-//! * The pass keeps no record of how far it has come: what is sealed under the current epoch is
-//!   done. Stopped anywhere it leaves a share that reads as before, and the next one goes on.
-//! * Nothing is sealed anew, and so signed by us, that was not verified under the signature that it
-//!   had; the author stays who he was.
-//! * What is said to be left is counted afterwards, with the newest manifest looked for before and
-//!   after the count: an epoch that began meanwhile is never passed over.
-//! * Times of files and directories stay as they are.
-//! * Long lists of attributes that were replaced stay under their old epoch: see `vault::overflow`.
+//! * The pass keeps no progress record: objects sealed under the current epoch are done.
+//!   Interrupted anywhere, it leaves a share that reads as before, and the next pass continues.
+//! * Nothing is sealed again, and so signed by this identity, unless it was verified under its old
+//!   signature; the author stays the same.
+//! * The remaining work is counted afterwards, with a look for the newest manifest before and after
+//!   the count: an epoch that began meanwhile is never missed.
+//! * Times of files and directories do not change.
+//! * Replaced long lists of attributes stay under their old epoch: see `vault::overflow`.
 
 mod content;
 mod names;
@@ -23,16 +23,16 @@ use crate::vault::session::vault::Vault;
 use crate::vault::types::ROOT;
 use crate::vault::types::ShareProgress;
 
-/// How often what is left is counted anew, because a new epoch has begun, before the caller is told
-/// that the share is busy.
+/// Maximum number of counts of the remaining work, each repeated because a new epoch has begun.
+/// Beyond it the call fails because the share is busy.
 const ROUNDS: usize = 8;
 
 impl Vault {
-    /// What of the share in which `path` stands is sealed under an older epoch. Shares nested in it
-    /// have epochs of their own and are not looked at.
+    /// Counts the data of the share containing `path` that is sealed under an older epoch. Nested
+    /// shares have epochs of their own and are skipped.
     ///
     /// # Errors
-    /// As [`Vault::share_at`]; `EBUSY` where new epochs begin all the time; what the store says.
+    /// As [`Vault::share_at`]; `EBUSY` if new epochs keep beginning; errors of the store.
     pub fn pending(
         &self,
         path: &[u8],
@@ -41,12 +41,12 @@ impl Vault {
         self.share_at(path)?.pending(progress)
     }
 
-    /// Seals names, headers and records of the share in which `path` stands anew under the current
-    /// epoch, with `eager` contents too. Gives what is left. It may be stopped anywhere and called
-    /// again, and the vault can be used meanwhile.
+    /// Seals names, headers and records of the share containing `path` again under the current
+    /// epoch, with `eager` contents too. Returns the remaining work. It may be interrupted anywhere
+    /// and called again, and the vault can be used meanwhile.
     ///
     /// # Errors
-    /// `EROFS` where this client cannot write, `ESHUTDOWN` where the vault was closed meanwhile; as
+    /// `EROFS` if this client cannot write, `ESHUTDOWN` if the vault was closed meanwhile; as
     /// [`Vault::pending`].
     pub fn reseal(
         &self,
@@ -61,8 +61,7 @@ impl Vault {
 impl Share {
     /// See [`Vault::pending`].
     ///
-    /// # Errors
-    /// See there.
+    /// # Errors As there.
     pub fn pending(&self, progress: &mut dyn FnMut(&ShareProgress)) -> Result<Pending> {
         for _ in 0..ROUNDS {
             self.look()?;
@@ -80,13 +79,12 @@ impl Share {
 
     /// See [`Vault::reseal`].
     ///
-    /// # Errors
-    /// See there.
+    /// # Errors As there.
     pub fn reseal(&self, eager: bool, progress: &mut dyn FnMut(&ShareProgress)) -> Result<Pending> {
         let before = self.pending(&mut |_| {})?;
         self.core.check_writable().map_err(|fault| self.at(fault))?;
-        // In a signed share the count goes by what every reader can have changed; the pass does
-        // not.
+        // In a signed share the count relies on data that every reader could have changed; the pass
+        // does not.
         if before.is_done(eager) && !(eager && self.core.keys.signed()) {
             return Ok(before);
         }
@@ -121,6 +119,6 @@ impl Share {
     }
 
     fn at(&self, fault: Fault) -> Error {
-        fault.at("seal anew", || self.core.shown_path(ROOT))
+        fault.at("seal again", || self.core.shown_path(ROOT))
     }
 }

@@ -1,7 +1,7 @@
 //! Names of entries.
 //!
-//! A name is not signed; whoever has the epoch's key can give one. It is taken for what it is shown
-//! as, under whichever epoch, and moves only where nothing stands under its new stored name.
+//! A name is not signed; every holder of the epoch's key can create one. It counts as the name that
+//! is shown, under whichever epoch, and is moved only if its new stored name is free.
 
 use crate::format::name::StoredName;
 use crate::store::{Dir, Kind};
@@ -12,7 +12,7 @@ use crate::vault::directory::names::Said;
 use crate::vault::error::Inner;
 use crate::vault::types::NodeId;
 
-/// Under which epoch an entry stands, with the name that it is shown with.
+/// The epoch of an entry, with the name under which it is shown.
 pub(super) enum Standing {
     Current(Vec<u8>),
     Older(Vec<u8>),
@@ -20,24 +20,24 @@ pub(super) enum Standing {
     Conflict(Vec<u8>),
 }
 
-/// Does `act` in a directory, whose time of change it does not count as.
+/// Runs `act` in a directory and restores the directory's modification time.
 pub(super) fn keeping_time<T>(dir: &dyn Dir, act: impl FnOnce() -> Inner<T>) -> Inner<T> {
     let before = dir.stat_self()?;
     let outcome = act();
     if let Err(e) = dir.set_times_self(SetTime::Omit, SetTime::At(before.mtime)) {
-        tracing::debug!("a directory's time cannot be kept: {e}"); // it belongs to somebody else
+        tracing::debug!("a directory's time cannot be kept: {e}"); // it belongs to another user
     }
     outcome
 }
 
 impl Folder<'_> {
-    /// See [`Standing`]; `None` for what is no name of this directory.
+    /// See [`Standing`]; `None` if it is not a name of this directory.
     pub(super) fn standing(&self, stored: &[u8]) -> Inner<Option<Standing>> {
         let Some(said) = self.read(stored)? else { return Ok(None) };
         let Some(name) = self.shown(stored, &said)? else { return Ok(None) };
         Ok(Some(match said {
             Said::Name(sealed) if sealed.older.is_some() => {
-                // None of a newer epoch stands before one that is shown with its name alone.
+                // An entry that is shown with its plain name has no rival of a newer epoch.
                 if sealed.suffix.is_empty() && name == sealed.plain {
                     Standing::Older(name)
                 } else {
@@ -50,8 +50,8 @@ impl Folder<'_> {
 }
 
 impl Core {
-    /// Gives the entry `stored`, whose name is sealed under an older epoch, its stored name of the
-    /// current one.
+    /// Renames the entry `stored`, whose name is sealed under an older epoch, to its stored name of
+    /// the current epoch.
     pub(super) fn reseal_name(&self, node: NodeId, stored: &[u8], name: &[u8]) -> Inner<()> {
         let _names = self.namespace.names.write()?;
         let folder = self.folder(node)?;
@@ -59,9 +59,9 @@ impl Core {
         let stat = dir.stat(stored)?;
         let new = folder.encode(name)?;
         if dir.stat(new.entry()).is_ok() {
-            return Ok(()); // it came meanwhile: a conflict now
+            return Ok(()); // it was created meanwhile: a conflict now
         }
-        self.namespace.young_lists.forget_all(); // its conflict copies stay where they are
+        self.namespace.young_lists.forget_all(); // its conflict copies are not moved
         keeping_time(dir, || {
             folder.prepare(&new, name)?;
             {
@@ -84,7 +84,7 @@ impl Core {
                 }
             }
             if matches!(new, StoredName::Long { .. }) {
-                dir.sync()?; // before what the old entry had its name from goes
+                dir.sync()?; // before the old entry's sidecar is removed
                 folder.tidy(stored);
             }
             Ok(())

@@ -1,4 +1,4 @@
-//! The walk through a share that counts what is of an older epoch, or seals it anew.
+//! The walk through a share that counts data of older epochs, or seals it again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,37 +16,38 @@ use crate::vault::share::control_files::list;
 use crate::vault::types::ShareProgress;
 use crate::vault::types::{Attr, NodeId, ROOT};
 
-/// What of a share is sealed under an older epoch than the current one.
+/// The data of a share that is sealed under an older epoch than the current one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
     /// Files with contents of an older epoch.
     pub files: u64,
     /// Bytes of these contents, without holes.
     pub bytes: u64,
-    /// Bytes of all contents, as far as the store has blocks for them.
+    /// Bytes of all contents for which the store has blocks.
     pub bytes_total: u64,
     /// Names of entries.
     pub names: u64,
     /// Headers of files, symbolic links, extended attributes, records of directories, junctions.
     pub headers: u64,
-    /// Names that cannot be sealed anew because they stand under the current epoch as well, or are
-    /// a sync tool's conflict copies: whoever renames or removes them settles that.
+    /// Names that cannot be sealed again because they also exist under the current epoch, or are a
+    /// sync tool's conflict copies. They are settled when a user renames or removes them.
     pub conflicts: u64,
-    /// What is not valid, or could not be looked at. It stays as it is; the log names it.
+    /// Objects that are invalid or could not be read. They are left as they are; the log names
+    /// them.
     pub skipped: u64,
 }
 
 impl Pending {
-    /// Whether a pass that takes contents too (`eager`), or none, has anything to do.
+    /// Returns whether a pass, including contents if `eager`, has nothing to do.
     pub fn is_done(&self, eager: bool) -> bool {
         self.names + self.headers == 0 && (!eager || self.bytes == 0)
     }
 }
 
-/// What a pass does.
+/// The work of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// Looks.
+    /// Counts only.
     Count,
     /// Names, headers and records.
     Lazy,
@@ -66,10 +67,10 @@ pub(super) struct Pass<'a> {
     pub progress: &'a mut dyn FnMut(&ShareProgress),
     /// Inodes with several names that were met.
     inodes: HashSet<(u64, u64)>,
-    /// Where symbolic links with several names were made anew, by what they were.
+    /// New symbolic links with several names, by their old inodes.
     pub links: HashMap<(u64, u64), Name>,
-    /// Directories that were met and not entered yet, each counted once. A list: any member could
-    /// make them deeper than our stack.
+    /// Directories that were met and not entered yet; each holds one lookup. A list: any member
+    /// could make them deeper than the stack allows.
     todo: Vec<NodeId>,
 }
 
@@ -96,25 +97,25 @@ impl<'a> Pass<'a> {
         while let Some(node) = self.todo.pop() {
             let done = self.directory(node);
             let done = self.tolerate(node, b"", done);
-            self.core.nodes.forget(node, 1); // those below keep it
+            self.core.nodes.forget(node, 1); // the nodes below keep it
             done?;
         }
         Ok(())
     }
 
-    /// Whether something is sealed under an epoch that has ended.
+    /// Returns whether `epoch` has ended.
     pub fn is_old(&self, epoch: u32) -> bool {
         epoch != self.core.keys.current().number
     }
 
-    /// Begins a step that changes something: none does once the vault is closed.
+    /// Begins a step that makes a change; fails once the vault is closed.
     pub fn step(&self) -> Inner<MutexGuard<'a, ()>> {
         let core: &'a Core = self.core;
         let step = core.membership.passing.lock();
         if core.closed.load(Ordering::Acquire) { Err(Fault::Os(libc::ESHUTDOWN)) } else { Ok(step) }
     }
 
-    /// Notes something of an older epoch, or does `act`.
+    /// Counts an object of an older epoch, or runs `act`.
     pub fn header(&mut self, act: impl FnOnce(&Self) -> Inner<()>) -> Inner<()> {
         if self.work == Work::Count {
             self.found.headers += 1;
@@ -124,8 +125,8 @@ impl<'a> Pass<'a> {
         act(self)
     }
 
-    /// Goes on where one object cannot be dealt with: it is not valid, may not be looked at, or is
-    /// gone by now.
+    /// Continues after an object that cannot be processed: it is invalid, not accessible, or
+    /// removed by now.
     fn tolerate(&mut self, node: NodeId, stored: &[u8], outcome: Inner<()>) -> Inner<()> {
         let fault = match outcome {
             Ok(()) => return Ok(()),
@@ -140,7 +141,7 @@ impl<'a> Pass<'a> {
         }
         self.found.skipped += 1;
         let path = self.core.shown_path(node).join(shown(stored));
-        let error = fault.at("seal anew", || path.clone());
+        let error = fault.at("seal again", || path.clone());
         tracing::warn!("{}: left as it is: {error}", path.display());
         Ok(())
     }
@@ -188,8 +189,8 @@ impl<'a> Pass<'a> {
                 return Ok(());
             }
             self.core.nodes.forget(attr.node, 1);
-            // Another program has put another version of a file in its place, which has a node of
-            // its own.
+            // Another program has replaced the file by another version, which has a node of its
+            // own.
             let is_stale = outcome.as_ref().is_err_and(|fault| fault.errno() == libc::ESTALE);
             if !is_stale || attr.kind != Kind::File || std::mem::replace(&mut is_second_look, true)
             {
@@ -198,19 +199,19 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// True for a directory that is to be entered.
+    /// Returns true for a directory that is to be entered.
     fn object(&mut self, parent: NodeId, dir: &Arc<dyn Dir>, attr: &Attr) -> Inner<bool> {
         let link = self.core.nodes.link(attr.node)?;
         let other = (link.parent != parent).then(|| self.core.dir(link.parent)).transpose()?;
         let dir = other.as_ref().unwrap_or(dir);
         let stat = dir.stat(&link.stored)?;
         if attr.kind == Kind::Symlink {
-            // Each name of a link is one to be replaced.
+            // Each name of a link is replaced separately.
             return self.link(attr.node, dir, &link.stored, &stat).map(|()| false);
         }
         if attr.kind == Kind::Dir {
             match self.core.directory_id(attr.node) {
-                Err(Fault::Boundary) => return Ok(false), // a share of its own
+                Err(Fault::Boundary) => return Ok(false), // a nested share
                 other => other?,
             };
             self.record(attr.node)?;

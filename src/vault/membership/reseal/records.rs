@@ -1,5 +1,5 @@
-//! What is sealed as records: symbolic links, extended attributes, records of directories,
-//! junctions, and what long names leave behind.
+//! Data sealed as records: symbolic links, extended attributes, records of directories, junctions,
+//! and sidecars of moved long names.
 
 use std::sync::Arc;
 
@@ -19,18 +19,18 @@ use crate::vault::namespace::xattr::key_of;
 use crate::vault::share::control_files::{entries, read_control, write_control};
 use crate::vault::types::NodeId;
 
-/// Longest record of a directory or a junction.
+/// Maximum length in bytes of the record of a directory or a junction.
 const RECORD_MAX: usize = 8192;
 
 impl Core {
-    /// A record under the current epoch, in the name of the same author, from one that is valid.
+    /// Seals a valid record again under the current epoch, with the same author.
     fn resealed(&self, kind: RecordKind, bound: &[u8], bytes: &[u8]) -> Inner<Vec<u8>> {
         let (plain, by) = self.keys.open_record_by(kind, bound, bytes)?;
         Ok(self.keys.seal_record_of(by.map(|by| by.author), kind, bound, &plain, &*self.random))
     }
 
-    /// Replaces the symbolic link `stored` by one with another text, the same in all else, and
-    /// gives what it is now.
+    /// Replaces the symbolic link `stored` by one with another text and otherwise the same; returns
+    /// its attributes.
     fn replace_link(&self, dir: &dyn Dir, stored: &[u8], stat: &Stat, text: &[u8]) -> Inner<Stat> {
         let temporary = self.temporary_name();
         dir.symlink(&temporary, text)?;
@@ -42,7 +42,7 @@ impl Core {
             let key = key_of(stat.kind);
             match dir.get_xattr(stored, key) {
                 Ok(Some(blob)) => {
-                    self.share_xattrs(&blob); // its other names keep it, should nothing come after this
+                    self.share_xattrs(&blob); // its other names keep it if the pass ends here
                     dir.set_xattr(&temporary, key, &blob)?
                 }
                 Ok(None) => {}
@@ -69,7 +69,7 @@ impl Core {
 }
 
 impl Pass<'_> {
-    /// Extended attributes.
+    /// Processes extended attributes.
     pub fn attributes(&mut self, node: NodeId) -> Inner<()> {
         match self.core.xattrs_epoch(node)? {
             Some(epoch) if self.is_old(epoch) => self.header(|pass| pass.core.reseal_xattrs(node)),
@@ -77,7 +77,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The record of a directory that was renamed.
+    /// Processes the record of a directory that was renamed.
     pub fn record(&mut self, node: NodeId) -> Inner<()> {
         let dir = self.core.dir(node)?;
         let Some(bytes) = read_control(&*dir, DIRECTORY_RECORD, RECORD_MAX)? else { return Ok(()) };
@@ -87,7 +87,7 @@ impl Pass<'_> {
         self.header(|pass| {
             let core = pass.core;
             let _names = core.namespace.names.write()?;
-            // As it is now: it may have been renamed since.
+            // Read again: it may have been renamed since.
             let Some(bytes) = read_control(&*dir, DIRECTORY_RECORD, RECORD_MAX)? else {
                 return Ok(());
             };
@@ -101,8 +101,8 @@ impl Pass<'_> {
         })
     }
 
-    /// A symbolic link: its text, and where that is a reference what it refers to. The new link
-    /// takes the place of the old one at once.
+    /// Processes a symbolic link: its text, and the long target if the text is a reference. The new
+    /// link replaces the old one atomically.
     pub fn link(
         &mut self,
         node: NodeId,
@@ -116,7 +116,7 @@ impl Pass<'_> {
             Some((&OVERFLOW, rest)) => (link_record(rest)?, b"+", &[OVERFLOW]),
             _ => (link_record(&text)?, b"", b""),
         };
-        // A target is taken for what it is only where its signature counts.
+        // A target is used only if its signature counts.
         self.core.keys.open_record(RecordKind::Symlink, bound, &record)?;
         if let Some(id) = self.core.overflow_id(&text)? {
             self.long_target(&id)?;
@@ -133,11 +133,12 @@ impl Pass<'_> {
         let _names = core.namespace.names.write()?;
         let now = dir.stat(stored)?;
         if (now.dev, now.ino) != (stat.dev, stat.ino) {
-            return Ok(()); // replaced meanwhile
+            return Ok(()); // it was replaced meanwhile
         }
         keeping_time(&**dir, || {
             if let Some((first_dir, first)) = self.links.get(&(now.dev, now.ino)) {
-                // Another name of one that was made anew: it becomes a name of that.
+                // Another name of a link that was already replaced: it becomes a hard link to that
+                // one.
                 let temporary = core.temporary_name();
                 first_dir.link(first, &**dir, &temporary)?;
                 return Ok(dir.rename(&temporary, &**dir, stored, RenameMode::Replace)?);
@@ -152,7 +153,7 @@ impl Pass<'_> {
         })
     }
 
-    /// The target of a link that does not fit one.
+    /// Processes the target of a link that is too long for the link itself.
     fn long_target(&mut self, id: &[u8]) -> Inner<()> {
         let core = self.core;
         let read = || {
@@ -174,7 +175,7 @@ impl Pass<'_> {
         })
     }
 
-    /// Control files that no entry leads to.
+    /// Processes a control file that does not belong to an entry.
     pub fn control(
         &mut self,
         node: NodeId,
@@ -183,7 +184,7 @@ impl Pass<'_> {
         name: &[u8],
     ) -> Inner<()> {
         if overflow_reference(name).is_some() || xattr::overflow_reference(name).is_some() {
-            return Ok(()); // dealt with from what refers to it
+            return Ok(()); // processed with the entry that refers to it
         }
         let hash = |prefix: &[u8]| match self
             .core
@@ -204,7 +205,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// A junction. Only admins make one; for others it stays as it is, and what is left says so.
+    /// Processes a junction. Only admins can write one; for others it stays unchanged and is
+    /// counted as remaining.
     fn junction(
         &mut self,
         id: &DirectoryId,
@@ -228,7 +230,7 @@ impl Pass<'_> {
         }
         self.header(|_| {
             let _names = core.namespace.names.write()?;
-            // The one that counts: after an interruption it may be the new one already.
+            // The effective one: after an interruption it may already be the new one.
             let Some(effective) = core.junction(&**dir, id, &junction.name)? else { return Ok(()) };
             let new_file = junction::file_name(&new_hash);
             let bound = [&id[..], &new_hash].concat();
@@ -264,8 +266,8 @@ impl Pass<'_> {
         })
     }
 
-    /// The sealed name of a long-named entry that has moved to its new stored name, left behind by
-    /// an interruption.
+    /// Processes the sealed name of a long-named entry that has moved to its new stored name, left
+    /// behind by an interruption.
     fn sidecar(
         &mut self,
         node: NodeId,
@@ -281,7 +283,7 @@ impl Pass<'_> {
         if new.entry() == entry || dir.stat(&entry).is_ok() || dir.stat(new.entry()).is_err() {
             return Ok(());
         }
-        // A conflict copy has its name from it too.
+        // A conflict copy needs it too.
         for other in entries(&**dir)? {
             if other?.name.starts_with(&entry) {
                 return Ok(());

@@ -1,16 +1,16 @@
-//! What of a comparison is an alarm, a note, or nothing: decided once the whole vault was seen.
+//! Classifies deviations as alarm, informational, or nothing, once the whole vault was read.
 //!
 //! Rules that hold here
 //! * A name that shows an older version of the file that it showed before is an alarm, whatever is
 //!   beside it.
-//! * Under a name that is new, an older version is an alarm unless the newest one is in sight, or
-//!   was when both were seen side by side.
-//! * A file that is not at its name is gone, unless it is in sight elsewhere and not older. If an
-//!   older version is in sight that was seen beside it, that is a note.
-//! * A file that was removed or replaced is not to come back under its name. Under another name it
-//!   is a note, if this client removed it.
-//! * A file whose name another known file has taken is gone like any other; where the names of
-//!   several go round, they were exchanged.
+//! * Under a new name, an older version is an alarm, unless the newest one is also there, or was
+//!   when both were seen at the same time.
+//! * A file that is not at its name is gone, unless it is elsewhere and not older. If an older
+//!   version that was seen at the same time is there, that is informational.
+//! * A file that was removed or replaced must not come back under its name. Under another name that
+//!   is informational, if this client removed it.
+//! * A file whose name another known file has taken is gone like any other. If the names of several
+//!   files rotate, they were exchanged.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -22,7 +22,7 @@ use crate::vault::rollback::memory::{Memory, PlaceId, prefix};
 use crate::vault::rollback::notice::{Notice, NoticeKind, SurveyOptions};
 
 impl Survey<'_> {
-    /// Decides about all that is not as it was. What is innocent is learnt.
+    /// Classifies all deviations. Harmless ones are recorded.
     pub(super) fn judge(&mut self) -> Inner<BTreeMap<EntryKey, NoticeRow>> {
         let round = self.go_round();
         let mut notices = BTreeMap::new();
@@ -69,8 +69,8 @@ impl Survey<'_> {
         match &pending.why {
             Why::PutBack { removed, same_name } => {
                 let is_alive = seen.kept.is_some_and(|kept| kept >= thing.version);
-                // The session that removed it was interrupted: it may have done more than was
-                // learnt.
+                // The session that removed it was interrupted: it may have changed more than was
+                // recorded.
                 let is_doubtful = self.interrupted.is_some_and(|since| removed.when >= since);
                 if !is_alive && !is_doubtful && (removed.here || *same_name) {
                     back = Some(!same_name);
@@ -100,8 +100,8 @@ impl Survey<'_> {
         Ok(back.map(|elsewhere| NoticeKind::PutBack { elsewhere }))
     }
 
-    /// Whether a file is gone of which this version was seen, and if so, whether another machine
-    /// may have removed it.
+    /// Returns whether a file is gone of which this version was seen, and if so, whether another
+    /// machine may have removed it.
     fn gone(&self, id: &[u8; 32], version: u64) -> Inner<Option<bool>> {
         if self.interrupted.is_some() {
             return Ok(None);
@@ -118,8 +118,8 @@ impl Survey<'_> {
         })
     }
 
-    /// Whether anything is gone that was in a directory that is not at its place any more, as
-    /// [`Survey::gone`] says it.
+    /// Returns whether anything is gone from a directory that is not at its place any more, as
+    /// [`Survey::gone`] does.
     fn lost_below(&self, place: PlaceId, hash: [u8; 32]) -> Inner<Option<bool>> {
         let mut lost = None;
         let mut todo = vec![(place, hash)];
@@ -150,8 +150,8 @@ impl Survey<'_> {
         Ok(lost)
     }
 
-    /// The names that show a known file each, which stood under one of these names too: others have
-    /// renamed files in a row, not in a circle.
+    /// Returns the names whose files have rotated: each shows a file that another of these names
+    /// showed before. Names at which another client has renamed files in a row are not included.
     fn go_round(&self) -> HashSet<EntryKey> {
         let steps: Vec<(EntryKey, [u8; 32], [u8; 32])> = (self.pending.iter())
             .filter_map(|pending| {
@@ -183,7 +183,7 @@ impl Survey<'_> {
         round
     }
 
-    /// Takes an entry as it is.
+    /// Accepts the present state of an entry.
     pub(super) fn accept(&mut self, pending: Pending) -> Inner<()> {
         let Pending { key, name, plain, row, thing, .. } = pending;
         if let Some(row) = row.as_ref().filter(|row| {
@@ -212,7 +212,8 @@ impl Survey<'_> {
     ) {
         let old = self.before.get(&pending.key);
         let kind = match (kind, old.and_then(NoticeKind::decode)) {
-            // The news that came with it are none any more by the next comparison.
+            // The other client's changes that explained it are no longer new in the next
+            // comparison.
             (NoticeKind::Gone { .. }, Some(told @ NoticeKind::Gone { elsewhere: true })) => told,
             (kind, _) => kind,
         };
@@ -230,8 +231,8 @@ impl Survey<'_> {
                 .map(|row| row.seen)
                 .or(same.map(|old| old.seen))
                 .unwrap_or(self.options.now),
-            // Of the entry, whatever was noticed: or states that take turns would put off the
-            // telling for ever.
+            // For the entry, whatever the kind: otherwise alternating states would delay the notice
+            // for ever.
             first: old.map_or(self.options.now, |old| old.first.min(self.options.now)),
             last: self.options.now,
             silenced: self.options.silence || same.is_some_and(|old| old.silenced),
@@ -241,8 +242,7 @@ impl Survey<'_> {
         notices.insert(pending.key, row);
     }
 
-    /// Keeps for a while when something was noticed first of entries that are as they were at the
-    /// moment.
+    /// Keeps for a while when entries first had a notice, although they have none at the moment.
     fn keep_first(&self, notices: &mut BTreeMap<EntryKey, NoticeRow>) {
         let while_ = PATIENCE * self.options.settle.as_secs() as i64;
         for (key, old) in &self.before {
@@ -260,7 +260,7 @@ impl Survey<'_> {
 }
 
 impl Memory {
-    /// Notices as they are shown; `latest` is when the store changed last.
+    /// Returns notices for display; `latest` is when the store last changed.
     pub(in crate::vault::rollback) fn shown(
         &self,
         rows: &BTreeMap<EntryKey, NoticeRow>,

@@ -1,18 +1,19 @@
-//! The comparison of a vault with what is remembered of it.
+//! The comparison of a vault with the rollback memory.
 //!
 //! Rules that hold here
-//! * Only what is authentic counts, on both sides. What cannot be read is the business of the
-//!   check; if it is remembered, it is noticed as not compared.
-//! * What this client does itself is no news: names that it has changed are taken as they are.
-//! * What is noticed is not learnt, so that it stays noticed until somebody accepts it or it is as
-//!   it was.
-//! * What is in a nested share is not compared: a share is remembered by who opens it alone.
-//! * In the background it leaves the store alone for as long as it has asked it for something: a
-//!   slow disk is there for those who wait for it.
-//! * The memory learns a state only after the store was told to make it durable: it never runs
+//! * Only authentic data counts, on both sides. Unreadable data is a matter for the check; if it is
+//!   remembered, it gets a notice as not compared.
+//! * Local changes are not deviations: names that this client has changed are recorded as they are.
+//! * Deviations are not recorded, so the notice stays until the user accepts it or the state is as
+//!   before.
+//! * Nested shares are not compared: each share has a database of its own, which is used when it is
+//!   opened alone.
+//! * In the background the comparison pauses for as long as each burst of requests took: a slow
+//!   disk stays available to programs.
+//! * A state is recorded only after a sync of the store was requested: the database never runs
 //!   ahead of the vault.
-//! * A directory is read piece by piece, and sub-directories are opened one by one: neither many
-//!   entries nor many directories are left out.
+//! * A directory is read piece by piece, and sub-directories are opened one by one, so neither
+//!   number is limited.
 
 mod judge;
 mod suspect;
@@ -38,27 +39,28 @@ use crate::vault::rollback::database::{
 };
 
 const OTHER: u8 = 3;
-/// The id of what cannot be read, and of anything but a file or directory.
+/// The id of unreadable objects, and of anything but a file or directory.
 const NOTHING: [u8; 32] = [0; 32];
-/// For how long the store is used in one go in the background.
+/// How long the background comparison uses the store without a pause.
 const STRETCH: Duration = Duration::from_millis(5);
-/// Changes that are written together.
+/// Number of changes written in one transaction.
 const BATCH: usize = 4096;
-/// Bytes of names that are taken from a listing together.
+/// Bytes of names that are read from a listing at a time.
 const PIECE: usize = 1 << 16;
-/// Directories that are held open for their sub-directories. Others are opened anew by their paths.
+/// Maximum number of directories held open for their sub-directories. Others are opened again by
+/// their paths.
 const OPEN_MAX: usize = 32;
-/// How often a header is read that does not open: a commit may be writing it.
+/// Maximum number of reads of a header that cannot be opened: a commit may be writing it.
 const TRIES: usize = 3;
-/// Seconds after which a row that is as it was is written again, for its time.
+/// Seconds after which an unchanged row is written again, to update its time.
 const REFRESH: i64 = 86_400;
-/// How many settle times it takes at most until what stays noticed is told, though the store does
-/// not come to rest.
+/// Maximum number of settle times before a persistent notice is shown although the store keeps
+/// changing.
 const PATIENCE: i64 = 12;
 
-/// A directory that is or was looked at.
+/// A directory that is or was read.
 struct Here {
-    /// Held open for its sub-directories. The second one counts how many are.
+    /// Held open for its sub-directories. The second value counts the open ones.
     open: Option<(Arc<dyn Dir>, Arc<()>)>,
     id: DirectoryId,
     place: PlaceId,
@@ -66,7 +68,7 @@ struct Here {
     plain: Vec<u8>,
 }
 
-/// A directory that is still to be looked at.
+/// A directory that is still to be read.
 struct Child {
     parent: Arc<Here>,
     stored: Box<[u8]>,
@@ -76,16 +78,16 @@ struct Child {
     place: PlaceId,
 }
 
-/// An entry as it is now.
+/// The present state of an entry.
 struct Present {
     name: Vec<u8>,
-    /// The name without a sync tool's suffix, where it has one.
+    /// The name without a sync tool's suffix, if it has one.
     copy_of: Option<Vec<u8>>,
     thing: Thing,
-    /// Of a directory: its id, where it is to be looked at.
+    /// For a directory that is to be read: its id.
     inside: Option<DirectoryId>,
     stored: Box<[u8]>,
-    /// It is a share, as the vault itself says.
+    /// It is a share, according to the vault itself.
     is_share: bool,
 }
 
@@ -94,12 +96,11 @@ struct Present {
 struct Seen {
     /// The highest version.
     version: u64,
-    /// The highest version under a name under which it was remembered, and not a lower one than
-    /// that.
+    /// The highest version under a name that is remembered for the file with no higher version.
     kept: Option<u64>,
 }
 
-/// A file is not at a name any more.
+/// A file that is not at a name any more.
 struct Left {
     name: NameTag,
     id: [u8; 32],
@@ -107,12 +108,11 @@ struct Left {
     here: bool,
 }
 
-/// A directory is not at its place any more.
+/// A directory that is not at its place any more.
 struct Vacated {
     hash: [u8; 32],
     place: PlaceId,
-    /// What is to be decided about that; `None` where this client did it itself, or somebody
-    /// accepts it.
+    /// The deviation to classify; `None` if this client caused it, or the user accepts it.
     pending: Option<Pending>,
 }
 
@@ -124,20 +124,20 @@ pub(super) struct Survey<'a> {
     reader: Reader,
     options: &'a SurveyOptions,
     changes: Changes,
-    /// What cannot be decided before the whole vault was seen.
+    /// Deviations that cannot be classified before the whole vault was read.
     pending: Vec<Pending>,
     /// Files, and directories by the hash of their ids.
     seen: HashMap<[u8; 32], Seen>,
-    /// Something was authentic and new, and not made here: somebody else has been at work.
+    /// Some file was authentic and new, and not written here: another client has changed the vault.
     news: bool,
-    /// When the store changed last, as far as its times tell.
+    /// When the store last changed, by its times.
     latest: i64,
-    /// Since when an earlier session went on that did not end: it may have removed and moved what
-    /// it could not note any more.
+    /// Start time of an earlier session that did not end: it may have removed and moved objects
+    /// without recording it.
     interrupted: Option<i64>,
-    /// What was noticed before.
+    /// The previous notices.
     before: BTreeMap<EntryKey, NoticeRow>,
-    /// Directories that were looked at.
+    /// Directories that were read.
     visited: HashSet<[u8; PREFIX]>,
     left: Vec<Left>,
     vacated: HashMap<[u8; 32], Vec<Vacated>>,
@@ -145,9 +145,9 @@ pub(super) struct Survey<'a> {
     known: Vec<Child>,
     fresh: Vec<Child>,
     opened: Arc<()>,
-    /// In the background: since when the store has not been left alone.
+    /// In the background: since when the store has been used without a pause.
     busy: Option<Instant>,
-    /// All of the vault is looked at.
+    /// The whole vault is read.
     whole: bool,
 }
 
@@ -183,15 +183,15 @@ impl<'a> Survey<'a> {
         })
     }
 
-    /// Nobody waits for this one: it gives way, and ends where the memory is stopped.
+    /// Makes the comparison run in the background: it pauses, and ends when the thread is stopped.
     pub fn in_background(self) -> Survey<'a> {
         Survey { busy: Some(Instant::now()), ..self }
     }
 
-    /// Called between one entry and the next.
+    /// Pauses if due; called between two entries.
     ///
     /// # Errors
-    /// `ECANCELED` where the memory is stopped.
+    /// `ECANCELED` if the thread is stopped.
     fn give_way(&mut self) -> Inner<()> {
         if let Some(since) = self.busy
             && since.elapsed() >= STRETCH
@@ -205,7 +205,7 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Walks the whole vault. `None` where it was stopped.
+    /// Walks the whole vault. Returns `None` if it was stopped.
     pub fn run(mut self) -> Inner<Option<Vec<Notice>>> {
         let root = self.root();
         let (place, looked) = (root.place, self.directory(&self.core.root.clone(), root));
@@ -233,7 +233,7 @@ impl<'a> Survey<'a> {
                 plain,
             )?;
             if self.memory.is_full() {
-                // What was found so far is older than that.
+                // The results so far are older than the local changes.
                 self.write()?;
                 self.memory.learn(self.core, self.db)?;
                 self.reader = self.db.reader()?;
@@ -248,7 +248,7 @@ impl<'a> Survey<'a> {
         Ok(Some(self.memory.shown(&notices, self.options, self.latest)))
     }
 
-    /// Only these directories, by their stored and plain paths: after changes made here.
+    /// Records only these directories, by their stored and plain paths: after local changes.
     pub fn learn(mut self, touched: &HashMap<PlaceId, Touched>) -> Inner<()> {
         self.whole = false;
         for (place, Touched { id, cipher, plain, .. }) in touched {
@@ -269,7 +269,7 @@ impl<'a> Survey<'a> {
             if let Err(fault) = self.directory(&dir, here) {
                 tracing::debug!(
                     errno = fault.errno(),
-                    "rollback memory: a directory cannot be looked at"
+                    "rollback memory: a directory cannot be read"
                 );
             }
         }
@@ -283,8 +283,8 @@ impl<'a> Survey<'a> {
         self.write()
     }
 
-    /// A directory is gone, or was renamed. What was changed in it is forgotten, and learnt by the
-    /// next comparison.
+    /// Drops the noted changes in a directory that is gone or was renamed; the next comparison
+    /// records them.
     fn forget_ours(&mut self, here: &Here) -> Inner<()> {
         for (key, row) in self.rows(&here.place)? {
             let Some(name) =
@@ -313,8 +313,8 @@ impl<'a> Survey<'a> {
         Here { open: None, id, place: id, cipher: Vec::new(), plain: Vec::new() }
     }
 
-    /// The next directory to look at. Those that are not known at their places come last: what is
-    /// remembered of one that was renamed is then known to be free, and goes with it.
+    /// Returns the next directory to read. Directories not known at their places come last: the
+    /// rows of a renamed directory are then known to be unclaimed, and move with it.
     fn next_child(&mut self) -> Inner<Option<Child>> {
         if let Some(child) = self.known.pop() {
             return Ok(Some(child));
@@ -335,7 +335,7 @@ impl<'a> Survey<'a> {
         })
     }
 
-    /// Lets what is remembered of directories follow those that were renamed.
+    /// Moves the rows of renamed directories to their new places.
     fn move_known(&mut self) -> Inner<()> {
         while let Some(child) = self.fresh.pop() {
             self.move_to(&child)?;
@@ -343,8 +343,7 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// If a directory of this id is not at its place any more, what is remembered of it belongs to
-    /// `child`.
+    /// If a directory of this id is not at its place any more, moves its rows to `child`.
     fn move_to(&mut self, child: &Child) -> Inner<()> {
         let Some(old) = self.vacated.get_mut(&child.hash).and_then(Vec::pop) else { return Ok(()) };
         let mut todo = vec![(old.place, child.place)];
@@ -362,7 +361,7 @@ impl<'a> Survey<'a> {
                 if let Some(notice) = self.before.remove(&old_key) {
                     self.before.insert(key, notice);
                 }
-                // What is there already has been learnt under its new name.
+                // An entry that is already there was recorded under its new name.
                 if self.row(&key)?.is_none() {
                     self.set(key, Some(row))?;
                 }
@@ -374,7 +373,7 @@ impl<'a> Survey<'a> {
         self.write()
     }
 
-    /// Forgets what was in a directory that is not at its place any more. With `removed` the files
+    /// Drops the rows of a directory that is not at its place any more. With `removed`, the files
     /// in it that are nowhere else count as removed.
     fn prune(&mut self, place: PlaceId, removed: bool) -> Inner<()> {
         let mut todo = vec![place];
@@ -411,7 +410,7 @@ impl<'a> Survey<'a> {
         let changes = std::mem::take(&mut self.changes);
         if changes.len() > 0 {
             match self.core.root.sync_store() {
-                // Nothing waits to be written there.
+                // A read-only store has nothing to write.
                 Err(e) if e.raw_os_error() == Some(libc::EROFS) => {}
                 other => other?,
             }
@@ -433,7 +432,7 @@ impl<'a> Survey<'a> {
         self.changes.removed.get(id).map_or_else(|| self.reader.removed(id), |row| Ok(row.clone()))
     }
 
-    /// Remembers or forgets an entry, and of its file how many names it has.
+    /// Sets or drops the row of an entry, and updates the number of names of its file.
     fn set(&mut self, key: EntryKey, row: Option<Row>) -> Inner<()> {
         let of = |row: Option<&Row>| row.filter(|row| row.kind == FILE).map(|row| row.id);
         let (old, new) = (of(self.row(&key)?.as_ref()), of(row.as_ref()));
@@ -452,7 +451,7 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// All rows of a directory.
+    /// Returns all rows of a directory.
     fn rows(&self, place: &PlaceId) -> Inner<BTreeMap<EntryKey, Row>> {
         let prefix = prefix(place);
         let mut rows: BTreeMap<EntryKey, Row> =
@@ -469,7 +468,7 @@ impl<'a> Survey<'a> {
         Ok(rows)
     }
 
-    /// Compares one directory, learns what is new, and takes note of the directories in it.
+    /// Compares one directory, records new state, and queues its sub-directories.
     fn directory(&mut self, dir: &Arc<dyn Dir>, mut here: Here) -> Inner<()> {
         let open_now = Arc::strong_count(&self.opened);
         here.open = (open_now <= OPEN_MAX).then(|| (dir.clone(), self.opened.clone()));
@@ -478,8 +477,8 @@ impl<'a> Survey<'a> {
         if !here.plain.is_empty() && !is_touched {
             self.latest = self.latest.max(dir.stat_self()?.ctime.secs);
         }
-        // The entries that are there, by a part of their keys, which nobody without the vault's
-        // keys can choose.
+        // The existing entries, by a part of their keys, which cannot be chosen without the vault's
+        // keys.
         let mut there: Vec<u64> = Vec::new();
         let listing = dir.reopen()?;
         let mut cookie = 0;
@@ -520,7 +519,8 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// What an entry of the store is; `None` where it is no name of this directory.
+    /// Returns the present state of an entry of the store; `None` if it is not a name of this
+    /// directory.
     fn look(
         &mut self,
         folder: &Folder,
@@ -557,7 +557,7 @@ impl<'a> Survey<'a> {
         let thing = match stat.kind {
             Kind::File => match self.header(dir, &entry.name) {
                 Some((id, version)) => Thing { kind: FILE, id, version },
-                // Empty, torn or damaged: nothing is known of it now.
+                // Empty, torn or damaged: its state is unknown now.
                 None => unknown,
             },
             Kind::Dir => {
@@ -566,7 +566,7 @@ impl<'a> Survey<'a> {
                     match self.core.check_boundary(&*inner, &**dir, &here.id, &place) {
                         Ok(()) => Ok((folder.identify(&*inner, &entry.name, &name)?.1, false)),
                         // The storage host can put a descriptor anywhere, but not the junction that
-                        // leads to it.
+                        // refers to it.
                         Err(Fault::Boundary)
                             if self.core.junction(&**dir, &here.id, &place)?.is_some() =>
                         {
@@ -589,7 +589,7 @@ impl<'a> Survey<'a> {
         Ok(Some(Present { name, copy_of, thing, inside, stored: entry.name.clone(), is_share }))
     }
 
-    /// Id and version of a file; `None` where its header cannot be read.
+    /// Returns id and version of a file; `None` if its header cannot be read.
     fn header(&self, dir: &Arc<dyn Dir>, stored: &[u8]) -> Option<([u8; 32], u64)> {
         let read = || {
             let file = self.core.journal.overlay(dir.open_file(stored, Access::Read)?)?;
@@ -599,7 +599,7 @@ impl<'a> Survey<'a> {
         (0..TRIES).find_map(|_| read().ok())
     }
 
-    /// Compares an entry that is there.
+    /// Compares an existing entry.
     fn entry(&mut self, key: EntryKey, present: Present, here: &Arc<Here>) -> Inner<()> {
         let row = self.row(&key)?;
         let thing = present.thing;
@@ -631,8 +631,8 @@ impl<'a> Survey<'a> {
                 && thing.version <= row.version
                 && self.memory.has_left(&here.place, &present.name)
         }) {
-            // It was removed or renamed here and is there once more. It is not known under this
-            // name any more; the next comparison says so.
+            // It was removed or renamed here and is back. It is not known under this name any more;
+            // the next comparison reports that.
             let row = row.clone();
             self.leaves(&row, here, &present.name, true);
             self.set(key, None)?;
@@ -656,7 +656,7 @@ impl<'a> Survey<'a> {
             };
             if is_kept { self.known.push(child) } else { self.fresh.push(child) }
         } else if present.is_share {
-            // What was in the folder is in the share.
+            // The contents of the folder are in the share.
             let place = self.memory.place(&here.place, &present.name, &thing.id);
             self.vacated.entry(thing.id).or_default().push(Vacated {
                 hash: thing.id,
@@ -692,7 +692,7 @@ impl<'a> Survey<'a> {
         let was_beside = known.as_ref().is_some_and(|known| known.beside == thing.version);
         let displaced = other.as_ref().is_some_and(|row| row.kind == FILE);
         let floor = same.map(|row| row.version).or(known.as_ref().map(|known| known.version));
-        // The highest version that was ever seen.
+        // The highest version ever seen.
         let mark = floor
             .max(known.as_ref().map(|known| known.version))
             .max(removed.as_ref().map(|removed| removed.version));
@@ -703,13 +703,14 @@ impl<'a> Survey<'a> {
             let same_name = has(&present.name) || present.copy_of.as_ref().is_some_and(has);
             Some(Why::PutBack { removed, same_name })
         } else if floor.is_some_and(|floor| thing.version < floor) {
-            // Under a name it went backwards, or it is an older version under a name that is new.
+            // Under a known name it went backwards, or it is an older version under a new name.
             let innocent = was_beside && (same.is_none() || ours);
             (!innocent).then(|| Why::Older { was: floor.unwrap_or(0), backwards: same.is_some() })
         } else {
             None
         };
-        // What takes a file's name is new, or the storage could have put it there.
+        // An object that takes a file's name must be new; otherwise the storage host could have put
+        // it there.
         let is_successor =
             |row: &Row| known.as_ref().is_some_and(|known| known.after == head(&row.id));
         let is_new_here = || {
@@ -727,7 +728,7 @@ impl<'a> Survey<'a> {
             return Ok(());
         }
         let is_news = thing.kind == FILE && mark.is_none_or(|mark| mark < thing.version);
-        // What was touched in this session is committed here.
+        // Files touched in this session are committed here.
         self.news |= is_news && !ours && !self.memory.is_touched(&here.place);
         self.put(key, row.as_ref(), thing, &present.name)?;
         if let Some(row) = other.filter(|row| row.kind == FILE) {
@@ -743,7 +744,7 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Compares an entry that is not there.
+    /// Compares an entry that is missing.
     fn absent(&mut self, key: EntryKey, row: Row, here: &Here) -> Inner<()> {
         let name = self.memory.open(&row.name).unwrap_or_else(|| b"?".to_vec());
         let plain = join(&here.plain, &name);
@@ -782,8 +783,7 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// A directory that could not be looked at is noticed if anything is remembered of what is in
-    /// it.
+    /// Creates a notice for a directory that could not be read, if anything in it is remembered.
     fn has_looked(
         &mut self,
         looked: Inner<()>,
@@ -792,7 +792,7 @@ impl<'a> Survey<'a> {
         plain: Vec<u8>,
     ) -> Inner<()> {
         let Err(fault) = looked else { return Ok(()) };
-        tracing::debug!(errno = fault.errno(), "rollback memory: a directory cannot be looked at");
+        tracing::debug!(errno = fault.errno(), "rollback memory: a directory cannot be read");
         if self.options.accepts(&plain) || self.rows(place)?.is_empty() {
             return Ok(());
         }
@@ -816,11 +816,11 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Remembers files as removed that are not at their names any more, unless they are elsewhere.
+    /// Records files as removed that are not at their names any more, unless they are elsewhere.
     fn retire(&mut self) -> Inner<()> {
         for Left { name, id, version, here } in std::mem::take(&mut self.left) {
             let file = self.file(&id)?;
-            // Where not all of the vault is looked at, it may be where it is remembered.
+            // If only part of the vault is read, it may be at a remembered name.
             let is_remembered = || file.as_ref().is_some_and(|file| file.names > 0);
             if self.seen.get(&id).is_some_and(|seen| seen.version >= version)
                 || !self.whole && is_remembered()
@@ -871,7 +871,7 @@ impl<'a> Survey<'a> {
         self.put(key, row, thing, name)
     }
 
-    /// Remembers what has a name; `old` is what is remembered of it so far.
+    /// Records the object that has a name; `old` is the previous row.
     fn put(&mut self, key: EntryKey, old: Option<&Row>, thing: Thing, name: &[u8]) -> Inner<()> {
         let is_known = old.is_some_and(|old| (old.kind, old.id) == (thing.kind, thing.id));
         let after = old.filter(|old| !is_known && old.kind == FILE).map_or(0, |old| head(&old.id));
@@ -923,18 +923,18 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// The beginning of an id.
+/// Returns the first bytes of an id.
 fn head(id: &[u8; 32]) -> u64 {
     u64::from_le_bytes(id[..8].try_into().expect("8 of 32 bytes"))
 }
 
-/// The part of a key by which the entries of one directory are told apart.
+/// Returns the part of a key that distinguishes the entries of one directory.
 fn part(key: &EntryKey) -> u64 {
     u64::from_le_bytes(key[PREFIX..PREFIX + 8].try_into().expect("8 of 48 bytes"))
 }
 
 impl Memory {
-    /// Learns what was changed here.
+    /// Records the local changes.
     pub(super) fn learn(&self, core: &Core, db: &Db) -> Inner<()> {
         let touched = self.held.lock().touched.clone();
         if touched.is_empty() {

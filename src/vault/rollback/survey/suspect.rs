@@ -6,7 +6,7 @@ pub(super) const FILE: u8 = 1;
 
 pub(super) const DIRECTORY: u8 = 2;
 
-/// What has a name.
+/// The object that has a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Thing {
     pub(super) kind: u8,
@@ -15,36 +15,36 @@ pub(super) struct Thing {
     pub(super) version: u64,
 }
 
-/// Something that is not as it was.
+/// A deviation that is not classified yet.
 pub(super) struct Pending {
     pub key: EntryKey,
     pub name: NameTag,
     pub plain: Vec<u8>,
     /// This client has changed the name.
     pub ours: bool,
-    /// What is remembered.
+    /// The remembered state.
     pub row: Option<Row>,
-    /// What is there.
+    /// The present state.
     pub thing: Option<Thing>,
     pub why: Why,
 }
 
-/// What is to be decided.
+/// Kind of the deviation.
 pub(super) enum Why {
     /// It cannot be read.
     NotCompared,
-    /// It is not there, or something else than a directory has its name.
+    /// It is missing, or it was a directory and another type of object has its name.
     Gone,
-    /// A known file, or what is no file, has the name of another file.
+    /// A known file, or an object that is not a file, has the name of another file.
     Replaced,
-    /// It is an older version; `backwards` where the name showed a newer one.
+    /// It is an older version; `backwards` if the name showed a newer one.
     Older { was: u64, backwards: bool },
     /// It was removed before; from this very name, or one of which this is a conflict copy.
     PutBack { removed: RemovedRow, same_name: bool },
 }
 
 impl Pending {
-    /// The file that had the name, where something else has it now.
+    /// Returns the file that had the name, if another object has it now.
     pub(super) fn displaced(&self) -> Option<&Row> {
         self.row.as_ref().filter(|row| {
             row.kind == FILE
