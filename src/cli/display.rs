@@ -152,6 +152,11 @@ pub fn count(number: impl Into<u64>, one: &str) -> String {
     }
 }
 
+/// A number of bytes for people: `512 B`, `1.5 KiB`, `20 MiB`.
+pub fn size(bytes: u64) -> String {
+    indicatif::HumanBytes(bytes).to_string()
+}
+
 /// Lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {

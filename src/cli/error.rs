@@ -4,8 +4,11 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-use super::display::{Shown, path as shown};
+use crate::cli::display::{Shown, path as shown};
 use crate::roster::{ContactError, InvitationError, PublicTextError};
+
+/// Variable that allows any cost of a passphrase.
+pub const ALLOW_COST_VARIABLE: &str = "KITHFS_ALLOW_KDF_COST";
 
 /// A failure of the command line.
 #[derive(Debug, thiserror::Error)]

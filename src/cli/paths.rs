@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::error::Error;
+use crate::cli::error::Error;
 
 /// A path from the root of a vault without `.`, `..` and empty components; empty is the root.
 ///
@@ -19,7 +19,7 @@ pub fn clean(given: &OsStr) -> Result<Vec<u8>, Error> {
     if components.contains(&&b".."[..]) {
         return Err(Error::Usage(format!(
             "path {} has a component `..`",
-            super::display::Shown(given.as_bytes())
+            crate::cli::display::Shown(given.as_bytes())
         )));
     }
     Ok(components.join(&b'/'))

@@ -11,9 +11,9 @@ pub mod check;
 pub mod files;
 pub mod people;
 pub mod share;
+pub mod size;
 pub mod slots;
 
-use super::size;
 use crate::fuse::options::parse_idle;
 use check::{AcceptRollback, Fsck, Rollback};
 use files::{Cat, Export, Get, Import, Ls, Mkdir, Put, Rm};
@@ -30,7 +30,7 @@ const SECRET: &str = "Secret";
 /// A vault is an ordinary directory of ciphertext. `kithfs mount` shows it as plain files; all
 /// other commands work without a mount.
 #[derive(Debug, Parser)]
-#[command(name = "kithfs", version, max_term_width = 100, after_long_help = super::exit::Exit::text_table())]
+#[command(name = "kithfs", version, max_term_width = 100, after_long_help = crate::cli::exit::Exit::text_table())]
 pub struct Cli {
     /// What is logged: to stderr in the foreground, to the journal or syslog by a mount in the
     /// background

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::slots::PassphraseCommand;
 use super::{KdfArgs, PassphraseArgs, PresentSecret};
 use crate::cli::error::Error;
-use crate::cli::home;
+use crate::cli::user::directories;
 
 /// `identity`
 #[derive(Args, Debug)]
@@ -50,7 +50,7 @@ impl OwnIdentity {
     /// # Errors
     /// There is no home directory.
     pub fn path(&self) -> Result<PathBuf, Error> {
-        self.identity.clone().map_or_else(home::identity, Ok)
+        self.identity.clone().map_or_else(directories::identity, Ok)
     }
 }
 

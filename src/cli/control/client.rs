@@ -9,11 +9,11 @@ use super::perform::perform;
 use super::wire::{by_short_path, check_peer, receive, send};
 use crate::cli::args::OpenArgs;
 use crate::cli::args::share::Role;
+use crate::cli::daemon::registry::{Entry, Registry};
 use crate::cli::error::Error;
-use crate::cli::open::{self, Open, Purpose};
 use crate::cli::paths;
-use crate::cli::registry::{Entry, Registry};
 use crate::cli::report::Failure;
+use crate::cli::vaults::open::{self, Open, Purpose};
 use crate::roster::{Member, Role as SharingRole};
 use crate::vault::{Pending, ShareProgress};
 

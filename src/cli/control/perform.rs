@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::message::{Info, Reply, Request, Step, What};
-use crate::cli::cmd::files::make_path;
 use crate::cli::report::{Failure, in_vault};
+use crate::cli::vaults::nodes::make_path;
 use crate::roster::Member;
 use crate::vault::{self, CreateShare, ShareProgress, Vault};
 

@@ -2,6 +2,7 @@
 
 mod descent;
 mod object;
+pub mod replace;
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -20,6 +21,12 @@ use crate::vault::{self, Handle, Vault};
 /// A name as the system takes it.
 pub fn os_str(name: &[u8]) -> &OsStr {
     OsStr::from_bytes(name)
+}
+
+/// Whether a name can stand for itself in a directory of the system. The vault promises it; what is
+/// written outside must not rest on that.
+pub fn is_plain_name(name: &[u8]) -> bool {
+    !name.is_empty() && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0)
 }
 
 /// An error of crate `tempfile` without the name of the new file, which says nothing to anybody.
@@ -200,5 +207,12 @@ mod tests {
         assert!(may_be_left_out(b"security.selinux", libc::EOPNOTSUPP));
         assert!(!may_be_left_out(b"user.x", libc::EOPNOTSUPP));
         assert!(!may_be_left_out(b"security.selinux", libc::ENOSPC));
+    }
+    #[test]
+    fn names_that_lead_elsewhere_are_not_plain() {
+        for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0"] {
+            assert!(!is_plain_name(name));
+        }
+        assert!(is_plain_name(b"..a") && is_plain_name(b"\xff\n"));
     }
 }

@@ -19,8 +19,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{os_str, set_times, sized, timestamps};
-use crate::cli::node::is_plain_name;
+use super::{is_plain_name, os_str, set_times, sized, timestamps};
 use crate::store::Timestamp;
 use crate::store::os::sys;
 

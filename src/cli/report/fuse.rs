@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::super::display::{Shown, path as shown};
-use super::super::error::Error;
-use super::super::exit::Exit;
 use super::{Failure, exit_of_io};
+use crate::cli::display::{Shown, path as shown};
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
 use crate::fuse::MountError;
 use crate::fuse::mounts::Holder;
 use crate::fuse::options::OptionError;

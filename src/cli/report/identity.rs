@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::super::display::path as shown;
-use super::super::error::Error;
-use super::super::exit::Exit;
 use super::Failure;
+use crate::cli::display::path as shown;
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
 use crate::crypto::PasswordError;
 use crate::format::error::FormatErrorKind;
 use crate::roster::{IdentityError, RecoveryTextError};

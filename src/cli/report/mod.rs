@@ -18,10 +18,10 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::display::{Line, word};
-use super::error::Error;
-use super::exit::Exit;
-use super::paths::split_vault;
+use crate::cli::display::{Line, word};
+use crate::cli::error::{ALLOW_COST_VARIABLE, Error};
+use crate::cli::exit::Exit;
+use crate::cli::paths::split_vault;
 use crate::roster::{ContactError, InvitationError};
 
 /// A command that failed, ready to be printed.
@@ -182,7 +182,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::WrongSecret { by_code: true, .. } => {
             "a recovery code belongs to one identity only; compare each group with the paper".to_owned()
         }
-        Error::CostlyIdentity { .. } => format!("if it was you who chose that cost, allow it: {}=1", super::kdf::ALLOW_COST_VARIABLE),
+        Error::CostlyIdentity { .. } => format!("if it was you who chose that cost, allow it: {}=1", ALLOW_COST_VARIABLE),
         Error::NoOwnIdentity(_) => "give the identity that owns it, or is a member of it, with --identity FILE".to_owned(),
         Error::Secret { op: "read identity", source, .. } if source.kind() == io::ErrorKind::NotFound => {
             "make one with `kithfs identity new`, or name yours with --identity FILE".to_owned()

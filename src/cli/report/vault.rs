@@ -4,10 +4,10 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::super::display::{Shown, path as shown, word};
-use super::super::exit::Exit;
-use super::super::paths;
 use super::{Failure, exit_of_io};
+use crate::cli::display::{Shown, path as shown, word};
+use crate::cli::exit::Exit;
+use crate::cli::paths;
 use crate::roster::RosterError;
 use crate::vault::{Error, LockHolder};
 

@@ -1,0 +1,96 @@
+//! `kithfs accept`
+//!
+//! Rules: an invitation proves what the holder of a key said; whether the holder is who he is taken
+//! for, a verified contact or a compared fingerprint says. What this user has seen of a share
+//! himself is never replaced by what an invitation says.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use super::contact::compare;
+use super::identity::public;
+use crate::cli::args::people::Accept;
+use crate::cli::display::{Shown, hex};
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::report::{Failure, note};
+use crate::cli::user::contacts;
+use crate::cli::user::share_memory::Shares;
+use crate::format::invitation::INVITATION_LEN;
+use crate::roster::contacts::Trust;
+use crate::roster::{Contacts, Invitation, Proof, PublicIdentity, ShareMemory};
+
+/// Accepts an invitation.
+pub fn run(args: &Accept) -> Result<Exit, Failure> {
+    let me = public(&args.of.path()?, &args.secret)?;
+    let refused = |source| Error::Invitation { path: args.file.clone(), source };
+    let invitation = Invitation::verify(&read(&args.file)?, &me).map_err(refused)?;
+    let admin = *invitation.admin();
+    let name = inviter(&contacts::load()?, &admin, &args.file)?;
+    match &name {
+        Inviter::Verified(_) => {}
+        Inviter::New(name) => {
+            note(format_args!(
+                "the invitation is signed with the key of {}, which nobody has compared",
+                Shown(name.as_bytes())
+            ));
+            compare(&admin, name, &args.comparison)?;
+        }
+        Inviter::Unknown => {
+            note("the invitation is signed with a key that is none of your contacts");
+            compare(&admin, "the one who invites you", &args.comparison)?;
+        }
+    }
+    let share = invitation.share_id();
+    let new = ShareMemory { share, proof: Proof::Invitation(admin), head: invitation.head() };
+    let remembered = Shares::of_user()?.update(new, |_| {})?;
+    if remembered != new {
+        note(format_args!(
+            "share {} is known already; what you have seen of it stays",
+            hex(&share)
+        ));
+    } else {
+        let by = match &name {
+            Inviter::Verified(name) | Inviter::New(name) => {
+                format!("{} ({})", Shown(name.as_bytes()), admin.fingerprint())
+            }
+            Inviter::Unknown => admin.fingerprint(),
+        };
+        note(format_args!("accepted the invitation of {by} to share {}", hex(&share)));
+    }
+    Ok(Exit::Ok)
+}
+
+enum Inviter {
+    Verified(String),
+    New(String),
+    Unknown,
+}
+
+fn inviter(contacts: &Contacts, admin: &PublicIdentity, file: &Path) -> Result<Inviter, Error> {
+    let offered = contacts.all().iter().find(|contact| contact.offered.as_ref() == Some(admin));
+    match contacts.by_key(admin).or(offered) {
+        None => Ok(Inviter::Unknown),
+        Some(contact) => match contact.trust() {
+            Trust::Verified => Ok(Inviter::Verified(contact.name.clone())),
+            Trust::New => Ok(Inviter::New(contact.name.clone())),
+            Trust::Changed => {
+                Err(Error::InviterChanged { path: file.to_owned(), name: contact.name.clone() })
+            }
+        },
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    let failed = |source| Error::Io { op: "read invitation", path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    // one byte more than an invitation has, so that a longer file is refused and not cut
+    let max = INVITATION_LEN as u64 + 1;
+    if path == Path::new("-") {
+        std::io::stdin().lock().take(max).read_to_end(&mut bytes).map_err(failed)?;
+    } else {
+        File::open(path).map_err(failed)?.take(max).read_to_end(&mut bytes).map_err(failed)?;
+    }
+    Ok(bytes)
+}
