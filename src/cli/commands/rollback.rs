@@ -21,7 +21,7 @@ use crate::cli::user::rollback_memory;
 use crate::cli::vaults::open::{Open, Purpose, find, open};
 use crate::vault::{Notice, NoticeKind, OpenFlags, SurveyOptions};
 
-/// Something that was noticed. The names of the fields are stable.
+/// /// A notice. The names of the fields are stable.
 #[derive(Serialize)]
 struct Line {
     path: JsonPath,
@@ -36,7 +36,7 @@ struct Line {
     noticed: i64,
     settled: bool,
     kept: bool,
-    /// Another client may have done it.
+    /// /// Another client may be the cause.
     perhaps_elsewhere: bool,
 }
 
@@ -70,20 +70,22 @@ impl Line {
             }
             ("put back", ..) if self.perhaps_elsewhere => {
                 format!(
-                    "is a file that was removed on {seen}, under another name: perhaps renamed on another machine before"
+                    "is a file that was removed on {seen}, under another name; it may have been renamed on another machine"
                 )
             }
-            ("put back", ..) => format!("is there again; it was replaced or removed on {seen}"),
+            ("put back", ..) => format!("has reappeared; it was replaced or removed on {seen}"),
             ("exchanged", ..) => {
-                format!("has exchanged its contents with another file since {seen}")
+                format!("has exchanged contents with another file since {seen}")
             }
             ("not compared", ..) => {
-                format!("cannot be compared, because it cannot be read; it was seen on {seen}")
+                format!("cannot be compared, as it cannot be read; it was last seen on {seen}")
             }
             _ if self.perhaps_elsewhere => {
-                format!("what was seen there on {seen} is gone, perhaps removed on another machine")
+                format!(
+                    "is gone; it was last seen on {seen} and may have been removed on another machine"
+                )
             }
-            _ => format!("what was seen there on {seen} is gone"),
+            _ => format!("is gone; it was last seen on {seen}"),
         };
         let path = self.path.0.as_os_str().as_bytes();
         let path = Shown(if path.is_empty() { b"." } else { path });
@@ -94,7 +96,7 @@ impl Line {
     }
 }
 
-/// Opens the vault, mounted or not, and says where what is remembered of it stands.
+/// /// Opens the vault, mounted or not, and returns it with the path of its database.
 fn open_remembered(vault: &Path, args: &OpenArgs) -> Result<(Open, PathBuf), Failure> {
     let share = find(vault)?.description.share_id;
     let memory = rollback_memory::path(&share)
@@ -102,12 +104,12 @@ fn open_remembered(vault: &Path, args: &OpenArgs) -> Result<(Open, PathBuf), Fai
     Ok((open(vault, args, Purpose::Beside)?, memory))
 }
 
-/// Compares the vault with what is remembered of it.
+/// /// Compares the vault with its recorded state.
 fn survey(open: &Open, memory: &Path, options: &SurveyOptions) -> Result<Vec<Notice>, Failure> {
     open.vault.survey(memory, options).map_err(|error| Failure::new(Exit::Failure, error))
 }
 
-/// Lists what was noticed.
+/// /// Lists the notices.
 pub fn run(args: &Rollback) -> Result<Exit, Failure> {
     let options = SurveyOptions {
         settle: Duration::from_secs(args.settle),
@@ -130,24 +132,24 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
         lines.iter().try_for_each(|line| out.text(format_args!("{}\n", line.text())))?;
     }
     out.finish()?;
-    // What another client may have done is told, and is no reason for an alarm.
+    // // Changes that another client may have made are listed, but are not an alarm.
     let told = notices.iter().any(|n| n.due && !n.silenced && n.kind.is_alarm());
     if told && !args.json {
         note(
-            "nothing is locked; `kithfs accept-rollback` takes the vault as it is, --export copies what is there out, --keep says no more",
+            "the vault stays usable; accept its current state with `kithfs accept-rollback`, copy the files with --export, or silence these notices with --keep",
         );
     }
     Ok(if told { Exit::RolledBack } else { Exit::Ok })
 }
 
-/// Takes the vault as it is.
+/// /// Accepts the current state of the vault.
 pub fn accept(args: &AcceptRollback) -> Result<Exit, Failure> {
     let mut paths = args.paths.iter().map(|path| clean(path)).collect::<Result<Vec<_>, _>>()?;
     if paths.is_empty() {
         paths.push(Vec::new());
     }
     let (open, memory) = open_remembered(&args.vault, &args.open)?;
-    // What is not there may have been noticed as gone; what is neither is mistyped.
+    // // A missing path may have a notice that it is gone; otherwise it is mistyped.
     if paths.iter().any(|path| open.vault.resolve(path).is_err()) {
         let noticed = survey(&open, &memory, &SurveyOptions::default())?;
         let is_known = |path: &[u8]| {
@@ -175,7 +177,7 @@ fn is_at_or_below(path: &[u8], top: &[u8]) -> bool {
     path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-/// Copies the files that are noticed, as they are, below `dir`. Nothing there is overwritten.
+/// /// Copies the files with a notice, in their current state, below `dir`. Nothing is overwritten.
 fn export(open: &Open, notices: &[Notice], dir: &Path) -> Result<(), Failure> {
     let mut target = None;
     for notice in notices
@@ -194,11 +196,11 @@ fn export(open: &Open, notices: &[Notice], dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Copies the file at `plain` below `target`; `to` is where that is for messages.
+/// /// Copies the file at `plain` below `target`; `to` is the path for messages.
 fn copy(open: &Open, plain: &[u8], target: &Object, to: &Path) -> Result<(), Failure> {
     let io = |source| Error::Io { op: "export to", path: to.to_owned(), source };
     let made = target.create_below(plain).map_err(io)?;
-    // half of a file would be taken for all of it
+    // // A partial file would be mistaken for a complete one.
     fill(open, plain, made.file.file(), io).inspect_err(|_| made.remove())
 }
 

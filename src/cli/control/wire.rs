@@ -1,7 +1,7 @@
 //! Messages on the socket: four bytes of length, little-endian, then JSON.
 //!
 //! Rules that hold here
-//! * A length is checked before anything of it is allocated, and memory grows with what arrives.
+//! * A length is checked before any allocation, and memory grows only with the received bytes.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use rustix::net::sockopt::socket_peercred;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Longest message: a list of members of the greatest length fits many times.
+/// Limit of a message, in bytes: many times the longest list of members.
 const MESSAGE_MAX: u32 = 64 << 20;
 
 /// Sends a message.
@@ -24,7 +24,7 @@ pub fn send(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     to.write_all(&[&len.to_le_bytes()[..], &text].concat())
 }
 
-/// Receives a message; `UnexpectedEof` where the other side has ended.
+/// Receives a message; `UnexpectedEof` if the peer has ended.
 pub fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     let mut len = [0; 4];
     from.read_exact(&mut len)?;
@@ -52,12 +52,12 @@ pub fn by_short_path<T>(socket: &Path, with: impl FnOnce(&Path) -> io::Result<T>
     with(&Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name))
 }
 
-/// Refuses a peer that is another user than this process.
+/// Refuses a peer that belongs to another user.
 pub fn check_peer(socket: impl AsFd) -> io::Result<()> {
     if socket_peercred(socket)?.uid == rustix::process::geteuid() {
         return Ok(());
     }
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, "the other side belongs to another user"))
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer belongs to another user"))
 }
 
 #[cfg(test)]

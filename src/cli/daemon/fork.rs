@@ -1,12 +1,9 @@
-//! Going to the background, and what a process that holds secrets gives up.
+//! //! Moving to the background, and hardening a process that holds secrets.
 //!
 //! Rules that hold here
-//! * The fork comes before the first thread, for a thread does not survive it: the secret is asked
-//!   for before, keys are stretched and the vault is opened after (Argon2 and the ciphers start
-//!   threads).
-//! * The command in front ends only when the child says that the mount serves requests, or with the
-//!   child's exit code.
-//! * Until then the child stays in the terminal's foreground group, so that Ctrl-C ends both.
+//! //! * The fork precedes the first thread, as threads do not survive it. The secret is requested
+//! before the fork; key stretching and opening the vault come after it, as Argon2 and the ciphers
+//! start threads.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,34 +15,34 @@ use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, WaitOptions, Wait
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 
-/// Which side of a fork this is.
+/// /// The two sides of the fork.
 pub enum Side {
-    /// The command in front.
+    /// /// The command in the foreground.
     Front(Front),
-    /// The process that will be in the background.
+    /// /// The future background process.
     Background(Background),
 }
 
-/// The command in front, waiting for the one in the background.
+/// /// The command in the foreground, which waits for the background process.
 pub struct Front {
     pipe: File,
     child: Pid,
 }
 
-/// The process that goes to the background.
+/// /// The process that moves to the background.
 pub struct Background {
     pipe: File,
 }
 
-/// Splits in two. To be called while there is one thread only.
+/// /// Forks. The process must have only one thread.
 ///
 /// # Errors
 /// Those of pipe(2) and fork(2).
 pub fn fork() -> Result<Side, Error> {
     let failed = |source| Error::Os { op: "go to the background", source };
     let (reader, writer) = io::pipe().map_err(failed)?;
-    // SAFETY: this process has one thread (the rule above), so the child finds no lock held and no
-    // structure half changed.
+    // // SAFETY: this process has one thread (see the rules above), so the child finds no lock held
+    // and no structure half changed.
     match unsafe { libc::fork() } {
         -1 => Err(failed(io::Error::last_os_error())),
         0 => {
@@ -60,31 +57,31 @@ pub fn fork() -> Result<Side, Error> {
     }
 }
 
-/// Closes what the caller has left open for the commands that he runs: in the background it would
-/// stay open as long as the mount, a lock held, a reader of a pipe waiting for its end, another
-/// mount busy. What this process has opened itself is closed on exec, all of it.
+/// /// Closes descriptors that were inherited from the caller. In the background they would stay
+/// open as long as the mount: a lock stays held, a pipe's reader waits for its end, another mount
+/// stays busy. All descriptors of this process itself are close-on-exec.
 fn close_inherited() {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
     let descriptors: Vec<i32> =
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for descriptor in descriptors.into_iter().filter(|&descriptor| descriptor > libc::STDERR_FILENO)
     {
-        // SAFETY: asks for flags, of whatever has the number.
+        // // SAFETY: only reads the flags of the descriptor.
         let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };
         if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-            // SAFETY: nothing in this process has opened it, so nothing here will use it, nor
-            // another one that gets the number.
+            // // SAFETY: nothing in this process has opened it, so nothing here uses it, now or
+            // under a reused number.
             unsafe { libc::close(descriptor) };
         }
     }
 }
 
 impl Front {
-    /// Waits until the mount serves requests or has failed. The child has then reported the failure
-    /// itself.
+    /// /// Waits until the mount serves requests or has failed. The child has then reported the
+    /// failure itself.
     ///
     /// # Errors
-    /// The child ended without a word.
+    /// /// The child ended without a report.
     pub fn wait(mut self) -> Result<Exit, Error> {
         let mut word = [0];
         match self.pipe.read_exact(&mut word) {
@@ -114,20 +111,21 @@ fn describe(status: WaitStatus) -> String {
 }
 
 impl Background {
-    /// The mount serves requests: leaves the terminal and lets the command in front end.
+    /// /// Reports that the mount serves requests: detaches from the terminal and lets the
+    /// foreground command end.
     ///
     /// # Errors
-    /// Those of the calls; a broken pipe where the command in front was killed, in which case
-    /// nobody expects this mount.
+    /// /// Those of the calls; EPIPE if the foreground command was killed, in which case nobody
+    /// expects this mount.
     pub fn serving(mut self) -> Result<(), Error> {
         leave_terminal()
             .and_then(|()| self.pipe.write_all(&[Exit::Ok.code()]))
             .map_err(|source| Error::Os { op: "go to the background", source })
     }
 
-    /// The mount failed and the failure was printed.
+    /// /// Reports that the mount failed, after the failure was printed.
     pub fn failed(mut self, exit: Exit) {
-        // where the command in front has ended nobody is left to hear it
+        // // If the foreground command has ended, there is no receiver.
         let _ = self.pipe.write_all(&[exit.code()]);
     }
 }
@@ -142,9 +140,9 @@ fn leave_terminal() -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps the memory of this process out of core dumps, away from the debuggers of its own user, and
-/// where it may out of swap. Called before any secret is asked for. A child of fork(2) has the
-/// first two from its parent, but no locked memory.
+/// /// Keeps the memory of this process out of core dumps, away from debuggers of its own user, and
+/// out of swap if possible. Called before any secret is requested. A child of fork(2) inherits the
+/// first two, but not locked memory.
 ///
 /// # Errors
 /// Those of prctl(2) and setrlimit(2).
@@ -158,9 +156,9 @@ pub fn keep_memory_private() -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets this process have as many files open as it may have at all: each file that is open in the
-/// mount is one here, of all programs together, where a shell gives each program 1,024 for itself.
-/// Root may have more than its own limit.
+/// /// Raises the limit on open files to the maximum. All files that programs have open in the
+/// mount are open in this one process, while a shell gives each program 1,024. Root may exceed its
+/// own hard limit.
 pub fn raise_open_files() {
     const ENOUGH: u64 = 1 << 20;
     let limit = rustix::process::getrlimit(Resource::Nofile);
@@ -176,13 +174,13 @@ pub fn raise_open_files() {
         Err(rustix::io::Errno::PERM)
     };
     if let Err(error) = raised.or_else(|_| raise(limit.maximum)) {
-        tracing::debug!("no more files can be open than {:?}: {error}", limit.current);
+        tracing::debug!("the limit on open files stays at {:?}: {error}", limit.current);
     }
 }
 
-/// Locks all memory of this process, as it is touched, so that no key is swapped out. Only where
-/// there is no limit: under one, a limit that the caches reach would make allocations fail, and the
-/// process with them.
+/// /// Locks all memory of this process as it is touched, so that keys are not swapped out. This
+/// needs an unlimited RLIMIT_MEMLOCK: a limit that the caches reach would make allocations fail and
+/// end the process.
 fn lock_memory() {
     let limit = rustix::process::getrlimit(Resource::Memlock).current;
     let locked = if limit.is_none() || rustix::process::geteuid().is_root() {
@@ -191,9 +189,9 @@ fn lock_memory() {
         Err(rustix::io::Errno::PERM)
     };
     match locked {
-        Ok(()) => tracing::debug!("memory is locked: nothing of it is swapped out"),
+        Ok(()) => tracing::debug!("memory is locked and is not swapped out"),
         Err(error) => tracing::debug!(
-            "memory is not locked, keys can be swapped out ({error}): raise `ulimit -l` or encrypt the swap"
+            "memory is not locked and keys can be swapped out ({error}): raise `ulimit -l` or encrypt the swap"
         ),
     }
 }

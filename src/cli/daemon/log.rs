@@ -18,7 +18,7 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::cli::args::LogLevel;
 use crate::cli::display::Line;
 
-/// Where to.
+/// The destination of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The terminal.
@@ -40,7 +40,7 @@ impl From<LogLevel> for LevelFilter {
     }
 }
 
-/// The usual format of events, each escaped to one line.
+/// The default format of events, each escaped to one line.
 struct OneLine<T>(format::Format<T, ()>);
 
 impl<S, N, T> FormatEvent<S, N> for OneLine<T>
@@ -61,7 +61,7 @@ where
     }
 }
 
-/// What both targets have in common.
+/// Returns the settings that both targets share.
 fn builder(
     level: LevelFilter,
     shows_level: bool,
@@ -71,7 +71,7 @@ fn builder(
     tracing_subscriber::fmt().event_format(OneLine(format)).with_max_level(level)
 }
 
-/// Turns logging on, for the rest of the process. A second call changes nothing.
+/// Enables logging for the rest of the process. A second call has no effect.
 pub fn start(level: LogLevel, target: Target) {
     match target {
         Target::Stderr => {

@@ -1,14 +1,13 @@
-//! The mounts of this user: one small file for each, so that `mounts` and `umount` find the daemon
-//! of a mount.
+//! //! The mounts of this user: one small file for each, from which `mounts` and `umount` find the
+//! daemon of a mount.
 //!
 //! Rules that hold here
-//! * The files are a hint and never proof. An entry counts only if its process runs (number and
-//!   start time) and a kithfs mount is at its place; all others are stale and are removed.
-//! * The directory belongs to the user and nobody else can write to it; otherwise it is not used.
+//! //! * The files are hints and prove nothing. An entry counts only if its process runs (ID and
+//! start time) and kithfs is mounted at its mount point. All others are stale and are removed.
 //!
-//! Place: `/run/kithfs/mounts` for root, `$XDG_RUNTIME_DIR/kithfs/mounts` for others; where that is
-//! not set, `mounts-HOST` in the state directory, which several machines may share. Never a
-//! directory in which another user could have taken the name before.
+//! //! Path: `/run/kithfs/mounts` for root, `$XDG_RUNTIME_DIR/kithfs/mounts` for others. Without
+//! that variable, it is `mounts-HOST` in the state directory, which several machines may share. The
+//! path is never in a directory in which another user could have taken the name first.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
@@ -28,23 +27,24 @@ use crate::fuse::mounts::{self, MountEntry};
 pub struct Entry {
     /// The vault.
     pub vault: JsonPath,
-    /// Where it is mounted.
+    /// /// The mount point.
     pub mountpoint: JsonPath,
     /// The daemon.
     #[serde(flatten)]
     pub process: ProcessId,
-    /// When it was mounted, in seconds since 1970.
+    /// /// Time of the mount, in seconds since 1970.
     pub since: i64,
-    /// True where it was mounted read-only.
+    /// /// Whether the mount is read-only.
     pub read_only: bool,
 }
 
-/// Longest entry that is read: two paths of the greatest length in hexadecimal, and some.
+/// /// Length limit of an entry, in bytes: two paths of maximal length in hexadecimal, and some
+/// reserve.
 const ENTRY_MAX: u64 = 32 * 1024;
 
-/// Extension of the file in which a daemon leaves word that its last writes failed.
+/// /// Extension of the file in which a daemon reports that its last writes failed.
 const FAILED: &str = "failed";
-/// Extension of the socket on which a daemon can be asked.
+/// /// Extension of the control socket of a daemon.
 const SOCKET: &str = "sock";
 
 /// The directory of the entries.
@@ -52,18 +52,18 @@ pub struct Registry {
     dir: PathBuf,
 }
 
-/// An entry of a mount that this process serves; removed on drop.
+/// /// An entry of a mount that this process serves; removed on drop.
 pub struct Registered {
     path: PathBuf,
 }
 
 impl Registered {
-    /// Where this process can be asked about its mount.
+    /// /// Returns the path of this process's control socket.
     pub fn socket(&self) -> PathBuf {
         self.path.with_extension(SOCKET)
     }
 
-    /// Leaves word for whoever waits for the end of this process that not all was written.
+    /// /// Reports to whoever waits for this process that some writes failed.
     pub fn leave_failure(&self, message: &str) -> io::Result<()> {
         std::fs::write(self.path.with_extension(FAILED), message)
     }
@@ -71,17 +71,17 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // a file that stays behind is stale and goes at the next look
+        // // A file that remains is stale and is removed by the next reader.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
 impl Registry {
-    /// The registry of this user, made when missing.
+    /// /// Opens the registry of this user, and creates it if it is missing.
     ///
     /// # Errors
-    /// Those of making the directory, and one that says so where it belongs to somebody else or can
-    /// be written by others.
+    /// /// Those of creating the directory; it belongs to another user or other users can write to
+    /// it.
     pub fn open() -> io::Result<Registry> {
         let uid = rustix::process::geteuid().as_raw();
         let is_of_machine = uid == 0 && !in_user_namespace();
@@ -91,8 +91,8 @@ impl Registry {
         Registry::open_at(&place, uid)
     }
 
-    /// The registry in `dir`, which must be a directory of the user `uid` alone, in another such
-    /// one, or not yet exist.
+    /// /// Opens the registry in `dir`, which must be writable for the user `uid` only, be inside
+    /// another such directory, or not exist yet.
     fn open_at(dir: &Path, uid: u32) -> io::Result<Registry> {
         if let Some(parent) = dir.parent() {
             directories::make_parent(parent)
@@ -103,7 +103,7 @@ impl Registry {
         Ok(Registry { dir: dir.to_owned() })
     }
 
-    /// Adds an entry for a mount of this process.
+    /// /// Adds an entry for a mount of this process.
     pub fn add(&self, entry: &Entry) -> io::Result<Registered> {
         let path = self.path_of(entry.process);
         let mut file = tempfile::NamedTempFile::new_in(&self.dir)?;
@@ -116,20 +116,20 @@ impl Registry {
         self.dir.join(format!("{}-{}.json", process.pid, process.start_ticks))
     }
 
-    /// Where the daemon of a mount can be asked.
+    /// /// Returns the path of a daemon's control socket.
     pub fn socket_of(&self, process: ProcessId) -> PathBuf {
         self.path_of(process).with_extension(SOCKET)
     }
 
-    /// The entry of `mountpoint` whose process runs, whether it is mounted still or only writes
-    /// what is left; the latest of several.
+    /// /// Returns the latest entry of `mountpoint` whose process runs, either mounted or still
+    /// writing after the unmount.
     pub fn serving(&self, mountpoint: &Path) -> io::Result<Option<Entry>> {
         let mut entries = self.entries()?;
         entries.retain(|entry| entry.mountpoint.0 == mountpoint && entry.process.is_running());
         Ok(entries.into_iter().max_by_key(|entry| (entry.since, entry.process.start_ticks)))
     }
 
-    /// What a process that has ended could not do, once.
+    /// /// Returns the failure that a process has reported at its end, once.
     pub fn take_failure(&self, process: ProcessId) -> Option<String> {
         let path = self.path_of(process).with_extension(FAILED);
         let message = read_bounded(&path).ok()??;
@@ -137,8 +137,8 @@ impl Registry {
         Some(String::from_utf8_lossy(&message).into_owned())
     }
 
-    /// All entries, among them stale ones; what is no entry, and entries of processes that have
-    /// ended, are removed on the way.
+    /// /// Returns all entries, including stale ones. Invalid entries, and those of processes that
+    /// have ended, are removed.
     fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for item in std::fs::read_dir(&self.dir)? {
@@ -159,12 +159,12 @@ impl Registry {
         Ok(entries)
     }
 
-    /// The mounts that live now, oldest first. Stale entries are removed on the way.
+    /// /// Returns the live mounts, oldest first, and removes stale entries.
     pub fn live(&self) -> io::Result<Vec<Entry>> {
         self.live_among(&mounts::mounts()?)
     }
 
-    /// Daemons that have been unmounted from a vault and still write what is left.
+    /// /// Returns daemons that were unmounted from a vault and are still writing.
     pub fn writing(&self, vault: &Path) -> io::Result<Vec<ProcessId>> {
         let live = self.live()?;
         let mut entries = self.entries()?;
@@ -178,8 +178,8 @@ impl Registry {
 
     fn live_among(&self, mounts: &[MountEntry]) -> io::Result<Vec<Entry>> {
         let mut live = self.entries()?;
-        // a daemon that has unmounted and still writes keeps its entry, so that `umount` can be
-        // asked again to wait for it
+        // // A daemon that was unmounted and is still writing keeps its entry, so that another
+        // `umount` can wait for it.
         live.retain(|entry| {
             mounts.iter().any(|mount| mount.mountpoint == entry.mountpoint.0 && mount.is_kithfs())
         });
@@ -188,12 +188,13 @@ impl Registry {
     }
 }
 
-/// Reads an entry; `None` where it is none.
+/// /// Reads an entry; `None` if the file is invalid.
 fn read_entry(path: &Path) -> io::Result<Option<Entry>> {
     Ok(read_bounded(path)?.and_then(|text| serde_json::from_slice(&text).ok()))
 }
 
-/// Reads a small file, `None` where it is not small. Never follows a link, never waits for a FIFO.
+/// /// Reads a small file; `None` if it is larger. Never follows a symlink and never blocks on a
+/// FIFO.
 fn read_bounded(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = OpenOptions::new()
         .read(true)
@@ -204,8 +205,8 @@ fn read_bounded(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok((text.len() as u64 <= ENTRY_MAX).then_some(text))
 }
 
-/// Returns the directory of a user's registry. `is_of_machine`: the user is root there too, and not
-/// only in a namespace of users, where `/run` can be that of the machine.
+/// /// Returns the directory of a user's registry. `is_of_machine`: the user is root of the
+/// machine, and not only of a user namespace, where `/run` can be that of the machine.
 fn place(
     is_of_machine: bool,
     runtime_dir: Option<PathBuf>,
@@ -219,14 +220,14 @@ fn place(
     }
 }
 
-/// Returns the name of this machine as part of a file's name.
+/// /// Returns the name of this machine as part of a file name.
 fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }
 
-/// Makes a directory of mode 0700, or checks that the one which is there is ours alone: where a
-/// runtime directory is shared, anybody may have made it first.
+/// /// Creates a directory of mode 0700, or checks that an existing one belongs to this user only:
+/// in a shared runtime directory, another user may have created it first.
 fn make_private(dir: &Path, uid: u32) -> io::Result<()> {
     let failed =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", shown(dir)));
@@ -237,7 +238,7 @@ fn make_private(dir: &Path, uid: u32) -> io::Result<()> {
     }
     let stat = std::fs::symlink_metadata(dir).map_err(failed)?;
     if !stat.is_dir() || stat.uid() != uid || stat.mode() & 0o022 != 0 {
-        let why = "is not a directory of this user to which nobody else can write";
+        let why = "is not a directory that only this user can write to";
         return Err(failed(io::Error::new(io::ErrorKind::PermissionDenied, why)));
     }
     Ok(())
@@ -353,8 +354,8 @@ mod tests {
 
     #[test]
     fn each_user_has_a_place() {
-        // Without a runtime directory it was /tmp/kithfs-UID, a name that any user could take
-        // first: then mounts were not found.
+        // // Without a runtime directory the path was /tmp/kithfs-UID, which another user could
+        // take first; then mounts were not found.
         let run = tempfile::tempdir().unwrap();
         let place = |is_of_machine, runtime_dir| {
             place(is_of_machine, runtime_dir, || Ok("/home/ann/.local/state/kithfs".into()), "desk")

@@ -1,7 +1,7 @@
-//! Making an identity: its file, with a slot for the secret that was given and one for a recovery
+//! //! Creating an identity: its file, with a slot for the given secret and one for a recovery
 //! code.
 //!
-//! Rule: the file counts only once it was read back from the disk and opened with the recovery
+//! //! Rule: the file counts only after it was read back from the disk and opened with the recovery
 //! code.
 
 use std::io::{self, Read, Seek, Write};
@@ -20,7 +20,7 @@ use crate::crypto::Suite;
 use crate::roster::{Identity, IdentityFile, RecoveryCode, Secret};
 use crate::vault::OsRandom;
 
-/// An identity that was just made, and what opens it.
+/// /// An identity that was just created, and the secret that opens it.
 pub struct NewIdentity {
     /// The identity itself.
     pub identity: Identity,
@@ -29,10 +29,10 @@ pub struct NewIdentity {
 }
 
 impl NewIdentity {
-    /// Makes one that `secret` opens; `path` is where it will lie.
+    /// /// Creates one that `secret` opens; `path` is its future path.
     ///
     /// # Errors
-    /// A secret that cannot be one, or memory that cannot be had.
+    /// /// The secret is not usable, or memory is not available.
     pub fn make(
         suite: Suite,
         secret: &Secret,
@@ -41,7 +41,7 @@ impl NewIdentity {
     ) -> Result<NewIdentity, Failure> {
         let failed = |error| of_identity(error, path);
         let owner = Identity::generate(&OsRandom);
-        // only a passphrase is stretched, so only then is it worth a second to measure
+        // // Only a passphrase is stretched, so only then is a measurement worth a second.
         let params = if matches!(secret, Secret::Passphrase(_)) {
             kdf::choose(kdf)?
         } else {
@@ -57,15 +57,15 @@ impl NewIdentity {
         Ok(NewIdentity { identity: owner, file, code })
     }
 
-    /// Writes the file in the place of the one at `place`.
+    /// /// Writes the file, replacing the one at `place`.
     ///
     /// # Errors
-    /// Those of writing it, and of opening what was written.
+    /// /// Those of writing it, and of opening the written file.
     pub fn write(&self, Place { dir, name, path }: &Place) -> Result<(), Failure> {
         replace_in(&**dir, name, path, &self.file.encode(), |written| self.check(written, path))
     }
 
-    /// Writes the file, if there is none at `path` in the end either.
+    /// /// Writes the file unless one exists at `path`, which is checked atomically.
     ///
     /// # Errors
     /// Those of [`NewIdentity::write`], and [`Error::IdentityExists`].
@@ -99,21 +99,21 @@ impl NewIdentity {
         opened.map(drop).map_err(|error| of_identity(error, path))
     }
 
-    /// Prints the recovery code to stdout; `of` says what it opens, and `path` where the identity
-    /// lies.
+    /// /// Prints the recovery code to stdout; `of` names what it opens, and `path` is the identity
+    /// file.
     ///
     /// # Errors
     /// [`Error::CodeUnread`].
     pub fn print_code(&self, of: &str, path: &Path) -> Result<(), Failure> {
         note(format_args!(
-            "this recovery code opens {of} when the passphrase is lost. It is not shown again: write it down, keep it elsewhere"
+            "this recovery code opens {of} if the passphrase is lost. It is not shown again: write it down and keep it elsewhere"
         ));
         print_code(&self.code, path)
     }
 }
 
-/// Prints a recovery code of the identity at `path`, which is in its slot already. That nobody
-/// reads it is a failure here, unlike elsewhere.
+/// /// Prints a recovery code of the identity at `path`, which is already in its slot. Unlike
+/// elsewhere, a closed stdout is a failure.
 ///
 /// # Errors
 /// [`Error::CodeUnread`].

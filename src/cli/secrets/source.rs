@@ -1,12 +1,8 @@
-//! Where passphrases, recovery codes and key files come from.
+//! //! The sources of passphrases, recovery codes and key files.
 //!
 //! Rules that hold here
-//! * A secret is read whole, into memory that is wiped, and never shown, logged or named in an
-//!   error.
-//! * One newline at the end of a passphrase does not count, for editors and `echo` put it there;
-//!   every other byte does.
-//! * Order: options, then the variable KITHFS_PASSPHRASE_FILE, then the systemd credential
-//!   `kithfs.passphrase`, then the terminal.
+//! //! * A secret is read completely, into memory that is wiped. It is never shown, logged or
+//! included in an error.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,16 +17,16 @@ use crate::cli::args::slots::NewSecret;
 use crate::cli::args::{PassphraseArgs, PresentSecret};
 use crate::cli::error::Error;
 
-/// Longest passphrase or key file.
+/// /// Length limit of a passphrase or key file, in bytes.
 pub const SECRET_MAX: usize = 64 * 1024;
 
-/// Variable that names a file with the passphrase.
+/// /// Variable with the path of a passphrase file.
 pub const PASSPHRASE_FILE_VARIABLE: &str = "KITHFS_PASSPHRASE_FILE";
 
-/// Name of the systemd credential (systemd.exec(5), LoadCredential=).
+/// /// Name of the systemd credential (systemd.exec(5), LoadCredential=).
 pub const CREDENTIAL: &str = "kithfs.passphrase";
 
-/// Bytes that somebody keeps secret: wiped on drop, without `Debug`.
+/// /// Secret bytes: wiped on drop, without `Debug`.
 pub struct SecretBytes(Zeroizing<Vec<u8>>);
 
 impl SecretBytes {
@@ -39,28 +35,28 @@ impl SecretBytes {
         &self.0
     }
 
-    /// The bytes, still wiped on drop.
+    /// /// Returns the bytes, still wiped on drop.
     pub fn into_inner(self) -> Zeroizing<Vec<u8>> {
         self.0
     }
 }
 
-/// A secret, and what kind it is.
+/// /// A secret and its kind.
 pub enum Given {
-    /// A passphrase. `typed` at a prompt it may be a recovery code as well.
+    /// /// A passphrase. If it was typed at a prompt, it may also be a recovery code.
     Passphrase {
-        /// What was given.
+        /// /// The bytes.
         bytes: SecretBytes,
-        /// It was typed at the terminal.
+        /// /// Whether it was typed at the terminal.
         typed: bool,
     },
     /// A recovery code.
     RecoveryCode(SecretBytes),
-    /// What is in a key file.
+    /// /// The contents of a key file.
     KeyFile(SecretBytes),
 }
 
-/// Where a secret comes from.
+/// /// The source of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A file with a passphrase; `-` is stdin.
@@ -73,11 +69,11 @@ pub enum Source {
     KeyFile(PathBuf),
     /// A file with a recovery code.
     RecoveryCodeFile(PathBuf),
-    /// Somebody at the terminal.
+    /// /// A prompt at the terminal.
     Terminal,
 }
 
-/// What of the environment of the process counts here.
+/// /// The relevant parts of the environment.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     /// KITHFS_PASSPHRASE_FILE.
@@ -87,7 +83,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// That of this process.
+    /// /// Returns those of this process.
     pub fn of_process() -> Environment {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         Environment {
@@ -108,7 +104,7 @@ impl Environment {
 }
 
 impl Source {
-    /// The source for the passphrase of something new.
+    /// /// Returns the source of the passphrase for something new.
     pub fn choose(args: &PassphraseArgs, environment: &Environment) -> Source {
         let PassphraseArgs { passphrase_file, passphrase_fd, passphrase_command, key_file } = args;
         match (passphrase_file, passphrase_fd, passphrase_command, key_file) {
@@ -120,7 +116,7 @@ impl Source {
         }
     }
 
-    /// The source for the secret of something that exists.
+    /// /// Returns the source of the secret for something that exists.
     pub fn choose_present(args: &PresentSecret, environment: &Environment) -> Source {
         match &args.recovery_code_file {
             Some(file) => Source::RecoveryCodeFile(file.clone()),
@@ -128,8 +124,8 @@ impl Source {
         }
     }
 
-    /// The source for a passphrase that replaces another one: the environment names the old one, so
-    /// it does not count.
+    /// /// Returns the source of a passphrase that replaces another one. The environment is
+    /// ignored, as it names the old one.
     pub fn choose_new(args: &NewSecret) -> Source {
         match (&args.new_passphrase_file, args.new_passphrase_fd, &args.new_passphrase_command) {
             (Some(file), ..) => Source::File(file.clone()),
@@ -139,14 +135,14 @@ impl Source {
         }
     }
 
-    /// Gets the secret of something that exists. `of` names it at the prompt.
+    /// /// Gets the secret of something that exists. `of` names it in the prompt.
     pub fn read(&self, of: &Path) -> Result<Given, Error> {
         let prompt =
             || format!("Passphrase (or recovery code) of {}: ", crate::cli::display::path(of));
         self.read_with(&mut || ask(&prompt()))
     }
 
-    /// Gets the secret of something new. At the terminal it is asked for twice.
+    /// /// Gets the secret of something new. The terminal asks for it twice.
     pub fn read_new(&self, of: &Path) -> Result<Given, Error> {
         let prompt = format!("New passphrase of {}: ", crate::cli::display::path(of));
         self.read_with(&mut || {
@@ -154,7 +150,7 @@ impl Source {
             if first.expose().is_empty() {
                 return Ok(first);
             }
-            let again = ask("The same again: ")?;
+            let again = ask("Repeat the passphrase: ")?;
             if first.expose() == again.expose() { Ok(first) } else { Err(Error::PassphrasesDiffer) }
         })
     }
@@ -187,7 +183,7 @@ impl Source {
     }
 }
 
-/// Takes off one newline at the end (`\n` or `\r\n`), and refuses what is empty.
+/// /// Removes one newline at the end (`\n` or `\r\n`), and refuses an empty secret.
 fn line(SecretBytes(mut bytes): SecretBytes) -> Result<SecretBytes, Error> {
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
@@ -224,14 +220,13 @@ fn from_descriptor(number: i32) -> Result<SecretBytes, Error> {
         path: number.to_string().into(),
         source,
     };
-    // A number below 0 is no descriptor; clap refuses it, and -1 alone would break what BorrowedFd
-    // promises.
+    // // A negative number is not a descriptor; clap refuses it. BorrowedFd forbids -1.
     if number < 0 {
         return Err(failed(io::Error::from_raw_os_error(libc::EBADF)));
     }
-    // SAFETY: the number is not -1. Whoever started this process opened the descriptor and handed
-    // it over to be read; it is used for the time of this call, before any other thread runs, and
-    // one that is not open gives EBADF.
+    // // SAFETY: the number is not -1. The parent process opened the descriptor and passed it to be
+    // read. It is used during this call only, before any other thread runs; a closed one fails with
+    // EBADF.
     let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
     read_all(&mut Descriptor(descriptor)).map_err(failed)
 }
@@ -242,14 +237,14 @@ fn from_command(command: &OsStr) -> Result<SecretBytes, Error> {
         Command::new("sh").arg("-c").arg(command).stdout(Stdio::piped()).spawn().map_err(failed)?;
     let mut output = child.stdout.take().expect("was asked for");
     let secret = read_all(&mut output);
-    // what reads no more must not keep a command waiting that writes without end
+    // // A command that writes without end must not block on a full pipe.
     drop(output);
     let status = child.wait().map_err(failed)?;
     let secret = secret.map_err(failed)?;
     if status.success() { Ok(secret) } else { Err(Error::PassphraseCommand(status)) }
 }
 
-/// Reads to the end into one buffer that never moves, so that no copy stays behind.
+/// /// Reads to the end into one buffer that never moves, so that no copy of the secret remains.
 fn read_all(from: &mut dyn Read) -> io::Result<SecretBytes> {
     let mut bytes = Zeroizing::new(vec![0; SECRET_MAX + 1]);
     let mut len = 0;
@@ -271,7 +266,7 @@ fn read_all(from: &mut dyn Read) -> io::Result<SecretBytes> {
     Ok(SecretBytes(bytes))
 }
 
-/// Asks at the terminal, without echo.
+/// /// Asks at the terminal, without echo.
 fn ask(prompt: &str) -> Result<SecretBytes, Error> {
     if File::options().read(true).write(true).open("/dev/tty").is_err() {
         return Err(Error::NoTerminal);

@@ -1,7 +1,7 @@
 //! Standard output.
 //!
-//! Rule: somebody who reads no more (`kithfs ls V | head`) is no failure to report, but the command
-//! ends.
+//! //! Rule: a reader that exits early (`kithfs ls V | head`) ends the command and is not reported
+//! as a failure.
 
 use std::io::{self, IsTerminal, StdoutLock, Write};
 
@@ -15,7 +15,7 @@ pub struct Out {
 }
 
 impl Out {
-    /// Takes standard output for this command.
+    /// /// Takes standard output for this command.
     pub fn stdout() -> Out {
         let stdout = io::stdout();
         Out {
@@ -33,25 +33,25 @@ impl Out {
         })
     }
 
-    /// Writes a name: escaped to a terminal, byte for byte to all else.
+    /// /// Writes a name: escaped on a terminal, byte for byte elsewhere.
     pub fn name(&mut self, name: &[u8]) -> Result<(), Error> {
         if self.terminal { write!(self.to, "{}", Shown(name)) } else { self.to.write_all(name) }
             .map_err(failed)
     }
 
-    /// Writes bytes as they are.
+    /// /// Writes bytes unchanged.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.to.write_all(bytes).map_err(failed)
     }
 
-    /// Writes a value as JSON, and a line end.
+    /// /// Writes a value as JSON, and a newline.
     pub fn json(&mut self, value: &impl serde::Serialize) -> Result<(), Error> {
         let text = serde_json::to_string_pretty(value).map_err(|error| failed(error.into()))?;
         self.bytes(display::json(&text).as_bytes())?;
         self.bytes(b"\n")
     }
 
-    /// Writes what is buffered.
+    /// /// Flushes the buffer.
     pub fn finish(mut self) -> Result<(), Error> {
         self.to.flush().map_err(failed)
     }

@@ -1,5 +1,5 @@
-//! Where this user keeps what is his alone: identity and contacts below the configuration
-//! directory, what was seen of shares below the state directory (XDG Base Directory Specification).
+//! //! Directories of this user (XDG Base Directory Specification): identity and contacts are in
+//! the configuration directory, records of shares in the state directory.
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::error::Error;
 
-/// What of the environment decides.
+/// /// Chooses the directory from the environment.
 fn base(
     variable: Option<OsString>,
     home: Option<OsString>,
     below_home: &str,
 ) -> Result<PathBuf, Error> {
     let absolute = |value: OsString| Some(PathBuf::from(value)).filter(|path| path.is_absolute());
-    // a relative path in the variable does not count, says the specification
+    // // The specification says that a relative path in the variable is ignored.
     let dir = variable
         .and_then(absolute)
         .or_else(|| home.and_then(absolute).map(|home| home.join(below_home)));
@@ -26,53 +26,53 @@ fn dir(variable: &str, below_home: &str) -> Result<PathBuf, Error> {
     base(std::env::var_os(variable), std::env::var_os("HOME"), below_home)
 }
 
-/// The identity file.
+/// /// Returns the path of the identity file.
 ///
 /// # Errors
-/// There is no home directory.
+/// No directory is set in the environment.
 pub fn identity() -> Result<PathBuf, Error> {
     Ok(dir("XDG_CONFIG_HOME", ".config")?.join("identity"))
 }
 
-/// The list of contacts.
+/// /// Returns the path of the contacts file.
 ///
 /// # Errors
-/// There is no home directory.
+/// No directory is set in the environment.
 pub fn contacts() -> Result<PathBuf, Error> {
     Ok(dir("XDG_CONFIG_HOME", ".config")?.join("contacts"))
 }
 
-/// The directory of what this user's programs leave for later ones.
+/// /// Returns the state directory.
 ///
 /// # Errors
-/// There is no home directory.
+/// No directory is set in the environment.
 pub fn state() -> Result<PathBuf, Error> {
     dir("XDG_STATE_HOME", ".local/state")
 }
 
-/// The directory with a file for each share that was seen.
+/// /// Returns the directory with a record for each known share.
 ///
 /// # Errors
-/// There is no home directory.
+/// No directory is set in the environment.
 pub fn shares() -> Result<PathBuf, Error> {
     Ok(state()?.join("shares"))
 }
 
-/// Makes the directory of a file, for its owner alone, with the directories above it.
+/// /// Creates the parent directory of a file, with mode 0700, and the directories above it.
 ///
 /// # Errors
-/// Those of the calls.
+/// Those of mkdir(2).
 pub fn make_parent(path: &Path) -> Result<(), Error> {
     let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) else { return Ok(()) };
     let failed = |source| Error::Io { op: "make", path: dir.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)
 }
 
-/// Refuses a file of contacts or of shares that somebody else could have written: whoever writes
-/// there decides whose key is whose.
+/// /// Refuses a file of contacts or share records that another user could have written, as its
+/// contents decide which keys are trusted.
 ///
 /// # Errors
-/// It belongs to another user than this one and root, or group or others may write to it.
+/// /// It belongs to a user other than this one and root, or group or others may write to it.
 pub fn check_private(path: &Path, metadata: &std::fs::Metadata) -> Result<(), Error> {
     if is_private(metadata.uid(), metadata.mode()) {
         Ok(())
@@ -81,12 +81,12 @@ pub fn check_private(path: &Path, metadata: &std::fs::Metadata) -> Result<(), Er
     }
 }
 
-/// Whether nobody but this user and root can write to an object with this owner and mode.
+/// /// Returns whether only this user and root can write to an object with this owner and mode.
 pub fn is_private(owner: u32, mode: u32) -> bool {
     is_trusted(owner) && mode & 0o022 == 0
 }
 
-/// Whether `uid` is this user or root.
+/// /// Returns whether `uid` is this user or root.
 pub fn is_trusted(uid: u32) -> bool {
     uid == rustix::process::geteuid().as_raw() || uid == 0
 }

@@ -1,4 +1,4 @@
-//! What kithfs keeps for this user: identity and contacts, and what this machine has seen of shares.
+//! //! What kithfs stores for this user: identity, contacts, and records of shares and vaults.
 
 pub mod contacts;
 pub mod directories;

@@ -1,4 +1,4 @@
-//! Where this machine remembers what it has seen of vaults.
+//! //! The database in which this machine records the state of vaults, to detect rollbacks.
 
 use std::path::PathBuf;
 
@@ -7,24 +7,23 @@ use crate::cli::display::hex;
 use crate::cli::report::{note, warn};
 use crate::vault::Vault;
 
-/// The database of a share: below `$XDG_STATE_HOME/kithfs`, else `~/.local/state/kithfs`; `None`
-/// where there is neither.
+/// /// Returns the path of a share's database in the state directory; `None` if that is not set.
 pub fn path(share: &[u8; 32]) -> Option<PathBuf> {
     Some(directories::state().ok()?.join("seen").join(format!("{}.redb", hex(share))))
 }
 
-/// Begins to remember a vault. Without a memory it works as well.
+/// /// Starts recording the state of a vault. A failure is reported and does not stop the command.
 pub fn begin(vault: &Vault, share: &[u8; 32], survey: bool) {
     let Some(path) = path(share) else {
         return tracing::info!(
-            "neither XDG_STATE_HOME nor HOME is set: nothing is remembered of the vault"
+            "neither XDG_STATE_HOME nor HOME is set: the vault's state is not recorded"
         );
     };
     match vault.remember(&path, survey) {
         Ok(0) => {}
         Ok(noticed) => note(format_args!(
-            "{noticed} things in the vault are older than they were, or gone: see `kithfs rollback`"
+            "{noticed} files in the vault are older than before, or gone: see `kithfs rollback`"
         )),
-        Err(error) => warn(format_args!("nothing is remembered of the vault: {error}")),
+        Err(error) => warn(format_args!("the vault's state is not recorded: {error}")),
     }
 }

@@ -1,8 +1,9 @@
-//! What this user has seen of shares: one small file for each, below the state directory.
+//! //! Records of shares: the last head that this user has seen, in one small file per share below
+//! the state directory.
 //!
-//! Rules: a head that was seen is never replaced by a lower one, though several processes of the
-//! user write at the same time; a file that cannot be read is an error, for a memory that is lost
-//! in silence would let an old list of members pass.
+//! //! Rules: a head is never replaced by a lower one, even if several processes of the user write
+//! at the same time. A file that cannot be read is an error: without the record, an old list of
+//! members could be accepted.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,17 +16,17 @@ use crate::roster::memory::MAX_LEN;
 use crate::roster::{Pin, Proof, ShareMemory};
 use crate::vault::Pins;
 
-/// The memory of the shares that this user has entered or was invited to.
+/// /// The records of the shares that this user has opened or was invited to.
 #[derive(Debug, Clone)]
 pub struct Shares {
     dir: PathBuf,
 }
 
 impl Shares {
-    /// That of this user.
+    /// /// Returns the records of this user.
     ///
     /// # Errors
-    /// There is no home directory.
+    /// No directory is set in the environment.
     pub fn of_user() -> Result<Shares, Error> {
         Ok(Shares { dir: directories::shares()? })
     }
@@ -34,10 +35,11 @@ impl Shares {
         self.dir.join(ShareMemory::file_name(share))
     }
 
-    /// What is remembered of a share.
+    /// /// Returns the record of a share.
     ///
     /// # Errors
-    /// The file cannot be read, is damaged, is of another share, or others may write to it.
+    /// /// The file cannot be read, is damaged, belongs to another share, or other users may write
+    /// to it.
     pub fn get(&self, share: &[u8; 32]) -> Result<Option<ShareMemory>, Error> {
         let path = self.path(share);
         let Some(text) = read_own(&path, MAX_LEN)? else { return Ok(None) };
@@ -46,12 +48,12 @@ impl Shares {
         if memory.share == *share {
             Ok(Some(memory))
         } else {
-            Err(damaged("it is of another share".to_owned()))
+            Err(damaged("it belongs to another share".to_owned()))
         }
     }
 
-    /// Remembers a share, or of one that is known what `merge` makes of it. Gives what is
-    /// remembered from then on.
+    /// /// Adds the record of a share, or changes an existing one with `merge`. Returns the new
+    /// record.
     ///
     /// # Errors
     /// Those of [`Shares::get`] and of writing.
@@ -82,7 +84,7 @@ impl Shares {
     }
 }
 
-/// Why the vault cannot have what is remembered.
+/// /// Converts the error to the type that the vault expects.
 fn io_error(error: Error) -> io::Error {
     io::Error::other(error.to_string())
 }

@@ -1,11 +1,8 @@
 //! `kithfs bench`
 //!
 //! Rules that hold here
-//! * A figure is the best of what fits into its time: what disturbs a measurement only ever makes
-//!   it slower.
-//! * Under a minute in all; each measurement of files has a limit, after which what was done until
-//!   then counts.
-//! * What was made is unmounted and removed, also after a signal.
+//! //! * Each figure is the best within its time, as disturbances only ever slow a measurement
+//! down.
 
 mod cipher;
 mod files;
@@ -19,10 +16,10 @@ use crate::cli::exit::Exit;
 use crate::cli::report::{Failure, note};
 use crate::cli::terminal::stdout::Out;
 
-/// Cells of the longest bar.
+/// /// Cells of the longest bar.
 const BAR: usize = 30;
 
-/// What was measured. The names of the fields are stable.
+/// /// The results. The names of the fields are stable.
 #[derive(Serialize)]
 struct Report {
     version: &'static str,
@@ -34,11 +31,11 @@ struct Report {
     ciphers: Vec<Figure>,
     names: Vec<Figure>,
     files: Vec<Pair>,
-    /// Why nothing was mounted, where nothing was.
+    /// /// The reason if nothing was mounted.
     not_mounted: Option<String>,
 }
 
-/// A figure of one thing.
+/// /// One result.
 #[derive(Serialize)]
 struct Figure {
     name: String,
@@ -46,18 +43,18 @@ struct Figure {
     unit: &'static str,
 }
 
-/// The same measured twice.
+/// /// The result of the same measurement on both directories.
 #[derive(Serialize)]
 struct Pair {
     name: &'static str,
     unit: &'static str,
     plain: f64,
     vault: f64,
-    /// `vault` as a part of `plain`.
+    /// /// `vault` divided by `plain`.
     ratio: f64,
 }
 
-/// Measures ciphers, names, and a temporary vault beside the directory that it lies in.
+/// /// Measures ciphers, names, and a temporary vault beside a plain directory.
 pub fn run(args: &Bench) -> Result<Exit, Failure> {
     let directory = std::fs::canonicalize(&args.dir).map_err(|source| Error::Io {
         op: "measure in",
@@ -130,7 +127,7 @@ impl Report {
     }
 }
 
-/// Three digits or more.
+/// /// Formats a number with at least three digits.
 fn digits(value: f64) -> String {
     let places = if value >= 100.0 {
         0
@@ -142,7 +139,7 @@ fn digits(value: f64) -> String {
     format!("{value:.places$}")
 }
 
-/// A bar for a part of a whole; what is more than the whole ends in an arrow.
+/// /// Returns a bar for a ratio; above 1 it ends in an arrow.
 fn bar(part: f64) -> String {
     let cells = (part.clamp(0.0, 1.0) * BAR as f64).round() as usize;
     let end = if part > 1.0 { "▶" } else { "" };

@@ -1,12 +1,8 @@
 //! `kithfs fsck`
 //!
 //! Rules that hold here
-//! * No damage is repaired without a yes: to each question, or `--yes` to all. What a crash left
-//!   behind is cleared without a question. `--dry-run` opens the vault for reading only.
-//! * Nothing is deleted, not even what nothing refers to, which is counted; but files without a
-//!   byte of ciphertext are.
-//! * Good parts are salvaged before anything is moved. After a repair the check runs once more, and
-//!   its word decides the exit code.
+//! //! * Damage is repaired only with consent: to each question, or with `--yes` to all. The
+//! residue of a crash is cleared without a question. `--dry-run` opens the vault read-only.
 
 mod report;
 mod salvage;
@@ -27,13 +23,13 @@ use crate::vault::{
     CheckFault, CheckProgress, CheckReport, Online, OpenFlags, REPAIR_RUN, RepairReport,
 };
 
-/// Verifies a vault. Whatever keeps the check from running has the exit code that says so.
+/// /// Verifies a vault. A failure that prevents the check has an exit code of its own.
 pub fn run(args: &Fsck) -> Result<Exit, Failure> {
     check(args).map_err(|failure| match failure.exit {
         Exit::Usage => failure,
         Exit::InUse if !args.repair => failure
             .hint(
-                "--online verifies it beside the mount; for all else unmount first: kithfs umount",
+                "verify it while mounted with --online; otherwise unmount it first: kithfs umount",
             )
             .exit(Exit::CouldNotCheck),
         _ => failure.exit(Exit::CouldNotCheck),
@@ -72,7 +68,7 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
         let done = repair(&open, &found, answers)?;
         report.repaired(&done);
         leave_word(&open, &done, &report)?;
-        // What was restored may show more, and what was moved is not where it was.
+        // // Restored files may show more faults, and moved files have other paths.
         let after =
             look(&open, if open.vault.resolve(&start).is_ok() { &start } else { b"" }, false)?;
         report.left(&after);
@@ -93,14 +89,14 @@ fn look(open: &Open, start: &[u8], online: bool) -> Result<CheckReport, Failure>
     found.map_err(open.failed(start))
 }
 
-/// Who answers the questions of a repair.
+/// /// The source of the answers to a repair's questions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answers {
-    /// `--yes` does.
+    /// /// `--yes`.
     Yes,
-    /// Somebody at the terminal does.
+    /// /// The user at the terminal.
     Asked,
-    /// Nobody does: damage is left as it is.
+    /// /// None: damage is not repaired.
     No,
 }
 
@@ -109,7 +105,7 @@ fn repair(open: &Open, found: &CheckReport, answers: Answers) -> Result<RepairRe
     if answers == Answers::No
         && found.faults.iter().any(|fault| !fault.residue && fault.remedy.is_some())
     {
-        note("there is no terminal to ask at, so damage is left as it is; --yes repairs it");
+        note("there is no terminal for questions, so damage is not repaired; --yes repairs it");
     }
     let (mut all, mut none) = (answers == Answers::Yes, answers == Answers::No);
     let mut decide = |fault: &CheckFault| {
@@ -127,7 +123,8 @@ fn repair(open: &Open, found: &CheckReport, answers: Answers) -> Result<RepairRe
     open.vault.repair(&found.faults, &run, &mut decide).map_err(open.failed(b""))
 }
 
-/// The first letter of the answer to a question about one fault; `None` where nobody answers.
+/// /// Returns the first letter of the answer to a question about one fault; `None` without an
+/// answer.
 fn ask(fault: &CheckFault) -> Option<char> {
     let remedy = fault.remedy.as_ref().map_or("", |remedy| remedy.describe());
     eprint!(
@@ -140,7 +137,7 @@ fn ask(fault: &CheckFault) -> Option<char> {
     (read > 0).then(|| line.trim().chars().next().unwrap_or('n').to_ascii_lowercase())
 }
 
-/// Puts the report beside what was moved.
+/// /// Writes the report beside the moved files.
 fn leave_word(open: &Open, done: &RepairReport, report: &Report) -> Result<(), Failure> {
     let Some(dir) = &done.kept_in else { return Ok(()) };
     let failed = open.failed(dir);
@@ -156,7 +153,7 @@ fn leave_word(open: &Open, done: &RepairReport, report: &Report) -> Result<(), F
             open.vault.forget(attr.node, 1);
             synced.map_err(&failed)?;
         }
-        Err(error) => note(format_args!("no report could be left in {}: {error}", Shown(dir))),
+        Err(error) => note(format_args!("cannot write the report in {}: {error}", Shown(dir))),
     }
     open.vault.forget(node, 1);
     Ok(())

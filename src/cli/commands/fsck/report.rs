@@ -1,4 +1,4 @@
-//! What a check and a repair have to say, for people and as JSON. The names of the fields are
+//! //! The report of a check and a repair, for people and as JSON. The names of the fields are
 //! stable.
 
 use std::ops::Range;
@@ -21,28 +21,28 @@ pub(super) struct Report {
     others: u64,
     bytes: u64,
     faults: Vec<Fault>,
-    /// What earlier repairs have put aside.
+    /// /// Number of things moved by earlier repairs.
     kept: Vec<Fault>,
-    /// Files that were written to all the time.
+    /// /// Files that changed all the time.
     changing: Vec<JsonPath>,
-    /// Files that were verified with what a journal of an interrupted mount holds for them.
+    /// /// Files that were verified with journal records of an interrupted mount.
     #[serde(skip_serializing_if = "is_zero")]
     in_journal: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     kept_in: Option<JsonPath>,
-    /// Faults that a second check has found after the repair.
+    /// /// Faults found by a second check after the repair.
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<Vec<Fault>>,
-    /// Control files to which nothing refers, where that is known.
+    /// /// Unreferenced control files, if they could be counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     unused: Option<Unused>,
-    /// Entries whose attributes could not be looked at.
+    /// /// Entries whose attributes could not be examined.
     #[serde(skip_serializing_if = "is_zero")]
     unlooked: u64,
-    /// What is of no vault, and left alone.
+    /// /// Files that are not part of the vault and were ignored.
     #[serde(skip_serializing_if = "is_zero")]
     strangers: u64,
-    /// What was only counted, before a repair or after it.
+    /// /// Faults that were only counted, before a repair or after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<More>,
     #[serde(skip)]
@@ -75,24 +75,24 @@ struct Fault {
     what: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
-    /// First byte and the byte behind the last one, of each range.
+    /// /// First byte and the byte after the last one, of each range.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     bad: Vec<[u64; 2]>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     good: Vec<[u64; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<&'static str>,
-    /// `done`, `declined`, `no remedy` or what failed.
+    /// /// `done`, `declined`, `no remedy` or the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     moved_to: Option<JsonPath>,
     #[serde(skip_serializing_if = "Option::is_none")]
     salvaged_to: Option<JsonPath>,
-    /// The control file with its attributes is missing, and may only be late.
+    /// /// The control file with its attributes is missing, and a sync may still deliver it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     list_missing: bool,
-    /// What a crash left behind, and no damage.
+    /// /// Residue of a crash, not damage.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     residue: bool,
 }
@@ -160,7 +160,7 @@ impl Fault {
             _ => {}
         }
         if self.list_missing && self.remedy.is_none() {
-            let advice = "a sync tool may still bring it; fsck --repair --forget-missing-attributes does without it";
+            let advice = "a sync may still deliver it; fsck --repair --forget-missing-attributes removes the reference";
             out.text(format_args!("  hint: {advice}\n"))?;
         }
         Ok(())
@@ -168,7 +168,7 @@ impl Fault {
 }
 
 impl Report {
-    /// What a check has found; `repairs` where it is told what a repair would do.
+    /// /// Returns the report of a check; `repairs` includes what a repair would do.
     pub fn new(found: &CheckReport, repairs: bool) -> Report {
         let CheckReport { seen, faults, kept, changing, unused, unlooked, strangers, more } = found;
         Report {
@@ -192,19 +192,19 @@ impl Report {
         }
     }
 
-    /// Notes how many files a journal was needed for.
+    /// /// Adds the number of files that needed a journal.
     pub fn journal(&mut self, files: usize) {
         self.in_journal = files;
     }
 
-    /// Notes where the good parts of files are.
+    /// /// Adds the paths of salvaged files.
     pub fn salvaged(&mut self, salvaged: &[Salvaged]) {
         for Salvaged { fault, to } in salvaged {
             self.faults[*fault].salvaged_to = Some(JsonPath(to.clone()));
         }
     }
 
-    /// Notes what became of each fault.
+    /// /// Adds the outcome of each fault.
     pub fn repaired(&mut self, done: &RepairReport) {
         for (fault, repaired) in self.faults.iter_mut().zip(&done.repaired) {
             let (outcome, moved) = match &repaired.outcome {
@@ -219,7 +219,7 @@ impl Report {
         self.kept_in = done.kept_in.as_ref().map(|path| JsonPath::from_bytes(path));
     }
 
-    /// Notes what a check after the repair has found.
+    /// /// Adds the result of the check after the repair.
     pub fn left(&mut self, after: &CheckReport) {
         self.clean = after.faults.is_empty();
         self.left = Some(after.faults.iter().map(Fault::of).collect());
@@ -227,7 +227,7 @@ impl Report {
         (self.unused, self.unlooked, self.more) = (unused, unlooked, more);
     }
 
-    /// What a script is told: by what is left after a repair, else by what was found.
+    /// /// Returns the exit code: by the faults left after a repair, else by the faults found.
     pub fn exit(&self) -> Exit {
         let left = self.left.as_ref().unwrap_or(&self.faults);
         match left.iter().map(|fault| fault.residue).reduce(|all, residue| all && residue) {
@@ -237,7 +237,7 @@ impl Report {
         }
     }
 
-    /// The report as it is left in the vault.
+    /// /// Returns the report as it is stored in the vault.
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec_pretty(self).expect("a report has nothing that JSON does not know")
     }
@@ -253,7 +253,7 @@ impl Report {
         for path in &self.changing {
             let path = path.0.as_os_str().as_encoded_bytes();
             out.text(format_args!(
-                "{}: is being written to, not verified\n",
+                "{}: changes all the time, not verified\n",
                 Shown(or_root(path))
             ))?;
         }
@@ -271,44 +271,46 @@ impl Report {
         if let Some(More { faults, residue, kept }) = self.more {
             let all = faults + residue + kept;
             note(format_args!(
-                "{all} more of the same kinds were only counted; after a repair of those above, the next check tells of them"
+                "{all} more of the same kinds were only counted; repair those above, then check again to list them"
             ));
         }
         if self.in_journal > 0 {
             note(format_args!(
-                "{} files were verified with what the journal of an interrupted mount holds for them; the next mount, or fsck --repair, brings it to its place",
+                "{} files were verified with the journal of an interrupted mount; the next mount, or fsck --repair, replays it",
                 self.in_journal
             ));
         }
         match &self.left {
             Some(left) => note(format_args!("after the repair: {}", told(left))),
-            None if self.exit() == Exit::Residue && !self.repairs => {
-                note("kithfs fsck --repair clears what a crash left, without a question")
-            }
+            None if self.exit() == Exit::Residue && !self.repairs => note(
+                "clear the residue of a crash with `kithfs fsck --repair`, which asks no question",
+            ),
             None => {}
         }
-        // what could not be moved is where it was
+        // // What could not be moved is still in its place.
         let has_moved = self.faults.iter().any(|fault| fault.moved_to.is_some());
         if let Some(kept_in) = self.kept_in.as_ref().filter(|_| has_moved) {
             note(format_args!(
-                "what could not be repaired is kept in {}",
+                "damaged data is kept in {}",
                 Shown(kept_in.0.as_os_str().as_encoded_bytes())
             ));
         } else if !self.kept.is_empty() {
             note(format_args!(
-                "{} damaged things are kept in lost+found by earlier repairs",
+                "earlier repairs have moved {} damaged things to lost+found",
                 self.kept.len()
             ));
         }
         if let Some(Unused { files: files @ 1.., bytes }) = &self.unused {
             let bytes = display::size(*bytes);
             note(format_args!(
-                "{files} control files ({bytes}) are used by nothing that was found; they are harmless, a copy elsewhere may need them"
+                "{files} control files ({bytes}) are not referenced; they are harmless, and another copy of the vault may need them"
             ));
         }
         if self.strangers > 0 {
             let entries = display::count(self.strangers, "entry");
-            note(format_args!("{entries} of no vault, such as a sync tool's own, were left alone"));
+            note(format_args!(
+                "{entries} not part of the vault, such as those of a sync tool, were ignored"
+            ));
         }
         if !self.changing.is_empty() {
             note(format_args!(
@@ -320,7 +322,7 @@ impl Report {
     }
 }
 
-/// How many faults there are, and how much that a crash has left.
+/// /// Describes the number of faults and of crash residue.
 fn told(faults: &[Fault]) -> String {
     let residue = faults.iter().filter(|fault| fault.residue).count();
     let damage = display::count((faults.len() - residue) as u64, "fault");

@@ -1,4 +1,4 @@
-//! Copies what is good of damaged files out of the vault.
+//! //! Copies the good parts of damaged files out of the vault.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -9,14 +9,14 @@ use crate::cli::report::warn;
 use crate::cli::vaults::open::Open;
 use crate::vault::CheckReport;
 
-/// What was salvaged of one fault, by its number in the report.
+/// /// The salvaged file of one fault, by its number in the report.
 pub(super) struct Salvaged {
     pub fault: usize,
     pub to: PathBuf,
 }
 
-/// Writes the good ranges of every damaged file that can be opened below `dir`, at its plain path.
-/// Nothing there is overwritten.
+/// /// Writes the good ranges of every readable damaged file below `dir`, at its plain path.
+/// Nothing is overwritten.
 pub(super) fn write(open: &Open, found: &CheckReport, dir: &Path) -> Result<Vec<Salvaged>, Error> {
     let mut salvaged = Vec::new();
     let mut target = None;

@@ -1,7 +1,7 @@
 //! `kithfs mount`
 //!
-//! Order: what can be checked without a secret; the secret; the fork; keys, vault, mount, service;
-//! readiness. See `daemon` for why.
+//! //! Order: checks that need no secret; the secret; the fork; keys, vault, mount, service; the
+//! report that the mount is ready. The reasons are in `daemon::fork`.
 
 use std::fs;
 use std::io;
@@ -38,11 +38,10 @@ use crate::store::Stat;
 use crate::store::os::clear_umask;
 use crate::vault::Vault;
 
-/// How far the kernel reads ahead of a program that reads a stream, in KiB: some chunks of the
-/// default size.
+/// /// Readahead of the kernel for sequential reads, in KiB: some chunks of the default size.
 const READAHEAD_KIB: u32 = 1024;
 
-/// All that is known before the fork.
+/// /// Everything known before the fork.
 struct Plan<'a> {
     found: Found,
     secret: (Locked, Given),
@@ -85,7 +84,7 @@ impl Plan<'_> {
             options.idle = idle.0;
         }
         if options.default_permissions.is_none() && in_user_namespace() {
-            // ACLs are shown there by a kernel that decides on them, or not at all.
+            // // There, the kernel shows ACLs only if it also enforces them.
             options.default_permissions = Some(true);
         }
         options.check()?;
@@ -116,36 +115,36 @@ impl Plan<'_> {
     }
 }
 
-/// Returns the user, other than root and the one who mounts, who owns the store's root directory or
-/// may write to it. Modes and owners in a mount are those of the store: that user can put the
+/// /// Returns the user, other than root and the mounting one, who owns the store's root directory
+/// or may write to it. Modes and owners in a mount are those of the store. That user can put the
 /// ciphertext of any file there as a file of their own, or change its mode, and then read it
 /// through the mount.
 fn foreign_user(found: &Found) -> Result<Option<String>, Error> {
-    let failed = |source| Error::Io { op: "look at the owner of", path: found.dir.clone(), source };
+    let failed = |source| Error::Io { op: "check the owner of", path: found.dir.clone(), source };
     let Stat { uid, gid, perm, .. } = found.store.stat_self().map_err(failed)?;
-    // A store without ACLs may refuse to be asked for them.
+    // // A store without ACLs may refuse the query.
     let has_acl =
         || found.store.get_xattr_self(b"system.posix_acl_access").is_ok_and(|acl| acl.is_some());
     let is_own_group = gid == 0 || gid == rustix::process::getegid().as_raw();
     Ok(match perm {
         _ if !directories::is_trusted(uid) => {
-            Some(format!("user {uid}, to whom the vault's directory belongs,"))
+            Some(format!("user {uid}, the owner of the vault's directory,"))
         }
         perm if perm & 0o002 != 0 => {
-            Some("every user, who may write to the vault's directory,".to_owned())
+            Some("every user with write access to the vault's directory".to_owned())
         }
         perm if perm & 0o020 != 0 && (!is_own_group || has_acl()) => Some(format!(
-            "group {gid} or others whom an ACL names, who may write to the vault's directory,"
+            "group {gid} or others with write access to the vault's directory by an ACL"
         )),
         _ => None,
     })
 }
 
-/// The mount point without links, if it can be used for this vault.
+/// /// Resolves the mount point, and checks that it is usable for this vault.
 fn check_mountpoint(given: &Path, vault: &Path, nonempty: bool) -> Result<PathBuf, Error> {
     let failed = |source| Error::MountPoint { path: given.to_owned(), source };
     let place = match mounts::resolve(given) {
-        // said before anybody makes a directory in the vault because it is missing
+        // // Checked before the user creates a missing directory inside the vault.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             match given.parent().map(Path::canonicalize) {
                 Some(Ok(parent)) if parent.starts_with(vault) => {
@@ -184,7 +183,7 @@ fn check_mountpoint(given: &Path, vault: &Path, nonempty: bool) -> Result<PathBu
     Ok(place)
 }
 
-/// Finds out before anybody is asked for a passphrase whether there is FUSE at all.
+/// /// Checks that FUSE is available, before the passphrase prompt.
 fn check_fuse() -> Result<(), Error> {
     if !rustix::process::geteuid().is_root() {
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -200,8 +199,8 @@ fn check_fuse() -> Result<(), Error> {
         .map_err(Error::NoFuseDevice)
 }
 
-/// How the mount is served. Where io_uring is insisted on and cannot be had, that is said before
-/// anybody is asked for a passphrase.
+/// /// Returns how the mount is served. Fails before the passphrase prompt if io_uring was
+/// requested and is not available.
 fn serve_options(
     transport: args::Transport,
     options: &MountOptions,
@@ -219,7 +218,7 @@ fn serve_options(
     let mut serve =
         ServeOptions { transport, permissions, acls: options.view.is_plain(), ..caching };
     if permissions == Permissions::Daemon && options.allow_other {
-        // The kernel would let one user walk through names that another has found.
+        // // The kernel would let one user use directory entries that another user has looked up.
         (serve.entry_ttl, serve.negative_ttl) = (Duration::ZERO, Duration::ZERO);
     }
     if let Some(mib) = options.uring_memory {
@@ -228,7 +227,7 @@ fn serve_options(
     Ok(serve)
 }
 
-/// A mount that serves requests.
+/// /// A mount that serves requests.
 struct Service {
     vault: Vault,
     dir: PathBuf,
@@ -237,20 +236,20 @@ struct Service {
     signals: Signals,
     registered: Option<Registered>,
     control: Option<Control>,
-    /// Where the kernel collects writes.
+    /// /// Present if the kernel caches writes.
     handover: Option<HandOver>,
-    /// Where it is to be unmounted when nobody uses it.
+    /// /// Present if the mount ends when it is unused.
     idle: Option<Idle>,
 }
 
-/// Tells the user why a mount that they asked to write to is read-only.
+/// /// Tells the user why a mount that was to be writable is read-only.
 fn note_read_only(open: &Open, store_is_read_only: bool) {
     let why = match open.vault.role() {
-        Role::Reader => "your role is that of a reader",
-        _ if store_is_read_only => "the place where it lies can only be read",
-        _ => "it is not certain who its members are; see `kithfs share list`",
+        Role::Reader => "your role is reader",
+        _ if store_is_read_only => "its filesystem is read-only",
+        _ => "its list of members is uncertain; see `kithfs share list`",
     };
-    note(format_args!("{} is mounted for reading only: {why}", display::path(&open.dir)));
+    note(format_args!("{} is mounted read-only: {why}", display::path(&open.dir)));
 }
 
 /// Sets the kernel's readahead, which only root may do. A mount works without it.
@@ -266,9 +265,7 @@ fn set_readahead(mounted: &Mounted) {
 fn serve_control(registered: &Registered, open: &Open, serving: &Serving) -> Option<Control> {
     let (vault, dir) = (open.vault.clone(), open.dir.clone());
     control::serve(registered.socket(), vault, dir, serving.notifier())
-        .inspect_err(|error| {
-            tracing::warn!("commands about shares will not reach this mount: {error}")
-        })
+        .inspect_err(|error| tracing::warn!("commands for shares cannot reach this mount: {error}"))
         .ok()
 }
 
@@ -276,7 +273,7 @@ fn serve_control(registered: &Registered, open: &Open, serving: &Serving) -> Opt
 fn start_handover(mounted: Arc<Mounted>, vault: Vault) -> Option<HandOver> {
     handover::start(mounted, vault)
         .inspect_err(|error| {
-            tracing::warn!("what programs write may stay in the kernel for half a minute: {error}")
+            tracing::warn!("written data may stay in the kernel's cache for half a minute: {error}")
         })
         .ok()
 }
@@ -310,7 +307,7 @@ impl Service {
             options.read_only = true;
         }
         if let Err(error) = open.vault.prepare() {
-            tracing::warn!("{error}; overwriting synced files will need room for it");
+            tracing::warn!("{error}; overwriting synced files will need free space");
         }
         let (mounted, device) = fuse::mount(&mountpoint, &options)?;
         let operations = Arc::new(VaultFs::new(open.vault.clone(), options.view));
@@ -318,8 +315,8 @@ impl Service {
         let serving = match fuse::serve(device, operations, &serve) {
             Ok(serving) => serving,
             Err(source) => {
-                // nobody serves it, so nobody can use it: lazily, for somebody may hang in it
-                // already
+                // // No process serves it, so it is useless. Unmount lazily, as a program may
+                // already be blocked in it.
                 if let Err(error) = mounted.unmount(true) {
                     tracing::error!("{error}");
                 }
@@ -330,16 +327,18 @@ impl Service {
             match held::forgetting(serving.notifier()) {
                 Ok(forget) => open.vault.tell_cache(forget),
                 Err(error) => {
-                    tracing::warn!("what is refused may be shown until it is opened again: {error}")
+                    tracing::warn!(
+                        "refused writes may be visible until the file is reopened: {error}"
+                    )
                 }
             }
         }
         if serving.over_io_uring() {
-            tracing::info!("requests come over io_uring, which is experimental");
+            tracing::info!("io_uring is in use, which is experimental");
         }
         set_readahead(&mounted);
         let registered = register(&open.dir, &mounted, options.read_only);
-        // A command can open the vault beside a read-only mount, so that one needs no socket.
+        // // A command can open the vault beside a read-only mount, so that one needs no socket.
         let control = registered
             .as_ref()
             .filter(|_| !options.read_only)
@@ -368,14 +367,14 @@ impl Service {
         })
     }
 
-    /// Serves until it is unmounted, then writes what is left.
+    /// /// Serves until it is unmounted, then writes everything.
     fn run(self, background: Option<Background>) -> Result<Exit, Failure> {
         let Service { vault, dir, mounted, serving, signals, registered, control, handover, idle } =
             self;
         if let Some(background) = background
             && let Err(error) = background.serving()
         {
-            // the command that was to report this mount is gone, and nobody knows of it
+            // // The foreground command was killed, so nobody knows of this mount.
             tracing::error!("{error}");
             end(&mounted, &vault);
         }
@@ -402,7 +401,7 @@ impl Service {
                 if let Some(registered) = &registered
                     && let Err(error) = registered.leave_failure(&failure.message)
                 {
-                    tracing::error!("cannot leave word of the failure: {error}");
+                    tracing::error!("cannot record the failure for `umount`: {error}");
                 }
             }
         }
@@ -410,7 +409,7 @@ impl Service {
     }
 }
 
-/// Makes the mount known to `mounts` and `umount`. Without it the mount works as well.
+/// /// Registers the mount for `mounts` and `umount`. The mount works without it.
 fn register(vault: &Path, mounted: &Mounted, read_only: bool) -> Option<Registered> {
     let add = || {
         let registry = Registry::open()?;
@@ -422,11 +421,15 @@ fn register(vault: &Path, mounted: &Mounted, read_only: bool) -> Option<Register
             read_only,
         })
     };
-    add().inspect_err(|error| tracing::warn!("the mount will not be listed: {error}")).ok()
+    add()
+        .inspect_err(|error| {
+            tracing::warn!("the mount will not be listed by `kithfs mounts`: {error}")
+        })
+        .ok()
 }
 
-/// Ends the mount at a signal. At a second one, where programs keep the mount busy, all is written
-/// and the process ends under them.
+/// /// Ends the mount at a signal. If programs keep it busy, a second signal writes everything and
+/// ends the process.
 fn obey(signals: Signals, mounted: Arc<Mounted>, vault: Vault) {
     let wait = move || {
         let mut asked = false;
@@ -450,12 +453,12 @@ fn obey(signals: Signals, mounted: Arc<Mounted>, vault: Vault) {
         }
     };
     if let Err(error) = std::thread::Builder::new().name("kithfs-signals".into()).spawn(wait) {
-        tracing::error!("signals will not be obeyed: {error}");
+        tracing::error!("signals are not handled: {error}");
     }
 }
 
-/// Unmounts; where programs keep it busy it is taken out of their sight and ends when they let go,
-/// with all written until then.
+/// /// Unmounts. A busy mount is detached and ends when the programs release it, with all data
+/// written until then.
 fn end(mounted: &Mounted, vault: &Vault) {
     match mounted.unmount(false) {
         Ok(()) | Err(MountError::NotMounted { .. }) => {}
@@ -495,7 +498,7 @@ mod tests {
         assert!(check_mountpoint(&root.join("full"), &vault, true).is_ok());
         assert!(matches!(check("v/in"), Err(Error::MountPointInVault { .. })));
         assert!(matches!(check("v"), Err(Error::MountPointInVault { .. })));
-        // The hint was to make the directory, in the vault.
+        // // The hint was to create the directory inside the vault.
         assert!(matches!(check("v/none"), Err(Error::MountPointInVault { .. })));
         assert!(matches!(check("empty/.."), Err(Error::VaultInMountPoint { .. })));
     }

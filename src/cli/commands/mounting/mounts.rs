@@ -14,7 +14,7 @@ pub fn run(args: &Mounts) -> Result<Exit, Failure> {
         let is_refused = source.kind() == std::io::ErrorKind::PermissionDenied;
         let failure = Failure::from(Error::Os { op: "read the list of mounts", source });
         if is_refused {
-            failure.hint("XDG_RUNTIME_DIR says where it lies: a directory of this user alone")
+            failure.hint("set XDG_RUNTIME_DIR to a directory that only this user can write to")
         } else {
             failure
         }

@@ -14,10 +14,10 @@ use crate::cli::report::{self, Failure, note};
 use crate::fuse::mounts::{Holder, MountEntry};
 use crate::fuse::{MountError, mounts};
 
-/// How long it is silent while the daemon writes.
+/// /// Time after which the wait for the daemon is reported.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Ends a mount, and waits until its daemon has written all.
+/// /// Unmounts, and waits until the daemon has written everything.
 pub fn run(args: &Umount) -> Result<Exit, Failure> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => {
@@ -26,18 +26,18 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
         _ => Error::Io { op: "umount", path: args.mountpoint.clone(), source }.into(),
     };
     let place = mounts::resolve(&args.mountpoint).map_err(failed)?;
-    // a registry that cannot be read must not keep anybody from unmounting
+    // // An unreadable registry must not prevent an unmount.
     let registry =
         Registry::open().inspect_err(|error| tracing::warn!("list of mounts: {error}")).ok();
     let entry = registry.as_ref().and_then(|registry| registry.serving(&place).ok()).flatten();
-    // who stands in the mount does not keep it busy with this very command
+    // // This command must not keep the mount busy with its own working directory.
     let _ = std::env::set_current_dir("/");
     let was = mounts::mount_at(&place).ok().flatten();
-    // asked only where no daemon is known to run: one that is stopped would not answer
+    // // Only checked without a known daemon, as a stopped one would not answer.
     let is_dead = entry.is_none() && mounts::is_dead(&place);
     match (mounts::unmount(&place, None, args.lazy), &entry) {
         (Ok(()), _) if is_dead => {
-            note("its daemon had died before: what was not synced then may be missing");
+            note("its daemon had already died: unsynced data may be missing");
             return Ok(Exit::Ok);
         }
         (Ok(()), _) => {}
@@ -45,7 +45,7 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
             add_vaults_within(&place, registry.as_ref(), &mut holders);
             return Err(MountError::Busy { path, holders }.into());
         }
-        // somebody else has unmounted it, and its daemon still writes
+        // // It was already unmounted, and its daemon is still writing.
         (Err(MountError::NotMounted { .. }), Some(_)) => {}
         (Err(error @ MountError::NotMounted { .. }), None) => {
             let live =
@@ -54,7 +54,7 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
             let failure = Failure::from(error);
             return Err(match mount {
                 Some(entry) => failure.hint(format_args!(
-                    "it is a vault, mounted elsewhere: kithfs umount {}",
+                    "this is a vault; unmount its mount point: kithfs umount {}",
                     shown(&entry.mountpoint.0)
                 )),
                 None => failure,
@@ -66,13 +66,11 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     let (Some(registry), Some(entry)) = (registry, entry) else {
-        note(
-            "the mount is not on the list of your mounts; whether its daemon has written all cannot be seen",
-        );
+        note("the mount is not on the list of your mounts; its daemon may still be writing");
         return Ok(Exit::Ok);
     };
-    // a device number is given anew, and the place may have another mount by now: what another
-    // daemon is known to serve is not it
+    // // The kernel reuses device numbers, and another mount may be at this mount point by now.
+    // Mounts that another daemon is known to serve are excluded.
     let other_daemons = |other: &MountEntry| {
         registry
             .serving(&other.mountpoint)
@@ -80,7 +78,7 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
     };
     let fits = |other: &MountEntry| match &was {
         Some(was) => was.device == other.device,
-        // it was unmounted before, by somebody else or by a call like this one
+        // // It was already unmounted, by another user or an earlier call.
         None => other.mountpoint == place || other.source == entry.vault.0.as_os_str(),
     };
     let is_it = |other: &MountEntry| fits(other) && !other_daemons(other);
@@ -88,14 +86,14 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
     match registry.take_failure(entry.process) {
         Some(message) => Err(Failure::new(
             Exit::Failure,
-            format_args!("umount {}: not all was written: {message}", shown(&place)),
+            format_args!("umount {}: some data was not written: {message}", shown(&place)),
         )),
         None => Ok(Exit::Ok),
     }
 }
 
-/// Daemons of mounts of which the vault lies in the mount at `place`. Nobody but root sees what
-/// they hold: they keep their memory private.
+/// /// Adds daemons whose vault is inside the mount at `place`. Only root sees what they hold open,
+/// as they keep their memory private.
 fn add_vaults_within(place: &Path, registry: Option<&Registry>, holders: &mut Vec<Holder>) {
     let entries = registry.and_then(|registry| registry.live().ok()).unwrap_or_default();
     for entry in entries
@@ -106,15 +104,15 @@ fn add_vaults_within(place: &Path, registry: Option<&Registry>, holders: &mut Ve
         holders.push(Holder {
             pid: entry.process.pid,
             name: "kithfs".into(),
-            by: "a vault in it is mounted on",
+            by: "a vault inside it is mounted on",
             path: Some(entry.mountpoint.0),
         });
     }
 }
 
-/// Waits for the daemon, however long it takes: until it has ended the files are not safe. Only
-/// where the mount lives on, at another place or in another mount namespace, nobody can tell when
-/// that will be.
+/// /// Waits for the daemon without a time limit, as files are not safe before it ends. Only if the
+/// mount persists, at another mount point or in another mount namespace, its end is unpredictable
+/// and the wait stops.
 fn wait(
     place: &Path,
     process: ProcessId,
@@ -130,7 +128,7 @@ fn wait(
         return Err(report::mounted_elsewhere(place, process.pid, &places, &holders));
     }
     note(format_args!(
-        "unmounted {}; waiting for process {} to write what is left",
+        "unmounted {}; waiting for process {} to write the remaining data",
         shown(place),
         process.pid
     ));

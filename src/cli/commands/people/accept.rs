@@ -1,8 +1,8 @@
 //! `kithfs accept`
 //!
-//! Rules: an invitation proves what the holder of a key said; whether the holder is who he is taken
-//! for, a verified contact or a compared fingerprint says. What this user has seen of a share
-//! himself is never replaced by what an invitation says.
+//! //! Rules: an invitation proves what the holder of a key has signed. A verified contact or a
+//! compared fingerprint proves who the holder is. This user's own record of a share is never
+//! replaced by an invitation.
 
 use std::fs::File;
 use std::io::Read;
@@ -32,24 +32,21 @@ pub fn run(args: &Accept) -> Result<Exit, Failure> {
         Inviter::Verified(_) => {}
         Inviter::New(name) => {
             note(format_args!(
-                "the invitation is signed with the key of {}, which nobody has compared",
+                "the invitation is signed with the key of {}, whose fingerprint has not been compared",
                 Shown(name.as_bytes())
             ));
             compare(&admin, name, &args.comparison)?;
         }
         Inviter::Unknown => {
-            note("the invitation is signed with a key that is none of your contacts");
-            compare(&admin, "the one who invites you", &args.comparison)?;
+            note("the invitation is signed with a key that belongs to none of your contacts");
+            compare(&admin, "the inviting admin", &args.comparison)?;
         }
     }
     let share = invitation.share_id();
     let new = ShareMemory { share, proof: Proof::Invitation(admin), head: invitation.head() };
     let remembered = Shares::of_user()?.update(new, |_| {})?;
     if remembered != new {
-        note(format_args!(
-            "share {} is known already; what you have seen of it stays",
-            hex(&share)
-        ));
+        note(format_args!("share {} is already known; its record is unchanged", hex(&share)));
     } else {
         let by = match &name {
             Inviter::Verified(name) | Inviter::New(name) => {
@@ -85,7 +82,7 @@ fn inviter(contacts: &Contacts, admin: &PublicIdentity, file: &Path) -> Result<I
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
     let failed = |source| Error::Io { op: "read invitation", path: path.to_owned(), source };
     let mut bytes = Vec::new();
-    // one byte more than an invitation has, so that a longer file is refused and not cut
+    // // One byte more than an invitation, so that a longer file is refused and not truncated.
     let max = INVITATION_LEN as u64 + 1;
     if path == Path::new("-") {
         std::io::stdin().lock().take(max).read_to_end(&mut bytes).map_err(failed)?;

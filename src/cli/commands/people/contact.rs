@@ -1,7 +1,7 @@
 //! `kithfs contact`
 //!
-//! Rule: no answer is taken for granted. A key that was offered under a known name is kept beside
-//! the known one, and the command fails.
+//! //! Rule: no answer is assumed. A key that is offered under a known name is stored beside the
+//! known one, and the command fails.
 
 use std::io::Read;
 
@@ -40,28 +40,28 @@ fn add(args: &ContactAdd) -> Result<Exit, Failure> {
     })?;
     let (name, word) = (Shown(args.name.as_bytes()), word(args.name.as_bytes()));
     if let Some(why) = look_alike {
-        warn(format_args!("the name {name} could be taken for another one: {why}"));
+        warn(format_args!("the name {name} could be mistaken for another one: {why}"));
     }
     match added {
         Added::New => note(format_args!(
-            "added {name}, fingerprint {}. Compare it with the owner, then: kithfs contact verify {word}",
+            "added {name}, fingerprint {}. Compare it with its owner, then: kithfs contact verify {word}",
             public.fingerprint()
         )),
-        Added::Known => note(format_args!("{name} has this key already")),
+        Added::Known => note(format_args!("{name} already has this key")),
         Added::OfferDropped => {
-            note(format_args!("{name} keeps this key; the other one that was offered is dropped"))
+            note(format_args!("{name} keeps this key; the other one is dropped"))
         }
         Added::Changed => return Err(Error::KeyChanged(args.name.clone()).into()),
     }
     Ok(Exit::Ok)
 }
 
-/// A public key from the command line or stdin.
+/// /// Reads a public key from the command line or stdin.
 fn key(given: &str) -> Result<PublicIdentity, Failure> {
     let mut text = given.to_owned();
     if given == "-" {
         text.clear();
-        // far more than a key, so that a longer text is refused and not cut
+        // // Far more than a key, so that a longer text is refused and not truncated.
         let read = std::io::stdin().lock().take(4096).read_to_string(&mut text);
         read.map_err(|source| Error::Os { op: "read public key from stdin", source })?;
     }
@@ -122,13 +122,13 @@ fn verify(args: &ContactVerify) -> Result<Exit, Failure> {
     let asked = *contact.in_question();
     if contact.trust() == Trust::Changed {
         note(format_args!(
-            "{name} has another key now. The one that was known has the fingerprint {}",
+            "{name} has a new key. The known one has the fingerprint {}",
             contact.public.fingerprint()
         ));
     }
     compare(&asked, &args.name, &args.comparison)?;
     contacts::update(|contacts| {
-        // somebody may have offered another key while the question was open
+        // // Another key may have been offered while the question was open.
         match contacts.get(&args.name) {
             Some(contact) if *contact.in_question() == asked => {}
             Some(_) => return Err(Error::KeyChanged(args.name.clone()).into()),
@@ -141,15 +141,14 @@ fn verify(args: &ContactVerify) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Finds out whether the key is that of `name`: from the fingerprint that was given, from `--yes`,
-/// else by asking.
+/// /// Checks that the key belongs to `name`: by the given fingerprint, by `--yes`, else by asking.
 ///
 /// # Errors
-/// The fingerprint is another; the answer is no; nobody can be asked.
+/// /// The fingerprint differs; the answer is no; there is no terminal.
 pub fn compare(public: &PublicIdentity, name: &str, comparison: &Comparison) -> Result<(), Error> {
     let fingerprint = public.fingerprint();
     match &comparison.fingerprint {
-        // as people spell it: case, hyphens and look-alikes are forgiven
+        // // Case, hyphens and look-alike characters are normalized.
         Some(told) => match base32::values(told) {
             Some(values)
                 if Some(values.to_vec())
@@ -162,7 +161,7 @@ pub fn compare(public: &PublicIdentity, name: &str, comparison: &Comparison) -> 
         None => {
             let name = Shown(name.as_bytes());
             confirm(
-                &format!("The fingerprint is {fingerprint}. Did {name} tell you the same one?"),
+                &format!("The fingerprint is {fingerprint}. Is it the one that {name} gave you?"),
                 comparison.yes,
             )
         }
@@ -172,7 +171,7 @@ pub fn compare(public: &PublicIdentity, name: &str, comparison: &Comparison) -> 
 fn remove(args: &ContactRemove) -> Result<Exit, Failure> {
     contacts::update(|contacts| Ok(contacts.remove(&args.name).map(drop).map_err(failed)?))?;
     note(format_args!(
-        "forgot {}; shares that have this member keep him",
+        "removed {}; shares with this member are unchanged",
         Shown(args.name.as_bytes())
     ));
     Ok(Exit::Ok)

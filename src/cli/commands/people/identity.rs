@@ -1,9 +1,9 @@
 //! `kithfs identity`
 //!
-//! Rule: the public half that stands in clear in a file is believed where only this user could have
-//! put it. An identity that lies in a vault is in the hands of whoever stores it, who could put his
-//! own key there to have folders shared with him: it is unlocked first, which proves its public
-//! half. A link to it proves nothing more, nor does a file that others may write to.
+//! //! Rule: the public key in a file is believed only if no one but this user could have written
+//! it. An identity inside a vault is under the storage host's control, who could insert their own
+//! key to have folders shared with them. It is unlocked first, which proves its public key. The
+//! same holds for a symlink to it and for a file that other users may write to.
 
 use std::io::{IsTerminal, stdout};
 use std::path::Path;
@@ -40,7 +40,7 @@ pub fn run(command: &IdentityCommand) -> Result<Exit, Failure> {
 
 fn new(args: &IdentityNew) -> Result<Exit, Failure> {
     let path = args.of.path()?;
-    // before anybody thinks of a passphrase; the last word has the call that makes the file
+    // // Checked before a passphrase is chosen; the call that creates the file checks again.
     if path.symlink_metadata().is_ok() {
         return Err(Error::IdentityExists(path).into());
     }
@@ -50,7 +50,7 @@ fn new(args: &IdentityNew) -> Result<Exit, Failure> {
     directories::make_parent(&path)?;
     made.write_new(&path)?;
     note(format_args!(
-        "made the identity {}, fingerprint {}",
+        "created the identity {}, fingerprint {}",
         shown(&path),
         made.identity.public().fingerprint()
     ));
@@ -58,10 +58,10 @@ fn new(args: &IdentityNew) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The public half of the identity at `path`, proven where others could have written it.
+/// /// Returns the public key of the identity at `path`, proven if others could have written it.
 ///
 /// # Errors
-/// It cannot be read, or not be unlocked where it has to be.
+/// /// It cannot be read, or cannot be unlocked although it has to be.
 pub fn public(path: &Path, secret: &PresentSecret) -> Result<PublicIdentity, Failure> {
     let locked = Place::named(path)?.read()?;
     if is_ours_alone(&locked) {
@@ -71,8 +71,8 @@ pub fn public(path: &Path, secret: &PresentSecret) -> Result<PublicIdentity, Fai
     Ok(locked.unlock(given)?.0.public())
 }
 
-/// Whether nobody but this user could have written the file, as far as can be told: where it is,
-/// whatever leads to it, and its mode.
+/// /// Returns whether only this user could have written the file, as far as its resolved path and
+/// its mode show.
 fn is_ours_alone(Locked { place: Place { dir, name, .. }, stat, .. }: &Locked) -> bool {
     let is_in_a_vault =
         name.as_slice() == IDENTITY_FILE.as_bytes() || dir.stat(DESCRIPTOR_FILE.as_bytes()).is_ok();
@@ -101,12 +101,12 @@ fn export(args: &IdentityShow) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The key as a QR code of half blocks. In capitals, which take less room; readers of keys forgive
-/// them.
+/// /// Returns the key as a QR code of half blocks. Capitals take less space, and readers of keys
+/// accept them.
 fn picture(public: &PublicIdentity) -> String {
     let code = QrCode::new(public.to_string().to_uppercase())
         .expect("a key of 115 characters fits in a QR code");
-    // for terminals that are dark: what is drawn is the light
+    // // For dark terminals: light modules are drawn.
     code.render::<Dense1x2>().dark_color(Dense1x2::Dark).light_color(Dense1x2::Light).build()
 }
 

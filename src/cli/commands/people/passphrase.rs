@@ -1,9 +1,9 @@
 //! `kithfs passphrase`
 //!
-//! Rule: a change of slots needs a secret that opens the identity now, so that whoever finds a
-//! terminal unattended changes nothing, and the file on the disk is replaced only by one that was
-//! read back and opens with the new secret; and only if it is still the one that was read, or what
-//! another command has done meanwhile would be undone without a word.
+//! //! Rule: a change of slots needs a secret that opens the identity, so that an unattended
+//! terminal is not enough. The file is replaced only by one that was read back and opens with the
+//! new secret. It must also still be the file that was read, or a concurrent command's change would
+//! be lost.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use crate::roster::{Identity, IdentityFile, RecoveryCode, Secret};
 use crate::store::{Access, File, Lock};
 use crate::vault::OsRandom;
 
-/// How long another command is waited for that is replacing the file, and how often is asked.
+/// /// Timeout and poll interval of the wait for another command that is replacing the file.
 const ALONE_TAKES: Duration = Duration::from_secs(10);
 const ASKED: Duration = Duration::from_millis(10);
 
@@ -48,15 +48,15 @@ pub fn run<Of: Owner>(command: &PassphraseCommand<Of>) -> Result<Exit, Failure> 
     }
 }
 
-/// Whose slots are meant.
+/// /// The identity whose slots are meant.
 pub trait Owner: Args {
     /// Reads the identity file.
     ///
     /// # Errors
-    /// There is none, or it cannot be read.
+    /// /// It does not exist or cannot be read.
     fn read(&self) -> Result<Locked, Failure>;
 
-    /// What the user is asked by: the vault's name for its own identity, else the file's.
+    /// /// Returns the name in the prompt: the vault's for its own identity, else the file's.
     fn asked_by<'a>(&'a self, path: &'a Path) -> &'a Path;
 }
 
@@ -68,7 +68,7 @@ impl Owner for SlotsOf {
                 let found = open::find(vault)?;
                 identity::own_of(&found.store, &found.dir)?.ok_or_else(|| {
                     let none = Failure::from(Error::NoOwnIdentity(found.dir));
-                    none.hint("it is opened with an identity that lies elsewhere; for yours: kithfs identity passphrase")
+                    none.hint("it is opened with an identity outside it; for yours: kithfs identity passphrase")
                 })
             }
             (None, None) => Err(Error::Usage("a vault or an identity is needed".into()).into()),
@@ -90,7 +90,7 @@ impl Owner for OwnIdentity {
     }
 }
 
-/// An identity that was unlocked to be changed.
+/// /// An identity that was unlocked for a change.
 struct Unlocked {
     place: Place,
     file: IdentityFile,
@@ -115,8 +115,8 @@ impl Unlocked {
         &self.place.path
     }
 
-    /// Puts the changed file in place of the old one, if it opens with `secret`, and if the old one
-    /// is still what was read.
+    /// /// Replaces the old file with the changed one, if that opens with `secret` and the old file
+    /// is still the one that was read.
     fn write(&self, secret: Option<&Secret>) -> Result<(), Failure> {
         let _alone = self.alone();
         let Place { dir, name, path } = &self.place;
@@ -129,7 +129,7 @@ impl Unlocked {
             if !opens {
                 return Err(Failure::from(Error::NotVerified(path.clone())));
             }
-            // As the last step before the rename: stretching the secret has taken its time.
+            // // The last step before the rename, as stretching the secret takes time.
             let is_as_before =
                 self.place.clone().read().is_ok_and(|now| now.file.encode() == self.before);
             if is_as_before { Ok(()) } else { Err(Error::IdentityChanged(path.clone()).into()) }
@@ -138,21 +138,21 @@ impl Unlocked {
         Ok(())
     }
 
-    /// Keeps other commands from replacing the file as long as what it gives lives, by a lock on
-    /// the file that is replaced. Not every store has locks, and whoever may read the file may hold
-    /// this one: it is not waited for without end.
+    /// /// Locks the file against replacement by other commands until the returned handle is
+    /// dropped. Not every store supports locks, and anyone who may read the file may hold this one,
+    /// so the wait is bounded.
     fn alone(&self) -> Option<Arc<dyn File>> {
         let Place { dir, name, .. } = &self.place;
         let end = Instant::now() + ALONE_TAKES;
         while Instant::now() < end {
-            // NFS gives such a lock only through a handle that is open for writing.
+            // // NFS grants such a lock only to a handle that is open for writing.
             let opened = dir.open_file(name, Access::ReadWrite);
             let file = opened.or_else(|_| dir.open_file(name, Access::Read)).ok()?;
             if !file.try_lock(Lock::Exclusive).ok()? {
                 std::thread::sleep(ASKED);
                 continue;
             }
-            // Who had the lock has replaced the file.
+            // // The former holder of the lock has replaced the file.
             let (locked, there) = (file.stat().ok()?, dir.stat(name).ok()?);
             if (locked.dev, locked.ino) == (there.dev, there.ino) {
                 return Some(file);
@@ -163,7 +163,7 @@ impl Unlocked {
 }
 
 fn params(secret: &Secret, args: &KdfArgs) -> Result<Argon2Params, Failure> {
-    // only a passphrase is stretched
+    // // only a passphrase is stretched
     if matches!(secret, Secret::Passphrase(_)) {
         kdf::choose(args)
     } else {
@@ -193,7 +193,7 @@ fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
     unlocked.write(Some(&secret))?;
     note(format_args!("added slot {id} ({}) to {}", secret.kind_name(), shown(unlocked.path())));
     if let Some(code) = code {
-        note("this recovery code is not shown again: write it down, keep it elsewhere");
+        note("this recovery code is not shown again: write it down and keep it elsewhere");
         print_code(&code, unlocked.path())?;
     }
     Ok(Exit::Ok)
@@ -209,14 +209,13 @@ fn change(args: &PassphraseChange<impl Owner>) -> Result<Exit, Failure> {
     let id = changed.map_err(|error| of_identity(error, unlocked.path()))?;
     unlocked.write(Some(&secret))?;
     note(format_args!(
-        "changed the passphrase of {}: slot {id} has taken the place of slot {old}",
+        "changed the passphrase of {}: slot {id} replaces slot {old}",
         shown(unlocked.path())
     ));
     Ok(Exit::Ok)
 }
 
-/// The passphrase to replace: the one that was named, the one that was given, or the only one that
-/// there is.
+/// /// Returns the passphrase to replace: the named one, the given one, or the only one.
 fn which(unlocked: &Unlocked, named: Option<u16>) -> Result<u16, Error> {
     let path = || unlocked.path().to_owned();
     let kind = |id| unlocked.file.slots().find(|slot| slot.id == id).map(|slot| slot.kind);

@@ -1,9 +1,9 @@
 //! `kithfs share`, `kithfs who-can-read`
 //!
-//! Rules: what changes the membership names the folder of the share itself, so that nobody shares a
-//! whole vault who meant a folder in it; a key is taken from the contacts alone, never from a name
-//! in a roster. Where the vault is mounted for writing its daemon does what is asked for; else it
-//! is opened here, without its lock where nothing but new control files is written.
+//! //! Rules: a change of the membership names the share's own folder, so that nobody shares a
+//! whole vault instead of a folder in it. Keys are taken only from the contacts, never from a name
+//! in a roster. If the vault is mounted for writing, its daemon performs the change. Otherwise it
+//! is opened here, without its lock if only new control files are written.
 
 mod reseal;
 
@@ -42,7 +42,7 @@ pub fn run(command: &ShareCommand) -> Result<Exit, Failure> {
     }
 }
 
-/// The way to a share that is to be changed: the path must be its own folder.
+/// /// Connects to a share that is to be changed: the path must be its own folder.
 fn to_change(path: &Path, args: &OpenArgs, purpose: Purpose) -> Result<(Door, Known), Failure> {
     let door = Door::to(path, args, purpose)?;
     let share = door.share()?;
@@ -53,13 +53,13 @@ fn to_change(path: &Path, args: &OpenArgs, purpose: Purpose) -> Result<(Door, Kn
     }
 }
 
-/// A member as this user knows him.
+/// /// A member under this user's name for them.
 struct Acquainted {
     name: String,
     state: &'static str,
 }
 
-/// The name that this user has for a member, else the one that the share's admin gave him.
+/// /// Returns this user's name for a member, else the name that the share's admin chose.
 fn known(contacts: &Contacts, me: &PublicIdentity, member: &Member) -> Acquainted {
     if member.public == *me {
         return Acquainted { name: member.name.clone(), state: "you" };
@@ -68,13 +68,13 @@ fn known(contacts: &Contacts, me: &PublicIdentity, member: &Member) -> Acquainte
         (Some(contact), _) => {
             Acquainted { name: contact.name.clone(), state: contact.trust().name() }
         }
-        // somebody else's key under the name of a contact
+        // // Another person's key under the name of a contact.
         (None, Some(_)) => Acquainted { name: member.name.clone(), state: Trust::Changed.name() },
         (None, None) => Acquainted { name: member.name.clone(), state: "unknown" },
     }
 }
 
-/// The member whose fingerprint this is, in whatever way it is spelled.
+/// /// Returns the member with this fingerprint, in any spelling.
 fn by_fingerprint<'a>(info: &'a Known, text: &str) -> Option<&'a Member> {
     let told = base32::values(text)?;
     info.members.iter().find(|member| {
@@ -82,8 +82,8 @@ fn by_fingerprint<'a>(info: &'a Known, text: &str) -> Option<&'a Member> {
     })
 }
 
-/// The member that is meant by a name, or by his fingerprint: a contact's key goes before the names
-/// that the share's admins have given.
+/// /// Returns the member with a name or fingerprint. A contact's key takes precedence over the
+/// names that the share's admins chose.
 fn member<'a>(
     info: &'a Known,
     contacts: &Contacts,
@@ -103,9 +103,9 @@ fn member<'a>(
     }
 }
 
-/// The signing key of who is to be removed. A name by which the list shows several keys, or another
-/// key than the contact's, is not enough: whoever has that other key would stay, and be thought to
-/// be gone.
+/// /// Returns the signing key of a member to remove. A name with several keys in the list, or with
+/// a key other than the contact's, is not enough: the member with the other key would stay and be
+/// believed removed.
 fn sign_to_remove(
     info: &Known,
     contacts: &Contacts,
@@ -122,7 +122,7 @@ fn sign_to_remove(
         .filter(|member| known(contacts, &info.me, member).name == name)
         .collect();
     match (&shown[..], contact) {
-        // He may be gone from here, and still in a share within.
+        // // The member may be gone from here, and still be in a nested share.
         ([], Some(contact)) => Ok(contact.public.sign),
         ([], None) => Err(Error::NoSuchMember { path: path.to_owned(), name: name.to_owned() }),
         ([only], _)
@@ -194,12 +194,12 @@ fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
     let unread = door.remove(&signs)?.unread;
     if unread > 0 {
         note(format_args!(
-            "{unread} files or directories may not be read here: what a removed member signed there is refused from now on"
+            "{unread} files or directories are not readable here: data in them that a removed member signed is refused from now on"
         ));
     }
     for name in &args.names {
         note(format_args!(
-            "removed {}. What was readable until now he may have kept",
+            "removed {}. They may have kept copies of data that was readable until now",
             Shown(name.as_bytes())
         ));
     }
@@ -208,7 +208,7 @@ fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
     Ok(left.map_or(Exit::Ok, |left| reseal::tell(&left, true)))
 }
 
-/// A member in JSON. The names of the fields are stable.
+/// /// A member in JSON. The names of the fields are stable.
 #[derive(Serialize)]
 struct Row {
     name: String,
@@ -218,7 +218,7 @@ struct Row {
     key: String,
 }
 
-/// A share in JSON. The names of the fields are stable.
+/// /// A share in JSON. The names of the fields are stable.
 #[derive(Serialize)]
 struct Listing {
     share: String,
@@ -252,7 +252,7 @@ fn rows(info: &Known, members: &[Member]) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// Who is behind a signing key, in the words of this user.
+/// /// Returns this user's name for the owner of a signing key.
 fn signer(sign: &[u8; 32], members: &[Member], contacts: &Contacts, me: &PublicIdentity) -> String {
     match members.iter().find(|member| member.public.sign == *sign) {
         Some(member) => known(contacts, me, member).name,
@@ -267,7 +267,7 @@ fn list(args: &ShareList) -> Result<Exit, Failure> {
     let info = door.share()?;
     let members = rows(&info, &info.members)?;
     let signer = signer(&info.signer, &info.members, &contacts::load()?, &info.me);
-    // in its first epoch nothing is older
+    // // in its first epoch nothing is older
     let left = if info.epoch > 1 { door.pending()? } else { Pending::default() };
     let mut out = Out::stdout();
     if args.json {
@@ -301,7 +301,7 @@ fn list(args: &ShareList) -> Result<Exit, Failure> {
         }
         if info.heads.len() > 1 {
             out.text(format_args!(
-                "FORKED: read-only until somebody settles it with `kithfs share settle`\n"
+                "FORKED: read-only until an admin settles it with `kithfs share settle`\n"
             ))?;
         }
         out.text(format_args!("\n"))?;
@@ -321,7 +321,7 @@ fn print(out: &mut Out, members: &[Row]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints who has a key for what stands at a path.
+/// /// Prints the members with a key for a path.
 pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
     let info = Door::to(&args.path, &args.open, Purpose::Beside)?.share()?;
     let members = rows(&info, &[&info.members[..], &info.elsewhere].concat())?;
@@ -340,7 +340,7 @@ fn log(args: &ShareLog) -> Result<Exit, Failure> {
     let log = door.log()?;
     let contacts = contacts::load()?;
     let me = door.share()?.me;
-    // who signed may have left since
+    // // The signer may have been removed since.
     let mut seen: Vec<Member> = Vec::new();
     let mut out = Out::stdout();
     for entry in &log {
@@ -369,7 +369,7 @@ fn log(args: &ShareLog) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// What a change did, in words.
+/// /// Describes a change.
 fn what(entry: &Past, contacts: &Contacts, me: &PublicIdentity) -> String {
     let mut parts: Vec<String> = Vec::new();
     let name = |member: &Member| Shown(known(contacts, me, member).name.as_bytes()).to_string();
@@ -379,7 +379,7 @@ fn what(entry: &Past, contacts: &Contacts, me: &PublicIdentity) -> String {
         LogKind::Members | LogKind::NewEpoch => {}
     }
     match &entry.changes {
-        None => parts.push("changed members (the lists are not all readable)".to_owned()),
+        None => parts.push("changed members (some lists are not readable)".to_owned()),
         Some(changes) => {
             parts.extend(
                 changes
@@ -402,7 +402,7 @@ fn what(entry: &Past, contacts: &Contacts, me: &PublicIdentity) -> String {
     parts.join(", ")
 }
 
-/// Fewest digits of a hash that name a head.
+/// /// Minimum of digits of a hash that select a head.
 const HASH_MIN: usize = 8;
 
 fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
@@ -419,7 +419,7 @@ fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
     door.settle(&head.hash)?;
     door.close()?;
     note(format_args!(
-        "settled in favour of {}; who was added or removed on the other side alone has to be added or removed again",
+        "settled in favour of {}; repeat additions and removals that were made only on the other side",
         hex(&head.hash[..16])
     ));
     Ok(Exit::Ok)
@@ -443,7 +443,7 @@ fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
         })?;
     }
     note(format_args!(
-        "invited {} ({}). He accepts with: kithfs accept FILE. Tell him your fingerprint by another way: {}",
+        "invited {} ({}). They accept with: kithfs accept FILE. Tell them your fingerprint over another channel: {}",
         Shown(args.name.as_bytes()),
         member.public.fingerprint(),
         info.me.fingerprint()

@@ -1,7 +1,7 @@
-//! `kithfs share create`, `kithfs share rekey`: what seals the contents of a folder anew.
+//! //! `kithfs share create`, `kithfs share rekey`: resealing the contents of a folder.
 //!
-//! Rules: a pass that was interrupted is gone on with by the same command, and no new key is begun
-//! before nothing is left under an older one.
+//! //! Rules: the same command continues an interrupted pass, and no new key is begun while
+//! anything is left under an older one.
 
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ use crate::cli::vaults::nodes::new_dir_mode;
 use crate::cli::vaults::open::Purpose;
 use crate::vault::{Pending, ShareProgress};
 
-/// What is left in JSON. The names of the fields are stable.
+/// /// The remaining work in JSON. The names of the fields are stable.
 #[derive(Serialize)]
 pub struct Left {
     files: u64,
@@ -50,7 +50,7 @@ fn percent(left: &Pending) -> f64 {
     if left.bytes_total == 0 { 0.0 } else { left.bytes as f64 / left.bytes_total as f64 * 100.0 }
 }
 
-/// What is left, in one line.
+/// /// Describes the remaining work in one line.
 pub fn in_words(left: &Pending) -> String {
     let Pending { files, bytes, names, headers, conflicts, skipped, .. } = *left;
     let mut line = format!(
@@ -58,15 +58,15 @@ pub fn in_words(left: &Pending) -> String {
         percent(left)
     );
     if conflicts > 0 {
-        line += &format!("; {conflicts} names in conflict, to be renamed or removed by hand");
+        line += &format!("; {conflicts} names in conflict, which you need to rename or remove");
     }
     if skipped > 0 {
-        line += &format!("; {skipped} not valid or not readable, left as they are");
+        line += &format!("; {skipped} invalid or unreadable, unchanged");
     }
     line
 }
 
-/// Shows how far a pass over the share is.
+/// /// Returns a callback that shows the progress of a pass over the share.
 fn shower() -> impl FnMut(&ShareProgress) {
     let mut progress = None;
     move |done| {
@@ -75,18 +75,18 @@ fn shower() -> impl FnMut(&ShareProgress) {
     }
 }
 
-/// Seals anew what is left.
+/// /// Reseals the remaining data.
 pub fn pass(door: &Door, eager: bool) -> Result<Pending, Failure> {
     door.reseal(eager, &mut shower())
 }
 
-/// Says what a pass has left.
+/// /// Reports what a pass has left.
 pub fn tell(left: &Pending, eager: bool) -> Exit {
     note(format_args!("{}", in_words(left)));
     if left.is_done(eager) && left.skipped == 0 {
         return Exit::Ok;
     }
-    warn("not all could be sealed anew: see `kithfs fsck`, and the log");
+    warn("some data could not be resealed: see `kithfs fsck`, and the log");
     Exit::Failure
 }
 
@@ -98,7 +98,7 @@ pub fn rekey(args: &ShareRekey) -> Result<Exit, Failure> {
     if !args.status {
         if left.is_done(args.eager) {
             door.rekey()?;
-            note("a new folder key");
+            note("began a new folder key");
         }
         left = pass(&door, args.eager)?;
     }
@@ -134,7 +134,7 @@ pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
     door.close()?;
     if let Some(former) = former {
         warn(format_args!(
-            "an interruption has left the folder of before beside the share, as {}, and it is not as the share is now: take out of it what is missing, and remove it",
+            "an interruption has left the former folder beside the share, as {}, with different contents: copy missing files from it, then remove it",
             Shown(&former)
         ));
     }

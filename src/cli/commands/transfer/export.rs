@@ -1,11 +1,8 @@
-//! From a vault into a local directory.
+//! //! Copies from a vault into a local directory.
 //!
 //! Rules that hold here
-//! * Nothing is written through a link, or by a path: entries are made in directories that are
-//!   held, files under a name of their own.
-//! * What gives rights is made only where the user asks for it, as in a mount: modes and kinds are
-//!   the store's own, and whoever stores the vault can have made a program set-user-id, or a device
-//!   node of a file.
+//! //! * Nothing is written through a symlink or by path. Entries are created in directories that
+//! are held open, files under a temporary name.
 
 use std::collections::HashMap;
 use std::fs::Metadata;
@@ -26,19 +23,19 @@ use crate::cli::vaults::nodes::{BLOCK, Node, OpenFile, is_partial, names_and_mor
 use crate::store::Kind;
 use crate::vault::{self, Attr, NodeId, Vault};
 
-/// What gives rights to its target.
+/// /// An attribute that grants privileges to its file.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// What is kept of that which gives rights.
+/// /// The privileges that are copied.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allowed {
-    /// Set-user-id and set-group-id bits, and capabilities of files.
+    /// /// Set-user-ID and set-group-ID bits, and file capabilities.
     pub suid: bool,
     /// Device nodes.
     pub dev: bool,
 }
 
-/// Copies what is in the directory `source`, at the plain path `plain`, into `target`.
+/// /// Copies the contents of the directory `source`, at the plain path `plain`, into `target`.
 pub fn run<'a>(
     vault: &'a Vault,
     source: Node<'a>,
@@ -59,7 +56,7 @@ pub fn run<'a>(
         links: HashMap::new(),
         buffers,
     };
-    // names and contents of an export that ended well are on the disk
+    // // After a successful export, names and contents are durable.
     let copied = export
         .tree(source)
         .and_then(|()| rustix::fs::syncfs(export.descent.root()).map_err(call("sync")));
@@ -75,14 +72,14 @@ struct Export<'a, 'b> {
     tally: Tally,
     allowed: Allowed,
     is_root: bool,
-    /// The directory of the target.
+    /// /// The current directory of the target.
     descent: Descent,
-    /// Files with several names that were copied already, by inode.
+    /// /// Copied files with several names, by inode.
     links: HashMap<u64, First>,
     buffers: [Vec<u8>; 2],
 }
 
-/// Where the first name of a file with several was made.
+/// /// The first copied name of a file with several names.
 struct First {
     path: Vec<u8>,
     id: Id,
@@ -95,7 +92,7 @@ struct Level<'a> {
 }
 
 impl<'a> Export<'a, '_> {
-    /// Reports what failed for an entry of the present directory, or for that itself.
+    /// /// Reports a failure for an entry of the current directory, or for the directory itself.
     fn failed(&mut self, name: Option<&[u8]>, error: &EntryError) {
         let mut path = self.plain.to_vec();
         for part in [&self.descent.path()[..], name.unwrap_or_default()] {
@@ -106,8 +103,8 @@ impl<'a> Export<'a, '_> {
         self.tally.failed(Shown(if path.is_empty() { b"/" } else { &path }), error);
     }
 
-    /// Copies all entries of a tree. Its depth is not bounded by any path's length, so the levels
-    /// are kept in a list and not on the stack.
+    /// /// Copies all entries of a tree. The depth is not limited by any path length, so the levels
+    /// are in a list and not on the stack.
     fn tree(&mut self, source: Node<'a>) -> Result<(), EntryError> {
         let mut levels = vec![self.level(source)?];
         while let Some(level) = levels.last_mut() {
@@ -133,18 +130,18 @@ impl<'a> Export<'a, '_> {
         Ok(())
     }
 
-    /// Begins with a directory, whose entries are copied into the present one of the target.
+    /// /// Starts with a directory, whose entries are copied into the current one of the target.
     fn level(&mut self, node: Node<'a>) -> Result<Level<'a>, EntryError> {
         let (mut names, more) = names_and_more(self.vault, node.id())?;
         if more {
-            let what = "holds entries whose names cannot be read, which are not copied (`kithfs fsck` names them)";
+            let what = "has entries with unreadable names, which are not copied (`kithfs fsck` lists them)";
             self.failed(None, &EntryError::Odd(what));
         }
         names.retain(|name| !is_partial(name));
         Ok(Level { node, left: names.into_iter() })
     }
 
-    /// Copies an entry; a directory is entered, and its entries are left to do.
+    /// /// Copies an entry. A directory is entered, and its entries are copied later.
     fn entry(
         &mut self,
         dir: &Object,
@@ -152,7 +149,7 @@ impl<'a> Export<'a, '_> {
         parent: NodeId,
     ) -> Result<Option<Level<'a>>, EntryError> {
         if !is_plain_name(name) {
-            return Err(EntryError::Odd("its name cannot stand outside of the vault"));
+            return Err(EntryError::Odd("its name is not valid outside the vault"));
         }
         // removed since it was listed
         let Some(node) = Node::child(self.vault, parent, name)? else { return Ok(None) };
@@ -165,7 +162,7 @@ impl<'a> Export<'a, '_> {
             match there {
                 None => dir.mkdir(name, 0o700).map_err(local("make directory"))?,
                 Some(_) if is_dir => {}
-                Some(_) => return Err(EntryError::Odd("a file of this name is at the target")),
+                Some(_) => return Err(EntryError::Odd("the target has a file of this name")),
             }
             self.descent.enter(name).map_err(local("open"))?;
             let level = self.level(node);
@@ -175,13 +172,13 @@ impl<'a> Export<'a, '_> {
             return level.map(Some);
         }
         if is_dir {
-            return Err(EntryError::Odd("a directory of this name is at the target"));
+            return Err(EntryError::Odd("the target has a directory of this name"));
         }
         self.leaf(&node, dir, name, there.as_ref())?;
         Ok(None)
     }
 
-    /// Copies what is no directory.
+    /// /// Copies anything but a directory.
     fn leaf(
         &mut self,
         node: &Node<'_>,
@@ -190,8 +187,8 @@ impl<'a> Export<'a, '_> {
         there: Option<&There>,
     ) -> Result<(), EntryError> {
         let several = node.attr.nlink > 1;
-        // what the store shows as one file need not be one, and a name may have been given to
-        // another file since
+        // // The store may show different files as one, and a name may belong to another file by
+        // now.
         let first = match self.first(node.attr.ino).filter(|_| several) {
             Some((above, name, first)) if self.is_copy(node, &above, &name, &first)? => Some(first),
             _ => None,
@@ -230,8 +227,8 @@ impl<'a> Export<'a, '_> {
         Ok(())
     }
 
-    /// The first name of a file that was copied already, if it still is that of the file: its
-    /// directory, the name, and the file.
+    /// /// Returns the first copied name of a file, if it still belongs to the file: its directory,
+    /// the name, and the file.
     fn first(&self, ino: u64) -> Option<(Object, Vec<u8>, There)> {
         let First { path, id } = self.links.get(&ino)?;
         let (above, name) = split(path)?;
@@ -241,8 +238,8 @@ impl<'a> Export<'a, '_> {
         (first.object.id().ok()? == *id).then(|| (above, name.to_vec(), first))
     }
 
-    /// Whether the entry `name` of `dir`, which was found to be `there`, is a copy of a node. What
-    /// cannot be read of it is none.
+    /// /// Returns whether the entry `name` of `dir`, found as `there`, is a copy of an inode. An
+    /// unreadable entry is not.
     fn is_copy(
         &mut self,
         node: &Node<'_>,
@@ -291,7 +288,7 @@ impl<'a> Export<'a, '_> {
     }
 
     fn make(&mut self, node: &Node<'_>, dir: &Object, partial: &[u8]) -> Result<(), EntryError> {
-        let replaced = || EntryError::Odd("something else has taken its place while it was made");
+        let replaced = || EntryError::Odd("it was replaced while it was created");
         let made = || -> Result<There, EntryError> {
             let object = dir.entry(partial).map_err(local("stat"))?.ok_or_else(replaced)?;
             Ok(There { stat: object.stat().map_err(local("stat"))?, object })
@@ -312,10 +309,10 @@ impl<'a> Export<'a, '_> {
                 object.set_times(node.attr.atime, node.attr.mtime).map_err(local("set times"))
             }
             Kind::BlockDevice | Kind::CharDevice if !self.allowed.dev => {
-                Err(EntryError::Odd("a device node, which is made only with --dev"))
+                Err(EntryError::Odd("it is a device node, which is created only with --dev"))
             }
             kind => {
-                let kind = file_type(kind).ok_or(EntryError::Odd("its type is not known"))?;
+                let kind = file_type(kind).ok_or(EntryError::Odd("its type is unknown"))?;
                 dir.mknod(partial, kind, node.attr.rdev).map_err(local("make"))?;
                 let There { object, stat } = made()?;
                 if stat.mode() & libc::S_IFMT != kind.as_raw_mode() || stat.nlink() != 1 {
@@ -328,8 +325,8 @@ impl<'a> Export<'a, '_> {
 
     fn file(&mut self, node: &Node<'_>, dir: &Object, partial: &[u8]) -> Result<(), EntryError> {
         let opened = OpenFile::read(self.vault, node.id())?;
-        // the size that the header authenticates, not that which follows from the length of the
-        // ciphertext
+        // // The size that the header authenticates, not the one that follows from the length of
+        // the ciphertext.
         let attr = self.vault.getattr(node.id())?;
         let made = dir.create(partial, 0o600).map_err(local("make file"))?;
         let mut ranges = DataRanges::of_vault(self.vault, opened.handle(), attr.size);
@@ -353,8 +350,8 @@ impl<'a> Export<'a, '_> {
         self.set_metadata_to(node.id(), &attr, &made)
     }
 
-    /// The mode to give. Where the owner cannot be kept, set-user-id bits would give the rights of
-    /// another one.
+    /// /// Returns the mode of the copy. If the owner cannot be kept, set-user-ID bits would grant
+    /// the rights of another user.
     fn mode(&self, attr: &Attr) -> u32 {
         if self.is_root && self.allowed.suid { attr.perm } else { attr.perm & !0o6000 }
     }
@@ -363,8 +360,8 @@ impl<'a> Export<'a, '_> {
         self.set_metadata_to(node.id(), &node.attr, object)
     }
 
-    /// Sets the metadata of what is no link: the owner first, for its change takes capabilities and
-    /// set-user-id bits away, and times last.
+    /// /// Sets the metadata of anything but a symlink. The owner comes first, as its change clears
+    /// capabilities and set-user-ID bits; the times come last.
     fn set_metadata_to(
         &self,
         node: NodeId,
@@ -384,7 +381,7 @@ impl<'a> Export<'a, '_> {
         object.set_times(attr.atime, attr.mtime).map_err(local("set times"))
     }
 
-    /// Sets the owner, which only root can.
+    /// /// Sets the owner, which only root can do.
     fn set_owner(&self, attr: &Attr, object: &Object) -> Result<(), EntryError> {
         if self.is_root {
             object.set_owner(attr.uid, attr.gid).map_err(local("set owner"))
@@ -393,7 +390,7 @@ impl<'a> Export<'a, '_> {
         }
     }
 
-    /// The attributes to give.
+    /// /// Returns the attributes of the copy.
     fn attributes(&self, node: NodeId) -> vault::Result<Attributes> {
         let mut found = attributes(self.vault, node)?;
         found.retain(|(name, _)| name != CAPABILITY || self.allowed.suid);
@@ -401,14 +398,14 @@ impl<'a> Export<'a, '_> {
     }
 }
 
-/// What was found at the target.
+/// /// The existing entry at the target.
 struct There {
     object: Object,
     stat: Metadata,
 }
 
-/// Makes an object under another name, complete, and gives it the name `name`. What has that name
-/// stays if that fails.
+/// /// Creates a complete object under a temporary name and renames it to `name`. An existing
+/// object stays if that fails.
 fn in_place_of(
     dir: &Object,
     name: &[u8],
@@ -427,7 +424,7 @@ fn in_place_of(
     })
 }
 
-/// The type for mknod(2).
+/// /// Returns the type for mknod(2).
 fn file_type(kind: Kind) -> Option<FileType> {
     match kind {
         Kind::Fifo => Some(FileType::Fifo),

@@ -1,4 +1,4 @@
-//! From a local directory into a vault.
+//! //! Copies from a local directory into a vault.
 
 use std::collections::HashMap;
 use std::fs::Metadata;
@@ -20,7 +20,7 @@ use crate::cli::vaults::nodes::{BLOCK, Node, caller, is_partial, partial_name};
 use crate::store::{Kind, RenameMode};
 use crate::vault::{NodeId, SetAttr, SetXattr, Vault};
 
-/// Bytes of all files below a directory, as far as they can be found out.
+/// /// Returns the bytes of all readable files below a directory.
 pub fn total(dir: &Object, store: &Object) -> std::io::Result<u64> {
     let store = store.id()?;
     let mut descent = Descent::new(dir.walk(b"")?);
@@ -47,8 +47,8 @@ pub fn total(dir: &Object, store: &Object) -> std::io::Result<u64> {
     Ok(bytes)
 }
 
-/// Copies what is in the directory `source`, which was found at the path `shown`, into the
-/// directory `target` of the vault at `store`.
+/// /// Copies the contents of the directory `source`, found at the path `shown`, into the directory
+/// `target` of the vault at `store`.
 pub fn run<'a>(
     vault: &'a Vault,
     store: &Object,
@@ -85,7 +85,7 @@ struct Import<'a, 'b> {
     is_root: bool,
     descent: Descent,
     tally: Tally,
-    /// Files with several names that were copied already, by device and inode.
+    /// /// Copied files with several names, by device and inode.
     links: HashMap<Id, Node<'a>>,
     buffers: [Vec<u8>; 2],
 }
@@ -93,12 +93,12 @@ struct Import<'a, 'b> {
 /// A directory whose entries are being copied.
 struct Level<'a> {
     node: Node<'a>,
-    /// What the directory outside was like before.
+    /// /// Metadata of the source directory before the copy.
     stat: Metadata,
     left: Names,
 }
 
-/// What is copied, and no directory: a regular file is open for reading.
+/// /// The source entry, not a directory; a regular file is open for reading.
 struct Outside {
     object: Object,
     stat: Metadata,
@@ -117,7 +117,7 @@ fn kind(stat: &Metadata) -> Option<Kind> {
 }
 
 impl<'a> Import<'a, '_> {
-    /// Reports what failed for an entry of the present directory, or for that itself.
+    /// /// Reports a failure for an entry of the current directory, or for the directory itself.
     fn failed(&mut self, name: Option<&[u8]>, error: &EntryError) {
         let mut path = self.shown.as_os_str().as_bytes().to_vec();
         for part in [&self.descent.path()[..], name.unwrap_or_default()] {
@@ -128,8 +128,8 @@ impl<'a> Import<'a, '_> {
         self.tally.failed(Shown(&path), error);
     }
 
-    /// Copies all entries of a tree. Its depth is not bounded by any path's length, so the levels
-    /// are kept in a list and not on the stack.
+    /// /// Copies all entries of a tree. The depth is not limited by any path length, so the levels
+    /// are in a list and not on the stack.
     fn tree(&mut self, target: Node<'a>) -> Result<(), EntryError> {
         let mut levels = vec![self.level(target)?];
         while let Some(level) = levels.last_mut() {
@@ -157,7 +157,7 @@ impl<'a> Import<'a, '_> {
         Ok(())
     }
 
-    /// Begins with the present directory, which is copied into `node`.
+    /// /// Starts with the current directory, which is copied into `node`.
     fn level(&mut self, node: Node<'a>) -> Result<Level<'a>, EntryError> {
         let here = self.descent.here().map_err(local("find"))?;
         Ok(Level {
@@ -173,7 +173,7 @@ impl<'a> Import<'a, '_> {
         Ok(())
     }
 
-    /// Copies an entry; a directory is entered, and its entries are left to do.
+    /// /// Copies an entry. A directory is entered, and its entries are copied later.
     fn entry(
         &mut self,
         dir: &Object,
@@ -193,11 +193,11 @@ impl<'a> Import<'a, '_> {
             return level.map(Some);
         }
         if there.as_ref().is_some_and(Node::is_dir) {
-            return Err(EntryError::Odd("a directory of this name is in the vault"));
+            return Err(EntryError::Odd("the vault has a directory of this name"));
         }
         let object = if stat.is_file() { dir.read(name).map_err(local("open"))? } else { found };
-        // size and times that belong to what is read, so that a file which changes is copied anew
-        // by the next run
+        // // Size and times before the contents are read, so that the next run copies a file again
+        // that changes meanwhile.
         let outside = Outside { stat: object.stat().map_err(local("stat"))?, object };
         if outside.stat.is_file() != stat.is_file() {
             return Err(EntryError::Odd("it is no longer a regular file"));
@@ -206,7 +206,7 @@ impl<'a> Import<'a, '_> {
         Ok(None)
     }
 
-    /// Copies what is no directory.
+    /// /// Copies anything but a directory.
     fn leaf(
         &mut self,
         outside: &Outside,
@@ -216,8 +216,8 @@ impl<'a> Import<'a, '_> {
     ) -> Result<(), EntryError> {
         let several = outside.stat.nlink() > 1;
         let inode = (outside.stat.dev(), outside.stat.ino());
-        // what the store shows as one file need not be one, and a name may have been given to
-        // another file since
+        // // The store may show different files as one, and a name may belong to another file by
+        // now.
         let first = match self.links.remove(&inode).filter(|_| several) {
             Some(first) if self.is_copy(&first, outside)? => Some(first),
             _ => None,
@@ -260,19 +260,19 @@ impl<'a> Import<'a, '_> {
     ) -> Result<Level<'a>, EntryError> {
         let here = self.descent.here().map_err(local("find"))?;
         if here.id().map_err(local("stat"))? == self.store.id().map_err(local("stat"))? {
-            return Err(EntryError::Odd("it is the vault itself, and is left out"));
+            return Err(EntryError::Odd("it is the vault itself, which is skipped"));
         }
         let node = match there {
             Some(node) if node.is_dir() => node,
-            Some(_) => return Err(EntryError::Odd("a file of this name is in the vault")),
-            // for its owner alone until it has its own mode
+            Some(_) => return Err(EntryError::Odd("the vault has a file of this name")),
+            // // Private until it has its final mode.
             None => Node::counted(self.vault, self.vault.mkdir(&caller(), parent, name, 0o700)?),
         };
         self.level(node)
     }
 
-    /// Makes an entry: where there is one of its name, under another one, so that it stays if the
-    /// store refuses the new one.
+    /// /// Creates an entry. If its name exists, a temporary name is used, so that the old entry
+    /// stays if the store refuses the new one.
     fn in_place_of(
         &self,
         there: Option<Node<'a>>,
@@ -297,7 +297,7 @@ impl<'a> Import<'a, '_> {
         })
     }
 
-    /// Whether a node is a copy of what is outside. What cannot be read of it is none.
+    /// /// Returns whether a node is a copy of the source entry. An unreadable node is not.
     fn is_copy(&mut self, node: &Node<'_>, outside: &Outside) -> Result<bool, EntryError> {
         let (attr, stat) = (&node.attr, &outside.stat);
         if Some(attr.kind) != kind(stat) {
@@ -343,7 +343,7 @@ impl<'a> Import<'a, '_> {
                 }
             };
         }
-        let kind = kind(stat).ok_or(EntryError::Odd("its type is not known"))?;
+        let kind = kind(stat).ok_or(EntryError::Odd("its type is unknown"))?;
         let make = |name: &[u8]| {
             let node = if kind == Kind::Symlink {
                 let text = object.read_link().map_err(local("read link"))?;
@@ -385,7 +385,8 @@ impl<'a> Import<'a, '_> {
                 self.tally.bytes(read as u64);
             }
         }
-        // what lies behind an end that has moved shows as a hole, and a hole as zeros
+        // // If the file was truncated meanwhile, the missing range appears as a hole, and holes as
+        // zeros.
         if file.stat().map_err(local("stat"))?.len() < stat.len() {
             return Err(EntryError::Odd(SHORTER));
         }

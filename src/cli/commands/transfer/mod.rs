@@ -1,15 +1,7 @@
 //! `kithfs import|export`: whole trees with their metadata.
 //!
 //! Rules that hold here
-//! * A file has its name only when it is complete, with its times.
-//! * A file that is at the target already is kept only if it has the same contents, which are read
-//!   and compared: sizes and times are chosen by the storage host, and a power cut can leave them
-//!   without the contents.
-//! * Both trees are walked by descriptors. What somebody else exchanges for a link while it is
-//!   copied leads nowhere else.
-//! * What fails for one file is reported and counted, and the others go on; the exit code tells.
-//! * Metadata of a directory are set after its entries, for these change its times and may need its
-//!   permissions.
+//! //! * A file gets its final name only when it is complete, with its times.
 
 mod export;
 mod import;
@@ -30,19 +22,19 @@ use crate::cli::vaults::open::{Purpose, open};
 use crate::store::{Kind, SetTime};
 use crate::vault::{self, Attr, NodeId, SetAttr, Vault};
 
-/// Of a file that is being written while it is copied.
-const SHORTER: &str = "it became shorter while it was read";
+/// /// A file was truncated by a writer during the copy.
+const SHORTER: &str = "it was truncated while it was read";
 
-/// Why one entry could not be copied.
+/// /// The reason why one entry could not be copied.
 #[derive(Debug, thiserror::Error)]
 enum EntryError {
-    /// In the vault.
+    /// /// In the vault.
     #[error(transparent)]
     Vault(#[from] vault::Error),
-    /// Outside.
+    /// /// Outside the vault.
     #[error("{0}: {1}")]
     Local(&'static str, std::io::Error),
-    /// In the way.
+    /// /// The entry itself is unsuitable.
     #[error("{0}")]
     Odd(&'static str),
 }
@@ -56,17 +48,17 @@ impl From<RangeError> for EntryError {
     }
 }
 
-/// Names the local call that failed.
+/// /// Adds the name of the failed local call.
 fn local(op: &'static str) -> impl Fn(std::io::Error) -> EntryError {
     move |error| EntryError::Local(op, error)
 }
 
-/// As [`local`], for rustix.
+/// /// Does [`local`] for errors of rustix.
 fn call(op: &'static str) -> impl Fn(rustix::io::Errno) -> EntryError {
     move |errno| EntryError::Local(op, errno.into())
 }
 
-/// What was done so far.
+/// /// The counts of a copy.
 struct Tally {
     progress: Progress,
     copied: u64,
@@ -114,7 +106,7 @@ impl Tally {
         let Tally { progress, copied, bytes, skipped, failed, corrupt } = self;
         drop(progress);
         note(format_args!(
-            "{copied} copied ({}), {skipped} there already, {failed} failed",
+            "{copied} copied ({}), {skipped} already there, {failed} failed",
             display::size(bytes)
         ));
         match failed {
@@ -136,7 +128,7 @@ pub fn import(args: &Import) -> Result<Exit, Failure> {
     let store = Object::open_root(&open.dir).map_err(failed)?;
     if source.is_within(&store).map_err(failed)? {
         return Err(Error::Usage(format!(
-            "import {}: it lies in the vault {}",
+            "import {}: it is inside the vault {}",
             shown(&args.dir),
             shown(&open.dir)
         ))
@@ -174,7 +166,7 @@ pub fn export(args: &Export) -> Result<Exit, Failure> {
     exit
 }
 
-/// Bytes of all files below a directory of a vault, as far as they can be found out.
+/// /// Returns the bytes of all readable files below a directory of a vault.
 fn total(vault: &Vault, dir: NodeId) -> u64 {
     let mut bytes = 0;
     let list = |dir| names(vault, dir).unwrap_or_default();
@@ -196,8 +188,8 @@ fn total(vault: &Vault, dir: NodeId) -> u64 {
     bytes
 }
 
-/// Whether an open file of a vault, which is as long as its header says, and one outside hold the
-/// same bytes.
+/// /// Returns whether an open file of a vault, whose size is that of its header, and one outside
+/// have the same contents.
 fn same_contents(
     vault: &Vault,
     node: NodeId,
@@ -215,7 +207,7 @@ fn same_contents(
         (DataRanges::of_vault(vault, opened.handle(), size), DataRanges::of_local(file, size));
     let mut at = 0;
     while at < size {
-        // where both have a hole, both are zeros
+        // // If both have a hole, both are zeros.
         at = match (inside.next_data(at)?, outside.next_data(at)?) {
             (Some(left), Some(right)) => left.min(right),
             (left, right) => left.or(right).unwrap_or(size),
@@ -234,7 +226,7 @@ fn same_contents(
     has_this_size()
 }
 
-/// Reads until the buffer is full or the file ends; returns what was read.
+/// /// Reads until the buffer is full or the file ends; returns the number of bytes.
 fn fill<E>(
     buffer: &mut [u8],
     mut read: impl FnMut(&mut [u8], u64) -> Result<usize, E>,
@@ -252,7 +244,7 @@ fn fill<E>(
 /// Extended attributes by their names.
 type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Those of a node.
+/// /// Returns those of an inode.
 fn attributes(vault: &Vault, node: NodeId) -> vault::Result<Attributes> {
     let mut found = Vec::new();
     for name in vault.list_xattr(node)? {
@@ -264,8 +256,8 @@ fn attributes(vault: &Vault, node: NodeId) -> vault::Result<Attributes> {
     Ok(found)
 }
 
-/// Whether two files have the same attributes. Those of the system may be missing on one side (see
-/// [`may_be_left_out`](crate::cli::local::may_be_left_out)).
+/// /// Returns whether two files have the same attributes. System attributes may be missing on one
+/// side (see [`may_be_left_out`](crate::cli::local::may_be_left_out)).
 fn same_attributes(one: &Attributes, other: &Attributes) -> bool {
     let value = |of: &Attributes, name| {
         of.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
@@ -276,7 +268,7 @@ fn same_attributes(one: &Attributes, other: &Attributes) -> bool {
     })
 }
 
-/// Sets owner (only root can), then mode (which a change of owner would cut), then times.
+/// /// Sets owner (only as root), then mode (which a change of owner would clear), then times.
 fn set_metadata(vault: &Vault, node: NodeId, stat: &fs::Metadata) -> vault::Result<Attr> {
     use std::os::unix::fs::MetadataExt;
     if rustix::process::geteuid().is_root() {
@@ -286,7 +278,7 @@ fn set_metadata(vault: &Vault, node: NodeId, stat: &fs::Metadata) -> vault::Resu
         )?;
     }
     let (atime, mtime) = (crate::cli::local::atime(stat), crate::cli::local::mtime(stat));
-    // a link has no mode of its own
+    // // A symlink has no mode.
     let perm = (!stat.is_symlink()).then_some(stat.mode() & 0o7777);
     vault.setattr(
         node,
@@ -321,7 +313,7 @@ mod tests {
     use crate::store::{Call, RenameMode, Timestamp};
     use crate::vault::{Caller, CreateOptions, OpenOptions, OsRandom, ROOT, SetXattr};
 
-    /// A vault in a directory of its own, and a tree to copy.
+    /// /// A vault in a directory of its own, and a tree to copy.
     struct Scene {
         dir: tempfile::TempDir,
         owner: Identity,
@@ -397,12 +389,12 @@ mod tests {
             (export_from(&self.open.vault, &target, allowed), target)
         }
 
-        /// The ciphertext of a plain path.
+        /// /// Returns the ciphertext path of a plain one.
         fn stored(&self, path: &[u8]) -> std::path::PathBuf {
             self.open.dir.join(OsStr::from_bytes(&self.open.vault.cipher_path(path).unwrap()))
         }
 
-        /// The vault once more, on a store with a plan; in place of the one that is open.
+        /// /// Opens the vault again, on a store with a plan, replacing the open one.
         fn reopened(&self, plan: &Arc<FaultPlan>) -> Vault {
             self.open.vault.close().unwrap();
             let store = FaultStore::wrap(OsDir::open(&self.open.dir).unwrap(), plan.clone());
@@ -415,7 +407,7 @@ mod tests {
         export::run(vault, Node::at(vault, b"").unwrap(), b"", target, allowed, Tally::new(None))
     }
 
-    /// Changes bytes of a file and leaves its size and times as they are.
+    /// /// Changes bytes of a file but neither its size nor its times.
     fn change(path: &Path, offset: u64, change: impl Fn(u8) -> u8) {
         let file = fs::File::options().read(true).write(true).open(path).unwrap();
         let stat = file.metadata().unwrap();
@@ -425,7 +417,7 @@ mod tests {
         local::set_times(&file, local::atime(&stat), local::mtime(&stat)).unwrap();
     }
 
-    /// Everything of a tree that must be the same in a copy.
+    /// /// Returns everything of a tree that must be the same in a copy.
     fn describe(root: &Path) -> Vec<String> {
         fn walk(root: &Path, dir: &Path, out: &mut Vec<String>) {
             for entry in fs::read_dir(dir).unwrap() {
@@ -473,8 +465,7 @@ mod tests {
         assert!(tally.bytes < 4 << 20, "holes were not copied: {}", tally.bytes);
         let mut expected = describe(&scene.source());
         if !rustix::process::geteuid().is_root() {
-            // without root the owner of a copy may be another one, so its set-user-id bit is not
-            // kept
+            // // Without root the owner of a copy may differ, so its set-user-ID bit is dropped.
             expected.iter_mut().for_each(|line| *line = line.replace(" 104751 ", " 100751 "));
         }
         assert_eq!(describe(&target), expected);
@@ -483,17 +474,17 @@ mod tests {
 
     #[test]
     fn what_an_export_cannot_copy_is_no_success() {
-        // A directory whose names could not be read came out empty: the export said that all was
-        // well.
+        // // A directory with unreadable names was exported as an empty one, and the export
+        // succeeded.
         let scene = Scene::new();
         scene.import();
         let stored = |path: &[u8]| scene.stored(path);
-        // What somebody else has put there is none of the vault's.
+        // // A file of another program is not part of the vault.
         fs::write(scene.open.dir.join("Thumbs.db"), "").unwrap();
         let (tally, target) = scene.export();
         assert_eq!(counts(&tally), (6, 0, 0));
         fs::remove_dir_all(&target).unwrap();
-        // An entry that was moved beneath the vault, where its name says nothing.
+        // // An entry that was moved inside the vault, where its name cannot be decrypted.
         let place = stored(b"sub/empty").join(stored(b"none").file_name().unwrap());
         fs::rename(stored(b"none"), &place).unwrap();
         let (tally, target) = scene.export();
@@ -503,9 +494,8 @@ mod tests {
 
     #[test]
     fn a_conflict_copy_beside_a_file_of_its_name_comes_out_too() {
-        // A sync tool's copy of "one" shows as "one (1)", and somebody's own file has this name: of
-        // two entries that were shown under one name the second was left out, at first without a
-        // word.
+        // // A sync tool's copy of "one" is shown as "one (1)", which is also the name of a user's
+        // file. Of two entries with one name the second was skipped without a message.
         let scene = Scene::new();
         scene.import();
         let stored = |path: &[u8]| scene.stored(path);
@@ -522,16 +512,15 @@ mod tests {
 
     #[test]
     fn what_cannot_be_replaced_stays() {
-        // What stood in the way of a link was removed before the link was made: on a store that has
-        // no links of this kind (exFAT, sshfs) it was gone, and each later run failed in the same
-        // way.
+        // // An entry in the way of a link was removed before the link was created. On a store
+        // without such links (exFAT, sshfs) it was lost, and each later run failed again.
         let scene = Scene::new();
         let plan = FaultPlan::new();
         let vault = scene.reopened(&plan);
         let import = || scene.import_into(&vault);
         assert_eq!(import().failed, 0);
-        // A file, a link and a name of another file become a link, another link and names of one
-        // file.
+        // // A file, a link and a name of another file are replaced by a link, another link and
+        // names of one file.
         for name in ["none", "sub/link", "sub/other"] {
             fs::remove_file(scene.source().join(name)).unwrap();
         }
@@ -557,7 +546,7 @@ mod tests {
             [kind_and_size(b"none"), kind_and_size(b"sub/link")],
             [(Kind::File, 0), (Kind::Symlink, 6)]
         );
-        // Whichever of the two names comes first is copied, the other one is a link to it.
+        // // The first of the two names is copied, the other one becomes a link to it.
         assert_eq!(kind_and_size(b"sub/large"), (Kind::File, 700_001));
         assert!(
             [1, 700_001].contains(&stat(b"sub/other").1)
@@ -571,8 +560,8 @@ mod tests {
 
     #[test]
     fn what_a_power_cut_has_left_of_an_import_is_not_taken_for_done() {
-        // A power cut can leave a file's name, size and time without its contents. The next run
-        // said that it was there already, and nobody would have looked for it before it was needed.
+        // // A power cut can leave a file's name, size and time without its contents. The next run
+        // reported that the file already existed.
         let scene = Scene::new();
         let store = MemStore::new();
         Vault::create(
@@ -585,8 +574,8 @@ mod tests {
             let vault = Vault::open(store.root(), &scene.owner, OpenOptions::default()).unwrap();
             (scene.import_into(&vault), vault)
         };
-        // Each moment in which a file gets its name; none once the command is about to say that all
-        // is done.
+        // // Every moment in which a file gets its name; none right before the command reports
+        // success.
         let moments = Arc::new(Mutex::new(Vec::new()));
         let (noted, probe) = (moments.clone(), store.clone());
         store.on_event(Box::new(move |event| {
@@ -626,9 +615,9 @@ mod tests {
         assert_eq!(compared, 300);
     }
 
-    /// An export kept every file of the same size and time of modification. The storage host
-    /// chooses both, and a power cut or a pulled stick can leave both without the contents: a
-    /// backup stayed stale, and the exit status was 0.
+    /// /// An export kept every file of the same size and time. The storage host chooses both, and
+    /// a power cut or a removed stick can leave both without the contents: a backup stayed stale,
+    /// and the exit status was 0.
     #[test]
     fn a_copy_is_kept_only_if_it_has_the_same_contents() {
         let scene = Scene::new();
@@ -643,15 +632,15 @@ mod tests {
             large == fs::read(scene.source().join("sub/large")).unwrap()
                 && sparse == fs::read(scene.source().join("sparse")).unwrap()
         );
-        // the same with the change on the other side
+        // // the same with the change on the other side
         change(&scene.source().join("sub/large"), 1, |byte| byte + 2);
         scene.import();
         assert_eq!(counts(&scene.export().0), (1, 5, 0));
         assert_eq!(fs::read(target.join("sub/large")).unwrap()[1], 9);
     }
 
-    /// An import took every file of the vault with the same size and time for imported, also one
-    /// whose ciphertext nobody can read any more, and succeeded.
+    /// /// An import took every file of the vault with the same size and time for imported, even
+    /// with unreadable ciphertext, and succeeded.
     #[test]
     fn an_unreadable_copy_is_not_taken_for_imported() {
         let scene = Scene::new();
@@ -661,7 +650,7 @@ mod tests {
         }
         scene.open.vault.close().unwrap();
         let vault = scene.reopened(&FaultPlan::new());
-        // both names of `one` are of one file, which is written once and linked once
+        // // Both names of `one` belong to one file, which is written once and linked once.
         assert_eq!(counts(&scene.import_into(&vault)), (4, 2, 0));
         let target = scene.dir.path().join("target");
         fs::create_dir(&target).unwrap();
@@ -669,8 +658,8 @@ mod tests {
         assert_eq!(fs::read(target.join("sub/large")).unwrap(), vec![7; 700_001]);
     }
 
-    /// A file whose mode or attributes were changed is not "there already", though its contents
-    /// are: a file that was made private stayed readable for all in the backup.
+    /// /// A file whose mode or attributes changed is not "already there", though its contents are:
+    /// a file that was made private stayed readable for all in the backup.
     #[test]
     fn a_copy_is_kept_only_if_it_has_the_same_mode() {
         let scene = Scene::new();
@@ -694,16 +683,16 @@ mod tests {
         assert_eq!((counts(&scene.import()), counts(&scene.export().0)), ((0, 6, 0), (0, 6, 0)));
     }
 
-    /// A tree to copy whose directory `sub` another user owns, in effect: at some moment they
-    /// exchange it for a link to `outside`.
+    /// /// A tree to copy whose directory `sub` another user owns, in effect: at some moment they
+    /// replace it with a symlink to `outside`.
     fn exchange(tree: &Path, outside: &Path) {
         fs::rename(tree.join("sub"), tree.join("taken away")).unwrap();
         symlink(outside, tree.join("sub")).unwrap();
     }
 
-    /// Root ran `export` a second time into a tree of which a user owned a part. The user exchanged
-    /// a directory for a link, and root wrote the files of that directory, with the user's
-    /// ownership, to where the link led.
+    /// /// Root ran `export` a second time into a tree of which a user owned a part. The user
+    /// replaced a directory with a symlink, and root wrote the files of that directory, with the
+    /// user's ownership, to the target of the symlink.
     #[test]
     fn an_exchanged_directory_of_the_target_is_not_followed() {
         let scene = Scene::new();
@@ -714,8 +703,8 @@ mod tests {
         let plan = FaultPlan::new();
         let vault = scene.reopened(&plan);
         let (target, outside) = (scene.dir.path().join("target"), scene.dir.path().join("outside"));
-        // the moments are those in which the first, the second and the last file of the directory
-        // are about to be read, and the entries of it
+        // // The moments before the first, the second and the last file of the directory, and its
+        // entries, are read.
         for (moment, call) in
             [(0, Call::OpenFile), (1, Call::OpenFile), (8, Call::OpenFile), (0, Call::List)]
         {
@@ -738,8 +727,8 @@ mod tests {
             assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
             assert!(tally.failed > 0, "the user's directory is not copied whole");
             assert_eq!(fs::metadata(&outside).unwrap().mode() & 0o777, 0o700);
-            // the file that was being made may be complete; no other one goes to where the
-            // directory is now
+            // // The file in progress may be complete; no other one is written to the directory's
+            // new path.
             assert!(fs::read_dir(target.join("taken away")).unwrap().count() <= before + 1);
             plan.before(call, || {});
             fs::remove_dir_all(&target).unwrap();
@@ -747,9 +736,9 @@ mod tests {
         }
     }
 
-    /// Root imported a tree of which a user owned a part. The user exchanged a directory for a link
-    /// to one of mode 0700 that was not theirs, and its files were read into the vault, where the
-    /// user could read them.
+    /// /// Root imported a tree of which a user owned a part. The user replaced a directory with a
+    /// symlink to one of mode 0700 that was not theirs, and its files were imported into the vault,
+    /// where the user could read them.
     #[test]
     fn an_exchanged_directory_of_the_source_is_not_followed() {
         let scene = Scene::new();
@@ -760,7 +749,7 @@ mod tests {
         for name in ["large", "other", "secret"] {
             fs::write(outside.join(name), "secret").unwrap();
         }
-        // when the directory is made in the vault, and when a file is
+        // // when the directory is created in the vault, and when a file is
         for (n, call) in [Call::Mkdir, Call::CreateFile].into_iter().enumerate() {
             let exchanged = Arc::new(Mutex::new(false));
             let (note, source, outside) = (exchanged.clone(), scene.source(), outside.clone());
@@ -789,8 +778,8 @@ mod tests {
         }
     }
 
-    /// Trees were walked by paths: no deeper than a path is long (4,096 bytes), and what was below
-    /// was left out of a backup with an error.
+    /// /// Trees were walked by path: no deeper than a path is long (4,096 bytes), and everything
+    /// below was omitted from a backup with an error.
     #[test]
     fn very_deep_trees_go_in_and_come_out() {
         const DEPTH: usize = 3000;
@@ -820,7 +809,7 @@ mod tests {
         [scene.source(), target, scene.open.dir.clone()].iter().for_each(|tree| remove_deep(tree));
     }
 
-    /// Removes what is in a directory. `remove_dir_all` takes minutes for what is this deep.
+    /// /// Removes the contents of a directory. `remove_dir_all` takes minutes at this depth.
     fn remove_deep(tree: &Path) {
         let mut descent = Descent::new(Object::open_root(tree).unwrap());
         let mut levels = vec![(Box::default(), descent.root().names().unwrap())];
@@ -849,9 +838,8 @@ mod tests {
 
     #[test]
     fn what_gives_rights_is_made_only_where_that_is_asked_for() {
-        // Modes and kinds are the store's own: whoever stores a vault that root exports could make
-        // any file of it a program that runs as root, or a node of the machine's disk for
-        // everybody.
+        // // Modes and types are the store's own: the storage host could turn a file into a program
+        // that runs as root, or into a node of the machine's disk, when root exports the vault.
         let scene = Scene::new();
         scene.import();
         let vault = &scene.open.vault;
@@ -932,7 +920,7 @@ mod tests {
         let target = scene.dir.path().join("target");
         fs::create_dir_all(target.join("one")).unwrap();
         let (tally, target) = scene.export();
-        // `one` and its other name are one file, whose first name may be either
+        // // `one` and its other name are one file, whose first name may be either.
         assert_eq!((tally.copied, tally.failed), (5, 1));
         assert!(target.join("sub/large").exists());
         assert!(target.join("one").is_dir(), "what was in the way stays");
