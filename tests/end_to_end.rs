@@ -721,7 +721,7 @@ fn a_mount_that_lives_on_in_another_mount_namespace_is_told_of_and_not_waited_fo
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
             text.contains(&format!("process {} (", other.id()))
-                && text.contains("in use elsewhere"),
+                && text.contains("still mounted elsewhere"),
             "{text}"
         );
     }

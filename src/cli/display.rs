@@ -1,9 +1,9 @@
 //! How bytes, paths, times and modes are shown.
 //!
 //! Rules that hold here
-//! //! * Output to a terminal or a log contains no control characters: a file name must not move
-//! the cursor, change colours or begin a line. Names are shown with [`Shown`]. Messages, output and
-//! log lines are escaped with [`Line`] when they are written, whatever they contain.
+//! * Output to a terminal or a log contains no control characters: a file name must not move the
+//!   cursor, change colours or begin a line. Names are shown with [`Shown`]. Messages, output and
+//!   log lines are escaped with [`Line`] when they are written, whatever they contain.
 //! * Times are UTC, so that output is the same on each machine.
 
 use std::ffi::OsString;
@@ -15,8 +15,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::store::{Kind, Timestamp};
 
-/// /// Bytes as text for people: UTF-8 unchanged, but control characters and bytes that are not
-/// UTF-8 as `\xNN`, and a backslash as `\\`.
+/// Bytes as text for people: UTF-8 unchanged, but control characters and bytes that are not UTF-8
+/// as `\xNN`, and a backslash as `\\`.
 pub struct Shown<'a>(pub &'a [u8]);
 
 impl fmt::Display for Shown<'_> {
@@ -31,7 +31,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// /// A text as one line for people: control characters and invisible ones as `\xNN`. Backslashes
+/// A text as one line for people: control characters and invisible ones as `\xNN`. Backslashes
 /// stay, as names in the text are already [`Shown`].
 pub struct Line<'a>(pub &'a str);
 
@@ -41,8 +41,8 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// /// Escapes JSON without changing its value: control characters except newlines, and invisible
-/// ones, become `\uNNNN`. They occur only in strings.
+/// Escapes JSON without changing its value: control characters except newlines, and invisible ones,
+/// become `\uNNNN`. They occur only in strings.
 pub fn json(json: &str) -> String {
     json.chars().fold(String::with_capacity(json.len()), |mut text, c| {
         if c == '\n' || !is_hidden(c) {
@@ -56,12 +56,12 @@ pub fn json(json: &str) -> String {
     })
 }
 
-/// /// Returns whether a character is not visible as itself.
+/// Returns whether a character is not visible as itself.
 fn is_hidden(c: char) -> bool {
     c.is_control() || is_invisible(c)
 }
 
-/// /// Writes a character, or its bytes as `\xNN` if it is hidden.
+/// Writes a character, or its bytes as `\xNN` if it is hidden.
 fn write_visible(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
     if !is_hidden(c) {
         return f.write_char(c);
@@ -70,9 +70,9 @@ fn write_visible(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
     c.encode_utf8(&mut bytes).bytes().try_for_each(|byte| write!(f, "\\x{byte:02x}"))
 }
 
-/// /// Returns whether a character changes the direction of a line or is invisible, so that one
-/// name looks like another. These are Unicode's default-ignorable characters and blank letters,
-/// except U+FE0F, which is in the names of many emoji.
+/// Returns whether a character changes the direction of a line or is invisible, so that one name
+/// looks like another. These are Unicode's default-ignorable characters and blank letters, except
+/// U+FE0F, which is in the names of many emoji.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
@@ -81,12 +81,12 @@ fn is_invisible(c: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// /// Shows a path.
+/// Shows a path.
 pub fn path(path: &Path) -> Shown<'_> {
     Shown(path.as_os_str().as_bytes())
 }
 
-/// /// Returns a path or name as one word of a command line, for hints that users copy: quoted if a
+/// Returns a path or name as one word of a command line, for hints that users copy: quoted if a
 /// shell needs it. A name that cannot be shown unchanged is shown with [`Shown`], and cannot be
 /// copied.
 pub fn word(bytes: &[u8]) -> String {
@@ -99,12 +99,12 @@ pub fn word(bytes: &[u8]) -> String {
     }
 }
 
-/// /// A path in JSON: a string if it is UTF-8, else `{"hex": "..."}` with all of its bytes.
+/// A path in JSON: a string if it is UTF-8, else `{"hex": "..."}` with all of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonPath(pub PathBuf);
 
 impl JsonPath {
-    /// /// Returns a path of these bytes.
+    /// Returns a path of these bytes.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         JsonPath(PathBuf::from(OsString::from_vec(bytes.to_vec())))
     }
@@ -142,7 +142,7 @@ impl<'de> Deserialize<'de> for JsonPath {
     }
 }
 
-/// /// Returns a number with a noun: `1 file`, `2 files`, `2 directories`.
+/// Returns a number with a noun: `1 file`, `2 files`, `2 directories`.
 pub fn count(number: impl Into<u64>, one: &str) -> String {
     match (number.into(), one.strip_suffix('y')) {
         (1, _) => format!("1 {one}"),
@@ -152,12 +152,12 @@ pub fn count(number: impl Into<u64>, one: &str) -> String {
     }
 }
 
-/// /// Returns a number of bytes for people: `512 B`, `1.5 KiB`, `20 MiB`.
+/// Returns a number of bytes for people: `512 B`, `1.5 KiB`, `20 MiB`.
 pub fn size(bytes: u64) -> String {
     indicatif::HumanBytes(bytes).to_string()
 }
 
-/// /// Returns lower-case hexadecimal.
+/// Returns lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -165,7 +165,7 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// /// Returns the bytes of lower- or upper-case hexadecimal.
+/// Returns the bytes of lower- or upper-case hexadecimal.
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
     let text = text.as_bytes();
     if !text.len().is_multiple_of(2) {
@@ -178,7 +178,7 @@ fn digit(c: u8) -> Option<u8> {
     char::from(c).to_digit(16).map(|digit| digit as u8)
 }
 
-/// /// Returns a time as `2026-11-21 04:19:03Z`; 0 is `1970-01-01 00:00:00Z`.
+/// Returns a time as `2026-11-21 04:19:03Z`; 0 is `1970-01-01 00:00:00Z`.
 pub fn utc(secs: i64) -> String {
     let (days, rest) = (secs.div_euclid(86_400), secs.rem_euclid(86_400));
     let (year, month, day) = civil_from_days(days);
@@ -190,8 +190,8 @@ pub fn utc(secs: i64) -> String {
     )
 }
 
-/// /// Returns the day of the proleptic Gregorian calendar for days since 1970-01-01. Years start
-/// in March, so that the leap day is a year's last (Hinnant, "chrono-Compatible Low-Level Date
+/// Returns the day of the proleptic Gregorian calendar for days since 1970-01-01. Years start in
+/// March, so that the leap day is a year's last (Hinnant, "chrono-Compatible Low-Level Date
 /// Algorithms").
 fn civil_from_days(days: i64) -> (i64, u32, u32) {
     let days = days + 719_468;
@@ -207,12 +207,12 @@ fn civil_from_days(days: i64) -> (i64, u32, u32) {
     (year, month as u32, day as u32)
 }
 
-/// /// Returns [`utc`] of a timestamp, to the second.
+/// Returns [`utc`] of a timestamp, to the second.
 pub fn time(at: Timestamp) -> String {
     utc(at.secs)
 }
 
-/// /// Returns a mode as `ls -l` shows it: `drwxr-xr-x`, `-rwsr-x--T`.
+/// Returns a mode as `ls -l` shows it: `drwxr-xr-x`, `-rwsr-x--T`.
 pub fn mode(kind: Kind, perm: u32) -> String {
     let mut text = String::with_capacity(10);
     text.push(match kind {
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_name_that_looks_like_another_one_is_told_from_it() {
-        // // A member "Ann" with an invisible letter at the end looked like Ann in lists.
+        // A member "Ann" with an invisible letter at the end looked like Ann in lists.
         for invisible in [
             '\u{ad}',
             '\u{34f}',
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_word_of_a_hint_can_be_copied() {
-        // // The hint for a mount point "my plain" was `mkdir my plain`, which creates two
+        // The hint for a mount point "my plain" was `mkdir my plain`, which creates two
         // directories.
         for (given, shown) in [
             ("/a/b-c.d", "/a/b-c.d"),

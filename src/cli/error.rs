@@ -1,4 +1,4 @@
-//! //! Errors of the command line itself. Hints are added in `report`, not here.
+//! Errors of the command line itself. Hints are added in `report`, not here.
 
 use std::io;
 use std::path::PathBuf;
@@ -95,8 +95,7 @@ pub enum Error {
         /// The mount point.
         mountpoint: PathBuf,
     },
-    /// The mount admits other users, and another user can change the owners and modes of the
-    /// stored.
+    /// The mount admits other users, and one of them can change owners and modes in the store.
     #[error("mount {}: with allow_other, {who} could read all files in it", shown(vault))]
     ForeignStore {
         /// The vault.

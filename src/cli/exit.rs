@@ -1,7 +1,7 @@
-//! //! Exit codes: how a command ended, for scripts.
+//! Exit codes: how a command ended, for scripts.
 //!
 //! Rules that hold here
-//! //! * A number never changes its meaning and is never reused.
+//! * A number never changes its meaning and is never reused.
 
 /// How a command ended. The number is the exit status of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,13 +1,13 @@
 //! The command line: parse, run, report.
 //!
 //! * [`args`]: the command line as types; [`commands`]: one module for each command.
-//! * [`error`]: typed errors; [`report`]: failures as people read them, and the only place for hints;
+//! * [`error`]: typed errors; [`report`]: messages for people, and the only place for hints;
 //!   [`exit`]: the exit codes.
-//! * [`secrets`]: passphrases and the identity files that they open; [`user`]: what is kept for this
-//!   user; [`vaults`]: opening a vault; [`local`]: files outside of a vault.
+//! * [`secrets`]: passphrases and the identity files that they open; [`user`]: this user's own
+//!   files; [`vaults`]: opening a vault; [`local`]: files outside the vault.
 //! * [`daemon`]: the process of a mount; [`control`]: requests that it answers.
-//! * [`terminal`]: output, questions and progress; [`display`]: how names, times and sizes are shown;
-//!   [`paths`]: paths inside a vault.
+//! * [`terminal`]: output, questions and progress; [`display`]: how names, times and sizes are
+//!   shown; [`paths`]: paths inside a vault.
 
 pub mod args;
 pub mod commands;
@@ -42,7 +42,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // a closed terminal is no reason to fail in another way
+            // errors of a closed terminal are ignored
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() {
                 Exit::Usage.code()
@@ -59,11 +59,11 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<Exit, Failure> {
-    // a mount chooses where to log when it knows whether it goes to the background
+    // a mount starts logging when it is in the foreground or in the background
     if !matches!(cli.command, Command::Mount(_)) {
         log::start(cli.log_level.unwrap_or(LogLevel::Warn), log::Target::Stderr);
     }
-    // before any secret is read; a command that reads none loses nothing by it
+    // before any secret is read
     fork::keep_memory_private()?;
     match &cli.command {
         Command::Init(args) => commands::init::run(args),

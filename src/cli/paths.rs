@@ -1,4 +1,4 @@
-//! //! Paths inside a vault, as given on the command line.
+//! Paths inside a vault, as given on the command line.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::error::Error;
 
-/// /// Returns a path from the vault's root without `.` and empty components; the root is empty.
+/// Returns a path from the vault's root without `.` and empty components; the root is empty.
 ///
 /// # Errors
-/// /// The path contains `..`, which has no meaning as symlinks are not followed.
+/// The path contains `..`, which has no meaning as symlinks are not followed.
 pub fn clean(given: &OsStr) -> Result<Vec<u8>, Error> {
     let components: Vec<&[u8]> = given
         .as_bytes()
@@ -25,7 +25,7 @@ pub fn clean(given: &OsStr) -> Result<Vec<u8>, Error> {
     Ok(components.join(&b'/'))
 }
 
-/// /// Splits a clean path into parent and last component; `None` for the root.
+/// Splits a clean path into parent and last component; `None` for the root.
 pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     if path.is_empty() {
         return None;
@@ -36,16 +36,16 @@ pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     })
 }
 
-/// /// Appends a component to a path.
+/// Appends a component to a path.
 pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
-/// /// Splits `VAULT[/PATH]` at the deepest directory that contains a vault's descriptor. A plain
-/// path is never found in the ciphertext, as stored names are not plain ones.
+/// Splits `VAULT[/PATH]` at the deepest directory that contains a vault's descriptor. A plain path
+/// is never found in the ciphertext, as stored names are not plain ones.
 ///
 /// # Errors
-/// /// No ancestor is a vault, or the rest contains `..`.
+/// No ancestor is a vault, or the rest contains `..`.
 pub fn split_vault(given: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
     for vault in given.ancestors() {
         let here = if vault.as_os_str().is_empty() { Path::new(".") } else { vault };
@@ -54,11 +54,11 @@ pub fn split_vault(given: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
             return Ok((here.to_owned(), clean(rest.as_os_str())?));
         }
     }
-    // // The whole path is taken for the vault, so that the message names the right cause.
+    // The whole path is taken for the vault, so that the message names the right cause.
     Ok((given.to_owned(), Vec::new()))
 }
 
-/// /// The file that every vault contains.
+/// The file that every vault contains.
 const DESCRIPTOR: &str = "+share";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! //! The arguments of commands for identities, contacts and invitations.
+//! The arguments of commands for identities, contacts and invitations.
 
 use std::path::PathBuf;
 
@@ -20,16 +20,16 @@ pub struct Identity {
 /// The commands of `identity`.
 #[derive(Debug, Subcommand)]
 pub enum IdentityCommand {
-    /// /// Create a new identity
+    /// Create a new identity
     ///
-    /// /// The recovery code is printed once, to stdout. It opens the identity if the passphrase is
+    /// The recovery code is printed once, to stdout. It opens the identity if the passphrase is
     /// lost.
     New(IdentityNew),
-    /// /// Show public key and fingerprint, and on a terminal a QR code of the key
+    /// Show public key and fingerprint, and on a terminal a QR code of the key
     Show(IdentityShow),
-    /// /// Print only the public key
+    /// Print only the public key
     Export(IdentityShow),
-    /// /// Manage the slots of the identity: passphrases, recovery codes, key files
+    /// Manage the slots of the identity: passphrases, recovery codes, key files
     Passphrase(IdentityPassphrase),
 }
 
@@ -38,14 +38,14 @@ pub enum IdentityCommand {
 pub struct OwnIdentity {
     /// The identity file; default is ~/.config/kithfs/identity
     ///
-    /// /// If XDG_CONFIG_HOME is set, the default is kithfs/identity in that directory. The
-    /// identity inside a vault is VAULT/+identity.
+    /// If XDG_CONFIG_HOME is set, the default is kithfs/identity in that directory. The identity
+    /// inside a vault is VAULT/+identity.
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,
 }
 
 impl OwnIdentity {
-    /// /// Returns the path of the identity file.
+    /// Returns the path of the identity file.
     ///
     /// # Errors
     /// There is no home directory.
@@ -57,13 +57,13 @@ impl OwnIdentity {
 /// `identity new`
 #[derive(Args, Debug)]
 pub struct IdentityNew {
-    /// /// The file to create.
+    /// The file to create.
     #[command(flatten)]
     pub of: OwnIdentity,
     /// The passphrase or key file of the new identity.
     #[command(flatten)]
     pub secret: PassphraseArgs,
-    /// /// The cost of guessing it.
+    /// The cost of guessing it.
     #[command(flatten)]
     pub kdf: KdfArgs,
 }
@@ -71,10 +71,10 @@ pub struct IdentityNew {
 /// `identity show`, `identity export`
 #[derive(Args, Debug)]
 pub struct IdentityShow {
-    /// /// The identity.
+    /// The identity.
     #[command(flatten)]
     pub of: OwnIdentity,
-    /// /// Needed only for an identity inside a vault.
+    /// Needed only for an identity inside a vault.
     #[command(flatten)]
     pub secret: PresentSecret,
 }
@@ -98,27 +98,27 @@ pub struct Contact {
 /// The commands of `contact`.
 #[derive(Debug, Subcommand)]
 pub enum ContactCommand {
-    /// /// Record the public key of a person
+    /// Record the public key of a person
     ///
-    /// /// A known name keeps its first key if another key is offered. The contact is then CHANGED,
-    /// and the command fails. Neither key is used until `contact verify` accepts the new one or
+    /// A known name keeps its first key if another key is offered. The contact is then CHANGED, and
+    /// the command fails. Neither key is used until `contact verify` accepts the new one or
     /// `contact add` with the old one drops it.
     Add(ContactAdd),
     /// List the contacts
     List(ContactList),
-    /// /// Record that a fingerprint was compared with its owner
+    /// Record that a fingerprint was compared with its owner
     ///
-    /// /// Compare it over a channel on which nobody can impersonate them: in person, or by voice.
-    /// For a contact that is CHANGED, this is the fingerprint of the new key.
+    /// Compare it over a channel on which nobody can impersonate them: in person, or by voice. For
+    /// a contact that is CHANGED, this is the fingerprint of the new key.
     Verify(ContactVerify),
-    /// /// Remove a contact
+    /// Remove a contact
     Remove(ContactRemove),
 }
 
 /// `contact add`
 #[derive(Args, Debug)]
 pub struct ContactAdd {
-    /// /// Your name for them
+    /// Your name for them
     pub name: String,
     /// The public key, a line that begins with kith1; `-` reads it from stdin
     pub key: String,
@@ -132,13 +132,13 @@ pub struct ContactList {
     pub json: bool,
 }
 
-/// /// The answer to a question about a fingerprint.
+/// The answer to a question about a fingerprint.
 #[derive(Args, Debug, Default)]
 pub struct Comparison {
-    /// /// The fingerprint as the owner reported it: it is compared, and no question is asked
+    /// The fingerprint as the owner reported it: it is compared, and no question is asked
     #[arg(long, value_name = "FINGERPRINT", conflicts_with = "yes")]
     pub fingerprint: Option<String>,
-    /// /// Ask no question: the fingerprints were compared and match
+    /// Ask no question: the fingerprints were compared and match
     #[arg(long)]
     pub yes: bool,
 }
@@ -146,7 +146,7 @@ pub struct Comparison {
 /// `contact verify`
 #[derive(Args, Debug)]
 pub struct ContactVerify {
-    /// /// The answer to the question about the fingerprint.
+    /// The answer to the question about the fingerprint.
     #[command(flatten)]
     pub comparison: Comparison,
     /// The contact
@@ -163,13 +163,13 @@ pub struct ContactRemove {
 /// `accept`
 #[derive(Args, Debug)]
 pub struct Accept {
-    /// /// The identity that accepts.
+    /// The identity that accepts.
     #[command(flatten)]
     pub of: OwnIdentity,
-    /// /// Needed only for an identity inside a vault.
+    /// Needed only for an identity inside a vault.
     #[command(flatten)]
     pub secret: PresentSecret,
-    /// /// The answer to the question about the inviting admin's fingerprint.
+    /// The answer to the question about the inviting admin's fingerprint.
     #[command(flatten)]
     pub comparison: Comparison,
     /// The invitation; `-` reads it from stdin

@@ -1,4 +1,4 @@
-//! //! The arguments of commands for shares.
+//! The arguments of commands for shares.
 
 use std::path::PathBuf;
 
@@ -19,57 +19,57 @@ pub struct Share {
 /// The commands of `share`.
 #[derive(Debug, Subcommand)]
 pub enum ShareCommand {
-    /// /// Turn a folder of a vault into a share
+    /// Turn a folder of a vault into a share
     ///
-    /// /// The folder is created if missing. Its contents are encrypted again; until that is done,
-    /// the folder stays as it is. An interrupted command continues when it is run again. In a
-    /// mounted vault, programs may read during that time; the command fails if a file in the folder
-    /// is open for writing at the end.
+    /// The folder is created if missing. Its contents are encrypted again; until that is done, the
+    /// folder stays as it is. An interrupted command continues when it is run again. In a mounted
+    /// vault, programs may read during that time; the command fails if a file in the folder is open
+    /// for writing at the end.
     ///
-    /// /// Some stores cannot exchange two directories in one step: exFAT, NTFS, sshfs, NFS and
-    /// SMB. There, a crash at the wrong moment leaves the complete folder under its name with
+    /// Some stores cannot exchange two directories in one step: exFAT, NTFS, sshfs, NFS and SMB.
+    /// There, a crash at the wrong moment leaves the complete folder under its name with
     /// .before-share appended. Running the same command again puts it back and continues. If the
     /// share already exists, the command removes the folder if the share has all of its contents,
     /// and otherwise reports it.
     Create(ShareCreate),
-    /// /// Add members, or raise their roles
+    /// Add members, or raise their roles
     ///
-    /// /// Members are contacts. A contact whose fingerprint has not been compared is refused
-    /// without --trust-on-first-use. A contact that is CHANGED is always refused.
+    /// Members are contacts. A contact whose fingerprint has not been compared is refused without
+    /// --trust-on-first-use. A contact that is CHANGED is always refused.
     Add(ShareAdd),
     /// Remove members
     ///
-    /// /// A new folder key, which they do not get, is used from then on. They keep whatever they
-    /// have already read.
+    /// A new folder key, which they do not get, is used from then on. They keep whatever they have
+    /// already read.
     Remove(ShareRemove),
     /// List the members, their roles and fingerprints
     List(ShareList),
-    /// /// Show the verified history of the membership
+    /// Show the verified history of the membership
     Log(ShareLog),
-    /// /// Reseal data that is still under an older folder key
+    /// Reseal data that is still under an older folder key
     ///
-    /// /// Reseals names, headers and small files, and with --eager all contents. If nothing is
-    /// left under an older key, it begins a new one. An interrupted command continues when it is
-    /// run again.
+    /// Reseals names, headers and small files, and with --eager all contents. If nothing is left
+    /// under an older key, it begins a new one. An interrupted command continues when it is run
+    /// again.
     Rekey(ShareRekey),
-    /// /// Resolve a fork: choose one of two conflicting lists of members
+    /// Resolve a fork: choose one of two conflicting lists of members
     ///
-    /// /// Without --keep, the command shows them.
+    /// Without --keep, the command shows them.
     Settle(ShareSettle),
     /// Write an invitation for a member
     ///
-    /// /// It identifies the share, so that nobody can pass them another one. It holds no secret.
+    /// It identifies the share, so that nobody can pass them another one. It holds no secret.
     Invite(ShareInvite),
 }
 
 /// What a member may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Role {
-    /// /// Can read
+    /// Can read
     Reader,
-    /// /// Can read and write
+    /// Can read and write
     Writer,
-    /// /// Can also change the membership
+    /// Can also change the membership
     Admin,
 }
 
@@ -96,13 +96,13 @@ impl From<roster::Role> for Role {
 /// `share add`
 #[derive(Args, Debug)]
 pub struct ShareAdd {
-    /// /// The secret, and whether to accept an unverified contact.
+    /// The secret, and whether to accept an unverified contact.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// /// Their role
+    /// Their role
     #[arg(long, value_enum)]
     pub role: Role,
-    /// /// The vault or its mount point
+    /// The vault or its mount point
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
     /// Contacts
@@ -116,13 +116,13 @@ pub struct ShareCreate {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// /// Keep the admins of the enclosing share out
+    /// Keep the admins of the enclosing share out
     #[arg(long)]
     pub isolated: bool,
-    /// /// Your name as the members see it
+    /// Your name as the members see it
     #[arg(long, value_name = "NAME", default_value = "owner")]
     pub name: String,
-    /// /// The folder, in the vault or its mount: VAULT/FOLDER
+    /// The folder, in the vault or its mount: VAULT/FOLDER
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 }
@@ -133,16 +133,16 @@ pub struct ShareRekey {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// /// Reseal all contents too
+    /// Reseal all contents too
     #[arg(long)]
     pub eager: bool,
-    /// /// Only show what is left
+    /// Only show what is left
     #[arg(long, conflicts_with = "eager")]
     pub status: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// /// The vault, its mount point, or the folder of a share in it
+    /// The vault, its mount point, or the folder of a share in it
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 }
@@ -153,13 +153,13 @@ pub struct ShareRemove {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// /// Reseal all contents at once
+    /// Reseal all contents at once
     #[arg(long)]
     pub eager: bool,
-    /// /// The vault or its mount point
+    /// The vault or its mount point
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// /// Members, by their name in `list` or their fingerprint
+    /// Members, by their name in `list` or their fingerprint
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
 }
@@ -173,7 +173,7 @@ pub struct ShareList {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// /// The vault, its mount point, or a path in it
+    /// The vault, its mount point, or a path in it
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 }
@@ -184,7 +184,7 @@ pub struct ShareLog {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// /// The vault, its mount point, or a path in it
+    /// The vault, its mount point, or a path in it
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 }
@@ -195,10 +195,10 @@ pub struct ShareSettle {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// /// The head to keep: at least eight digits of its hash
+    /// The head to keep: at least eight digits of its hash
     #[arg(long, value_name = "HASH")]
     pub keep: Option<String>,
-    /// /// The vault or its mount point
+    /// The vault or its mount point
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 }
@@ -209,12 +209,12 @@ pub struct ShareInvite {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// /// The file for the invitation; `-` is stdout
+    /// The file for the invitation; `-` is stdout
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub output: PathBuf,
-    /// /// The vault or its mount point
+    /// The vault or its mount point
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// /// A member, by their name in `list` or their fingerprint
+    /// A member, by their name in `list` or their fingerprint
     pub name: String,
 }

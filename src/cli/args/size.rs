@@ -10,10 +10,10 @@ pub enum SizeError {
     /// More than 64 bits.
     #[error("too large")]
     TooLarge,
-    /// /// A chunk size that is not a power of two between 4 KiB and 4 MiB.
+    /// A chunk size that is not a power of two between 4 KiB and 4 MiB.
     #[error("a chunk size is a power of two from 4K to 4M")]
     NotAChunkSize,
-    /// /// A cache size out of bounds.
+    /// A cache size out of bounds.
     #[error("a cache size is from 4M to 64G")]
     NotACacheSize,
 }
@@ -38,7 +38,7 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
     number.checked_mul(1 << shift).ok_or(SizeError::TooLarge)
 }
 
-/// /// Reads a chunk size and returns its binary logarithm, 12 to 22.
+/// Reads a chunk size and returns its binary logarithm, 12 to 22.
 pub fn parse_chunk_log2(text: &str) -> Result<u8, SizeError> {
     let size = parse(text)?;
     if !size.is_power_of_two() || !(1 << 12..=1 << 22).contains(&size) {

@@ -1,4 +1,4 @@
-//! //! The arguments of commands for slots.
+//! The arguments of commands for slots.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,23 +21,23 @@ pub struct Passphrase {
 /// The commands of `passphrase`, and of `identity passphrase`.
 #[derive(Debug, Subcommand)]
 pub enum PassphraseCommand<Of: Args = SlotsOf> {
-    /// /// Add a slot
+    /// Add a slot
     Add(PassphraseAdd<Of>),
     /// Replace a passphrase
     Change(PassphraseChange<Of>),
-    /// /// Remove a slot
+    /// Remove a slot
     Remove(PassphraseRemove<Of>),
-    /// /// List the slots
+    /// List the slots
     List(PassphraseList<Of>),
 }
 
-/// /// The identity to change: a vault's own one, or an identity file.
+/// The identity to change: a vault's own one, or an identity file.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 pub struct SlotsOf {
-    /// /// Use this vault's own identity
+    /// Use this vault's own identity
     pub vault: Option<PathBuf>,
-    /// /// Use this identity file
+    /// Use this identity file
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,
 }
@@ -59,22 +59,22 @@ pub struct NewSecret {
 /// `passphrase add`
 #[derive(Args, Debug)]
 pub struct PassphraseAdd<Of: Args = SlotsOf> {
-    /// /// The identity.
+    /// The identity.
     #[command(flatten)]
     pub of: Of,
-    /// /// A secret that opens it.
+    /// A secret that opens it.
     #[command(flatten)]
     pub present: PresentSecret,
-    /// /// The new secret.
+    /// The new secret.
     #[command(flatten)]
     pub new: NewSecret,
-    /// /// Add a slot for the contents of this file, instead of a passphrase
+    /// Add a slot for the contents of this file, instead of a passphrase
     #[arg(long, value_name = "FILE", group = "new_secret", help_heading = NEW_SECRET)]
     pub new_key_file: Option<PathBuf>,
-    /// /// Add a slot for a new recovery code, which is printed once, instead of a passphrase
+    /// Add a slot for a new recovery code, which is printed once, instead of a passphrase
     #[arg(long, group = "new_secret", help_heading = NEW_SECRET)]
     pub new_recovery_code: bool,
-    /// /// The cost of guessing it.
+    /// The cost of guessing it.
     #[command(flatten)]
     pub kdf: KdfArgs,
 }
@@ -82,20 +82,20 @@ pub struct PassphraseAdd<Of: Args = SlotsOf> {
 /// `passphrase change`
 #[derive(Args, Debug)]
 pub struct PassphraseChange<Of: Args = SlotsOf> {
-    /// /// The identity.
+    /// The identity.
     #[command(flatten)]
     pub of: Of,
-    /// /// A secret that opens it.
+    /// A secret that opens it.
     #[command(flatten)]
     pub present: PresentSecret,
-    /// /// The new secret.
+    /// The new secret.
     #[command(flatten)]
     pub new: NewSecret,
-    /// /// The slot to replace, as numbered by `list`; default is the slot of the given passphrase,
-    /// or the only passphrase
+    /// The slot to replace, as numbered by `list`; default is the slot of the given passphrase, or
+    /// the only passphrase
     #[arg(long, value_name = "N")]
     pub slot: Option<u16>,
-    /// /// The cost of guessing it.
+    /// The cost of guessing it.
     #[command(flatten)]
     pub kdf: KdfArgs,
 }
@@ -103,13 +103,13 @@ pub struct PassphraseChange<Of: Args = SlotsOf> {
 /// `passphrase remove`
 #[derive(Args, Debug)]
 pub struct PassphraseRemove<Of: Args = SlotsOf> {
-    /// /// The identity.
+    /// The identity.
     #[command(flatten)]
     pub of: Of,
-    /// /// A secret that opens it.
+    /// A secret that opens it.
     #[command(flatten)]
     pub present: PresentSecret,
-    /// /// The slot, as numbered by `list`
+    /// The slot, as numbered by `list`
     #[arg(long, value_name = "N")]
     pub slot: u16,
 }
@@ -117,7 +117,7 @@ pub struct PassphraseRemove<Of: Args = SlotsOf> {
 /// `passphrase list`
 #[derive(Args, Debug)]
 pub struct PassphraseList<Of: Args = SlotsOf> {
-    /// /// The identity.
+    /// The identity.
     #[command(flatten)]
     pub of: Of,
     /// Print JSON

@@ -1,4 +1,4 @@
-//! //! `kithfs ls|cat|get|put|rm|mkdir`: single files of a vault, without a mount.
+//! `kithfs ls|cat|get|put|rm|mkdir`: single files of a vault, without a mount.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -51,9 +51,9 @@ pub fn ls(args: &Ls) -> Result<Exit, Failure> {
             };
             match shown() {
                 Ok(Some((attr, target))) => long(&mut out, &attr, &name, target.as_deref())?,
-                // // removed since it was listed
+                // removed since it was listed
                 Ok(None) => {}
-                // // One damaged entry must not hide the others.
+                // One damaged entry must not hide the others.
                 Err(error) => {
                     unreadable += 1;
                     warn(open.failed(&join(&path, &name))(error).message);
@@ -99,7 +99,7 @@ fn long(out: &mut Out, attr: &Attr, name: &[u8], target: Option<&[u8]>) -> Resul
     out.text(format_args!("\n"))
 }
 
-/// /// Writes files to stdout.
+/// Writes files to stdout.
 pub fn cat(args: &Cat) -> Result<Exit, Failure> {
     let paths: Vec<_> = args.paths.iter().map(|path| clean(path)).collect::<Result<_, _>>()?;
     let open = open(&args.vault, &args.open, Purpose::Read)?;
@@ -147,7 +147,7 @@ fn to_stream(
     file.close().map_err(open.failed(path))
 }
 
-/// /// Copies a file out of the vault.
+/// Copies a file out of the vault.
 pub fn get(args: &Get) -> Result<Exit, Failure> {
     let path = clean(&args.path)?;
     let Some((_, name)) = split(&path) else {
@@ -164,13 +164,13 @@ pub fn get(args: &Get) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// /// Writes to a temporary file that replaces the target once it is complete. A symlink is
-/// followed. A device or a pipe is written to and not replaced: `/dev/stdout` may lead to one, and
-/// root could replace it.
+/// Writes to a temporary file that replaces the target once it is complete. A symlink is followed.
+/// A device or a pipe is written to and not replaced: `/dev/stdout` may lead to one, and root could
+/// replace it.
 fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
     let failed = |source| Error::Io { op: "write", path: target.to_owned(), source };
     open.refuse_within("write", target)?;
-    // // A descriptor of a process, by whatever link: its file is written to even if it has a name.
+    // A descriptor of a process, by whatever link: its file is written to even if it has a name.
     let is_descriptor =
         [Some(target.to_owned()), fs::read_link(target).ok()].iter().flatten().any(|place| {
             let dir = place.parent().and_then(|dir| dir.canonicalize().ok());
@@ -181,13 +181,13 @@ fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
         && (is_descriptor
             || there.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()))
     {
-        // // The file that was examined, even if its name belongs to another one by now.
+        // The file that was examined, even if its name belongs to another one by now.
         let mut stream = fs::File::options().append(true).open(proc_path(there)).map_err(failed)?;
         return to_stream(open, path, |bytes| Ok(stream.write_all(bytes).map_err(failed)?));
     }
     let node = regular(open, path)?;
     let file = OpenFile::read(&open.vault, node.id()).map_err(open.failed(path))?;
-    // // The size that the header authenticates. The earlier size follows from the length of the
+    // The size that the header authenticates. The earlier size follows from the length of the
     // ciphertext, which the storage host can change.
     let attr = open.vault.getattr(node.id()).map_err(open.failed(path))?;
     let place = match &there {
@@ -224,7 +224,7 @@ fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
             }
         }
         new.file().set_len(attr.size).map_err(failed)?;
-        // // Set-user-ID bits of a file that another user may have written are not copied.
+        // Set-user-ID bits of a file that another user may have written are not copied.
         new.set_mode(attr.perm & 0o777).map_err(failed)?;
         new.set_times(attr.atime, attr.mtime).map_err(failed)?;
         file.close().map_err(open.failed(path))?;
@@ -233,8 +233,8 @@ fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
     written().inspect_err(|_| drop(dir.unlink(&partial)))
 }
 
-/// /// Resolves a path; `None` if nothing exists there. The kernel follows symlinks, except those
-/// of another user in a sticky directory, who would otherwise choose the file to replace
+/// Resolves a path; `None` if nothing exists there. The kernel follows symlinks, except those of
+/// another user in a sticky directory, which would otherwise choose the file to replace
 /// (`fs.protected_symlinks`).
 fn followed(path: &Path) -> std::io::Result<Option<fs::File>> {
     match fs::File::options().read(true).custom_flags(libc::O_PATH).open(path) {
@@ -247,7 +247,7 @@ fn proc_path(file: &fs::File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// /// Copies a file into the vault.
+/// Copies a file into the vault.
 pub fn put(args: &Put) -> Result<Exit, Failure> {
     let mut path = clean(&args.path)?;
     let stdin = args.file == Path::new("-");
@@ -256,8 +256,8 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
         let failure = Failure::from(failed(std::io::Error::from_raw_os_error(libc::EISDIR)));
         return Err(failure.hint("copy a directory with `kithfs import`"));
     }
-    // // Opened before the passphrase prompt. The time is that of the contents that are read,
-    // before any later change.
+    // Opened before the passphrase prompt. The time is that of the contents that are read, before
+    // any later change.
     let (mut source, stat): (Box<dyn Read>, _) = if stdin {
         (Box::new(std::io::stdin().lock()), None)
     } else {
@@ -304,7 +304,7 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
             set.mtime = SetTime::At(local::mtime(stat));
         }
         match vault.setattr(partial.node.id(), &set) {
-            // // A USB stick that is mounted for all users belongs to another user, and so do new
+            // A USB stick that is mounted for all users belongs to another user, and so do new
             // files on it.
             Err(error) if error.errno() == libc::EPERM => {
                 note("mode and time of the file cannot be set: it belongs to another user")
@@ -323,7 +323,7 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// /// A file that is written under a temporary name. If it is neither completed nor discarded, the
+/// A file that is written under a temporary name. If it is neither completed nor discarded, the
 /// next run removes it.
 pub struct Partial<'a> {
     vault: &'a vault::Vault,
@@ -336,20 +336,20 @@ pub struct Partial<'a> {
 }
 
 impl<'a> Partial<'a> {
-    /// /// Creates it, replacing one that an earlier run left.
+    /// Creates it, replacing one that an earlier run left.
     pub fn new(vault: &'a vault::Vault, parent: NodeId, name: &[u8]) -> vault::Result<Partial<'a>> {
         let partial = partial_name(name);
         match vault.unlink(parent, partial.as_bytes()) {
             Ok(()) => {}
             Err(error) if error.errno() == libc::ENOENT => {}
-            // // Report a failed write, as the user has not asked to remove anything.
+            // Report a failed write, as the user has not asked to remove anything.
             Err(error) => return Err(vault::Error::Os { op: "write", errno: error.errno() }),
         }
         let (node, file) = OpenFile::create(vault, parent, partial.as_bytes())?;
         Ok(Partial { vault, parent, partial, node, file })
     }
 
-    /// /// Commits it and renames it to its final name, replacing an existing file.
+    /// Commits it and renames it to its final name, replacing an existing file.
     pub fn complete(self, name: &[u8]) -> vault::Result<()> {
         let Partial { vault, parent, partial, node, file } = self;
         let done = file.close().and_then(|()| {
@@ -361,7 +361,7 @@ impl<'a> Partial<'a> {
         })
     }
 
-    /// /// Discards it.
+    /// Discards it.
     pub fn discard(self) {
         let Partial { vault, parent, partial, node, file } = self;
         drop((file, node));
@@ -391,7 +391,7 @@ pub fn rm(args: &Rm) -> Result<Exit, Failure> {
                     libc::ENOTEMPTY => failure.hint("-r removes a directory and its contents"),
                     _ => failure,
                 };
-                // // Every failure is printed; the exit code is that of the first one.
+                // Every failure is printed; the exit code is that of the first one.
                 if let Some(earlier) = first.replace(failure) {
                     std::mem::replace(first.as_mut().expect("was just set"), earlier).print();
                 }
@@ -415,14 +415,14 @@ fn remove(vault: &vault::Vault, path: &[u8], recursive: bool) -> vault::Result<(
     }
 }
 
-/// /// A directory whose entries are being removed.
+/// A directory whose entries are being removed.
 struct Level<'a> {
     node: Node<'a>,
     name: Box<[u8]>,
     left: Vec<Box<[u8]>>,
-    /// /// Whether something was removed since the listing.
+    /// Whether something was removed since the listing.
     has_removed: bool,
-    /// /// Whether an entry was no longer found.
+    /// Whether an entry was no longer found.
     has_missed: bool,
 }
 
@@ -433,8 +433,8 @@ impl<'a> Level<'a> {
     }
 }
 
-/// /// Removes a directory and its contents. The depth is not limited by any path length, so the
-/// levels are in a list and not on the stack.
+/// Removes a directory and its contents. The depth is not limited by any path length, so the levels
+/// are in a list and not on the stack.
 fn remove_tree<'a>(
     vault: &'a vault::Vault,
     parent: NodeId,
@@ -445,7 +445,7 @@ fn remove_tree<'a>(
     while let Some(level) = levels.last_mut() {
         let here = level.node.id();
         let Some(name) = level.left.pop() else {
-            // // A listed name may have changed since a conflicting copy was removed.
+            // A listed name may have changed since a conflicting copy was removed.
             if std::mem::take(&mut level.has_missed) && std::mem::take(&mut level.has_removed) {
                 level.left = names(vault, here)?;
                 continue;
@@ -465,7 +465,7 @@ fn remove_tree<'a>(
                 levels.push(inside);
             }
             Ok(None) => level.has_missed = true,
-            // // Damaged entries can be removed too.
+            // Damaged entries can be removed too.
             Ok(Some(_)) | Err(_) => {
                 vault.unlink(here, &name)?;
                 level.has_removed = true;
@@ -475,7 +475,7 @@ fn remove_tree<'a>(
     Ok(())
 }
 
-/// /// Creates directories.
+/// Creates directories.
 pub fn mkdir(args: &Mkdir) -> Result<Exit, Failure> {
     let paths: Vec<_> = args.paths.iter().map(|path| clean(path)).collect::<Result<_, _>>()?;
     let open = open(&args.vault, &args.open, Purpose::Write)?;

@@ -1,4 +1,4 @@
-//! //! `kithfs completion`, `kithfs man`, `kithfs exit-codes`: generated from the command line's
+//! `kithfs completion`, `kithfs man`, `kithfs exit-codes`: generated from the command line's
 //! definition.
 
 use std::fs;
@@ -35,8 +35,8 @@ pub fn man(args: &Man) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// /// Moves the exit codes of the first page to their usual section: clap_mangen puts the text
-/// after the help in one filled paragraph below EXTRA.
+/// Moves the exit codes of the first page to their usual section: clap_mangen puts the text after
+/// the help in one filled paragraph below EXTRA.
 fn with_exit_status(page: &str) -> String {
     const EXTRA: &str = ".SH EXTRA\n";
     let Some((before, rest)) = page.split_once(EXTRA) else { return page.to_owned() };
@@ -67,7 +67,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         man(&Man { dir: dir.path().join("man") }).unwrap();
         let page = |name: &str| fs::read_to_string(dir.path().join("man").join(name)).unwrap();
-        // // All codes were in one filled paragraph, below a heading that manual pages do not have.
+        // All codes were in one filled paragraph, below a heading that manual pages do not have.
         let first = page("kithfs.1");
         assert!(
             first.contains(".SH \"EXIT STATUS\"\n.TP\n0\n")

@@ -11,7 +11,7 @@ use crate::cli::terminal::stdout::Out;
 use crate::cli::vaults::open::{self, Found};
 use crate::vault::LockHolder;
 
-/// /// The public facts of a vault. The names of the fields are stable.
+/// The public facts of a vault. The names of the fields are stable.
 #[derive(Serialize)]
 struct Report {
     vault: JsonPath,
@@ -41,7 +41,7 @@ impl From<LockHolder> for Holder {
     }
 }
 
-/// /// Prints the public facts of a vault, without a secret.
+/// Prints the public facts of a vault, without a secret.
 pub fn run(args: &Info) -> Result<Exit, Failure> {
     let report = Report::of(open::find(&args.vault)?);
     let mut out = Out::stdout();

@@ -1,8 +1,8 @@
 //! `kithfs init`
 //!
-//! //! Rule: a long time may pass between the check for an empty directory and the first write,
-//! during a passphrase prompt. A sync tool or another `init` may have created a vault by then, of
-//! which nothing is replaced or removed.
+//! Rule: a long time may pass between the check for an empty directory and the first write, during
+//! a passphrase prompt. A sync tool or another `init` may have created a vault by then, of which
+//! nothing is replaced or removed.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -23,7 +23,7 @@ use crate::roster::Identity;
 use crate::store::os::OsDir;
 use crate::vault::{CreateOptions, CreateShare, IDENTITY_FILE, Vault};
 
-/// /// Creates a vault.
+/// Creates a vault.
 pub fn run(args: &Init) -> Result<Exit, Failure> {
     let is_new = check_empty(&args.vault)?;
     let suite = suite(args.cipher);
@@ -44,7 +44,7 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
             )?)
         }
     };
-    // // The directory comes last, so that a wrong passphrase leaves nothing behind.
+    // The directory comes last, so that a wrong passphrase leaves nothing behind.
     let made = is_new.then(|| Made::new(&args.vault)).transpose()?;
     let failed = |source| Error::Io { op: "open", path: args.vault.clone(), source };
     let dir = args.vault.canonicalize().map_err(failed)?;
@@ -84,7 +84,7 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// /// Claims the name of the vault's identity, if it is free.
+/// Claims the name of the vault's identity, if it is free.
 fn claim(place: &Place, vault: &Path) -> Result<(), Error> {
     match place.dir.create_file(&place.name, 0o600) {
         Ok(_) => Ok(()),
@@ -95,11 +95,11 @@ fn claim(place: &Place, vault: &Path) -> Result<(), Error> {
     }
 }
 
-/// /// The owner of the new vault.
+/// The owner of the new vault.
 enum Owner {
-    /// /// A new identity inside the vault.
+    /// A new identity inside the vault.
     Own(NewIdentity),
-    /// /// An existing identity.
+    /// An existing identity.
     Other(Identity),
 }
 
@@ -112,7 +112,7 @@ impl Owner {
     }
 }
 
-/// /// Returns the requested suite, else the one that is fast and safe on this processor.
+/// Returns the requested suite, else the one that is fast and safe on this processor.
 fn suite(cipher: Option<Cipher>) -> Suite {
     match cipher {
         Some(Cipher::Aes) => Suite::Aes256Gcm,
@@ -121,7 +121,7 @@ fn suite(cipher: Option<Cipher>) -> Suite {
     }
 }
 
-/// /// Whether the directory was created.
+/// Whether the directory was created.
 fn check_empty(vault: &Path) -> Result<bool, Error> {
     let failed = |source| Error::Io { op: "init", path: vault.to_owned(), source };
     match fs::read_dir(vault) {
@@ -134,7 +134,7 @@ fn check_empty(vault: &Path) -> Result<bool, Error> {
     }
 }
 
-/// /// A new directory that is removed on drop, if it is empty and was not kept.
+/// A new directory that is removed on drop, if it is empty and was not kept.
 struct Made(Option<PathBuf>);
 
 impl Made {
@@ -144,12 +144,12 @@ impl Made {
         Ok(Made(Some(vault.canonicalize().map_err(failed)?)))
     }
 
-    /// /// Keeps it, and makes its name durable.
+    /// Keeps it, and makes its name durable.
     fn keep(mut self) -> Result<(), Error> {
         let Some(path) = self.0.take() else { return Ok(()) };
         let parent = path.parent().unwrap_or(Path::new("/"));
         let sync = || fs::File::open(parent)?.sync_all();
-        // // A parent directory without read permission cannot be synced.
+        // A parent directory without read permission cannot be synced.
         match sync() {
             Err(source) if source.kind() != io::ErrorKind::PermissionDenied => {
                 Err(Error::Io { op: "sync", path: parent.into(), source })

@@ -10,12 +10,12 @@ use crate::cli::report::Failure;
 use crate::cli::terminal::stdout::Out;
 use crate::cli::vaults::open::{Purpose, open};
 
-/// /// Prints the cipher path of a plain one, or the plain path of a cipher one, relative to the
-/// vault. It may be mounted, as names are in the store as soon as they are created.
+/// Prints the cipher path of a plain one, or the plain path of a cipher one, relative to the vault.
+/// It may be mounted, as names are in the store as soon as they are created.
 pub fn run(args: &Map) -> Result<Exit, Failure> {
     let open = open(&args.vault, &args.open, Purpose::Beside)?;
     let mapped = if args.reverse {
-        // // As completed by a shell, with the vault in front, or relative to the vault.
+        // As completed by a shell, with the vault in front, or relative to the vault.
         let given = Path::new(&args.path);
         let inside = given
             .strip_prefix(&open.dir)

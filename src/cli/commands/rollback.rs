@@ -21,7 +21,7 @@ use crate::cli::user::rollback_memory;
 use crate::cli::vaults::open::{Open, Purpose, find, open};
 use crate::vault::{Notice, NoticeKind, OpenFlags, SurveyOptions};
 
-/// /// A notice. The names of the fields are stable.
+/// A notice. The names of the fields are stable.
 #[derive(Serialize)]
 struct Line {
     path: JsonPath,
@@ -36,7 +36,7 @@ struct Line {
     noticed: i64,
     settled: bool,
     kept: bool,
-    /// /// Another client may be the cause.
+    /// Another client may be the cause.
     perhaps_elsewhere: bool,
 }
 
@@ -96,7 +96,7 @@ impl Line {
     }
 }
 
-/// /// Opens the vault, mounted or not, and returns it with the path of its database.
+/// Opens the vault, mounted or not, and returns it with the path of its database.
 fn open_remembered(vault: &Path, args: &OpenArgs) -> Result<(Open, PathBuf), Failure> {
     let share = find(vault)?.description.share_id;
     let memory = rollback_memory::path(&share)
@@ -104,12 +104,12 @@ fn open_remembered(vault: &Path, args: &OpenArgs) -> Result<(Open, PathBuf), Fai
     Ok((open(vault, args, Purpose::Beside)?, memory))
 }
 
-/// /// Compares the vault with its recorded state.
+/// Compares the vault with its recorded state.
 fn survey(open: &Open, memory: &Path, options: &SurveyOptions) -> Result<Vec<Notice>, Failure> {
     open.vault.survey(memory, options).map_err(|error| Failure::new(Exit::Failure, error))
 }
 
-/// /// Lists the notices.
+/// Lists the notices.
 pub fn run(args: &Rollback) -> Result<Exit, Failure> {
     let options = SurveyOptions {
         settle: Duration::from_secs(args.settle),
@@ -132,7 +132,7 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
         lines.iter().try_for_each(|line| out.text(format_args!("{}\n", line.text())))?;
     }
     out.finish()?;
-    // // Changes that another client may have made are listed, but are not an alarm.
+    // Changes that another client may have made are listed, but are not an alarm.
     let told = notices.iter().any(|n| n.due && !n.silenced && n.kind.is_alarm());
     if told && !args.json {
         note(
@@ -142,14 +142,14 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
     Ok(if told { Exit::RolledBack } else { Exit::Ok })
 }
 
-/// /// Accepts the current state of the vault.
+/// Accepts the current state of the vault.
 pub fn accept(args: &AcceptRollback) -> Result<Exit, Failure> {
     let mut paths = args.paths.iter().map(|path| clean(path)).collect::<Result<Vec<_>, _>>()?;
     if paths.is_empty() {
         paths.push(Vec::new());
     }
     let (open, memory) = open_remembered(&args.vault, &args.open)?;
-    // // A missing path may have a notice that it is gone; otherwise it is mistyped.
+    // A missing path may have a notice that it is gone; otherwise it is mistyped.
     if paths.iter().any(|path| open.vault.resolve(path).is_err()) {
         let noticed = survey(&open, &memory, &SurveyOptions::default())?;
         let is_known = |path: &[u8]| {
@@ -177,7 +177,7 @@ fn is_at_or_below(path: &[u8], top: &[u8]) -> bool {
     path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-/// /// Copies the files with a notice, in their current state, below `dir`. Nothing is overwritten.
+/// Copies the files with a notice, in their current state, below `dir`. Nothing is overwritten.
 fn export(open: &Open, notices: &[Notice], dir: &Path) -> Result<(), Failure> {
     let mut target = None;
     for notice in notices
@@ -196,11 +196,11 @@ fn export(open: &Open, notices: &[Notice], dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// /// Copies the file at `plain` below `target`; `to` is the path for messages.
+/// Copies the file at `plain` below `target`; `to` is the path for messages.
 fn copy(open: &Open, plain: &[u8], target: &Object, to: &Path) -> Result<(), Failure> {
     let io = |source| Error::Io { op: "export to", path: to.to_owned(), source };
     let made = target.create_below(plain).map_err(io)?;
-    // // A partial file would be mistaken for a complete one.
+    // A partial file would be mistaken for a complete one.
     fill(open, plain, made.file.file(), io).inspect_err(|_| made.remove())
 }
 

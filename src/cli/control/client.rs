@@ -1,4 +1,4 @@
-//! //! The client side: access to the vault that a path belongs to.
+//! The client side: access to the vault that a path belongs to.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -17,10 +17,10 @@ use crate::cli::vaults::open::{self, Open, Purpose};
 use crate::roster::{Member, Role as SharingRole};
 use crate::vault::{Pending, ShareProgress};
 
-/// /// Receives the progress of an operation.
+/// Receives the progress of an operation.
 pub type Progressed<'a> = &'a mut dyn FnMut(&ShareProgress);
 
-/// /// A connection to a vault, for operations on a path in it.
+/// A connection to a vault, for operations on a path in it.
 pub struct Door {
     way: Way,
     /// The vault's directory.
@@ -30,13 +30,13 @@ pub struct Door {
 }
 
 enum Way {
-    /// /// This process has the vault open.
+    /// This process has the vault open.
     Here(Open),
-    /// /// The daemon that serves the vault listens on this socket.
+    /// The daemon that serves the vault listens on this socket.
     Daemon(PathBuf),
 }
 
-/// /// Resolves symlinks in the existing part of a path.
+/// Resolves symlinks in the existing part of a path.
 fn resolve(given: &Path) -> PathBuf {
     let absolute = std::path::absolute(given).unwrap_or_else(|_| given.to_owned());
     for there in absolute.ancestors() {
@@ -47,16 +47,16 @@ fn resolve(given: &Path) -> PathBuf {
     absolute
 }
 
-/// /// Returns the vault that a path of ciphertext or of a live mount belongs to, the plain path in
-/// it, and the mount that can write to it.
+/// Returns the vault that a path of ciphertext or of a live mount belongs to, the plain path in it,
+/// and the mount that can write to it.
 fn locate(given: &Path) -> Result<(PathBuf, Vec<u8>, Option<Entry>), Failure> {
     let place = resolve(given);
-    // // Without a registry, no mounts are known.
+    // Without a registry, no mounts are known.
     let live = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
     let below = live
         .iter()
         .filter_map(|entry| Some((entry, place.strip_prefix(&entry.mountpoint.0).ok()?)));
-    // // Of nested mounts, the innermost.
+    // Of nested mounts, the innermost.
     let (vault, path) = match below.min_by_key(|(_, rest)| rest.as_os_str().len()) {
         Some((entry, rest)) => (entry.vault.0.clone(), paths::clean(rest.as_os_str())?),
         None => paths::split_vault(given)?,
@@ -66,16 +66,16 @@ fn locate(given: &Path) -> Result<(PathBuf, Vec<u8>, Option<Entry>), Failure> {
     Ok((vault, path, mount))
 }
 
-/// /// Returns the control socket of a mount, if its daemon listens.
+/// Returns the control socket of a mount, if its daemon listens.
 fn socket(entry: &Entry) -> Option<PathBuf> {
     let socket = Registry::open().ok()?.socket_of(entry.process);
     by_short_path(&socket, |path| UnixStream::connect(path)).ok().map(|_| socket)
 }
 
 impl Door {
-    /// /// Connects to the vault that `given` names. If the vault is mounted for writing, its
-    /// daemon is asked, unless another identity than the mount's was named. Otherwise the vault is
-    /// opened for `purpose`.
+    /// Connects to the vault that `given` names. If the vault is mounted for writing, its daemon is
+    /// asked, unless another identity than the mount's was named. Otherwise the vault is opened for
+    /// `purpose`.
     ///
     /// # Errors
     /// Those of finding and opening the vault.
@@ -89,10 +89,10 @@ impl Door {
         Ok(Door { way, vault, path })
     }
 
-    /// /// Performs an operation on the path.
+    /// Performs an operation on the path.
     ///
     /// # Errors
-    /// /// Those of the operation; the daemon has ended.
+    /// Those of the operation; the daemon has ended.
     fn ask(&self, what: What, progress: Progressed<'_>) -> Result<Reply, Failure> {
         let request = Request { path: self.path.clone(), what };
         match &self.way {
@@ -101,10 +101,10 @@ impl Door {
         }
     }
 
-    /// /// Returns information about the share that contains the path.
+    /// Returns information about the share that contains the path.
     ///
     /// # Errors
-    /// /// Those of the vault, as messages for people; the daemon has ended. The same holds for the
+    /// Those of the vault, as messages for people; the daemon has ended. The same holds for the
     /// following functions.
     pub fn share(&self) -> Result<Known, Failure> {
         match self.ask(What::Info, &mut |_| {})? {
@@ -113,7 +113,7 @@ impl Door {
         }
     }
 
-    /// /// Returns its history.
+    /// Returns its history.
     pub fn log(&self) -> Result<Vec<Past>, Failure> {
         match self.ask(What::Log, &mut |_| {})? {
             Reply::Log(steps) => Ok(steps.into_iter().map(Past::from).collect()),
@@ -128,12 +128,12 @@ impl Door {
         }
     }
 
-    /// /// Returns what is still under older folder keys.
+    /// Returns what is still under older folder keys.
     pub fn pending(&self) -> Result<Pending, Failure> {
         self.left(What::Pending, &mut |_| {})
     }
 
-    /// /// Reseals data under older folder keys, and returns what is left.
+    /// Reseals data under older folder keys, and returns what is left.
     pub fn reseal(&self, eager: bool, progress: Progressed<'_>) -> Result<Pending, Failure> {
         self.left(What::Reseal { eager }, progress)
     }
@@ -154,12 +154,12 @@ impl Door {
         self.ask(What::SetRole(*sign, Role::from(role)), &mut |_| {}).map(drop)
     }
 
-    /// /// Removes members; the returned progress counts what could not be read.
+    /// Removes members; the returned progress counts what could not be read.
     pub fn remove(&self, signs: &[[u8; 32]]) -> Result<ShareProgress, Failure> {
         self.end(What::Remove(signs.to_vec()), &mut |_| {})
     }
 
-    /// /// Turns the folder into a share. The returned progress has its size, with the name of the
+    /// Turns the folder into a share. The returned progress has its size, with the name of the
     /// former folder if that was left beside it.
     pub fn create(
         &self,
@@ -181,12 +181,12 @@ impl Door {
         }
     }
 
-    /// /// Resolves a fork in favour of a head.
+    /// Resolves a fork in favour of a head.
     pub fn settle(&self, keep: &[u8; 32]) -> Result<(), Failure> {
         self.ask(What::Settle(*keep), &mut |_| {}).map(drop)
     }
 
-    /// /// Returns a signed invitation.
+    /// Returns a signed invitation.
     pub fn invite(&self, sign: &[u8; 32]) -> Result<Vec<u8>, Failure> {
         match self.ask(What::Invite(*sign), &mut |_| {})? {
             Reply::Invitation(bytes) => Ok(bytes),
@@ -194,10 +194,10 @@ impl Door {
         }
     }
 
-    /// /// Closes the vault. Every command that has changed something ends with it.
+    /// Closes the vault. Every command that has changed something ends with it.
     ///
     /// # Errors
-    /// /// A write failed.
+    /// A write failed.
     pub fn close(&self) -> Result<(), Failure> {
         match &self.way {
             Way::Here(open) => open.close(),

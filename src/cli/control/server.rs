@@ -1,8 +1,8 @@
-//! //! The daemon's side of the control socket.
+//! The daemon's side of the control socket.
 //!
 //! Rules that hold here
-//! //! * Each request is answered in a thread of its own, so that none waits for a pass over a
-//! large share; only one pass runs at a time.
+//! * Each request is answered in a thread of its own, so that none waits for a pass over a large
+//!   share; only one pass runs at a time.
 
 use std::io;
 use std::net::Shutdown;
@@ -28,31 +28,31 @@ use crate::cli::report::Failure;
 use crate::fuse::Notifier;
 use crate::vault::{ShareProgress, Vault};
 
-/// /// Limit of concurrent requests.
+/// Limit of concurrent requests.
 const CLIENTS_MAX: usize = 16;
-/// /// Timeout of a client for sending its request and receiving an answer.
+/// Timeout of a client for sending its request and receiving an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// /// Interval of progress messages.
+/// Interval of progress messages.
 const TOLD_EVERY: Duration = Duration::from_millis(100);
 
-/// /// The socket of a mount; removed on drop.
+/// The socket of a mount; removed on drop.
 pub struct Control {
     path: PathBuf,
     served: Arc<Served>,
 }
 
 impl Control {
-    /// /// Returns a handle that shows whether a request is still running.
+    /// Returns a handle that shows whether a request is still running.
     pub fn watch(&self) -> Working {
         Working(self.served.clone())
     }
 }
 
-/// /// Shows whether a request over the socket is still running.
+/// Shows whether a request over the socket is still running.
 pub struct Working(Arc<Served>);
 
 impl Working {
-    /// /// Returns the current state.
+    /// Returns the current state.
     pub fn is_under_way(&self) -> bool {
         self.0.clients.load(Ordering::Acquire) > 0
     }
@@ -60,7 +60,7 @@ impl Working {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // // A socket that remains is stale and is removed with the entry of its mount.
+        // A socket that remains is stale and is removed with the entry of its mount.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -70,14 +70,14 @@ struct Served {
     dir: PathBuf,
     notifier: Notifier,
     clients: AtomicUsize,
-    /// /// Held by passes, which walk through a whole share and write to it.
+    /// Held by passes, which walk through a whole share and write to it.
     pass: Mutex<()>,
 }
 
-/// /// Answers requests for `vault`, whose directory is `dir`, on a socket at `path`.
+/// Answers requests for `vault`, whose directory is `dir`, on a socket at `path`.
 ///
 /// # Errors
-/// /// The socket cannot be created.
+/// The socket cannot be created.
 pub fn serve(path: PathBuf, vault: Vault, dir: PathBuf, notifier: Notifier) -> io::Result<Control> {
     let listener = listen_at(&path)?;
     let served = Arc::new(Served {
@@ -104,19 +104,19 @@ pub fn serve(path: PathBuf, vault: Vault, dir: PathBuf, notifier: Notifier) -> i
 }
 
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
-    // // Left by a process with the same ID and start time before the machine was rebooted.
+    // Left by a process with the same ID and start time before the machine was rebooted.
     let _ = std::fs::remove_file(path);
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // // Set before the socket has a name that others could reach: bind(2) uses the mode of the
-    // socket for the name.
+    // Set before the socket has a name that others could reach: bind(2) uses the mode of the socket
+    // for the name.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     by_short_path(path, |path| Ok(bind(&socket, &SocketAddrUnix::new(path)?)?))?;
     listen(&socket, 16)?;
     Ok(UnixListener::from(socket as OwnedFd))
 }
 
-/// /// Returns whether the next request may still be accepted: this one was aborted, or the process
-/// has too many open files.
+/// Returns whether the next request may still be accepted: this one was aborted, or the process has
+/// too many open files.
 fn passes(error: &io::Error) -> bool {
     let passing =
         [libc::ECONNABORTED, libc::EINTR, libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
@@ -190,7 +190,7 @@ impl Served {
         done
     }
 
-    /// /// Invalidates the kernel's entry of a folder that was replaced.
+    /// Invalidates the kernel's entry of a folder that was replaced.
     fn show_anew(&self, path: &[u8]) {
         let Some((parent, name)) = paths::split(path) else { return };
         let Ok(parent) = self.vault.resolve(parent) else { return };

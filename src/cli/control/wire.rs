@@ -39,8 +39,8 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// Calls `with` with another path of `socket`, by a descriptor of its directory: an address has
-/// room for 108 bytes alone, and a state directory may have a longer path.
+/// Calls `with` with a short path of `socket`, by a descriptor of its directory: a socket address
+/// holds only 108 bytes, and a state directory may have a longer path.
 ///
 /// # Errors
 /// The directory cannot be opened, or those of `with`.
@@ -91,8 +91,8 @@ mod tests {
 
     #[test]
     fn a_socket_with_a_long_path_is_reached() {
-        // An address has 108 bytes: below a home with a long path the socket could be neither made
-        // nor asked.
+        // An address has 108 bytes. In a home directory with a long path, the socket could be
+        // neither created nor used.
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("x".repeat(200)).join("socket");
         std::fs::create_dir(socket.parent().unwrap()).unwrap();

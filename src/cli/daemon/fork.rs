@@ -1,9 +1,9 @@
-//! //! Moving to the background, and hardening a process that holds secrets.
+//! Moving to the background, and hardening a process that holds secrets.
 //!
 //! Rules that hold here
-//! //! * The fork precedes the first thread, as threads do not survive it. The secret is requested
-//! before the fork; key stretching and opening the vault come after it, as Argon2 and the ciphers
-//! start threads.
+//! * The fork precedes the first thread, as threads do not survive it. The secret is requested
+//!   before the fork; key stretching and opening the vault come after it, as Argon2 and the ciphers
+//!   start threads.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,33 +15,33 @@ use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, WaitOptions, Wait
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 
-/// /// The two sides of the fork.
+/// The two sides of the fork.
 pub enum Side {
-    /// /// The command in the foreground.
+    /// The command in the foreground.
     Front(Front),
-    /// /// The future background process.
+    /// The future background process.
     Background(Background),
 }
 
-/// /// The command in the foreground, which waits for the background process.
+/// The command in the foreground, which waits for the background process.
 pub struct Front {
     pipe: File,
     child: Pid,
 }
 
-/// /// The process that moves to the background.
+/// The process that moves to the background.
 pub struct Background {
     pipe: File,
 }
 
-/// /// Forks. The process must have only one thread.
+/// Forks. The process must have only one thread.
 ///
 /// # Errors
 /// Those of pipe(2) and fork(2).
 pub fn fork() -> Result<Side, Error> {
     let failed = |source| Error::Os { op: "go to the background", source };
     let (reader, writer) = io::pipe().map_err(failed)?;
-    // // SAFETY: this process has one thread (see the rules above), so the child finds no lock held
+    // SAFETY: this process has one thread (see the rules above), so the child finds no lock held
     // and no structure half changed.
     match unsafe { libc::fork() } {
         -1 => Err(failed(io::Error::last_os_error())),
@@ -57,31 +57,31 @@ pub fn fork() -> Result<Side, Error> {
     }
 }
 
-/// /// Closes descriptors that were inherited from the caller. In the background they would stay
-/// open as long as the mount: a lock stays held, a pipe's reader waits for its end, another mount
-/// stays busy. All descriptors of this process itself are close-on-exec.
+/// Closes descriptors that were inherited from the caller. In the background they would stay open
+/// as long as the mount: a lock stays held, a pipe's reader waits for its end, another mount stays
+/// busy. All descriptors of this process itself are close-on-exec.
 fn close_inherited() {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
     let descriptors: Vec<i32> =
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for descriptor in descriptors.into_iter().filter(|&descriptor| descriptor > libc::STDERR_FILENO)
     {
-        // // SAFETY: only reads the flags of the descriptor.
+        // SAFETY: only reads the flags of the descriptor.
         let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };
         if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-            // // SAFETY: nothing in this process has opened it, so nothing here uses it, now or
-            // under a reused number.
+            // SAFETY: nothing in this process has opened it, so nothing here uses it, now or under
+            // a reused number.
             unsafe { libc::close(descriptor) };
         }
     }
 }
 
 impl Front {
-    /// /// Waits until the mount serves requests or has failed. The child has then reported the
-    /// failure itself.
+    /// Waits until the mount serves requests or has failed. The child has then reported the failure
+    /// itself.
     ///
     /// # Errors
-    /// /// The child ended without a report.
+    /// The child ended without a report.
     pub fn wait(mut self) -> Result<Exit, Error> {
         let mut word = [0];
         match self.pipe.read_exact(&mut word) {
@@ -111,21 +111,21 @@ fn describe(status: WaitStatus) -> String {
 }
 
 impl Background {
-    /// /// Reports that the mount serves requests: detaches from the terminal and lets the
-    /// foreground command end.
+    /// Reports that the mount serves requests: detaches from the terminal and lets the foreground
+    /// command end.
     ///
     /// # Errors
-    /// /// Those of the calls; EPIPE if the foreground command was killed, in which case nobody
-    /// expects this mount.
+    /// Those of the calls; EPIPE if the foreground command was killed, in which case nobody expects
+    /// this mount.
     pub fn serving(mut self) -> Result<(), Error> {
         leave_terminal()
             .and_then(|()| self.pipe.write_all(&[Exit::Ok.code()]))
             .map_err(|source| Error::Os { op: "go to the background", source })
     }
 
-    /// /// Reports that the mount failed, after the failure was printed.
+    /// Reports that the mount failed, after the failure was printed.
     pub fn failed(mut self, exit: Exit) {
-        // // If the foreground command has ended, there is no receiver.
+        // If the foreground command has ended, there is no receiver.
         let _ = self.pipe.write_all(&[exit.code()]);
     }
 }
@@ -140,8 +140,8 @@ fn leave_terminal() -> io::Result<()> {
     Ok(())
 }
 
-/// /// Keeps the memory of this process out of core dumps, away from debuggers of its own user, and
-/// out of swap if possible. Called before any secret is requested. A child of fork(2) inherits the
+/// Keeps the memory of this process out of core dumps, away from debuggers of its own user, and out
+/// of swap if possible. Called before any secret is requested. A child of fork(2) inherits the
 /// first two, but not locked memory.
 ///
 /// # Errors
@@ -156,9 +156,9 @@ pub fn keep_memory_private() -> Result<(), Error> {
     Ok(())
 }
 
-/// /// Raises the limit on open files to the maximum. All files that programs have open in the
-/// mount are open in this one process, while a shell gives each program 1,024. Root may exceed its
-/// own hard limit.
+/// Raises the limit on open files to the maximum. All files that programs have open in the mount
+/// are open in this one process, while a shell gives each program 1,024. Root may exceed its own
+/// hard limit.
 pub fn raise_open_files() {
     const ENOUGH: u64 = 1 << 20;
     let limit = rustix::process::getrlimit(Resource::Nofile);
@@ -178,9 +178,9 @@ pub fn raise_open_files() {
     }
 }
 
-/// /// Locks all memory of this process as it is touched, so that keys are not swapped out. This
-/// needs an unlimited RLIMIT_MEMLOCK: a limit that the caches reach would make allocations fail and
-/// end the process.
+/// Locks all memory of this process as it is touched, so that keys are not swapped out. This needs
+/// an unlimited RLIMIT_MEMLOCK: a limit that the caches reach would make allocations fail and end
+/// the process.
 fn lock_memory() {
     let limit = rustix::process::getrlimit(Resource::Memlock).current;
     let locked = if limit.is_none() || rustix::process::geteuid().is_root() {

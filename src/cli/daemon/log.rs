@@ -1,10 +1,10 @@
-//! Where log lines go: stderr in the foreground, the journal or syslog in the background.
+//! Destination of log lines: stderr in the foreground, the journal or syslog in the background.
 //!
 //! Rules that hold here
-//! * Plain names of files are logged at `debug` and below only. The callers keep this rule, for
-//!   here names cannot be told apart.
-//! * An event is one line, whatever is in it: what comes from the store (names, the text of a lock)
-//!   must not forge another one.
+//! * Plain file names are logged only at `debug` and below. The callers follow this rule, as
+//!   names cannot be recognized here.
+//! * An event is one line, whatever it contains. Text from the store (names, the contents of a
+//!   lock) must not forge another line.
 
 use std::{fmt, io};
 
@@ -78,8 +78,7 @@ pub fn start(level: LogLevel, target: Target) {
             let _ = builder(level.into(), true).with_writer(io::stderr).try_init();
         }
         Target::Syslog => {
-            // None where the process has a syslog connection already: there is only this one place
-            // that makes it
+            // None if the process already has a syslog connection, which is opened only here.
             let Some(syslog) = Syslog::new(c"kithfs", Options::LOG_PID, Facility::Daemon) else {
                 return;
             };
@@ -96,9 +95,8 @@ mod tests {
 
     #[test]
     fn an_event_is_one_line_whatever_is_in_it() {
-        // The text of a lock file and the names of control files come from the store, and were
-        // logged as they are: a line feed or a carriage return in them made lines that looked like
-        // those of the daemon.
+        // Text from the store, such as a lock file or names of control files, was logged unescaped:
+        // a line feed or a carriage return in it made lines that looked like the daemon's own.
         let log = Arc::new(Mutex::new(Vec::new()));
         let to = log.clone();
         let subscriber =

@@ -1,13 +1,13 @@
-//! //! The mounts of this user: one small file for each, from which `mounts` and `umount` find the
+//! The mounts of this user: one small file for each, from which `mounts` and `umount` find the
 //! daemon of a mount.
 //!
 //! Rules that hold here
-//! //! * The files are hints and prove nothing. An entry counts only if its process runs (ID and
-//! start time) and kithfs is mounted at its mount point. All others are stale and are removed.
+//! * The files are hints and prove nothing. An entry counts only if its process runs (ID and
+//!   start time) and kithfs is mounted at its mount point. All others are stale and are removed.
 //!
-//! //! Path: `/run/kithfs/mounts` for root, `$XDG_RUNTIME_DIR/kithfs/mounts` for others. Without
-//! that variable, it is `mounts-HOST` in the state directory, which several machines may share. The
-//! path is never in a directory in which another user could have taken the name first.
+//! Path: `/run/kithfs/mounts` for root, `$XDG_RUNTIME_DIR/kithfs/mounts` for others. Without that
+//! variable, it is `mounts-HOST` in the state directory, which several machines may share. The path
+//! is never in a directory in which another user could have taken the name first.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
@@ -27,24 +27,24 @@ use crate::fuse::mounts::{self, MountEntry};
 pub struct Entry {
     /// The vault.
     pub vault: JsonPath,
-    /// /// The mount point.
+    /// The mount point.
     pub mountpoint: JsonPath,
     /// The daemon.
     #[serde(flatten)]
     pub process: ProcessId,
-    /// /// Time of the mount, in seconds since 1970.
+    /// Time of the mount, in seconds since 1970.
     pub since: i64,
-    /// /// Whether the mount is read-only.
+    /// Whether the mount is read-only.
     pub read_only: bool,
 }
 
-/// /// Length limit of an entry, in bytes: two paths of maximal length in hexadecimal, and some
+/// Length limit of an entry, in bytes: two paths of maximal length in hexadecimal, and some
 /// reserve.
 const ENTRY_MAX: u64 = 32 * 1024;
 
-/// /// Extension of the file in which a daemon reports that its last writes failed.
+/// Extension of the file in which a daemon reports that its last writes failed.
 const FAILED: &str = "failed";
-/// /// Extension of the control socket of a daemon.
+/// Extension of the control socket of a daemon.
 const SOCKET: &str = "sock";
 
 /// The directory of the entries.
@@ -52,18 +52,18 @@ pub struct Registry {
     dir: PathBuf,
 }
 
-/// /// An entry of a mount that this process serves; removed on drop.
+/// An entry of a mount that this process serves; removed on drop.
 pub struct Registered {
     path: PathBuf,
 }
 
 impl Registered {
-    /// /// Returns the path of this process's control socket.
+    /// Returns the path of this process's control socket.
     pub fn socket(&self) -> PathBuf {
         self.path.with_extension(SOCKET)
     }
 
-    /// /// Reports to whoever waits for this process that some writes failed.
+    /// Reports to whoever waits for this process that some writes failed.
     pub fn leave_failure(&self, message: &str) -> io::Result<()> {
         std::fs::write(self.path.with_extension(FAILED), message)
     }
@@ -71,17 +71,16 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // // A file that remains is stale and is removed by the next reader.
+        // A file that remains is stale and is removed by the next reader.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
 impl Registry {
-    /// /// Opens the registry of this user, and creates it if it is missing.
+    /// Opens the registry of this user, and creates it if it is missing.
     ///
     /// # Errors
-    /// /// Those of creating the directory; it belongs to another user or other users can write to
-    /// it.
+    /// Those of creating the directory; it belongs to another user or other users can write to it.
     pub fn open() -> io::Result<Registry> {
         let uid = rustix::process::geteuid().as_raw();
         let is_of_machine = uid == 0 && !in_user_namespace();
@@ -91,7 +90,7 @@ impl Registry {
         Registry::open_at(&place, uid)
     }
 
-    /// /// Opens the registry in `dir`, which must be writable for the user `uid` only, be inside
+    /// Opens the registry in `dir`, which must be writable for the user `uid` only, be inside
     /// another such directory, or not exist yet.
     fn open_at(dir: &Path, uid: u32) -> io::Result<Registry> {
         if let Some(parent) = dir.parent() {
@@ -103,7 +102,7 @@ impl Registry {
         Ok(Registry { dir: dir.to_owned() })
     }
 
-    /// /// Adds an entry for a mount of this process.
+    /// Adds an entry for a mount of this process.
     pub fn add(&self, entry: &Entry) -> io::Result<Registered> {
         let path = self.path_of(entry.process);
         let mut file = tempfile::NamedTempFile::new_in(&self.dir)?;
@@ -116,20 +115,20 @@ impl Registry {
         self.dir.join(format!("{}-{}.json", process.pid, process.start_ticks))
     }
 
-    /// /// Returns the path of a daemon's control socket.
+    /// Returns the path of a daemon's control socket.
     pub fn socket_of(&self, process: ProcessId) -> PathBuf {
         self.path_of(process).with_extension(SOCKET)
     }
 
-    /// /// Returns the latest entry of `mountpoint` whose process runs, either mounted or still
-    /// writing after the unmount.
+    /// Returns the latest entry of `mountpoint` whose process runs, either mounted or still writing
+    /// after the unmount.
     pub fn serving(&self, mountpoint: &Path) -> io::Result<Option<Entry>> {
         let mut entries = self.entries()?;
         entries.retain(|entry| entry.mountpoint.0 == mountpoint && entry.process.is_running());
         Ok(entries.into_iter().max_by_key(|entry| (entry.since, entry.process.start_ticks)))
     }
 
-    /// /// Returns the failure that a process has reported at its end, once.
+    /// Returns the failure that a process has reported at its end, once.
     pub fn take_failure(&self, process: ProcessId) -> Option<String> {
         let path = self.path_of(process).with_extension(FAILED);
         let message = read_bounded(&path).ok()??;
@@ -137,8 +136,8 @@ impl Registry {
         Some(String::from_utf8_lossy(&message).into_owned())
     }
 
-    /// /// Returns all entries, including stale ones. Invalid entries, and those of processes that
-    /// have ended, are removed.
+    /// Returns all entries, including stale ones. Invalid entries, and those of processes that have
+    /// ended, are removed.
     fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for item in std::fs::read_dir(&self.dir)? {
@@ -159,12 +158,12 @@ impl Registry {
         Ok(entries)
     }
 
-    /// /// Returns the live mounts, oldest first, and removes stale entries.
+    /// Returns the live mounts, oldest first, and removes stale entries.
     pub fn live(&self) -> io::Result<Vec<Entry>> {
         self.live_among(&mounts::mounts()?)
     }
 
-    /// /// Returns daemons that were unmounted from a vault and are still writing.
+    /// Returns daemons that were unmounted from a vault and are still writing.
     pub fn writing(&self, vault: &Path) -> io::Result<Vec<ProcessId>> {
         let live = self.live()?;
         let mut entries = self.entries()?;
@@ -178,7 +177,7 @@ impl Registry {
 
     fn live_among(&self, mounts: &[MountEntry]) -> io::Result<Vec<Entry>> {
         let mut live = self.entries()?;
-        // // A daemon that was unmounted and is still writing keeps its entry, so that another
+        // A daemon that was unmounted and is still writing keeps its entry, so that another
         // `umount` can wait for it.
         live.retain(|entry| {
             mounts.iter().any(|mount| mount.mountpoint == entry.mountpoint.0 && mount.is_kithfs())
@@ -188,13 +187,12 @@ impl Registry {
     }
 }
 
-/// /// Reads an entry; `None` if the file is invalid.
+/// Reads an entry; `None` if the file is invalid.
 fn read_entry(path: &Path) -> io::Result<Option<Entry>> {
     Ok(read_bounded(path)?.and_then(|text| serde_json::from_slice(&text).ok()))
 }
 
-/// /// Reads a small file; `None` if it is larger. Never follows a symlink and never blocks on a
-/// FIFO.
+/// Reads a small file; `None` if it is larger. Never follows a symlink and never blocks on a FIFO.
 fn read_bounded(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = OpenOptions::new()
         .read(true)
@@ -205,8 +203,8 @@ fn read_bounded(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok((text.len() as u64 <= ENTRY_MAX).then_some(text))
 }
 
-/// /// Returns the directory of a user's registry. `is_of_machine`: the user is root of the
-/// machine, and not only of a user namespace, where `/run` can be that of the machine.
+/// Returns the directory of a user's registry. `is_of_machine`: the user is root of the machine,
+/// and not only of a user namespace, where `/run` can be that of the machine.
 fn place(
     is_of_machine: bool,
     runtime_dir: Option<PathBuf>,
@@ -220,14 +218,14 @@ fn place(
     }
 }
 
-/// /// Returns the name of this machine as part of a file name.
+/// Returns the name of this machine as part of a file name.
 fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }
 
-/// /// Creates a directory of mode 0700, or checks that an existing one belongs to this user only:
-/// in a shared runtime directory, another user may have created it first.
+/// Creates a directory of mode 0700, or checks that an existing one belongs to this user only: in a
+/// shared runtime directory, another user may have created it first.
 fn make_private(dir: &Path, uid: u32) -> io::Result<()> {
     let failed =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", shown(dir)));
@@ -354,8 +352,8 @@ mod tests {
 
     #[test]
     fn each_user_has_a_place() {
-        // // Without a runtime directory the path was /tmp/kithfs-UID, which another user could
-        // take first; then mounts were not found.
+        // Without a runtime directory the path was /tmp/kithfs-UID, which another user could take
+        // first; then mounts were not found.
         let run = tempfile::tempdir().unwrap();
         let place = |is_of_machine, runtime_dir| {
             place(is_of_machine, runtime_dir, || Ok("/home/ann/.local/state/kithfs".into()), "desk")

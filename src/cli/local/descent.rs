@@ -1,18 +1,18 @@
-//! //! The path from the root of a local tree down to a directory in it.
+//! The path from the root of a local tree down to a directory in it.
 //!
 //! Rules that hold here
-//! //! * Other users choose the depth: only the last few directories are held by descriptors.
-//! Others are opened again from the root.
+//! * Other users choose the depth: only the last few directories are held by descriptors. Others
+//!   are opened again from the root.
 
 use std::io;
 use std::rc::Rc;
 
 use super::object::{Id, Object};
 
-/// /// Number of directories held open. Most systems allow a program 1,024 descriptors.
+/// Number of directories held open. Most systems allow a program 1,024 descriptors.
 const HELD: usize = 128;
 
-/// /// See the module.
+/// See the module.
 pub struct Descent {
     root: Rc<Object>,
     steps: Vec<Step>,
@@ -25,25 +25,25 @@ struct Step {
 }
 
 impl Descent {
-    /// /// Starts at the root of a tree.
+    /// Starts at the root of a tree.
     pub fn new(root: Object) -> Descent {
         Descent { root: Rc::new(root), steps: Vec::new() }
     }
 
-    /// /// Returns the root.
+    /// Returns the root.
     pub fn root(&self) -> &Object {
         &self.root
     }
 
-    /// /// Returns the path from the root to the current directory.
+    /// Returns the path from the root to the current directory.
     pub fn path(&self) -> Vec<u8> {
         self.steps.iter().map(|step| &*step.name).collect::<Vec<_>>().join(&b'/')
     }
 
-    /// /// Returns the current directory.
+    /// Returns the current directory.
     ///
     /// # Errors
-    /// /// It was moved or replaced since it was entered.
+    /// It was moved or replaced since it was entered.
     pub fn here(&mut self) -> io::Result<Rc<Object>> {
         let is_held = |step: &Step| step.dir.is_some();
         if !self.steps.iter().rev().take(2).all(is_held) {
@@ -62,7 +62,7 @@ impl Descent {
     /// Enters the directory `name`.
     ///
     /// # Errors
-    /// /// It is not a directory, or is a symlink.
+    /// It is not a directory, or is a symlink.
     pub fn enter(&mut self, name: &[u8]) -> io::Result<()> {
         let dir = self.here()?.dir(name)?;
         self.steps.push(Step { name: name.into(), id: dir.id()?, dir: Some(Rc::new(dir)) });
@@ -72,12 +72,12 @@ impl Descent {
         Ok(())
     }
 
-    /// /// Returns to the parent directory.
+    /// Returns to the parent directory.
     pub fn leave(&mut self) {
         self.steps.pop();
     }
 
-    /// /// Opens the last directories again.
+    /// Opens the last directories again.
     fn reopen(&mut self) -> io::Result<()> {
         let first = self.steps.len().saturating_sub(HELD);
         let mut dir = self.root.clone();

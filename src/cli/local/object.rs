@@ -1,9 +1,9 @@
-//! //! Objects outside the vault, accessed by descriptor.
+//! Objects outside the vault, accessed by descriptor.
 //!
 //! Rules that hold here
-//! //! * Only the root of a tree is opened by path. Everything below is one component relative to a
-//! directory's descriptor, without following symlinks. Replacing a directory with a symlink leads
-//! nowhere else.
+//! * Only the root of a tree is opened by path. Everything below is one component relative to a
+//!   directory's descriptor, without following symlinks. Replacing a directory with a symlink leads
+//!   nowhere else.
 //! * Metadata is read from descriptors and set on descriptors, never by name.
 
 use std::fs::{File, Metadata, Permissions};
@@ -26,10 +26,10 @@ use crate::store::os::sys;
 /// Device and inode number of an object.
 pub type Id = (u64, u64);
 
-/// /// An object outside the vault, of any kind.
+/// An object outside the vault, of any kind.
 pub struct Object {
     file: File,
-    /// /// The descriptor only designates the object (`O_PATH`).
+    /// The descriptor only designates the object (`O_PATH`).
     path_only: bool,
 }
 
@@ -40,7 +40,7 @@ impl AsFd for Object {
 }
 
 impl Object {
-    /// /// Opens the directory at `path`. Symlinks in the path are followed only here.
+    /// Opens the directory at `path`. Symlinks in the path are followed only here.
     ///
     /// # Errors
     /// Those of `open(2)` with `O_DIRECTORY`.
@@ -51,13 +51,13 @@ impl Object {
     /// Opens the directory `name`.
     ///
     /// # Errors
-    /// /// Those of `openat2(2)`: `ELOOP` for a symbolic link, `ENOTDIR` for anything else that is
-    /// not a directory.
+    /// Those of `openat2(2)`: `ELOOP` for a symbolic link, `ENOTDIR` for anything else that is not
+    /// a directory.
     pub fn dir(&self, name: &[u8]) -> io::Result<Object> {
         Object::open_dir(|flags| sys::open(self.as_fd(), name, flags, Mode::empty()))
     }
 
-    /// /// Opens a directory for reading. If its mode forbids that, it is opened for searching and
+    /// Opens a directory for reading. If its mode forbids that, it is opened for searching and
     /// changing only.
     fn open_dir(open: impl Fn(OFlags) -> rustix::io::Result<OwnedFd>) -> io::Result<Object> {
         match open(OFlags::RDONLY | OFlags::DIRECTORY) {
@@ -68,8 +68,8 @@ impl Object {
         }
     }
 
-    /// /// Finds the entry `name` of any type, without blocking on a FIFO, using a device or
-    /// following a symlink.
+    /// Finds the entry `name` of any type, without blocking on a FIFO, using a device or following
+    /// a symlink.
     ///
     /// # Errors
     /// Those of `openat2(2)`; a missing entry is `Ok(None)`.
@@ -80,8 +80,8 @@ impl Object {
         }
     }
 
-    /// /// Opens the file `name` for reading, without blocking if a FIFO has replaced it. The
-    /// caller checks the type.
+    /// Opens the file `name` for reading, without blocking if a FIFO has replaced it. The caller
+    /// checks the type.
     ///
     /// # Errors
     /// Those of `openat2(2)`.
@@ -93,10 +93,10 @@ impl Object {
         })
     }
 
-    /// /// Creates the regular file `name` with the permission bits `mode` minus the umask.
+    /// Creates the regular file `name` with the permission bits `mode` minus the umask.
     ///
     /// # Errors
-    /// /// Those of `openat2(2)`; `EEXIST` if the name exists.
+    /// Those of `openat2(2)`; `EEXIST` if the name exists.
     pub fn create(&self, name: &[u8], mode: u32) -> io::Result<Object> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOCTTY;
         Ok(Object {
@@ -105,7 +105,7 @@ impl Object {
         })
     }
 
-    /// /// Creates the directory `name` with the permission bits `mode` minus the umask.
+    /// Creates the directory `name` with the permission bits `mode` minus the umask.
     ///
     /// # Errors
     /// Those of `mkdirat(2)`.
@@ -113,7 +113,7 @@ impl Object {
         Ok(mkdirat(self, os_str(name), Mode::from_raw_mode(mode))?)
     }
 
-    /// /// Creates the symbolic link `name`.
+    /// Creates the symbolic link `name`.
     ///
     /// # Errors
     /// Those of `symlinkat(2)`.
@@ -121,7 +121,7 @@ impl Object {
         Ok(symlinkat(os_str(target), self, os_str(name))?)
     }
 
-    /// /// Creates a FIFO, socket or device with mode 0600.
+    /// Creates a FIFO, socket or device with mode 0600.
     ///
     /// # Errors
     /// Those of `mknodat(2)`.
@@ -129,10 +129,10 @@ impl Object {
         Ok(mknodat(self, os_str(name), kind, Mode::from_raw_mode(0o600), rdev)?)
     }
 
-    /// /// Links this object as `name` in `dir`.
+    /// Links this object as `name` in `dir`.
     ///
     /// # Errors
-    /// /// Those of `linkat(2)`; `EEXIST` if the name exists.
+    /// Those of `linkat(2)`; `EEXIST` if the name exists.
     pub fn link(&self, dir: &Object, name: &[u8]) -> io::Result<()> {
         Ok(sys::link(self.as_fd(), dir.as_fd(), name)?)
     }
@@ -145,7 +145,7 @@ impl Object {
         Ok(unlinkat(self, os_str(name), AtFlags::empty())?)
     }
 
-    /// /// Renames within this directory, replacing `to`.
+    /// Renames within this directory, replacing `to`.
     ///
     /// # Errors
     /// Those of `renameat(2)`.
@@ -170,7 +170,7 @@ impl Object {
         Ok(names)
     }
 
-    /// /// Opens the directory at `path` below this one.
+    /// Opens the directory at `path` below this one.
     ///
     /// # Errors
     /// As [`Object::dir`].
@@ -182,10 +182,10 @@ impl Object {
         Ok(dir)
     }
 
-    /// /// Creates the regular file at `path` below this directory, and missing parent directories.
+    /// Creates the regular file at `path` below this directory, and missing parent directories.
     ///
     /// # Errors
-    /// /// Those of `openat2(2)` and `mkdirat(2)`; `EEXIST` if the file exists.
+    /// Those of `openat2(2)` and `mkdirat(2)`; `EEXIST` if the file exists.
     pub fn create_below(&self, path: &[u8]) -> io::Result<Made> {
         let mut names = path.split(|&byte| byte == b'/');
         let (Some(name), true) =
@@ -204,10 +204,10 @@ impl Object {
         Ok(Made { file: dir.create(name, 0o666)?, dir, name: name.to_vec() })
     }
 
-    /// /// Returns whether this directory is `other` or is below it.
+    /// Returns whether this directory is `other` or is below it.
     ///
     /// # Errors
-    /// /// A parent directory cannot be examined.
+    /// A parent directory cannot be examined.
     pub fn is_within(&self, other: &Object) -> io::Result<bool> {
         let other = other.id()?;
         let mut at = Object { file: self.file.try_clone()?, path_only: true };
@@ -227,12 +227,12 @@ impl Object {
         }
     }
 
-    /// /// Returns the open file, for its contents.
+    /// Returns the open file, for its contents.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// /// Calls fstat(2).
+    /// Calls fstat(2).
     ///
     /// # Errors
     /// Those of `fstat(2)`.
@@ -240,7 +240,7 @@ impl Object {
         self.file.metadata()
     }
 
-    /// /// Returns what identifies the object: device and inode number.
+    /// Returns what identifies the object: device and inode number.
     ///
     /// # Errors
     /// Those of `fstat(2)`.
@@ -249,7 +249,7 @@ impl Object {
         Ok((stat.dev(), stat.ino()))
     }
 
-    /// /// Returns the target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     /// Those of `readlinkat(2)`.
@@ -257,7 +257,7 @@ impl Object {
         Ok(readlinkat(self, c"", Vec::new())?.into_bytes())
     }
 
-    /// /// Returns the extended attributes; none if the filesystem does not support them.
+    /// Returns the extended attributes; none if the filesystem does not support them.
     ///
     /// # Errors
     /// Those of `listxattr(2)` and `getxattr(2)`.
@@ -279,7 +279,7 @@ impl Object {
         for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
             match sized(|buffer| get(name, buffer)) {
                 Ok(value) => found.push((name.to_vec(), value)),
-                // // Removed since, or in a namespace that this user may list but not read.
+                // Removed since, or in a namespace that this user may list but not read.
                 Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -305,7 +305,7 @@ impl Object {
     /// # Errors
     /// Those of `fchownat(2)`.
     pub fn set_owner(&self, uid: u32, gid: u32) -> io::Result<()> {
-        // // All ones mean "unchanged" to the kernel, and here too.
+        // All ones mean "unchanged" to the kernel, and here too.
         let (uid, gid) = (
             (uid != u32::MAX).then(|| Uid::from_raw(uid)),
             (gid != u32::MAX).then(|| Gid::from_raw(gid)),
@@ -313,7 +313,7 @@ impl Object {
         Ok(chownat(self, c"", uid, gid, AtFlags::EMPTY_PATH)?)
     }
 
-    /// /// Sets the permission bits of anything but a symlink.
+    /// Sets the permission bits of anything but a symlink.
     ///
     /// # Errors
     /// Those of `fchmod(2)`.
@@ -330,7 +330,7 @@ impl Object {
     /// Those of `utimensat(2)`.
     pub fn set_times(&self, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
         match self.path_only {
-            // // The path leads to the descriptor's own object, even if that is a symlink.
+            // The path leads to the descriptor's own object, even if that is a symlink.
             true => Ok(utimensat(
                 CWD,
                 sys::proc_path(self.as_fd()),
@@ -342,7 +342,7 @@ impl Object {
     }
 }
 
-/// /// A file that was created, and its directory.
+/// A file that was created, and its directory.
 pub struct Made {
     dir: Object,
     name: Vec<u8>,
@@ -351,15 +351,15 @@ pub struct Made {
 }
 
 impl Made {
-    /// /// Removes the file if possible.
+    /// Removes the file if possible.
     pub fn remove(&self) {
         let _ = self.dir.unlink(&self.name);
     }
 }
 
-/// /// The names of a directory.
+/// The names of a directory.
 pub struct Names {
-    /// /// Each name with a terminating NUL, to save memory: a directory may have a million.
+    /// Each name with a terminating NUL, to save memory: a directory may have a million.
     text: Vec<u8>,
     next: usize,
 }

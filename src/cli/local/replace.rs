@@ -1,6 +1,6 @@
-//! //! Replaces a small, precious file: the identity file.
+//! Replaces a small, precious file: the identity file.
 //!
-//! //! Rule: the steps and their order are in [`crate::store::replace`].
+//! Rule: the steps and their order are in [`crate::store::replace`].
 
 use std::fs;
 use std::io;
@@ -13,19 +13,19 @@ use crate::store::os::OsDir;
 use crate::store::{self, Dir, ReplaceError};
 use crate::vault::OsRandom;
 
-/// /// Writes `contents` to `path` after `verify` has accepted what was read back from the disk.
-/// Owner and mode stay those of the old file; a new one gets mode 0600.
+/// Writes `contents` to `path` after `verify` has accepted what was read back from the disk. Owner
+/// and mode stay those of the old file; a new one gets mode 0600.
 ///
 /// # Errors
-/// /// Those of the calls and of `verify`. The old file is then unchanged, unless only the last
-/// step failed, the sync of the directory.
+/// Those of the calls and of `verify`. The old file is then unchanged, unless only the last step
+/// failed, the sync of the directory.
 pub fn replace<E: From<Error>>(
     path: &Path,
     contents: &[u8],
     verify: impl FnOnce(&[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
     let failed = |op| move |source| Error::Io { op, path: path.to_owned(), source };
-    // // Symlinks are followed, so that the target is replaced and not the link.
+    // Symlinks are followed, so that the target is replaced and not the link.
     let target = match fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
         other => other.map_err(failed("find"))?,
@@ -37,7 +37,7 @@ pub fn replace<E: From<Error>>(
     replace_in(&*dir, name.as_bytes(), path, contents, verify)
 }
 
-/// /// Does [`replace`] for the file `name` in an open directory; `path` names it in messages. A
+/// Does [`replace`] for the file `name` in an open directory; `path` names it in messages. A
 /// symlink of that name is replaced and not followed.
 ///
 /// # Errors
@@ -51,7 +51,7 @@ pub fn replace_in<E: From<Error>>(
 ) -> Result<(), E> {
     let mut random = [0; 8];
     OsRandom.fill(&mut random);
-    // // Inside a vault, a leftover of a crash must have a name that fsck knows.
+    // Inside a vault, a leftover of a crash must have a name that fsck knows.
     let prefix = if name.starts_with(b"+") { "+tmp-" } else { ".kithfs-new-" };
     let temporary = format!("{prefix}{:016x}", u64::from_le_bytes(random));
     store::replace(dir, name, temporary.as_bytes(), contents, verify).map_err(|error| match error {

@@ -90,8 +90,8 @@ fn busy(mountpoint: &str, holders: &[Holder]) -> Failure {
     }
 }
 
-/// The mount was removed from its mount point, and still exists at others or in other mount namespaces, with its
-/// daemon `pid`.
+/// Describes a mount that was unmounted at its mount point but still exists at others or in other
+/// mount namespaces, with its daemon `pid`.
 pub fn mounted_elsewhere(
     mountpoint: &Path,
     pid: u32,

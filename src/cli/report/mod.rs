@@ -1,10 +1,9 @@
-//! //! Turns errors into messages for people: one line, an optional hint and an exit code.
+//! Turns errors into messages for people: one line, an optional hint and an exit code.
 //!
 //! Rules that hold here
-//! //! * Only this module and its children give hints.
-//! * The line is `kithfs: <operation> <path>: <reason>`, the hint stands on a line of its own. Each
-//! //! * The message is `kithfs: <operation> <path>: <reason>`; the hint is on a line of its own.
-//! Each is one line, whatever it contains.
+//! * Only this module and its children give hints.
+//! * The message is `kithfs: <operation> <path>: <reason>`; the hint is on a line of its own.
+//!   Each is one line, whatever it contains.
 
 mod fuse;
 mod identity;
@@ -344,12 +343,12 @@ mod tests {
     #[test]
     fn a_message_names_operation_and_path_and_cannot_control_the_terminal() {
         let failure = Failure::from(Error::VaultMissing("/a\x1b[2J".into()));
-        assert_eq!(failure.message, "open /a\\x1b[2J: there is no such vault");
+        assert_eq!(failure.message, "open /a\\x1b[2J: the vault does not exist");
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("+share"), "").unwrap();
         let hint = Failure::from(Error::VaultMissing(dir.path().join("a b/c"))).hint.unwrap();
         assert!(
-            hint.ends_with(&format!("an argument of its own: {} 'a b/c'", dir.path().display())),
+            hint.ends_with(&format!("a separate argument: {} 'a b/c'", dir.path().display())),
             "{hint}"
         );
         let failure = Failure::from(Error::AlreadyMounted {

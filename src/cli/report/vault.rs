@@ -1,5 +1,5 @@
-//! //! Failures of the vault. Its errors name stored paths below the vault; this module adds the
-//! vault and the plain path that the user gave.
+//! Failures of the vault. Its errors name stored paths below the vault; this module adds the vault
+//! and the plain path that the user gave.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

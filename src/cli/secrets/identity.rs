@@ -1,9 +1,9 @@
-//! //! Identity files: finding, reading and unlocking them.
+//! Identity files: finding, reading and unlocking them.
 //!
 //! Rules that hold here
-//! //! * An identity file is a name in an open directory ([`Place`]). It is read, locked and
-//! replaced through that directory, so no path is resolved a second time. The storage host cannot
-//! redirect a command with a symlink.
+//! * An identity file is a name in an open directory ([`Place`]). It is read, locked and replaced
+//!   through that directory, so no path is resolved a second time. The storage host cannot redirect
+//!   a command with a symlink.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,30 +33,29 @@ pub struct Place {
     pub path: PathBuf,
 }
 
-/// /// An identity file that was read. Nothing in it is authenticated before it is unlocked.
+/// An identity file that was read. Nothing in it is authenticated before it is unlocked.
 pub struct Locked {
-    /// /// Its place.
+    /// Its place.
     pub place: Place,
     /// Its contents.
     pub file: IdentityFile,
-    /// /// Its attributes, from the descriptor that it was read from.
+    /// Its attributes, from the descriptor that it was read from.
     pub stat: Stat,
 }
 
 impl Place {
-    /// /// Returns the place of the own identity of the vault at `path`; `store` is its open
-    /// directory.
+    /// Returns the place of the own identity of the vault at `path`; `store` is its open directory.
     pub fn in_vault(store: &Arc<dyn Dir>, path: &Path) -> Place {
         Place { dir: store.clone(), name: IDENTITY_FILE.into(), path: path.join(IDENTITY_FILE) }
     }
 
-    /// /// Resolves the path `given`. Symlinks are followed here and not later.
+    /// Resolves the path `given`. Symlinks are followed here and not later.
     ///
     /// # Errors
-    /// /// Those of resolving the path; the file is not a regular file.
+    /// Those of resolving the path; the file is not a regular file.
     pub fn named(given: &Path) -> Result<Place, Error> {
         let open = || -> io::Result<Place> {
-            // // Also if the path is that of a descriptor, such as a pipe, which has no name in any
+            // Also if the path is that of a descriptor, such as a pipe, which has no name in any
             // directory.
             if !given.metadata()?.is_file() {
                 return Err(not_a_file());
@@ -81,17 +80,16 @@ impl Place {
     /// Reads the file.
     ///
     /// # Errors
-    /// /// Those of reading; the file is not an identity.
+    /// Those of reading; the file is not an identity.
     pub fn read(self) -> Result<Locked, Failure> {
         let read = self.bytes();
         self.locked(read)
     }
 
-    /// /// Returns the contents of the file and its attributes, from one descriptor.
+    /// Returns the contents of the file and its attributes, from one descriptor.
     fn bytes(&self) -> io::Result<(Vec<u8>, Stat)> {
         let file = self.dir.open_file(&self.name, Access::Read)?;
-        // // One byte more than the longest file, so that a longer one is refused and not
-        // truncated.
+        // One byte more than the longest file, so that a longer one is refused and not truncated.
         let mut bytes = vec![0; MAX_LEN + 1];
         let read = file.read_at(&mut bytes, 0)?;
         bytes.truncate(read);
@@ -108,8 +106,8 @@ impl Place {
     }
 }
 
-/// /// Returns whether an object was not opened because it is a symlink, a directory, a FIFO, a
-/// socket or a device.
+/// Returns whether an object was not opened because it is a symlink, a directory, a FIFO, a socket
+/// or a device.
 fn is_not_a_file(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENXIO | libc::EISDIR))
 }
@@ -118,11 +116,11 @@ fn not_a_file() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")
 }
 
-/// /// Reads the identity to use: the given one, else the own one of the vault at `vault`, whose
-/// open directory is `store`, else this user's.
+/// Reads the identity to use: the given one, else the own one of the vault at `vault`, whose open
+/// directory is `store`, else this user's.
 ///
 /// # Errors
-/// /// None of them exists, or it cannot be read.
+/// None of them exists, or it cannot be read.
 pub fn find(given: Option<&Path>, store: &Arc<dyn Dir>, vault: &Path) -> Result<Locked, Failure> {
     if let Some(given) = given {
         return Place::named(given)?.read();
@@ -136,8 +134,8 @@ pub fn find(given: Option<&Path>, store: &Arc<dyn Dir>, vault: &Path) -> Result<
     }
 }
 
-/// /// Reads the own identity of the vault at `vault`, whose open directory is `store`. `None` if
-/// it has none; a symlink or a FIFO of that name does not count.
+/// Reads the own identity of the vault at `vault`, whose open directory is `store`. `None` if it
+/// has none; a symlink or a FIFO of that name does not count.
 ///
 /// # Errors
 /// It cannot be read.
@@ -150,10 +148,10 @@ pub fn own_of(store: &Arc<dyn Dir>, vault: &Path) -> Result<Option<Locked>, Fail
 }
 
 impl Locked {
-    /// /// Gets the secret that unlocks it. `name` identifies it in the prompt.
+    /// Gets the secret that unlocks it. `name` identifies it in the prompt.
     ///
     /// # Errors
-    /// /// Those of [`Source::read`] and of [`kdf::allow`], before anything is stretched.
+    /// Those of [`Source::read`] and of [`kdf::allow`], before anything is stretched.
     pub fn ask(&self, source: &Source, name: &Path) -> Result<Given, Failure> {
         let given = source.read(name)?;
         if matches!(given, Given::Passphrase { .. }) {
@@ -162,10 +160,10 @@ impl Locked {
         Ok(given)
     }
 
-    /// /// Unlocks it with the given secret; also returns the slot number.
+    /// Unlocks it with the given secret; also returns the slot number.
     ///
     /// # Errors
-    /// /// The secret opens no slot; a mistyped recovery code is reported as one.
+    /// The secret opens no slot; a mistyped recovery code is reported as one.
     pub fn unlock(&self, given: Given) -> Result<(Identity, u16), Failure> {
         let Candidates { secrets, mistyped } = candidates(given)?;
         let mut failure = None;
@@ -185,7 +183,7 @@ impl Locked {
     }
 }
 
-/// /// Returns the given secret in each way that it can be interpreted.
+/// Returns the given secret in each way that it can be interpreted.
 struct Candidates {
     secrets: Vec<Secret>,
     mistyped: Option<RecoveryTextError>,
@@ -201,7 +199,7 @@ fn candidates(given: Given) -> Result<Candidates, Failure> {
             let code = recovery_code(&bytes);
             let passphrase = Secret::Passphrase(bytes.into_inner());
             match code {
-                // // A recovery code is fast to try, so it goes first.
+                // A recovery code is fast to try, so it goes first.
                 Ok(code) => Candidates {
                     secrets: vec![Secret::RecoveryCode(code), passphrase],
                     mistyped: None,
@@ -220,7 +218,7 @@ fn recovery_code(bytes: &SecretBytes) -> Result<RecoveryCode, RecoveryTextError>
     RecoveryCode::parse(text)
 }
 
-/// /// Converts a given secret into the secret of a new slot.
+/// Converts a given secret into the secret of a new slot.
 pub fn new_secret(given: Given) -> Result<Secret, Failure> {
     Ok(match given {
         Given::Passphrase { bytes, .. } => Secret::Passphrase(bytes.into_inner()),
@@ -229,12 +227,12 @@ pub fn new_secret(given: Given) -> Result<Secret, Failure> {
     })
 }
 
-/// /// Returns a new slot with the current time.
+/// Returns a new slot with the current time.
 pub fn new_slot(secret: &Secret, params: Argon2Params) -> NewSlot<'_> {
     NewSlot { secret, params, label: "", created: now().try_into().unwrap_or(0) }
 }
 
-/// /// Returns the seconds since 1970.
+/// Returns the seconds since 1970.
 pub fn now() -> i64 {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),

@@ -1,4 +1,4 @@
-//! //! Chooses the cost of guessing a new passphrase: by default about one second on this machine.
+//! Chooses the cost of guessing a new passphrase: by default about one second on this machine.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -13,23 +13,22 @@ use crate::crypto::password::{self, Argon2Params};
 use crate::format::identity::SlotKind;
 use crate::roster::IdentityFile;
 
-/// /// Time that an unlock takes.
+/// Time that an unlock takes.
 const WANTED: Duration = Duration::from_secs(1);
 
-/// /// Lower bound of a measured cost, in KiB times passes: two passes over the default memory. A
-/// slow or busy machine would choose a cost that is too low for as long as the passphrase is in
-/// use. The bound is well above RFC 9106's recommendation for small memory, three passes over 64
-/// MiB.
+/// Lower bound of a measured cost, in KiB times passes: two passes over the default memory. A slow
+/// or busy machine would choose a cost that is too low for as long as the passphrase is in use. The
+/// bound is well above RFC 9106's recommendation for small memory, three passes over 64 MiB.
 const FLOOR: u64 = 2 * Argon2Params::DEFAULT.memory_kib as u64;
 
-/// /// Upper bound of a measured cost, in KiB times passes: 16 passes over the default memory,
-/// which take about a second on a large machine.
+/// Upper bound of a measured cost, in KiB times passes: 16 passes over the default memory, which
+/// take about a second on a large machine.
 const CEILING: u64 = 16 * Argon2Params::DEFAULT.memory_kib as u64;
 
-/// /// Returns the cost for a new passphrase: the given parts, the rest tuned to this machine.
+/// Returns the cost for a new passphrase: the given parts, the rest tuned to this machine.
 ///
 /// # Errors
-/// /// The memory is not available.
+/// The memory is not available.
 pub fn choose(args: &KdfArgs) -> Result<Argon2Params, Failure> {
     let memory_kib =
         args.kdf_memory.map_or_else(|| default_memory_kib(available_kib()), |mib| mib << 10);
@@ -43,12 +42,12 @@ pub fn choose(args: &KdfArgs) -> Result<Argon2Params, Failure> {
     Ok(Argon2Params { passes, ..one_pass })
 }
 
-/// /// The cost of one passphrase attempt on an identity.
+/// The cost of one passphrase attempt on an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cost {
     /// The most memory of one slot, in KiB.
     memory_kib: u32,
-    /// /// KiB times passes of all slots, as a wrong passphrase is tried on each.
+    /// KiB times passes of all slots, as a wrong passphrase is tried on each.
     work: u64,
 }
 
@@ -63,23 +62,23 @@ impl Cost {
         })
     }
 
-    /// /// Returns whether it is at most twice what a large machine chooses for a new passphrase.
+    /// Returns whether it is at most twice what a large machine chooses for a new passphrase.
     fn is_usual(self) -> bool {
         self.memory_kib <= 2 * Argon2Params::DEFAULT.memory_kib && self.work <= 2 * CEILING
     }
 }
 
-/// /// Permits a passphrase attempt on an identity, unless the file makes it cost more than kithfs
+/// Permits a passphrase attempt on an identity, unless the file makes it cost more than kithfs
 /// itself would choose. Nothing in the file is authenticated before it is unlocked, and the storage
 /// host may have set the cost. The user is then asked, or has allowed it in advance.
 ///
-/// /// [`Error::CostlyIdentity`] without a terminal, and those of [`confirm`].
+/// [`Error::CostlyIdentity`] without a terminal, and those of [`confirm`].
 pub fn allow(file: &IdentityFile, path: &Path) -> Result<(), Failure> {
     let cost = Cost::of(file);
     if cost.is_usual() || is_allowed(std::env::var_os(ALLOW_COST_VARIABLE).as_deref()) {
         return Ok(());
     }
-    // // Measured only now, so that other unlocks do not wait for it.
+    // Measured only now, so that other unlocks do not wait for it.
     let seconds = time_of(&Argon2Params::MIN)?.as_secs_f64() * cost.work as f64
         / Argon2Params::MIN.work() as f64;
     let (mib, seconds) = (cost.memory_kib >> 10, seconds.round() as u64);
@@ -93,7 +92,7 @@ pub fn allow(file: &IdentityFile, path: &Path) -> Result<(), Failure> {
     })
 }
 
-/// /// Notes that the chosen cost makes every unlock ask the user.
+/// Notes that the chosen cost makes every unlock ask the user.
 pub fn note_cost(file: &IdentityFile) {
     if !Cost::of(file).is_usual() {
         note(format_args!(
@@ -102,15 +101,15 @@ pub fn note_cost(file: &IdentityFile) {
     }
 }
 
-/// /// Returns whether the variable is set to anything but a no.
+/// Returns whether the variable is set to anything but a no.
 fn is_allowed(value: Option<&OsStr>) -> bool {
     value.is_some_and(|value| {
         !["", "0", "n", "no", "f", "false", "off"].iter().any(|no| value.eq_ignore_ascii_case(no))
     })
 }
 
-/// /// Returns 256 MiB, or a quarter of the free memory if less than four times as much is free,
-/// but never less than the minimum.
+/// Returns 256 MiB, or a quarter of the free memory if less than four times as much is free, but
+/// never less than the minimum.
 fn default_memory_kib(available_kib: Option<u64>) -> u32 {
     let most = Argon2Params::DEFAULT.memory_kib;
     let Some(available) = available_kib else { return most };
@@ -118,18 +117,18 @@ fn default_memory_kib(available_kib: Option<u64>) -> u32 {
     quarter.clamp(Argon2Params::MIN.memory_kib, most)
 }
 
-/// /// Returns the passes that take about [`WANTED`].
+/// Returns the passes that take about [`WANTED`].
 fn passes_for(one_pass: Duration) -> u32 {
     let passes = WANTED.as_secs_f64() / one_pass.as_secs_f64().max(1e-6);
     (passes.round() as u32).clamp(Argon2Params::MIN.passes, Argon2Params::MAX.passes)
 }
 
-/// /// Returns the passes over `memory_kib` that make up [`FLOOR`].
+/// Returns the passes over `memory_kib` that make up [`FLOOR`].
 fn least_passes(memory_kib: u32) -> u32 {
     within_bounds(FLOOR.div_ceil(u64::from(memory_kib.max(1))))
 }
 
-/// /// Returns the passes over `memory_kib` that make up [`CEILING`].
+/// Returns the passes over `memory_kib` that make up [`CEILING`].
 fn most_passes(memory_kib: u32) -> u32 {
     within_bounds(CEILING / u64::from(memory_kib.max(1)))
 }
@@ -140,8 +139,8 @@ fn within_bounds(passes: u64) -> u32 {
         .clamp(Argon2Params::MIN.passes, Argon2Params::MAX.passes)
 }
 
-/// /// Returns the better of two runs. The first one pays for the first use of the memory, and a
-/// busy moment must not make every guess cheaper for good.
+/// Returns the better of two runs. The first one pays for the first use of the memory, and a busy
+/// moment must not make every guess cheaper for good.
 fn time_of(params: &Argon2Params) -> Result<Duration, Failure> {
     let run = || -> Result<Duration, Failure> {
         let start = Instant::now();
@@ -151,7 +150,7 @@ fn time_of(params: &Argon2Params) -> Result<Duration, Failure> {
     Ok(run()?.min(run()?))
 }
 
-/// /// Reads `MemAvailable` of proc_meminfo(5).
+/// Reads `MemAvailable` of proc_meminfo(5).
 fn available_kib() -> Option<u64> {
     parse_available(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }
@@ -185,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_busy_machine_does_not_make_a_passphrase_cheap() {
-        // // One pass that took five seconds under load must not result in a single pass for good.
+        // One pass that took five seconds under load must not result in a single pass for good.
         for (memory_mib, least) in [(256, 2), (128, 4), (32, 16), (200, 3), (512, 1), (4096, 1)] {
             let memory_kib = memory_mib << 10;
             assert_eq!(
@@ -204,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_choice_for_a_new_passphrase_is_unlocked_without_a_question() {
-        // // Without this bound a fast machine chose 64 passes, a cost that another machine asks
+        // Without this bound a fast machine chose 64 passes, a cost that another machine asks
         // about.
         for memory_mib in [32, 100, 256] {
             let memory_kib = memory_mib << 10;

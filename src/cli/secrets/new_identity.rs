@@ -1,7 +1,6 @@
-//! //! Creating an identity: its file, with a slot for the given secret and one for a recovery
-//! code.
+//! Creating an identity: its file, with a slot for the given secret and one for a recovery code.
 //!
-//! //! Rule: the file counts only after it was read back from the disk and opened with the recovery
+//! Rule: the file counts only after it was read back from the disk and opened with the recovery
 //! code.
 
 use std::io::{self, Read, Seek, Write};
@@ -20,7 +19,7 @@ use crate::crypto::Suite;
 use crate::roster::{Identity, IdentityFile, RecoveryCode, Secret};
 use crate::vault::OsRandom;
 
-/// /// An identity that was just created, and the secret that opens it.
+/// An identity that was just created, and the secret that opens it.
 pub struct NewIdentity {
     /// The identity itself.
     pub identity: Identity,
@@ -29,10 +28,10 @@ pub struct NewIdentity {
 }
 
 impl NewIdentity {
-    /// /// Creates one that `secret` opens; `path` is its future path.
+    /// Creates one that `secret` opens; `path` is its future path.
     ///
     /// # Errors
-    /// /// The secret is not usable, or memory is not available.
+    /// The secret is not usable, or memory is not available.
     pub fn make(
         suite: Suite,
         secret: &Secret,
@@ -41,7 +40,7 @@ impl NewIdentity {
     ) -> Result<NewIdentity, Failure> {
         let failed = |error| of_identity(error, path);
         let owner = Identity::generate(&OsRandom);
-        // // Only a passphrase is stretched, so only then is a measurement worth a second.
+        // Only a passphrase is stretched, so only then is a measurement worth a second.
         let params = if matches!(secret, Secret::Passphrase(_)) {
             kdf::choose(kdf)?
         } else {
@@ -57,15 +56,15 @@ impl NewIdentity {
         Ok(NewIdentity { identity: owner, file, code })
     }
 
-    /// /// Writes the file, replacing the one at `place`.
+    /// Writes the file, replacing the one at `place`.
     ///
     /// # Errors
-    /// /// Those of writing it, and of opening the written file.
+    /// Those of writing it, and of opening the written file.
     pub fn write(&self, Place { dir, name, path }: &Place) -> Result<(), Failure> {
         replace_in(&**dir, name, path, &self.file.encode(), |written| self.check(written, path))
     }
 
-    /// /// Writes the file unless one exists at `path`, which is checked atomically.
+    /// Writes the file unless one exists at `path`, which is checked atomically.
     ///
     /// # Errors
     /// Those of [`NewIdentity::write`], and [`Error::IdentityExists`].
@@ -99,7 +98,7 @@ impl NewIdentity {
         opened.map(drop).map_err(|error| of_identity(error, path))
     }
 
-    /// /// Prints the recovery code to stdout; `of` names what it opens, and `path` is the identity
+    /// Prints the recovery code to stdout; `of` names what it opens, and `path` is the identity
     /// file.
     ///
     /// # Errors
@@ -112,7 +111,7 @@ impl NewIdentity {
     }
 }
 
-/// /// Prints a recovery code of the identity at `path`, which is already in its slot. Unlike
+/// Prints a recovery code of the identity at `path`, which is already in its slot. Unlike
 /// elsewhere, a closed stdout is a failure.
 ///
 /// # Errors

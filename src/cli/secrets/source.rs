@@ -1,8 +1,8 @@
-//! //! The sources of passphrases, recovery codes and key files.
+//! The sources of passphrases, recovery codes and key files.
 //!
 //! Rules that hold here
-//! //! * A secret is read completely, into memory that is wiped. It is never shown, logged or
-//! included in an error.
+//! * A secret is read completely, into memory that is wiped. It is never shown, logged or
+//!   included in an error.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,16 +17,16 @@ use crate::cli::args::slots::NewSecret;
 use crate::cli::args::{PassphraseArgs, PresentSecret};
 use crate::cli::error::Error;
 
-/// /// Length limit of a passphrase or key file, in bytes.
+/// Length limit of a passphrase or key file, in bytes.
 pub const SECRET_MAX: usize = 64 * 1024;
 
-/// /// Variable with the path of a passphrase file.
+/// Variable with the path of a passphrase file.
 pub const PASSPHRASE_FILE_VARIABLE: &str = "KITHFS_PASSPHRASE_FILE";
 
-/// /// Name of the systemd credential (systemd.exec(5), LoadCredential=).
+/// Name of the systemd credential (systemd.exec(5), LoadCredential=).
 pub const CREDENTIAL: &str = "kithfs.passphrase";
 
-/// /// Secret bytes: wiped on drop, without `Debug`.
+/// Secret bytes: wiped on drop, without `Debug`.
 pub struct SecretBytes(Zeroizing<Vec<u8>>);
 
 impl SecretBytes {
@@ -35,28 +35,28 @@ impl SecretBytes {
         &self.0
     }
 
-    /// /// Returns the bytes, still wiped on drop.
+    /// Returns the bytes, still wiped on drop.
     pub fn into_inner(self) -> Zeroizing<Vec<u8>> {
         self.0
     }
 }
 
-/// /// A secret and its kind.
+/// A secret and its kind.
 pub enum Given {
-    /// /// A passphrase. If it was typed at a prompt, it may also be a recovery code.
+    /// A passphrase. If it was typed at a prompt, it may also be a recovery code.
     Passphrase {
-        /// /// The bytes.
+        /// The bytes.
         bytes: SecretBytes,
-        /// /// Whether it was typed at the terminal.
+        /// Whether it was typed at the terminal.
         typed: bool,
     },
     /// A recovery code.
     RecoveryCode(SecretBytes),
-    /// /// The contents of a key file.
+    /// The contents of a key file.
     KeyFile(SecretBytes),
 }
 
-/// /// The source of a secret.
+/// The source of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A file with a passphrase; `-` is stdin.
@@ -69,11 +69,11 @@ pub enum Source {
     KeyFile(PathBuf),
     /// A file with a recovery code.
     RecoveryCodeFile(PathBuf),
-    /// /// A prompt at the terminal.
+    /// A prompt at the terminal.
     Terminal,
 }
 
-/// /// The relevant parts of the environment.
+/// The relevant parts of the environment.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     /// KITHFS_PASSPHRASE_FILE.
@@ -83,7 +83,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// /// Returns those of this process.
+    /// Returns those of this process.
     pub fn of_process() -> Environment {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         Environment {
@@ -104,7 +104,7 @@ impl Environment {
 }
 
 impl Source {
-    /// /// Returns the source of the passphrase for something new.
+    /// Returns the source of the passphrase for something new.
     pub fn choose(args: &PassphraseArgs, environment: &Environment) -> Source {
         let PassphraseArgs { passphrase_file, passphrase_fd, passphrase_command, key_file } = args;
         match (passphrase_file, passphrase_fd, passphrase_command, key_file) {
@@ -116,7 +116,7 @@ impl Source {
         }
     }
 
-    /// /// Returns the source of the secret for something that exists.
+    /// Returns the source of the secret for something that exists.
     pub fn choose_present(args: &PresentSecret, environment: &Environment) -> Source {
         match &args.recovery_code_file {
             Some(file) => Source::RecoveryCodeFile(file.clone()),
@@ -124,8 +124,8 @@ impl Source {
         }
     }
 
-    /// /// Returns the source of a passphrase that replaces another one. The environment is
-    /// ignored, as it names the old one.
+    /// Returns the source of a passphrase that replaces another one. The environment is ignored, as
+    /// it names the old one.
     pub fn choose_new(args: &NewSecret) -> Source {
         match (&args.new_passphrase_file, args.new_passphrase_fd, &args.new_passphrase_command) {
             (Some(file), ..) => Source::File(file.clone()),
@@ -135,14 +135,14 @@ impl Source {
         }
     }
 
-    /// /// Gets the secret of something that exists. `of` names it in the prompt.
+    /// Gets the secret of something that exists. `of` names it in the prompt.
     pub fn read(&self, of: &Path) -> Result<Given, Error> {
         let prompt =
             || format!("Passphrase (or recovery code) of {}: ", crate::cli::display::path(of));
         self.read_with(&mut || ask(&prompt()))
     }
 
-    /// /// Gets the secret of something new. The terminal asks for it twice.
+    /// Gets the secret of something new. The terminal asks for it twice.
     pub fn read_new(&self, of: &Path) -> Result<Given, Error> {
         let prompt = format!("New passphrase of {}: ", crate::cli::display::path(of));
         self.read_with(&mut || {
@@ -183,7 +183,7 @@ impl Source {
     }
 }
 
-/// /// Removes one newline at the end (`\n` or `\r\n`), and refuses an empty secret.
+/// Removes one newline at the end (`\n` or `\r\n`), and refuses an empty secret.
 fn line(SecretBytes(mut bytes): SecretBytes) -> Result<SecretBytes, Error> {
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
@@ -220,11 +220,11 @@ fn from_descriptor(number: i32) -> Result<SecretBytes, Error> {
         path: number.to_string().into(),
         source,
     };
-    // // A negative number is not a descriptor; clap refuses it. BorrowedFd forbids -1.
+    // A negative number is not a descriptor; clap refuses it. BorrowedFd forbids -1.
     if number < 0 {
         return Err(failed(io::Error::from_raw_os_error(libc::EBADF)));
     }
-    // // SAFETY: the number is not -1. The parent process opened the descriptor and passed it to be
+    // SAFETY: the number is not -1. The parent process opened the descriptor and passed it to be
     // read. It is used during this call only, before any other thread runs; a closed one fails with
     // EBADF.
     let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
@@ -237,14 +237,14 @@ fn from_command(command: &OsStr) -> Result<SecretBytes, Error> {
         Command::new("sh").arg("-c").arg(command).stdout(Stdio::piped()).spawn().map_err(failed)?;
     let mut output = child.stdout.take().expect("was asked for");
     let secret = read_all(&mut output);
-    // // A command that writes without end must not block on a full pipe.
+    // A command that writes without end must not block on a full pipe.
     drop(output);
     let status = child.wait().map_err(failed)?;
     let secret = secret.map_err(failed)?;
     if status.success() { Ok(secret) } else { Err(Error::PassphraseCommand(status)) }
 }
 
-/// /// Reads to the end into one buffer that never moves, so that no copy of the secret remains.
+/// Reads to the end into one buffer that never moves, so that no copy of the secret remains.
 fn read_all(from: &mut dyn Read) -> io::Result<SecretBytes> {
     let mut bytes = Zeroizing::new(vec![0; SECRET_MAX + 1]);
     let mut len = 0;
@@ -266,7 +266,7 @@ fn read_all(from: &mut dyn Read) -> io::Result<SecretBytes> {
     Ok(SecretBytes(bytes))
 }
 
-/// /// Asks at the terminal, without echo.
+/// Asks at the terminal, without echo.
 fn ask(prompt: &str) -> Result<SecretBytes, Error> {
     if File::options().read(true).write(true).open("/dev/tty").is_err() {
         return Err(Error::NoTerminal);

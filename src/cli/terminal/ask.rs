@@ -1,6 +1,6 @@
-//! //! Questions that the user answers with yes or no.
+//! Questions that the user answers with yes or no.
 //!
-//! //! Rule: a question that cannot be asked counts as a refusal, never as a yes.
+//! Rule: a question that cannot be asked counts as a refusal, never as a yes.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -8,10 +8,10 @@ use std::io::{BufRead, BufReader, Write};
 use crate::cli::display::Line;
 use crate::cli::error::Error;
 
-/// /// Asks at the terminal; `yes` is an answer given in advance.
+/// Asks at the terminal; `yes` is an answer given in advance.
 ///
 /// # Errors
-/// /// [`Error::CannotAsk`] without a terminal, [`Error::Declined`] if the answer is not yes.
+/// [`Error::CannotAsk`] without a terminal, [`Error::Declined`] if the answer is not yes.
 pub fn confirm(question: &str, yes: bool) -> Result<(), Error> {
     if yes {
         return Ok(());

@@ -1,18 +1,18 @@
-//! //! Progress on a terminal: a bar if the total is known, else a counter. Nothing is shown if
-//! stderr is not a terminal.
+//! Progress on a terminal: a bar if the total is known, else a counter. Nothing is shown if stderr
+//! is not a terminal.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// /// Progress of a long command.
+/// Progress of a long command.
 pub struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// /// Shows a bar over `bytes`, or a counter.
+    /// Shows a bar over `bytes`, or a counter.
     pub fn new(bytes: Option<u64>) -> Progress {
         if !is_shown() {
             return Progress {
@@ -35,23 +35,23 @@ impl Progress {
         Progress { bar }
     }
 
-    /// /// Adds this many bytes.
+    /// Adds this many bytes.
     pub fn add(&self, bytes: u64) {
         self.bar.inc(bytes);
     }
 
-    /// /// Sets the bytes and files done so far.
+    /// Sets the bytes and files done so far.
     pub fn set(&self, bytes: u64, files: u64) {
         self.bar.set_position(bytes);
         self.bar.set_message(format!("{files} files"));
     }
 
-    /// /// Counts one more file.
+    /// Counts one more file.
     pub fn files(&self, files: u64) {
         self.bar.set_message(format!("{files} files"));
     }
 
-    /// /// Prints a line about one file above the bar.
+    /// Prints a line about one file above the bar.
     pub fn warn(&self, message: impl std::fmt::Display) {
         self.bar.suspend(|| crate::cli::report::warn(message));
     }
@@ -63,7 +63,7 @@ impl Drop for Progress {
     }
 }
 
-/// /// Returns whether the progress is visible, so that counting the total first is worth the time.
+/// Returns whether the progress is visible, so that counting the total first is worth the time.
 pub fn is_shown() -> bool {
     std::io::stderr().is_terminal()
 }

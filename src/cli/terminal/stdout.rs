@@ -1,7 +1,7 @@
 //! Standard output.
 //!
-//! //! Rule: a reader that exits early (`kithfs ls V | head`) ends the command and is not reported
-//! as a failure.
+//! Rule: a reader that exits early (`kithfs ls V | head`) ends the command and is not reported as a
+//! failure.
 
 use std::io::{self, IsTerminal, StdoutLock, Write};
 
@@ -15,7 +15,7 @@ pub struct Out {
 }
 
 impl Out {
-    /// /// Takes standard output for this command.
+    /// Takes standard output for this command.
     pub fn stdout() -> Out {
         let stdout = io::stdout();
         Out {
@@ -33,25 +33,25 @@ impl Out {
         })
     }
 
-    /// /// Writes a name: escaped on a terminal, byte for byte elsewhere.
+    /// Writes a name: escaped on a terminal, byte for byte elsewhere.
     pub fn name(&mut self, name: &[u8]) -> Result<(), Error> {
         if self.terminal { write!(self.to, "{}", Shown(name)) } else { self.to.write_all(name) }
             .map_err(failed)
     }
 
-    /// /// Writes bytes unchanged.
+    /// Writes bytes unchanged.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.to.write_all(bytes).map_err(failed)
     }
 
-    /// /// Writes a value as JSON, and a newline.
+    /// Writes a value as JSON, and a newline.
     pub fn json(&mut self, value: &impl serde::Serialize) -> Result<(), Error> {
         let text = serde_json::to_string_pretty(value).map_err(|error| failed(error.into()))?;
         self.bytes(display::json(&text).as_bytes())?;
         self.bytes(b"\n")
     }
 
-    /// /// Flushes the buffer.
+    /// Flushes the buffer.
     pub fn finish(mut self) -> Result<(), Error> {
         self.to.flush().map_err(failed)
     }

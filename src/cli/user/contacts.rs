@@ -1,6 +1,6 @@
-//! //! The file of contacts. It is read, changed under a lock, and replaced as a whole.
+//! The file of contacts. It is read, changed under a lock, and replaced as a whole.
 //!
-//! //! The file is neither signed nor sealed. Anybody who can write to it could as well replace the
+//! The file is neither signed nor sealed. Anybody who can write to it could as well replace the
 //! program that reads it. A file that other users may write to is refused, and checksums protect
 //! the keys against accidents.
 
@@ -19,19 +19,19 @@ use crate::cli::user::directories;
 use crate::roster::contacts::MAX_LEN;
 use crate::roster::{ContactError, Contacts};
 
-/// /// Reads the contacts of this user; none if there is no file.
+/// Reads the contacts of this user; none if there is no file.
 ///
 /// # Errors
-/// /// The file cannot be read, is damaged, or other users may write to it.
+/// The file cannot be read, is damaged, or other users may write to it.
 pub fn load() -> Result<Contacts, Failure> {
     Ok(read(&directories::contacts()?)?)
 }
 
-/// /// Changes the contacts of this user under a lock. Returns the result of `change` once it is
+/// Changes the contacts of this user under a lock. Returns the result of `change` once it is
 /// durable.
 ///
 /// # Errors
-/// /// Those of reading, of writing and of `change`; the file is then unchanged.
+/// Those of reading, of writing and of `change`; the file is then unchanged.
 pub fn update<T>(change: impl FnOnce(&mut Contacts) -> Result<T, Failure>) -> Result<T, Failure> {
     let path = directories::contacts()?;
     directories::make_parent(&path)?;
@@ -52,7 +52,7 @@ pub fn update<T>(change: impl FnOnce(&mut Contacts) -> Result<T, Failure>) -> Re
     Ok(outcome)
 }
 
-/// /// Holds a lock on a file beside `path` until it is dropped. The file itself is replaced, so it
+/// Holds a lock on a file beside `path` until it is dropped. The file itself is replaced, so it
 /// cannot carry the lock.
 pub fn lock(path: &Path) -> Result<File, Error> {
     let path = path.with_extension("lock");
@@ -63,7 +63,7 @@ pub fn lock(path: &Path) -> Result<File, Error> {
     Ok(file)
 }
 
-/// /// Reads a file of this user, at most `max` bytes; `None` if it does not exist.
+/// Reads a file of this user, at most `max` bytes; `None` if it does not exist.
 pub fn read_own(path: &Path, max: usize) -> Result<Option<String>, Error> {
     let failed = |source| Error::Io { op: "read", path: path.to_owned(), source };
     let file = match File::open(path) {
@@ -87,8 +87,8 @@ fn read(path: &Path) -> Result<Contacts, Error> {
     }
 }
 
-/// /// Returns why a name could be mistaken for another one: it mixes scripts, or a contact has a
-/// name that looks the same.
+/// Returns why a name could be mistaken for another one: it mixes scripts, or a contact has a name
+/// that looks the same.
 pub fn look_alike(contacts: &Contacts, name: &str) -> Option<String> {
     let looks = |name: &str| skeleton(name).collect::<String>();
     let same = contacts
@@ -107,7 +107,7 @@ pub fn look_alike(contacts: &Contacts, name: &str) -> Option<String> {
     }
 }
 
-/// /// Returns a failure about one contact.
+/// Returns a failure about one contact.
 pub fn failed(error: ContactError) -> Error {
     match directories::contacts() {
         Ok(path) => Error::Contacts { path, source: error },
@@ -115,7 +115,7 @@ pub fn failed(error: ContactError) -> Error {
     }
 }
 
-/// /// Returns the path of the contacts file, for messages.
+/// Returns the path of the contacts file, for messages.
 pub fn place() -> PathBuf {
     directories::contacts().unwrap_or_else(|_| PathBuf::from("contacts"))
 }

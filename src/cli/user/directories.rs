@@ -1,5 +1,5 @@
-//! //! Directories of this user (XDG Base Directory Specification): identity and contacts are in
-//! the configuration directory, records of shares in the state directory.
+//! Directories of this user (XDG Base Directory Specification): identity and contacts are in the
+//! configuration directory, records of shares in the state directory.
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::error::Error;
 
-/// /// Chooses the directory from the environment.
+/// Chooses the directory from the environment.
 fn base(
     variable: Option<OsString>,
     home: Option<OsString>,
     below_home: &str,
 ) -> Result<PathBuf, Error> {
     let absolute = |value: OsString| Some(PathBuf::from(value)).filter(|path| path.is_absolute());
-    // // The specification says that a relative path in the variable is ignored.
+    // The specification says that a relative path in the variable is ignored.
     let dir = variable
         .and_then(absolute)
         .or_else(|| home.and_then(absolute).map(|home| home.join(below_home)));
@@ -26,7 +26,7 @@ fn dir(variable: &str, below_home: &str) -> Result<PathBuf, Error> {
     base(std::env::var_os(variable), std::env::var_os("HOME"), below_home)
 }
 
-/// /// Returns the path of the identity file.
+/// Returns the path of the identity file.
 ///
 /// # Errors
 /// No directory is set in the environment.
@@ -34,7 +34,7 @@ pub fn identity() -> Result<PathBuf, Error> {
     Ok(dir("XDG_CONFIG_HOME", ".config")?.join("identity"))
 }
 
-/// /// Returns the path of the contacts file.
+/// Returns the path of the contacts file.
 ///
 /// # Errors
 /// No directory is set in the environment.
@@ -42,7 +42,7 @@ pub fn contacts() -> Result<PathBuf, Error> {
     Ok(dir("XDG_CONFIG_HOME", ".config")?.join("contacts"))
 }
 
-/// /// Returns the state directory.
+/// Returns the state directory.
 ///
 /// # Errors
 /// No directory is set in the environment.
@@ -50,7 +50,7 @@ pub fn state() -> Result<PathBuf, Error> {
     dir("XDG_STATE_HOME", ".local/state")
 }
 
-/// /// Returns the directory with a record for each known share.
+/// Returns the directory with a record for each known share.
 ///
 /// # Errors
 /// No directory is set in the environment.
@@ -58,7 +58,7 @@ pub fn shares() -> Result<PathBuf, Error> {
     Ok(state()?.join("shares"))
 }
 
-/// /// Creates the parent directory of a file, with mode 0700, and the directories above it.
+/// Creates the parent directory of a file, with mode 0700, and the directories above it.
 ///
 /// # Errors
 /// Those of mkdir(2).
@@ -68,11 +68,11 @@ pub fn make_parent(path: &Path) -> Result<(), Error> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)
 }
 
-/// /// Refuses a file of contacts or share records that another user could have written, as its
+/// Refuses a file of contacts or share records that another user could have written, as its
 /// contents decide which keys are trusted.
 ///
 /// # Errors
-/// /// It belongs to a user other than this one and root, or group or others may write to it.
+/// It belongs to a user other than this one and root, or group or others may write to it.
 pub fn check_private(path: &Path, metadata: &std::fs::Metadata) -> Result<(), Error> {
     if is_private(metadata.uid(), metadata.mode()) {
         Ok(())
@@ -81,12 +81,12 @@ pub fn check_private(path: &Path, metadata: &std::fs::Metadata) -> Result<(), Er
     }
 }
 
-/// /// Returns whether only this user and root can write to an object with this owner and mode.
+/// Returns whether only this user and root can write to an object with this owner and mode.
 pub fn is_private(owner: u32, mode: u32) -> bool {
     is_trusted(owner) && mode & 0o022 == 0
 }
 
-/// /// Returns whether `uid` is this user or root.
+/// Returns whether `uid` is this user or root.
 pub fn is_trusted(uid: u32) -> bool {
     uid == rustix::process::geteuid().as_raw() || uid == 0
 }

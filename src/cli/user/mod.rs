@@ -1,4 +1,4 @@
-//! //! What kithfs stores for this user: identity, contacts, and records of shares and vaults.
+//! What kithfs stores for this user: identity, contacts, and records of shares and vaults.
 
 pub mod contacts;
 pub mod directories;

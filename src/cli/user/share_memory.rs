@@ -1,8 +1,8 @@
-//! //! Records of shares: the last head that this user has seen, in one small file per share below
-//! the state directory.
+//! Records of shares: the last head that this user has seen, in one small file per share below the
+//! state directory.
 //!
-//! //! Rules: a head is never replaced by a lower one, even if several processes of the user write
-//! at the same time. A file that cannot be read is an error: without the record, an old list of
+//! Rules: a head is never replaced by a lower one, even if several processes of the user write at
+//! the same time. A file that cannot be read is an error: without the record, an old list of
 //! members could be accepted.
 
 use std::io;
@@ -16,14 +16,14 @@ use crate::roster::memory::MAX_LEN;
 use crate::roster::{Pin, Proof, ShareMemory};
 use crate::vault::Pins;
 
-/// /// The records of the shares that this user has opened or was invited to.
+/// The records of the shares that this user has opened or was invited to.
 #[derive(Debug, Clone)]
 pub struct Shares {
     dir: PathBuf,
 }
 
 impl Shares {
-    /// /// Returns the records of this user.
+    /// Returns the records of this user.
     ///
     /// # Errors
     /// No directory is set in the environment.
@@ -35,11 +35,11 @@ impl Shares {
         self.dir.join(ShareMemory::file_name(share))
     }
 
-    /// /// Returns the record of a share.
+    /// Returns the record of a share.
     ///
     /// # Errors
-    /// /// The file cannot be read, is damaged, belongs to another share, or other users may write
-    /// to it.
+    /// The file cannot be read, is damaged, belongs to another share, or other users may write to
+    /// it.
     pub fn get(&self, share: &[u8; 32]) -> Result<Option<ShareMemory>, Error> {
         let path = self.path(share);
         let Some(text) = read_own(&path, MAX_LEN)? else { return Ok(None) };
@@ -52,8 +52,7 @@ impl Shares {
         }
     }
 
-    /// /// Adds the record of a share, or changes an existing one with `merge`. Returns the new
-    /// record.
+    /// Adds the record of a share, or changes an existing one with `merge`. Returns the new record.
     ///
     /// # Errors
     /// Those of [`Shares::get`] and of writing.
@@ -84,7 +83,7 @@ impl Shares {
     }
 }
 
-/// /// Converts the error to the type that the vault expects.
+/// Converts the error to the type that the vault expects.
 fn io_error(error: Error) -> io::Error {
     io::Error::other(error.to_string())
 }

@@ -1,7 +1,7 @@
-//! //! Walking a vault by inodes, for commands that work without a mount.
+//! Walking a vault by inodes, for commands that work without a mount.
 //!
-//! //! Rule: every inode that a lookup returned is forgotten again, so that a walk over a million
-//! files keeps none.
+//! Rule: every inode that a lookup returned is forgotten again, so that a walk over a million files
+//! keeps none.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -10,18 +10,18 @@ use crate::crypto::Random;
 use crate::store::Kind;
 use crate::vault::{self, Attr, Caller, Entry, Handle, NodeId, OpenFlags, OsRandom, ROOT, Vault};
 
-/// /// Bytes per read or write.
+/// Bytes per read or write.
 pub const BLOCK: usize = 1 << 20;
-/// /// Bytes of names per listing.
+/// Bytes of names per listing.
 const LISTING: usize = 64 << 10;
-/// /// Prefix of the name under which a file is written until it is complete. A hash of the final
-/// name follows, so that a second run finds the remains of the first.
+/// Prefix of the name under which a file is written until it is complete. A hash of the final name
+/// follows, so that a second run finds the remains of the first.
 const PARTIAL: &str = ".kithfs-part-";
 
-/// /// An inode that was looked up; forgotten on drop.
+/// An inode that was looked up; forgotten on drop.
 pub struct Node<'a> {
     vault: &'a Vault,
-    /// /// Its attributes.
+    /// Its attributes.
     pub attr: Attr,
 }
 
@@ -34,7 +34,7 @@ impl Drop for Node<'_> {
 }
 
 impl<'a> Node<'a> {
-    /// /// Takes over the lookup count of a call that returned `attr`.
+    /// Takes over the lookup count of a call that returned `attr`.
     pub fn counted(vault: &'a Vault, attr: Attr) -> Node<'a> {
         Node { vault, attr }
     }
@@ -44,7 +44,7 @@ impl<'a> Node<'a> {
         Ok(Node { vault, attr: vault.resolve(path)? })
     }
 
-    /// /// Finds a name in a directory; `None` if it does not exist.
+    /// Finds a name in a directory; `None` if it does not exist.
     pub fn child(vault: &'a Vault, parent: NodeId, name: &[u8]) -> vault::Result<Option<Node<'a>>> {
         match vault.lookup(parent, name) {
             Ok(attr) => Ok(Some(Node { vault, attr })),
@@ -53,19 +53,19 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// /// Returns the inode number.
+    /// Returns the inode number.
     pub fn id(&self) -> NodeId {
         self.attr.node
     }
 
-    /// /// Returns whether it is a directory.
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.attr.kind == Kind::Dir
     }
 }
 
-/// /// An open file or directory of a vault. It is closed on drop, unless [`OpenFile::close`] did
-/// so and returned the result.
+/// An open file or directory of a vault. It is closed on drop, unless [`OpenFile::close`] did so
+/// and returned the result.
 pub struct OpenFile<'a> {
     vault: &'a Vault,
     handle: Option<Handle>,
@@ -78,7 +78,7 @@ impl<'a> OpenFile<'a> {
         Ok(OpenFile { vault, handle: Some(opened.handle) })
     }
 
-    /// /// Creates a file for writing.
+    /// Creates a file for writing.
     pub fn create(
         vault: &'a Vault,
         parent: NodeId,
@@ -89,12 +89,12 @@ impl<'a> OpenFile<'a> {
         Ok((Node { vault, attr }, OpenFile { vault, handle: Some(opened.handle) }))
     }
 
-    /// /// Returns the handle.
+    /// Returns the handle.
     pub fn handle(&self) -> Handle {
         self.handle.expect("it is there until close takes it with self")
     }
 
-    /// /// Closes and commits the file.
+    /// Closes and commits the file.
     pub fn close(mut self) -> vault::Result<()> {
         match self.handle.take() {
             Some(handle) => self.vault.release(handle),
@@ -113,7 +113,7 @@ impl Drop for OpenFile<'_> {
     }
 }
 
-/// /// Returns the user of this process as the caller, without a umask, so that modes are exact.
+/// Returns the user of this process as the caller, without a umask, so that modes are exact.
 pub fn caller() -> Caller {
     Caller {
         uid: rustix::process::geteuid().as_raw(),
@@ -122,10 +122,10 @@ pub fn caller() -> Caller {
     }
 }
 
-/// /// Calls `each` with every entry of a directory, in the order of the store.
+/// Calls `each` with every entry of a directory, in the order of the store.
 ///
 /// # Errors
-/// /// Those of the listing and of `each`.
+/// Those of the listing and of `each`.
 pub fn for_each_entry<E: From<vault::Error>>(
     vault: &Vault,
     dir: NodeId,
@@ -134,7 +134,7 @@ pub fn for_each_entry<E: From<vault::Error>>(
     list(vault, dir, each).map(drop)
 }
 
-/// /// Does [`for_each_entry`] and returns whether there are further entries with unreadable names.
+/// Does [`for_each_entry`] and returns whether there are further entries with unreadable names.
 fn list<E: From<vault::Error>>(
     vault: &Vault,
     dir: NodeId,
@@ -162,12 +162,12 @@ impl Drop for Listing<'_> {
     }
 }
 
-/// /// Returns all names of a directory, for callers that change it during the walk.
+/// Returns all names of a directory, for callers that change it during the walk.
 pub fn names(vault: &Vault, dir: NodeId) -> vault::Result<Vec<Box<[u8]>>> {
     Ok(names_and_more(vault, dir)?.0)
 }
 
-/// /// Does [`names`], and also returns whether there are further entries with unreadable names.
+/// Does [`names`], and also returns whether there are further entries with unreadable names.
 pub fn names_and_more(vault: &Vault, dir: NodeId) -> vault::Result<(Vec<Box<[u8]>>, bool)> {
     let mut names = Vec::new();
     let more = list(vault, dir, |entry| {
@@ -177,7 +177,7 @@ pub fn names_and_more(vault: &Vault, dir: NodeId) -> vault::Result<(Vec<Box<[u8]
     Ok((names, more))
 }
 
-/// /// Creates a directory and its missing parents, and returns its inode.
+/// Creates a directory and its missing parents, and returns its inode.
 pub fn make_path<'a>(vault: &'a Vault, path: &[u8], mode: u32) -> vault::Result<Node<'a>> {
     let mut node = Node::at(vault, b"")?;
     for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
@@ -190,14 +190,14 @@ pub fn make_path<'a>(vault: &'a Vault, path: &[u8], mode: u32) -> vault::Result<
     Ok(node)
 }
 
-/// /// Returns the mode that mkdir(1) uses: all bits except those of the umask.
+/// Returns the mode that mkdir(1) uses: all bits except those of the umask.
 pub fn new_dir_mode() -> u32 {
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
     0o777 & !umask.as_raw_mode()
 }
 
-/// /// Returns the temporary name for `name` (FNV-1a, as the hash only has to be stable).
+/// Returns the temporary name for `name` (FNV-1a, as the hash only has to be stable).
 pub fn partial_name(name: &[u8]) -> String {
     let hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
@@ -205,20 +205,20 @@ pub fn partial_name(name: &[u8]) -> String {
     format!("{PARTIAL}{hash:016x}")
 }
 
-/// /// Returns a random temporary name, so that two runs which write the same file do not collide.
+/// Returns a random temporary name, so that two runs which write the same file do not collide.
 pub fn new_partial_name() -> String {
     let mut number = [0; 8];
     OsRandom.fill(&mut number);
     format!("{PARTIAL}{:016x}", u64::from_le_bytes(number))
 }
 
-/// /// Returns whether a name is one of [`partial_name`], left by an earlier run.
+/// Returns whether a name is one of [`partial_name`], left by an earlier run.
 pub fn is_partial(name: &[u8]) -> bool {
     name.strip_prefix(PARTIAL.as_bytes())
         .is_some_and(|hash| hash.len() == 16 && hash.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// /// Returns the last component of a local path, as bytes.
+/// Returns the last component of a local path, as bytes.
 pub fn file_name(path: &Path) -> Option<&[u8]> {
     path.file_name().map(OsStrExt::as_bytes)
 }

@@ -18,36 +18,36 @@ use crate::store::Dir;
 use crate::store::os::OsDir;
 use crate::vault::{self, Description, LockMode, OpenOptions, Pins, Trust, Vault};
 
-/// /// What a command does with a vault.
+/// What a command does with a vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// /// Reads.
+    /// Reads.
     Read,
     /// Reads and writes.
     Write,
-    /// /// Reads and writes, with concurrent writers.
+    /// Reads and writes, with concurrent writers.
     WriteShared,
-    /// /// Reads, beside openers with [`Purpose::WriteShared`].
+    /// Reads, beside openers with [`Purpose::WriteShared`].
     ReadShared,
-    /// /// Reads, and at most adds control files, while another process may have the vault open.
+    /// Reads, and at most adds control files, while another process may have the vault open.
     Beside,
 }
 
-/// /// A vault that was found and is still locked.
+/// A vault that was found and is still locked.
 pub struct Found {
-    /// /// Its directory, absolute and without symlinks.
+    /// Its directory, absolute and without symlinks.
     pub dir: PathBuf,
     /// Its store.
     pub store: Arc<dyn Dir>,
-    /// /// Its public facts.
+    /// Its public facts.
     pub description: Description,
-    /// /// Whether reads update access times.
+    /// Whether reads update access times.
     pub access_times: bool,
-    /// /// Whether the kernel's writeback cache is used.
+    /// Whether the kernel's writeback cache is used.
     pub kernel_caches: bool,
 }
 
-/// /// An open vault and its directory.
+/// An open vault and its directory.
 pub struct Open {
     /// The vault.
     pub vault: Vault,
@@ -55,10 +55,10 @@ pub struct Open {
     pub dir: PathBuf,
 }
 
-/// /// Returns the directory of a vault, absolute and without symlinks.
+/// Returns the directory of a vault, absolute and without symlinks.
 ///
 /// # Errors
-/// /// The directory does not exist.
+/// The directory does not exist.
 pub fn locate(given: &Path) -> Result<PathBuf, Error> {
     given.canonicalize().map_err(|source| match source.raw_os_error() {
         Some(libc::ENOENT) => Error::VaultMissing(given.to_owned()),
@@ -66,10 +66,10 @@ pub fn locate(given: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-/// /// Finds a vault and reads its public facts.
+/// Finds a vault and reads its public facts.
 ///
 /// # Errors
-/// /// It does not exist, is not a vault, or has a newer version.
+/// It does not exist, is not a vault, or has a newer version.
 pub fn find(given: &Path) -> Result<Found, Failure> {
     let dir = locate(given)?;
     let store = match OsDir::open(&dir) {
@@ -84,13 +84,13 @@ pub fn find(given: &Path) -> Result<Found, Failure> {
 }
 
 impl Found {
-    /// /// Refuses a vault that this user has mounted. The message names the mount point; the vault
+    /// Refuses a vault that this user has mounted. The message names the mount point; the vault
     /// itself could name only the process.
     ///
     /// # Errors
-    /// /// The vault is mounted.
+    /// The vault is mounted.
     pub fn refuse_mounted(&self) -> Result<(), Error> {
-        // // Without a registry, the vault's own lock still refuses.
+        // Without a registry, the vault's own lock still refuses.
         let entries = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
         match entries.into_iter().find(|entry| entry.vault.0 == self.dir && !entry.read_only) {
             Some(entry) => Err(Error::AlreadyMounted {
@@ -102,12 +102,12 @@ impl Found {
         }
     }
 
-    /// /// Waits until a daemon that was unmounted from this vault has written everything, as
-    /// umount(8) does not wait. The wait is bounded: a lazily unmounted daemon ends only when the
-    /// last program releases it.
+    /// Waits until a daemon that was unmounted from this vault has written everything, as umount(8)
+    /// does not wait. The wait is bounded: a lazily unmounted daemon ends only when the last
+    /// program releases it.
     pub fn wait_for_last_daemon(&self) {
         const PATIENCE: Duration = Duration::from_secs(10);
-        // // The vault's own lock refuses daemons that are not visible or do not end.
+        // The vault's own lock refuses daemons that are not visible or do not end.
         for process in
             Registry::open().and_then(|registry| registry.writing(&self.dir)).unwrap_or_default()
         {
@@ -115,13 +115,13 @@ impl Found {
         }
     }
 
-    /// /// Reads the identity that opens this vault, and gets its secret.
+    /// Reads the identity that opens this vault, and gets its secret.
     ///
     /// # Errors
-    /// /// There is no identity, or the secret is not available.
+    /// There is no identity, or the secret is not available.
     pub fn ask(&self, args: &OpenArgs) -> Result<(Locked, Given), Failure> {
         let locked = identity::find(args.identity.as_deref(), &self.store, &self.dir)?;
-        // // The prompt for a vault's own identity names the vault.
+        // The prompt for a vault's own identity names the vault.
         let source = Source::choose_present(&args.secret, &Environment::of_process());
         let given = locked.ask(&source, args.identity.as_deref().unwrap_or(&self.dir))?;
         Ok((locked, given))
@@ -130,7 +130,7 @@ impl Found {
     /// Unlocks the identity with `given` and opens the vault.
     ///
     /// # Errors
-    /// /// The secret does not match, or the vault cannot be opened.
+    /// The secret does not match, or the vault cannot be opened.
     pub fn unlock(
         self,
         (locked, given): (Locked, Given),
@@ -139,7 +139,7 @@ impl Found {
     ) -> Result<Open, Failure> {
         let (identity, _) = locked.unlock(given)?;
         let default = OpenOptions::default();
-        // // Also for a vault with one owner, as shares may be nested in it.
+        // Also for a vault with one owner, as shares may be nested in it.
         let pins = match Shares::of_user() {
             Ok(shares) => Some(Arc::new(shares) as Arc<dyn Pins>),
             Err(error) if self.description.signed => return Err(error.into()),
@@ -168,7 +168,7 @@ impl Found {
 /// Finds, unlocks and opens a vault.
 ///
 /// # Errors
-/// /// Those of each step.
+/// Those of each step.
 pub fn open(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Failure> {
     let found = find(given)?;
     if purpose != Purpose::Beside {
@@ -184,16 +184,16 @@ pub fn open(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Fai
 }
 
 impl Open {
-    /// /// Returns a function that describes a failure of this vault at the plain path `plain`.
+    /// Returns a function that describes a failure of this vault at the plain path `plain`.
     pub fn failed<'a>(&'a self, plain: &'a [u8]) -> impl Fn(vault::Error) -> Failure + 'a {
         move |error| in_vault(error, &self.dir, Some(plain))
     }
 
-    /// /// Refuses a directory for plain files inside the vault, where the storage host would read
+    /// Refuses a directory for plain files inside the vault, where the storage host would read
     /// them. Called before anything is created there.
     ///
     /// # Errors
-    /// /// The directory is inside the vault, or its path cannot be examined.
+    /// The directory is inside the vault, or its path cannot be examined.
     pub fn refuse_within(&self, op: &'static str, place: &Path) -> Result<(), Error> {
         let start = if place.is_absolute() { place.to_owned() } else { Path::new(".").join(place) };
         let there = start.ancestors().find_map(|path| match path.canonicalize() {
@@ -207,10 +207,10 @@ impl Open {
         }
     }
 
-    /// /// Creates a directory for plain files if it is missing, and opens it.
+    /// Creates a directory for plain files if it is missing, and opens it.
     ///
     /// # Errors
-    /// /// It is inside the vault (see [`Open::refuse_within`]), or cannot be created or opened.
+    /// It is inside the vault (see [`Open::refuse_within`]), or cannot be created or opened.
     pub fn make_target(&self, op: &'static str, dir: &Path) -> Result<Object, Error> {
         self.refuse_within(op, dir)?;
         let failed = |source| Error::Io { op, path: dir.to_owned(), source };
@@ -218,8 +218,8 @@ impl Open {
         self.open_target(dir).map_err(failed)?.ok_or_else(|| self.within(op, dir))
     }
 
-    /// /// Opens a directory for plain files; `None` if it is inside the vault.
-    /// [`Open::refuse_within`] misses that if a directory was replaced with a symlink since.
+    /// Opens a directory for plain files; `None` if it is inside the vault. [`Open::refuse_within`]
+    /// misses that if a directory was replaced with a symlink since.
     ///
     /// # Errors
     /// It cannot be opened.
@@ -229,15 +229,15 @@ impl Open {
         Ok((!is_within).then_some(target))
     }
 
-    /// /// Returns the error for a directory of plain files inside the vault.
+    /// Returns the error for a directory of plain files inside the vault.
     pub fn within(&self, op: &'static str, place: &Path) -> Error {
         Error::Usage(format!("{op} {}: it is inside the vault {}", shown(place), shown(&self.dir)))
     }
 
-    /// /// Commits everything and closes the vault. Every command that has written ends with it.
+    /// Commits everything and closes the vault. Every command that has written ends with it.
     ///
     /// # Errors
-    /// /// A write failed.
+    /// A write failed.
     pub fn close(&self) -> Result<(), Failure> {
         self.vault.close().map_err(|error| in_vault(error, &self.dir, None))
     }

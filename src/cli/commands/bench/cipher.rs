@@ -1,4 +1,4 @@
-//! //! Speed of the ciphers alone, in one thread.
+//! Speed of the ciphers alone, in one thread.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use super::Figure;
 use crate::crypto::{ExchangeSecret, Hctr2, NamesKey, SegmentKey, Suite};
 
-/// /// Bytes of a sealed name; names usually have 24 to 40 bytes.
+/// Bytes of a sealed name; names usually have 24 to 40 bytes.
 const NAME_LEN: usize = 40;
-/// /// Names opened per batch.
+/// Names opened per batch.
 const NAMES: usize = 512;
-/// /// Members that a folder key is sealed to at once.
+/// Members that a folder key is sealed to at once.
 const MEMBERS: usize = 64;
 
-/// /// Returns the implementation of name encryption on this processor.
+/// Returns the implementation of name encryption on this processor.
 pub fn names_path() -> &'static str {
     if Hctr2::wide(&NamesKey::from_bytes([0; 32])).is_some() { "wide" } else { "portable" }
 }
 
-/// /// Returns the shortest time of a call of `work`.
+/// Returns the shortest time of a call of `work`.
 fn best(quick: bool, mut work: impl FnMut()) -> f64 {
     let end = Instant::now() + Duration::from_millis(if quick { 5 } else { 250 });
     let (mut least, mut calls) = (f64::INFINITY, 1u32);
@@ -29,7 +29,7 @@ fn best(quick: bool, mut work: impl FnMut()) -> f64 {
         }
         let taken = start.elapsed();
         least = least.min(taken.as_secs_f64() / f64::from(calls));
-        // // Short enough to be undisturbed sometimes, long enough for the clock.
+        // Short enough to be undisturbed sometimes, long enough for the clock.
         if taken < Duration::from_micros(50) {
             calls *= 2;
         }
@@ -39,7 +39,7 @@ fn best(quick: bool, mut work: impl FnMut()) -> f64 {
     }
 }
 
-/// /// Measures sealing contents.
+/// Measures sealing contents.
 pub fn ciphers(quick: bool) -> Vec<Figure> {
     let mut figures = Vec::new();
     for (suite, name) in
@@ -70,7 +70,7 @@ pub fn ciphers(quick: bool) -> Vec<Figure> {
     figures
 }
 
-/// /// Measures names, one by one and in batches, and X25519 for a member of a folder.
+/// Measures names, one by one and in batches, and X25519 for a member of a folder.
 pub fn names(quick: bool) -> Vec<Figure> {
     let key = NamesKey::from_bytes([1; 32]);
     let mut figures = Vec::new();

@@ -1,4 +1,4 @@
-//! //! A temporary vault, mounted by this program, beside a plain directory on the same filesystem.
+//! A temporary vault, mounted by this program, beside a plain directory on the same filesystem.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::report::Failure;
 
-/// /// The amount of work.
+/// The amount of work.
 struct Sizes {
     /// Bytes of the large file, a multiple of [`BLOCK`].
     file: u64,
@@ -23,7 +23,7 @@ struct Sizes {
     random: usize,
     /// Small files.
     small: usize,
-    /// /// Time limit of a measurement.
+    /// Time limit of a measurement.
     limit: Duration,
 }
 
@@ -32,12 +32,12 @@ const FULL: Sizes =
 const QUICK: Sizes =
     Sizes { file: 4 << 20, random: 100, small: 30, limit: Duration::from_millis(300) };
 
-/// /// Bytes per large read or write.
+/// Bytes per large read or write.
 const BLOCK: usize = 1 << 20;
-/// /// Bytes per small read or write, and of a small file.
+/// Bytes per small read or write, and of a small file.
 const SMALL: usize = 4096;
 
-/// /// The measurements, in order; each uses the files of the previous ones.
+/// The measurements, in order; each uses the files of the previous ones.
 const STEPS: [(&str, &str, bool, Step); 11] = [
     ("write a new file, fsync", "MB/s", false, |b| b.stream(true)),
     ("write over it, fsync", "MB/s", false, |b| b.stream(false)),
@@ -54,12 +54,12 @@ const STEPS: [(&str, &str, bool, Step); 11] = [
 
 type Step = fn(&mut Bench) -> io::Result<f64>;
 
-/// /// One of the two directories.
+/// One of the two directories.
 struct Bench {
     dir: PathBuf,
     sizes: &'static Sizes,
     block: Vec<u8>,
-    /// /// Number of small files that exist.
+    /// Number of small files that exist.
     made: usize,
     interrupted: Arc<AtomicBool>,
 }
@@ -73,16 +73,16 @@ struct Mount {
     up: bool,
 }
 
-/// /// Measures both directories; returns the pairs, or why nothing could be mounted.
+/// Measures both directories; returns the pairs, or why nothing could be mounted.
 ///
 /// # Errors
-/// /// The directory cannot be used, or a measurement failed.
+/// The directory cannot be used, or a measurement failed.
 pub fn measure(directory: &Path, quick: bool) -> Result<Result<Vec<Pair>, String>, Failure> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let signals = Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
     let flag = interrupted.clone();
     std::thread::spawn(move || {
-        // // A second signal during the cleanup changes nothing.
+        // A second signal during the cleanup changes nothing.
         while signals.wait().is_ok() {
             flag.store(true, Ordering::Relaxed);
         }
@@ -114,7 +114,7 @@ pub fn measure(directory: &Path, quick: bool) -> Result<Result<Vec<Pair>, String
             .map(Ok),
     };
     if let Err(why) = mount.unmount() {
-        // // Mounted files must not be removed through the mount.
+        // Mounted files must not be removed through the mount.
         let left = scratch.keep();
         return Err(Failure::new(
             Exit::Failure,
@@ -179,8 +179,8 @@ impl Bench {
         self.dir.join(format!("small file {i}"))
     }
 
-    /// /// Calls `work` with 0, 1, ... up to `count` or the time limit, then `end`; returns calls
-    /// per second.
+    /// Calls `work` with 0, 1, ... up to `count` or the time limit, then `end`; returns calls per
+    /// second.
     fn rate(
         &self,
         count: usize,
@@ -272,11 +272,11 @@ impl Bench {
 }
 
 impl Mount {
-    /// /// Runs this program; its stderr is the reason of a failure.
+    /// Runs this program; its stderr is the reason of a failure.
     fn program(&self, command: &str, secret: bool, paths: &[&Path]) -> Result<(), String> {
         let mut program = Command::new(&self.program);
         program.args(["--log-level", "off", command]).stdin(Stdio::null()).stdout(Stdio::null());
-        // // The daemon keeps this stderr, so it must not be a pipe that is read to its end.
+        // The daemon keeps this stderr, so it must not be a pipe that is read to its end.
         let said = tempfile::tempfile().map_err(|error| error.to_string())?;
         program.stderr(said.try_clone().map_err(|error| error.to_string())?);
         if command == "init" {

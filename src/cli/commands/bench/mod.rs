@@ -1,8 +1,7 @@
 //! `kithfs bench`
 //!
 //! Rules that hold here
-//! //! * Each figure is the best within its time, as disturbances only ever slow a measurement
-//! down.
+//! * Each figure is the best within its time, as disturbances only ever slow a measurement down.
 
 mod cipher;
 mod files;
@@ -16,10 +15,10 @@ use crate::cli::exit::Exit;
 use crate::cli::report::{Failure, note};
 use crate::cli::terminal::stdout::Out;
 
-/// /// Cells of the longest bar.
+/// Cells of the longest bar.
 const BAR: usize = 30;
 
-/// /// The results. The names of the fields are stable.
+/// The results. The names of the fields are stable.
 #[derive(Serialize)]
 struct Report {
     version: &'static str,
@@ -31,11 +30,11 @@ struct Report {
     ciphers: Vec<Figure>,
     names: Vec<Figure>,
     files: Vec<Pair>,
-    /// /// The reason if nothing was mounted.
+    /// The reason if nothing was mounted.
     not_mounted: Option<String>,
 }
 
-/// /// One result.
+/// One result.
 #[derive(Serialize)]
 struct Figure {
     name: String,
@@ -43,18 +42,18 @@ struct Figure {
     unit: &'static str,
 }
 
-/// /// The result of the same measurement on both directories.
+/// The result of the same measurement on both directories.
 #[derive(Serialize)]
 struct Pair {
     name: &'static str,
     unit: &'static str,
     plain: f64,
     vault: f64,
-    /// /// `vault` divided by `plain`.
+    /// `vault` divided by `plain`.
     ratio: f64,
 }
 
-/// /// Measures ciphers, names, and a temporary vault beside a plain directory.
+/// Measures ciphers, names, and a temporary vault beside a plain directory.
 pub fn run(args: &Bench) -> Result<Exit, Failure> {
     let directory = std::fs::canonicalize(&args.dir).map_err(|source| Error::Io {
         op: "measure in",
@@ -127,7 +126,7 @@ impl Report {
     }
 }
 
-/// /// Formats a number with at least three digits.
+/// Formats a number with at least three digits.
 fn digits(value: f64) -> String {
     let places = if value >= 100.0 {
         0
@@ -139,7 +138,7 @@ fn digits(value: f64) -> String {
     format!("{value:.places$}")
 }
 
-/// /// Returns a bar for a ratio; above 1 it ends in an arrow.
+/// Returns a bar for a ratio; above 1 it ends in an arrow.
 fn bar(part: f64) -> String {
     let cells = (part.clamp(0.0, 1.0) * BAR as f64).round() as usize;
     let end = if part > 1.0 { "▶" } else { "" };

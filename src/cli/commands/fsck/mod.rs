@@ -1,8 +1,8 @@
 //! `kithfs fsck`
 //!
 //! Rules that hold here
-//! //! * Damage is repaired only with consent: to each question, or with `--yes` to all. The
-//! residue of a crash is cleared without a question. `--dry-run` opens the vault read-only.
+//! * Damage is repaired only with consent: to each question, or with `--yes` to all. The residue
+//!   of a crash is cleared without a question. `--dry-run` opens the vault read-only.
 
 mod report;
 mod salvage;
@@ -23,7 +23,7 @@ use crate::vault::{
     CheckFault, CheckProgress, CheckReport, Online, OpenFlags, REPAIR_RUN, RepairReport,
 };
 
-/// /// Verifies a vault. A failure that prevents the check has an exit code of its own.
+/// Verifies a vault. A failure that prevents the check has an exit code of its own.
 pub fn run(args: &Fsck) -> Result<Exit, Failure> {
     check(args).map_err(|failure| match failure.exit {
         Exit::Usage => failure,
@@ -68,7 +68,7 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
         let done = repair(&open, &found, answers)?;
         report.repaired(&done);
         leave_word(&open, &done, &report)?;
-        // // Restored files may show more faults, and moved files have other paths.
+        // Restored files may show more faults, and moved files have other paths.
         let after =
             look(&open, if open.vault.resolve(&start).is_ok() { &start } else { b"" }, false)?;
         report.left(&after);
@@ -89,14 +89,14 @@ fn look(open: &Open, start: &[u8], online: bool) -> Result<CheckReport, Failure>
     found.map_err(open.failed(start))
 }
 
-/// /// The source of the answers to a repair's questions.
+/// The source of the answers to a repair's questions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answers {
-    /// /// `--yes`.
+    /// `--yes`.
     Yes,
-    /// /// The user at the terminal.
+    /// The user at the terminal.
     Asked,
-    /// /// None: damage is not repaired.
+    /// None: damage is not repaired.
     No,
 }
 
@@ -123,8 +123,7 @@ fn repair(open: &Open, found: &CheckReport, answers: Answers) -> Result<RepairRe
     open.vault.repair(&found.faults, &run, &mut decide).map_err(open.failed(b""))
 }
 
-/// /// Returns the first letter of the answer to a question about one fault; `None` without an
-/// answer.
+/// Returns the first letter of the answer to a question about one fault; `None` without an answer.
 fn ask(fault: &CheckFault) -> Option<char> {
     let remedy = fault.remedy.as_ref().map_or("", |remedy| remedy.describe());
     eprint!(
@@ -137,7 +136,7 @@ fn ask(fault: &CheckFault) -> Option<char> {
     (read > 0).then(|| line.trim().chars().next().unwrap_or('n').to_ascii_lowercase())
 }
 
-/// /// Writes the report beside the moved files.
+/// Writes the report beside the moved files.
 fn leave_word(open: &Open, done: &RepairReport, report: &Report) -> Result<(), Failure> {
     let Some(dir) = &done.kept_in else { return Ok(()) };
     let failed = open.failed(dir);

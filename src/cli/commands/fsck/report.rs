@@ -1,5 +1,4 @@
-//! //! The report of a check and a repair, for people and as JSON. The names of the fields are
-//! stable.
+//! The report of a check and a repair, for people and as JSON. The names of the fields are stable.
 
 use std::ops::Range;
 
@@ -21,28 +20,28 @@ pub(super) struct Report {
     others: u64,
     bytes: u64,
     faults: Vec<Fault>,
-    /// /// Number of things moved by earlier repairs.
+    /// Number of things moved by earlier repairs.
     kept: Vec<Fault>,
-    /// /// Files that changed all the time.
+    /// Files that changed all the time.
     changing: Vec<JsonPath>,
-    /// /// Files that were verified with journal records of an interrupted mount.
+    /// Files that were verified with journal records of an interrupted mount.
     #[serde(skip_serializing_if = "is_zero")]
     in_journal: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     kept_in: Option<JsonPath>,
-    /// /// Faults found by a second check after the repair.
+    /// Faults found by a second check after the repair.
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<Vec<Fault>>,
-    /// /// Unreferenced control files, if they could be counted.
+    /// Unreferenced control files, if they could be counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     unused: Option<Unused>,
-    /// /// Entries whose attributes could not be examined.
+    /// Entries whose attributes could not be examined.
     #[serde(skip_serializing_if = "is_zero")]
     unlooked: u64,
-    /// /// Files that are not part of the vault and were ignored.
+    /// Files that are not part of the vault and were ignored.
     #[serde(skip_serializing_if = "is_zero")]
     strangers: u64,
-    /// /// Faults that were only counted, before a repair or after it.
+    /// Faults that were only counted, before a repair or after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<More>,
     #[serde(skip)]
@@ -75,24 +74,24 @@ struct Fault {
     what: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
-    /// /// First byte and the byte after the last one, of each range.
+    /// First byte and the byte after the last one, of each range.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     bad: Vec<[u64; 2]>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     good: Vec<[u64; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<&'static str>,
-    /// /// `done`, `declined`, `no remedy` or the error.
+    /// `done`, `declined`, `no remedy` or the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     moved_to: Option<JsonPath>,
     #[serde(skip_serializing_if = "Option::is_none")]
     salvaged_to: Option<JsonPath>,
-    /// /// The control file with its attributes is missing, and a sync may still deliver it.
+    /// The control file with its attributes is missing, and a sync may still deliver it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     list_missing: bool,
-    /// /// Residue of a crash, not damage.
+    /// Residue of a crash, not damage.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     residue: bool,
 }
@@ -168,7 +167,7 @@ impl Fault {
 }
 
 impl Report {
-    /// /// Returns the report of a check; `repairs` includes what a repair would do.
+    /// Returns the report of a check; `repairs` includes what a repair would do.
     pub fn new(found: &CheckReport, repairs: bool) -> Report {
         let CheckReport { seen, faults, kept, changing, unused, unlooked, strangers, more } = found;
         Report {
@@ -192,19 +191,19 @@ impl Report {
         }
     }
 
-    /// /// Adds the number of files that needed a journal.
+    /// Adds the number of files that needed a journal.
     pub fn journal(&mut self, files: usize) {
         self.in_journal = files;
     }
 
-    /// /// Adds the paths of salvaged files.
+    /// Adds the paths of salvaged files.
     pub fn salvaged(&mut self, salvaged: &[Salvaged]) {
         for Salvaged { fault, to } in salvaged {
             self.faults[*fault].salvaged_to = Some(JsonPath(to.clone()));
         }
     }
 
-    /// /// Adds the outcome of each fault.
+    /// Adds the outcome of each fault.
     pub fn repaired(&mut self, done: &RepairReport) {
         for (fault, repaired) in self.faults.iter_mut().zip(&done.repaired) {
             let (outcome, moved) = match &repaired.outcome {
@@ -219,7 +218,7 @@ impl Report {
         self.kept_in = done.kept_in.as_ref().map(|path| JsonPath::from_bytes(path));
     }
 
-    /// /// Adds the result of the check after the repair.
+    /// Adds the result of the check after the repair.
     pub fn left(&mut self, after: &CheckReport) {
         self.clean = after.faults.is_empty();
         self.left = Some(after.faults.iter().map(Fault::of).collect());
@@ -227,7 +226,7 @@ impl Report {
         (self.unused, self.unlooked, self.more) = (unused, unlooked, more);
     }
 
-    /// /// Returns the exit code: by the faults left after a repair, else by the faults found.
+    /// Returns the exit code: by the faults left after a repair, else by the faults found.
     pub fn exit(&self) -> Exit {
         let left = self.left.as_ref().unwrap_or(&self.faults);
         match left.iter().map(|fault| fault.residue).reduce(|all, residue| all && residue) {
@@ -237,7 +236,7 @@ impl Report {
         }
     }
 
-    /// /// Returns the report as it is stored in the vault.
+    /// Returns the report as it is stored in the vault.
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec_pretty(self).expect("a report has nothing that JSON does not know")
     }
@@ -287,7 +286,7 @@ impl Report {
             ),
             None => {}
         }
-        // // What could not be moved is still in its place.
+        // What could not be moved is still in its place.
         let has_moved = self.faults.iter().any(|fault| fault.moved_to.is_some());
         if let Some(kept_in) = self.kept_in.as_ref().filter(|_| has_moved) {
             note(format_args!(
@@ -322,7 +321,7 @@ impl Report {
     }
 }
 
-/// /// Describes the number of faults and of crash residue.
+/// Describes the number of faults and of crash residue.
 fn told(faults: &[Fault]) -> String {
     let residue = faults.iter().filter(|fault| fault.residue).count();
     let damage = display::count((faults.len() - residue) as u64, "fault");

@@ -1,4 +1,4 @@
-//! //! Copies the good parts of damaged files out of the vault.
+//! Copies the good parts of damaged files out of the vault.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -9,14 +9,14 @@ use crate::cli::report::warn;
 use crate::cli::vaults::open::Open;
 use crate::vault::CheckReport;
 
-/// /// The salvaged file of one fault, by its number in the report.
+/// The salvaged file of one fault, by its number in the report.
 pub(super) struct Salvaged {
     pub fault: usize,
     pub to: PathBuf,
 }
 
-/// /// Writes the good ranges of every readable damaged file below `dir`, at its plain path.
-/// Nothing is overwritten.
+/// Writes the good ranges of every readable damaged file below `dir`, at its plain path. Nothing is
+/// overwritten.
 pub(super) fn write(open: &Open, found: &CheckReport, dir: &Path) -> Result<Vec<Salvaged>, Error> {
     let mut salvaged = Vec::new();
     let mut target = None;

@@ -1,7 +1,7 @@
 //! `kithfs mount`
 //!
-//! //! Order: checks that need no secret; the secret; the fork; keys, vault, mount, service; the
-//! report that the mount is ready. The reasons are in `daemon::fork`.
+//! Order: checks that need no secret; the secret; the fork; keys, vault, mount, service; the report
+//! that the mount is ready. The reasons are in `daemon::fork`.
 
 use std::fs;
 use std::io;
@@ -38,10 +38,10 @@ use crate::store::Stat;
 use crate::store::os::clear_umask;
 use crate::vault::Vault;
 
-/// /// Readahead of the kernel for sequential reads, in KiB: some chunks of the default size.
+/// Readahead of the kernel for sequential reads, in KiB: some chunks of the default size.
 const READAHEAD_KIB: u32 = 1024;
 
-/// /// Everything known before the fork.
+/// Everything known before the fork.
 struct Plan<'a> {
     found: Found,
     secret: (Locked, Given),
@@ -84,7 +84,7 @@ impl Plan<'_> {
             options.idle = idle.0;
         }
         if options.default_permissions.is_none() && in_user_namespace() {
-            // // There, the kernel shows ACLs only if it also enforces them.
+            // There, the kernel shows ACLs only if it also enforces them.
             options.default_permissions = Some(true);
         }
         options.check()?;
@@ -115,14 +115,14 @@ impl Plan<'_> {
     }
 }
 
-/// /// Returns the user, other than root and the mounting one, who owns the store's root directory
-/// or may write to it. Modes and owners in a mount are those of the store. That user can put the
+/// Returns the user, other than root and the mounting one, who owns the store's root directory or
+/// may write to it. Modes and owners in a mount are those of the store. That user can put the
 /// ciphertext of any file there as a file of their own, or change its mode, and then read it
 /// through the mount.
 fn foreign_user(found: &Found) -> Result<Option<String>, Error> {
     let failed = |source| Error::Io { op: "check the owner of", path: found.dir.clone(), source };
     let Stat { uid, gid, perm, .. } = found.store.stat_self().map_err(failed)?;
-    // // A store without ACLs may refuse the query.
+    // A store without ACLs may refuse the query.
     let has_acl =
         || found.store.get_xattr_self(b"system.posix_acl_access").is_ok_and(|acl| acl.is_some());
     let is_own_group = gid == 0 || gid == rustix::process::getegid().as_raw();
@@ -140,11 +140,11 @@ fn foreign_user(found: &Found) -> Result<Option<String>, Error> {
     })
 }
 
-/// /// Resolves the mount point, and checks that it is usable for this vault.
+/// Resolves the mount point, and checks that it is usable for this vault.
 fn check_mountpoint(given: &Path, vault: &Path, nonempty: bool) -> Result<PathBuf, Error> {
     let failed = |source| Error::MountPoint { path: given.to_owned(), source };
     let place = match mounts::resolve(given) {
-        // // Checked before the user creates a missing directory inside the vault.
+        // Checked before the user creates a missing directory inside the vault.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             match given.parent().map(Path::canonicalize) {
                 Some(Ok(parent)) if parent.starts_with(vault) => {
@@ -183,7 +183,7 @@ fn check_mountpoint(given: &Path, vault: &Path, nonempty: bool) -> Result<PathBu
     Ok(place)
 }
 
-/// /// Checks that FUSE is available, before the passphrase prompt.
+/// Checks that FUSE is available, before the passphrase prompt.
 fn check_fuse() -> Result<(), Error> {
     if !rustix::process::geteuid().is_root() {
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -199,8 +199,8 @@ fn check_fuse() -> Result<(), Error> {
         .map_err(Error::NoFuseDevice)
 }
 
-/// /// Returns how the mount is served. Fails before the passphrase prompt if io_uring was
-/// requested and is not available.
+/// Returns how the mount is served. Fails before the passphrase prompt if io_uring was requested
+/// and is not available.
 fn serve_options(
     transport: args::Transport,
     options: &MountOptions,
@@ -218,7 +218,7 @@ fn serve_options(
     let mut serve =
         ServeOptions { transport, permissions, acls: options.view.is_plain(), ..caching };
     if permissions == Permissions::Daemon && options.allow_other {
-        // // The kernel would let one user use directory entries that another user has looked up.
+        // The kernel would let one user use directory entries that another user has looked up.
         (serve.entry_ttl, serve.negative_ttl) = (Duration::ZERO, Duration::ZERO);
     }
     if let Some(mib) = options.uring_memory {
@@ -227,7 +227,7 @@ fn serve_options(
     Ok(serve)
 }
 
-/// /// A mount that serves requests.
+/// A mount that serves requests.
 struct Service {
     vault: Vault,
     dir: PathBuf,
@@ -236,13 +236,13 @@ struct Service {
     signals: Signals,
     registered: Option<Registered>,
     control: Option<Control>,
-    /// /// Present if the kernel caches writes.
+    /// Present if the kernel caches writes.
     handover: Option<HandOver>,
-    /// /// Present if the mount ends when it is unused.
+    /// Present if the mount ends when it is unused.
     idle: Option<Idle>,
 }
 
-/// /// Tells the user why a mount that was to be writable is read-only.
+/// Tells the user why a mount that was to be writable is read-only.
 fn note_read_only(open: &Open, store_is_read_only: bool) {
     let why = match open.vault.role() {
         Role::Reader => "your role is reader",
@@ -315,8 +315,8 @@ impl Service {
         let serving = match fuse::serve(device, operations, &serve) {
             Ok(serving) => serving,
             Err(source) => {
-                // // No process serves it, so it is useless. Unmount lazily, as a program may
-                // already be blocked in it.
+                // No process serves it, so it is useless. Unmount lazily, as a program may already
+                // be blocked in it.
                 if let Err(error) = mounted.unmount(true) {
                     tracing::error!("{error}");
                 }
@@ -338,7 +338,7 @@ impl Service {
         }
         set_readahead(&mounted);
         let registered = register(&open.dir, &mounted, options.read_only);
-        // // A command can open the vault beside a read-only mount, so that one needs no socket.
+        // A command can open the vault beside a read-only mount, so that one needs no socket.
         let control = registered
             .as_ref()
             .filter(|_| !options.read_only)
@@ -367,14 +367,14 @@ impl Service {
         })
     }
 
-    /// /// Serves until it is unmounted, then writes everything.
+    /// Serves until it is unmounted, then writes everything.
     fn run(self, background: Option<Background>) -> Result<Exit, Failure> {
         let Service { vault, dir, mounted, serving, signals, registered, control, handover, idle } =
             self;
         if let Some(background) = background
             && let Err(error) = background.serving()
         {
-            // // The foreground command was killed, so nobody knows of this mount.
+            // The foreground command was killed, so nobody knows of this mount.
             tracing::error!("{error}");
             end(&mounted, &vault);
         }
@@ -409,7 +409,7 @@ impl Service {
     }
 }
 
-/// /// Registers the mount for `mounts` and `umount`. The mount works without it.
+/// Registers the mount for `mounts` and `umount`. The mount works without it.
 fn register(vault: &Path, mounted: &Mounted, read_only: bool) -> Option<Registered> {
     let add = || {
         let registry = Registry::open()?;
@@ -428,8 +428,8 @@ fn register(vault: &Path, mounted: &Mounted, read_only: bool) -> Option<Register
         .ok()
 }
 
-/// /// Ends the mount at a signal. If programs keep it busy, a second signal writes everything and
-/// ends the process.
+/// Ends the mount at a signal. If programs keep it busy, a second signal writes everything and ends
+/// the process.
 fn obey(signals: Signals, mounted: Arc<Mounted>, vault: Vault) {
     let wait = move || {
         let mut asked = false;
@@ -457,8 +457,8 @@ fn obey(signals: Signals, mounted: Arc<Mounted>, vault: Vault) {
     }
 }
 
-/// /// Unmounts. A busy mount is detached and ends when the programs release it, with all data
-/// written until then.
+/// Unmounts. A busy mount is detached and ends when the programs release it, with all data written
+/// until then.
 fn end(mounted: &Mounted, vault: &Vault) {
     match mounted.unmount(false) {
         Ok(()) | Err(MountError::NotMounted { .. }) => {}
@@ -498,7 +498,7 @@ mod tests {
         assert!(check_mountpoint(&root.join("full"), &vault, true).is_ok());
         assert!(matches!(check("v/in"), Err(Error::MountPointInVault { .. })));
         assert!(matches!(check("v"), Err(Error::MountPointInVault { .. })));
-        // // The hint was to create the directory inside the vault.
+        // The hint was to create the directory inside the vault.
         assert!(matches!(check("v/none"), Err(Error::MountPointInVault { .. })));
         assert!(matches!(check("empty/.."), Err(Error::VaultInMountPoint { .. })));
     }

@@ -14,10 +14,10 @@ use crate::cli::report::{self, Failure, note};
 use crate::fuse::mounts::{Holder, MountEntry};
 use crate::fuse::{MountError, mounts};
 
-/// /// Time after which the wait for the daemon is reported.
+/// Time after which the wait for the daemon is reported.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// /// Unmounts, and waits until the daemon has written everything.
+/// Unmounts, and waits until the daemon has written everything.
 pub fn run(args: &Umount) -> Result<Exit, Failure> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => {
@@ -26,14 +26,14 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
         _ => Error::Io { op: "umount", path: args.mountpoint.clone(), source }.into(),
     };
     let place = mounts::resolve(&args.mountpoint).map_err(failed)?;
-    // // An unreadable registry must not prevent an unmount.
+    // An unreadable registry must not prevent an unmount.
     let registry =
         Registry::open().inspect_err(|error| tracing::warn!("list of mounts: {error}")).ok();
     let entry = registry.as_ref().and_then(|registry| registry.serving(&place).ok()).flatten();
-    // // This command must not keep the mount busy with its own working directory.
+    // This command must not keep the mount busy with its own working directory.
     let _ = std::env::set_current_dir("/");
     let was = mounts::mount_at(&place).ok().flatten();
-    // // Only checked without a known daemon, as a stopped one would not answer.
+    // Only checked without a known daemon, as a stopped one would not answer.
     let is_dead = entry.is_none() && mounts::is_dead(&place);
     match (mounts::unmount(&place, None, args.lazy), &entry) {
         (Ok(()), _) if is_dead => {
@@ -45,7 +45,7 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
             add_vaults_within(&place, registry.as_ref(), &mut holders);
             return Err(MountError::Busy { path, holders }.into());
         }
-        // // It was already unmounted, and its daemon is still writing.
+        // It was already unmounted, and its daemon is still writing.
         (Err(MountError::NotMounted { .. }), Some(_)) => {}
         (Err(error @ MountError::NotMounted { .. }), None) => {
             let live =
@@ -69,8 +69,8 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
         note("the mount is not on the list of your mounts; its daemon may still be writing");
         return Ok(Exit::Ok);
     };
-    // // The kernel reuses device numbers, and another mount may be at this mount point by now.
-    // Mounts that another daemon is known to serve are excluded.
+    // The kernel reuses device numbers, and another mount may be at this mount point by now. Mounts
+    // that another daemon is known to serve are excluded.
     let other_daemons = |other: &MountEntry| {
         registry
             .serving(&other.mountpoint)
@@ -78,7 +78,7 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
     };
     let fits = |other: &MountEntry| match &was {
         Some(was) => was.device == other.device,
-        // // It was already unmounted, by another user or an earlier call.
+        // It was already unmounted, by another user or an earlier call.
         None => other.mountpoint == place || other.source == entry.vault.0.as_os_str(),
     };
     let is_it = |other: &MountEntry| fits(other) && !other_daemons(other);
@@ -92,8 +92,8 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
     }
 }
 
-/// /// Adds daemons whose vault is inside the mount at `place`. Only root sees what they hold open,
-/// as they keep their memory private.
+/// Adds daemons whose vault is inside the mount at `place`. Only root sees what they hold open, as
+/// they keep their memory private.
 fn add_vaults_within(place: &Path, registry: Option<&Registry>, holders: &mut Vec<Holder>) {
     let entries = registry.and_then(|registry| registry.live().ok()).unwrap_or_default();
     for entry in entries
@@ -110,7 +110,7 @@ fn add_vaults_within(place: &Path, registry: Option<&Registry>, holders: &mut Ve
     }
 }
 
-/// /// Waits for the daemon without a time limit, as files are not safe before it ends. Only if the
+/// Waits for the daemon without a time limit, as files are not safe before it ends. Only if the
 /// mount persists, at another mount point or in another mount namespace, its end is unpredictable
 /// and the wait stops.
 fn wait(

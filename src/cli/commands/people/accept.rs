@@ -1,6 +1,6 @@
 //! `kithfs accept`
 //!
-//! //! Rules: an invitation proves what the holder of a key has signed. A verified contact or a
+//! Rules: an invitation proves what the holder of a key has signed. A verified contact or a
 //! compared fingerprint proves who the holder is. This user's own record of a share is never
 //! replaced by an invitation.
 
@@ -82,7 +82,7 @@ fn inviter(contacts: &Contacts, admin: &PublicIdentity, file: &Path) -> Result<I
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
     let failed = |source| Error::Io { op: "read invitation", path: path.to_owned(), source };
     let mut bytes = Vec::new();
-    // // One byte more than an invitation, so that a longer file is refused and not truncated.
+    // One byte more than an invitation, so that a longer file is refused and not truncated.
     let max = INVITATION_LEN as u64 + 1;
     if path == Path::new("-") {
         std::io::stdin().lock().take(max).read_to_end(&mut bytes).map_err(failed)?;

@@ -1,7 +1,7 @@
 //! `kithfs contact`
 //!
-//! //! Rule: no answer is assumed. A key that is offered under a known name is stored beside the
-//! known one, and the command fails.
+//! Rule: no answer is assumed. A key that is offered under a known name is stored beside the known
+//! one, and the command fails.
 
 use std::io::Read;
 
@@ -56,12 +56,12 @@ fn add(args: &ContactAdd) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// /// Reads a public key from the command line or stdin.
+/// Reads a public key from the command line or stdin.
 fn key(given: &str) -> Result<PublicIdentity, Failure> {
     let mut text = given.to_owned();
     if given == "-" {
         text.clear();
-        // // Far more than a key, so that a longer text is refused and not truncated.
+        // Far more than a key, so that a longer text is refused and not truncated.
         let read = std::io::stdin().lock().take(4096).read_to_string(&mut text);
         read.map_err(|source| Error::Os { op: "read public key from stdin", source })?;
     }
@@ -128,7 +128,7 @@ fn verify(args: &ContactVerify) -> Result<Exit, Failure> {
     }
     compare(&asked, &args.name, &args.comparison)?;
     contacts::update(|contacts| {
-        // // Another key may have been offered while the question was open.
+        // Another key may have been offered while the question was open.
         match contacts.get(&args.name) {
             Some(contact) if *contact.in_question() == asked => {}
             Some(_) => return Err(Error::KeyChanged(args.name.clone()).into()),
@@ -141,14 +141,14 @@ fn verify(args: &ContactVerify) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// /// Checks that the key belongs to `name`: by the given fingerprint, by `--yes`, else by asking.
+/// Checks that the key belongs to `name`: by the given fingerprint, by `--yes`, else by asking.
 ///
 /// # Errors
-/// /// The fingerprint differs; the answer is no; there is no terminal.
+/// The fingerprint differs; the answer is no; there is no terminal.
 pub fn compare(public: &PublicIdentity, name: &str, comparison: &Comparison) -> Result<(), Error> {
     let fingerprint = public.fingerprint();
     match &comparison.fingerprint {
-        // // Case, hyphens and look-alike characters are normalized.
+        // Case, hyphens and look-alike characters are normalized.
         Some(told) => match base32::values(told) {
             Some(values)
                 if Some(values.to_vec())

@@ -1,9 +1,9 @@
 //! `kithfs identity`
 //!
-//! //! Rule: the public key in a file is believed only if no one but this user could have written
-//! it. An identity inside a vault is under the storage host's control, who could insert their own
-//! key to have folders shared with them. It is unlocked first, which proves its public key. The
-//! same holds for a symlink to it and for a file that other users may write to.
+//! Rule: the public key in a file is believed only if no one but this user could have written it.
+//! An identity inside a vault is under the control of the storage host, which could insert their own key
+//! to have folders shared with them. It is unlocked first, which proves its public key. The same
+//! holds for a symlink to it and for a file that other users may write to.
 
 use std::io::{IsTerminal, stdout};
 use std::path::Path;
@@ -40,7 +40,7 @@ pub fn run(command: &IdentityCommand) -> Result<Exit, Failure> {
 
 fn new(args: &IdentityNew) -> Result<Exit, Failure> {
     let path = args.of.path()?;
-    // // Checked before a passphrase is chosen; the call that creates the file checks again.
+    // Checked before a passphrase is chosen; the call that creates the file checks again.
     if path.symlink_metadata().is_ok() {
         return Err(Error::IdentityExists(path).into());
     }
@@ -58,10 +58,10 @@ fn new(args: &IdentityNew) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// /// Returns the public key of the identity at `path`, proven if others could have written it.
+/// Returns the public key of the identity at `path`, proven if others could have written it.
 ///
 /// # Errors
-/// /// It cannot be read, or cannot be unlocked although it has to be.
+/// It cannot be read, or cannot be unlocked although it has to be.
 pub fn public(path: &Path, secret: &PresentSecret) -> Result<PublicIdentity, Failure> {
     let locked = Place::named(path)?.read()?;
     if is_ours_alone(&locked) {
@@ -71,8 +71,8 @@ pub fn public(path: &Path, secret: &PresentSecret) -> Result<PublicIdentity, Fai
     Ok(locked.unlock(given)?.0.public())
 }
 
-/// /// Returns whether only this user could have written the file, as far as its resolved path and
-/// its mode show.
+/// Returns whether only this user could have written the file, as far as its resolved path and its
+/// mode show.
 fn is_ours_alone(Locked { place: Place { dir, name, .. }, stat, .. }: &Locked) -> bool {
     let is_in_a_vault =
         name.as_slice() == IDENTITY_FILE.as_bytes() || dir.stat(DESCRIPTOR_FILE.as_bytes()).is_ok();
@@ -101,12 +101,12 @@ fn export(args: &IdentityShow) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// /// Returns the key as a QR code of half blocks. Capitals take less space, and readers of keys
+/// Returns the key as a QR code of half blocks. Capitals take less space, and readers of keys
 /// accept them.
 fn picture(public: &PublicIdentity) -> String {
     let code = QrCode::new(public.to_string().to_uppercase())
         .expect("a key of 115 characters fits in a QR code");
-    // // For dark terminals: light modules are drawn.
+    // For dark terminals: light modules are drawn.
     code.render::<Dense1x2>().dark_color(Dense1x2::Dark).light_color(Dense1x2::Light).build()
 }
 

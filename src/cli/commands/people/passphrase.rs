@@ -1,9 +1,9 @@
 //! `kithfs passphrase`
 //!
-//! //! Rule: a change of slots needs a secret that opens the identity, so that an unattended
-//! terminal is not enough. The file is replaced only by one that was read back and opens with the
-//! new secret. It must also still be the file that was read, or a concurrent command's change would
-//! be lost.
+//! Rule: a change of slots needs a secret that opens the identity, so that an unattended terminal
+//! is not enough. The file is replaced only by one that was read back and opens with the new
+//! secret. It must also still be the file that was read, or a concurrent command's change would be
+//! lost.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use crate::roster::{Identity, IdentityFile, RecoveryCode, Secret};
 use crate::store::{Access, File, Lock};
 use crate::vault::OsRandom;
 
-/// /// Timeout and poll interval of the wait for another command that is replacing the file.
+/// Timeout and poll interval of the wait for another command that is replacing the file.
 const ALONE_TAKES: Duration = Duration::from_secs(10);
 const ASKED: Duration = Duration::from_millis(10);
 
@@ -48,15 +48,15 @@ pub fn run<Of: Owner>(command: &PassphraseCommand<Of>) -> Result<Exit, Failure> 
     }
 }
 
-/// /// The identity whose slots are meant.
+/// The identity whose slots are meant.
 pub trait Owner: Args {
     /// Reads the identity file.
     ///
     /// # Errors
-    /// /// It does not exist or cannot be read.
+    /// It does not exist or cannot be read.
     fn read(&self) -> Result<Locked, Failure>;
 
-    /// /// Returns the name in the prompt: the vault's for its own identity, else the file's.
+    /// Returns the name in the prompt: the vault's for its own identity, else the file's.
     fn asked_by<'a>(&'a self, path: &'a Path) -> &'a Path;
 }
 
@@ -90,7 +90,7 @@ impl Owner for OwnIdentity {
     }
 }
 
-/// /// An identity that was unlocked for a change.
+/// An identity that was unlocked for a change.
 struct Unlocked {
     place: Place,
     file: IdentityFile,
@@ -115,8 +115,8 @@ impl Unlocked {
         &self.place.path
     }
 
-    /// /// Replaces the old file with the changed one, if that opens with `secret` and the old file
-    /// is still the one that was read.
+    /// Replaces the old file with the changed one, if that opens with `secret` and the old file is
+    /// still the one that was read.
     fn write(&self, secret: Option<&Secret>) -> Result<(), Failure> {
         let _alone = self.alone();
         let Place { dir, name, path } = &self.place;
@@ -129,7 +129,7 @@ impl Unlocked {
             if !opens {
                 return Err(Failure::from(Error::NotVerified(path.clone())));
             }
-            // // The last step before the rename, as stretching the secret takes time.
+            // The last step before the rename, as stretching the secret takes time.
             let is_as_before =
                 self.place.clone().read().is_ok_and(|now| now.file.encode() == self.before);
             if is_as_before { Ok(()) } else { Err(Error::IdentityChanged(path.clone()).into()) }
@@ -138,21 +138,21 @@ impl Unlocked {
         Ok(())
     }
 
-    /// /// Locks the file against replacement by other commands until the returned handle is
-    /// dropped. Not every store supports locks, and anyone who may read the file may hold this one,
-    /// so the wait is bounded.
+    /// Locks the file against replacement by other commands until the returned handle is dropped.
+    /// Not every store supports locks, and anyone who may read the file may hold this one, so the
+    /// wait is bounded.
     fn alone(&self) -> Option<Arc<dyn File>> {
         let Place { dir, name, .. } = &self.place;
         let end = Instant::now() + ALONE_TAKES;
         while Instant::now() < end {
-            // // NFS grants such a lock only to a handle that is open for writing.
+            // NFS grants such a lock only to a handle that is open for writing.
             let opened = dir.open_file(name, Access::ReadWrite);
             let file = opened.or_else(|_| dir.open_file(name, Access::Read)).ok()?;
             if !file.try_lock(Lock::Exclusive).ok()? {
                 std::thread::sleep(ASKED);
                 continue;
             }
-            // // The former holder of the lock has replaced the file.
+            // The former holder of the lock has replaced the file.
             let (locked, there) = (file.stat().ok()?, dir.stat(name).ok()?);
             if (locked.dev, locked.ino) == (there.dev, there.ino) {
                 return Some(file);
@@ -163,7 +163,7 @@ impl Unlocked {
 }
 
 fn params(secret: &Secret, args: &KdfArgs) -> Result<Argon2Params, Failure> {
-    // // only a passphrase is stretched
+    // only a passphrase is stretched
     if matches!(secret, Secret::Passphrase(_)) {
         kdf::choose(args)
     } else {
@@ -215,7 +215,7 @@ fn change(args: &PassphraseChange<impl Owner>) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// /// Returns the passphrase to replace: the named one, the given one, or the only one.
+/// Returns the passphrase to replace: the named one, the given one, or the only one.
 fn which(unlocked: &Unlocked, named: Option<u16>) -> Result<u16, Error> {
     let path = || unlocked.path().to_owned();
     let kind = |id| unlocked.file.slots().find(|slot| slot.id == id).map(|slot| slot.kind);

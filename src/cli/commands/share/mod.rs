@@ -1,9 +1,9 @@
 //! `kithfs share`, `kithfs who-can-read`
 //!
-//! //! Rules: a change of the membership names the share's own folder, so that nobody shares a
-//! whole vault instead of a folder in it. Keys are taken only from the contacts, never from a name
-//! in a roster. If the vault is mounted for writing, its daemon performs the change. Otherwise it
-//! is opened here, without its lock if only new control files are written.
+//! Rules: a change of the membership names the share's own folder, so that nobody shares a whole
+//! vault instead of a folder in it. Keys are taken only from the contacts, never from a name in a
+//! roster. If the vault is mounted for writing, its daemon performs the change. Otherwise it is
+//! opened here, without its lock if only new control files are written.
 
 mod reseal;
 
@@ -42,7 +42,7 @@ pub fn run(command: &ShareCommand) -> Result<Exit, Failure> {
     }
 }
 
-/// /// Connects to a share that is to be changed: the path must be its own folder.
+/// Connects to a share that is to be changed: the path must be its own folder.
 fn to_change(path: &Path, args: &OpenArgs, purpose: Purpose) -> Result<(Door, Known), Failure> {
     let door = Door::to(path, args, purpose)?;
     let share = door.share()?;
@@ -53,13 +53,13 @@ fn to_change(path: &Path, args: &OpenArgs, purpose: Purpose) -> Result<(Door, Kn
     }
 }
 
-/// /// A member under this user's name for them.
+/// A member under this user's name for them.
 struct Acquainted {
     name: String,
     state: &'static str,
 }
 
-/// /// Returns this user's name for a member, else the name that the share's admin chose.
+/// Returns this user's name for a member, else the name that the share's admin chose.
 fn known(contacts: &Contacts, me: &PublicIdentity, member: &Member) -> Acquainted {
     if member.public == *me {
         return Acquainted { name: member.name.clone(), state: "you" };
@@ -68,13 +68,13 @@ fn known(contacts: &Contacts, me: &PublicIdentity, member: &Member) -> Acquainte
         (Some(contact), _) => {
             Acquainted { name: contact.name.clone(), state: contact.trust().name() }
         }
-        // // Another person's key under the name of a contact.
+        // Another person's key under the name of a contact.
         (None, Some(_)) => Acquainted { name: member.name.clone(), state: Trust::Changed.name() },
         (None, None) => Acquainted { name: member.name.clone(), state: "unknown" },
     }
 }
 
-/// /// Returns the member with this fingerprint, in any spelling.
+/// Returns the member with this fingerprint, in any spelling.
 fn by_fingerprint<'a>(info: &'a Known, text: &str) -> Option<&'a Member> {
     let told = base32::values(text)?;
     info.members.iter().find(|member| {
@@ -82,8 +82,8 @@ fn by_fingerprint<'a>(info: &'a Known, text: &str) -> Option<&'a Member> {
     })
 }
 
-/// /// Returns the member with a name or fingerprint. A contact's key takes precedence over the
-/// names that the share's admins chose.
+/// Returns the member with a name or fingerprint. A contact's key takes precedence over the names
+/// that the share's admins chose.
 fn member<'a>(
     info: &'a Known,
     contacts: &Contacts,
@@ -103,8 +103,8 @@ fn member<'a>(
     }
 }
 
-/// /// Returns the signing key of a member to remove. A name with several keys in the list, or with
-/// a key other than the contact's, is not enough: the member with the other key would stay and be
+/// Returns the signing key of a member to remove. A name with several keys in the list, or with a
+/// key other than the contact's, is not enough: the member with the other key would stay and be
 /// believed removed.
 fn sign_to_remove(
     info: &Known,
@@ -122,7 +122,7 @@ fn sign_to_remove(
         .filter(|member| known(contacts, &info.me, member).name == name)
         .collect();
     match (&shown[..], contact) {
-        // // The member may be gone from here, and still be in a nested share.
+        // The member may be gone from here, and still be in a nested share.
         ([], Some(contact)) => Ok(contact.public.sign),
         ([], None) => Err(Error::NoSuchMember { path: path.to_owned(), name: name.to_owned() }),
         ([only], _)
@@ -208,7 +208,7 @@ fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
     Ok(left.map_or(Exit::Ok, |left| reseal::tell(&left, true)))
 }
 
-/// /// A member in JSON. The names of the fields are stable.
+/// A member in JSON. The names of the fields are stable.
 #[derive(Serialize)]
 struct Row {
     name: String,
@@ -218,7 +218,7 @@ struct Row {
     key: String,
 }
 
-/// /// A share in JSON. The names of the fields are stable.
+/// A share in JSON. The names of the fields are stable.
 #[derive(Serialize)]
 struct Listing {
     share: String,
@@ -252,7 +252,7 @@ fn rows(info: &Known, members: &[Member]) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// /// Returns this user's name for the owner of a signing key.
+/// Returns this user's name for the owner of a signing key.
 fn signer(sign: &[u8; 32], members: &[Member], contacts: &Contacts, me: &PublicIdentity) -> String {
     match members.iter().find(|member| member.public.sign == *sign) {
         Some(member) => known(contacts, me, member).name,
@@ -267,7 +267,7 @@ fn list(args: &ShareList) -> Result<Exit, Failure> {
     let info = door.share()?;
     let members = rows(&info, &info.members)?;
     let signer = signer(&info.signer, &info.members, &contacts::load()?, &info.me);
-    // // in its first epoch nothing is older
+    // in its first epoch nothing is older
     let left = if info.epoch > 1 { door.pending()? } else { Pending::default() };
     let mut out = Out::stdout();
     if args.json {
@@ -321,7 +321,7 @@ fn print(out: &mut Out, members: &[Row]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// /// Prints the members with a key for a path.
+/// Prints the members with a key for a path.
 pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
     let info = Door::to(&args.path, &args.open, Purpose::Beside)?.share()?;
     let members = rows(&info, &[&info.members[..], &info.elsewhere].concat())?;
@@ -340,7 +340,7 @@ fn log(args: &ShareLog) -> Result<Exit, Failure> {
     let log = door.log()?;
     let contacts = contacts::load()?;
     let me = door.share()?.me;
-    // // The signer may have been removed since.
+    // The signer may have been removed since.
     let mut seen: Vec<Member> = Vec::new();
     let mut out = Out::stdout();
     for entry in &log {
@@ -369,7 +369,7 @@ fn log(args: &ShareLog) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// /// Describes a change.
+/// Describes a change.
 fn what(entry: &Past, contacts: &Contacts, me: &PublicIdentity) -> String {
     let mut parts: Vec<String> = Vec::new();
     let name = |member: &Member| Shown(known(contacts, me, member).name.as_bytes()).to_string();
@@ -402,7 +402,7 @@ fn what(entry: &Past, contacts: &Contacts, me: &PublicIdentity) -> String {
     parts.join(", ")
 }
 
-/// /// Minimum of digits of a hash that select a head.
+/// Minimum of digits of a hash that select a head.
 const HASH_MIN: usize = 8;
 
 fn settle(args: &ShareSettle) -> Result<Exit, Failure> {

@@ -1,7 +1,7 @@
-//! //! `kithfs share create`, `kithfs share rekey`: resealing the contents of a folder.
+//! `kithfs share create`, `kithfs share rekey`: resealing the contents of a folder.
 //!
-//! //! Rules: the same command continues an interrupted pass, and no new key is begun while
-//! anything is left under an older one.
+//! Rules: the same command continues an interrupted pass, and no new key is begun while anything is
+//! left under an older one.
 
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ use crate::cli::vaults::nodes::new_dir_mode;
 use crate::cli::vaults::open::Purpose;
 use crate::vault::{Pending, ShareProgress};
 
-/// /// The remaining work in JSON. The names of the fields are stable.
+/// The remaining work in JSON. The names of the fields are stable.
 #[derive(Serialize)]
 pub struct Left {
     files: u64,
@@ -50,7 +50,7 @@ fn percent(left: &Pending) -> f64 {
     if left.bytes_total == 0 { 0.0 } else { left.bytes as f64 / left.bytes_total as f64 * 100.0 }
 }
 
-/// /// Describes the remaining work in one line.
+/// Describes the remaining work in one line.
 pub fn in_words(left: &Pending) -> String {
     let Pending { files, bytes, names, headers, conflicts, skipped, .. } = *left;
     let mut line = format!(
@@ -66,7 +66,7 @@ pub fn in_words(left: &Pending) -> String {
     line
 }
 
-/// /// Returns a callback that shows the progress of a pass over the share.
+/// Returns a callback that shows the progress of a pass over the share.
 fn shower() -> impl FnMut(&ShareProgress) {
     let mut progress = None;
     move |done| {
@@ -75,12 +75,12 @@ fn shower() -> impl FnMut(&ShareProgress) {
     }
 }
 
-/// /// Reseals the remaining data.
+/// Reseals the remaining data.
 pub fn pass(door: &Door, eager: bool) -> Result<Pending, Failure> {
     door.reseal(eager, &mut shower())
 }
 
-/// /// Reports what a pass has left.
+/// Reports what a pass has left.
 pub fn tell(left: &Pending, eager: bool) -> Exit {
     note(format_args!("{}", in_words(left)));
     if left.is_done(eager) && left.skipped == 0 {

@@ -1,8 +1,8 @@
-//! //! Copies from a vault into a local directory.
+//! Copies from a vault into a local directory.
 //!
 //! Rules that hold here
-//! //! * Nothing is written through a symlink or by path. Entries are created in directories that
-//! are held open, files under a temporary name.
+//! * Nothing is written through a symlink or by path. Entries are created in directories that are
+//!   held open, files under a temporary name.
 
 use std::collections::HashMap;
 use std::fs::Metadata;
@@ -23,19 +23,19 @@ use crate::cli::vaults::nodes::{BLOCK, Node, OpenFile, is_partial, names_and_mor
 use crate::store::Kind;
 use crate::vault::{self, Attr, NodeId, Vault};
 
-/// /// An attribute that grants privileges to its file.
+/// An attribute that grants privileges to its file.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// /// The privileges that are copied.
+/// The privileges that are copied.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allowed {
-    /// /// Set-user-ID and set-group-ID bits, and file capabilities.
+    /// Set-user-ID and set-group-ID bits, and file capabilities.
     pub suid: bool,
     /// Device nodes.
     pub dev: bool,
 }
 
-/// /// Copies the contents of the directory `source`, at the plain path `plain`, into `target`.
+/// Copies the contents of the directory `source`, at the plain path `plain`, into `target`.
 pub fn run<'a>(
     vault: &'a Vault,
     source: Node<'a>,
@@ -56,7 +56,7 @@ pub fn run<'a>(
         links: HashMap::new(),
         buffers,
     };
-    // // After a successful export, names and contents are durable.
+    // After a successful export, names and contents are durable.
     let copied = export
         .tree(source)
         .and_then(|()| rustix::fs::syncfs(export.descent.root()).map_err(call("sync")));
@@ -72,14 +72,14 @@ struct Export<'a, 'b> {
     tally: Tally,
     allowed: Allowed,
     is_root: bool,
-    /// /// The current directory of the target.
+    /// The current directory of the target.
     descent: Descent,
-    /// /// Copied files with several names, by inode.
+    /// Copied files with several names, by inode.
     links: HashMap<u64, First>,
     buffers: [Vec<u8>; 2],
 }
 
-/// /// The first copied name of a file with several names.
+/// The first copied name of a file with several names.
 struct First {
     path: Vec<u8>,
     id: Id,
@@ -92,7 +92,7 @@ struct Level<'a> {
 }
 
 impl<'a> Export<'a, '_> {
-    /// /// Reports a failure for an entry of the current directory, or for the directory itself.
+    /// Reports a failure for an entry of the current directory, or for the directory itself.
     fn failed(&mut self, name: Option<&[u8]>, error: &EntryError) {
         let mut path = self.plain.to_vec();
         for part in [&self.descent.path()[..], name.unwrap_or_default()] {
@@ -103,8 +103,8 @@ impl<'a> Export<'a, '_> {
         self.tally.failed(Shown(if path.is_empty() { b"/" } else { &path }), error);
     }
 
-    /// /// Copies all entries of a tree. The depth is not limited by any path length, so the levels
-    /// are in a list and not on the stack.
+    /// Copies all entries of a tree. The depth is not limited by any path length, so the levels are
+    /// in a list and not on the stack.
     fn tree(&mut self, source: Node<'a>) -> Result<(), EntryError> {
         let mut levels = vec![self.level(source)?];
         while let Some(level) = levels.last_mut() {
@@ -130,7 +130,7 @@ impl<'a> Export<'a, '_> {
         Ok(())
     }
 
-    /// /// Starts with a directory, whose entries are copied into the current one of the target.
+    /// Starts with a directory, whose entries are copied into the current one of the target.
     fn level(&mut self, node: Node<'a>) -> Result<Level<'a>, EntryError> {
         let (mut names, more) = names_and_more(self.vault, node.id())?;
         if more {
@@ -141,7 +141,7 @@ impl<'a> Export<'a, '_> {
         Ok(Level { node, left: names.into_iter() })
     }
 
-    /// /// Copies an entry. A directory is entered, and its entries are copied later.
+    /// Copies an entry. A directory is entered, and its entries are copied later.
     fn entry(
         &mut self,
         dir: &Object,
@@ -178,7 +178,7 @@ impl<'a> Export<'a, '_> {
         Ok(None)
     }
 
-    /// /// Copies anything but a directory.
+    /// Copies anything but a directory.
     fn leaf(
         &mut self,
         node: &Node<'_>,
@@ -187,8 +187,7 @@ impl<'a> Export<'a, '_> {
         there: Option<&There>,
     ) -> Result<(), EntryError> {
         let several = node.attr.nlink > 1;
-        // // The store may show different files as one, and a name may belong to another file by
-        // now.
+        // The store may show different files as one, and a name may belong to another file by now.
         let first = match self.first(node.attr.ino).filter(|_| several) {
             Some((above, name, first)) if self.is_copy(node, &above, &name, &first)? => Some(first),
             _ => None,
@@ -227,8 +226,8 @@ impl<'a> Export<'a, '_> {
         Ok(())
     }
 
-    /// /// Returns the first copied name of a file, if it still belongs to the file: its directory,
-    /// the name, and the file.
+    /// Returns the first copied name of a file, if it still belongs to the file: its directory, the
+    /// name, and the file.
     fn first(&self, ino: u64) -> Option<(Object, Vec<u8>, There)> {
         let First { path, id } = self.links.get(&ino)?;
         let (above, name) = split(path)?;
@@ -238,7 +237,7 @@ impl<'a> Export<'a, '_> {
         (first.object.id().ok()? == *id).then(|| (above, name.to_vec(), first))
     }
 
-    /// /// Returns whether the entry `name` of `dir`, found as `there`, is a copy of an inode. An
+    /// Returns whether the entry `name` of `dir`, found as `there`, is a copy of an inode. An
     /// unreadable entry is not.
     fn is_copy(
         &mut self,
@@ -325,8 +324,8 @@ impl<'a> Export<'a, '_> {
 
     fn file(&mut self, node: &Node<'_>, dir: &Object, partial: &[u8]) -> Result<(), EntryError> {
         let opened = OpenFile::read(self.vault, node.id())?;
-        // // The size that the header authenticates, not the one that follows from the length of
-        // the ciphertext.
+        // The size that the header authenticates, not the one that follows from the length of the
+        // ciphertext.
         let attr = self.vault.getattr(node.id())?;
         let made = dir.create(partial, 0o600).map_err(local("make file"))?;
         let mut ranges = DataRanges::of_vault(self.vault, opened.handle(), attr.size);
@@ -350,8 +349,8 @@ impl<'a> Export<'a, '_> {
         self.set_metadata_to(node.id(), &attr, &made)
     }
 
-    /// /// Returns the mode of the copy. If the owner cannot be kept, set-user-ID bits would grant
-    /// the rights of another user.
+    /// Returns the mode of the copy. If the owner cannot be kept, set-user-ID bits would grant the
+    /// rights of another user.
     fn mode(&self, attr: &Attr) -> u32 {
         if self.is_root && self.allowed.suid { attr.perm } else { attr.perm & !0o6000 }
     }
@@ -360,7 +359,7 @@ impl<'a> Export<'a, '_> {
         self.set_metadata_to(node.id(), &node.attr, object)
     }
 
-    /// /// Sets the metadata of anything but a symlink. The owner comes first, as its change clears
+    /// Sets the metadata of anything but a symlink. The owner comes first, as its change clears
     /// capabilities and set-user-ID bits; the times come last.
     fn set_metadata_to(
         &self,
@@ -381,7 +380,7 @@ impl<'a> Export<'a, '_> {
         object.set_times(attr.atime, attr.mtime).map_err(local("set times"))
     }
 
-    /// /// Sets the owner, which only root can do.
+    /// Sets the owner, which only root can do.
     fn set_owner(&self, attr: &Attr, object: &Object) -> Result<(), EntryError> {
         if self.is_root {
             object.set_owner(attr.uid, attr.gid).map_err(local("set owner"))
@@ -390,7 +389,7 @@ impl<'a> Export<'a, '_> {
         }
     }
 
-    /// /// Returns the attributes of the copy.
+    /// Returns the attributes of the copy.
     fn attributes(&self, node: NodeId) -> vault::Result<Attributes> {
         let mut found = attributes(self.vault, node)?;
         found.retain(|(name, _)| name != CAPABILITY || self.allowed.suid);
@@ -398,14 +397,14 @@ impl<'a> Export<'a, '_> {
     }
 }
 
-/// /// The existing entry at the target.
+/// The existing entry at the target.
 struct There {
     object: Object,
     stat: Metadata,
 }
 
-/// /// Creates a complete object under a temporary name and renames it to `name`. An existing
-/// object stays if that fails.
+/// Creates a complete object under a temporary name and renames it to `name`. An existing object
+/// stays if that fails.
 fn in_place_of(
     dir: &Object,
     name: &[u8],
@@ -424,7 +423,7 @@ fn in_place_of(
     })
 }
 
-/// /// Returns the type for mknod(2).
+/// Returns the type for mknod(2).
 fn file_type(kind: Kind) -> Option<FileType> {
     match kind {
         Kind::Fifo => Some(FileType::Fifo),

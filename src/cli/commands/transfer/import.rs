@@ -1,4 +1,4 @@
-//! //! Copies from a local directory into a vault.
+//! Copies from a local directory into a vault.
 
 use std::collections::HashMap;
 use std::fs::Metadata;
@@ -20,7 +20,7 @@ use crate::cli::vaults::nodes::{BLOCK, Node, caller, is_partial, partial_name};
 use crate::store::{Kind, RenameMode};
 use crate::vault::{NodeId, SetAttr, SetXattr, Vault};
 
-/// /// Returns the bytes of all readable files below a directory.
+/// Returns the bytes of all readable files below a directory.
 pub fn total(dir: &Object, store: &Object) -> std::io::Result<u64> {
     let store = store.id()?;
     let mut descent = Descent::new(dir.walk(b"")?);
@@ -47,7 +47,7 @@ pub fn total(dir: &Object, store: &Object) -> std::io::Result<u64> {
     Ok(bytes)
 }
 
-/// /// Copies the contents of the directory `source`, found at the path `shown`, into the directory
+/// Copies the contents of the directory `source`, found at the path `shown`, into the directory
 /// `target` of the vault at `store`.
 pub fn run<'a>(
     vault: &'a Vault,
@@ -85,7 +85,7 @@ struct Import<'a, 'b> {
     is_root: bool,
     descent: Descent,
     tally: Tally,
-    /// /// Copied files with several names, by device and inode.
+    /// Copied files with several names, by device and inode.
     links: HashMap<Id, Node<'a>>,
     buffers: [Vec<u8>; 2],
 }
@@ -93,12 +93,12 @@ struct Import<'a, 'b> {
 /// A directory whose entries are being copied.
 struct Level<'a> {
     node: Node<'a>,
-    /// /// Metadata of the source directory before the copy.
+    /// Metadata of the source directory before the copy.
     stat: Metadata,
     left: Names,
 }
 
-/// /// The source entry, not a directory; a regular file is open for reading.
+/// The source entry, not a directory; a regular file is open for reading.
 struct Outside {
     object: Object,
     stat: Metadata,
@@ -117,7 +117,7 @@ fn kind(stat: &Metadata) -> Option<Kind> {
 }
 
 impl<'a> Import<'a, '_> {
-    /// /// Reports a failure for an entry of the current directory, or for the directory itself.
+    /// Reports a failure for an entry of the current directory, or for the directory itself.
     fn failed(&mut self, name: Option<&[u8]>, error: &EntryError) {
         let mut path = self.shown.as_os_str().as_bytes().to_vec();
         for part in [&self.descent.path()[..], name.unwrap_or_default()] {
@@ -128,8 +128,8 @@ impl<'a> Import<'a, '_> {
         self.tally.failed(Shown(&path), error);
     }
 
-    /// /// Copies all entries of a tree. The depth is not limited by any path length, so the levels
-    /// are in a list and not on the stack.
+    /// Copies all entries of a tree. The depth is not limited by any path length, so the levels are
+    /// in a list and not on the stack.
     fn tree(&mut self, target: Node<'a>) -> Result<(), EntryError> {
         let mut levels = vec![self.level(target)?];
         while let Some(level) = levels.last_mut() {
@@ -157,7 +157,7 @@ impl<'a> Import<'a, '_> {
         Ok(())
     }
 
-    /// /// Starts with the current directory, which is copied into `node`.
+    /// Starts with the current directory, which is copied into `node`.
     fn level(&mut self, node: Node<'a>) -> Result<Level<'a>, EntryError> {
         let here = self.descent.here().map_err(local("find"))?;
         Ok(Level {
@@ -173,7 +173,7 @@ impl<'a> Import<'a, '_> {
         Ok(())
     }
 
-    /// /// Copies an entry. A directory is entered, and its entries are copied later.
+    /// Copies an entry. A directory is entered, and its entries are copied later.
     fn entry(
         &mut self,
         dir: &Object,
@@ -196,7 +196,7 @@ impl<'a> Import<'a, '_> {
             return Err(EntryError::Odd("the vault has a directory of this name"));
         }
         let object = if stat.is_file() { dir.read(name).map_err(local("open"))? } else { found };
-        // // Size and times before the contents are read, so that the next run copies a file again
+        // Size and times before the contents are read, so that the next run copies a file again
         // that changes meanwhile.
         let outside = Outside { stat: object.stat().map_err(local("stat"))?, object };
         if outside.stat.is_file() != stat.is_file() {
@@ -206,7 +206,7 @@ impl<'a> Import<'a, '_> {
         Ok(None)
     }
 
-    /// /// Copies anything but a directory.
+    /// Copies anything but a directory.
     fn leaf(
         &mut self,
         outside: &Outside,
@@ -216,8 +216,7 @@ impl<'a> Import<'a, '_> {
     ) -> Result<(), EntryError> {
         let several = outside.stat.nlink() > 1;
         let inode = (outside.stat.dev(), outside.stat.ino());
-        // // The store may show different files as one, and a name may belong to another file by
-        // now.
+        // The store may show different files as one, and a name may belong to another file by now.
         let first = match self.links.remove(&inode).filter(|_| several) {
             Some(first) if self.is_copy(&first, outside)? => Some(first),
             _ => None,
@@ -265,14 +264,14 @@ impl<'a> Import<'a, '_> {
         let node = match there {
             Some(node) if node.is_dir() => node,
             Some(_) => return Err(EntryError::Odd("the vault has a file of this name")),
-            // // Private until it has its final mode.
+            // Private until it has its final mode.
             None => Node::counted(self.vault, self.vault.mkdir(&caller(), parent, name, 0o700)?),
         };
         self.level(node)
     }
 
-    /// /// Creates an entry. If its name exists, a temporary name is used, so that the old entry
-    /// stays if the store refuses the new one.
+    /// Creates an entry. If its name exists, a temporary name is used, so that the old entry stays
+    /// if the store refuses the new one.
     fn in_place_of(
         &self,
         there: Option<Node<'a>>,
@@ -297,7 +296,7 @@ impl<'a> Import<'a, '_> {
         })
     }
 
-    /// /// Returns whether a node is a copy of the source entry. An unreadable node is not.
+    /// Returns whether a node is a copy of the source entry. An unreadable node is not.
     fn is_copy(&mut self, node: &Node<'_>, outside: &Outside) -> Result<bool, EntryError> {
         let (attr, stat) = (&node.attr, &outside.stat);
         if Some(attr.kind) != kind(stat) {
@@ -385,7 +384,7 @@ impl<'a> Import<'a, '_> {
                 self.tally.bytes(read as u64);
             }
         }
-        // // If the file was truncated meanwhile, the missing range appears as a hole, and holes as
+        // If the file was truncated meanwhile, the missing range appears as a hole, and holes as
         // zeros.
         if file.stat().map_err(local("stat"))?.len() < stat.len() {
             return Err(EntryError::Odd(SHORTER));

@@ -1,7 +1,7 @@
 //! `kithfs import|export`: whole trees with their metadata.
 //!
 //! Rules that hold here
-//! //! * A file gets its final name only when it is complete, with its times.
+//! * A file gets its final name only when it is complete, with its times.
 
 mod export;
 mod import;
@@ -22,19 +22,19 @@ use crate::cli::vaults::open::{Purpose, open};
 use crate::store::{Kind, SetTime};
 use crate::vault::{self, Attr, NodeId, SetAttr, Vault};
 
-/// /// A file was truncated by a writer during the copy.
+/// A file was truncated by a writer during the copy.
 const SHORTER: &str = "it was truncated while it was read";
 
-/// /// The reason why one entry could not be copied.
+/// The reason why one entry could not be copied.
 #[derive(Debug, thiserror::Error)]
 enum EntryError {
-    /// /// In the vault.
+    /// In the vault.
     #[error(transparent)]
     Vault(#[from] vault::Error),
-    /// /// Outside the vault.
+    /// Outside the vault.
     #[error("{0}: {1}")]
     Local(&'static str, std::io::Error),
-    /// /// The entry itself is unsuitable.
+    /// The entry itself is unsuitable.
     #[error("{0}")]
     Odd(&'static str),
 }
@@ -48,17 +48,17 @@ impl From<RangeError> for EntryError {
     }
 }
 
-/// /// Adds the name of the failed local call.
+/// Adds the name of the failed local call.
 fn local(op: &'static str) -> impl Fn(std::io::Error) -> EntryError {
     move |error| EntryError::Local(op, error)
 }
 
-/// /// Does [`local`] for errors of rustix.
+/// Does [`local`] for errors of rustix.
 fn call(op: &'static str) -> impl Fn(rustix::io::Errno) -> EntryError {
     move |errno| EntryError::Local(op, errno.into())
 }
 
-/// /// The counts of a copy.
+/// The counts of a copy.
 struct Tally {
     progress: Progress,
     copied: u64,
@@ -166,7 +166,7 @@ pub fn export(args: &Export) -> Result<Exit, Failure> {
     exit
 }
 
-/// /// Returns the bytes of all readable files below a directory of a vault.
+/// Returns the bytes of all readable files below a directory of a vault.
 fn total(vault: &Vault, dir: NodeId) -> u64 {
     let mut bytes = 0;
     let list = |dir| names(vault, dir).unwrap_or_default();
@@ -188,8 +188,8 @@ fn total(vault: &Vault, dir: NodeId) -> u64 {
     bytes
 }
 
-/// /// Returns whether an open file of a vault, whose size is that of its header, and one outside
-/// have the same contents.
+/// Returns whether an open file of a vault, whose size is that of its header, and one outside have
+/// the same contents.
 fn same_contents(
     vault: &Vault,
     node: NodeId,
@@ -207,7 +207,7 @@ fn same_contents(
         (DataRanges::of_vault(vault, opened.handle(), size), DataRanges::of_local(file, size));
     let mut at = 0;
     while at < size {
-        // // If both have a hole, both are zeros.
+        // If both have a hole, both are zeros.
         at = match (inside.next_data(at)?, outside.next_data(at)?) {
             (Some(left), Some(right)) => left.min(right),
             (left, right) => left.or(right).unwrap_or(size),
@@ -226,7 +226,7 @@ fn same_contents(
     has_this_size()
 }
 
-/// /// Reads until the buffer is full or the file ends; returns the number of bytes.
+/// Reads until the buffer is full or the file ends; returns the number of bytes.
 fn fill<E>(
     buffer: &mut [u8],
     mut read: impl FnMut(&mut [u8], u64) -> Result<usize, E>,
@@ -244,7 +244,7 @@ fn fill<E>(
 /// Extended attributes by their names.
 type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// /// Returns those of an inode.
+/// Returns those of an inode.
 fn attributes(vault: &Vault, node: NodeId) -> vault::Result<Attributes> {
     let mut found = Vec::new();
     for name in vault.list_xattr(node)? {
@@ -256,8 +256,8 @@ fn attributes(vault: &Vault, node: NodeId) -> vault::Result<Attributes> {
     Ok(found)
 }
 
-/// /// Returns whether two files have the same attributes. System attributes may be missing on one
-/// side (see [`may_be_left_out`](crate::cli::local::may_be_left_out)).
+/// Returns whether two files have the same attributes. System attributes may be missing on one side
+/// (see [`may_be_left_out`](crate::cli::local::may_be_left_out)).
 fn same_attributes(one: &Attributes, other: &Attributes) -> bool {
     let value = |of: &Attributes, name| {
         of.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
@@ -268,7 +268,7 @@ fn same_attributes(one: &Attributes, other: &Attributes) -> bool {
     })
 }
 
-/// /// Sets owner (only as root), then mode (which a change of owner would clear), then times.
+/// Sets owner (only as root), then mode (which a change of owner would clear), then times.
 fn set_metadata(vault: &Vault, node: NodeId, stat: &fs::Metadata) -> vault::Result<Attr> {
     use std::os::unix::fs::MetadataExt;
     if rustix::process::geteuid().is_root() {
@@ -278,7 +278,7 @@ fn set_metadata(vault: &Vault, node: NodeId, stat: &fs::Metadata) -> vault::Resu
         )?;
     }
     let (atime, mtime) = (crate::cli::local::atime(stat), crate::cli::local::mtime(stat));
-    // // A symlink has no mode.
+    // A symlink has no mode.
     let perm = (!stat.is_symlink()).then_some(stat.mode() & 0o7777);
     vault.setattr(
         node,
@@ -313,7 +313,7 @@ mod tests {
     use crate::store::{Call, RenameMode, Timestamp};
     use crate::vault::{Caller, CreateOptions, OpenOptions, OsRandom, ROOT, SetXattr};
 
-    /// /// A vault in a directory of its own, and a tree to copy.
+    /// A vault in a directory of its own, and a tree to copy.
     struct Scene {
         dir: tempfile::TempDir,
         owner: Identity,
@@ -389,12 +389,12 @@ mod tests {
             (export_from(&self.open.vault, &target, allowed), target)
         }
 
-        /// /// Returns the ciphertext path of a plain one.
+        /// Returns the ciphertext path of a plain one.
         fn stored(&self, path: &[u8]) -> std::path::PathBuf {
             self.open.dir.join(OsStr::from_bytes(&self.open.vault.cipher_path(path).unwrap()))
         }
 
-        /// /// Opens the vault again, on a store with a plan, replacing the open one.
+        /// Opens the vault again, on a store with a plan, replacing the open one.
         fn reopened(&self, plan: &Arc<FaultPlan>) -> Vault {
             self.open.vault.close().unwrap();
             let store = FaultStore::wrap(OsDir::open(&self.open.dir).unwrap(), plan.clone());
@@ -407,7 +407,7 @@ mod tests {
         export::run(vault, Node::at(vault, b"").unwrap(), b"", target, allowed, Tally::new(None))
     }
 
-    /// /// Changes bytes of a file but neither its size nor its times.
+    /// Changes bytes of a file but neither its size nor its times.
     fn change(path: &Path, offset: u64, change: impl Fn(u8) -> u8) {
         let file = fs::File::options().read(true).write(true).open(path).unwrap();
         let stat = file.metadata().unwrap();
@@ -417,7 +417,7 @@ mod tests {
         local::set_times(&file, local::atime(&stat), local::mtime(&stat)).unwrap();
     }
 
-    /// /// Returns everything of a tree that must be the same in a copy.
+    /// Returns everything of a tree that must be the same in a copy.
     fn describe(root: &Path) -> Vec<String> {
         fn walk(root: &Path, dir: &Path, out: &mut Vec<String>) {
             for entry in fs::read_dir(dir).unwrap() {
@@ -465,7 +465,7 @@ mod tests {
         assert!(tally.bytes < 4 << 20, "holes were not copied: {}", tally.bytes);
         let mut expected = describe(&scene.source());
         if !rustix::process::geteuid().is_root() {
-            // // Without root the owner of a copy may differ, so its set-user-ID bit is dropped.
+            // Without root the owner of a copy may differ, so its set-user-ID bit is dropped.
             expected.iter_mut().for_each(|line| *line = line.replace(" 104751 ", " 100751 "));
         }
         assert_eq!(describe(&target), expected);
@@ -474,17 +474,16 @@ mod tests {
 
     #[test]
     fn what_an_export_cannot_copy_is_no_success() {
-        // // A directory with unreadable names was exported as an empty one, and the export
-        // succeeded.
+        // A directory with unreadable names was exported as an empty one, and the export succeeded.
         let scene = Scene::new();
         scene.import();
         let stored = |path: &[u8]| scene.stored(path);
-        // // A file of another program is not part of the vault.
+        // A file of another program is not part of the vault.
         fs::write(scene.open.dir.join("Thumbs.db"), "").unwrap();
         let (tally, target) = scene.export();
         assert_eq!(counts(&tally), (6, 0, 0));
         fs::remove_dir_all(&target).unwrap();
-        // // An entry that was moved inside the vault, where its name cannot be decrypted.
+        // An entry that was moved inside the vault, where its name cannot be decrypted.
         let place = stored(b"sub/empty").join(stored(b"none").file_name().unwrap());
         fs::rename(stored(b"none"), &place).unwrap();
         let (tally, target) = scene.export();
@@ -494,7 +493,7 @@ mod tests {
 
     #[test]
     fn a_conflict_copy_beside_a_file_of_its_name_comes_out_too() {
-        // // A sync tool's copy of "one" is shown as "one (1)", which is also the name of a user's
+        // A sync tool's copy of "one" is shown as "one (1)", which is also the name of a user's
         // file. Of two entries with one name the second was skipped without a message.
         let scene = Scene::new();
         scene.import();
@@ -512,15 +511,15 @@ mod tests {
 
     #[test]
     fn what_cannot_be_replaced_stays() {
-        // // An entry in the way of a link was removed before the link was created. On a store
-        // without such links (exFAT, sshfs) it was lost, and each later run failed again.
+        // An entry in the way of a link was removed before the link was created. On a store without
+        // such links (exFAT, sshfs) it was lost, and each later run failed again.
         let scene = Scene::new();
         let plan = FaultPlan::new();
         let vault = scene.reopened(&plan);
         let import = || scene.import_into(&vault);
         assert_eq!(import().failed, 0);
-        // // A file, a link and a name of another file are replaced by a link, another link and
-        // names of one file.
+        // A file, a link and a name of another file are replaced by a link, another link and names
+        // of one file.
         for name in ["none", "sub/link", "sub/other"] {
             fs::remove_file(scene.source().join(name)).unwrap();
         }
@@ -546,7 +545,7 @@ mod tests {
             [kind_and_size(b"none"), kind_and_size(b"sub/link")],
             [(Kind::File, 0), (Kind::Symlink, 6)]
         );
-        // // The first of the two names is copied, the other one becomes a link to it.
+        // The first of the two names is copied, the other one becomes a link to it.
         assert_eq!(kind_and_size(b"sub/large"), (Kind::File, 700_001));
         assert!(
             [1, 700_001].contains(&stat(b"sub/other").1)
@@ -560,7 +559,7 @@ mod tests {
 
     #[test]
     fn what_a_power_cut_has_left_of_an_import_is_not_taken_for_done() {
-        // // A power cut can leave a file's name, size and time without its contents. The next run
+        // A power cut can leave a file's name, size and time without its contents. The next run
         // reported that the file already existed.
         let scene = Scene::new();
         let store = MemStore::new();
@@ -574,7 +573,7 @@ mod tests {
             let vault = Vault::open(store.root(), &scene.owner, OpenOptions::default()).unwrap();
             (scene.import_into(&vault), vault)
         };
-        // // Every moment in which a file gets its name; none right before the command reports
+        // Every moment in which a file gets its name; none right before the command reports
         // success.
         let moments = Arc::new(Mutex::new(Vec::new()));
         let (noted, probe) = (moments.clone(), store.clone());
@@ -615,9 +614,9 @@ mod tests {
         assert_eq!(compared, 300);
     }
 
-    /// /// An export kept every file of the same size and time. The storage host chooses both, and
-    /// a power cut or a removed stick can leave both without the contents: a backup stayed stale,
-    /// and the exit status was 0.
+    /// An export kept every file of the same size and time. The storage host chooses both, and a
+    /// power cut or a removed stick can leave both without the contents: a backup stayed stale, and
+    /// the exit status was 0.
     #[test]
     fn a_copy_is_kept_only_if_it_has_the_same_contents() {
         let scene = Scene::new();
@@ -632,15 +631,15 @@ mod tests {
             large == fs::read(scene.source().join("sub/large")).unwrap()
                 && sparse == fs::read(scene.source().join("sparse")).unwrap()
         );
-        // // the same with the change on the other side
+        // the same with the change on the other side
         change(&scene.source().join("sub/large"), 1, |byte| byte + 2);
         scene.import();
         assert_eq!(counts(&scene.export().0), (1, 5, 0));
         assert_eq!(fs::read(target.join("sub/large")).unwrap()[1], 9);
     }
 
-    /// /// An import took every file of the vault with the same size and time for imported, even
-    /// with unreadable ciphertext, and succeeded.
+    /// An import took every file of the vault with the same size and time for imported, even with
+    /// unreadable ciphertext, and succeeded.
     #[test]
     fn an_unreadable_copy_is_not_taken_for_imported() {
         let scene = Scene::new();
@@ -650,7 +649,7 @@ mod tests {
         }
         scene.open.vault.close().unwrap();
         let vault = scene.reopened(&FaultPlan::new());
-        // // Both names of `one` belong to one file, which is written once and linked once.
+        // Both names of `one` belong to one file, which is written once and linked once.
         assert_eq!(counts(&scene.import_into(&vault)), (4, 2, 0));
         let target = scene.dir.path().join("target");
         fs::create_dir(&target).unwrap();
@@ -658,8 +657,8 @@ mod tests {
         assert_eq!(fs::read(target.join("sub/large")).unwrap(), vec![7; 700_001]);
     }
 
-    /// /// A file whose mode or attributes changed is not "already there", though its contents are:
-    /// a file that was made private stayed readable for all in the backup.
+    /// A file whose mode or attributes changed is not "already there", though its contents are: a
+    /// file that was made private stayed readable for all in the backup.
     #[test]
     fn a_copy_is_kept_only_if_it_has_the_same_mode() {
         let scene = Scene::new();
@@ -683,16 +682,16 @@ mod tests {
         assert_eq!((counts(&scene.import()), counts(&scene.export().0)), ((0, 6, 0), (0, 6, 0)));
     }
 
-    /// /// A tree to copy whose directory `sub` another user owns, in effect: at some moment they
+    /// A tree to copy whose directory `sub` another user owns, in effect: at some moment they
     /// replace it with a symlink to `outside`.
     fn exchange(tree: &Path, outside: &Path) {
         fs::rename(tree.join("sub"), tree.join("taken away")).unwrap();
         symlink(outside, tree.join("sub")).unwrap();
     }
 
-    /// /// Root ran `export` a second time into a tree of which a user owned a part. The user
-    /// replaced a directory with a symlink, and root wrote the files of that directory, with the
-    /// user's ownership, to the target of the symlink.
+    /// Root ran `export` a second time into a tree of which a user owned a part. The user replaced
+    /// a directory with a symlink, and root wrote the files of that directory, with the user's
+    /// ownership, to the target of the symlink.
     #[test]
     fn an_exchanged_directory_of_the_target_is_not_followed() {
         let scene = Scene::new();
@@ -703,7 +702,7 @@ mod tests {
         let plan = FaultPlan::new();
         let vault = scene.reopened(&plan);
         let (target, outside) = (scene.dir.path().join("target"), scene.dir.path().join("outside"));
-        // // The moments before the first, the second and the last file of the directory, and its
+        // The moments before the first, the second and the last file of the directory, and its
         // entries, are read.
         for (moment, call) in
             [(0, Call::OpenFile), (1, Call::OpenFile), (8, Call::OpenFile), (0, Call::List)]
@@ -727,8 +726,8 @@ mod tests {
             assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
             assert!(tally.failed > 0, "the user's directory is not copied whole");
             assert_eq!(fs::metadata(&outside).unwrap().mode() & 0o777, 0o700);
-            // // The file in progress may be complete; no other one is written to the directory's
-            // new path.
+            // The file in progress may be complete; no other one is written to the directory's new
+            // path.
             assert!(fs::read_dir(target.join("taken away")).unwrap().count() <= before + 1);
             plan.before(call, || {});
             fs::remove_dir_all(&target).unwrap();
@@ -736,7 +735,7 @@ mod tests {
         }
     }
 
-    /// /// Root imported a tree of which a user owned a part. The user replaced a directory with a
+    /// Root imported a tree of which a user owned a part. The user replaced a directory with a
     /// symlink to one of mode 0700 that was not theirs, and its files were imported into the vault,
     /// where the user could read them.
     #[test]
@@ -749,7 +748,7 @@ mod tests {
         for name in ["large", "other", "secret"] {
             fs::write(outside.join(name), "secret").unwrap();
         }
-        // // when the directory is created in the vault, and when a file is
+        // when the directory is created in the vault, and when a file is
         for (n, call) in [Call::Mkdir, Call::CreateFile].into_iter().enumerate() {
             let exchanged = Arc::new(Mutex::new(false));
             let (note, source, outside) = (exchanged.clone(), scene.source(), outside.clone());
@@ -778,8 +777,8 @@ mod tests {
         }
     }
 
-    /// /// Trees were walked by path: no deeper than a path is long (4,096 bytes), and everything
-    /// below was omitted from a backup with an error.
+    /// Trees were walked by path: no deeper than a path is long (4,096 bytes), and everything below
+    /// was omitted from a backup with an error.
     #[test]
     fn very_deep_trees_go_in_and_come_out() {
         const DEPTH: usize = 3000;
@@ -809,7 +808,7 @@ mod tests {
         [scene.source(), target, scene.open.dir.clone()].iter().for_each(|tree| remove_deep(tree));
     }
 
-    /// /// Removes the contents of a directory. `remove_dir_all` takes minutes at this depth.
+    /// Removes the contents of a directory. `remove_dir_all` takes minutes at this depth.
     fn remove_deep(tree: &Path) {
         let mut descent = Descent::new(Object::open_root(tree).unwrap());
         let mut levels = vec![(Box::default(), descent.root().names().unwrap())];
@@ -838,7 +837,7 @@ mod tests {
 
     #[test]
     fn what_gives_rights_is_made_only_where_that_is_asked_for() {
-        // // Modes and types are the store's own: the storage host could turn a file into a program
+        // Modes and types are the store's own: the storage host could turn a file into a program
         // that runs as root, or into a node of the machine's disk, when root exports the vault.
         let scene = Scene::new();
         scene.import();
@@ -920,7 +919,7 @@ mod tests {
         let target = scene.dir.path().join("target");
         fs::create_dir_all(target.join("one")).unwrap();
         let (tally, target) = scene.export();
-        // // `one` and its other name are one file, whose first name may be either.
+        // `one` and its other name are one file, whose first name may be either.
         assert_eq!((tally.copied, tally.failed), (5, 1));
         assert!(target.join("sub/large").exists());
         assert!(target.join("one").is_dir(), "what was in the way stays");
