@@ -2,6 +2,8 @@
 //!
 //! Rules that hold here
 //! * A number never changes its meaning and is never reused.
+//! * The tables in the man page, in `kithfs exit-codes` and in the README are made from
+//!   [`Exit::ALL`].
 
 /// How a command ended. The number is the exit status of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

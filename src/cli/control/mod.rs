@@ -3,6 +3,12 @@
 //!
 //! Rules that hold here
 //! * Each operation is implemented once, in `perform`, for the daemon and the command.
+//! * The daemon answers only its own user, by the kernel's credentials of the peer. The command
+//!   sends nothing to another user's daemon. Messages on the socket contain no secret: no
+//!   passphrases, and only public keys.
+//! * Names of people are looked up in the user's contacts first: a daemon receives public keys.
+//! * An operation continues if the command that requested it is interrupted, as long as the mount
+//!   exists.
 
 mod client;
 mod message;

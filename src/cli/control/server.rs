@@ -3,6 +3,9 @@
 //! Rules that hold here
 //! * Each request is answered in a thread of its own, so that none waits for a pass over a large
 //!   share; only one pass runs at a time.
+//! * A client that has exited or is slow delays nothing: progress that cannot be sent is dropped.
+//! * At unmount the socket is removed first. A running operation then ends with the vault, as if
+//!   it had been killed.
 
 use std::io;
 use std::net::Shutdown;

@@ -4,6 +4,10 @@
 //! * The fork precedes the first thread, as threads do not survive it. The secret is requested
 //!   before the fork; key stretching and opening the vault come after it, as Argon2 and the ciphers
 //!   start threads.
+//! * The foreground command ends only when the child reports that the mount serves requests, or
+//!   with the child's exit code.
+//! * Until then the child stays in the terminal's foreground process group, so that Ctrl-C ends
+//!   both.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -4,6 +4,8 @@
 //! Rules that hold here
 //! * The files are hints and prove nothing. An entry counts only if its process runs (ID and
 //!   start time) and kithfs is mounted at its mount point. All others are stale and are removed.
+//! * The directory belongs to the user, and no other user can write to it; otherwise it is not
+//!   used.
 //!
 //! Path: `/run/kithfs/mounts` for root, `$XDG_RUNTIME_DIR/kithfs/mounts` for others. Without that
 //! variable, it is `mounts-HOST` in the state directory, which several machines may share. The path

@@ -3,6 +3,8 @@
 //! Rules that hold here
 //! * Other users choose the depth: only the last few directories are held by descriptors. Others
 //!   are opened again from the root.
+//! * A directory is used only where it was entered. If it was moved or replaced since, an error
+//!   is returned.
 
 use std::io;
 use std::rc::Rc;

@@ -4,6 +4,9 @@
 //! * An identity file is a name in an open directory ([`Place`]). It is read, locked and replaced
 //!   through that directory, so no path is resolved a second time. The storage host cannot redirect
 //!   a command with a symlink.
+//! * Only a regular file is read, through one descriptor. A FIFO does not block.
+//! * Symlinks are followed once, for a file that the user has named or keeps in the home
+//!   directory, and never for a vault's own identity.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -3,6 +3,10 @@
 //! Rules that hold here
 //! * A secret is read completely, into memory that is wiped. It is never shown, logged or
 //!   included in an error.
+//! * One newline at the end of a passphrase is ignored, as editors and `echo` add it; every other
+//!   byte counts.
+//! * Order: options, then the variable KITHFS_PASSPHRASE_FILE, then the systemd credential
+//!   `kithfs.passphrase`, then the terminal.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

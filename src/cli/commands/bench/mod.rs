@@ -2,6 +2,9 @@
 //!
 //! Rules that hold here
 //! * Each figure is the best within its time, as disturbances only ever slow a measurement down.
+//! * The total is less than a minute; each measurement of files has a time limit, after which the
+//!   work done so far counts.
+//! * The temporary vault is unmounted and removed, also after a signal.
 
 mod cipher;
 mod files;

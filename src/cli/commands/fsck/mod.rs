@@ -3,6 +3,10 @@
 //! Rules that hold here
 //! * Damage is repaired only with consent: to each question, or with `--yes` to all. The residue
 //!   of a crash is cleared without a question. `--dry-run` opens the vault read-only.
+//! * Nothing is deleted except files without a byte of ciphertext. Unreferenced files are
+//!   counted.
+//! * Good parts are salvaged before anything is moved. After a repair the check runs again, and
+//!   its result decides the exit code.
 
 mod report;
 mod salvage;

@@ -1,8 +1,8 @@
 //! `kithfs identity`
 //!
 //! Rule: the public key in a file is believed only if no one but this user could have written it.
-//! An identity inside a vault is under the control of the storage host, which could insert their own key
-//! to have folders shared with them. It is unlocked first, which proves its public key. The same
+//! An identity inside a vault is under the control of the storage host, which could insert its own
+//! key to have folders shared with it. It is unlocked first, which proves its public key. The same
 //! holds for a symlink to it and for a file that other users may write to.
 
 use std::io::{IsTerminal, stdout};

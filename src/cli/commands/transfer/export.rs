@@ -3,6 +3,8 @@
 //! Rules that hold here
 //! * Nothing is written through a symlink or by path. Entries are created in directories that are
 //!   held open, files under a temporary name.
+//! * Privileges are copied only on request, as in a mount. Modes and types are the store's own,
+//!   and the storage host can make a file set-user-ID or a device node.
 
 use std::collections::HashMap;
 use std::fs::Metadata;

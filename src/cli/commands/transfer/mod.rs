@@ -2,6 +2,15 @@
 //!
 //! Rules that hold here
 //! * A file gets its final name only when it is complete, with its times.
+//! * An existing file at the target is kept only if it has the same contents, which are read and
+//!   compared. The storage host can choose sizes and times, and a power cut can leave them without
+//!   the contents.
+//! * Both trees are walked by descriptor. Replacing a directory with a symlink during the copy
+//!   leads nowhere else.
+//! * A failure of one file is reported and counted, and the others are copied; the exit code
+//!   reports it.
+//! * Metadata of a directory is set after its entries, as these change its times and may need its
+//!   permissions.
 
 mod export;
 mod import;
